@@ -1,0 +1,59 @@
+# ADE20K at crops of 512; the environment variable ADE20K_ROOT names another place.
+data_root = '{{$ADE20K_ROOT:data/ade/ADEChallengeData2016}}'
+
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='RandomResize', scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True),
+    dict(type='RandomCrop', crop_size=(512, 512), cat_max_ratio=0.75),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PhotoMetricDistortion'),
+    dict(type='PackSegInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(2048, 512), keep_ratio=True),
+    # after Resize: the ground truth keeps its size
+    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='PackSegInputs'),
+]
+train_dataloader = dict(
+    batch_size=2,  # on each of 8 GPUs: 16
+    num_workers=4,
+    persistent_workers=True,
+    sampler=dict(type='InfiniteSampler', shuffle=True),
+    dataset=dict(
+        type='ADE20KDataset',
+        data_root=data_root,
+        data_prefix=dict(img_path='images/training', seg_map_path='annotations/training'),
+        pipeline=train_pipeline))
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=4,
+    persistent_workers=True,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type='ADE20KDataset',
+        data_root=data_root,
+        data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
+        pipeline=test_pipeline))
+test_dataloader = val_dataloader
+
+val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
+test_evaluator = val_evaluator
+
+# Ratios of the test scale, as the papers' released configurations have them (not of the picture's own size).
+tta_model = dict(type='SegTTAModel')
+tta_scales = [(2048 * quarters // 4, 512 * quarters // 4) for quarters in (2, 3, 4, 5, 6, 7)]
+tta_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(
+        type='TestTimeAug',
+        transforms=[
+            [dict(type='Resize', scale=scale, keep_ratio=True) for scale in tta_scales],
+            [dict(type='RandomFlip', prob=0., direction='horizontal'),
+             dict(type='RandomFlip', prob=1., direction='horizontal')],
+            [dict(type='LoadAnnotations', reduce_zero_label=True)],
+            [dict(type='PackSegInputs')],
+        ])
+]

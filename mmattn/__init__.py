@@ -1,0 +1,9 @@
+"""Attention backbones for OpenMMLab's detectors and segmentors; importing registers them."""
+from .stack import require
+from .version import __version__
+
+require('mmengine', 'mmattn')
+
+from . import backbones  # noqa: E402
+
+__all__ = ['__version__', 'backbones']

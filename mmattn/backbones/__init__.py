@@ -1,0 +1,3 @@
+from .elsa_swin import ELSASwin
+
+__all__ = ['ELSASwin']

@@ -1,0 +1,128 @@
+"""What the backbones have in common: variants, outputs, frozen stages, checkpointing, strict weights."""
+import re
+from collections.abc import Sequence
+
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..weights import fit_state_dict, load_pretrained
+
+
+class Backbone(BaseModule):
+    """Base of the backbones.
+
+    A subclass names its variants in ``arch_zoo``, lists its modules in ``stage_modules``, passes every block through
+    ``run``, and says in the class attributes below how a released checkpoint differs from it. Loading weights, be it
+    by ``init_cfg``, ``load_from`` or ``load_state_dict(strict=True)``, is strict: see :mod:`mmattn.weights`.
+
+    Args:
+        out_indices: stages whose maps are returned, ascending, counting from 0.
+        num_stages: stages there are to choose from.
+        frozen_stages: the stem (0) and the first so many stages are frozen: no gradient, always in eval mode, their
+            output norms included. -1 freezes nothing.
+        with_cp: recompute blocks in the backward pass instead of keeping their activations.
+        init_cfg: MMEngine's initialisation config; ``dict(type='Pretrained', checkpoint=...)`` takes a release.
+
+    Raises:
+        ValueError: for an argument that cannot be, naming it.
+    """
+
+    #: name -> architecture; the keys of one entry are the keys that a dict given as ``arch`` must have.
+    arch_zoo: dict[str, dict] = {}
+    #: released tensors that have no place in a backbone (a classifier, buffers that are computed here)
+    release_only = re.compile(r'(?!)')
+    #: tensors that a classifier's release lacks altogether (output norms): kept as initialised
+    backbone_only = re.compile(r'(?!)')
+    #: tables that are interpolated when their size differs
+    resizable = re.compile(r'(?!)')
+
+    def __init__(self,
+                 out_indices: Sequence[int],
+                 num_stages: int,
+                 frozen_stages: int = -1,
+                 with_cp: bool = False,
+                 init_cfg: dict | list[dict] | None = None) -> None:
+        super().__init__(init_cfg)
+        out_indices = tuple(out_indices)
+        if not out_indices or list(out_indices) != sorted(set(out_indices) & set(range(num_stages))):
+            raise ValueError(f'out_indices must be ascending stage numbers from 0 to {num_stages - 1}, '
+                             f'not {out_indices}')
+        if frozen_stages not in range(-1, num_stages + 1):
+            raise ValueError(f'frozen_stages must be from -1 to {num_stages}, not {frozen_stages!r}')
+        self.out_indices = out_indices
+        self.frozen_stages = frozen_stages
+        self.with_cp = with_cp
+
+    @classmethod
+    def resolve_arch(cls, arch: str | dict) -> dict:
+        """The architecture that a name of ``arch_zoo`` or a complete dict stands for.
+
+        Raises:
+            ValueError: if the name is unknown, or the dict lacks a key or has one too many.
+        """
+        if isinstance(arch, str):
+            if arch not in cls.arch_zoo:
+                raise ValueError(f'arch of {cls.__name__} must be one of {", ".join(cls.arch_zoo)} or a dict, '
+                                 f'not {arch!r}')
+            return dict(cls.arch_zoo[arch])
+        if not isinstance(arch, dict):
+            raise ValueError(f'arch of {cls.__name__} must be a name or a dict, not {arch!r}')
+        wanted = set(next(iter(cls.arch_zoo.values())))
+        if set(arch) != wanted:
+            problems = [f'{kind} {", ".join(sorted(keys))}' for kind, keys in
+                        (('lacks', wanted - set(arch)), ('has unknown', set(arch) - wanted)) if keys]
+            raise ValueError(f'arch of {cls.__name__} {" and ".join(problems)}; its keys are '
+                             f'{", ".join(sorted(wanted))}')
+        return dict(arch)
+
+    def stage_modules(self) -> list[list[nn.Module]]:
+        """The modules of the stem, then of each stage that is built, its output norm included."""
+        raise NotImplementedError
+
+    def run(self, block: nn.Module, x: Tensor) -> Tensor:
+        """``block(x)``, recomputed in the backward pass if ``with_cp``."""
+        if self.with_cp and self.training:
+            return checkpoint(block, x, use_reentrant=False)
+        return block(x)
+
+    def train(self, mode: bool = True) -> 'Backbone':
+        super().train(mode)
+        for modules in self.stage_modules()[:self.frozen_stages + 1]:
+            for module in modules:
+                module.eval().requires_grad_(False)
+        return self
+
+    def init_weights(self) -> None:
+        """Initialise as ``init_cfg`` says; a Pretrained entry comes last and is strict."""
+        if self.is_init:
+            return
+        init_cfg = self.init_cfg
+        entries = [init_cfg] if isinstance(init_cfg, dict) else init_cfg or []
+        pretrained = [entry for entry in entries if entry['type'] == 'Pretrained']
+        self.init_cfg = [entry for entry in entries if entry not in pretrained]
+        super().init_weights()
+        self.init_cfg = init_cfg
+        for entry in pretrained:
+            load_pretrained(self, **{key: value for key, value in entry.items() if key != 'type'})
+
+    def released_names(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Rename the tensors of a released checkpoint to this backbone's; the release's names unless overridden."""
+        return state_dict
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, *args) -> None:
+        # Every loader passes here, MMEngine's too, which reports strict=True whatever it was asked.
+        fit_state_dict(self, state_dict, prefix, strict)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
+
+
+def drop_path_schedule(depths: Sequence[int], rate: float) -> list[list[float]]:
+    """Per stage and block, rates that rise linearly from 0 to ``rate`` over all blocks.
+
+    Raises:
+        ValueError: if rate is not in [0, 1).
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f'drop_path_rate must be in [0, 1), not {rate}')
+    rates = iter(rate * i / max(sum(depths) - 1, 1) for i in range(sum(depths)))
+    return [[next(rates) for _ in range(depth)] for depth in depths]

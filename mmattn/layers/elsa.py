@@ -1,0 +1,85 @@
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..ops import elsa_attention
+
+
+class ELSA(nn.Module):
+    r"""Enhanced local self-attention ("ELSA", section 5 and appendix D).
+
+    Hadamard attention (equation 7, in the released form: a k x k grouped convolution of :math:`q \odot k`, GELU and a
+    1 x 1 convolution give the logits of the k * k neighbours of each head), the ghost head (equation 8) and the sum
+    over the neighbourhood (equation 5).
+
+    Args:
+        dim: channels C.
+        num_heads: attention heads; divides ``dim``.
+        kernel_size: side k of the neighbourhood, odd.
+        dilation: distance of neighbours, in pixels.
+        group_width: channels per group of the k x k convolution.
+        lam: exponent :math:`\lambda` of the ghost multiplier O; 0 leaves it out.
+        gamma: factor :math:`\gamma` of the ghost summand S; 0 leaves it out. With both 0 there is no ghost head
+            (table 4, "HA").
+        attn_drop_rate: dropout of attention weights.
+        drop_rate: dropout of the output.
+    """
+
+    def __init__(self,
+                 dim: int,
+                 num_heads: int,
+                 kernel_size: int = 7,
+                 dilation: int = 1,
+                 group_width: int = 8,
+                 lam: float = 0.,
+                 gamma: float = 1.,
+                 attn_drop_rate: float = 0.,
+                 drop_rate: float = 0.) -> None:
+        super().__init__()
+        self.dim = dim
+        self.num_heads = num_heads
+        self.dilation = dilation
+        self.lam = lam
+        self.gamma = gamma
+        self.attn_drop_rate = attn_drop_rate
+
+        self.dim_qk = math.ceil(dim // 3 * 2 / group_width) * group_width
+        self.pre_proj = nn.Conv2d(dim, 2 * self.dim_qk + dim, 1)
+        self.attn = nn.Sequential(
+            nn.Conv2d(self.dim_qk, self.dim_qk, kernel_size, padding=dilation * (kernel_size // 2),
+                      dilation=dilation, groups=self.dim_qk // group_width),
+            nn.GELU(),
+            nn.Conv2d(self.dim_qk, num_heads * kernel_size**2, 1))
+        self.post_proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+        # One tensor, as released: (2, 1, C, k, k) with the multiplier first, or (1, C, k, k) when alone.
+        mul = torch.randn(1, dim, kernel_size, kernel_size)
+        add = nn.init.trunc_normal_(torch.zeros(1, dim, kernel_size, kernel_size), std=0.02)
+        if lam and gamma:
+            self.ghost_head: nn.Parameter | None = nn.Parameter(torch.stack((mul, add)))
+        elif lam or gamma:
+            self.ghost_head = nn.Parameter(mul if lam else add)
+        else:
+            self.ghost_head = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        B, H, W, _ = x.shape
+        # Convolutions see the same memory as a channels-last (B, C, H, W) view.
+        q, k, v = self.pre_proj(x.permute(0, 3, 1, 2)).split((self.dim_qk, self.dim_qk, self.dim), dim=1)
+        logits = self.attn(q * k).permute(0, 2, 3, 1).reshape(B, H, W, self.num_heads, -1)
+        ghost_mul, ghost_add = self._ghost_matrices()
+        x = elsa_attention(logits, v.permute(0, 2, 3, 1), ghost_mul, ghost_add, self.dilation,
+                           self.attn_drop_rate if self.training else 0.)
+        return self.drop(self.post_proj(x))
+
+    def _ghost_matrices(self) -> tuple[Tensor | None, Tensor | None]:
+        """O ** lambda and gamma * S of equation 8, (C, k, k) each, or None where absent."""
+        if self.ghost_head is None:
+            return None, None
+        parts = iter(self.ghost_head.flatten(0, -4))
+        mul = next(parts)**self.lam if self.lam else None
+        add = next(parts) * self.gamma if self.gamma else None
+        return mul, add

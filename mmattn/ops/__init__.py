@@ -1,0 +1,3 @@
+from .elsa import elsa_attention
+
+__all__ = ['elsa_attention']

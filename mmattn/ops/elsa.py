@@ -1,0 +1,175 @@
+"""The ELSA operator: equations 5, 7 and 8 of "ELSA: Enhanced Local Self-Attention for Vision Transformer".
+
+``elsa_attention`` is what layers call. It checks its arguments, picks a path in ``_select`` and nothing else asks
+where it runs. Every path takes the arguments of ``elsa_attention_reference``, which stays the truth for tests.
+"""
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def elsa_attention(logits: Tensor,
+                   value: Tensor,
+                   ghost_mul: Tensor | None = None,
+                   ghost_add: Tensor | None = None,
+                   dilation: int = 1,
+                   dropout_p: float = 0.) -> Tensor:
+    r"""Aggregate the k x k neighbourhood of every pixel with its own attention.
+
+    .. math::
+        f_i = \sum_{j \in \Theta} \hat h^c_{j-i} v_j, \qquad
+        \hat h^c = \mathrm{mul}^c \, \mathrm{softmax}_j(\mathrm{logits}^{head(c)}) + \mathrm{add}^c
+
+    Neighbours run row-major (dy outer, dx inner). Outside the map the value is zero, and the softmax is not masked
+    there. Channel c belongs to head ``c // (C / heads)``, as in the released weights (the paper writes c mod heads).
+
+    Args:
+        logits: (B, H, W, heads, k * k) Hadamard attention before the softmax, k odd.
+        value: (B, H, W, C), C divisible by heads.
+        ghost_mul: (C, k, k), the matrix :math:`O^\lambda` of equation 8; None stands for ones.
+        ghost_add: (C, k, k), the matrix :math:`\gamma S` of equation 8; None stands for zeros.
+        dilation: distance of neighbours, in pixels.
+        dropout_p: probability with which an attention weight is dropped.
+
+    Returns:
+        (B, H, W, C), of the dtype of ``value``.
+
+    Raises:
+        ValueError: if shapes do not fit each other.
+    """
+    _check(logits, value, ghost_mul, ghost_add, dilation)
+    path = _select(value)
+    return path(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
+
+
+def elsa_attention_reference(logits: Tensor,
+                             value: Tensor,
+                             ghost_mul: Tensor | None = None,
+                             ghost_add: Tensor | None = None,
+                             dilation: int = 1,
+                             dropout_p: float = 0.) -> Tensor:
+    """Equations 7 (its softmax), 8 and 5 as they are written, over k * k unfolded copies of the value map."""
+    B, H, W, C = value.shape
+    heads, taps = logits.shape[-2:]
+    k = math.isqrt(taps)
+    h = F.dropout(logits.softmax(-1), dropout_p).to(value.dtype)  # eq. 7
+    h_hat = h.repeat_interleave(C // heads, dim=3)  # (B, H, W, C, taps)
+    if ghost_mul is not None:
+        h_hat = h_hat * ghost_mul.flatten(1)  # eq. 8
+    if ghost_add is not None:
+        h_hat = h_hat + ghost_add.flatten(1)
+    v = F.unfold(value.permute(0, 3, 1, 2), k, dilation=dilation, padding=dilation * (k // 2))
+    v = v.view(B, C, taps, H, W).permute(0, 3, 4, 1, 2)  # (B, H, W, C, taps)
+    return (h_hat * v).sum(-1)  # eq. 5
+
+
+def elsa_attention_shifted(logits: Tensor,
+                           value: Tensor,
+                           ghost_mul: Tensor | None = None,
+                           ghost_add: Tensor | None = None,
+                           dilation: int = 1,
+                           dropout_p: float = 0.) -> Tensor:
+    """The same sum, one shifted view of the zero-padded value map after the other: no copy per neighbour.
+
+    The static part of equation 8 does not depend on the pixel, so it is a depth-wise convolution of the value map.
+    """
+    heads, taps = logits.shape[-2:]
+    k = math.isqrt(taps)
+    attention = F.dropout(logits.softmax(-1), dropout_p).to(value.dtype)
+    if ghost_mul is not None:  # (taps, heads, C / heads)
+        ghost_mul = ghost_mul.to(value.dtype).flatten(1).t().unflatten(1, (heads, -1))
+    # Neighbour-major, so that each step of the sum reads one contiguous map.
+    attention = attention.permute(4, 0, 1, 2, 3).contiguous()
+    out = _ShiftedSum.apply(attention, value.unflatten(-1, (heads, -1)), ghost_mul, dilation).flatten(-2)
+    if ghost_add is not None:
+        static = F.conv2d(
+            value.permute(0, 3, 1, 2), ghost_add.to(value.dtype).unsqueeze(1),
+            padding=dilation * (k // 2), dilation=dilation, groups=value.shape[-1])
+        out = out + static.permute(0, 2, 3, 1)
+    return out
+
+
+class _ShiftedSum(torch.autograd.Function):
+    """``sum_j attention[j] * mul[j] * shift_j(value)`` with a backward that keeps no copy per neighbour either.
+
+    attention: (taps, B, H, W, heads); value: (B, H, W, heads, d); mul: (taps, heads, d) or None.
+    """
+
+    @staticmethod
+    def forward(ctx, attention: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> Tensor:
+        ctx.save_for_backward(attention, value, mul)
+        ctx.dilation = dilation
+        # Half-precision sums of k * k terms are kept in float32.
+        out = torch.zeros_like(value, dtype=_accumulation_dtype(value), memory_format=torch.contiguous_format)
+        for j, neighbour in enumerate(_neighbours(_pad(value, len(attention), dilation), value.shape, dilation)):
+            weight = attention[j].unsqueeze(-1)
+            out.addcmul_(weight if mul is None else weight * mul[j], neighbour)
+        return out.to(value.dtype)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        attention, value, mul = ctx.saved_tensors
+        grad = grad.contiguous()
+        padded = _pad(value, len(attention), ctx.dilation)
+        grad_padded = torch.zeros_like(padded, dtype=_accumulation_dtype(value))
+        grad_attention = torch.empty_like(attention)
+        grad_mul = None if mul is None else torch.empty_like(mul)
+        views = zip(_neighbours(padded, value.shape, ctx.dilation),
+                    _neighbours(grad_padded, value.shape, ctx.dilation))
+        for j, (neighbour, grad_neighbour) in enumerate(views):
+            weight = attention[j].unsqueeze(-1)
+            product = grad * neighbour
+            if mul is None:
+                grad_attention[j] = product.sum(-1)
+                grad_neighbour.addcmul_(weight, grad)
+            else:
+                grad_attention[j] = (product * mul[j]).sum(-1)
+                grad_mul[j] = (product * weight).sum((0, 1, 2))
+                grad_neighbour.addcmul_(weight * mul[j], grad)
+        pad_h, pad_w = ((p - n) // 2 for p, n in zip(padded.shape[1:3], value.shape[1:3]))
+        grad_value = grad_padded[:, pad_h:pad_h + value.shape[1], pad_w:pad_w + value.shape[2]]
+        return grad_attention, grad_value.to(value.dtype), grad_mul, None
+
+
+def _accumulation_dtype(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _pad(value: Tensor, taps: int, dilation: int) -> Tensor:
+    border = dilation * (math.isqrt(taps) // 2)
+    return F.pad(value, (0, 0, 0, 0, border, border, border, border))
+
+
+def _neighbours(padded: Tensor, shape: torch.Size, dilation: int) -> Iterator[Tensor]:
+    """The k * k shifted views, row-major, of a padded (B, H + 2p, W + 2p, heads, d) map."""
+    H, W = shape[1:3]
+    for y in range(0, padded.shape[1] - H + 1, dilation):
+        for x in range(0, padded.shape[2] - W + 1, dilation):
+            yield padded[:, y:y + H, x:x + W]
+
+
+def _select(value: Tensor) -> Callable[..., Tensor]:
+    """The one place that decides which path serves a device, dtype and shape."""
+    return elsa_attention_shifted
+
+
+def _check(logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None,
+           dilation: int) -> None:
+    if logits.dim() != 5 or value.dim() != 4 or logits.shape[:3] != value.shape[:3]:
+        raise ValueError(f'logits must be (B, H, W, heads, k * k) and value (B, H, W, C) of the same B, H and W, '
+                         f'not {tuple(logits.shape)} and {tuple(value.shape)}')
+    heads, taps = logits.shape[-2:]
+    C = value.shape[-1]
+    k = math.isqrt(taps)
+    if k * k != taps or k % 2 == 0:
+        raise ValueError(f'logits must hold k * k neighbours with odd k, not {taps}')
+    if C % heads:
+        raise ValueError(f'the {C} channels of value do not divide into {heads} heads')
+    if dilation < 1:
+        raise ValueError(f'dilation must be at least 1, not {dilation}')
+    for name, ghost in (('ghost_mul', ghost_mul), ('ghost_add', ghost_add)):
+        if ghost is not None and ghost.shape != (C, k, k):
+            raise ValueError(f'{name} must be {(C, k, k)}, not {tuple(ghost.shape)}')

@@ -1,0 +1,9 @@
+"""Reading released checkpoints, strictly.
+
+A released file is used by path and nothing else. Whatever a release and a backbone do not agree on stops the run,
+except what has no counterpart by design (the classifier, the output norms), which is logged.
+"""
+from .checkpoint import CheckpointError, read_checkpoint
+from .strict import fit_state_dict, load_pretrained
+
+__all__ = ['CheckpointError', 'fit_state_dict', 'load_pretrained', 'read_checkpoint']

@@ -1,0 +1,26 @@
+"""Metadata stands in pyproject.toml. Here: configs, tools and the model index go into the wheel as mmattn/.mim, where
+OpenMMLab's `mim` looks for them."""
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+
+
+class BuildWithMim(build_py):
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        mim = Path(self.build_lib) / 'mmattn' / '.mim'
+        shutil.rmtree(mim, ignore_errors=True)
+        mim.mkdir(parents=True)
+        for name in ('configs', 'tools'):
+            shutil.copytree(ROOT / name, mim / name, ignore=shutil.ignore_patterns('__pycache__'))
+        shutil.copy(ROOT / 'model-index.yml', mim)
+
+
+setup(cmdclass=dict(build_py=BuildWithMim))

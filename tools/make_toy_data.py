@@ -1,0 +1,151 @@
+"""Make a small COCO and a small ADE20K: textured shapes of several classes, scales and overlaps, with exact masks.
+
+    python tools/make_toy_data.py data/toy
+
+writes data/toy/coco and data/toy/ADEChallengeData2016 in the folder layouts, category numbers and file formats of the
+real sets, so that one config reads either by its root alone. Both show the same pictures. The same seed gives the
+same pictures.
+"""
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+from pycocotools import mask as coco_mask
+
+#: shape -> (texture, its COCO category, its ADE20K class number)
+SHAPES = {
+    'disk': ('stripes', 'frisbee', 120),  # ADE20K: ball
+    'triangle': ('checks', 'kite', 150),  # flag
+    'rectangle': ('dots', 'book', 68),  # book
+    'ring': ('plain', 'donut', 144),  # monitor
+    'cross': ('stripes', 'scissors', 140),  # fan
+}
+#: background -> its ADE20K class number; COCO has no name for it
+BACKGROUNDS = {'above': 3, 'below': 10}  # sky, grass
+#: COCO numbers its 80 categories from 1 to 90, leaving these out
+COCO_GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
+SPLITS = {'train': ('train2017', 'training'), 'val': ('val2017', 'validation')}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('root', type=Path, help='folder to write; it must not exist yet')
+    parser.add_argument('--train', type=int, default=400, help='training pictures (default 400)')
+    parser.add_argument('--val', type=int, default=60, help='validation pictures (default 60)')
+    parser.add_argument('--seed', type=int, default=0)
+    args = parser.parse_args()
+    if args.root.exists():
+        sys.exit(f'{args.root} exists already: remove it, or name another folder.')
+    unfinished = args.root.with_name(args.root.name + '.unfinished')
+    shutil.rmtree(unfinished, ignore_errors=True)
+    for number, (split, count) in enumerate((('train', args.train), ('val', args.val))):
+        write_split(unfinished, split, count, np.random.default_rng((args.seed, number)))
+    unfinished.rename(args.root)
+    print(f'{args.root}: {args.train} training and {args.val} validation pictures')
+
+
+def write_split(root: Path, split: str, count: int, rng: np.random.Generator) -> None:
+    from mmdet.datasets import CocoDataset
+    names = CocoDataset.METAINFO['classes']
+    numbers = [n for n in range(1, 91) if n not in COCO_GAPS]
+    categories = dict(zip(names, numbers))
+    coco_split, ade_split = SPLITS[split]
+    folders = (root / 'coco' / coco_split, root / 'ADEChallengeData2016' / 'images' / ade_split,
+               root / 'ADEChallengeData2016' / 'annotations' / ade_split)
+    for folder in (*folders, root / 'coco' / 'annotations'):
+        folder.mkdir(parents=True, exist_ok=True)
+
+    images, annotations = [], []
+    for image_id in range(1, count + 1):
+        picture, labels, objects = draw_scene(rng)
+        name = f'{image_id:012d}'
+        for folder in folders[:2]:
+            cv2.imwrite(str(folder / f'{name}.jpg'), picture, (cv2.IMWRITE_JPEG_QUALITY, 95))
+        cv2.imwrite(str(folders[2] / f'{name}.png'), labels)
+        images.append(dict(id=image_id, file_name=f'{name}.jpg', height=picture.shape[0], width=picture.shape[1]))
+        for shape, mask in objects:
+            rle = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
+            box = coco_mask.toBbox(rle).tolist()
+            annotations.append(dict(
+                id=len(annotations) + 1, image_id=image_id, category_id=categories[SHAPES[shape][1]], iscrowd=0,
+                area=int(mask.sum()), bbox=box,
+                segmentation=dict(size=rle['size'], counts=rle['counts'].decode())))
+    contents = dict(images=images, annotations=annotations,
+                    categories=[dict(id=number, name=name) for name, number in categories.items()])
+    (root / 'coco' / 'annotations' / f'instances_{coco_split}.json').write_text(json.dumps(contents))
+
+
+def draw_scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[tuple[str, np.ndarray]]]:
+    """A picture (H, W, 3) BGR, its ADE20K class map (H, W), and (shape, visible mask) of every object.
+
+    Drawn anew until every object shows at least 30 % and 40 pixels of itself.
+    """
+    while True:
+        height, width = rng.integers(128, 161, 2)
+        horizon = int(height * rng.uniform(0.3, 0.7))
+        picture = np.empty((height, width, 3), np.float32)
+        picture[:horizon] = texture('plain', horizon, width, rng, contrast=0.4)
+        picture[horizon:] = texture('checks', height - horizon, width, rng, contrast=0.4)
+        labels = np.full((height, width), BACKGROUNDS['above'], np.uint8)
+        labels[horizon:] = BACKGROUNDS['below']
+        owner = np.full((height, width), -1)
+        shapes, areas = [], []
+        for index in range(rng.integers(1, 7)):
+            shape = str(rng.choice(list(SHAPES)))
+            mask = draw_shape(shape, height, width, rng)
+            kind, _, ade_class = SHAPES[shape]
+            picture[mask] = texture(kind, height, width, rng)[mask]
+            labels[mask] = ade_class
+            owner[mask] = index
+            shapes.append(shape)
+            areas.append(mask.sum())
+        visible = [owner == index for index in range(len(shapes))]
+        if all(v.sum() >= max(40, 0.3 * area) for v, area in zip(visible, areas)):
+            picture += rng.normal(0, 6, picture.shape)
+            return picture.clip(0, 255).astype(np.uint8), labels, list(zip(shapes, visible))
+
+
+def draw_shape(shape: str, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    """(H, W) mask of a shape of random place, size (8 to 40 pixels from the middle, log-uniform) and turn."""
+    radius = np.exp(rng.uniform(np.log(8), np.log(40)))
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    y -= rng.uniform(0.1, 0.9) * height
+    x -= rng.uniform(0.1, 0.9) * width
+    turn = rng.uniform(0, 2 * np.pi)
+    u, v = (np.cos(turn) * x + np.sin(turn) * y) / radius, (np.cos(turn) * y - np.sin(turn) * x) / radius
+    r = np.hypot(u, v)
+    if shape == 'disk':
+        return r < 0.9
+    if shape == 'ring':
+        return (r < 1) & (r > 0.5)
+    if shape == 'rectangle':
+        return (abs(u) < 0.95) & (abs(v) < 0.6)
+    if shape == 'cross':
+        return (abs(u) < 1) & (abs(v) < 0.3) | (abs(v) < 1) & (abs(u) < 0.3)
+    return (v > -0.6) & (v + 1.732 * abs(u) < 1.1)  # triangle
+
+
+def texture(kind: str, height: int, width: int, rng: np.random.Generator, contrast: float = 1.) -> np.ndarray:
+    """(H, W, 3) of two random colours in a pattern of random pitch and turn."""
+    base = rng.uniform(40, 215, 3)
+    other = base + contrast * rng.uniform(50, 110, 3) * rng.choice((-1, 1), 3)
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    turn, pitch = rng.uniform(0, np.pi), rng.uniform(4, 9)
+    u, v = (np.cos(turn) * x + np.sin(turn) * y) / pitch, (np.cos(turn) * y - np.sin(turn) * x) / pitch
+    if kind == 'stripes':
+        pattern = np.sin(np.pi * u) > 0
+    elif kind == 'checks':
+        pattern = np.sin(np.pi * u) * np.sin(np.pi * v) > 0
+    elif kind == 'dots':
+        pattern = np.hypot(u % 2 - 1, v % 2 - 1) < 0.6
+    else:
+        pattern = np.zeros((height, width), bool)
+    return np.where(pattern[..., None], other, base)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,157 @@
+"""Build, check or repair the project's own environment, .venv: what `make` runs before everything else.
+
+Only the standard library, and syntax that an old Python still parses, so that it can say it is too old.
+"""
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = ROOT / 'requirements' / 'onedl.txt'
+VENV = ROOT / '.venv'
+PYTHON = VENV / 'bin' / 'python'
+READY = VENV / 'ready'
+LOG = VENV / 'setup.log'
+CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmattn' / 'wheels'
+#: what must import for the environment to be whole; mmcv.ops fails if it was compiled for another torch
+IMPORTS = 'import torch, torchvision, timm, mmengine, mmcv.ops, mmdet, mmseg, pytest, hypothesis, mmattn'
+
+#: that no installed file is gone, in a second
+COMPLETE = '''
+import importlib.metadata as m, os
+for d in m.distributions():
+    root = str(d.locate_file(''))
+    for f in d.files or ():
+        assert f.suffix == '.pyc' or os.path.exists(os.path.join(root, f)), f
+'''
+
+
+def main():
+    check_machine()
+    fingerprint = hashlib.sha256('\n'.join(
+        (REQUIREMENTS.read_text(), Path(__file__).read_text(), sys.version, str(ROOT))).encode()).hexdigest()
+    if READY.is_file() and READY.read_text() == fingerprint and works(COMPLETE):
+        return
+    print('Setting up {} (once; about 3 minutes, and 8 more on 2 cores where mmcv has to be compiled; 6 GB)'.format(
+        VENV), flush=True)
+    started = time.time()
+    if works('import pip, sys; assert sys.version == {!r}'.format(sys.version)):
+        READY.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(str(VENV), ignore_errors=True)
+        VENV.mkdir()
+        step('[1/5] a virtual environment, seconds', [sys.executable, '-m', 'venv', VENV])
+    pip = [PYTHON, '-m', 'pip', '--disable-pip-version-check']
+    step('[2/5] torch, about 1 minute and 3 GB', pip + ['install', *requirements('setuptools', 'wheel', 'ninja',
+                                                                                 'psutil', 'torch', 'torchvision')])
+    wheel = mmcv_wheel(pip)
+    step('[4/5] MMEngine, MMDetection, MMSegmentation and tests, about 1 minute',
+         pip + ['install', '--no-build-isolation', wheel, '-r', REQUIREMENTS])
+    step('[5/5] mmattn itself, seconds', pip + ['install', '--no-build-isolation', '--no-deps', '-e', ROOT])
+    if not works(IMPORTS):
+        wheel.unlink()
+        shutil.rmtree(str(VENV), ignore_errors=True)
+        stop('The environment does not import ({}); it and the compiled mmcv were removed: run the same command '
+             'again.'.format(failure(IMPORTS)))
+    READY.write_text(fingerprint)
+    print('Set up in {:.0f} s.'.format(time.time() - started), flush=True)
+
+
+def check_machine():
+    if sys.version_info < (3, 10):
+        stop('Python 3.10 or newer is needed, {} is {}: name another with `make PYTHON=python3.11`.'.format(
+            sys.executable, sys.version.split()[0]))
+    if not shutil.which(os.environ.get('CXX', 'c++')):
+        stop("No C++ compiler ({}) was found, and MMCV's operators have to be compiled: install one (Debian, Ubuntu: "
+             'apt-get install g++).'.format(os.environ.get('CXX', 'c++')))
+    if not (Path(sysconfig.get_paths()['include']) / 'Python.h').is_file():
+        stop('Python.h of {} is missing, and compiling needs it: install the headers (Debian, Ubuntu: apt-get '
+             'install python3-dev).'.format(sys.executable))
+    try:
+        import ensurepip  # noqa: F401, Debian's python3 comes without
+    except ImportError:
+        stop('{} cannot make virtual environments: install them (Debian, Ubuntu: apt-get install '
+             'python3-venv).'.format(sys.executable))
+
+
+def mmcv_wheel(pip):
+    """The compiled mmcv: from earlier, kept apart by torch's version since its name does not tell, or made now."""
+    requirement, = requirements('onedl-mmcv')
+    torch, = requirements('torch')
+    folder = CACHE / re.sub('=+', '-', torch)
+    tag = 'cp{}{}'.format(*sys.version_info)
+    pattern = re.sub('[-=]+', '_', requirement.split('==')[0]) + '-' + requirement.split('==')[1] + '-' + tag + '*.whl'
+    made = sorted(folder.glob(pattern))
+    if made:
+        print('[3/5] mmcv, compiled before: {}'.format(made[0]), flush=True)
+        return made[0]
+    # A GPU without CUDA's compiler: mmcv would try to use both, so hide the one.
+    gpu = {} if shutil.which('nvcc') or os.environ.get('CUDA_HOME') else {'CUDA_VISIBLE_DEVICES': ''}
+    fresh = folder / 'unfinished-{}'.format(os.getpid())
+    try:
+        step("[3/5] compiling mmcv's operators, about 8 minutes on 2 cores",
+             pip + ['wheel', '-v', '--no-cache-dir', '--no-deps', '--no-build-isolation', '-w', fresh, requirement],
+             MMCV_WITH_OPS='1', MAX_JOBS=str(os.cpu_count()), **gpu)
+        compiled, = fresh.glob(pattern)
+        return Path(shutil.move(str(compiled), str(folder / compiled.name)))
+    finally:
+        shutil.rmtree(str(fresh), ignore_errors=True)
+
+
+def requirements(*names):
+    lines = REQUIREMENTS.read_text().splitlines()
+    return [line for line in lines if re.split('[=<>]', line)[0] in names]
+
+
+def works(code):
+    return failure(code) is None
+
+
+def failure(code):
+    """The last line of what `code` says in the environment's Python when it fails, else None."""
+    if not PYTHON.exists():
+        return '{} is missing'.format(PYTHON)
+    done = subprocess.run([str(PYTHON), '-c', code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd='/')
+    return None if done.returncode == 0 else (done.stdout.decode().strip().splitlines() or ['no message'])[-1]
+
+
+def step(title, command, **environment):
+    """Run a command, its output going to the log, and say now and then how far it is."""
+    print(title, flush=True)
+    started = said = time.time()
+    with LOG.open('ab') as log:
+        log.write('\n=== {}\n'.format(title).encode())
+        log.flush()
+        process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=subprocess.STDOUT,
+                                   stdin=subprocess.DEVNULL, env=dict(os.environ, **environment), cwd=str(ROOT))
+        try:
+            while process.poll() is None:
+                time.sleep(0.5)
+                if time.time() - said > 30:
+                    said = time.time()
+                    output = LOG.read_text(errors='replace').split('\n=== ')[-1].partition('\n')[2]
+                    counts = re.findall(r'^\s*\[(\d+)/(\d+)\]', output, re.MULTILINE)
+                    files = ', {} of {} files'.format(*counts[-1]) if counts else ''
+                    print('      {:.0f} s{}'.format(said - started, files), flush=True)
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            stop('Interrupted: run the same command again to go on.')
+    if process.returncode:
+        tail = LOG.read_text(errors='replace').splitlines()[-15:]
+        stop('\n'.join(tail + ['', 'This step failed: {}. The log is {}; run the same command again to go on.'.format(
+            title, LOG)]))
+
+
+def stop(sentence):
+    sys.exit(sentence)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,44 @@
+"""Train a detector or a segmentor.
+
+    python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py
+"""
+import argparse
+import sys
+
+from mmengine.device import get_device
+from mmengine.runner import Runner
+
+from mmattn.runtime import add_arguments, load_config
+from mmattn.weights import CheckpointError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument('--resume', nargs='?', const='auto',
+                        help='go on from a checkpoint, without a value from the latest in the work folder')
+    parser.add_argument('--amp', action='store_true', help='mixed precision')
+    parser.add_argument('--auto-scale-lr', action='store_true', help='scale the rate with the batch size')
+    args = parser.parse_args()
+
+    cfg = load_config(args)
+    if args.amp:
+        if get_device() == 'cpu':
+            sys.exit('--amp needs an accelerator, and there is none here: leave it out.')
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.loss_scale = 'dynamic'
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+            sys.exit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size, which {args.config} does not have.')
+        cfg.auto_scale_lr.enable = True
+    if args.resume:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+    Runner.from_cfg(cfg).train()
+
+
+if __name__ == '__main__':
+    try:
+        main()
+    except (CheckpointError, FileNotFoundError, ImportError) as error:
+        sys.exit(f'{type(error).__name__}: {error}')

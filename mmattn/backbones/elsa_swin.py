@@ -108,9 +108,8 @@ class ELSASwin(Backbone):
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
-        stages = [[stage] + [getattr(self, f'norm{i}')] * (i in self.out_indices)
-                  for i, stage in enumerate(self.layers)]
-        return [[self.patch_embed, self.drop], *stages]
+        norms = {i: [getattr(self, f'norm{i}')] for i in self.out_indices}
+        return [[self.patch_embed, self.drop], *([stage, *norms.get(i, [])] for i, stage in enumerate(self.layers))]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""

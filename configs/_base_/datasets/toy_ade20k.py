@@ -29,6 +29,6 @@ tta_pipeline = [
             [dict(type='PackSegInputs')],
         ])
 ]
-train_dataloader = dict(batch_size=8, num_workers=2, dataset=dict(data_root=data_root, pipeline=train_pipeline))
+train_dataloader = dict(batch_size=4, num_workers=2, dataset=dict(data_root=data_root, pipeline=train_pipeline))
 val_dataloader = dict(num_workers=2, dataset=dict(data_root=data_root, pipeline=test_pipeline))
 test_dataloader = val_dataloader

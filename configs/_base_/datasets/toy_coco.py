@@ -5,13 +5,13 @@ data_root = '{{$COCO_ROOT:data/toy/coco/}}'
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
-    dict(type='Resize', scale=(160, 160), keep_ratio=True),
+    dict(type='Resize', scale=(128, 128), keep_ratio=True),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(160, 160), keep_ratio=True),
+    dict(type='Resize', scale=(128, 128), keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
@@ -20,7 +20,7 @@ tta_pipeline = [
     dict(
         type='TestTimeAug',
         transforms=[
-            [dict(type='Resize', scale=(side, side), keep_ratio=True) for side in (128, 160, 192)],
+            [dict(type='Resize', scale=(side, side), keep_ratio=True) for side in (96, 128, 160)],
             [dict(type='RandomFlip', prob=0.), dict(type='RandomFlip', prob=1.)],
             [dict(type='LoadAnnotations', with_bbox=True)],
             [dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor',

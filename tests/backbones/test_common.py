@@ -1,0 +1,136 @@
+"""What holds for every backbone. A new backbone adds a row to SMALL."""
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mmengine.registry import MODELS, DefaultScope
+
+import mmattn  # noqa: F401, registers the backbones
+
+SMALL = {
+    'ELSASwin': dict(
+        arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8), group_width=4),
+        kernel_size=3,
+        window_size=3),
+}
+STRIDES = {'ELSASwin': (4, 8, 16, 32)}
+
+every_backbone = pytest.mark.parametrize('name', SMALL)
+
+
+def build(name, **settings):
+    return MODELS.build(dict(type=name, **{**copy.deepcopy(SMALL[name]), **settings}))
+
+
+@every_backbone
+@settings(max_examples=15, deadline=None)
+@given(B=st.integers(1, 2), H=st.integers(32, 97), W=st.integers(32, 97), train=st.booleans())
+def test_any_size(name, B, H, W, train):
+    """Maps are ceil(size / stride) for any height and width from 32 up, and finite."""
+    backbone = build(name).train(train)
+    maps = backbone(torch.randn(B, 3, H, W))
+    assert isinstance(maps, tuple)
+    for out, stride in zip(maps, STRIDES[name], strict=True):
+        assert out.shape[0] == B and out.shape[2:] == (math.ceil(H / stride), math.ceil(W / stride))
+        assert out.isfinite().all()
+
+
+@every_backbone
+def test_samples_do_not_mix(name):
+    """In eval mode a picture gives the same maps alone and in a batch."""
+    backbone = build(name).eval()
+    x = torch.randn(3, 3, 45, 70)
+    for whole, alone in zip(backbone(x), backbone(x[1:2])):
+        torch.testing.assert_close(whole[1:2], alone, atol=1e-5, rtol=1e-5)
+
+
+@every_backbone
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_autocast(name, dtype):
+    """Autocast trains: half-precision maps near the float32 ones, finite gradients of float32 weights."""
+    backbone = build(name, drop_path_rate=0.)
+    x = torch.randn(1, 3, 64, 64)
+    exact = backbone(x)
+    with torch.autocast('cpu', dtype):
+        maps = backbone(x)
+        loss = sum(out.float().square().mean() for out in maps)
+    loss.backward()
+    for out, reference in zip(maps, exact):
+        assert (out - reference).abs().max() < 40 * torch.finfo(dtype).eps * reference.abs().max()
+    assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in backbone.parameters())
+
+
+@every_backbone
+def test_checkpointing_changes_nothing(name):
+    """with_cp gives the same maps and gradients."""
+    plain = build(name, drop_path_rate=0.)
+    recomputing = build(name, drop_path_rate=0., with_cp=True)
+    recomputing.load_state_dict(plain.state_dict())
+    x = torch.randn(1, 3, 40, 56)
+    for backbone in (plain, recomputing):
+        sum(out.sum() for out in backbone(x)).backward()
+    for a, b in zip(plain.parameters(), recomputing.parameters()):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@every_backbone
+@pytest.mark.parametrize('frozen_stages', [-1, 0, 2])
+def test_frozen_stages(name, frozen_stages):
+    """The stem and the first stages neither train nor leave eval mode, also after train(); the rest does both."""
+    backbone = build(name, frozen_stages=frozen_stages, drop_path_rate=0.5).train()
+    sum(out.sum() for out in backbone(torch.randn(2, 3, 64, 64))).backward()
+    for i, modules in enumerate(backbone.stage_modules()):
+        for module in modules:
+            frozen = i <= frozen_stages
+            assert all(m.training != frozen for m in module.modules())
+            assert all((p.grad is None) == frozen for p in module.parameters())
+
+
+@every_backbone
+@pytest.mark.parametrize('out_indices', [(0,), (1, 3), (0, 1, 2)])
+def test_out_indices(name, out_indices):
+    """Any ascending choice of outputs, equal to those of the whole; no parameter is left without a gradient."""
+    whole, part = build(name).eval(), build(name, out_indices=out_indices).eval()
+    part.load_state_dict(whole.state_dict())
+    x = torch.randn(1, 3, 64, 64)
+    maps = part(x)
+    for i, out in zip(out_indices, maps, strict=True):
+        torch.testing.assert_close(out, whole(x)[i])
+    sum(out.sum() for out in maps).backward()
+    assert all(p.grad is not None for p in part.parameters())
+
+
+@every_backbone
+@pytest.mark.parametrize('scope', ['mmdet', 'mmseg', 'mmpretrain', 'mmengine'])
+def test_registered_for_every_scope(name, scope):
+    """A config of any of OpenMMLab's packages finds the backbone by its bare name."""
+    with DefaultScope.overwrite_default_scope(scope):
+        assert type(build(name)).__name__ == name
+
+
+@every_backbone
+@pytest.mark.parametrize('wrong, message', [
+    (dict(out_indices=(0, 4)), 'out_indices'), (dict(out_indices=(1, 0)), 'out_indices'), (dict(out_indices=()),
+                                                                                            'out_indices'),
+    (dict(frozen_stages=5), 'frozen_stages'), (dict(frozen_stages=-2), 'frozen_stages'),
+    (dict(drop_path_rate=1.5), 'drop_path_rate'), (dict(arch='huge'), "not 'huge'"),
+    (dict(arch=dict(embed_dim=8)), 'lacks'), (dict(arch=3), 'arch'), (dict(drop_path=0.1), "'drop_path'"),
+])
+def test_bad_arguments_are_named(name, wrong, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        build(name, **wrong)
+
+
+@every_backbone
+def test_arch_names_and_dicts_are_the_same(name):
+    """A name of the zoo is short for its dict, and a key too many is an error."""
+    cls = MODELS.get(name)
+    for arch, values in cls.arch_zoo.items():
+        with torch.device('meta'):
+            a, b = cls(arch=arch), cls(arch=dict(values))
+        assert {k: v.shape for k, v in a.state_dict().items()} == {k: v.shape for k, v in b.state_dict().items()}
+    with pytest.raises(ValueError, match='has unknown colour'):
+        cls(arch=dict(values, colour=1))

@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from mmattn.backbones import ELSASwin
+from mmattn.layers import ELSA
+from mmattn.ops.elsa import elsa_attention_reference
+
+
+def from_golden(data) -> ELSASwin:
+    c = data['config']
+    backbone = ELSASwin(
+        arch={key: c[key] for key in ('embed_dim', 'depths', 'num_heads', 'group_width')},
+        kernel_size=c['elsa_kernel'], window_size=c['window_size'], lam=c['lam'], gamma=c['gamma'])
+    backbone.load_state_dict(data['state_dict'])
+    return backbone.eval()
+
+
+@pytest.mark.parametrize('name', ['elsa_swin_k7', 'elsa_swin_k5_ghostmul'])
+@pytest.mark.parametrize('path', ['fast', 'reference'])
+def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
+    """All four maps of both released settings, at even and odd sizes, on the fast path and the reference."""
+    if path == 'reference':
+        monkeypatch.setattr('mmattn.ops.elsa._select', lambda value: elsa_attention_reference)
+    data = golden(name)
+    backbone = from_golden(data)
+    for x, outputs in zip(data['inputs'], data['outputs'], strict=True):
+        with torch.no_grad():
+            for out, expected in zip(backbone(x), outputs, strict=True):
+                torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize('arch, layout', [
+    ('tiny', 'elsa_swin_tiny_imagenet'), ('small', 'elsa_swin_small_imagenet'), ('base', 'elsa_swin_base_imagenet'),
+    ('tiny', 'elsa_swin_tiny_dense_backbone')])
+def test_released_layouts(release, arch, layout):
+    """Each release fills its variant; only the classifier and the output norms have no counterpart."""
+    state_dict = release(layout)
+    backbone = ELSASwin(arch=arch)
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    backbone.load_state_dict(state_dict, strict=True)
+    for name, value in backbone.state_dict().items():
+        torch.testing.assert_close(value, state_dict.get(name, before[name]))
+    over = set(state_dict) - set(before)
+    assert all(name.startswith(('norm.', 'head.')) or name.endswith('relative_id') for name in over)
+    short = set(before) - set(state_dict)
+    assert all(name[:5] in ('norm0', 'norm1', 'norm2', 'norm3') for name in short)
+
+
+@pytest.mark.parametrize('settings, millions', [
+    (dict(elsa_stages=()), 28.3), (dict(lam=0, gamma=0), 29.0), (dict(), 29.1)])
+def test_ablations_of_table_4(settings, millions):
+    """Swin-T, Hadamard attention alone, and with the ghost head, by arguments alone: the table's sizes."""
+    with torch.device('meta'):
+        classifier = torch.nn.Sequential(
+            ELSASwin(arch='tiny', out_indices=(3,), **settings), torch.nn.Linear(768, 1000))
+    assert sum(p.numel() for p in classifier.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
+
+
+def test_settings_reach_the_layers():
+    """Arguments are not silently ignored on their way down."""
+    backbone = ELSASwin(arch='tiny', kernel_size=5, dilation=2, group_width=16, lam=1, gamma=0.25, window_size=4,
+                        mlp_ratio=2, drop_rate=0.1, attn_drop_rate=0.2, drop_path_rate=0.3, in_channels=1)
+    block = backbone.layers[2].blocks[-1]
+    elsa, window = block.attn, backbone.layers[3].blocks[1].attn
+    assert isinstance(elsa, ELSA) and elsa.attn[0].kernel_size == (5, 5) and elsa.attn[0].dilation == (2, 2)
+    assert elsa.attn[0].weight.shape[1] == 16 and (elsa.lam, elsa.gamma, elsa.dilation) == (1, 0.25, 2)
+    assert (window.window_size, window.shift) == (4, 2) and backbone.layers[3].blocks[0].attn.shift == 0
+    assert block.mlp.fc1.out_features == 2 * 384 and block.mlp.drop.p == elsa.drop.p == 0.1
+    assert elsa.attn_drop_rate == window.attn_drop_rate == 0.2
+    assert backbone.layers[3].blocks[1].drop_path.p == pytest.approx(0.3)
+    assert backbone.layers[0].blocks[0].drop_path.p == 0
+    assert backbone.patch_embed.proj.in_channels == 1
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(kernel_size=4), 'kernel_size must be odd'), (dict(dilation=0), 'dilation'),
+    (dict(group_width=0), 'group_width'), (dict(window_size=0), 'window_size'), (dict(elsa_stages=(4,)), 'elsa_stages'),
+    (dict(arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1,), group_width=4)), 'depths and num_heads'),
+    (dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(3,), group_width=4)), 'num_heads 3 does not divide'),
+])
+def test_impossible_settings_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        ELSASwin(**wrong)

@@ -1,0 +1,34 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / 'tests' / 'data'
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def golden():
+    """Weights, inputs and outputs that the released code computed, by name."""
+
+    def load(name: str) -> dict:
+        return torch.load(DATA / 'golden' / f'{name}.pt', weights_only=True)
+
+    return load
+
+
+@pytest.fixture
+def release():
+    """A checkpoint with the names and shapes of a released one, and random contents."""
+
+    def make(name: str) -> dict[str, torch.Tensor]:
+        layout = json.loads((DATA / 'checkpoints' / f'{name}.json').read_text())['tensors']
+        return {key: torch.randn(shape) * 0.02 for key, shape in layout.items()}
+
+    return make

@@ -1,0 +1,118 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmattn.ops.elsa import elsa_attention, elsa_attention_reference, elsa_attention_shifted
+
+PATHS = [elsa_attention_reference, elsa_attention_shifted]
+
+
+def make_inputs(B, H, W, heads, width, k, mul, add, dtype=torch.float64):
+    C = heads * width
+    return (torch.randn(B, H, W, heads, k * k, dtype=dtype), torch.randn(B, H, W, C, dtype=dtype),
+            torch.rand(C, k, k, dtype=dtype) + 0.5 if mul else None, torch.randn(C, k, k, dtype=dtype) if add else None)
+
+
+def by_hand(logits, value, mul, add, dilation):
+    """Equations 5, 7 and 8, one pixel, channel and neighbour at a time."""
+    B, H, W, C = value.shape
+    heads, taps = logits.shape[-2:]
+    k = math.isqrt(taps)
+    out = torch.zeros_like(value)
+    for b, y, x, c in torch.cartesian_prod(*map(torch.arange, (B, H, W, C))).tolist():
+        h = logits[b, y, x, c // (C // heads)].softmax(0).view(k, k)
+        for i in range(k):
+            for j in range(k):
+                yy, xx = y + dilation * (i - k // 2), x + dilation * (j - k // 2)
+                if 0 <= yy < H and 0 <= xx < W:
+                    h_hat = h[i, j] * (1 if mul is None else mul[c, i, j]) + (0 if add is None else add[c, i, j])
+                    out[b, y, x, c] += h_hat * value[b, yy, xx, c]
+    return out
+
+
+@pytest.mark.parametrize('path', PATHS)
+@pytest.mark.parametrize('mul', [False, True])
+@pytest.mark.parametrize('add', [False, True])
+@pytest.mark.parametrize('dilation', [1, 2])
+def test_equations(path, mul, add, dilation):
+    """Every path is the papers' sum: order of neighbours, zero border, channels to heads, both ghost matrices."""
+    inputs = make_inputs(2, 4, 5, 2, 3, 3, mul, add)
+    torch.testing.assert_close(path(*inputs, dilation), by_hand(*inputs, dilation))
+
+
+@settings(max_examples=30, deadline=None)
+@given(B=st.integers(1, 2), H=st.integers(1, 9), W=st.integers(1, 9), heads=st.integers(1, 3), width=st.integers(1, 4),
+       k=st.sampled_from([1, 3, 5, 7]), dilation=st.integers(1, 3), mul=st.booleans(), add=st.booleans())
+def test_paths_agree(B, H, W, heads, width, k, dilation, mul, add):
+    """The fast path and its gradients equal the reference's at any size, maps smaller than the kernel included."""
+    inputs = [None if t is None else t.requires_grad_() for t in make_inputs(B, H, W, heads, width, k, mul, add)]
+    given_inputs = [t for t in inputs if t is not None]
+    grad = torch.randn(B, H, W, heads * width, dtype=torch.float64)
+    results = []
+    for path in PATHS:
+        out = path(*inputs, dilation)
+        results.append((out, *torch.autograd.grad(out, given_inputs, grad)))
+    for fast, reference in zip(results[1], results[0]):
+        torch.testing.assert_close(fast, reference)
+
+
+@pytest.mark.parametrize('path', PATHS)
+@pytest.mark.parametrize('mul', [False, True])
+def test_gradcheck(path, mul):
+    """The hand-written backward pass is the derivative of the forward pass."""
+    inputs = [t.requires_grad_() for t in make_inputs(1, 3, 4, 2, 2, 3, True, True)]
+    if not mul:
+        inputs[2] = None
+    assert torch.autograd.gradcheck(lambda *given: path(*given, 2), inputs)
+
+
+def test_no_copy_per_neighbour():
+    """The fast path's largest tensor is the attention or the padded map, not k * k copies of the value map."""
+    sizes = []
+
+    class Record(torch.utils._python_dispatch.TorchDispatchMode):
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            sizes.extend(t.numel() for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, torch.Tensor))
+            return out
+
+    inputs = [t.requires_grad_() for t in make_inputs(1, 16, 16, 1, 32, 7, True, True)]
+    with Record():
+        elsa_attention_shifted(*inputs).sum().backward()
+    assert max(sizes) < 5 * inputs[1].numel()
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_half_precision_sums_in_float32(dtype):
+    """A sum of 49 terms in half precision is only as wrong as its rounded inputs and output."""
+    logits, value, mul, add = make_inputs(1, 8, 8, 2, 4, 7, True, False)
+    exact = elsa_attention_reference(logits, value, mul, add)
+    half = elsa_attention_shifted(logits.to(dtype), value.to(dtype), mul.to(dtype), add)
+    assert half.dtype == dtype
+    assert (half - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+def test_uniform_attention_is_a_mean_filter():
+    """Equal logits average the neighbourhood, zeros outside included: the softmax is not masked at the border."""
+    value = torch.randn(1, 6, 6, 2)
+    mean = F.avg_pool2d(value.permute(0, 3, 1, 2), 3, 1, 1, count_include_pad=True).permute(0, 2, 3, 1)
+    torch.testing.assert_close(elsa_attention(torch.zeros(1, 6, 6, 1, 9), value), mean)
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(logits=torch.zeros(1, 4, 5, 2, 9)), 'same B, H and W'),
+    (dict(logits=torch.zeros(1, 4, 4, 2, 8)), 'odd k, not 8'),
+    (dict(logits=torch.zeros(1, 4, 4, 3, 9)), '4 channels of value do not divide into 3 heads'),
+    (dict(ghost_mul=torch.zeros(4, 5, 5)), 'ghost_mul must be'),
+    (dict(ghost_add=torch.zeros(2, 3, 3)), 'ghost_add must be'),
+    (dict(dilation=0), 'dilation must be at least 1'),
+])
+def test_bad_shapes_are_named(change, message):
+    arguments = dict(logits=torch.zeros(1, 4, 4, 2, 9), value=torch.zeros(1, 4, 4, 4))
+    with pytest.raises(ValueError, match=message):
+        elsa_attention(**{**arguments, **change})

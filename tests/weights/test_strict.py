@@ -1,0 +1,164 @@
+"""Strict loading, through ELSA-Swin's releases."""
+import logging
+
+import pytest
+import torch
+from mmengine.logging import MMLogger
+from mmengine.model import BaseModel
+from mmengine.runner import load_checkpoint
+
+from mmattn.backbones import ELSASwin
+from mmattn.weights import CheckpointError
+
+TINY = 'elsa_swin_tiny_imagenet'
+
+
+def pretrained(path, **settings) -> ELSASwin:
+    backbone = ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(path)), **settings)
+    backbone.init_weights()
+    return backbone
+
+
+def save(tmp_path, contents):
+    torch.save(contents, tmp_path / 'c.pth')
+    return tmp_path / 'c.pth'
+
+
+@pytest.fixture
+def log():
+    """The messages of MMEngine's logger."""
+    messages, logger = [], MMLogger.get_current_instance()
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize('wrap', [
+    lambda weights: weights, lambda weights: {'state_dict': {f'module.{k}': v for k, v in weights.items()}}])
+def test_release_by_path(tmp_path, release, log, wrap):
+    """init_cfg takes the released file as it is; what has no counterpart is listed, no more."""
+    weights = release(TINY)
+    backbone = pretrained(save(tmp_path, wrap(weights)))
+    assert torch.equal(backbone.layers[2].blocks[5].attn.ghost_head, weights['layers.2.blocks.5.attn.ghost_head'])
+    assert torch.equal(backbone.norm0.weight, torch.ones(96))
+    text = '\n'.join(log)
+    assert 'head.weight' in text and 'kept as initialised: norm0.weight' in text
+
+
+def test_averaged_weights_are_preferred(tmp_path, release):
+    """Base was released with averaged weights under "state_dict_ema", the ones its figures are of."""
+    plain, averaged = release('elsa_swin_base_imagenet'), release('elsa_swin_base_imagenet')
+    backbone = pretrained(save(tmp_path, {'state_dict': plain, 'state_dict_ema': averaged}), arch='base')
+    assert torch.equal(backbone.patch_embed.proj.weight, averaged['patch_embed.proj.weight'])
+
+
+def drop(weights, name):
+    return {k: v for k, v in weights.items() if k != name}
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda w: drop(w, 'layers.1.downsample.reduction.weight'),
+     'Tensors 1 missing: layers.1.downsample.reduction.weight$'),
+    (lambda w: {**w, 'layers.0.extra': torch.ones(1)}, 'Tensors 1 not used: layers.0.extra$'),
+    (lambda w: {**w, 'patch_embed.proj.weight': torch.ones(96, 3, 2, 2)},
+     r'1 of another shape: patch_embed.proj.weight \(96, 3, 2, 2\) instead of \(96, 3, 4, 4\)$'),
+    (lambda w: {**w, 'norm0.weight': torch.ones(96)}, '7 missing: norm0.bias'),
+])
+def test_one_wrong_tensor_stops(tmp_path, release, change, message):
+    """A release with one tensor too few, too many or misshapen is refused, by name, some output norms included."""
+    with pytest.raises(CheckpointError, match=message) as error:
+        pretrained(save(tmp_path, change(release(TINY))))
+    assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize('layout, settings, guess', [
+    ('elsa_swin_small_imagenet', dict(arch='tiny'), r"those of ELSASwin\(arch='small'\) with its default arguments"),
+    (TINY, dict(arch='base'), r"those of ELSASwin\(arch='tiny'\) with its default arguments"),
+    (TINY, dict(arch='tiny', gamma=0), r"those of ELSASwin\(arch='tiny'\) with its default arguments"),
+])
+def test_wrong_arch_is_guessed(tmp_path, release, layout, settings, guess):
+    with pytest.raises(CheckpointError, match=guess):
+        pretrained(save(tmp_path, release(layout)), **settings)
+
+
+@pytest.mark.parametrize('name, guess', [
+    ('layers.0.blocks.0.attn.relative_position_bias_table', 'Swin Transformer in Microsoft'),
+    ('stages.0.blocks.0.attn.w_msa.qkv.weight', 'Swin Transformer in MMDetection'),
+    ('block1.0.attn.sr1.weight', 'Shunted Transformer'), ('transformer.layers.0.0.to_qkvp.weight', 'mean-shift'),
+    ('blocks.0.attn.qkv.weight', 'a ViT'), ('layer1.0.conv1.weight', 'a ResNet'), ('fc.weight', 'another model')])
+def test_foreign_models_are_guessed(tmp_path, name, guess):
+    with pytest.raises(CheckpointError, match=guess):
+        pretrained(save(tmp_path, {name: torch.ones(1)}))
+
+
+def test_window_tables_are_stretched(tmp_path, release, log):
+    """Another window size interpolates the position tables and says so; a constant table stays constant."""
+    weights = release(TINY)
+    weights['layers.3.blocks.0.attn.rb'] = torch.arange(24.)[:, None].expand(24, 169)
+    backbone = pretrained(save(tmp_path, weights), window_size=12)
+    table = backbone.layers[3].blocks[0].attn.rb
+    torch.testing.assert_close(table.detach(), torch.arange(24.)[:, None].expand(24, 23 * 23))
+    assert 'layers.3.blocks.0.attn.rb interpolated from 13 x 13 to 23 x 23' in log
+
+
+class Detector(BaseModel):
+    """Stands for a whole model: a backbone and something else."""
+
+    def __init__(self, **settings):
+        super().__init__()
+        self.backbone = ELSASwin(**settings)
+        self.head = torch.nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        return self.backbone(inputs)
+
+
+def test_whole_released_models_load(tmp_path, release):
+    """load_from of an mmdet 2.x or mmseg 0.x checkpoint fills the backbone, output norms included."""
+    weights = {f'backbone.{k}': v for k, v in release('elsa_swin_tiny_dense_backbone').items()}
+    model = Detector()
+    load_checkpoint(model, str(save(tmp_path, {'state_dict': {**weights, 'head.weight': torch.ones(2, 2)}, 'meta': {}})))
+    for name, value in model.backbone.state_dict().items():
+        assert torch.equal(value, weights[f'backbone.{name}'])
+    assert (model.head.weight == 1).all()
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda w: drop(w, 'backbone.norm3.bias'), '1 missing: norm3.bias'),
+    (lambda w: {'head.weight': torch.ones(2, 2)}, 'has no tensor under "backbone."'),
+    (lambda w: {k.removeprefix('backbone.'): v for k, v in w.items()}, 'not by load_from'),
+])
+def test_whole_models_are_strict_about_the_backbone(tmp_path, release, change, message):
+    """MMEngine's own loader, which ignores what does not fit, stops at the backbone."""
+    weights = {f'backbone.{k}': v for k, v in release('elsa_swin_tiny_dense_backbone').items()}
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(Detector(), str(save(tmp_path, {'state_dict': change(weights)})))
+
+
+def test_not_strict_on_request(release):
+    """torch's strict=False still means what it says."""
+    ELSASwin().load_state_dict(drop(release(TINY), 'patch_embed.proj.weight'), strict=False)
+
+
+def test_own_checkpoint_round_trip(tmp_path):
+    """What a backbone saves fills another of the same settings completely, and a part of it one with fewer outputs."""
+    backbone = ELSASwin()
+    path = save(tmp_path, {'state_dict': backbone.state_dict()})
+    for out_indices in ((0, 1, 2, 3), (1, 2)):
+        part = pretrained(path, out_indices=out_indices)
+        for name, value in part.state_dict().items():
+            assert torch.equal(value, backbone.state_dict()[name])
+
+
+def test_weights_survive_other_init_cfgs(tmp_path, release):
+    """In a list of init_cfgs, Pretrained has the last word; a second call does not load again."""
+    weights = release(TINY)
+    backbone = ELSASwin(init_cfg=[dict(type='Pretrained', checkpoint=str(save(tmp_path, weights))),
+                                  dict(type='Constant', layer='Linear', val=7.)])
+    backbone.init_weights()
+    assert torch.equal(backbone.layers[0].blocks[0].mlp.fc1.weight, weights['layers.0.blocks.0.mlp.fc1.weight'])
+    backbone.patch_embed.proj.weight.data.zero_()
+    backbone.init_weights()
+    assert (backbone.patch_embed.proj.weight == 0).all()

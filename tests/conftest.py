@@ -1,10 +1,11 @@
+import itertools
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
+
 DATA = ROOT / 'tests' / 'data'
 
 
@@ -25,10 +26,11 @@ def golden():
 
 @pytest.fixture
 def release():
-    """A checkpoint with the names and shapes of a released one, and random contents."""
+    """A checkpoint with the names and shapes of a released one, every tensor of its own value, other at every call."""
+    values = itertools.count(1)
 
     def make(name: str) -> dict[str, torch.Tensor]:
         layout = json.loads((DATA / 'checkpoints' / f'{name}.json').read_text())['tensors']
-        return {key: torch.randn(shape) * 0.02 for key, shape in layout.items()}
+        return {key: torch.full(shape, next(values) / 1000) for key, shape in layout.items()}
 
     return make

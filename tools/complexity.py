@@ -11,6 +11,7 @@ fused attention and the ELSA operator; 1000 proposals through the box heads, 100
 of a cascade. Nothing is computed: models are built on PyTorch's meta device.
 """
 import argparse
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -42,7 +43,7 @@ def main() -> int:
     for path in args.configs:
         if not path.is_file():
             sys.exit(f'There is no config {path}.')
-        cfg = Config.fromfile(path)
+        cfg = _load(path)
         backbone_entry = _find(path, lambda other: _same_backbone(cfg, other))
         rows = [(f'{path.stem} (backbone)', classifier(cfg), 'mmpretrain', backbone_entry)]
         if cfg.default_scope != 'mmpretrain':
@@ -127,9 +128,12 @@ def _find(path: Path, wanted: Callable[[Config], bool]) -> dict:
     metafile = path.parent / 'metafile.yml'
     if metafile.is_file():
         for entry in yaml.safe_load(metafile.read_text())['Models']:
-            if wanted(Config.fromfile(path.parent / Path(entry['Config']).name)):
+            if wanted(_load(path.parent / Path(entry['Config']).name)):
                 return entry
     return {}
+
+
+_load = functools.cache(Config.fromfile)
 
 
 def _same_backbone(cfg: Config, other: Config) -> bool:

@@ -16,13 +16,13 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
-#: shape -> (texture, its COCO category, its ADE20K class number)
+#: shape -> (texture, middle of its hues in degrees, its COCO category, its ADE20K class number)
 SHAPES = {
-    'disk': ('stripes', 'frisbee', 120),  # ADE20K: ball
-    'triangle': ('checks', 'kite', 150),  # flag
-    'rectangle': ('dots', 'book', 68),  # book
-    'ring': ('plain', 'donut', 144),  # monitor
-    'cross': ('stripes', 'scissors', 140),  # fan
+    'disk': ('stripes', 0, 'frisbee', 120),  # ADE20K: ball
+    'triangle': ('checks', 72, 'kite', 150),  # flag
+    'rectangle': ('dots', 144, 'book', 68),  # book
+    'ring': ('plain', 216, 'donut', 144),  # monitor
+    'cross': ('stripes', 288, 'scissors', 140),  # fan
 }
 #: background -> its ADE20K class number; COCO has no name for it
 BACKGROUNDS = {'above': 3, 'below': 10}  # sky, grass
@@ -71,7 +71,7 @@ def write_split(root: Path, split: str, count: int, rng: np.random.Generator) ->
             rle = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
             box = coco_mask.toBbox(rle).tolist()
             annotations.append(dict(
-                id=len(annotations) + 1, image_id=image_id, category_id=categories[SHAPES[shape][1]], iscrowd=0,
+                id=len(annotations) + 1, image_id=image_id, category_id=categories[SHAPES[shape][2]], iscrowd=0,
                 area=int(mask.sum()), bbox=box,
                 segmentation=dict(size=rle['size'], counts=rle['counts'].decode())))
     contents = dict(images=images, annotations=annotations,
@@ -88,8 +88,8 @@ def draw_scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[t
         height, width = rng.integers(128, 161, 2)
         horizon = int(height * rng.uniform(0.3, 0.7))
         picture = np.empty((height, width, 3), np.float32)
-        picture[:horizon] = texture('plain', horizon, width, rng, contrast=0.4)
-        picture[horizon:] = texture('checks', height - horizon, width, rng, contrast=0.4)
+        picture[:horizon] = texture('plain', None, horizon, width, rng)
+        picture[horizon:] = texture('checks', None, height - horizon, width, rng)
         labels = np.full((height, width), BACKGROUNDS['above'], np.uint8)
         labels[horizon:] = BACKGROUNDS['below']
         owner = np.full((height, width), -1)
@@ -97,8 +97,8 @@ def draw_scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[t
         for index in range(rng.integers(1, 7)):
             shape = str(rng.choice(list(SHAPES)))
             mask = draw_shape(shape, height, width, rng)
-            kind, _, ade_class = SHAPES[shape]
-            picture[mask] = texture(kind, height, width, rng)[mask]
+            kind, hue, _, ade_class = SHAPES[shape]
+            picture[mask] = texture(kind, hue, height, width, rng)[mask]
             labels[mask] = ade_class
             owner[mask] = index
             shapes.append(shape)
@@ -129,10 +129,15 @@ def draw_shape(shape: str, height: int, width: int, rng: np.random.Generator) ->
     return (v > -0.6) & (v + 1.732 * abs(u) < 1.1)  # triangle
 
 
-def texture(kind: str, height: int, width: int, rng: np.random.Generator, contrast: float = 1.) -> np.ndarray:
-    """(H, W, 3) of two random colours in a pattern of random pitch and turn."""
-    base = rng.uniform(40, 215, 3)
-    other = base + contrast * rng.uniform(50, 110, 3) * rng.choice((-1, 1), 3)
+def texture(kind: str, hue: float | None, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    """(H, W, 3) of two random colours, within 30 degrees of a hue or greyish, in a pattern of random pitch and turn."""
+    value, other_value = rng.permutation((rng.uniform(0.3, 0.6), rng.uniform(0.7, 1)))
+    if hue is None:
+        hue, saturation, other_value = rng.uniform(0, 360), rng.uniform(0, 0.25), value + rng.choice((-0.2, 0.2))
+    else:
+        hue, saturation = (hue + rng.uniform(-30, 30)) % 360, rng.uniform(0.5, 1)
+    hsv = np.array([[(hue, saturation, value), (hue, saturation, np.clip(other_value, 0, 1))]], np.float32)
+    base, other = 255 * cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0]
     y, x = np.mgrid[:height, :width].astype(np.float32)
     turn, pitch = rng.uniform(0, np.pi), rng.uniform(4, 9)
     u, v = (np.cos(turn) * x + np.sin(turn) * y) / pitch, (np.cos(turn) * y - np.sin(turn) * x) / pitch

@@ -4,26 +4,19 @@ _base_ = [
     '../_base_/det_runtime.py'
 ]
 strides = [4, 8, 16, 32]
-norm_cfg = dict(type='GN', num_groups=8)  # from scratch, heads need norms
 model = dict(
     backbone=dict(
         type='ELSASwin',
         arch=dict(embed_dim=32, depths=(1, 1, 2, 1), num_heads=(1, 2, 4, 8), group_width=4),
         drop_path_rate=0.,
         init_cfg=None),  # torch's own initialisation: Swin's is too timid for so narrow a net
-    neck=dict(in_channels=[32, 64, 128, 256], out_channels=64, num_outs=4, norm_cfg=norm_cfg),
+    neck=dict(in_channels=[32, 64, 128, 256], out_channels=64, num_outs=4),
     rpn_head=dict(in_channels=64, feat_channels=64, anchor_generator=dict(scales=[4], strides=strides)),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=64, featmap_strides=strides, finest_scale=28),
-        bbox_head=dict(
-            type='Shared4Conv1FCBBoxHead',
-            in_channels=64,
-            conv_out_channels=64,
-            fc_out_channels=256,
-            norm_cfg=norm_cfg,
-            reg_class_agnostic=True),
+        bbox_head=dict(in_channels=64, fc_out_channels=256, reg_class_agnostic=True),
         mask_roi_extractor=dict(out_channels=64, featmap_strides=strides, finest_scale=28),
-        mask_head=dict(in_channels=64, conv_out_channels=64, num_convs=2, norm_cfg=norm_cfg)),
+        mask_head=dict(in_channels=64, conv_out_channels=64, num_convs=2)),
     train_cfg=dict(
         rpn_proposal=dict(nms_pre=500, max_per_img=100), rcnn=dict(sampler=dict(num=64))),
     test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=100)))
@@ -32,8 +25,8 @@ optim_wrapper = dict(
     type='OptimWrapper', optimizer=dict(lr=1e-3), clip_grad=dict(max_norm=10.))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=0, end=10, T_max=10, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=0, end=6, T_max=6, convert_to_iter_based=True),
 ]
-train_cfg = dict(max_epochs=10, val_interval=2)
+train_cfg = dict(max_epochs=6, val_interval=1)
 default_hooks = dict(logger=dict(interval=10))
 randomness = dict(seed=0)

@@ -14,7 +14,7 @@ class Backbone(BaseModule):
 
     A subclass names its variants in ``arch_zoo``, lists its modules in ``stage_modules``, passes every block through
     ``run``, and says in the class attributes below how a released checkpoint differs from it. Loading weights, be it
-    by ``init_cfg``, ``load_from`` or ``load_state_dict(strict=True)``, is strict: see :mod:`mmattn.weights`.
+    by ``init_cfg`` or ``load_from``, is strict: see :mod:`mmattn.weights`.
 
     Args:
         out_indices: stages whose maps are returned, ascending, counting from 0.
@@ -36,6 +36,8 @@ class Backbone(BaseModule):
     backbone_only = re.compile(r'(?!)')
     #: tables that are interpolated when their size differs
     resizable = re.compile(r'(?!)')
+    #: whether weights that do not fit are an error; only ``load_state_dict(strict=False)`` of the backbone lifts it
+    strict_loading = True
 
     def __init__(self,
                  out_indices: Sequence[int],
@@ -110,10 +112,25 @@ class Backbone(BaseModule):
         """Rename the tensors of a released checkpoint to this backbone's; the release's names unless overridden."""
         return state_dict
 
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, *args) -> None:
-        # Every loader passes here, MMEngine's too, which reports strict=True whatever it was asked.
-        fit_state_dict(self, state_dict, prefix, strict)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
+    def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, **kwargs):
+        self.strict_loading = strict
+        try:
+            return super().load_state_dict(state_dict, strict, **kwargs)
+        finally:
+            self.strict_loading = True
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        # Every loader of whole models passes here, too, torch's and MMEngine's; neither tells whether it is strict.
+        fit_state_dict(self, state_dict, prefix, self.strict_loading)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def to_map(x: Tensor) -> Tensor:
+    """Tokens (B, H, W, C) as the map (B, C, H, W) that heads expect.
+
+    Contiguous: mmcv's RoIAlign reads a channels-last map as if it were not, and returns garbage without a word.
+    """
+    return x.permute(0, 3, 1, 2).contiguous()
 
 
 def drop_path_schedule(depths: Sequence[int], rate: float) -> list[list[float]]:

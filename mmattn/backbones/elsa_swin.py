@@ -11,14 +11,14 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import ELSA, MLP, DropPath, WindowAttention
-from .base import Backbone, drop_path_schedule
+from .base import Backbone, drop_path_schedule, to_map
 
 
 @MODELS.register_module()
 class ELSASwin(Backbone):
     r"""ELSA-Swin (section 6 and table 6): ELSA blocks in stages 0 to 2, shifted-window attention in stage 3.
 
-    One layout throughout: (B, H, W, C) tokens; outputs are (B, C, H, W) views of it.
+    One layout throughout: (B, H, W, C) tokens.
 
     Args:
         arch: 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths``, ``num_heads``, ``group_width``.
@@ -119,7 +119,7 @@ class ELSASwin(Backbone):
             for block in stage.blocks:
                 x = self.run(block, x)
             if i in self.out_indices:
-                outs.append(getattr(self, f'norm{i}')(x).permute(0, 3, 1, 2))
+                outs.append(to_map(getattr(self, f'norm{i}')(x)))
             if stage.downsample is not None:
                 x = stage.downsample(x)
         return tuple(outs)

@@ -26,7 +26,7 @@ FOREIGN_LAYOUTS = {
 }
 
 
-def load_pretrained(backbone: 'Backbone', checkpoint: str, prefix: str | None = None,
+def load_pretrained(backbone: 'Backbone', checkpoint: str, prefix: str | None = None, strict: bool = True,
                     map_location: str = 'cpu') -> None:
     """Fill a backbone from a released checkpoint, as ``init_cfg=dict(type='Pretrained', checkpoint=...)`` asks.
 
@@ -34,6 +34,7 @@ def load_pretrained(backbone: 'Backbone', checkpoint: str, prefix: str | None = 
         backbone: the model to fill, in place.
         checkpoint: see :func:`read_checkpoint`.
         prefix: see :func:`read_checkpoint`.
+        strict: whether a tensor that is missing, of another shape or not used is an error.
         map_location: accepted for the sake of MMEngine's configs; tensors are read on the CPU.
 
     Raises:
@@ -42,7 +43,7 @@ def load_pretrained(backbone: 'Backbone', checkpoint: str, prefix: str | None = 
     state_dict, source = read_checkpoint(checkpoint, prefix)
     print_log(f'{type(backbone).__name__}: loading {checkpoint} ({source})', logger='current')
     try:
-        backbone.load_state_dict(state_dict, strict=True)
+        backbone.load_state_dict(state_dict, strict=strict)
     except CheckpointError as error:
         raise CheckpointError(f'{checkpoint}: {error}') from None
 
@@ -61,7 +62,7 @@ def fit_state_dict(backbone: 'Backbone', state_dict: dict[str, Tensor], prefix: 
     """
     given = {name.removeprefix(prefix): state_dict.pop(name) for name in list(state_dict) if name.startswith(prefix)}
     given = backbone.released_names(given)
-    own = {name: value for name, value in backbone.state_dict().items()}
+    own = dict(backbone.state_dict())
 
     dropped = [name for name in given if name not in own and backbone.release_only.match(name)]
     kept = [name for name in own if name not in given and backbone.backbone_only.match(name)]

@@ -36,6 +36,7 @@ def test_any_size(name, B, H, W, train):
     for out, stride in zip(maps, STRIDES[name], strict=True):
         assert out.shape[0] == B and out.shape[2:] == (math.ceil(H / stride), math.ceil(W / stride))
         assert out.isfinite().all()
+        assert out.is_contiguous()  # mmcv's RoIAlign reads it as such, whatever it is
 
 
 @every_backbone

@@ -137,9 +137,14 @@ def test_whole_models_are_strict_about_the_backbone(tmp_path, release, change, m
         load_checkpoint(Detector(), str(save(tmp_path, {'state_dict': change(weights)})))
 
 
-def test_not_strict_on_request(release):
-    """torch's strict=False still means what it says."""
-    ELSASwin().load_state_dict(drop(release(TINY), 'patch_embed.proj.weight'), strict=False)
+def test_not_strict_on_request(tmp_path, release):
+    """strict=False, of torch's method or in init_cfg, takes what fits, and that once."""
+    weights = drop(release(TINY), 'patch_embed.proj.weight')
+    backbone = ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(save(tmp_path, weights)), strict=False))
+    backbone.init_weights()
+    assert torch.equal(backbone.layers[0].blocks[0].norm1.weight, weights['layers.0.blocks.0.norm1.weight'])
+    with pytest.raises(CheckpointError):
+        backbone.load_state_dict(weights)
 
 
 def test_own_checkpoint_round_trip(tmp_path):

@@ -1,0 +1,36 @@
+import hashlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from tests import ROOT
+
+from mmattn.backbones import ELSASwin
+
+
+def convert(source, target):
+    return subprocess.run([sys.executable, ROOT / 'tools' / 'convert_weights.py', source, target],
+                          capture_output=True, text=True)
+
+
+def test_converted_release_loads(tmp_path, release):
+    """The variant is recognised, the classifier left out, the sha256 true, and the file serves as pretrained weights."""
+    weights = release('elsa_swin_small_imagenet')
+    torch.save({'state_dict': {f'module.{k}': v for k, v in weights.items()}}, tmp_path / 'released.pth')
+    done = convert(tmp_path / 'released.pth', tmp_path / 'own.pth')
+    assert done.returncode == 0, done.stderr
+    assert "ELSASwin(arch='small')" in done.stdout and 'head.weight' in done.stdout
+    assert hashlib.sha256((tmp_path / 'own.pth').read_bytes()).hexdigest() in done.stdout
+    backbone = ELSASwin(arch='small', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth')))
+    backbone.init_weights()
+    assert torch.equal(backbone.layers[3].blocks[1].attn.rb, weights['layers.3.blocks.1.attn.rb'])
+
+
+@pytest.mark.parametrize('contents, message', [
+    ({'fc.weight': torch.ones(1)}, 'is no release of any backbone here'), ({}, 'holds no weights')])
+def test_other_files_are_refused(tmp_path, contents, message):
+    """Nothing is written for a file that is no release."""
+    torch.save(contents, tmp_path / 'other.pth')
+    done = convert(tmp_path / 'other.pth', tmp_path / 'own.pth')
+    assert done.returncode == 1 and message in done.stderr and len(list(tmp_path.iterdir())) == 1

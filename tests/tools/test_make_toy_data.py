@@ -1,0 +1,66 @@
+import json
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from tests import ROOT
+from pycocotools.coco import COCO
+
+
+def make(root, *arguments):
+    return subprocess.run([sys.executable, ROOT / 'tools' / 'make_toy_data.py', root, *arguments],
+                          capture_output=True, text=True)
+
+
+@pytest.fixture(scope='module')
+def toy(tmp_path_factory):
+    root = tmp_path_factory.mktemp('toy') / 'data'
+    assert make(root, '--train', '6', '--val', '3').returncode == 0
+    return root
+
+
+def test_masks_are_exact_and_agree(toy):
+    """COCO's instance masks and ADE20K's class map tell of the same pixels; boxes and areas are those of the masks."""
+    coco = COCO(toy / 'coco' / 'annotations' / 'instances_train2017.json')
+    assert len(coco.imgs) == 6 and len(coco.cats) == 80
+    for image in coco.imgs.values():
+        picture = cv2.imread(str(toy / 'coco' / 'train2017' / image['file_name']))
+        labels = cv2.imread(str(toy / 'ADEChallengeData2016' / 'annotations' / 'training' /
+                                image['file_name'].replace('jpg', 'png')), cv2.IMREAD_UNCHANGED)
+        assert picture.shape[:2] == labels.shape == (image['height'], image['width'])
+        annotations = coco.imgToAnns[image['id']]
+        masks = np.array([coco.annToMask(a) for a in annotations])
+        assert (masks.sum(0) <= 1).all()
+        assert ((masks.sum(0) == 1) == ~np.isin(labels, (3, 10))).all()
+        for annotation, mask in zip(annotations, masks):
+            assert annotation['area'] == mask.sum() >= 40 and len(np.unique(labels[mask == 1])) == 1
+            ys, xs = mask.nonzero()
+            assert annotation['bbox'] == [xs.min(), ys.min(), np.ptp(xs) + 1, np.ptp(ys) + 1]
+
+
+def test_names_are_the_real_sets(toy):
+    """Categories are COCO's own by name and order, and the class numbers mean in ADE20K what the tool says."""
+    from mmdet.datasets import CocoDataset
+    from mmseg.datasets import ADE20KDataset
+    contents = json.loads((toy / 'coco' / 'annotations' / 'instances_val2017.json').read_text())
+    assert tuple(c['name'] for c in contents['categories']) == CocoDataset.METAINFO['classes']
+    assert [c['id'] for c in contents['categories']][-1] == 90
+    names = ADE20KDataset.METAINFO['classes']
+    assert [names[n - 1] for n in (120, 150, 68, 144, 140, 3, 10)] == [
+        'ball', 'flag', 'book', 'monitor', 'fan', 'sky', 'grass']
+
+
+def test_seeded(toy, tmp_path):
+    """The same seed draws the same pictures, however many; another seed draws others."""
+    assert make(tmp_path / 'same', '--train', '2', '--val', '1').returncode == 0
+    assert make(tmp_path / 'other', '--train', '2', '--val', '1', '--seed', '1').returncode == 0
+    file = 'coco/train2017/000000000002.jpg'
+    assert (toy / file).read_bytes() == (tmp_path / 'same' / file).read_bytes()
+    assert (toy / file).read_bytes() != (tmp_path / 'other' / file).read_bytes()
+
+
+def test_nothing_is_overwritten(toy):
+    done = make(toy)
+    assert done.returncode == 1 and 'exists already' in done.stderr

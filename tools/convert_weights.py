@@ -1,0 +1,66 @@
+"""Write a released checkpoint in the project's own layout: the backbone's tensors alone, under "state_dict".
+
+    python tools/convert_weights.py elsa_swin_tiny.pth elsa_swin_tiny_mmattn.pth
+
+Not needed for training, which takes releases as they are. The model is recognised by its tensors.
+"""
+import argparse
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+import mmattn
+from mmattn import backbones
+from mmattn.backbones.base import Backbone
+from mmattn.weights import CheckpointError, read_checkpoint
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('source', help='released checkpoint')
+    parser.add_argument('target', type=Path, help='file to write; it must not exist yet')
+    args = parser.parse_args()
+    if args.target.exists():
+        sys.exit(f'{args.target} exists already: remove it, or name another file.')
+    try:
+        released, container = read_checkpoint(args.source)
+        name, arch, backbone = recognise(released, args.source)
+    except CheckpointError as error:
+        sys.exit(str(error))
+    names = backbone.released_names(released)
+    tensors = {key: names[key] for key in backbone.state_dict() if key in names}
+
+    unfinished = args.target.with_name(args.target.name + '.unfinished')
+    meta = dict(backbone=name, arch=arch, source=Path(args.source).name, mmattn_version=mmattn.__version__)
+    torch.save(dict(meta=meta, state_dict=tensors), unfinished)
+    os.replace(unfinished, args.target)
+    print(f'{args.source} ({container}) is {name}(arch={arch!r})\n'
+          f'taken     {len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values\n'
+          f'left out  {", ".join(key for key in names if key not in tensors) or "nothing"}\n'
+          f'absent    {", ".join(key for key in backbone.state_dict() if key not in names) or "nothing"}\n'
+          f'{args.target}  sha256 {hashlib.sha256(args.target.read_bytes()).hexdigest()}')
+
+
+def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[str, str, Backbone]:
+    """The backbone and variant that a release fills completely.
+
+    Raises:
+        CheckpointError: if there is none.
+    """
+    for name in backbones.__all__:
+        for arch in getattr(backbones, name).arch_zoo:
+            with torch.device('meta'):
+                backbone = getattr(backbones, name)(arch=arch)
+            try:
+                backbone.load_state_dict(dict(released), strict=True)
+            except CheckpointError:
+                continue
+            return name, arch, backbone
+    raise CheckpointError(f'{source} is no release of any backbone here ({", ".join(backbones.__all__)})')
+
+
+if __name__ == '__main__':
+    main()

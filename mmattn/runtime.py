@@ -7,7 +7,7 @@ from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.device import get_device
 from mmengine.logging import print_log
 
-from .stack import require
+from .stack import require, require_ops
 
 #: default_scope -> what its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg')}
@@ -38,6 +38,8 @@ def load_config(args: argparse.Namespace) -> Config:
         cfg.merge_from_dict(args.cfg_options)
     for package in SCOPES.get(cfg.get('default_scope'), ()):
         require(package, f'{args.config} ({cfg.default_scope})')
+    if cfg.get('default_scope') == 'mmdet':
+        require_ops(args.config)
     cfg.launcher = args.launcher
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(args.config).stem)
     if get_device() == 'cpu':

@@ -34,5 +34,18 @@ def require(package: str, purpose: str) -> None:
                           f'{distribution}, whichever the environment has.')
 
 
+def require_ops(purpose: str) -> None:
+    """Make sure that mmcv has its compiled operators (NMS, RoIAlign ...).
+
+    Raises:
+        ImportError: in one sentence, that they are missing, and what to install.
+    """
+    try:
+        importlib.import_module('mmcv.ops')
+    except ImportError as error:
+        raise ImportError(f'{purpose} needs the compiled operators of mmcv, which do not import ({error}): install the '
+                          f'full mmcv or onedl-mmcv, compiled for the torch at hand, not mmcv-lite.') from None
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r'\d+', version)[:3])

@@ -46,6 +46,13 @@ def test_missing_package_is_told_when_needed(monkeypatch):
     assert load(MASK_RCNN).default_scope == 'mmdet'
 
 
+def test_missing_operators_are_told(monkeypatch):
+    monkeypatch.setitem(__import__('sys').modules, 'mmcv.ops', None)
+    with pytest.raises(ImportError, match='needs the compiled operators of mmcv'):
+        load(MASK_RCNN)
+    assert load(UPERNET).default_scope == 'mmseg'
+
+
 def test_multi_scale_of_masks_is_refused():
     with pytest.raises(ValueError, match='cannot merge masks.*test_evaluator.metric=bbox'):
         runtime.enable_tta(Config.fromfile(MASK_RCNN))

@@ -1,20 +1,18 @@
 """What the backbones have in common: variants, outputs, frozen stages, checkpointing, strict weights."""
-import re
 from collections.abc import Sequence
 
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..weights import fit_state_dict, load_pretrained
+from ..weights import StrictWeights, load_pretrained
 
 
-class Backbone(BaseModule):
+class Backbone(StrictWeights, BaseModule):
     """Base of the backbones.
 
     A subclass names its variants in ``arch_zoo``, lists its modules in ``stage_modules``, passes every block through
-    ``run``, and says in the class attributes below how a released checkpoint differs from it. Loading weights, be it
-    by ``init_cfg`` or ``load_from``, is strict: see :mod:`mmattn.weights`.
+    ``run``, and says in the class attributes of :class:`mmattn.weights.StrictWeights` how a release differs from it.
 
     Args:
         out_indices: stages whose maps are returned, ascending, counting from 0.
@@ -30,14 +28,6 @@ class Backbone(BaseModule):
 
     #: name -> architecture; the keys of one entry are the keys that a dict given as ``arch`` must have.
     arch_zoo: dict[str, dict] = {}
-    #: released tensors that have no place in a backbone (a classifier, buffers that are computed here)
-    release_only = re.compile(r'(?!)')
-    #: tensors that a classifier's release lacks altogether (output norms): kept as initialised
-    backbone_only = re.compile(r'(?!)')
-    #: tables that are interpolated when their size differs
-    resizable = re.compile(r'(?!)')
-    #: whether weights that do not fit are an error; only ``load_state_dict(strict=False)`` of the backbone lifts it
-    strict_loading = True
 
     def __init__(self,
                  out_indices: Sequence[int],
@@ -107,22 +97,6 @@ class Backbone(BaseModule):
         self.init_cfg = init_cfg
         for entry in pretrained:
             load_pretrained(self, **{key: value for key, value in entry.items() if key != 'type'})
-
-    def released_names(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Rename the tensors of a released checkpoint to this backbone's; the release's names unless overridden."""
-        return state_dict
-
-    def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, **kwargs):
-        self.strict_loading = strict
-        try:
-            return super().load_state_dict(state_dict, strict, **kwargs)
-        finally:
-            self.strict_loading = True
-
-    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        # Every loader of whole models passes here, too, torch's and MMEngine's; neither tells whether it is strict.
-        fit_state_dict(self, state_dict, prefix, self.strict_loading)
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def to_map(x: Tensor) -> Tensor:

@@ -4,6 +4,6 @@ A released file is used by path and nothing else. Whatever a release and a backb
 except what has no counterpart by design (the classifier, the output norms), which is logged.
 """
 from .checkpoint import CheckpointError, read_checkpoint
-from .strict import fit_state_dict, load_pretrained
+from .strict import StrictWeights, load_pretrained
 
-__all__ = ['CheckpointError', 'fit_state_dict', 'load_pretrained', 'read_checkpoint']
+__all__ = ['CheckpointError', 'StrictWeights', 'load_pretrained', 'read_checkpoint']

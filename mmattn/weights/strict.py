@@ -1,17 +1,13 @@
 import logging
 import math
 import re
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from mmengine.logging import print_log
-from torch import Tensor
+from torch import Tensor, nn
 
 from .checkpoint import CheckpointError, read_checkpoint
-
-if TYPE_CHECKING:
-    from ..backbones.base import Backbone
 
 #: names that give another model away, for the guess in an error
 FOREIGN_LAYOUTS = {
@@ -19,58 +15,86 @@ FOREIGN_LAYOUTS = {
     "a Swin Transformer in Microsoft's or timm's layout": r'layers\.\d+\.blocks\.\d+\.attn\.relative_position',
     "a Swin Transformer in MMDetection's layout": r'stages\.\d+\.blocks\.\d+\.attn\.w_msa\.',
     'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)',
-    'a Pyramid Vision Transformer': r'block\d\.\d+\.attn\.kv\.',
+    'a Pyramid Vision Transformer': r'block\d\.\d+\.attn\.sr\.',
     'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.',
     'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight',
     'a ResNet': r'layer\d\.\d+\.conv\d\.',
 }
 
 
-def load_pretrained(backbone: 'Backbone', checkpoint: str, prefix: str | None = None, strict: bool = True,
+class StrictWeights(nn.Module):
+    """A model whose weights fit to the last tensor or not at all, however they are loaded: by ``init_cfg``, by
+    ``load_from`` as part of a whole model, or by ``load_state_dict``, unless that is called with ``strict=False``.
+
+    A subclass says in the attributes below how a released checkpoint differs from its own names and shapes.
+    """
+
+    #: name -> architecture; ``cls(arch=name)`` builds it
+    arch_zoo: dict[str, dict] = {}
+    #: released tensors that have no place here (a classifier, buffers that are computed)
+    release_only = re.compile(r'(?!)')
+    #: tensors that a classifier's release lacks altogether (output norms): kept as initialised
+    backbone_only = re.compile(r'(?!)')
+    #: tables of relative positions that are interpolated when their size differs
+    resizable = re.compile(r'(?!)')
+    _strict = True
+
+    def released_names(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Rename the tensors of a release to the model's; the release's names unless overridden."""
+        return state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, **kwargs):
+        self._strict = strict
+        try:
+            return super().load_state_dict(state_dict, strict, **kwargs)
+        finally:
+            self._strict = True
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        # Every loader of whole models passes here, too, torch's and MMEngine's; neither tells whether it is strict.
+        _fit(self, state_dict, prefix, self._strict)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def load_pretrained(model: StrictWeights, checkpoint: str, prefix: str | None = None, strict: bool = True,
                     map_location: str = 'cpu') -> None:
-    """Fill a backbone from a released checkpoint, as ``init_cfg=dict(type='Pretrained', checkpoint=...)`` asks.
+    """Fill a model from a released checkpoint, as ``init_cfg=dict(type='Pretrained', checkpoint=...)`` asks.
 
     Args:
-        backbone: the model to fill, in place.
+        model: the model to fill, in place.
         checkpoint: see :func:`read_checkpoint`.
         prefix: see :func:`read_checkpoint`.
         strict: whether a tensor that is missing, of another shape or not used is an error.
         map_location: accepted for the sake of MMEngine's configs; tensors are read on the CPU.
 
     Raises:
-        CheckpointError: if the file cannot be read, or does not fit the backbone to the last tensor.
+        CheckpointError: if the file cannot be read, or does not fit the model to the last tensor.
     """
     state_dict, source = read_checkpoint(checkpoint, prefix)
-    print_log(f'{type(backbone).__name__}: loading {checkpoint} ({source})', logger='current')
+    print_log(f'{type(model).__name__}: loading {checkpoint} ({source})', logger='current')
     try:
-        backbone.load_state_dict(state_dict, strict=strict)
+        model.load_state_dict(state_dict, strict=strict)
     except CheckpointError as error:
         raise CheckpointError(f'{checkpoint}: {error}') from None
 
 
-def fit_state_dict(backbone: 'Backbone', state_dict: dict[str, Tensor], prefix: str, strict: bool) -> None:
-    """Turn the backbone's part of a state dict, in place, into exactly its own names and shapes.
-
-    Args:
-        backbone: the model that is about to be filled.
-        state_dict: tensors by name; those that begin with ``prefix`` are the backbone's.
-        prefix: the name of the backbone in the model at hand, with a dot; '' if it stands alone.
-        strict: whether a tensor that is missing, of another shape or not used is an error.
+def _fit(model: StrictWeights, state_dict: dict[str, Tensor], prefix: str, strict: bool) -> None:
+    """Turn the model's part of a state dict (names that begin with ``prefix``), in place, into its own names and shapes.
 
     Raises:
-        CheckpointError: naming these tensors and the likely cause.
+        CheckpointError: if strict, naming the tensors that are missing, of another shape or not used, and a likely cause.
     """
     given = {name.removeprefix(prefix): state_dict.pop(name) for name in list(state_dict) if name.startswith(prefix)}
-    given = backbone.released_names(given)
-    own = dict(backbone.state_dict())
+    given = model.released_names(given)
+    own = model.state_dict()
 
-    dropped = [name for name in given if name not in own and backbone.release_only.match(name)]
-    kept = [name for name in own if name not in given and backbone.backbone_only.match(name)]
-    if any(backbone.backbone_only.match(name) for name in given):
-        kept = []  # a release that has some of these has all of them
+    dropped = [name for name in given if name not in own and model.release_only.match(name)]
+    # A release that has some of the output norms has all of them.
+    kept = [] if any(map(model.backbone_only.match, given)) else [
+        name for name in own if name not in given and model.backbone_only.match(name)]
     tensors = {name: value for name, value in given.items() if name not in dropped}
     for name, value in tensors.items():
-        if name in own and value.shape != own[name].shape and backbone.resizable.match(name):
+        if name in own and value.shape != own[name].shape and model.resizable.match(name):
             tensors[name] = _resize_table(name, value, own[name].shape)
 
     if strict:
@@ -80,13 +104,13 @@ def fit_state_dict(backbone: 'Backbone', state_dict: dict[str, Tensor], prefix: 
                      for name, value in tensors.items() if name in own and value.shape != own[name].shape]
         unused = [name for name in tensors if name not in own]
         if missing or misshapen or unused:
-            lines = [f'{len(names)} {what}: {_some(names)}' for what, names in
-                     (('missing', missing), ('of another shape', misshapen), ('not used', unused)) if names]
-            raise CheckpointError(f'the weights do not fit {type(backbone).__name__}: {_guess(backbone, given, prefix)}.'
-                                  f' Tensors ' + '; '.join(lines))
+            problems = [f'{len(names)} {what}: {_some(names)}' for what, names in
+                        (('missing', missing), ('of another shape', misshapen), ('not used', unused)) if names]
+            raise CheckpointError(f'the weights do not fit {type(model).__name__}: {_guess(model, given, prefix)}. '
+                                  f'Tensors {"; ".join(problems)}')
         for what, names in (('has no counterpart here', dropped), ('kept as initialised', kept)):
             if names:
-                print_log(f'{type(backbone).__name__}: {what}: {", ".join(names)}', logger='current')
+                print_log(f'{type(model).__name__}: {what}: {", ".join(names)}', logger='current')
     tensors.update((name, own[name]) for name in kept)
     state_dict.update((prefix + name, value) for name, value in tensors.items())
 
@@ -105,20 +129,20 @@ def _some(names: list[str], count: int = 6) -> str:
     return ', '.join(names[:count]) + (f' and {len(names) - count} more' if len(names) > count else '')
 
 
-def _guess(backbone: 'Backbone', given: dict[str, Tensor], prefix: str) -> str:
+def _guess(model: StrictWeights, given: dict[str, Tensor], prefix: str) -> str:
     """The likely cause of a misfit."""
     if not given:
         return (f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
                 f'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from')
-    shapes = {name: value.shape for name, value in given.items() if not backbone.release_only.match(name)}
-    for arch in backbone.arch_zoo:
+    shapes = {name: value.shape for name, value in given.items() if not model.release_only.match(name)}
+    for arch in model.arch_zoo:
         with torch.device('meta'):
-            layout = {name: value.shape for name, value in type(backbone)(arch=arch).state_dict().items()
-                      if not backbone.backbone_only.match(name)}
+            layout = {name: value.shape for name, value in type(model)(arch=arch).state_dict().items()
+                      if not model.backbone_only.match(name)}
         if layout.items() <= shapes.items():
-            return f'they are those of {type(backbone).__name__}(arch={arch!r}) with its default arguments'
-    for model, pattern in FOREIGN_LAYOUTS.items():
+            return f'they are those of {type(model).__name__}(arch={arch!r}) with its default arguments'
+    for family, pattern in FOREIGN_LAYOUTS.items():
         if any(re.match(pattern, name) for name in given):
-            own = any(re.match(pattern, name) for name in backbone.state_dict())
-            return 'they are of another architecture of the same family' if own else f'they look like {model}'
+            own = any(re.match(pattern, name) for name in model.state_dict())
+            return 'they are of another architecture of the same family' if own else f'they look like {family}'
     return 'they look like another model'

@@ -1,0 +1,65 @@
+"""The sentences of the set-up; that it works is seen by every run of the tests."""
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+
+
+@pytest.fixture
+def setup_env():
+    spec = importlib.util.spec_from_file_location('setup_env', ROOT / 'tools' / 'setup_env.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_old_python_is_told(setup_env, monkeypatch):
+    monkeypatch.setattr(sys, 'version_info', (3, 9, 1))
+    with pytest.raises(SystemExit, match='Python 3.10 or newer is needed, .*make PYTHON='):
+        setup_env.check_machine()
+
+
+def test_missing_compiler_is_told(setup_env, monkeypatch):
+    monkeypatch.setenv('PATH', '/nowhere')
+    monkeypatch.delenv('CXX', raising=False)
+    with pytest.raises(SystemExit, match=r'No C\+\+ compiler \(c\+\+\) was found.*apt-get install g\+\+'):
+        setup_env.check_machine()
+
+
+def test_missing_headers_are_told(setup_env, monkeypatch, tmp_path):
+    monkeypatch.setattr(setup_env.sysconfig, 'get_paths', lambda: {'include': str(tmp_path)})
+    with pytest.raises(SystemExit, match='Python.h .* is missing'):
+        setup_env.check_machine()
+
+
+def test_missing_python_is_told():
+    done = subprocess.run(['make', 'setup', 'PYTHON=no-such-python'], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode and 'There is no no-such-python: install Python 3.10 or newer' in done.stderr
+
+
+def test_a_missing_file_is_noticed(setup_env, monkeypatch, tmp_path):
+    """The quick check of a finished environment sees that an installed file is gone, wherever it was."""
+    monkeypatch.setattr(setup_env, 'PYTHON', setup_env.Path(sys.executable))
+    assert setup_env.failure(setup_env.COMPLETE) is None
+    package = tmp_path / 'broken-1.0.dist-info'
+    package.mkdir()
+    (package / 'METADATA').write_text('Name: broken\nVersion: 1.0\n')
+    (package / 'RECORD').write_text('broken/gone.py,,\n')
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+    assert 'broken/gone.py' in setup_env.failure(setup_env.COMPLETE)
+
+
+def test_failed_step_shows_its_log(setup_env, monkeypatch, tmp_path):
+    monkeypatch.setattr(setup_env, 'LOG', tmp_path / 'log')
+    with pytest.raises(SystemExit, match='(?s)out of luck.*This step failed: breaking.*run the same command again'):
+        setup_env.step('breaking', [sys.executable, '-c', 'raise SystemExit("out of luck")'])
+
+
+def test_pins_are_exact(setup_env):
+    """Everything but the build tools is pinned, so that two machines get one environment."""
+    for line in setup_env.REQUIREMENTS.read_text().splitlines():
+        name = line.split('=')[0]
+        assert line.startswith('#') or '==' in line or name.split('>')[0] in ('setuptools', 'wheel')

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import ELSA, MLP, DropPath, WindowAttention
+from ..layers import ELSA, MLP, Block, WindowAttention
 from .base import Backbone, drop_path_schedule, to_map
 
 
@@ -96,7 +96,8 @@ class ELSASwin(Backbone):
                 else:
                     attn = WindowAttention(dims[i], num_heads[i], window_size, window_size // 2 * (j % 2),
                                            attn_drop_rate, drop_rate)
-                blocks.append(Block(dims[i], attn, mlp_ratio, drop_rate, drop_path[i][j]))
+                mlp = MLP(dims[i], int(dims[i] * mlp_ratio), drop_rate)
+                blocks.append(Block(dims[i], attn, mlp, drop_path[i][j]))
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i < last else None))
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
@@ -147,23 +148,6 @@ class Stage(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.downsample = downsample
-
-
-class Block(nn.Module):
-    """Pre-norm transformer block (figure 3): x + attn(norm(x)), then x + mlp(norm(x))."""
-
-    def __init__(self, dim: int, attn: nn.Module, mlp_ratio: float, drop_rate: float, drop_path: float) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim)
-        self.attn = attn
-        self.norm2 = nn.LayerNorm(dim)
-        self.mlp = MLP(dim, int(dim * mlp_ratio), drop_rate)
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, dim) -> (B, H, W, dim)."""
-        x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
 class PatchMerging(nn.Module):

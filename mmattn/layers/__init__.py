@@ -1,6 +1,7 @@
+from .block import Block
+from .drop_path import DropPath
 from .elsa import ELSA
 from .mlp import MLP
-from .drop_path import DropPath
 from .window import WindowAttention
 
-__all__ = ['ELSA', 'MLP', 'DropPath', 'WindowAttention']
+__all__ = ['ELSA', 'MLP', 'Block', 'DropPath', 'WindowAttention']

@@ -1,3 +1,4 @@
 from .elsa_swin import ELSASwin
+from .shunted import ShuntedTransformer
 
-__all__ = ['ELSASwin']
+__all__ = ['ELSASwin', 'ShuntedTransformer']

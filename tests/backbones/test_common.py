@@ -15,8 +15,11 @@ SMALL = {
         arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8), group_width=4),
         kernel_size=3,
         window_size=3),
+    'ShuntedTransformer': dict(
+        arch=dict(embed_dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), num_heads=(2, 2, 4, 4), stem_convs=1),
+        mlp_ratios=(2, 2, 2, 2)),
 }
-STRIDES = {'ELSASwin': (4, 8, 16, 32)}
+STRIDES = {'ELSASwin': (4, 8, 16, 32), 'ShuntedTransformer': (4, 8, 16, 32)}
 
 every_backbone = pytest.mark.parametrize('name', SMALL)
 

@@ -86,7 +86,8 @@ def test_wrong_arch_is_guessed(tmp_path, release, layout, settings, guess):
 @pytest.mark.parametrize('name, guess', [
     ('layers.0.blocks.0.attn.relative_position_bias_table', 'Swin Transformer in Microsoft'),
     ('stages.0.blocks.0.attn.w_msa.qkv.weight', 'Swin Transformer in MMDetection'),
-    ('block1.0.attn.sr1.weight', 'Shunted Transformer'), ('transformer.layers.0.0.to_qkvp.weight', 'mean-shift'),
+    ('block1.0.attn.sr1.weight', 'Shunted Transformer'), ('block1.0.attn.sr.weight', 'Pyramid Vision'),
+    ('transformer.layers.0.0.to_qkvp.weight', 'mean-shift'),
     ('blocks.0.attn.qkv.weight', 'a ViT'), ('layer1.0.conv1.weight', 'a ResNet'), ('fc.weight', 'another model')])
 def test_foreign_models_are_guessed(tmp_path, name, guess):
     with pytest.raises(CheckpointError, match=guess):

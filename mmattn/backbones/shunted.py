@@ -1,0 +1,204 @@
+"""The Shunted Transformer.
+
+"Shunted Self-Attention via Multi-Scale Token Aggregation", https://arxiv.org/abs/2111.15193
+"""
+import math
+import re
+from collections.abc import Sequence
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from ..layers import Block, DetailMLP, EnhancedAttention, ShuntedAttention, TokenConv2d, TokenMerging, batch_norm
+from .base import Backbone, drop_path_schedule, to_map
+
+
+@MODELS.register_module()
+class ShuntedTransformer(Backbone):
+    r"""Shunted Transformer (figure 5 and table 1): four stages of shunted self-attention.
+
+    One layout throughout: (B, H, W, C) tokens.
+
+    At sides that are multiples of 32 every merging of tokens comes out even, and the maps are those of the released
+    models. At other sides, which the release was not made for, the map is continued to the right and bottom by its last
+    row and column before tokens are merged: in the stem's 2 x 2 convolution and, each by its own ratio, in the two
+    halves of the heads. So every pixel reaches tokens, keys and values, and maps measure ceil(side / stride). Border
+    tokens are repeated rather than padded with zeros, as the picture's own continuation would most likely resemble
+    them: see :class:`mmattn.layers.TokenMerging`.
+
+    Args:
+        arch: 'tiny', 'small', 'base', 'large', or a dict with ``embed_dims``, ``depths``, ``num_heads`` and
+            ``stem_convs``. Weights of Large were never released.
+        reductions: r of each stage: half of the heads sees tokens merged r x r, half r / 2 x r / 2. Even, or 1 for
+            plain attention.
+        mlp_ratios: hidden channels of each stage's feed-forward layers, as a multiple of the stage's.
+        stem_convs: 3 x 3 convolutions between the first and the last of the stem; the arch's unless given.
+        norm_cfg: batch norm of the stem, ``dict(type='BN')`` or ``dict(type='SyncBN')``, see
+            :func:`mmattn.layers.batch_norm`.
+        norm_eval: batch norm always uses, and never updates, its running statistics.
+        drop_rate: dropout of attention output and MLP.
+        attn_drop_rate: dropout of attention weights.
+        drop_path_rate: stochastic depth of the last block; rises linearly from 0.
+        in_channels: channels of the picture.
+        out_indices, frozen_stages, with_cp, init_cfg: see :class:`mmattn.backbones.base.Backbone`. Stages past the
+            last output are not built. Convolutions start as in the release, whatever ``init_cfg`` says of the rest.
+
+    Raises:
+        ValueError: for an argument that cannot be, naming it.
+
+    Example:
+        >>> import torch
+        >>> from mmattn.backbones import ShuntedTransformer
+        >>> maps = ShuntedTransformer(arch='tiny').eval()(torch.zeros(1, 3, 65, 97))
+        >>> [tuple(m.shape) for m in maps]
+        [(1, 64, 17, 25), (1, 128, 9, 13), (1, 256, 5, 7), (1, 512, 3, 4)]
+    """
+
+    arch_zoo = {
+        'tiny': dict(embed_dims=(64, 128, 256, 512), depths=(1, 2, 4, 1), num_heads=(2, 4, 8, 16), stem_convs=0),
+        'small': dict(embed_dims=(64, 128, 256, 512), depths=(2, 4, 12, 1), num_heads=(2, 4, 8, 16), stem_convs=1),
+        'base': dict(embed_dims=(64, 128, 256, 512), depths=(3, 4, 24, 2), num_heads=(2, 4, 8, 16), stem_convs=2),
+        'large': dict(embed_dims=(64, 128, 320, 768), depths=(4, 8, 32, 2), num_heads=(2, 4, 10, 24), stem_convs=2),
+    }
+    release_only = re.compile(r'head\.')
+
+    def __init__(self,
+                 arch: str | dict = 'tiny',
+                 reductions: Sequence[int] = (8, 4, 2, 1),
+                 mlp_ratios: Sequence[float] = (8, 8, 4, 4),
+                 stem_convs: int | None = None,
+                 norm_cfg: dict = dict(type='BN'),
+                 norm_eval: bool = False,
+                 drop_rate: float = 0.,
+                 attn_drop_rate: float = 0.,
+                 drop_path_rate: float = 0.1,
+                 in_channels: int = 3,
+                 out_indices: Sequence[int] = (0, 1, 2, 3),
+                 frozen_stages: int = -1,
+                 with_cp: bool = False,
+                 init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02)) -> None:
+        arch = self.resolve_arch(arch)
+        dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
+        stem_convs = arch['stem_convs'] if stem_convs is None else stem_convs
+        _check(dims, depths, num_heads, reductions, mlp_ratios, stem_convs, drop_rate, attn_drop_rate)
+        super().__init__(out_indices, len(depths), frozen_stages, with_cp, init_cfg)
+        self.norm_eval = norm_eval
+
+        drop_path = drop_path_schedule(depths, drop_path_rate)
+        self.num_built = self.out_indices[-1] + 1
+        for i in range(self.num_built):
+            if i == 0:
+                patch_embed: nn.Module = Stem(in_channels, dims[0], stem_convs, norm_cfg)
+            else:
+                patch_embed = PatchEmbed(dims[i - 1], dims[i])
+            blocks = []
+            for rate in drop_path[i]:
+                if reductions[i] > 1:
+                    attn: nn.Module = ShuntedAttention(dims[i], num_heads[i], reductions[i], attn_drop_rate, drop_rate)
+                else:
+                    attn = EnhancedAttention(dims[i], num_heads[i], attn_drop_rate, drop_rate)
+                mlp = DetailMLP(dims[i], int(dims[i] * mlp_ratios[i]), drop_rate)
+                blocks.append(Block(dims[i], attn, mlp, rate, eps=1e-6))
+            self.add_module(f'patch_embed{i + 1}', patch_embed)
+            self.add_module(f'block{i + 1}', nn.ModuleList(blocks))
+            self.add_module(f'norm{i + 1}', nn.LayerNorm(dims[i], 1e-6))
+        _init_convolutions(self)
+
+        # Of a whole release, the stages that are not built.
+        unbuilt = [rf'(patch_embed|block|norm){i + 1}\.' for i in range(self.num_built, len(depths))]
+        self.release_only = re.compile('|'.join([type(self).release_only.pattern, *unbuilt]))
+        self.train()
+
+    def stage_modules(self) -> list[list[nn.Module]]:
+        stem, *stages = ([getattr(self, f'{name}{i + 1}') for name in ('patch_embed', 'block', 'norm')]
+                         for i in range(self.num_built))
+        return [stem[:1], stem[1:], *stages]
+
+    def train(self, mode: bool = True) -> 'ShuntedTransformer':
+        super().train(mode)
+        if self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
+        outs = []
+        for i in range(self.num_built):
+            x = getattr(self, f'patch_embed{i + 1}')(x)
+            for block in getattr(self, f'block{i + 1}'):
+                x = self.run(block, x)
+            x = getattr(self, f'norm{i + 1}')(x)  # on the way to the next stage too
+            if i in self.out_indices:
+                outs.append(to_map(x))
+        return tuple(outs)
+
+    def released_names(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in state_dict.items()}
+
+
+class Stem(nn.Module):
+    """Patch embedding (section 3.2): a 7 x 7 convolution of stride 2, some of 3 x 3, and a merging of 2 x 2 tokens."""
+
+    def __init__(self, in_channels: int, dim: int, num_convs: int, norm_cfg: dict) -> None:
+        super().__init__()
+        layers = [nn.Conv2d(in_channels, dim, 7, 2, 3, bias=False), batch_norm(dim, norm_cfg), nn.ReLU(inplace=True)]
+        for _ in range(num_convs):
+            layers += [nn.Conv2d(dim, dim, 3, 1, 1, bias=False), batch_norm(dim, norm_cfg), nn.ReLU(inplace=True)]
+        self.conv = nn.ModuleList([*layers, TokenMerging(dim, dim, 2)])
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
+        x = x.contiguous(memory_format=torch.channels_last)
+        *layers, merge = self.conv
+        for layer in layers:
+            x = layer(x)
+        return self.norm(merge(x.permute(0, 2, 3, 1)))
+
+
+class PatchEmbed(nn.Module):
+    """What leads from one stage to the next (section 3.3): a 3 x 3 convolution of stride 2 and a norm."""
+
+    def __init__(self, in_dim: int, dim: int) -> None:
+        super().__init__()
+        self.proj = TokenConv2d(in_dim, dim, 3, 2, 1)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, in_dim) -> (B, ceil(H / 2), ceil(W / 2), dim)."""
+        return self.norm(self.proj(x))
+
+
+def _init_convolutions(model: nn.Module) -> None:
+    """He's initialisation by fan-out, a group's own; MMEngine's counts all groups, too timid for depth-wise ones."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
+            nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def _check(dims: Sequence[int], depths: Sequence[int], num_heads: Sequence[int], reductions: Sequence[int],
+           mlp_ratios: Sequence[float], stem_convs: int, drop_rate: float, attn_drop_rate: float) -> None:
+    per_stage = dict(embed_dims=dims, depths=depths, num_heads=num_heads, reductions=reductions, mlp_ratios=mlp_ratios)
+    if len({len(values) for values in per_stage.values()}) > 1 or min(depths, default=0) < 1:
+        raise ValueError('arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios must be of one '
+                         f'length, depths at least 1, not {per_stage}')
+    for dim, heads, reduction, ratio in zip(dims, num_heads, reductions, mlp_ratios):
+        if heads < 1 or dim % heads:
+            raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')
+        if reduction != 1 and (reduction < 2 or reduction % 2):
+            raise ValueError(f'reductions must be even, or 1 for plain attention, not {reduction}')
+        if reduction > 1 and heads % 2:
+            raise ValueError(f'arch: num_heads must be even where reductions are above 1, not {heads}')
+        if ratio <= 0:
+            raise ValueError(f'mlp_ratios must be above 0, not {ratio}')
+    if stem_convs < 0:
+        raise ValueError(f'stem_convs must be at least 0, not {stem_convs}')
+    for name, rate in (('drop_rate', drop_rate), ('attn_drop_rate', attn_drop_rate)):
+        if not 0 <= rate < 1:
+            raise ValueError(f'{name} must be in [0, 1), not {rate}')

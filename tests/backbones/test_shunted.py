@@ -1,0 +1,143 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from tests import ROOT
+from torch import nn
+
+from mmattn.backbones import ShuntedTransformer
+from mmattn.layers import EnhancedAttention, ShuntedAttention
+from mmattn.weights import CheckpointError
+
+SMALL = dict(
+    arch=dict(embed_dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), num_heads=(2, 2, 4, 4), stem_convs=1),
+    mlp_ratios=(2, 2, 2, 2))
+
+
+def test_computes_what_the_release_computes(golden):
+    """All four maps, and through a head the logits, at sizes that the release can handle."""
+    data = golden('shunted')
+    c = data['config']
+    backbone = ShuntedTransformer(
+        arch=dict(embed_dims=c['embed_dims'], depths=c['depths'], num_heads=c['num_heads'], stem_convs=c['num_conv']),
+        mlp_ratios=c['mlp_ratios']).eval()
+    backbone.load_state_dict(data['state_dict'])
+    for x, outputs in zip(data['inputs'], data['outputs'], strict=True):
+        with torch.no_grad():
+            maps = backbone(x)
+            logits = F.linear(maps[-1].mean((2, 3)), data['state_dict']['head.weight'], data['state_dict']['head.bias'])
+        for out, expected in zip((*maps, logits), outputs, strict=True):
+            torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize('arch, layout', [
+    ('tiny', 'shunted_t_imagenet'), ('small', 'shunted_s_imagenet'), ('base', 'shunted_b_imagenet')])
+def test_released_layouts(release, arch, layout):
+    """Each release fills its variant to the last tensor; only the classifier has no counterpart."""
+    state_dict = release(layout)
+    with torch.device('meta'):
+        backbone = ShuntedTransformer(arch=arch)
+    backbone.to_empty(device='cpu').load_state_dict(state_dict, strict=True)
+    own, renamed = backbone.state_dict(), backbone.released_names(state_dict)
+    assert set(renamed) - set(own) == {'head.weight', 'head.bias'}
+    assert all(torch.equal(value, renamed[name].to(value.dtype)) for name, value in own.items())
+
+
+@pytest.mark.parametrize('wrap', [lambda weights: weights, lambda weights: {'model': weights, 'epoch': 300}])
+@pytest.mark.parametrize('config', [
+    'mask-rcnn_shunted-s_fpn_1x_coco', 'retinanet_shunted-s_fpn_1x_coco', 'shunted-s_fpn_8xb2-80k_ade20k-512x512',
+    'shunted-s_upernet_8xb2-160k_ade20k-512x512', 'shunted-s_segformer_8xb2-160k_ade20k-512x512'])
+def test_releases_load_under_every_head(tmp_path, release, config, wrap):
+    """The backbone of each of the paper's configs takes ckpt_S.pth by its path, bare or under "model"."""
+    weights = release('shunted_s_imagenet')
+    torch.save(wrap(weights), tmp_path / 'ckpt_S.pth')
+    settings = dict(Config.fromfile(ROOT / 'configs' / 'shunted' / f'{config}.py').model.backbone)
+    assert settings['init_cfg']['checkpoint'] == 'checkpoints/ckpt_S.pth'
+    settings['init_cfg'] = dict(type='Pretrained', checkpoint=str(tmp_path / 'ckpt_S.pth'))
+    assert settings.pop('type') == 'ShuntedTransformer'
+    backbone = ShuntedTransformer(**settings)
+    backbone.init_weights()
+    assert torch.equal(backbone.block3[11].mlp.dwconv.weight, weights['block3.11.mlp.dwconv.dwconv.weight'])
+    assert torch.equal(backbone.norm4.bias, weights['norm4.bias'])
+
+
+@pytest.mark.parametrize('layout, arch, guess', [
+    ('shunted_t_imagenet', 'small', r"arch='tiny'"), ('shunted_b_imagenet', 'tiny', r"arch='base'")])
+def test_wrong_arch_is_guessed(release, layout, arch, guess):
+    """The sizes share names and shapes for the most part; one loaded for another is an error that says which it is."""
+    with pytest.raises(CheckpointError, match=guess):
+        ShuntedTransformer(arch=arch).load_state_dict(release(layout))
+
+
+def test_stages_not_built_are_left_out_of_a_release(release):
+    """A part takes what it has of a whole release; a tensor missing in a built stage is an error nevertheless."""
+    weights = release('shunted_t_imagenet')
+    part = ShuntedTransformer(arch='tiny', out_indices=(1,))
+    part.load_state_dict(weights)
+    assert torch.equal(part.norm1.weight, weights['norm1.weight'])
+    del weights['norm1.weight']
+    with pytest.raises(CheckpointError, match='1 missing: norm1.weight'):
+        part.load_state_dict(weights)
+
+
+def test_every_pixel_matters_in_every_stage():
+    """The first token of each map depends on each pixel, the odd last row and column included."""
+    backbone = ShuntedTransformer(**SMALL).eval().double()
+    x = torch.randn(1, 3, 37, 61, dtype=torch.float64, requires_grad=True)
+    for out in backbone(x):
+        grad, = torch.autograd.grad(out[0, :3, 0, 0].sum(), x, retain_graph=True)
+        assert (grad.abs().sum(1) > 0).all()
+
+
+def test_stem_merges_the_last_odd_row_and_column():
+    """Tokens of the stem: the last row and column of 34 / 2 = 17 make tokens of their own, from nothing but them."""
+    stem = ShuntedTransformer(**SMALL).patch_embed1.eval()
+    x = torch.randn(1, 3, 34, 34)
+    before, x[..., -1] = stem(x), 0.
+    changed = (before - stem(x)).abs().sum((0, 3)) > 0
+    assert before.shape[1:3] == (9, 9) and changed[:, -1].all() and not changed[:, :-3].any()
+
+
+@pytest.mark.parametrize('norm_type, cls', [('BN', nn.BatchNorm2d), ('SyncBN', nn.SyncBatchNorm)])
+def test_stem_norm_follows_norm_cfg(norm_type, cls):
+    """Every norm of the stem is of the type asked for; it learns statistics in training, unless told not to."""
+    for settings, learns in ((dict(), True), (dict(norm_eval=True), False), (dict(frozen_stages=0), False)):
+        backbone = ShuntedTransformer(**SMALL, norm_cfg=dict(type=norm_type), **settings).train()
+        norms = [m for m in backbone.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        assert [type(m) for m in norms] == [cls, cls]
+        before = [m.running_mean.clone() for m in norms]
+        maps = backbone(torch.randn(2, 3, 32, 32))
+        assert all(torch.equal(m.running_mean, b) != learns for m, b in zip(norms, before))
+        assert maps[-1].requires_grad and backbone.block4[0].training
+
+
+def test_settings_reach_the_layers():
+    """Arguments are not silently ignored on their way down."""
+    backbone = ShuntedTransformer(arch='tiny', reductions=(16, 4, 1, 1), mlp_ratios=(1, 2, 3, 4), stem_convs=3,
+                                  norm_cfg=dict(type='BN', momentum=0.2), drop_rate=0.1, attn_drop_rate=0.2,
+                                  drop_path_rate=0.3, in_channels=1)
+    first, last = backbone.block1[0], backbone.block4[0]
+    assert isinstance(first.attn, ShuntedAttention) and isinstance(backbone.block3[0].attn, EnhancedAttention)
+    assert (first.attn.sr1.stride, first.attn.sr2.stride) == ((16, 16), (8, 8))
+    assert [getattr(backbone, f'block{i}')[0].mlp.fc1.out_features for i in (1, 2, 3, 4)] == [64, 256, 768, 2048]
+    convs = [m for m in backbone.patch_embed1.modules() if isinstance(m, nn.Conv2d)]
+    assert [c.kernel_size[0] for c in convs] == [7, 3, 3, 3, 2] and convs[0].in_channels == 1
+    assert backbone.patch_embed1.conv[1].momentum == 0.2
+    assert first.mlp.drop.p == first.attn.drop.p == last.attn.drop.p == 0.1
+    assert first.attn.attn_drop_rate == last.attn.attn_drop_rate == 0.2
+    assert first.drop_path.p == 0 and last.drop_path.p == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(reductions=(8, 4, 3, 1)), 'reductions must be even'), (dict(reductions=(8, 4, 0, 1)), 'reductions'),
+    (dict(reductions=(8, 4, 2)), 'of one length'), (dict(mlp_ratios=(8, 8)), 'mlp_ratios'),
+    (dict(mlp_ratios=(8, 8, 4, 0)), 'mlp_ratios must be above 0'), (dict(stem_convs=-1), 'stem_convs'),
+    (dict(norm_cfg=dict(type='LN')), "norm_cfg .* not {'type': 'LN'}"), (dict(drop_rate=1.), 'drop_rate'),
+    (dict(attn_drop_rate=-.1), 'attn_drop_rate'),
+    (dict(arch={**SMALL['arch'], 'num_heads': (1, 2, 4, 4)}), 'num_heads must be even'),
+    (dict(arch={**SMALL['arch'], 'num_heads': (3, 2, 4, 4)}), 'num_heads 3 does not divide the 8'),
+    (dict(arch={**SMALL['arch'], 'depths': (1, 0, 1, 1)}), 'depths at least 1'),
+])
+def test_impossible_settings_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        ShuntedTransformer(**wrong)

@@ -1,0 +1,139 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmattn.layers import DetailMLP, EnhancedAttention, ShuntedAttention, TokenConv2d, TokenMerging
+
+sizes = st.tuples(st.integers(1, 2), st.integers(1, 11), st.integers(1, 11))
+
+
+def softmax_attention(q, k, v):
+    """Equation 2 for one head; q: (B, N, d), k and v: (B, n, d)."""
+    return (q @ k.transpose(1, 2) / q.shape[-1]**0.5).softmax(-1) @ v
+
+
+def tokens(conv, x):
+    """A convolution over (B, H, W, C), as a (B, C, H, W) convolution."""
+    return F.conv2d(x.permute(0, 3, 1, 2), conv.weight, conv.bias, conv.stride, conv.padding,
+                    groups=conv.groups).permute(0, 2, 3, 1)
+
+
+def by_hand(layer, x):
+    """Shunted attention, head by head as equations 1 and 2 have it, on a map padded by F.pad."""
+    B, H, W, C = x.shape
+    d = C // layer.num_heads
+    heads = []
+    for i in range(layer.num_heads):
+        group = 1 if i < layer.num_heads // 2 else 2
+        sr, norm, kv, local = (getattr(layer, f'{name}{group}') for name in ('sr', 'norm', 'kv', 'local_conv'))
+        r = sr.stride[0]
+        padded = F.pad(x.permute(0, 3, 1, 2), (0, -W % r, 0, -H % r), mode='replicate').permute(0, 2, 3, 1)
+        key, value = kv(F.gelu(norm(tokens(sr, padded)))).chunk(2, -1)
+        value = value + tokens(local, value)
+        mine = slice(i % (layer.num_heads // 2) * d, (i % (layer.num_heads // 2) + 1) * d)
+        q = layer.q(x)[..., i * d:(i + 1) * d]
+        heads.append(softmax_attention(*(t.reshape(B, -1, d) for t in (q, key[..., mine], value[..., mine]))))
+    return layer.proj(torch.cat(heads, -1)).reshape(x.shape)
+
+
+@settings(max_examples=15, deadline=None)
+@given(size=sizes, r=st.sampled_from([2, 4, 8]))
+def test_equals_equations_1_and_2(size, r):
+    """Fused attention equals the explicit softmax, forward and backward, in double precision at any size."""
+    layer = ShuntedAttention(8, 4, r).double()
+    x = torch.randn(*size, 8, dtype=torch.float64, requires_grad=True)
+    wanted = (x, *layer.parameters())
+    out, expected = layer(x), by_hand(layer, x)
+    torch.testing.assert_close(out, expected)
+    upstream = torch.randn_like(out)
+    for a, b in zip(torch.autograd.grad(out, wanted, upstream), torch.autograd.grad(expected, wanted, upstream)):
+        torch.testing.assert_close(a, b)
+
+
+@settings(max_examples=10, deadline=None)
+@given(size=sizes)
+def test_unmerged_attention_equals_its_equation(size):
+    """At r = 1 the convolution of the value enhances the output, not the value."""
+    layer = EnhancedAttention(8, 2).double()
+    x = torch.randn(*size, 8, dtype=torch.float64)
+    (key, value), query = layer.kv(x).chunk(2, -1), layer.q(x)
+    heads = [softmax_attention(*(t[..., i:i + 4].flatten(1, 2) for t in (query, key, value))) for i in (0, 4)]
+    expected = layer.proj(torch.cat(heads, -1).view(x.shape) + tokens(layer.local_conv, value))
+    torch.testing.assert_close(layer(x), expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(H=st.integers(1, 19), W=st.integers(1, 19), r=st.sampled_from([2, 4, 8]))
+def test_every_token_reaches_keys_and_values(H, W, r):
+    """The last rows and columns too, at any size; either half of the heads pads no farther than its own r asks."""
+    layer = ShuntedAttention(4, 2, r).double()
+    x = torch.randn(1, H, W, 4, dtype=torch.float64, requires_grad=True)
+    for i, pair in enumerate(layer.keys_values(x)):
+        side = r // 2**i
+        for part in pair:
+            assert part.shape[1:3] == (-(-H // side), -(-W // side))
+            grad, = torch.autograd.grad(part.square().sum(), x, retain_graph=True)
+            assert (grad.abs().sum(-1) > 0).all()
+
+
+def test_every_token_reaches_every_other():
+    """Through either half of the heads, from the odd last row and column to the first token."""
+    layer = ShuntedAttention(4, 2, 4).double()
+    torch.nn.init.eye_(layer.proj.weight)
+    for half in (slice(0, 2), slice(2, 4)):
+        x = torch.randn(1, 9, 7, 4, dtype=torch.float64, requires_grad=True)
+        layer(x)[0, 0, 0, half].sum().backward()
+        assert (x.grad.abs().sum(-1) > 0).all()
+
+
+def test_border_is_continued():
+    """A map that r does not divide is merged as if its last row and column went on; a constant map stays constant."""
+    merge = TokenMerging(3, 5, 4)
+    whole = torch.randn(1, 8, 8, 3)
+    whole[:, 5:] = whole[:, 4:5]
+    whole[:, :, 6:] = whole[:, :, 5:6]
+    torch.testing.assert_close(merge(whole[:, :5, :6]), merge(whole))
+
+
+def test_feed_forward_equals_equation_3():
+    layer = DetailMLP(4, 8).double()
+    x = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+    hidden = layer.fc1(x)
+    torch.testing.assert_close(layer(x), layer.fc2(F.gelu(hidden + tokens(layer.dwconv, hidden))))
+
+
+def test_convolutions_keep_the_layout():
+    """Tokens go in and come out contiguous: no copy into another layout and back."""
+    x = torch.randn(2, 6, 5, 8)
+    for conv in (TokenConv2d(8, 8, 3, padding=1, groups=8), TokenConv2d(8, 4, 3, 2, 1), TokenMerging(8, 4, 2)):
+        assert conv(x).is_contiguous()
+
+
+def test_no_score_matrix():
+    """Nothing as large as the scores, 2 heads * 1024 tokens * 64 or 256 keys, is ever made."""
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            for tensor in out if isinstance(out, (tuple, list)) else (out,):
+                largest = max(largest, tensor.numel() if isinstance(tensor, torch.Tensor) else 0)
+            return out
+
+    layer, x = ShuntedAttention(16, 4, 4), torch.randn(1, 32, 32, 16)
+    with Watch():
+        layer(x)
+    assert largest == x.numel()
+
+
+@pytest.mark.parametrize('layer', [ShuntedAttention(4, 2, 2, attn_drop_rate=0.5), EnhancedAttention(4, 2, 0.5)])
+def test_attention_dropout_only_in_training(layer):
+    x = torch.randn(1, 5, 5, 4)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))

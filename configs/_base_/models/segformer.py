@@ -1,0 +1,23 @@
+# SegFormer's all-MLP decoder at the width of its larger models, for ADE20K's 150 classes; the backbone and the head's
+# in_channels are to be added.
+model = dict(
+    type='EncoderDecoder',
+    data_preprocessor=dict(
+        type='SegDataPreProcessor',
+        mean=[123.675, 116.28, 103.53],
+        std=[58.395, 57.12, 57.375],
+        bgr_to_rgb=True,
+        pad_val=0,
+        seg_pad_val=255,
+        size=(512, 512)),
+    decode_head=dict(
+        type='SegformerHead',
+        in_index=[0, 1, 2, 3],
+        channels=768,  # B2 and up; MMSegmentation's own configs have 256 throughout
+        dropout_ratio=0.1,
+        num_classes=150,
+        norm_cfg=dict(type='SyncBN', requires_grad=True),
+        align_corners=False,
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0)),
+    train_cfg=dict(),
+    test_cfg=dict(mode='whole'))

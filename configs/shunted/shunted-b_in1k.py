@@ -1,0 +1,2 @@
+_base_ = './shunted-t_in1k.py'
+model = dict(backbone=dict(arch='base', drop_path_rate=0.3))

@@ -22,7 +22,7 @@ def test_example_config_runs(tmp_path, monkeypatch, release):
 
     from mmdet.testing import demo_mm_inputs
     inputs = demo_mm_inputs(1, [[3, 64, 96]], num_items=[2], with_mask=True)
-    losses = model.loss(**model.data_preprocessor(inputs, True))
+    losses = model(**model.data_preprocessor(inputs, True), mode='loss')
     assert all(torch.as_tensor(loss).isfinite().all() for value in losses.values()
                for loss in (value if isinstance(value, list) else [value]))
 

@@ -1,6 +1,6 @@
 # A narrow ELSA-Swin and heads, to be trained from scratch on the toy ADE20K in minutes on a CPU.
 _base_ = [
-    '../_base_/models/upernet.py', '../_base_/datasets/toy_ade20k.py', '../_base_/schedules/ade20k_160k.py',
+    '../_base_/models/upernet.py', '../_base_/datasets/toy_ade20k.py', '../_base_/schedules/toy_ade20k.py',
     '../_base_/seg_runtime.py'
 ]
 model = dict(
@@ -12,12 +12,4 @@ model = dict(
         init_cfg=None),  # torch's own initialisation: Swin's is too timid for so narrow a net
     decode_head=dict(in_channels=[32, 64, 128, 256], channels=64, dropout_ratio=0.),
     auxiliary_head=None)  # its 150-class maps would cost as much as the rest
-
-optim_wrapper = dict(optimizer=dict(lr=1e-3))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
-    dict(type='PolyLR', power=1.0, eta_min=0., by_epoch=False, begin=50, end=400),
-]
-train_cfg = dict(max_iters=400, val_interval=100)
 default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=100))
-randomness = dict(seed=0)

@@ -1,6 +1,6 @@
 # A narrow ELSA-Swin, neck and heads, to be trained from scratch on the toy COCO in minutes on a CPU.
 _base_ = [
-    '../_base_/models/mask-rcnn_fpn.py', '../_base_/datasets/toy_coco.py', '../_base_/schedules/coco_1x.py',
+    '../_base_/models/mask-rcnn_fpn.py', '../_base_/datasets/toy_coco.py', '../_base_/schedules/toy_coco.py',
     '../_base_/det_runtime.py'
 ]
 strides = [4, 8, 16, 32]
@@ -17,16 +17,6 @@ model = dict(
         bbox_head=dict(in_channels=64, fc_out_channels=256, reg_class_agnostic=True),
         mask_roi_extractor=dict(out_channels=64, featmap_strides=strides, finest_scale=28),
         mask_head=dict(in_channels=64, conv_out_channels=64, num_convs=2)),
-    train_cfg=dict(
-        rpn_proposal=dict(nms_pre=500, max_per_img=100), rcnn=dict(sampler=dict(num=64))),
+    train_cfg=dict(rpn_proposal=dict(nms_pre=500, max_per_img=100), rcnn=dict(sampler=dict(num=64))),
     test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=100)))
-
-optim_wrapper = dict(
-    type='OptimWrapper', optimizer=dict(lr=1e-3), clip_grad=dict(max_norm=10.))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
-    dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=0, end=4, T_max=4, convert_to_iter_based=True),
-]
-train_cfg = dict(max_epochs=4, val_interval=1)
 default_hooks = dict(logger=dict(interval=10))
-randomness = dict(seed=0)

@@ -27,8 +27,6 @@ def main() -> None:
 
     cfg = load_config(args)
     cfg.load_from = args.checkpoint
-    if cfg.model.backbone.get('init_cfg'):
-        cfg.model.backbone.init_cfg = None  # the checkpoint holds the backbone too
     if args.tta:
         enable_tta(cfg)
     if args.show_dir:

@@ -97,20 +97,23 @@ def _fit(model: StrictWeights, state_dict: dict[str, Tensor], prefix: str, stric
         if name in own and value.shape != own[name].shape and model.resizable.match(name):
             tensors[name] = _resize_table(name, value, own[name].shape)
 
-    if strict:
-        missing = [name for name in own if name not in tensors and name not in kept
-                   and not name.endswith('num_batches_tracked')]
-        misshapen = [f'{name} {tuple(value.shape)} instead of {tuple(own[name].shape)}'
-                     for name, value in tensors.items() if name in own and value.shape != own[name].shape]
-        unused = [name for name in tensors if name not in own]
-        if missing or misshapen or unused:
-            problems = [f'{len(names)} {what}: {_some(names)}' for what, names in
-                        (('missing', missing), ('of another shape', misshapen), ('not used', unused)) if names]
-            raise CheckpointError(f'the weights do not fit {type(model).__name__}: {_guess(model, given, prefix)}. '
-                                  f'Tensors {"; ".join(problems)}')
-        for what, names in (('has no counterpart here', dropped), ('kept as initialised', kept)):
-            if names:
-                print_log(f'{type(model).__name__}: {what}: {", ".join(names)}', logger='current')
+    missing = [name for name in own if name not in tensors and name not in kept
+               and not name.endswith('num_batches_tracked')]
+    misshapen = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
+    unused = [name for name in tensors if name not in own]
+    if missing or misshapen or unused:
+        shapes = [f'{name} {tuple(tensors[name].shape)} instead of {tuple(own[name].shape)}' for name in misshapen]
+        problems = '; '.join(f'{len(names)} {what}: {_some(names)}' for what, names in
+                             (('missing', missing), ('of another shape', shapes), ('not used', unused)) if names)
+        message = (f'the weights do not fit {type(model).__name__}: {_guess(model, given, prefix)}. '
+                   f'Tensors {problems}')
+        if strict:
+            raise CheckpointError(message)
+        print_log(message, logger='current', level=logging.WARNING)
+        tensors = {name: value for name, value in tensors.items() if name not in misshapen}
+    for what, names in (('has no counterpart here', dropped), ('kept as initialised', kept)):
+        if names:
+            print_log(f'{type(model).__name__}: {what}: {", ".join(names)}', logger='current')
     tensors.update((name, own[name]) for name in kept)
     state_dict.update((prefix + name, value) for name, value in tensors.items())
 

@@ -138,12 +138,13 @@ def test_whole_models_are_strict_about_the_backbone(tmp_path, release, change, m
         load_checkpoint(Detector(), str(save(tmp_path, {'state_dict': change(weights)})))
 
 
-def test_not_strict_on_request(tmp_path, release):
-    """strict=False, of torch's method or in init_cfg, takes what fits, and that once."""
-    weights = drop(release(TINY), 'patch_embed.proj.weight')
+def test_not_strict_on_request(tmp_path, release, log):
+    """strict=False in init_cfg takes what fits and tells the rest; the next loading is strict again."""
+    weights = {**drop(release(TINY), 'patch_embed.proj.weight'), 'patch_embed.proj.bias': torch.ones(3)}
     backbone = ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(save(tmp_path, weights)), strict=False))
     backbone.init_weights()
     assert torch.equal(backbone.layers[0].blocks[0].norm1.weight, weights['layers.0.blocks.0.norm1.weight'])
+    assert '1 missing: patch_embed.proj.weight; 1 of another shape: patch_embed.proj.bias' in '\n'.join(log)
     with pytest.raises(CheckpointError):
         backbone.load_state_dict(weights)
 

@@ -1,15 +1,8 @@
 # SegFormer's all-MLP decoder at the width of its larger models, for ADE20K's 150 classes; the backbone and the head's
 # in_channels are to be added.
+_base_ = './segmentor.py'
+
 model = dict(
-    type='EncoderDecoder',
-    data_preprocessor=dict(
-        type='SegDataPreProcessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        bgr_to_rgb=True,
-        pad_val=0,
-        seg_pad_val=255,
-        size=(512, 512)),
     decode_head=dict(
         type='SegformerHead',
         in_index=[0, 1, 2, 3],
@@ -18,6 +11,4 @@ model = dict(
         num_classes=150,
         norm_cfg=dict(type='SyncBN', requires_grad=True),
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0)),
-    train_cfg=dict(),
-    test_cfg=dict(mode='whole'))
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0)))

@@ -63,3 +63,29 @@ def test_pins_are_exact(setup_env):
     for line in setup_env.REQUIREMENTS.read_text().splitlines():
         name = line.split('=')[0]
         assert line.startswith('#') or '==' in line or name.split('>')[0] in ('setuptools', 'wheel')
+
+
+def test_mmcv_is_compiled_once(setup_env, monkeypatch, tmp_path):
+    """The wheel goes to a folder named after torch's version; found there, it is not compiled again; a failure leaves
+    nothing behind."""
+    monkeypatch.setattr(setup_env, 'CACHE', tmp_path)
+    compiled = []
+
+    def compile_one(title, command, **environment):
+        folder = command[command.index('-w') + 1]
+        folder.mkdir(parents=True)
+        if not compiled:
+            compiled.append('failed')
+            raise SystemExit('failed')
+        tag = 'cp{}{}'.format(*sys.version_info)
+        compiled.append(folder / f'onedl_mmcv-{command[-1].split("==")[1]}-{tag}-{tag}-linux.whl')
+        compiled[-1].touch()
+
+    monkeypatch.setattr(setup_env, 'step', compile_one)
+    with pytest.raises(SystemExit, match='failed'):
+        setup_env.mmcv_wheel(['pip'])
+    wheel = setup_env.mmcv_wheel(['pip'])
+    assert setup_env.mmcv_wheel(['pip']) == wheel and len(compiled) == 2
+    torch_pin, = setup_env.requirements('torch')
+    assert wheel.parent.name == torch_pin.replace('==', '-')
+    assert [path.name for path in wheel.parent.iterdir()] == [compiled[-1].name]

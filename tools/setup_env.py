@@ -41,8 +41,8 @@ def main():
     print('Setting up {} (once; about 3 minutes, and 8 more on 2 cores where mmcv has to be compiled; 6 GB)'.format(
         VENV), flush=True)
     started = time.time()
-    if works('import pip, sys; assert sys.version == {!r}'.format(sys.version)):
-        READY.unlink(missing_ok=True)
+    if works('import pip, sys; assert sys.version == {!r}'.format(sys.version)) and works(COMPLETE):
+        READY.unlink(missing_ok=True)  # half-built, or of other requirements: go on from there
     else:
         shutil.rmtree(str(VENV), ignore_errors=True)
         VENV.mkdir()
@@ -54,11 +54,12 @@ def main():
     step('[4/5] MMEngine, MMDetection, MMSegmentation and tests, about 1 minute',
          pip + ['install', '--no-build-isolation', wheel, '-r', REQUIREMENTS])
     step('[5/5] mmattn itself, seconds', pip + ['install', '--no-build-isolation', '--no-deps', '-e', ROOT])
-    if not works(IMPORTS):
-        wheel.unlink()
+    problem = failure(IMPORTS)
+    if problem:
+        if works('import torch') and not works('import mmcv.ops'):
+            wheel.unlink()
         shutil.rmtree(str(VENV), ignore_errors=True)
-        stop('The environment does not import ({}); it and the compiled mmcv were removed: run the same command '
-             'again.'.format(failure(IMPORTS)))
+        stop('The environment does not import ({}) and was removed: run the same command again.'.format(problem))
     READY.write_text(fingerprint)
     print('Set up in {:.0f} s.'.format(time.time() - started), flush=True)
 

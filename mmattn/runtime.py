@@ -3,6 +3,7 @@ import argparse
 import os
 from pathlib import Path
 
+import torch
 from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.device import get_device
 from mmengine.logging import print_log
@@ -57,8 +58,11 @@ def _fit_cpu(cfg: Config) -> None:
         changes.append('mixed precision is off')
     if _replace(cfg.model, 'SyncBN', 'BN'):
         changes.append('SyncBN became BN')
-    if cfg.launcher != 'none' and cfg.get('env_cfg', {}).get('dist_cfg', {}).get('backend') == 'nccl':
-        cfg.env_cfg.dist_cfg.backend = 'gloo'
+    if cfg.launcher == 'pytorch':
+        # MMEngine reaches for a GPU when it begins the group or wraps the model by itself.
+        torch.distributed.init_process_group('gloo')
+        cfg.model_wrapper_cfg = cfg.get('model_wrapper_cfg') or dict(
+            type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
         changes.append('processes talk through gloo')
     if changes:
         print_log(f'No accelerator here: {", ".join(changes)}.', logger='current')

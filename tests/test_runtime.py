@@ -20,11 +20,13 @@ def test_cpu_gets_what_it_can_run(monkeypatch):
     """Without an accelerator, mixed precision, SyncBN and nccl give way; with one, nothing changes."""
     monkeypatch.setattr(runtime, 'get_device', lambda: 'cpu')
     assert load(MASK_RCNN).optim_wrapper.type == 'OptimWrapper'
-    assert load(MASK_RCNN, launcher='pytorch').env_cfg.dist_cfg.backend == 'gloo'
+    backends = []
+    monkeypatch.setattr('torch.distributed.init_process_group', backends.append)
+    assert load(MASK_RCNN, launcher='pytorch').model_wrapper_cfg and backends == ['gloo']
     assert {head.norm_cfg.type for head in load(CASCADE).model.roi_head.bbox_head} == {'BN'}
     monkeypatch.setattr(runtime, 'get_device', lambda: 'cuda')
     cfg = load(CASCADE, launcher='pytorch')
-    assert cfg.optim_wrapper.type == 'AmpOptimWrapper' and cfg.env_cfg.dist_cfg.backend == 'nccl'
+    assert cfg.optim_wrapper.type == 'AmpOptimWrapper' and 'model_wrapper_cfg' not in cfg and len(backends) == 1
     assert {head.norm_cfg.type for head in cfg.model.roi_head.bbox_head} == {'SyncBN'}
 
 

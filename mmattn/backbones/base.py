@@ -26,9 +26,6 @@ class Backbone(StrictWeights, BaseModule):
         ValueError: for an argument that cannot be, naming it.
     """
 
-    #: name -> architecture; the keys of one entry are the keys that a dict given as ``arch`` must have.
-    arch_zoo: dict[str, dict] = {}
-
     def __init__(self,
                  out_indices: Sequence[int],
                  num_stages: int,

@@ -29,7 +29,7 @@ class StrictWeights(nn.Module):
     A subclass says in the attributes below how a released checkpoint differs from its own names and shapes.
     """
 
-    #: name -> architecture; ``cls(arch=name)`` builds it
+    #: name -> architecture; ``cls(arch=name)`` builds it, and a dict given as ``arch`` has the keys of an entry
     arch_zoo: dict[str, dict] = {}
     #: released tensors that have no place here (a classifier, buffers that are computed)
     release_only = re.compile(r'(?!)')

@@ -1,6 +1,7 @@
 """From a command line to a config that this machine can run; what tools/train.py and tools/test.py share."""
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -58,6 +59,9 @@ def _fit_cpu(cfg: Config) -> None:
         changes.append('mixed precision is off')
     if _replace(cfg.model, 'SyncBN', 'BN'):
         changes.append('SyncBN became BN')
+    if cfg.launcher in ('slurm', 'mpi'):
+        sys.exit(f'--launcher {cfg.launcher} needs accelerators, and there is none here: several processes on the CPU '
+                 'are started by tools/dist_train.sh and dist_test.sh.')
     if cfg.launcher == 'pytorch':
         # MMEngine reaches for a GPU when it begins the group or wraps the model by itself.
         torch.distributed.init_process_group('gloo')

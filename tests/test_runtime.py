@@ -30,6 +30,13 @@ def test_cpu_gets_what_it_can_run(monkeypatch):
     assert {head.norm_cfg.type for head in cfg.model.roi_head.bbox_head} == {'SyncBN'}
 
 
+def test_slurm_without_accelerators_is_told(monkeypatch):
+    """MMEngine would divide by the number of GPUs."""
+    monkeypatch.setattr(runtime, 'get_device', lambda: 'cpu')
+    with pytest.raises(SystemExit, match='--launcher slurm needs accelerators.*dist_train.sh'):
+        load(MASK_RCNN, launcher='slurm')
+
+
 def test_work_dir_and_options():
     assert load(UPERNET).work_dir == 'work_dirs/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512'
     cfg = load(UPERNET, work_dir='here', cfg_options={'train_cfg.max_iters': 3})

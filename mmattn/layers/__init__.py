@@ -3,7 +3,8 @@ from .drop_path import DropPath
 from .elsa import ELSA
 from .mlp import MLP
 from .norm import batch_norm
-from .shunted import DetailMLP, EnhancedAttention, ShuntedAttention, TokenConv2d, TokenMerging
+from .shunted import DetailMLP, EnhancedAttention, ShuntedAttention, TokenMerging
+from .token_conv import TokenConv2d
 from .window import WindowAttention
 
 __all__ = [

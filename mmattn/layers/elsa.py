@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops import elsa_attention
+from .token_conv import TokenConv2d
 
 
 class ELSA(nn.Module):
@@ -45,12 +46,12 @@ class ELSA(nn.Module):
         self.attn_drop_rate = attn_drop_rate
 
         self.dim_qk = math.ceil(dim // 3 * 2 / group_width) * group_width
-        self.pre_proj = nn.Conv2d(dim, 2 * self.dim_qk + dim, 1)
+        self.pre_proj = TokenConv2d(dim, 2 * self.dim_qk + dim, 1)
         self.attn = nn.Sequential(
-            nn.Conv2d(self.dim_qk, self.dim_qk, kernel_size, padding=dilation * (kernel_size // 2),
-                      dilation=dilation, groups=self.dim_qk // group_width),
+            TokenConv2d(self.dim_qk, self.dim_qk, kernel_size, padding=dilation * (kernel_size // 2),
+                        dilation=dilation, groups=self.dim_qk // group_width),
             nn.GELU(),
-            nn.Conv2d(self.dim_qk, num_heads * kernel_size**2, 1))
+            TokenConv2d(self.dim_qk, num_heads * kernel_size**2, 1))
         self.post_proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
@@ -66,12 +67,10 @@ class ELSA(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        B, H, W, _ = x.shape
-        # Convolutions see the same memory as a channels-last (B, C, H, W) view.
-        q, k, v = self.pre_proj(x.permute(0, 3, 1, 2)).split((self.dim_qk, self.dim_qk, self.dim), dim=1)
-        logits = self.attn(q * k).permute(0, 2, 3, 1).reshape(B, H, W, self.num_heads, -1)
+        q, k, v = self.pre_proj(x).split((self.dim_qk, self.dim_qk, self.dim), dim=-1)
+        logits = self.attn(q * k).unflatten(-1, (self.num_heads, -1))
         ghost_mul, ghost_add = self._ghost_matrices()
-        x = elsa_attention(logits, v.permute(0, 2, 3, 1), ghost_mul, ghost_add, self.dilation,
+        x = elsa_attention(logits, v, ghost_mul, ghost_add, self.dilation,
                            self.attn_drop_rate if self.training else 0.)
         return self.drop(self.post_proj(x))
 

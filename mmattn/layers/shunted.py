@@ -4,14 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .mlp import MLP
-
-
-class TokenConv2d(nn.Conv2d):
-    """Convolution of (B, H, W, C) tokens: the same memory as that of a channels-last (B, C, H, W) view."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, in_channels) -> (B, H', W', out_channels)."""
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+from .token_conv import TokenConv2d
 
 
 class TokenMerging(TokenConv2d):

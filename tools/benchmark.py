@@ -1,62 +1,250 @@
-"""Time the paths of the ELSA operator against unfolding, run after run (A B A B), forward and backward.
+"""Time backbones beside their peers, run after run (A B A B), and measure what memory they take.
 
-    python tools/benchmark.py
+    python tools/benchmark.py                                             # every backbone here beside its peer
+    python tools/benchmark.py elsa-swin-t mit-b2 --peer swin-t --sizes 512x512 800x1333 --steps training
+    python tools/benchmark.py configs/shunted/shunted-s_in1k.py --peer pvtv2-b2 --device cuda --dtype bfloat16 --compile
 
-at the three ELSA stages of ELSA-Swin-T for a 512 x 512 picture, and for the whole backbone with either path.
+A model is a name of MODELS below or a config, whose backbone is taken. "name:reference" runs our model on the plain
+references of its operators instead of their fast paths.
+
+Times are medians over runs in one process, models taking turns; ratios are to the peer. Memory is the peak of a process
+that runs one model only, above what it held idle, the model's parameters included in neither. Over several sizes, "~ n"
+gives the exponent with which time, memory and operations grow with the number of pixels. Everything goes to a table, a
+JSON file and a plot in --out.
 """
 import argparse
+import ctypes
+import gc
+import json
+import multiprocessing
+import platform
+import re
 import statistics
 import time
-from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import torch
+from complexity import count_operations
+from mmengine.config import Config
+from mmengine.registry import MODELS as REGISTRY
+from mmengine.utils import import_modules_from_strings
+from torch import Tensor, nn
 
-from mmattn.backbones import ELSASwin
-from mmattn.ops import elsa
+#: name -> config of a backbone
+MODELS = {
+    'elsa-swin-t': dict(type='ELSASwin', arch='tiny'),
+    'shunted-s': dict(type='ShuntedTransformer', arch='small'),
+    'msf-vit-s': dict(type='MSFViT', arch='small'),
+    'msf-swin-t': dict(type='MSFSwin', arch='tiny'),
+    'gsa-r50': dict(type='GSAResNet', depth=50),
+    'swin-t': dict(type='mmdet.SwinTransformer'),
+    'pvtv2-b2': dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[3, 4, 6, 3]),
+    'r50': dict(type='mmdet.ResNet', depth=50),
+    'mit-b2': dict(type='mmseg.MixVisionTransformer', embed_dims=64, num_layers=[3, 4, 6, 3], num_heads=[1, 2, 5, 8]),
+    'vit-s': dict(type='mmseg.VisionTransformer', img_size=(512, 512), embed_dims=384, num_layers=12, num_heads=6),
+}
+#: ours -> what its users have today
+PEERS = {'elsa-swin-t': 'swin-t', 'shunted-s': 'pvtv2-b2', 'msf-vit-s': 'vit-s', 'msf-swin-t': 'swin-t',
+         'gsa-r50': 'r50'}
+STEPS = ('inference', 'training')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('models', nargs='*', metavar='MODEL', help=f'a config or one of {", ".join(MODELS)}')
+    parser.add_argument('--peer', help='what the ratios are to (default: each model\'s own, see PEERS)')
+    parser.add_argument('--sizes', nargs='+', type=size, default=[(512, 512)], metavar='HxW')
+    parser.add_argument('--steps', nargs='+', choices=STEPS, default=STEPS)
+    parser.add_argument('--batch', type=int, default=1)
+    parser.add_argument('--device', default='cpu')
+    parser.add_argument('--dtype', choices=('float32', 'bfloat16', 'float16'), default='float32', help='of autocast')
+    parser.add_argument('--compile', action='store_true', help='torch.compile, dynamic sizes')
     parser.add_argument('--threads', type=int, default=2)
     parser.add_argument('--runs', type=int, default=5)
+    parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'))
     args = parser.parse_args()
+    models = args.models or list(PEERS)
+    if args.peer is None and not set(models) <= set(PEERS):
+        parser.error(f'--peer is needed for {", ".join(sorted(set(models) - set(PEERS)))}')
     torch.set_num_threads(args.threads)
-    print(f'torch {torch.__version__}, {args.threads} threads, median of {args.runs}')
-    print(f'{"":44s} {"unfolding":>11s} {"shifted":>11s} {"ratio":>7s}')
-    for side, heads in ((128, 3), (64, 6), (32, 12)):
-        logits, value = torch.randn(1, side, side, heads, 49), torch.randn(1, side, side, heads * 32)
-        ghost = torch.randn(heads * 32, 7, 7)
-        inputs = [t.requires_grad_() for t in (logits, value, ghost)]
-        compare(f'operator {side} x {side} x {heads * 32}', args.runs, lambda path: path(logits, value, None, ghost), inputs)
-    backbone, picture = ELSASwin(arch='tiny', drop_path_rate=0.), torch.randn(1, 3, 512, 512)
+    machine = (f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '
+               f'{args.dtype}{", compiled" if args.compile else ""}, median of {args.runs}')
+    print(machine, flush=True)
 
-    def run(path: Callable) -> torch.Tensor:
-        elsa._select = lambda value: path
-        return sum(out.sum() for out in backbone(picture))
+    groups: dict[str, list[str]] = {}
+    for model in models:
+        groups.setdefault(args.peer or PEERS[model], []).append(model)
+    rows = [row for peer, ours in groups.items() for row in compare([peer, *ours], args)]
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / 'benchmark.json').write_text(json.dumps(dict(machine=machine, rows=rows), indent=1))
+    (args.out / 'benchmark.md').write_text(f'{machine}\n\n{table(rows)}')
+    if len(args.sizes) > 1:
+        plot(rows, args.out / 'benchmark.png')
+    print(f'\n{table(rows)}\nSee {args.out}.')
 
-    compare('ELSA-Swin-T 512 x 512', args.runs, run, list(backbone.parameters()))
+
+def compare(names: list[str], args: argparse.Namespace) -> list[dict]:
+    """A row per step, size and model of a peer (first) and the models measured against it."""
+    rows = []
+    models = {name: build(name, args) for name in names}
+    for step in args.steps:
+        peaks = {name: peak_memory(name, step, args) for name in names}
+        for number, (height, width) in enumerate(args.sizes):
+            x = picture(height, width, args)
+            seconds: dict[str, list[float]] = {name: [] for name in names}
+            for run in range(args.runs + 1):
+                for name in names:
+                    elapsed = timed(models[name], x, step, args)
+                    if run:  # the first is a warm-up
+                        seconds[name].append(elapsed)
+            for name in names:
+                row = dict(model=name, peer=names[0], step=step, size=f'{height}x{width}', pixels=height * width,
+                           seconds=statistics.median(seconds[name]), memory=peaks[name][number],
+                           operations=operations(models[name], x))
+                rows.append(row)
+                print(f'{name:16s} {step:10s} {row["size"]:>10s} {row["seconds"]:8.3f} s {row["memory"] / 2**30:6.2f} GiB',
+                      flush=True)
+    return rows
 
 
-def compare(name: str, runs: int, forward: Callable, inputs: list[torch.Tensor]) -> None:
-    paths = (elsa.elsa_attention_reference, elsa.elsa_attention_shifted)
+def build(name: str, args: argparse.Namespace) -> nn.Module:
+    """The backbone that a command line names, with MMEngine's initial weights."""
+    import_modules_from_strings('mmattn')
+    config = Config.fromfile(name).model.backbone if name.endswith('.py') else MODELS[name]
+    package = re.match(r'(mm\w+)\.', config['type'])
+    if package:
+        import_modules_from_strings(f'{package[1]}.models')
+    model = REGISTRY.build({**config, 'init_cfg': None}).to(args.device)
+    return torch.compile(model, dynamic=True) if args.compile else model
 
-    def inference(path: Callable) -> None:
-        with torch.no_grad():
-            forward(path)
 
-    def training(path: Callable) -> None:
-        torch.autograd.grad(forward(path).sum(), inputs)
+def run(model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> None:
+    """One inference, or one forward and backward pass; what it leaves behind is gradients."""
+    training = step == 'training'
+    model.train(training)
+    model.zero_grad(set_to_none=True)
+    with torch.set_grad_enabled(training):
+        with torch.autocast(x.device.type, getattr(torch, args.dtype), enabled=args.dtype != 'float32'):
+            maps = model(x)
+        if training:
+            sum(out.float().square().mean() for out in maps).backward()
 
-    for what, step in (('forward', inference), ('forward and backward', training)):
-        times: dict[Callable, list[float]] = {path: [] for path in paths}
-        for run in range(runs + 1):
-            for path in paths:
-                started = time.perf_counter()
-                step(path)
-                if run:  # the first is a warm-up
-                    times[path].append(time.perf_counter() - started)
-        slow, fast = (statistics.median(times[path]) * 1e3 for path in paths)
-        print(f'{name + ", " + what:44s} {slow:8.1f} ms {fast:8.1f} ms {slow / fast:5.1f} x', flush=True)
+
+def timed(model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> float:
+    """Seconds of one run."""
+    synchronize = torch.cuda.synchronize if x.is_cuda else lambda: None
+    synchronize()
+    started = time.perf_counter()
+    run(model, x, step, args)
+    synchronize()
+    return time.perf_counter() - started
+
+
+def peak_memory(name: str, step: str, args: argparse.Namespace) -> list[int]:
+    """Bytes that a process of its own takes above its idle state, for every size."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context('spawn').Process(target=_measure_memory, args=(name, step, args, sender))
+    process.start()
+    sender.close()
+    peaks = receiver.recv()
+    process.join()
+    return peaks
+
+
+def _measure_memory(name: str, step: str, args: argparse.Namespace, sender) -> None:
+    torch.set_num_threads(args.threads)
+    model = build(name, args)
+    run(model, picture(64, 64, args), step, args)  # libraries load what they need
+    model.zero_grad(set_to_none=True)
+    cuda = args.device.startswith('cuda')
+    gc.collect()
+    if cuda:
+        idle = torch.cuda.memory_allocated()
+    else:
+        ctypes.CDLL(None).malloc_trim(0)
+        idle = _status('VmRSS')
+    peaks = []
+    for height, width in args.sizes:
+        model.zero_grad(set_to_none=True)
+        x = picture(height, width, args)
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            ctypes.CDLL(None).malloc_trim(0)
+            Path('/proc/self/clear_refs').write_text('5')  # the peak starts anew
+        run(model, x, step, args)
+        peaks.append((torch.cuda.max_memory_allocated() if cuda else _status('VmHWM')) - idle)
+    sender.send(peaks)
+
+
+def _status(key: str) -> int:
+    """A figure of this process, in bytes."""
+    return int(re.search(rf'{key}:\s+(\d+) kB', Path('/proc/self/status').read_text())[1]) * 1024
+
+
+def picture(height: int, width: int, args: argparse.Namespace) -> Tensor:
+    return torch.randn(args.batch, 3, height, width, device=args.device)
+
+
+def operations(model: nn.Module, x: Tensor) -> float:
+    """Multiply-adds of one picture."""
+    model.eval()
+    return count_operations(lambda: getattr(model, '_orig_mod', model)(x[:1]))  # as it is before torch.compile
+
+
+def table(rows: list[dict]) -> str:
+    """Markdown: figures, their ratios to the peer, and the exponents of growth over the sizes."""
+    lines = ['| step | model | size | time | ratio | memory | ratio | operations | ratio | growth: time, memory, operations |',
+             '|---|---|---|---|---|---|---|---|---|---|']
+    for row in rows:
+        peer, = (r for r in rows if r['model'] == row['peer'] == r['peer']
+                 and (r['step'], r['size']) == (row['step'], row['size']))
+        cells = [f'{row["seconds"] * 1e3:.0f} ms', f'{row["seconds"] / peer["seconds"]:.2f}',
+                 f'{row["memory"] / 2**30:.2f} GiB', f'{row["memory"] / peer["memory"]:.2f}',
+                 f'{row["operations"] / 1e9:.1f} G', f'{row["operations"] / peer["operations"]:.2f}']
+        same = [r for r in rows if (r['model'], r['peer'], r['step']) == (row['model'], row['peer'], row['step'])]
+        growth = ''
+        if len(same) > 1 and row is same[-1]:
+            growth = ', '.join(f'n^{exponent(same, key):.2f}' for key in ('seconds', 'memory', 'operations'))
+        lines.append(f'| {row["step"]} | {row["model"]} | {row["size"]} | {" | ".join(cells)} | {growth} |')
+    return '\n'.join(lines) + '\n'
+
+
+def exponent(rows: list[dict], key: str) -> float:
+    """Of the number of pixels, fitted to the rows' figures."""
+    return np.polyfit(np.log([row['pixels'] for row in rows]), np.log([row[key] for row in rows]), 1)[0]
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    """Time and memory over the number of pixels."""
+    import matplotlib
+    matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+    steps = list(dict.fromkeys(row['step'] for row in rows))
+    figure, axes = plt.subplots(len(steps), 2, figsize=(12, 5 * len(steps)), layout='constrained', squeeze=False)
+    for step, pair in zip(steps, axes):
+        for axis, (key, unit, factor) in zip(pair, (('seconds', 's', 1), ('memory', 'GiB', 2**-30))):
+            for model in dict.fromkeys(row['model'] for row in rows):
+                points = sorted({(row['pixels'], row[key] * factor) for row in rows
+                                 if (row['model'], row['step']) == (model, step)})
+                axis.plot(*zip(*points), 'o-', label=model)
+            axis.set(title=step, xlabel='pixels', ylabel=f'{key}, {unit}', xscale='log', yscale='log')
+            axis.grid(alpha=0.3, which='both')
+            axis.legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def size(text: str) -> tuple[int, int]:
+    """'800x1333', height first."""
+    match = re.fullmatch(r'(\d+)x(\d+)', text)
+    if not match:
+        raise argparse.ArgumentTypeError(f'a size is HEIGHTxWIDTH, not {text!r}')
+    return int(match[1]), int(match[2])
+
+
+def device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith('cuda') else platform.processor() or 'CPU'
 
 
 if __name__ == '__main__':

@@ -68,7 +68,8 @@ def report(name: str, model: nn.Module, scope: str, entry: dict) -> int:
     width, height = printed.get('Input Size', INPUT_SIZES[scope])
     parameters = sum(p.numel() for p in model.parameters())
     share = printed.get('Attention Counted', 1)
-    operations = count_operations(model, width, height, share) * printed.get('Operations per Multiply-Add', 1)
+    x = torch.empty(1, 3, height, width, device='meta')
+    operations = count_operations(lambda: _forward(model, x), share) * printed.get('Operations per Multiply-Add', 1)
     cells, wrong = [], 0
     for value, key, unit, tolerance in ((parameters, 'Parameters', 1e6, PARAMETER_TOLERANCE),
                                         (operations, 'FLOPs', 1e9, OPERATION_TOLERANCE)):
@@ -96,12 +97,12 @@ def classifier(cfg: Config) -> nn.Module:
         return nn.ModuleDict(dict(backbone=backbone, head=nn.Linear(channels, 1000))).eval()
 
 
-def count_operations(model: nn.Module, width: int, height: int, attention_share: float = 1) -> float:
-    """Multiply-adds of one picture through a model on the meta device, by what kind of model it is."""
+def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:
+    """Multiply-adds of what a function computes."""
     # Besides what torch counts (convolutions, products, attention): a multiply-add per element, the ELSA operator's step.
     addcmul = {torch.ops.aten.addcmul_: lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape)}
     with FlopCounterMode(display=False, custom_mapping=addcmul) as counter, torch.no_grad():
-        _forward(model, torch.empty(1, 3, height, width, device='meta'))
+        forward()
     # Only attention multiplies batches of matrices.
     attention = sum(flops for op, flops in counter.get_flop_counts()['Global'].items()
                     if 'bmm' in str(op) or 'scaled_dot_product' in str(op))
@@ -109,6 +110,7 @@ def count_operations(model: nn.Module, width: int, height: int, attention_share:
 
 
 def _forward(model: nn.Module, x: Tensor) -> None:
+    """What of a model the papers count, by what kind of model it is."""
     if isinstance(model, nn.ModuleDict):
         model['head'](model['backbone'](x)[-1].mean((2, 3)))
     elif hasattr(model, 'decode_head'):

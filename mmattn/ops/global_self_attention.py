@@ -1,0 +1,199 @@
+"""Global self-attention: equations 4 to 7 of "Global Self-Attention Networks for Image Recognition".
+
+``content_attention`` and ``axial_attention`` are what layers call. They check their arguments; ``_select`` picks the path
+of the latter, and nothing else asks where it runs. Every path takes the arguments of ``axial_attention_reference``,
+which stays the truth for tests. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
+"""
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+#: what becomes of pixels farther apart than the table of relative positions reaches
+BEYOND = ('stretch', 'mask')
+#: with more scores than this (16 MB of float32), heads are computed one after the other
+MAX_SCORES = 2**22
+
+
+def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attend to all pixels by their content (equation 4), at a cost linear in their number.
+
+    The softmax and the context, a mean over all pixels, are computed in float32 at least: in float16 the weights of a
+    large map would vanish.
+
+    Args:
+        query: (B, H, W, heads, k).
+        key: (B, H, W, heads, k).
+        value: (B, H, W, heads, v).
+
+    Returns:
+        (B, H, W, heads, v), of the dtype of ``query``.
+
+    Raises:
+        ValueError: if shapes do not fit each other.
+    """
+    if query.dim() != 5 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
+        raise ValueError(f'query and key must be (B, H, W, heads, k) and value (B, H, W, heads, v), not '
+                         f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}')
+    H, W = query.shape[1:3]
+    query, key, value = (x.flatten(1, 2) for x in (query, key, value))
+    exact = torch.promote_types(key.dtype, torch.float32)
+    with _without_autocast(key):
+        context = torch.einsum('bpnk,bpnv->bnkv', key.to(exact).softmax(1), value.to(exact))
+    return torch.einsum('bpnk,bnkv->bpnv', query, context.to(query.dtype)).unflatten(1, (H, W))
+
+
+def axial_attention(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
+    r"""Attend along columns or rows by relative position (equations 2 and 5 to 7). For columns,
+
+    .. math::
+        Y_{yx} = \sum_{i=0}^{H-1} (Q_{yx} \cdot R_{i-y}) \, V_{ix},
+
+    and likewise for rows. There is no softmax. :math:`R_\delta` is row :math:`\delta + L - 1` of the table.
+
+    On maps shorter than L, the outer rows of the table are not used, as in the paper. On longer ones, ``beyond`` decides:
+
+    - 'stretch': the table is interpolated linearly to the map's length l, ends on ends, and multiplied by L / l, so
+      that the sum over more pixels keeps its size: the layer sees a larger picture as it would see the small one.
+    - 'mask': pixels farther apart than L - 1 do not see each other; the nearer ones do as on a small map.
+
+    Args:
+        query: (B, H, W, heads, k).
+        value: (B, H, W, heads, v).
+        table: (2L - 1, k) embeddings of the relative positions 1 - L to L - 1, shared by the heads.
+        dim: 1 attends along columns, 2 along rows.
+        beyond: 'stretch' or 'mask'.
+
+    Returns:
+        (B, H, W, heads, v), of the dtype of ``query``.
+
+    Raises:
+        ValueError: if shapes do not fit each other, or an argument cannot be, naming it.
+    """
+    _check(query, value, table, dim, beyond)
+    path = _select(query)
+    return path(query, value, table, dim, beyond)
+
+
+def axial_attention_reference(query: Tensor,
+                              value: Tensor,
+                              table: Tensor,
+                              dim: int,
+                              beyond: str = 'stretch') -> Tensor:
+    """Equations 5 to 7 as they are written, re-indexing tensor included, along columns (dim 1) or rows (dim 2)."""
+    if dim == 2:
+        query, value = query.transpose(1, 2), value.transpose(1, 2)
+    length = query.shape[1]
+    if beyond == 'stretch' and length > len(table) // 2 + 1:
+        table = stretch_table(table, length)
+    L = len(table) // 2 + 1
+    i, x = torch.meshgrid(torch.arange(length), torch.arange(length), indexing='xy')
+    reindex = ((i - x)[..., None] == torch.arange(1 - L, L)).to(table)  # eq. 5, (x, i, r)
+    positions = torch.einsum('xir,rk->xik', reindex, table).to(query.dtype)  # eq. 6
+    scores = torch.einsum('bxynk,xik->bxyin', query, positions)  # eq. 7
+    out = torch.einsum('bxyin,biynv->bxynv', scores, value.to(query.dtype))
+    return out.transpose(1, 2) if dim == 2 else out
+
+
+def axial_attention_batched(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
+    """The same sums as two batched products, over the positions and over the lines; no re-indexing tensor.
+
+    Scores are made anew in the backward pass. Those of a long map are made head by head, so that what exists at a time
+    is 1 / heads of them.
+    """
+    length = query.shape[dim]
+    L = len(table) // 2 + 1
+    if beyond == 'stretch' and length > L:
+        table = stretch_table(table, length)
+    else:
+        table = F.pad(table, (0, 0, length - L, length - L))  # negative: the middle of it
+    index = torch.arange(length, device=table.device)
+    positions = F.embedding(index - index[:, None] + length - 1, table.to(query.dtype))
+    value = value.to(query.dtype)
+    if dim == 2:
+        return _AxialSum.apply(query.transpose(1, 2), value.transpose(1, 2), positions).transpose(1, 2)
+    return _AxialSum.apply(query, value, positions)
+
+
+class _AxialSum(torch.autograd.Function):
+    """``sum_i (query[x] . positions[x, i]) value[i]`` along dimension 1 of maps, keeping no scores.
+
+    query: (B, A, C, heads, k); value: (B, A, C, heads, v); positions: (A, A, k). Below, queries are laid out as
+    (A, lines, k), values and gradients as (lines, A, v), scores as (A, lines, A), the lines being those of all samples
+    and of the heads at work.
+    """
+
+    @staticmethod
+    def forward(ctx, query: Tensor, value: Tensor, positions: Tensor) -> Tensor:
+        ctx.save_for_backward(query, value, positions)
+        out = torch.empty_like(value)
+        for q, v, o in _by_heads(query, value, out):
+            scores = _by_position(q).bmm(positions.transpose(1, 2))
+            o.copy_(_from_lines(scores.transpose(0, 1).bmm(_by_line(v)), o.shape))
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, value, positions = ctx.saved_tensors
+        grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
+        grad_positions = torch.zeros_like(positions, dtype=torch.promote_types(positions.dtype, torch.float32))
+        for q, v, g, gq, gv in _by_heads(query, value, grad, grad_query, grad_value):
+            q, g = _by_position(q), _by_line(g)
+            scores = q.bmm(positions.transpose(1, 2))
+            gv.copy_(_from_lines(scores.permute(1, 2, 0).bmm(g), gv.shape))
+            grad_scores = g.bmm(_by_line(v).transpose(1, 2)).transpose(0, 1)
+            gq.copy_(_from_lines(grad_scores.bmm(positions).transpose(0, 1), gq.shape))
+            grad_positions += grad_scores.transpose(1, 2).bmm(q)
+        return grad_query, grad_value, grad_positions.to(positions.dtype)
+
+
+def _by_heads(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The maps (B, A, C, heads, channels), all heads at once, or one after the other where the scores are many."""
+    one_by_one = maps[0].shape[:-1].numel() * maps[0].shape[1] > MAX_SCORES
+    return zip(*(x.split(1, 3) if one_by_one else (x,) for x in maps))
+
+
+def _by_position(x: Tensor) -> Tensor:
+    """(B, A, C, heads, k) -> (A, lines, k), a view where the layout allows."""
+    return x.transpose(0, 1).flatten(1, 3)
+
+
+def _by_line(x: Tensor) -> Tensor:
+    """(B, A, C, heads, v) -> (lines, A, v), a view where the layout allows."""
+    return x.permute(0, 2, 3, 1, 4).flatten(0, 2)
+
+
+def _from_lines(x: Tensor, shape: torch.Size) -> Tensor:
+    """The inverse of ``_by_line``, a view."""
+    B, _, C, heads, _ = shape
+    return x.unflatten(0, (B, C, heads)).permute(0, 3, 1, 2, 4)
+
+
+def stretch_table(table: Tensor, length: int) -> Tensor:
+    """A table (2L - 1, k) for lines of another length l: (2l - 1, k), interpolated and multiplied by L / l."""
+    stretched = F.interpolate(table.t()[None], 2 * length - 1, mode='linear', align_corners=True)[0].t()
+    return stretched * ((len(table) // 2 + 1) / length)
+
+
+def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
+    # Autocast does not know the meta device.
+    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+def _select(query: Tensor) -> Callable[..., Tensor]:
+    """The one place that decides which path serves a device, dtype and shape."""
+    return axial_attention_batched
+
+
+def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> None:
+    if query.dim() != 5 or value.dim() != 5 or value.shape[:-1] != query.shape[:-1]:
+        raise ValueError(f'query must be (B, H, W, heads, k) and value (B, H, W, heads, v), not {tuple(query.shape)} '
+                         f'and {tuple(value.shape)}')
+    if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1] != query.shape[-1]:
+        raise ValueError(f'table must be (2L - 1, {query.shape[-1]}), not {tuple(table.shape)}')
+    if dim not in (1, 2):
+        raise ValueError(f'dim must be 1 (columns) or 2 (rows), not {dim!r}')
+    if beyond not in BEYOND:
+        raise ValueError(f'beyond must be one of {", ".join(BEYOND)}, not {beyond!r}')

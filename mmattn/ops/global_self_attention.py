@@ -87,7 +87,7 @@ def axial_attention_reference(query: Tensor,
         query, value = query.transpose(1, 2), value.transpose(1, 2)
     length = query.shape[1]
     if beyond == 'stretch' and length > len(table) // 2 + 1:
-        table = stretch_table(table, length)
+        table = fit_table(table, length)
     L = len(table) // 2 + 1
     i, x = torch.meshgrid(torch.arange(length), torch.arange(length), indexing='xy')
     reindex = ((i - x)[..., None] == torch.arange(1 - L, L)).to(table)  # eq. 5, (x, i, r)
@@ -104,13 +104,8 @@ def axial_attention_batched(query: Tensor, value: Tensor, table: Tensor, dim: in
     is 1 / heads of them.
     """
     length = query.shape[dim]
-    L = len(table) // 2 + 1
-    if beyond == 'stretch' and length > L:
-        table = stretch_table(table, length)
-    else:
-        table = F.pad(table, (0, 0, length - L, length - L))  # negative: the middle of it
     index = torch.arange(length, device=table.device)
-    positions = F.embedding(index - index[:, None] + length - 1, table.to(query.dtype))
+    positions = F.embedding(index - index[:, None] + length - 1, fit_table(table, length, beyond).to(query.dtype))
     value = value.to(query.dtype)
     if dim == 2:
         return _AxialSum.apply(query.transpose(1, 2), value.transpose(1, 2), positions).transpose(1, 2)
@@ -171,10 +166,13 @@ def _from_lines(x: Tensor, shape: torch.Size) -> Tensor:
     return x.unflatten(0, (B, C, heads)).permute(0, 3, 1, 2, 4)
 
 
-def stretch_table(table: Tensor, length: int) -> Tensor:
-    """A table (2L - 1, k) for lines of another length l: (2l - 1, k), interpolated and multiplied by L / l."""
+def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
+    """The table (2l - 1, k) that a table (2L - 1, k) is on lines of length l: see :func:`axial_attention`."""
+    L = len(table) // 2 + 1
+    if length <= L or beyond == 'mask':
+        return F.pad(table, (0, 0, length - L, length - L))  # negative: cropped
     stretched = F.interpolate(table.t()[None], 2 * length - 1, mode='linear', align_corners=True)[0].t()
-    return stretched * ((len(table) // 2 + 1) / length)
+    return stretched * (L / length)
 
 
 def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:

@@ -5,7 +5,7 @@ of the latter, and nothing else asks where it runs. Every path takes the argumen
 which stays the truth for tests. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
 """
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor
 
 #: what becomes of pixels farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
-#: with more scores than this (16 MB of float32), heads are computed one after the other
+#: scores that exist at a time, 16 MB of float32: more would leave the cache, and be given back to the system every time
 MAX_SCORES = 2**22
 
 
@@ -100,8 +100,7 @@ def axial_attention_reference(query: Tensor,
 def axial_attention_batched(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
     """The same sums as two batched products, over the positions and over the lines; no re-indexing tensor.
 
-    Scores are made anew in the backward pass. Those of a long map are made head by head, so that what exists at a time
-    is 1 / heads of them.
+    Scores are made anew in the backward pass, and if there are many, in blocks of lines of one head.
     """
     length = query.shape[dim]
     index = torch.arange(length, device=table.device)
@@ -116,15 +115,15 @@ class _AxialSum(torch.autograd.Function):
     """``sum_i (query[x] . positions[x, i]) value[i]`` along dimension 1 of maps, keeping no scores.
 
     query: (B, A, C, heads, k); value: (B, A, C, heads, v); positions: (A, A, k). Below, queries are laid out as
-    (A, lines, k), values and gradients as (lines, A, v), scores as (A, lines, A), the lines being those of all samples
-    and of the heads at work.
+    (A, lines, k), values and gradients as (lines, A, v), scores as (A, lines, A); the lines are those of all samples and
+    heads, or of a block of them.
     """
 
     @staticmethod
     def forward(ctx, query: Tensor, value: Tensor, positions: Tensor) -> Tensor:
         ctx.save_for_backward(query, value, positions)
         out = torch.empty_like(value)
-        for q, v, o in _by_heads(query, value, out):
+        for q, v, o in _blocks(query, value, out):
             scores = _by_position(q).bmm(positions.transpose(1, 2))
             o.copy_(_from_lines(scores.transpose(0, 1).bmm(_by_line(v)), o.shape))
         return out
@@ -134,7 +133,7 @@ class _AxialSum(torch.autograd.Function):
         query, value, positions = ctx.saved_tensors
         grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
         grad_positions = torch.zeros_like(positions, dtype=torch.promote_types(positions.dtype, torch.float32))
-        for q, v, g, gq, gv in _by_heads(query, value, grad, grad_query, grad_value):
+        for q, v, g, gq, gv in _blocks(query, value, grad, grad_query, grad_value):
             q, g = _by_position(q), _by_line(g)
             scores = q.bmm(positions.transpose(1, 2))
             gv.copy_(_from_lines(scores.permute(1, 2, 0).bmm(g), gv.shape))
@@ -144,10 +143,13 @@ class _AxialSum(torch.autograd.Function):
         return grad_query, grad_value, grad_positions.to(positions.dtype)
 
 
-def _by_heads(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The maps (B, A, C, heads, channels), all heads at once, or one after the other where the scores are many."""
-    one_by_one = maps[0].shape[:-1].numel() * maps[0].shape[1] > MAX_SCORES
-    return zip(*(x.split(1, 3) if one_by_one else (x,) for x in maps))
+def _blocks(*maps: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The maps (B, A, C, heads, channels) in parts of as many lines as ``MAX_SCORES`` allows; whole if it allows all."""
+    B, A, C, heads, _ = maps[0].shape
+    if B * A * A * C * heads <= MAX_SCORES:
+        return [maps]
+    lines = max(1, MAX_SCORES // (B * A * A))
+    return zip(*([block for head in x.split(1, 3) for block in head.split(lines, 2)] for x in maps))
 
 
 def _by_position(x: Tensor) -> Tensor:

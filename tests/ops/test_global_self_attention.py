@@ -10,7 +10,7 @@ from mmattn.ops.global_self_attention import (
 PATHS = [axial_attention_reference, axial_attention_batched]
 
 
-@pytest.fixture(params=[gsa.MAX_SCORES, 0], ids=['all heads', 'head by head'])
+@pytest.fixture(params=[gsa.MAX_SCORES, 0], ids=['whole', 'line by line'])
 def max_scores(request, monkeypatch):
     monkeypatch.setattr(gsa, 'MAX_SCORES', request.param)
 
@@ -63,8 +63,8 @@ def test_axial_equations(path, dim, beyond, L, max_scores):
 @settings(max_examples=30, deadline=None)
 @given(B=st.integers(1, 3), H=st.integers(1, 9), W=st.integers(1, 9), heads=st.integers(1, 3), k=st.integers(1, 4),
        v=st.integers(1, 4), L=st.integers(1, 10), dim=st.integers(1, 2), beyond=st.sampled_from(gsa.BEYOND),
-       layout=st.permutations(range(5)), by_head=st.booleans())
-def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, by_head):
+       layout=st.permutations(range(5)), most=st.sampled_from([0, 40, 200, 2**22]))
+def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, most):
     """The fast path and its gradients equal the reference's at any size and in any memory layout."""
     inputs = make_inputs(B, H, W, heads, k, v, L)
     inverse = [layout.index(i) for i in range(5)]
@@ -72,7 +72,7 @@ def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, by_head
     inputs = [t.requires_grad_() for t in inputs]
     grad = torch.randn(B, H, W, heads, v, dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gsa, 'MAX_SCORES', 0 if by_head else gsa.MAX_SCORES)
+        patch.setattr(gsa, 'MAX_SCORES', most)
         results = []
         for path in PATHS:
             out = path(*inputs, dim, beyond)
@@ -113,9 +113,10 @@ def test_stretching_keeps_the_size_of_the_sum():
     torch.testing.assert_close(large, small, atol=0.06 * float(small.abs().max()), rtol=0)
 
 
-def test_no_tensor_grows_faster_than_the_scores_of_a_head():
-    """Forward and backward, nothing is larger than one head's scores, N * l, and nothing of that size is kept."""
-    B, H, W, heads, k = 1, 96, 96, 8, 4
+def test_scores_are_few_and_not_kept(monkeypatch):
+    """Forward and backward, nothing is larger than the scores allowed at a time, here 1 / 14 of all, and what is kept for
+    the backward pass is no larger than the map."""
+    monkeypatch.setattr(gsa, 'MAX_SCORES', 2**19)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -129,10 +130,10 @@ def test_no_tensor_grows_faster_than_the_scores_of_a_head():
             return out
 
     saved = []
-    inputs = [t.requires_grad_() for t in make_inputs(B, H, W, heads, k, k, 96, torch.float32)]
+    inputs = [t.requires_grad_() for t in make_inputs(1, 96, 96, 8, 4, 4, 96, torch.float32)]
     with Watch(), torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
         axial_attention(*inputs, 1).sum().backward()
-    assert largest == 4 * B * H * W * 96  # bytes of float32
+    assert largest <= 4 * 2**19  # bytes of float32
     assert max(saved) == inputs[0].numel()
 
 

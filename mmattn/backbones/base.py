@@ -11,8 +11,9 @@ from ..weights import StrictWeights, load_pretrained
 class Backbone(StrictWeights, BaseModule):
     """Base of the backbones.
 
-    A subclass names its variants in ``arch_zoo``, sets ``norm_eval`` if it has that argument, lists its modules in ``stage_modules``, passes every block through
-    ``run``, and says in the class attributes of :class:`mmattn.weights.StrictWeights` how a release differs from it.
+    A subclass names its variants in ``arch_zoo``, sets ``norm_eval`` if it has that argument, lists its modules in
+    ``stage_modules``, passes every block through ``run``, and says in the class attributes of
+    :class:`mmattn.weights.StrictWeights` how a release differs from it.
 
     Args:
         out_indices: stages whose maps are returned, ascending, counting from 0.
@@ -56,7 +57,8 @@ class Backbone(StrictWeights, BaseModule):
         argument = f'{cls.arch_argument} of {cls.__name__}'
         if not isinstance(arch, dict):
             if arch not in list(cls.arch_zoo):
-                raise ValueError(f'{argument} must be one of {", ".join(map(str, cls.arch_zoo))} or a dict, not {arch!r}')
+                raise ValueError(f'{argument} must be one of {", ".join(map(str, cls.arch_zoo))} or a dict, '
+                                 f'not {arch!r}')
             return dict(cls.arch_zoo[arch])
         wanted = set(next(iter(cls.arch_zoo.values())))
         if set(arch) != wanted:

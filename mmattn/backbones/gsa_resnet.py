@@ -21,12 +21,12 @@ class GSAResNet(Backbone):
 
     Groups are counted from 0, as stages everywhere: ``gsa_stages=(0, 1, 2, 3)`` is the paper's GSA-ResNet. The default
     leaves the convolutions in the first group, the best variant of table 5; with () it is a ResNet, the same as
-    torchvision's. Where a group with attention halves the map, its first module works on the larger one and a 2 x 2 average
-    pool follows; an odd last row or column is pooled alone.
+    torchvision's. Where a group with attention halves the map, its first module works on the larger one and a 2 x 2
+    average pool follows; an odd last row or column is pooled alone.
 
     Weights of a ResNet (torchvision's, timm's, MMDetection's) are taken as they are: all but the classifier and the
-    replaced convolutions is filled, and attention starts as initialised; the log names both. A checkpoint with attention
-    fills a model to the last tensor.
+    replaced convolutions is filled, and attention starts as initialised; the log names both. A checkpoint with
+    attention fills a model to the last tensor.
 
     One layout throughout: (B, C, H, W) maps in channels-last memory.
 
@@ -66,7 +66,7 @@ class GSAResNet(Backbone):
         38: dict(depths=(2, 3, 5, 2), stem_channels=64, base_channels=64, expansion=4),
         50: dict(depths=(3, 4, 6, 3), stem_channels=64, base_channels=64, expansion=4),
         101: dict(depths=(3, 4, 23, 3), stem_channels=64, base_channels=64, expansion=4),
-        # Input and output channels of all blocks halved, the first block's input being the stem's; then all times 1.125.
+        # Input and output channels of all blocks halved, so those of the stem, too; then all times 1.125.
         'm50': dict(depths=(3, 4, 6, 3), stem_channels=36, base_channels=72, expansion=2),
     }
     arch_argument = 'depth'

@@ -9,9 +9,9 @@ class GlobalSelfAttention(nn.Module):
     """Global self-attention module ("Global Self-Attention Networks for Image Recognition", section 3.1, equations 1 to
     8): content attention to all pixels, plus positional attention along the column and then along the row.
 
-    It stands in for a 3 x 3 convolution: no bias, no output projection, a batch norm is expected to follow. Of the three
-    parts any combination may be left out (table 4), with what only it needs: without content there are no keys, and
-    the batch norm stands between columns and rows, so it needs both.
+    It stands in for a 3 x 3 convolution: no bias, no output projection, a batch norm is expected to follow. Of the
+    three parts any one or two may be left out (table 4), with what only they need: without content there are no keys,
+    and the batch norm stands between columns and rows, so it needs both.
 
     Args:
         dim: channels C of input, query, key, value and output.

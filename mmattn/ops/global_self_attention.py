@@ -1,11 +1,12 @@
 """Global self-attention: equations 4 to 7 of "Global Self-Attention Networks for Image Recognition".
 
-``content_attention`` and ``axial_attention`` are what layers call. They check their arguments; ``_select`` picks the path
-of the latter, and nothing else asks where it runs. Every path takes the arguments of ``axial_attention_reference``,
-which stays the truth for tests. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
+``content_attention`` and ``axial_attention`` are what layers call. They check their arguments; ``_select`` picks the
+path of the latter, and nothing else asks where it runs. Every path takes the arguments of
+``axial_attention_reference``, which stays the truth for tests. Content attention is short and fast as its equation
+stands. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
 """
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +54,7 @@ def axial_attention(query: Tensor, value: Tensor, table: Tensor, dim: int, beyon
 
     and likewise for rows. There is no softmax. :math:`R_\delta` is row :math:`\delta + L - 1` of the table.
 
-    On maps shorter than L, the outer rows of the table are not used, as in the paper. On longer ones, ``beyond`` decides:
+    On maps shorter than L, the outer rows of the table are not used, as in the paper. On longer ones:
 
     - 'stretch': the table is interpolated linearly to the map's length l, ends on ends, and multiplied by L / l, so
       that the sum over more pixels keeps its size: the layer sees a larger picture as it would see the small one.
@@ -100,72 +101,74 @@ def axial_attention_reference(query: Tensor,
 def axial_attention_batched(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
     """The same sums as two batched products, over the positions and over the lines; no re-indexing tensor.
 
-    Scores are made anew in the backward pass, and if there are many, in blocks of lines of one head.
+    Scores are made anew in the backward pass, and if there are many, in blocks of lines.
     """
     length = query.shape[dim]
     index = torch.arange(length, device=table.device)
     positions = F.embedding(index - index[:, None] + length - 1, fit_table(table, length, beyond).to(query.dtype))
-    value = value.to(query.dtype)
-    if dim == 2:
-        return _AxialSum.apply(query.transpose(1, 2), value.transpose(1, 2), positions).transpose(1, 2)
-    return _AxialSum.apply(query, value, positions)
+    return _AxialSum.apply(query, value.to(query.dtype), positions, dim)
 
 
 class _AxialSum(torch.autograd.Function):
-    """``sum_i (query[x] . positions[x, i]) value[i]`` along dimension 1 of maps, keeping no scores.
+    """``sum_i (query[x] . positions[x, i]) value[i]`` along dimension 1 or 2 of maps, keeping no scores.
 
-    query: (B, A, C, heads, k); value: (B, A, C, heads, v); positions: (A, A, k). Below, queries are laid out as
-    (A, lines, k), values and gradients as (lines, A, v), scores as (A, lines, A); the lines are those of all samples and
-    heads, or of a block of them.
+    query: (B, H, W, heads, k); value: (B, H, W, heads, v); positions: (A, A, k), A being H or W. Below, queries are
+    laid out as (A, lines, k), values and gradients as (lines, A, v), scores as (A, lines, A); the lines are those of
+    all samples and heads.
     """
 
     @staticmethod
-    def forward(ctx, query: Tensor, value: Tensor, positions: Tensor) -> Tensor:
+    def forward(ctx, query: Tensor, value: Tensor, positions: Tensor, dim: int) -> Tensor:
         ctx.save_for_backward(query, value, positions)
+        ctx.dim = dim
         out = torch.empty_like(value)
-        for q, v, o in _blocks(query, value, out):
-            scores = _by_position(q).bmm(positions.transpose(1, 2))
-            o.copy_(_from_lines(scores.transpose(0, 1).bmm(_by_line(v)), o.shape))
+        for block in _blocks(query, dim):
+            scores = _by_position(query[block], dim).bmm(positions.transpose(1, 2))
+            v = value[block]
+            out[block] = _from_lines(scores.transpose(0, 1).bmm(_by_line(v, dim)), v.shape, dim)
         return out
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, value, positions = ctx.saved_tensors
+        dim = ctx.dim
         grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
         grad_positions = torch.zeros_like(positions, dtype=torch.promote_types(positions.dtype, torch.float32))
-        for q, v, g, gq, gv in _blocks(query, value, grad, grad_query, grad_value):
-            q, g = _by_position(q), _by_line(g)
+        for block in _blocks(query, dim):
+            shape, q, g = query[block].shape, _by_position(query[block], dim), _by_line(grad[block], dim)
+            v = value[block]
             scores = q.bmm(positions.transpose(1, 2))
-            gv.copy_(_from_lines(scores.permute(1, 2, 0).bmm(g), gv.shape))
-            grad_scores = g.bmm(_by_line(v).transpose(1, 2)).transpose(0, 1)
-            gq.copy_(_from_lines(grad_scores.bmm(positions).transpose(0, 1), gq.shape))
+            grad_value[block] = _from_lines(scores.permute(1, 2, 0).bmm(g), v.shape, dim)
+            grad_scores = g.bmm(_by_line(v, dim).transpose(1, 2)).transpose(0, 1)
+            grad_query[block] = _from_lines(grad_scores.bmm(positions).transpose(0, 1), shape, dim)
             grad_positions += grad_scores.transpose(1, 2).bmm(q)
-        return grad_query, grad_value, grad_positions.to(positions.dtype)
+        return grad_query, grad_value, grad_positions.to(positions.dtype), None
 
 
-def _blocks(*maps: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """The maps (B, A, C, heads, channels) in parts of as many lines as ``MAX_SCORES`` allows; whole if it allows all."""
-    B, A, C, heads, _ = maps[0].shape
-    if B * A * A * C * heads <= MAX_SCORES:
-        return [maps]
-    lines = max(1, MAX_SCORES // (B * A * A))
-    return zip(*([block for head in x.split(1, 3) for block in head.split(lines, 2)] for x in maps))
+def _blocks(query: Tensor, dim: int) -> list[tuple[slice, ...]]:
+    """Indices of parts of a map with as many lines each as ``MAX_SCORES`` allows; of the whole if it allows all, or in
+    torch.compile, whose graph would hold the parts of one size only."""
+    B, _, _, heads, _ = query.shape
+    A, lines = query.shape[dim], query.shape[3 - dim]
+    if B * heads * A * A * lines <= MAX_SCORES or torch.compiler.is_compiling():
+        return [(slice(None),)]
+    step = max(1, MAX_SCORES // (B * heads * A * A))
+    return [(slice(None),) * (3 - dim) + (slice(i, i + step),) for i in range(0, lines, step)]
 
 
-def _by_position(x: Tensor) -> Tensor:
-    """(B, A, C, heads, k) -> (A, lines, k), a view where the layout allows."""
-    return x.transpose(0, 1).flatten(1, 3)
+def _by_position(x: Tensor, dim: int) -> Tensor:
+    """(B, H, W, heads, k) -> (A, lines, k), a view where the layout allows."""
+    return x.movedim(dim, 0).flatten(1, 3)
 
 
-def _by_line(x: Tensor) -> Tensor:
-    """(B, A, C, heads, v) -> (lines, A, v), a view where the layout allows."""
-    return x.permute(0, 2, 3, 1, 4).flatten(0, 2)
+def _by_line(x: Tensor, dim: int) -> Tensor:
+    """(B, H, W, heads, v) -> (lines, A, v), a view where the layout allows."""
+    return x.movedim(dim, 3).flatten(0, 2)
 
 
-def _from_lines(x: Tensor, shape: torch.Size) -> Tensor:
+def _from_lines(x: Tensor, shape: torch.Size, dim: int) -> Tensor:
     """The inverse of ``_by_line``, a view."""
-    B, _, C, heads, _ = shape
-    return x.unflatten(0, (B, C, heads)).permute(0, 3, 1, 2, 4)
+    return x.unflatten(0, (shape[0], shape[3 - dim], shape[3])).movedim(3, dim)
 
 
 def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:

@@ -47,8 +47,10 @@ class StrictWeights(nn.Module):
         return state_dict
 
     def resize_table(self, table: Tensor, shape: torch.Size) -> Tensor:
-        """A ``resizable`` table at another shape; as it is if that cannot be. (heads, a * a) to (heads, b * b), bicubic,
-        unless overridden."""
+        """A ``resizable`` table at another shape; as it is if that cannot be.
+
+        (heads, a * a) to (heads, b * b), bicubic, unless overridden.
+        """
         old, new = math.isqrt(table.shape[-1]), math.isqrt(shape[-1])
         if table.dim() != 2 or len(shape) != 2 or table.shape[0] != shape[0] or old**2 != table.shape[1]:
             return table
@@ -109,7 +111,7 @@ def _fit(model: StrictWeights, state_dict: dict[str, Tensor], prefix: str, stric
         if name in own and value.shape != own[name].shape and model.resizable.match(name):
             tensors[name] = model.resize_table(value, own[name].shape)
             if tensors[name] is not value:
-                print_log(f'{name} interpolated from {tuple(value.shape)} to {tuple(own[name].shape)}', logger='current')
+                print_log(f'{name} resized from {tuple(value.shape)} to {tuple(own[name].shape)}', logger='current')
 
     missing = [name for name in own if name not in tensors and name not in kept
                and not name.endswith('num_batches_tracked')]
@@ -149,7 +151,8 @@ def _guess(model: StrictWeights, given: dict[str, Tensor], prefix: str) -> str:
         needed = {name: shape for name, shape in own.items() if not candidate.backbone_only.match(name)}
         used = {name: shape for name, shape in shapes.items() if not candidate.release_only.match(name)}
         if needed.items() <= used.items() <= own.items():
-            return f'they are those of {type(model).__name__}({model.arch_argument}={arch!r}) with its default arguments'
+            name = f'{type(model).__name__}({model.arch_argument}={arch!r})'
+            return f'they are those of {name} with its default arguments'
     for family, pattern in FOREIGN_LAYOUTS.items():
         if any(re.match(pattern, name) for name in given):
             own = any(re.match(pattern, name) for name in model.state_dict())

@@ -38,7 +38,8 @@ def einsums(layer, data, content, column, row):
                for name in ('query', 'key', 'value'))  # eq. 3
     Y = torch.zeros_like(V)
     if content:
-        Y = torch.einsum('bxynk,bnkv->bxynv', Q, torch.einsum('bxynk,bxynv->bnkv', K.flatten(1, 2).softmax(1).view_as(K), V))
+        C = torch.einsum('bxynk,bxynv->bnkv', K.flatten(1, 2).softmax(1).view_as(K), V)
+        Y = torch.einsum('bxynk,bnkv->bxynv', Q, C)  # eq. 4
 
     def positions(table, length):
         shifts = torch.arange(length)[None] - torch.arange(length)[:, None]
@@ -78,11 +79,11 @@ def test_beyond_its_tables():
 
 
 def test_mask_is_translation_equivariant():
-    """What lies farther than L - 1 rows and columns away does not count: attention by position alone, in a map that goes
-    on beyond, gives the same."""
+    """What lies farther than L - 1 rows and columns away does not count: attention by position alone, in a map that
+    goes on beyond, gives the same."""
     layer = GlobalSelfAttention(8, 2, 3, content=False, beyond='mask').eval()
     x = torch.randn(1, 8, 12, 11)
-    torch.testing.assert_close(layer(x)[..., 2:-2, 2:-2][..., 2:5, 2:5], layer(x[..., 2:9, 2:9])[..., 2:5, 2:5])
+    torch.testing.assert_close(layer(x)[..., 4:7, 4:7], layer(x[..., 2:9, 2:9])[..., 2:5, 2:5])
 
 
 @pytest.mark.parametrize('wrong, message', [

@@ -55,7 +55,7 @@ def content_by_hand(query, key, value):
 @pytest.mark.parametrize('beyond', gsa.BEYOND)
 @pytest.mark.parametrize('L', [1, 3, 4, 5, 8])
 def test_axial_equations(path, dim, beyond, L, max_scores):
-    """Every path is the paper's sum: direction and sign of the shift, and both rules at lines longer than L; map 4 x 5."""
+    """Every path is the paper's sum: direction and sign of the shift, both rules at lines longer than L; map 4 x 5."""
     inputs = make_inputs(2, 4, 5, 2, 3, 4, L)
     torch.testing.assert_close(path(*inputs, dim, beyond), axial_by_hand(*inputs, dim, beyond))
 
@@ -97,6 +97,17 @@ def test_axial_gradcheck(path, dim, max_scores):
     assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs)
 
 
+def test_compiled_gradients(max_scores):
+    """torch.compile keeps the backward pass as it is; it can lose what is written in place there, without a word."""
+    inputs = [t.requires_grad_() for t in make_inputs(1, 3, 4, 2, 2, 2, 2)]
+    compiled = torch.compile(axial_attention, fullgraph=True, backend='aot_eager')
+    for dim in (1, 2):
+        results = [(out, *torch.autograd.grad(out.square().sum(), inputs))
+                   for out in (path(*inputs, dim) for path in (compiled, axial_attention))]
+        for ours, reference in zip(*results):
+            torch.testing.assert_close(ours, reference)
+
+
 def test_content_gradcheck():
     inputs = [torch.randn(1, 3, 2, 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     assert torch.autograd.gradcheck(content_attention, inputs)
@@ -114,8 +125,8 @@ def test_stretching_keeps_the_size_of_the_sum():
 
 
 def test_scores_are_few_and_not_kept(monkeypatch):
-    """Forward and backward, nothing is larger than the scores allowed at a time, here 1 / 14 of all, and what is kept for
-    the backward pass is no larger than the map."""
+    """Forward and backward, nothing is larger than the scores allowed at a time, here 1 / 14 of all, and what is kept
+    for the backward pass is no larger than the map."""
     monkeypatch.setattr(gsa, 'MAX_SCORES', 2**19)
     largest = 0
 
@@ -162,7 +173,8 @@ def test_axial_in_half_precision(dtype):
 
 @pytest.mark.parametrize('change, message', [
     (dict(query=torch.zeros(1, 4, 5, 2, 3)), 'query must be'), (dict(value=torch.zeros(1, 4, 4, 6)), 'value'),
-    (dict(table=torch.zeros(6, 3)), r'table must be \(2L - 1, 3\), not \(6, 3\)'), (dict(table=torch.zeros(7, 2)), 'table'),
+    (dict(table=torch.zeros(6, 3)), r'table must be \(2L - 1, 3\), not \(6, 3\)'),
+    (dict(table=torch.zeros(7, 2)), 'table must be'),
     (dict(dim=0), 'dim must be 1 .columns. or 2 .rows., not 0'), (dict(beyond='clip'), "beyond must be .*, not 'clip'"),
 ])
 def test_bad_arguments_are_named(change, message):

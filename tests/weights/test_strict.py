@@ -87,7 +87,7 @@ def test_window_tables_are_stretched(tmp_path, release, log):
     backbone = pretrained(save(tmp_path, weights), window_size=12)
     table = backbone.layers[3].blocks[0].attn.rb
     torch.testing.assert_close(table.detach(), torch.arange(24.)[:, None].expand(24, 23 * 23))
-    assert 'layers.3.blocks.0.attn.rb interpolated from (24, 169) to (24, 529)' in log
+    assert 'layers.3.blocks.0.attn.rb resized from (24, 169) to (24, 529)' in log
 
 
 class Detector(BaseModel):

@@ -1,4 +1,5 @@
 from .elsa_swin import ELSASwin
+from .gsa_resnet import GSAResNet
 from .shunted import ShuntedTransformer
 
-__all__ = ['ELSASwin', 'ShuntedTransformer']
+__all__ = ['ELSASwin', 'GSAResNet', 'ShuntedTransformer']

@@ -11,8 +11,9 @@ from ..weights import StrictWeights, load_pretrained
 class Backbone(StrictWeights, BaseModule):
     """Base of the backbones.
 
-    A subclass names its variants in ``arch_zoo``, lists its modules in ``stage_modules``, passes every block through
-    ``run``, and says in the class attributes of :class:`mmattn.weights.StrictWeights` how a release differs from it.
+    A subclass names its variants in ``arch_zoo``, sets ``norm_eval`` if it has that argument, lists its modules in
+    ``stage_modules``, passes every block through ``run``, and says in the class attributes of
+    :class:`mmattn.weights.StrictWeights` how a release differs from it.
 
     Args:
         out_indices: stages whose maps are returned, ascending, counting from 0.
@@ -25,6 +26,9 @@ class Backbone(StrictWeights, BaseModule):
     Raises:
         ValueError: for an argument that cannot be, naming it.
     """
+
+    #: batch norm always uses, and never updates, its running statistics
+    norm_eval = False
 
     def __init__(self,
                  out_indices: Sequence[int],
@@ -44,24 +48,23 @@ class Backbone(StrictWeights, BaseModule):
         self.with_cp = with_cp
 
     @classmethod
-    def resolve_arch(cls, arch: str | dict) -> dict:
+    def resolve_arch(cls, arch: str | int | dict) -> dict:
         """The architecture that a name of ``arch_zoo`` or a complete dict stands for.
 
         Raises:
             ValueError: if the name is unknown, or the dict lacks a key or has one too many.
         """
-        if isinstance(arch, str):
-            if arch not in cls.arch_zoo:
-                raise ValueError(f'arch of {cls.__name__} must be one of {", ".join(cls.arch_zoo)} or a dict, '
+        argument = f'{cls.arch_argument} of {cls.__name__}'
+        if not isinstance(arch, dict):
+            if arch not in list(cls.arch_zoo):
+                raise ValueError(f'{argument} must be one of {", ".join(map(str, cls.arch_zoo))} or a dict, '
                                  f'not {arch!r}')
             return dict(cls.arch_zoo[arch])
-        if not isinstance(arch, dict):
-            raise ValueError(f'arch of {cls.__name__} must be a name or a dict, not {arch!r}')
         wanted = set(next(iter(cls.arch_zoo.values())))
         if set(arch) != wanted:
             problems = [f'{kind} {", ".join(sorted(keys))}' for kind, keys in
                         (('lacks', wanted - set(arch)), ('has unknown', set(arch) - wanted)) if keys]
-            raise ValueError(f'arch of {cls.__name__} {" and ".join(problems)}; its keys are '
+            raise ValueError(f'{argument} {" and ".join(problems)}; its keys are '
                              f'{", ".join(sorted(wanted))}')
         return dict(arch)
 
@@ -77,6 +80,10 @@ class Backbone(StrictWeights, BaseModule):
 
     def train(self, mode: bool = True) -> 'Backbone':
         super().train(mode)
+        if self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
         for modules in self.stage_modules()[:self.frozen_stages + 1]:
             for module in modules:
                 module.eval().requires_grad_(False)

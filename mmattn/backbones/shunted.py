@@ -115,14 +115,6 @@ class ShuntedTransformer(Backbone):
                          for i in range(self.num_built))
         return [stem[:1], stem[1:], *stages]
 
-    def train(self, mode: bool = True) -> 'ShuntedTransformer':
-        super().train(mode)
-        if self.norm_eval:
-            for module in self.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
-        return self
-
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
         outs = []

@@ -1,6 +1,7 @@
 from .block import Block
 from .drop_path import DropPath
 from .elsa import ELSA
+from .global_self_attention import GlobalSelfAttention
 from .mlp import MLP
 from .norm import batch_norm
 from .shunted import DetailMLP, EnhancedAttention, ShuntedAttention, TokenMerging
@@ -8,6 +9,6 @@ from .token_conv import TokenConv2d
 from .window import WindowAttention
 
 __all__ = [
-    'ELSA', 'MLP', 'Block', 'DetailMLP', 'DropPath', 'EnhancedAttention', 'ShuntedAttention', 'TokenConv2d',
-    'TokenMerging', 'WindowAttention', 'batch_norm'
+    'ELSA', 'MLP', 'Block', 'DetailMLP', 'DropPath', 'EnhancedAttention', 'GlobalSelfAttention', 'ShuntedAttention',
+    'TokenConv2d', 'TokenMerging', 'WindowAttention', 'batch_norm'
 ]

@@ -1,3 +1,4 @@
 from .elsa import elsa_attention
+from .global_self_attention import axial_attention, content_attention
 
-__all__ = ['elsa_attention']
+__all__ = ['axial_attention', 'content_attention', 'elsa_attention']

@@ -18,6 +18,7 @@ FOREIGN_LAYOUTS = {
     'a Pyramid Vision Transformer': r'block\d\.\d+\.attn\.sr\.',
     'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.',
     'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight',
+    'a GSA-ResNet': r'layer\d\.\d+\.attn\.rel_',
     'a ResNet': r'layer\d\.\d+\.conv\d\.',
 }
 
@@ -30,10 +31,12 @@ class StrictWeights(nn.Module):
     """
 
     #: name -> architecture; ``cls(arch=name)`` builds it, and a dict given as ``arch`` has the keys of an entry
-    arch_zoo: dict[str, dict] = {}
+    arch_zoo: dict[str | int, dict] = {}
+    #: what the argument that takes it is called
+    arch_argument = 'arch'
     #: released tensors that have no place here (a classifier, buffers that are computed)
     release_only = re.compile(r'(?!)')
-    #: tensors that a classifier's release lacks altogether (output norms): kept as initialised
+    #: tensors that a classifier's release lacks altogether (output norms, replaced layers): kept as initialised
     backbone_only = re.compile(r'(?!)')
     #: tables of relative positions that are interpolated when their size differs
     resizable = re.compile(r'(?!)')
@@ -42,6 +45,17 @@ class StrictWeights(nn.Module):
     def released_names(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Rename the tensors of a release to the model's; the release's names unless overridden."""
         return state_dict
+
+    def resize_table(self, table: Tensor, shape: torch.Size) -> Tensor:
+        """A ``resizable`` table at another shape; as it is if that cannot be.
+
+        (heads, a * a) to (heads, b * b), bicubic, unless overridden.
+        """
+        old, new = math.isqrt(table.shape[-1]), math.isqrt(shape[-1])
+        if table.dim() != 2 or len(shape) != 2 or table.shape[0] != shape[0] or old**2 != table.shape[1]:
+            return table
+        grid = table.float().view(1, -1, old, old)
+        return F.interpolate(grid, (new, new), mode='bicubic', align_corners=False).view(shape).to(table.dtype)
 
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, **kwargs):
         self._strict = strict
@@ -95,7 +109,9 @@ def _fit(model: StrictWeights, state_dict: dict[str, Tensor], prefix: str, stric
     tensors = {name: value for name, value in given.items() if name not in dropped}
     for name, value in tensors.items():
         if name in own and value.shape != own[name].shape and model.resizable.match(name):
-            tensors[name] = _resize_table(name, value, own[name].shape)
+            tensors[name] = model.resize_table(value, own[name].shape)
+            if tensors[name] is not value:
+                print_log(f'{name} resized from {tuple(value.shape)} to {tuple(own[name].shape)}', logger='current')
 
     missing = [name for name in own if name not in tensors and name not in kept
                and not name.endswith('num_batches_tracked')]
@@ -118,16 +134,6 @@ def _fit(model: StrictWeights, state_dict: dict[str, Tensor], prefix: str, stric
     state_dict.update((prefix + name, value) for name, value in tensors.items())
 
 
-def _resize_table(name: str, table: Tensor, shape: torch.Size) -> Tensor:
-    """Stretch (heads, a * a) relative positions to (heads, b * b), bicubic."""
-    old, new = math.isqrt(table.shape[-1]), math.isqrt(shape[-1])
-    if table.dim() != 2 or len(shape) != 2 or table.shape[0] != shape[0] or old**2 != table.shape[1]:
-        return table
-    print_log(f'{name} interpolated from {old} x {old} to {new} x {new}', logger='current', level=logging.INFO)
-    grid = table.float().view(1, -1, old, old)
-    return F.interpolate(grid, (new, new), mode='bicubic', align_corners=False).view(shape).to(table.dtype)
-
-
 def _some(names: list[str], count: int = 6) -> str:
     return ', '.join(names[:count]) + (f' and {len(names) - count} more' if len(names) > count else '')
 
@@ -137,13 +143,16 @@ def _guess(model: StrictWeights, given: dict[str, Tensor], prefix: str) -> str:
     if not given:
         return (f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
                 f'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from')
-    shapes = {name: value.shape for name, value in given.items() if not model.release_only.match(name)}
+    shapes = {name: value.shape for name, value in given.items()}
     for arch in model.arch_zoo:
         with torch.device('meta'):
-            layout = {name: value.shape for name, value in type(model)(arch=arch).state_dict().items()
-                      if not model.backbone_only.match(name)}
-        if layout.items() <= shapes.items():
-            return f'they are those of {type(model).__name__}(arch={arch!r}) with its default arguments'
+            candidate = type(model)(**{model.arch_argument: arch})
+        own = {name: value.shape for name, value in candidate.state_dict().items()}
+        needed = {name: shape for name, shape in own.items() if not candidate.backbone_only.match(name)}
+        used = {name: shape for name, shape in shapes.items() if not candidate.release_only.match(name)}
+        if needed.items() <= used.items() <= own.items():
+            name = f'{type(model).__name__}({model.arch_argument}={arch!r})'
+            return f'they are those of {name} with its default arguments'
     for family, pattern in FOREIGN_LAYOUTS.items():
         if any(re.match(pattern, name) for name in given):
             own = any(re.match(pattern, name) for name in model.state_dict())

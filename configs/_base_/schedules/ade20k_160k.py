@@ -3,7 +3,7 @@ optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
     # no decay on norms and position tables
-    paramwise_cfg=dict(norm_decay_mult=0., custom_keys={'.rb': dict(decay_mult=0.)}))
+    paramwise_cfg=dict(norm_decay_mult=0., custom_keys={'.rb': dict(decay_mult=0.), '.rel_': dict(decay_mult=0.)}))
 
 param_scheduler = [
     dict(type='LinearLR', start_factor=1e-6, by_epoch=False, begin=0, end=1500),

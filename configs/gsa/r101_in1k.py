@@ -1,0 +1,2 @@
+_base_ = './r50_in1k.py'
+model = dict(backbone=dict(depth=101))

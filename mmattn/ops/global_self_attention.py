@@ -1,0 +1,202 @@
+"""Global self-attention: equations 4 to 7 of "Global Self-Attention Networks for Image Recognition".
+
+``content_attention`` and ``axial_attention`` are what layers call. They check their arguments; ``_select`` picks the
+path of the latter, and nothing else asks where it runs. Every path takes the arguments of
+``axial_attention_reference``, which stays the truth for tests. Content attention is short and fast as its equation
+stands. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
+"""
+import contextlib
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+#: what becomes of pixels farther apart than the table of relative positions reaches
+BEYOND = ('stretch', 'mask')
+#: scores that exist at a time, 16 MB of float32: more would leave the cache, and be given back to the system every time
+MAX_SCORES = 2**22
+
+
+def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attend to all pixels by their content (equation 4), at a cost linear in their number.
+
+    The softmax and the context, a mean over all pixels, are computed in float32 at least: in float16 the weights of a
+    large map would vanish.
+
+    Args:
+        query: (B, H, W, heads, k).
+        key: (B, H, W, heads, k).
+        value: (B, H, W, heads, v).
+
+    Returns:
+        (B, H, W, heads, v), of the dtype of ``query``.
+
+    Raises:
+        ValueError: if shapes do not fit each other.
+    """
+    if query.dim() != 5 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
+        raise ValueError(f'query and key must be (B, H, W, heads, k) and value (B, H, W, heads, v), not '
+                         f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}')
+    H, W = query.shape[1:3]
+    query, key, value = (x.flatten(1, 2) for x in (query, key, value))
+    exact = torch.promote_types(key.dtype, torch.float32)
+    with _without_autocast(key):
+        context = torch.einsum('bpnk,bpnv->bnkv', key.to(exact).softmax(1), value.to(exact))
+    return torch.einsum('bpnk,bnkv->bpnv', query, context.to(query.dtype)).unflatten(1, (H, W))
+
+
+def axial_attention(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
+    r"""Attend along columns or rows by relative position (equations 2 and 5 to 7). For columns,
+
+    .. math::
+        Y_{yx} = \sum_{i=0}^{H-1} (Q_{yx} \cdot R_{i-y}) \, V_{ix},
+
+    and likewise for rows. There is no softmax. :math:`R_\delta` is row :math:`\delta + L - 1` of the table.
+
+    On maps shorter than L, the outer rows of the table are not used, as in the paper. On longer ones:
+
+    - 'stretch': the table is interpolated linearly to the map's length l, ends on ends, and multiplied by L / l, so
+      that the sum over more pixels keeps its size: the layer sees a larger picture as it would see the small one.
+    - 'mask': pixels farther apart than L - 1 do not see each other; the nearer ones do as on a small map.
+
+    Args:
+        query: (B, H, W, heads, k).
+        value: (B, H, W, heads, v).
+        table: (2L - 1, k) embeddings of the relative positions 1 - L to L - 1, shared by the heads.
+        dim: 1 attends along columns, 2 along rows.
+        beyond: 'stretch' or 'mask'.
+
+    Returns:
+        (B, H, W, heads, v), of the dtype of ``query``.
+
+    Raises:
+        ValueError: if shapes do not fit each other, or an argument cannot be, naming it.
+    """
+    _check(query, value, table, dim, beyond)
+    path = _select(query)
+    return path(query, value, table, dim, beyond)
+
+
+def axial_attention_reference(query: Tensor,
+                              value: Tensor,
+                              table: Tensor,
+                              dim: int,
+                              beyond: str = 'stretch') -> Tensor:
+    """Equations 5 to 7 as they are written, re-indexing tensor included, along columns (dim 1) or rows (dim 2)."""
+    if dim == 2:
+        query, value = query.transpose(1, 2), value.transpose(1, 2)
+    length = query.shape[1]
+    if beyond == 'stretch' and length > len(table) // 2 + 1:
+        table = fit_table(table, length)
+    L = len(table) // 2 + 1
+    i, x = torch.meshgrid(torch.arange(length), torch.arange(length), indexing='xy')
+    reindex = ((i - x)[..., None] == torch.arange(1 - L, L)).to(table)  # eq. 5, (x, i, r)
+    positions = torch.einsum('xir,rk->xik', reindex, table).to(query.dtype)  # eq. 6
+    scores = torch.einsum('bxynk,xik->bxyin', query, positions)  # eq. 7
+    out = torch.einsum('bxyin,biynv->bxynv', scores, value.to(query.dtype))
+    return out.transpose(1, 2) if dim == 2 else out
+
+
+def axial_attention_batched(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
+    """The same sums as two batched products, over the positions and over the lines; no re-indexing tensor.
+
+    Scores are made anew in the backward pass, and if there are many, in blocks of lines.
+    """
+    length = query.shape[dim]
+    index = torch.arange(length, device=table.device)
+    positions = F.embedding(index - index[:, None] + length - 1, fit_table(table, length, beyond).to(query.dtype))
+    return _AxialSum.apply(query, value.to(query.dtype), positions, dim)
+
+
+class _AxialSum(torch.autograd.Function):
+    """``sum_i (query[x] . positions[x, i]) value[i]`` along dimension 1 or 2 of maps, keeping no scores.
+
+    query: (B, H, W, heads, k); value: (B, H, W, heads, v); positions: (A, A, k), A being H or W. Below, queries are
+    laid out as (A, lines, k), values and gradients as (lines, A, v), scores as (A, lines, A); the lines are those of
+    all samples and heads.
+    """
+
+    @staticmethod
+    def forward(ctx, query: Tensor, value: Tensor, positions: Tensor, dim: int) -> Tensor:
+        ctx.save_for_backward(query, value, positions)
+        ctx.dim = dim
+        out = torch.empty_like(value)
+        for block in _blocks(query, dim):
+            scores = _by_position(query[block], dim).bmm(positions.transpose(1, 2))
+            v = value[block]
+            out[block] = _from_lines(scores.transpose(0, 1).bmm(_by_line(v, dim)), v.shape, dim)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, value, positions = ctx.saved_tensors
+        dim = ctx.dim
+        grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
+        grad_positions = torch.zeros_like(positions, dtype=torch.promote_types(positions.dtype, torch.float32))
+        for block in _blocks(query, dim):
+            shape, q, g = query[block].shape, _by_position(query[block], dim), _by_line(grad[block], dim)
+            v = value[block]
+            scores = q.bmm(positions.transpose(1, 2))
+            grad_value[block] = _from_lines(scores.permute(1, 2, 0).bmm(g), v.shape, dim)
+            grad_scores = g.bmm(_by_line(v, dim).transpose(1, 2)).transpose(0, 1)
+            grad_query[block] = _from_lines(grad_scores.bmm(positions).transpose(0, 1), shape, dim)
+            grad_positions += grad_scores.transpose(1, 2).bmm(q)
+        return grad_query, grad_value, grad_positions.to(positions.dtype), None
+
+
+def _blocks(query: Tensor, dim: int) -> list[tuple[slice, ...]]:
+    """Indices of parts of a map with as many lines each as ``MAX_SCORES`` allows; of the whole if it allows all, or in
+    torch.compile, whose graph would hold the parts of one size only."""
+    B, _, _, heads, _ = query.shape
+    A, lines = query.shape[dim], query.shape[3 - dim]
+    if B * heads * A * A * lines <= MAX_SCORES or torch.compiler.is_compiling():
+        return [(slice(None),)]
+    step = max(1, MAX_SCORES // (B * heads * A * A))
+    return [(slice(None),) * (3 - dim) + (slice(i, i + step),) for i in range(0, lines, step)]
+
+
+def _by_position(x: Tensor, dim: int) -> Tensor:
+    """(B, H, W, heads, k) -> (A, lines, k), a view where the layout allows."""
+    return x.movedim(dim, 0).flatten(1, 3)
+
+
+def _by_line(x: Tensor, dim: int) -> Tensor:
+    """(B, H, W, heads, v) -> (lines, A, v), a view where the layout allows."""
+    return x.movedim(dim, 3).flatten(0, 2)
+
+
+def _from_lines(x: Tensor, shape: torch.Size, dim: int) -> Tensor:
+    """The inverse of ``_by_line``, a view."""
+    return x.unflatten(0, (shape[0], shape[3 - dim], shape[3])).movedim(3, dim)
+
+
+def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
+    """The table (2l - 1, k) that a table (2L - 1, k) is on lines of length l: see :func:`axial_attention`."""
+    L = len(table) // 2 + 1
+    if length <= L or beyond == 'mask':
+        return F.pad(table, (0, 0, length - L, length - L))  # negative: cropped
+    stretched = F.interpolate(table.t()[None], 2 * length - 1, mode='linear', align_corners=True)[0].t()
+    return stretched * (L / length)
+
+
+def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
+    # Autocast does not know the meta device.
+    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+def _select(query: Tensor) -> Callable[..., Tensor]:
+    """The one place that decides which path serves a device, dtype and shape."""
+    return axial_attention_batched
+
+
+def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> None:
+    if query.dim() != 5 or value.dim() != 5 or value.shape[:-1] != query.shape[:-1]:
+        raise ValueError(f'query must be (B, H, W, heads, k) and value (B, H, W, heads, v), not {tuple(query.shape)} '
+                         f'and {tuple(value.shape)}')
+    if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1] != query.shape[-1]:
+        raise ValueError(f'table must be (2L - 1, {query.shape[-1]}), not {tuple(table.shape)}')
+    if dim not in (1, 2):
+        raise ValueError(f'dim must be 1 (columns) or 2 (rows), not {dim!r}')
+    if beyond not in BEYOND:
+        raise ValueError(f'beyond must be one of {", ".join(BEYOND)}, not {beyond!r}')

@@ -1,0 +1,174 @@
+import pytest
+import timm
+import torch
+import torchvision
+from mmengine.config import Config
+from torch import nn
+
+from mmattn.backbones import GSAResNet
+from mmattn.layers import GlobalSelfAttention
+from mmattn.weights import CheckpointError
+from tests import ROOT
+
+SMALL = dict(depth=dict(depths=(1, 2, 1, 1), stem_channels=8, base_channels=4, expansion=2), num_heads=2, img_size=64)
+
+
+def randomised(model):
+    """A model whose batch norms have statistics, scales and offsets of their own."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor in (module.weight, module.running_var):
+                nn.init.uniform_(tensor, 0.5, 1.5)
+            for tensor in (module.bias, module.running_mean):
+                nn.init.normal_(tensor, std=0.1)
+    return model.eval()
+
+
+def test_without_attention_it_is_a_resnet():
+    """torchvision's, to rounding in double precision, at odd sizes, from its weights."""
+    theirs = randomised(torchvision.models.resnet50(weights=None)).double()
+    ours = GSAResNet(depth=50, gsa_stages=()).double().eval()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(1, 3, 75, 98, dtype=torch.float64)
+    with torch.no_grad():
+        maps = ours(x)
+        x = theirs.maxpool(theirs.relu(theirs.bn1(theirs.conv1(x))))
+        for out, layer in zip(maps, (theirs.layer1, theirs.layer2, theirs.layer3, theirs.layer4), strict=True):
+            x = layer(x)
+            torch.testing.assert_close(out, x)
+
+
+@pytest.mark.parametrize('make, depth', [
+    (lambda: torchvision.models.resnet50(weights=None), 50), (lambda: timm.create_model('resnet50'), 50),
+    (lambda: timm.create_model('resnet101'), 101)], ids=['torchvision-50', 'timm-50', 'timm-101'])
+def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
+    """Everything but attention is filled from torchvision's and timm's weights; the log names what is left over and
+    what starts afresh."""
+    with torch.device('meta'):
+        layout = make().state_dict()
+    weights = {name: torch.full(value.shape, i / 1000) for i, (name, value) in enumerate(layout.items())}
+    torch.save(weights, tmp_path / 'resnet.pth')
+    backbone = GSAResNet(depth, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'resnet.pth')))
+    fresh = {name: value.clone() for name, value in backbone.state_dict().items() if '.attn.' in name}
+    backbone.init_weights()
+    for name, value in backbone.state_dict().items():
+        assert torch.equal(value, fresh[name] if name in fresh else weights[name].to(value.dtype))
+    replaced = [name for name in layout if name.endswith('conv2.weight') and not name.startswith('layer1')]
+    assert f'GSAResNet: has no counterpart here: {", ".join(replaced)}, fc.weight, fc.bias' in log
+    assert f'GSAResNet: kept as initialised: {", ".join(fresh)}' in log
+
+
+def test_own_checkpoints_are_strict():
+    """What it saved with attention is never mistaken for a ResNet's: one tensor of attention too few is an error, and
+    so are other groups with attention."""
+    whole = GSAResNet(**SMALL)
+    weights = whole.state_dict()
+    other = GSAResNet(**SMALL)
+    other.load_state_dict(weights)
+    assert all(torch.equal(value, weights[name]) for name, value in other.state_dict().items())
+    part = GSAResNet(**SMALL, out_indices=(0, 1))
+    part.load_state_dict(weights)
+    assert torch.equal(part.layer2[1].attn.rel_row, whole.layer2[1].attn.rel_row)
+    with pytest.raises(CheckpointError, match='1 missing: layer2.1.attn.rel_row'):
+        other.load_state_dict({name: value for name, value in weights.items() if name != 'layer2.1.attn.rel_row'})
+    for gsa_stages in ((), (2, 3), (0, 1, 2, 3)):
+        with pytest.raises(CheckpointError, match='missing'):
+            GSAResNet(**SMALL, gsa_stages=gsa_stages).load_state_dict(weights)
+
+
+@pytest.mark.parametrize('ruined, message', [
+    (lambda w: {k: v for k, v in w.items() if k != 'layer3.0.conv1.weight'}, '1 missing: layer3.0.conv1.weight'),
+    (lambda w: {**w, 'layer1.0.conv4.weight': torch.ones(1)}, '1 not used: layer1.0.conv4.weight'),
+    (lambda w: {k: v for k, v in w.items() if k != 'layer1.0.conv2.weight'}, '1 missing: layer1.0.conv2.weight')])
+def test_resnet_weights_are_strict_where_nothing_is_replaced(ruined, message):
+    weights = GSAResNet(**SMALL, gsa_stages=()).state_dict()
+    with pytest.raises(CheckpointError, match=message):
+        GSAResNet(**SMALL).load_state_dict(ruined(weights))
+
+
+@pytest.mark.parametrize('settings, guess', [
+    (dict(depth=101), r'GSAResNet\(depth=101\) with its default arguments'),
+    (dict(depth=50, gsa_stages=(0, 1, 2, 3)), 'another architecture of the same family')])
+def test_wrong_depth_is_guessed(settings, guess):
+    """A ResNet-101 holds every tensor of a smaller one, and is told from it all the same."""
+    with torch.device('meta'):
+        weights = GSAResNet(**settings).state_dict()
+    weights = {name: value for name, value in weights.items() if '.attn.' not in name or settings['depth'] == 50}
+    with pytest.raises(CheckpointError, match=guess):
+        GSAResNet(depth=50).load_state_dict(weights)
+
+
+def test_tables_are_fitted_to_another_img_size(log):
+    """A larger img_size takes tables of a smaller one as attention would at its own largest map, and says so."""
+    small, large = GSAResNet(**SMALL).eval(), GSAResNet(**{**SMALL, 'img_size': 128}).eval()
+    large.load_state_dict(small.state_dict())
+    assert 'layer2.0.attn.rel_col resized from (31, 4) to (63, 4)' in log
+    x = torch.randn(1, 3, 128, 128)
+    for a, b in zip(small(x), large(x)):
+        torch.testing.assert_close(a, b)
+
+
+def test_odd_maps_are_pooled_whole():
+    """Where a group with attention halves an odd map, the last row and column make pixels of their own."""
+    block = GSAResNet(**SMALL).layer2[0].eval()
+    block.attn = nn.Identity()
+    x = torch.zeros(1, 8, 5, 5)
+    x[..., -1] = 1.
+    pooled = []
+    block.bn2.register_forward_pre_hook(lambda module, args: pooled.append(args[0]))
+    block(x), block(torch.zeros_like(x))
+    with torch.no_grad():
+        inner = torch.relu(block.bn1(block.conv1(x)))
+    torch.testing.assert_close(pooled[0][..., -1, -1], inner[..., -1, -1])
+    torch.testing.assert_close(pooled[0][..., :2, :2], nn.functional.avg_pool2d(inner, 2))
+
+
+def test_settings_reach_the_layers():
+    """Arguments are not silently ignored on their way down; L is img_size by the stride of the module's map."""
+    backbone = GSAResNet(depth=38, gsa_stages=(0, 3), num_heads=4, column=False, img_size=230, beyond='mask',
+                         norm_cfg=dict(type='BN', momentum=0.2), drop_path_rate=0.3, in_channels=1)
+    modules = {name: m for name, m in backbone.named_modules() if isinstance(m, GlobalSelfAttention)}
+    assert list(modules) == ['layer1.0.attn', 'layer1.1.attn', 'layer4.0.attn', 'layer4.1.attn']
+    assert [len(m.rel_row) for m in modules.values()] == [2 * L - 1 for L in (58, 58, 15, 8)]
+    assert all(m.num_heads == 4 and m.rel_col is None and m.beyond == 'mask' for m in modules.values())
+    assert all(m.momentum == 0.2 for m in backbone.modules() if isinstance(m, nn.BatchNorm2d))
+    assert backbone.conv1.in_channels == 1
+    assert backbone.layer1[0].drop_path.p == 0 and backbone.layer4[-1].drop_path.p == pytest.approx(0.3)
+    assert [len(getattr(backbone, f'layer{i}')) for i in (1, 2, 3, 4)] == [2, 3, 5, 2]
+
+
+def test_norm_eval():
+    """With it no statistics change, without it all do, those within attention too."""
+    for norm_eval in (False, True):
+        backbone = GSAResNet(**SMALL, norm_eval=norm_eval).train()
+        norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]
+        before = [m.running_mean.clone() for m in norms]
+        backbone(torch.randn(2, 3, 64, 64))
+        assert all(torch.equal(m.running_mean, b) == norm_eval for m, b in zip(norms, before))
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'configs' / 'gsa').glob('*_*_*.py')), ids=lambda path: path.stem)
+def test_downstream_configs(path):
+    """Detectors and segmentors have attention in groups 2 to 4, table 5's best, start from a ResNet, and let the norms
+    that are new to attention learn."""
+    settings = dict(Config.fromfile(path).model.backbone)
+    assert settings['init_cfg']['checkpoint'] == f'torchvision://resnet{settings["depth"]}'
+    del settings['type'], settings['init_cfg']
+    with torch.device('meta'):
+        backbone = GSAResNet(**settings)
+    for i, layer in enumerate((backbone.layer1, backbone.layer2, backbone.layer3, backbone.layer4)):
+        assert all((block.attn is None) == (i == 0) for block in layer)
+        assert i == 0 or all(m.training for m in layer.modules())
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(depth=34), 'depth of GSAResNet must be one of 38, 50, 101, m50 or a dict, not 34'),
+    (dict(depth={**SMALL['depth'], 'depths': (1, 0)}), 'depths must be at least 1'),
+    (dict(depth={**SMALL['depth'], 'expansion': 0}), 'expansion must be at least 1, not 0'),
+    (dict(gsa_stages=(1, 4)), r'gsa_stages must be stage numbers from 0 to 3, not \(1, 4\)'),
+    (dict(num_heads=7), 'num_heads 7 does not divide the 128 channels'), (dict(img_size=0), 'img_size'),
+    (dict(content=False, column=False, row=False), 'one of content, column and row'),
+    (dict(beyond='clip'), 'beyond'), (dict(norm_cfg=dict(type='GN')), 'norm_cfg')])
+def test_impossible_settings_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        GSAResNet(**wrong)

@@ -1,0 +1,101 @@
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from mmattn.layers import GlobalSelfAttention
+
+PARTS = [dict(zip(('content', 'column', 'row'), given)) for given in itertools.product([True, False], repeat=3)][:-1]
+
+
+def from_golden(data, **parts):
+    """The module of golden/gsa.pt, in float64 and eval mode; parts can be left out."""
+    c, bn = data['config'], data['bn']
+    layer = GlobalSelfAttention(c['channels'], c['heads'], c['rel_pos_length'], **parts).double().eval()
+    weights = {f'{name}.weight': data[f'w_{name}'][:, :, None, None] for name in ('query', 'key', 'value')}
+    weights.update(rel_col=data['rel_col'], rel_row=data['rel_row'])
+    weights.update({'bn.weight': bn['weight'], 'bn.bias': bn['bias'], 'bn.running_mean': bn['mean'],
+                    'bn.running_var': bn['var'], 'bn.num_batches_tracked': torch.tensor(0)})
+    layer.load_state_dict({name: weights[name] for name in layer.state_dict()})
+    return layer
+
+
+@pytest.mark.parametrize('memory_format', [torch.contiguous_format, torch.channels_last])
+def test_computes_the_equations(golden, memory_format):
+    """To 1e-9 in double precision: the whole, and the columns alone, whatever the memory layout."""
+    data = golden('gsa')
+    x = data['input'].contiguous(memory_format=memory_format)
+    torch.testing.assert_close(from_golden(data)(x), data['output'], atol=1e-9, rtol=0)
+    column = from_golden(data, content=False, row=False)(x)
+    torch.testing.assert_close(column, data['column_attention_before_bn'], atol=1e-9, rtol=0)
+
+
+def einsums(layer, data, content, column, row):
+    """Equations 3 to 8 of the parts that are there, with the golden weights and index order of the paper."""
+    X = data['input'].permute(0, 3, 2, 1)  # b, x, y, d
+    Q, K, V = (torch.einsum('bxyd,nkd->bxynk', X, data[f'w_{name}'].unflatten(0, (data['config']['heads'], -1)))
+               for name in ('query', 'key', 'value'))  # eq. 3
+    Y = torch.zeros_like(V)
+    if content:
+        C = torch.einsum('bxynk,bxynv->bnkv', K.flatten(1, 2).softmax(1).view_as(K), V)
+        Y = torch.einsum('bxynk,bnkv->bxynv', Q, C)  # eq. 4
+
+    def positions(table, length):
+        shifts = torch.arange(length)[None] - torch.arange(length)[:, None]
+        return table[shifts + len(table) // 2]
+
+    P = V
+    if column:
+        P = torch.einsum('bxynk,yik,bxinv->bxynv', Q, positions(data['rel_col'], X.shape[2]), P)
+    if column and row:
+        P = layer.bn(P.flatten(-2).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).view_as(P)
+    if row:
+        P = torch.einsum('bxynk,xik,biynv->bxynv', Q, positions(data['rel_row'], X.shape[1]), P)
+    return (Y + P if column or row else Y).flatten(-2).permute(0, 3, 2, 1)
+
+
+@pytest.mark.parametrize('parts', PARTS, ids=lambda parts: '+'.join(name for name, there in parts.items() if there))
+def test_parts(golden, parts):
+    """Table 4: any combination of content, column and row computes what is left of the equations and has no weights to
+    spare: each gets a gradient."""
+    data = golden('gsa')
+    layer = from_golden(data, **parts)
+    out = layer(data['input'])
+    torch.testing.assert_close(out, einsums(layer, data, **parts), atol=1e-9, rtol=0)
+    out.sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+    assert ('key.weight' in layer.state_dict()) == parts['content']
+    assert ('bn.weight' in layer.state_dict()) == (parts['column'] and parts['row'])
+
+
+def test_beyond_its_tables():
+    """On a map longer than L either rule gives its own result; on a shorter one they are the same."""
+    stretch, mask = GlobalSelfAttention(8, 2, 4).eval(), GlobalSelfAttention(8, 2, 4, beyond='mask').eval()
+    mask.load_state_dict(stretch.state_dict())
+    small, long = torch.randn(1, 8, 4, 3), torch.randn(1, 8, 3, 9)
+    torch.testing.assert_close(stretch(small), mask(small))
+    assert not torch.allclose(stretch(long), mask(long))
+
+
+def test_mask_is_translation_equivariant():
+    """What lies farther than L - 1 rows and columns away does not count: attention by position alone, in a map that
+    goes on beyond, gives the same."""
+    layer = GlobalSelfAttention(8, 2, 3, content=False, beyond='mask').eval()
+    x = torch.randn(1, 8, 12, 11)
+    torch.testing.assert_close(layer(x)[..., 4:7, 4:7], layer(x[..., 2:9, 2:9])[..., 2:5, 2:5])
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(dim=12), 'num_heads 8 does not divide the 12 channels'), (dict(num_heads=0), 'num_heads 0'),
+    (dict(rel_pos_length=0), 'rel_pos_length must be at least 1, not 0'),
+    (dict(content=False, column=False, row=False), 'one of content, column and row'),
+    (dict(beyond='clip'), "beyond must be .* not 'clip'"), (dict(norm_cfg=dict(type='LN')), 'norm_cfg'),
+])
+def test_bad_arguments_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        GlobalSelfAttention(**{**dict(dim=16), **wrong})
+
+
+def test_norm_cfg_reaches_the_norm():
+    assert isinstance(GlobalSelfAttention(8, norm_cfg=dict(type='SyncBN')).bn, nn.SyncBatchNorm)

@@ -1,0 +1,190 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmattn.ops import global_self_attention as gsa
+from mmattn.ops.global_self_attention import (
+    axial_attention, axial_attention_batched, axial_attention_reference, content_attention)
+
+PATHS = [axial_attention_reference, axial_attention_batched]
+
+
+@pytest.fixture(params=[gsa.MAX_SCORES, 0], ids=['whole', 'line by line'])
+def max_scores(request, monkeypatch):
+    monkeypatch.setattr(gsa, 'MAX_SCORES', request.param)
+
+
+def make_inputs(B, H, W, heads, k, v, L, dtype=torch.float64):
+    return (torch.randn(B, H, W, heads, k, dtype=dtype), torch.randn(B, H, W, heads, v, dtype=dtype),
+            torch.randn(2 * L - 1, k, dtype=dtype))
+
+
+def embedding(table, shift, length, beyond):
+    """The embedding of one relative position on lines of a length, by hand."""
+    L = len(table) // 2 + 1
+    if length <= L or beyond == 'mask':
+        return table[shift + L - 1] if abs(shift) < L else torch.zeros_like(table[0])
+    place = (shift + length - 1) / (2 * length - 2) * (2 * L - 2)  # ends on ends
+    below = min(int(place + 1e-9), max(2 * L - 3, 0))
+    above = min(below + 1, 2 * L - 2)
+    return (table[below] + (place - below) * (table[above] - table[below])) * L / length
+
+
+def axial_by_hand(query, value, table, dim, beyond):
+    """Equation 2, one pixel and one neighbour at a time."""
+    out = torch.zeros_like(value)
+    length = query.shape[dim]
+    for y, x in torch.cartesian_prod(*map(torch.arange, query.shape[1:3])).tolist():
+        for i in range(length):
+            here, there = (y, x)[dim - 1], (i, x) if dim == 1 else (y, i)
+            score = query[:, y, x] @ embedding(table, i - here, length, beyond)  # (B, heads)
+            out[:, y, x] += score[..., None] * value[:, there[0], there[1]]
+    return out
+
+
+def content_by_hand(query, key, value):
+    """Equation 1, every pixel weighed for every other: quadratic."""
+    weights = key.flatten(1, 2).softmax(1)
+    scores = torch.einsum('bpnk,bqnk->bpnq', query.flatten(1, 2), weights)
+    return torch.einsum('bpnq,bqnv->bpnv', scores, value.flatten(1, 2)).view(value.shape)
+
+
+@pytest.mark.parametrize('path', PATHS)
+@pytest.mark.parametrize('dim', [1, 2])
+@pytest.mark.parametrize('beyond', gsa.BEYOND)
+@pytest.mark.parametrize('L', [1, 3, 4, 5, 8])
+def test_axial_equations(path, dim, beyond, L, max_scores):
+    """Every path is the paper's sum: direction and sign of the shift, both rules at lines longer than L; map 4 x 5."""
+    inputs = make_inputs(2, 4, 5, 2, 3, 4, L)
+    torch.testing.assert_close(path(*inputs, dim, beyond), axial_by_hand(*inputs, dim, beyond))
+
+
+@settings(max_examples=30, deadline=None)
+@given(B=st.integers(1, 3), H=st.integers(1, 9), W=st.integers(1, 9), heads=st.integers(1, 3), k=st.integers(1, 4),
+       v=st.integers(1, 4), L=st.integers(1, 10), dim=st.integers(1, 2), beyond=st.sampled_from(gsa.BEYOND),
+       layout=st.permutations(range(5)), most=st.sampled_from([0, 40, 200, 2**22]))
+def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, most):
+    """The fast path and its gradients equal the reference's at any size and in any memory layout."""
+    inputs = make_inputs(B, H, W, heads, k, v, L)
+    inverse = [layout.index(i) for i in range(5)]
+    inputs = [t.permute(layout).contiguous().permute(inverse) if t.dim() == 5 else t for t in inputs]
+    inputs = [t.requires_grad_() for t in inputs]
+    grad = torch.randn(B, H, W, heads, v, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gsa, 'MAX_SCORES', most)
+        results = []
+        for path in PATHS:
+            out = path(*inputs, dim, beyond)
+            results.append((out, *torch.autograd.grad(out, inputs, grad)))
+    for fast, reference in zip(results[1], results[0]):
+        torch.testing.assert_close(fast, reference)
+
+
+@settings(max_examples=10, deadline=None)
+@given(B=st.integers(1, 2), H=st.integers(1, 7), W=st.integers(1, 7), heads=st.integers(1, 3))
+def test_content_equals_its_quadratic_form(B, H, W, heads):
+    """Equation 1 read from the other side: the keys' softmax over all pixels, then a score for each pair of pixels."""
+    query, key, value = torch.randn(3, B, H, W, heads, 4, dtype=torch.float64)
+    torch.testing.assert_close(content_attention(query, key, value), content_by_hand(query, key, value))
+
+
+@pytest.mark.parametrize('path', PATHS)
+@pytest.mark.parametrize('dim', [1, 2])
+def test_axial_gradcheck(path, dim, max_scores):
+    """The hand-written backward pass is the derivative of the forward pass, of stretched tables too."""
+    inputs = [t.requires_grad_() for t in make_inputs(2, 3, 4, 2, 2, 3, 2)]
+    assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs)
+
+
+def test_compiled_gradients(max_scores):
+    """torch.compile keeps the backward pass as it is; it can lose what is written in place there, without a word."""
+    inputs = [t.requires_grad_() for t in make_inputs(1, 3, 4, 2, 2, 2, 2)]
+    compiled = torch.compile(axial_attention, fullgraph=True, backend='aot_eager')
+    for dim in (1, 2):
+        results = [(out, *torch.autograd.grad(out.square().sum(), inputs))
+                   for out in (path(*inputs, dim) for path in (compiled, axial_attention))]
+        for ours, reference in zip(*results):
+            torch.testing.assert_close(ours, reference)
+
+
+def test_content_gradcheck():
+    inputs = [torch.randn(1, 3, 2, 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    assert torch.autograd.gradcheck(content_attention, inputs)
+
+
+def test_stretching_keeps_the_size_of_the_sum():
+    """A picture twice as large looks the same: the sum over twice the pixels with a smooth table stays what it was."""
+    L = 16
+    table = torch.linspace(-1, 1, 2 * L - 1).mul(2).cos()[:, None].double()
+    value = torch.linspace(-1, 1, L).sin()[None, :, None, None, None].double()
+    double = value.repeat_interleave(2, 1)
+    small = axial_attention(torch.ones_like(value), value, table, 1)
+    large = axial_attention(torch.ones_like(double), double, table, 1).unflatten(1, (L, 2)).mean(2)
+    torch.testing.assert_close(large, small, atol=0.06 * float(small.abs().max()), rtol=0)
+
+
+def test_scores_are_few_and_not_kept(monkeypatch):
+    """Forward and backward, nothing is larger than the scores allowed at a time, here 1 / 14 of all, and what is kept
+    for the backward pass is no larger than the map."""
+    monkeypatch.setattr(gsa, 'MAX_SCORES', 2**19)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            sizes = [t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_leaves(out)
+                     if isinstance(t, torch.Tensor)]
+            largest = max(largest, *sizes, 0)
+            return out
+
+    saved = []
+    inputs = [t.requires_grad_() for t in make_inputs(1, 96, 96, 8, 4, 4, 96, torch.float32)]
+    with Watch(), torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+        axial_attention(*inputs, 1).sum().backward()
+    assert largest <= 4 * 2**19  # bytes of float32
+    assert max(saved) == inputs[0].numel()
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('size', [1e-3, 1., 1e3])
+def test_content_in_half_precision(dtype, size):
+    """Only as wrong as its rounded inputs and output, whatever the keys' and values' size: the softmax and the mean
+    over all pixels are not rounded."""
+    query, key, value = torch.randn(3, 1, 64, 64, 2, 4)
+    query, key, value = (t.to(dtype) for t in (query, key * size, value * size))
+    exact = content_by_hand(query.double(), key.double(), value.double())
+    half = content_attention(query, key, value)
+    assert half.dtype == dtype
+    assert (half - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_axial_in_half_precision(dtype):
+    """The scores are rounded once more; their sum is not."""
+    query, value, table = (t.to(dtype) for t in make_inputs(1, 64, 8, 2, 8, 8, 64))
+    exact = axial_attention_reference(query.double(), value.double(), table.double(), 1)
+    half = axial_attention(query, value, table.float(), 1)
+    assert half.dtype == dtype
+    assert (half - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(query=torch.zeros(1, 4, 5, 2, 3)), 'query must be'), (dict(value=torch.zeros(1, 4, 4, 6)), 'value'),
+    (dict(table=torch.zeros(6, 3)), r'table must be \(2L - 1, 3\), not \(6, 3\)'),
+    (dict(table=torch.zeros(7, 2)), 'table must be'),
+    (dict(dim=0), 'dim must be 1 .columns. or 2 .rows., not 0'), (dict(beyond='clip'), "beyond must be .*, not 'clip'"),
+])
+def test_bad_arguments_are_named(change, message):
+    arguments = dict(query=torch.zeros(1, 4, 4, 2, 3), value=torch.zeros(1, 4, 4, 2, 3), table=torch.zeros(7, 3), dim=1)
+    with pytest.raises(ValueError, match=message):
+        axial_attention(**{**arguments, **change})
+
+
+@pytest.mark.parametrize('shapes', [[(1, 4, 4, 2, 3), (1, 4, 4, 2, 2), (1, 4, 4, 2, 3)],
+                                    [(1, 4, 4, 2, 3), (1, 4, 4, 2, 3), (1, 4, 5, 2, 3)]])
+def test_content_names_bad_shapes(shapes):
+    with pytest.raises(ValueError, match='query and key must be'):
+        content_attention(*map(torch.zeros, shapes))

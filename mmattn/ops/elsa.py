@@ -107,7 +107,8 @@ class _ShiftedSum(torch.autograd.Function):
         for j, neighbour in enumerate(_neighbours(_pad(value, len(attention), dilation), value.shape, dilation)):
             weight = attention[j].unsqueeze(-1)
             out.addcmul_(weight if mul is None else weight * mul[j], neighbour)
-        return out.to(value.dtype)
+        # The view: torch.compile gives no gradient to what was written in place and is returned as it is.
+        return out.to(value.dtype).view_as(value)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:

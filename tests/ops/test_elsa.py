@@ -116,3 +116,16 @@ def test_bad_shapes_are_named(change, message):
     arguments = dict(logits=torch.zeros(1, 4, 4, 2, 9), value=torch.zeros(1, 4, 4, 4))
     with pytest.raises(ValueError, match=message):
         elsa_attention(**{**arguments, **change})
+
+
+@pytest.mark.parametrize('lam', [False, True])
+def test_compiled_gradients(lam):
+    """torch.compile gives the gradients of eager mode: it can lose those of tensors written in place."""
+    logits, value = torch.randn(1, 6, 7, 2, 9, requires_grad=True), torch.randn(1, 6, 7, 8, requires_grad=True)
+    mul = torch.randn(8, 3, 3) if lam else None
+    compiled = torch.compile(elsa_attention, fullgraph=True, backend='aot_eager')
+    results = [torch.autograd.grad(path(logits, value, mul).square().sum(), (logits, value))
+               for path in (elsa_attention, compiled)]
+    for eager, fast in zip(*results):
+        assert eager.abs().max() > 0
+        torch.testing.assert_close(fast, eager)

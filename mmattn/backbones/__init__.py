@@ -1,4 +1,6 @@
 from .elsa_swin import ELSASwin
+from .msf_swin import MSFSwin
+from .msf_vit import MSFViT
 from .shunted import ShuntedTransformer
 
-__all__ = ['ELSASwin', 'ShuntedTransformer']
+__all__ = ['ELSASwin', 'MSFSwin', 'MSFViT', 'ShuntedTransformer']

@@ -1,8 +1,10 @@
 import itertools
 import json
+import logging
 
 import pytest
 import torch
+from mmengine.logging import MMLogger
 
 from tests import ROOT
 
@@ -34,3 +36,14 @@ def release():
         return {key: torch.full(shape, next(values) / 1000) for key, shape in layout.items()}
 
     return make
+
+
+@pytest.fixture
+def log():
+    """The messages of MMEngine's logger."""
+    messages, logger = [], MMLogger.get_current_instance()
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)

@@ -181,12 +181,16 @@ def _guess(model: StrictWeights, given: dict[str, Tensor], prefix: str) -> str:
         return (f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
                 f'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from')
     shapes = {name: value.shape for name, value in given.items() if not model.release_only.match(name)}
+    layouts = {}
     for arch in model.arch_zoo:
         with torch.device('meta'):
             layout = {name: value.shape for name, value in type(model)(arch=arch).state_dict().items()
                       if not model.backbone_only.match(name)}
         if layout.items() <= shapes.items():
-            return f'they are those of {type(model).__name__}(arch={arch!r}) with its default arguments'
+            layouts[arch] = len(layout)
+    if layouts:  # a shallow architecture is part of a deep one
+        arch = max(layouts, key=layouts.get)
+        return f'they are those of {type(model).__name__}(arch={arch!r}) with its default arguments'
     for family, pattern in FOREIGN_LAYOUTS.items():
         if any(re.match(pattern, name) for name in given):
             own = any(re.match(pattern, name) for name in model.state_dict())

@@ -1,9 +1,6 @@
 """Strict loading, through ELSA-Swin's releases."""
-import logging
-
 import pytest
 import torch
-from mmengine.logging import MMLogger
 from mmengine.model import BaseModel
 from mmengine.runner import load_checkpoint
 
@@ -22,17 +19,6 @@ def pretrained(path, **settings) -> ELSASwin:
 def save(tmp_path, contents):
     torch.save(contents, tmp_path / 'c.pth')
     return tmp_path / 'c.pth'
-
-
-@pytest.fixture
-def log():
-    """The messages of MMEngine's logger."""
-    messages, logger = [], MMLogger.get_current_instance()
-    handler = logging.Handler()
-    handler.emit = lambda record: messages.append(record.getMessage())
-    logger.addHandler(handler)
-    yield messages
-    logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize('wrap', [

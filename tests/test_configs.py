@@ -99,6 +99,39 @@ def test_complexity_counts_the_operator_and_attention(complexity):
     assert complexity.count_operations(Model(window), 1, 1) == (4 * C * C + 2 * 49 * C) * H * W
 
 
+def test_complexity_counts_matrices_where_the_paper_does(complexity):
+    """With "Parameters Counted: matrices", biases and norms do not count; without, they do."""
+
+    class Model(torch.nn.Module):
+        decode_head = True
+
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.layer(x.new_empty(1, 4))
+
+    with torch.device('meta'):
+        model = Model()
+    for metadata, wrong in ((dict(Parameters=8), 1), (dict(Parameters=10), 0),
+                            (dict(Parameters=8, **{'Parameters Counted': 'matrices'}), 0)):
+        assert complexity.report('', model, 'mmseg', dict(Metadata=metadata)) == wrong
+
+
+def test_complexity_lists_ablations(complexity):
+    """Table 1 of MSF: tied forms have the paper's number of parameters, in the unit of the entry; a figure 5 %
+    higher would be seen."""
+    folder = ROOT / 'configs' / 'msf'
+    entry = next(entry for entry in yaml.safe_load((folder / 'metafile.yml').read_text())['Models']
+                 if entry['Name'] == 'msf-vit-s_in1k')
+    rows = complexity.ablations(Config.fromfile(folder / 'msf-vit-s_in1k.py'), entry)
+    assert len(rows) == 19 and rows[8][0].strip() == 'sharing=QKKQW'
+    assert complexity.report(*rows[0]) == complexity.report(*rows[8]) == 0
+    rows[8][3]['Metadata']['Parameters'] *= 1.05
+    assert complexity.report(*rows[8]) == 1
+
+
 def test_complexity_fails_on_a_wrong_figure(tmp_path):
     """Beside the paper's row the tool passes; with the figure 5 % higher it says so and exits with 1."""
     for name in ('elsa-swin-t_in1k.py', 'metafile.yml'):

@@ -57,7 +57,7 @@ class MeanShiftAttention(nn.Module):
             raise ValueError(f'attention must be one of {", ".join(COLUMNS)}, not {attention!r}')
         columns = COLUMNS[attention]
         sharing = columns if sharing is None else sharing
-        if len(sharing) != len(columns) or not set(sharing) <= set(columns):
+        if not isinstance(sharing, str) or len(sharing) != len(columns) or not set(sharing) <= set(columns):
             raise ValueError(f"sharing of attention {attention!r} must be {len(columns)} letters of {columns}, equal "
                              f'where projections share a matrix, not {sharing!r}')
         if groups < 1 or dim % groups:

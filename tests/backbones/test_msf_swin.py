@@ -1,6 +1,9 @@
 import pytest
 import timm
 import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from tests import ROOT
 
 from mmattn.backbones import MSFSwin
 from mmattn.weights import CheckpointError
@@ -42,6 +45,24 @@ def test_warm_start_from_released_swin(tmp_path, log, layout, settings):
     assert torch.equal(own['layers.1.downsample.reduction.weight'], weights['layers.2.downsample.reduction.weight'])
     assert torch.equal(own['layers.0.blocks.0.attn.rb'][:, 0],
                        weights['layers.0.blocks.0.attn.relative_position_bias_table'][-1])
+
+
+@pytest.mark.parametrize('config, timm_name', [
+    ('mask-rcnn_msf-swin-t-g2_fpn_ms-1x_coco', 'swin_tiny_patch4_window7_224'),
+    ('msf-swin-s_upernet_8xb2-160k_ade20k-512x512', 'swin_small_patch4_window7_224'),
+    ('msf-vit-s-g2_setr-mla_8xb2-160k_ade20k-512x512', 'vit_small_patch16_224'),
+    ('vit-s_setr-naive_8xb2-160k_ade20k-512x512', 'vit_small_patch16_224'),
+    ('mask-rcnn_msf-vit-s_fpn_ms-1x_coco', 'vit_small_patch16_224')])
+def test_configs_start_warm(tmp_path, config, timm_name):
+    """The backbone of a config takes the checkpoint that it names, of the layout that is published."""
+    settings = dict(Config.fromfile(ROOT / 'configs' / 'msf' / f'{config}.py').model.backbone)
+    assert settings['init_cfg']['checkpoint'] == f'checkpoints/{timm_name}.pth'
+    weights = timm.create_model(timm_name).state_dict()
+    torch.save({'model': microsoft(weights)} if 'swin' in timm_name else weights, tmp_path / 'c.pth')
+    settings['init_cfg'] = dict(settings['init_cfg'], checkpoint=str(tmp_path / 'c.pth'))
+    backbone = MODELS.build(settings)
+    backbone.init_weights()
+    assert torch.equal(backbone.patch_embed.proj.bias, weights['patch_embed.proj.bias'])
 
 
 def test_plain_form_is_swin():

@@ -17,12 +17,11 @@ def dense_projection(layer):
 
 
 def by_hand(layer, x):
-    """Equations 1, 12 and 14, head by head, with a matrix per projection."""
+    """Equations 1, 12 and 14, head by head. Rows are the heads' channels: a projection in is x M^T, one back z M."""
     C, heads = x.shape[-1], layer.num_heads
-    letters = ''.join(dict.fromkeys(layer.sharing[:-1]))
-    matrices = dict(zip(letters, dense_projection(layer).split(C)))
-    matrices.setdefault(layer.sharing[-1], None if layer.post_proj is None else layer.post_proj.weight.t())
-    # (C, C) with rows to the input's channels transposed, so that Q^T x is the query: the paper's Q, K, V, P are d x d^.
+    matrices = dict(zip(dict.fromkeys(layer.sharing[:-1]), dense_projection(layer).split(C)))
+    if layer.post_proj is not None:
+        matrices[layer.sharing[-1]] = layer.post_proj.weight.t()
     Q, K, V, *P, W = (matrices[letter] for letter in layer.sharing)
     tokens = x.flatten(1, 2)
     out = 0
@@ -122,7 +121,7 @@ def test_dropouts_only_in_training():
 
 @pytest.mark.parametrize('wrong, message', [
     (dict(attention='mean'), 'attention must be one of msf, residual, gauss, plain'),
-    (dict(sharing='QKVW'), "'msf' must be 5 letters of QKVPW"), (dict(sharing='QKVPX'), "not 'QKVPX'"),
+    (dict(sharing='QKVW'), "'msf' must be 5 letters of QKVPW"), (dict(sharing='QKVPX'), "not 'QKVPX'"), (dict(sharing=5), 'sharing'),
     (dict(attention='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
     (dict(groups=0), 'groups'), (dict(groups=5), 'groups must divide the 8 channels, not 5'),
     (dict(group_mode='shuffled'), 'group_mode'),

@@ -41,6 +41,21 @@ def test_config_builds(path):
     head(maps)
 
 
+@pytest.mark.parametrize('config', ['msf-vit-s_fpn_8xb2-80k_ade20k-512x512', 'mask-rcnn_msf-vit-s_fpn_ms-1x_coco'])
+def test_pyramid_over_vit(config):
+    """MMSegmentation's neck makes strides 4 to 32 of a ViT's maps, under either package and at odd sizes of these, and
+    every map reaches the loss."""
+    cfg = Config.fromfile(ROOT / 'configs' / 'msf' / f'{config}.py')
+    first, fpn = cfg.model.neck
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        pyramid = MODELS.build({**first, 'norm_cfg': dict(type='BN')})  # on the CPU
+        necks = torch.nn.Sequential(pyramid, MODELS.build(fpn))
+    maps = [torch.randn(2, 384, 7, 9, requires_grad=True) for _ in range(4)]
+    assert [tuple(out.shape[2:]) for out in pyramid(maps)] == [(28, 36), (14, 18), (7, 9), (3, 4)]
+    sum(out.square().mean() for out in necks(maps)).backward()
+    assert all(m.grad.abs().sum() > 0 for m in maps)
+
+
 @pytest.mark.parametrize('variable, config, key', [
     ('COCO_ROOT', 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco', 'train_dataloader.dataset.data_root'),
     ('ADE20K_ROOT', 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512', 'val_dataloader.dataset.data_root')])

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 
 class Windows(nn.Module):
-    """Attention within the (shifted) windows of Swin Transformer: all but the attention, which a subclass has in ``attend``.
+    """Attention within Swin Transformer's (shifted) windows: all but the attention, which a subclass has in ``attend``.
 
     Maps that windows do not divide are padded right and bottom with zeros, which take part as keys, as in Swin's own
     dense-prediction code.

@@ -211,7 +211,8 @@ def test_settings_reach_the_layers():
 @pytest.mark.parametrize('wrong, message', [
     (dict(arch=dict(embed_dim=6, depth=1, num_heads=1)), 'embed_dim must be a multiple of 4'),
     (dict(arch=dict(embed_dim=8, depth=1, num_heads=3)), 'num_heads 3 does not divide the 8'),
-    (dict(arch=dict(embed_dim=8, depth=0, num_heads=1)), 'depth must be at least 1'), (dict(patch_size=0), 'patch_size'),
+    (dict(arch=dict(embed_dim=8, depth=0, num_heads=1)), 'depth must be at least 1'),
+    (dict(patch_size=0), 'patch_size'),
     (dict(sharing='QK'), 'sharing'), (dict(groups=5), 'groups'), (dict(attention='softmax'), 'attention'),
 ])
 def test_impossible_settings_are_named(wrong, message):

@@ -59,7 +59,7 @@ def test_every_form_is_its_equation(attention, sharing, groups, mode):
 @given(groups=st.integers(1, 4), width=st.integers(1, 3), outputs=st.integers(1, 3), bias=st.booleans(),
        mode=st.sampled_from(['interleaved', 'block']))
 def test_groups(groups, width, outputs, bias, mode):
-    """Output channel e * G + g, or g * E / G + e in blocks, sees group g's input channels and row g * E / G + e alone."""
+    """Output channel e * G + g, or g * E / G + e in blocks, is of group g's channels and row g * E / G + e."""
     layer = GroupedLinear(groups * width, groups * outputs, groups, mode, bias).double()
     x = torch.randn(2, groups * width, dtype=torch.float64)
     out = layer(x)
@@ -73,7 +73,7 @@ def test_groups(groups, width, outputs, bias, mode):
 
 @pytest.mark.parametrize('attention', ['msf', 'residual', 'gauss', 'plain'])
 def test_head_ignores_a_constant_in_queries_and_keys(attention):
-    """The paper's claim, on a layer: equal biases of the query and the key of a head move nothing but the plain kernel."""
+    """The paper's claim, on a layer: equal biases of query and key of a head move nothing but the plain kernel."""
     layer = MeanShiftAttention(8, 2, attention, proj_bias=True).double()
     x = torch.randn(1, 3, 3, 8, dtype=torch.float64)
     before = layer(x)
@@ -121,7 +121,8 @@ def test_dropouts_only_in_training():
 
 @pytest.mark.parametrize('wrong, message', [
     (dict(attention='mean'), 'attention must be one of msf, residual, gauss, plain'),
-    (dict(sharing='QKVW'), "'msf' must be 5 letters of QKVPW"), (dict(sharing='QKVPX'), "not 'QKVPX'"), (dict(sharing=5), 'sharing'),
+    (dict(sharing='QKVW'), "'msf' must be 5 letters of QKVPW"), (dict(sharing='QKVPX'), "not 'QKVPX'"),
+    (dict(sharing=5), 'sharing'),
     (dict(attention='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
     (dict(groups=0), 'groups'), (dict(groups=5), 'groups must divide the 8 channels, not 5'),
     (dict(group_mode='shuffled'), 'group_mode'),

@@ -41,6 +41,21 @@ def test_config_builds(path):
     head(maps)
 
 
+@pytest.mark.parametrize('config', ['msf-vit-s_fpn_8xb2-80k_ade20k-512x512', 'mask-rcnn_msf-vit-s_fpn_ms-1x_coco'])
+def test_pyramid_over_vit(config):
+    """MMSegmentation's neck makes strides 4 to 32 of a ViT's maps, under either package and at odd sizes of these, and
+    every map reaches the loss."""
+    cfg = Config.fromfile(ROOT / 'configs' / 'msf' / f'{config}.py')
+    first, fpn = cfg.model.neck
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        pyramid = MODELS.build({**first, 'norm_cfg': dict(type='BN')})  # on the CPU
+        necks = torch.nn.Sequential(pyramid, MODELS.build(fpn))
+    maps = [torch.randn(2, 384, 7, 9, requires_grad=True) for _ in range(4)]
+    assert [tuple(out.shape[2:]) for out in pyramid(maps)] == [(28, 36), (14, 18), (7, 9), (3, 4)]
+    sum(out.square().mean() for out in necks(maps)).backward()
+    assert all(m.grad.abs().sum() > 0 for m in maps)
+
+
 @pytest.mark.parametrize('variable, config, key', [
     ('COCO_ROOT', 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco', 'train_dataloader.dataset.data_root'),
     ('ADE20K_ROOT', 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512', 'val_dataloader.dataset.data_root')])
@@ -97,6 +112,39 @@ def test_complexity_counts_the_operator_and_attention(complexity):
     per_pixel = C * (2 * qk + C) + qk * width * k * k + qk * heads * k * k + 2 * C * k * k + C * C
     assert complexity.count_operations(Model(elsa), 1, 1) == per_pixel * H * W
     assert complexity.count_operations(Model(window), 1, 1) == (4 * C * C + 2 * 49 * C) * H * W
+
+
+def test_complexity_counts_matrices_where_the_paper_does(complexity):
+    """With "Parameters Counted: matrices", biases and norms do not count; without, they do."""
+
+    class Model(torch.nn.Module):
+        decode_head = True
+
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.layer(x.new_empty(1, 4))
+
+    with torch.device('meta'):
+        model = Model()
+    for metadata, wrong in ((dict(Parameters=8), 1), (dict(Parameters=10), 0),
+                            (dict(Parameters=8, **{'Parameters Counted': 'matrices'}), 0)):
+        assert complexity.report('', model, 'mmseg', dict(Metadata=metadata)) == wrong
+
+
+def test_complexity_lists_ablations(complexity):
+    """Table 1 of MSF: tied forms have the paper's number of parameters, in the unit of the entry; a figure 5 %
+    higher would be seen."""
+    folder = ROOT / 'configs' / 'msf'
+    entry = next(entry for entry in yaml.safe_load((folder / 'metafile.yml').read_text())['Models']
+                 if entry['Name'] == 'msf-vit-s_in1k')
+    rows = complexity.ablations(Config.fromfile(folder / 'msf-vit-s_in1k.py'), entry)
+    assert len(rows) == 19 and rows[8][0].strip() == 'sharing=QKKQW'
+    assert complexity.report(*rows[0]) == complexity.report(*rows[8]) == 0
+    rows[8][3]['Metadata']['Parameters'] *= 1.05
+    assert complexity.report(*rows[8]) == 1
 
 
 def test_complexity_fails_on_a_wrong_figure(tmp_path):

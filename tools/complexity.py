@@ -9,8 +9,10 @@ stand in metafile.yml beside the config. Exits with 1 if a figure is more than 2
 Counted as the papers count: multiply-adds (or twice that, where the paper does) of convolutions, matrix products,
 fused attention and the ELSA operator; 1000 proposals through the box heads, 100 through the mask head, in every stage
 of a cascade. Some papers' counters missed the products of attention, or a part of them: where the metafile says which
-share they saw ("Attention Counted"), so does the end of the row. Nothing is computed: models are built on PyTorch's
-meta device.
+share they saw ("Attention Counted"), so does the end of the row. Likewise where a paper counts weight matrices only
+("Parameters Counted: matrices"), and no biases, norms or the like. A classifier's entry may list "Ablations": settings
+of its backbone with the paper's figures for them, a row each. Nothing is computed: models are built on PyTorch's meta
+device.
 """
 import argparse
 import functools
@@ -48,7 +50,9 @@ def main() -> int:
         cfg = _load(path)
         backbone_entry = _find(path, lambda other: _same_backbone(cfg, other))
         rows = [(f'{path.stem} (backbone)', classifier(cfg), 'mmpretrain', backbone_entry)]
-        if cfg.default_scope != 'mmpretrain':
+        if cfg.default_scope == 'mmpretrain':
+            rows += ablations(cfg, backbone_entry)
+        else:
             for package in SCOPES[cfg.default_scope]:
                 require(package, f'{path} ({cfg.default_scope})')
             with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.device('meta'):
@@ -66,7 +70,8 @@ def report(name: str, model: nn.Module, scope: str, entry: dict) -> int:
     """Print a row; how many of its figures are off."""
     printed = entry.get('Metadata', {})
     width, height = printed.get('Input Size', INPUT_SIZES[scope])
-    parameters = sum(p.numel() for p in model.parameters())
+    matrices = printed.get('Parameters Counted') == 'matrices'
+    parameters = sum(p.numel() for p in model.parameters() if p.dim() > 1 or not matrices)
     share = printed.get('Attention Counted', 1)
     x = torch.empty(1, 3, height, width, device='meta')
     operations = count_operations(lambda: _forward(model, x), share) * printed.get('Operations per Multiply-Add', 1)
@@ -79,6 +84,8 @@ def report(name: str, model: nn.Module, scope: str, entry: dict) -> int:
         cells.append(f'{value / unit:8.2f} {paper / unit:6.5g} {off:+6.1%}{"!" if bad else " "}' if paper
                      else f'{value / unit:8.2f} {"-":>6s} {"":7s}')
         wrong += bad
+    if matrices:
+        cells.append('matrices')
     if share != 1:
         cells.append(f'attention x {share}')
     print(f'{name:54s} {width:5d}x{height:<5d} {" ".join(cells)}', flush=True)
@@ -95,6 +102,19 @@ def classifier(cfg: Config) -> nn.Module:
         backbone = MODELS.build(backbone)
         channels = backbone(torch.empty(1, 3, 224, 224))[-1].shape[1]
         return nn.ModuleDict(dict(backbone=backbone, head=nn.Linear(channels, 1000))).eval()
+
+
+def ablations(cfg: Config, entry: dict) -> list[tuple[str, nn.Module, str, dict]]:
+    """A row for each of the ablations of a classifier's entry, with the unit of the entry's own figures."""
+    rows = []
+    for ablation in entry.get('Ablations', ()):
+        variant = cfg.copy()
+        variant.model = cfg.model.copy()
+        variant.model.backbone = {**cfg.model.backbone, **ablation['Settings']}
+        units = {key: value for key, value in entry['Metadata'].items() if key not in ('Parameters', 'FLOPs')}
+        name = ', '.join(f'{key}={value}' for key, value in ablation['Settings'].items())
+        rows.append((f'  {name}', classifier(variant), 'mmpretrain', {'Metadata': {**units, **ablation['Metadata']}}))
+    return rows
 
 
 def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:

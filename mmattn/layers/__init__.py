@@ -2,6 +2,7 @@ from .block import Block
 from .drop_path import DropPath
 from .elsa import ELSA
 from .global_self_attention import GlobalSelfAttention
+from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
 from .mlp import MLP
 from .norm import batch_norm
 from .shunted import DetailMLP, EnhancedAttention, ShuntedAttention, TokenMerging
@@ -9,6 +10,7 @@ from .token_conv import TokenConv2d
 from .window import WindowAttention
 
 __all__ = [
-    'ELSA', 'MLP', 'Block', 'DetailMLP', 'DropPath', 'EnhancedAttention', 'GlobalSelfAttention', 'ShuntedAttention',
-    'TokenConv2d', 'TokenMerging', 'WindowAttention', 'batch_norm'
+    'ELSA', 'MLP', 'Block', 'DetailMLP', 'DropPath', 'EnhancedAttention', 'GlobalSelfAttention', 'GroupedLinear',
+    'MeanShiftAttention', 'MeanShiftWindowAttention', 'ShuntedAttention', 'TokenConv2d', 'TokenMerging',
+    'WindowAttention', 'batch_norm'
 ]

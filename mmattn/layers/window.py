@@ -3,11 +3,59 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class WindowAttention(nn.Module):
-    """(Shifted-)window multi-head self-attention of Swin Transformer, with the tensors of the ELSA-Swin release.
+class Windows(nn.Module):
+    """Attention within Swin Transformer's (shifted) windows: all but the attention, which a subclass has in ``attend``.
 
     Maps that windows do not divide are padded right and bottom with zeros, which take part as keys, as in Swin's own
     dense-prediction code.
+
+    Args:
+        num_heads: attention heads.
+        window_size: side w of the windows, in pixels.
+        shift: displacement of the windows, 0 to w - 1 pixels.
+    """
+
+    def __init__(self, num_heads: int, window_size: int = 7, shift: int = 0) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.window_size = window_size
+        self.shift = shift
+        self.rb = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, (2 * window_size - 1)**2), std=0.02))
+        self.register_buffer('relative_id', relative_index(window_size), persistent=False)
+
+    def attend(self, x: Tensor, bias: Tensor) -> Tensor:
+        """x: (B * windows, w * w, C), bias of the logits: (1 or B * windows, heads, w * w, w * w) -> the shape of x."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        B, H, W, C = x.shape
+        w = self.window_size
+        x = F.pad(x, (0, 0, 0, -W % w, 0, -H % w))
+        rows, columns = x.shape[1] // w, x.shape[2] // w
+        if self.shift:
+            x = x.roll((-self.shift, -self.shift), (1, 2))
+        x = x.view(B, rows, w, columns, w, C).transpose(2, 3).reshape(-1, w * w, C)  # windows
+
+        x = self.attend(x, self._bias(B, rows, columns))
+
+        x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
+        if self.shift:
+            x = x.roll((self.shift, self.shift), (1, 2))
+        return x[:, :H, :W]
+
+    def _bias(self, B: int, rows: int, columns: int) -> Tensor:
+        """Relative position bias and, for shifted windows, the mask: (1 or B * windows, heads, w * w, w * w)."""
+        area = self.window_size**2
+        bias = self.rb[:, self.relative_id].view(1, self.num_heads, area, area)
+        if not self.shift:
+            return bias
+        mask = shift_mask(rows, columns, self.window_size, self.shift, bias.device)
+        return (bias + mask.unsqueeze(1).to(bias.dtype)).repeat(B, 1, 1, 1)
+
+
+class WindowAttention(Windows):
+    """(Shifted-)window multi-head self-attention of Swin Transformer, with the tensors of the ELSA-Swin release.
 
     Args:
         dim: channels C.
@@ -25,47 +73,16 @@ class WindowAttention(nn.Module):
                  shift: int = 0,
                  attn_drop_rate: float = 0.,
                  drop_rate: float = 0.) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.window_size = window_size
-        self.shift = shift
+        super().__init__(num_heads, window_size, shift)
         self.attn_drop_rate = attn_drop_rate
-
         self.pre_proj = nn.Linear(dim, 3 * dim)  # value, query, key
-        self.rb = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, (2 * window_size - 1)**2), std=0.02))
-        self.register_buffer('relative_id', relative_index(window_size), persistent=False)
         self.post_proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, C) -> (B, H, W, C)."""
-        B, H, W, C = x.shape
-        w = self.window_size
-        x = F.pad(x, (0, 0, 0, -W % w, 0, -H % w))
-        rows, columns = x.shape[1] // w, x.shape[2] // w
-        if self.shift:
-            x = x.roll((-self.shift, -self.shift), (1, 2))
-        x = x.view(B, rows, w, columns, w, C).transpose(2, 3).reshape(-1, w * w, C)  # windows
-
+    def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         v, q, k = self.pre_proj(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        x = F.scaled_dot_product_attention(
-            q, k, v, self._bias(B, rows, columns).to(q.dtype),
-            self.attn_drop_rate if self.training else 0.)
-        x = self.drop(self.post_proj(x.transpose(1, 2).flatten(2)))
-
-        x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
-        if self.shift:
-            x = x.roll((self.shift, self.shift), (1, 2))
-        return x[:, :H, :W]
-
-    def _bias(self, B: int, rows: int, columns: int) -> Tensor:
-        """Relative position bias and, for shifted windows, the mask: (1 or B * windows, heads, w * w, w * w)."""
-        area = self.window_size**2
-        bias = self.rb[:, self.relative_id].view(1, self.num_heads, area, area)
-        if not self.shift:
-            return bias
-        mask = shift_mask(rows, columns, self.window_size, self.shift, bias.device)
-        return (bias + mask.unsqueeze(1).to(bias.dtype)).repeat(B, 1, 1, 1)
+        x = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.)
+        return self.drop(self.post_proj(x.transpose(1, 2).flatten(2)))
 
 
 def relative_index(window_size: int) -> Tensor:

@@ -16,7 +16,7 @@ FOREIGN_LAYOUTS = {
     "a Swin Transformer in MMDetection's layout": r'stages\.\d+\.blocks\.\d+\.attn\.w_msa\.',
     'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)',
     'a Pyramid Vision Transformer': r'block\d\.\d+\.attn\.sr\.',
-    'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.',
+    'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.|blocks\.\d+\.attn\.pre_proj\.',
     'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight',
     'a GSA-ResNet': r'layer\d\.\d+\.attn\.rel_',
     'a ResNet': r'layer\d\.\d+\.conv\d\.',
@@ -40,6 +40,10 @@ class StrictWeights(nn.Module):
     backbone_only = re.compile(r'(?!)')
     #: tables of relative positions that are interpolated when their size differs
     resizable = re.compile(r'(?!)')
+    #: family of ``FOREIGN_LAYOUTS`` whose weights can start the model in part, if ``warm_start`` is defined
+    warm_start_from: str | None = None
+    #: tensors of such a checkpoint that have no place here
+    warm_start_drops = re.compile(r'(?!)')
     _strict = True
 
     def released_names(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -57,6 +61,14 @@ class StrictWeights(nn.Module):
         grid = table.float().view(1, -1, old, old)
         return F.interpolate(grid, (new, new), mode='bicubic', align_corners=False).view(shape).to(table.dtype)
 
+    def warm_start(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Own tensors, by name, that weights of ``warm_start_from`` have; what is taken is removed from ``state_dict``.
+
+        Raises:
+            KeyError: naming a tensor that should be in the state dict.
+        """
+        raise NotImplementedError
+
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, **kwargs):
         self._strict = strict
         try:
@@ -71,7 +83,7 @@ class StrictWeights(nn.Module):
 
 
 def load_pretrained(model: StrictWeights, checkpoint: str, prefix: str | None = None, strict: bool = True,
-                    map_location: str = 'cpu') -> None:
+                    map_location: str = 'cpu', warm_start: bool = False) -> None:
     """Fill a model from a released checkpoint, as ``init_cfg=dict(type='Pretrained', checkpoint=...)`` asks.
 
     Args:
@@ -80,16 +92,47 @@ def load_pretrained(model: StrictWeights, checkpoint: str, prefix: str | None = 
         prefix: see :func:`read_checkpoint`.
         strict: whether a tensor that is missing, of another shape or not used is an error.
         map_location: accepted for the sake of MMEngine's configs; tensors are read on the CPU.
+        warm_start: the checkpoint is of the architecture that the model can start from in part: take what corresponds,
+            and log what starts afresh and what was left.
 
     Raises:
-        CheckpointError: if the file cannot be read, or does not fit the model to the last tensor.
+        CheckpointError: if the file cannot be read, or does not fit the model to the last tensor; of a warm start, if a
+            tensor that the model should take is missing or of another shape, or one is left that it does not know.
     """
     state_dict, source = read_checkpoint(checkpoint, prefix)
     print_log(f'{type(model).__name__}: loading {checkpoint} ({source})', logger='current')
     try:
+        if warm_start:
+            state_dict = _warm_start(model, state_dict)
         model.load_state_dict(state_dict, strict=strict)
     except CheckpointError as error:
         raise CheckpointError(f'{checkpoint}: {error}') from None
+
+
+def _warm_start(model: StrictWeights, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The model's state dict as it is, with what weights of another architecture have for it.
+
+    Raises:
+        CheckpointError: if they are not of the architecture that the model can start from.
+    """
+    name = type(model).__name__
+    if model.warm_start_from is None:
+        raise CheckpointError(f'{name} has no warm start from other architectures: leave warm_start out')
+    left = dict(given)
+    try:
+        start = model.warm_start(left)
+    except KeyError as error:
+        raise CheckpointError(f'{name} can start from {model.warm_start_from}, whose {error} these weights lack: '
+                              f'{_guess(model, given, "")}') from None
+    unknown = [tensor for tensor in left if not model.warm_start_drops.match(tensor)]
+    if unknown:
+        raise CheckpointError(f'{name} can start from {model.warm_start_from}, but knows no counterpart of '
+                              f'{len(unknown)} tensors of these weights: {_some(unknown)}')
+    own = model.state_dict()
+    for what, names in (('taken', start), ('starts afresh', [tensor for tensor in own if tensor not in start]),
+                        ('has no counterpart here', left)):
+        print_log(f'{name}, warm start: {what}: {", ".join(names) or "nothing"}', logger='current')
+    return {**own, **start}
 
 
 def _fit(model: StrictWeights, state_dict: dict[str, Tensor], prefix: str, strict: bool) -> None:
@@ -156,5 +199,7 @@ def _guess(model: StrictWeights, given: dict[str, Tensor], prefix: str) -> str:
     for family, pattern in FOREIGN_LAYOUTS.items():
         if any(re.match(pattern, name) for name in given):
             own = any(re.match(pattern, name) for name in model.state_dict())
-            return 'they are of another architecture of the same family' if own else f'they look like {family}'
+            hint = ', which warm_start=True beside the checkpoint would take in part' \
+                if family == model.warm_start_from else ''
+            return 'they are of another architecture of the same family' if own else f'they look like {family}{hint}'
     return 'they look like another model'

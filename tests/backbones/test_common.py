@@ -23,8 +23,11 @@ SMALL = {
     'ShuntedTransformer': dict(
         arch=dict(embed_dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), num_heads=(2, 2, 4, 4), stem_convs=1),
         mlp_ratios=(2, 2, 2, 2)),
+    'MSFViT': dict(arch=dict(embed_dim=16, depth=4, num_heads=2), out_indices=(0, 1, 2, 3)),
+    'MSFSwin': dict(arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8)), window_size=3),
 }
-STRIDES = {'ELSASwin': (4, 8, 16, 32), 'GSAResNet': (4, 8, 16, 32), 'ShuntedTransformer': (4, 8, 16, 32)}
+STRIDES = {'ELSASwin': (4, 8, 16, 32), 'GSAResNet': (4, 8, 16, 32), 'ShuntedTransformer': (4, 8, 16, 32),
+           'MSFViT': (16, 16, 16, 16), 'MSFSwin': (4, 8, 16, 32)}
 
 every_backbone = pytest.mark.parametrize('name', SMALL)
 

@@ -1,0 +1,2 @@
+_base_ = './msf-vit-s_setr-mla_8xb2-160k_ade20k-512x512.py'
+model = dict(backbone=dict(attention='plain'))

@@ -1,0 +1,2 @@
+_base_ = './msf-vit-toy_upernet.py'
+model = dict(backbone=dict(attention='plain'))

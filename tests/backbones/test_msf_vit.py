@@ -1,0 +1,220 @@
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+
+from mmattn.backbones import MSFViT
+from mmattn.backbones.msf_vit import position_code
+from mmattn.ops.mean_shift import mean_shift_attention_reference
+from mmattn.weights import CheckpointError
+
+FORMS = {'orig': dict(attention='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
+
+
+@pytest.mark.parametrize('name', FORMS)
+@pytest.mark.parametrize('path', ['fast', 'reference'])
+def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
+    """The stream after every block and, through a head, the logits."""
+    if path == 'reference':
+        monkeypatch.setattr('mmattn.ops.mean_shift._select', lambda key, bias: mean_shift_attention_reference)
+    data = golden(f'msf_vit_{name}')
+    c, weights = data['config'], data['state_dict']
+    backbone = MSFViT(
+        arch=dict(embed_dim=c['dim'], depth=c['depth'], num_heads=c['heads']), patch_size=c['patch_size'],
+        mlp_ratio=c['mlp_dim'] / c['dim'], out_indices=range(c['depth']), **FORMS[name]).eval()
+    backbone.load_state_dict(weights)
+    for x, outputs in zip(data['inputs'], data['outputs'], strict=True):
+        with torch.no_grad():
+            maps = backbone(x)
+            pooled = F.layer_norm(maps[-1].mean((2, 3)), (c['dim'], ), *(
+                weights[f'linear_head.0.{kind}'] for kind in ('weight', 'bias')))
+            logits = F.linear(pooled, weights['linear_head.1.weight'], weights['linear_head.1.bias'])
+        for out, expected in zip((*maps, logits), outputs, strict=True):
+            torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize('name', FORMS)
+@pytest.mark.parametrize('container', ['model', 'model_ema'])
+def test_released_layouts(tmp_path, release, name, container):
+    """Each layout fills its variant, as torchvision's trainer saves it; only the classifier has no counterpart. The
+    filled model takes pictures of any size."""
+    weights = release(f'msf_vit_small_{name}_imagenet')
+    torch.save({container: {f'module.{k}': v for k, v in weights.items()}, 'epoch': 99}, tmp_path / 'c.pth')
+    backbone = MSFViT(arch='small', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'c.pth')), **FORMS[name])
+    backbone.init_weights()
+    own, renamed = backbone.state_dict(), backbone.released_names(weights)
+    assert set(renamed) - set(own) == {f'linear_head.{i}.{kind}' for i in (0, 1) for kind in ('weight', 'bias')}
+    assert all(torch.equal(value, renamed[name]) for name, value in own.items())
+    with torch.no_grad():
+        assert backbone.eval()(torch.randn(1, 3, 97, 130))[0].shape == (1, 384, 7, 9)
+
+
+def test_any_part_of_a_release_serves(release):
+    """Fewer outputs leave later blocks out; the final norm, which a release lacks, starts afresh."""
+    weights = release('msf_vit_small_msf_imagenet')
+    part = MSFViT(arch='small', out_indices=(1, 3), final_norm=True)
+    part.load_state_dict(weights)
+    assert torch.equal(part.blocks[3].attn.pre_proj.weight, weights['transformer.layers.3.0.to_qkvp.weight'])
+    assert (part.norm.weight == 1).all() and len(part.blocks) == 4
+    with pytest.raises(CheckpointError, match=r"those of MSFViT\(arch='small'\) with its default.*12 of another shape"):
+        MSFViT(arch='small', attention='plain').load_state_dict(weights)
+
+
+@pytest.mark.parametrize('name', ['vit_small_patch16_224', 'deit_small_distilled_patch16_224'])
+@pytest.mark.parametrize('settings', [
+    dict(), dict(attention='plain', proj_bias=True), dict(groups=2), dict(final_norm=True, out_indices=(2, 11))])
+def test_warm_start_from_timm(tmp_path, log, name, settings):
+    """A checkpoint of timm's layout gives all it has, and the log names what starts afresh and what was left."""
+    weights = timm.create_model(name).state_dict()
+    torch.save(weights, tmp_path / 'vit.pth')
+    backbone = MSFViT(arch='small', **settings, init_cfg=dict(
+        type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'), warm_start=True))
+    fresh = {key: value.clone() for key, value in backbone.state_dict().items()}
+    backbone.init_weights()
+    own = backbone.state_dict()
+    taken, afresh, left = (
+        set(next(line for line in log if f'warm start: {what}' in line).split(f'{what}: ')[1].split(', '))
+        for what in ('taken', 'starts afresh', 'has no counterpart here'))
+    assert taken | afresh == set(own) and not taken & afresh
+    assert all(torch.equal(own[key], fresh[key]) for key in afresh)
+    expected_afresh = {f'patch_embed.{norm}.{kind}' for norm in ('patch_norm', 'norm') for kind in ('weight', 'bias')}
+    if 'groups' in settings:
+        expected_afresh |= {f'blocks.{i}.attn.pre_proj.weight' for i in range(12)}
+        assert 'blocks.0.attn.qkv.weight' in left
+    else:
+        torch.testing.assert_close(own['blocks.11.attn.pre_proj.weight'][:1152], weights['blocks.11.attn.qkv.weight'])
+        assert (own['blocks.11.attn.pre_proj.weight'][1152:] == 0).all()  # the probe, if there is one
+    assert afresh == expected_afresh
+    assert {'cls_token', 'pos_embed', 'head.bias'} <= left
+    assert ('blocks.0.attn.qkv.bias' in left) != ('proj_bias' in settings)
+    assert ('norm.weight' in taken) == ('final_norm' in settings) != ('norm.weight' in left)
+    assert torch.equal(own['blocks.5.mlp.fc2.weight'], weights['blocks.5.mlp.fc2.weight'])
+
+
+def small_vit():
+    """A plain ViT of timm's with all tensors other than at initialisation."""
+    vit = timm.models.VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2).eval()
+    for p in vit.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    return vit
+
+
+def test_warm_start_computes_what_the_plain_blocks_compute():
+    """The plain form with biases is timm's block, the mean-shift form that with the Gaussian kernel, its probe silent;
+    patches meet timm's filters."""
+    vit, x = small_vit(), torch.randn(2, 3, 5, 24)
+    blocks = {}
+    for attention in ('plain', 'gauss', 'msf', 'residual'):
+        backbone = MSFViT(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, attention=attention,
+                          proj_bias=True).eval()
+        backbone.load_state_dict({**backbone.state_dict(), **backbone.warm_start(vit.state_dict())})
+        blocks[attention] = backbone.blocks[1]
+    expected = vit.blocks[1](x.flatten(1, 2)).view(x.shape)
+    torch.testing.assert_close(blocks['plain'](x), expected, atol=1e-3, rtol=1e-4)  # eps 1e-5, not 1e-6
+    gauss = blocks['gauss'](x)
+    assert not torch.allclose(gauss, expected, atol=1e-2)
+    for attention in ('msf', 'residual'):
+        torch.testing.assert_close(blocks[attention](x), gauss)
+    picture = torch.randn(1, 3, 16, 24)
+    embed = backbone.patch_embed
+    embed.patch_norm = embed.norm = torch.nn.Identity()
+    torch.testing.assert_close(embed(picture).permute(0, 3, 1, 2), vit.patch_embed.proj(picture))
+
+
+@pytest.mark.parametrize('sharing, rows', [
+    ('QKVPW', 'qkv0'), ('QKVQW', 'qkv'), ('QKKPW', 'qk0'), ('QQVVW', 'qv'), ('QKVPP', 'qkvw'), ('QKVPQ', 'qkv0'),
+    ('QQQQQ', 'q')])
+def test_warm_start_of_shared_matrices(sharing, rows):
+    """A matrix starts as the first of query, key, value and weight that has it; a probe of its own at zero."""
+    vit = small_vit().state_dict()
+    backbone = MSFViT(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, sharing=sharing)
+    start = backbone.warm_start(dict(vit))
+    q, k, v = vit['blocks.1.attn.qkv.weight'].chunk(3)
+    parts = {'q': q, 'k': k, 'v': v, '0': torch.zeros_like(q), 'w': vit['blocks.1.attn.proj.weight'].t()}
+    assert torch.equal(start['blocks.1.attn.pre_proj.weight'], torch.cat([parts[part] for part in rows]))
+
+
+@pytest.mark.parametrize('change, message', [
+    (lambda w: w.pop('blocks.1.mlp.fc1.bias'), "blocks.1.mlp.fc1.bias' these weights lack"),
+    (lambda w: w.update({'blocks.0.ls1.gamma': torch.ones(24)}), 'knows no counterpart of 1 tensors.*ls1.gamma'),
+    (lambda w: w.update({'norm1.weight': w.pop('patch_embed.proj.weight')}), 'patch_embed.proj.weight'),
+])
+def test_warm_start_is_strict(tmp_path, change, message):
+    """A tensor that should be there, or one that cannot be placed, stops the run."""
+    weights = small_vit().state_dict()
+    change(weights)
+    torch.save(weights, tmp_path / 'vit.pth')
+    with pytest.raises(CheckpointError, match=message):
+        MSFViT(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, init_cfg=dict(
+            type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'), warm_start=True)).init_weights()
+
+
+def test_warm_start_only_when_told(tmp_path):
+    """Plain ViT weights without warm_start=True are refused, with a hint."""
+    torch.save(small_vit().state_dict(), tmp_path / 'vit.pth')
+    with pytest.raises(CheckpointError, match='look like a ViT or DeiT, which warm_start=True'):
+        MSFViT(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'))).init_weights()
+
+
+def test_position_code():
+    """Of row 2 and column 5: sines and cosines of the column, then of the row, at frequencies from 1 to 1 / 10000."""
+    code = position_code(4, 7, 12)
+    frequencies = torch.tensor([1., 0.01, 0.0001])
+    expected = torch.cat([(n * frequencies).sin() if s else (n * frequencies).cos() for n in (5, 2) for s in (1, 0)])
+    torch.testing.assert_close(code[2, 5], expected)
+    assert code.shape == (4, 7, 12)
+
+
+def test_border_pixels_count():
+    """A partial patch reaches the map; without final norm the stream is not normed."""
+    backbone = MSFViT(arch=dict(embed_dim=8, depth=1, num_heads=2), patch_size=4).eval()
+    x = torch.randn(1, 3, 9, 5, requires_grad=True)
+    backbone(x)[0][0, :3, -1, -1].sum().backward()
+    assert (x.grad[:, :, -1, -1] != 0).all()
+
+
+def test_final_norm_is_of_the_last_output_only():
+    settings = dict(arch=dict(embed_dim=8, depth=3, num_heads=2), out_indices=(0, 2))
+    without, normed = MSFViT(**settings).eval(), MSFViT(**settings, final_norm=True).eval()
+    normed.load_state_dict(without.state_dict(), strict=True)
+    x = torch.randn(1, 3, 40, 48)
+    for a, b, is_last in zip(without(x), normed(x), (False, True)):
+        expected = F.layer_norm(a.permute(0, 2, 3, 1), (8, )).permute(0, 3, 1, 2) if is_last else a
+        torch.testing.assert_close(b, expected)
+
+
+def test_feature_norms():
+    """Figure 4: one mean norm for the embedding and each block, of the maps that the blocks give."""
+    backbone = MSFViT(arch=dict(embed_dim=8, depth=3, num_heads=2), out_indices=(0, 1, 2)).eval()
+    x = torch.randn(2, 3, 40, 48)
+    norms = backbone.feature_norms(x)
+    assert norms.shape == (4, 2)
+    torch.testing.assert_close(norms[0], backbone.embed(x).norm(dim=-1).mean((1, 2)))
+    torch.testing.assert_close(norms[1:], torch.stack([out.norm(dim=1).mean((1, 2)) for out in backbone(x)]))
+
+
+def test_settings_reach_the_layers():
+    """Arguments are not silently ignored on their way down."""
+    backbone = MSFViT(arch='tiny', patch_size=8, attention='residual', sharing='QKVVW', groups=4, group_mode='block',
+                      proj_bias=True, mlp_ratio=2, final_norm=True, drop_rate=0.1, attn_drop_rate=0.2,
+                      drop_path_rate=0.3, in_channels=1)
+    attn = backbone.blocks[-1].attn
+    assert (attn.attention, attn.sharing, attn.num_heads, attn.attn_drop_rate) == ('residual', 'QKVVW', 3, 0.2)
+    assert (attn.pre_proj.groups, attn.pre_proj.mode) == (4, 'block') and attn.pre_proj.weight.shape == (576, 48)
+    assert attn.post_proj.bias is not None and attn.pre_proj.bias is not None
+    assert backbone.blocks[0].mlp.fc1.out_features == 384
+    assert backbone.drop.p == attn.drop.p == backbone.blocks[0].mlp.drop.p == 0.1
+    assert backbone.blocks[-1].drop_path.p == pytest.approx(0.3) and backbone.blocks[0].drop_path.p == 0
+    assert backbone.patch_embed.proj.in_features == 64
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(arch=dict(embed_dim=6, depth=1, num_heads=1)), 'embed_dim must be a multiple of 4'),
+    (dict(arch=dict(embed_dim=8, depth=1, num_heads=3)), 'num_heads 3 does not divide the 8'),
+    (dict(arch=dict(embed_dim=8, depth=0, num_heads=1)), 'depth must be at least 1'),
+    (dict(patch_size=0), 'patch_size'),
+    (dict(sharing='QK'), 'sharing'), (dict(groups=5), 'groups'), (dict(attention='softmax'), 'attention'),
+])
+def test_impossible_settings_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        MSFViT(**wrong)

@@ -1,0 +1,132 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmattn.layers import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention, WindowAttention
+
+# tables 1 (with probe) and 2 (without)
+TABLE_1 = ('QQQQQ QKKQQ QQVVV QQVVQ QQQPP QKKKQ QKKQK QKKKW QKKQW QKKPP QKKPQ QQVPW QKKPW QKVVW QKVPP QKVQW QKVPQ '
+           'QKVPW').split()
+TABLE_2 = 'QQQQ QKKQ QQQW QQVQ QQVV QQVW QKKW QKVV QKVW'.split()
+
+
+def dense_projection(layer):
+    return layer.pre_proj.dense_weight() if isinstance(layer.pre_proj, GroupedLinear) else layer.pre_proj.weight
+
+
+def by_hand(layer, x):
+    """Equations 1, 12 and 14, head by head. Rows are the heads' channels: a projection in is x M^T, one back z M."""
+    C, heads = x.shape[-1], layer.num_heads
+    matrices = dict(zip(dict.fromkeys(layer.sharing[:-1]), dense_projection(layer).split(C)))
+    if layer.post_proj is not None:
+        matrices[layer.sharing[-1]] = layer.post_proj.weight.t()
+    Q, K, V, *P, W = (matrices[letter] for letter in layer.sharing)
+    tokens = x.flatten(1, 2)
+    out = 0
+    for h in range(heads):
+        rows = slice(h * C // heads, (h + 1) * C // heads)
+        q, k, v = (tokens @ M[rows].t() for M in (Q, K, V))
+        if layer.attention == 'plain':
+            logits = q @ k.transpose(1, 2)
+        else:
+            logits = -torch.cdist(q, k).square() / 2
+        z = (logits / (C // heads)**0.5).softmax(-1) @ v
+        if layer.attention == 'msf':
+            z = z - tokens @ P[0][rows].t()
+        out = out + z @ W[rows]
+    if layer.attention == 'residual':
+        out = out - tokens @ P[0].t()
+    return out.view(x.shape)
+
+
+@pytest.mark.parametrize('attention, sharing', [
+    *(('msf', row) for row in TABLE_1), *(('plain', row) for row in TABLE_2),
+    *(('residual', row) for row in ('QKVPW', 'QKVVW')), *(('gauss', row) for row in ('QKVW', 'QKKQ'))])
+@pytest.mark.parametrize('groups, mode', [(1, 'interleaved'), (2, 'interleaved'), (4, 'interleaved'), (2, 'block')])
+def test_every_form_is_its_equation(attention, sharing, groups, mode):
+    """Tables 1 to 4: which projections share a matrix, transposed where it projects back, which kernel, where the probe
+    is subtracted, and as many matrices as distinct letters."""
+    layer = MeanShiftAttention(12, 3, attention, sharing, groups, mode).double()
+    x = torch.randn(2, 3, 2, 12, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), by_hand(layer, x))
+    projections = len(set(sharing[:-1])) / groups + (sharing[-1] not in sharing[:-1])
+    assert sum(p.numel() for p in layer.parameters()) == projections * 144
+
+
+@settings(max_examples=25, deadline=None)
+@given(groups=st.integers(1, 4), width=st.integers(1, 3), outputs=st.integers(1, 3), bias=st.booleans(),
+       mode=st.sampled_from(['interleaved', 'block']))
+def test_groups(groups, width, outputs, bias, mode):
+    """Output channel e * G + g, or g * E / G + e in blocks, is of group g's channels and row g * E / G + e."""
+    layer = GroupedLinear(groups * width, groups * outputs, groups, mode, bias).double()
+    x = torch.randn(2, groups * width, dtype=torch.float64)
+    out = layer(x)
+    for g in range(groups):
+        for e in range(outputs):
+            channel = e * groups + g if mode == 'interleaved' else g * outputs + e
+            expected = x[:, g * width:(g + 1) * width] @ layer.weight[g * outputs + e]
+            torch.testing.assert_close(out[:, channel], expected + (layer.bias[channel] if bias else 0))
+    torch.testing.assert_close(F.linear(x, layer.dense_weight(), layer.bias), out)
+
+
+@pytest.mark.parametrize('attention', ['msf', 'residual', 'gauss', 'plain'])
+def test_head_ignores_a_constant_in_queries_and_keys(attention):
+    """The paper's claim, on a layer: equal biases of query and key of a head move nothing but the plain kernel."""
+    layer = MeanShiftAttention(8, 2, attention, proj_bias=True).double()
+    x = torch.randn(1, 3, 3, 8, dtype=torch.float64)
+    before = layer(x)
+    constant = torch.tensor([0., 0., 0., 0., 3., -2., 1., 5.], dtype=torch.float64)
+    layer.pre_proj.bias.data[:16] += constant.repeat(2)
+    moved = (layer(x) - before).abs().max()
+    assert moved > 1e-3 if attention == 'plain' else moved < 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(H=st.integers(1, 9), W=st.integers(1, 9), w=st.integers(2, 4), shifted=st.booleans(), B=st.integers(1, 2))
+def test_plain_windows_are_swins(H, W, w, shifted, B):
+    """With the plain form, windows attend as WindowAttention's, whose order of projections is another."""
+    settings = dict(window_size=w, shift=w // 2 if shifted else 0)
+    swin = WindowAttention(8, 2, **settings).double()
+    layer = MeanShiftWindowAttention(8, 2, **settings, attention='plain', proj_bias=True).double()
+    torch.nn.init.normal_(swin.rb)
+    layer.rb.data.copy_(swin.rb)
+    for kind in ('weight', 'bias'):
+        v, q, k = getattr(swin.pre_proj, kind).data.chunk(3)
+        getattr(layer.attn.pre_proj, kind).data.copy_(torch.cat((q, k, v)))
+    layer.attn.post_proj.load_state_dict(swin.post_proj.state_dict())
+    x = torch.randn(B, H, W, 8, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), swin(x))
+
+
+def test_windows_shift_means():
+    """In a window, mean-shift attention has its kernel and the relative position bias."""
+    layer = MeanShiftWindowAttention(4, 1, 2).double()
+    torch.nn.init.normal_(layer.rb)
+    x = torch.randn(1, 2, 2, 4, dtype=torch.float64)
+    q, k, v, p = layer.attn.pre_proj(x).view(4, 16).chunk(4, -1)
+    logits = -torch.cdist(q, k).square() / 4 + layer.rb[:, layer.relative_id].view(4, 4)
+    torch.testing.assert_close(layer(x).view(4, 4), layer.attn.post_proj(logits.softmax(-1) @ v - p))
+
+
+def test_dropouts_only_in_training():
+    x = torch.randn(1, 5, 5, 8)
+    for settings in (dict(attn_drop_rate=0.5), dict(drop_rate=0.5), dict(attention='plain', attn_drop_rate=0.5)):
+        layer = MeanShiftAttention(8, 2, **settings)
+        assert not torch.equal(layer(x), layer(x))
+        layer.eval()
+        assert torch.equal(layer(x), layer(x))
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (dict(attention='mean'), 'attention must be one of msf, residual, gauss, plain'),
+    (dict(sharing='QKVW'), "'msf' must be 5 letters of QKVPW"), (dict(sharing='QKVPX'), "not 'QKVPX'"),
+    (dict(sharing=5), 'sharing'),
+    (dict(attention='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
+    (dict(groups=0), 'groups'), (dict(groups=5), 'groups must divide the 8 channels, not 5'),
+    (dict(group_mode='shuffled'), 'group_mode'),
+])
+def test_impossible_settings_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        MeanShiftAttention(8, 2, **wrong)

@@ -8,11 +8,12 @@ A model is a name of MODELS below or a config, whose backbone is taken. "name:re
 references of its operators instead of their fast paths.
 
 Times are medians over runs in one process, models taking turns; ratios are to the peer. Memory is the peak of a process
-that runs one model only, above what it held idle, the model's parameters included in neither. Over several sizes, "~ n"
-gives the exponent with which time, memory and operations grow with the number of pixels. Everything goes to a table, a
+that runs one model only, above what it held idle with the model built. Over several sizes, "n^..." is the power of the
+number of pixels with which time, memory and operations grow. Everything goes to a table, a
 JSON file and a plot in --out.
 """
 import argparse
+import contextlib
 import ctypes
 import gc
 import json
@@ -22,6 +23,7 @@ import re
 import statistics
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -30,6 +32,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS as REGISTRY
 from mmengine.utils import import_modules_from_strings
 from torch import Tensor, nn
+
+from mmattn.ops import elsa, global_self_attention, mean_shift
 
 #: name -> config of a backbone
 MODELS = {
@@ -47,6 +51,13 @@ MODELS = {
 #: ours -> what its users have today
 PEERS = {'elsa-swin-t': 'swin-t', 'shunted-s': 'pvtv2-b2', 'msf-vit-s': 'vit-s', 'msf-swin-t': 'swin-t',
          'gsa-r50': 'r50'}
+#: type of a model -> the operator that "name:reference" runs plainly, and how
+REFERENCES = {
+    'ELSASwin': (elsa, elsa.elsa_attention_reference),
+    'GSAResNet': (global_self_attention, global_self_attention.axial_attention_reference),
+    'MSFSwin': (mean_shift, mean_shift.mean_shift_attention_reference),
+    'MSFViT': (mean_shift, mean_shift.mean_shift_attention_reference),
+}
 STEPS = ('inference', 'training')
 
 
@@ -65,6 +76,11 @@ def main() -> None:
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'))
     args = parser.parse_args()
     models = args.models or list(PEERS)
+    for name in models if args.peer is None else [*models, args.peer]:
+        if not Path(name).is_file() and name.removesuffix(':reference') not in MODELS:
+            parser.error(f'{name} is neither a config nor one of {", ".join(MODELS)}')
+        if name.endswith(':reference') and backbone_config(name)['type'] not in REFERENCES:
+            parser.error(f'{name}: {backbone_config(name)["type"]} has no operator with a plain reference')
     if args.peer is None and not set(models) <= set(PEERS):
         parser.error(f'--peer is needed for {", ".join(sorted(set(models) - set(PEERS)))}')
     torch.set_num_threads(args.threads)
@@ -95,7 +111,7 @@ def compare(names: list[str], args: argparse.Namespace) -> list[dict]:
             seconds: dict[str, list[float]] = {name: [] for name in names}
             for run in range(args.runs + 1):
                 for name in names:
-                    elapsed = timed(models[name], x, step, args)
+                    elapsed = timed(name, models[name], x, step, args)
                     if run:  # the first is a warm-up
                         seconds[name].append(elapsed)
             for name in names:
@@ -103,40 +119,48 @@ def compare(names: list[str], args: argparse.Namespace) -> list[dict]:
                            seconds=statistics.median(seconds[name]), memory=peaks[name][number],
                            operations=operations(models[name], x))
                 rows.append(row)
-                print(f'{name:16s} {step:10s} {row["size"]:>10s} {row["seconds"]:8.3f} s {row["memory"] / 2**30:6.2f} GiB',
-                      flush=True)
+                print(f'{name:24s} {step:10s} {row["size"]:>10s} {row["seconds"]:8.3f} s '
+                      f'{row["memory"] / 2**30:6.2f} GiB', flush=True)
     return rows
 
 
+def backbone_config(name: str) -> dict:
+    """Of the backbone that a command line names."""
+    name = name.removesuffix(':reference')
+    return Config.fromfile(name).model.backbone if name.endswith('.py') else MODELS[name]
+
+
 def build(name: str, args: argparse.Namespace) -> nn.Module:
-    """The backbone that a command line names, with MMEngine's initial weights."""
-    import_modules_from_strings('mmattn')
-    config = Config.fromfile(name).model.backbone if name.endswith('.py') else MODELS[name]
+    """That backbone, with its initial weights."""
+    config = backbone_config(name)
     package = re.match(r'(mm\w+)\.', config['type'])
-    if package:
-        import_modules_from_strings(f'{package[1]}.models')
+    import_modules_from_strings([f'{package[1]}.models' if package else 'mmattn'])
     model = REGISTRY.build({**config, 'init_cfg': None}).to(args.device)
     return torch.compile(model, dynamic=True) if args.compile else model
 
 
-def run(model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> None:
+def run(name: str, model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> None:
     """One inference, or one forward and backward pass; what it leaves behind is gradients."""
+    path = contextlib.nullcontext()
+    if name.endswith(':reference'):
+        op, reference = REFERENCES[backbone_config(name)['type']]
+        path = mock.patch.object(op, '_select', lambda *_: reference)
     training = step == 'training'
     model.train(training)
     model.zero_grad(set_to_none=True)
-    with torch.set_grad_enabled(training):
+    with path, torch.set_grad_enabled(training):
         with torch.autocast(x.device.type, getattr(torch, args.dtype), enabled=args.dtype != 'float32'):
             maps = model(x)
         if training:
             sum(out.float().square().mean() for out in maps).backward()
 
 
-def timed(model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> float:
+def timed(name: str, model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> float:
     """Seconds of one run."""
     synchronize = torch.cuda.synchronize if x.is_cuda else lambda: None
     synchronize()
     started = time.perf_counter()
-    run(model, x, step, args)
+    run(name, model, x, step, args)
     synchronize()
     return time.perf_counter() - started
 
@@ -155,7 +179,7 @@ def peak_memory(name: str, step: str, args: argparse.Namespace) -> list[int]:
 def _measure_memory(name: str, step: str, args: argparse.Namespace, sender) -> None:
     torch.set_num_threads(args.threads)
     model = build(name, args)
-    run(model, picture(64, 64, args), step, args)  # libraries load what they need
+    run(name, model, picture(64, 64, args), step, args)  # libraries load what they need
     model.zero_grad(set_to_none=True)
     cuda = args.device.startswith('cuda')
     gc.collect()
@@ -173,7 +197,7 @@ def _measure_memory(name: str, step: str, args: argparse.Namespace, sender) -> N
         else:
             ctypes.CDLL(None).malloc_trim(0)
             Path('/proc/self/clear_refs').write_text('5')  # the peak starts anew
-        run(model, x, step, args)
+        run(name, model, x, step, args)
         peaks.append((torch.cuda.max_memory_allocated() if cuda else _status('VmHWM')) - idle)
     sender.send(peaks)
 
@@ -195,7 +219,7 @@ def operations(model: nn.Module, x: Tensor) -> float:
 
 def table(rows: list[dict]) -> str:
     """Markdown: figures, their ratios to the peer, and the exponents of growth over the sizes."""
-    lines = ['| step | model | size | time | ratio | memory | ratio | operations | ratio | growth: time, memory, operations |',
+    lines = ['| step | model | size | time | ratio | memory | ratio | operations | ratio | growth of the three |',
              '|---|---|---|---|---|---|---|---|---|---|']
     for row in rows:
         peer, = (r for r in rows if r['model'] == row['peer'] == r['peer']

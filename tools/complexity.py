@@ -2,9 +2,10 @@
 
     python tools/complexity.py configs/elsa_swin/*.py
 
-Every config gets a row for its backbone as the paper's ImageNet classifier (224 x 224, 1000 classes) and, for a detector
-(1280 x 800) or segmentor (2048 x 512), one for the whole model. The paper's figures, their input size and their unit
-stand in metafile.yml beside the config. Exits with 1 if a figure is more than 2 % (parameters) or 3 % (operations) off.
+Every config gets a row for its backbone as the paper's ImageNet classifier (224 x 224, 1000 classes) and, for a
+detector (1280 x 800) or segmentor (2048 x 512), one for the whole model. The paper's figures, their input size and
+their unit stand in metafile.yml beside the config. Exits with 1 if a figure is more than 2 % (parameters) or 3 %
+(operations) off.
 
 Counted as the papers count: multiply-adds (or twice that, where the paper does) of convolutions, matrix products,
 fused attention and the ELSA operator; 1000 proposals through the box heads, 100 through the mask head, in every stage
@@ -42,7 +43,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('configs', nargs='+', type=Path, metavar='CONFIG')
     args = parser.parse_args()
-    print(f'{"model":54s} {"input":>11s} {"params/M":>9s} {"paper":>6s} {"off":>6s} {"ops/G":>8s} {"paper":>6s} {"off":>6s}')
+    print(f'{"model":54s} {"input":>11s} {"params/M":>9s} {"paper":>6s} {"off":>6s} '
+          f'{"ops/G":>8s} {"paper":>6s} {"off":>6s}')
     wrong = 0
     for path in args.configs:
         if not path.is_file():
@@ -57,7 +59,8 @@ def main() -> int:
                 require(package, f'{path} ({cfg.default_scope})')
             with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.device('meta'):
                 model = MODELS.build(cfg.model).eval()
-            rows.append((path.stem, model, cfg.default_scope, _find(path, lambda other: other.filename == cfg.filename)))
+            entry = _find(path, lambda other: other.filename == cfg.filename)
+            rows.append((path.stem, model, cfg.default_scope, entry))
         for name, model, scope, entry in rows:
             wrong += report(name, model, scope, entry)
     if wrong:
@@ -119,7 +122,7 @@ def ablations(cfg: Config, entry: dict) -> list[tuple[str, nn.Module, str, dict]
 
 def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:
     """Multiply-adds of what a function computes."""
-    # Besides what torch counts (convolutions, products, attention): a multiply-add per element, the ELSA operator's step.
+    # Besides what torch counts (convolutions, products, attention), the step of the ELSA operator.
     addcmul = {torch.ops.aten.addcmul_: lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape)}
     with FlopCounterMode(display=False, custom_mapping=addcmul) as counter, torch.no_grad():
         forward()

@@ -136,10 +136,10 @@ def _warm_start(model: StrictWeights, given: dict[str, Tensor]) -> dict[str, Ten
 
 
 def _fit(model: StrictWeights, state_dict: dict[str, Tensor], prefix: str, strict: bool) -> None:
-    """Turn the model's part of a state dict (names that begin with ``prefix``), in place, into its own names and shapes.
+    """Turn the model's part of a state dict (names that begin with ``prefix``), in place, into its own tensors.
 
     Raises:
-        CheckpointError: if strict, naming the tensors that are missing, of another shape or not used, and a likely cause.
+        CheckpointError: if strict, naming the tensors that are missing, misshapen or not used, and a likely cause.
     """
     given = {name.removeprefix(prefix): state_dict.pop(name) for name in list(state_dict) if name.startswith(prefix)}
     given = model.released_names(given)

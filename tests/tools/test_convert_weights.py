@@ -15,7 +15,7 @@ def convert(source, target):
 
 
 def test_converted_release_loads(tmp_path, release):
-    """The variant is recognised, the classifier left out, the sha256 true, and the file serves as pretrained weights."""
+    """The variant is recognised, the classifier left out, the sha256 true, and the file pretrained weights."""
     weights = release('elsa_swin_small_imagenet')
     torch.save({'state_dict': {f'module.{k}': v for k, v in weights.items()}}, tmp_path / 'released.pth')
     done = convert(tmp_path / 'released.pth', tmp_path / 'own.pth')

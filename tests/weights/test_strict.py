@@ -106,7 +106,8 @@ def test_whole_released_models_load(tmp_path, release):
     """load_from of an mmdet 2.x or mmseg 0.x checkpoint fills the backbone, output norms included."""
     weights = {f'backbone.{k}': v for k, v in release('elsa_swin_tiny_dense_backbone').items()}
     model = Detector()
-    load_checkpoint(model, str(save(tmp_path, {'state_dict': {**weights, 'head.weight': torch.ones(2, 2)}, 'meta': {}})))
+    weights['head.weight'] = torch.ones(2, 2)
+    load_checkpoint(model, str(save(tmp_path, {'state_dict': weights, 'meta': {}})))
     for name, value in model.backbone.state_dict().items():
         assert torch.equal(value, weights[f'backbone.{name}'])
     assert (model.head.weight == 1).all()

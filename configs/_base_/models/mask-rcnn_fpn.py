@@ -1,4 +1,4 @@
-# Mask R-CNN with FPN as MMDetection's default has it, for 80 classes; the backbone and neck.in_channels are to be added.
+# Mask R-CNN with FPN, MMDetection's default, for 80 classes; the backbone and neck.in_channels are to be added.
 model = dict(
     type='MaskRCNN',
     data_preprocessor=dict(

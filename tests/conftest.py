@@ -1,6 +1,7 @@
 import itertools
 import json
 import logging
+import os
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from mmengine.logging import MMLogger
 from tests import ROOT
 
 DATA = ROOT / 'tests' / 'data'
+if not torch.cuda.is_available():
+    os.environ['TRITON_INTERPRET'] = '1'  # Triton reads it when it is first imported
 
 
 @pytest.fixture(autouse=True)

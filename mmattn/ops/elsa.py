@@ -5,6 +5,7 @@ where it runs. Every path takes the arguments of ``elsa_attention_reference``, w
 """
 import math
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -154,6 +155,9 @@ def _neighbours(padded: Tensor, shape: torch.Size, dilation: int) -> Iterator[Te
 
 def _select(value: Tensor) -> Callable[..., Tensor]:
     """The one place that decides which path serves a device, dtype and shape."""
+    if value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and find_spec('triton'):
+        from .elsa_triton import elsa_attention_triton  # here, as Triton is not everywhere
+        return elsa_attention_triton
     return elsa_attention_shifted
 
 

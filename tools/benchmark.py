@@ -77,7 +77,7 @@ def main() -> None:
     args = parser.parse_args()
     models = args.models or list(PEERS)
     for name in models if args.peer is None else [*models, args.peer]:
-        if not Path(name).is_file() and name.removesuffix(':reference') not in MODELS:
+        if name.removesuffix(':reference') not in MODELS and not Path(name.removesuffix(':reference')).is_file():
             parser.error(f'{name} is neither a config nor one of {", ".join(MODELS)}')
         if name.endswith(':reference') and backbone_config(name)['type'] not in REFERENCES:
             parser.error(f'{name}: {backbone_config(name)["type"]} has no operator with a plain reference')

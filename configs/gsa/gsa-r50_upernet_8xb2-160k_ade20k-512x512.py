@@ -4,6 +4,6 @@ _base_ = [
     '../_base_/schedules/ade20k_160k.py', '../_base_/seg_runtime.py'
 ]
 model = dict(
-    backbone={{_base_.backbone}},
-    decode_head=dict(in_channels={{_base_.in_channels}}),
+    backbone=_base_.backbone,
+    decode_head=dict(in_channels=_base_.in_channels),
     auxiliary_head=dict(in_channels=1024))

@@ -1,16 +1,10 @@
 # Not in the paper: MMSegmentation's recipe for ViT-S.
 _base_ = [
-    '../_base_/models/upernet.py', '../_base_/datasets/ade20k.py', '../_base_/schedules/ade20k_160k.py',
-    '../_base_/seg_runtime.py'
+    './_base_/msf-vit-s_pyramid.py', '../_base_/models/upernet.py', '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_160k.py', '../_base_/seg_runtime.py'
 ]
 model = dict(
-    backbone=dict(
-        type='MSFViT',
-        arch='small',
-        out_indices=(2, 5, 8, 11),
-        final_norm=True,
-        drop_path_rate=0.1,
-        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/vit_small_patch16_224.pth', warm_start=True)),
-    neck=dict(type='Feature2Pyramid', embed_dim=384, norm_cfg=dict(type='SyncBN', requires_grad=True)),
-    decode_head=dict(in_channels=[384, 384, 384, 384]),
+    backbone=_base_.backbone,
+    neck=_base_.pyramid,
+    decode_head=dict(in_channels=_base_.in_channels),
     auxiliary_head=dict(in_channels=384))

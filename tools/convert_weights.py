@@ -27,39 +27,41 @@ def main() -> None:
         sys.exit(f'{args.target} exists already: remove it, or name another file.')
     try:
         released, container = read_checkpoint(args.source)
-        name, arch, backbone = recognise(released, args.source)
+        backbone, arch = recognise(released, args.source)
     except CheckpointError as error:
         sys.exit(str(error))
     names = backbone.released_names(released)
     tensors = {key: names[key] for key in backbone.state_dict() if key in names}
 
+    name, argument = type(backbone).__name__, backbone.arch_argument
     unfinished = args.target.with_name(args.target.name + '.unfinished')
     meta = dict(backbone=name, arch=arch, source=Path(args.source).name, mmattn_version=mmattn.__version__)
     torch.save(dict(meta=meta, state_dict=tensors), unfinished)
     os.replace(unfinished, args.target)
-    print(f'{args.source} ({container}) is {name}(arch={arch!r})\n'
+    print(f'{args.source} ({container}) is {name}({argument}={arch!r})\n'
           f'taken     {len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values\n'
           f'left out  {", ".join(key for key in names if key not in tensors) or "nothing"}\n'
           f'absent    {", ".join(key for key in backbone.state_dict() if key not in names) or "nothing"}\n'
           f'{args.target}  sha256 {hashlib.sha256(args.target.read_bytes()).hexdigest()}')
 
 
-def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[str, str, Backbone]:
-    """The backbone and variant that a release fills completely.
+def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[Backbone, str | int]:
+    """The backbone, and the name of its variant, that a release fills completely.
 
     Raises:
         CheckpointError: if there is none.
     """
-    for name in backbones.__all__:
-        for arch in getattr(backbones, name).arch_zoo:
+    for cls in (getattr(backbones, name) for name in backbones.__all__):
+        for arch in cls.arch_zoo:
             with torch.device('meta'):
-                backbone = getattr(backbones, name)(arch=arch)
+                backbone = cls(**{cls.arch_argument: arch})
             try:
                 backbone.load_state_dict(dict(released), strict=True)
             except CheckpointError:
                 continue
-            return name, arch, backbone
-    raise CheckpointError(f'{source} is no release of any backbone here ({", ".join(backbones.__all__)})')
+            return backbone, arch
+    raise CheckpointError(f'{source} is no release of any backbone here ({", ".join(backbones.__all__)}) with its '
+                          'default arguments')
 
 
 if __name__ == '__main__':

@@ -93,7 +93,7 @@ def complexity():
 
 def test_complexity_counts_the_operator_and_attention(complexity):
     """A layer's operations by hand: projections, Hadamard convolutions, sum, ghost head; and window attention."""
-    from mmattn.layers import ELSA, WindowAttention
+    from mmattn.layers import ELSA, EnhancedAttention, WindowAttention
     H, W, C, heads, k, width = 14, 21, 12, 2, 5, 4
     qk = 8
 
@@ -102,6 +102,9 @@ def test_complexity_counts_the_operator_and_attention(complexity):
     per_pixel = C * (2 * qk + C) + qk * width * k * k + qk * heads * k * k + 2 * C * k * k + C * C
     assert complexity.count_operations(lambda: elsa(x)) == per_pixel * H * W
     assert complexity.count_operations(lambda: window(x)) == (4 * C * C + 2 * 49 * C) * H * W
+    shunted = EnhancedAttention(C, heads)  # on the CPU, whose fused attention is an operator of its own
+    expected = (4 * C * C + 9 * C + 2 * H * W * C) * H * W
+    assert complexity.count_operations(lambda: shunted(torch.empty(1, H, W, C))) == expected
 
 
 def test_complexity_counts_matrices_where_the_paper_does(complexity):

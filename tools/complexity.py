@@ -27,7 +27,7 @@ import yaml
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from mmattn.runtime import SCOPES
 from mmattn.stack import require
@@ -122,9 +122,12 @@ def ablations(cfg: Config, entry: dict) -> list[tuple[str, nn.Module, str, dict]
 
 def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:
     """Multiply-adds of what a function computes."""
-    # Besides what torch counts (convolutions, products, attention), the step of the ELSA operator.
-    addcmul = {torch.ops.aten.addcmul_: lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape)}
-    with FlopCounterMode(display=False, custom_mapping=addcmul) as counter, torch.no_grad():
+    # Besides what torch counts (convolutions, products, attention): the ELSA operator's step, the CPU's attention.
+    uncounted = {
+        torch.ops.aten.addcmul_: lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape),
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    }
+    with FlopCounterMode(display=False, custom_mapping=uncounted) as counter, torch.no_grad():
         forward()
     # Only attention multiplies batches of matrices.
     attention = sum(flops for op, flops in counter.get_flop_counts()['Global'].items()

@@ -14,8 +14,8 @@ from torch import Tensor
 
 #: what becomes of pixels farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
-#: scores that exist at a time, 16 MB of float32: more would leave the cache, and be given back to the system every time
-MAX_SCORES = 2**22
+#: scores that exist at a time, 4 MB of float32: more would leave the cache, fewer make the products small
+MAX_SCORES = 2**20
 
 
 def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

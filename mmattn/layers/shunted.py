@@ -1,4 +1,6 @@
 """The two halves of a block of the Shunted Transformer (sections 3.1.1 and 3.1.2), on (B, H, W, C) tokens."""
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -148,6 +150,20 @@ def add_conv(x: Tensor, conv: TokenConv2d) -> Tensor:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, num_heads: int, dropout: float = 0.) -> Tensor:
     """Equation 2, without a score matrix in memory. q: (B, H, W, C), k and v: (B, h, w, C) -> (B, H, W, C)."""
-    heads = (x.flatten(1, 2).unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+    shape = q.shape
+    q, k, v = (x.flatten(1, 2) for x in (q, k, v))
+    parts = _query_parts(q, num_heads)
+    if parts > 1:
+        q, k, v = q.unflatten(1, (parts, -1)).flatten(0, 1), k.repeat_interleave(parts, 0), v.repeat_interleave(parts, 0)
+    heads = (x.unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in (q, k, v))
     out = F.scaled_dot_product_attention(*heads, dropout_p=dropout)
-    return out.transpose(1, 2).reshape(q.shape)
+    return out.transpose(1, 2).reshape(shape)
+
+
+def _query_parts(q: Tensor, num_heads: int) -> int:
+    """In how many parts, seen as pictures of their own, queries (B, N, C) keep all threads busy: on the CPU, the backward
+    pass of torch's attention shares out pictures and heads only, and early stages have few heads."""
+    if q.device.type != 'cpu' or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return 1
+    idle = torch.get_num_threads() // (len(q) * num_heads)
+    return math.gcd(q.shape[1], 2**max(0, idle.bit_length() - 1))

@@ -1,4 +1,4 @@
-"""Interrupted training, on a model of two layers; tests/tools/test_interruptions.py kills tools/train.py itself."""
+"""Interrupted training, on a model of two layers; tests/tools/test_dist_and_resume.py kills tools/train.py itself."""
 import itertools
 import os
 import resource

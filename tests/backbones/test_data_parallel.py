@@ -1,16 +1,19 @@
 """Every backbone under two processes, each with half of the batch; tests/tools/test_dist_and_resume.py trains whole models."""
 import pytest
 import torch
+from mmengine.registry import FUNCTIONS
 from torch import distributed, multiprocessing, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-import mmattn  # noqa: F401, registers the backbones
-from tests.backbones.test_common import SMALL, build
+from mmattn.backbones.fsdp import wrap_blocks
+from tests.backbones.test_common import SMALL, build, every_backbone
 
 STAGES = 4
 #: name, frozen_stages, with_cp
 CASES = [(name, frozen, with_cp) for name in SMALL for frozen in range(-1, STAGES + 1) for with_cp in (False, True)
          if frozen < 2 or not with_cp]
+SHARDED = [(name, 1, True) for name in SMALL]
 
 
 class Model(nn.Module):
@@ -22,10 +25,10 @@ class Model(nn.Module):
         # batch norm with its running statistics: two halves have others than the whole
         norm_eval = dict(norm_eval=True) if name in ('GSAResNet', 'ShuntedTransformer') else {}
         self.backbone = build(name, drop_path_rate=0., frozen_stages=frozen_stages, with_cp=with_cp, **norm_eval)
-        self.head = nn.Parameter(torch.ones(()))
+        self.head = nn.Parameter(torch.ones(1))
 
     def forward(self, x):
-        return self.head * sum(out.square().mean() for out in self.backbone(x))
+        return self.head.sum() * sum(out.square().mean() for out in self.backbone(x))
 
 
 def pictures():
@@ -47,6 +50,15 @@ def train(rank, folder):
         loss.backward()
         results[case] = loss.item(), gradients(model)
         parallel(pictures())  # fails if that step left a parameter out
+    for case in SHARDED:
+        parallel = FullyShardedDataParallel(
+            Model(*case).train(), auto_wrap_policy=wrap_blocks, use_orig_params=True, device_id='cpu')
+        loss = parallel(pictures()[2 * rank:][:2])
+        loss.backward()
+        with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
+            results['sharded', *case] = loss.item(), {
+                name.replace('_fsdp_wrapped_module.', ''): gradient.clone()
+                for name, gradient in gradients(parallel).items()}
     torch.save(results, folder / f'{rank}.pt')
     distributed.barrier()
     distributed.destroy_process_group()
@@ -59,17 +71,29 @@ def ranks(tmp_path_factory):
     return [torch.load(folder / f'{rank}.pt', weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.parametrize('name, frozen_stages, with_cp', CASES)
-def test_two_processes_are_one(ranks, name, frozen_stages, with_cp):
+@pytest.mark.parametrize('case', CASES + [('sharded', *case) for case in SHARDED],
+                         ids=lambda case: '-'.join(map(str, case)))
+def test_two_processes_are_one(ranks, case):
     """Loss and gradients are those of one process on the joint batch, every parameter that trains has one, and both
-    processes the same, whatever is frozen or recomputed."""
+    processes the same, whatever is frozen, recomputed or sharded."""
+    name, frozen_stages, _ = case[-3:]
     model = Model(name, frozen_stages, False).train()
     loss = model(pictures())
     loss.backward()
-    (loss0, gradients0), (loss1, gradients1) = (results[name, frozen_stages, with_cp] for results in ranks)
+    (loss0, gradients0), (loss1, gradients1) = (results[case] for results in ranks)
     assert (loss0 + loss1) / 2 == pytest.approx(loss.item(), rel=1e-5)
     assert gradients0.keys() == gradients(model).keys() and 'head' in gradients0
     for key, gradient in gradients(model).items():
         assert gradient is not None
         assert torch.equal(gradients0[key], gradients1[key])
         torch.testing.assert_close(gradients0[key], gradient, msg=lambda message: f'{key}: {message}')
+
+
+@every_backbone
+def test_units_of_sharding_are_the_blocks(name):
+    """FSDP's policy wraps what a backbone passes through ``run``, all of it and nothing else."""
+    backbone, blocks = build(name).eval(), []
+    backbone.run = lambda block, x: blocks.append(block) or block(x)
+    backbone(pictures())
+    policy = FUNCTIONS.get('wrap_blocks')
+    assert blocks == [module for module in backbone.modules() if policy(module, recurse=False, nonwrapped_numel=0)]

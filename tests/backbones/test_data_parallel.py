@@ -1,4 +1,4 @@
-"""Every backbone under two processes, each with half of the batch; tests/tools/test_dist_and_resume.py trains whole models."""
+"""Every backbone in two processes, each with half of the batch; tests/tools/test_dist_and_resume.py trains models."""
 import pytest
 import torch
 from mmengine.registry import FUNCTIONS

@@ -2,8 +2,13 @@
 # make test      the tests
 # make test-all  the tests, slow ones included
 # make bench     every backbone beside its peer: time, memory and their growth
-# All set up .venv first; PYTHON names the Python it is made from.
+# All set up an environment first; PYTHON names the Python it is made from, STACK the packages: onedl, in .venv, or
+# openmmlab, OpenMMLab's own last releases, in .venv-openmmlab.
 PYTHON ?= python3
+STACK ?= onedl
+export STACK
+SUFFIX = $(patsubst %,-%,$(filter-out onedl,$(STACK)))
+RUN = .venv$(SUFFIX)/bin/python
 
 .PHONY: setup demo test test-all bench
 setup:
@@ -11,13 +16,13 @@ setup:
 	@$(PYTHON) tools/setup_env.py
 
 demo: setup
-	@.venv/bin/python tools/demo.py
+	@$(RUN) tools/demo.py --work-dir work_dirs/demo$(SUFFIX)
 
 test: setup
-	@.venv/bin/python -m pytest
+	@$(RUN) -m pytest
 
 test-all: setup
-	@.venv/bin/python -m pytest -m ''
+	@$(RUN) -m pytest -m ''
 
 bench: setup
-	@.venv/bin/python tools/benchmark.py --sizes 256x256 512x512 800x1333
+	@$(RUN) tools/benchmark.py --sizes 256x256 512x512 800x1333 --out work_dirs/benchmark$(SUFFIX)

@@ -1,6 +1,9 @@
-"""Which of OpenMMLab's packages mmattn needs, told when they are needed."""
+"""Which of OpenMMLab's packages mmattn needs, told when they are needed, and what must differ between versions of
+torch."""
 import importlib
 import re
+
+import torch
 
 #: import name -> (lowest version that serves, what to install in either family)
 PACKAGES = {
@@ -9,6 +12,13 @@ PACKAGES = {
     'mmdet': ('3.3.0', 'mmdet or onedl-mmdetection'),
     'mmseg': ('1.2.0', 'mmsegmentation or onedl-mmsegmentation'),
 }
+
+
+#: whether torch.compile or torch.export is tracing
+is_compiling = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling  # torch 2.1 and 2.2
+
+#: whether torch.compile takes an autograd.Function whose backward pass writes in place; torch 2.1's fails on it
+compiles_in_place_backward = torch.__version__ >= (2, 2)
 
 
 def require(package: str, purpose: str) -> None:
@@ -45,6 +55,11 @@ def require_ops(purpose: str) -> None:
     except ImportError as error:
         raise ImportError(f'{purpose} needs the compiled operators of mmcv, which do not import ({error}): install the '
                           f'full mmcv or onedl-mmcv, compiled for the torch at hand, not mmcv-lite.') from None
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to sum in: ``torch.promote_types(dtype, torch.float32)``, which torch 2.1 cannot compile."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
     make demo
 
-Everything goes to work_dirs/demo. Run again, it goes on where it stopped; remove the folder to start afresh.
+Everything goes to --work-dir (default: work_dirs/demo). Run again, it goes on where it stopped; remove the folder to
+start afresh.
 """
 import argparse
 import json
@@ -18,7 +19,6 @@ import cv2
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / 'work_dirs' / 'demo'
 #: name -> config, and the metrics to show: key in MMEngine's logs -> (title, factor to a fraction of 1)
 MODELS = {
     'mask-rcnn': ('configs/toy/mask-rcnn_elsa-swin-toy_fpn.py',
@@ -30,14 +30,16 @@ MODELS = {
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--work-dir', type=Path, default=ROOT / 'work_dirs' / 'demo')
+    out = parser.parse_args().work_dir.resolve()
     started = time.time()
-    OUT.mkdir(parents=True, exist_ok=True)
-    data = OUT / 'data'
+    out.mkdir(parents=True, exist_ok=True)
+    data = out / 'data'
     os.environ.update(COCO_ROOT=f'{data / "coco"}/', ADE20K_ROOT=str(data / 'ADEChallengeData2016'))
     steps = [('toy data', data, ['make_toy_data.py', data])]
     for name, (config, metrics) in MODELS.items():
-        folder, checkpoint = OUT / name, OUT / name / 'final.pth'
+        folder, checkpoint = out / name, out / name / 'final.pth'
         steps += [
             (f'{name}: training', checkpoint, ['train.py', config, '--work-dir', folder, '--resume']),
             (f'{name}: test', folder / 'test', ['test.py', config, checkpoint, '--show-dir', folder / 'pictures']),
@@ -51,18 +53,18 @@ def main() -> None:
             continue
         if command[0] == 'test.py':
             command += ['--work-dir', result.with_name(f'{result.name}.unfinished')]
-        run(command, OUT / f'{title.replace(": ", " ")}.log')
+        run(command, out / f'{title.replace(": ", " ")}.log')
         if command[0] == 'test.py':
             result.with_name(f'{result.name}.unfinished').rename(result)
         elif command[0] == 'train.py':
             latest = Path((result.parent / 'last_checkpoint').read_text().strip())
             result.symlink_to(latest.name)
     print(f'[{len(steps) + 1}/{len(steps) + 1}] table, curves and pictures', flush=True)
-    table = write_table()
-    write_curves()
+    table = write_table(out)
+    write_curves(out)
     for name in MODELS:
-        write_sheet(name)
-    print(f'\n{table}\nDone in {(time.time() - started) / 60:.1f} minutes. See {OUT}:\n'
+        write_sheet(out, name)
+    print(f'\n{table}\nDone in {(time.time() - started) / 60:.1f} minutes. See {out}:\n'
           '  metrics.md    this table\n'
           '  curves.png    losses while training, metrics on held-out pictures\n'
           '  mask-rcnn.png, upernet.png    ground truth (left) and prediction (right); all of them in */pictures\n'
@@ -97,21 +99,21 @@ def run(command: list, log: Path) -> None:
         sys.exit(f'{tail}\n\nThis step failed; its log is {log}.')
 
 
-def write_table() -> str:
+def write_table(out: Path) -> str:
     """metrics.md: one row per metric, single and multi-scale."""
     rows = ['| model | metric | one scale | multi-scale |', '|---|---|---|---|']
     for name, (_, metrics) in MODELS.items():
-        columns = [json.loads(max((OUT / name / kind).glob('*/*.json')).read_text()) for kind in
+        columns = [json.loads(max((out / name / kind).glob('*/*.json')).read_text()) for kind in
                    ('test', 'multi-scale test')]
         for key, (title, factor) in metrics.items():
             values = [f'{column[key] * factor:.3f}' if key in column else '-' for column in columns]
             rows.append(f'| {name} | {title} | {values[0]} | {values[1]} |')
     table = '\n'.join(rows) + '\n'
-    (OUT / 'metrics.md').write_text(table)
+    (out / 'metrics.md').write_text(table)
     return table
 
 
-def write_curves() -> None:
+def write_curves(out: Path) -> None:
     """curves.png from MMEngine's scalars.json, resumed runs joined."""
     import matplotlib
     matplotlib.use('Agg')
@@ -119,7 +121,7 @@ def write_curves() -> None:
     figure, axes = plt.subplots(len(MODELS), 2, figsize=(11, 4 * len(MODELS)), layout='constrained')
     for (name, (_, metrics)), (left, right) in zip(MODELS.items(), axes):
         curves: dict[str, dict[int, float]] = defaultdict(dict)
-        for file in sorted((OUT / name).glob('*/vis_data/scalars.json')):
+        for file in sorted((out / name).glob('*/vis_data/scalars.json')):
             for line in file.read_text().splitlines():
                 scalars = json.loads(line)
                 for key, value in scalars.items():
@@ -134,19 +136,19 @@ def write_curves() -> None:
         for axis in (left, right):
             axis.grid(alpha=0.3)
             axis.legend(fontsize=8)
-    figure.savefig(OUT / 'curves.png', dpi=110)
+    figure.savefig(out / 'curves.png', dpi=110)
 
 
-def write_sheet(name: str, count: int = 12, columns: int = 3, width: int = 640) -> None:
+def write_sheet(out: Path, name: str, count: int = 12, columns: int = 3, width: int = 640) -> None:
     """One picture of the first predictions."""
-    files = sorted((OUT / name / 'pictures').rglob('*.[jp][pn]g'))[:count]
+    files = sorted((out / name / 'pictures').rglob('*.[jp][pn]g'))[:count]
     tiles = [cv2.imread(str(file)) for file in files]
     tiles = [cv2.resize(tile, (width, tile.shape[0] * width // tile.shape[1]), interpolation=cv2.INTER_AREA)
              for tile in tiles]
     height = max(tile.shape[0] for tile in tiles)
     tiles = [cv2.copyMakeBorder(tile, 4, height - tile.shape[0] + 4, 4, 4, cv2.BORDER_CONSTANT, value=(255,) * 3)
              for tile in tiles]
-    cv2.imwrite(str(OUT / f'{name}.png'), np.vstack([np.hstack(tiles[i:i + columns])
+    cv2.imwrite(str(out / f'{name}.png'), np.vstack([np.hstack(tiles[i:i + columns])
                                                     for i in range(0, len(tiles), columns)]))
 
 

@@ -1,6 +1,8 @@
 """Build, check or repair the project's own environment, .venv: what `make` runs before everything else.
 
-Only the standard library, and syntax that an old Python still parses, so that it can say it is too old.
+The environment variable STACK names the packages, a file of requirements/: onedl, the default, or another, whose
+environment is .venv-STACK. Only the standard library, and syntax that an old Python still parses, so that it can say it
+is too old.
 """
 import hashlib
 import os
@@ -13,8 +15,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-REQUIREMENTS = ROOT / 'requirements' / 'onedl.txt'
-VENV = ROOT / '.venv'
+STACK = os.environ.get('STACK') or 'onedl'
+REQUIREMENTS = ROOT / 'requirements' / (STACK + '.txt')
+VENV = ROOT / ('.venv' if STACK == 'onedl' else '.venv-' + STACK)
 PYTHON = VENV / 'bin' / 'python'
 READY = VENV / 'ready'
 LOG = VENV / 'setup.log'
@@ -48,8 +51,8 @@ def main():
         VENV.mkdir()
         step('[1/5] a virtual environment, seconds', [sys.executable, '-m', 'venv', VENV])
     pip = [PYTHON, '-m', 'pip', '--disable-pip-version-check']
-    step('[2/5] torch, about 1 minute and 3 GB', pip + ['install', *requirements('setuptools', 'wheel', 'ninja',
-                                                                                 'psutil', 'torch', 'torchvision')])
+    step('[2/5] torch, about 1 minute and 3 GB', pip + ['install', *requirements(
+        'setuptools', 'wheel', 'ninja', 'psutil', 'numpy', 'torch', 'torchvision')])
     wheel = mmcv_wheel(pip)
     step('[4/5] MMEngine, MMDetection, MMSegmentation and tests, about 1 minute',
          pip + ['install', '--no-build-isolation', wheel, '-r', REQUIREMENTS])
@@ -65,9 +68,15 @@ def main():
 
 
 def check_machine():
+    if not REQUIREMENTS.is_file():
+        stop('There is no stack {}: STACK is one of {}.'.format(
+            STACK, ', '.join(sorted(path.stem for path in REQUIREMENTS.parent.glob('*.txt')))))
     if sys.version_info < (3, 10):
         stop('Python 3.10 or newer is needed, {} is {}: name another with `make PYTHON=python3.11`.'.format(
             sys.executable, sys.version.split()[0]))
+    if STACK == 'openmmlab' and sys.version_info >= (3, 12):
+        stop('torch 2.1, of the stack openmmlab, needs Python 3.10 or 3.11, {} is {}: name another with `make '
+             'STACK=openmmlab PYTHON=python3.11`.'.format(sys.executable, sys.version.split()[0]))
     if not shutil.which(os.environ.get('CXX', 'c++')):
         stop("No C++ compiler ({}) was found, and MMCV's operators have to be compiled: install one (Debian, Ubuntu: "
              'apt-get install g++).'.format(os.environ.get('CXX', 'c++')))
@@ -83,7 +92,7 @@ def check_machine():
 
 def mmcv_wheel(pip):
     """The compiled mmcv: from earlier, kept apart by torch's version since its name does not tell, or made now."""
-    requirement, = requirements('onedl-mmcv')
+    requirement, = requirements('mmcv', 'onedl-mmcv')
     torch, = requirements('torch')
     folder = CACHE / re.sub('=+', '-', torch)
     tag = 'cp{}{}'.format(*sys.version_info)

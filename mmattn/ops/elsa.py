@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..stack import at_least_float32, compiles_in_place_backward, is_compiling
+
 
 def elsa_attention(logits: Tensor,
                    value: Tensor,
@@ -104,7 +106,7 @@ class _ShiftedSum(torch.autograd.Function):
         ctx.save_for_backward(attention, value, mul)
         ctx.dilation = dilation
         # Half-precision sums of k * k terms are kept in float32.
-        out = torch.zeros_like(value, dtype=_accumulation_dtype(value), memory_format=torch.contiguous_format)
+        out = torch.zeros_like(value, dtype=at_least_float32(value.dtype), memory_format=torch.contiguous_format)
         for j, neighbour in enumerate(_neighbours(_pad(value, len(attention), dilation), value.shape, dilation)):
             weight = attention[j].unsqueeze(-1)
             out.addcmul_(weight if mul is None else weight * mul[j], neighbour)
@@ -116,7 +118,7 @@ class _ShiftedSum(torch.autograd.Function):
         attention, value, mul = ctx.saved_tensors
         grad = grad.contiguous()
         padded = _pad(value, len(attention), ctx.dilation)
-        grad_padded = torch.zeros_like(padded, dtype=_accumulation_dtype(value))
+        grad_padded = torch.zeros_like(padded, dtype=at_least_float32(value.dtype))
         grad_attention = torch.empty_like(attention)
         grad_mul = None if mul is None else torch.empty_like(mul)
         views = zip(_neighbours(padded, value.shape, ctx.dilation),
@@ -136,10 +138,6 @@ class _ShiftedSum(torch.autograd.Function):
         return grad_attention, grad_value.to(value.dtype), grad_mul, None
 
 
-def _accumulation_dtype(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
 def _pad(value: Tensor, taps: int, dilation: int) -> Tensor:
     border = dilation * (math.isqrt(taps) // 2)
     return F.pad(value, (0, 0, 0, 0, border, border, border, border))
@@ -155,6 +153,8 @@ def _neighbours(padded: Tensor, shape: torch.Size, dilation: int) -> Iterator[Te
 
 def _select(value: Tensor) -> Callable[..., Tensor]:
     """The one place that decides which path serves a device, dtype and shape."""
+    if is_compiling() and not compiles_in_place_backward:
+        return elsa_attention_reference
     if value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and find_spec('triton'):
         from .elsa_triton import elsa_attention_triton  # here, as Triton is not everywhere
         return elsa_attention_triton

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..stack import at_least_float32, is_compiling
+
 #: what becomes of pixels farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
 #: scores that exist at a time, 4 MB of float32: more would leave the cache, fewer make the products small
@@ -40,7 +42,7 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
                          f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}')
     H, W = query.shape[1:3]
     query, key, value = (x.flatten(1, 2) for x in (query, key, value))
-    exact = torch.promote_types(key.dtype, torch.float32)
+    exact = at_least_float32(key.dtype)
     with _without_autocast(key):
         context = torch.einsum('bpnk,bpnv->bnkv', key.to(exact).softmax(1), value.to(exact))
     return torch.einsum('bpnk,bnkv->bpnv', query, context.to(query.dtype)).unflatten(1, (H, W))
@@ -133,7 +135,7 @@ class _AxialSum(torch.autograd.Function):
         query, value, positions = ctx.saved_tensors
         dim = ctx.dim
         grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
-        grad_positions = torch.zeros_like(positions, dtype=torch.promote_types(positions.dtype, torch.float32))
+        grad_positions = torch.zeros_like(positions, dtype=at_least_float32(positions.dtype))
         for block in _blocks(query, dim):
             shape, q, g = query[block].shape, _by_position(query[block], dim), _by_line(grad[block], dim)
             v = value[block]
@@ -150,7 +152,7 @@ def _blocks(query: Tensor, dim: int) -> list[tuple[slice, ...]]:
     torch.compile, whose graph would hold the parts of one size only."""
     B, _, _, heads, _ = query.shape
     A, lines = query.shape[dim], query.shape[3 - dim]
-    if B * heads * A * A * lines <= MAX_SCORES or torch.compiler.is_compiling():
+    if B * heads * A * A * lines <= MAX_SCORES or is_compiling():
         return [(slice(None),)]
     step = max(1, MAX_SCORES // (B * heads * A * A))
     return [(slice(None),) * (3 - dim) + (slice(i, i + step),) for i in range(0, lines, step)]

@@ -78,7 +78,7 @@ def test_no_copy_per_neighbour():
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            sizes.extend(t.numel() for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, torch.Tensor))
+            sizes.extend(t.numel() for t in torch.utils._pytree.tree_flatten(out)[0] if isinstance(t, torch.Tensor))
             return out
 
     inputs = [t.requires_grad_() for t in make_inputs(1, 16, 16, 1, 32, 7, True, True)]

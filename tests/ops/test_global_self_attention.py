@@ -135,7 +135,7 @@ def test_scores_are_few_and_not_kept(monkeypatch):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             nonlocal largest
             out = func(*args, **(kwargs or {}))
-            sizes = [t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_leaves(out)
+            sizes = [t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_flatten(out)[0]
                      if isinstance(t, torch.Tensor)]
             largest = max(largest, *sizes, 0)
             return out

@@ -69,7 +69,7 @@ def test_no_score_matrix():
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            sizes.extend(t.numel() for t in torch.utils._pytree.tree_leaves(out) if isinstance(t, torch.Tensor))
+            sizes.extend(t.numel() for t in torch.utils._pytree.tree_flatten(out)[0] if isinstance(t, torch.Tensor))
             return out
 
     inputs = [t.float().requires_grad_() for t in make_inputs(1, 2, 512, 512, 8) if t is not None]

@@ -1,6 +1,9 @@
-"""Which of OpenMMLab's packages mmattn needs, told when they are needed."""
+"""Which of OpenMMLab's packages mmattn needs, told when they are needed, and what must differ between versions of
+torch."""
 import importlib
 import re
+
+import torch
 
 #: import name -> (lowest version that serves, what to install in either family)
 PACKAGES = {
@@ -9,6 +12,10 @@ PACKAGES = {
     'mmdet': ('3.3.0', 'mmdet or onedl-mmdetection'),
     'mmseg': ('1.2.0', 'mmsegmentation or onedl-mmsegmentation'),
 }
+
+
+#: whether torch.compile or torch.export is tracing
+is_compiling = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling  # torch 2.1 and 2.2
 
 
 def require(package: str, purpose: str) -> None:

@@ -3,7 +3,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..stack import is_compiling
 from .mlp import MLP
+from .padding import ceil_div
 from .token_conv import TokenConv2d
 
 
@@ -25,10 +27,13 @@ class TokenMerging(TokenConv2d):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_dim) -> (B, ceil(H / r), ceil(W / r), out_dim)."""
         for dim in (1, 2):
-            missing = -x.shape[dim] % self.stride[0]
-            if missing:
-                last = x.narrow(dim, x.shape[dim] - 1, 1)
-                x = torch.cat((x, last.repeat_interleave(missing, dim)), dim)
+            size = x.shape[dim]
+            whole = ceil_div(size, self.stride[0]) * self.stride[0]
+            if is_compiling():  # a graph that knew whether anything is missing would hold for such sizes only
+                x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
+            elif size < whole:
+                last = x.narrow(dim, size - 1, 1)
+                x = torch.cat((x, last.repeat_interleave(whole - size, dim)), dim)
         return super().forward(x)
 
 

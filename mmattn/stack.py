@@ -17,9 +17,6 @@ PACKAGES = {
 #: whether torch.compile or torch.export is tracing
 is_compiling = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling  # torch 2.1 and 2.2
 
-#: whether torch.compile takes an autograd.Function whose backward pass writes in place; torch 2.1's fails on it
-compiles_in_place_backward = torch.__version__ >= (2, 2)
-
 
 def require(package: str, purpose: str) -> None:
     """Make sure that a package of OpenMMLab's is there and new enough.

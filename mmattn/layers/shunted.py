@@ -5,7 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..stack import is_compiling
 from .mlp import MLP
+from .padding import ceil_div
 from .token_conv import TokenConv2d
 
 
@@ -27,10 +29,13 @@ class TokenMerging(TokenConv2d):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_dim) -> (B, ceil(H / r), ceil(W / r), out_dim)."""
         for dim in (1, 2):
-            missing = -x.shape[dim] % self.stride[0]
-            if missing:
-                last = x.narrow(dim, x.shape[dim] - 1, 1)
-                x = torch.cat((x, last.repeat_interleave(missing, dim)), dim)
+            size = x.shape[dim]
+            whole = ceil_div(size, self.stride[0]) * self.stride[0]
+            if is_compiling():  # a graph that knew whether anything is missing would hold for such sizes only
+                x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
+            elif size < whole:
+                last = x.narrow(dim, size - 1, 1)
+                x = torch.cat((x, last.repeat_interleave(whole - size, dim)), dim)
         return super().forward(x)
 
 
@@ -163,7 +168,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, num_heads: int, dropout: float = 0.)
 def _query_parts(q: Tensor, num_heads: int) -> int:
     """In how many parts, seen as pictures of their own, queries (B, N, C) keep all threads busy: on the CPU, the backward
     pass of torch's attention shares out pictures and heads only, and early stages have few heads."""
-    if q.device.type != 'cpu' or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if q.device.type != 'cpu' or not torch.is_grad_enabled() or is_compiling():
         return 1
     idle = torch.get_num_threads() // (len(q) * num_heads)
     return math.gcd(q.shape[1], 2**max(0, idle.bit_length() - 1))

@@ -176,10 +176,19 @@ def _from_lines(x: Tensor, shape: torch.Size, dim: int) -> Tensor:
 def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
     """The table (2l - 1, k) that a table (2L - 1, k) is on lines of length l: see :func:`axial_attention`."""
     L = len(table) // 2 + 1
-    if length <= L or beyond == 'mask':
+    if not is_compiling() and (length <= L or beyond == 'mask'):
         return F.pad(table, (0, 0, length - L, length - L))  # negative: cropped
-    stretched = F.interpolate(table.t()[None], 2 * length - 1, mode='linear', align_corners=True)[0].t()
-    return stretched * (L / length)
+    # One formula for shorter and longer lines, for the sake of graphs, which are to hold for all.
+    offset = torch.arange(2 * length - 1, device=table.device) - (length - 1)
+    if beyond == 'mask':
+        row = offset + L - 1
+        return F.embedding(row.clamp(0, 2 * L - 2), table) * (offset.abs() < L)[:, None].to(table.dtype)
+    reach = offset[-1].clamp(min=max(L, 2) - 1)  # the offset that meets the end of the table
+    place = (offset + reach) * (L - 1)  # in rows of the table, times reach
+    row = place // reach
+    weight = (place % reach).to(table.dtype)[:, None] / reach
+    stretched = torch.lerp(F.embedding(row, table), F.embedding((row + 1).clamp(max=2 * L - 2), table), weight)
+    return stretched * (L / (offset[-1] + 1).clamp(min=L))
 
 
 def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:

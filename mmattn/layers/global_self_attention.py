@@ -62,6 +62,8 @@ class GlobalSelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, C, H, W) -> (B, C, H, W)."""
         query, value = self._split(self.query(x)), self._split(self.value(x))  # eq. 3
+        if value.dtype == torch.float16:  # float32 under autocast, where float16 may not hold what attention returns
+            value = value.to(self.value.weight.dtype)
         positional = value
         if self.rel_col is not None:
             positional = axial_attention(query, positional, self.rel_col, 1, self.beyond)

@@ -11,6 +11,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import DropPath, GlobalSelfAttention, batch_norm
+from ..layers.padding import repeat_to_multiple
 from ..ops.global_self_attention import fit_table
 from .base import Backbone, drop_path_schedule
 
@@ -182,9 +183,21 @@ class Bottleneck(nn.Module):
         else:
             x = self.attn(x)
             if self.stride > 1:
-                x = F.avg_pool2d(x, self.stride, ceil_mode=True, count_include_pad=False)
+                x = halve(x)
         x = F.relu(self.bn2(x), inplace=True)
         return F.relu(identity + self.drop_path(self.bn3(self.conv3(x))), inplace=True)
+
+
+def halve(x: Tensor) -> Tensor:
+    """2 x 2 average pooling, an odd last row or column alone. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2)).
+
+    Unlike torch's, it does not keep the map for the backward pass.
+    """
+    x = repeat_to_multiple(x, 2, (2, 3))
+    for dim in (2, 3):
+        first, second = x.unflatten(dim, (-1, 2)).unbind(dim + 1)
+        x = first + second
+    return x / 4
 
 
 def _check(arch: dict, gsa_stages: Sequence[int], img_size: int) -> None:

@@ -68,6 +68,8 @@ def _fit_cpu(cfg: Config) -> None:
         cfg.model_wrapper_cfg = cfg.get('model_wrapper_cfg') or dict(
             type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
         if cfg.get('strategy', {}).get('type') == 'FSDPStrategy':
+            if not cpu_shards():
+                sys.exit(f'The FSDP of torch {torch.__version__} needs accelerators, and there is none here.')
             cfg.strategy.model_wrapper.device_id = 'cpu'
             # PyTorch frees the memory of what is moved to the CPU, and dies, where it is there already.
             cfg.strategy.state_dict_cfg = dict(
@@ -77,6 +79,15 @@ def _fit_cpu(cfg: Config) -> None:
         changes.append('processes talk through gloo')
     if changes:
         print_log(f'No accelerator here: {", ".join(changes)}.', logger='current')
+
+
+def cpu_shards() -> bool:
+    """Whether this torch's FSDP runs on the CPU."""
+    try:
+        torch.cpu.Stream(priority=-1)
+    except TypeError:
+        return False
+    return True
 
 
 def _replace(node: object, old: str, new: str) -> int:

@@ -3,6 +3,7 @@
     python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py
 """
 import argparse
+import logging
 import sys
 
 from mmengine.device import get_device
@@ -33,6 +34,8 @@ def main() -> None:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             sys.exit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size, which {args.config} does not have.')
         cfg.auto_scale_lr.enable = True
+    if cfg.get('strategy', {}).get('type') == 'FSDPStrategy' and args.launcher == 'none':
+        sys.exit(f'{args.config} shards the model over processes: start it with tools/dist_train.sh.')
     resume = args.resume or cfg.get('resume') and (cfg.get('load_from') or 'auto')
     if resume:
         settle_resume(cfg, None if resume == 'auto' else resume)
@@ -42,6 +45,7 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+    logging.raiseExceptions = False  # a full disk is told of once, not by every line of the log
     try:
         main()
     except (CheckpointError, OSError, ImportError) as error:

@@ -67,6 +67,13 @@ def _fit_cpu(cfg: Config) -> None:
         torch.distributed.init_process_group('gloo')
         cfg.model_wrapper_cfg = cfg.get('model_wrapper_cfg') or dict(
             type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
+        if cfg.get('strategy', {}).get('type') == 'FSDPStrategy':
+            cfg.strategy.model_wrapper.device_id = 'cpu'
+            # PyTorch frees the memory of what is moved to the CPU, and dies, where it is there already.
+            cfg.strategy.state_dict_cfg = dict(
+                state_dict_type='FULL_STATE_DICT',
+                state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
+                optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True))
         changes.append('processes talk through gloo')
     if changes:
         print_log(f'No accelerator here: {", ".join(changes)}.', logger='current')

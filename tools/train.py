@@ -6,8 +6,10 @@ import argparse
 import sys
 
 from mmengine.device import get_device
+from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
+from mmattn.resume import settle_resume
 from mmattn.runtime import add_arguments, load_config
 from mmattn.weights import CheckpointError
 
@@ -31,14 +33,16 @@ def main() -> None:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             sys.exit(f'--auto-scale-lr needs auto_scale_lr.base_batch_size, which {args.config} does not have.')
         cfg.auto_scale_lr.enable = True
-    if args.resume:
-        cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
-    Runner.from_cfg(cfg).train()
+    resume = args.resume or cfg.get('resume') and (cfg.get('load_from') or 'auto')
+    if resume:
+        settle_resume(cfg, None if resume == 'auto' else resume)
+    # MMEngine's other runners, for its strategies, are asked for by runner_type
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.train()
 
 
 if __name__ == '__main__':
     try:
         main()
-    except (CheckpointError, FileNotFoundError, ImportError) as error:
+    except (CheckpointError, OSError, ImportError) as error:
         sys.exit(f'{type(error).__name__}: {error}')

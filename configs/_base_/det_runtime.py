@@ -1,12 +1,12 @@
 # What MMDetection runs with.
 default_scope = 'mmdet'
-custom_imports = dict(imports=['mmattn'])
+custom_imports = dict(imports=['mmattn', 'mmattn.resume'])
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3),
+    checkpoint=dict(type='AtomicCheckpointHook', interval=1, max_keep_ckpts=3),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='DetVisualizationHook'))
 env_cfg = dict(

@@ -1,10 +1,12 @@
 """What the backbones have in common: variants, outputs, frozen stages, checkpointing, strict weights."""
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..stack import is_compiling
 from ..weights import StrictWeights, load_pretrained
 
 
@@ -74,9 +76,13 @@ class Backbone(StrictWeights, BaseModule):
 
     def run(self, block: nn.Module, x: Tensor) -> Tensor:
         """``block(x)``, recomputed in the backward pass if ``with_cp``."""
-        if self.with_cp and self.training:
+        if not (self.with_cp and self.training):
+            return block(x)
+        norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
+        if not norms or is_compiling():  # which records what changes buffers once, and knows no contexts
             return checkpoint(block, x, use_reentrant=False)
-        return block(x)
+        return checkpoint(block, x, use_reentrant=False,
+                          context_fn=lambda: (contextlib.nullcontext(), _unlearning(norms)))
 
     def train(self, mode: bool = True) -> 'Backbone':
         super().train(mode)
@@ -101,6 +107,19 @@ class Backbone(StrictWeights, BaseModule):
         self.init_cfg = init_cfg
         for entry in pretrained:
             load_pretrained(self, **{key: value for key, value in entry.items() if key != 'type'})
+
+
+@contextlib.contextmanager
+def _unlearning(norms: list[nn.Module]) -> Iterator[None]:
+    """Batch norms in training keep their running statistics, which a recomputation would update a second time."""
+    kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0., None
+    try:
+        yield
+    finally:
+        for norm, momentum, count in kept:
+            norm.momentum, norm.num_batches_tracked = momentum, count
 
 
 def to_map(x: Tensor) -> Tensor:

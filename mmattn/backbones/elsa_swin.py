@@ -23,7 +23,8 @@ class ELSASwin(SwinBackbone):
         kernel_size: side of the ELSA neighbourhood, odd.
         dilation: distance of ELSA neighbours, in pixels of the map.
         group_width: channels per group of the Hadamard convolution; the arch's unless given.
-        lam: :math:`\lambda` of equation 8. The released models have 0: no ghost multiplier.
+        lam: :math:`\lambda` of equation 8, a whole number, as the multiplier takes either sign. The released models
+            have 0: no ghost multiplier.
         gamma: :math:`\gamma` of equation 8. ``lam=0, gamma=0`` is Hadamard attention without ghost head (table 4).
         elsa_stages: stages with ELSA blocks, the others have window attention; () is table 4's base model.
         window_size: side of the attention windows, in pixels of the map.
@@ -73,7 +74,7 @@ class ELSASwin(SwinBackbone):
                  init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02)) -> None:
         arch = self.resolve_arch(arch)
         group_width = arch['group_width'] if group_width is None else group_width
-        _check(len(arch['depths']), group_width, kernel_size, dilation, elsa_stages)
+        _check(len(arch['depths']), group_width, kernel_size, dilation, lam, elsa_stages)
 
         def attention(stage: int, dim: int, heads: int, shift: int) -> nn.Module:
             if stage in elsa_stages:
@@ -84,11 +85,15 @@ class ELSASwin(SwinBackbone):
                          frozen_stages, with_cp, init_cfg)
 
 
-def _check(num_stages: int, group_width: int, kernel_size: int, dilation: int, elsa_stages: Sequence[int]) -> None:
+def _check(num_stages: int, group_width: int, kernel_size: int, dilation: int, lam: float,
+           elsa_stages: Sequence[int]) -> None:
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(f'kernel_size must be odd, not {kernel_size}')
     for name, value in (('dilation', dilation), ('group_width', group_width)):
         if value < 1:
             raise ValueError(f'{name} must be at least 1, not {value}')
+    if lam < 0 or lam != int(lam):
+        raise ValueError(f'lam must be a whole number from 0 up, not {lam}: the multiplier takes either sign and has '
+                         'no other powers')
     if not set(elsa_stages) <= set(range(num_stages)):
         raise ValueError(f'elsa_stages must be stage numbers from 0 to {num_stages - 1}, not {tuple(elsa_stages)}')

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import MLP, Block, MeanShiftAttention
+from ..layers.padding import pad_to_multiple
 from .base import Backbone, drop_path_schedule, to_map
 
 
@@ -197,7 +197,7 @@ class PatchEmbed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
         p = self.patch_size
-        x = F.pad(x, (0, -x.shape[-1] % p, 0, -x.shape[-2] % p))
+        x = pad_to_multiple(x, p, (2, 3))
         x = x.unflatten(3, (-1, p)).unflatten(2, (-1, p)).permute(0, 2, 4, 3, 5, 1).flatten(3)
         return self.norm(self.proj(self.patch_norm(x)))
 

@@ -2,11 +2,10 @@
 import re
 from collections.abc import Callable, Sequence
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..layers import MLP, Block
+from ..layers.padding import pad_to_multiple
 from .base import Backbone, drop_path_schedule, to_map
 
 
@@ -117,8 +116,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
-        x = F.pad(x, (0, -x.shape[-1] % self.patch_size, 0, -x.shape[-2] % self.patch_size))
-        return self.norm(self.proj(x).permute(0, 2, 3, 1))
+        return self.norm(self.proj(pad_to_multiple(x, self.patch_size, (2, 3))).permute(0, 2, 3, 1))
 
 
 class Stage(nn.Module):
@@ -140,6 +138,7 @@ class PatchMerging(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, ceil(H / 2), ceil(W / 2), 2 * dim)."""
-        x = F.pad(x, (0, 0, 0, x.shape[2] % 2, 0, x.shape[1] % 2))
-        x = torch.cat((x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]), -1)
+        x = pad_to_multiple(x, 2, (1, 2))
+        B, H, W, C = x.shape
+        x = x.view(B, H // 2, 2, W // 2, 2, C).permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns outermost, as released
         return self.reduction(self.norm(x))

@@ -20,7 +20,7 @@ class ELSA(nn.Module):
         kernel_size: side k of the neighbourhood, odd.
         dilation: distance of neighbours, in pixels.
         group_width: channels per group of the k x k convolution.
-        lam: exponent :math:`\lambda` of the ghost multiplier O; 0 leaves it out.
+        lam: exponent :math:`\lambda` of the ghost multiplier O, a whole number; 0 leaves it out.
         gamma: factor :math:`\gamma` of the ghost summand S; 0 leaves it out. With both 0 there is no ghost head
             (table 4, "HA").
         attn_drop_rate: dropout of attention weights.

@@ -1,5 +1,6 @@
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
 from .norm import batch_norm
@@ -61,6 +62,8 @@ class GlobalSelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, C, H, W) -> (B, C, H, W)."""
         query, value = self._split(self.query(x)), self._split(self.value(x))  # eq. 3
+        if value.dtype == torch.float16:  # float32 under autocast, where float16 may not hold what attention returns
+            value = value.to(self.value.weight.dtype)
         positional = value
         if self.rel_col is not None:
             positional = axial_attention(query, positional, self.rel_col, 1, self.beyond)
@@ -70,8 +73,16 @@ class GlobalSelfAttention(nn.Module):
             positional = axial_attention(query, positional, self.rel_row, 2, self.beyond)
         if self.key is None:
             return self._merge(positional)
-        content = content_attention(query, self._split(self.key(x)), value)
+        if torch.is_grad_enabled():
+            content = checkpoint(self._content, x, query, value, use_reentrant=False, preserve_rng_state=False)
+        else:
+            content = self._content(x, query, value)
         return self._merge(content if positional is value else content + positional)  # eq. 8
+
+    def _content(self, x: Tensor, query: Tensor, value: Tensor) -> Tensor:
+        """Content attention. Made anew in the backward pass, as is cheap, for it would keep a map of keys and, of several
+        pictures, three copies of maps."""
+        return content_attention(query, self._split(self.key(x)), value)
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, H, W, heads, C / heads), a view."""

@@ -1,9 +1,13 @@
 """The two halves of a block of the Shunted Transformer (sections 3.1.1 and 3.1.2), on (B, H, W, C) tokens."""
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..stack import is_compiling
 from .mlp import MLP
+from .padding import ceil_div
 from .token_conv import TokenConv2d
 
 
@@ -25,10 +29,13 @@ class TokenMerging(TokenConv2d):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_dim) -> (B, ceil(H / r), ceil(W / r), out_dim)."""
         for dim in (1, 2):
-            missing = -x.shape[dim] % self.stride[0]
-            if missing:
-                last = x.narrow(dim, x.shape[dim] - 1, 1)
-                x = torch.cat((x, last.repeat_interleave(missing, dim)), dim)
+            size = x.shape[dim]
+            whole = ceil_div(size, self.stride[0]) * self.stride[0]
+            if is_compiling():  # a graph that knew whether anything is missing would hold for such sizes only
+                x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
+            elif size < whole:
+                last = x.narrow(dim, size - 1, 1)
+                x = torch.cat((x, last.repeat_interleave(whole - size, dim)), dim)
         return super().forward(x)
 
 
@@ -78,7 +85,7 @@ class ShuntedAttention(nn.Module):
         pairs = []
         for merge, norm, project, enhance in halves:
             k, v = project(F.gelu(norm(merge(x)))).chunk(2, -1)
-            pairs.append((k, v + enhance(v)))
+            pairs.append((k, add_conv(v, enhance)))
         return pairs
 
 
@@ -125,7 +132,7 @@ class DetailMLP(MLP):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
         x = self.fc1(x)
-        x = self.drop(self.act(x + self.dwconv(x)))
+        x = self.drop(self.act(add_conv(x, self.dwconv)))
         return self.drop(self.fc2(x))
 
 
@@ -134,8 +141,34 @@ def depthwise_conv(dim: int) -> TokenConv2d:
     return TokenConv2d(dim, dim, 3, padding=1, groups=dim)
 
 
+def add_conv(x: Tensor, conv: TokenConv2d) -> Tensor:
+    """x + conv(x), ``conv`` of :func:`depthwise_conv`. x: (B, H, W, C) -> (B, H, W, C).
+
+    In one pass over the map, the identity being 1 more in the middle of each filter. Not in half precision, where little
+    would be left of the weight beside the 1.
+    """
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return x + conv(x)
+    weight = conv.weight + F.pad(conv.weight.new_ones(1, 1, 1, 1), (1, 1, 1, 1))
+    return F.conv2d(x.permute(0, 3, 1, 2), weight, conv.bias, padding=1, groups=conv.groups).permute(0, 2, 3, 1)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, num_heads: int, dropout: float = 0.) -> Tensor:
     """Equation 2, without a score matrix in memory. q: (B, H, W, C), k and v: (B, h, w, C) -> (B, H, W, C)."""
-    heads = (x.flatten(1, 2).unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+    shape = q.shape
+    q, k, v = (x.flatten(1, 2) for x in (q, k, v))
+    parts = _query_parts(q, num_heads)
+    if parts > 1:
+        q, k, v = q.unflatten(1, (parts, -1)).flatten(0, 1), k.repeat_interleave(parts, 0), v.repeat_interleave(parts, 0)
+    heads = (x.unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in (q, k, v))
     out = F.scaled_dot_product_attention(*heads, dropout_p=dropout)
-    return out.transpose(1, 2).reshape(q.shape)
+    return out.transpose(1, 2).reshape(shape)
+
+
+def _query_parts(q: Tensor, num_heads: int) -> int:
+    """In how many parts, seen as pictures of their own, queries (B, N, C) keep all threads busy: on the CPU, the backward
+    pass of torch's attention shares out pictures and heads only, and early stages have few heads."""
+    if q.device.type != 'cpu' or not torch.is_grad_enabled() or is_compiling():
+        return 1
+    idle = torch.get_num_threads() // (len(q) * num_heads)
+    return math.gcd(q.shape[1], 2**max(0, idle.bit_length() - 1))

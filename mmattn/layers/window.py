@@ -2,6 +2,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .padding import crop, pad_to_multiple
+
 
 class Windows(nn.Module):
     """Attention within Swin Transformer's (shifted) windows: all but the attention, which a subclass has in ``attend``.
@@ -31,18 +33,18 @@ class Windows(nn.Module):
         """x: (B, H, W, C) -> (B, H, W, C)."""
         B, H, W, C = x.shape
         w = self.window_size
-        x = F.pad(x, (0, 0, 0, -W % w, 0, -H % w))
+        x = pad_to_multiple(x, w, (1, 2))
         rows, columns = x.shape[1] // w, x.shape[2] // w
         if self.shift:
             x = x.roll((-self.shift, -self.shift), (1, 2))
-        x = x.view(B, rows, w, columns, w, C).transpose(2, 3).reshape(-1, w * w, C)  # windows
+        x = x.view(B, rows, w, columns, w, C).transpose(2, 3).reshape(B * rows * columns, w * w, C)
 
         x = self.attend(x, self._bias(B, rows, columns))
 
         x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
         if self.shift:
             x = x.roll((self.shift, self.shift), (1, 2))
-        return x[:, :H, :W]
+        return crop(x, H, W)
 
     def _bias(self, B: int, rows: int, columns: int) -> Tensor:
         """Relative position bias and, for shifted windows, the mask: (1 or B * windows, heads, w * w, w * w)."""

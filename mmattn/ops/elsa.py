@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stack import at_least_float32, compiles_in_place_backward, is_compiling
+from ..stack import at_least_float32, is_compiling
 
 
 def elsa_attention(logits: Tensor,
@@ -79,6 +79,21 @@ def elsa_attention_shifted(logits: Tensor,
 
     The static part of equation 8 does not depend on the pixel, so it is a depth-wise convolution of the value map.
     """
+    return _shifted(_ShiftedSum.apply, logits, value, ghost_mul, ghost_add, dilation, dropout_p)
+
+
+def elsa_attention_traced(logits: Tensor,
+                          value: Tensor,
+                          ghost_mul: Tensor | None = None,
+                          ghost_add: Tensor | None = None,
+                          dilation: int = 1,
+                          dropout_p: float = 0.) -> Tensor:
+    """The same for a graph, which is differentiated and fused, or exported, step by step."""
+    return _shifted(_shifted_sum, logits, value, ghost_mul, ghost_add, dilation, dropout_p)
+
+
+def _shifted(shifted_sum: Callable[..., Tensor], logits: Tensor, value: Tensor, ghost_mul: Tensor | None,
+             ghost_add: Tensor | None, dilation: int, dropout_p: float) -> Tensor:
     heads, taps = logits.shape[-2:]
     k = math.isqrt(taps)
     attention = F.dropout(logits.softmax(-1), dropout_p).to(value.dtype)
@@ -86,7 +101,7 @@ def elsa_attention_shifted(logits: Tensor,
         ghost_mul = ghost_mul.to(value.dtype).flatten(1).t().unflatten(1, (heads, -1))
     # Neighbour-major, so that each step of the sum reads one contiguous map.
     attention = attention.permute(4, 0, 1, 2, 3).contiguous()
-    out = _ShiftedSum.apply(attention, value.unflatten(-1, (heads, -1)), ghost_mul, dilation).flatten(-2)
+    out = shifted_sum(attention, value.unflatten(-1, (heads, -1)), ghost_mul, dilation).flatten(-2)
     if ghost_add is not None:
         static = F.conv2d(
             value.permute(0, 3, 1, 2), ghost_add.to(value.dtype).unsqueeze(1),
@@ -95,23 +110,27 @@ def elsa_attention_shifted(logits: Tensor,
     return out
 
 
-class _ShiftedSum(torch.autograd.Function):
-    """``sum_j attention[j] * mul[j] * shift_j(value)`` with a backward that keeps no copy per neighbour either.
+def _shifted_sum(attention: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> Tensor:
+    """``sum_j attention[j] * mul[j] * shift_j(value)``.
 
     attention: (taps, B, H, W, heads); value: (B, H, W, heads, d); mul: (taps, heads, d) or None.
     """
+    # Half-precision sums of k * k terms are kept in float32.
+    out = torch.zeros_like(value, dtype=at_least_float32(value.dtype), memory_format=torch.contiguous_format)
+    for j, neighbour in enumerate(_neighbours(_pad(value, len(attention), dilation), value.shape, dilation)):
+        weight = attention[j].unsqueeze(-1)
+        out.addcmul_(weight if mul is None else weight * mul[j], neighbour)
+    return out.to(value.dtype)
+
+
+class _ShiftedSum(torch.autograd.Function):
+    """``_shifted_sum`` with a backward that keeps no copy per neighbour either."""
 
     @staticmethod
     def forward(ctx, attention: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> Tensor:
         ctx.save_for_backward(attention, value, mul)
         ctx.dilation = dilation
-        # Half-precision sums of k * k terms are kept in float32.
-        out = torch.zeros_like(value, dtype=at_least_float32(value.dtype), memory_format=torch.contiguous_format)
-        for j, neighbour in enumerate(_neighbours(_pad(value, len(attention), dilation), value.shape, dilation)):
-            weight = attention[j].unsqueeze(-1)
-            out.addcmul_(weight if mul is None else weight * mul[j], neighbour)
-        # The view: torch.compile gives no gradient to what was written in place and is returned as it is.
-        return out.to(value.dtype).view_as(value)
+        return _shifted_sum(attention, value, mul, dilation)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -153,8 +172,8 @@ def _neighbours(padded: Tensor, shape: torch.Size, dilation: int) -> Iterator[Te
 
 def _select(value: Tensor) -> Callable[..., Tensor]:
     """The one place that decides which path serves a device, dtype and shape."""
-    if is_compiling() and not compiles_in_place_backward:
-        return elsa_attention_reference
+    if is_compiling():
+        return elsa_attention_traced
     if value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and find_spec('triton'):
         from .elsa_triton import elsa_attention_triton  # here, as Triton is not everywhere
         return elsa_attention_triton

@@ -4,6 +4,10 @@
 path of the latter, and nothing else asks where it runs. Every path takes the arguments of
 ``axial_attention_reference``, which stays the truth for tests. Content attention is short and fast as its equation
 stands. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
+
+What attention returns is a product of projections that no norm bounds, summed over pixels: float16, which ends at
+65504, may not hold it. So where queries are float16, queries and values enter scaled to at most 1, and the result is
+scaled back in the dtype of the values given: with float32 values it is as large as it is.
 """
 import contextlib
 from collections.abc import Callable
@@ -16,8 +20,8 @@ from ..stack import at_least_float32, is_compiling
 
 #: what becomes of pixels farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
-#: scores that exist at a time, 16 MB of float32: more would leave the cache, and be given back to the system every time
-MAX_SCORES = 2**22
+#: scores that exist at a time, 4 MB of float32: more would leave the cache, fewer make the products small
+MAX_SCORES = 2**20
 
 
 def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -32,7 +36,7 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         value: (B, H, W, heads, v).
 
     Returns:
-        (B, H, W, heads, v), of the dtype of ``query``.
+        (B, H, W, heads, v), of the dtype of ``value``.
 
     Raises:
         ValueError: if shapes do not fit each other.
@@ -45,7 +49,11 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     exact = at_least_float32(key.dtype)
     with _without_autocast(key):
         context = torch.einsum('bpnk,bpnv->bnkv', key.to(exact).softmax(1), value.to(exact))
-    return torch.einsum('bpnk,bnkv->bpnv', query, context.to(query.dtype)).unflatten(1, (H, W))
+
+    def attend(query: Tensor, context: Tensor) -> Tensor:
+        return torch.einsum('bpnk,bnkv->bpnv', query, context)
+
+    return _in_range(attend, query, context).to(value.dtype).unflatten(1, (H, W))
 
 
 def axial_attention(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
@@ -70,14 +78,18 @@ def axial_attention(query: Tensor, value: Tensor, table: Tensor, dim: int, beyon
         beyond: 'stretch' or 'mask'.
 
     Returns:
-        (B, H, W, heads, v), of the dtype of ``query``.
+        (B, H, W, heads, v), of the dtype of ``value``.
 
     Raises:
         ValueError: if shapes do not fit each other, or an argument cannot be, naming it.
     """
     _check(query, value, table, dim, beyond)
     path = _select(query)
-    return path(query, value, table, dim, beyond)
+
+    def attend(query: Tensor, value: Tensor) -> Tensor:
+        return path(query, value, table, dim, beyond)
+
+    return _in_range(attend, query, value).to(value.dtype)
 
 
 def axial_attention_reference(query: Tensor,
@@ -173,13 +185,40 @@ def _from_lines(x: Tensor, shape: torch.Size, dim: int) -> Tensor:
     return x.unflatten(0, (shape[0], shape[3 - dim], shape[3])).movedim(3, dim)
 
 
+def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: Tensor) -> Tensor:
+    """``attend(query, value)``, linear in either, in the dtype of the query; if float16, without overflow on the way and
+    returned in float32.
+
+    Scales are powers of two, which round nothing, and each sample's own, so that samples do not mix.
+    """
+    if query.dtype != torch.float16:
+        return attend(query, value.to(query.dtype))
+    scales = []
+    for x in (query, value):
+        largest = torch.linalg.vector_norm(x.detach(), float('inf'), tuple(range(1, x.dim())), True,
+                                           dtype=torch.promote_types(x.dtype, torch.float32))
+        scales.append(largest.clamp(min=2.**-24).log2().ceil().exp2())  # 2 ** -24: the least in float16
+    out = attend(*((x / scale).to(query.dtype) for x, scale in zip((query, value), scales)))
+    return out * (scales[0] * scales[1]).view(-1, *[1] * (out.dim() - 1))
+
+
 def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
     """The table (2l - 1, k) that a table (2L - 1, k) is on lines of length l: see :func:`axial_attention`."""
     L = len(table) // 2 + 1
-    if length <= L or beyond == 'mask':
+    if not is_compiling() and (length <= L or beyond == 'mask'):
         return F.pad(table, (0, 0, length - L, length - L))  # negative: cropped
-    stretched = F.interpolate(table.t()[None], 2 * length - 1, mode='linear', align_corners=True)[0].t()
-    return stretched * (L / length)
+    # One formula for shorter and longer lines, for the sake of graphs, which are to hold for all. F.interpolate's
+    # gradient is an error on a GPU in deterministic mode.
+    offset = torch.arange(2 * length - 1, device=table.device) - (length - 1)
+    if beyond == 'mask':
+        row = offset + L - 1
+        return F.embedding(row.clamp(0, 2 * L - 2), table) * (offset.abs() < L)[:, None].to(table.dtype)
+    reach = offset[-1].clamp(min=max(L, 2) - 1)  # the offset that meets the end of the table
+    place = (offset + reach) * (L - 1)  # in rows of the table, times reach
+    row = place // reach
+    weight = (place % reach).to(table.dtype)[:, None] / reach
+    stretched = torch.lerp(F.embedding(row, table), F.embedding((row + 1).clamp(max=2 * L - 2), table), weight)
+    return stretched * (L / (offset[-1] + 1).clamp(min=L))
 
 
 def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:

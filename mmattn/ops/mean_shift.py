@@ -98,6 +98,7 @@ def mean_shift_attention_bias(query: Tensor,
                               dropout_p: float = 0.) -> Tensor:
     """Attention with the key norms added to a bias of the logits: the shorter way where that matrix exists anyway,
     but as rough as its dtype."""
+    key = key.contiguous()  # for the norm's backward would keep what the key may be a view of, all projections
     norm = -_half_square(key).transpose(-1, -2) * query.shape[-1]**-0.5  # (B, heads, 1, M)
     bias = (norm if bias is None else bias + norm).to(query.dtype)
     out = F.scaled_dot_product_attention(query, key, value, bias, dropout_p)

@@ -5,7 +5,7 @@ from mmattn.layers import ELSA
 
 
 @pytest.mark.parametrize('lam, gamma, shape', [
-    (0, 1, (1, 6, 3, 3)), (1, 0, (1, 6, 3, 3)), (0.5, 1, (2, 1, 6, 3, 3)), (0, 0, None)])
+    (0, 1, (1, 6, 3, 3)), (1, 0, (1, 6, 3, 3)), (2, 1, (2, 1, 6, 3, 3)), (0, 0, None)])
 def test_ghost_head_has_the_released_shape(lam, gamma, shape):
     """Which matrices of equation 8 exist follows lambda and gamma, in one tensor as released."""
     layer = ELSA(6, 2, kernel_size=3, group_width=2, lam=lam, gamma=gamma)

@@ -1,3 +1,5 @@
+from unittest import mock
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.layers import DetailMLP, EnhancedAttention, ShuntedAttention, TokenConv2d, TokenMerging
+from mmattn.layers.shunted import attend
 
 sizes = st.tuples(st.integers(1, 2), st.integers(1, 11), st.integers(1, 11))
 
@@ -137,3 +140,19 @@ def test_attention_dropout_only_in_training(layer):
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
     assert torch.equal(layer(x), layer(x))
+
+
+@settings(max_examples=10, deadline=None)
+@given(size=sizes, threads=st.sampled_from([1, 2, 16]))
+def test_queries_shared_out_to_idle_threads(size, threads):
+    """Queries in parts of any number attend as they do in one."""
+    B, H, W = size
+    q, k, v = (torch.randn(B, h, w, 8, dtype=torch.float64, requires_grad=True) for h, w in ((H, W), (2, 3), (2, 3)))
+    with mock.patch('torch.get_num_threads', lambda: threads):
+        out = attend(q, k, v, 2)
+    expected = torch.cat([softmax_attention(*(x.flatten(1, 2)[..., half] for x in (q, k, v)))
+                          for half in (slice(0, 4), slice(4, 8))], -1).view_as(q)
+    torch.testing.assert_close(out, expected)
+    upstream = torch.randn_like(out)
+    for a, b in zip(torch.autograd.grad(out, (q, k, v), upstream), torch.autograd.grad(expected, (q, k, v), upstream)):
+        torch.testing.assert_close(a, b)

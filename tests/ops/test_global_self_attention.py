@@ -148,27 +148,57 @@ def test_scores_are_few_and_not_kept(monkeypatch):
     assert max(saved) == inputs[0].numel()
 
 
+def half_precision(attend, dtype, size, *tensors):
+    """Output and gradients of ``attend(query, ..., value)``, and those of its exact self in float64.
+
+    Inputs are of a size and rounded, the value float32 as under autocast. The loss sees outputs through a norm, as in a
+    network, and is scaled, as a GradScaler does.
+    """
+    inputs = [(size * t).to(dtype).requires_grad_() for t in tensors]
+    inputs[-1] = inputs[-1].detach().float().requires_grad_()
+    results = []
+    for given in (inputs, [t.double() for t in inputs]):
+        out = attend(*given)
+        rms = out.detach().double().square().mean((1, 2, 3, 4), keepdim=True).sqrt()
+        loss = 2**10 * (out / rms).square().mean()
+        results.append((out.detach(), *torch.autograd.grad(loss, inputs)))
+    return results
+
+
+def assert_near(half, exact, tolerance):
+    """Every sample of half is near that of exact, by the latter's largest value."""
+    for one, other in zip(half.double(), exact.double()):
+        assert (one - other).abs().max() < tolerance * other.abs().max()
+
+
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize('size', [1e-3, 1., 1e3])
 def test_content_in_half_precision(dtype, size):
-    """Only as wrong as its rounded inputs and output, whatever the keys' and values' size: the softmax and the mean
-    over all pixels are not rounded."""
-    query, key, value = torch.randn(3, 1, 64, 64, 2, 4)
-    query, key, value = (t.to(dtype) for t in (query, key * size, value * size))
-    exact = content_by_hand(query.double(), key.double(), value.double())
-    half = content_attention(query, key, value)
-    assert half.dtype == dtype
-    assert (half - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
+    """Only as wrong as its rounded inputs and output, whatever the queries', keys' and values' size: the softmax and
+    the mean over all pixels are not rounded, and what float16 cannot hold is float32."""
+    inputs = torch.randn(3, 1, 64, 64, 2, 4)
+    (out, *grads), (exact, *_) = half_precision(content_attention, dtype, size, *inputs)
+    assert out.dtype == torch.float32 and content_attention(*inputs.to(dtype)).dtype == dtype
+    assert_near(out, exact, 4 * torch.finfo(dtype).eps)
+    assert all(grad.isfinite().all() for grad in grads)
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_axial_in_half_precision(dtype):
-    """The scores are rounded once more; their sum is not."""
-    query, value, table = (t.to(dtype) for t in make_inputs(1, 64, 8, 2, 8, 8, 64))
-    exact = axial_attention_reference(query.double(), value.double(), table.double(), 1)
-    half = axial_attention(query, value, table.float(), 1)
-    assert half.dtype == dtype
-    assert (half - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
+@pytest.mark.parametrize('size', [1e-3, 1., 1e3])
+@pytest.mark.parametrize('path', PATHS)
+def test_axial_in_half_precision(monkeypatch, path, dtype, size):
+    """The scores are rounded once more; their sum is not. Where float16 cannot hold either, the result and gradients
+    are right all the same, and a sample does not suffer from a larger one beside it."""
+    monkeypatch.setattr(gsa, '_select', lambda query: path)
+    query, value, table = make_inputs(2, 64, 8, 2, 8, 8, 64, torch.float32)
+    query[0] *= 8
+    table = table.to(dtype).float()
+    half, exact = half_precision(
+        lambda query, value: axial_attention(query, value, table.to(value.dtype), 1), dtype, size, query, value)
+    assert half[0].dtype == torch.float32
+    assert axial_attention(query.to(dtype), value.to(dtype), table, 1).dtype == dtype
+    for ours, reference in zip(half, exact):
+        assert_near(ours, reference, 8 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize('change, message', [

@@ -1,0 +1,1 @@
+_base_ = ['./elsa-swin-toy_upernet.py', '../_base_/fsdp.py']

@@ -1,0 +1,99 @@
+"""Every backbone in two processes, each with half of the batch; tests/tools/test_dist_and_resume.py trains models."""
+import pytest
+import torch
+from mmengine.registry import FUNCTIONS
+from torch import distributed, multiprocessing, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from mmattn.backbones.fsdp import wrap_blocks
+from tests.backbones.test_common import SMALL, build, every_backbone
+
+STAGES = 4
+#: name, frozen_stages, with_cp
+CASES = [(name, frozen, with_cp) for name in SMALL for frozen in range(-1, STAGES + 1) for with_cp in (False, True)
+         if frozen < 2 or not with_cp]
+SHARDED = [(name, 1, True) for name in SMALL]
+
+
+class Model(nn.Module):
+    """A backbone and a head that trains even if all of the backbone is frozen."""
+
+    def __init__(self, name, frozen_stages, with_cp):
+        super().__init__()
+        torch.manual_seed(0)
+        # batch norm with its running statistics: two halves have others than the whole
+        norm_eval = dict(norm_eval=True) if name in ('GSAResNet', 'ShuntedTransformer') else {}
+        self.backbone = build(name, drop_path_rate=0., frozen_stages=frozen_stages, with_cp=with_cp, **norm_eval)
+        self.head = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.head.sum() * sum(out.square().mean() for out in self.backbone(x))
+
+
+def pictures():
+    return torch.randn(4, 3, 33, 40, generator=torch.Generator().manual_seed(1))
+
+
+def gradients(model):
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def train(rank, folder):
+    torch.set_num_threads(1)
+    distributed.init_process_group('gloo', init_method=f'file://{folder}/rendezvous', rank=rank, world_size=2)
+    results = {}
+    for case in CASES:
+        model = Model(*case)
+        parallel = DistributedDataParallel(model.train())
+        loss = parallel(pictures()[2 * rank:][:2])
+        loss.backward()
+        results[case] = loss.item(), gradients(model)
+        parallel(pictures())  # fails if that step left a parameter out
+    for case in SHARDED:
+        parallel = FullyShardedDataParallel(
+            Model(*case).train(), auto_wrap_policy=wrap_blocks, use_orig_params=True, device_id='cpu')
+        loss = parallel(pictures()[2 * rank:][:2])
+        loss.backward()
+        with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
+            results['sharded', *case] = loss.item(), {
+                name.replace('_fsdp_wrapped_module.', ''): gradient.clone()
+                for name, gradient in gradients(parallel).items()}
+    torch.save(results, folder / f'{rank}.pt')
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope='module')
+def ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('ranks')
+    multiprocessing.spawn(train, (folder, ), 2)
+    return [torch.load(folder / f'{rank}.pt', weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize('case', CASES + [('sharded', *case) for case in SHARDED],
+                         ids=lambda case: '-'.join(map(str, case)))
+def test_two_processes_are_one(ranks, case):
+    """Loss and gradients are those of one process on the joint batch, every parameter that trains has one, and both
+    processes the same, whatever is frozen, recomputed or sharded."""
+    name, frozen_stages, _ = case[-3:]
+    model = Model(name, frozen_stages, False).train()
+    loss = model(pictures())
+    loss.backward()
+    (loss0, gradients0), (loss1, gradients1) = (results[case] for results in ranks)
+    assert (loss0 + loss1) / 2 == pytest.approx(loss.item(), rel=1e-5)
+    assert gradients0.keys() == gradients(model).keys() and 'head' in gradients0
+    for key, gradient in gradients(model).items():
+        assert gradient is not None
+        assert torch.equal(gradients0[key], gradients1[key])
+        torch.testing.assert_close(gradients0[key], gradient, msg=lambda message: f'{key}: {message}')
+
+
+@every_backbone
+def test_units_of_sharding_are_the_blocks(name):
+    """FSDP's policy wraps what a backbone passes through ``run``, all of it and nothing else."""
+    backbone, blocks = build(name).eval(), []
+    backbone.run = lambda block, x: blocks.append(block) or block(x)
+    backbone(pictures())
+    policy = FUNCTIONS.get('wrap_blocks')
+    assert blocks == [module for module in backbone.modules() if policy(module, recurse=False, nonwrapped_numel=0)]

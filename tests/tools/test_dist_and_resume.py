@@ -1,0 +1,214 @@
+"""tools/train.py and dist_train.sh under two processes and under kills, on pictures without augmentation."""
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests import ROOT
+
+BACKBONES = {
+    'ELSASwin': dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), group_width=4)),
+    'GSAResNet': dict(
+        depth=dict(depths=(1, 1, 1, 1), stem_channels=16, base_channels=8, expansion=2), num_heads=2, img_size=64,
+        norm_eval=True),
+    'ShuntedTransformer': dict(
+        arch=dict(embed_dims=(16, 32, 64, 128), depths=(1, 1, 1, 1), num_heads=(2, 2, 4, 4), stem_convs=0),
+        norm_eval=True),
+    'MSFViT': dict(arch=dict(embed_dim=16, depth=4, num_heads=2), patch_size=8, out_indices=(0, 1, 2, 3)),
+    'MSFSwin': dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2))),
+}
+CHANNELS = {'MSFViT': [16] * 4}
+
+#: no random numbers, no batch statistics: what remains is the same in every run
+SEGMENTOR = '''
+_base_ = '{root}/configs/toy/shunted-toy_fpn.py'
+train_pipeline = [
+    dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='Resize', scale=(64, 64), keep_ratio=False), dict(type='PackSegInputs')]
+train_dataloader = dict(
+    batch_size={batch_size}, num_workers={workers}, persistent_workers={workers} > 0,
+    dataset=dict(pipeline=train_pipeline))
+model = dict(
+    data_preprocessor=dict(size=(64, 64)),
+    backbone=dict(_delete_=True, type='{name}', {settings}, drop_path_rate=0., frozen_stages={frozen},
+                  with_cp={with_cp}),
+    neck=dict(in_channels={channels}),
+    decode_head=dict(norm_cfg=dict(type='GN', num_groups=1, _delete_=True)))
+train_cfg = dict(max_iters={steps}, val_interval=100)
+optim_wrapper = dict(optimizer=dict(_delete_=True, type='{optimizer}', lr=1e-2, weight_decay=0.01))
+param_scheduler = [dict(type='PolyLR', power=1., eta_min=0., by_epoch=False, begin=0, end=10)]
+default_hooks = dict(checkpoint=dict(interval=2))
+randomness = dict(seed={seed})
+val_dataloader = val_cfg = val_evaluator = None
+'''
+
+DETECTOR = '''
+_base_ = '{root}/configs/toy/retinanet_shunted-toy_fpn.py'
+train_pipeline = [
+    dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True),
+    dict(type='Resize', scale=(64, 64), keep_ratio=False), dict(type='PackDetInputs')]
+train_dataloader = dict(batch_size=4, dataset=dict(pipeline=train_pipeline))
+train_cfg = dict(max_epochs=3, val_interval=100)
+val_dataloader = val_cfg = val_evaluator = None
+'''
+
+
+@pytest.fixture(scope='module')
+def train(tmp_path_factory):
+    """Train by a config; the finished process."""
+    folder = tmp_path_factory.mktemp('data')
+    environment = dict(
+        os.environ, COCO_ROOT=f'{folder}/toy/coco/', ADE20K_ROOT=f'{folder}/toy/ADEChallengeData2016',
+        CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1', PYTHONPATH=f'{ROOT}:{folder}',
+        PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}')
+    subprocess.run([sys.executable, ROOT / 'tools' / 'make_toy_data.py', folder / 'toy', '--train', '8', '--val', '1'],
+                   check=True)
+
+    def train(config, work_dir, *arguments, processes=1, **variables):
+        if processes > 1:
+            with socket.socket() as free:
+                free.bind(('', 0))
+                environment['PORT'] = str(free.getsockname()[1])
+            command = [ROOT / 'tools' / 'dist_train.sh', config, str(processes)]
+        else:
+            command = [sys.executable, ROOT / 'tools' / 'train.py', config]
+        return subprocess.run([*command, '--work-dir', work_dir, *arguments], cwd=ROOT, capture_output=True, text=True,
+                              env={**environment, **variables})
+
+    return train
+
+
+def segmentor(folder, name='ELSASwin', batch_size=2, workers=0, frozen=-1, with_cp=False, steps=3, optimizer='SGD',
+              seed=0):
+    config = folder / f'{name}_{batch_size}.py'
+    settings = ', '.join(f'{key}={value}' for key, value in BACKBONES[name].items())
+    config.write_text(SEGMENTOR.format(
+        root=ROOT, name=name, settings=settings, channels=CHANNELS.get(name, [16, 32, 64, 128]), batch_size=batch_size,
+        workers=workers, frozen=frozen, with_cp=with_cp, steps=steps, optimizer=optimizer, seed=seed))
+    return config
+
+
+def weights(path):
+    return torch.load(path, weights_only=False)['state_dict']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('frozen, with_cp', [(-1, False), (1, True)])
+@pytest.mark.parametrize('name', BACKBONES)
+def test_two_processes_are_one(train, tmp_path, name, frozen, with_cp):
+    """dist_train.sh without a GPU: two processes come to the weights of one that has both batches, from the third step
+    on if a parameter were unused or each went its own way."""
+    settings = dict(name=name, frozen=frozen, with_cp=with_cp)
+    two = train(segmentor(tmp_path, batch_size=2, **settings), tmp_path / 'two', processes=2)
+    assert two.returncode == 0 and 'processes talk through gloo' in two.stdout + two.stderr, two.stdout + two.stderr
+    one = train(segmentor(tmp_path, batch_size=4, **settings), tmp_path / 'one')
+    assert one.returncode == 0, one.stdout + one.stderr
+    two, one = (weights(tmp_path / folder / 'iter_3.pth') for folder in ('two', 'one'))
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, atol=1e-5, rtol=1e-4, msg=lambda message: f'{key}: {message}')
+
+
+#: a hook that does something to the process at the beginning of a step
+HOOK = '''
+import os, resource, signal
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+
+@HOOKS.register_module()
+class Interruption(Hook):
+
+    def __init__(self, step, kind):
+        self.step, self.kind = step, kind
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter != self.step:
+            return
+        if self.kind == 'writing':  # killed by the kernel half-way through the next checkpoint
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        else:
+            os.kill(os.getpid(), getattr(signal, self.kind))
+'''
+
+
+def interrupted(config, step, kind):
+    (config.parent / 'interruption.py').write_text(HOOK)
+    path = config.with_name(f'interrupted_{config.name}')
+    path.write_text(f"_base_ = './{config.name}'\n"
+                    "custom_imports = dict(imports=['mmattn', 'mmattn.resume', 'interruption'])\n"
+                    f"custom_hooks = [dict(type='Interruption', step={step}, kind='{kind}')]\n")
+    return path
+
+
+@pytest.fixture(scope='module', params=['steps', 'epochs'])
+def whole(request, train, tmp_path_factory):
+    """A config, and the weights at the end of a training by it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    config = segmentor(folder, workers=2, steps=6, optimizer='AdamW')  # workers read ahead
+    if request.param == 'epochs':
+        config = folder / 'detector.py'
+        config.write_text(DETECTOR.format(root=ROOT))
+    done = train(config, folder / 'work')
+    assert done.returncode == 0, done.stdout + done.stderr
+    return config, weights(folder / 'work' / (folder / 'work' / 'last_checkpoint').read_text())
+
+
+def assert_resumed(train, work_dir, whole, start):
+    """--resume goes on from a checkpoint and ends with the weights of a training that was not interrupted."""
+    config, expected = whole
+    done = train(config, work_dir, '--resume')
+    output = done.stdout + done.stderr
+    assert done.returncode == 0 and f'Load checkpoint from {work_dir / start}' in output, output
+    resumed = weights((work_dir / 'last_checkpoint').read_text())
+    assert all(torch.equal(resumed[key], value) for key, value in expected.items())
+    assert not list(work_dir.glob('*.part'))
+    return output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['SIGTERM', 'SIGKILL', 'writing'])
+def test_killed(train, whole, tmp_path, kind):
+    """In the sixth step, the last but one past a checkpoint, or half-way through the third checkpoint."""
+    done = train(interrupted(whole[0], 5, kind), tmp_path)
+    assert done.returncode == -getattr(signal, 'SIGXFSZ' if kind == 'writing' else kind), done.stdout + done.stderr
+    name = 'epoch_2.pth' if 'detector' in whole[0].name else 'iter_4.pth'
+    assert len(list(tmp_path.glob('*.part'))) == (kind == 'writing')
+    assert_resumed(train, tmp_path, whole, name)
+
+
+@pytest.mark.slow
+def test_truncated_and_full(train, whole, tmp_path):
+    """The disk is full at the second checkpoint; later that one is truncated: the one before serves either time."""
+    first, second = ('epoch_1.pth', 'epoch_2.pth') if 'detector' in whole[0].name else ('iter_2.pth', 'iter_4.pth')
+    (tmp_path / f'{second}.part').symlink_to('/dev/full')
+    done = train(whole[0], tmp_path)
+    assert done.returncode == 1 and 'Traceback' not in done.stderr
+    assert f'{second} cannot be written (No space left on device)' in done.stderr.splitlines()[-1]
+    assert [path.name for path in tmp_path.glob('*.pth*')] == [first]
+    assert_resumed(train, tmp_path, whole, first)
+
+    with (tmp_path / second).open('r+b') as file:
+        file.truncate(10_000)
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / second))
+    assert f'{second} is truncated or damaged' in assert_resumed(train, tmp_path, whole, first)
+
+
+@pytest.mark.slow
+def test_sharded(train, tmp_path):
+    """FSDP over two processes on the CPU: the weights of one process with both batches, also after a resumption."""
+    config = segmentor(tmp_path, batch_size=2, frozen=1, with_cp=True)
+    sharded = tmp_path / 'sharded.py'
+    sharded.write_text(f"_base_ = ['./{config.name}', '{ROOT}/configs/_base_/fsdp.py']")
+    for arguments in (['--cfg-options', 'train_cfg.max_iters=2'], ['--resume']):
+        two = train(sharded, tmp_path / 'two', *arguments, processes=2)
+        assert two.returncode == 0, two.stdout + two.stderr
+    one = train(segmentor(tmp_path, batch_size=4, frozen=1, with_cp=True), tmp_path / 'one')
+    assert one.returncode == 0, one.stdout + one.stderr
+    two, one = (weights(tmp_path / folder / 'iter_3.pth') for folder in ('two', 'one'))
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, atol=1e-5, rtol=1e-4, msg=lambda message: f'{key}: {message}')

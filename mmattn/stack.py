@@ -13,9 +13,11 @@ PACKAGES = {
     'mmseg': ('1.2.0', 'mmsegmentation or onedl-mmsegmentation'),
 }
 
-
 #: whether torch.compile or torch.export is tracing
 is_compiling = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling  # torch 2.1 and 2.2
+
+#: the operator of fused attention on the CPU, which torch's counter of operations leaves out; torch 2.1 has none
+cpu_attention = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
 
 
 def require(package: str, purpose: str) -> None:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from mmattn.runtime import SCOPES
-from mmattn.stack import require
+from mmattn.stack import cpu_attention, require
 
 PARAMETER_TOLERANCE, OPERATION_TOLERANCE = 0.02, 0.03
 #: width x height at which the papers count a model of each scope
@@ -123,10 +123,9 @@ def ablations(cfg: Config, entry: dict) -> list[tuple[str, nn.Module, str, dict]
 def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:
     """Multiply-adds of what a function computes."""
     # Besides what torch counts (convolutions, products, attention): the ELSA operator's step, the CPU's attention.
-    uncounted = {
-        torch.ops.aten.addcmul_: lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape),
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
-    }
+    uncounted = {torch.ops.aten.addcmul_: lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape)}
+    if cpu_attention is not None:
+        uncounted[cpu_attention] = lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
     with FlopCounterMode(display=False, custom_mapping=uncounted) as counter, torch.no_grad():
         forward()
     # Only attention multiplies batches of matrices.

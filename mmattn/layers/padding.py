@@ -22,6 +22,19 @@ def pad_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tensor:
     return F.pad(x, (0, 0) * (x.dim() - 1 - dims[1]) + (0, right, 0, below))
 
 
+def repeat_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tensor:
+    """Repeat the last row and column until ``multiple`` divides height and width; arguments of ``pad_to_multiple``."""
+    for dim in dims:
+        size = x.shape[dim]
+        whole = ceil_div(size, multiple) * multiple
+        if is_compiling():
+            x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
+        elif size < whole:
+            last = x.narrow(dim, size - 1, 1)
+            x = torch.cat((x, last.repeat_interleave(whole - size, dim)), dim)
+    return x
+
+
 def crop(x: Tensor, height: int, width: int) -> Tensor:
     """The upper left (B, height, width, C) of a (B, H, W, C) map."""
     if is_compiling():  # the strides of a view tell whether it is the whole, and a graph would hold for one case only

@@ -3,9 +3,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..stack import is_compiling
 from .mlp import MLP
-from .padding import ceil_div
+from .padding import repeat_to_multiple
 from .token_conv import TokenConv2d
 
 
@@ -26,15 +25,7 @@ class TokenMerging(TokenConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_dim) -> (B, ceil(H / r), ceil(W / r), out_dim)."""
-        for dim in (1, 2):
-            size = x.shape[dim]
-            whole = ceil_div(size, self.stride[0]) * self.stride[0]
-            if is_compiling():  # a graph that knew whether anything is missing would hold for such sizes only
-                x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
-            elif size < whole:
-                last = x.narrow(dim, size - 1, 1)
-                x = torch.cat((x, last.repeat_interleave(whole - size, dim)), dim)
-        return super().forward(x)
+        return super().forward(repeat_to_multiple(x, self.stride[0], (1, 2)))
 
 
 class ShuntedAttention(nn.Module):

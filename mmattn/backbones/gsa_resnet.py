@@ -11,8 +11,9 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import DropPath, GlobalSelfAttention, batch_norm
-from ..layers.padding import repeat_to_multiple
+from ..layers.padding import pad_to_multiple, repeat_to_multiple
 from ..ops.global_self_attention import fit_table
+from ..stack import is_compiling
 from .base import Backbone, drop_path_schedule
 
 
@@ -130,7 +131,7 @@ class GSAResNet(Backbone):
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
         outs = []
         x = x.contiguous(memory_format=torch.channels_last)
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x)), inplace=True), 3, 2, 1)
+        x = _halve(F.relu(self.bn1(self.conv1(x)), inplace=True))
         for i in range(self.num_built):
             for block in getattr(self, f'layer{i + 1}'):
                 x = self.run(block, x)
@@ -142,6 +143,14 @@ class GSAResNet(Backbone):
         if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1:] != shape[1:]:
             return table
         return fit_table(table.float(), shape[0] // 2 + 1, self.beyond).to(table.dtype)
+
+
+def _halve(x: Tensor) -> Tensor:
+    """The max pooling of a ResNet's stem, of values from 0 up. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2))."""
+    if not is_compiling():
+        return F.max_pool2d(x, 3, 2, 1)
+    # The same, but of a size that torch, which asks for remainders while tracing, knows to be odd.
+    return F.max_pool2d(F.pad(pad_to_multiple(x, 2, (2, 3)), (1, 0, 1, 0)), 3, 2)
 
 
 class Bottleneck(nn.Module):

@@ -23,11 +23,11 @@ def pad_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tensor:
 
 
 def repeat_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tensor:
-    """The same, but the last row and the last column are repeated."""
+    """Repeat the last row and column until ``multiple`` divides height and width; arguments of ``pad_to_multiple``."""
     for dim in dims:
         size = x.shape[dim]
         whole = ceil_div(size, multiple) * multiple
-        if is_compiling():  # a graph that knew whether anything is missing would hold for such sizes only
+        if is_compiling():
             x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
         elif size < whole:
             rest, last = x.split((size - 1, 1), dim)

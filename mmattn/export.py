@@ -1,0 +1,142 @@
+"""Backbones and whole segmentors as graphs of any picture size: for torch.export, and as ONNX files."""
+import copy
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+#: lowest height and width that a graph takes
+SMALLEST = 32
+#: height and width while tracing; of a map of stride 32 that is more than one window, and no two things of one size
+EXAMPLE = (236, 301)
+
+
+def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgram':
+    """A model's graph for one picture of any height and width from 32 up.
+
+    Args:
+        model: a backbone, or what else takes (1, in_channels, H, W) alone, a segmentor of MMSegmentation for instance:
+            that gives the class scores of its decode head, at the head's own stride. It is not changed.
+        in_channels: channels of the picture.
+
+    Returns:
+        the graph, of evaluation, on the CPU. ``trace(model).module()`` is a module again.
+
+    Raises:
+        ImportError: if torch is older than 2.6.
+    """
+    if not hasattr(torch, 'export') or not hasattr(getattr(torch.export, 'Dim', None), 'DYNAMIC'):
+        raise ImportError(f'exporting needs torch 2.6 or newer, but {torch.__version__} is installed')
+    model = copy.deepcopy(model).cpu().eval()
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            setattr(module, name, _of_any_size(child))
+    sizes = {2: torch.export.Dim('height', min=SMALLEST), 3: torch.export.Dim('width', min=SMALLEST)}
+    example = torch.zeros(1, in_channels, *EXAMPLE)
+    with torch.no_grad():
+        return torch.export.export(model, (example, ), dynamic_shapes=(sizes, ), strict=False)
+
+
+def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path) -> None:
+    """Write a graph of :func:`trace` as one ONNX file: input "picture", (1, in_channels, height, width).
+
+    Raises:
+        ImportError: if onnx or onnxscript, which torch needs for it, is missing.
+    """
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
+    torch.onnx.export(graph, f=str(file), input_names=['picture'], dynamo=True, external_data=False, verbose=False)
+
+
+def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """An ONNX file as a function of a picture, run by onnxruntime on the CPU, that returns a tuple of tensors."""
+    import onnxruntime
+    session = onnxruntime.InferenceSession(os.fspath(file), providers=['CPUExecutionProvider'])
+
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.from_numpy(np.asarray(out)) for out in session.run(None, {'picture': x.numpy()}))
+
+    return run
+
+
+def largest_difference(model: nn.Module, graph: Callable, sizes: Sequence[tuple[int, int]],
+                       in_channels: int = 3) -> list[float]:
+    """By how much what a graph computes of a random picture differs from the model, at every (height, width).
+
+    Args:
+        model: in evaluation mode, on the CPU.
+        graph: called like the model.
+        sizes: heights and widths to try.
+        in_channels: channels of the picture.
+
+    Returns:
+        per size, the largest difference over the largest value, over all outputs.
+    """
+    found = []
+    for height, width in sizes:
+        x = torch.randn(1, in_channels, height, width)
+        with torch.no_grad():
+            pairs = zip(*(out if isinstance(out, (tuple, list)) else (out, ) for out in (model(x), graph(x))),
+                        strict=True)
+            found.append(max(float((a - b).abs().max() / a.abs().max()) if a.shape == b.shape else float('inf')
+                             for a, b in pairs))
+    return found
+
+
+class AveragePool(nn.Module):
+    """``nn.AdaptiveAvgPool2d`` as two products, for ONNX, which has none of a size that is not known yet.
+
+    Args:
+        output_size: height and width of the result.
+    """
+
+    def __init__(self, output_size: int | tuple[int, int]) -> None:
+        super().__init__()
+        self.output_size = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, C, H, W) -> (B, C, *output_size)."""
+        rows, columns = (_bins(size, count, x) for size, count in zip(x.shape[2:], self.output_size))
+        return rows @ x @ columns.t()
+
+
+class Whole(nn.Module):
+    """Leaves out the last rows and columns, those that no window of a pooling takes; torch asks for their number while
+    tracing.
+
+    Args:
+        kernel_size: side of the windows.
+    """
+
+    def __init__(self, kernel_size: int) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, C, H, W) -> (B, C, H', W'), either the greatest multiple of ``kernel_size``."""
+        for dim in (2, 3):
+            x = x.index_select(dim, torch.arange(x.shape[dim] // self.kernel_size * self.kernel_size, device=x.device))
+        return x
+
+
+def _bins(size: int, count: int, like: Tensor) -> Tensor:
+    """(count, size): the mean over pixels floor(i * size / count) to ceil((i + 1) * size / count) - 1, i a row."""
+    i, pixel = torch.arange(count, device=like.device)[:, None], torch.arange(size, device=like.device)
+    inside = ((pixel >= i * size // count) & (pixel < ((i + 1) * size + count - 1) // count)).to(like.dtype)
+    return inside / inside.sum(1, keepdim=True)
+
+
+def _of_any_size(module: nn.Module) -> nn.Module:
+    """The module, or what computes the same in a graph of any size."""
+    if isinstance(module, nn.AdaptiveAvgPool2d) and None not in np.atleast_1d(module.output_size):
+        return AveragePool(module.output_size)
+    if isinstance(module, nn.MaxPool2d) and module.stride == module.kernel_size and not module.padding:
+        return nn.Sequential(Whole(module.kernel_size), module)
+    if type(module).__name__ == 'Upsample' and module.size is None:  # MMSegmentation's reckons in Python
+        return nn.Upsample(None, module.scale_factor, module.mode, module.align_corners)
+    return module

@@ -1,0 +1,72 @@
+"""Backbones and segmentors as graphs of any size, run by torch and by onnxruntime."""
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
+from mmengine.model import revert_sync_batchnorm
+from torch import nn
+
+from mmattn.export import AveragePool, largest_difference, trace
+from tests import ROOT
+from tests.backbones.test_graphs import TINY, build
+
+needs_export = pytest.mark.skipif(not hasattr(getattr(getattr(torch, 'export', None), 'Dim', None), 'DYNAMIC'),
+                                  reason='torch.export of any size came with torch 2.6')
+#: divided by strides, windows and pool scales or not, the least, and maps of one window
+SIZES = ((64, 96), (97, 131), (32, 33), (260, 75))
+#: one segmentor per family, as in configs/toy, made smaller
+SEGMENTORS = {
+    'elsa-swin-toy_upernet': dict(
+        arch=dict(embed_dim=8, depths=(1, 1, 1, 2), num_heads=(1, 1, 1, 2), group_width=4), kernel_size=3),
+    'shunted-toy_fpn': dict(
+        arch=dict(embed_dims=(8, 8, 8, 8), depths=(1, 1, 1, 1), num_heads=(2, 2, 2, 2), stem_convs=0)),
+    'gsa-resnet-toy_fpn': dict(depth=dict(depths=(1, 1, 1, 1), stem_channels=8, base_channels=4, expansion=2)),
+    'msf-vit-toy_setr': dict(),
+    'msf-vit-toy_upernet': dict(),
+}
+
+
+@pytest.mark.parametrize('output_size', [1, 3, (6, 2)])
+def test_average_pool(output_size):
+    """The pooling in products is torch's, also where bins overlap and where they are more than pixels."""
+    for size in ((7, 5), (12, 12), (2, 1)):
+        x = torch.randn(2, 3, *size)
+        torch.testing.assert_close(AveragePool(output_size)(x), nn.AdaptiveAvgPool2d(output_size)(x))
+
+
+def export_both_ways(model, folder):
+    """Largest relative difference of torch's graph and of the ONNX file."""
+    onnx = pytest.importorskip('mmattn.export')
+    pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    graph = trace(model)
+    onnx.write_onnx(graph, folder / 'model.onnx')
+    return (max(largest_difference(model, graph.module(), SIZES)),
+            max(largest_difference(model, onnx.read_onnx(folder / 'model.onnx'), SIZES)))
+
+
+@needs_export
+@pytest.mark.parametrize('name', [name if name == 'MSFSwin' else pytest.param(name, marks=pytest.mark.slow)
+                                  for name in TINY])
+def test_backbone(name, tmp_path):
+    """One graph, and one ONNX file, give the maps of pictures of any size."""
+    assert max(export_both_ways(build(name).eval(), tmp_path)) < 1e-5
+
+
+@pytest.mark.slow
+@needs_export
+@pytest.mark.parametrize('config', SEGMENTORS)
+def test_segmentor(config, tmp_path):
+    """Whole segmentors too, with pooling to fixed scales and resizing among maps of unknown size."""
+    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{config}.py')
+    cfg.model.backbone.update(SEGMENTORS[config])
+    cfg.model.decode_head.channels = 16
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
+    assert max(export_both_ways(model, tmp_path)) < 1e-4
+
+
+def test_old_torch_is_told(monkeypatch):
+    monkeypatch.delattr(torch, 'export', raising=False)
+    with pytest.raises(ImportError, match='needs torch 2.6 or newer'):
+        trace(nn.Identity())

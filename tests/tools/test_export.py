@@ -1,0 +1,85 @@
+"""tools/export.py as a user calls it."""
+import importlib.util
+import sys
+
+import pytest
+import torch
+
+from tests import ROOT
+from tests.test_export import needs_export
+
+SEGMENTOR = 'configs/toy/msf-vit-toy_setr.py'
+DETECTOR = 'configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
+
+
+@pytest.fixture
+def export(monkeypatch):
+    """The tool's main, called with arguments."""
+    spec = importlib.util.spec_from_file_location('export_tool', ROOT / 'tools' / 'export.py')
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+
+    def main(*arguments):
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setattr(sys, 'argv', ['export.py', *map(str, arguments)])
+        tool.main()
+
+    main.tool = tool
+    return main
+
+
+@needs_export
+def test_backbone(export, tmp_path, capsys):
+    """The file has passed its comparison with the model, and runs at a size that was in none."""
+    export(SEGMENTOR, '--backbone', '--out', tmp_path / 'vit.pt2', '--cfg-options', 'model.backbone.arch.depth=1',
+           'model.backbone.out_indices=(0,)')
+    assert capsys.readouterr().out.count('of the model') == 3 and len(list(tmp_path.iterdir())) == 1
+    out, = torch.export.load(tmp_path / 'vit.pt2').module()(torch.zeros(1, 3, 77, 200))
+    assert out.shape == (1, 96, 10, 25)
+
+
+@needs_export
+@pytest.mark.slow
+def test_segmentor(export, tmp_path, capsys):
+    """A whole segmentor with trained weights, as ONNX; weights that do not fit are refused."""
+    pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    from mmengine.config import Config
+    from mmengine.registry import MODELS, DefaultScope
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = MODELS.build(Config.fromfile(ROOT / SEGMENTOR).model)
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'trained.pth')
+    export(SEGMENTOR, tmp_path / 'trained.pth', '--out', tmp_path / 'setr.onnx')
+    assert capsys.readouterr().out.count('of the model') == 3
+
+
+@needs_export
+def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
+    """What does not compute what the model does is removed, with exit status 1."""
+    monkeypatch.setattr(export.tool, 'trace', lambda *_: None)
+    monkeypatch.setattr(export.tool, 'largest_difference', lambda *_: [0., float('nan'), 0.])
+    monkeypatch.setattr(torch.export, 'save', lambda _, file: file.write_bytes(b'0'))
+    monkeypatch.setattr(torch.export, 'load', lambda _: torch.nn.Identity())
+    monkeypatch.setattr(torch.nn.Identity, 'module', lambda self: self, raising=False)
+    with pytest.raises(SystemExit, match='does not compute what the model does'):
+        export(SEGMENTOR, '--backbone', '--out', tmp_path / 'vit.pt2')
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('arguments, message', [
+    ([SEGMENTOR, '--out', 'x.pb'], '--out must name a .onnx or .pt2 file'),
+    ([SEGMENTOR, '--out', 'no/x.onnx'], 'there is no folder no for x.onnx'),
+    ([SEGMENTOR, 'no.pth', '--out', 'x.onnx'], 'There is no checkpoint no.pth'),
+    ([SEGMENTOR, '--out', 'README.md/x.onnx'], 'there is no folder'),
+    ([DETECTOR, '--out', 'x.onnx'], 'is no segmentor: of other models the backbone is exported, with --backbone'),
+])
+def test_mistakes_get_a_sentence(export, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        export(*arguments)
+
+
+def test_nothing_is_overwritten(export, tmp_path):
+    (tmp_path / 'x.onnx').write_text('kept')
+    with pytest.raises(SystemExit, match='exists already'):
+        export(SEGMENTOR, '--out', tmp_path / 'x.onnx')
+    assert (tmp_path / 'x.onnx').read_text() == 'kept'

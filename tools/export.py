@@ -1,0 +1,101 @@
+"""Export a segmentor, or the backbone of any config, to ONNX or torch.export, for pictures of any size from 32 up.
+
+    python tools/export.py configs/elsa_swin/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512.py CHECKPOINT --out upernet.onnx
+
+The input is one picture, normalised as the config's data preprocessor does it; the output of a segmentor the class
+scores of its decode head, at the head's stride, and of a backbone its maps. What is written is first compared with the
+model at three sizes, an ONNX file if onnxruntime is installed.
+"""
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from mmengine.config import Config, DictAction
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, DefaultScope
+from mmengine.runner import load_checkpoint
+from torch import nn
+
+import mmattn  # noqa: F401, registers the backbones
+from mmattn.export import largest_difference, read_onnx, trace, write_onnx
+from mmattn.runtime import load_config
+from mmattn.weights import CheckpointError, load_pretrained
+
+SIZES = ((64, 64), (97, 131), (256, 320))
+TOLERANCE = 1e-3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('config', help='config of a segmentor, or with --backbone of any model')
+    parser.add_argument('checkpoint', nargs='?', help="weights; by default the start that the config's init_cfg gives")
+    parser.add_argument('--out', type=Path, required=True, help='file to write, .onnx or .pt2; it must not exist yet')
+    parser.add_argument('--backbone', action='store_true', help='the backbone alone')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
+    parser.set_defaults(work_dir=None, launcher='none', local_rank=0)
+    args = parser.parse_args()
+    if args.out.suffix not in ('.onnx', '.pt2'):
+        sys.exit(f'--out must name a .onnx or .pt2 file, not {args.out}.')
+    if args.out.exists():
+        sys.exit(f'{args.out} exists already: remove it, or name another file.')
+    if not args.out.parent.is_dir():
+        sys.exit(f'there is no folder {args.out.parent} for {args.out.name}.')
+
+    cfg = load_config(args)
+    in_channels = cfg.model.backbone.get('in_channels', 3)
+    model = build(cfg, args)
+    graph = trace(model, in_channels)
+    unfinished = args.out.with_name(f'{args.out.stem}.unfinished{args.out.suffix}')
+    try:
+        write(model, graph, in_channels, unfinished)
+        os.replace(unfinished, args.out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    print(f'{args.out}  {args.out.stat().st_size / 1e6:.1f} MB')
+
+
+def build(cfg: Config, args: argparse.Namespace) -> nn.Module:
+    """The model of a config, in evaluation mode, with its weights."""
+    if args.backbone:
+        model = MODELS.build(cfg.model.backbone)
+    elif cfg.get('default_scope') == 'mmseg':
+        with DefaultScope.overwrite_default_scope('mmseg'):
+            model = MODELS.build(cfg.model)
+    else:
+        sys.exit(f'{args.config} is no segmentor: of other models the backbone is exported, with --backbone.')
+    if args.checkpoint is None:
+        model.init_weights()
+    elif args.backbone:
+        load_pretrained(model, args.checkpoint)
+    elif not Path(args.checkpoint).is_file() and '://' not in args.checkpoint:
+        sys.exit(f'There is no checkpoint {args.checkpoint}.')
+    else:
+        load_checkpoint(model, args.checkpoint, map_location='cpu', strict=True)
+    return revert_sync_batchnorm(model).cpu().eval()
+
+
+def write(model: nn.Module, graph: 'torch.export.ExportedProgram', in_channels: int, file: Path) -> None:
+    """Write a graph, and compare what the file computes with the model."""
+    if file.suffix == '.pt2':
+        torch.export.save(graph, file)
+        run = torch.export.load(file).module()
+    else:
+        write_onnx(graph, file)
+        if not find_spec('onnxruntime'):
+            print('Not compared with the model: onnxruntime is not installed.')
+            return
+        run = read_onnx(file)
+    for (height, width), difference in zip(SIZES, largest_difference(model, run, SIZES, in_channels)):
+        print(f'{height} x {width}: within {difference:.1e} of the model')
+        if not difference <= TOLERANCE:
+            sys.exit(f'{file.name} does not compute what the model does; it was removed.')
+
+
+if __name__ == '__main__':
+    try:
+        main()
+    except (CheckpointError, FileNotFoundError, ImportError) as error:
+        sys.exit(f'{type(error).__name__}: {error}')

@@ -8,8 +8,9 @@ import sys
 from mmengine.device import get_device
 from mmengine.runner import Runner
 
+from mmattn.checks import InputCheckHook
+from mmattn.errors import run_tool
 from mmattn.runtime import add_arguments, load_config
-from mmattn.weights import CheckpointError
 
 
 def main() -> None:
@@ -34,11 +35,10 @@ def main() -> None:
     if args.resume:
         cfg.resume = True
         cfg.load_from = None if args.resume == 'auto' else args.resume
-    Runner.from_cfg(cfg).train()
+    runner = Runner.from_cfg(cfg)
+    runner.register_hook(InputCheckHook(), 'HIGHEST')
+    runner.train()
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except (CheckpointError, FileNotFoundError, ImportError) as error:
-        sys.exit(f'{type(error).__name__}: {error}')
+    run_tool(main)

@@ -78,7 +78,7 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     Raises:
         InputError: if not.
     """
-    name = f'{type(dataset).__name__} {dataset.ann_file or dataset.data_prefix}'
+    name = f'{type(dataset).__name__} {dataset.ann_file or dataset.data_prefix.get("img_path")}'
     if not len(dataset):
         raise InputError(f'{name} has no picture' + ('' if dataset.test_mode else ' to learn from') + ': none is there, '
                          'or filter_cfg and what is not annotated left none')
@@ -120,15 +120,16 @@ class CheckedPipeline(Compose):
         self.num_classes = len(dataset.metainfo['classes']) if hasattr(dataset, 'label_map') else None
 
     def __call__(self, data: dict) -> dict | None:
-        path = data.get('img_path')
         for transform in self.transforms:
+            kind = type(transform).__name__
+            path = data.get('seg_map_path') if kind == 'LoadAnnotations' else None
+            path = path or data.get('img_path')
             try:
                 data = transform(data)
             except Exception as error:
-                raise InputError(f'{path} cannot be used: {describe(error)}, in {type(transform).__name__}') from error
+                raise InputError(f'{path} cannot be used: {describe(error)}, in {kind}') from error
             if data is None:
                 return None
-            kind = type(transform).__name__
             if kind == 'LoadImageFromFile':
                 check_picture(path)
             elif kind == 'LoadAnnotations' and self.num_classes:
@@ -137,6 +138,9 @@ class CheckedPipeline(Compose):
 
     def _check_labels(self, data: dict) -> None:
         labels, path = data['gt_seg_map'], data['seg_map_path']
+        if labels.ndim == 1 and 1 in data['ori_shape'] and labels.size == max(data['ori_shape']):
+            # MMSegmentation squeezes
+            labels = data['gt_seg_map'] = labels.reshape(data['ori_shape'])
         if labels.shape != tuple(data['ori_shape']):
             raise InputError(f'{path} is {" x ".join(map(str, labels.shape))} and its picture '
                              f'{" x ".join(map(str, data["ori_shape"]))}: a label map has a number per pixel')

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 
+from mmengine.dataset import BaseDataset
 from mmengine.logging import MMLogger
 from mmengine.registry import Registry
 
@@ -41,7 +42,7 @@ def describe(error: Exception) -> str:
         return str(error).rstrip().split(f'{type(error).__name__}: ')[-1]
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
     text = ' '.join(str(text).split()) or traceback.extract_tb(error.__traceback__)[-1].line  # a bare assertion
-    text = re.sub(r'\.? Please check whether the value of .*', '', text)
+    text = re.sub(r'\.? Please check whether the value of .*|, the current sys.path is.*', '', text)
     return f'{type(error).__name__}: {text}{_context(error, text)}'
 
 
@@ -71,6 +72,8 @@ def _context(error: Exception, text: str) -> str:
     if argument and inspect.isclass(cls):
         arguments = {name for base in cls.__mro__ for name in inspect.signature(base.__init__).parameters}
         return near_misses(argument[1], arguments)
+    if inspect.isclass(cls) and issubclass(cls, BaseDataset) and text.startswith('need at least one array'):
+        return ': the dataset has no picture, or filter_cfg and what is not annotated left none'
     name = getattr(cls, '__name__', str(cls))
     return '' if name in text else f', building {name}'
 
@@ -78,9 +81,11 @@ def _context(error: Exception, text: str) -> str:
 def _is_starting(error: Exception) -> bool:
     """Whether MMEngine's Runner raised it and had not finished a training step yet."""
     from mmengine.runner import BaseLoop, Runner
-    owners = [frame.f_locals.get('self') for frame, _ in traceback.walk_tb(error.__traceback__)]
-    loops = [owner for owner in owners if isinstance(owner, BaseLoop)]
-    return any(isinstance(owner, Runner) for owner in owners) and all(getattr(loop, 'iter', 1) == 0 for loop in loops)
+    frames = [(frame.f_code.co_name, frame.f_locals.get('self'))
+              for frame, _ in traceback.walk_tb(error.__traceback__)]
+    running = [owner for name, owner in frames if isinstance(owner, BaseLoop) and name == 'run']
+    return any(isinstance(owner, Runner) for _, owner in frames) and all(
+        getattr(loop, '_iter', 1) == 0 for loop in running)
 
 
 def _log(error: Exception) -> str | None:

@@ -86,7 +86,7 @@ def load_weights_only(file: Path, map_location: str | torch.device) -> object:
 def _allowed_globals() -> dict[str, object]:
     """What may stand beside tensors in a checkpoint, by the name that files have for it."""
     from mmengine.logging import HistoryBuffer
-    core = np._core if hasattr(np, '_core') else np.core
+    core = np._core if _numbers(np.__version__) >= (2,) else np.core
     types_ = {type(np.dtype(code)) for code in np.typecodes['AllInteger'] + np.typecodes['AllFloat'] + '?'}
     allowed = {f'{value.__module__}.{value.__qualname__}': value
                for value in (HistoryBuffer, argparse.Namespace, np.ndarray, np.dtype, *types_)}

@@ -44,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def load_config(args: argparse.Namespace) -> Config:
     """The config that the arguments of :func:`add_arguments` ask for, made to fit this machine.
 
+    From then on, MMEngine reads checkpoints without running code in them, and MMDetection checks COCO's files.
+
     Raises:
         FileNotFoundError: if there is no such config.
         ImportError: if a package it needs is missing or too old.

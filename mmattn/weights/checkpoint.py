@@ -20,13 +20,14 @@ class CheckpointError(InputError, RuntimeError):
     """A checkpoint cannot be read, or does not fit the backbone it is loaded into."""
 
 
-def read_checkpoint(path: str, prefix: str | None = None) -> tuple[dict[str, Tensor], str]:
+def read_checkpoint(path: str, prefix: str | None = None, trusted: bool = False) -> tuple[dict[str, Tensor], str]:
     """The backbone's tensors in a checkpoint, whatever it is wrapped in.
 
     Args:
         path: see :func:`read_file`.
         prefix: what the names of the wanted tensors begin with, a leading "module." aside; it is removed. By default
             "backbone." if any name begins so.
+        trusted: see :func:`read_file`.
 
     Returns:
         the tensors by name, and a phrase saying where in the file they stood.
@@ -34,7 +35,7 @@ def read_checkpoint(path: str, prefix: str | None = None) -> tuple[dict[str, Ten
     Raises:
         CheckpointError: if the file cannot be read, or holds no tensors there.
     """
-    contents = read_file(path)
+    contents = read_file(path, trusted=trusted)
     source = ''
     for container in CONTAINERS:
         if isinstance(contents, dict) and isinstance(contents.get(container), dict):

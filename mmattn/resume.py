@@ -2,14 +2,11 @@
 import logging
 import math
 import os
-import pickle
 import re
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from mmengine.config import Config
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
@@ -17,7 +14,7 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from .weights import CheckpointError
+from .weights import CheckpointError, read_file
 
 
 class WholeFiles(LocalBackend):
@@ -82,7 +79,7 @@ class AtomicCheckpointHook(CheckpointHook):
             self.file_backend.remove(path)
 
 
-def settle_resume(cfg: Config, checkpoint: str | None = None) -> None:
+def settle_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = False) -> None:
     """Have a training go on from a checkpoint, or else from the newest whole one in its work folder, if there is any.
 
     The seed becomes that of the interrupted training: MMEngine takes it up too late for the order of the data.
@@ -90,6 +87,7 @@ def settle_resume(cfg: Config, checkpoint: str | None = None) -> None:
     Args:
         cfg: of the training; ``resume``, ``load_from`` and ``randomness`` are set.
         checkpoint: what to go on from.
+        trusted: see :func:`mmattn.weights.read_file`.
 
     Raises:
         CheckpointError: if the checkpoint is missing, damaged or no state of a training, or if there are checkpoints in
@@ -99,7 +97,7 @@ def settle_resume(cfg: Config, checkpoint: str | None = None) -> None:
     meta, problems = None, []
     for path in candidates:
         try:
-            meta = _read_meta(path)
+            meta = _read_meta(path, trusted)
             break
         except CheckpointError as error:
             problems.append(str(error))
@@ -129,7 +127,7 @@ def _written(folder: Path) -> Iterator[Path]:
     yield from (before[i] for i in sorted(before, reverse=True) if i < number)
 
 
-def _read_meta(path: str) -> dict:
+def _read_meta(path: str, trusted: bool) -> dict:
     """What a checkpoint says of its training.
 
     Raises:
@@ -139,16 +137,7 @@ def _read_meta(path: str) -> dict:
         return {}  # not a file: for MMEngine to read
     if not Path(path).is_file():
         raise CheckpointError(f'there is no checkpoint {path}')
-    try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-        if broken:
-            raise zipfile.BadZipFile(f'{broken} has another checksum than when it was written')
-        # The training's own file, which MMEngine will unpickle too; mapped, since only a little of it is read.
-        state = torch.load(path, map_location='cpu', mmap=True, weights_only=False)
-    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError, pickle.UnpicklingError) as error:
-        reason = str(error).strip().split('\n')[0]
-        raise CheckpointError(f'{path} is truncated or damaged ({reason})') from error
+    state = read_file(path, trusted=trusted)
     if not isinstance(state, dict) or not {'meta', 'state_dict', 'optimizer', 'message_hub'} <= set(state):
         raise CheckpointError(f'{path} holds no state of a training: to start from its weights, leave out --resume and '
                               'set load_from')

@@ -1,8 +1,13 @@
-"""Which of OpenMMLab's packages mmattn needs, told when they are needed, and what must differ between versions of
-torch."""
+"""Which of OpenMMLab's packages mmattn needs, told when they are needed, and what differs between versions of torch."""
+import argparse
+import codecs
 import importlib
+import pickle
 import re
+import types
+from pathlib import Path
 
+import numpy as np
 import torch
 
 #: import name -> (lowest version that serves, what to install in either family)
@@ -59,6 +64,54 @@ def require_ops(purpose: str) -> None:
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """The dtype to sum in: ``torch.promote_types(dtype, torch.float32)``, which torch 2.1 cannot compile."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def load_weights_only(file: Path, map_location: str | torch.device) -> object:
+    """``torch.load`` with ``weights_only``, which lets through, beside tensors, what trainers keep with the weights:
+    MMEngine's history of logs, NumPy's arrays and numbers, timm's arguments. None of these can run code.
+
+    torch can be told what to let through from 2.6 on; for an older one, pickle is restricted to the same.
+
+    Raises:
+        pickle.UnpicklingError: naming an object that is not let through; if the file is damaged, torch raises others too.
+    """
+    allowed = _allowed_globals()
+    if _numbers(torch.__version__) >= (2, 6):
+        with torch.serialization.safe_globals([(value, name) for name, value in allowed.items()]):
+            return torch.load(file, map_location=map_location, weights_only=True)
+    allowed.update(torch._weights_only_unpickler._get_allowed_globals())
+
+    class Unpickler(pickle.Unpickler):
+
+        def find_class(self, module, name):
+            name = f'{module}.{name}'.replace('__builtin__.', 'builtins.')
+            if name not in allowed:
+                raise pickle.UnpicklingError(f'unsupported class {name}')
+            return allowed[name]
+
+    restricted = types.ModuleType('restricted_pickle')
+    restricted.Unpickler, restricted.load = Unpickler, lambda *args, **kwargs: Unpickler(*args, **kwargs).load()
+    return torch.load(file, map_location=map_location, pickle_module=restricted, weights_only=False)
+
+
+def _allowed_globals() -> dict[str, object]:
+    """What may stand beside tensors in a checkpoint, by the name that files have for it."""
+    from mmengine.logging import HistoryBuffer
+    core = np._core if _numbers(np.__version__) >= (2,) else np.core
+    types_ = {type(np.dtype(code)) for code in np.typecodes['AllInteger'] + np.typecodes['AllFloat'] + '?'}
+    allowed = {f'{value.__module__}.{value.__qualname__}': value
+               for value in (HistoryBuffer, argparse.Namespace, np.ndarray, np.dtype, *types_)}
+    for name in ('_reconstruct', 'scalar'):  # NumPy 1 and 2 have them in different places
+        for package in ('core', '_core'):
+            allowed[f'numpy.{package}.multiarray.{name}'] = getattr(core.multiarray, name)
+
+    def statistic(owner: object, name: str) -> object:
+        if owner is HistoryBuffer and name in ('min', 'max', 'mean', 'current'):
+            return getattr(owner, name)
+        raise pickle.UnpicklingError('unsupported class builtins.getattr')
+
+    # A history names its statistics in this way; the real getattr would reach anything.
+    return {**allowed, 'builtins.getattr': statistic, '_codecs.encode': codecs.encode}
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin-t_upernet_8xb2-160k_ade20k
 
 
 def load(config, **settings):
-    arguments = dict(config=str(config), work_dir=None, cfg_options=None, launcher='none', local_rank=0)
+    arguments = dict(config=str(config), work_dir=None, cfg_options=None, launcher='none', local_rank=0,
+                     trust_checkpoint=False)
     return runtime.load_config(argparse.Namespace(**{**arguments, **settings}))
 
 

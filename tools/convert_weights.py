@@ -15,6 +15,7 @@ import torch
 import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
+from mmattn.errors import run_tool
 from mmattn.weights import CheckpointError, read_checkpoint
 
 
@@ -22,22 +23,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('source', help='released checkpoint')
     parser.add_argument('target', type=Path, help='file to write; it must not exist yet')
+    parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the source, if there is any')
     args = parser.parse_args()
     if args.target.exists():
         sys.exit(f'{args.target} exists already: remove it, or name another file.')
-    try:
-        released, container = read_checkpoint(args.source)
-        backbone, arch = recognise(released, args.source)
-    except CheckpointError as error:
-        sys.exit(str(error))
+    if not args.target.parent.is_dir():
+        sys.exit(f'There is no folder {args.target.parent} to write {args.target.name} to.')
+    released, container = read_checkpoint(args.source, trusted=args.trust_checkpoint)
+    backbone, arch = recognise(released, args.source)
     names = backbone.released_names(released)
     tensors = {key: names[key] for key in backbone.state_dict() if key in names}
 
     name, argument = type(backbone).__name__, backbone.arch_argument
     unfinished = args.target.with_name(args.target.name + '.unfinished')
     meta = dict(backbone=name, arch=arch, source=Path(args.source).name, mmattn_version=mmattn.__version__)
-    torch.save(dict(meta=meta, state_dict=tensors), unfinished)
-    os.replace(unfinished, args.target)
+    try:
+        torch.save(dict(meta=meta, state_dict=tensors), unfinished)
+        os.replace(unfinished, args.target)
+    finally:
+        unfinished.unlink(missing_ok=True)
     print(f'{args.source} ({container}) is {name}({argument}={arch!r})\n'
           f'taken     {len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values\n'
           f'left out  {", ".join(key for key in names if key not in tensors) or "nothing"}\n'
@@ -65,4 +69,4 @@ def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[Backbone,
 
 
 if __name__ == '__main__':
-    main()
+    run_tool(main)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from mmengine.runner import Runner
 
+from mmattn.checks import InputCheckHook
+from mmattn.errors import run_tool
 from mmattn.runtime import add_arguments, enable_tta, load_config
-from mmattn.weights import CheckpointError
 
 
 def main() -> None:
@@ -37,6 +38,7 @@ def main() -> None:
         else:
             cfg.visualizer.save_dir = str(args.show_dir)
     runner = Runner.from_cfg(cfg)
+    runner.register_hook(InputCheckHook(), 'HIGHEST')
     if args.out:
         runner.test_evaluator.metrics.append(_dump(cfg.default_scope, args.out))
     runner.test()
@@ -51,7 +53,4 @@ def _dump(scope: str, out: Path):
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except (CheckpointError, FileNotFoundError, ImportError, ValueError) as error:
-        sys.exit(f'{type(error).__name__}: {error}')
+    run_tool(main)

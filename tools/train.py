@@ -10,9 +10,10 @@ from mmengine.device import get_device
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
+from mmattn.checks import InputCheckHook
+from mmattn.errors import run_tool
 from mmattn.resume import settle_resume
 from mmattn.runtime import add_arguments, load_config
-from mmattn.weights import CheckpointError
 
 
 def main() -> None:
@@ -38,15 +39,13 @@ def main() -> None:
         sys.exit(f'{args.config} shards the model over processes: start it with tools/dist_train.sh.')
     resume = args.resume or cfg.get('resume') and (cfg.get('load_from') or 'auto')
     if resume:
-        settle_resume(cfg, None if resume == 'auto' else resume)
+        settle_resume(cfg, None if resume == 'auto' else resume, args.trust_checkpoint)
     # MMEngine's other runners, for its strategies, are asked for by runner_type
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.register_hook(InputCheckHook(), 'HIGHEST')
     runner.train()
 
 
 if __name__ == '__main__':
     logging.raiseExceptions = False  # a full disk is told of once, not by every line of the log
-    try:
-        main()
-    except (CheckpointError, OSError, ImportError) as error:
-        sys.exit(f'{type(error).__name__}: {error}')
+    run_tool(main)

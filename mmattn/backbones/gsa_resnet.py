@@ -131,7 +131,7 @@ class GSAResNet(Backbone):
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
         outs = []
         x = x.contiguous(memory_format=torch.channels_last)
-        x = _halve(F.relu(self.bn1(self.conv1(x)), inplace=True))
+        x = _max_pool(F.relu(self.bn1(self.conv1(x)), inplace=True))
         for i in range(self.num_built):
             for block in getattr(self, f'layer{i + 1}'):
                 x = self.run(block, x)
@@ -145,7 +145,7 @@ class GSAResNet(Backbone):
         return fit_table(table.float(), shape[0] // 2 + 1, self.beyond).to(table.dtype)
 
 
-def _halve(x: Tensor) -> Tensor:
+def _max_pool(x: Tensor) -> Tensor:
     """The max pooling of a ResNet's stem, of values from 0 up. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2))."""
     if not is_compiling():
         return F.max_pool2d(x, 3, 2, 1)
@@ -192,12 +192,12 @@ class Bottleneck(nn.Module):
         else:
             x = self.attn(x)
             if self.stride > 1:
-                x = halve(x)
+                x = _average_pool(x)
         x = F.relu(self.bn2(x), inplace=True)
         return F.relu(identity + self.drop_path(self.bn3(self.conv3(x))), inplace=True)
 
 
-def halve(x: Tensor) -> Tensor:
+def _average_pool(x: Tensor) -> Tensor:
     """2 x 2 average pooling, an odd last row or column alone. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2)).
 
     Unlike torch's, it does not keep the map for the backward pass.

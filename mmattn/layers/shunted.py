@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..stack import is_compiling
 from .mlp import MLP
 from .padding import repeat_to_multiple
 from .token_conv import TokenConv2d

@@ -9,8 +9,8 @@ from tests import ROOT
 from mmattn.backbones import ELSASwin
 
 
-def convert(source, target):
-    return subprocess.run([sys.executable, ROOT / 'tools' / 'convert_weights.py', source, target],
+def convert(source, target, *arguments):
+    return subprocess.run([sys.executable, ROOT / 'tools' / 'convert_weights.py', source, target, *arguments],
                           capture_output=True, text=True)
 
 
@@ -34,3 +34,25 @@ def test_other_files_are_refused(tmp_path, contents, message):
     torch.save(contents, tmp_path / 'other.pth')
     done = convert(tmp_path / 'other.pth', tmp_path / 'own.pth')
     assert done.returncode == 1 and message in done.stderr and len(list(tmp_path.iterdir())) == 1
+
+
+class Release:
+    """An object of a class of one's own, beside the weights."""
+
+    def __reduce__(self):
+        return print, ('code was run',)
+
+
+def test_clean_files_are_made_of_trusted_ones(tmp_path, release):
+    """Of a release with more than plain values in it, the flag makes a file that init_cfg takes."""
+    torch.save({'model': release('elsa_swin_tiny_imagenet'), 'config': Release()}, tmp_path / 'c.pth')
+    refused = convert(tmp_path / 'c.pth', tmp_path / 'own.pth')
+    assert refused.returncode == 1 and 'it holds' in refused.stderr.splitlines()[-1]
+    assert 'code was run' not in refused.stdout and not (tmp_path / 'own.pth').exists()
+    assert 'code was run' in convert(tmp_path / 'c.pth', tmp_path / 'own.pth', '--trust-checkpoint').stdout
+    ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth'))).init_weights()
+
+
+def test_target_without_a_folder(tmp_path):
+    done = convert(tmp_path / 'c.pth', tmp_path / 'no' / 'own.pth')
+    assert done.returncode == 1 and done.stderr == f'There is no folder {tmp_path}/no to write own.pth to.\n'

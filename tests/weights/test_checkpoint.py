@@ -1,10 +1,14 @@
 import argparse
+import os
 import pickle
+import shutil
 
+import numpy as np
 import pytest
 import torch
+from mmengine.logging import HistoryBuffer
 
-from mmattn.weights import CheckpointError, read_checkpoint
+from mmattn.weights import CheckpointError, read_checkpoint, read_file
 
 WEIGHTS = {'a.weight': torch.ones(2), 'b.bias': torch.zeros(1)}
 
@@ -34,21 +38,6 @@ def test_prefix(tmp_path):
         read_checkpoint(str(tmp_path / 'c.pth'), 'decoder.')
 
 
-class Evil:
-
-    def __reduce__(self):
-        return (open, (str(self.path), 'w'))
-
-
-def test_code_is_never_run(tmp_path):
-    """A pickle with a call in it is refused, unread."""
-    Evil.path = tmp_path / 'proof'
-    torch.save({'state_dict': {'a': Evil()}}, tmp_path / 'c.pth')
-    with pytest.raises(CheckpointError, match='cannot be read'):
-        read_checkpoint(str(tmp_path / 'c.pth'))
-    assert not Evil.path.exists()
-
-
 @pytest.mark.parametrize('contents, message', [
     (b'', 'cannot be read'), (b'not a checkpoint', 'cannot be read'), (pickle.dumps(3), 'cannot be read'),
     (None, 'there is no checkpoint')])
@@ -66,3 +55,110 @@ def test_files_without_weights_are_named(tmp_path, contents):
     torch.save(contents, tmp_path / 'c.pth')
     with pytest.raises(CheckpointError, match='holds no weights'):
         read_checkpoint(str(tmp_path / 'c.pth'))
+
+
+@pytest.fixture(params=['of torch', 'of pickle'])
+def unpickler(request, monkeypatch):
+    """What reads files: torch's weights_only, or, where an older torch cannot be told what to let through, pickle."""
+    if request.param == 'of pickle':
+        monkeypatch.setattr(torch, '__version__', '2.1.2')
+
+
+class Call:
+    """Unpickled by calling a function."""
+
+    def __init__(self, function, *args):
+        self.call = (function, args)
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize('legacy', [False, True])
+@pytest.mark.parametrize('call', [
+    lambda proof: Call(open, proof, 'w'),
+    lambda proof: Call(eval, f'open({proof!r}, "w")'),
+    lambda proof: Call(os.system, f'touch {proof}'),
+    lambda proof: Call(Call, open, proof, 'w'),
+    lambda proof: Call(getattr, HistoryBuffer, '__init__'),
+    lambda proof: Call(torch.hub.load_state_dict_from_url, 'http://localhost'),
+], ids=['open', 'eval', 'system', 'class', 'getattr', 'torch'])
+def test_no_code_gets_through(tmp_path, unpickler, call, legacy):
+    """Not by a function, by a class of one's own or by way of what trainers keep; in either of torch's formats."""
+    proof = tmp_path / 'proof'
+    torch.save({'state_dict': WEIGHTS, 'meta': call(str(proof))}, tmp_path / 'c.pth',
+               _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(CheckpointError, match='code in a file is not run'):
+        read_file(str(tmp_path / 'c.pth'))
+    assert not proof.exists()
+
+
+def test_trusted_files_are_read_whole(tmp_path):
+    torch.save({'state_dict': WEIGHTS, 'meta': Call(open, str(tmp_path / 'proof'), 'w')}, tmp_path / 'c.pth')
+    assert read_file(str(tmp_path / 'c.pth'), trusted=True)['state_dict'].keys() == WEIGHTS.keys()
+    assert (tmp_path / 'proof').exists()
+
+
+def test_state_of_a_training_is_read(tmp_path, unpickler):
+    """What MMEngine keeps beside the weights: its history of logs, NumPy's numbers and arrays."""
+    history = HistoryBuffer([1., 3.], [1, 1])
+    state = {'log_scalars': {'loss': history}, 'runtime_info': {'best': np.float64(2), 'seed': np.arange(3)}}
+    torch.save({'state_dict': WEIGHTS, 'message_hub': state, 'optimizer': {'state': {0: {'step': torch.ones(1)}}}},
+               tmp_path / 'c.pth')
+    contents = read_file(str(tmp_path / 'c.pth'))
+    hub = contents['message_hub']
+    assert hub['log_scalars']['loss'].mean() == 2 and hub['runtime_info']['best'] == 2
+    assert hub['runtime_info']['seed'].tolist() == [0, 1, 2] and contents['optimizer']['state'][0]['step'] == 1
+
+
+def test_damaged_files_are_refused(tmp_path, unpickler):
+    """A file cut anywhere, or with one byte changed, is read as it was or refused, never a stray error."""
+    torch.save({'state_dict': {name: torch.randn(50, 2) for name in 'abc'}}, tmp_path / 'whole.pth')
+    whole, path = (tmp_path / 'whole.pth').read_bytes(), tmp_path / 'c.pth'
+    for at in range(1, len(whole), 61):
+        path.write_bytes(whole[:at])
+        with pytest.raises(CheckpointError, match='cannot be read'):
+            read_file(str(path))
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
+        try:
+            read_file(str(path))
+        except CheckpointError:
+            pass
+
+
+@pytest.mark.parametrize('value, what', [(float('nan'), 'has NaN in b.weight'), (float('-inf'), 'an infinity in b.weight')])
+@pytest.mark.parametrize('container', [None, 'state_dict', 'model_ema', 'ema_state_dict'])
+def test_values_are_numbers(tmp_path, value, what, container):
+    """NaN and infinities are refused with the tensor's name, also in averaged weights."""
+    weights = {**WEIGHTS, 'b.weight': torch.tensor([1., value], dtype=torch.float16)}
+    torch.save({container: weights} if container else weights, tmp_path / 'c.pth')
+    with pytest.raises(CheckpointError, match=what):
+        read_file(str(tmp_path / 'c.pth'))
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_half_precision_is_cast(tmp_path, log, dtype):
+    """Weights of half precision load into a model of float32, with a word in the log."""
+    torch.save({'state_dict': torch.nn.Linear(2, 2).to(dtype).state_dict()}, tmp_path / 'c.pth')
+    model = torch.nn.Linear(2, 2)
+    model.load_state_dict(read_checkpoint(str(tmp_path / 'c.pth'))[0])
+    assert model.weight.dtype == torch.float32
+    assert any(f'half precision ({str(dtype)[6:]})' in message for message in log)
+
+
+def test_addresses_are_read_like_files(tmp_path, monkeypatch):
+    """What is downloaded passes the same checks; torchvision's names stand for addresses."""
+    torch.save({'state_dict': WEIGHTS}, tmp_path / 'good.pth')
+    torch.save({'state_dict': Call(open, str(tmp_path / 'proof'), 'w')}, tmp_path / 'evil.pth')
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
+    monkeypatch.setattr(torch.hub, 'download_url_to_file',
+                        lambda url, file, **_: shutil.copy(tmp_path / url.rpartition('/')[2], file))
+    monkeypatch.setattr('mmengine.runner.checkpoint.get_torchvision_models', lambda: {'r': 'https://there/good.pth'})
+    for address in ('https://there/good.pth', 'torchvision://r'):
+        assert read_checkpoint(address)[0].keys() == WEIGHTS.keys()
+    for address, message in (('https://there/evil.pth', 'code in a file is not run'),
+                             ('https://there/no.pth', 'cannot be downloaded'), ('torchvision://no', 'no weights no'),
+                             ('s3://there/good.pth', 'download the file')):
+        with pytest.raises(CheckpointError, match=message):
+            read_checkpoint(address)
+    assert not (tmp_path / 'proof').exists()

@@ -1,6 +1,7 @@
 import re
 import urllib.error
 import urllib.parse
+import zipfile
 from pathlib import Path
 
 import torch
@@ -72,6 +73,10 @@ def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool
     if not file.stat().st_size:
         raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: it is empty')
     try:
+        if zipfile.is_zipfile(file):  # torch does not compare checksums
+            with zipfile.ZipFile(file) as archive:
+                if archive.testzip():
+                    raise zipfile.BadZipFile('another checksum than when it was written')
         if trusted:
             contents = torch.load(file, map_location=map_location, weights_only=False)
         else:

@@ -196,7 +196,7 @@ def test_truncated_and_full(train, whole, tmp_path):
     with (tmp_path / second).open('r+b') as file:
         file.truncate(10_000)
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / second))
-    assert f'{second} is truncated or damaged' in assert_resumed(train, tmp_path, whole, first)
+    assert f'{second} cannot be read' in assert_resumed(train, tmp_path, whole, first)
 
 
 @pytest.mark.slow

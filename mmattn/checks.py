@@ -16,10 +16,6 @@ from torch import nn
 from .errors import InputError, describe, near_misses
 from .weights import CheckpointError
 
-#: what a checkpoint of MMEngine's has beside the weights, so that a training can go on
-TRAINING_STATE = ('meta', 'message_hub', 'optimizer')
-
-
 class InputCheckHook(Hook):
     """Checks datasets before the first step, samples as they are read, and checkpoints before they are taken.
 
@@ -35,9 +31,11 @@ class InputCheckHook(Hook):
             raise InputError(f'the training has {runner.max_iters} steps: max_epochs or max_iters of train_cfg must be 1 or '
                              'more')
         for hook in runner.hooks:
-            # CheckpointHook hands on what it does not know, to fail at the end of an epoch
-            unknown = set(getattr(hook, 'args', {})) - set(inspect.signature(runner.save_checkpoint).parameters)
-            if isinstance(hook, CheckpointHook) and unknown:
+            if not isinstance(hook, CheckpointHook):
+                continue
+            # It hands on what it does not know, to fail at the end of an epoch.
+            unknown = set(hook.args) - set(inspect.signature(runner.save_checkpoint).parameters)
+            if unknown:
                 known = set(inspect.signature(CheckpointHook).parameters)
                 raise InputError(f'default_hooks.checkpoint has an unknown argument {min(unknown)}'
                                  f'{near_misses(min(unknown), known)}')
@@ -49,7 +47,7 @@ class InputCheckHook(Hook):
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
         weights = checkpoint.get('state_dict', checkpoint)
         if isinstance(runner._train_loop, BaseLoop):
-            if runner._resume and not set(TRAINING_STATE) <= set(checkpoint):
+            if runner._resume and not {'meta', 'message_hub'} <= set(checkpoint):
                 raise CheckpointError('the checkpoint holds weights and no state of a training to resume: '
                                       'start from it with --cfg-options load_from=...')
             return

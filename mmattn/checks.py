@@ -32,9 +32,11 @@ class InputCheckHook(Hook):
             raise InputError(f'the training has {runner.max_iters} steps: max_epochs or max_iters of train_cfg must be 1 or '
                              'more')
         for hook in runner.hooks:
-            # CheckpointHook hands on what it does not know, to fail at the end of an epoch
-            unknown = set(getattr(hook, 'args', {})) - set(inspect.signature(runner.save_checkpoint).parameters)
-            if isinstance(hook, CheckpointHook) and unknown:
+            if not isinstance(hook, CheckpointHook):
+                continue
+            # It hands on what it does not know, to fail at the end of an epoch.
+            unknown = set(hook.args) - set(inspect.signature(runner.save_checkpoint).parameters)
+            if unknown:
                 known = set(inspect.signature(CheckpointHook).parameters)
                 raise InputError(f'default_hooks.checkpoint has an unknown argument {min(unknown)}'
                                  f'{near_misses(min(unknown), known)}')

@@ -59,6 +59,7 @@ def run(data, tmp_path, monkeypatch):
     def run(tool: str, config: str, *arguments: str, options: list[str] = ()) -> str | None:
         for cls in (DetLocalVisualizer, SegLocalVisualizer):
             cls._instance_dict.clear()  # they would write where the last run did
+        monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)  # asks compilers for their versions
         monkeypatch.chdir(ROOT)
         monkeypatch.setattr(sys, 'argv', [tool, str(config), *map(str, arguments), '--work-dir', str(tmp_path / 'work'),
                                           '--cfg-options', *NO_WORKERS, *SHORT[config], *options])
@@ -87,7 +88,7 @@ def annotations(data, split='train'):
     return data / 'coco' / 'annotations' / f'instances_{split}2017.json'
 
 
-class Evil:
+class Code:
 
     def __init__(self, path):
         self.path = path
@@ -100,7 +101,7 @@ class Evil:
 def test_code_in_checkpoints_is_not_run(run, tmp_path, how):
     """By no way in, although MMEngine would run it by each; the work folder has no checkpoint then."""
     path = tmp_path / 'evil.pth'
-    torch.save({'state_dict': {'a': torch.ones(1)}, 'meta': Evil(tmp_path / 'proof')}, path)
+    torch.save({'state_dict': {'a': torch.ones(1)}, 'meta': Code(tmp_path / 'proof')}, path)
     message = {
         'load_from': lambda: run('train', MASK_RCNN, options=[f'load_from={path}']),
         'resume': lambda: run('train', MASK_RCNN, '--resume', path),
@@ -112,7 +113,7 @@ def test_code_in_checkpoints_is_not_run(run, tmp_path, how):
 
 def test_trusted_checkpoints(run, tmp_path):
     """--trust-checkpoint does what MMEngine does: the code runs; what is no model's is still refused."""
-    torch.save({'state_dict': {'a': torch.ones(1)}, 'meta': Evil(tmp_path / 'proof')}, tmp_path / 'c.pth')
+    torch.save({'state_dict': {'a': torch.ones(1)}, 'meta': Code(tmp_path / 'proof')}, tmp_path / 'c.pth')
     assert 'of another model' in run('test', MASK_RCNN, tmp_path / 'c.pth', '--trust-checkpoint')
     assert (tmp_path / 'proof').exists()
 
@@ -121,8 +122,8 @@ def test_trusted_checkpoints(run, tmp_path):
     (lambda c: c['state_dict'].pop('rpn_head.rpn_conv.weight') is None, '1 of the tensors of MaskRCNN'),
     (lambda c: c['state_dict'].update({'neck.fpn_convs.0.conv.bias': torch.ones(3)}), 'being neck.fpn_convs.0.conv.bias'),
     (lambda c: c['state_dict']['rpn_head.rpn_conv.bias'].fill_(float('nan')), 'has NaN in rpn_head.rpn_conv.bias'),
-    (lambda c: c['state_dict'].pop('backbone.patch_embed1.proj.weight', c['state_dict'].pop(
-        next(name for name in c['state_dict'] if name.startswith('backbone.')))) is None, 'missing: '),
+    (lambda c: c['state_dict'].pop(next(name for name in c['state_dict'] if name.startswith('backbone.'))),
+     '1 of the tensors of MaskRCNN'),
 ])
 def test_tested_weights_are_complete(run, weights, tmp_path, change, message):
     """MMEngine would test a head that is not in the checkpoint with its random weights."""
@@ -136,7 +137,7 @@ def test_weights_alone_cannot_be_resumed(run, weights):
     assert 'holds no state of a training' in run('train', MASK_RCNN, '--resume', weights)
 
 
-def test_half_precision_weights_are_tested(run, weights, tmp_path, caplog):
+def test_half_precision_weights_are_tested(run, weights, tmp_path):
     contents = torch.load(weights)
     torch.save({'state_dict': {k: v.half() if v.is_floating_point() else v for k, v in contents['state_dict'].items()}},
                tmp_path / 'c.pth')
@@ -158,7 +159,7 @@ def edited(change):
     (lambda data: annotations(data).unlink(), 'No such file or directory'),
     (lambda data: annotations(data).write_text(annotations(data).read_text()[:999]), "is no annotation file in COCO's"),
     (edited(lambda c: c['annotations'][0].update(bbox=[1, 2, 3])), 'annotation 1 has bbox [1, 2, 3], which should be four'),
-    (edited(lambda c: c['categories'].pop(0)), 'is of category 1, which' if False else 'has no category person'),
+    (edited(lambda c: c['categories'].pop(0)), 'has no category person'),
     (edited(lambda c: c['annotations'].clear()), 'the dataset has no picture'),
     (edited(lambda c: c['annotations'][0].pop('segmentation')), 'has no segmentation, which LoadAnnotations'),
     (lambda data: (data / 'coco' / 'train2017' / '000000000002.jpg').unlink(), 'names 1 files that are not there'),
@@ -189,8 +190,7 @@ def odd_pictures(kind):
     """Four pictures of three channels that are stored in another way, or of odd sizes."""
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 70, 3), np.uint8))
     if kind == 'modes':
-        return [picture.convert('L'), picture.convert('CMYK'), picture.convert('RGBA'), picture.convert('I;16')
-                if False else picture.convert('P')]
+        return [picture.convert('L'), picture.convert('CMYK'), picture.convert('RGBA'), picture.convert('P')]
     return [picture.resize(size) for size in ((1, 100), (100, 1), (20000, 30), (30, 20000))]
 
 

@@ -8,14 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-#: lowest height and width that a graph takes
-SMALLEST = 32
 #: height and width while tracing; of a map of stride 32 that is more than one window, and no two things of one size
 EXAMPLE = (236, 301)
 
 
 def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgram':
-    """A model's graph for one picture of any height and width from 32 up.
+    """A model's graph for one picture of any height and width from :func:`smallest_side` up.
 
     Args:
         model: a backbone, or what else takes (1, in_channels, H, W) alone, a segmentor of MMSegmentation for instance:
@@ -34,14 +32,21 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
     for module in list(model.modules()):
         for name, child in module.named_children():
             setattr(module, name, _of_any_size(child))
-    sizes = {2: torch.export.Dim('height', min=SMALLEST), 3: torch.export.Dim('width', min=SMALLEST)}
+    sizes = {2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
     example = torch.zeros(1, in_channels, *EXAMPLE)
     with torch.no_grad():
         return torch.export.export(model, (example, ), dynamic_shapes=(sizes, ), strict=False)
 
 
+def smallest_side(graph: 'torch.export.ExportedProgram') -> int:
+    """The least height and width that a graph of :func:`trace` takes: its lowest map has more than one pixel a side, for
+    torch takes sizes of 1 for another kind. 33 of a backbone with maps of stride 32."""
+    return max(int(sizes.lower) for sizes in graph.range_constraints.values())
+
+
 def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path) -> None:
-    """Write a graph of :func:`trace` as one ONNX file: input "picture", (1, in_channels, height, width).
+    """Write a graph of :func:`trace` as one ONNX file: input "picture", (1, in_channels, height, width), and outputs
+    "output0" and so on.
 
     Raises:
         ImportError: if onnx or onnxscript, which torch needs for it, is missing.
@@ -50,7 +55,9 @@ def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ImportError(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
-    torch.onnx.export(graph, f=str(file), input_names=['picture'], dynamo=True, external_data=False, verbose=False)
+    outputs = [f'output{i}' for i in range(len(graph.graph_signature.user_outputs))]
+    torch.onnx.export(graph, f=str(file), input_names=['picture'], output_names=outputs, dynamo=True,
+                      external_data=False, verbose=False)
 
 
 def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:

@@ -12,17 +12,18 @@ from tests.backbones.test_graphs import TINY, build
 
 needs_export = pytest.mark.skipif(not hasattr(getattr(getattr(torch, 'export', None), 'Dim', None), 'DYNAMIC'),
                                   reason='torch.export of any size came with torch 2.6')
-#: divided by strides, windows and pool scales or not, the least, and maps of one window
-SIZES = ((64, 96), (97, 131), (32, 33), (260, 75))
-#: one segmentor per family, as in configs/toy, made smaller
+#: divided by strides, windows and pool scales or not, near the least, and maps of one window and more
+SIZES = ((64, 96), (97, 131), (57, 64), (260, 75))
+#: one segmentor per family, of configs/toy, and what makes it smaller yet
 SEGMENTORS = {
     'elsa-swin-toy_upernet': dict(
-        arch=dict(embed_dim=8, depths=(1, 1, 1, 2), num_heads=(1, 1, 1, 2), group_width=4), kernel_size=3),
+        arch=dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4), kernel_size=3),
     'shunted-toy_fpn': dict(
-        arch=dict(embed_dims=(8, 8, 8, 8), depths=(1, 1, 1, 1), num_heads=(2, 2, 2, 2), stem_convs=0)),
-    'gsa-resnet-toy_fpn': dict(depth=dict(depths=(1, 1, 1, 1), stem_channels=8, base_channels=4, expansion=2)),
+        arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 1, 1), num_heads=(2, 4, 8, 16), stem_convs=0)),
+    'gsa-resnet-toy_fpn': dict(depth=dict(depths=(1, 1, 1, 1), stem_channels=32, base_channels=16, expansion=2)),
     'msf-vit-toy_setr': dict(),
     'msf-vit-toy_upernet': dict(),
+    'msf-swin_upernet': dict(arch=dict(embed_dim=32, depths=(2, 1, 1, 1), num_heads=(1, 2, 4, 8))),
 }
 
 
@@ -58,9 +59,10 @@ def test_backbone(name, tmp_path):
 @pytest.mark.parametrize('config', SEGMENTORS)
 def test_segmentor(config, tmp_path):
     """Whole segmentors too, with pooling to fixed scales and resizing among maps of unknown size."""
-    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{config}.py')
+    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{config.replace("msf-swin_", "elsa-swin-toy_")}.py')
+    if config == 'msf-swin_upernet':
+        cfg.model.backbone = dict(type='MSFSwin')
     cfg.model.backbone.update(SEGMENTORS[config])
-    cfg.model.decode_head.channels = 16
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
     assert max(export_both_ways(model, tmp_path)) < 1e-4

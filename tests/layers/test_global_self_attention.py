@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from mmattn.layers import GlobalSelfAttention
+from mmattn.ops.global_self_attention import axial_attention_batched, axial_attention_reference
 
 PARTS = [dict(zip(('content', 'column', 'row'), given)) for given in itertools.product([True, False], repeat=3)][:-1]
 
@@ -22,8 +23,10 @@ def from_golden(data, **parts):
 
 
 @pytest.mark.parametrize('memory_format', [torch.contiguous_format, torch.channels_last])
-def test_computes_the_equations(golden, memory_format):
-    """To 1e-9 in double precision: the whole, and the columns alone, whatever the memory layout."""
+@pytest.mark.parametrize('path', [axial_attention_reference, axial_attention_batched])
+def test_computes_the_equations(golden, monkeypatch, memory_format, path):
+    """To 1e-9 in double precision: the whole, and the columns alone, on every path and whatever the memory layout."""
+    monkeypatch.setattr('mmattn.ops.global_self_attention._select', lambda query: path)
     data = golden('gsa')
     x = data['input'].contiguous(memory_format=memory_format)
     torch.testing.assert_close(from_golden(data)(x), data['output'], atol=1e-9, rtol=0)

@@ -138,7 +138,7 @@ def _read_meta(path: str, trusted: bool) -> dict:
     if not Path(path).is_file():
         raise CheckpointError(f'there is no checkpoint {path}')
     state = read_file(path, trusted=trusted)
-    if not isinstance(state, dict) or not {'meta', 'state_dict', 'optimizer', 'message_hub'} <= set(state):
+    if not isinstance(state, dict) or not {'meta', 'state_dict', 'message_hub'} <= set(state):
         raise CheckpointError(f'{path} holds no state of a training: to start from its weights, leave out --resume and '
                               'set load_from')
     return state['meta']

@@ -15,7 +15,7 @@ DATA = ROOT / 'tests' / 'data'
 if not torch.cuda.is_available():
     os.environ['TRITON_INTERPRET'] = '1'  # Triton reads it when it is first imported
 
-settings.register_profile('few', max_examples=4, deadline=None)
+settings.register_profile('few', max_examples=3, deadline=None)
 settings.register_profile('many', max_examples=60, deadline=None)
 
 

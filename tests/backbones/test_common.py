@@ -1,11 +1,8 @@
-"""What holds for every backbone. A new backbone adds a row to SMALL."""
+"""What holds for every backbone, in one small form of each. A new backbone adds a row to SMALL."""
 import copy
-import math
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from mmengine.registry import MODELS, DefaultScope
 
 import mmattn  # noqa: F401, registers the backbones
@@ -26,8 +23,6 @@ SMALL = {
     'MSFViT': dict(arch=dict(embed_dim=16, depth=4, num_heads=2), out_indices=(0, 1, 2, 3)),
     'MSFSwin': dict(arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8)), window_size=3),
 }
-STRIDES = {'ELSASwin': (4, 8, 16, 32), 'GSAResNet': (4, 8, 16, 32), 'ShuntedTransformer': (4, 8, 16, 32),
-           'MSFViT': (16, 16, 16, 16), 'MSFSwin': (4, 8, 16, 32)}
 
 every_backbone = pytest.mark.parametrize('name', SMALL)
 
@@ -36,63 +31,6 @@ def build(name, **settings):
     if 'arch' in settings:
         settings[MODELS.get(name).arch_argument] = settings.pop('arch')
     return MODELS.build(dict(type=name, **{**copy.deepcopy(SMALL[name]), **settings}))
-
-
-@every_backbone
-@settings(max_examples=15, deadline=None)
-@given(B=st.integers(1, 2), H=st.integers(32, 97), W=st.integers(32, 97), train=st.booleans())
-def test_any_size(name, B, H, W, train):
-    """Maps are ceil(size / stride) for any height and width from 32 up, and finite."""
-    assume(not train or B * H * W > 32 * 32)  # batch norm cannot learn from one value a channel
-    backbone = build(name).train(train)
-    maps = backbone(torch.randn(B, 3, H, W))
-    assert isinstance(maps, tuple)
-    for out, stride in zip(maps, STRIDES[name], strict=True):
-        assert out.shape[0] == B and out.shape[2:] == (math.ceil(H / stride), math.ceil(W / stride))
-        assert out.isfinite().all()
-        assert out.is_contiguous()  # mmcv's RoIAlign reads it as such, whatever it is
-
-
-@every_backbone
-def test_samples_do_not_mix(name):
-    """In eval mode a picture gives the same maps alone and in a batch."""
-    backbone = build(name).eval()
-    x = torch.randn(3, 3, 45, 70)
-    for whole, alone in zip(backbone(x), backbone(x[1:2])):
-        torch.testing.assert_close(whole[1:2], alone, atol=1e-5, rtol=1e-5)
-
-
-@every_backbone
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_autocast(name, dtype):
-    """Autocast trains: half-precision maps near the float32 ones, finite gradients of float32 weights."""
-    backbone = build(name, drop_path_rate=0.)
-    x = torch.randn(1, 3, 64, 64)
-    backbone.eval()  # the statistics of so few values would magnify any rounding
-    with torch.no_grad():
-        exact = backbone(x)
-        with torch.autocast('cpu', dtype):
-            maps = backbone(x)
-    backbone.train()
-    with torch.autocast('cpu', dtype):
-        loss = sum(out.float().square().mean() for out in backbone(x))
-    loss.backward()
-    for out, reference in zip(maps, exact):
-        assert (out - reference).abs().max() < 40 * torch.finfo(dtype).eps * reference.abs().max()
-    assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in backbone.parameters())
-
-
-@every_backbone
-def test_checkpointing_changes_nothing(name):
-    """with_cp gives the same maps and gradients."""
-    plain = build(name, drop_path_rate=0.)
-    recomputing = build(name, drop_path_rate=0., with_cp=True)
-    recomputing.load_state_dict(plain.state_dict())
-    x = torch.randn(1, 3, 40, 56)
-    for backbone in (plain, recomputing):
-        sum(out.sum() for out in backbone(x)).backward()
-    for a, b in zip(plain.parameters(), recomputing.parameters()):
-        torch.testing.assert_close(a.grad, b.grad)
 
 
 @every_backbone

@@ -37,6 +37,7 @@ def main() -> None:
             hook.test_out_dir = str(args.show_dir.resolve())
         else:
             cfg.visualizer.save_dir = str(args.show_dir)
+            hook.interval = 1  # OpenMMLab's own mmseg would show every 50th picture of a test
     runner = Runner.from_cfg(cfg)
     runner.register_hook(InputCheckHook(), 'HIGHEST')
     if args.out:

@@ -148,7 +148,7 @@ def add_conv(x: Tensor, conv: TokenConv2d) -> Tensor:
 def attend(q: Tensor, k: Tensor, v: Tensor, num_heads: int, dropout: float = 0.) -> Tensor:
     """Equation 2, without a score matrix in memory. q: (B, H, W, C), k and v: (B, h, w, C) -> (B, H, W, C)."""
     shape = q.shape
-    q, k, v = (x.flatten(1, 2) for x in (q, k, v))
+    q, k, v = [x.flatten(1, 2) for x in (q, k, v)]
     parts = _query_parts(q, num_heads)
     if parts > 1:
         q, k, v = q.unflatten(1, (parts, -1)).flatten(0, 1), k.repeat_interleave(parts, 0), v.repeat_interleave(parts, 0)

@@ -4,7 +4,7 @@ import copy
 import pytest
 import torch
 from mmengine.registry import MODELS
-from torch._dynamo import lookup_backend
+from torch._dynamo.backends.registry import lookup_backend
 
 import mmattn  # noqa: F401, registers the backbones
 

@@ -149,7 +149,7 @@ class CheckedPipeline(Compose):
 
 
 def check_picture(path: str | None) -> None:
-    """Make sure that a JPEG or PNG that OpenCV has read was whole: of one that is cut short it makes a grey rest.
+    """Make sure that a JPEG or PNG that OpenCV has read was whole: up to 4.10, it makes a grey rest of what is cut off.
 
     Raises:
         InputError: if it is not.

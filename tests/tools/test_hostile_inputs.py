@@ -111,6 +111,7 @@ def test_code_in_checkpoints_is_not_run(run, tmp_path, how):
     assert not (tmp_path / 'proof').exists()
 
 
+@pytest.mark.slow
 def test_trusted_checkpoints(run, tmp_path):
     """--trust-checkpoint does what MMEngine does: the code runs; what is no model's is still refused."""
     torch.save({'state_dict': {'a': torch.ones(1)}, 'meta': Code(tmp_path / 'proof')}, tmp_path / 'c.pth')
@@ -118,6 +119,7 @@ def test_trusted_checkpoints(run, tmp_path):
     assert (tmp_path / 'proof').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('change, message', [
     (lambda c: c['state_dict'].pop('rpn_head.rpn_conv.weight') is None, '1 of the tensors of MaskRCNN'),
     (lambda c: c['state_dict'].update({'neck.fpn_convs.0.conv.bias': torch.ones(3)}), 'being neck.fpn_convs.0.conv.bias'),
@@ -137,6 +139,7 @@ def test_weights_alone_cannot_be_resumed(run, weights):
     assert 'no state of a training to resume' in run('train', MASK_RCNN, '--resume', weights)
 
 
+@pytest.mark.slow
 def test_half_precision_weights_are_tested(run, weights, tmp_path):
     contents = torch.load(weights)
     torch.save({'state_dict': {k: v.half() if v.is_floating_point() else v for k, v in contents['state_dict'].items()}},
@@ -155,6 +158,7 @@ def edited(change):
     return damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('damage, message', [
     (lambda data: annotations(data).unlink(), 'No such file or directory'),
     (lambda data: annotations(data).write_text(annotations(data).read_text()[:999]), "is no annotation file in COCO's"),
@@ -171,6 +175,7 @@ def test_broken_coco(run, data, damage, message):
     assert message in run('train', MASK_RCNN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('damage, message', [
     (lambda pictures, maps: maps.unlink(), 'names 1 files that are not there'),
     (lambda pictures, maps: maps.write_bytes(b'no map'), '000000000002.png cannot be used'),
@@ -194,6 +199,7 @@ def odd_pictures(kind):
     return [picture.resize(size) for size in ((1, 100), (100, 1), (20000, 300), (300, 20000))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['modes', 'sizes'])
 @pytest.mark.parametrize('config', SHORT)
 def test_odd_pictures_are_learned_from(run, data, config, kind):
@@ -218,6 +224,7 @@ def test_odd_pictures_are_learned_from(run, data, config, kind):
     assert run('train', config) is None
 
 
+@pytest.mark.slow
 def test_pictures_of_which_nothing_is_left(run, data):
     """20 000 x 30 pixels at a long side of 128 are less than a pixel high."""
     Image.new('RGB', (20000, 30)).save(data / 'coco' / 'train2017' / '000000000002.jpg')
@@ -225,6 +232,7 @@ def test_pictures_of_which_nothing_is_left(run, data):
     assert '000000000002.jpg cannot be used: error' in message and message.endswith('in Resize')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('config, options', [
     (MASK_RCNN, ['train_dataloader.dataset.filter_cfg.filter_empty_gt=False']), (SEMANTIC_FPN, [])])
 def test_empty_ground_truth_is_learned_from(run, data, config, options, log):

@@ -122,7 +122,8 @@ def test_trusted_checkpoints(run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('change, message', [
     (lambda c: c['state_dict'].pop('rpn_head.rpn_conv.weight') is None, '1 of the tensors of MaskRCNN'),
-    (lambda c: c['state_dict'].update({'neck.fpn_convs.0.conv.bias': torch.ones(3)}), 'being neck.fpn_convs.0.conv.bias'),
+    (lambda c: c['state_dict'].update({'neck.fpn_convs.0.conv.bias': torch.ones(3)}),
+     'being neck.fpn_convs.0.conv.bias'),
     (lambda c: c['state_dict']['rpn_head.rpn_conv.bias'].fill_(float('nan')), 'has NaN in rpn_head.rpn_conv.bias'),
     (lambda c: c['state_dict'].pop(next(name for name in c['state_dict'] if name.startswith('backbone.'))),
      '1 of the tensors of MaskRCNN'),
@@ -162,12 +163,12 @@ def edited(change):
 @pytest.mark.parametrize('damage, message', [
     (lambda data: annotations(data).unlink(), 'No such file or directory'),
     (lambda data: annotations(data).write_text(annotations(data).read_text()[:999]), "is no annotation file in COCO's"),
-    (edited(lambda c: c['annotations'][0].update(bbox=[1, 2, 3])), 'annotation 1 has bbox [1, 2, 3], which should be four'),
+    (edited(lambda c: c['annotations'][0].update(bbox=[1, 2, 3])), 'annotation 1 has bbox [1, 2, 3], which should'),
     (edited(lambda c: c['categories'].pop(0)), 'has no category person'),
     (edited(lambda c: c['annotations'].clear()), 'the dataset has no picture'),
     (edited(lambda c: c['annotations'][0].pop('segmentation')), 'has no segmentation, which LoadAnnotations'),
     (lambda data: (data / 'coco' / 'train2017' / '000000000002.jpg').unlink(), 'names 1 files that are not there'),
-    (lambda data: (data / 'coco' / 'train2017' / '000000000002.jpg').write_bytes(b'no picture'), '000000000002.jpg cannot'),
+    (lambda data: (data / 'coco' / 'train2017' / '000000000002.jpg').write_bytes(b'none'), '000000000002.jpg cannot'),
     (lambda data: (data / 'coco' / 'train2017' / '000000000002.jpg').write_bytes(b''), '000000000002.jpg cannot'),
 ])
 def test_broken_coco(run, data, damage, message):
@@ -180,7 +181,7 @@ def test_broken_coco(run, data, damage, message):
     (lambda pictures, maps: maps.unlink(), 'names 1 files that are not there'),
     (lambda pictures, maps: maps.write_bytes(b'no map'), '000000000002.png cannot be used'),
     (lambda pictures, maps: cv2.imwrite(str(maps), np.full_like(cv2.imread(str(maps), 0), 200)), 'has label 199 where'),
-    (lambda pictures, maps: cv2.imwrite(str(maps), cv2.imread(str(maps), 0)[:-7]), 'a label map has a number per pixel'),
+    (lambda pictures, maps: cv2.imwrite(str(maps), cv2.imread(str(maps), 0)[:-7]), 'a label map has a number'),
     (lambda pictures, maps: cv2.imwrite(str(maps), cv2.imread(str(maps))), 'a label map has a number per pixel'),
     (lambda pictures, maps: shutil.rmtree(pictures.parent), 'No such file or directory'),
     (lambda pictures, maps: [file.unlink() for file in pictures.parent.iterdir()], 'the dataset has no picture'),
@@ -203,7 +204,7 @@ def odd_pictures(kind):
 @pytest.mark.parametrize('kind', ['modes', 'sizes'])
 @pytest.mark.parametrize('config', SHORT)
 def test_odd_pictures_are_learned_from(run, data, config, kind):
-    """Grey, CMYK, with an alpha channel or a palette, 1 pixel and 20 000 pixels wide or high: all train and validate."""
+    """Grey, CMYK, with alpha or a palette, 1 pixel and 20 000 pixels wide or high: all train and validate."""
     coco, ade = data / 'coco', data / 'ADEChallengeData2016'
     contents = json.loads(annotations(data).read_text())
     contents['annotations'].clear()
@@ -278,7 +279,7 @@ def test_mistakes_in_configs(run, tmp_path, config, option, message):
     ('_base_ = "./no.py"', "No such file or directory: '{folder}/./no.py'"),
     ('a = b', "NameError: name 'b' is not defined"),
     ('', 'has no model'),
-    ('_base_ = "{root}/' + MASK_RCNN + '"\ntrain_cgf = dict(max_epochs=1)', 'train_cgf, which nothing reads: did you mean train'),
+    ('_base_ = "{root}/' + MASK_RCNN + '"\ntrain_cgf = dict(max_epochs=1)', 'train_cgf, which nothing reads: did'),
 ])
 def test_broken_configs(run, tmp_path, monkeypatch, text, message):
     """Of a config that cannot be read, nothing is written."""

@@ -28,8 +28,8 @@ class InputCheckHook(Hook):
     def before_run(self, runner) -> None:
         training = isinstance(runner._train_loop, BaseLoop)
         if training and runner.max_iters <= 0:
-            raise InputError(f'the training has {runner.max_iters} steps: max_epochs or max_iters of train_cfg must be 1 '
-                             'or more')
+            raise InputError(f'the training has {runner.max_iters} steps: max_epochs or max_iters of train_cfg must '
+                             'be 1 or more')
         for hook in runner.hooks:
             if not isinstance(hook, CheckpointHook):
                 continue
@@ -85,8 +85,8 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
             number = getattr(module, 'num_classes', None)
             if 'head' in path and not {'rpn_head', 'semantic_head'} & set(path.split('.')) \
                     and isinstance(number, int) and number != len(classes):
-                raise InputError(f'{name} has {len(classes)} classes and {path} of the model {number}: make num_classes '
-                                 'of the model and metainfo.classes of the dataset agree')
+                raise InputError(f'{name} has {len(classes)} classes and {path} of the model {number}: make '
+                                 'num_classes of the model and metainfo.classes of the dataset agree')
     if getattr(dataset, 'backend_args', None):
         return  # elsewhere than on a disk
     masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)

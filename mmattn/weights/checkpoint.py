@@ -107,8 +107,8 @@ def _reason(error: Exception, file: Path) -> str:
     culprit = re.search(r'(?:GLOBAL|unsupported class|unrecognized function|but got) <?([\w.]+( .*>)?)', str(error))
     if culprit:
         return (f'it holds {culprit[1]}, not tensors and plain values alone, and code in a file is not run. If you '
-                f'trust the file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag makes a '
-                f'clean one of it')
+                f'trust the file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag '
+                'makes a clean one of it')
     with file.open('rb') as opened:
         zipped = opened.read(2) == b'PK'
     return 'it is cut short or damaged' if zipped else 'torch.save did not write it, or it is damaged'

@@ -45,10 +45,10 @@ class InputCheckHook(Hook):
                 dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset)
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
-        weights = checkpoint.get('state_dict', checkpoint)
+        weights, source = checkpoint.get('state_dict', checkpoint), runner._load_from or 'the checkpoint'
         if isinstance(runner._train_loop, BaseLoop):
             if runner._resume and not {'meta', 'message_hub'} <= set(checkpoint):
-                raise CheckpointError('the checkpoint holds weights and no state of a training to resume: '
+                raise CheckpointError(f'{source} holds weights and no state of a training to resume: '
                                       'start from it with --cfg-options load_from=...')
             return
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
@@ -57,8 +57,8 @@ class InputCheckHook(Hook):
         absent = [name for name, value in model.state_dict().items()
                   if given.get(name) != value.shape and not name.endswith('num_batches_tracked')]
         if absent:
-            raise CheckpointError(f'the checkpoint is of another model: it has not {len(absent)} of the tensors of '
-                                  f'{type(model).__name__}, or not in its shape, the first being {absent[0]}')
+            raise CheckpointError(f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors that are '
+                                  f'not there, or not of that shape, the first being {absent[0]}')
 
 
 def leaves(dataset: object) -> Iterator[BaseDataset]:

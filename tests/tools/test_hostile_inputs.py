@@ -121,12 +121,12 @@ def test_trusted_checkpoints(run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('change, message', [
-    (lambda c: c['state_dict'].pop('rpn_head.rpn_conv.weight') is None, '1 of the tensors of MaskRCNN'),
+    (lambda c: c['state_dict'].pop('rpn_head.rpn_conv.weight') is None, 'MaskRCNN has 1 tensors that are not there'),
     (lambda c: c['state_dict'].update({'neck.fpn_convs.0.conv.bias': torch.ones(3)}),
      'being neck.fpn_convs.0.conv.bias'),
     (lambda c: c['state_dict']['rpn_head.rpn_conv.bias'].fill_(float('nan')), 'has NaN in rpn_head.rpn_conv.bias'),
     (lambda c: c['state_dict'].pop(next(name for name in c['state_dict'] if name.startswith('backbone.'))),
-     '1 of the tensors of MaskRCNN'),
+     'MaskRCNN has 1 tensors that are not there'),
 ])
 def test_tested_weights_are_complete(run, weights, tmp_path, change, message):
     """MMEngine would test a head that is not in the checkpoint with its random weights."""

@@ -57,8 +57,8 @@ class InputCheckHook(Hook):
         absent = [name for name, value in model.state_dict().items()
                   if given.get(name) != value.shape and not name.endswith('num_batches_tracked')]
         if absent:
-            raise CheckpointError(f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors that are '
-                                  f'not there, or not of that shape, the first being {absent[0]}')
+            raise CheckpointError(f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors '
+                                  f'that are not there, or not of that shape, the first being {absent[0]}')
 
 
 def leaves(dataset: object) -> Iterator[BaseDataset]:

@@ -275,7 +275,7 @@ def test_mistakes_in_configs(run, tmp_path, config, option, message):
 
 
 @pytest.mark.parametrize('text, message', [
-    ('model = dict(a==1)', 'SyntaxError'),
+    ('model = dict(\n  a=1,\n  b==)', 'SyntaxError'),
     ('_base_ = "./no.py"', "No such file or directory: '{folder}/./no.py'"),
     ('a = b', "NameError: name 'b' is not defined"),
     ('', 'has no model'),

@@ -29,8 +29,8 @@ class InputCheckHook(Hook):
     def before_run(self, runner) -> None:
         training = isinstance(runner._train_loop, BaseLoop)
         if training and runner.max_iters <= 0:
-            raise InputError(f'the training has {runner.max_iters} steps: max_epochs or max_iters of train_cfg must be 1 or '
-                             'more')
+            raise InputError(f'the training has {runner.max_iters} steps: max_epochs or max_iters of train_cfg must '
+                             'be 1 or more')
         for hook in runner.hooks:
             if not isinstance(hook, CheckpointHook):
                 continue
@@ -46,7 +46,7 @@ class InputCheckHook(Hook):
                 dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset)
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
-        weights = checkpoint.get('state_dict', checkpoint)
+        weights, source = checkpoint.get('state_dict', checkpoint), runner._load_from or 'the checkpoint'
         if isinstance(runner._train_loop, BaseLoop):
             return
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
@@ -55,8 +55,8 @@ class InputCheckHook(Hook):
         absent = [name for name, value in model.state_dict().items()
                   if given.get(name) != value.shape and not name.endswith('num_batches_tracked')]
         if absent:
-            raise CheckpointError(f'the checkpoint is of another model: it has not {len(absent)} of the tensors of '
-                                  f'{type(model).__name__}, or not in its shape, the first being {absent[0]}')
+            raise CheckpointError(f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors '
+                                  f'that are not there, or not of that shape, the first being {absent[0]}')
 
 
 def leaves(dataset: object) -> Iterator[BaseDataset]:
@@ -76,16 +76,15 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     """
     name = f'{type(dataset).__name__} {dataset.ann_file or dataset.data_prefix.get("img_path")}'
     if not len(dataset):
-        raise InputError(f'{name} has no picture' + ('' if dataset.test_mode else ' to learn from') + ': none is there, '
-                         'or filter_cfg and what is not annotated left none')
+        raise InputError(f'{name} has no picture: none is there, or filter_cfg and what is not annotated left none')
     classes = dataset.metainfo.get('classes')
     if classes and 'thing_classes' not in dataset.metainfo:
         for path, module in model.named_modules():
             number = getattr(module, 'num_classes', None)
             if 'head' in path and not {'rpn_head', 'semantic_head'} & set(path.split('.')) \
                     and isinstance(number, int) and number != len(classes):
-                raise InputError(f'{name} has {len(classes)} classes and {path} of the model {number}: make num_classes of '
-                                 'the model and metainfo.classes of the dataset agree')
+                raise InputError(f'{name} has {len(classes)} classes and {path} of the model {number}: make '
+                                 'num_classes of the model and metainfo.classes of the dataset agree')
     if getattr(dataset, 'backend_args', None):
         return  # elsewhere than on a disk
     masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)
@@ -142,12 +141,12 @@ class CheckedPipeline(Compose):
                              f'{" x ".join(map(str, data["ori_shape"]))}: a label map has a number per pixel')
         wrong = labels[(labels >= self.num_classes) & (labels != 255)]
         if len(wrong):
-            raise InputError(f'{path} has label {wrong[0]} where the dataset has {self.num_classes} classes, counted from '
-                             '0 (after reduce_zero_label), and 255 for what is ignored')
+            raise InputError(f'{path} has label {wrong[0]} where the dataset has {self.num_classes} classes, counted '
+                             'from 0 (after reduce_zero_label), and 255 for what is ignored')
 
 
 def check_picture(path: str | None) -> None:
-    """Make sure that a JPEG or PNG that OpenCV has read was whole: of one that is cut short it makes a grey rest.
+    """Make sure that a JPEG or PNG that OpenCV has read was whole: up to 4.10, it makes a grey rest of what is cut off.
 
     Raises:
         InputError: if it is not.
@@ -181,7 +180,8 @@ def check_coco_files() -> None:
             except (InputError, OSError):
                 raise
             except Exception as error:
-                raise InputError(f'{annotation_file} is no annotation file in COCO\'s format: {describe(error)}') from error
+                raise InputError(f"{annotation_file} is no annotation file in COCO's format: "
+                                 f'{describe(error)}') from error
 
         def createIndex(self) -> None:
             check_coco(self.dataset, self.path)
@@ -225,7 +225,8 @@ def check_coco(contents: dict, path: str | Path) -> None:
         if width < 0 or height < 0:
             raise InputError(f'{what} has bbox {box} of negative size: a box is left, top, width, height')
         if left >= picture_width or top >= picture_height or left + width < 0 or top + height < 0:
-            raise InputError(f'{what} has bbox {box}, outside of its picture of {picture_width} x {picture_height} pixels')
+            raise InputError(f'{what} has bbox {box}, outside of its picture of {picture_width} x {picture_height} '
+                             'pixels')
         outside += left < -1 or top < -1 or left + width > picture_width + 1 or top + height > picture_height + 1
     if outside:
         print_log(f'{path}: {outside} boxes reach out of their pictures; are they left, top, width, height?',

@@ -23,8 +23,8 @@ SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg')}
 KEYS = ('model', 'train_dataloader', 'val_dataloader', 'test_dataloader', 'train_cfg', 'val_cfg', 'test_cfg',
         'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'val_evaluator', 'test_evaluator', 'default_hooks',
         'custom_hooks', 'data_preprocessor', 'load_from', 'resume', 'work_dir', 'env_cfg', 'log_processor', 'log_level',
-        'visualizer', 'default_scope', 'randomness', 'experiment_name', 'model_wrapper_cfg', 'custom_imports', 'compile',
-        'activation_checkpointing', 'strategy', 'runner_type')
+        'visualizer', 'default_scope', 'randomness', 'experiment_name', 'model_wrapper_cfg', 'custom_imports',
+        'compile', 'activation_checkpointing', 'strategy', 'runner_type')
 #: those of them that are dicts or None
 DICTS = KEYS[:8]
 

@@ -73,7 +73,7 @@ def load_weights_only(file: Path, map_location: str | torch.device) -> object:
     torch can be told what to let through from 2.6 on; for an older one, pickle is restricted to the same.
 
     Raises:
-        pickle.UnpicklingError: naming an object that is not let through; if the file is damaged, torch raises others too.
+        pickle.UnpicklingError: naming an object that is not let through; torch raises others if the file is damaged.
     """
     allowed = _allowed_globals()
     if _numbers(torch.__version__) >= (2, 6):

@@ -53,7 +53,8 @@ def test_annotations_that_do(contents, words, log):
 
 
 @pytest.mark.parametrize('classes, message', [
-    (('cat', 'dog'), None), (('dog',), None), (('cat', 'cow'), 'has no category cow'), (('dog', 'cat'), 'another order')])
+    (('cat', 'dog'), None), (('dog',), None), (('cat', 'cow'), 'has no category cow'),
+    (('dog', 'cat'), 'another order')])
 def test_classes(tmp_path, classes, message):
     """MMDetection would shift the numbers of all classes after one that is not in the file."""
     from mmdet.datasets import CocoDataset

@@ -63,8 +63,8 @@ def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool
         trusted: take any object, as ``torch.load(weights_only=False)`` does: code in the file is run.
 
     Raises:
-        CheckpointError: if the file is missing, damaged, no checkpoint, holds objects that only code can build, or has a
-            NaN or an infinity among its weights.
+        CheckpointError: if the file is missing, damaged, no checkpoint, holds objects that only code can build, or has
+            a NaN or an infinity among its weights.
     """
     file = _download(path) if '://' in path else Path(path).expanduser()
     if not file.is_file():
@@ -111,11 +111,12 @@ def _reason(error: Exception, file: Path) -> str:
     """Why it cannot be read, as the end of a sentence."""
     culprit = re.search(r'(?:GLOBAL|unsupported class|unrecognized function|but got) <?([\w.]+( .*>)?)', str(error))
     if culprit:
-        return (f'it holds {culprit[1]}, not tensors and plain values alone, and code in a file is not run. If you trust '
-                f'the file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag makes a '
-                f'clean one of it')
+        return (f'it holds {culprit[1]}, not tensors and plain values alone, and code in a file is not run. If you '
+                f'trust the file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag '
+                'makes a clean one of it')
     with file.open('rb') as opened:
-        return 'it is cut short or damaged' if opened.read(2) == b'PK' else 'torch.save did not write it, or it is damaged'
+        zipped = opened.read(2) == b'PK'
+    return 'it is cut short or damaged' if zipped else 'torch.save did not write it, or it is damaged'
 
 
 def _check_values(path: str, contents: object) -> None:
@@ -137,5 +138,5 @@ def _check_values(path: str, contents: object) -> None:
             if value.dtype in (torch.float16, torch.bfloat16):
                 halves.add(str(value.dtype).removeprefix('torch.'))
     if halves:
-        print_log(f'{path} has weights of half precision ({", ".join(sorted(halves))}): they are cast to the precision of '
-                  'the model', logger='current')
+        print_log(f'{path} has weights of half precision ({", ".join(sorted(halves))}): they are cast to the precision '
+                  'of the model', logger='current')

@@ -126,7 +126,8 @@ def test_damaged_files_are_refused(tmp_path, unpickler):
             pass
 
 
-@pytest.mark.parametrize('value, what', [(float('nan'), 'has NaN in b.weight'), (float('-inf'), 'an infinity in b.weight')])
+@pytest.mark.parametrize('value, what', [(float('nan'), 'has NaN in b.weight'),
+                                         (float('-inf'), 'an infinity in b.weight')])
 @pytest.mark.parametrize('container', [None, 'state_dict', 'model_ema', 'ema_state_dict'])
 def test_values_are_numbers(tmp_path, value, what, container):
     """NaN and infinities are refused with the tensor's name, also in averaged weights."""

@@ -38,6 +38,8 @@ def main() -> None:
     if cfg.get('strategy', {}).get('type') == 'FSDPStrategy' and args.launcher == 'none':
         sys.exit(f'{args.config} shards the model over processes: start it with tools/dist_train.sh.')
     resume = args.resume or cfg.get('resume') and (cfg.get('load_from') or 'auto')
+    if resume and cfg.get('strategy', {}).get('type') == 'FSDPStrategy':
+        sys.exit('Sharded training cannot be resumed: train without configs/_base_/fsdp.py to go on.')
     if resume:
         settle_resume(cfg, None if resume == 'auto' else resume, args.trust_checkpoint)
     # MMEngine's other runners, for its strategies, are asked for by runner_type

@@ -1,5 +1,6 @@
 """Backbones and whole segmentors as graphs of any picture size: for torch.export, and as ONNX files."""
 import copy
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
         in_channels: channels of the picture.
 
     Returns:
-        the graph, of evaluation, on the CPU. ``trace(model).module()`` is a module again.
+        the graph, of evaluation, on the CPU. :func:`as_module` makes it a module again.
 
     Raises:
         ImportError: if torch is older than 2.6.
@@ -36,6 +37,13 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
     example = torch.zeros(1, in_channels, *EXAMPLE)
     with torch.no_grad():
         return torch.export.export(model, (example, ), dynamic_shapes=(sizes, ), strict=False)
+
+
+def as_module(graph: 'torch.export.ExportedProgram') -> nn.Module:
+    """A graph of :func:`trace` as a module. Of maps of a single attention window it is right, too, which torch's own check
+    of the sizes, left out here, would refuse."""
+    checked = 'check_guards' in inspect.signature(graph.module).parameters  # torch 2.9
+    return graph.module(check_guards=False) if checked else graph.module()
 
 
 def smallest_side(graph: 'torch.export.ExportedProgram') -> int:

@@ -20,7 +20,7 @@ from mmengine.runner import load_checkpoint
 from torch import nn
 
 import mmattn  # noqa: F401, registers the backbones
-from mmattn.export import largest_difference, read_onnx, smallest_side, trace, write_onnx
+from mmattn.export import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
 from mmattn.runtime import load_config
 from mmattn.weights import CheckpointError, load_pretrained
 
@@ -81,7 +81,7 @@ def write(model: nn.Module, graph: 'torch.export.ExportedProgram', in_channels: 
     """Write a graph, and compare what the file computes with the model."""
     if file.suffix == '.pt2':
         torch.export.save(graph, file)
-        run = torch.export.load(file).module()
+        run = as_module(torch.export.load(file))
     else:
         write_onnx(graph, file)
         if not find_spec('onnxruntime'):

@@ -19,9 +19,9 @@ class InputError(ValueError):
 def run_tool(main: Callable[[], None]) -> None:
     """Call ``main``; a mistake in what the user gave ends it in a sentence on stderr, with exit status 1.
 
-    A sentence is due to an :class:`InputError` wherever it is raised, to what the system refuses (a missing file, a full
-    disk), to a missing package, and to any error while MMEngine's Runner builds what the config says, up to the end of
-    the first training step: the run's log has the traceback of these. Every other error is left as it is.
+    A sentence is due to an :class:`InputError` wherever it is raised, to what the system refuses (a missing file, a
+    full disk), to a missing package, and to any error while MMEngine's Runner builds what the config says, up to the
+    end of the first training step: the run's log has the traceback of these. Every other error is left as it is.
     """
     try:
         main()

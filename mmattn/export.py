@@ -40,15 +40,15 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
 
 
 def as_module(graph: 'torch.export.ExportedProgram') -> nn.Module:
-    """A graph of :func:`trace` as a module. Of maps of a single attention window it is right, too, which torch's own check
-    of the sizes, left out here, would refuse."""
+    """A graph of :func:`trace` as a module. Of maps of a single attention window it is right, too, which torch's own
+    check of the sizes, left out here, would refuse."""
     checked = 'check_guards' in inspect.signature(graph.module).parameters  # torch 2.9
     return graph.module(check_guards=False) if checked else graph.module()
 
 
 def smallest_side(graph: 'torch.export.ExportedProgram') -> int:
-    """The least height and width that a graph of :func:`trace` takes: its lowest map has more than one pixel a side, for
-    torch takes sizes of 1 for another kind. 33 of a backbone with maps of stride 32."""
+    """The least height and width that a graph of :func:`trace` takes: its lowest map has more than one pixel a side,
+    for torch takes sizes of 1 for another kind. 33 of a backbone with maps of stride 32."""
     return max(int(sizes.lower) for sizes in graph.range_constraints.values())
 
 

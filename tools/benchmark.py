@@ -9,7 +9,8 @@ references of its operators instead of their fast paths.
 
 Times are medians over runs in one process, models taking turns; ratios are to the peer. Memory is the peak of a process
 that runs one model only, above what it held idle with the model built. Over several sizes, "n^..." is the power of the
-number of pixels with which time, memory and operations grow. Everything goes to a table, a JSON file and a plot in --out.
+number of pixels with which time, memory and operations grow. Everything goes to a table, a JSON file and a plot in
+--out.
 """
 import argparse
 import contextlib
@@ -178,7 +179,7 @@ def peak_memory(name: str, step: str, args: argparse.Namespace) -> list[int]:
 
 def _measure_memory(name: str, step: str, args: argparse.Namespace, sender) -> None:
     torch.set_num_threads(args.threads)
-    # Every large block is given back at once: else the peak would hold what the heap could not fill, now more, now less.
+    # Large blocks are given back at once: else the peak would hold what the heap could not fill, now more, now less.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
     model = build(name, args)
     run(name, model, picture(64, 64, args), step, args)  # libraries load what they need

@@ -80,8 +80,8 @@ class GlobalSelfAttention(nn.Module):
         return self._merge(content if positional is value else content + positional)  # eq. 8
 
     def _content(self, x: Tensor, query: Tensor, value: Tensor) -> Tensor:
-        """Content attention. Made anew in the backward pass, as is cheap, for it would keep a map of keys and, of several
-        pictures, three copies of maps."""
+        """Content attention. Made anew in the backward pass, as is cheap, for it would keep a map of keys and, of
+        several pictures, three copies of maps."""
         return content_attention(query, self._split(self.key(x)), value)
 
     def _split(self, x: Tensor) -> Tensor:

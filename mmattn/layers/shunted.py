@@ -136,8 +136,8 @@ def depthwise_conv(dim: int) -> TokenConv2d:
 def add_conv(x: Tensor, conv: TokenConv2d) -> Tensor:
     """x + conv(x), ``conv`` of :func:`depthwise_conv`. x: (B, H, W, C) -> (B, H, W, C).
 
-    In one pass over the map, the identity being 1 more in the middle of each filter. Not in half precision, where little
-    would be left of the weight beside the 1.
+    In one pass over the map, the identity being 1 more in the middle of each filter. Not in half precision, where
+    little would be left of the weight beside the 1.
     """
     if x.dtype in (torch.float16, torch.bfloat16):
         return x + conv(x)
@@ -151,15 +151,16 @@ def attend(q: Tensor, k: Tensor, v: Tensor, num_heads: int, dropout: float = 0.)
     q, k, v = [x.flatten(1, 2) for x in (q, k, v)]
     parts = _query_parts(q, num_heads)
     if parts > 1:
-        q, k, v = q.unflatten(1, (parts, -1)).flatten(0, 1), k.repeat_interleave(parts, 0), v.repeat_interleave(parts, 0)
+        q = q.unflatten(1, (parts, -1)).flatten(0, 1)
+        k, v = (x.repeat_interleave(parts, 0) for x in (k, v))
     heads = (x.unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in (q, k, v))
     out = F.scaled_dot_product_attention(*heads, dropout_p=dropout)
     return out.transpose(1, 2).reshape(shape)
 
 
 def _query_parts(q: Tensor, num_heads: int) -> int:
-    """In how many parts, seen as pictures of their own, queries (B, N, C) keep all threads busy: on the CPU, the backward
-    pass of torch's attention shares out pictures and heads only, and early stages have few heads."""
+    """In how many parts, seen as pictures of their own, queries (B, N, C) keep all threads busy: on the CPU, the
+    backward pass of torch's attention shares out pictures and heads only, and early stages have few heads."""
     if q.device.type != 'cpu' or not torch.is_grad_enabled() or is_compiling():
         return 1
     idle = torch.get_num_threads() // (len(q) * num_heads)

@@ -186,8 +186,8 @@ def _from_lines(x: Tensor, shape: torch.Size, dim: int) -> Tensor:
 
 
 def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: Tensor) -> Tensor:
-    """``attend(query, value)``, linear in either, in the dtype of the query; if float16, without overflow on the way and
-    returned in float32.
+    """``attend(query, value)``, linear in either, in the dtype of the query; if float16, without overflow on the way
+    and returned in float32.
 
     Scales are powers of two, which round nothing, and each sample's own, so that samples do not mix.
     """

@@ -1,6 +1,6 @@
 """Export a segmentor, or the backbone of any config, to ONNX or torch.export, for pictures of any size.
 
-    python tools/export.py configs/elsa_swin/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512.py CHECKPOINT --out upernet.onnx
+    python tools/export.py configs/shunted/shunted-s_fpn_8xb2-80k_ade20k-512x512.py CHECKPOINT --out shunted.onnx
 
 The input is one picture, normalised as the config's data preprocessor does it; the output of a segmentor the class
 scores of its decode head, at the head's stride, and of a backbone its maps. What is written is first compared with the
@@ -20,6 +20,7 @@ from mmengine.runner import load_checkpoint
 from torch import nn
 
 import mmattn  # noqa: F401, registers the backbones
+from mmattn.errors import describe, run_tool
 from mmattn.export import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
 from mmattn.runtime import load_config
 from mmattn.weights import CheckpointError, load_pretrained
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument('--out', type=Path, required=True, help='file to write, .onnx or .pt2; it must not exist yet')
     parser.add_argument('--backbone', action='store_true', help='the backbone alone')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
-    parser.set_defaults(work_dir=None, launcher='none', local_rank=0)
+    parser.set_defaults(work_dir=None, launcher='none', local_rank=0, trust_checkpoint=False)
     args = parser.parse_args()
     if args.out.suffix not in ('.onnx', '.pt2'):
         sys.exit(f'--out must name a .onnx or .pt2 file, not {args.out}.')
@@ -70,10 +71,13 @@ def build(cfg: Config, args: argparse.Namespace) -> nn.Module:
         model.init_weights()
     elif args.backbone:
         load_pretrained(model, args.checkpoint)
-    elif not Path(args.checkpoint).is_file() and '://' not in args.checkpoint:
-        sys.exit(f'There is no checkpoint {args.checkpoint}.')
     else:
-        load_checkpoint(model, args.checkpoint, map_location='cpu', strict=True)
+        try:
+            load_checkpoint(model, args.checkpoint, map_location='cpu', strict=True)
+        except RuntimeError as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(f'{args.checkpoint} does not fit {args.config}: {describe(error)}') from error
     return revert_sync_batchnorm(model).cpu().eval()
 
 
@@ -95,7 +99,4 @@ def write(model: nn.Module, graph: 'torch.export.ExportedProgram', in_channels: 
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except (CheckpointError, FileNotFoundError, ImportError) as error:
-        sys.exit(f'{type(error).__name__}: {error}')
+    run_tool(main)

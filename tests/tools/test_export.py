@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from mmattn.weights import CheckpointError
 from tests import ROOT
 from tests.test_export import needs_export
 
@@ -69,13 +70,23 @@ def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
 @pytest.mark.parametrize('arguments, message', [
     ([SEGMENTOR, '--out', 'x.pb'], '--out must name a .onnx or .pt2 file'),
     ([SEGMENTOR, '--out', 'no/x.onnx'], 'there is no folder no for x.onnx'),
-    ([SEGMENTOR, 'no.pth', '--out', 'x.onnx'], 'There is no checkpoint no.pth'),
     ([SEGMENTOR, '--out', 'README.md/x.onnx'], 'there is no folder'),
     ([DETECTOR, '--out', 'x.onnx'], 'is no segmentor: of other models the backbone is exported, with --backbone'),
 ])
 def test_mistakes_get_a_sentence(export, arguments, message):
     with pytest.raises(SystemExit, match=message):
         export(*arguments)
+
+
+@pytest.mark.parametrize('contents, message', [
+    (None, 'there is no checkpoint'), (dict(state_dict=dict(a=torch.zeros(1))), 'not fit')])
+def test_weights_must_be_of_the_model(export, tmp_path, contents, message):
+    """Rather than exporting a segmentor as it was initialised."""
+    if contents is not None:
+        torch.save(contents, tmp_path / 'c.pth')
+    with pytest.raises(CheckpointError, match=message):
+        export(SEGMENTOR, tmp_path / 'c.pth', '--out', tmp_path / 'x.onnx')
+    assert not (tmp_path / 'x.onnx').exists()
 
 
 def test_nothing_is_overwritten(export, tmp_path):

@@ -149,8 +149,9 @@ def run(name: str, model: nn.Module, x: Tensor, step: str, args: argparse.Namesp
     training = step == 'training'
     model.train(training)
     model.zero_grad(set_to_none=True)
+    half = args.dtype != 'float32'
     with path, torch.set_grad_enabled(training):
-        with torch.autocast(x.device.type, getattr(torch, args.dtype), enabled=args.dtype != 'float32'):
+        with torch.autocast(x.device.type, getattr(torch, args.dtype)) if half else contextlib.nullcontext():
             maps = model(x)
         if training:
             sum(out.float().square().mean() for out in maps).backward()

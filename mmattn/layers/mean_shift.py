@@ -4,8 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import mean_shift_attention
-from ..stack import is_compiling
-from .window import Windows
+from .window import Windows, join_heads
 
 #: attention -> the columns of the paper's tables 1 and 2: query, key, value, probe if any, weight
 COLUMNS = {'msf': 'QKVPW', 'residual': 'QKVPW', 'gauss': 'QKVW', 'plain': 'QKVW'}
@@ -92,10 +91,7 @@ class MeanShiftAttention(nn.Module):
             out = F.scaled_dot_product_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout)
         else:
             out = mean_shift_attention(q, k, v, *(probe if self.attention == 'msf' else (None,)), bias, dropout)
-        out = out.transpose(1, 2)
-        if is_compiling():  # else a view, for layouts that attention as decomposed for ONNX does not have
-            out = out.clone(memory_format=torch.contiguous_format)
-        out = out.flatten(2)
+        out = join_heads(out)
         out = F.linear(out, self._tied_weight()) if self.post_proj is None else self.post_proj(out)
         if self.attention == 'residual':
             out = out - projected[self.sharing[3]]

@@ -2,6 +2,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..stack import is_compiling
 from .padding import crop, pad_to_multiple
 
 
@@ -84,7 +85,15 @@ class WindowAttention(Windows):
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         v, q, k = self.pre_proj(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         x = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.)
-        return self.drop(self.post_proj(x.transpose(1, 2).flatten(2)))
+        return self.drop(self.post_proj(join_heads(x)))
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(B, heads, N, d) -> (B, N, heads * d)."""
+    x = x.transpose(1, 2)
+    if is_compiling():  # else a view, for layouts that attention as decomposed for ONNX does not have
+        x = x.clone(memory_format=torch.contiguous_format)
+    return x.flatten(2)
 
 
 def relative_index(window_size: int) -> Tensor:

@@ -50,7 +50,8 @@ def test_stacks_are_kept_apart():
     """Each has its own environment, and the demo and the benchmark their own results, where one cannot be taken for
     the other's."""
     for target in ('demo', 'test', 'test-all', 'bench'):
-        printed = [make('-n', target, *stack).stdout.splitlines()[-1] for stack in ([], ['STACK=openmmlab'])]
+        printed = [make('-n', '--no-print-directory', target, *stack).stdout.splitlines()[-1]
+                   for stack in ([], ['STACK=openmmlab'])]
         assert printed[0].startswith('.venv/bin/python ') and printed[1].startswith('.venv-openmmlab/bin/python ')
         assert target.startswith('test') or printed[1].endswith(printed[0].split()[-1] + '-openmmlab')
 

@@ -226,14 +226,6 @@ def test_odd_pictures_are_learned_from(run, data, config, kind):
 
 
 @pytest.mark.slow
-def test_pictures_of_which_nothing_is_left(run, data):
-    """20 000 x 30 pixels at a long side of 128 are less than a pixel high."""
-    Image.new('RGB', (20000, 30)).save(data / 'coco' / 'train2017' / '000000000002.jpg')
-    message = run('train', MASK_RCNN)
-    assert '000000000002.jpg cannot be used: error' in message and message.endswith('in Resize')
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('config, options', [
     (MASK_RCNN, ['train_dataloader.dataset.filter_cfg.filter_empty_gt=False']), (SEMANTIC_FPN, [])])
 def test_empty_ground_truth_is_learned_from(run, data, config, options, log):

@@ -14,7 +14,7 @@ from mmengine.registry import OPTIMIZERS
 
 from .checks import check_coco_files
 from .errors import InputError, describe, known_types, near_misses
-from .stack import require, require_ops
+from .stack import cpu_shards, require, require_ops
 from .weights import read_file
 
 #: default_scope -> what its models need
@@ -136,15 +136,6 @@ def _fit_cpu(cfg: Config) -> None:
         changes.append('processes talk through gloo')
     if changes:
         print_log(f'No accelerator here: {", ".join(changes)}.', logger='current')
-
-
-def cpu_shards() -> bool:
-    """Whether this torch's FSDP runs on the CPU."""
-    try:
-        torch.cpu.Stream(priority=-1)
-    except TypeError:
-        return False
-    return True
 
 
 def _replace(node: object, old: str, new: str) -> int:

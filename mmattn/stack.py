@@ -66,6 +66,15 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def cpu_shards() -> bool:
+    """Whether this torch's FSDP runs on the CPU."""
+    try:
+        torch.cpu.Stream(priority=-1)
+    except TypeError:
+        return False
+    return True
+
+
 def load_weights_only(file: Path, map_location: str | torch.device) -> object:
     """``torch.load`` with ``weights_only``, which lets through, beside tensors, what trainers keep with the weights:
     MMEngine's history of logs, NumPy's arrays and numbers, timm's arguments. None of these can run code.

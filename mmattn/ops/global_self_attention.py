@@ -196,7 +196,7 @@ def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: 
     scales = []
     for x in (query, value):
         largest = torch.linalg.vector_norm(x.detach(), float('inf'), tuple(range(1, x.dim())), True,
-                                           dtype=torch.promote_types(x.dtype, torch.float32))
+                                           dtype=at_least_float32(x.dtype))
         scales.append(largest.clamp(min=2.**-24).log2().ceil().exp2())  # 2 ** -24: the least in float16
     out = attend(*((x / scale).to(query.dtype) for x, scale in zip((query, value), scales)))
     return out * (scales[0] * scales[1]).view(-1, *[1] * (out.dim() - 1))

@@ -7,7 +7,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from mmattn.backbones.fsdp import wrap_blocks
-from mmattn.runtime import cpu_shards
+from mmattn.stack import cpu_shards
 from tests.backbones.test_common import SMALL, build, every_backbone
 
 STAGES = 4

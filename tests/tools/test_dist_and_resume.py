@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from mmattn.runtime import cpu_shards
+from mmattn.stack import cpu_shards
 from tests import ROOT
 
 BACKBONES = {

@@ -9,6 +9,7 @@ STACK ?= onedl
 export STACK
 SUFFIX = $(patsubst %,-%,$(filter-out onedl,$(STACK)))
 RUN = .venv$(SUFFIX)/bin/python
+PYTEST = $(RUN) -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: setup demo test test-all bench
 setup:
@@ -18,11 +19,13 @@ setup:
 demo: setup
 	@$(RUN) tools/demo.py --work-dir work_dirs/demo$(SUFFIX)
 
+# A process per core: the tests' models are too small for threads to share.
+test test-all: export OMP_NUM_THREADS = 1
 test: setup
-	@$(RUN) -m pytest
+	@$(PYTEST)
 
 test-all: setup
-	@$(RUN) -m pytest -m ''
+	@$(PYTEST) -m ''
 
 bench: setup
 	@$(RUN) tools/benchmark.py --sizes 256x256 512x512 800x1333 --out work_dirs/benchmark$(SUFFIX)

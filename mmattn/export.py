@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .stack import any_size
+
 #: height and width while tracing; of a map of stride 32 that is more than one window, and no two things of one size
 EXAMPLE = (236, 301)
 
@@ -27,16 +29,15 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
     Raises:
         ImportError: if torch is older than 2.6.
     """
-    if not hasattr(torch, 'export') or not hasattr(getattr(torch.export, 'Dim', None), 'DYNAMIC'):
+    if any_size is None:
         raise ImportError(f'exporting needs torch 2.6 or newer, but {torch.__version__} is installed')
     model = copy.deepcopy(model).cpu().eval()
     for module in list(model.modules()):
         for name, child in module.named_children():
             setattr(module, name, _of_any_size(child))
-    sizes = {2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
     example = torch.zeros(1, in_channels, *EXAMPLE)
     with torch.no_grad():
-        return torch.export.export(model, (example, ), dynamic_shapes=(sizes, ), strict=False)
+        return torch.export.export(model, (example, ), dynamic_shapes=({2: any_size, 3: any_size}, ), strict=False)
 
 
 def as_module(graph: 'torch.export.ExportedProgram') -> nn.Module:

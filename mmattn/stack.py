@@ -24,6 +24,9 @@ is_compiling = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_
 #: the operator of fused attention on the CPU, which torch's counter of operations leaves out; torch 2.1 has none
 cpu_attention = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
 
+#: torch.export's name for a size that may be any; before torch 2.6 there is none
+any_size = getattr(getattr(getattr(torch, 'export', None), 'Dim', None), 'DYNAMIC', None)
+
 
 def require(package: str, purpose: str) -> None:
     """Make sure that a package of OpenMMLab's is there and new enough.

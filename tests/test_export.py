@@ -6,12 +6,12 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.model import revert_sync_batchnorm
 from torch import nn
 
-from mmattn.export import AveragePool, as_module, largest_difference, trace
+from mmattn.export import AveragePool, as_module, largest_difference, read_onnx, trace, write_onnx
+from mmattn.stack import any_size
 from tests import ROOT
 from tests.backbones.test_graphs import TINY, build
 
-needs_export = pytest.mark.skipif(not hasattr(getattr(getattr(torch, 'export', None), 'Dim', None), 'DYNAMIC'),
-                                  reason='torch.export of any size came with torch 2.6')
+needs_export = pytest.mark.skipif(any_size is None, reason='torch.export of any size came with torch 2.6')
 #: divided by strides, windows and pool scales or not, near the least, and maps of one window and more
 SIZES = ((64, 96), (97, 131), (57, 64), (260, 75))
 #: one segmentor per family, of configs/toy, and what makes it smaller yet
@@ -37,13 +37,12 @@ def test_average_pool(output_size):
 
 def export_both_ways(model, folder):
     """Largest relative difference of torch's graph and of the ONNX file."""
-    onnx = pytest.importorskip('mmattn.export')
     pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
     graph = trace(model)
-    onnx.write_onnx(graph, folder / 'model.onnx')
+    write_onnx(graph, folder / 'model.onnx')
     return (max(largest_difference(model, as_module(graph), SIZES)),
-            max(largest_difference(model, onnx.read_onnx(folder / 'model.onnx'), SIZES)))
+            max(largest_difference(model, read_onnx(folder / 'model.onnx'), SIZES)))
 
 
 @needs_export
@@ -69,6 +68,6 @@ def test_segmentor(config, tmp_path):
 
 
 def test_old_torch_is_told(monkeypatch):
-    monkeypatch.delattr(torch, 'export', raising=False)
+    monkeypatch.setattr('mmattn.export.any_size', None)
     with pytest.raises(ImportError, match='needs torch 2.6 or newer'):
         trace(nn.Identity())

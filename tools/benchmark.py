@@ -137,7 +137,10 @@ def build(name: str, args: argparse.Namespace) -> nn.Module:
     package = re.match(r'(mm\w+)\.', config['type'])
     import_modules_from_strings([f'{package[1]}.models' if package else 'mmattn'])
     model = REGISTRY.build({**config, 'init_cfg': None}).to(args.device)
-    return torch.compile(model, dynamic=True) if args.compile else model
+    if not args.compile:
+        return model
+    torch.fx.experimental._config.use_duck_shape = False  # see docs/compile-and-export.md: the first may be square
+    return torch.compile(model, dynamic=True)
 
 
 def run(name: str, model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> None:

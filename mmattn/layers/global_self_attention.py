@@ -51,13 +51,14 @@ class GlobalSelfAttention(nn.Module):
         self.num_heads = num_heads
         self.beyond = beyond
 
+        # MMCV's fuse_conv_bn takes a norm to follow the convolution registered before it; this one follows attention.
+        self.bn = batch_norm(dim, norm_cfg) if column and row else None
         self.query = nn.Conv2d(dim, dim, 1, bias=False)
         self.key = nn.Conv2d(dim, dim, 1, bias=False) if content else None
         self.value = nn.Conv2d(dim, dim, 1, bias=False)
         shape, std = (2 * rel_pos_length - 1, dim // num_heads), (dim // num_heads)**-0.5
         self.rel_col = nn.Parameter(nn.init.normal_(torch.empty(shape), std=std)) if column else None
         self.rel_row = nn.Parameter(nn.init.normal_(torch.empty(shape), std=std)) if row else None
-        self.bn = batch_norm(dim, norm_cfg) if column and row else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, C, H, W) -> (B, C, H, W)."""

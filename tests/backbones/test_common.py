@@ -3,7 +3,9 @@ import copy
 
 import pytest
 import torch
+from mmcv.cnn import fuse_conv_bn
 from mmengine.registry import MODELS, DefaultScope
+from torch import nn
 
 import mmattn  # noqa: F401, registers the backbones
 
@@ -58,6 +60,19 @@ def test_out_indices(name, out_indices):
         torch.testing.assert_close(out, whole(x)[i])
     sum(out.sum() for out in maps).backward()
     assert all(p.grad is not None for p in part.parameters())
+
+
+@every_backbone
+def test_fused_norms(name):
+    """MMCV's fuse_conv_bn, which joins a batch norm with the convolution registered before it, changes no map."""
+    backbone = build(name).eval()
+    for module in backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for value in (module.running_mean, module.running_var, module.weight, module.bias):
+                nn.init.uniform_(value, 0.5, 1.5)
+    x = torch.randn(1, 3, 64, 64)
+    for out, expected in zip(fuse_conv_bn(copy.deepcopy(backbone))(x), backbone(x), strict=True):
+        torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
 
 
 @every_backbone

@@ -13,11 +13,15 @@ def benchmark(*arguments):
                           text=True)
 
 
+def config(folder, name, arch):
+    path = folder / f'{name}.py'
+    path.write_text(f'model = dict(backbone=dict(type="{name}", arch={arch}, out_indices=(0, )))')
+    return path
+
+
 def test_table_json_and_plot(tmp_path):
     """A model on the reference of its operator beside itself: a row each per size, ratios to the peer, growth."""
-    model = tmp_path / 'small.py'
-    arch = dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1), group_width=4)
-    model.write_text(f'model = dict(backbone=dict(type="ELSASwin", arch={arch}))')
+    model = config(tmp_path, 'ELSASwin', dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1), group_width=4))
     done = benchmark(f'{model}:reference', '--peer', str(model), '--sizes', '64x64', '128x128', '--steps', 'training',
                      '--runs', '1', '--out', str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -28,6 +32,19 @@ def test_table_json_and_plot(tmp_path):
     table = (tmp_path / 'benchmark.md').read_text()
     line, = (line for line in table.splitlines() if f'{model}:reference | 128x128 |' in line)
     assert f'| {plain["seconds"] / fast["seconds"]:.2f} |' in line and 'n^' in line
+
+
+@pytest.mark.slow
+def test_compiled(tmp_path):
+    """--compile, with both steps and a peer."""
+    model = config(tmp_path, 'MSFSwin', dict(embed_dim=8, depths=(1, 1), num_heads=(1, 1)))
+    peer = config(tmp_path, 'MSFViT', dict(embed_dim=8, depth=2, num_heads=1))
+    done = benchmark(str(model), '--peer', str(peer), '--sizes', '64x96', '--runs', '1', '--compile', '--out',
+                     str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / 'benchmark.json').read_text())
+    assert 'compiled' in report['machine'] and len(report['rows']) == 2 * 2
+    assert all(row['seconds'] > 0 and row['operations'] > 0 for row in report['rows'])
 
 
 @pytest.mark.parametrize('arguments, message', [

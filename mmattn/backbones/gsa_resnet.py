@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import DropPath, GlobalSelfAttention, batch_norm, conv_norm
+from ..layers import DropPath, GlobalSelfAttention, batch_norm
 from ..layers.padding import pad_to_multiple, repeat_to_multiple
 from ..ops.global_self_attention import fit_table
 from ..stack import is_compiling
@@ -131,7 +131,7 @@ class GSAResNet(Backbone):
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
         outs = []
         x = x.contiguous(memory_format=torch.channels_last)
-        x = _max_pool(F.relu(conv_norm(x, self.conv1, self.bn1), inplace=True))
+        x = _max_pool(F.relu(self.bn1(self.conv1(x)), inplace=True))
         for i in range(self.num_built):
             for block in getattr(self, f'layer{i + 1}'):
                 x = self.run(block, x)
@@ -185,15 +185,16 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
-        identity = x if self.downsample is None else conv_norm(x, *self.downsample)
-        x = F.relu(conv_norm(x, self.conv1, self.bn1), inplace=True)
+        identity = x if self.downsample is None else self.downsample(x)
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         if self.attn is None:
-            x = conv_norm(x, self.conv2, self.bn2)
+            x = self.conv2(x)
         else:
             x = self.attn(x)
-            x = self.bn2(_average_pool(x) if self.stride > 1 else x)
-        x = F.relu(x, inplace=True)
-        return F.relu(identity + self.drop_path(conv_norm(x, self.conv3, self.bn3)), inplace=True)
+            if self.stride > 1:
+                x = _average_pool(x)
+        x = F.relu(self.bn2(x), inplace=True)
+        return F.relu(identity + self.drop_path(self.bn3(self.conv3(x))), inplace=True)
 
 
 def _average_pool(x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from .elsa import ELSA
 from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
 from .mlp import MLP
-from .norm import batch_norm, conv_norm
+from .norm import batch_norm
 from .shunted import DetailMLP, EnhancedAttention, ShuntedAttention, TokenMerging
 from .token_conv import TokenConv2d
 from .window import WindowAttention
@@ -12,5 +12,5 @@ from .window import WindowAttention
 __all__ = [
     'ELSA', 'MLP', 'Block', 'DetailMLP', 'DropPath', 'EnhancedAttention', 'GlobalSelfAttention', 'GroupedLinear',
     'MeanShiftAttention', 'MeanShiftWindowAttention', 'ShuntedAttention', 'TokenConv2d', 'TokenMerging',
-    'WindowAttention', 'batch_norm', 'conv_norm'
+    'WindowAttention', 'batch_norm'
 ]

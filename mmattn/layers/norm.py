@@ -1,6 +1,4 @@
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 
 BATCH_NORMS = {'BN': nn.BatchNorm2d, 'SyncBN': nn.SyncBatchNorm}
 
@@ -21,15 +19,3 @@ def batch_norm(dim: int, norm_cfg: dict) -> nn.Module:
     if norm_type not in BATCH_NORMS:
         raise ValueError(f'norm_cfg must be a dict whose type is one of {", ".join(BATCH_NORMS)}, not {norm_cfg!r}')
     return BATCH_NORMS[norm_type](dim, **settings).requires_grad_(requires_grad)
-
-
-def conv_norm(x: Tensor, conv: nn.Conv2d, norm: nn.Module) -> Tensor:
-    """A convolution without bias, then its batch norm, (B, C, H, W) -> (B, C', H', W').
-
-    With running statistics the norm is linear, too, and the two are one convolution: the map is written once.
-    """
-    if norm.training or not isinstance(norm, _BatchNorm):  # another if MMCV's fuse_conv_bn was there before
-        return norm(conv(x))
-    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-    return F.conv2d(x, conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale, conv.stride,
-                    conv.padding)

@@ -34,6 +34,7 @@ from mmengine.utils import import_modules_from_strings
 from torch import Tensor, nn
 
 from mmattn.ops import elsa, global_self_attention, mean_shift
+from mmattn.stack import any_size
 
 #: name -> config of a backbone
 MODELS = {
@@ -84,6 +85,8 @@ def main() -> None:
             parser.error(f'{name}: {backbone_config(name)["type"]} has no operator with a plain reference')
     if args.peer is None and not set(models) <= set(PEERS):
         parser.error(f'--peer is needed for {", ".join(sorted(set(models) - set(PEERS)))}')
+    if args.compile and any_size is None:
+        parser.error(f'--compile needs torch 2.6 or newer, but {torch.__version__} is installed')
     torch.set_num_threads(args.threads)
     machine = (f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '
                f'{args.dtype}{", compiled" if args.compile else ""}, median of {args.runs}')

@@ -41,7 +41,7 @@ def main():
         (REQUIREMENTS.read_text(), Path(__file__).read_text(), sys.version, str(ROOT))).encode()).hexdigest()
     if READY.is_file() and READY.read_text() == fingerprint and works(COMPLETE):
         return
-    print('Setting up {} (once; about 3 minutes, and 8 to 20 more on 2 cores where mmcv has to be compiled; '
+    print('Setting up {} (once; about 3 minutes, and 5 to 15 more on 2 cores where mmcv has to be compiled; '
           '6 GB)'.format(VENV), flush=True)
     started = time.time()
     if works('import pip, sys; assert sys.version == {!r}'.format(sys.version)) and works(COMPLETE):
@@ -106,7 +106,7 @@ def mmcv_wheel(pip):
     # -g0: Python's own flags ask for debug information, which takes half of the time.
     fresh = folder / 'unfinished-{}'.format(os.getpid())
     try:
-        step("[3/5] compiling mmcv's operators, 8 to 20 minutes on 2 cores",
+        step("[3/5] compiling mmcv's operators, 5 to 15 minutes on 2 cores",
              pip + ['wheel', '-v', '--no-cache-dir', '--no-deps', '--no-build-isolation', '-w', fresh, requirement],
              MMCV_WITH_OPS='1', MAX_JOBS=str(os.cpu_count()), CFLAGS=os.environ.get('CFLAGS', '') + ' -g0', **gpu)
         compiled, = fresh.glob(pattern)

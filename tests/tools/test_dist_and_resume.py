@@ -15,7 +15,7 @@ BACKBONES = {
     'ELSASwin': dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), group_width=4)),
     'GSAResNet': dict(
         depth=dict(depths=(1, 1, 1, 1), stem_channels=16, base_channels=8, expansion=2), num_heads=2, img_size=64,
-        norm_eval=True),
+        norm_eval=True, init_cfg=None),  # attention is cubic in its input: smaller weights, where no norm is at work
     'ShuntedTransformer': dict(
         arch=dict(embed_dims=(16, 32, 64, 128), depths=(1, 1, 1, 1), num_heads=(2, 2, 4, 4), stem_convs=0),
         norm_eval=True),

@@ -27,13 +27,8 @@ TINY = {
 #: divided by windows, patches and reductions or not, square or not, longer and shorter than GSA's tables
 SIZES = ((70, 101), (96, 64), (64, 64), (129, 75))
 
+pytestmark = pytest.mark.skipif(any_size is None, reason='torch 2.1 does not compile all: docs/compile-and-export.md')
 every_backbone = pytest.mark.parametrize('name', TINY)
-
-
-@pytest.fixture(autouse=True)
-def serves(request):
-    if any_size is None and request.getfixturevalue('name') != 'ShuntedTransformer':
-        pytest.skip(f'torch {torch.__version__} does not trace this backbone: see docs/compile-and-export.md')
 
 
 def build(name, **settings):

@@ -142,8 +142,8 @@ def build(name: str, args: argparse.Namespace) -> nn.Module:
     model = REGISTRY.build({**config, 'init_cfg': None}).to(args.device)
     if not args.compile:
         return model
-    torch.fx.experimental._config.use_duck_shape = False  # see docs/compile-and-export.md: the first may be square
-    return torch.compile(model, dynamic=True)
+    torch.fx.experimental._config.use_duck_shape = False  # for the first may be square
+    return torch.compile(model, dynamic=True, options=dict(layout_optimization=False))
 
 
 def run(name: str, model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> None:

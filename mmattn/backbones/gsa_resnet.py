@@ -179,13 +179,17 @@ class Bottleneck(nn.Module):
         self.conv3 = nn.Conv2d(width, out_channels, 1, bias=False)
         self.bn3 = batch_norm(out_channels, norm_cfg)
         self.downsample = nn.Sequential(
-            nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
+            nn.Conv2d(in_channels, out_channels, 1, bias=False),
             batch_norm(out_channels, norm_cfg)) if stride > 1 or in_channels != out_channels else None
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
-        identity = x if self.downsample is None else self.downsample(x)
+        # What a stride of the convolution does; but torch 2.11's backward pass of that one, over channels-last maps of few
+        # channels on the CPU, writes where it should not.
+        identity = x[..., ::self.stride, ::self.stride] if self.stride > 1 else x
+        if self.downsample is not None:
+            identity = self.downsample(identity)
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         if self.attn is None:
             x = self.conv2(x)

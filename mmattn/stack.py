@@ -64,11 +64,6 @@ def require_ops(purpose: str) -> None:
                           f'full mmcv or onedl-mmcv, compiled for the torch at hand, not mmcv-lite.') from None
 
 
-def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to sum in: ``torch.promote_types(dtype, torch.float32)``, which torch 2.1 cannot compile."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def cpu_shards() -> bool:
     """Whether this torch's FSDP runs on the CPU."""
     try:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stack import at_least_float32, is_compiling
+from ..stack import is_compiling
 
 
 def elsa_attention(logits: Tensor,
@@ -116,7 +116,8 @@ def _shifted_sum(attention: Tensor, value: Tensor, mul: Tensor | None, dilation:
     attention: (taps, B, H, W, heads); value: (B, H, W, heads, d); mul: (taps, heads, d) or None.
     """
     # Half-precision sums of k * k terms are kept in float32.
-    out = torch.zeros_like(value, dtype=at_least_float32(value.dtype), memory_format=torch.contiguous_format)
+    out = torch.zeros_like(
+        value, dtype=torch.promote_types(value.dtype, torch.float32), memory_format=torch.contiguous_format)
     for j, neighbour in enumerate(_neighbours(_pad(value, len(attention), dilation), value.shape, dilation)):
         weight = attention[j].unsqueeze(-1)
         out.addcmul_(weight if mul is None else weight * mul[j], neighbour)
@@ -137,7 +138,7 @@ class _ShiftedSum(torch.autograd.Function):
         attention, value, mul = ctx.saved_tensors
         grad = grad.contiguous()
         padded = _pad(value, len(attention), ctx.dilation)
-        grad_padded = torch.zeros_like(padded, dtype=at_least_float32(value.dtype))
+        grad_padded = torch.zeros_like(padded, dtype=torch.promote_types(value.dtype, torch.float32))
         grad_attention = torch.empty_like(attention)
         grad_mul = None if mul is None else torch.empty_like(mul)
         views = zip(_neighbours(padded, value.shape, ctx.dilation),

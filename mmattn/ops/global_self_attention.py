@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stack import at_least_float32, is_compiling
+from ..stack import is_compiling
 
 #: what becomes of pixels farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
@@ -46,7 +46,7 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
                          f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}')
     H, W = query.shape[1:3]
     query, key, value = (x.flatten(1, 2) for x in (query, key, value))
-    exact = at_least_float32(key.dtype)
+    exact = torch.promote_types(key.dtype, torch.float32)
     with _without_autocast(key):
         context = torch.einsum('bpnk,bpnv->bnkv', key.to(exact).softmax(1), value.to(exact))
 
@@ -147,7 +147,7 @@ class _AxialSum(torch.autograd.Function):
         query, value, positions = ctx.saved_tensors
         dim = ctx.dim
         grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
-        grad_positions = torch.zeros_like(positions, dtype=at_least_float32(positions.dtype))
+        grad_positions = torch.zeros_like(positions, dtype=torch.promote_types(positions.dtype, torch.float32))
         for block in _blocks(query, dim):
             shape, q, g = query[block].shape, _by_position(query[block], dim), _by_line(grad[block], dim)
             v = value[block]
@@ -196,7 +196,7 @@ def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: 
     scales = []
     for x in (query, value):
         largest = torch.linalg.vector_norm(x.detach(), float('inf'), tuple(range(1, x.dim())), True,
-                                           dtype=at_least_float32(x.dtype))
+                                           dtype=torch.promote_types(x.dtype, torch.float32))
         scales.append(largest.clamp(min=2.**-24).log2().ceil().exp2())  # 2 ** -24: the least in float16
     out = attend(*((x / scale).to(query.dtype) for x, scale in zip((query, value), scales)))
     return out * (scales[0] * scales[1]).view(-1, *[1] * (out.dim() - 1))

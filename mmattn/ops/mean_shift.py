@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stack import at_least_float32
-
 #: unit of the coarse channel of the key norm: fp16 holds norms up to 2048 * 65504, and what it rounds off them
 NORM_UNIT = 2048.
 
@@ -107,7 +105,7 @@ def mean_shift_attention_bias(query: Tensor,
 
 def _half_square(key: Tensor) -> Tensor:
     """|k|^2 / 2, (B, heads, M, 1), in at least float32."""
-    return key.to(at_least_float32(key.dtype)).square().sum(-1, keepdim=True) / 2
+    return key.to(torch.promote_types(key.dtype, torch.float32)).square().sum(-1, keepdim=True) / 2
 
 
 def _select(key: Tensor, bias: Tensor | None) -> Callable[..., Tensor]:

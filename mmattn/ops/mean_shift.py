@@ -10,9 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-#: unit of the coarse channel of the key norm: fp16 holds norms up to 2048 * 65504, and what it rounds off them
-NORM_UNIT = 2048.
-
 
 def mean_shift_attention(query: Tensor,
                          key: Tensor,
@@ -71,15 +68,18 @@ def mean_shift_attention_channels(query: Tensor,
 
     As a bias of the logits, the norm would keep fused attention out of the backward pass on the CPU and in need of an
     N x M matrix on the GPU. It takes two channels, so that half precision neither overflows nor rounds it to what |k|^2
-    leaves of its digits: a coarse one in units of ``NORM_UNIT``, and the rest, which also carries all of the gradient.
+    leaves of its digits: a coarse one in units of 2048, and the rest, which also carries all of the gradient.
     Heads are filled up to a multiple of eight channels, which fused kernels are made for.
     """
     d = query.shape[-1]
+    # In this unit fp16 holds norms up to 2048 * 65504, and what it rounds off them. No global: those are inputs of
+    # torch.compile's graph, which recomputed blocks fail to find.
+    unit = 2048.
     norm = -_half_square(key)
-    coarse = (norm / NORM_UNIT).clamp(min=torch.finfo(key.dtype).min).to(key.dtype).detach()
-    rest = (norm - NORM_UNIT * coarse.to(norm.dtype)).clamp(min=torch.finfo(key.dtype).min).to(key.dtype)
+    coarse = (norm / unit).clamp(min=torch.finfo(key.dtype).min).to(key.dtype).detach()
+    rest = (norm - unit * coarse.to(norm.dtype)).clamp(min=torch.finfo(key.dtype).min).to(key.dtype)
     fill = -(d + 2) % 8
-    query = torch.cat((query, torch.full_like(query[..., :1], NORM_UNIT), torch.ones_like(query[..., :1]),
+    query = torch.cat((query, torch.full_like(query[..., :1], unit), torch.ones_like(query[..., :1]),
                        query.new_zeros(*query.shape[:-1], fill)), -1)
     key = torch.cat((key, coarse, rest, key.new_zeros(*key.shape[:-1], fill)), -1)
     value = F.pad(value, (0, 2 + fill))

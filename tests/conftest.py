@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 from mmengine.logging import MMLogger
 
+from mmattn.stack import any_size
 from tests import ROOT
 
 DATA = ROOT / 'tests' / 'data'
@@ -37,6 +38,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def torch_compiles() -> None:
+    """Skips a test where torch is too old to compile the backbones."""
+    if any_size is None:
+        pytest.skip(f'torch {torch.__version__} does not compile the backbones: docs/compile-and-export.md')
+
+
+@pytest.fixture
+def triton_runs() -> None:
+    """Skips a test where Triton is missing, or has no GPU and is too old to do without."""
+    triton = pytest.importorskip('triton')
+    if not torch.cuda.is_available() and int(triton.__version__.split('.')[0]) < 3:
+        pytest.skip(f'Triton {triton.__version__} cannot interpret kernels without a GPU')
 
 
 @pytest.fixture

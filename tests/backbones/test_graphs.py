@@ -7,7 +7,6 @@ from mmengine.registry import MODELS
 from torch._dynamo.backends.registry import lookup_backend
 
 import mmattn  # noqa: F401, registers the backbones
-from mmattn.stack import any_size
 
 #: two stages with all that the whole has: tracing takes seconds a block
 TINY = {
@@ -27,7 +26,7 @@ TINY = {
 #: divided by windows, patches and reductions or not, square or not, longer and shorter than GSA's tables
 SIZES = ((70, 101), (96, 64), (64, 64), (129, 75))
 
-pytestmark = pytest.mark.skipif(any_size is None, reason='torch 2.1 does not compile all: docs/compile-and-export.md')
+pytestmark = pytest.mark.usefixtures('torch_compiles')
 every_backbone = pytest.mark.parametrize('name', TINY)
 
 

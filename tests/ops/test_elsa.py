@@ -118,6 +118,7 @@ def test_bad_shapes_are_named(change, message):
         elsa_attention(**{**arguments, **change})
 
 
+@pytest.mark.usefixtures('torch_compiles')
 @pytest.mark.parametrize('lam', [False, True])
 def test_compiled_gradients(lam):
     """torch.compile gives the gradients of eager mode: it can lose those of tensors written in place."""

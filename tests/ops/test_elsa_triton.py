@@ -8,11 +8,9 @@ from mmattn.ops import elsa
 
 kernels = pytest.importorskip('mmattn.ops.elsa_triton', exc_type=ImportError)
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
-TRITON = kernels.triton.__version__
 
 
-@pytest.mark.skipif(DEVICE == 'cpu' and int(TRITON.split('.')[0]) < 3,
-                    reason=f'Triton {TRITON} cannot interpret kernels without a GPU')
+@pytest.mark.usefixtures('triton_runs')
 @pytest.mark.parametrize('k, dilation, d, dtype, mul, add', [
     (3, 1, 4, torch.float32, False, False),
     (3, 1, 6, torch.float32, False, True),

@@ -97,6 +97,7 @@ def test_axial_gradcheck(path, dim, max_scores):
     assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs)
 
 
+@pytest.mark.usefixtures('torch_compiles')
 def test_compiled_gradients(max_scores):
     """torch.compile keeps the backward pass as it is; it can lose what is written in place there, without a word."""
     inputs = [t.requires_grad_() for t in make_inputs(1, 3, 4, 2, 2, 2, 2)]

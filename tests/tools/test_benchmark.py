@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from mmattn.stack import any_size
 from tests import ROOT
 
 
@@ -36,7 +35,7 @@ def test_table_json_and_plot(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(any_size is None, reason='torch.compile for any size needs torch 2.6')
+@pytest.mark.usefixtures('torch_compiles')
 def test_compiled(tmp_path):
     """--compile, with both steps and a peer."""
     model = config(tmp_path, 'MSFSwin', dict(embed_dim=8, depths=(1, 1), num_heads=(1, 1)))

@@ -1,5 +1,3 @@
-import importlib
-
 import pytest
 import torch
 
@@ -26,7 +24,7 @@ def test_computes_what_the_release_computes(golden, monkeypatch, request, name, 
     device = 'cpu'
     if path == 'elsa_attention_triton':
         request.getfixturevalue('triton_runs')
-        ops = importlib.import_module('mmattn.ops.elsa_triton')
+        from mmattn.ops import elsa_triton as ops
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
     else:
         ops = elsa

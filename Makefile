@@ -14,10 +14,10 @@ PYTEST = $(RUN) -m pytest -n logical --maxprocesses 4 --dist worksteal
 .PHONY: setup demo test test-all bench
 setup:
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON): install Python 3.10 or newer, or name one with make PYTHON=..." >&2; exit 1; }
-	@$(PYTHON) tools/setup_env.py
+	@$(PYTHON) tools/dev/setup_env.py
 
 demo: setup
-	@$(RUN) tools/demo.py --work-dir work_dirs/demo$(SUFFIX)
+	@$(RUN) tools/dev/demo.py --work-dir work_dirs/demo$(SUFFIX)
 
 # A process per core: the tests' models are too small for threads to share.
 test test-all: export OMP_NUM_THREADS = 1

@@ -1,5 +1,6 @@
 """Metadata stands in pyproject.toml. Here: configs, tools and the model index go into the wheel as mmattn/.mim, where
 OpenMMLab's `mim` looks for them."""
+
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,6 @@ ROOT = Path(__file__).resolve().parent
 
 
 class BuildWithMim(build_py):
-
     def run(self) -> None:
         super().run()
         if self.editable_mode:

@@ -1,5 +1,6 @@
 """Attention backbones for OpenMMLab's detectors and segmentors; importing registers them."""
-from .stack import require
+
+from .packages import require
 from .version import __version__
 
 require('mmengine', 'mmattn')

@@ -1,4 +1,5 @@
 """A user's mistake ends in a sentence, a mistake of ours in a traceback; which is which."""
+
 import difflib
 import inspect
 import logging
@@ -59,8 +60,11 @@ def known_types(registry: Registry) -> set[str]:
 
 def _context(error: Exception, text: str) -> str:
     """What MMEngine's registry was building, as the end of a sentence."""
-    calls = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)
-             if frame.f_code.co_name in ('build_from_cfg', 'build_model_from_cfg')]
+    calls = [
+        frame.f_locals
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_name in ('build_from_cfg', 'build_model_from_cfg')
+    ]
     calls = [names for names in calls if 'obj_type' in names]
     if not calls:
         return ''
@@ -81,18 +85,28 @@ def _context(error: Exception, text: str) -> str:
 def _is_starting(error: Exception) -> bool:
     """Whether MMEngine's Runner raised it and had not finished a training step yet."""
     from mmengine.runner import BaseLoop, FlexibleRunner, Runner
-    frames = [(frame.f_code.co_name, frame.f_locals.get('self'))
-              for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+    frames = [(frame.f_code.co_name, frame.f_locals.get('self')) for frame, _ in traceback.walk_tb(error.__traceback__)]
     running = [owner for name, owner in frames if isinstance(owner, BaseLoop) and name == 'run']
     return any(isinstance(owner, (Runner, FlexibleRunner)) for _, owner in frames) and all(
-        getattr(loop, '_iter', 1) == 0 for loop in running)
+        getattr(loop, '_iter', 1) == 0 for loop in running
+    )
 
 
 def _log(error: Exception) -> str | None:
     """Leave the traceback in the log file of the run, if there is one, whose path is returned."""
     for handler in MMLogger.get_current_instance().handlers:
         if isinstance(handler, logging.FileHandler):
-            handler.emit(logging.LogRecord('mmattn', logging.ERROR, __file__, 0, 'the run ends here', None,
-                                           (type(error), error, error.__traceback__)))
+            handler.emit(
+                logging.LogRecord(
+                    'mmattn',
+                    logging.ERROR,
+                    __file__,
+                    0,
+                    'the run ends here',
+                    None,
+                    (type(error), error, error.__traceback__),
+                )
+            )
             return handler.baseFilename
     return None

@@ -9,7 +9,7 @@ import torch
 from hypothesis import settings
 from mmengine.logging import MMLogger
 
-from mmattn.stack import any_size
+from mmattn.engine.export import any_size
 from tests import ROOT
 
 DATA = ROOT / 'tests' / 'data'
@@ -31,8 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             params = getattr(item, 'callspec', SimpleNamespace(params={})).params
             if torch.float16 in params.values() and item.path.parent.name in ('ops', 'layers', 'backbones'):
-                item.add_marker(pytest.mark.skip(reason=f'torch {torch.__version__} has no float16 matrix product, '
-                                                        'softmax and autocast on the CPU'))
+                item.add_marker(
+                    pytest.mark.skip(
+                        reason=f'torch {torch.__version__} has no float16 matrix product, '
+                        'softmax and autocast on the CPU'
+                    )
+                )
 
 
 @pytest.fixture(autouse=True)

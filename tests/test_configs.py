@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from tests import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
+
+from tests import ROOT
 
 CONFIGS = sorted(path for path in (ROOT / 'configs').rglob('*.py') if '_base_' not in path.parts)
 CLASSIFIERS = [path for path in CONFIGS if path.stem.endswith('_in1k')]
@@ -24,7 +25,7 @@ def test_classifier_fits(path):
     """MMPretrain is not part of the stack, but its linear head takes what the backbone's only map has."""
     cfg = Config.fromfile(path)
     with torch.device('meta'):
-        out, = MODELS.build(cfg.model.backbone)(torch.empty(1, 3, 64, 64))
+        (out,) = MODELS.build(cfg.model.backbone)(torch.empty(1, 3, 64, 64))
     assert cfg.default_scope == 'mmpretrain' and out.shape[1] == cfg.model.head.in_channels
 
 
@@ -56,9 +57,13 @@ def test_pyramid_over_vit(config):
     assert all(m.grad.abs().sum() > 0 for m in maps)
 
 
-@pytest.mark.parametrize('variable, config, key', [
-    ('COCO_ROOT', 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco', 'train_dataloader.dataset.data_root'),
-    ('ADE20K_ROOT', 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512', 'val_dataloader.dataset.data_root')])
+@pytest.mark.parametrize(
+    'variable, config, key',
+    [
+        ('COCO_ROOT', 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco', 'train_dataloader.dataset.data_root'),
+        ('ADE20K_ROOT', 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512', 'val_dataloader.dataset.data_root'),
+    ],
+)
 def test_root_alone_moves_the_data(monkeypatch, variable, config, key):
     monkeypatch.setenv(variable, 'elsewhere/')
     cfg = Config.fromfile(ROOT / 'configs' / 'elsa_swin' / f'{config}.py')
@@ -93,18 +98,20 @@ def complexity():
 
 def test_complexity_counts_the_operator_and_attention(complexity):
     """A layer's operations by hand: projections, Hadamard convolutions, sum, ghost head; and window attention."""
+    from mmattn.analysis import count_operations
     from mmattn.layers import ELSA, EnhancedAttention, WindowAttention
+
     H, W, C, heads, k, width = 14, 21, 12, 2, 5, 4
     qk = 8
 
     with torch.device('meta'):
         elsa, window, x = ELSA(C, heads, k, group_width=width), WindowAttention(C, heads, 7), torch.empty(1, H, W, C)
     per_pixel = C * (2 * qk + C) + qk * width * k * k + qk * heads * k * k + 2 * C * k * k + C * C
-    assert complexity.count_operations(lambda: elsa(x)) == per_pixel * H * W
-    assert complexity.count_operations(lambda: window(x)) == (4 * C * C + 2 * 49 * C) * H * W
+    assert count_operations(lambda: elsa(x)) == per_pixel * H * W
+    assert count_operations(lambda: window(x)) == (4 * C * C + 2 * 49 * C) * H * W
     shunted = EnhancedAttention(C, heads)  # on the CPU, whose fused attention is an operator of its own
     expected = (4 * C * C + 9 * C + 2 * H * W * C) * H * W
-    assert complexity.count_operations(lambda: shunted(torch.empty(1, H, W, C))) == expected
+    assert count_operations(lambda: shunted(torch.empty(1, H, W, C))) == expected
 
 
 def test_complexity_counts_matrices_where_the_paper_does(complexity):
@@ -122,8 +129,11 @@ def test_complexity_counts_matrices_where_the_paper_does(complexity):
 
     with torch.device('meta'):
         model = Model()
-    for metadata, wrong in ((dict(Parameters=8), 1), (dict(Parameters=10), 0),
-                            (dict(Parameters=8, **{'Parameters Counted': 'matrices'}), 0)):
+    for metadata, wrong in (
+        (dict(Parameters=8), 1),
+        (dict(Parameters=10), 0),
+        (dict(Parameters=8, **{'Parameters Counted': 'matrices'}), 0),
+    ):
         assert complexity.report('', model, 'mmseg', dict(Metadata=metadata)) == wrong
 
 
@@ -131,8 +141,11 @@ def test_complexity_lists_ablations(complexity):
     """Table 1 of MSF: tied forms have the paper's number of parameters, in the unit of the entry; a figure 5 %
     higher would be seen."""
     folder = ROOT / 'configs' / 'msf'
-    entry = next(entry for entry in yaml.safe_load((folder / 'metafile.yml').read_text())['Models']
-                 if entry['Name'] == 'msf-vit-s_in1k')
+    entry = next(
+        entry
+        for entry in yaml.safe_load((folder / 'metafile.yml').read_text())['Models']
+        if entry['Name'] == 'msf-vit-s_in1k'
+    )
     rows = complexity.ablations(Config.fromfile(folder / 'msf-vit-s_in1k.py'), entry)
     assert len(rows) == 19 and rows[8][0].strip() == 'sharing=QKKQW'
     assert complexity.report(*rows[0]) == complexity.report(*rows[8]) == 0
@@ -149,8 +162,12 @@ def test_complexity_fails_on_a_wrong_figure(tmp_path):
     (tmp_path / 'metafile.yml').write_text(yaml.safe_dump(entries))
 
     def run() -> subprocess.CompletedProcess:
-        return subprocess.run([sys.executable, ROOT / 'tools' / 'complexity.py', tmp_path / 'elsa-swin-t_in1k.py'],
-                              capture_output=True, text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES=''))
+        return subprocess.run(
+            [sys.executable, ROOT / 'tools' / 'complexity.py', tmp_path / 'elsa-swin-t_in1k.py'],
+            capture_output=True,
+            text=True,
+            env=dict(os.environ, CUDA_VISIBLE_DEVICES=''),
+        )
 
     assert run().returncode == 0
     entries['Models'][0]['Metadata']['FLOPs'] = int(4.8e9 * 1.05)

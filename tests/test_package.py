@@ -3,9 +3,9 @@ import sys
 import zipfile
 
 import pytest
-from tests import ROOT
 
 from mmattn import stack
+from tests import ROOT
 
 
 def run_python(code: str) -> subprocess.CompletedProcess:
@@ -14,7 +14,7 @@ def run_python(code: str) -> subprocess.CompletedProcess:
 
 def test_backbones_need_mmengine_only():
     """With mmcv, mmdet, mmseg and timm absent, mmattn imports and its backbones run."""
-    done = run_python('''
+    done = run_python("""
 import sys
 for absent in ("mmcv", "mmdet", "mmseg", "mmpretrain", "timm"):
     sys.modules[absent] = None
@@ -24,7 +24,7 @@ for name in mmattn.backbones.__all__:
     backbone = MODELS.build(dict(type=name))
     backbone.init_weights()
     print(len(backbone(torch.zeros(1, 3, 64, 64))))
-''')
+""")
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
@@ -34,12 +34,14 @@ def test_missing_mmengine_is_told():
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         'ImportError: mmattn needs mmengine 0.10.0 or newer, which is not installed: pip install mmengine or '
-        'onedl-mmengine, whichever family the environment has.')
+        'onedl-mmengine, whichever family the environment has.'
+    )
 
 
 @pytest.mark.parametrize('installed, fits', [('3.2.0', False), ('3.3.0', True), ('3.10.1', True), ('4.0.0rc1', True)])
 def test_versions_are_compared_as_numbers(monkeypatch, installed, fits):
     import mmdet
+
     monkeypatch.setattr(mmdet, '__version__', installed)
     if fits:
         stack.require('mmdet', 'this')
@@ -53,20 +55,34 @@ def wheel(tmp_path_factory):
     """A wheel built from a copy of the project."""
     folder = tmp_path_factory.mktemp('wheel')
     subprocess.run(['git', 'clone', '-q', str(ROOT), str(folder / 'source')], check=True)
-    for changed in subprocess.run(['git', 'ls-files', '-mo', '--exclude-standard'], cwd=ROOT, text=True,
-                                  capture_output=True, check=True).stdout.split():
+    for changed in subprocess.run(
+        ['git', 'ls-files', '-mo', '--exclude-standard'], cwd=ROOT, text=True, capture_output=True, check=True
+    ).stdout.split():
         (folder / 'source' / changed).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / changed).exists():
             (folder / 'source' / changed).write_bytes((ROOT / changed).read_bytes())
-    subprocess.run([sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '--no-build-isolation', '-w', str(folder),
-                    str(folder / 'source')], check=True)
-    path, = folder.glob('*.whl')
+    subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'pip',
+            'wheel',
+            '-q',
+            '--no-deps',
+            '--no-build-isolation',
+            '-w',
+            str(folder),
+            str(folder / 'source'),
+        ],
+        check=True,
+    )
+    (path,) = folder.glob('*.whl')
     return zipfile.ZipFile(path)
 
 
 def test_wheel_requires_nothing(wheel):
     """Installing mmattn cannot change anybody's torch or OpenMMLab packages."""
-    metadata, = (name for name in wheel.namelist() if name.endswith('METADATA'))
+    (metadata,) = (name for name in wheel.namelist() if name.endswith('METADATA'))
     assert 'Requires-Dist' not in wheel.read(metadata).decode()
 
 

@@ -1,15 +1,16 @@
 import re
 
 import torch
-from tests import ROOT
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
+
+from tests import ROOT
 
 
 def test_example_config_runs(tmp_path, monkeypatch, release):
     """The config of the README, as it stands there, with a checkpoint of the released layout: one training step's
     losses."""
-    example, = re.findall(r'```python\n(.*?)```', (ROOT / 'README.md').read_text(), re.DOTALL)
+    (example,) = re.findall(r'```python\n(.*?)```', (ROOT / 'README.md').read_text(), re.DOTALL)
     (tmp_path / 'config.py').write_text(example)
     monkeypatch.chdir(tmp_path)
     weights = release('elsa_swin_tiny_imagenet')
@@ -21,10 +22,14 @@ def test_example_config_runs(tmp_path, monkeypatch, release):
     assert torch.equal(model.backbone.patch_embed.proj.weight, weights['patch_embed.proj.weight'])
 
     from mmdet.testing import demo_mm_inputs
+
     inputs = demo_mm_inputs(1, [[3, 64, 96]], num_items=[2], with_mask=True)
     losses = model(**model.data_preprocessor(inputs, True), mode='loss')
-    assert all(torch.as_tensor(loss).isfinite().all() for value in losses.values()
-               for loss in (value if isinstance(value, list) else [value]))
+    assert all(
+        torch.as_tensor(loss).isfinite().all()
+        for value in losses.values()
+        for loss in (value if isinstance(value, list) else [value])
+    )
 
 
 def test_named_files_exist():

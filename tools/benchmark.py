@@ -12,6 +12,7 @@ that runs one model only, above what it held idle with the model built. Over sev
 number of pixels with which time, memory and operations grow. Everything goes to a table, a JSON file and a plot in
 --out.
 """
+
 import argparse
 import contextlib
 import ctypes
@@ -27,14 +28,14 @@ from unittest import mock
 
 import numpy as np
 import torch
-from complexity import count_operations
 from mmengine.config import Config
 from mmengine.registry import MODELS as REGISTRY
 from mmengine.utils import import_modules_from_strings
 from torch import Tensor, nn
 
+from mmattn.analysis import count_operations
+from mmattn.engine.export import any_size
 from mmattn.ops import elsa, global_self_attention, mean_shift
-from mmattn.stack import any_size
 
 #: name -> config of a backbone
 MODELS = {
@@ -50,8 +51,13 @@ MODELS = {
     'vit-s': dict(type='mmseg.VisionTransformer', img_size=(512, 512), embed_dims=384, num_layers=12, num_heads=6),
 }
 #: ours -> what its users have today
-PEERS = {'elsa-swin-t': 'swin-t', 'shunted-s': 'pvtv2-b2', 'msf-vit-s': 'vit-s', 'msf-swin-t': 'swin-t',
-         'gsa-r50': 'r50'}
+PEERS = {
+    'elsa-swin-t': 'swin-t',
+    'shunted-s': 'pvtv2-b2',
+    'msf-vit-s': 'vit-s',
+    'msf-swin-t': 'swin-t',
+    'gsa-r50': 'r50',
+}
 #: type of a model -> the operator that "name:reference" runs plainly, and how
 REFERENCES = {
     'ELSASwin': (elsa, elsa.elsa_attention_reference),
@@ -66,7 +72,7 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('models', nargs='*', metavar='MODEL', help=f'a config or one of {", ".join(MODELS)}')
-    parser.add_argument('--peer', help='what the ratios are to (default: each model\'s own, see PEERS)')
+    parser.add_argument('--peer', help="what the ratios are to (default: each model's own, see PEERS)")
     parser.add_argument('--sizes', nargs='+', type=size, default=[(512, 512)], metavar='HxW')
     parser.add_argument('--steps', nargs='+', choices=STEPS, default=STEPS)
     parser.add_argument('--batch', type=int, default=1)
@@ -88,8 +94,10 @@ def main() -> None:
     if args.compile and any_size is None:
         parser.error(f'--compile needs torch 2.6 or newer, but {torch.__version__} is installed')
     torch.set_num_threads(args.threads)
-    machine = (f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '
-               f'{args.dtype}{", compiled" if args.compile else ""}, median of {args.runs}')
+    machine = (
+        f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '
+        f'{args.dtype}{", compiled" if args.compile else ""}, median of {args.runs}'
+    )
     print(machine, flush=True)
 
     groups: dict[str, list[str]] = {}
@@ -119,12 +127,22 @@ def compare(names: list[str], args: argparse.Namespace) -> list[dict]:
                     if run:  # the first is a warm-up
                         seconds[name].append(elapsed)
             for name in names:
-                row = dict(model=name, peer=names[0], step=step, size=f'{height}x{width}', pixels=height * width,
-                           seconds=statistics.median(seconds[name]), memory=peaks[name][number],
-                           operations=operations(models[name], x))
+                row = dict(
+                    model=name,
+                    peer=names[0],
+                    step=step,
+                    size=f'{height}x{width}',
+                    pixels=height * width,
+                    seconds=statistics.median(seconds[name]),
+                    memory=peaks[name][number],
+                    operations=operations(models[name], x),
+                )
                 rows.append(row)
-                print(f'{name:24s} {step:10s} {row["size"]:>10s} {row["seconds"]:8.3f} s '
-                      f'{row["memory"] / 2**30:6.2f} GiB', flush=True)
+                print(
+                    f'{name:24s} {step:10s} {row["size"]:>10s} {row["seconds"]:8.3f} s '
+                    f'{row["memory"] / 2**30:6.2f} GiB',
+                    flush=True,
+                )
     return rows
 
 
@@ -229,14 +247,24 @@ def operations(model: nn.Module, x: Tensor) -> float:
 
 def table(rows: list[dict]) -> str:
     """Markdown: figures, their ratios to the peer, and the exponents of growth over the sizes."""
-    lines = ['| step | model | size | time | ratio | memory | ratio | operations | ratio | growth of the three |',
-             '|---|---|---|---|---|---|---|---|---|---|']
+    lines = [
+        '| step | model | size | time | ratio | memory | ratio | operations | ratio | growth of the three |',
+        '|---|---|---|---|---|---|---|---|---|---|',
+    ]
     for row in rows:
-        peer, = (r for r in rows if r['model'] == row['peer'] == r['peer']
-                 and (r['step'], r['size']) == (row['step'], row['size']))
-        cells = [f'{row["seconds"] * 1e3:.0f} ms', f'{row["seconds"] / peer["seconds"]:.2f}',
-                 f'{row["memory"] / 2**30:.2f} GiB', f'{row["memory"] / peer["memory"]:.2f}',
-                 f'{row["operations"] / 1e9:.1f} G', f'{row["operations"] / peer["operations"]:.2f}']
+        (peer,) = (
+            r
+            for r in rows
+            if r['model'] == row['peer'] == r['peer'] and (r['step'], r['size']) == (row['step'], row['size'])
+        )
+        cells = [
+            f'{row["seconds"] * 1e3:.0f} ms',
+            f'{row["seconds"] / peer["seconds"]:.2f}',
+            f'{row["memory"] / 2**30:.2f} GiB',
+            f'{row["memory"] / peer["memory"]:.2f}',
+            f'{row["operations"] / 1e9:.1f} G',
+            f'{row["operations"] / peer["operations"]:.2f}',
+        ]
         same = [r for r in rows if (r['model'], r['peer'], r['step']) == (row['model'], row['peer'], row['step'])]
         growth = ''
         if len(same) > 1 and row is same[-1]:
@@ -253,15 +281,18 @@ def exponent(rows: list[dict], key: str) -> float:
 def plot(rows: list[dict], path: Path) -> None:
     """Time and memory over the number of pixels."""
     import matplotlib
+
     matplotlib.use('Agg')
     import matplotlib.pyplot as plt
+
     steps = list(dict.fromkeys(row['step'] for row in rows))
     figure, axes = plt.subplots(len(steps), 2, figsize=(12, 5 * len(steps)), layout='constrained', squeeze=False)
     for step, pair in zip(steps, axes):
         for axis, (key, unit, factor) in zip(pair, (('seconds', 's', 1), ('memory', 'GiB', 2**-30))):
             for model in dict.fromkeys(row['model'] for row in rows):
-                points = sorted({(row['pixels'], row[key] * factor) for row in rows
-                                 if (row['model'], row['step']) == (model, step)})
+                points = sorted(
+                    {(row['pixels'], row[key] * factor) for row in rows if (row['model'], row['step']) == (model, step)}
+                )
                 axis.plot(*zip(*points), 'o-', label=model)
             axis.set(title=step, xlabel='pixels', ylabel=f'{key}, {unit}', xscale='log', yscale='log')
             axis.grid(alpha=0.3, which='both')

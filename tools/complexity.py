@@ -15,9 +15,9 @@ share they saw ("Attention Counted"), so does the end of the row. Likewise where
 of its backbone with the paper's figures for them, a row each. Nothing is computed: models are built on PyTorch's meta
 device.
 """
+
 import argparse
 import functools
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,10 +27,10 @@ import yaml
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from mmattn.runtime import SCOPES
-from mmattn.stack import cpu_attention, require
+from mmattn.analysis import count_operations
+from mmattn.engine.configs import SCOPES
+from mmattn.packages import require
 
 PARAMETER_TOLERANCE, OPERATION_TOLERANCE = 0.02, 0.03
 #: width x height at which the papers count a model of each scope
@@ -43,8 +43,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('configs', nargs='+', type=Path, metavar='CONFIG')
     args = parser.parse_args()
-    print(f'{"model":54s} {"input":>11s} {"params/M":>9s} {"paper":>6s} {"off":>6s} '
-          f'{"ops/G":>8s} {"paper":>6s} {"off":>6s}')
+    print(
+        f'{"model":54s} {"input":>11s} {"params/M":>9s} {"paper":>6s} {"off":>6s} '
+        f'{"ops/G":>8s} {"paper":>6s} {"off":>6s}'
+    )
     wrong = 0
     for path in args.configs:
         if not path.is_file():
@@ -64,8 +66,10 @@ def main() -> int:
         for name, model, scope, entry in rows:
             wrong += report(name, model, scope, entry)
     if wrong:
-        print(f'{wrong} figures are off by more than {PARAMETER_TOLERANCE:.0%} (parameters) or '
-              f'{OPERATION_TOLERANCE:.0%} (operations).')
+        print(
+            f'{wrong} figures are off by more than {PARAMETER_TOLERANCE:.0%} (parameters) or '
+            f'{OPERATION_TOLERANCE:.0%} (operations).'
+        )
     return int(wrong > 0)
 
 
@@ -79,13 +83,18 @@ def report(name: str, model: nn.Module, scope: str, entry: dict) -> int:
     x = torch.empty(1, 3, height, width, device='meta')
     operations = count_operations(lambda: _forward(model, x), share) * printed.get('Operations per Multiply-Add', 1)
     cells, wrong = [], 0
-    for value, key, unit, tolerance in ((parameters, 'Parameters', 1e6, PARAMETER_TOLERANCE),
-                                        (operations, 'FLOPs', 1e9, OPERATION_TOLERANCE)):
+    for value, key, unit, tolerance in (
+        (parameters, 'Parameters', 1e6, PARAMETER_TOLERANCE),
+        (operations, 'FLOPs', 1e9, OPERATION_TOLERANCE),
+    ):
         paper = printed.get(key)
         off = paper and value / paper - 1
         bad = paper is not None and abs(off) > tolerance
-        cells.append(f'{value / unit:8.2f} {paper / unit:6.5g} {off:+6.1%}{"!" if bad else " "}' if paper
-                     else f'{value / unit:8.2f} {"-":>6s} {"":7s}')
+        cells.append(
+            f'{value / unit:8.2f} {paper / unit:6.5g} {off:+6.1%}{"!" if bad else " "}'
+            if paper
+            else f'{value / unit:8.2f} {"-":>6s} {"":7s}'
+        )
         wrong += bad
     if matrices:
         cells.append('matrices')
@@ -118,20 +127,6 @@ def ablations(cfg: Config, entry: dict) -> list[tuple[str, nn.Module, str, dict]
         name = ', '.join(f'{key}={value}' for key, value in ablation['Settings'].items())
         rows.append((f'  {name}', classifier(variant), 'mmpretrain', {'Metadata': {**units, **ablation['Metadata']}}))
     return rows
-
-
-def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:
-    """Multiply-adds of what a function computes."""
-    # Besides what torch counts (convolutions, products, attention): the ELSA operator's step, the CPU's attention.
-    uncounted = {torch.ops.aten.addcmul_: lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape)}
-    if cpu_attention is not None:
-        uncounted[cpu_attention] = lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
-    with FlopCounterMode(display=False, custom_mapping=uncounted) as counter, torch.no_grad():
-        forward()
-    # Only attention multiplies batches of matrices.
-    attention = sum(flops for op, flops in counter.get_flop_counts()['Global'].items()
-                    if 'bmm' in str(op) or 'scaled_dot_product' in str(op))
-    return (counter.get_total_flops() - (1 - attention_share) * attention) / 2
 
 
 def _forward(model: nn.Module, x: Tensor) -> None:

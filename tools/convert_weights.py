@@ -4,6 +4,7 @@
 
 Not needed for training, which takes releases as they are. The model is recognised by its tensors.
 """
+
 import argparse
 import hashlib
 import os
@@ -42,11 +43,13 @@ def main() -> None:
         os.replace(unfinished, args.target)
     finally:
         unfinished.unlink(missing_ok=True)
-    print(f'{args.source} ({container}) is {name}({argument}={arch!r})\n'
-          f'taken     {len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values\n'
-          f'left out  {", ".join(key for key in names if key not in tensors) or "nothing"}\n'
-          f'absent    {", ".join(key for key in backbone.state_dict() if key not in names) or "nothing"}\n'
-          f'{args.target}  sha256 {hashlib.sha256(args.target.read_bytes()).hexdigest()}')
+    print(
+        f'{args.source} ({container}) is {name}({argument}={arch!r})\n'
+        f'taken     {len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values\n'
+        f'left out  {", ".join(key for key in names if key not in tensors) or "nothing"}\n'
+        f'absent    {", ".join(key for key in backbone.state_dict() if key not in names) or "nothing"}\n'
+        f'{args.target}  sha256 {hashlib.sha256(args.target.read_bytes()).hexdigest()}'
+    )
 
 
 def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[Backbone, str | int]:
@@ -64,8 +67,9 @@ def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[Backbone,
             except CheckpointError:
                 continue
             return backbone, arch
-    raise CheckpointError(f'{source} is no release of any backbone here ({", ".join(backbones.__all__)}) with its '
-                          'default arguments')
+    raise CheckpointError(
+        f'{source} is no release of any backbone here ({", ".join(backbones.__all__)}) with its default arguments'
+    )
 
 
 if __name__ == '__main__':

@@ -6,6 +6,7 @@ The input is one picture, normalised as the config's data preprocessor does it; 
 scores of its decode head, at the head's stride, and of a backbone its maps. What is written is first compared with the
 model at three sizes, an ONNX file if onnxruntime is installed.
 """
+
 import argparse
 import os
 import sys
@@ -20,9 +21,9 @@ from mmengine.runner import load_checkpoint
 from torch import nn
 
 import mmattn  # noqa: F401, registers the backbones
+from mmattn.engine.configs import load_config
+from mmattn.engine.export import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
 from mmattn.errors import describe, run_tool
-from mmattn.export import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
-from mmattn.runtime import load_config
 from mmattn.weights import CheckpointError, load_pretrained
 
 SIZES = ((64, 64), (97, 131), (256, 320))

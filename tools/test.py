@@ -1,16 +1,17 @@
 """Test a detector or a segmentor.
 
-    python tools/test.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py work_dirs/.../epoch_12.pth
+python tools/test.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py work_dirs/.../epoch_12.pth
 """
+
 import argparse
 import sys
 from pathlib import Path
 
 from mmengine.runner import Runner
 
-from mmattn.checks import InputCheckHook
+from mmattn.engine.configs import add_arguments, enable_tta, load_config
+from mmattn.engine.datasets import InputCheckHook
 from mmattn.errors import run_tool
-from mmattn.runtime import add_arguments, enable_tta, load_config
 
 
 def main() -> None:

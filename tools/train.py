@@ -1,7 +1,8 @@
 """Train a detector or a segmentor.
 
-    python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py
+python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py
 """
+
 import argparse
 import logging
 import sys
@@ -10,17 +11,21 @@ from mmengine.device import get_device
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 
-from mmattn.checks import InputCheckHook
+from mmattn.engine.checkpoints import settle_resume
+from mmattn.engine.configs import add_arguments, load_config
+from mmattn.engine.datasets import InputCheckHook
 from mmattn.errors import run_tool
-from mmattn.resume import settle_resume
-from mmattn.runtime import add_arguments, load_config
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
-    parser.add_argument('--resume', nargs='?', const='auto',
-                        help='go on from a checkpoint, without a value from the latest in the work folder')
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        help='go on from a checkpoint, without a value from the latest in the work folder',
+    )
     parser.add_argument('--amp', action='store_true', help='mixed precision')
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the rate with the batch size')
     args = parser.parse_args()

@@ -5,4 +5,5 @@ strategy = dict(
     type='FSDPStrategy',
     # a unit holds frozen parameters, and some without weight decay
     model_wrapper=dict(auto_wrap_policy='wrap_blocks', use_orig_params=True),
-    state_dict_cfg='full')  # checkpoints like anybody's, written by the first process
+    state_dict_cfg='full',
+)  # checkpoints like anybody's, written by the first process

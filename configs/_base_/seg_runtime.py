@@ -1,6 +1,6 @@
 # What MMSegmentation runs with.
 default_scope = 'mmseg'
-custom_imports = dict(imports=['mmattn', 'mmattn.resume'])
+custom_imports = dict(imports=['mmattn', 'mmattn.engine'])
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
@@ -8,11 +8,11 @@ default_hooks = dict(
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(type='AtomicCheckpointHook', by_epoch=False, interval=8000, max_keep_ckpts=3),
     sampler_seed=dict(type='DistSamplerSeedHook'),
-    visualization=dict(type='SegVisualizationHook'))
+    visualization=dict(type='SegVisualizationHook'),
+)
 env_cfg = dict(
-    cudnn_benchmark=True,
-    mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
-    dist_cfg=dict(backend='nccl'))
+    cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0), dist_cfg=dict(backend='nccl')
+)
 vis_backends = [dict(type='LocalVisBackend')]
 visualizer = dict(type='SegLocalVisualizer', vis_backends=vis_backends, name='visualizer')
 log_processor = dict(by_epoch=False)

@@ -1,5 +1,7 @@
 _base_ = [
-    './_base_/mask-rcnn_elsa-swin-s.py', '../_base_/datasets/coco_ms.py', '../_base_/schedules/coco_3x.py',
-    '../_base_/det_runtime.py'
+    './_base_/mask-rcnn_elsa-swin-s.py',
+    '../_base_/datasets/coco_ms.py',
+    '../_base_/schedules/coco_3x.py',
+    '../_base_/det_runtime.py',
 ]
 model = dict(backbone=dict(drop_path_rate=0.75))

@@ -1,6 +1,9 @@
 # Not in the paper, as no segmentor is.
 _base_ = [
-    './_base_/gsa-r50_ade20k.py', '../_base_/models/semantic-fpn.py', '../_base_/datasets/ade20k.py',
-    '../_base_/schedules/ade20k_80k.py', '../_base_/seg_runtime.py'
+    './_base_/gsa-r50_ade20k.py',
+    '../_base_/models/semantic-fpn.py',
+    '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_80k.py',
+    '../_base_/seg_runtime.py',
 ]
 model = dict(backbone=_base_.backbone, neck=dict(in_channels=_base_.in_channels))

@@ -5,4 +5,5 @@ model = dict(
     type='ImageClassifier',
     backbone=dict(type='GSAResNet', depth=50, out_indices=(3,)),
     neck=dict(type='GlobalAveragePooling'),
-    head=dict(type='LinearClsHead', num_classes=1000, in_channels=2048))
+    head=dict(type='LinearClsHead', num_classes=1000, in_channels=2048),
+)

@@ -5,4 +5,5 @@ model = dict(
     type='ImageClassifier',
     backbone=dict(type='MSFSwin', arch='tiny', out_indices=(3,)),
     neck=dict(type='GlobalAveragePooling'),
-    head=dict(type='LinearClsHead', num_classes=1000, in_channels=768))
+    head=dict(type='LinearClsHead', num_classes=1000, in_channels=768),
+)

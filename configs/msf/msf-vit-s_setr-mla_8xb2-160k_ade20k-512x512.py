@@ -1,4 +1,6 @@
 _base_ = [
-    './_base_/setr-mla_msf-vit-s.py', '../_base_/datasets/ade20k.py', '../_base_/schedules/ade20k_160k_setr.py',
-    '../_base_/seg_runtime.py'
+    './_base_/setr-mla_msf-vit-s.py',
+    '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_160k_setr.py',
+    '../_base_/seg_runtime.py',
 ]

@@ -1,5 +1,7 @@
 _base_ = [
-    './_base_/setr-naive_msf-vit-s.py', '../_base_/datasets/ade20k.py', '../_base_/schedules/ade20k_160k_setr.py',
-    '../_base_/seg_runtime.py'
+    './_base_/setr-naive_msf-vit-s.py',
+    '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_160k_setr.py',
+    '../_base_/seg_runtime.py',
 ]
 optim_wrapper = dict(optimizer=dict(lr=1e-2))

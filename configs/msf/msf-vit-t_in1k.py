@@ -5,4 +5,5 @@ model = dict(
     type='ImageClassifier',
     backbone=dict(type='MSFViT', arch='tiny'),
     neck=dict(type='GlobalAveragePooling'),
-    head=dict(type='LinearClsHead', num_classes=1000, in_channels=192))
+    head=dict(type='LinearClsHead', num_classes=1000, in_channels=192),
+)

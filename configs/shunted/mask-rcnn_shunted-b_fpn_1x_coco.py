@@ -1,4 +1,6 @@
 _base_ = [
-    './_base_/mask-rcnn_shunted-b.py', '../_base_/datasets/coco.py', '../_base_/schedules/coco_1x.py',
-    '../_base_/det_runtime.py'
+    './_base_/mask-rcnn_shunted-b.py',
+    '../_base_/datasets/coco.py',
+    '../_base_/schedules/coco_1x.py',
+    '../_base_/det_runtime.py',
 ]

@@ -1,6 +1,8 @@
 _base_ = [
-    './_base_/retinanet_shunted-s.py', '../_base_/datasets/coco_ms.py', '../_base_/schedules/coco_3x.py',
-    '../_base_/det_runtime.py'
+    './_base_/retinanet_shunted-s.py',
+    '../_base_/datasets/coco_ms.py',
+    '../_base_/schedules/coco_3x.py',
+    '../_base_/det_runtime.py',
 ]
 val_evaluator = dict(metric='bbox')
 test_evaluator = val_evaluator

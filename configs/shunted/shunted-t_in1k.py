@@ -5,4 +5,5 @@ model = dict(
     type='ImageClassifier',
     backbone=dict(type='ShuntedTransformer', arch='tiny', out_indices=(3,), drop_path_rate=0.1),
     neck=dict(type='GlobalAveragePooling'),
-    head=dict(type='LinearClsHead', num_classes=1000, in_channels=512))
+    head=dict(type='LinearClsHead', num_classes=1000, in_channels=512),
+)

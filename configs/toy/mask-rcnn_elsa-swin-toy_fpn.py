@@ -1,22 +1,27 @@
 # A narrow ELSA-Swin, neck and heads, to be trained from scratch on the toy COCO in minutes on a CPU.
 _base_ = [
-    '../_base_/models/mask-rcnn_fpn.py', '../_base_/datasets/toy_coco.py', '../_base_/schedules/toy_coco.py',
-    '../_base_/det_runtime.py'
+    '../_base_/models/mask-rcnn_fpn.py',
+    '../_base_/datasets/toy_coco.py',
+    '../_base_/schedules/toy_coco.py',
+    '../_base_/det_runtime.py',
 ]
 strides = [4, 8, 16, 32]
 model = dict(
     backbone=dict(
         type='ELSASwin',
         arch=dict(embed_dim=32, depths=(1, 1, 2, 1), num_heads=(1, 2, 4, 8), group_width=4),
-        drop_path_rate=0.,
-        init_cfg=None),  # torch's own initialisation: Swin's is too timid for so narrow a net
+        drop_path_rate=0.0,
+        init_cfg=None,
+    ),  # torch's own initialisation: Swin's is too timid for so narrow a net
     neck=dict(in_channels=[32, 64, 128, 256], out_channels=64, num_outs=4),
     rpn_head=dict(in_channels=64, feat_channels=64, anchor_generator=dict(scales=[4], strides=strides)),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=64, featmap_strides=strides, finest_scale=28),
         bbox_head=dict(in_channels=64, fc_out_channels=256, reg_class_agnostic=True),
         mask_roi_extractor=dict(out_channels=64, featmap_strides=strides, finest_scale=28),
-        mask_head=dict(in_channels=64, conv_out_channels=64, num_convs=2)),
+        mask_head=dict(in_channels=64, conv_out_channels=64, num_convs=2),
+    ),
     train_cfg=dict(rpn_proposal=dict(nms_pre=500, max_per_img=100), rcnn=dict(sampler=dict(num=64))),
-    test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=100)))
+    test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=100)),
+)
 default_hooks = dict(logger=dict(interval=10))

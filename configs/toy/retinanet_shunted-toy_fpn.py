@@ -1,19 +1,24 @@
 _base_ = [
-    '../_base_/models/retinanet_fpn.py', '../_base_/datasets/toy_coco.py', '../_base_/schedules/toy_coco.py',
-    '../_base_/det_runtime.py'
+    '../_base_/models/retinanet_fpn.py',
+    '../_base_/datasets/toy_coco.py',
+    '../_base_/schedules/toy_coco.py',
+    '../_base_/det_runtime.py',
 ]
 model = dict(
     backbone=dict(
         type='ShuntedTransformer',
         arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 16), stem_convs=0),
-        drop_path_rate=0.,
-        init_cfg=None),
+        drop_path_rate=0.0,
+        init_cfg=None,
+    ),
     neck=dict(in_channels=[32, 64, 128, 256], out_channels=64, add_extra_convs=False, num_outs=4),
     bbox_head=dict(
         in_channels=64,
         feat_channels=64,
         stacked_convs=2,
-        anchor_generator=dict(octave_base_scale=4, strides=[4, 8, 16, 32])))
+        anchor_generator=dict(octave_base_scale=4, strides=[4, 8, 16, 32]),
+    ),
+)
 default_hooks = dict(logger=dict(interval=10))
 
 val_evaluator = dict(metric='bbox')

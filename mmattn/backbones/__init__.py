@@ -1,4 +1,3 @@
-from . import fsdp  # noqa: F401, registers its policy
 from .elsa_swin import ELSASwin
 from .gsa_resnet import GSAResNet
 from .msf_swin import MSFSwin

@@ -1,4 +1,5 @@
 """What the backbones have in common: variants, outputs, frozen stages, checkpointing, strict weights."""
+
 import contextlib
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +7,7 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..stack import is_compiling
+from ..ops.tracing import is_tracing
 from ..weights import StrictWeights, load_pretrained
 
 
@@ -32,17 +33,20 @@ class Backbone(StrictWeights, BaseModule):
     #: batch norm always uses, and never updates, its running statistics
     norm_eval = False
 
-    def __init__(self,
-                 out_indices: Sequence[int],
-                 num_stages: int,
-                 frozen_stages: int = -1,
-                 with_cp: bool = False,
-                 init_cfg: dict | list[dict] | None = None) -> None:
+    def __init__(
+        self,
+        out_indices: Sequence[int],
+        num_stages: int,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = None,
+    ) -> None:
         super().__init__(init_cfg)
         out_indices = tuple(out_indices)
         if not out_indices or list(out_indices) != sorted(set(out_indices) & set(range(num_stages))):
-            raise ValueError(f'out_indices must be ascending stage numbers from 0 to {num_stages - 1}, '
-                             f'not {out_indices}')
+            raise ValueError(
+                f'out_indices must be ascending stage numbers from 0 to {num_stages - 1}, not {out_indices}'
+            )
         if frozen_stages not in range(-1, num_stages + 1):
             raise ValueError(f'frozen_stages must be from -1 to {num_stages}, not {frozen_stages!r}')
         self.out_indices = out_indices
@@ -59,15 +63,18 @@ class Backbone(StrictWeights, BaseModule):
         argument = f'{cls.arch_argument} of {cls.__name__}'
         if not isinstance(arch, dict):
             if arch not in list(cls.arch_zoo):
-                raise ValueError(f'{argument} must be one of {", ".join(map(str, cls.arch_zoo))} or a dict, '
-                                 f'not {arch!r}')
+                raise ValueError(
+                    f'{argument} must be one of {", ".join(map(str, cls.arch_zoo))} or a dict, not {arch!r}'
+                )
             return dict(cls.arch_zoo[arch])
         wanted = set(next(iter(cls.arch_zoo.values())))
         if set(arch) != wanted:
-            problems = [f'{kind} {", ".join(sorted(keys))}' for kind, keys in
-                        (('lacks', wanted - set(arch)), ('has unknown', set(arch) - wanted)) if keys]
-            raise ValueError(f'{argument} {" and ".join(problems)}; its keys are '
-                             f'{", ".join(sorted(wanted))}')
+            problems = [
+                f'{kind} {", ".join(sorted(keys))}'
+                for kind, keys in (('lacks', wanted - set(arch)), ('has unknown', set(arch) - wanted))
+                if keys
+            ]
+            raise ValueError(f'{argument} {" and ".join(problems)}; its keys are {", ".join(sorted(wanted))}')
         return dict(arch)
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -79,10 +86,11 @@ class Backbone(StrictWeights, BaseModule):
         if not (self.with_cp and self.training):
             return block(x)
         norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
-        if not norms or is_compiling():  # which records what changes buffers once, and knows no contexts
+        if not norms or is_tracing():  # which records what changes buffers once, and knows no contexts
             return checkpoint(block, x, use_reentrant=False)
-        return checkpoint(block, x, use_reentrant=False,
-                          context_fn=lambda: (contextlib.nullcontext(), _unlearning(norms)))
+        return checkpoint(
+            block, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _unlearning(norms))
+        )
 
     def train(self, mode: bool = True) -> 'Backbone':
         super().train(mode)
@@ -90,7 +98,7 @@ class Backbone(StrictWeights, BaseModule):
             for module in self.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
-        for modules in self.stage_modules()[:self.frozen_stages + 1]:
+        for modules in self.stage_modules()[: self.frozen_stages + 1]:
             for module in modules:
                 module.eval().requires_grad_(False)
         return self
@@ -114,7 +122,7 @@ def _unlearning(norms: list[nn.Module]) -> Iterator[None]:
     """Batch norms in training keep their running statistics, which a recomputation would update a second time."""
     kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0., None
+        norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 "ELSA: Enhanced Local Self-Attention for Vision Transformer", https://arxiv.org/abs/2112.12786
 """
+
 import re
 from collections.abc import Sequence
 
@@ -54,24 +55,26 @@ class ELSASwin(SwinBackbone):
     }
     release_only = re.compile(r'norm\.|head\.|.*\.relative_id$')
 
-    def __init__(self,
-                 arch: str | dict = 'tiny',
-                 kernel_size: int = 7,
-                 dilation: int = 1,
-                 group_width: int | None = None,
-                 lam: float = 0.,
-                 gamma: float = 1.,
-                 elsa_stages: Sequence[int] = (0, 1, 2),
-                 window_size: int = 7,
-                 mlp_ratio: float = 4.,
-                 drop_rate: float = 0.,
-                 attn_drop_rate: float = 0.,
-                 drop_path_rate: float = 0.1,
-                 in_channels: int = 3,
-                 out_indices: Sequence[int] = (0, 1, 2, 3),
-                 frozen_stages: int = -1,
-                 with_cp: bool = False,
-                 init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02)) -> None:
+    def __init__(
+        self,
+        arch: str | dict = 'tiny',
+        kernel_size: int = 7,
+        dilation: int = 1,
+        group_width: int | None = None,
+        lam: float = 0.0,
+        gamma: float = 1.0,
+        elsa_stages: Sequence[int] = (0, 1, 2),
+        window_size: int = 7,
+        mlp_ratio: float = 4.0,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.1,
+        in_channels: int = 3,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
+    ) -> None:
         arch = self.resolve_arch(arch)
         group_width = arch['group_width'] if group_width is None else group_width
         _check(len(arch['depths']), group_width, kernel_size, dilation, lam, elsa_stages)
@@ -81,19 +84,32 @@ class ELSASwin(SwinBackbone):
                 return ELSA(dim, heads, kernel_size, dilation, group_width, lam, gamma, attn_drop_rate, drop_rate)
             return WindowAttention(dim, heads, window_size, shift, attn_drop_rate, drop_rate)
 
-        super().__init__(arch, window_size, attention, mlp_ratio, drop_rate, drop_path_rate, in_channels, out_indices,
-                         frozen_stages, with_cp, init_cfg)
+        super().__init__(
+            arch,
+            window_size,
+            attention,
+            mlp_ratio,
+            drop_rate,
+            drop_path_rate,
+            in_channels,
+            out_indices,
+            frozen_stages,
+            with_cp,
+            init_cfg,
+        )
 
 
-def _check(num_stages: int, group_width: int, kernel_size: int, dilation: int, lam: float,
-           elsa_stages: Sequence[int]) -> None:
+def _check(
+    num_stages: int, group_width: int, kernel_size: int, dilation: int, lam: float, elsa_stages: Sequence[int]
+) -> None:
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(f'kernel_size must be odd, not {kernel_size}')
     for name, value in (('dilation', dilation), ('group_width', group_width)):
         if value < 1:
             raise ValueError(f'{name} must be at least 1, not {value}')
     if lam < 0 or lam != int(lam):
-        raise ValueError(f'lam must be a whole number from 0 up, not {lam}: the multiplier takes either sign and has '
-                         'no other powers')
+        raise ValueError(
+            f'lam must be a whole number from 0 up, not {lam}: the multiplier takes either sign and has no other powers'
+        )
     if not set(elsa_stages) <= set(range(num_stages)):
         raise ValueError(f'elsa_stages must be stage numbers from 0 to {num_stages - 1}, not {tuple(elsa_stages)}')

@@ -2,6 +2,7 @@
 
 "Global Self-Attention Networks for Image Recognition", https://arxiv.org/abs/2010.03019
 """
+
 import re
 from collections.abc import Sequence
 
@@ -11,9 +12,9 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import DropPath, GlobalSelfAttention, batch_norm
-from ..layers.padding import ceil_div, pad_to_multiple, repeat_to_multiple
+from ..layers.any_size import ceil_div, pad_to_multiple, repeat_to_multiple
 from ..ops.global_self_attention import fit_table
-from ..stack import is_compiling
+from ..ops.tracing import is_tracing
 from .base import Backbone, drop_path_schedule
 
 
@@ -76,24 +77,28 @@ class GSAResNet(Backbone):
     backbone_only = re.compile(r'layer\d\.\d+\.attn\.')
     resizable = re.compile(r'.*\.rel_(col|row)$')
 
-    def __init__(self,
-                 depth: int | str | dict = 50,
-                 gsa_stages: Sequence[int] = (1, 2, 3),
-                 num_heads: int = 8,
-                 content: bool = True,
-                 column: bool = True,
-                 row: bool = True,
-                 img_size: int = 224,
-                 beyond: str = 'stretch',
-                 norm_cfg: dict = dict(type='BN'),
-                 norm_eval: bool = False,
-                 drop_path_rate: float = 0.,
-                 in_channels: int = 3,
-                 out_indices: Sequence[int] = (0, 1, 2, 3),
-                 frozen_stages: int = -1,
-                 with_cp: bool = False,
-                 init_cfg: dict | list[dict] | None = [
-                     dict(type='Kaiming', layer='Conv2d'), dict(type='Constant', layer='_BatchNorm', val=1.)]) -> None:
+    def __init__(
+        self,
+        depth: int | str | dict = 50,
+        gsa_stages: Sequence[int] = (1, 2, 3),
+        num_heads: int = 8,
+        content: bool = True,
+        column: bool = True,
+        row: bool = True,
+        img_size: int = 224,
+        beyond: str = 'stretch',
+        norm_cfg: dict = dict(type='BN'),
+        norm_eval: bool = False,
+        drop_path_rate: float = 0.0,
+        in_channels: int = 3,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = [
+            dict(type='Kaiming', layer='Conv2d'),
+            dict(type='Constant', layer='_BatchNorm', val=1.0),
+        ],
+    ) -> None:
         arch = self.resolve_arch(depth)
         depths, channels = arch['depths'], arch['stem_channels']
         _check(arch, gsa_stages, img_size)
@@ -147,7 +152,7 @@ class GSAResNet(Backbone):
 
 def _max_pool(x: Tensor) -> Tensor:
     """The max pooling of a ResNet's stem, of values from 0 up. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2))."""
-    if not is_compiling():
+    if not is_tracing():
         return F.max_pool2d(x, 3, 2, 1)
     # The same, but of a size that torch, which asks for remainders while tracing, knows to be odd.
     return F.max_pool2d(F.pad(pad_to_multiple(x, 2, (2, 3)), (1, 0, 1, 0)), 3, 2)
@@ -166,8 +171,16 @@ class Bottleneck(nn.Module):
         drop_path: probability of dropping the branch.
     """
 
-    def __init__(self, in_channels: int, width: int, out_channels: int, stride: int, attn: nn.Module | None,
-                 norm_cfg: dict, drop_path: float) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        out_channels: int,
+        stride: int,
+        attn: nn.Module | None,
+        norm_cfg: dict,
+        drop_path: float,
+    ) -> None:
         super().__init__()
         self.stride = stride
         self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
@@ -178,9 +191,11 @@ class Bottleneck(nn.Module):
         self.bn2 = batch_norm(width, norm_cfg)
         self.conv3 = nn.Conv2d(width, out_channels, 1, bias=False)
         self.bn3 = batch_norm(out_channels, norm_cfg)
-        self.downsample = nn.Sequential(
-            nn.Conv2d(in_channels, out_channels, 1, bias=False),
-            batch_norm(out_channels, norm_cfg)) if stride > 1 or in_channels != out_channels else None
+        self.downsample = (
+            nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, bias=False), batch_norm(out_channels, norm_cfg))
+            if stride > 1 or in_channels != out_channels
+            else None
+        )
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -205,7 +220,7 @@ def _drop_every_second(x: Tensor) -> Tensor:
     What a convolution's stride would do, but torch 2.11's backward pass of 1 x 1 convolutions with a stride, over
     channels-last maps of few channels on the CPU, writes where it should not.
     """
-    if is_compiling():  # see crop
+    if is_tracing():  # see crop
         rows, columns = (2 * torch.arange(ceil_div(size, 2), device=x.device) for size in x.shape[2:])
         return x[:, :, rows[:, None], columns]
     return x[..., ::2, ::2]

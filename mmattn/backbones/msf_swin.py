@@ -2,6 +2,7 @@
 
 "Mean-Shift Feature Transformer", CVPR 2024
 """
+
 import re
 from collections.abc import Sequence
 
@@ -53,32 +54,55 @@ class MSFSwin(SwinBackbone):
     }
     warm_start_from = "a Swin Transformer in Microsoft's or timm's layout"
 
-    def __init__(self,
-                 arch: str | dict = 'tiny',
-                 attention: str = 'msf',
-                 sharing: str | None = None,
-                 groups: int = 1,
-                 group_mode: str = 'interleaved',
-                 proj_bias: bool = False,
-                 window_size: int = 7,
-                 mlp_ratio: float = 4.,
-                 drop_rate: float = 0.,
-                 attn_drop_rate: float = 0.,
-                 drop_path_rate: float = 0.1,
-                 in_channels: int = 3,
-                 out_indices: Sequence[int] = (0, 1, 2, 3),
-                 frozen_stages: int = -1,
-                 with_cp: bool = False,
-                 init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02)) -> None:
+    def __init__(
+        self,
+        arch: str | dict = 'tiny',
+        attention: str = 'msf',
+        sharing: str | None = None,
+        groups: int = 1,
+        group_mode: str = 'interleaved',
+        proj_bias: bool = False,
+        window_size: int = 7,
+        mlp_ratio: float = 4.0,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.1,
+        in_channels: int = 3,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
+    ) -> None:
         arch = self.resolve_arch(arch)
 
         def window_attention(stage: int, dim: int, heads: int, shift: int) -> nn.Module:
             return MeanShiftWindowAttention(
-                dim, heads, window_size, shift, attention=attention, sharing=sharing, groups=groups,
-                group_mode=group_mode, proj_bias=proj_bias, attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+                dim,
+                heads,
+                window_size,
+                shift,
+                attention=attention,
+                sharing=sharing,
+                groups=groups,
+                group_mode=group_mode,
+                proj_bias=proj_bias,
+                attn_drop_rate=attn_drop_rate,
+                drop_rate=drop_rate,
+            )
 
-        super().__init__(arch, window_size, window_attention, mlp_ratio, drop_rate, drop_path_rate, in_channels,
-                         out_indices, frozen_stages, with_cp, init_cfg)
+        super().__init__(
+            arch,
+            window_size,
+            window_attention,
+            mlp_ratio,
+            drop_rate,
+            drop_path_rate,
+            in_channels,
+            out_indices,
+            frozen_stages,
+            with_cp,
+            init_cfg,
+        )
 
     def warm_start(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         start = {}
@@ -93,8 +117,10 @@ class MSFSwin(SwinBackbone):
             for j, block in enumerate(stage.blocks):
                 prefix = f'layers.{i}.blocks.{j}.'
                 take(prefix, prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
-                start.update((f'{prefix}attn.attn.{name}', value)
-                             for name, value in block.attn.attn.warm_start(state_dict, f'{prefix}attn.').items())
+                start.update(
+                    (f'{prefix}attn.attn.{name}', value)
+                    for name, value in block.attn.attn.warm_start(state_dict, f'{prefix}attn.').items()
+                )
                 # Swin's table is indexed by query minus key, the reverse of ours.
                 table = state_dict.pop(f'{prefix}attn.relative_position_bias_table')
                 start[f'{prefix}attn.rb'] = table.t().flip(1)

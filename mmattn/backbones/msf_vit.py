@@ -2,6 +2,7 @@
 
 "Mean-Shift Feature Transformer", CVPR 2024
 """
+
 import re
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import MLP, Block, MeanShiftAttention
-from ..layers.padding import pad_to_multiple
+from ..layers.any_size import pad_to_multiple
 from .base import Backbone, drop_path_schedule, to_map
 
 
@@ -65,39 +66,47 @@ class MSFViT(Backbone):
     backbone_only = re.compile(r'norm\.')
     warm_start_from = 'a ViT or DeiT'
 
-    def __init__(self,
-                 arch: str | dict = 'small',
-                 patch_size: int = 16,
-                 attention: str = 'msf',
-                 sharing: str | None = None,
-                 groups: int = 1,
-                 group_mode: str = 'interleaved',
-                 proj_bias: bool = False,
-                 mlp_ratio: float = 4.,
-                 final_norm: bool = False,
-                 drop_rate: float = 0.,
-                 attn_drop_rate: float = 0.,
-                 drop_path_rate: float = 0.,
-                 in_channels: int = 3,
-                 out_indices: Sequence[int] | None = None,
-                 frozen_stages: int = -1,
-                 with_cp: bool = False,
-                 init_cfg: dict | list[dict] | None = None) -> None:
+    def __init__(
+        self,
+        arch: str | dict = 'small',
+        patch_size: int = 16,
+        attention: str = 'msf',
+        sharing: str | None = None,
+        groups: int = 1,
+        group_mode: str = 'interleaved',
+        proj_bias: bool = False,
+        mlp_ratio: float = 4.0,
+        final_norm: bool = False,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        in_channels: int = 3,
+        out_indices: Sequence[int] | None = None,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = None,
+    ) -> None:
         arch = self.resolve_arch(arch)
         dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
         _check(dim, depth, num_heads, patch_size)
-        super().__init__((depth - 1, ) if out_indices is None else out_indices, depth, frozen_stages, with_cp, init_cfg)
+        super().__init__((depth - 1,) if out_indices is None else out_indices, depth, frozen_stages, with_cp, init_cfg)
         self.depth = depth
 
-        drop_path, = drop_path_schedule([depth], drop_path_rate)
+        (drop_path,) = drop_path_schedule([depth], drop_path_rate)
         built = self.out_indices[-1] + 1
         self.patch_embed = PatchEmbed(in_channels, dim, patch_size)
         self.drop = nn.Dropout(drop_rate)
         self.blocks = nn.ModuleList(
-            Block(dim,
-                  MeanShiftAttention(dim, num_heads, attention, sharing, groups, group_mode, proj_bias, attn_drop_rate,
-                                     drop_rate),
-                  MLP(dim, int(dim * mlp_ratio), drop_rate), rate) for rate in drop_path[:built])
+            Block(
+                dim,
+                MeanShiftAttention(
+                    dim, num_heads, attention, sharing, groups, group_mode, proj_bias, attn_drop_rate, drop_rate
+                ),
+                MLP(dim, int(dim * mlp_ratio), drop_rate),
+                rate,
+            )
+            for rate in drop_path[:built]
+        )
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
 
         # Of a whole release, what is not built.
@@ -158,16 +167,20 @@ class MSFViT(Backbone):
         for i, block in enumerate(self.blocks):
             prefix = f'blocks.{i}.'
             take(prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
-            start.update((f'{prefix}attn.{name}', value)
-                         for name, value in block.attn.warm_start(state_dict, f'{prefix}attn.').items())
+            start.update(
+                (f'{prefix}attn.{name}', value)
+                for name, value in block.attn.warm_start(state_dict, f'{prefix}attn.').items()
+            )
         if isinstance(self.norm, nn.LayerNorm) and len(self.blocks) == self.depth:
             take('', 'norm')
         return start
 
     @property
     def warm_start_drops(self) -> re.Pattern:
-        return re.compile(r'cls_token$|dist_token$|pos_embed$|norm\.|fc_norm\.|head|pre_logits\.|'
-                          rf'blocks\.\d+\.attn\.(qkv|proj)\.|{self.release_only.pattern}')
+        return re.compile(
+            r'cls_token$|dist_token$|pos_embed$|norm\.|fc_norm\.|head|pre_logits\.|'
+            rf'blocks\.\d+\.attn\.(qkv|proj)\.|{self.release_only.pattern}'
+        )
 
 
 #: pattern in a name of the release -> ours
@@ -204,7 +217,7 @@ class PatchEmbed(nn.Module):
 
 def position_code(height: int, width: int, dim: int, device: torch.device | None = None) -> Tensor:
     """(height, width, dim): sines and cosines of the column, then of the row, at dim / 4 frequencies, float32."""
-    frequencies = 10000. ** -torch.linspace(0, 1, dim // 4, device=device)
+    frequencies = 10000.0 ** -torch.linspace(0, 1, dim // 4, device=device)
     x = torch.arange(width, device=device)[:, None] * frequencies
     y = torch.arange(height, device=device)[:, None] * frequencies
     x, y = (torch.cat((angle.sin(), angle.cos()), 1) for angle in (x, y))

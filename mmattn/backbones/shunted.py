@@ -2,6 +2,7 @@
 
 "Shunted Self-Attention via Multi-Scale Token Aggregation", https://arxiv.org/abs/2111.15193
 """
+
 import math
 import re
 from collections.abc import Sequence
@@ -62,21 +63,23 @@ class ShuntedTransformer(Backbone):
     }
     release_only = re.compile(r'head\.')
 
-    def __init__(self,
-                 arch: str | dict = 'tiny',
-                 reductions: Sequence[int] = (8, 4, 2, 1),
-                 mlp_ratios: Sequence[float] = (8, 8, 4, 4),
-                 stem_convs: int | None = None,
-                 norm_cfg: dict = dict(type='BN'),
-                 norm_eval: bool = False,
-                 drop_rate: float = 0.,
-                 attn_drop_rate: float = 0.,
-                 drop_path_rate: float = 0.1,
-                 in_channels: int = 3,
-                 out_indices: Sequence[int] = (0, 1, 2, 3),
-                 frozen_stages: int = -1,
-                 with_cp: bool = False,
-                 init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02)) -> None:
+    def __init__(
+        self,
+        arch: str | dict = 'tiny',
+        reductions: Sequence[int] = (8, 4, 2, 1),
+        mlp_ratios: Sequence[float] = (8, 8, 4, 4),
+        stem_convs: int | None = None,
+        norm_cfg: dict = dict(type='BN'),
+        norm_eval: bool = False,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.1,
+        in_channels: int = 3,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
+    ) -> None:
         arch = self.resolve_arch(arch)
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
         stem_convs = arch['stem_convs'] if stem_convs is None else stem_convs
@@ -110,8 +113,10 @@ class ShuntedTransformer(Backbone):
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
-        stem, *stages = ([getattr(self, f'{name}{i + 1}') for name in ('patch_embed', 'block', 'norm')]
-                         for i in range(self.num_built))
+        stem, *stages = (
+            [getattr(self, f'{name}{i + 1}') for name in ('patch_embed', 'block', 'norm')]
+            for i in range(self.num_built)
+        )
         return [stem[:1], stem[1:], *stages]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -174,12 +179,22 @@ def _init_convolutions(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def _check(dims: Sequence[int], depths: Sequence[int], num_heads: Sequence[int], reductions: Sequence[int],
-           mlp_ratios: Sequence[float], stem_convs: int, drop_rate: float, attn_drop_rate: float) -> None:
+def _check(
+    dims: Sequence[int],
+    depths: Sequence[int],
+    num_heads: Sequence[int],
+    reductions: Sequence[int],
+    mlp_ratios: Sequence[float],
+    stem_convs: int,
+    drop_rate: float,
+    attn_drop_rate: float,
+) -> None:
     per_stage = dict(embed_dims=dims, depths=depths, num_heads=num_heads, reductions=reductions, mlp_ratios=mlp_ratios)
     if len({len(values) for values in per_stage.values()}) > 1 or min(depths, default=0) < 1:
-        raise ValueError('arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios must be of one '
-                         f'length, depths at least 1, not {per_stage}')
+        raise ValueError(
+            'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios must be of one '
+            f'length, depths at least 1, not {per_stage}'
+        )
     for dim, heads, reduction, ratio in zip(dims, num_heads, reductions, mlp_ratios):
         if heads < 1 or dim % heads:
             raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')

@@ -1,11 +1,12 @@
 """The frame of Swin Transformer, for backbones that put other attention into its blocks."""
+
 import re
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
 from ..layers import MLP, Block
-from ..layers.padding import pad_to_multiple
+from ..layers.any_size import pad_to_multiple
 from .base import Backbone, drop_path_schedule, to_map
 
 
@@ -35,18 +36,20 @@ class SwinBackbone(Backbone):
     backbone_only = re.compile(r'norm\d\.')
     resizable = re.compile(r'.*\.rb$')
 
-    def __init__(self,
-                 arch: dict,
-                 window_size: int,
-                 attention: Callable[[int, int, int, int], nn.Module],
-                 mlp_ratio: float = 4.,
-                 drop_rate: float = 0.,
-                 drop_path_rate: float = 0.1,
-                 in_channels: int = 3,
-                 out_indices: Sequence[int] = (0, 1, 2, 3),
-                 frozen_stages: int = -1,
-                 with_cp: bool = False,
-                 init_cfg: dict | list[dict] | None = None) -> None:
+    def __init__(
+        self,
+        arch: dict,
+        window_size: int,
+        attention: Callable[[int, int, int, int], nn.Module],
+        mlp_ratio: float = 4.0,
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.1,
+        in_channels: int = 3,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = None,
+    ) -> None:
         if window_size < 1:
             raise ValueError(f'window_size must be at least 1, not {window_size}')
         depths, num_heads = arch['depths'], arch['num_heads']
@@ -79,8 +82,9 @@ class SwinBackbone(Backbone):
         arch = super().resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
         if len(depths) != len(num_heads) or min(depths, default=0) < 1:
-            raise ValueError(f'arch: depths and num_heads must be of one length, depths at least 1, '
-                             f'not {depths} and {num_heads}')
+            raise ValueError(
+                f'arch: depths and num_heads must be of one length, depths at least 1, not {depths} and {num_heads}'
+            )
         for i, heads in enumerate(num_heads):
             dim = arch['embed_dim'] * 2**i
             if heads < 1 or dim % heads:

@@ -10,7 +10,19 @@ from .token_conv import TokenConv2d
 from .window import WindowAttention
 
 __all__ = [
-    'ELSA', 'MLP', 'Block', 'DetailMLP', 'DropPath', 'EnhancedAttention', 'GlobalSelfAttention', 'GroupedLinear',
-    'MeanShiftAttention', 'MeanShiftWindowAttention', 'ShuntedAttention', 'TokenConv2d', 'TokenMerging',
-    'WindowAttention', 'batch_norm'
+    'ELSA',
+    'MLP',
+    'Block',
+    'DetailMLP',
+    'DropPath',
+    'EnhancedAttention',
+    'GlobalSelfAttention',
+    'GroupedLinear',
+    'MeanShiftAttention',
+    'MeanShiftWindowAttention',
+    'ShuntedAttention',
+    'TokenConv2d',
+    'TokenMerging',
+    'WindowAttention',
+    'batch_norm',
 ]

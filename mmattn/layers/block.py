@@ -14,7 +14,7 @@ class Block(nn.Module):
         eps: of the two norms.
     """
 
-    def __init__(self, dim: int, attn: nn.Module, mlp: nn.Module, drop_path: float = 0., eps: float = 1e-5) -> None:
+    def __init__(self, dim: int, attn: nn.Module, mlp: nn.Module, drop_path: float = 0.0, eps: float = 1e-5) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps)
         self.attn = attn

@@ -9,13 +9,13 @@ class DropPath(nn.Module):
         p: probability of dropping, in training only.
     """
 
-    def __init__(self, p: float = 0.) -> None:
+    def __init__(self, p: float = 0.0) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, ...), returned with samples zeroed and the others scaled by 1 / (1 - p)."""
-        if self.p == 0. or not self.training:
+        if self.p == 0.0 or not self.training:
             return x
         keep = F.dropout(x.new_ones(len(x), *[1] * (x.dim() - 1)), self.p)
         return x * keep

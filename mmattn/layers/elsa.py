@@ -27,16 +27,18 @@ class ELSA(nn.Module):
         drop_rate: dropout of the output.
     """
 
-    def __init__(self,
-                 dim: int,
-                 num_heads: int,
-                 kernel_size: int = 7,
-                 dilation: int = 1,
-                 group_width: int = 8,
-                 lam: float = 0.,
-                 gamma: float = 1.,
-                 attn_drop_rate: float = 0.,
-                 drop_rate: float = 0.) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        kernel_size: int = 7,
+        dilation: int = 1,
+        group_width: int = 8,
+        lam: float = 0.0,
+        gamma: float = 1.0,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
         super().__init__()
         self.dim = dim
         self.num_heads = num_heads
@@ -48,10 +50,17 @@ class ELSA(nn.Module):
         self.dim_qk = math.ceil(dim // 3 * 2 / group_width) * group_width
         self.pre_proj = TokenConv2d(dim, 2 * self.dim_qk + dim, 1)
         self.attn = nn.Sequential(
-            TokenConv2d(self.dim_qk, self.dim_qk, kernel_size, padding=dilation * (kernel_size // 2),
-                        dilation=dilation, groups=self.dim_qk // group_width),
+            TokenConv2d(
+                self.dim_qk,
+                self.dim_qk,
+                kernel_size,
+                padding=dilation * (kernel_size // 2),
+                dilation=dilation,
+                groups=self.dim_qk // group_width,
+            ),
             nn.GELU(),
-            TokenConv2d(self.dim_qk, num_heads * kernel_size**2, 1))
+            TokenConv2d(self.dim_qk, num_heads * kernel_size**2, 1),
+        )
         self.post_proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
@@ -70,8 +79,9 @@ class ELSA(nn.Module):
         q, k, v = self.pre_proj(x).split((self.dim_qk, self.dim_qk, self.dim), dim=-1)
         logits = self.attn(q * k).unflatten(-1, (self.num_heads, -1))
         ghost_mul, ghost_add = self._ghost_matrices()
-        x = elsa_attention(logits, v, ghost_mul, ghost_add, self.dilation,
-                           self.attn_drop_rate if self.training else 0.)
+        x = elsa_attention(
+            logits, v, ghost_mul, ghost_add, self.dilation, self.attn_drop_rate if self.training else 0.0
+        )
         return self.drop(self.post_proj(x))
 
     def _ghost_matrices(self) -> tuple[Tensor | None, Tensor | None]:
@@ -79,6 +89,6 @@ class ELSA(nn.Module):
         if self.ghost_head is None:
             return None, None
         parts = iter(self.ghost_head.flatten(0, -4))
-        mul = next(parts)**self.lam if self.lam else None
+        mul = next(parts) ** self.lam if self.lam else None
         add = next(parts) * self.gamma if self.gamma else None
         return mul, add

@@ -30,15 +30,17 @@ class GlobalSelfAttention(nn.Module):
         ValueError: for an argument that cannot be, naming it.
     """
 
-    def __init__(self,
-                 dim: int,
-                 num_heads: int = 8,
-                 rel_pos_length: int = 56,
-                 content: bool = True,
-                 column: bool = True,
-                 row: bool = True,
-                 beyond: str = 'stretch',
-                 norm_cfg: dict = dict(type='BN')) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        rel_pos_length: int = 56,
+        content: bool = True,
+        column: bool = True,
+        row: bool = True,
+        beyond: str = 'stretch',
+        norm_cfg: dict = dict(type='BN'),
+    ) -> None:
         super().__init__()
         if num_heads < 1 or dim % num_heads:
             raise ValueError(f'num_heads {num_heads} does not divide the {dim} channels of its map')
@@ -56,7 +58,7 @@ class GlobalSelfAttention(nn.Module):
         self.query = nn.Conv2d(dim, dim, 1, bias=False)
         self.key = nn.Conv2d(dim, dim, 1, bias=False) if content else None
         self.value = nn.Conv2d(dim, dim, 1, bias=False)
-        shape, std = (2 * rel_pos_length - 1, dim // num_heads), (dim // num_heads)**-0.5
+        shape, std = (2 * rel_pos_length - 1, dim // num_heads), (dim // num_heads) ** -0.5
         self.rel_col = nn.Parameter(nn.init.normal_(torch.empty(shape), std=std)) if column else None
         self.rel_row = nn.Parameter(nn.init.normal_(torch.empty(shape), std=std)) if row else None
 

@@ -1,4 +1,5 @@
 """Mean-shift attention ("Mean-Shift Feature Transformer", sections 2 and 3.1) and the forms it is compared with."""
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,24 +43,28 @@ class MeanShiftAttention(nn.Module):
         ValueError: for an argument that cannot be, naming it.
     """
 
-    def __init__(self,
-                 dim: int,
-                 num_heads: int,
-                 attention: str = 'msf',
-                 sharing: str | None = None,
-                 groups: int = 1,
-                 group_mode: str = 'interleaved',
-                 proj_bias: bool = False,
-                 attn_drop_rate: float = 0.,
-                 drop_rate: float = 0.) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        attention: str = 'msf',
+        sharing: str | None = None,
+        groups: int = 1,
+        group_mode: str = 'interleaved',
+        proj_bias: bool = False,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
         super().__init__()
         if attention not in COLUMNS:
             raise ValueError(f'attention must be one of {", ".join(COLUMNS)}, not {attention!r}')
         columns = COLUMNS[attention]
         sharing = columns if sharing is None else sharing
         if not isinstance(sharing, str) or len(sharing) != len(columns) or not set(sharing) <= set(columns):
-            raise ValueError(f"sharing of attention {attention!r} must be {len(columns)} letters of {columns}, equal "
-                             f'where projections share a matrix, not {sharing!r}')
+            raise ValueError(
+                f'sharing of attention {attention!r} must be {len(columns)} letters of {columns}, equal '
+                f'where projections share a matrix, not {sharing!r}'
+            )
         if groups < 1 or dim % groups:
             raise ValueError(f'groups must divide the {dim} channels, not {groups}')
         if group_mode not in GROUP_MODES:
@@ -85,8 +90,9 @@ class MeanShiftAttention(nn.Module):
         projected = self.pre_proj(x.reshape(shape[0], -1, shape[-1]))
         projected = dict(zip(self.matrices, projected.chunk(len(self.matrices), -1)))  # (B, N, C) each
         q, k, v, *probe = (
-            projected[letter].unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for letter in self.sharing[:-1])
-        dropout = self.attn_drop_rate if self.training else 0.
+            projected[letter].unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for letter in self.sharing[:-1]
+        )
+        dropout = self.attn_drop_rate if self.training else 0.0
         if self.attention == 'plain':
             out = F.scaled_dot_product_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout)
         else:
@@ -156,8 +162,9 @@ class GroupedLinear(nn.Linear):
         bias: whether there is one, of the output channels.
     """
 
-    def __init__(self, in_features: int, out_features: int, groups: int, mode: str = 'interleaved',
-                 bias: bool = True) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, groups: int, mode: str = 'interleaved', bias: bool = True
+    ) -> None:
         super().__init__(in_features // groups, out_features, bias)  # weight: group after group, as released
         self.groups = groups
         self.mode = mode

@@ -10,7 +10,7 @@ class MLP(nn.Module):
         drop_rate: dropout after each linear layer.
     """
 
-    def __init__(self, dim: int, hidden_dim: int, drop_rate: float = 0.) -> None:
+    def __init__(self, dim: int, hidden_dim: int, drop_rate: float = 0.0) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden_dim)
         self.act = nn.GELU()

@@ -1,13 +1,14 @@
 """The two halves of a block of the Shunted Transformer (sections 3.1.1 and 3.1.2), on (B, H, W, C) tokens."""
+
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..stack import is_compiling
+from ..ops.tracing import is_tracing
+from .any_size import repeat_to_multiple
 from .mlp import MLP
-from .padding import repeat_to_multiple
 from .token_conv import TokenConv2d
 
 
@@ -45,12 +46,9 @@ class ShuntedAttention(nn.Module):
         drop_rate: dropout of the output.
     """
 
-    def __init__(self,
-                 dim: int,
-                 num_heads: int,
-                 reduction: int,
-                 attn_drop_rate: float = 0.,
-                 drop_rate: float = 0.) -> None:
+    def __init__(
+        self, dim: int, num_heads: int, reduction: int, attn_drop_rate: float = 0.0, drop_rate: float = 0.0
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.attn_drop_rate = attn_drop_rate
@@ -65,15 +63,21 @@ class ShuntedAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        x = torch.cat([
-            attend(q, k, v, self.num_heads // 2, self.attn_drop_rate if self.training else 0.)
-            for q, (k, v) in zip(self.q(x).chunk(2, -1), self.keys_values(x))], -1)
+        x = torch.cat(
+            [
+                attend(q, k, v, self.num_heads // 2, self.attn_drop_rate if self.training else 0.0)
+                for q, (k, v) in zip(self.q(x).chunk(2, -1), self.keys_values(x))
+            ],
+            -1,
+        )
         return self.drop(self.proj(x))
 
     def keys_values(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Equation 1. x: (B, H, W, C) -> key and value of either half, (B, ceil(H / r_i), ceil(W / r_i), C / 2)."""
-        halves = ((self.sr1, self.norm1, self.kv1, self.local_conv1),
-                  (self.sr2, self.norm2, self.kv2, self.local_conv2))
+        halves = (
+            (self.sr1, self.norm1, self.kv1, self.local_conv1),
+            (self.sr2, self.norm2, self.kv2, self.local_conv2),
+        )
         pairs = []
         for merge, norm, project, enhance in halves:
             k, v = project(F.gelu(norm(merge(x)))).chunk(2, -1)
@@ -91,7 +95,7 @@ class EnhancedAttention(nn.Module):
         drop_rate: dropout of the output.
     """
 
-    def __init__(self, dim: int, num_heads: int, attn_drop_rate: float = 0., drop_rate: float = 0.) -> None:
+    def __init__(self, dim: int, num_heads: int, attn_drop_rate: float = 0.0, drop_rate: float = 0.0) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.attn_drop_rate = attn_drop_rate
@@ -104,7 +108,7 @@ class EnhancedAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         k, v = self.kv(x).chunk(2, -1)
-        x = attend(self.q(x), k, v, self.num_heads, self.attn_drop_rate if self.training else 0.)
+        x = attend(self.q(x), k, v, self.num_heads, self.attn_drop_rate if self.training else 0.0)
         return self.drop(self.proj(x + self.local_conv(v)))
 
 
@@ -117,7 +121,7 @@ class DetailMLP(MLP):
         drop_rate: dropout of either linear layer.
     """
 
-    def __init__(self, dim: int, hidden_dim: int, drop_rate: float = 0.) -> None:
+    def __init__(self, dim: int, hidden_dim: int, drop_rate: float = 0.0) -> None:
         super().__init__(dim, hidden_dim, drop_rate)
         self.dwconv = depthwise_conv(hidden_dim)
 
@@ -145,7 +149,7 @@ def add_conv(x: Tensor, conv: TokenConv2d) -> Tensor:
     return F.conv2d(x.permute(0, 3, 1, 2), weight, conv.bias, padding=1, groups=conv.groups).permute(0, 2, 3, 1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, num_heads: int, dropout: float = 0.) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
     """Equation 2, without a score matrix in memory. q: (B, H, W, C), k and v: (B, h, w, C) -> (B, H, W, C)."""
     shape = q.shape
     q, k, v = [x.flatten(1, 2) for x in (q, k, v)]
@@ -161,7 +165,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, num_heads: int, dropout: float = 0.)
 def _query_parts(q: Tensor, num_heads: int) -> int:
     """In how many parts, seen as pictures of their own, queries (B, N, C) keep all threads busy: on the CPU, the
     backward pass of torch's attention shares out pictures and heads only, and early stages have few heads."""
-    if q.device.type != 'cpu' or not torch.is_grad_enabled() or is_compiling():
+    if q.device.type != 'cpu' or not torch.is_grad_enabled() or is_tracing():
         return 1
     idle = torch.get_num_threads() // (len(q) * num_heads)
-    return math.gcd(q.shape[1], 2**max(0, idle.bit_length() - 1))
+    return math.gcd(q.shape[1], 2 ** max(0, idle.bit_length() - 1))

@@ -2,8 +2,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..stack import is_compiling
-from .padding import crop, pad_to_multiple
+from ..ops.tracing import is_tracing
+from .any_size import crop, pad_to_multiple
 
 
 class Windows(nn.Module):
@@ -23,7 +23,7 @@ class Windows(nn.Module):
         self.num_heads = num_heads
         self.window_size = window_size
         self.shift = shift
-        self.rb = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, (2 * window_size - 1)**2), std=0.02))
+        self.rb = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, (2 * window_size - 1) ** 2), std=0.02))
         self.register_buffer('relative_id', relative_index(window_size), persistent=False)
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
@@ -69,13 +69,15 @@ class WindowAttention(Windows):
         drop_rate: dropout of the output.
     """
 
-    def __init__(self,
-                 dim: int,
-                 num_heads: int,
-                 window_size: int = 7,
-                 shift: int = 0,
-                 attn_drop_rate: float = 0.,
-                 drop_rate: float = 0.) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        window_size: int = 7,
+        shift: int = 0,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
         super().__init__(num_heads, window_size, shift)
         self.attn_drop_rate = attn_drop_rate
         self.pre_proj = nn.Linear(dim, 3 * dim)  # value, query, key
@@ -84,14 +86,14 @@ class WindowAttention(Windows):
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         v, q, k = self.pre_proj(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        x = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.)
+        x = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.0)
         return self.drop(self.post_proj(join_heads(x)))
 
 
 def join_heads(x: Tensor) -> Tensor:
     """(B, heads, N, d) -> (B, N, heads * d)."""
     x = x.transpose(1, 2)
-    if is_compiling():  # else a view, for layouts that attention as decomposed for ONNX does not have
+    if is_tracing():  # else a view, for layouts that attention as decomposed for ONNX does not have
         x = x.clone(memory_format=torch.contiguous_format)
     return x.flatten(2)
 
@@ -103,8 +105,7 @@ def relative_index(window_size: int) -> Tensor:
     return (dy * (2 * window_size - 1) + dx).flatten()
 
 
-def shift_mask(rows: int, columns: int, window_size: int, shift: int,
-               device: torch.device | None = None) -> Tensor:
+def shift_mask(rows: int, columns: int, window_size: int, shift: int, device: torch.device | None = None) -> Tensor:
     """(rows * columns, w * w, w * w): -100 between pixels that the cyclic shift brought together, else 0."""
 
     def region(count: int) -> Tensor:
@@ -114,4 +115,4 @@ def shift_mask(rows: int, columns: int, window_size: int, shift: int,
 
     regions = region(rows)[:, None] * 3 + region(columns)
     regions = regions.view(rows, window_size, columns, window_size).transpose(1, 2).reshape(rows * columns, -1)
-    return -100. * (regions[:, None] != regions[:, :, None])
+    return -100.0 * (regions[:, None] != regions[:, :, None])

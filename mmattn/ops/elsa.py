@@ -3,6 +3,7 @@
 ``elsa_attention`` is what layers call. It checks its arguments, picks a path in ``_select`` and nothing else asks
 where it runs. Every path takes the arguments of ``elsa_attention_reference``, which stays the truth for tests.
 """
+
 import math
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -11,15 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stack import is_compiling
+from .tracing import is_tracing
 
 
-def elsa_attention(logits: Tensor,
-                   value: Tensor,
-                   ghost_mul: Tensor | None = None,
-                   ghost_add: Tensor | None = None,
-                   dilation: int = 1,
-                   dropout_p: float = 0.) -> Tensor:
+def elsa_attention(
+    logits: Tensor,
+    value: Tensor,
+    ghost_mul: Tensor | None = None,
+    ghost_add: Tensor | None = None,
+    dilation: int = 1,
+    dropout_p: float = 0.0,
+) -> Tensor:
     r"""Aggregate the k x k neighbourhood of every pixel with its own attention.
 
     .. math::
@@ -48,12 +51,14 @@ def elsa_attention(logits: Tensor,
     return path(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
 
 
-def elsa_attention_reference(logits: Tensor,
-                             value: Tensor,
-                             ghost_mul: Tensor | None = None,
-                             ghost_add: Tensor | None = None,
-                             dilation: int = 1,
-                             dropout_p: float = 0.) -> Tensor:
+def elsa_attention_reference(
+    logits: Tensor,
+    value: Tensor,
+    ghost_mul: Tensor | None = None,
+    ghost_add: Tensor | None = None,
+    dilation: int = 1,
+    dropout_p: float = 0.0,
+) -> Tensor:
     """Equations 7 (its softmax), 8 and 5 as they are written, over k * k unfolded copies of the value map."""
     B, H, W, C = value.shape
     heads, taps = logits.shape[-2:]
@@ -69,12 +74,14 @@ def elsa_attention_reference(logits: Tensor,
     return (h_hat * v).sum(-1)  # eq. 5
 
 
-def elsa_attention_shifted(logits: Tensor,
-                           value: Tensor,
-                           ghost_mul: Tensor | None = None,
-                           ghost_add: Tensor | None = None,
-                           dilation: int = 1,
-                           dropout_p: float = 0.) -> Tensor:
+def elsa_attention_shifted(
+    logits: Tensor,
+    value: Tensor,
+    ghost_mul: Tensor | None = None,
+    ghost_add: Tensor | None = None,
+    dilation: int = 1,
+    dropout_p: float = 0.0,
+) -> Tensor:
     """The same sum, one shifted view of the zero-padded value map after the other: no copy per neighbour.
 
     The static part of equation 8 does not depend on the pixel, so it is a depth-wise convolution of the value map.
@@ -82,18 +89,27 @@ def elsa_attention_shifted(logits: Tensor,
     return _shifted(_ShiftedSum.apply, logits, value, ghost_mul, ghost_add, dilation, dropout_p)
 
 
-def elsa_attention_traced(logits: Tensor,
-                          value: Tensor,
-                          ghost_mul: Tensor | None = None,
-                          ghost_add: Tensor | None = None,
-                          dilation: int = 1,
-                          dropout_p: float = 0.) -> Tensor:
+def elsa_attention_traced(
+    logits: Tensor,
+    value: Tensor,
+    ghost_mul: Tensor | None = None,
+    ghost_add: Tensor | None = None,
+    dilation: int = 1,
+    dropout_p: float = 0.0,
+) -> Tensor:
     """The same for a graph, which is differentiated and fused, or exported, step by step."""
     return _shifted(_shifted_sum, logits, value, ghost_mul, ghost_add, dilation, dropout_p)
 
 
-def _shifted(shifted_sum: Callable[..., Tensor], logits: Tensor, value: Tensor, ghost_mul: Tensor | None,
-             ghost_add: Tensor | None, dilation: int, dropout_p: float) -> Tensor:
+def _shifted(
+    shifted_sum: Callable[..., Tensor],
+    logits: Tensor,
+    value: Tensor,
+    ghost_mul: Tensor | None,
+    ghost_add: Tensor | None,
+    dilation: int,
+    dropout_p: float,
+) -> Tensor:
     heads, taps = logits.shape[-2:]
     k = math.isqrt(taps)
     attention = F.dropout(logits.softmax(-1), dropout_p).to(value.dtype)
@@ -104,8 +120,12 @@ def _shifted(shifted_sum: Callable[..., Tensor], logits: Tensor, value: Tensor, 
     out = shifted_sum(attention, value.unflatten(-1, (heads, -1)), ghost_mul, dilation).flatten(-2)
     if ghost_add is not None:
         static = F.conv2d(
-            value.permute(0, 3, 1, 2), ghost_add.to(value.dtype).unsqueeze(1),
-            padding=dilation * (k // 2), dilation=dilation, groups=value.shape[-1])
+            value.permute(0, 3, 1, 2),
+            ghost_add.to(value.dtype).unsqueeze(1),
+            padding=dilation * (k // 2),
+            dilation=dilation,
+            groups=value.shape[-1],
+        )
         out = out + static.permute(0, 2, 3, 1)
     return out
 
@@ -117,7 +137,8 @@ def _shifted_sum(attention: Tensor, value: Tensor, mul: Tensor | None, dilation:
     """
     # Half-precision sums of k * k terms are kept in float32.
     out = torch.zeros_like(
-        value, dtype=torch.promote_types(value.dtype, torch.float32), memory_format=torch.contiguous_format)
+        value, dtype=torch.promote_types(value.dtype, torch.float32), memory_format=torch.contiguous_format
+    )
     for j, neighbour in enumerate(_neighbours(_pad(value, len(attention), dilation), value.shape, dilation)):
         weight = attention[j].unsqueeze(-1)
         out.addcmul_(weight if mul is None else weight * mul[j], neighbour)
@@ -141,8 +162,7 @@ class _ShiftedSum(torch.autograd.Function):
         grad_padded = torch.zeros_like(padded, dtype=torch.promote_types(value.dtype, torch.float32))
         grad_attention = torch.empty_like(attention)
         grad_mul = None if mul is None else torch.empty_like(mul)
-        views = zip(_neighbours(padded, value.shape, ctx.dilation),
-                    _neighbours(grad_padded, value.shape, ctx.dilation))
+        views = zip(_neighbours(padded, value.shape, ctx.dilation), _neighbours(grad_padded, value.shape, ctx.dilation))
         for j, (neighbour, grad_neighbour) in enumerate(views):
             weight = attention[j].unsqueeze(-1)
             product = grad * neighbour
@@ -154,7 +174,7 @@ class _ShiftedSum(torch.autograd.Function):
                 grad_mul[j] = (product * weight).sum((0, 1, 2))
                 grad_neighbour.addcmul_(weight * mul[j], grad)
         pad_h, pad_w = ((p - n) // 2 for p, n in zip(padded.shape[1:3], value.shape[1:3]))
-        grad_value = grad_padded[:, pad_h:pad_h + value.shape[1], pad_w:pad_w + value.shape[2]]
+        grad_value = grad_padded[:, pad_h : pad_h + value.shape[1], pad_w : pad_w + value.shape[2]]
         return grad_attention, grad_value.to(value.dtype), grad_mul, None
 
 
@@ -168,24 +188,26 @@ def _neighbours(padded: Tensor, shape: torch.Size, dilation: int) -> Iterator[Te
     H, W = shape[1:3]
     for y in range(0, padded.shape[1] - H + 1, dilation):
         for x in range(0, padded.shape[2] - W + 1, dilation):
-            yield padded[:, y:y + H, x:x + W]
+            yield padded[:, y : y + H, x : x + W]
 
 
 def _select(value: Tensor) -> Callable[..., Tensor]:
     """The one place that decides which path serves a device, dtype and shape."""
-    if is_compiling():
+    if is_tracing():
         return elsa_attention_traced
     if value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and find_spec('triton'):
         from .elsa_triton import elsa_attention_triton  # here, as Triton is not everywhere
+
         return elsa_attention_triton
     return elsa_attention_shifted
 
 
-def _check(logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None,
-           dilation: int) -> None:
+def _check(logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int) -> None:
     if logits.dim() != 5 or value.dim() != 4 or logits.shape[:3] != value.shape[:3]:
-        raise ValueError(f'logits must be (B, H, W, heads, k * k) and value (B, H, W, C) of the same B, H and W, '
-                         f'not {tuple(logits.shape)} and {tuple(value.shape)}')
+        raise ValueError(
+            f'logits must be (B, H, W, heads, k * k) and value (B, H, W, C) of the same B, H and W, '
+            f'not {tuple(logits.shape)} and {tuple(value.shape)}'
+        )
     heads, taps = logits.shape[-2:]
     C = value.shape[-1]
     k = math.isqrt(taps)

@@ -9,6 +9,7 @@ What attention returns is a product of projections that no norm bounds, summed o
 65504, may not hold it. So where queries are float16, queries and values enter scaled to at most 1, and the result is
 scaled back in the dtype of the values given: with float32 values it is as large as it is.
 """
+
 import contextlib
 from collections.abc import Callable
 
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stack import is_compiling
+from .tracing import is_tracing
 
 #: what becomes of pixels farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
@@ -42,8 +43,10 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         ValueError: if shapes do not fit each other.
     """
     if query.dim() != 5 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
-        raise ValueError(f'query and key must be (B, H, W, heads, k) and value (B, H, W, heads, v), not '
-                         f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}')
+        raise ValueError(
+            f'query and key must be (B, H, W, heads, k) and value (B, H, W, heads, v), not '
+            f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
+        )
     H, W = query.shape[1:3]
     query, key, value = (x.flatten(1, 2) for x in (query, key, value))
     exact = torch.promote_types(key.dtype, torch.float32)
@@ -92,11 +95,7 @@ def axial_attention(query: Tensor, value: Tensor, table: Tensor, dim: int, beyon
     return _in_range(attend, query, value).to(value.dtype)
 
 
-def axial_attention_reference(query: Tensor,
-                              value: Tensor,
-                              table: Tensor,
-                              dim: int,
-                              beyond: str = 'stretch') -> Tensor:
+def axial_attention_reference(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
     """Equations 5 to 7 as they are written, re-indexing tensor included, along columns (dim 1) or rows (dim 2)."""
     if dim == 2:
         query, value = query.transpose(1, 2), value.transpose(1, 2)
@@ -164,7 +163,7 @@ def _blocks(query: Tensor, dim: int) -> list[tuple[slice, ...]]:
     torch.compile, whose graph would hold the parts of one size only."""
     B, _, _, heads, _ = query.shape
     A, lines = query.shape[dim], query.shape[3 - dim]
-    if B * heads * A * A * lines <= MAX_SCORES or is_compiling():
+    if B * heads * A * A * lines <= MAX_SCORES or is_tracing():
         return [(slice(None),)]
     step = max(1, MAX_SCORES // (B * heads * A * A))
     return [(slice(None),) * (3 - dim) + (slice(i, i + step),) for i in range(0, lines, step)]
@@ -195,9 +194,10 @@ def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: 
         return attend(query, value.to(query.dtype))
     scales = []
     for x in (query, value):
-        largest = torch.linalg.vector_norm(x.detach(), float('inf'), tuple(range(1, x.dim())), True,
-                                           dtype=torch.promote_types(x.dtype, torch.float32))
-        scales.append(largest.clamp(min=2.**-24).log2().ceil().exp2())  # 2 ** -24: the least in float16
+        largest = torch.linalg.vector_norm(
+            x.detach(), float('inf'), tuple(range(1, x.dim())), True, dtype=torch.promote_types(x.dtype, torch.float32)
+        )
+        scales.append(largest.clamp(min=2.0**-24).log2().ceil().exp2())  # 2 ** -24: the least in float16
     out = attend(*((x / scale).to(query.dtype) for x, scale in zip((query, value), scales)))
     return out * (scales[0] * scales[1]).view(-1, *[1] * (out.dim() - 1))
 
@@ -205,7 +205,7 @@ def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: 
 def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
     """The table (2l - 1, k) that a table (2L - 1, k) is on lines of length l: see :func:`axial_attention`."""
     L = len(table) // 2 + 1
-    if not is_compiling() and (length <= L or beyond == 'mask'):
+    if not is_tracing() and (length <= L or beyond == 'mask'):
         return F.pad(table, (0, 0, length - L, length - L))  # negative: cropped
     # One formula for shorter and longer lines, for the sake of graphs, which are to hold for all. F.interpolate's
     # gradient is an error on a GPU in deterministic mode.
@@ -233,8 +233,10 @@ def _select(query: Tensor) -> Callable[..., Tensor]:
 
 def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> None:
     if query.dim() != 5 or value.dim() != 5 or value.shape[:-1] != query.shape[:-1]:
-        raise ValueError(f'query must be (B, H, W, heads, k) and value (B, H, W, heads, v), not {tuple(query.shape)} '
-                         f'and {tuple(value.shape)}')
+        raise ValueError(
+            f'query must be (B, H, W, heads, k) and value (B, H, W, heads, v), not {tuple(query.shape)} '
+            f'and {tuple(value.shape)}'
+        )
     if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1] != query.shape[-1]:
         raise ValueError(f'table must be (2L - 1, {query.shape[-1]}), not {tuple(table.shape)}')
     if dim not in (1, 2):

@@ -3,6 +3,7 @@
 ``mean_shift_attention`` is what layers call. It checks its arguments, picks a path in ``_select`` and nothing else asks
 where it runs. Every path takes the arguments of ``mean_shift_attention_reference``, which stays the truth for tests.
 """
+
 import math
 from collections.abc import Callable
 
@@ -11,12 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def mean_shift_attention(query: Tensor,
-                         key: Tensor,
-                         value: Tensor,
-                         probe: Tensor | None = None,
-                         bias: Tensor | None = None,
-                         dropout_p: float = 0.) -> Tensor:
+def mean_shift_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    probe: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
     r"""The shift of every probe towards the mean of the values around its query, by a Gaussian kernel.
 
     .. math::
@@ -43,12 +46,14 @@ def mean_shift_attention(query: Tensor,
     return path(query, key, value, probe, bias, dropout_p)
 
 
-def mean_shift_attention_reference(query: Tensor,
-                                   key: Tensor,
-                                   value: Tensor,
-                                   probe: Tensor | None = None,
-                                   bias: Tensor | None = None,
-                                   dropout_p: float = 0.) -> Tensor:
+def mean_shift_attention_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    probe: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
     """Equation 12 as it is written, with every pair's distance; temperature as below equation 1."""
     distance = (key.unsqueeze(-3) - query.unsqueeze(-2)).square().sum(-1)  # (B, heads, N, M)
     logits = -distance / 2 / math.sqrt(query.shape[-1])
@@ -58,12 +63,14 @@ def mean_shift_attention_reference(query: Tensor,
     return out if probe is None else out - probe
 
 
-def mean_shift_attention_channels(query: Tensor,
-                                  key: Tensor,
-                                  value: Tensor,
-                                  probe: Tensor | None = None,
-                                  bias: Tensor | None = None,
-                                  dropout_p: float = 0.) -> Tensor:
+def mean_shift_attention_channels(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    probe: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
     """Fused attention with half the squared key norm as further channels of the keys: (q, 1) . (k, -|k|^2 / 2).
 
     As a bias of the logits, the norm would keep fused attention out of the backward pass on the CPU and in need of an
@@ -74,30 +81,40 @@ def mean_shift_attention_channels(query: Tensor,
     d = query.shape[-1]
     # In this unit fp16 holds norms up to 2048 * 65504, and what it rounds off them. No global: those are inputs of
     # torch.compile's graph, which recomputed blocks fail to find.
-    unit = 2048.
+    unit = 2048.0
     norm = -_half_square(key)
     coarse = (norm / unit).clamp(min=torch.finfo(key.dtype).min).to(key.dtype).detach()
     rest = (norm - unit * coarse.to(norm.dtype)).clamp(min=torch.finfo(key.dtype).min).to(key.dtype)
     fill = -(d + 2) % 8
-    query = torch.cat((query, torch.full_like(query[..., :1], unit), torch.ones_like(query[..., :1]),
-                       query.new_zeros(*query.shape[:-1], fill)), -1)
+    query = torch.cat(
+        (
+            query,
+            torch.full_like(query[..., :1], unit),
+            torch.ones_like(query[..., :1]),
+            query.new_zeros(*query.shape[:-1], fill),
+        ),
+        -1,
+    )
     key = torch.cat((key, coarse, rest, key.new_zeros(*key.shape[:-1], fill)), -1)
     value = F.pad(value, (0, 2 + fill))
-    out = F.scaled_dot_product_attention(query, key, value, None if bias is None else bias.to(query.dtype), dropout_p,
-                                         scale=d**-0.5)[..., :d]
+    out = F.scaled_dot_product_attention(
+        query, key, value, None if bias is None else bias.to(query.dtype), dropout_p, scale=d**-0.5
+    )[..., :d]
     return out if probe is None else out - probe
 
 
-def mean_shift_attention_bias(query: Tensor,
-                              key: Tensor,
-                              value: Tensor,
-                              probe: Tensor | None = None,
-                              bias: Tensor | None = None,
-                              dropout_p: float = 0.) -> Tensor:
+def mean_shift_attention_bias(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    probe: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
     """Attention with the key norms added to a bias of the logits: the shorter way where that matrix exists anyway,
     but as rough as its dtype."""
     key = key.contiguous()  # for the norm's backward would keep what the key may be a view of, all projections
-    norm = -_half_square(key).transpose(-1, -2) * query.shape[-1]**-0.5  # (B, heads, 1, M)
+    norm = -_half_square(key).transpose(-1, -2) * query.shape[-1] ** -0.5  # (B, heads, 1, M)
     bias = (norm if bias is None else bias + norm).to(query.dtype)
     out = F.scaled_dot_product_attention(query, key, value, bias, dropout_p)
     return out if probe is None else out - probe
@@ -117,11 +134,17 @@ def _select(key: Tensor, bias: Tensor | None) -> Callable[..., Tensor]:
 
 def _check(query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None) -> None:
     if query.dim() != 4 or key.shape != value.shape or key.shape != (*query.shape[:2], key.shape[2], query.shape[3]):
-        raise ValueError(f'query must be (B, heads, N, d), key and value (B, heads, M, d), not {tuple(query.shape)}, '
-                         f'{tuple(key.shape)} and {tuple(value.shape)}')
+        raise ValueError(
+            f'query must be (B, heads, N, d), key and value (B, heads, M, d), not {tuple(query.shape)}, '
+            f'{tuple(key.shape)} and {tuple(value.shape)}'
+        )
     if probe is not None and probe.shape != query.shape:
         raise ValueError(f'probe must be of the shape of query, {tuple(query.shape)}, not {tuple(probe.shape)}')
     B, heads, N, _ = query.shape
-    if bias is not None and (bias.dim() != 4 or bias.shape[0] not in (1, B) or bias.shape[1] not in (1, heads)
-                             or bias.shape[2:] != (N, key.shape[2])):
+    if bias is not None and (
+        bias.dim() != 4
+        or bias.shape[0] not in (1, B)
+        or bias.shape[1] not in (1, heads)
+        or bias.shape[2:] != (N, key.shape[2])
+    ):
         raise ValueError(f'bias must be (1 or {B}, 1 or {heads}, {N}, {key.shape[2]}), not {tuple(bias.shape)}')

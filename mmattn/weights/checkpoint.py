@@ -9,7 +9,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from ..errors import InputError
-from ..stack import load_weights_only
+from .unpickling import load_weights_only
 
 #: where trainers keep weights, the averaged ones, which their authors evaluate, first
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
@@ -42,11 +42,15 @@ def read_checkpoint(path: str, prefix: str | None = None, trusted: bool = False)
         if isinstance(contents, dict) and isinstance(contents.get(container), dict):
             contents, source = contents[container], f' "{container}"'
             break
-    state_dict = {name: value for name, value in contents.items() if isinstance(value, Tensor)} \
-        if isinstance(contents, dict) else {}
+    state_dict = (
+        {name: value for name, value in contents.items() if isinstance(value, Tensor)}
+        if isinstance(contents, dict)
+        else {}
+    )
     for candidate in PREFIXES if prefix is None else (PREFIXES[0], prefix):
-        inside = {name.removeprefix(candidate): value for name, value in state_dict.items()
-                  if name.startswith(candidate)}
+        inside = {
+            name.removeprefix(candidate): value for name, value in state_dict.items() if name.startswith(candidate)
+        }
         if inside or candidate == prefix:
             state_dict, source = inside, f'{source} "{candidate}*"'
     if not state_dict:
@@ -69,7 +73,8 @@ def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool
     file = _download(path) if '://' in path else Path(path).expanduser()
     if not file.is_file():
         raise CheckpointError(
-            f'there is no checkpoint {path}: put the weights there, or set init_cfg=None to start from scratch')
+            f'there is no checkpoint {path}: put the weights there, or set init_cfg=None to start from scratch'
+        )
     if not file.stat().st_size:
         raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: it is empty')
     try:
@@ -90,13 +95,15 @@ def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool
 def _download(address: str) -> Path:
     if address.startswith('torchvision://'):
         from mmengine.runner.checkpoint import get_torchvision_models  # here, as it needs OpenCV
+
         name, models = address.removeprefix('torchvision://'), get_torchvision_models()
         if name not in models:
             raise CheckpointError(f'torchvision has no weights {name}, asked for by {address}')
         address = models[name]
     if not address.startswith(('http://', 'https://')):
-        raise CheckpointError(f'{address} is no address that mmattn reads without running code: download the file and '
-                              'name it')
+        raise CheckpointError(
+            f'{address} is no address that mmattn reads without running code: download the file and name it'
+        )
     file = Path(torch.hub.get_dir(), 'checkpoints', Path(urllib.parse.urlparse(address).path).name)
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -111,9 +118,11 @@ def _reason(error: Exception, file: Path) -> str:
     """Why it cannot be read, as the end of a sentence."""
     culprit = re.search(r'(?:GLOBAL|unsupported class|unrecognized function|but got) <?([\w.]+( .*>)?)', str(error))
     if culprit:
-        return (f'it holds {culprit[1]}, not tensors and plain values alone, and code in a file is not run. If you '
-                f'trust the file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag '
-                'makes a clean one of it')
+        return (
+            f'it holds {culprit[1]}, not tensors and plain values alone, and code in a file is not run. If you '
+            f'trust the file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag '
+            'makes a clean one of it'
+        )
     with file.open('rb') as opened:
         zipped = opened.read(2) == b'PK'
     return 'it is cut short or damaged' if zipped else 'torch.save did not write it, or it is damaged'
@@ -138,5 +147,8 @@ def _check_values(path: str, contents: object) -> None:
             if value.dtype in (torch.float16, torch.bfloat16):
                 halves.add(str(value.dtype).removeprefix('torch.'))
     if halves:
-        print_log(f'{path} has weights of half precision ({", ".join(sorted(halves))}): they are cast to the precision '
-                  'of the model', logger='current')
+        print_log(
+            f'{path} has weights of half precision ({", ".join(sorted(halves))}): they are cast to the precision '
+            'of the model',
+            logger='current',
+        )

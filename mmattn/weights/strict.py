@@ -82,8 +82,14 @@ class StrictWeights(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def load_pretrained(model: StrictWeights, checkpoint: str, prefix: str | None = None, strict: bool = True,
-                    map_location: str = 'cpu', warm_start: bool = False) -> None:
+def load_pretrained(
+    model: StrictWeights,
+    checkpoint: str,
+    prefix: str | None = None,
+    strict: bool = True,
+    map_location: str = 'cpu',
+    warm_start: bool = False,
+) -> None:
     """Fill a model from a released checkpoint, as ``init_cfg=dict(type='Pretrained', checkpoint=...)`` asks.
 
     Args:
@@ -122,15 +128,22 @@ def _warm_start(model: StrictWeights, given: dict[str, Tensor]) -> dict[str, Ten
     try:
         start = model.warm_start(left)
     except KeyError as error:
-        raise CheckpointError(f'{name} can start from {model.warm_start_from}, whose {error} these weights lack: '
-                              f'{_guess(model, given, "")}') from None
+        raise CheckpointError(
+            f'{name} can start from {model.warm_start_from}, whose {error} these weights lack: '
+            f'{_guess(model, given, "")}'
+        ) from None
     unknown = [tensor for tensor in left if not model.warm_start_drops.match(tensor)]
     if unknown:
-        raise CheckpointError(f'{name} can start from {model.warm_start_from}, but knows no counterpart of '
-                              f'{len(unknown)} tensors of these weights: {_some(unknown)}')
+        raise CheckpointError(
+            f'{name} can start from {model.warm_start_from}, but knows no counterpart of '
+            f'{len(unknown)} tensors of these weights: {_some(unknown)}'
+        )
     own = model.state_dict()
-    for what, names in (('taken', start), ('starts afresh', [tensor for tensor in own if tensor not in start]),
-                        ('has no counterpart here', left)):
+    for what, names in (
+        ('taken', start),
+        ('starts afresh', [tensor for tensor in own if tensor not in start]),
+        ('has no counterpart here', left),
+    ):
         print_log(f'{name}, warm start: {what}: {", ".join(names) or "nothing"}', logger='current')
     return {**own, **start}
 
@@ -147,8 +160,11 @@ def _fit(model: StrictWeights, state_dict: dict[str, Tensor], prefix: str, stric
 
     dropped = [name for name in given if name not in own and model.release_only.match(name)]
     # A release that has some of the output norms has all of them.
-    kept = [] if any(map(model.backbone_only.match, given)) else [
-        name for name in own if name not in given and model.backbone_only.match(name)]
+    kept = (
+        []
+        if any(map(model.backbone_only.match, given))
+        else [name for name in own if name not in given and model.backbone_only.match(name)]
+    )
     tensors = {name: value for name, value in given.items() if name not in dropped}
     for name, value in tensors.items():
         if name in own and value.shape != own[name].shape and model.resizable.match(name):
@@ -156,16 +172,19 @@ def _fit(model: StrictWeights, state_dict: dict[str, Tensor], prefix: str, stric
             if tensors[name] is not value:
                 print_log(f'{name} resized from {tuple(value.shape)} to {tuple(own[name].shape)}', logger='current')
 
-    missing = [name for name in own if name not in tensors and name not in kept
-               and not name.endswith('num_batches_tracked')]
+    missing = [
+        name for name in own if name not in tensors and name not in kept and not name.endswith('num_batches_tracked')
+    ]
     misshapen = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
     unused = [name for name in tensors if name not in own]
     if missing or misshapen or unused:
         shapes = [f'{name} {tuple(tensors[name].shape)} instead of {tuple(own[name].shape)}' for name in misshapen]
-        problems = '; '.join(f'{len(names)} {what}: {_some(names)}' for what, names in
-                             (('missing', missing), ('of another shape', shapes), ('not used', unused)) if names)
-        message = (f'the weights do not fit {type(model).__name__}: {_guess(model, given, prefix)}. '
-                   f'Tensors {problems}')
+        problems = '; '.join(
+            f'{len(names)} {what}: {_some(names)}'
+            for what, names in (('missing', missing), ('of another shape', shapes), ('not used', unused))
+            if names
+        )
+        message = f'the weights do not fit {type(model).__name__}: {_guess(model, given, prefix)}. Tensors {problems}'
         if strict:
             raise CheckpointError(message)
         print_log(message, logger='current', level=logging.WARNING)
@@ -184,8 +203,10 @@ def _some(names: list[str], count: int = 6) -> str:
 def _guess(model: StrictWeights, given: dict[str, Tensor], prefix: str) -> str:
     """The likely cause of a misfit."""
     if not given:
-        return (f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
-                f'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from')
+        return (
+            f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
+            f'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from'
+        )
     shapes = {name: value.shape for name, value in given.items()}
     for arch in model.arch_zoo:
         with torch.device('meta'):
@@ -199,7 +220,10 @@ def _guess(model: StrictWeights, given: dict[str, Tensor], prefix: str) -> str:
     for family, pattern in FOREIGN_LAYOUTS.items():
         if any(re.match(pattern, name) for name in given):
             own = any(re.match(pattern, name) for name in model.state_dict())
-            hint = ', which warm_start=True beside the checkpoint would take in part' \
-                if family == model.warm_start_from else ''
+            hint = (
+                ', which warm_start=True beside the checkpoint would take in part'
+                if family == model.warm_start_from
+                else ''
+            )
             return 'they are of another architecture of the same family' if own else f'they look like {family}{hint}'
     return 'they look like another model'

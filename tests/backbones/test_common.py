@@ -1,4 +1,5 @@
 """What holds for every backbone, in one small form of each. A new backbone adds a row to SMALL."""
+
 import copy
 
 import pytest
@@ -11,17 +12,18 @@ import mmattn  # noqa: F401, registers the backbones
 
 SMALL = {
     'ELSASwin': dict(
-        arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8), group_width=4),
-        kernel_size=3,
-        window_size=3),
+        arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8), group_width=4), kernel_size=3, window_size=3
+    ),
     'GSAResNet': dict(
         depth=dict(depths=(1, 1, 2, 1), stem_channels=8, base_channels=4, expansion=2),
         gsa_stages=(0, 2, 3),
         num_heads=2,
-        img_size=64),
+        img_size=64,
+    ),
     'ShuntedTransformer': dict(
         arch=dict(embed_dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), num_heads=(2, 2, 4, 4), stem_convs=1),
-        mlp_ratios=(2, 2, 2, 2)),
+        mlp_ratios=(2, 2, 2, 2),
+    ),
     'MSFViT': dict(arch=dict(embed_dim=16, depth=4, num_heads=2), out_indices=(0, 1, 2, 3)),
     'MSFSwin': dict(arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8)), window_size=3),
 }
@@ -84,13 +86,21 @@ def test_registered_for_every_scope(name, scope):
 
 
 @every_backbone
-@pytest.mark.parametrize('wrong, message', [
-    (dict(out_indices=(0, 4)), 'out_indices'), (dict(out_indices=(1, 0)), 'out_indices'), (dict(out_indices=()),
-                                                                                            'out_indices'),
-    (dict(frozen_stages=5), 'frozen_stages'), (dict(frozen_stages=-2), 'frozen_stages'),
-    (dict(drop_path_rate=1.5), 'drop_path_rate'), (dict(arch='huge'), "not 'huge'"),
-    (dict(arch=dict(embed_dim=8)), 'lacks'), (dict(arch=3), 'not 3'), (dict(drop_path=0.1), "'drop_path'"),
-])
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(out_indices=(0, 4)), 'out_indices'),
+        (dict(out_indices=(1, 0)), 'out_indices'),
+        (dict(out_indices=()), 'out_indices'),
+        (dict(frozen_stages=5), 'frozen_stages'),
+        (dict(frozen_stages=-2), 'frozen_stages'),
+        (dict(drop_path_rate=1.5), 'drop_path_rate'),
+        (dict(arch='huge'), "not 'huge'"),
+        (dict(arch=dict(embed_dim=8)), 'lacks'),
+        (dict(arch=3), 'not 3'),
+        (dict(drop_path=0.1), "'drop_path'"),
+    ],
+)
 def test_bad_arguments_are_named(name, wrong, message):
     with pytest.raises((ValueError, TypeError), match=message):
         build(name, **wrong)

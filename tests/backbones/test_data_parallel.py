@@ -1,4 +1,5 @@
 """Every backbone in two processes, each with half of the batch; tests/tools/test_dist_and_resume.py trains models."""
+
 import pytest
 import torch
 from mmengine.registry import FUNCTIONS
@@ -6,14 +7,18 @@ from torch import distributed, multiprocessing, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from mmattn.backbones.fsdp import wrap_blocks
-from mmattn.stack import cpu_shards
+from mmattn.engine.sharding import cpu_shards, wrap_blocks
 from tests.backbones.test_common import SMALL, build, every_backbone
 
 STAGES = 4
 #: name, frozen_stages, with_cp
-CASES = [(name, frozen, with_cp) for name in SMALL for frozen in range(-1, STAGES + 1) for with_cp in (False, True)
-         if frozen < 2 or not with_cp]
+CASES = [
+    (name, frozen, with_cp)
+    for name in SMALL
+    for frozen in range(-1, STAGES + 1)
+    for with_cp in (False, True)
+    if frozen < 2 or not with_cp
+]
 SHARDED = [(name, 1, True) for name in SMALL] if cpu_shards() else []
 
 
@@ -25,7 +30,7 @@ class Model(nn.Module):
         torch.manual_seed(0)
         # batch norm with its running statistics: two halves have others than the whole
         norm_eval = dict(norm_eval=True) if name in ('GSAResNet', 'ShuntedTransformer') else {}
-        self.backbone = build(name, drop_path_rate=0., frozen_stages=frozen_stages, with_cp=with_cp, **norm_eval)
+        self.backbone = build(name, drop_path_rate=0.0, frozen_stages=frozen_stages, with_cp=with_cp, **norm_eval)
         self.head = nn.Parameter(torch.ones(1))
 
     def forward(self, x):
@@ -47,19 +52,24 @@ def train(rank, folder):
     for case in CASES:
         model = Model(*case)
         parallel = DistributedDataParallel(model.train())
-        loss = parallel(pictures()[2 * rank:][:2])
+        loss = parallel(pictures()[2 * rank :][:2])
         loss.backward()
         results[case] = loss.item(), gradients(model)
         parallel(pictures())  # fails if that step left a parameter out
     for case in SHARDED:
         parallel = FullyShardedDataParallel(
-            Model(*case).train(), auto_wrap_policy=wrap_blocks, use_orig_params=True, device_id='cpu')
-        loss = parallel(pictures()[2 * rank:][:2])
+            Model(*case).train(), auto_wrap_policy=wrap_blocks, use_orig_params=True, device_id='cpu'
+        )
+        loss = parallel(pictures()[2 * rank :][:2])
         loss.backward()
         with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
-            results['sharded', *case] = loss.item(), {
-                name.replace('_fsdp_wrapped_module.', ''): gradient.clone()
-                for name, gradient in gradients(parallel).items()}
+            results[('sharded', *case)] = (
+                loss.item(),
+                {
+                    name.replace('_fsdp_wrapped_module.', ''): gradient.clone()
+                    for name, gradient in gradients(parallel).items()
+                },
+            )
     torch.save(results, folder / f'{rank}.pt')
     distributed.barrier()
     distributed.destroy_process_group()
@@ -68,12 +78,13 @@ def train(rank, folder):
 @pytest.fixture(scope='module')
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp('ranks')
-    multiprocessing.spawn(train, (folder, ), 2)
+    multiprocessing.spawn(train, (folder,), 2)
     return [torch.load(folder / f'{rank}.pt', weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.parametrize('case', CASES + [('sharded', *case) for case in SHARDED],
-                         ids=lambda case: '-'.join(map(str, case)))
+@pytest.mark.parametrize(
+    'case', CASES + [('sharded', *case) for case in SHARDED], ids=lambda case: '-'.join(map(str, case))
+)
 def test_two_processes_are_one(ranks, case):
     """Loss and gradients are those of one process on the joint batch, every parameter that trains has one, and both
     processes the same, whatever is frozen, recomputed or sharded."""

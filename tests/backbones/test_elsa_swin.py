@@ -10,21 +10,31 @@ def from_golden(data) -> ELSASwin:
     c = data['config']
     backbone = ELSASwin(
         arch={key: c[key] for key in ('embed_dim', 'depths', 'num_heads', 'group_width')},
-        kernel_size=c['elsa_kernel'], window_size=c['window_size'], lam=c['lam'], gamma=c['gamma'])
+        kernel_size=c['elsa_kernel'],
+        window_size=c['window_size'],
+        lam=c['lam'],
+        gamma=c['gamma'],
+    )
     backbone.load_state_dict(data['state_dict'])
     return backbone.eval()
 
 
 @pytest.mark.parametrize('name', ['elsa_swin_k7', 'elsa_swin_k5_ghostmul'])
-@pytest.mark.parametrize('path', [
-    'elsa_attention_reference', 'elsa_attention_shifted',
-    pytest.param('elsa_attention_triton', marks=pytest.mark.slow)])  # slow where Triton interprets its kernels
+@pytest.mark.parametrize(
+    'path',
+    [
+        'elsa_attention_reference',
+        'elsa_attention_shifted',
+        pytest.param('elsa_attention_triton', marks=pytest.mark.slow),
+    ],
+)  # slow where Triton interprets its kernels
 def test_computes_what_the_release_computes(golden, monkeypatch, request, name, path):
     """All four maps of both released settings, at even and odd sizes, on every path."""
     device = 'cpu'
     if path == 'elsa_attention_triton':
         request.getfixturevalue('triton_runs')
         from mmattn.ops import elsa_triton as ops
+
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
     else:
         ops = elsa
@@ -37,9 +47,15 @@ def test_computes_what_the_release_computes(golden, monkeypatch, request, name, 
                 torch.testing.assert_close(out.cpu(), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize('arch, layout', [
-    ('tiny', 'elsa_swin_tiny_imagenet'), ('small', 'elsa_swin_small_imagenet'), ('base', 'elsa_swin_base_imagenet'),
-    ('tiny', 'elsa_swin_tiny_dense_backbone')])
+@pytest.mark.parametrize(
+    'arch, layout',
+    [
+        ('tiny', 'elsa_swin_tiny_imagenet'),
+        ('small', 'elsa_swin_small_imagenet'),
+        ('base', 'elsa_swin_base_imagenet'),
+        ('tiny', 'elsa_swin_tiny_dense_backbone'),
+    ],
+)
 def test_released_layouts(release, arch, layout):
     """Each release fills its variant; only the classifier and the output norms have no counterpart."""
     state_dict = release(layout)
@@ -53,20 +69,34 @@ def test_released_layouts(release, arch, layout):
     assert all(name[:5] in ('norm0', 'norm1', 'norm2', 'norm3') for name in short)
 
 
-@pytest.mark.parametrize('settings, millions', [
-    (dict(elsa_stages=()), 28.3), (dict(lam=0, gamma=0), 29.0), (dict(), 29.1)])
+@pytest.mark.parametrize(
+    'settings, millions', [(dict(elsa_stages=()), 28.3), (dict(lam=0, gamma=0), 29.0), (dict(), 29.1)]
+)
 def test_ablations_of_table_4(settings, millions):
     """Swin-T, Hadamard attention alone, and with the ghost head, by arguments alone: the table's sizes."""
     with torch.device('meta'):
         classifier = torch.nn.Sequential(
-            ELSASwin(arch='tiny', out_indices=(3,), **settings), torch.nn.Linear(768, 1000))
+            ELSASwin(arch='tiny', out_indices=(3,), **settings), torch.nn.Linear(768, 1000)
+        )
     assert sum(p.numel() for p in classifier.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
 
 
 def test_settings_reach_the_layers():
     """Arguments are not silently ignored on their way down."""
-    backbone = ELSASwin(arch='tiny', kernel_size=5, dilation=2, group_width=16, lam=1, gamma=0.25, window_size=4,
-                        mlp_ratio=2, drop_rate=0.1, attn_drop_rate=0.2, drop_path_rate=0.3, in_channels=1)
+    backbone = ELSASwin(
+        arch='tiny',
+        kernel_size=5,
+        dilation=2,
+        group_width=16,
+        lam=1,
+        gamma=0.25,
+        window_size=4,
+        mlp_ratio=2,
+        drop_rate=0.1,
+        attn_drop_rate=0.2,
+        drop_path_rate=0.3,
+        in_channels=1,
+    )
     block = backbone.layers[2].blocks[-1]
     elsa, window = block.attn, backbone.layers[3].blocks[1].attn
     assert isinstance(elsa, ELSA) and elsa.attn[0].kernel_size == (5, 5) and elsa.attn[0].dilation == (2, 2)
@@ -79,13 +109,20 @@ def test_settings_reach_the_layers():
     assert backbone.patch_embed.proj.in_channels == 1
 
 
-@pytest.mark.parametrize('wrong, message', [
-    (dict(kernel_size=4), 'kernel_size must be odd'), (dict(dilation=0), 'dilation'),
-    (dict(lam=0.5), 'lam must be a whole number from 0 up, not 0.5'), (dict(lam=-1), 'lam'),
-    (dict(group_width=0), 'group_width'), (dict(window_size=0), 'window_size'), (dict(elsa_stages=(4,)), 'elsa_stages'),
-    (dict(arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1,), group_width=4)), 'depths and num_heads'),
-    (dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(3,), group_width=4)), 'num_heads 3 does not divide'),
-])
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(kernel_size=4), 'kernel_size must be odd'),
+        (dict(dilation=0), 'dilation'),
+        (dict(lam=0.5), 'lam must be a whole number from 0 up, not 0.5'),
+        (dict(lam=-1), 'lam'),
+        (dict(group_width=0), 'group_width'),
+        (dict(window_size=0), 'window_size'),
+        (dict(elsa_stages=(4,)), 'elsa_stages'),
+        (dict(arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1,), group_width=4)), 'depths and num_heads'),
+        (dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(3,), group_width=4)), 'num_heads 3 does not divide'),
+    ],
+)
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         ELSASwin(**wrong)

@@ -1,4 +1,5 @@
 """torch.compile and torch.export take every backbone as one graph, which holds for every size of picture."""
+
 import copy
 
 import pytest
@@ -11,17 +12,27 @@ import mmattn  # noqa: F401, registers the backbones
 #: two stages with all that the whole has: tracing takes seconds a block
 TINY = {
     'ELSASwin': dict(
-        arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2), group_width=4), kernel_size=3, window_size=3,
-        elsa_stages=(0, ), out_indices=(0, 1)),
+        arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2), group_width=4),
+        kernel_size=3,
+        window_size=3,
+        elsa_stages=(0,),
+        out_indices=(0, 1),
+    ),
     'GSAResNet': dict(
-        depth=dict(depths=(1, 1), stem_channels=8, base_channels=4, expansion=2), gsa_stages=(1, ), num_heads=2,
-        img_size=64, out_indices=(0, 1)),
+        depth=dict(depths=(1, 1), stem_channels=8, base_channels=4, expansion=2),
+        gsa_stages=(1,),
+        num_heads=2,
+        img_size=64,
+        out_indices=(0, 1),
+    ),
     'ShuntedTransformer': dict(
-        arch=dict(embed_dims=(8, 8), depths=(1, 1), num_heads=(2, 2), stem_convs=0), mlp_ratios=(2, 2),
-        reductions=(4, 1), out_indices=(0, 1)),
+        arch=dict(embed_dims=(8, 8), depths=(1, 1), num_heads=(2, 2), stem_convs=0),
+        mlp_ratios=(2, 2),
+        reductions=(4, 1),
+        out_indices=(0, 1),
+    ),
     'MSFViT': dict(arch=dict(embed_dim=16, depth=2, num_heads=2), out_indices=(0, 1)),
-    'MSFSwin': dict(
-        arch=dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2)), window_size=3, out_indices=(0, 1)),
+    'MSFSwin': dict(arch=dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2)), window_size=3, out_indices=(0, 1)),
 }
 #: divided by windows, patches and reductions or not, square or not, longer and shorter than GSA's tables
 SIZES = ((70, 101), (96, 64), (64, 64), (129, 75))
@@ -31,7 +42,7 @@ every_backbone = pytest.mark.parametrize('name', TINY)
 
 
 def build(name, **settings):
-    return MODELS.build(dict(type=name, **{**copy.deepcopy(TINY[name]), 'drop_path_rate': 0., **settings}))
+    return MODELS.build(dict(type=name, **{**copy.deepcopy(TINY[name]), 'drop_path_rate': 0.0, **settings}))
 
 
 def step(model, backbone, x):
@@ -69,8 +80,9 @@ def compile_once(backbone, backend, sizes=SIZES, dynamic=True, channels_last=Fal
     return counts
 
 
-@pytest.mark.parametrize('name', [name if name == 'ShuntedTransformer' else pytest.param(name, marks=pytest.mark.slow)
-                                  for name in TINY])
+@pytest.mark.parametrize(
+    'name', [name if name == 'ShuntedTransformer' else pytest.param(name, marks=pytest.mark.slow) for name in TINY]
+)
 def test_one_graph(name):
     """Compiled whole, forward and backward, with the results of eager mode, and never again for another size."""
     counts = compile_once(build(name).eval(), 'aot_eager')
@@ -79,9 +91,11 @@ def test_one_graph(name):
 
 @pytest.mark.slow
 @every_backbone
-@pytest.mark.parametrize('settings', [
-    dict(channels_last=True), dict(train=True), dict(train=True, drop_path_rate=0.3), dict(train=True, with_cp=True),
-], ids=str)
+@pytest.mark.parametrize(
+    'settings',
+    [dict(channels_last=True), dict(train=True), dict(train=True, drop_path_rate=0.3), dict(train=True, with_cp=True)],
+    ids=str,
+)
 def test_one_graph_of_any_kind(name, settings):
     """Likewise of channels-last pictures, in training, with stochastic depth, and with recomputed blocks."""
     train, channels_last = settings.get('train', False), settings.get('channels_last', False)

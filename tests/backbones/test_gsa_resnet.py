@@ -38,9 +38,15 @@ def test_without_attention_it_is_a_resnet():
             torch.testing.assert_close(out, x)
 
 
-@pytest.mark.parametrize('make, depth', [
-    (lambda: torchvision.models.resnet50(weights=None), 50), (lambda: timm.create_model('resnet50'), 50),
-    (lambda: timm.create_model('resnet101'), 101)], ids=['torchvision-50', 'timm-50', 'timm-101'])
+@pytest.mark.parametrize(
+    'make, depth',
+    [
+        (lambda: torchvision.models.resnet50(weights=None), 50),
+        (lambda: timm.create_model('resnet50'), 50),
+        (lambda: timm.create_model('resnet101'), 101),
+    ],
+    ids=['torchvision-50', 'timm-50', 'timm-101'],
+)
 def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
     """Everything but attention is filled from torchvision's and timm's weights; the log names what is left over and
     what starts afresh."""
@@ -76,19 +82,27 @@ def test_own_checkpoints_are_strict():
             GSAResNet(**SMALL, gsa_stages=gsa_stages).load_state_dict(weights)
 
 
-@pytest.mark.parametrize('ruined, message', [
-    (lambda w: {k: v for k, v in w.items() if k != 'layer3.0.conv1.weight'}, '1 missing: layer3.0.conv1.weight'),
-    (lambda w: {**w, 'layer1.0.conv4.weight': torch.ones(1)}, '1 not used: layer1.0.conv4.weight'),
-    (lambda w: {k: v for k, v in w.items() if k != 'layer1.0.conv2.weight'}, '1 missing: layer1.0.conv2.weight')])
+@pytest.mark.parametrize(
+    'ruined, message',
+    [
+        (lambda w: {k: v for k, v in w.items() if k != 'layer3.0.conv1.weight'}, '1 missing: layer3.0.conv1.weight'),
+        (lambda w: {**w, 'layer1.0.conv4.weight': torch.ones(1)}, '1 not used: layer1.0.conv4.weight'),
+        (lambda w: {k: v for k, v in w.items() if k != 'layer1.0.conv2.weight'}, '1 missing: layer1.0.conv2.weight'),
+    ],
+)
 def test_resnet_weights_are_strict_where_nothing_is_replaced(ruined, message):
     weights = GSAResNet(**SMALL, gsa_stages=()).state_dict()
     with pytest.raises(CheckpointError, match=message):
         GSAResNet(**SMALL).load_state_dict(ruined(weights))
 
 
-@pytest.mark.parametrize('settings, guess', [
-    (dict(depth=101), r'GSAResNet\(depth=101\) with its default arguments'),
-    (dict(depth=50, gsa_stages=(0, 1, 2, 3)), 'another architecture of the same family')])
+@pytest.mark.parametrize(
+    'settings, guess',
+    [
+        (dict(depth=101), r'GSAResNet\(depth=101\) with its default arguments'),
+        (dict(depth=50, gsa_stages=(0, 1, 2, 3)), 'another architecture of the same family'),
+    ],
+)
 def test_wrong_depth_is_guessed(settings, guess):
     """A ResNet-101 holds every tensor of a smaller one, and is told from it all the same."""
     with torch.device('meta'):
@@ -113,7 +127,7 @@ def test_odd_maps_are_pooled_whole():
     block = GSAResNet(**SMALL).layer2[0].eval()
     block.attn = nn.Identity()
     x = torch.zeros(1, 8, 5, 5)
-    x[..., -1] = 1.
+    x[..., -1] = 1.0
     pooled = []
     block.bn2.register_forward_pre_hook(lambda module, args: pooled.append(args[0]))
     block(x), block(torch.zeros_like(x))
@@ -125,8 +139,17 @@ def test_odd_maps_are_pooled_whole():
 
 def test_settings_reach_the_layers():
     """Arguments are not silently ignored on their way down; L is img_size by the stride of the module's map."""
-    backbone = GSAResNet(depth=38, gsa_stages=(0, 3), num_heads=4, column=False, img_size=230, beyond='mask',
-                         norm_cfg=dict(type='BN', momentum=0.2), drop_path_rate=0.3, in_channels=1)
+    backbone = GSAResNet(
+        depth=38,
+        gsa_stages=(0, 3),
+        num_heads=4,
+        column=False,
+        img_size=230,
+        beyond='mask',
+        norm_cfg=dict(type='BN', momentum=0.2),
+        drop_path_rate=0.3,
+        in_channels=1,
+    )
     modules = {name: m for name, m in backbone.named_modules() if isinstance(m, GlobalSelfAttention)}
     assert list(modules) == ['layer1.0.attn', 'layer1.1.attn', 'layer4.0.attn', 'layer4.1.attn']
     assert [len(m.rel_row) for m in modules.values()] == [2 * L - 1 for L in (58, 58, 15, 8)]
@@ -161,14 +184,20 @@ def test_downstream_configs(path):
         assert i == 0 or all(m.training for m in layer.modules())
 
 
-@pytest.mark.parametrize('wrong, message', [
-    (dict(depth=34), 'depth of GSAResNet must be one of 38, 50, 101, m50 or a dict, not 34'),
-    (dict(depth={**SMALL['depth'], 'depths': (1, 0)}), 'depths must be at least 1'),
-    (dict(depth={**SMALL['depth'], 'expansion': 0}), 'expansion must be at least 1, not 0'),
-    (dict(gsa_stages=(1, 4)), r'gsa_stages must be stage numbers from 0 to 3, not \(1, 4\)'),
-    (dict(num_heads=7), 'num_heads 7 does not divide the 128 channels'), (dict(img_size=0), 'img_size'),
-    (dict(content=False, column=False, row=False), 'one of content, column and row'),
-    (dict(beyond='clip'), 'beyond'), (dict(norm_cfg=dict(type='GN')), 'norm_cfg')])
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(depth=34), 'depth of GSAResNet must be one of 38, 50, 101, m50 or a dict, not 34'),
+        (dict(depth={**SMALL['depth'], 'depths': (1, 0)}), 'depths must be at least 1'),
+        (dict(depth={**SMALL['depth'], 'expansion': 0}), 'expansion must be at least 1, not 0'),
+        (dict(gsa_stages=(1, 4)), r'gsa_stages must be stage numbers from 0 to 3, not \(1, 4\)'),
+        (dict(num_heads=7), 'num_heads 7 does not divide the 128 channels'),
+        (dict(img_size=0), 'img_size'),
+        (dict(content=False, column=False, row=False), 'one of content, column and row'),
+        (dict(beyond='clip'), 'beyond'),
+        (dict(norm_cfg=dict(type='GN')), 'norm_cfg'),
+    ],
+)
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         GSAResNet(**wrong)

@@ -3,10 +3,10 @@ import timm
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
-from tests import ROOT
 
 from mmattn.backbones import MSFSwin
 from mmattn.weights import CheckpointError
+from tests import ROOT
 
 SMALL = dict(arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2)), window_size=4, out_indices=(0, 1))
 
@@ -17,8 +17,11 @@ def microsoft(weights):
     for old, new in rename.items():
         weights = {new + key.removeprefix(old) if key.startswith(old) else key: value for key, value in weights.items()}
     area = weights['layers.0.blocks.0.attn.qkv.weight'].shape[0] // 3
-    return {**weights, 'layers.0.blocks.1.attn_mask': torch.zeros(area, 49, 49),
-            'layers.0.blocks.0.attn.relative_position_index': torch.zeros(49, 49, dtype=torch.long)}
+    return {
+        **weights,
+        'layers.0.blocks.1.attn_mask': torch.zeros(area, 49, 49),
+        'layers.0.blocks.0.attn.relative_position_index': torch.zeros(49, 49, dtype=torch.long),
+    }
 
 
 @pytest.mark.parametrize('layout', [lambda weights: weights, lambda weights: {'model': microsoft(weights)}])
@@ -27,32 +30,41 @@ def test_warm_start_from_released_swin(tmp_path, log, layout, settings):
     """Checkpoints of Microsoft's and of timm's layout give all they have; the log names the rest."""
     weights = timm.create_model('swin_tiny_patch4_window7_224').state_dict()
     torch.save(layout(weights), tmp_path / 'swin.pth')
-    backbone = MSFSwin(**settings, init_cfg=dict(
-        type='Pretrained', checkpoint=str(tmp_path / 'swin.pth'), warm_start=True))
+    backbone = MSFSwin(
+        **settings, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'swin.pth'), warm_start=True)
+    )
     backbone.init_weights()
     own = backbone.state_dict()
     afresh, left = (
         set(next(line for line in log if f'warm start: {what}' in line).split(f'{what}: ')[1].split(', '))
-        for what in ('starts afresh', 'has no counterpart here'))
+        for what in ('starts afresh', 'has no counterpart here')
+    )
     expected = {f'norm{i}.{kind}' for i in backbone.out_indices for kind in ('weight', 'bias')}
     if 'groups' in settings:
         expected |= {key for key in own if key.endswith('attn.pre_proj.weight')}
     else:
-        torch.testing.assert_close(own['layers.1.blocks.1.attn.attn.pre_proj.weight'],
-                                   torch.cat((weights['layers.1.blocks.1.attn.qkv.weight'], torch.zeros(192, 192))))
+        torch.testing.assert_close(
+            own['layers.1.blocks.1.attn.attn.pre_proj.weight'],
+            torch.cat((weights['layers.1.blocks.1.attn.qkv.weight'], torch.zeros(192, 192))),
+        )
     assert afresh == expected and 'norm.weight' in left
     assert ('layers.0.blocks.0.attn.qkv.bias' in left) != ('proj_bias' in settings)
     assert torch.equal(own['layers.1.downsample.reduction.weight'], weights['layers.2.downsample.reduction.weight'])
-    assert torch.equal(own['layers.0.blocks.0.attn.rb'][:, 0],
-                       weights['layers.0.blocks.0.attn.relative_position_bias_table'][-1])
+    assert torch.equal(
+        own['layers.0.blocks.0.attn.rb'][:, 0], weights['layers.0.blocks.0.attn.relative_position_bias_table'][-1]
+    )
 
 
-@pytest.mark.parametrize('config, timm_name', [
-    ('mask-rcnn_msf-swin-t-g2_fpn_ms-1x_coco', 'swin_tiny_patch4_window7_224'),
-    ('msf-swin-s_upernet_8xb2-160k_ade20k-512x512', 'swin_small_patch4_window7_224'),
-    ('msf-vit-s-g2_setr-mla_8xb2-160k_ade20k-512x512', 'vit_small_patch16_224'),
-    ('vit-s_setr-naive_8xb2-160k_ade20k-512x512', 'vit_small_patch16_224'),
-    ('mask-rcnn_msf-vit-s_fpn_ms-1x_coco', 'vit_small_patch16_224')])
+@pytest.mark.parametrize(
+    'config, timm_name',
+    [
+        ('mask-rcnn_msf-swin-t-g2_fpn_ms-1x_coco', 'swin_tiny_patch4_window7_224'),
+        ('msf-swin-s_upernet_8xb2-160k_ade20k-512x512', 'swin_small_patch4_window7_224'),
+        ('msf-vit-s-g2_setr-mla_8xb2-160k_ade20k-512x512', 'vit_small_patch16_224'),
+        ('vit-s_setr-naive_8xb2-160k_ade20k-512x512', 'vit_small_patch16_224'),
+        ('mask-rcnn_msf-vit-s_fpn_ms-1x_coco', 'vit_small_patch16_224'),
+    ],
+)
 def test_configs_start_warm(tmp_path, config, timm_name):
     """The backbone of a config takes the checkpoint that it names, of the layout that is published."""
     settings = dict(Config.fromfile(ROOT / 'configs' / 'msf' / f'{config}.py').model.backbone)
@@ -67,8 +79,9 @@ def test_configs_start_warm(tmp_path, config, timm_name):
 
 def test_plain_form_is_swin():
     """Started from a Swin with every tensor off its initial value, the plain form computes what that computes."""
-    swin = timm.models.SwinTransformer(img_size=64, embed_dim=8, depths=(1, 2), num_heads=(1, 2), window_size=4,
-                                       num_classes=3).eval()
+    swin = timm.models.SwinTransformer(
+        img_size=64, embed_dim=8, depths=(1, 2), num_heads=(1, 2), window_size=4, num_classes=3
+    ).eval()
     for p in swin.parameters():
         torch.nn.init.normal_(p, std=0.3)
     backbone = MSFSwin(**SMALL, attention='plain', proj_bias=True).eval()
@@ -94,8 +107,9 @@ def test_probe_starts_silent():
 def test_other_windows_stretch_the_tables(tmp_path, log):
     weights = timm.create_model('swin_tiny_patch4_window7_224').state_dict()
     torch.save(weights, tmp_path / 'swin.pth')
-    backbone = MSFSwin(window_size=9, init_cfg=dict(
-        type='Pretrained', checkpoint=str(tmp_path / 'swin.pth'), warm_start=True))
+    backbone = MSFSwin(
+        window_size=9, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'swin.pth'), warm_start=True)
+    )
     backbone.init_weights()
     assert 'layers.0.blocks.0.attn.rb resized from (3, 169) to (3, 289)' in log
 
@@ -108,8 +122,20 @@ def test_warm_start_only_when_told(tmp_path):
 
 def test_settings_reach_the_layers():
     """Arguments are not silently ignored on their way down."""
-    backbone = MSFSwin(arch='tiny', attention='residual', sharing='QKVVW', groups=2, group_mode='block', proj_bias=True,
-                       window_size=4, mlp_ratio=2, drop_rate=0.1, attn_drop_rate=0.2, drop_path_rate=0.3, in_channels=1)
+    backbone = MSFSwin(
+        arch='tiny',
+        attention='residual',
+        sharing='QKVVW',
+        groups=2,
+        group_mode='block',
+        proj_bias=True,
+        window_size=4,
+        mlp_ratio=2,
+        drop_rate=0.1,
+        attn_drop_rate=0.2,
+        drop_path_rate=0.3,
+        in_channels=1,
+    )
     block = backbone.layers[3].blocks[1]
     attn = block.attn.attn
     assert (block.attn.window_size, block.attn.shift, backbone.layers[3].blocks[0].attn.shift) == (4, 2, 0)
@@ -120,11 +146,16 @@ def test_settings_reach_the_layers():
     assert backbone.patch_embed.proj.in_channels == 1
 
 
-@pytest.mark.parametrize('wrong, message', [
-    (dict(window_size=0), 'window_size'), (dict(groups=7), 'groups'), (dict(sharing='QKV'), 'sharing'),
-    (dict(arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1,))), 'depths and num_heads'),
-    (dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(3,))), 'num_heads 3 does not divide'),
-])
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(window_size=0), 'window_size'),
+        (dict(groups=7), 'groups'),
+        (dict(sharing='QKV'), 'sharing'),
+        (dict(arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1,))), 'depths and num_heads'),
+        (dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(3,))), 'num_heads 3 does not divide'),
+    ],
+)
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         MSFSwin(**wrong)

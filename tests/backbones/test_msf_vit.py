@@ -5,30 +5,39 @@ import torch.nn.functional as F
 
 from mmattn.backbones import MSFViT
 from mmattn.backbones.msf_vit import position_code
-from mmattn.ops.mean_shift import (mean_shift_attention_bias, mean_shift_attention_channels,
-                                   mean_shift_attention_reference)
+from mmattn.ops.mean_shift import (
+    mean_shift_attention_bias,
+    mean_shift_attention_channels,
+    mean_shift_attention_reference,
+)
 from mmattn.weights import CheckpointError
 
 FORMS = {'orig': dict(attention='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
 
 
 @pytest.mark.parametrize('name', FORMS)
-@pytest.mark.parametrize('path', [
-    mean_shift_attention_reference, mean_shift_attention_channels, mean_shift_attention_bias])
+@pytest.mark.parametrize(
+    'path', [mean_shift_attention_reference, mean_shift_attention_channels, mean_shift_attention_bias]
+)
 def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
     """The stream after every block and, through a head, the logits, on every path."""
     monkeypatch.setattr('mmattn.ops.mean_shift._select', lambda key, bias: path)
     data = golden(f'msf_vit_{name}')
     c, weights = data['config'], data['state_dict']
     backbone = MSFViT(
-        arch=dict(embed_dim=c['dim'], depth=c['depth'], num_heads=c['heads']), patch_size=c['patch_size'],
-        mlp_ratio=c['mlp_dim'] / c['dim'], out_indices=range(c['depth']), **FORMS[name]).eval()
+        arch=dict(embed_dim=c['dim'], depth=c['depth'], num_heads=c['heads']),
+        patch_size=c['patch_size'],
+        mlp_ratio=c['mlp_dim'] / c['dim'],
+        out_indices=range(c['depth']),
+        **FORMS[name],
+    ).eval()
     backbone.load_state_dict(weights)
     for x, outputs in zip(data['inputs'], data['outputs'], strict=True):
         with torch.no_grad():
             maps = backbone(x)
-            pooled = F.layer_norm(maps[-1].mean((2, 3)), (c['dim'], ), *(
-                weights[f'linear_head.0.{kind}'] for kind in ('weight', 'bias')))
+            pooled = F.layer_norm(
+                maps[-1].mean((2, 3)), (c['dim'],), *(weights[f'linear_head.0.{kind}'] for kind in ('weight', 'bias'))
+            )
             logits = F.linear(pooled, weights['linear_head.1.weight'], weights['linear_head.1.bias'])
         for out, expected in zip((*maps, logits), outputs, strict=True):
             torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
@@ -62,20 +71,26 @@ def test_any_part_of_a_release_serves(release):
 
 
 @pytest.mark.parametrize('name', ['vit_small_patch16_224', 'deit_small_distilled_patch16_224'])
-@pytest.mark.parametrize('settings', [
-    dict(), dict(attention='plain', proj_bias=True), dict(groups=2), dict(final_norm=True, out_indices=(2, 11))])
+@pytest.mark.parametrize(
+    'settings',
+    [dict(), dict(attention='plain', proj_bias=True), dict(groups=2), dict(final_norm=True, out_indices=(2, 11))],
+)
 def test_warm_start_from_timm(tmp_path, log, name, settings):
     """A checkpoint of timm's layout gives all it has, and the log names what starts afresh and what was left."""
     weights = timm.create_model(name).state_dict()
     torch.save(weights, tmp_path / 'vit.pth')
-    backbone = MSFViT(arch='small', **settings, init_cfg=dict(
-        type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'), warm_start=True))
+    backbone = MSFViT(
+        arch='small',
+        **settings,
+        init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'), warm_start=True),
+    )
     fresh = {key: value.clone() for key, value in backbone.state_dict().items()}
     backbone.init_weights()
     own = backbone.state_dict()
     taken, afresh, left = (
         set(next(line for line in log if f'warm start: {what}' in line).split(f'{what}: ')[1].split(', '))
-        for what in ('taken', 'starts afresh', 'has no counterpart here'))
+        for what in ('taken', 'starts afresh', 'has no counterpart here')
+    )
     assert taken | afresh == set(own) and not taken & afresh
     assert all(torch.equal(own[key], fresh[key]) for key in afresh)
     expected_afresh = {f'patch_embed.{norm}.{kind}' for norm in ('patch_norm', 'norm') for kind in ('weight', 'bias')}
@@ -106,8 +121,9 @@ def test_warm_start_computes_what_the_plain_blocks_compute():
     vit, x = small_vit(), torch.randn(2, 3, 5, 24)
     blocks = {}
     for attention in ('plain', 'gauss', 'msf', 'residual'):
-        backbone = MSFViT(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, attention=attention,
-                          proj_bias=True).eval()
+        backbone = MSFViT(
+            arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, attention=attention, proj_bias=True
+        ).eval()
         backbone.load_state_dict({**backbone.state_dict(), **backbone.warm_start(vit.state_dict())})
         blocks[attention] = backbone.blocks[1]
     expected = vit.blocks[1](x.flatten(1, 2)).view(x.shape)
@@ -122,9 +138,18 @@ def test_warm_start_computes_what_the_plain_blocks_compute():
     torch.testing.assert_close(embed(picture).permute(0, 3, 1, 2), vit.patch_embed.proj(picture))
 
 
-@pytest.mark.parametrize('sharing, rows', [
-    ('QKVPW', 'qkv0'), ('QKVQW', 'qkv'), ('QKKPW', 'qk0'), ('QQVVW', 'qv'), ('QKVPP', 'qkvw'), ('QKVPQ', 'qkv0'),
-    ('QQQQQ', 'q')])
+@pytest.mark.parametrize(
+    'sharing, rows',
+    [
+        ('QKVPW', 'qkv0'),
+        ('QKVQW', 'qkv'),
+        ('QKKPW', 'qk0'),
+        ('QQVVW', 'qv'),
+        ('QKVPP', 'qkvw'),
+        ('QKVPQ', 'qkv0'),
+        ('QQQQQ', 'q'),
+    ],
+)
 def test_warm_start_of_shared_matrices(sharing, rows):
     """A matrix starts as the first of query, key, value and weight that has it; a probe of its own at zero."""
     vit = small_vit().state_dict()
@@ -135,19 +160,25 @@ def test_warm_start_of_shared_matrices(sharing, rows):
     assert torch.equal(start['blocks.1.attn.pre_proj.weight'], torch.cat([parts[part] for part in rows]))
 
 
-@pytest.mark.parametrize('change, message', [
-    (lambda w: w.pop('blocks.1.mlp.fc1.bias'), "blocks.1.mlp.fc1.bias' these weights lack"),
-    (lambda w: w.update({'blocks.0.ls1.gamma': torch.ones(24)}), 'knows no counterpart of 1 tensors.*ls1.gamma'),
-    (lambda w: w.update({'norm1.weight': w.pop('patch_embed.proj.weight')}), 'patch_embed.proj.weight'),
-])
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (lambda w: w.pop('blocks.1.mlp.fc1.bias'), "blocks.1.mlp.fc1.bias' these weights lack"),
+        (lambda w: w.update({'blocks.0.ls1.gamma': torch.ones(24)}), 'knows no counterpart of 1 tensors.*ls1.gamma'),
+        (lambda w: w.update({'norm1.weight': w.pop('patch_embed.proj.weight')}), 'patch_embed.proj.weight'),
+    ],
+)
 def test_warm_start_is_strict(tmp_path, change, message):
     """A tensor that should be there, or one that cannot be placed, stops the run."""
     weights = small_vit().state_dict()
     change(weights)
     torch.save(weights, tmp_path / 'vit.pth')
     with pytest.raises(CheckpointError, match=message):
-        MSFViT(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, init_cfg=dict(
-            type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'), warm_start=True)).init_weights()
+        MSFViT(
+            arch=dict(embed_dim=24, depth=2, num_heads=2),
+            patch_size=8,
+            init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'), warm_start=True),
+        ).init_weights()
 
 
 def test_warm_start_only_when_told(tmp_path):
@@ -160,7 +191,7 @@ def test_warm_start_only_when_told(tmp_path):
 def test_position_code():
     """Of row 2 and column 5: sines and cosines of the column, then of the row, at frequencies from 1 to 1 / 10000."""
     code = position_code(4, 7, 12)
-    frequencies = torch.tensor([1., 0.01, 0.0001])
+    frequencies = torch.tensor([1.0, 0.01, 0.0001])
     expected = torch.cat([(n * frequencies).sin() if s else (n * frequencies).cos() for n in (5, 2) for s in (1, 0)])
     torch.testing.assert_close(code[2, 5], expected)
     assert code.shape == (4, 7, 12)
@@ -180,7 +211,7 @@ def test_final_norm_is_of_the_last_output_only():
     normed.load_state_dict(without.state_dict(), strict=True)
     x = torch.randn(1, 3, 40, 48)
     for a, b, is_last in zip(without(x), normed(x), (False, True)):
-        expected = F.layer_norm(a.permute(0, 2, 3, 1), (8, )).permute(0, 3, 1, 2) if is_last else a
+        expected = F.layer_norm(a.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2) if is_last else a
         torch.testing.assert_close(b, expected)
 
 
@@ -196,9 +227,21 @@ def test_feature_norms():
 
 def test_settings_reach_the_layers():
     """Arguments are not silently ignored on their way down."""
-    backbone = MSFViT(arch='tiny', patch_size=8, attention='residual', sharing='QKVVW', groups=4, group_mode='block',
-                      proj_bias=True, mlp_ratio=2, final_norm=True, drop_rate=0.1, attn_drop_rate=0.2,
-                      drop_path_rate=0.3, in_channels=1)
+    backbone = MSFViT(
+        arch='tiny',
+        patch_size=8,
+        attention='residual',
+        sharing='QKVVW',
+        groups=4,
+        group_mode='block',
+        proj_bias=True,
+        mlp_ratio=2,
+        final_norm=True,
+        drop_rate=0.1,
+        attn_drop_rate=0.2,
+        drop_path_rate=0.3,
+        in_channels=1,
+    )
     attn = backbone.blocks[-1].attn
     assert (attn.attention, attn.sharing, attn.num_heads, attn.attn_drop_rate) == ('residual', 'QKVVW', 3, 0.2)
     assert (attn.pre_proj.groups, attn.pre_proj.mode) == (4, 'block') and attn.pre_proj.weight.shape == (576, 48)
@@ -209,13 +252,18 @@ def test_settings_reach_the_layers():
     assert backbone.patch_embed.proj.in_features == 64
 
 
-@pytest.mark.parametrize('wrong, message', [
-    (dict(arch=dict(embed_dim=6, depth=1, num_heads=1)), 'embed_dim must be a multiple of 4'),
-    (dict(arch=dict(embed_dim=8, depth=1, num_heads=3)), 'num_heads 3 does not divide the 8'),
-    (dict(arch=dict(embed_dim=8, depth=0, num_heads=1)), 'depth must be at least 1'),
-    (dict(patch_size=0), 'patch_size'),
-    (dict(sharing='QK'), 'sharing'), (dict(groups=5), 'groups'), (dict(attention='softmax'), 'attention'),
-])
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(arch=dict(embed_dim=6, depth=1, num_heads=1)), 'embed_dim must be a multiple of 4'),
+        (dict(arch=dict(embed_dim=8, depth=1, num_heads=3)), 'num_heads 3 does not divide the 8'),
+        (dict(arch=dict(embed_dim=8, depth=0, num_heads=1)), 'depth must be at least 1'),
+        (dict(patch_size=0), 'patch_size'),
+        (dict(sharing='QK'), 'sharing'),
+        (dict(groups=5), 'groups'),
+        (dict(attention='softmax'), 'attention'),
+    ],
+)
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         MSFViT(**wrong)

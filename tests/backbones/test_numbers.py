@@ -1,4 +1,5 @@
 """What every backbone does with numbers: no overflow, half precision near float32, the same result twice."""
+
 import pytest
 import torch
 
@@ -75,9 +76,12 @@ def test_old_optimiser_state(name, dtype):
     backbone = build(name)
     optimizer = torch.optim.AdamW(backbone.parameters(), lr=1e-3, weight_decay=0.05)
     for p in backbone.parameters():
-        squares = torch.tensor([0., 1e-45, 1e-38, 1e-20, 1e-8])
-        optimizer.state[p] = dict(step=torch.tensor(10000.), exp_avg=torch.zeros_like(p),
-                                  exp_avg_sq=squares[torch.randint(len(squares), p.shape)])
+        squares = torch.tensor([0.0, 1e-45, 1e-38, 1e-20, 1e-8])
+        optimizer.state[p] = dict(
+            step=torch.tensor(10000.0),
+            exp_avg=torch.zeros_like(p),
+            exp_avg_sq=squares[torch.randint(len(squares), p.shape)],
+        )
     if hasattr(torch.amp, 'GradScaler'):
         scaler = torch.amp.GradScaler('cpu', init_scale=2**4, enabled=dtype == torch.float16)
     else:

@@ -2,6 +2,7 @@
 
 ``make test-all`` tries many more examples than ``make test``.
 """
+
 import io
 import math
 
@@ -29,9 +30,14 @@ def stages(value, count):
 def swins(draw, count):
     embed_dim = draw(st.sampled_from([4, 6, 8, 12]))
     return dict(
-        arch=dict(embed_dim=embed_dim, depths=draw(stages(st.integers(1, 2), count)),
-                  num_heads=[draw(divisors(embed_dim * 2**i)) for i in range(count)]),
-        window_size=draw(st.integers(1, 5)), mlp_ratio=draw(st.sampled_from([1, 2.5])))
+        arch=dict(
+            embed_dim=embed_dim,
+            depths=draw(stages(st.integers(1, 2), count)),
+            num_heads=[draw(divisors(embed_dim * 2**i)) for i in range(count)],
+        ),
+        window_size=draw(st.integers(1, 5)),
+        mlp_ratio=draw(st.sampled_from([1, 2.5])),
+    )
 
 
 @st.composite
@@ -39,18 +45,27 @@ def elsa_swins(draw):
     count = draw(st.integers(1, 4))
     given = draw(swins(count))
     given['arch']['group_width'] = draw(st.sampled_from([1, 2, 4]))
-    return dict(given, kernel_size=draw(st.sampled_from([1, 3, 5])), dilation=draw(st.integers(1, 2)),
-                lam=draw(st.integers(0, 2)), gamma=draw(st.sampled_from([0, 0.5, 1])),
-                elsa_stages=draw(st.sets(st.integers(0, count - 1))))
+    return dict(
+        given,
+        kernel_size=draw(st.sampled_from([1, 3, 5])),
+        dilation=draw(st.integers(1, 2)),
+        lam=draw(st.integers(0, 2)),
+        gamma=draw(st.sampled_from([0, 0.5, 1])),
+        elsa_stages=draw(st.sets(st.integers(0, count - 1))),
+    )
 
 
 @st.composite
 def mean_shifts(draw, dim):
     attention = draw(st.sampled_from(list(COLUMNS)))
     columns = COLUMNS[attention]
-    return dict(attention=attention, sharing=''.join(draw(stages(st.sampled_from(columns), len(columns)))),
-                groups=draw(divisors(dim)), group_mode=draw(st.sampled_from(GROUP_MODES)),
-                proj_bias=draw(st.booleans()))
+    return dict(
+        attention=attention,
+        sharing=''.join(draw(stages(st.sampled_from(columns), len(columns)))),
+        groups=draw(divisors(dim)),
+        group_mode=draw(st.sampled_from(GROUP_MODES)),
+        proj_bias=draw(st.booleans()),
+    )
 
 
 @st.composite
@@ -62,8 +77,12 @@ def msf_swins(draw):
 @st.composite
 def msf_vits(draw):
     dim = draw(st.sampled_from([8, 12, 16]))
-    return dict(arch=dict(embed_dim=dim, depth=draw(st.integers(1, 3)), num_heads=draw(divisors(dim))),
-                patch_size=draw(st.sampled_from([7, 8, 16])), final_norm=draw(st.booleans()), **draw(mean_shifts(dim)))
+    return dict(
+        arch=dict(embed_dim=dim, depth=draw(st.integers(1, 3)), num_heads=draw(divisors(dim))),
+        patch_size=draw(st.sampled_from([7, 8, 16])),
+        final_norm=draw(st.booleans()),
+        **draw(mean_shifts(dim)),
+    )
 
 
 @st.composite
@@ -71,10 +90,15 @@ def shunteds(draw):
     count = draw(st.integers(1, 4))
     heads = draw(stages(st.sampled_from([2, 4]), count))
     return dict(
-        arch=dict(embed_dims=[n * draw(st.sampled_from([2, 3, 4])) for n in heads],
-                  depths=draw(stages(st.integers(1, 2), count)), num_heads=heads, stem_convs=draw(st.integers(0, 2))),
+        arch=dict(
+            embed_dims=[n * draw(st.sampled_from([2, 3, 4])) for n in heads],
+            depths=draw(stages(st.integers(1, 2), count)),
+            num_heads=heads,
+            stem_convs=draw(st.integers(0, 2)),
+        ),
         reductions=draw(stages(st.sampled_from([1, 2, 4, 8]), count)),
-        mlp_ratios=draw(stages(st.sampled_from([1, 2.5]), count)))
+        mlp_ratios=draw(stages(st.sampled_from([1, 2.5]), count)),
+    )
 
 
 @st.composite
@@ -83,15 +107,29 @@ def gsa_resnets(draw):
     width = draw(st.sampled_from([2, 4, 6]))
     parts = draw(st.integers(1, 7))
     return dict(
-        depth=dict(depths=draw(stages(st.integers(1, 2), count)), stem_channels=draw(st.integers(1, 8)),
-                   base_channels=width, expansion=draw(st.integers(1, 3))),
-        gsa_stages=draw(st.sets(st.integers(0, count - 1))), num_heads=draw(divisors(width)), content=bool(parts & 1),
-        column=bool(parts & 2), row=bool(parts & 4), img_size=draw(st.integers(1, 100)),
-        beyond=draw(st.sampled_from(BEYOND)))
+        depth=dict(
+            depths=draw(stages(st.integers(1, 2), count)),
+            stem_channels=draw(st.integers(1, 8)),
+            base_channels=width,
+            expansion=draw(st.integers(1, 3)),
+        ),
+        gsa_stages=draw(st.sets(st.integers(0, count - 1))),
+        num_heads=draw(divisors(width)),
+        content=bool(parts & 1),
+        column=bool(parts & 2),
+        row=bool(parts & 4),
+        img_size=draw(st.integers(1, 100)),
+        beyond=draw(st.sampled_from(BEYOND)),
+    )
 
 
-ARCHITECTURES = {'ELSASwin': elsa_swins(), 'GSAResNet': gsa_resnets(), 'ShuntedTransformer': shunteds(),
-                 'MSFViT': msf_vits(), 'MSFSwin': msf_swins()}
+ARCHITECTURES = {
+    'ELSASwin': elsa_swins(),
+    'GSAResNet': gsa_resnets(),
+    'ShuntedTransformer': shunteds(),
+    'MSFViT': msf_vits(),
+    'MSFSwin': msf_swins(),
+}
 SIDES = st.integers(32, 100)
 LAYOUTS = {
     'contiguous': lambda x: x.clone(),
@@ -124,14 +162,21 @@ def maps_expected(name, given):
 
 
 @every_backbone
-@given(data=st.data(), B=st.integers(1, 3), H=SIDES, W=SIDES, train=st.booleans(),
-       layout=st.sampled_from(list(LAYOUTS)), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+@given(
+    data=st.data(),
+    B=st.integers(1, 3),
+    H=SIDES,
+    W=SIDES,
+    train=st.booleans(),
+    layout=st.sampled_from(list(LAYOUTS)),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
 def test_maps(name, data, B, H, W, train, layout, dtype):
     """Maps are of the promised channels, ceil(side / stride), finite, contiguous and of the input's dtype, for any
     picture from 32 up, and the same however the picture lies in memory."""
     assume(not train or B * H * W > 32 * 32)  # batch norm cannot learn from one value a channel
     settings = data.draw(ARCHITECTURES[name])
-    backbone = build(name, settings, drop_path_rate=0.).to(dtype).train(train)
+    backbone = build(name, settings, drop_path_rate=0.0).to(dtype).train(train)
     x = torch.randn(B, 3, H, W, dtype=dtype)
     maps = backbone(LAYOUTS[layout](x))
     assert isinstance(maps, tuple)
@@ -198,7 +243,7 @@ def test_a_shifted_picture_shifts_its_maps(name, data):
     pixels of a padded map, as Shunted's attention and GSA's by content do, promises no such thing."""
     stage_count = data.draw(st.integers(1, 2))
     depths = data.draw(stages(st.integers(1, 2), stage_count))
-    stride, step = 4 * 2**(stage_count - 1), 1
+    stride, step = 4 * 2 ** (stage_count - 1), 1
     if name == 'GSAResNet':
         settings = dict(data.draw(ARCHITECTURES[name]), content=False, beyond='mask', img_size=12)
         settings.update(column=settings['column'] or not settings['row'], gsa_stages=range(stage_count))
@@ -206,8 +251,9 @@ def test_a_shifted_picture_shifts_its_maps(name, data):
         reach = 2  # L - 1
     else:
         settings = data.draw(ARCHITECTURES[name])
-        settings['arch'] = dict(settings['arch'], depths=depths,
-                                num_heads=(settings['arch']['num_heads'] * 2)[:stage_count])
+        settings['arch'] = dict(
+            settings['arch'], depths=depths, num_heads=(settings['arch']['num_heads'] * 2)[:stage_count]
+        )
         settings['window_size'] = step = data.draw(st.integers(1, 3))
         reach = step - 1
     if name == 'ELSASwin':
@@ -222,7 +268,7 @@ def test_a_shifted_picture_shifts_its_maps(name, data):
         ours, shifted = backbone(x[..., -side:, -side:])[-1], backbone(x[..., :side, :side])[-1]
     # In pixels of the first stage: that of the blocks, and a little for the stem and for what halves maps.
     margin = 3 + sum(depth * reach * 2**i for i, depth in enumerate(depths))
-    margin = math.ceil(margin / 2**(stage_count - 1)) + 1
+    margin = math.ceil(margin / 2 ** (stage_count - 1)) + 1
     inner = range(margin, ours.shape[-1] - margin - max(dy, dx) * step)
     assume(len(inner) > 0)
     ys, xs = ([i + d * step for i in inner] for d in (dy, dx))
@@ -230,8 +276,9 @@ def test_a_shifted_picture_shifts_its_maps(name, data):
     assume(ours[..., inner, :][..., inner].std() > 0)  # the few channels of a small ResNet may all be dead
 
 
-@given(settings=msf_vits(), rows=st.integers(2, 6), columns=st.integers(2, 6), dy=st.integers(0, 5),
-       dx=st.integers(1, 5))
+@given(
+    settings=msf_vits(), rows=st.integers(2, 6), columns=st.integers(2, 6), dy=st.integers(0, 5), dx=st.integers(1, 5)
+)
 def test_patches_are_placed_by_the_code_alone(settings, rows, columns, dy, dx):
     """MSFViT without its position code: rolled patches give rolled maps. With it they do not."""
     backbone = build('MSFViT', settings).double().eval()
@@ -250,8 +297,12 @@ def test_patches_are_placed_by_the_code_alone(settings, rows, columns, dy, dx):
 @given(data=st.data())
 def test_a_constant_in_queries_and_keys_changes_nothing(name, data):
     """The paper's claim (section 2.2.2) on whole backbones: with the Gaussian kernel, only differences count."""
-    settings = dict(data.draw(ARCHITECTURES[name]), sharing=None, proj_bias=True,
-                    attention=data.draw(st.sampled_from(['msf', 'residual', 'gauss'])))
+    settings = dict(
+        data.draw(ARCHITECTURES[name]),
+        sharing=None,
+        proj_bias=True,
+        attention=data.draw(st.sampled_from(['msf', 'residual', 'gauss'])),
+    )
     backbone = build(name, settings).double().eval()
     x = torch.randn(1, 3, 40, 64, dtype=torch.float64)
     before = backbone(x)

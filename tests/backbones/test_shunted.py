@@ -2,16 +2,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from mmengine.config import Config
-from tests import ROOT
 from torch import nn
 
 from mmattn.backbones import ShuntedTransformer
 from mmattn.layers import EnhancedAttention, ShuntedAttention
 from mmattn.weights import CheckpointError
+from tests import ROOT
 
 SMALL = dict(
     arch=dict(embed_dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), num_heads=(2, 2, 4, 4), stem_convs=1),
-    mlp_ratios=(2, 2, 2, 2))
+    mlp_ratios=(2, 2, 2, 2),
+)
 
 
 def test_computes_what_the_release_computes(golden):
@@ -20,7 +21,8 @@ def test_computes_what_the_release_computes(golden):
     c = data['config']
     backbone = ShuntedTransformer(
         arch=dict(embed_dims=c['embed_dims'], depths=c['depths'], num_heads=c['num_heads'], stem_convs=c['num_conv']),
-        mlp_ratios=c['mlp_ratios']).eval()
+        mlp_ratios=c['mlp_ratios'],
+    ).eval()
     backbone.load_state_dict(data['state_dict'])
     for x, outputs in zip(data['inputs'], data['outputs'], strict=True):
         with torch.no_grad():
@@ -30,8 +32,9 @@ def test_computes_what_the_release_computes(golden):
             torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize('arch, layout', [
-    ('tiny', 'shunted_t_imagenet'), ('small', 'shunted_s_imagenet'), ('base', 'shunted_b_imagenet')])
+@pytest.mark.parametrize(
+    'arch, layout', [('tiny', 'shunted_t_imagenet'), ('small', 'shunted_s_imagenet'), ('base', 'shunted_b_imagenet')]
+)
 def test_released_layouts(release, arch, layout):
     """Each release fills its variant to the last tensor; only the classifier has no counterpart."""
     state_dict = release(layout)
@@ -44,9 +47,16 @@ def test_released_layouts(release, arch, layout):
 
 
 @pytest.mark.parametrize('wrap', [lambda weights: weights, lambda weights: {'model': weights, 'epoch': 300}])
-@pytest.mark.parametrize('config', [
-    'mask-rcnn_shunted-s_fpn_1x_coco', 'retinanet_shunted-s_fpn_1x_coco', 'shunted-s_fpn_8xb2-80k_ade20k-512x512',
-    'shunted-s_upernet_8xb2-160k_ade20k-512x512', 'shunted-s_segformer_8xb2-160k_ade20k-512x512'])
+@pytest.mark.parametrize(
+    'config',
+    [
+        'mask-rcnn_shunted-s_fpn_1x_coco',
+        'retinanet_shunted-s_fpn_1x_coco',
+        'shunted-s_fpn_8xb2-80k_ade20k-512x512',
+        'shunted-s_upernet_8xb2-160k_ade20k-512x512',
+        'shunted-s_segformer_8xb2-160k_ade20k-512x512',
+    ],
+)
 def test_releases_load_under_every_head(tmp_path, release, config, wrap):
     """The backbone of each of the paper's configs takes ckpt_S.pth by its path, bare or under "model"."""
     weights = release('shunted_s_imagenet')
@@ -61,8 +71,10 @@ def test_releases_load_under_every_head(tmp_path, release, config, wrap):
     assert torch.equal(backbone.norm4.bias, weights['norm4.bias'])
 
 
-@pytest.mark.parametrize('layout, arch, guess', [
-    ('shunted_t_imagenet', 'small', r"arch='tiny'"), ('shunted_b_imagenet', 'tiny', r"arch='base'")])
+@pytest.mark.parametrize(
+    'layout, arch, guess',
+    [('shunted_t_imagenet', 'small', r"arch='tiny'"), ('shunted_b_imagenet', 'tiny', r"arch='base'")],
+)
 def test_wrong_arch_is_guessed(release, layout, arch, guess):
     """The sizes share names and shapes for the most part; one loaded for another is an error that says which it is."""
     with pytest.raises(CheckpointError, match=guess):
@@ -85,7 +97,7 @@ def test_every_pixel_matters_in_every_stage():
     backbone = ShuntedTransformer(**SMALL).eval().double()
     x = torch.randn(1, 3, 37, 61, dtype=torch.float64, requires_grad=True)
     for out in backbone(x):
-        grad, = torch.autograd.grad(out[0, :3, 0, 0].sum(), x, retain_graph=True)
+        (grad,) = torch.autograd.grad(out[0, :3, 0, 0].sum(), x, retain_graph=True)
         assert (grad.abs().sum(1) > 0).all()
 
 
@@ -93,7 +105,7 @@ def test_stem_merges_the_last_odd_row_and_column():
     """Tokens of the stem: the last row and column of 34 / 2 = 17 make tokens of their own, from nothing but them."""
     stem = ShuntedTransformer(**SMALL).patch_embed1.eval()
     x = torch.randn(1, 3, 34, 34)
-    before, x[..., -1] = stem(x), 0.
+    before, x[..., -1] = stem(x), 0.0
     changed = (before - stem(x)).abs().sum((0, 3)) > 0
     assert before.shape[1:3] == (9, 9) and changed[:, -1].all() and not changed[:, :-3].any()
 
@@ -113,9 +125,17 @@ def test_stem_norm_follows_norm_cfg(norm_type, cls):
 
 def test_settings_reach_the_layers():
     """Arguments are not silently ignored on their way down."""
-    backbone = ShuntedTransformer(arch='tiny', reductions=(16, 4, 1, 1), mlp_ratios=(1, 2, 3, 4), stem_convs=3,
-                                  norm_cfg=dict(type='BN', momentum=0.2), drop_rate=0.1, attn_drop_rate=0.2,
-                                  drop_path_rate=0.3, in_channels=1)
+    backbone = ShuntedTransformer(
+        arch='tiny',
+        reductions=(16, 4, 1, 1),
+        mlp_ratios=(1, 2, 3, 4),
+        stem_convs=3,
+        norm_cfg=dict(type='BN', momentum=0.2),
+        drop_rate=0.1,
+        attn_drop_rate=0.2,
+        drop_path_rate=0.3,
+        in_channels=1,
+    )
     first, last = backbone.block1[0], backbone.block4[0]
     assert isinstance(first.attn, ShuntedAttention) and isinstance(backbone.block3[0].attn, EnhancedAttention)
     assert (first.attn.sr1.stride, first.attn.sr2.stride) == ((16, 16), (8, 8))
@@ -128,16 +148,23 @@ def test_settings_reach_the_layers():
     assert first.drop_path.p == 0 and last.drop_path.p == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize('wrong, message', [
-    (dict(reductions=(8, 4, 3, 1)), 'reductions must be even'), (dict(reductions=(8, 4, 0, 1)), 'reductions'),
-    (dict(reductions=(8, 4, 2)), 'of one length'), (dict(mlp_ratios=(8, 8)), 'mlp_ratios'),
-    (dict(mlp_ratios=(8, 8, 4, 0)), 'mlp_ratios must be above 0'), (dict(stem_convs=-1), 'stem_convs'),
-    (dict(norm_cfg=dict(type='LN')), "norm_cfg .* not {'type': 'LN'}"), (dict(drop_rate=1.), 'drop_rate'),
-    (dict(attn_drop_rate=-.1), 'attn_drop_rate'),
-    (dict(arch={**SMALL['arch'], 'num_heads': (1, 2, 4, 4)}), 'num_heads must be even'),
-    (dict(arch={**SMALL['arch'], 'num_heads': (3, 2, 4, 4)}), 'num_heads 3 does not divide the 8'),
-    (dict(arch={**SMALL['arch'], 'depths': (1, 0, 1, 1)}), 'depths at least 1'),
-])
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(reductions=(8, 4, 3, 1)), 'reductions must be even'),
+        (dict(reductions=(8, 4, 0, 1)), 'reductions'),
+        (dict(reductions=(8, 4, 2)), 'of one length'),
+        (dict(mlp_ratios=(8, 8)), 'mlp_ratios'),
+        (dict(mlp_ratios=(8, 8, 4, 0)), 'mlp_ratios must be above 0'),
+        (dict(stem_convs=-1), 'stem_convs'),
+        (dict(norm_cfg=dict(type='LN')), "norm_cfg .* not {'type': 'LN'}"),
+        (dict(drop_rate=1.0), 'drop_rate'),
+        (dict(attn_drop_rate=-0.1), 'attn_drop_rate'),
+        (dict(arch={**SMALL['arch'], 'num_heads': (1, 2, 4, 4)}), 'num_heads must be even'),
+        (dict(arch={**SMALL['arch'], 'num_heads': (3, 2, 4, 4)}), 'num_heads 3 does not divide the 8'),
+        (dict(arch={**SMALL['arch'], 'depths': (1, 0, 1, 1)}), 'depths at least 1'),
+    ],
+)
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         ShuntedTransformer(**wrong)

@@ -4,8 +4,9 @@ import torch
 from mmattn.layers import ELSA
 
 
-@pytest.mark.parametrize('lam, gamma, shape', [
-    (0, 1, (1, 6, 3, 3)), (1, 0, (1, 6, 3, 3)), (2, 1, (2, 1, 6, 3, 3)), (0, 0, None)])
+@pytest.mark.parametrize(
+    'lam, gamma, shape', [(0, 1, (1, 6, 3, 3)), (1, 0, (1, 6, 3, 3)), (2, 1, (2, 1, 6, 3, 3)), (0, 0, None)]
+)
 def test_ghost_head_has_the_released_shape(lam, gamma, shape):
     """Which matrices of equation 8 exist follows lambda and gamma, in one tensor as released."""
     layer = ELSA(6, 2, kernel_size=3, group_width=2, lam=lam, gamma=gamma)
@@ -15,7 +16,7 @@ def test_ghost_head_has_the_released_shape(lam, gamma, shape):
 def test_ghost_matrices_enter_as_equation_8_says():
     """The multiplier comes first and is raised to lambda; the summand is scaled by gamma."""
     layer = ELSA(6, 2, kernel_size=3, group_width=2, lam=2, gamma=0.5)
-    layer.ghost_head.data[0], layer.ghost_head.data[1] = 3., 4.
+    layer.ghost_head.data[0], layer.ghost_head.data[1] = 3.0, 4.0
     mul, add = layer._ghost_matrices()
     assert (mul == 9).all() and (add == 2).all() and mul.shape == add.shape == (6, 3, 3)
 

@@ -16,8 +16,15 @@ def from_golden(data, **parts):
     layer = GlobalSelfAttention(c['channels'], c['heads'], c['rel_pos_length'], **parts).double().eval()
     weights = {f'{name}.weight': data[f'w_{name}'][:, :, None, None] for name in ('query', 'key', 'value')}
     weights.update(rel_col=data['rel_col'], rel_row=data['rel_row'])
-    weights.update({'bn.weight': bn['weight'], 'bn.bias': bn['bias'], 'bn.running_mean': bn['mean'],
-                    'bn.running_var': bn['var'], 'bn.num_batches_tracked': torch.tensor(0)})
+    weights.update(
+        {
+            'bn.weight': bn['weight'],
+            'bn.bias': bn['bias'],
+            'bn.running_mean': bn['mean'],
+            'bn.running_var': bn['var'],
+            'bn.num_batches_tracked': torch.tensor(0),
+        }
+    )
     layer.load_state_dict({name: weights[name] for name in layer.state_dict()})
     return layer
 
@@ -37,8 +44,10 @@ def test_computes_the_equations(golden, monkeypatch, memory_format, path):
 def einsums(layer, data, content, column, row):
     """Equations 3 to 8 of the parts that are there, with the golden weights and index order of the paper."""
     X = data['input'].permute(0, 3, 2, 1)  # b, x, y, d
-    Q, K, V = (torch.einsum('bxyd,nkd->bxynk', X, data[f'w_{name}'].unflatten(0, (data['config']['heads'], -1)))
-               for name in ('query', 'key', 'value'))  # eq. 3
+    Q, K, V = (
+        torch.einsum('bxyd,nkd->bxynk', X, data[f'w_{name}'].unflatten(0, (data['config']['heads'], -1)))
+        for name in ('query', 'key', 'value')
+    )  # eq. 3
     Y = torch.zeros_like(V)
     if content:
         C = torch.einsum('bxynk,bxynv->bnkv', K.flatten(1, 2).softmax(1).view_as(K), V)
@@ -89,12 +98,17 @@ def test_mask_is_translation_equivariant():
     torch.testing.assert_close(layer(x)[..., 4:7, 4:7], layer(x[..., 2:9, 2:9])[..., 2:5, 2:5])
 
 
-@pytest.mark.parametrize('wrong, message', [
-    (dict(dim=12), 'num_heads 8 does not divide the 12 channels'), (dict(num_heads=0), 'num_heads 0'),
-    (dict(rel_pos_length=0), 'rel_pos_length must be at least 1, not 0'),
-    (dict(content=False, column=False, row=False), 'one of content, column and row'),
-    (dict(beyond='clip'), "beyond must be .* not 'clip'"), (dict(norm_cfg=dict(type='LN')), 'norm_cfg'),
-])
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(dim=12), 'num_heads 8 does not divide the 12 channels'),
+        (dict(num_heads=0), 'num_heads 0'),
+        (dict(rel_pos_length=0), 'rel_pos_length must be at least 1, not 0'),
+        (dict(content=False, column=False, row=False), 'one of content, column and row'),
+        (dict(beyond='clip'), "beyond must be .* not 'clip'"),
+        (dict(norm_cfg=dict(type='LN')), 'norm_cfg'),
+    ],
+)
 def test_bad_arguments_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         GlobalSelfAttention(**{**dict(dim=16), **wrong})

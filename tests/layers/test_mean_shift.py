@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from mmattn.layers import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention, WindowAttention
 
 # tables 1 (with probe) and 2 (without)
-TABLE_1 = ('QQQQQ QKKQQ QQVVV QQVVQ QQQPP QKKKQ QKKQK QKKKW QKKQW QKKPP QKKPQ QQVPW QKKPW QKVVW QKVPP QKVQW QKVPQ '
-           'QKVPW').split()
+TABLE_1 = (
+    'QQQQQ QKKQQ QQVVV QQVVQ QQQPP QKKKQ QKKQK QKKKW QKKQW QKKPP QKKPQ QQVPW QKKPW QKVVW QKVPP QKVQW QKVPQ QKVPW'
+).split()
 TABLE_2 = 'QQQQ QKKQ QQQW QQVQ QQVV QQVW QKKW QKVV QKVW'.split()
 
 
@@ -32,7 +33,7 @@ def by_hand(layer, x):
             logits = q @ k.transpose(1, 2)
         else:
             logits = -torch.cdist(q, k).square() / 2
-        z = (logits / (C // heads)**0.5).softmax(-1) @ v
+        z = (logits / (C // heads) ** 0.5).softmax(-1) @ v
         if layer.attention == 'msf':
             z = z - tokens @ P[0][rows].t()
         out = out + z @ W[rows]
@@ -41,9 +42,15 @@ def by_hand(layer, x):
     return out.view(x.shape)
 
 
-@pytest.mark.parametrize('attention, sharing', [
-    *(('msf', row) for row in TABLE_1), *(('plain', row) for row in TABLE_2),
-    *(('residual', row) for row in ('QKVPW', 'QKVVW')), *(('gauss', row) for row in ('QKVW', 'QKKQ'))])
+@pytest.mark.parametrize(
+    'attention, sharing',
+    [
+        *(('msf', row) for row in TABLE_1),
+        *(('plain', row) for row in TABLE_2),
+        *(('residual', row) for row in ('QKVPW', 'QKVVW')),
+        *(('gauss', row) for row in ('QKVW', 'QKKQ')),
+    ],
+)
 @pytest.mark.parametrize('groups, mode', [(1, 'interleaved'), (2, 'interleaved'), (4, 'interleaved'), (2, 'block')])
 def test_every_form_is_its_equation(attention, sharing, groups, mode):
     """Tables 1 to 4: which projections share a matrix, transposed where it projects back, which kernel, where the probe
@@ -56,8 +63,13 @@ def test_every_form_is_its_equation(attention, sharing, groups, mode):
 
 
 @settings(max_examples=25, deadline=None)
-@given(groups=st.integers(1, 4), width=st.integers(1, 3), outputs=st.integers(1, 3), bias=st.booleans(),
-       mode=st.sampled_from(['interleaved', 'block']))
+@given(
+    groups=st.integers(1, 4),
+    width=st.integers(1, 3),
+    outputs=st.integers(1, 3),
+    bias=st.booleans(),
+    mode=st.sampled_from(['interleaved', 'block']),
+)
 def test_groups(groups, width, outputs, bias, mode):
     """Output channel e * G + g, or g * E / G + e in blocks, is of group g's channels and row g * E / G + e."""
     layer = GroupedLinear(groups * width, groups * outputs, groups, mode, bias).double()
@@ -66,7 +78,7 @@ def test_groups(groups, width, outputs, bias, mode):
     for g in range(groups):
         for e in range(outputs):
             channel = e * groups + g if mode == 'interleaved' else g * outputs + e
-            expected = x[:, g * width:(g + 1) * width] @ layer.weight[g * outputs + e]
+            expected = x[:, g * width : (g + 1) * width] @ layer.weight[g * outputs + e]
             torch.testing.assert_close(out[:, channel], expected + (layer.bias[channel] if bias else 0))
     torch.testing.assert_close(F.linear(x, layer.dense_weight(), layer.bias), out)
 
@@ -77,7 +89,7 @@ def test_head_ignores_a_constant_in_queries_and_keys(attention):
     layer = MeanShiftAttention(8, 2, attention, proj_bias=True).double()
     x = torch.randn(1, 3, 3, 8, dtype=torch.float64)
     before = layer(x)
-    constant = torch.tensor([0., 0., 0., 0., 3., -2., 1., 5.], dtype=torch.float64)
+    constant = torch.tensor([0.0, 0.0, 0.0, 0.0, 3.0, -2.0, 1.0, 5.0], dtype=torch.float64)
     layer.pre_proj.bias.data[:16] += constant.repeat(2)
     moved = (layer(x) - before).abs().max()
     assert moved > 1e-3 if attention == 'plain' else moved < 1e-9
@@ -119,14 +131,19 @@ def test_dropouts_only_in_training():
         assert torch.equal(layer(x), layer(x))
 
 
-@pytest.mark.parametrize('wrong, message', [
-    (dict(attention='mean'), 'attention must be one of msf, residual, gauss, plain'),
-    (dict(sharing='QKVW'), "'msf' must be 5 letters of QKVPW"), (dict(sharing='QKVPX'), "not 'QKVPX'"),
-    (dict(sharing=5), 'sharing'),
-    (dict(attention='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
-    (dict(groups=0), 'groups'), (dict(groups=5), 'groups must divide the 8 channels, not 5'),
-    (dict(group_mode='shuffled'), 'group_mode'),
-])
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(attention='mean'), 'attention must be one of msf, residual, gauss, plain'),
+        (dict(sharing='QKVW'), "'msf' must be 5 letters of QKVPW"),
+        (dict(sharing='QKVPX'), "not 'QKVPX'"),
+        (dict(sharing=5), 'sharing'),
+        (dict(attention='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
+        (dict(groups=0), 'groups'),
+        (dict(groups=5), 'groups must divide the 8 channels, not 5'),
+        (dict(group_mode='shuffled'), 'group_mode'),
+    ],
+)
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         MeanShiftAttention(8, 2, **wrong)

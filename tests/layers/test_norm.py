@@ -13,9 +13,15 @@ def test_types_and_settings(norm_type, cls):
     assert all(p.requires_grad for p in batch_norm(4, dict(type=norm_type)).parameters())
 
 
-@pytest.mark.parametrize('norm_cfg, message', [
-    (dict(type='GN'), "'GN'"), (dict(eps=1e-3), 'norm_cfg'), (None, 'norm_cfg'),
-    (dict(type='BN', epsilon=1.), 'epsilon')])
+@pytest.mark.parametrize(
+    'norm_cfg, message',
+    [
+        (dict(type='GN'), "'GN'"),
+        (dict(eps=1e-3), 'norm_cfg'),
+        (None, 'norm_cfg'),
+        (dict(type='BN', epsilon=1.0), 'epsilon'),
+    ],
+)
 def test_bad_norm_cfg_is_named(norm_cfg, message):
     with pytest.raises((ValueError, TypeError), match=message):
         batch_norm(4, norm_cfg)

@@ -15,13 +15,14 @@ sizes = st.tuples(st.integers(1, 2), st.integers(1, 11), st.integers(1, 11))
 
 def softmax_attention(q, k, v):
     """Equation 2 for one head; q: (B, N, d), k and v: (B, n, d)."""
-    return (q @ k.transpose(1, 2) / q.shape[-1]**0.5).softmax(-1) @ v
+    return (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1) @ v
 
 
 def tokens(conv, x):
     """A convolution over (B, H, W, C), as a (B, C, H, W) convolution."""
-    return F.conv2d(x.permute(0, 3, 1, 2), conv.weight, conv.bias, conv.stride, conv.padding,
-                    groups=conv.groups).permute(0, 2, 3, 1)
+    return F.conv2d(
+        x.permute(0, 3, 1, 2), conv.weight, conv.bias, conv.stride, conv.padding, groups=conv.groups
+    ).permute(0, 2, 3, 1)
 
 
 def by_hand(layer, x):
@@ -37,7 +38,7 @@ def by_hand(layer, x):
         key, value = kv(F.gelu(norm(tokens(sr, padded)))).chunk(2, -1)
         value = value + tokens(local, value)
         mine = slice(i % (layer.num_heads // 2) * d, (i % (layer.num_heads // 2) + 1) * d)
-        q = layer.q(x)[..., i * d:(i + 1) * d]
+        q = layer.q(x)[..., i * d : (i + 1) * d]
         heads.append(softmax_attention(*(t.reshape(B, -1, d) for t in (q, key[..., mine], value[..., mine]))))
     return layer.proj(torch.cat(heads, -1)).reshape(x.shape)
 
@@ -63,7 +64,7 @@ def test_unmerged_attention_equals_its_equation(size):
     layer = EnhancedAttention(8, 2).double()
     x = torch.randn(*size, 8, dtype=torch.float64)
     (key, value), query = layer.kv(x).chunk(2, -1), layer.q(x)
-    heads = [softmax_attention(*(t[..., i:i + 4].flatten(1, 2) for t in (query, key, value))) for i in (0, 4)]
+    heads = [softmax_attention(*(t[..., i : i + 4].flatten(1, 2) for t in (query, key, value))) for i in (0, 4)]
     expected = layer.proj(torch.cat(heads, -1).view(x.shape) + tokens(layer.local_conv, value))
     torch.testing.assert_close(layer(x), expected)
 
@@ -78,7 +79,7 @@ def test_every_token_reaches_keys_and_values(H, W, r):
         side = r // 2**i
         for part in pair:
             assert part.shape[1:3] == (-(-H // side), -(-W // side))
-            grad, = torch.autograd.grad(part.square().sum(), x, retain_graph=True)
+            (grad,) = torch.autograd.grad(part.square().sum(), x, retain_graph=True)
             assert (grad.abs().sum(-1) > 0).all()
 
 
@@ -120,7 +121,6 @@ def test_no_score_matrix():
     largest = 0
 
     class Watch(TorchDispatchMode):
-
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             nonlocal largest
             out = func(*args, **(kwargs or {}))
@@ -150,8 +150,9 @@ def test_queries_shared_out_to_idle_threads(size, threads):
     q, k, v = (torch.randn(B, h, w, 8, dtype=torch.float64, requires_grad=True) for h, w in ((H, W), (2, 3), (2, 3)))
     with mock.patch('torch.get_num_threads', lambda: threads):
         out = attend(q, k, v, 2)
-    expected = torch.cat([softmax_attention(*(x.flatten(1, 2)[..., half] for x in (q, k, v)))
-                          for half in (slice(0, 4), slice(4, 8))], -1).view_as(q)
+    expected = torch.cat(
+        [softmax_attention(*(x.flatten(1, 2)[..., half] for x in (q, k, v))) for half in (slice(0, 4), slice(4, 8))], -1
+    ).view_as(q)
     torch.testing.assert_close(out, expected)
     upstream = torch.randn_like(out)
     for a, b in zip(torch.autograd.grad(out, (q, k, v), upstream), torch.autograd.grad(expected, (q, k, v), upstream)):

@@ -22,7 +22,7 @@ def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
     ys, xs = (y - s) % Hp, (xx - s) % Wp
     offset = (ys[None] - ys[:, None] + w - 1) * (2 * w - 1) + xs[None] - xs[:, None] + w - 1
     bias = layer.rb[:, offset.clamp(0, layer.rb.shape[1] - 1)]
-    scores = (q @ k.transpose(-1, -2) * (C // heads)**-0.5 + bias).masked_fill(~same, float('-inf'))
+    scores = (q @ k.transpose(-1, -2) * (C // heads) ** -0.5 + bias).masked_fill(~same, float('-inf'))
     out = (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, Hp, Wp, C)
     return layer.post_proj(out)[:, :H, :W]
 

@@ -13,8 +13,12 @@ PATHS = [elsa_attention_reference, elsa_attention_shifted]
 
 def make_inputs(B, H, W, heads, width, k, mul, add, dtype=torch.float64):
     C = heads * width
-    return (torch.randn(B, H, W, heads, k * k, dtype=dtype), torch.randn(B, H, W, C, dtype=dtype),
-            torch.rand(C, k, k, dtype=dtype) + 0.5 if mul else None, torch.randn(C, k, k, dtype=dtype) if add else None)
+    return (
+        torch.randn(B, H, W, heads, k * k, dtype=dtype),
+        torch.randn(B, H, W, C, dtype=dtype),
+        torch.rand(C, k, k, dtype=dtype) + 0.5 if mul else None,
+        torch.randn(C, k, k, dtype=dtype) if add else None,
+    )
 
 
 def by_hand(logits, value, mul, add, dilation):
@@ -45,8 +49,17 @@ def test_equations(path, mul, add, dilation):
 
 
 @settings(max_examples=30, deadline=None)
-@given(B=st.integers(1, 2), H=st.integers(1, 9), W=st.integers(1, 9), heads=st.integers(1, 3), width=st.integers(1, 4),
-       k=st.sampled_from([1, 3, 5, 7]), dilation=st.integers(1, 3), mul=st.booleans(), add=st.booleans())
+@given(
+    B=st.integers(1, 2),
+    H=st.integers(1, 9),
+    W=st.integers(1, 9),
+    heads=st.integers(1, 3),
+    width=st.integers(1, 4),
+    k=st.sampled_from([1, 3, 5, 7]),
+    dilation=st.integers(1, 3),
+    mul=st.booleans(),
+    add=st.booleans(),
+)
 def test_paths_agree(B, H, W, heads, width, k, dilation, mul, add):
     """The fast path and its gradients equal the reference's at any size, maps smaller than the kernel included."""
     inputs = [None if t is None else t.requires_grad_() for t in make_inputs(B, H, W, heads, width, k, mul, add)]
@@ -75,7 +88,6 @@ def test_no_copy_per_neighbour():
     sizes = []
 
     class Record(torch.utils._python_dispatch.TorchDispatchMode):
-
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
             sizes.extend(t.numel() for t in torch.utils._pytree.tree_flatten(out)[0] if isinstance(t, torch.Tensor))
@@ -104,14 +116,17 @@ def test_uniform_attention_is_a_mean_filter():
     torch.testing.assert_close(elsa_attention(torch.zeros(1, 6, 6, 1, 9), value), mean)
 
 
-@pytest.mark.parametrize('change, message', [
-    (dict(logits=torch.zeros(1, 4, 5, 2, 9)), 'same B, H and W'),
-    (dict(logits=torch.zeros(1, 4, 4, 2, 8)), 'odd k, not 8'),
-    (dict(logits=torch.zeros(1, 4, 4, 3, 9)), '4 channels of value do not divide into 3 heads'),
-    (dict(ghost_mul=torch.zeros(4, 5, 5)), 'ghost_mul must be'),
-    (dict(ghost_add=torch.zeros(2, 3, 3)), 'ghost_add must be'),
-    (dict(dilation=0), 'dilation must be at least 1'),
-])
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (dict(logits=torch.zeros(1, 4, 5, 2, 9)), 'same B, H and W'),
+        (dict(logits=torch.zeros(1, 4, 4, 2, 8)), 'odd k, not 8'),
+        (dict(logits=torch.zeros(1, 4, 4, 3, 9)), '4 channels of value do not divide into 3 heads'),
+        (dict(ghost_mul=torch.zeros(4, 5, 5)), 'ghost_mul must be'),
+        (dict(ghost_add=torch.zeros(2, 3, 3)), 'ghost_add must be'),
+        (dict(dilation=0), 'dilation must be at least 1'),
+    ],
+)
 def test_bad_shapes_are_named(change, message):
     arguments = dict(logits=torch.zeros(1, 4, 4, 2, 9), value=torch.zeros(1, 4, 4, 4))
     with pytest.raises(ValueError, match=message):
@@ -125,8 +140,10 @@ def test_compiled_gradients(lam):
     logits, value = torch.randn(1, 6, 7, 2, 9, requires_grad=True), torch.randn(1, 6, 7, 8, requires_grad=True)
     mul = torch.randn(8, 3, 3) if lam else None
     compiled = torch.compile(elsa_attention, fullgraph=True, backend='aot_eager')
-    results = [torch.autograd.grad(path(logits, value, mul).square().sum(), (logits, value))
-               for path in (elsa_attention, compiled)]
+    results = [
+        torch.autograd.grad(path(logits, value, mul).square().sum(), (logits, value))
+        for path in (elsa_attention, compiled)
+    ]
     for eager, fast in zip(*results):
         assert eager.abs().max() > 0
         torch.testing.assert_close(fast, eager)

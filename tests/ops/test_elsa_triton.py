@@ -1,4 +1,5 @@
 """The GPU kernels of the ELSA operator: on a GPU, or on the CPU under Triton's interpreter (see conftest.py)."""
+
 from types import SimpleNamespace
 
 import pytest
@@ -11,13 +12,16 @@ DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 
 
 @pytest.mark.usefixtures('triton_runs')
-@pytest.mark.parametrize('k, dilation, d, dtype, mul, add', [
-    (3, 1, 4, torch.float32, False, False),
-    (3, 1, 6, torch.float32, False, True),
-    (3, 3, 5, torch.float32, True, False),
-    (3, 1, 8, torch.float16, True, True),
-    (5, 2, 8, torch.bfloat16, True, True),
-])
+@pytest.mark.parametrize(
+    'k, dilation, d, dtype, mul, add',
+    [
+        (3, 1, 4, torch.float32, False, False),
+        (3, 1, 6, torch.float32, False, True),
+        (3, 3, 5, torch.float32, True, False),
+        (3, 1, 8, torch.float16, True, True),
+        (5, 2, 8, torch.bfloat16, True, True),
+    ],
+)
 def test_kernels_are_the_reference(monkeypatch, k, dilation, d, dtype, mul, add):
     """Output and all gradients, on maps larger than a block and smaller than the neighbourhood's reach."""
     monkeypatch.setattr(kernels, 'CHUNK', 64)  # several partial sums
@@ -37,9 +41,15 @@ def test_kernels_are_the_reference(monkeypatch, k, dilation, d, dtype, mul, add)
         assert (actual.double() - expected).abs().max() <= tolerance * expected.abs().max()
 
 
-@pytest.mark.parametrize('is_cuda, dtype, path', [
-    (True, torch.float32, kernels.elsa_attention_triton), (True, torch.bfloat16, kernels.elsa_attention_triton),
-    (True, torch.float64, elsa.elsa_attention_shifted), (False, torch.float32, elsa.elsa_attention_shifted)])
+@pytest.mark.parametrize(
+    'is_cuda, dtype, path',
+    [
+        (True, torch.float32, kernels.elsa_attention_triton),
+        (True, torch.bfloat16, kernels.elsa_attention_triton),
+        (True, torch.float64, elsa.elsa_attention_shifted),
+        (False, torch.float32, elsa.elsa_attention_shifted),
+    ],
+)
 def test_kernels_are_chosen(is_cuda, dtype, path):
     """On a GPU, but not for float64, which their float32 sums would round."""
     assert elsa._select(SimpleNamespace(is_cuda=is_cuda, dtype=dtype)) is path

@@ -5,7 +5,11 @@ from hypothesis import strategies as st
 
 from mmattn.ops import global_self_attention as gsa
 from mmattn.ops.global_self_attention import (
-    axial_attention, axial_attention_batched, axial_attention_reference, content_attention)
+    axial_attention,
+    axial_attention_batched,
+    axial_attention_reference,
+    content_attention,
+)
 
 PATHS = [axial_attention_reference, axial_attention_batched]
 
@@ -16,8 +20,11 @@ def max_scores(request, monkeypatch):
 
 
 def make_inputs(B, H, W, heads, k, v, L, dtype=torch.float64):
-    return (torch.randn(B, H, W, heads, k, dtype=dtype), torch.randn(B, H, W, heads, v, dtype=dtype),
-            torch.randn(2 * L - 1, k, dtype=dtype))
+    return (
+        torch.randn(B, H, W, heads, k, dtype=dtype),
+        torch.randn(B, H, W, heads, v, dtype=dtype),
+        torch.randn(2 * L - 1, k, dtype=dtype),
+    )
 
 
 def embedding(table, shift, length, beyond):
@@ -61,9 +68,19 @@ def test_axial_equations(path, dim, beyond, L, max_scores):
 
 
 @settings(max_examples=30, deadline=None)
-@given(B=st.integers(1, 3), H=st.integers(1, 9), W=st.integers(1, 9), heads=st.integers(1, 3), k=st.integers(1, 4),
-       v=st.integers(1, 4), L=st.integers(1, 10), dim=st.integers(1, 2), beyond=st.sampled_from(gsa.BEYOND),
-       layout=st.permutations(range(5)), most=st.sampled_from([0, 40, 200, 2**22]))
+@given(
+    B=st.integers(1, 3),
+    H=st.integers(1, 9),
+    W=st.integers(1, 9),
+    heads=st.integers(1, 3),
+    k=st.integers(1, 4),
+    v=st.integers(1, 4),
+    L=st.integers(1, 10),
+    dim=st.integers(1, 2),
+    beyond=st.sampled_from(gsa.BEYOND),
+    layout=st.permutations(range(5)),
+    most=st.sampled_from([0, 40, 200, 2**22]),
+)
 def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, most):
     """The fast path and its gradients equal the reference's at any size and in any memory layout."""
     inputs = make_inputs(B, H, W, heads, k, v, L)
@@ -103,8 +120,10 @@ def test_compiled_gradients(max_scores):
     inputs = [t.requires_grad_() for t in make_inputs(1, 3, 4, 2, 2, 2, 2)]
     compiled = torch.compile(axial_attention, fullgraph=True, backend='aot_eager')
     for dim in (1, 2):
-        results = [(out, *torch.autograd.grad(out.square().sum(), inputs))
-                   for out in (path(*inputs, dim) for path in (compiled, axial_attention))]
+        results = [
+            (out, *torch.autograd.grad(out.square().sum(), inputs))
+            for out in (path(*inputs, dim) for path in (compiled, axial_attention))
+        ]
         for ours, reference in zip(*results):
             torch.testing.assert_close(ours, reference)
 
@@ -132,12 +151,14 @@ def test_scores_are_few_and_not_kept(monkeypatch):
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             nonlocal largest
             out = func(*args, **(kwargs or {}))
-            sizes = [t.untyped_storage().nbytes() for t in torch.utils._pytree.tree_flatten(out)[0]
-                     if isinstance(t, torch.Tensor)]
+            sizes = [
+                t.untyped_storage().nbytes()
+                for t in torch.utils._pytree.tree_flatten(out)[0]
+                if isinstance(t, torch.Tensor)
+            ]
             largest = max(largest, *sizes, 0)
             return out
 
@@ -173,7 +194,7 @@ def assert_near(half, exact, tolerance):
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('size', [1e-3, 1., 1e3])
+@pytest.mark.parametrize('size', [1e-3, 1.0, 1e3])
 def test_content_in_half_precision(dtype, size):
     """Only as wrong as its rounded inputs and output, whatever the queries', keys' and values' size: the softmax and
     the mean over all pixels are not rounded, and what float16 cannot hold is float32."""
@@ -185,7 +206,7 @@ def test_content_in_half_precision(dtype, size):
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize('size', [1e-3, 1., 1e3])
+@pytest.mark.parametrize('size', [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize('path', PATHS)
 def test_axial_in_half_precision(monkeypatch, path, dtype, size):
     """The scores are rounded once more; their sum is not. Where float16 cannot hold either, the result and gradients
@@ -195,27 +216,34 @@ def test_axial_in_half_precision(monkeypatch, path, dtype, size):
     query[0] *= 8
     table = table.to(dtype).float()
     half, exact = half_precision(
-        lambda query, value: axial_attention(query, value, table.to(value.dtype), 1), dtype, size, query, value)
+        lambda query, value: axial_attention(query, value, table.to(value.dtype), 1), dtype, size, query, value
+    )
     assert half[0].dtype == torch.float32
     assert axial_attention(query.to(dtype), value.to(dtype), table, 1).dtype == dtype
     for ours, reference in zip(half, exact):
         assert_near(ours, reference, 8 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize('change, message', [
-    (dict(query=torch.zeros(1, 4, 5, 2, 3)), 'query must be'), (dict(value=torch.zeros(1, 4, 4, 6)), 'value'),
-    (dict(table=torch.zeros(6, 3)), r'table must be \(2L - 1, 3\), not \(6, 3\)'),
-    (dict(table=torch.zeros(7, 2)), 'table must be'),
-    (dict(dim=0), 'dim must be 1 .columns. or 2 .rows., not 0'), (dict(beyond='clip'), "beyond must be .*, not 'clip'"),
-])
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (dict(query=torch.zeros(1, 4, 5, 2, 3)), 'query must be'),
+        (dict(value=torch.zeros(1, 4, 4, 6)), 'value'),
+        (dict(table=torch.zeros(6, 3)), r'table must be \(2L - 1, 3\), not \(6, 3\)'),
+        (dict(table=torch.zeros(7, 2)), 'table must be'),
+        (dict(dim=0), 'dim must be 1 .columns. or 2 .rows., not 0'),
+        (dict(beyond='clip'), "beyond must be .*, not 'clip'"),
+    ],
+)
 def test_bad_arguments_are_named(change, message):
     arguments = dict(query=torch.zeros(1, 4, 4, 2, 3), value=torch.zeros(1, 4, 4, 2, 3), table=torch.zeros(7, 3), dim=1)
     with pytest.raises(ValueError, match=message):
         axial_attention(**{**arguments, **change})
 
 
-@pytest.mark.parametrize('shapes', [[(1, 4, 4, 2, 3), (1, 4, 4, 2, 2), (1, 4, 4, 2, 3)],
-                                    [(1, 4, 4, 2, 3), (1, 4, 4, 2, 3), (1, 4, 5, 2, 3)]])
+@pytest.mark.parametrize(
+    'shapes', [[(1, 4, 4, 2, 3), (1, 4, 4, 2, 2), (1, 4, 4, 2, 3)], [(1, 4, 4, 2, 3), (1, 4, 4, 2, 3), (1, 4, 5, 2, 3)]]
+)
 def test_content_names_bad_shapes(shapes):
     with pytest.raises(ValueError, match='query and key must be'):
         content_attention(*map(torch.zeros, shapes))

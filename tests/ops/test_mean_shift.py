@@ -3,16 +3,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmattn.ops.mean_shift import (mean_shift_attention, mean_shift_attention_bias, mean_shift_attention_channels,
-                                   mean_shift_attention_reference)
+from mmattn.ops.mean_shift import (
+    mean_shift_attention,
+    mean_shift_attention_bias,
+    mean_shift_attention_channels,
+    mean_shift_attention_reference,
+)
 
 PATHS = [mean_shift_attention_reference, mean_shift_attention_channels, mean_shift_attention_bias]
 
 
 def make_inputs(B, heads, N, M, d, probe=True, bias=False, dtype=torch.float64):
     q, k, v = (torch.randn(B, heads, n, d, dtype=dtype) for n in (N, M, M))
-    return [q, k, v, torch.randn_like(q) if probe else None,
-            torch.randn(1, heads, N, M, dtype=dtype) if bias else None]
+    return [q, k, v, torch.randn_like(q) if probe else None, torch.randn(1, heads, N, M, dtype=dtype) if bias else None]
 
 
 @pytest.mark.parametrize('path', PATHS)
@@ -22,22 +25,31 @@ def test_equation_12(path, bias):
     q, k, v, p, b = make_inputs(2, 2, 3, 4, 5, bias=bias)
     out = path(q, k, v, p, b)
     for n, h, i in torch.cartesian_prod(*map(torch.arange, out.shape[:3])).tolist():
-        logits = torch.stack([-(k[n, h, j] - q[n, h, i]).norm()**2 / 2 / 5**0.5 + (b[0, h, i, j] if bias else 0)
-                              for j in range(4)])
+        logits = torch.stack(
+            [-((k[n, h, j] - q[n, h, i]).norm() ** 2) / 2 / 5**0.5 + (b[0, h, i, j] if bias else 0) for j in range(4)]
+        )
         expected = sum(w * v[n, h, j] for j, w in enumerate(logits.softmax(0))) - p[n, h, i]
         torch.testing.assert_close(out[n, h, i], expected)
 
 
 @settings(max_examples=30, deadline=None)
-@given(B=st.integers(1, 2), heads=st.integers(1, 3), N=st.integers(1, 20), M=st.integers(1, 20), d=st.integers(1, 17),
-       probe=st.booleans(), bias=st.booleans())
+@given(
+    B=st.integers(1, 2),
+    heads=st.integers(1, 3),
+    N=st.integers(1, 20),
+    M=st.integers(1, 20),
+    d=st.integers(1, 17),
+    probe=st.booleans(),
+    bias=st.booleans(),
+)
 def test_paths_agree(B, heads, N, M, d, probe, bias):
     """The fast paths and their gradients equal the reference's at any size."""
     inputs = make_inputs(B, heads, N, M, d, probe, bias)
     given_inputs = [t.requires_grad_() for t in inputs if t is not None]
     grad = torch.randn(B, heads, N, d, dtype=torch.float64)
     reference, *fast = [
-        (out, *torch.autograd.grad(out, given_inputs, grad)) for out in (path(*inputs) for path in PATHS)]
+        (out, *torch.autograd.grad(out, given_inputs, grad)) for out in (path(*inputs) for path in PATHS)
+    ]
     for results in fast:
         for a, b in zip(results, reference):
             torch.testing.assert_close(a, b)
@@ -46,8 +58,11 @@ def test_paths_agree(B, heads, N, M, d, probe, bias):
 @pytest.mark.parametrize('path', PATHS)
 def test_gradcheck(path):
     """The gradient of the key norm, which one path takes through a part of it only, is that of the whole."""
-    inputs = [t.requires_grad_() for t in make_inputs(1, 2, 3, 4, 3, bias=path is not mean_shift_attention_channels)
-              if t is not None]
+    inputs = [
+        t.requires_grad_()
+        for t in make_inputs(1, 2, 3, 4, 3, bias=path is not mean_shift_attention_channels)
+        if t is not None
+    ]
     assert torch.autograd.gradcheck(path, inputs)
 
 
@@ -66,7 +81,6 @@ def test_no_score_matrix():
     sizes = []
 
     class Record(torch.utils._python_dispatch.TorchDispatchMode):
-
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
             sizes.extend(t.numel() for t in torch.utils._pytree.tree_flatten(out)[0] if isinstance(t, torch.Tensor))
@@ -80,7 +94,7 @@ def test_no_score_matrix():
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize('bias', [False, True])
-@pytest.mark.parametrize('scale', [1e-3, 1., 1e3])
+@pytest.mark.parametrize('scale', [1e-3, 1.0, 1e3])
 def test_half_precision(dtype, bias, scale):
     """At any scale output and gradients are finite, and near float32's for the same rounded inputs: |k|^2 does not
     overflow, and is not rounded to where the logits drown."""
@@ -97,14 +111,19 @@ def test_half_precision(dtype, bias, scale):
 @pytest.mark.parametrize('path', PATHS)
 def test_dropout_drops_weights(path):
     q, k, v, p, _ = make_inputs(1, 1, 8, 8, 4)
-    torch.testing.assert_close(path(q, k, v, p, dropout_p=1.), -p)
+    torch.testing.assert_close(path(q, k, v, p, dropout_p=1.0), -p)
 
 
-@pytest.mark.parametrize('change, message', [
-    (dict(key=torch.zeros(1, 2, 3, 5)), 'key and value'), (dict(value=torch.zeros(1, 2, 4, 4)), 'key and value'),
-    (dict(query=torch.zeros(2, 3, 4)), 'query must be'), (dict(probe=torch.zeros(1, 2, 4, 4)), 'probe must be'),
-    (dict(bias=torch.zeros(1, 2, 3, 4)), 'bias must be'),
-])
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (dict(key=torch.zeros(1, 2, 3, 5)), 'key and value'),
+        (dict(value=torch.zeros(1, 2, 4, 4)), 'key and value'),
+        (dict(query=torch.zeros(2, 3, 4)), 'query must be'),
+        (dict(probe=torch.zeros(1, 2, 4, 4)), 'probe must be'),
+        (dict(bias=torch.zeros(1, 2, 3, 4)), 'bias must be'),
+    ],
+)
 def test_bad_shapes_are_named(change, message):
     arguments = dict(query=torch.zeros(1, 2, 3, 4), key=torch.zeros(1, 2, 3, 4), value=torch.zeros(1, 2, 3, 4))
     with pytest.raises(ValueError, match=message):

@@ -4,14 +4,17 @@ import sys
 
 import pytest
 import torch
-from tests import ROOT
 
 from mmattn.backbones import ELSASwin
+from tests import ROOT
 
 
 def convert(source, target, *arguments):
-    return subprocess.run([sys.executable, ROOT / 'tools' / 'convert_weights.py', source, target, *arguments],
-                          capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, ROOT / 'tools' / 'convert_weights.py', source, target, *arguments],
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_converted_release_loads(tmp_path, release):
@@ -27,8 +30,10 @@ def test_converted_release_loads(tmp_path, release):
     assert torch.equal(backbone.layers[3].blocks[1].attn.rb, weights['layers.3.blocks.1.attn.rb'])
 
 
-@pytest.mark.parametrize('contents, message', [
-    ({'fc.weight': torch.ones(1)}, 'is no release of any backbone here'), ({}, 'holds no weights')])
+@pytest.mark.parametrize(
+    'contents, message',
+    [({'fc.weight': torch.ones(1)}, 'is no release of any backbone here'), ({}, 'holds no weights')],
+)
 def test_other_files_are_refused(tmp_path, contents, message):
     """Nothing is written for a file that is no release."""
     torch.save(contents, tmp_path / 'other.pth')

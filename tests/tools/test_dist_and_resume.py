@@ -1,4 +1,5 @@
 """tools/train.py and dist_train.sh under two processes and under kills, on pictures without augmentation."""
+
 import os
 import signal
 import socket
@@ -8,24 +9,29 @@ import sys
 import pytest
 import torch
 
-from mmattn.stack import cpu_shards
+from mmattn.engine.sharding import cpu_shards
 from tests import ROOT
 
 BACKBONES = {
     'ELSASwin': dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), group_width=4)),
     'GSAResNet': dict(
-        depth=dict(depths=(1, 1, 1, 1), stem_channels=16, base_channels=8, expansion=2), num_heads=2, img_size=64,
-        norm_eval=True, init_cfg=None),  # attention is cubic in its input: smaller weights, where no norm is at work
+        depth=dict(depths=(1, 1, 1, 1), stem_channels=16, base_channels=8, expansion=2),
+        num_heads=2,
+        img_size=64,
+        norm_eval=True,
+        init_cfg=None,
+    ),  # attention is cubic in its input: smaller weights, where no norm is at work
     'ShuntedTransformer': dict(
         arch=dict(embed_dims=(16, 32, 64, 128), depths=(1, 1, 1, 1), num_heads=(2, 2, 4, 4), stem_convs=0),
-        norm_eval=True),
+        norm_eval=True,
+    ),
     'MSFViT': dict(arch=dict(embed_dim=16, depth=4, num_heads=2), patch_size=8, out_indices=(0, 1, 2, 3)),
     'MSFSwin': dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2))),
 }
 CHANNELS = {'MSFViT': [16] * 4}
 
 #: no random numbers, no batch statistics: what remains is the same in every run
-SEGMENTOR = '''
+SEGMENTOR = """
 _base_ = '{root}/configs/toy/shunted-toy_fpn.py'
 train_pipeline = [
     dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', reduce_zero_label=True),
@@ -45,9 +51,9 @@ param_scheduler = [dict(type='PolyLR', power=1., eta_min=0., by_epoch=False, beg
 default_hooks = dict(checkpoint=dict(interval=2))
 randomness = dict(seed={seed})
 val_dataloader = val_cfg = val_evaluator = None
-'''
+"""
 
-DETECTOR = '''
+DETECTOR = """
 _base_ = '{root}/configs/toy/retinanet_shunted-toy_fpn.py'
 train_pipeline = [
     dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True),
@@ -55,7 +61,7 @@ train_pipeline = [
 train_dataloader = dict(batch_size=4, dataset=dict(pipeline=train_pipeline))
 train_cfg = dict(max_epochs=3, val_interval=100)
 val_dataloader = val_cfg = val_evaluator = None
-'''
+"""
 
 
 @pytest.fixture(scope='module')
@@ -63,11 +69,17 @@ def train(tmp_path_factory):
     """Train by a config; the finished process."""
     folder = tmp_path_factory.mktemp('data')
     environment = dict(
-        os.environ, COCO_ROOT=f'{folder}/toy/coco/', ADE20K_ROOT=f'{folder}/toy/ADEChallengeData2016',
-        CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1',
-        PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}')
-    subprocess.run([sys.executable, ROOT / 'tools' / 'make_toy_data.py', folder / 'toy', '--train', '8', '--val', '1'],
-                   check=True)
+        os.environ,
+        COCO_ROOT=f'{folder}/toy/coco/',
+        ADE20K_ROOT=f'{folder}/toy/ADEChallengeData2016',
+        CUDA_VISIBLE_DEVICES='',
+        OMP_NUM_THREADS='1',
+        PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
+    )
+    subprocess.run(
+        [sys.executable, ROOT / 'tools' / 'dev' / 'make_toy_data.py', folder / 'toy', '--train', '8', '--val', '1'],
+        check=True,
+    )
 
     def train(config, work_dir, *arguments, processes=1):
         if processes > 1:
@@ -77,19 +89,37 @@ def train(tmp_path_factory):
             command = [ROOT / 'tools' / 'dist_train.sh', config, str(processes)]
         else:
             command = [sys.executable, ROOT / 'tools' / 'train.py', config]
-        return subprocess.run([*command, '--work-dir', work_dir, *arguments], cwd=ROOT, capture_output=True, text=True,
-                              env={**environment, 'PYTHONPATH': f'{ROOT}:{config.parent}'})
+        return subprocess.run(
+            [*command, '--work-dir', work_dir, *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={**environment, 'PYTHONPATH': f'{ROOT}:{config.parent}'},
+        )
 
     return train
 
 
-def segmentor(folder, name='ELSASwin', batch_size=2, workers=0, frozen=-1, with_cp=False, steps=3, optimizer='SGD',
-              seed=0):
+def segmentor(
+    folder, name='ELSASwin', batch_size=2, workers=0, frozen=-1, with_cp=False, steps=3, optimizer='SGD', seed=0
+):
     config = folder / f'{name}_{batch_size}.py'
     settings = ', '.join(f'{key}={value}' for key, value in BACKBONES[name].items())
-    config.write_text(SEGMENTOR.format(
-        root=ROOT, name=name, settings=settings, channels=CHANNELS.get(name, [16, 32, 64, 128]), batch_size=batch_size,
-        workers=workers, frozen=frozen, with_cp=with_cp, steps=steps, optimizer=optimizer, seed=seed))
+    config.write_text(
+        SEGMENTOR.format(
+            root=ROOT,
+            name=name,
+            settings=settings,
+            channels=CHANNELS.get(name, [16, 32, 64, 128]),
+            batch_size=batch_size,
+            workers=workers,
+            frozen=frozen,
+            with_cp=with_cp,
+            steps=steps,
+            optimizer=optimizer,
+            seed=seed,
+        )
+    )
     return config
 
 
@@ -114,7 +144,7 @@ def test_two_processes_are_one(train, tmp_path, name, frozen, with_cp):
 
 
 #: a hook that does something to the process at the beginning of a step
-HOOK = '''
+HOOK = """
 import os, resource, signal
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
@@ -134,15 +164,17 @@ class Interruption(Hook):
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         else:
             os.kill(os.getpid(), getattr(signal, self.kind))
-'''
+"""
 
 
 def interrupted(config, step, kind):
     (config.parent / 'interruption.py').write_text(HOOK)
     path = config.with_name(f'interrupted_{config.name}')
-    path.write_text(f"_base_ = './{config.name}'\n"
-                    "custom_imports = dict(imports=['mmattn', 'mmattn.resume', 'interruption'])\n"
-                    f"custom_hooks = [dict(type='Interruption', step={step}, kind='{kind}')]\n")
+    path.write_text(
+        f"_base_ = './{config.name}'\n"
+        "custom_imports = dict(imports=['mmattn', 'mmattn.engine.checkpoints', 'interruption'])\n"
+        f"custom_hooks = [dict(type='Interruption', step={step}, kind='{kind}')]\n"
+    )
     return path
 
 

@@ -1,4 +1,5 @@
 """tools/export.py as a user calls it."""
+
 import importlib.util
 import sys
 
@@ -32,10 +33,17 @@ def export(monkeypatch):
 @needs_export
 def test_backbone(export, tmp_path, capsys):
     """The file has passed its comparison with the model, and runs at a size that was in none."""
-    export(SEGMENTOR, '--backbone', '--out', tmp_path / 'vit.pt2', '--cfg-options', 'model.backbone.arch.depth=1',
-           'model.backbone.out_indices=(0,)')
+    export(
+        SEGMENTOR,
+        '--backbone',
+        '--out',
+        tmp_path / 'vit.pt2',
+        '--cfg-options',
+        'model.backbone.arch.depth=1',
+        'model.backbone.out_indices=(0,)',
+    )
     assert capsys.readouterr().out.count('of the model') == 3 and len(list(tmp_path.iterdir())) == 1
-    out, = torch.export.load(tmp_path / 'vit.pt2').module()(torch.zeros(1, 3, 77, 200))
+    (out,) = torch.export.load(tmp_path / 'vit.pt2').module()(torch.zeros(1, 3, 77, 200))
     assert out.shape == (1, 96, 10, 25)
 
 
@@ -47,6 +55,7 @@ def test_segmentor(export, tmp_path, capsys):
     pytest.importorskip('onnxscript')
     from mmengine.config import Config
     from mmengine.registry import MODELS, DefaultScope
+
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = MODELS.build(Config.fromfile(ROOT / SEGMENTOR).model)
     torch.save(dict(state_dict=model.state_dict()), tmp_path / 'trained.pth')
@@ -58,7 +67,7 @@ def test_segmentor(export, tmp_path, capsys):
 def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
     """What does not compute what the model does is removed, with exit status 1."""
     monkeypatch.setattr(export.tool, 'trace', lambda *_: None)
-    monkeypatch.setattr(export.tool, 'largest_difference', lambda *_: [0., float('nan'), 0.])
+    monkeypatch.setattr(export.tool, 'largest_difference', lambda *_: [0.0, float('nan'), 0.0])
     monkeypatch.setattr(torch.export, 'save', lambda _, file: file.write_bytes(b'0'))
     monkeypatch.setattr(torch.export, 'load', lambda _: torch.nn.Identity())
     monkeypatch.setattr(torch.nn.Identity, 'module', lambda self: self, raising=False)
@@ -67,19 +76,23 @@ def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize('arguments, message', [
-    ([SEGMENTOR, '--out', 'x.pb'], '--out must name a .onnx or .pt2 file'),
-    ([SEGMENTOR, '--out', 'no/x.onnx'], 'there is no folder no for x.onnx'),
-    ([SEGMENTOR, '--out', 'README.md/x.onnx'], 'there is no folder'),
-    ([DETECTOR, '--out', 'x.onnx'], 'is no segmentor: of other models the backbone is exported, with --backbone'),
-])
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        ([SEGMENTOR, '--out', 'x.pb'], '--out must name a .onnx or .pt2 file'),
+        ([SEGMENTOR, '--out', 'no/x.onnx'], 'there is no folder no for x.onnx'),
+        ([SEGMENTOR, '--out', 'README.md/x.onnx'], 'there is no folder'),
+        ([DETECTOR, '--out', 'x.onnx'], 'is no segmentor: of other models the backbone is exported, with --backbone'),
+    ],
+)
 def test_mistakes_get_a_sentence(export, arguments, message):
     with pytest.raises(SystemExit, match=message):
         export(*arguments)
 
 
-@pytest.mark.parametrize('contents, message', [
-    (None, 'there is no checkpoint'), (dict(state_dict=dict(a=torch.zeros(1))), 'not fit')])
+@pytest.mark.parametrize(
+    'contents, message', [(None, 'there is no checkpoint'), (dict(state_dict=dict(a=torch.zeros(1))), 'not fit')]
+)
 def test_weights_must_be_of_the_model(export, tmp_path, contents, message):
     """Rather than exporting a segmentor as it was initialised."""
     if contents is not None:

@@ -5,13 +5,15 @@ import sys
 import cv2
 import numpy as np
 import pytest
-from tests import ROOT
 from pycocotools.coco import COCO
+
+from tests import ROOT
 
 
 def make(root, *arguments):
-    return subprocess.run([sys.executable, ROOT / 'tools' / 'make_toy_data.py', root, *arguments],
-                          capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, ROOT / 'tools' / 'dev' / 'make_toy_data.py', root, *arguments], capture_output=True, text=True
+    )
 
 
 @pytest.fixture(scope='module')
@@ -27,8 +29,10 @@ def test_masks_are_exact_and_agree(toy):
     assert len(coco.imgs) == 6 and len(coco.cats) == 80
     for image in coco.imgs.values():
         picture = cv2.imread(str(toy / 'coco' / 'train2017' / image['file_name']))
-        labels = cv2.imread(str(toy / 'ADEChallengeData2016' / 'annotations' / 'training' /
-                                image['file_name'].replace('jpg', 'png')), cv2.IMREAD_UNCHANGED)
+        labels = cv2.imread(
+            str(toy / 'ADEChallengeData2016' / 'annotations' / 'training' / image['file_name'].replace('jpg', 'png')),
+            cv2.IMREAD_UNCHANGED,
+        )
         assert picture.shape[:2] == labels.shape == (image['height'], image['width'])
         annotations = coco.imgToAnns[image['id']]
         masks = np.array([coco.annToMask(a) for a in annotations])
@@ -44,12 +48,20 @@ def test_names_are_the_real_sets(toy):
     """Categories are COCO's own by name and order, and the class numbers mean in ADE20K what the tool says."""
     from mmdet.datasets import CocoDataset
     from mmseg.datasets import ADE20KDataset
+
     contents = json.loads((toy / 'coco' / 'annotations' / 'instances_val2017.json').read_text())
     assert tuple(c['name'] for c in contents['categories']) == CocoDataset.METAINFO['classes']
     assert [c['id'] for c in contents['categories']][-1] == 90
     names = ADE20KDataset.METAINFO['classes']
     assert [names[n - 1] for n in (120, 150, 68, 144, 140, 3, 10)] == [
-        'ball', 'flag', 'book', 'monitor', 'fan', 'sky', 'grass']
+        'ball',
+        'flag',
+        'book',
+        'monitor',
+        'fan',
+        'sky',
+        'grass',
+    ]
 
 
 def test_seeded(toy, tmp_path):

@@ -1,4 +1,5 @@
 """The sentences of the set-up; that it works is seen by every run of the tests."""
+
 import importlib.util
 import os
 import subprocess
@@ -12,7 +13,7 @@ from tests import ROOT
 @pytest.fixture
 def setup_env(monkeypatch, request):
     monkeypatch.setenv('STACK', getattr(request, 'param', 'onedl'))
-    spec = importlib.util.spec_from_file_location('setup_env', ROOT / 'tools' / 'setup_env.py')
+    spec = importlib.util.spec_from_file_location('setup_env', ROOT / 'tools' / 'dev' / 'setup_env.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -50,8 +51,10 @@ def test_stacks_are_kept_apart():
     """Each has its own environment, and the demo and the benchmark their own results, where one cannot be taken for
     the other's."""
     for target in ('demo', 'test', 'test-all', 'bench'):
-        printed = [make('-n', '--no-print-directory', target, *stack).stdout.splitlines()[-1]
-                   for stack in ([], ['STACK=openmmlab'])]
+        printed = [
+            make('-n', '--no-print-directory', target, *stack).stdout.splitlines()[-1]
+            for stack in ([], ['STACK=openmmlab'])
+        ]
         assert printed[0].startswith('.venv/bin/python ') and printed[1].startswith('.venv-openmmlab/bin/python ')
         assert target.startswith('test') or printed[1].endswith(printed[0].split()[-1] + '-openmmlab')
 
@@ -123,6 +126,6 @@ def test_mmcv_is_compiled_once(setup_env, monkeypatch, tmp_path):
         setup_env.mmcv_wheel(['pip'])
     wheel = setup_env.mmcv_wheel(['pip'])
     assert setup_env.mmcv_wheel(['pip']) == wheel and len(compiled) == 2
-    torch_pin, = setup_env.requirements('torch')
+    (torch_pin,) = setup_env.requirements('torch')
     assert wheel.parent.name == torch_pin.replace('==', '-')
     assert [path.name for path in wheel.parent.iterdir()] == [compiled[-1].name]

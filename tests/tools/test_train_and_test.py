@@ -1,4 +1,5 @@
 """tools/train.py and tools/test.py as a user calls them, on a few toy pictures."""
+
 import json
 import os
 import pickle
@@ -14,8 +15,12 @@ UPERNET = 'configs/toy/elsa-swin-toy_upernet.py'
 #: a training of two steps, in which the second continues the first when resumed
 SHORT = {
     MASK_RCNN: ['train_dataloader.batch_size=4', 'train_cfg.val_interval=1', 'train_cfg.max_epochs={}'],
-    UPERNET: ['train_dataloader.batch_size=2', 'train_cfg.val_interval=1', 'default_hooks.checkpoint.interval=1',
-              'train_cfg.max_iters={}'],
+    UPERNET: [
+        'train_dataloader.batch_size=2',
+        'train_cfg.val_interval=1',
+        'default_hooks.checkpoint.interval=1',
+        'train_cfg.max_iters={}',
+    ],
 }
 #: two steps teach nothing: take every box
 TEST = {MASK_RCNN: ['model.test_cfg.rcnn.score_thr=0.'], UPERNET: ['model.test_cfg.mode=whole']}
@@ -27,10 +32,19 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp('tools')
 
     def run(tool, *arguments):
-        environment = dict(os.environ, COCO_ROOT=f'{folder}/toy/coco/',
-                           ADE20K_ROOT=f'{folder}/toy/ADEChallengeData2016', CUDA_VISIBLE_DEVICES='')
-        return subprocess.run([sys.executable, ROOT / 'tools' / f'{tool}.py', *map(str, arguments)], cwd=ROOT,
-                              env=environment, capture_output=True, text=True)
+        environment = dict(
+            os.environ,
+            COCO_ROOT=f'{folder}/toy/coco/',
+            ADE20K_ROOT=f'{folder}/toy/ADEChallengeData2016',
+            CUDA_VISIBLE_DEVICES='',
+        )
+        return subprocess.run(
+            [sys.executable, ROOT / 'tools' / f'{tool}.py', *map(str, arguments)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
 
     assert run('make_toy_data', folder / 'toy', '--train', 4, '--val', 2).returncode == 0
     return run
@@ -56,11 +70,23 @@ def metrics(folder):
 def test_test(run, trained, tmp_path):
     """Figures, a dump of the predictions, and a picture of each."""
     config, _, checkpoint = trained
-    done = run('test', config, checkpoint, '--work-dir', tmp_path / 'work', '--show-dir', tmp_path / 'shown',
-               '--out', tmp_path / 'predictions.pkl', '--cfg-options', *TEST[config])
+    done = run(
+        'test',
+        config,
+        checkpoint,
+        '--work-dir',
+        tmp_path / 'work',
+        '--show-dir',
+        tmp_path / 'shown',
+        '--out',
+        tmp_path / 'predictions.pkl',
+        '--cfg-options',
+        *TEST[config],
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(
-        metrics(tmp_path / 'work'))
+        metrics(tmp_path / 'work')
+    )
     assert len(list((tmp_path / 'shown').rglob('*.[jp][pn]g'))) == 2
     assert len(pickle.loads((tmp_path / 'predictions.pkl').read_bytes())) == 2
 
@@ -77,15 +103,25 @@ def test_multi_scale_test(run, trained, tmp_path):
     assert {MASK_RCNN: 'coco/bbox_mAP_50', UPERNET: 'mIoU'}[config] in metrics(tmp_path)
 
 
-@pytest.mark.parametrize('tool, arguments, message', [
-    ('train', ['no.py'], 'there is no config no.py'),
-    ('train', [MASK_RCNN, '--amp'], '--amp needs an accelerator'),
-    ('train', [UPERNET, '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
-    ('test', [MASK_RCNN, 'no.pth'], 'There is no checkpoint no.pth'),
-    ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
-    ('train', ['configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py', '--cfg-options',
-               'model.backbone.init_cfg.checkpoint=absent.pth'], 'there is no checkpoint absent.pth'),
-])
+@pytest.mark.parametrize(
+    'tool, arguments, message',
+    [
+        ('train', ['no.py'], 'there is no config no.py'),
+        ('train', [MASK_RCNN, '--amp'], '--amp needs an accelerator'),
+        ('train', [UPERNET, '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
+        ('test', [MASK_RCNN, 'no.pth'], 'There is no checkpoint no.pth'),
+        ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
+        (
+            'train',
+            [
+                'configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py',
+                '--cfg-options',
+                'model.backbone.init_cfg.checkpoint=absent.pth',
+            ],
+            'there is no checkpoint absent.pth',
+        ),
+    ],
+)
 def test_mistakes_get_a_sentence(run, tmp_path, tool, arguments, message):
     done = run(tool, *arguments, '--work-dir', tmp_path)
     assert done.returncode == 1 and message in done.stderr.splitlines()[-1]

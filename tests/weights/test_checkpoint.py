@@ -13,16 +13,19 @@ from mmattn.weights import CheckpointError, read_checkpoint, read_file
 WEIGHTS = {'a.weight': torch.ones(2), 'b.bias': torch.zeros(1)}
 
 
-@pytest.mark.parametrize('contents', [
-    WEIGHTS,
-    {'state_dict': WEIGHTS, 'epoch': 300, 'args': argparse.Namespace(lr=1e-3)},
-    {'state_dict': {'a.weight': torch.zeros(2)}, 'state_dict_ema': WEIGHTS},
-    {'model': WEIGHTS},
-    {'model': {}, 'model_ema': {f'module.{k}': v for k, v in WEIGHTS.items()}, 'n_averaged': 3},
-    {'state_dict': {f'module.{k}': v for k, v in WEIGHTS.items()}},
-    {'state_dict': {f'backbone.{k}': v for k, v in WEIGHTS.items()} | {'decode_head.w': torch.ones(1)}, 'meta': {}},
-    {'state_dict': {f'module.backbone.{k}': v for k, v in WEIGHTS.items()}},
-])
+@pytest.mark.parametrize(
+    'contents',
+    [
+        WEIGHTS,
+        {'state_dict': WEIGHTS, 'epoch': 300, 'args': argparse.Namespace(lr=1e-3)},
+        {'state_dict': {'a.weight': torch.zeros(2)}, 'state_dict_ema': WEIGHTS},
+        {'model': WEIGHTS},
+        {'model': {}, 'model_ema': {f'module.{k}': v for k, v in WEIGHTS.items()}, 'n_averaged': 3},
+        {'state_dict': {f'module.{k}': v for k, v in WEIGHTS.items()}},
+        {'state_dict': {f'backbone.{k}': v for k, v in WEIGHTS.items()} | {'decode_head.w': torch.ones(1)}, 'meta': {}},
+        {'state_dict': {f'module.backbone.{k}': v for k, v in WEIGHTS.items()}},
+    ],
+)
 def test_any_wrapping(tmp_path, contents):
     """Weights are found in whatever a trainer wraps them, averaged ones first."""
     torch.save(contents, tmp_path / 'c.pth')
@@ -38,9 +41,15 @@ def test_prefix(tmp_path):
         read_checkpoint(str(tmp_path / 'c.pth'), 'decoder.')
 
 
-@pytest.mark.parametrize('contents, message', [
-    (b'', 'cannot be read'), (b'not a checkpoint', 'cannot be read'), (pickle.dumps(3), 'cannot be read'),
-    (None, 'there is no checkpoint')])
+@pytest.mark.parametrize(
+    'contents, message',
+    [
+        (b'', 'cannot be read'),
+        (b'not a checkpoint', 'cannot be read'),
+        (pickle.dumps(3), 'cannot be read'),
+        (None, 'there is no checkpoint'),
+    ],
+)
 def test_unreadable_files_are_named(tmp_path, contents, message):
     path = tmp_path / 'c.pth'
     if contents is not None:
@@ -75,19 +84,24 @@ class Call:
 
 
 @pytest.mark.parametrize('legacy', [False, True])
-@pytest.mark.parametrize('call', [
-    lambda proof: Call(open, proof, 'w'),
-    lambda proof: Call(eval, f'open({proof!r}, "w")'),
-    lambda proof: Call(os.system, f'touch {proof}'),
-    lambda proof: Call(Call, open, proof, 'w'),
-    lambda proof: Call(getattr, HistoryBuffer, '__init__'),
-    lambda proof: Call(torch.hub.load_state_dict_from_url, 'http://localhost'),
-], ids=['open', 'eval', 'system', 'class', 'getattr', 'torch'])
+@pytest.mark.parametrize(
+    'call',
+    [
+        lambda proof: Call(open, proof, 'w'),
+        lambda proof: Call(eval, f'open({proof!r}, "w")'),
+        lambda proof: Call(os.system, f'touch {proof}'),
+        lambda proof: Call(Call, open, proof, 'w'),
+        lambda proof: Call(getattr, HistoryBuffer, '__init__'),
+        lambda proof: Call(torch.hub.load_state_dict_from_url, 'http://localhost'),
+    ],
+    ids=['open', 'eval', 'system', 'class', 'getattr', 'torch'],
+)
 def test_no_code_gets_through(tmp_path, unpickler, call, legacy):
     """Not by a function, by a class of one's own or by way of what trainers keep; in either of torch's formats."""
     proof = tmp_path / 'proof'
-    torch.save({'state_dict': WEIGHTS, 'meta': call(str(proof))}, tmp_path / 'c.pth',
-               _use_new_zipfile_serialization=not legacy)
+    torch.save(
+        {'state_dict': WEIGHTS, 'meta': call(str(proof))}, tmp_path / 'c.pth', _use_new_zipfile_serialization=not legacy
+    )
     with pytest.raises(CheckpointError, match='code in a file is not run'):
         read_file(str(tmp_path / 'c.pth'))
     assert not proof.exists()
@@ -101,10 +115,12 @@ def test_trusted_files_are_read_whole(tmp_path):
 
 def test_state_of_a_training_is_read(tmp_path, unpickler):
     """What MMEngine keeps beside the weights: its history of logs, NumPy's numbers and arrays."""
-    history = HistoryBuffer([1., 3.], [1, 1])
+    history = HistoryBuffer([1.0, 3.0], [1, 1])
     state = {'log_scalars': {'loss': history}, 'runtime_info': {'best': np.float64(2), 'seed': np.arange(3)}}
-    torch.save({'state_dict': WEIGHTS, 'message_hub': state, 'optimizer': {'state': {0: {'step': torch.ones(1)}}}},
-               tmp_path / 'c.pth')
+    torch.save(
+        {'state_dict': WEIGHTS, 'message_hub': state, 'optimizer': {'state': {0: {'step': torch.ones(1)}}}},
+        tmp_path / 'c.pth',
+    )
     contents = read_file(str(tmp_path / 'c.pth'))
     hub = contents['message_hub']
     assert hub['log_scalars']['loss'].mean() == 2 and hub['runtime_info']['best'] == 2
@@ -119,19 +135,20 @@ def test_damaged_files_are_refused(tmp_path, unpickler):
         path.write_bytes(whole[:at])
         with pytest.raises(CheckpointError, match='cannot be read'):
             read_file(str(path))
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
         try:
             read_file(str(path))
         except CheckpointError:
             pass
 
 
-@pytest.mark.parametrize('value, what', [(float('nan'), 'has NaN in b.weight'),
-                                         (float('-inf'), 'an infinity in b.weight')])
+@pytest.mark.parametrize(
+    'value, what', [(float('nan'), 'has NaN in b.weight'), (float('-inf'), 'an infinity in b.weight')]
+)
 @pytest.mark.parametrize('container', [None, 'state_dict', 'model_ema', 'ema_state_dict'])
 def test_values_are_numbers(tmp_path, value, what, container):
     """NaN and infinities are refused with the tensor's name, also in averaged weights."""
-    weights = {**WEIGHTS, 'b.weight': torch.tensor([1., value], dtype=torch.float16)}
+    weights = {**WEIGHTS, 'b.weight': torch.tensor([1.0, value], dtype=torch.float16)}
     torch.save({container: weights} if container else weights, tmp_path / 'c.pth')
     with pytest.raises(CheckpointError, match=what):
         read_file(str(tmp_path / 'c.pth'))
@@ -152,14 +169,18 @@ def test_addresses_are_read_like_files(tmp_path, monkeypatch):
     torch.save({'state_dict': WEIGHTS}, tmp_path / 'good.pth')
     torch.save({'state_dict': Call(open, str(tmp_path / 'proof'), 'w')}, tmp_path / 'evil.pth')
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
-    monkeypatch.setattr(torch.hub, 'download_url_to_file',
-                        lambda url, file, **_: shutil.copy(tmp_path / url.rpartition('/')[2], file))
+    monkeypatch.setattr(
+        torch.hub, 'download_url_to_file', lambda url, file, **_: shutil.copy(tmp_path / url.rpartition('/')[2], file)
+    )
     monkeypatch.setattr('mmengine.runner.checkpoint.get_torchvision_models', lambda: {'r': 'https://there/good.pth'})
     for address in ('https://there/good.pth', 'torchvision://r'):
         assert read_checkpoint(address)[0].keys() == WEIGHTS.keys()
-    for address, message in (('https://there/evil.pth', 'code in a file is not run'),
-                             ('https://there/no.pth', 'cannot be downloaded'), ('torchvision://no', 'no weights no'),
-                             ('s3://there/good.pth', 'download the file')):
+    for address, message in (
+        ('https://there/evil.pth', 'code in a file is not run'),
+        ('https://there/no.pth', 'cannot be downloaded'),
+        ('torchvision://no', 'no weights no'),
+        ('s3://there/good.pth', 'download the file'),
+    ):
         with pytest.raises(CheckpointError, match=message):
             read_checkpoint(address)
     assert not (tmp_path / 'proof').exists()

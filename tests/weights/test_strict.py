@@ -1,4 +1,5 @@
 """Strict loading, through ELSA-Swin's releases."""
+
 import pytest
 import torch
 from mmengine.model import BaseModel
@@ -21,8 +22,9 @@ def save(tmp_path, contents):
     return tmp_path / 'c.pth'
 
 
-@pytest.mark.parametrize('wrap', [
-    lambda weights: weights, lambda weights: {'state_dict': {f'module.{k}': v for k, v in weights.items()}}])
+@pytest.mark.parametrize(
+    'wrap', [lambda weights: weights, lambda weights: {'state_dict': {f'module.{k}': v for k, v in weights.items()}}]
+)
 def test_release_by_path(tmp_path, release, log, wrap):
     """init_cfg takes the released file as it is; what has no counterpart is listed, no more."""
     weights = release(TINY)
@@ -44,14 +46,21 @@ def drop(weights, name):
     return {k: v for k, v in weights.items() if k != name}
 
 
-@pytest.mark.parametrize('change, message', [
-    (lambda w: drop(w, 'layers.1.downsample.reduction.weight'),
-     'Tensors 1 missing: layers.1.downsample.reduction.weight$'),
-    (lambda w: {**w, 'layers.0.extra': torch.ones(1)}, 'Tensors 1 not used: layers.0.extra$'),
-    (lambda w: {**w, 'patch_embed.proj.weight': torch.ones(96, 3, 2, 2)},
-     r'1 of another shape: patch_embed.proj.weight \(96, 3, 2, 2\) instead of \(96, 3, 4, 4\)$'),
-    (lambda w: {**w, 'norm0.weight': torch.ones(96)}, '7 missing: norm0.bias'),
-])
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (
+            lambda w: drop(w, 'layers.1.downsample.reduction.weight'),
+            'Tensors 1 missing: layers.1.downsample.reduction.weight$',
+        ),
+        (lambda w: {**w, 'layers.0.extra': torch.ones(1)}, 'Tensors 1 not used: layers.0.extra$'),
+        (
+            lambda w: {**w, 'patch_embed.proj.weight': torch.ones(96, 3, 2, 2)},
+            r'1 of another shape: patch_embed.proj.weight \(96, 3, 2, 2\) instead of \(96, 3, 4, 4\)$',
+        ),
+        (lambda w: {**w, 'norm0.weight': torch.ones(96)}, '7 missing: norm0.bias'),
+    ],
+)
 def test_one_wrong_tensor_stops(tmp_path, release, change, message):
     """A release with one tensor too few, too many or misshapen is refused, by name, some output norms included."""
     with pytest.raises(CheckpointError, match=message) as error:
@@ -59,22 +68,36 @@ def test_one_wrong_tensor_stops(tmp_path, release, change, message):
     assert str(tmp_path) in str(error.value)
 
 
-@pytest.mark.parametrize('layout, settings, guess', [
-    ('elsa_swin_small_imagenet', dict(arch='tiny'), r"those of ELSASwin\(arch='small'\) with its default arguments"),
-    (TINY, dict(arch='base'), r"those of ELSASwin\(arch='tiny'\) with its default arguments"),
-    (TINY, dict(arch='tiny', gamma=0), r"those of ELSASwin\(arch='tiny'\) with its default arguments"),
-])
+@pytest.mark.parametrize(
+    'layout, settings, guess',
+    [
+        (
+            'elsa_swin_small_imagenet',
+            dict(arch='tiny'),
+            r"those of ELSASwin\(arch='small'\) with its default arguments",
+        ),
+        (TINY, dict(arch='base'), r"those of ELSASwin\(arch='tiny'\) with its default arguments"),
+        (TINY, dict(arch='tiny', gamma=0), r"those of ELSASwin\(arch='tiny'\) with its default arguments"),
+    ],
+)
 def test_wrong_arch_is_guessed(tmp_path, release, layout, settings, guess):
     with pytest.raises(CheckpointError, match=guess):
         pretrained(save(tmp_path, release(layout)), **settings)
 
 
-@pytest.mark.parametrize('name, guess', [
-    ('layers.0.blocks.0.attn.relative_position_bias_table', 'Swin Transformer in Microsoft'),
-    ('stages.0.blocks.0.attn.w_msa.qkv.weight', 'Swin Transformer in MMDetection'),
-    ('block1.0.attn.sr1.weight', 'Shunted Transformer'), ('block1.0.attn.sr.weight', 'Pyramid Vision'),
-    ('transformer.layers.0.0.to_qkvp.weight', 'mean-shift'),
-    ('blocks.0.attn.qkv.weight', 'a ViT'), ('layer1.0.conv1.weight', 'a ResNet'), ('fc.weight', 'another model')])
+@pytest.mark.parametrize(
+    'name, guess',
+    [
+        ('layers.0.blocks.0.attn.relative_position_bias_table', 'Swin Transformer in Microsoft'),
+        ('stages.0.blocks.0.attn.w_msa.qkv.weight', 'Swin Transformer in MMDetection'),
+        ('block1.0.attn.sr1.weight', 'Shunted Transformer'),
+        ('block1.0.attn.sr.weight', 'Pyramid Vision'),
+        ('transformer.layers.0.0.to_qkvp.weight', 'mean-shift'),
+        ('blocks.0.attn.qkv.weight', 'a ViT'),
+        ('layer1.0.conv1.weight', 'a ResNet'),
+        ('fc.weight', 'another model'),
+    ],
+)
 def test_foreign_models_are_guessed(tmp_path, name, guess):
     with pytest.raises(CheckpointError, match=guess):
         pretrained(save(tmp_path, {name: torch.ones(1)}))
@@ -83,10 +106,10 @@ def test_foreign_models_are_guessed(tmp_path, name, guess):
 def test_window_tables_are_stretched(tmp_path, release, log):
     """Another window size interpolates the position tables and says so; a constant table stays constant."""
     weights = release(TINY)
-    weights['layers.3.blocks.0.attn.rb'] = torch.arange(24.)[:, None].expand(24, 169)
+    weights['layers.3.blocks.0.attn.rb'] = torch.arange(24.0)[:, None].expand(24, 169)
     backbone = pretrained(save(tmp_path, weights), window_size=12)
     table = backbone.layers[3].blocks[0].attn.rb
-    torch.testing.assert_close(table.detach(), torch.arange(24.)[:, None].expand(24, 23 * 23))
+    torch.testing.assert_close(table.detach(), torch.arange(24.0)[:, None].expand(24, 23 * 23))
     assert 'layers.3.blocks.0.attn.rb resized from (24, 169) to (24, 529)' in log
 
 
@@ -113,11 +136,14 @@ def test_whole_released_models_load(tmp_path, release):
     assert (model.head.weight == 1).all()
 
 
-@pytest.mark.parametrize('change, message', [
-    (lambda w: drop(w, 'backbone.norm3.bias'), '1 missing: norm3.bias'),
-    (lambda w: {'head.weight': torch.ones(2, 2)}, 'has no tensor under "backbone."'),
-    (lambda w: {k.removeprefix('backbone.'): v for k, v in w.items()}, 'not by load_from'),
-])
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (lambda w: drop(w, 'backbone.norm3.bias'), '1 missing: norm3.bias'),
+        (lambda w: {'head.weight': torch.ones(2, 2)}, 'has no tensor under "backbone."'),
+        (lambda w: {k.removeprefix('backbone.'): v for k, v in w.items()}, 'not by load_from'),
+    ],
+)
 def test_whole_models_are_strict_about_the_backbone(tmp_path, release, change, message):
     """MMEngine's own loader, which ignores what does not fit, stops at the backbone."""
     weights = {f'backbone.{k}': v for k, v in release('elsa_swin_tiny_dense_backbone').items()}
@@ -149,8 +175,12 @@ def test_own_checkpoint_round_trip(tmp_path):
 def test_weights_survive_other_init_cfgs(tmp_path, release):
     """In a list of init_cfgs, Pretrained has the last word; a second call does not load again."""
     weights = release(TINY)
-    backbone = ELSASwin(init_cfg=[dict(type='Pretrained', checkpoint=str(save(tmp_path, weights))),
-                                  dict(type='Constant', layer='Linear', val=7.)])
+    backbone = ELSASwin(
+        init_cfg=[
+            dict(type='Pretrained', checkpoint=str(save(tmp_path, weights))),
+            dict(type='Constant', layer='Linear', val=7.0),
+        ]
+    )
     backbone.init_weights()
     assert torch.equal(backbone.layers[0].blocks[0].mlp.fc1.weight, weights['layers.0.blocks.0.mlp.fc1.weight'])
     backbone.patch_embed.proj.weight.data.zero_()

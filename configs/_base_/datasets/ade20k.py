@@ -26,7 +26,9 @@ train_dataloader = dict(
         type='ADE20KDataset',
         data_root=data_root,
         data_prefix=dict(img_path='images/training', seg_map_path='annotations/training'),
-        pipeline=train_pipeline))
+        pipeline=train_pipeline,
+    ),
+)
 val_dataloader = dict(
     batch_size=1,
     num_workers=4,
@@ -36,7 +38,9 @@ val_dataloader = dict(
         type='ADE20KDataset',
         data_root=data_root,
         data_prefix=dict(img_path='images/validation', seg_map_path='annotations/validation'),
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 test_dataloader = val_dataloader
 
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
@@ -51,9 +55,12 @@ tta_pipeline = [
         type='TestTimeAug',
         transforms=[
             [dict(type='Resize', scale=scale, keep_ratio=True) for scale in tta_scales],
-            [dict(type='RandomFlip', prob=0., direction='horizontal'),
-             dict(type='RandomFlip', prob=1., direction='horizontal')],
+            [
+                dict(type='RandomFlip', prob=0.0, direction='horizontal'),
+                dict(type='RandomFlip', prob=1.0, direction='horizontal'),
+            ],
             [dict(type='LoadAnnotations', reduce_zero_label=True)],
             [dict(type='PackSegInputs')],
-        ])
+        ],
+    ),
 ]

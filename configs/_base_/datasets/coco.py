@@ -26,7 +26,9 @@ train_dataloader = dict(
         ann_file='annotations/instances_train2017.json',
         data_prefix=dict(img='train2017/'),
         filter_cfg=dict(filter_empty_gt=True, min_size=32),
-        pipeline=train_pipeline))
+        pipeline=train_pipeline,
+    ),
+)
 val_dataloader = dict(
     batch_size=1,
     num_workers=2,
@@ -39,13 +41,14 @@ val_dataloader = dict(
         ann_file='annotations/instances_val2017.json',
         data_prefix=dict(img='val2017/'),
         test_mode=True,
-        pipeline=test_pipeline))
+        pipeline=test_pipeline,
+    ),
+)
 test_dataloader = val_dataloader
 
 val_evaluator = dict(
-    type='CocoMetric',
-    ann_file='{{$COCO_ROOT:data/coco/}}annotations/instances_val2017.json',
-    metric=['bbox', 'segm'])
+    type='CocoMetric', ann_file='{{$COCO_ROOT:data/coco/}}annotations/instances_val2017.json', metric=['bbox', 'segm']
+)
 test_evaluator = val_evaluator
 
 # Multi-scale testing merges boxes (MMDetection cannot merge masks).
@@ -57,9 +60,22 @@ tta_pipeline = [
         type='TestTimeAug',
         transforms=[
             [dict(type='Resize', scale=scale, keep_ratio=True) for scale in tta_scales],
-            [dict(type='RandomFlip', prob=0.), dict(type='RandomFlip', prob=1.)],
+            [dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)],
             [dict(type='LoadAnnotations', with_bbox=True)],
-            [dict(type='PackDetInputs', meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor',
-                                                   'flip', 'flip_direction'))],
-        ])
+            [
+                dict(
+                    type='PackDetInputs',
+                    meta_keys=(
+                        'img_id',
+                        'img_path',
+                        'ori_shape',
+                        'img_shape',
+                        'scale_factor',
+                        'flip',
+                        'flip_direction',
+                    ),
+                )
+            ],
+        ],
+    ),
 ]

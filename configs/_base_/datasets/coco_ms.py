@@ -15,7 +15,8 @@ train_pipeline = [
                 dict(type='RandomCrop', crop_type='absolute_range', crop_size=(384, 600), allow_negative_crop=True),
                 dict(type='RandomChoiceResize', scales=short_sides, keep_ratio=True),
             ],
-        ]),
+        ],
+    ),
     dict(type='PackDetInputs'),
 ]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))

@@ -12,7 +12,8 @@ model = dict(
         num_classes=150,
         norm_cfg=norm_cfg,
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0)),
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
+    ),
     auxiliary_head=dict(
         type='FCNHead',
         in_index=2,
@@ -23,4 +24,6 @@ model = dict(
         num_classes=150,
         norm_cfg=norm_cfg,
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4)))
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
+    ),
+)

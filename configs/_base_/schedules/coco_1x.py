@@ -3,7 +3,8 @@ optim_wrapper = dict(
     type='AmpOptimWrapper',
     optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
     # no decay on norms and position tables
-    paramwise_cfg=dict(norm_decay_mult=0., custom_keys={'.rb': dict(decay_mult=0.), '.rel_': dict(decay_mult=0.)}))
+    paramwise_cfg=dict(norm_decay_mult=0.0, custom_keys={'.rb': dict(decay_mult=0.0), '.rel_': dict(decay_mult=0.0)}),
+)
 auto_scale_lr = dict(enable=False, base_batch_size=16)
 
 param_scheduler = [

@@ -1,6 +1,6 @@
 # Minutes on a CPU, from scratch: 400 steps on the toy COCO.
 _base_ = './coco_1x.py'
-optim_wrapper = dict(type='OptimWrapper', optimizer=dict(lr=1e-3), clip_grad=dict(max_norm=10.))
+optim_wrapper = dict(type='OptimWrapper', optimizer=dict(lr=1e-3), clip_grad=dict(max_norm=10.0))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=0, end=4, T_max=4, convert_to_iter_based=True),

@@ -9,5 +9,6 @@ backbone = dict(
     # Unlike MMDetection's ResNet, which keeps the statistics of ImageNet (norm_eval=True): the norms within and after
     # attention have none of it, and two pictures on a GPU are too few for statistics of their own.
     norm_cfg=dict(type='SyncBN'),
-    init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet50'))
+    init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet50'),
+)
 in_channels = [256, 512, 1024, 2048]

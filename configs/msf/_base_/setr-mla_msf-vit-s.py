@@ -4,7 +4,8 @@ _base_ = './setr-naive_msf-vit-s.py'
 model = dict(
     backbone=dict(out_indices=(2, 5, 8, 11)),  # of 12 blocks; 5, 11, 17, 23 of ViT-L's 24
     neck=dict(
-        type='MLANeck', in_channels=[384] * 4, out_channels=256, norm_cfg=_base_.norm_cfg, act_cfg=dict(type='ReLU')),
+        type='MLANeck', in_channels=[384] * 4, out_channels=256, norm_cfg=_base_.norm_cfg, act_cfg=dict(type='ReLU')
+    ),
     decode_head=dict(
         _delete_=True,
         type='SETRMLAHead',
@@ -16,7 +17,8 @@ model = dict(
         mla_channels=128,
         norm_cfg=_base_.norm_cfg,
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0)),
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
+    ),
     auxiliary_head=[
         dict(
             type='FCNHead',
@@ -30,5 +32,8 @@ model = dict(
             kernel_size=1,
             concat_input=False,
             align_corners=False,
-            loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4)) for i in range(4)
-    ])
+            loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
+        )
+        for i in range(4)
+    ],
+)

@@ -8,7 +8,8 @@ model = dict(
         arch='small',
         out_indices=(4, 7, 9, 11),  # of 12 blocks; 9, 14, 19, 23 of ViT-L's 24
         # ImageNet weights of MSF were never published; these are timm's, of the plain ViT.
-        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/vit_small_patch16_224.pth', warm_start=True)),
+        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/vit_small_patch16_224.pth', warm_start=True),
+    ),
     decode_head=dict(
         type='SETRUPHead',
         in_channels=384,
@@ -21,7 +22,8 @@ model = dict(
         up_scale=4,
         kernel_size=1,
         align_corners=False,
-        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0)),
+        loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
+    ),
     auxiliary_head=[
         dict(
             type='SETRUPHead',
@@ -35,6 +37,9 @@ model = dict(
             up_scale=4,
             kernel_size=1,
             align_corners=False,
-            loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4)) for i in range(3)
+            loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
+        )
+        for i in range(3)
     ],
-    test_cfg=dict(mode='slide', crop_size=(512, 512), stride=(341, 341)))
+    test_cfg=dict(mode='slide', crop_size=(512, 512), stride=(341, 341)),
+)

@@ -3,4 +3,6 @@ model = dict(
     backbone=dict(
         arch='tiny',
         drop_path_rate=0.1,  # like Small, as pre-trained
-        init_cfg=dict(checkpoint='checkpoints/ckpt_T.pth')))
+        init_cfg=dict(checkpoint='checkpoints/ckpt_T.pth'),
+    )
+)

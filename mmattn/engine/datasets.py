@@ -1,4 +1,5 @@
 """What is checked of a run's inputs that MMDetection and MMSegmentation would pass over or trip over later."""
+
 import inspect
 import logging
 import math
@@ -13,8 +14,8 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop
 from torch import nn
 
-from .errors import InputError, describe, near_misses
-from .weights import CheckpointError
+from ..errors import InputError, describe, near_misses
+from ..weights import CheckpointError
 
 
 class InputCheckHook(Hook):
@@ -29,8 +30,9 @@ class InputCheckHook(Hook):
     def before_run(self, runner) -> None:
         training = isinstance(runner._train_loop, BaseLoop)
         if training and runner.max_iters <= 0:
-            raise InputError(f'the training has {runner.max_iters} steps: max_epochs or max_iters of train_cfg must '
-                             'be 1 or more')
+            raise InputError(
+                f'the training has {runner.max_iters} steps: max_epochs or max_iters of train_cfg must be 1 or more'
+            )
         for hook in runner.hooks:
             if not isinstance(hook, CheckpointHook):
                 continue
@@ -38,8 +40,9 @@ class InputCheckHook(Hook):
             unknown = set(hook.args) - set(inspect.signature(runner.save_checkpoint).parameters)
             if unknown:
                 known = set(inspect.signature(CheckpointHook).parameters)
-                raise InputError(f'default_hooks.checkpoint has an unknown argument {min(unknown)}'
-                                 f'{near_misses(min(unknown), known)}')
+                raise InputError(
+                    f'default_hooks.checkpoint has an unknown argument {min(unknown)}{near_misses(min(unknown), known)}'
+                )
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
             for dataset in leaves(getattr(getattr(loop, 'dataloader', None), 'dataset', None)):
                 check_dataset(dataset, runner.model)
@@ -52,11 +55,16 @@ class InputCheckHook(Hook):
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         model = model.module if isinstance(model, BaseTTAModel) else model
         given = {name.removeprefix('module.'): value.shape for name, value in weights.items()}
-        absent = [name for name, value in model.state_dict().items()
-                  if given.get(name) != value.shape and not name.endswith('num_batches_tracked')]
+        absent = [
+            name
+            for name, value in model.state_dict().items()
+            if given.get(name) != value.shape and not name.endswith('num_batches_tracked')
+        ]
         if absent:
-            raise CheckpointError(f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors '
-                                  f'that are not there, or not of that shape, the first being {absent[0]}')
+            raise CheckpointError(
+                f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors '
+                f'that are not there, or not of that shape, the first being {absent[0]}'
+            )
 
 
 def leaves(dataset: object) -> Iterator[BaseDataset]:
@@ -81,10 +89,16 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     if classes and 'thing_classes' not in dataset.metainfo:
         for path, module in model.named_modules():
             number = getattr(module, 'num_classes', None)
-            if 'head' in path and not {'rpn_head', 'semantic_head'} & set(path.split('.')) \
-                    and isinstance(number, int) and number != len(classes):
-                raise InputError(f'{name} has {len(classes)} classes and {path} of the model {number}: make '
-                                 'num_classes of the model and metainfo.classes of the dataset agree')
+            if (
+                'head' in path
+                and not {'rpn_head', 'semantic_head'} & set(path.split('.'))
+                and isinstance(number, int)
+                and number != len(classes)
+            ):
+                raise InputError(
+                    f'{name} has {len(classes)} classes and {path} of the model {number}: make '
+                    'num_classes of the model and metainfo.classes of the dataset agree'
+                )
     if getattr(dataset, 'backend_args', None):
         return  # elsewhere than on a disk
     masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)
@@ -99,8 +113,10 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                 if file not in folders[folder]:
                     absent.append(path)
         if masks and not all('mask' in instance for instance in info.get('instances', ())):
-            raise InputError(f'{name}: an annotation of {info["img_path"]} has no segmentation, which LoadAnnotations '
-                             'with_mask=True needs')
+            raise InputError(
+                f'{name}: an annotation of {info["img_path"]} has no segmentation, which LoadAnnotations '
+                'with_mask=True needs'
+            )
     if absent:
         raise InputError(f'{name} names {len(absent)} files that are not there, the first being {absent[0]}')
 
@@ -137,12 +153,16 @@ class CheckedPipeline(Compose):
             # MMSegmentation squeezes
             labels = data['gt_seg_map'] = labels.reshape(data['ori_shape'])
         if labels.shape != tuple(data['ori_shape']):
-            raise InputError(f'{path} is {" x ".join(map(str, labels.shape))} and its picture '
-                             f'{" x ".join(map(str, data["ori_shape"]))}: a label map has a number per pixel')
+            raise InputError(
+                f'{path} is {" x ".join(map(str, labels.shape))} and its picture '
+                f'{" x ".join(map(str, data["ori_shape"]))}: a label map has a number per pixel'
+            )
         wrong = labels[(labels >= self.num_classes) & (labels != 255)]
         if len(wrong):
-            raise InputError(f'{path} has label {wrong[0]} where the dataset has {self.num_classes} classes, counted '
-                             'from 0 (after reduce_zero_label), and 255 for what is ignored')
+            raise InputError(
+                f'{path} has label {wrong[0]} where the dataset has {self.num_classes} classes, counted '
+                'from 0 (after reduce_zero_label), and 255 for what is ignored'
+            )
 
 
 def check_picture(path: str | None) -> None:
@@ -159,6 +179,7 @@ def check_picture(path: str | None) -> None:
         end = file.read()
     if start == b'\xff\xd8' and not end.endswith(b'\xff\xd9') or start == b'\x89P' and b'IEND' not in end:
         from PIL import Image
+
         try:
             with Image.open(path) as picture:
                 picture.load()  # something may well follow a whole picture
@@ -172,7 +193,6 @@ def check_coco_files() -> None:
     from mmdet.datasets.api_wrappers import COCO
 
     class CheckedCOCO(COCO):
-
         def __init__(self, annotation_file: str) -> None:
             self.path = annotation_file
             try:
@@ -180,8 +200,9 @@ def check_coco_files() -> None:
             except (InputError, OSError):
                 raise
             except Exception as error:
-                raise InputError(f"{annotation_file} is no annotation file in COCO's format: "
-                                 f'{describe(error)}') from error
+                raise InputError(
+                    f"{annotation_file} is no annotation file in COCO's format: {describe(error)}"
+                ) from error
 
         def createIndex(self) -> None:
             check_coco(self.dataset, self.path)
@@ -200,8 +221,11 @@ def check_coco(contents: dict, path: str | Path) -> None:
     Raises:
         InputError: naming the first entry that cannot.
     """
-    for kind, keys in (('images', ('id', 'file_name', 'width', 'height')), ('categories', ('id', 'name')),
-                       ('annotations', ('id', 'image_id', 'category_id', 'bbox', 'area'))):
+    for kind, keys in (
+        ('images', ('id', 'file_name', 'width', 'height')),
+        ('categories', ('id', 'name')),
+        ('annotations', ('id', 'image_id', 'category_id', 'bbox', 'area')),
+    ):
         if not isinstance(contents.get(kind, [] if kind == 'annotations' else None), list):
             raise InputError(f'{path} is no annotation file in COCO\'s format: it has no list "{kind}"')
         for index, entry in enumerate(contents.get(kind, ())):
@@ -218,30 +242,41 @@ def check_coco(contents: dict, path: str | Path) -> None:
         if annotation['category_id'] not in categories:
             raise InputError(f'{what} is of category {annotation["category_id"]}, which "categories" does not have')
         box = annotation['bbox']
-        if not isinstance(box, list) or len(box) != 4 or not all(
-                isinstance(value, (int, float)) and math.isfinite(value) for value in box):
+        if (
+            not isinstance(box, list)
+            or len(box) != 4
+            or not all(isinstance(value, (int, float)) and math.isfinite(value) for value in box)
+        ):
             raise InputError(f'{what} has bbox {box}, which should be four numbers: left, top, width, height')
         (left, top, width, height), (picture_width, picture_height) = box, sizes[annotation['image_id']]
         if width < 0 or height < 0:
             raise InputError(f'{what} has bbox {box} of negative size: a box is left, top, width, height')
         if left >= picture_width or top >= picture_height or left + width < 0 or top + height < 0:
-            raise InputError(f'{what} has bbox {box}, outside of its picture of {picture_width} x {picture_height} '
-                             'pixels')
+            raise InputError(
+                f'{what} has bbox {box}, outside of its picture of {picture_width} x {picture_height} pixels'
+            )
         outside += left < -1 or top < -1 or left + width > picture_width + 1 or top + height > picture_height + 1
     if outside:
-        print_log(f'{path}: {outside} boxes reach out of their pictures; are they left, top, width, height?',
-                  logger='current', level=logging.WARNING)
+        print_log(
+            f'{path}: {outside} boxes reach out of their pictures; are they left, top, width, height?',
+            logger='current',
+            level=logging.WARNING,
+        )
 
 
 def _check_classes(names: list[str], classes: list[str], path: str) -> None:
     """MMDetection numbers classes in the order of the file, and leaves out, without a word, what it does not find."""
     absent = [name for name in classes if name not in names]
     if absent:
-        raise InputError(f'{path} has no category {", ".join(absent[:6])}{" ..." if len(absent) > 6 else ""} of the '
-                         f'dataset\'s classes, but {", ".join(names[:6])}{" ..." if len(names) > 6 else ""}: '
-                         'set metainfo.classes of the dataset to those to be learned')
+        raise InputError(
+            f'{path} has no category {", ".join(absent[:6])}{" ..." if len(absent) > 6 else ""} of the '
+            f"dataset's classes, but {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}: "
+            'set metainfo.classes of the dataset to those to be learned'
+        )
     ordered = [name for name in names if name in classes]
     if ordered != list(classes):
         first = next(i for i, (a, b) in enumerate(zip(ordered, classes)) if a != b)
-        raise InputError(f'{path} has its categories in another order than metainfo.classes of the dataset, the first '
-                         f'being {ordered[first]} for {classes[first]}: MMDetection would take one for the other')
+        raise InputError(
+            f'{path} has its categories in another order than metainfo.classes of the dataset, the first '
+            f'being {ordered[first]} for {classes[first]}: MMDetection would take one for the other'
+        )

@@ -1,10 +1,10 @@
 import argparse
 
 import pytest
-from tests import ROOT
 from mmengine.config import Config
 
-from mmattn import runtime
+from mmattn.engine import configs as runtime
+from tests import ROOT
 
 MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
 CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
@@ -12,8 +12,9 @@ UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin-t_upernet_8xb2-160k_ade20k
 
 
 def load(config, **settings):
-    arguments = dict(config=str(config), work_dir=None, cfg_options=None, launcher='none', local_rank=0,
-                     trust_checkpoint=False)
+    arguments = dict(
+        config=str(config), work_dir=None, cfg_options=None, launcher='none', local_rank=0, trust_checkpoint=False
+    )
     return runtime.load_config(argparse.Namespace(**{**arguments, **settings}))
 
 

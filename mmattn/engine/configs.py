@@ -1,4 +1,5 @@
 """From a command line to a config that this machine can run; what tools/train.py and tools/test.py share."""
+
 import argparse
 import difflib
 import os
@@ -12,19 +13,48 @@ from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.registry import OPTIMIZERS
 
-from .checks import check_coco_files
-from .errors import InputError, describe, known_types, near_misses
-from .stack import cpu_shards, require, require_ops
-from .weights import read_file
+from ..errors import InputError, describe, known_types, near_misses
+from ..packages import require, require_ops
+from ..weights import read_file
+from .datasets import check_coco_files
+from .sharding import cpu_shards
 
 #: default_scope -> what its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg')}
 #: what MMEngine's Runner takes from a config
-KEYS = ('model', 'train_dataloader', 'val_dataloader', 'test_dataloader', 'train_cfg', 'val_cfg', 'test_cfg',
-        'optim_wrapper', 'param_scheduler', 'auto_scale_lr', 'val_evaluator', 'test_evaluator', 'default_hooks',
-        'custom_hooks', 'data_preprocessor', 'load_from', 'resume', 'work_dir', 'env_cfg', 'log_processor', 'log_level',
-        'visualizer', 'default_scope', 'randomness', 'experiment_name', 'model_wrapper_cfg', 'custom_imports',
-        'compile', 'activation_checkpointing', 'strategy', 'runner_type')
+KEYS = (
+    'model',
+    'train_dataloader',
+    'val_dataloader',
+    'test_dataloader',
+    'train_cfg',
+    'val_cfg',
+    'test_cfg',
+    'optim_wrapper',
+    'param_scheduler',
+    'auto_scale_lr',
+    'val_evaluator',
+    'test_evaluator',
+    'default_hooks',
+    'custom_hooks',
+    'data_preprocessor',
+    'load_from',
+    'resume',
+    'work_dir',
+    'env_cfg',
+    'log_processor',
+    'log_level',
+    'visualizer',
+    'default_scope',
+    'randomness',
+    'experiment_name',
+    'model_wrapper_cfg',
+    'custom_imports',
+    'compile',
+    'activation_checkpointing',
+    'strategy',
+    'runner_type',
+)
 #: those of them that are dicts or None
 DICTS = KEYS[:8]
 
@@ -34,8 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('config', help='config of MMDetection or MMSegmentation')
     parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/NAME_OF_CONFIG)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
-    parser.add_argument('--trust-checkpoint', action='store_true',
-                        help='run the code in the checkpoint that is loaded or resumed, if there is any')
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='run the code in the checkpoint that is loaded or resumed, if there is any',
+    )
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
     # torch.distributed.launch passes it
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
@@ -117,13 +150,16 @@ def _fit_cpu(cfg: Config) -> None:
     if _replace(cfg.model, 'SyncBN', 'BN'):
         changes.append('SyncBN became BN')
     if cfg.launcher in ('slurm', 'mpi'):
-        sys.exit(f'--launcher {cfg.launcher} needs accelerators, and there is none here: several processes on the CPU '
-                 'are started by tools/dist_train.sh and dist_test.sh.')
+        sys.exit(
+            f'--launcher {cfg.launcher} needs accelerators, and there is none here: several processes on the CPU '
+            'are started by tools/dist_train.sh and dist_test.sh.'
+        )
     if cfg.launcher == 'pytorch':
         # MMEngine reaches for a GPU when it begins the group or wraps the model by itself.
         torch.distributed.init_process_group('gloo')
         cfg.model_wrapper_cfg = cfg.get('model_wrapper_cfg') or dict(
-            type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False)
+            type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False
+        )
         if cfg.get('strategy', {}).get('type') == 'FSDPStrategy':
             if not cpu_shards():
                 sys.exit(f'The FSDP of torch {torch.__version__} needs accelerators, and there is none here.')
@@ -132,7 +168,8 @@ def _fit_cpu(cfg: Config) -> None:
             cfg.strategy.state_dict_cfg = dict(
                 state_dict_type='FULL_STATE_DICT',
                 state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
-                optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True))
+                optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True),
+            )
         changes.append('processes talk through gloo')
     if changes:
         print_log(f'No accelerator here: {", ".join(changes)}.', logger='current')
@@ -159,8 +196,10 @@ def enable_tta(cfg: Config) -> None:
             raise InputError(f'multi-scale testing needs {key} in the config, see configs/_base_/datasets')
     evaluators = cfg.test_evaluator if isinstance(cfg.test_evaluator, list) else [cfg.test_evaluator]
     if any('segm' in evaluator.get('metric', ()) for evaluator in evaluators):
-        raise InputError('multi-scale testing cannot merge masks, MMDetection merges boxes only: '
-                         'test boxes alone with --cfg-options test_evaluator.metric=bbox')
+        raise InputError(
+            'multi-scale testing cannot merge masks, MMDetection merges boxes only: '
+            'test boxes alone with --cfg-options test_evaluator.metric=bbox'
+        )
     roi_head = cfg.model.get('roi_head', {})
     if 'mask_head' in roi_head:
         roi_head.mask_head = roi_head.mask_roi_extractor = None

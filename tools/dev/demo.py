@@ -5,6 +5,7 @@
 Everything goes to --work-dir (default: work_dirs/demo). Run again, it goes on where it stopped; remove the folder to
 start afresh.
 """
+
 import argparse
 import json
 import os
@@ -18,14 +19,22 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 #: name -> config, and the metrics to show: key in MMEngine's logs -> (title, factor to a fraction of 1)
 MODELS = {
-    'mask-rcnn': ('configs/toy/mask-rcnn_elsa-swin-toy_fpn.py',
-                  {'coco/bbox_mAP_50': ('box AP50', 1), 'coco/bbox_mAP': ('box AP', 1),
-                   'coco/segm_mAP_50': ('mask AP50', 1), 'coco/segm_mAP': ('mask AP', 1)}),
-    'upernet': ('configs/toy/elsa-swin-toy_upernet.py',
-                {'mIoU': ('mIoU', 0.01), 'mAcc': ('mean accuracy', 0.01), 'aAcc': ('pixel accuracy', 0.01)}),
+    'mask-rcnn': (
+        'configs/toy/mask-rcnn_elsa-swin-toy_fpn.py',
+        {
+            'coco/bbox_mAP_50': ('box AP50', 1),
+            'coco/bbox_mAP': ('box AP', 1),
+            'coco/segm_mAP_50': ('mask AP50', 1),
+            'coco/segm_mAP': ('mask AP', 1),
+        },
+    ),
+    'upernet': (
+        'configs/toy/elsa-swin-toy_upernet.py',
+        {'mIoU': ('mIoU', 0.01), 'mAcc': ('mean accuracy', 0.01), 'aAcc': ('pixel accuracy', 0.01)},
+    ),
 }
 
 
@@ -37,14 +46,18 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     data = out / 'data'
     os.environ.update(COCO_ROOT=f'{data / "coco"}/', ADE20K_ROOT=str(data / 'ADEChallengeData2016'))
-    steps = [('toy data', data, ['make_toy_data.py', data])]
+    steps = [('toy data', data, ['dev/make_toy_data.py', data])]
     for name, (config, metrics) in MODELS.items():
         folder, checkpoint = out / name, out / name / 'final.pth'
         steps += [
             (f'{name}: training', checkpoint, ['train.py', config, '--work-dir', folder, '--resume']),
             (f'{name}: test', folder / 'test', ['test.py', config, checkpoint, '--show-dir', folder / 'pictures']),
-            (f'{name}: multi-scale test', folder / 'multi-scale test', ['test.py', config, checkpoint, '--tta'] + (
-                ['--cfg-options', 'test_evaluator.metric=bbox'] if name == 'mask-rcnn' else [])),
+            (
+                f'{name}: multi-scale test',
+                folder / 'multi-scale test',
+                ['test.py', config, checkpoint, '--tta']
+                + (['--cfg-options', 'test_evaluator.metric=bbox'] if name == 'mask-rcnn' else []),
+            ),
         ]
     for number, (title, result, command) in enumerate(steps, 1):
         print(f'[{number}/{len(steps) + 1}] {title}', flush=True)
@@ -64,19 +77,26 @@ def main() -> None:
     write_curves(out)
     for name in MODELS:
         write_sheet(out, name)
-    print(f'\n{table}\nDone in {(time.time() - started) / 60:.1f} minutes. See {out}:\n'
-          '  metrics.md    this table\n'
-          '  curves.png    losses while training, metrics on held-out pictures\n'
-          '  mask-rcnn.png, upernet.png    ground truth (left) and prediction (right); all of them in */pictures\n'
-          '  */final.pth   the trained models; *.log what was printed')
+    print(
+        f'\n{table}\nDone in {(time.time() - started) / 60:.1f} minutes. See {out}:\n'
+        '  metrics.md    this table\n'
+        '  curves.png    losses while training, metrics on held-out pictures\n'
+        '  mask-rcnn.png, upernet.png    ground truth (left) and prediction (right); all of them in */pictures\n'
+        '  */final.pth   the trained models; *.log what was printed'
+    )
 
 
 def run(command: list, log: Path) -> None:
     """Run a tool, its output going to a log; every half minute and at every evaluation, say how far it is."""
     said, latest = time.time(), None
     with log.open('a') as file:
-        process = subprocess.Popen([sys.executable, ROOT / 'tools' / command[0], *command[1:]], cwd=ROOT, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [sys.executable, ROOT / 'tools' / command[0], *command[1:]],
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         try:
             for line in process.stdout:
                 file.write(line)
@@ -103,8 +123,9 @@ def write_table(out: Path) -> str:
     """metrics.md: one row per metric, single and multi-scale."""
     rows = ['| model | metric | one scale | multi-scale |', '|---|---|---|---|']
     for name, (_, metrics) in MODELS.items():
-        columns = [json.loads(max((out / name / kind).glob('*/*.json')).read_text()) for kind in
-                   ('test', 'multi-scale test')]
+        columns = [
+            json.loads(max((out / name / kind).glob('*/*.json')).read_text()) for kind in ('test', 'multi-scale test')
+        ]
         for key, (title, factor) in metrics.items():
             values = [f'{column[key] * factor:.3f}' if key in column else '-' for column in columns]
             rows.append(f'| {name} | {title} | {values[0]} | {values[1]} |')
@@ -116,8 +137,10 @@ def write_table(out: Path) -> str:
 def write_curves(out: Path) -> None:
     """curves.png from MMEngine's scalars.json, resumed runs joined."""
     import matplotlib
+
     matplotlib.use('Agg')
     import matplotlib.pyplot as plt
+
     figure, axes = plt.subplots(len(MODELS), 2, figsize=(11, 4 * len(MODELS)), layout='constrained')
     for (name, (_, metrics)), (left, right) in zip(MODELS.items(), axes):
         curves: dict[str, dict[int, float]] = defaultdict(dict)
@@ -143,13 +166,18 @@ def write_sheet(out: Path, name: str, count: int = 12, columns: int = 3, width: 
     """One picture of the first predictions."""
     files = sorted((out / name / 'pictures').rglob('*.[jp][pn]g'))[:count]
     tiles = [cv2.imread(str(file)) for file in files]
-    tiles = [cv2.resize(tile, (width, tile.shape[0] * width // tile.shape[1]), interpolation=cv2.INTER_AREA)
-             for tile in tiles]
+    tiles = [
+        cv2.resize(tile, (width, tile.shape[0] * width // tile.shape[1]), interpolation=cv2.INTER_AREA)
+        for tile in tiles
+    ]
     height = max(tile.shape[0] for tile in tiles)
-    tiles = [cv2.copyMakeBorder(tile, 4, height - tile.shape[0] + 4, 4, 4, cv2.BORDER_CONSTANT, value=(255,) * 3)
-             for tile in tiles]
-    cv2.imwrite(str(out / f'{name}.png'), np.vstack([np.hstack(tiles[i:i + columns])
-                                                    for i in range(0, len(tiles), columns)]))
+    tiles = [
+        cv2.copyMakeBorder(tile, 4, height - tile.shape[0] + 4, 4, 4, cv2.BORDER_CONSTANT, value=(255,) * 3)
+        for tile in tiles
+    ]
+    cv2.imwrite(
+        str(out / f'{name}.png'), np.vstack([np.hstack(tiles[i : i + columns]) for i in range(0, len(tiles), columns)])
+    )
 
 
 if __name__ == '__main__':

@@ -1,4 +1,5 @@
 """Interrupted training, on a model of two layers; tests/tools/test_dist_and_resume.py kills tools/train.py itself."""
+
 import itertools
 import os
 import resource
@@ -16,14 +17,13 @@ from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import nn
 
-from mmattn.resume import WholeFiles, settle_resume
+from mmattn.engine.checkpoints import WholeFiles, settle_resume
 from mmattn.weights import CheckpointError
 
 STEPS, KILLED_AT = 8, 5  # checkpoints after every second step, epochs of four
 
 
 class Model(BaseModel):
-
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
@@ -34,7 +34,6 @@ class Model(BaseModel):
 
 
 class Data(BaseDataset):
-
     def load_data_list(self):
         return [dict(x=x) for x in torch.randn(8, 3, generator=torch.Generator().manual_seed(0))]
 
@@ -44,6 +43,7 @@ class Data(BaseDataset):
 
 class Better(BaseMetric):
     """Every evaluation is better than the one before."""
+
     score = itertools.count()
 
     def process(self, data_batch, data_samples):
@@ -58,7 +58,6 @@ class Killed(BaseException):
 
 
 class Kill(Hook):
-
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         if runner.iter == KILLED_AT:
             raise Killed
@@ -80,24 +79,45 @@ def train(folder, by_epoch=False, killed=False, seed=None, checkpoint=None, step
     dataloader = dict(batch_size=2, num_workers=0, sampler=dict(type=sampler, shuffle=True), dataset=Data())
     cfg = Config(dict(work_dir=str(folder), randomness=dict(seed=seed)))
     settle_resume(cfg)
-    validation = dict(val_dataloader=dict(dataloader, sampler=dict(type='DefaultSampler', shuffle=False)),
-                      val_evaluator=[Better()], val_cfg=dict()) if validate else {}
+    validation = (
+        dict(
+            val_dataloader=dict(dataloader, sampler=dict(type='DefaultSampler', shuffle=False)),
+            val_evaluator=[Better()],
+            val_cfg=dict(),
+        )
+        if validate
+        else {}
+    )
     torch.manual_seed(0)
     runner = Runner(
-        Model(), str(folder), dataloader, train_cfg=dict(loop, val_interval=2), **validation,
+        Model(),
+        str(folder),
+        dataloader,
+        train_cfg=dict(loop, val_interval=2),
+        **validation,
         optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.1)),
         param_scheduler=dict(type='CosineAnnealingLR', T_max=STEPS, by_epoch=False),
-        default_hooks=dict(checkpoint=dict(
-            type='AtomicCheckpointHook', by_epoch=by_epoch, interval=1 if by_epoch else 2, **checkpoint or {})),
-        custom_hooks=[Kill()] if killed else [], load_from=cfg.get('load_from'), resume=cfg.resume,
-        randomness=cfg.randomness, experiment_name=next(names), log_level='WARNING')
+        default_hooks=dict(
+            checkpoint=dict(
+                type='AtomicCheckpointHook', by_epoch=by_epoch, interval=1 if by_epoch else 2, **checkpoint or {}
+            )
+        ),
+        custom_hooks=[Kill()] if killed else [],
+        load_from=cfg.get('load_from'),
+        resume=cfg.resume,
+        randomness=cfg.randomness,
+        experiment_name=next(names),
+        log_level='WARNING',
+    )
     runner.train()
     return runner.model.state_dict()
 
 
 def training_state(path, **contents):
-    torch.save(dict(dict(meta=dict(seed=1), state_dict={'w': torch.zeros(1000)}, optimizer={}, message_hub={}),
-                    **contents), path)
+    torch.save(
+        dict(dict(meta=dict(seed=1), state_dict={'w': torch.zeros(1000)}, optimizer={}, message_hub={}), **contents),
+        path,
+    )
 
 
 @pytest.mark.parametrize('by_epoch', [False, True])
@@ -183,11 +203,17 @@ def test_nothing_yet(tmp_path):
     assert cfg.resume is False and cfg.load_from == 'weights.pth'
 
 
-@pytest.mark.parametrize('spoil, message', [
-    (truncate, 'damaged'), (flip, 'damaged'), (Path.unlink, 'there is no checkpoint'),
-    (lambda path: path.write_text('text'), 'damaged'),
-    (lambda path: torch.save({'state_dict': {}}, path), 'holds no state of a training'),
-    (lambda path: torch.save([1], path), 'holds no state of a training')])
+@pytest.mark.parametrize(
+    'spoil, message',
+    [
+        (truncate, 'damaged'),
+        (flip, 'damaged'),
+        (Path.unlink, 'there is no checkpoint'),
+        (lambda path: path.write_text('text'), 'damaged'),
+        (lambda path: torch.save({'state_dict': {}}, path), 'holds no state of a training'),
+        (lambda path: torch.save([1], path), 'holds no state of a training'),
+    ],
+)
 def test_named_checkpoint_must_be_whole(four, spoil, message):
     """No other is used in its stead."""
     spoil(four / 'iter_100.pth')
@@ -200,11 +226,12 @@ def test_number_of_checkpoints(tmp_path, keep):
     """As many are kept as asked for."""
     train(tmp_path, checkpoint=keep)
     numbers = sorted(int(path.stem[5:]) for path in tmp_path.glob('*.pth*'))
-    assert numbers == [2, 4, 6, 8][-keep.get('max_keep_ckpts', 4):]
+    assert numbers == [2, 4, 6, 8][-keep.get('max_keep_ckpts', 4) :]
 
 
-@pytest.mark.parametrize('full, best', [('iter_6.pth', 'best_acc_iter_4.pth'), ('best_acc_iter_6.pth',
-                                                                              'best_acc_iter_4.pth')])
+@pytest.mark.parametrize(
+    'full, best', [('iter_6.pth', 'best_acc_iter_4.pth'), ('best_acc_iter_6.pth', 'best_acc_iter_4.pth')]
+)
 def test_full_disk(tmp_path, full, best):
     """A checkpoint that does not fit: a sentence, no half-written file, and the only one and the best before it stay
     and can be gone on from."""

@@ -1,11 +1,12 @@
 """Make a small COCO and a small ADE20K: textured shapes of several classes, scales and overlaps, with exact masks.
 
-    python tools/make_toy_data.py data/toy
+    python tools/dev/make_toy_data.py data/toy
 
 writes data/toy/coco and data/toy/ADEChallengeData2016 in the folder layouts, category numbers and file formats of the
 real sets, so that one config reads either by its root alone. Both show the same pictures. The same seed gives the
 same pictures.
 """
+
 import argparse
 import json
 import shutil
@@ -50,12 +51,16 @@ def main() -> None:
 
 def write_split(root: Path, split: str, count: int, rng: np.random.Generator) -> None:
     from mmdet.datasets import CocoDataset
+
     names = CocoDataset.METAINFO['classes']
     numbers = [n for n in range(1, 91) if n not in COCO_GAPS]
     categories = dict(zip(names, numbers))
     coco_split, ade_split = SPLITS[split]
-    folders = (root / 'coco' / coco_split, root / 'ADEChallengeData2016' / 'images' / ade_split,
-               root / 'ADEChallengeData2016' / 'annotations' / ade_split)
+    folders = (
+        root / 'coco' / coco_split,
+        root / 'ADEChallengeData2016' / 'images' / ade_split,
+        root / 'ADEChallengeData2016' / 'annotations' / ade_split,
+    )
     for folder in (*folders, root / 'coco' / 'annotations'):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -70,12 +75,22 @@ def write_split(root: Path, split: str, count: int, rng: np.random.Generator) ->
         for shape, mask in objects:
             rle = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
             box = coco_mask.toBbox(rle).tolist()
-            annotations.append(dict(
-                id=len(annotations) + 1, image_id=image_id, category_id=categories[SHAPES[shape][2]], iscrowd=0,
-                area=int(mask.sum()), bbox=box,
-                segmentation=dict(size=rle['size'], counts=rle['counts'].decode())))
-    contents = dict(images=images, annotations=annotations,
-                    categories=[dict(id=number, name=name) for name, number in categories.items()])
+            annotations.append(
+                dict(
+                    id=len(annotations) + 1,
+                    image_id=image_id,
+                    category_id=categories[SHAPES[shape][2]],
+                    iscrowd=0,
+                    area=int(mask.sum()),
+                    bbox=box,
+                    segmentation=dict(size=rle['size'], counts=rle['counts'].decode()),
+                )
+            )
+    contents = dict(
+        images=images,
+        annotations=annotations,
+        categories=[dict(id=number, name=name) for name, number in categories.items()],
+    )
     (root / 'coco' / 'annotations' / f'instances_{coco_split}.json').write_text(json.dumps(contents))
 
 

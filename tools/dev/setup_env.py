@@ -4,6 +4,7 @@ The environment variable STACK names the packages, a file of requirements/: oned
 environment is .venv-STACK. Only the standard library, and syntax that an old Python still parses, so that it can say it
 is too old.
 """
+
 import hashlib
 import os
 import re
@@ -14,7 +15,7 @@ import sysconfig
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 STACK = os.environ.get('STACK') or 'onedl'
 REQUIREMENTS = ROOT / 'requirements' / (STACK + '.txt')
 VENV = ROOT / ('.venv' if STACK == 'onedl' else '.venv-' + STACK)
@@ -26,23 +27,28 @@ CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmat
 IMPORTS = 'import torch, torchvision, timm, mmengine, mmcv.ops, mmdet, mmseg, pytest, hypothesis, mmattn'
 
 #: that no installed file is gone, in a second
-COMPLETE = '''
+COMPLETE = """
 import importlib.metadata as m, os
 for d in m.distributions():
     root = str(d.locate_file(''))
     for f in d.files or ():
         assert f.suffix == '.pyc' or os.path.exists(os.path.join(root, f)), f
-'''
+"""
 
 
 def main():
     check_machine()
-    fingerprint = hashlib.sha256('\n'.join(
-        (REQUIREMENTS.read_text(), Path(__file__).read_text(), sys.version, str(ROOT))).encode()).hexdigest()
+    fingerprint = hashlib.sha256(
+        '\n'.join((REQUIREMENTS.read_text(), Path(__file__).read_text(), sys.version, str(ROOT))).encode()
+    ).hexdigest()
     if READY.is_file() and READY.read_text() == fingerprint and works(COMPLETE):
         return
-    print('Setting up {} (once; about 3 minutes, and 5 to 15 more on 2 cores where mmcv has to be compiled; '
-          '6 GB)'.format(VENV), flush=True)
+    print(
+        'Setting up {} (once; about 3 minutes, and 5 to 15 more on 2 cores where mmcv has to be compiled; 6 GB)'.format(
+            VENV
+        ),
+        flush=True,
+    )
     started = time.time()
     if works('import pip, sys; assert sys.version == {!r}'.format(sys.version)) and works(COMPLETE):
         READY.unlink(missing_ok=True)  # half-built, or of other requirements: go on from there
@@ -51,11 +57,15 @@ def main():
         VENV.mkdir()
         step('[1/5] a virtual environment, seconds', [sys.executable, '-m', 'venv', VENV])
     pip = [PYTHON, '-m', 'pip', '--disable-pip-version-check']
-    step('[2/5] torch, about 1 minute and 3 GB', pip + ['install', *requirements(
-        'setuptools', 'wheel', 'ninja', 'psutil', 'numpy', 'torch', 'torchvision')])
+    step(
+        '[2/5] torch, about 1 minute and 3 GB',
+        pip + ['install', *requirements('setuptools', 'wheel', 'ninja', 'psutil', 'numpy', 'torch', 'torchvision')],
+    )
     wheel = mmcv_wheel(pip)
-    step('[4/5] MMEngine, MMDetection, MMSegmentation and tests, about 1 minute',
-         pip + ['install', '--no-build-isolation', wheel, '-r', REQUIREMENTS])
+    step(
+        '[4/5] MMEngine, MMDetection, MMSegmentation and tests, about 1 minute',
+        pip + ['install', '--no-build-isolation', wheel, '-r', REQUIREMENTS],
+    )
     step('[5/5] mmattn itself, seconds', pip + ['install', '--no-build-isolation', '--no-deps', '-e', ROOT])
     problem = failure(IMPORTS)
     if problem:
@@ -69,31 +79,46 @@ def main():
 
 def check_machine():
     if not REQUIREMENTS.is_file():
-        stop('There is no stack {}: STACK is one of {}.'.format(
-            STACK, ', '.join(sorted(path.stem for path in REQUIREMENTS.parent.glob('*.txt')))))
+        stop(
+            'There is no stack {}: STACK is one of {}.'.format(
+                STACK, ', '.join(sorted(path.stem for path in REQUIREMENTS.parent.glob('*.txt')))
+            )
+        )
     if sys.version_info < (3, 10):
-        stop('Python 3.10 or newer is needed, {} is {}: name another with `make PYTHON=python3.11`.'.format(
-            sys.executable, sys.version.split()[0]))
+        stop(
+            'Python 3.10 or newer is needed, {} is {}: name another with `make PYTHON=python3.11`.'.format(
+                sys.executable, sys.version.split()[0]
+            )
+        )
     if STACK == 'openmmlab' and sys.version_info >= (3, 12):
-        stop('torch 2.1, of the stack openmmlab, needs Python 3.10 or 3.11, {} is {}: name another with `make '
-             'STACK=openmmlab PYTHON=python3.11`.'.format(sys.executable, sys.version.split()[0]))
+        stop(
+            'torch 2.1, of the stack openmmlab, needs Python 3.10 or 3.11, {} is {}: name another with `make '
+            'STACK=openmmlab PYTHON=python3.11`.'.format(sys.executable, sys.version.split()[0])
+        )
     if not shutil.which(os.environ.get('CXX', 'c++')):
-        stop("No C++ compiler ({}) was found, and MMCV's operators have to be compiled: install one (Debian, Ubuntu: "
-             'apt-get install g++).'.format(os.environ.get('CXX', 'c++')))
+        stop(
+            "No C++ compiler ({}) was found, and MMCV's operators have to be compiled: install one (Debian, Ubuntu: "
+            'apt-get install g++).'.format(os.environ.get('CXX', 'c++'))
+        )
     if not (Path(sysconfig.get_paths()['include']) / 'Python.h').is_file():
-        stop('Python.h of {} is missing, and compiling needs it: install the headers (Debian, Ubuntu: apt-get '
-             'install python3-dev).'.format(sys.executable))
+        stop(
+            'Python.h of {} is missing, and compiling needs it: install the headers (Debian, Ubuntu: apt-get '
+            'install python3-dev).'.format(sys.executable)
+        )
     try:
         import ensurepip  # noqa: F401, Debian's python3 comes without
     except ImportError:
-        stop('{} cannot make virtual environments: install them (Debian, Ubuntu: apt-get install '
-             'python3-venv).'.format(sys.executable))
+        stop(
+            '{} cannot make virtual environments: install them (Debian, Ubuntu: apt-get install python3-venv).'.format(
+                sys.executable
+            )
+        )
 
 
 def mmcv_wheel(pip):
     """The compiled mmcv: from earlier, kept apart by torch's version since its name does not tell, or made now."""
-    requirement, = requirements('mmcv', 'onedl-mmcv')
-    torch, = requirements('torch')
+    (requirement,) = requirements('mmcv', 'onedl-mmcv')
+    (torch,) = requirements('torch')
     folder = CACHE / re.sub('=+', '-', torch)
     tag = 'cp{}{}'.format(*sys.version_info)
     pattern = re.sub('[-=]+', '_', requirement.split('==')[0]) + '-' + requirement.split('==')[1] + '-' + tag + '*.whl'
@@ -106,10 +131,15 @@ def mmcv_wheel(pip):
     # -g0: Python's own flags ask for debug information, which takes half of the time.
     fresh = folder / 'unfinished-{}'.format(os.getpid())
     try:
-        step("[3/5] compiling mmcv's operators, 5 to 15 minutes on 2 cores",
-             pip + ['wheel', '-v', '--no-cache-dir', '--no-deps', '--no-build-isolation', '-w', fresh, requirement],
-             MMCV_WITH_OPS='1', MAX_JOBS=str(os.cpu_count()), CFLAGS=os.environ.get('CFLAGS', '') + ' -g0', **gpu)
-        compiled, = fresh.glob(pattern)
+        step(
+            "[3/5] compiling mmcv's operators, 5 to 15 minutes on 2 cores",
+            pip + ['wheel', '-v', '--no-cache-dir', '--no-deps', '--no-build-isolation', '-w', fresh, requirement],
+            MMCV_WITH_OPS='1',
+            MAX_JOBS=str(os.cpu_count()),
+            CFLAGS=os.environ.get('CFLAGS', '') + ' -g0',
+            **gpu,
+        )
+        (compiled,) = fresh.glob(pattern)
         return Path(shutil.move(str(compiled), str(folder / compiled.name)))
     finally:
         shutil.rmtree(str(fresh), ignore_errors=True)
@@ -139,8 +169,14 @@ def step(title, command, **environment):
     with LOG.open('ab') as log:
         log.write('\n=== {}\n'.format(title).encode())
         log.flush()
-        process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=subprocess.STDOUT,
-                                   stdin=subprocess.DEVNULL, env=dict(os.environ, **environment), cwd=str(ROOT))
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=dict(os.environ, **environment),
+            cwd=str(ROOT),
+        )
         try:
             while process.poll() is None:
                 time.sleep(0.5)
@@ -156,8 +192,12 @@ def step(title, command, **environment):
             stop('Interrupted: run the same command again to go on.')
     if process.returncode:
         tail = LOG.read_text(errors='replace').splitlines()[-15:]
-        stop('\n'.join(tail + ['', 'This step failed: {}. The log is {}; run the same command again to go on.'.format(
-            title, LOG)]))
+        stop(
+            '\n'.join(
+                tail
+                + ['', 'This step failed: {}. The log is {}; run the same command again to go on.'.format(title, LOG)]
+            )
+        )
 
 
 def stop(sentence):

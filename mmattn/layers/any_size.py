@@ -3,11 +3,12 @@
 Sizes are written so that torch.compile and torch.export keep them simple, ceil(H / m) * m and nothing of H % m, and no
 decision depends on whether anything is missing: one graph holds for every size.
 """
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..stack import is_compiling
+from ..ops.tracing import is_tracing
 
 
 def pad_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tensor:
@@ -27,7 +28,7 @@ def repeat_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tenso
     for dim in dims:
         size = x.shape[dim]
         whole = ceil_div(size, multiple) * multiple
-        if is_compiling():
+        if is_tracing():
             x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
         elif size < whole:
             rest, last = x.split((size - 1, 1), dim)
@@ -37,7 +38,7 @@ def repeat_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tenso
 
 def crop(x: Tensor, height: int, width: int) -> Tensor:
     """The upper left (B, height, width, C) of a (B, H, W, C) map."""
-    if is_compiling():  # the strides of a view tell whether it is the whole, and a graph would hold for one case only
+    if is_tracing():  # the strides of a view tell whether it is the whole, and a graph would hold for one case only
         rows, columns = torch.arange(height, device=x.device), torch.arange(width, device=x.device)
         return x[:, rows[:, None], columns]
     return x[:, :height, :width]

@@ -1,13 +1,13 @@
 """Backbones and segmentors as graphs of any size, run by torch and by onnxruntime."""
+
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope
 from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
-from mmattn.export import AveragePool, as_module, largest_difference, read_onnx, trace, write_onnx
-from mmattn.stack import any_size
+from mmattn.engine.export import AveragePool, any_size, as_module, largest_difference, read_onnx, trace, write_onnx
 from tests import ROOT
 from tests.backbones.test_graphs import TINY, build
 
@@ -17,9 +17,11 @@ SIZES = ((64, 96), (97, 131), (57, 64), (260, 75))
 #: one segmentor per family, of configs/toy, and what makes it smaller yet
 SEGMENTORS = {
     'elsa-swin-toy_upernet': dict(
-        arch=dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4), kernel_size=3),
+        arch=dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4), kernel_size=3
+    ),
     'shunted-toy_fpn': dict(
-        arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 1, 1), num_heads=(2, 4, 8, 16), stem_convs=0)),
+        arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 1, 1), num_heads=(2, 4, 8, 16), stem_convs=0)
+    ),
     'gsa-resnet-toy_fpn': dict(depth=dict(depths=(1, 1, 1, 1), stem_channels=32, base_channels=16, expansion=2)),
     'msf-vit-toy_setr': dict(),
     'msf-vit-toy_upernet': dict(),
@@ -41,13 +43,16 @@ def export_both_ways(model, folder):
     pytest.importorskip('onnxscript')
     graph = trace(model)
     write_onnx(graph, folder / 'model.onnx')
-    return (max(largest_difference(model, as_module(graph), SIZES)),
-            max(largest_difference(model, read_onnx(folder / 'model.onnx'), SIZES)))
+    return (
+        max(largest_difference(model, as_module(graph), SIZES)),
+        max(largest_difference(model, read_onnx(folder / 'model.onnx'), SIZES)),
+    )
 
 
 @needs_export
-@pytest.mark.parametrize('name', [name if name == 'MSFSwin' else pytest.param(name, marks=pytest.mark.slow)
-                                  for name in TINY])
+@pytest.mark.parametrize(
+    'name', [name if name == 'MSFSwin' else pytest.param(name, marks=pytest.mark.slow) for name in TINY]
+)
 def test_backbone(name, tmp_path):
     """One graph, and one ONNX file, give the maps of pictures of any size."""
     assert max(export_both_ways(build(name).eval(), tmp_path)) < 1e-5
@@ -68,6 +73,6 @@ def test_segmentor(config, tmp_path):
 
 
 def test_old_torch_is_told(monkeypatch):
-    monkeypatch.setattr('mmattn.export.any_size', None)
+    monkeypatch.setattr('mmattn.engine.export.any_size', None)
     with pytest.raises(ImportError, match='needs torch 2.6 or newer'):
         trace(nn.Identity())

@@ -1,4 +1,5 @@
 """Training that may be interrupted at any moment: checkpoints written whole, and the newest whole one found again."""
+
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from .weights import CheckpointError, read_file
+from ..weights import CheckpointError, read_file
 
 
 class WholeFiles(LocalBackend):
@@ -71,8 +72,10 @@ class AtomicCheckpointHook(CheckpointHook):
         try:
             yield
         except OSError as error:
-            raise CheckpointError(f'{error.filename or self.out_dir} cannot be written ({error.strerror}); the '
-                                  'checkpoints before it are whole: go on with --resume when that is mended') from error
+            raise CheckpointError(
+                f'{error.filename or self.out_dir} cannot be written ({error.strerror}); the '
+                'checkpoints before it are whole: go on with --resume when that is mended'
+            ) from error
         finally:
             self.file_backend.remove = remove
         for path in superseded:
@@ -139,6 +142,7 @@ def _read_meta(path: str, trusted: bool) -> dict:
         raise CheckpointError(f'there is no checkpoint {path}')
     state = read_file(path, trusted=trusted)
     if not isinstance(state, dict) or not {'meta', 'state_dict', 'message_hub'} <= set(state):
-        raise CheckpointError(f'{path} holds no state of a training: to start from its weights, leave out --resume and '
-                              'set load_from')
+        raise CheckpointError(
+            f'{path} holds no state of a training: to start from its weights, leave out --resume and set load_from'
+        )
     return state['meta']

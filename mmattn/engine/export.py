@@ -1,4 +1,5 @@
 """Backbones and whole segmentors as graphs of any picture size: for torch.export, and as ONNX files."""
+
 import copy
 import inspect
 import os
@@ -9,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .stack import any_size
-
+#: torch.export's name for a size that may be any; before torch 2.6 there is none
+any_size = getattr(getattr(getattr(torch, 'export', None), 'Dim', None), 'DYNAMIC', None)
 #: height and width while tracing; of a map of stride 32 that is more than one window, and no two things of one size
 EXAMPLE = (236, 301)
 
@@ -37,7 +38,7 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
             setattr(module, name, _of_any_size(child))
     example = torch.zeros(1, in_channels, *EXAMPLE)
     with torch.no_grad():
-        return torch.export.export(model, (example, ), dynamic_shapes=({2: any_size, 3: any_size}, ), strict=False)
+        return torch.export.export(model, (example,), dynamic_shapes=({2: any_size, 3: any_size},), strict=False)
 
 
 def as_module(graph: 'torch.export.ExportedProgram') -> nn.Module:
@@ -65,13 +66,21 @@ def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path) -> None:
     except ImportError as error:
         raise ImportError(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
     outputs = [f'output{i}' for i in range(len(graph.graph_signature.user_outputs))]
-    torch.onnx.export(graph, f=str(file), input_names=['picture'], output_names=outputs, dynamo=True,
-                      external_data=False, verbose=False)
+    torch.onnx.export(
+        graph,
+        f=str(file),
+        input_names=['picture'],
+        output_names=outputs,
+        dynamo=True,
+        external_data=False,
+        verbose=False,
+    )
 
 
 def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
     """An ONNX file as a function of a picture, run by onnxruntime on the CPU, that returns a tuple of tensors."""
     import onnxruntime
+
     session = onnxruntime.InferenceSession(os.fspath(file), providers=['CPUExecutionProvider'])
 
     def run(x: Tensor) -> tuple[Tensor, ...]:
@@ -80,8 +89,9 @@ def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
     return run
 
 
-def largest_difference(model: nn.Module, graph: Callable, sizes: Sequence[tuple[int, int]],
-                       in_channels: int = 3) -> list[float]:
+def largest_difference(
+    model: nn.Module, graph: Callable, sizes: Sequence[tuple[int, int]], in_channels: int = 3
+) -> list[float]:
     """By how much what a graph computes of a random picture differs from the model, at every (height, width).
 
     Args:
@@ -97,10 +107,14 @@ def largest_difference(model: nn.Module, graph: Callable, sizes: Sequence[tuple[
     for height, width in sizes:
         x = torch.randn(1, in_channels, height, width)
         with torch.no_grad():
-            pairs = zip(*(out if isinstance(out, (tuple, list)) else (out, ) for out in (model(x), graph(x))),
-                        strict=True)
-            found.append(max(float((a - b).abs().max() / a.abs().max()) if a.shape == b.shape else float('inf')
-                             for a, b in pairs))
+            pairs = zip(
+                *(out if isinstance(out, (tuple, list)) else (out,) for out in (model(x), graph(x))), strict=True
+            )
+            found.append(
+                max(
+                    float((a - b).abs().max() / a.abs().max()) if a.shape == b.shape else float('inf') for a, b in pairs
+                )
+            )
     return found
 
 

@@ -1,0 +1,3 @@
+from .complexity import count_operations
+
+__all__ = ['count_operations']

@@ -1,0 +1,59 @@
+"""Which of OpenMMLab's packages mmattn needs, told when they are needed."""
+
+import importlib
+import re
+
+#: import name -> (lowest version that serves, what to install in either family)
+PACKAGES = {
+    'mmengine': ('0.10.0', 'mmengine or onedl-mmengine'),
+    'mmcv': ('2.1.0', 'mmcv or onedl-mmcv'),
+    'mmdet': ('3.3.0', 'mmdet or onedl-mmdetection'),
+    'mmseg': ('1.2.0', 'mmsegmentation or onedl-mmsegmentation'),
+}
+
+
+def require(package: str, purpose: str) -> None:
+    """Make sure that a package of OpenMMLab's is there and new enough.
+
+    Args:
+        package: import name, a key of ``PACKAGES``.
+        purpose: what it is needed for, completing "... needs".
+
+    Raises:
+        ImportError: in one sentence, what is missing or too old, and what to install.
+    """
+    lowest, distribution = PACKAGES[package]
+    try:
+        version = importlib.import_module(package).__version__
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ImportError(
+            f'{purpose} needs {package} {lowest} or newer, which is not installed: '
+            f'pip install {distribution}, whichever family the environment has.'
+        ) from None
+    if version_numbers(version) < version_numbers(lowest):
+        raise ImportError(
+            f'{purpose} needs {package} {lowest} or newer, but {version} is installed: upgrade '
+            f'{distribution}, whichever the environment has.'
+        )
+
+
+def require_ops(purpose: str) -> None:
+    """Make sure that mmcv has its compiled operators (NMS, RoIAlign ...).
+
+    Raises:
+        ImportError: in one sentence, that they are missing, and what to install.
+    """
+    try:
+        importlib.import_module('mmcv.ops')
+    except ImportError as error:
+        raise ImportError(
+            f'{purpose} needs the compiled operators of mmcv, which do not import ({error}): install the '
+            f'full mmcv or onedl-mmcv, compiled for the torch at hand, not mmcv-lite.'
+        ) from None
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """(2, 11, 0) of '2.11.0+cpu'."""
+    return tuple(int(part) for part in re.findall(r'\d+', version)[:3])

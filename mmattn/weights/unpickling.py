@@ -1,0 +1,62 @@
+"""torch.load without running code in a file."""
+
+import argparse
+import codecs
+import pickle
+import types
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..packages import version_numbers
+
+
+def load_weights_only(file: Path, map_location: str | torch.device) -> object:
+    """``torch.load`` with ``weights_only``, which lets through, beside tensors, what trainers keep with the weights:
+    MMEngine's history of logs, NumPy's arrays and numbers, timm's arguments. None of these can run code.
+
+    torch can be told what to let through from 2.6 on; for an older one, pickle is restricted to the same.
+
+    Raises:
+        pickle.UnpicklingError: naming an object that is not let through; torch raises others if the file is damaged.
+    """
+    allowed = _allowed_globals()
+    if version_numbers(torch.__version__) >= (2, 6):
+        with torch.serialization.safe_globals([(value, name) for name, value in allowed.items()]):
+            return torch.load(file, map_location=map_location, weights_only=True)
+    allowed.update(torch._weights_only_unpickler._get_allowed_globals())
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module, name):
+            name = f'{module}.{name}'.replace('__builtin__.', 'builtins.')
+            if name not in allowed:
+                raise pickle.UnpicklingError(f'unsupported class {name}')
+            return allowed[name]
+
+    restricted = types.ModuleType('restricted_pickle')
+    restricted.Unpickler, restricted.load = Unpickler, lambda *args, **kwargs: Unpickler(*args, **kwargs).load()
+    return torch.load(file, map_location=map_location, pickle_module=restricted, weights_only=False)
+
+
+def _allowed_globals() -> dict[str, object]:
+    """What may stand beside tensors in a checkpoint, by the name that files have for it."""
+    from mmengine.logging import HistoryBuffer
+
+    core = np._core if version_numbers(np.__version__) >= (2,) else np.core
+    types_ = {type(np.dtype(code)) for code in np.typecodes['AllInteger'] + np.typecodes['AllFloat'] + '?'}
+    allowed = {
+        f'{value.__module__}.{value.__qualname__}': value
+        for value in (HistoryBuffer, argparse.Namespace, np.ndarray, np.dtype, *types_)
+    }
+    for name in ('_reconstruct', 'scalar'):  # NumPy 1 and 2 have them in different places
+        for package in ('core', '_core'):
+            allowed[f'numpy.{package}.multiarray.{name}'] = getattr(core.multiarray, name)
+
+    def statistic(owner: object, name: str) -> object:
+        if owner is HistoryBuffer and name in ('min', 'max', 'mean', 'current'):
+            return getattr(owner, name)
+        raise pickle.UnpicklingError('unsupported class builtins.getattr')
+
+    # A history names its statistics in this way; the real getattr would reach anything.
+    return {**allowed, 'builtins.getattr': statistic, '_codecs.encode': codecs.encode}

@@ -1,5 +1,7 @@
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,36 @@ def test_python_call(capsys):
     """The README's Python example prints what its comments say."""
     exec(CALL, {})
     assert capsys.readouterr().out.splitlines() == re.findall(r'^# (.*)', CALL, re.MULTILINE)
+
+
+def test_example_of_a_new_backbone(tmp_path):
+    """The class in docs/add_a_backbone.md works: maps, frozen stages, and its own reading of a release."""
+    (example,) = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'add_a_backbone.md').read_text(), re.DOTALL)
+    check = """
+import torch
+from mmengine.registry import MODELS
+whole = MODELS.build(dict(type='ExampleNet'))
+release = {name.replace('stages.', 'layers.'): value for name, value in whole.state_dict().items()}
+torch.save({**release, 'head.weight': torch.zeros(10, 256)}, 'release.pth')
+part = MODELS.build(dict(
+    type='ExampleNet', out_indices=(0, 2), frozen_stages=1, with_cp=True,
+    init_cfg=dict(type='Pretrained', checkpoint='release.pth')))
+part.init_weights()
+assert all(torch.equal(value, whole.state_dict()[name]) for name, value in part.state_dict().items())
+maps = part(torch.randn(2, 3, 65, 97))
+assert [tuple(m.shape) for m in maps] == [(2, 32, 17, 25), (2, 128, 5, 7)] and part.out_channels == (32, 128)
+sum(m.sum() for m in maps).backward()
+assert [{p.grad is None for m in stage for p in m.parameters()} for stage in part.stage_modules()] == [
+    {True}, {True}, {False}, {False}]
+"""
+    namespace = 'dict(__name__="mmattn.backbones.example", __package__="mmattn.backbones")'
+    done = subprocess.run(
+        [sys.executable, '-c', f'import mmattn\nexec({example!r}, {namespace})\n{check}'],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_table_agrees_with_metafiles():

@@ -1,5 +1,8 @@
 """Strict loading, with ELSA-Swin's releases."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from mmengine.model import BaseModel
@@ -194,3 +197,17 @@ def test_weights_survive_other_init_cfgs(tmp_path, release):
     backbone.patch_embed.proj.weight.data.zero_()
     backbone.init_weights()
     assert (backbone.patch_embed.proj.weight == 0).all()
+
+
+@pytest.mark.parametrize('duplicate', [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_are_strict_about_themselves(tmp_path, release, duplicate):
+    """A copied or pickled model, as EMA hooks make them, loads a release into itself and is as strict."""
+    weights = {f'backbone.{name}': value for name, value in release('elsa_swin_tiny_dense_backbone').items()}
+    weights.update({'head.weight': torch.ones(2, 2), 'head.bias': torch.ones(2)})
+    original = Detector()
+    model = duplicate(original)
+    model.load_state_dict(weights)
+    assert torch.equal(model.backbone.norm0.weight, weights['backbone.norm0.weight'])
+    assert torch.equal(original.backbone.norm0.weight, torch.ones(96))
+    with pytest.raises(CheckpointError, match='1 missing: norm3.bias'):
+        duplicate(model).load_state_dict(drop(weights, 'backbone.norm3.bias'))

@@ -5,23 +5,15 @@ import torch.nn.functional as F
 
 from mmattn.backbones import MSFViT
 from mmattn.backbones.msf_vit import position_code
-from mmattn.ops.mean_shift import (
-    mean_shift_attention_bias,
-    mean_shift_attention_channels,
-    mean_shift_attention_reference,
-)
 from mmattn.weights import CheckpointError
 
 FORMS = {'orig': dict(attention='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
 
 
 @pytest.mark.parametrize('name', FORMS)
-@pytest.mark.parametrize(
-    'path', [mean_shift_attention_reference, mean_shift_attention_channels, mean_shift_attention_bias]
-)
-def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
-    """The stream after every block and, through a head, the logits, on every path."""
-    monkeypatch.setattr('mmattn.ops.mean_shift._select', lambda key, bias: path)
+@pytest.mark.parametrize('backend', ['reference', 'channels', 'bias'])
+def test_computes_what_the_release_computes(golden, name, backend):
+    """The maps after every block and, through a head, the logits, by every backend."""
     data = golden(f'msf_vit_{name}')
     c, weights = data['config'], data['state_dict']
     backbone = MSFViT(
@@ -32,6 +24,8 @@ def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
         **FORMS[name],
     ).eval()
     backbone.load_state_dict(weights)
+    if name != 'orig':  # plain attention has no operator of ours
+        backbone.set_backend(backend)
     for x, outputs in zip(data['inputs'], data['outputs'], strict=True):
         with torch.no_grad():
             maps = backbone(x)
@@ -46,21 +40,21 @@ def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
 @pytest.mark.parametrize('name', FORMS)
 @pytest.mark.parametrize('container', ['model', 'model_ema'])
 def test_released_layouts(tmp_path, release, name, container):
-    """Each layout fills its variant, as torchvision's trainer saves it; only the classifier has no counterpart. The
-    filled model takes pictures of any size."""
+    """Each layout, as torchvision's trainer saves it, fills its variant. Only the classifier is left out. The filled
+    model takes images of any size."""
     weights = release(f'msf_vit_small_{name}_imagenet')
     torch.save({container: {f'module.{k}': v for k, v in weights.items()}, 'epoch': 99}, tmp_path / 'c.pth')
     backbone = MSFViT(arch='small', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'c.pth')), **FORMS[name])
     backbone.init_weights()
-    own, renamed = backbone.state_dict(), backbone.released_names(weights)
-    assert set(renamed) - set(own) == {f'linear_head.{i}.{kind}' for i in (0, 1) for kind in ('weight', 'bias')}
-    assert all(torch.equal(value, renamed[name]) for name, value in own.items())
+    own, translation = backbone.state_dict(), backbone.from_release(weights)
+    assert set(translation.dropped) == {f'linear_head.{i}.{kind}' for i in (0, 1) for kind in ('weight', 'bias')}
+    assert all(torch.equal(value, translation.tensors[name]) for name, value in own.items())
     with torch.no_grad():
         assert backbone.eval()(torch.randn(1, 3, 97, 130))[0].shape == (1, 384, 7, 9)
 
 
 def test_any_part_of_a_release_serves(release):
-    """Fewer outputs leave later blocks out; the final norm, which a release lacks, starts afresh."""
+    """With fewer outputs, later blocks are left out. A final norm, which a release lacks, keeps its initial values."""
     weights = release('msf_vit_small_msf_imagenet')
     part = MSFViT(arch='small', out_indices=(1, 3), final_norm=True)
     part.load_state_dict(weights)
@@ -76,7 +70,7 @@ def test_any_part_of_a_release_serves(release):
     [dict(), dict(attention='plain', proj_bias=True), dict(groups=2), dict(final_norm=True, out_indices=(2, 11))],
 )
 def test_warm_start_from_timm(tmp_path, log, name, settings):
-    """A checkpoint of timm's layout gives all it has, and the log names what starts afresh and what was left."""
+    """All usable tensors of timm's checkpoints are taken. The log names the others of both sides."""
     weights = timm.create_model(name).state_dict()
     torch.save(weights, tmp_path / 'vit.pth')
     backbone = MSFViT(
@@ -89,7 +83,7 @@ def test_warm_start_from_timm(tmp_path, log, name, settings):
     own = backbone.state_dict()
     taken, afresh, left = (
         set(next(line for line in log if f'warm start: {what}' in line).split(f'{what}: ')[1].split(', '))
-        for what in ('taken', 'starts afresh', 'has no counterpart here')
+        for what in ('taken', 'keep their initial values', 'left out')
     )
     assert taken | afresh == set(own) and not taken & afresh
     assert all(torch.equal(own[key], fresh[key]) for key in afresh)
@@ -108,7 +102,7 @@ def test_warm_start_from_timm(tmp_path, log, name, settings):
 
 
 def small_vit():
-    """A plain ViT of timm's with all tensors other than at initialisation."""
+    """A plain ViT of timm; no tensor has its initial value."""
     vit = timm.models.VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2).eval()
     for p in vit.parameters():
         torch.nn.init.normal_(p, std=0.3)
@@ -116,15 +110,17 @@ def small_vit():
 
 
 def test_warm_start_computes_what_the_plain_blocks_compute():
-    """The plain form with biases is timm's block, the mean-shift form that with the Gaussian kernel, its probe silent;
-    patches meet timm's filters."""
+    """The plain form with biases computes what timm's block computes. The mean-shift form starts as the Gaussian form,
+    since its probe is zero. The patch embedding has timm's filters."""
     vit, x = small_vit(), torch.randn(2, 3, 5, 24)
     blocks = {}
     for attention in ('plain', 'gauss', 'msf', 'residual'):
         backbone = MSFViT(
             arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, attention=attention, proj_bias=True
         ).eval()
-        backbone.load_state_dict({**backbone.state_dict(), **backbone.warm_start(vit.state_dict())})
+        backbone.load_state_dict(
+            {**backbone.state_dict(), **backbone.from_release(vit.state_dict(), warm_start=True).tensors}
+        )
         blocks[attention] = backbone.blocks[1]
     expected = vit.blocks[1](x.flatten(1, 2)).view(x.shape)
     torch.testing.assert_close(blocks['plain'](x), expected, atol=1e-3, rtol=1e-4)  # eps 1e-5, not 1e-6
@@ -132,10 +128,10 @@ def test_warm_start_computes_what_the_plain_blocks_compute():
     assert not torch.allclose(gauss, expected, atol=1e-2)
     for attention in ('msf', 'residual'):
         torch.testing.assert_close(blocks[attention](x), gauss)
-    picture = torch.randn(1, 3, 16, 24)
+    image = torch.randn(1, 3, 16, 24)
     embed = backbone.patch_embed
     embed.patch_norm = embed.norm = torch.nn.Identity()
-    torch.testing.assert_close(embed(picture).permute(0, 3, 1, 2), vit.patch_embed.proj(picture))
+    torch.testing.assert_close(embed(image).permute(0, 3, 1, 2), vit.patch_embed.proj(image))
 
 
 @pytest.mark.parametrize(
@@ -151,10 +147,10 @@ def test_warm_start_computes_what_the_plain_blocks_compute():
     ],
 )
 def test_warm_start_of_shared_matrices(sharing, rows):
-    """A matrix starts as the first of query, key, value and weight that has it; a probe of its own at zero."""
+    """A shared matrix starts as the first of query, key, value and weight among its users; an own probe is zero."""
     vit = small_vit().state_dict()
     backbone = MSFViT(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, sharing=sharing)
-    start = backbone.warm_start(dict(vit))
+    start = backbone.from_release(vit, warm_start=True).tensors
     q, k, v = vit['blocks.1.attn.qkv.weight'].chunk(3)
     parts = {'q': q, 'k': k, 'v': v, '0': torch.zeros_like(q), 'w': vit['blocks.1.attn.proj.weight'].t()}
     assert torch.equal(start['blocks.1.attn.pre_proj.weight'], torch.cat([parts[part] for part in rows]))
@@ -163,13 +159,13 @@ def test_warm_start_of_shared_matrices(sharing, rows):
 @pytest.mark.parametrize(
     'change, message',
     [
-        (lambda w: w.pop('blocks.1.mlp.fc1.bias'), "blocks.1.mlp.fc1.bias' these weights lack"),
-        (lambda w: w.update({'blocks.0.ls1.gamma': torch.ones(24)}), 'knows no counterpart of 1 tensors.*ls1.gamma'),
+        (lambda w: w.pop('blocks.1.mlp.fc1.bias'), "these weights lack 'blocks.1.mlp.fc1.bias'"),
+        (lambda w: w.update({'blocks.0.ls1.gamma': torch.ones(24)}), 'does not know 1 tensors.*ls1.gamma'),
         (lambda w: w.update({'norm1.weight': w.pop('patch_embed.proj.weight')}), 'patch_embed.proj.weight'),
     ],
 )
 def test_warm_start_is_strict(tmp_path, change, message):
-    """A tensor that should be there, or one that cannot be placed, stops the run."""
+    """A missing tensor and an unknown tensor are refused."""
     weights = small_vit().state_dict()
     change(weights)
     torch.save(weights, tmp_path / 'vit.pth')
@@ -184,12 +180,12 @@ def test_warm_start_is_strict(tmp_path, change, message):
 def test_warm_start_only_when_told(tmp_path):
     """Plain ViT weights without warm_start=True are refused, with a hint."""
     torch.save(small_vit().state_dict(), tmp_path / 'vit.pth')
-    with pytest.raises(CheckpointError, match='look like a ViT or DeiT, which warm_start=True'):
+    with pytest.raises(CheckpointError, match='look like a ViT or DeiT; warm_start=True'):
         MSFViT(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'))).init_weights()
 
 
 def test_position_code():
-    """Of row 2 and column 5: sines and cosines of the column, then of the row, at frequencies from 1 to 1 / 10000."""
+    """Sines and cosines of the column, then of the row, at frequencies from 1 to 1 / 10000."""
     code = position_code(4, 7, 12)
     frequencies = torch.tensor([1.0, 0.01, 0.0001])
     expected = torch.cat([(n * frequencies).sin() if s else (n * frequencies).cos() for n in (5, 2) for s in (1, 0)])
@@ -198,7 +194,7 @@ def test_position_code():
 
 
 def test_border_pixels_count():
-    """A partial patch reaches the map; without final norm the stream is not normed."""
+    """Pixels of a partial patch change the map."""
     backbone = MSFViT(arch=dict(embed_dim=8, depth=1, num_heads=2), patch_size=4).eval()
     x = torch.randn(1, 3, 9, 5, requires_grad=True)
     backbone(x)[0][0, :3, -1, -1].sum().backward()
@@ -216,7 +212,7 @@ def test_final_norm_is_of_the_last_output_only():
 
 
 def test_feature_norms():
-    """Figure 4: one mean norm for the embedding and each block, of the maps that the blocks give."""
+    """Figure 4: one mean norm for the embedding and for the map of each block."""
     backbone = MSFViT(arch=dict(embed_dim=8, depth=3, num_heads=2), out_indices=(0, 1, 2)).eval()
     x = torch.randn(2, 3, 40, 48)
     norms = backbone.feature_norms(x)
@@ -226,7 +222,7 @@ def test_feature_norms():
 
 
 def test_settings_reach_the_layers():
-    """Arguments are not silently ignored on their way down."""
+    """Every argument reaches its layer."""
     backbone = MSFViT(
         arch='tiny',
         patch_size=8,

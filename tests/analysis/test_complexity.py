@@ -19,7 +19,9 @@ def test_counts_the_operator_and_attention():
     qk = 8
 
     with torch.device('meta'):
-        elsa, window, x = ELSA(C, heads, k, group_width=width), WindowAttention(C, heads, 7), torch.empty(1, H, W, C)
+        elsa = ELSA(C, heads, kernel_size=k, group_width=width)
+        window = WindowAttention(C, heads, window_size=7)
+        x = torch.empty(1, H, W, C)
     per_pixel = C * (2 * qk + C) + qk * width * k * k + qk * heads * k * k + 2 * C * k * k + C * C
     assert count_operations(lambda: elsa(x)) == per_pixel * H * W
     assert count_operations(lambda: window(x)) == (4 * C * C + 2 * 49 * C) * H * W

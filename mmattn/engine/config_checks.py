@@ -379,11 +379,7 @@ def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
         raise InputError(f'{place} ({node["type"]}): {error}') from error
     try:
         with torch.device('meta'):
-            backbone = cls(**arguments)
-            if not hasattr(backbone, 'out_channels'):
-                x = torch.zeros(1, arguments.get('in_channels', 3), 64, 64)
-                return tuple(x.shape[1] for x in backbone.eval()(x))
-            return backbone.out_channels
+            return cls(**arguments).out_channels
     except ValueError as error:
         raise InputError(f'{place} ({node["type"]}): {error}') from error
 

@@ -16,7 +16,7 @@ import torch
 import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
-from mmattn.errors import run_tool
+from mmattn.engine.runs import run_tool
 from mmattn.weights import CheckpointError, read_checkpoint
 
 

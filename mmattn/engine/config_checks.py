@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from mmengine.config import Config
@@ -53,7 +54,7 @@ MODULE_PLACE = re.compile(r'model|data_preprocessor|model\..*(backbone|neck|data
 SIMILAR = 0.88
 
 
-def check_config(cfg: Config, path: str) -> None:
+def check_config(cfg: Config, path: str | Path) -> None:
     """Find the mistakes of a config that can be found without building it.
 
     Types are looked up in the registries, and arguments in the signatures of the classes. Where a class takes

@@ -25,7 +25,7 @@ from mmattn.engine.configs import load_config
 from mmattn.engine.export import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
 from mmattn.engine.runs import run_tool, running
 from mmattn.errors import describe
-from mmattn.weights import CheckpointError, load_pretrained
+from mmattn.weights import CheckpointError
 
 SIZES = ((64, 64), (97, 131), (256, 320))
 TOLERANCE = 1e-3
@@ -69,7 +69,7 @@ def build(cfg: Config, checkpoint: str | None, backbone: bool) -> nn.Module:
     if checkpoint is None:
         model.init_weights()
     elif backbone:
-        load_pretrained(model, checkpoint)
+        model.load_pretrained(checkpoint)
     else:
         try:
             load_checkpoint(model, checkpoint, map_location='cpu', strict=True)

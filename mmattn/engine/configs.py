@@ -1,59 +1,21 @@
 """From a config file to a config that this machine can run."""
 
 import argparse
-import difflib
 from pathlib import Path
-from types import NoneType
 
 import torch
 from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.device import get_device
 from mmengine.logging import print_log
-from mmengine.registry import OPTIMIZERS
 
 from ..errors import InputError, describe, near_misses
 from ..packages import require, require_ops
-from .datasets import check_coco_files
+from .config_checks import KNOWN_KEYS, check_config
+from .datasets import use_checked_datasets
 from .sharding import cpu_shards
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg')}
-#: what MMEngine's Runner takes from a config
-KEYS = (
-    'model',
-    'train_dataloader',
-    'val_dataloader',
-    'test_dataloader',
-    'train_cfg',
-    'val_cfg',
-    'test_cfg',
-    'optim_wrapper',
-    'param_scheduler',
-    'auto_scale_lr',
-    'val_evaluator',
-    'test_evaluator',
-    'default_hooks',
-    'custom_hooks',
-    'data_preprocessor',
-    'load_from',
-    'resume',
-    'work_dir',
-    'env_cfg',
-    'log_processor',
-    'log_level',
-    'visualizer',
-    'default_scope',
-    'randomness',
-    'experiment_name',
-    'model_wrapper_cfg',
-    'custom_imports',
-    'compile',
-    'activation_checkpointing',
-    'strategy',
-    'runner_type',
-)
-#: those of them that are dicts or None
-DICTS = KEYS[:8]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +59,8 @@ def load_config(
         require(package, f'{path} ({cfg.default_scope})')
     if cfg.get('default_scope') == 'mmdet':
         require_ops(str(path))
-        check_coco_files()
-    _check_keys(cfg, path)
+    check_config(cfg, path)
+    use_checked_datasets(cfg)
     cfg.launcher = launcher
     cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(path).stem)
     if get_device() == 'cpu':
@@ -107,34 +69,13 @@ def load_config(
 
 
 def _set_options(cfg: Config, options: dict, path: str | Path) -> None:
-    known = {*KEYS, *cfg}
+    known = {*KNOWN_KEYS, *cfg}
     try:
         cfg.merge_from_dict(options)
     except Exception as error:  # MMEngine raises several kinds for a list index or a value that cannot be set.
         raise InputError(f'--cfg-options cannot be set in {path}: {describe(error)}') from error
     for key in set(cfg) - known:
         raise InputError(f'--cfg-options sets {key}, which nothing reads{near_misses(key, known)}')
-
-
-def _check_keys(cfg: Config, path: str) -> None:
-    """Refuse what MMEngine would pass over, or take without a clear word."""
-    for key in set(cfg) - set(KEYS):
-        near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.88)
-        if near and not key.startswith(near[0]):  # model_small and the like are variables
-            raise InputError(f'{path} has a key {key}, which nothing reads: did you mean {near[0]}?')
-    for key in DICTS:
-        if not isinstance(cfg.get(key), (dict, NoneType)):
-            raise InputError(f'{path}: {key} must be a dict, not {cfg[key]!r}')
-    if cfg.get('model') is None:
-        raise InputError(f'{path} has no model: it is no config of a detector or a segmentor')
-    name = (cfg.get('optim_wrapper') or {}).get('optimizer', {}).get('type')
-    with OPTIMIZERS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
-        if isinstance(name, str) and registry.get(name) is None:
-            raise InputError(f'{path}: there is no optimizer {name}{near_misses(name, known_types(registry))}')
-
-
-def known_types(registry) -> set[str]:
-    return set(registry.module_dict) | (known_types(registry.parent) if registry.parent else set())
 
 
 def is_sharded(cfg: Config) -> bool:

@@ -16,7 +16,7 @@ from ..errors import InputError, describe
 from ..weights import read_file
 from .checkpoints import prepare_resume
 from .configs import is_sharded
-from .datasets import InputCheckHook
+from .datasets import InputCheckHook, check_files
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
 SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE)
@@ -88,6 +88,7 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
         raise InputError('the config shards the model over processes: start it with tools/dist_train.sh')
     if is_sharded(cfg) and resume:
         raise InputError('sharded training cannot be resumed: leave out configs/_base_/fsdp.py to resume it')
+    check_files(cfg, 'train', 'val')
     with running(cfg, trusted):
         if resume:
             prepare_resume(cfg, None if resume == 'auto' else resume, trusted)
@@ -106,6 +107,7 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
         trusted: see :func:`running`.
     """
     cfg.load_from = checkpoint
+    check_files(cfg, 'test')
     with running(cfg, trusted):
         runner = Runner.from_cfg(cfg)
         runner.register_hook(InputCheckHook(), 'HIGHEST')

@@ -15,7 +15,7 @@ from tests import ROOT
 DETECTOR = ROOT / 'configs' / 'toy' / 'mask-rcnn_shunted-toy_fpn.py'
 SEGMENTOR = ROOT / 'configs' / 'toy' / 'shunted-toy_fpn.py'
 SETR = ROOT / 'configs' / 'toy' / 'msf-vit-toy_setr.py'
-CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if path.parent.name != '_base_']
+CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
 
 
 def check(path, **options):
@@ -112,6 +112,7 @@ def test_unusual_configs_pass(path, options):
         (DETECTOR, dict(model__roi_head__bbox_head__num_clases=3), 'has no argument num_clases: did you mean'),
         (DETECTOR, dict(model__roi_head__bbox_head__loss_cls__type='CrossEntrpyLoss'), 'did you mean CrossEntropyLoss'),
         (DETECTOR, dict(model__data_preprocessor__pad_size_divsor=3), 'no argument pad_size_divsor: did you mean'),
+        (DETECTOR, dict(model__train_cfg__rpn__assigner__type='MaxIoUAssiner'), 'did you mean MaxIoUAssigner'),
         (DETECTOR, dict(model__train_cfg__rpn__assigner__pos_iou_th=3), 'pos_iou_th: did you mean pos_iou_thr'),
         (DETECTOR, dict(model__rpn_head__in_channels=7), 'in_channels is 7, but the neck returns maps of 64 channels'),
         (DETECTOR, dict(model__neck__in_channels=[32, 64, 128]), 'the backbone returns maps of [32, 64, 128, 256]'),

@@ -65,7 +65,7 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[None]:
             distributed.init_process_group('gloo')
         yield
     finally:
-        CheckpointLoader._schemes = loaders  # a loader that was there can only be put back so
+        CheckpointLoader._schemes = loaders  # no public method returns or removes a loader
         logging.raiseExceptions = raise_exceptions
         if starts_group and distributed.is_initialized():
             distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Interrupted training, on a model of two layers; tests/tools/test_dist_and_resume.py kills tools/train.py itself."""
+"""Interrupted training of a model of two layers; tests/tools/test_dist_and_resume.py kills tools/train.py itself."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ from torch import nn
 from mmattn.engine.checkpoints import AtomicBackend, prepare_resume
 from mmattn.weights import CheckpointError
 
-STEPS, KILLED_AT = 8, 5  # checkpoints after every second step, epochs of four
+STEPS, KILLED_AT = 8, 5  # a checkpoint every 2 steps, an epoch every 4
 
 
 class Model(BaseModel):
@@ -53,7 +53,7 @@ class Better(BaseMetric):
 
 
 class Killed(BaseException):
-    """What nothing catches, as nothing survives a kill."""
+    """No code catches it, as no code runs after a kill."""
 
 
 class Kill(Hook):
@@ -66,7 +66,7 @@ names = map('run{}'.format, itertools.count())
 
 
 def train(folder, by_epoch=False, killed=False, seed=None, checkpoint=None, steps=STEPS, validate=False):
-    """Train in a folder, resuming from what is there; the state in the end."""
+    """Train in a folder, resumed from its newest checkpoint; the weights at the end."""
     loop = dict(by_epoch=True, max_epochs=steps // 4) if by_epoch else dict(by_epoch=False, max_iters=steps)
     sampler = 'DefaultSampler' if by_epoch else 'InfiniteSampler'
     dataloader = dict(batch_size=2, num_workers=0, sampler=dict(type=sampler, shuffle=True), dataset=Data())
@@ -115,7 +115,7 @@ def training_state(path, **contents):
 
 @pytest.mark.parametrize('by_epoch', [False, True])
 def test_goes_on_as_if_uninterrupted(tmp_path, by_epoch):
-    """Weights, statistics, optimiser, schedule and order of the data go on, also where the config has no seed."""
+    """A resumed training gives the weights of one that was not interrupted, also if the config has no seed."""
     with pytest.raises(Killed):
         train(tmp_path / 'killed', by_epoch, killed=True)
     last = torch.load((tmp_path / 'killed' / 'last_checkpoint').read_text(), weights_only=False)
@@ -155,7 +155,7 @@ def test_last_checkpoint_is_used(four):
 
 @pytest.mark.parametrize('damage', [truncate, flip, lambda path: path.write_bytes(b''), Path.unlink])
 def test_damaged_checkpoint_is_named_and_passed_over(four, log, damage):
-    """The one before it by number is used, whatever else lies there."""
+    """The checkpoint with the next lower number is used, and the log names the damaged one."""
     damage(four / 'iter_110.pth')
     damage(four / 'iter_100.pth')
     (four / 'iter_95.pth.part').write_bytes(b'half')
@@ -166,7 +166,7 @@ def test_damaged_checkpoint_is_named_and_passed_over(four, log, damage):
 
 
 def test_folder_was_moved(four):
-    """The note of the last checkpoint holds a path that is no more."""
+    """The path in the note of the last checkpoint no longer exists."""
     (four / 'last_checkpoint').write_text('/elsewhere/iter_100.pth')
     cfg = Config(dict(work_dir=str(four)))
     prepare_resume(cfg)
@@ -174,7 +174,7 @@ def test_folder_was_moved(four):
 
 
 def test_empty_note(four):
-    """Killed between opening the note of the last checkpoint and writing it."""
+    """The training was killed after it opened the note of the last checkpoint and before it wrote the note."""
     (four / 'last_checkpoint').write_text('')
     cfg = Config(dict(work_dir=str(four)))
     prepare_resume(cfg)
@@ -182,7 +182,7 @@ def test_empty_note(four):
 
 
 def test_nothing_whole_is_an_error(four):
-    """Rather than starting afresh over what a user thinks is kept."""
+    """A new training would overwrite the checkpoints that the user wants to keep."""
     for path in four.glob('*.pth'):
         truncate(path)
     with pytest.raises(CheckpointError, match='iter_110.pth cannot be read.*iter_90.*nothing to resume from'):
@@ -190,7 +190,7 @@ def test_nothing_whole_is_an_error(four):
 
 
 def test_nothing_yet(tmp_path):
-    """--resume of what has not begun begins, with the config's own load_from."""
+    """Without a checkpoint, --resume starts a new training, from the config's load_from."""
     cfg = Config(dict(work_dir=str(tmp_path / 'none'), load_from='weights.pth'))
     prepare_resume(cfg)
     assert cfg.resume is False and cfg.load_from == 'weights.pth'
@@ -208,7 +208,7 @@ def test_nothing_yet(tmp_path):
     ],
 )
 def test_named_checkpoint_must_be_whole(four, spoil, message):
-    """No other is used in its stead."""
+    """No other checkpoint is used instead."""
     spoil(four / 'iter_100.pth')
     with pytest.raises(CheckpointError, match=f'iter_100.pth.*{message}|{message}.*iter_100.pth'):
         prepare_resume(Config(dict(work_dir=str(four))), str(four / 'iter_100.pth'))
@@ -216,7 +216,7 @@ def test_named_checkpoint_must_be_whole(four, spoil, message):
 
 @pytest.mark.parametrize('keep', [dict(max_keep_ckpts=1), dict(max_keep_ckpts=2), dict()])
 def test_number_of_checkpoints(tmp_path, keep):
-    """As many are kept as asked for."""
+    """max_keep_ckpts is the number of checkpoints at the end."""
     train(tmp_path, checkpoint=keep)
     numbers = sorted(int(path.stem[5:]) for path in tmp_path.glob('*.pth*'))
     assert numbers == [2, 4, 6, 8][-keep.get('max_keep_ckpts', 4) :]
@@ -226,8 +226,10 @@ def test_number_of_checkpoints(tmp_path, keep):
     'full, best', [('iter_6.pth', 'best_acc_iter_4.pth'), ('best_acc_iter_6.pth', 'best_acc_iter_4.pth')]
 )
 def test_full_disk(tmp_path, full, best):
-    """A checkpoint that does not fit: a sentence, no half-written file, and the only one and the best before it stay
-    and can be gone on from."""
+    """If a checkpoint does not fit on the disk, the error says so and the training can be resumed.
+
+    No part of the file is left. The last checkpoint before it and the best one stay.
+    """
     (tmp_path / f'{full}.part').symlink_to('/dev/full')
     options = dict(max_keep_ckpts=1, save_best='acc', rule='greater')
     with pytest.raises(CheckpointError, match=rf'{full} cannot be written \(No space left on device\); .* --resume'):
@@ -238,8 +240,15 @@ def test_full_disk(tmp_path, full, best):
     assert {path.name for path in tmp_path.glob('*.pth*')} == {'iter_8.pth', 'best_acc_iter_8.pth'}
 
 
+def test_a_given_backend_is_used(tmp_path):
+    """With backend_args, the hook writes as MMEngine's does: not to NAME.part."""
+    (tmp_path / 'iter_2.pth.part').symlink_to('/dev/full')
+    train(tmp_path, checkpoint=dict(backend_args=dict(backend='local')))
+    assert (tmp_path / 'iter_2.pth').is_file()
+
+
 def test_killed_while_writing(tmp_path):
-    """The kernel kills the writer half-way: what stood there is whole."""
+    """The kernel kills the process while it writes: the older file of that name stays whole."""
     path = tmp_path / 'iter_2.pth'
     path.write_bytes(b'whole')
     child = os.fork()

@@ -1,6 +1,8 @@
+import io
 import itertools
 import json
 import logging
+import lzma
 import os
 from types import SimpleNamespace
 
@@ -61,10 +63,11 @@ def triton_runs() -> None:
 
 @pytest.fixture
 def golden():
-    """Weights, inputs and outputs that the released code computed, by name."""
+    """Reads random weights, inputs and the outputs of the released code, by name: see tests/data/golden/README.md."""
 
     def load(name: str) -> dict:
-        return torch.load(DATA / 'golden' / f'{name}.pt', weights_only=True)
+        with lzma.open(DATA / 'golden' / f'{name}.pt.xz') as file:
+            return torch.load(io.BytesIO(file.read()), weights_only=True)
 
     return load
 

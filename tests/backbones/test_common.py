@@ -16,10 +16,8 @@ from tests.backbones.cases import CASES, every_backbone
 
 def test_every_backbone_has_a_case():
     """The tests of all backbones leave none out."""
-    registered = {
-        name for name, cls in MODELS.module_dict.items() if isinstance(cls, type) and issubclass(cls, Backbone)
-    }
-    assert registered == set(CASES)
+    classes = {name: cls for name, cls in MODELS.module_dict.items() if isinstance(cls, type)}
+    assert {name for name, cls in classes.items() if issubclass(cls, Backbone)} == set(CASES)
 
 
 @every_backbone

@@ -99,7 +99,7 @@ def test_two_processes_are_one(ranks, run):
     for key, gradient in gradients(model).items():
         assert gradient is not None
         assert torch.equal(gradients0[key], gradients1[key])
-        torch.testing.assert_close(gradients0[key], gradient, msg=f'gradient of {key} differs')
+        torch.testing.assert_close(gradients0[key], gradient, msg=lambda message, key=key: f'{key}: {message}')
 
 
 @every_backbone

@@ -1,7 +1,7 @@
 """What holds for every backbone with any settings, by random examples.
 
-``make test`` tries the same few examples in every run. ``make test-all`` tries many new ones and prints how to repeat one
-that fails.
+``make test`` tries the same few examples in every run. ``make test-all`` tries many new ones, and prints how to repeat
+one that fails.
 """
 
 import io
@@ -41,8 +41,8 @@ def build(case, settings, **others):
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
 def test_maps(case, data, B, H, W, train, layout, dtype):
-    """For images of any size from 32 up, the maps have the promised channels and ceil(side / stride) pixels a side. They
-    are finite, contiguous, of the dtype of the image, and independent of its memory layout."""
+    """For images of any size from 32 up, the maps have the promised channels, and sides of ceil(side / stride). They are
+    finite, contiguous, of the dtype of the image, and independent of its memory layout."""
     assume(not train or B * H * W > 32 * 32)  # batch norm cannot train on one value per channel
     settings = data.draw(case.architectures)
     backbone = build(case, settings, drop_path_rate=0.0).to(dtype).train(train)

@@ -32,8 +32,8 @@ def main() -> None:
         sys.exit(f'There is no folder {args.target.parent} to write {args.target.name} to.')
     released, container = read_checkpoint(args.source, trusted=args.trust_checkpoint)
     backbone, arch = recognise(released, args.source)
-    names = backbone.released_names(released)
-    tensors = {key: names[key] for key in backbone.state_dict() if key in names}
+    translation = backbone.from_release(released)
+    tensors = {key: translation.tensors[key] for key in backbone.state_dict() if key in translation.tensors}
 
     name, argument = type(backbone).__name__, backbone.arch_argument
     unfinished = args.target.with_name(args.target.name + '.unfinished')
@@ -46,8 +46,8 @@ def main() -> None:
     print(
         f'{args.source} ({container}) is {name}({argument}={arch!r})\n'
         f'taken     {len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values\n'
-        f'left out  {", ".join(key for key in names if key not in tensors) or "nothing"}\n'
-        f'absent    {", ".join(key for key in backbone.state_dict() if key not in names) or "nothing"}\n'
+        f'left out  {", ".join(translation.dropped) or "nothing"}\n'
+        f'absent    {", ".join(translation.fresh) or "nothing"}\n'
         f'{args.target}  sha256 {hashlib.sha256(args.target.read_bytes()).hexdigest()}'
     )
 

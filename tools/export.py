@@ -24,7 +24,7 @@ import mmattn  # noqa: F401, registers the backbones
 from mmattn.engine.configs import load_config
 from mmattn.engine.export import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
 from mmattn.errors import describe, run_tool
-from mmattn.weights import CheckpointError, load_pretrained
+from mmattn.weights import CheckpointError
 
 SIZES = ((64, 64), (97, 131), (256, 320))
 TOLERANCE = 1e-3
@@ -71,7 +71,7 @@ def build(cfg: Config, args: argparse.Namespace) -> nn.Module:
     if args.checkpoint is None:
         model.init_weights()
     elif args.backbone:
-        load_pretrained(model, args.checkpoint)
+        model.load_pretrained(args.checkpoint)
     else:
         try:
             load_checkpoint(model, args.checkpoint, map_location='cpu', strict=True)

@@ -1,64 +1,98 @@
-"""What the backbones have in common: variants, outputs, frozen stages, checkpointing, strict weights."""
+"""What the backbones have in common: variants, outputs, frozen stages, checkpointing, strict loading of weights."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+import logging
+import re
+from collections.abc import Sequence
+from functools import partial
 
+import torch
+from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from ..ops.tracing import is_tracing
-from ..weights import StrictWeights, load_pretrained
+from ..ops.recompute import recompute
+from ..weights import CheckpointError, Translation, first_names, misfits, read_checkpoint
 
 
-class Backbone(StrictWeights, BaseModule):
-    """Base of the backbones.
+class Backbone(BaseModule):
+    """Base class of the backbones.
 
-    A subclass names its variants in ``arch_zoo``, sets ``norm_eval`` if it has that argument, lists its modules in
-    ``stage_modules``, passes every block through ``run``, and says in the class attributes of
-    :class:`mmattn.weights.StrictWeights` how a release differs from it.
+    A subclass lists its variants in ``arch_zoo`` and its modules in ``stage_modules``, passes every block through
+    ``run``, and translates checkpoints of other layouts in ``from_release``.
+
+    Weights fit to the last tensor or are refused, however they are loaded: by ``init_cfg``, by ``load_from`` as part of
+    a detector or segmentor, or by ``load_state_dict``. ``backbone.load_state_dict(..., strict=False)`` takes what fits
+    and logs the rest.
+
+    All backbones have these arguments:
 
     Args:
-        out_indices: stages whose maps are returned, ascending, counting from 0.
-        num_stages: stages there are to choose from.
-        frozen_stages: the stem (0) and the first so many stages are frozen: no gradient, always in eval mode, their
-            output norms included. -1 freezes nothing.
-        with_cp: recompute blocks in the backward pass instead of keeping their activations.
-        init_cfg: MMEngine's initialisation config; ``dict(type='Pretrained', checkpoint=...)`` takes a release.
+        in_channels: channels of the image.
+        drop_path_rate: stochastic depth of the last block; the rate rises linearly from 0 at the first block.
+        out_indices: stages whose maps are returned, ascending, counted from 0. Stages after the last one are not built.
+        frozen_stages: freezes the stem (0) and that many stages: no gradients, always in evaluation mode, output norms
+            included. -1 freezes nothing.
+        with_cp: compute blocks again in the backward pass instead of keeping their activations in memory.
+        init_cfg: MMEngine's initialisation config. ``dict(type='Pretrained', checkpoint=...)`` takes a released file as
+            it is; ``warm_start=True`` beside it takes weights of a related architecture.
+        norm_cfg: where a backbone has batch norms: ``dict(type='BN')`` or ``dict(type='SyncBN')``, see
+            :func:`mmattn.layers.batch_norm`.
+        norm_eval: where a backbone has batch norms: they always use, and never update, their running statistics.
+
+    The constructor of this base class takes, besides the last four of ``out_indices`` to ``init_cfg``:
+
+        channels: channels of the map of every stage.
+
+    Attributes:
+        out_channels: channels of the returned maps.
 
     Raises:
-        ValueError: for an argument that cannot be, naming it.
+        ValueError: if an argument is wrong; the message names it.
     """
 
-    #: batch norm always uses, and never updates, its running statistics
+    #: name -> architecture. ``cls(arch=name)`` builds it; a dict given as ``arch`` has the same keys
+    arch_zoo: dict[str | int, dict] = {}
+    #: name of the argument that takes the architecture
+    arch_argument = 'arch'
+    #: description of a kind of checkpoint -> regular expression for the names in it; error messages use it
+    layouts: dict[str, str] = {}
+    #: the description, of any backbone's ``layouts``, of the checkpoints that ``warm_start=True`` takes
+    warm_start_from: str | None = None
     norm_eval = False
+    _strict = True
 
     def __init__(
         self,
+        channels: Sequence[int],
         out_indices: Sequence[int],
-        num_stages: int,
         frozen_stages: int = -1,
         with_cp: bool = False,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
         super().__init__(init_cfg)
-        out_indices = tuple(out_indices)
+        num_stages, out_indices = len(channels), tuple(out_indices)
         if not out_indices or list(out_indices) != sorted(set(out_indices) & set(range(num_stages))):
             raise ValueError(
                 f'out_indices must be ascending stage numbers from 0 to {num_stages - 1}, not {out_indices}'
             )
         if frozen_stages not in range(-1, num_stages + 1):
             raise ValueError(f'frozen_stages must be from -1 to {num_stages}, not {frozen_stages!r}')
+        self.num_stages = num_stages
         self.out_indices = out_indices
+        self.out_channels = tuple(channels[i] for i in out_indices)
         self.frozen_stages = frozen_stages
         self.with_cp = with_cp
+        register = getattr(self, 'register_load_state_dict_pre_hook', None)  # public since torch 2.5
+        if register is None:
+            register = partial(self._register_load_state_dict_pre_hook, with_module=True)
+        register(_translate_before_loading)
 
     @classmethod
     def resolve_arch(cls, arch: str | int | dict) -> dict:
-        """The architecture that a name of ``arch_zoo`` or a complete dict stands for.
+        """The architecture of a name in ``arch_zoo``, or of a dict with the same keys.
 
         Raises:
-            ValueError: if the name is unknown, or the dict lacks a key or has one too many.
+            ValueError: if the name is unknown, or the dict lacks a key or has an unknown one.
         """
         argument = f'{cls.arch_argument} of {cls.__name__}'
         if not isinstance(arch, dict):
@@ -78,19 +112,27 @@ class Backbone(StrictWeights, BaseModule):
         return dict(arch)
 
     def stage_modules(self) -> list[list[nn.Module]]:
-        """The modules of the stem, then of each stage that is built, its output norm included."""
+        """The modules of the stem, then those of each stage that is built, output norm included."""
         raise NotImplementedError
 
     def run(self, block: nn.Module, x: Tensor) -> Tensor:
-        """``block(x)``, recomputed in the backward pass if ``with_cp``."""
-        if not (self.with_cp and self.training):
-            return block(x)
-        norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
-        if not norms or is_tracing():  # which records what changes buffers once, and knows no contexts
-            return checkpoint(block, x, use_reentrant=False)
-        return checkpoint(
-            block, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _unlearning(norms))
-        )
+        """``block(x)``; with ``with_cp``, its activations are computed again in the backward pass."""
+        return recompute(block, x) if self.with_cp and self.training else block(x)
+
+    def set_backend(self, backend: str | None) -> None:
+        """Choose the path that the operators of all layers take, for comparisons.
+
+        Args:
+            backend: 'reference' or another one of the operators in ``mmattn.ops``; None chooses the fastest.
+
+        Raises:
+            ValueError: if no layer has an operator with backends. An unknown name is refused in the next forward pass.
+        """
+        layers = [module for module in self.modules() if hasattr(module, 'backend')]
+        if not layers:
+            raise ValueError(f'this {type(self).__name__} has no layer whose operator has backends')
+        for layer in layers:
+            layer.backend = backend
 
     def train(self, mode: bool = True) -> 'Backbone':
         super().train(mode)
@@ -104,7 +146,7 @@ class Backbone(StrictWeights, BaseModule):
         return self
 
     def init_weights(self) -> None:
-        """Initialise as ``init_cfg`` says; a Pretrained entry comes last and is strict."""
+        """Initialise as ``init_cfg`` says. Pretrained weights are loaded last, and strictly."""
         if self.is_init:
             return
         init_cfg = self.init_cfg
@@ -114,32 +156,174 @@ class Backbone(StrictWeights, BaseModule):
         super().init_weights()
         self.init_cfg = init_cfg
         for entry in pretrained:
-            load_pretrained(self, **{key: value for key, value in entry.items() if key != 'type'})
+            self.load_pretrained(**{key: value for key, value in entry.items() if key != 'type'})
+
+    def load_pretrained(
+        self,
+        checkpoint: str,
+        prefix: str | None = None,
+        strict: bool = True,
+        map_location: str = 'cpu',
+        warm_start: bool = False,
+    ) -> None:
+        """Load a checkpoint, as ``init_cfg=dict(type='Pretrained', checkpoint=...)`` does.
+
+        Args:
+            checkpoint: see :func:`mmattn.weights.read_checkpoint`.
+            prefix: see :func:`mmattn.weights.read_checkpoint`.
+            strict: refuse the checkpoint if a tensor is missing, has another shape or is not used.
+            map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
+            warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
+                which keep their initial values and which have no place.
+
+        Raises:
+            CheckpointError: if the file cannot be read, or its tensors do not fit.
+        """
+        state_dict, source = read_checkpoint(checkpoint, prefix)
+        print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
+        try:
+            if warm_start:
+                state_dict = self._warm_started(state_dict)
+            self.load_state_dict(state_dict, strict=strict)
+        except CheckpointError as error:
+            raise CheckpointError(f'{checkpoint}: {error}') from None
+
+    def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, **kwargs):
+        """As torch's, for checkpoints in all layouts that ``from_release`` knows.
+
+        Raises:
+            CheckpointError: if strict, and a tensor is missing, has another shape or is not used.
+        """
+        self._strict = strict
+        try:
+            return super().load_state_dict(state_dict, strict, **kwargs)
+        finally:
+            self._strict = True
+
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """Translate a checkpoint into the backbone's own names.
+
+        A subclass overrides it if releases have other names or shapes than the backbone. It also gets checkpoints of
+        the backbone itself, which it leaves as they are.
+
+        Args:
+            state_dict: tensors of a release or of the backbone itself; it is not changed.
+            warm_start: the tensors are of ``warm_start_from`` instead. Then tensors that the backbone cannot place and
+                does not expect stay in ``Translation.tensors`` under the names that they had.
+
+        Raises:
+            CheckpointError: if the backbone has no warm start.
+            KeyError: if a warm start lacks a tensor; it names the tensor.
+        """
+        if warm_start:
+            raise CheckpointError(
+                f'{type(self).__name__} has no warm start from other architectures: leave warm_start out'
+            )
+        return Translation(dict(state_dict))
+
+    def _warm_started(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The backbone's state dict, updated with what weights of ``warm_start_from`` have for it.
+
+        Raises:
+            CheckpointError: if the weights are of another architecture.
+        """
+        name = type(self).__name__
+        try:
+            translation = self.from_release(given, warm_start=True)
+        except KeyError as error:
+            raise CheckpointError(
+                f'{name} can start from {self.warm_start_from}, but these weights lack {error}: '
+                f'{self._likely_cause(given)}'
+            ) from None
+        own = self.state_dict()
+        unknown = misfits(translation, own).get('not used', [])
+        if unknown:
+            raise CheckpointError(
+                f'{name} can start from {self.warm_start_from}, but it does not know {len(unknown)} tensors of these '
+                f'weights: {first_names(unknown)}'
+            )
+        taken = translation.tensors
+        for what, names in (
+            ('taken', list(taken)),
+            ('keep their initial values', [tensor for tensor in own if tensor not in taken]),
+            ('left out', translation.dropped),
+        ):
+            print_log(f'{name}, warm start: {what}: {", ".join(names) or "nothing"}', logger='current')
+        return {**own, **taken}
+
+    def _likely_cause(self, given: dict[str, Tensor], prefix: str = '') -> str:
+        """Why tensors do not fit, as part of a sentence."""
+        if not given:
+            return (
+                f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
+                'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from'
+            )
+        for arch in self.arch_zoo:
+            with torch.device('meta'):
+                variant = type(self)(**{self.arch_argument: arch})
+            if not misfits(variant.from_release(given), variant.state_dict()):
+                return (
+                    f'they are those of {type(self).__name__}({self.arch_argument}={arch!r}) with its default arguments'
+                )
+        for description, pattern in _known_layouts().items():
+            if any(re.match(pattern, name) for name in given):
+                if any(re.match(pattern, name) for name in self.state_dict()):
+                    return 'they are of another architecture of the same family'
+                if description == self.warm_start_from:
+                    return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
+                return f'they look like {description}'
+        return 'they look like another model'
 
 
-@contextlib.contextmanager
-def _unlearning(norms: list[nn.Module]) -> Iterator[None]:
-    """Batch norms in training keep their running statistics, which a recomputation would update a second time."""
-    kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
-    try:
-        yield
-    finally:
-        for norm, momentum, count in kept:
-            norm.momentum, norm.num_batches_tracked = momentum, count
+def _known_layouts() -> dict[str, str]:
+    """``layouts`` of all backbones."""
+    found: dict[str, str] = {}
+    classes: list[type[Backbone]] = [Backbone]
+    for cls in classes:
+        classes.extend(cls.__subclasses__())
+        found.update(vars(cls).get('layouts', {}))
+    return found
+
+
+def _translate_before_loading(backbone: Backbone, state_dict: dict[str, Tensor], prefix: str, *_) -> None:
+    """Translate the backbone's part of a state dict, in place; torch calls this hook before it copies tensors.
+
+    torch's and MMEngine's loaders of whole models come here, too. Neither says whether it is strict, so the backbone's
+    part of a whole model is always checked.
+
+    Raises:
+        CheckpointError: naming the tensors that are missing, have another shape or are not used, and a likely cause.
+    """
+    name = type(backbone).__name__
+    given = {key.removeprefix(prefix): state_dict.pop(key) for key in list(state_dict) if key.startswith(prefix)}
+    translation = backbone.from_release(given)
+    own = backbone.state_dict()
+    problems = misfits(translation, own)
+    if problems:
+        listed = '; '.join(f'{len(names)} {kind}: {first_names(names)}' for kind, names in problems.items())
+        message = f'the weights do not fit {name}: {backbone._likely_cause(given, prefix)}. Tensors {listed}'
+        if backbone._strict:
+            raise CheckpointError(message)
+        print_log(message, logger='current', level=logging.WARNING)
+    for what, names in (('left out', translation.dropped), ('keep their initial values', translation.fresh)):
+        if names:
+            print_log(f'{name}: {what}: {", ".join(names)}', logger='current')
+    for key, value in translation.tensors.items():
+        if key not in own or value.shape == own[key].shape:
+            state_dict[prefix + key] = value
+    state_dict.update((prefix + key, own[key]) for key in translation.fresh)
 
 
 def to_map(x: Tensor) -> Tensor:
-    """Tokens (B, H, W, C) as the map (B, C, H, W) that heads expect.
+    """Tokens (B, H, W, C) -> the map (B, C, H, W) that necks and heads expect.
 
-    Contiguous: mmcv's RoIAlign reads a channels-last map as if it were not, and returns garbage without a word.
+    It is contiguous: MMCV's RoIAlign reads a channels-last map as if it were contiguous, and returns wrong values.
     """
     return x.permute(0, 3, 1, 2).contiguous()
 
 
 def drop_path_schedule(depths: Sequence[int], rate: float) -> list[list[float]]:
-    """Per stage and block, rates that rise linearly from 0 to ``rate`` over all blocks.
+    """Rates per stage and block, which rise linearly from 0 to ``rate`` over all blocks.
 
     Raises:
         ValueError: if rate is not in [0, 1).

@@ -3,13 +3,13 @@
 "ELSA: Enhanced Local Self-Attention for Vision Transformer", https://arxiv.org/abs/2112.12786
 """
 
-import re
 from collections.abc import Sequence
 
 from mmengine.registry import MODELS
-from torch import nn
+from torch import Tensor, nn
 
 from ..layers import ELSA, WindowAttention
+from ..weights import Translation
 from .swin import SwinBackbone
 
 
@@ -23,22 +23,17 @@ class ELSASwin(SwinBackbone):
         arch: 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths``, ``num_heads``, ``group_width``.
         kernel_size: side of the ELSA neighbourhood, odd.
         dilation: distance of ELSA neighbours, in pixels of the map.
-        group_width: channels per group of the Hadamard convolution; the arch's unless given.
-        lam: :math:`\lambda` of equation 8, a whole number, as the multiplier takes either sign. The released models
+        group_width: channels per group of the Hadamard convolution; by default that of the arch.
+        lam: :math:`\lambda` of equation 8, a whole number, because the multiplier may be negative. The released models
             have 0: no ghost multiplier.
         gamma: :math:`\gamma` of equation 8. ``lam=0, gamma=0`` is Hadamard attention without ghost head (table 4).
-        elsa_stages: stages with ELSA blocks, the others have window attention; () is table 4's base model.
+        elsa_stages: stages with ELSA blocks; the others have window attention. () is the base model of table 4.
         window_size: side of the attention windows, in pixels of the map.
-        mlp_ratio: hidden channels of the MLP as a multiple of the stage's.
+        mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
-        drop_path_rate: stochastic depth of the last block; rises linearly from 0.
-        in_channels: channels of the picture.
-        out_indices, frozen_stages, with_cp, init_cfg: see :class:`mmattn.backbones.base.Backbone`. Stages past the
-            last output are not built.
 
-    Raises:
-        ValueError: for an argument that cannot be, naming it.
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
 
     Example:
         >>> import torch
@@ -53,7 +48,7 @@ class ELSASwin(SwinBackbone):
         'small': dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24), group_width=8),
         'base': dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32), group_width=8),
     }
-    release_only = re.compile(r'norm\.|head\.|.*\.relative_id$')
+    layouts = {'an ELSA-Swin': r'layers\.\d+\.blocks\.\d+\.attn\.ghost_head'}
 
     def __init__(
         self,
@@ -80,23 +75,41 @@ class ELSASwin(SwinBackbone):
         _check(len(arch['depths']), group_width, kernel_size, dilation, lam, elsa_stages)
 
         def attention(stage: int, dim: int, heads: int, shift: int) -> nn.Module:
+            drop = dict(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
             if stage in elsa_stages:
-                return ELSA(dim, heads, kernel_size, dilation, group_width, lam, gamma, attn_drop_rate, drop_rate)
-            return WindowAttention(dim, heads, window_size, shift, attn_drop_rate, drop_rate)
+                return ELSA(
+                    dim,
+                    heads,
+                    kernel_size=kernel_size,
+                    dilation=dilation,
+                    group_width=group_width,
+                    lam=lam,
+                    gamma=gamma,
+                    **drop,
+                )
+            return WindowAttention(dim, heads, window_size=window_size, shift=shift, **drop)
 
         super().__init__(
             arch,
             window_size,
             attention,
-            mlp_ratio,
-            drop_rate,
-            drop_path_rate,
-            in_channels,
-            out_indices,
-            frozen_stages,
-            with_cp,
-            init_cfg,
+            mlp_ratio=mlp_ratio,
+            drop_rate=drop_rate,
+            drop_path_rate=drop_path_rate,
+            in_channels=in_channels,
+            out_indices=out_indices,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
         )
+
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """The release also stores ``relative_id``, an index that is computed here."""
+        computed = [name for name in state_dict if name.endswith('.relative_id')]
+        stored = {name: value for name, value in state_dict.items() if name not in computed}
+        translation = super().from_release(stored, warm_start)
+        translation.dropped += computed
+        return translation
 
 
 def _check(
@@ -109,7 +122,7 @@ def _check(
             raise ValueError(f'{name} must be at least 1, not {value}')
     if lam < 0 or lam != int(lam):
         raise ValueError(
-            f'lam must be a whole number from 0 up, not {lam}: the multiplier takes either sign and has no other powers'
+            f'lam must be a whole number >= 0, not {lam}: the multiplier may be negative and has no other powers'
         )
     if not set(elsa_stages) <= set(range(num_stages)):
         raise ValueError(f'elsa_stages must be stage numbers from 0 to {num_stages - 1}, not {tuple(elsa_stages)}')

@@ -3,59 +3,53 @@
 "Global Self-Attention Networks for Image Recognition", https://arxiv.org/abs/2010.03019
 """
 
-import re
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import DropPath, GlobalSelfAttention, batch_norm
-from ..layers.any_size import ceil_div, pad_to_multiple, repeat_to_multiple
+from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..ops.global_self_attention import fit_table
-from ..ops.tracing import is_tracing
+from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule
 
 
 @MODELS.register_module()
 class GSAResNet(Backbone):
-    r"""GSA-ResNet (section 3.2): a ResNet v1 whose 3 x 3 convolutions are global self-attention modules.
+    r"""GSA-ResNet (section 3.2): a ResNet v1 with global self-attention modules in place of its 3 x 3 convolutions.
 
-    Groups are counted from 0, as stages everywhere: ``gsa_stages=(0, 1, 2, 3)`` is the paper's GSA-ResNet. The default
-    leaves the convolutions in the first group, the best variant of table 5; with () it is a ResNet, the same as
-    torchvision's. Where a group with attention halves the map, its first module works on the larger one and a 2 x 2
-    average pool follows; an odd last row or column is pooled alone.
+    Groups are counted from 0, like stages: ``gsa_stages=(0, 1, 2, 3)`` is the paper's GSA-ResNet. The default keeps the
+    convolutions of the first group, the best variant of table 5. With () it is a ResNet, the same as torchvision's.
+    Where a group with attention halves the map, its first module works on the larger map, and 2 x 2 average pooling
+    follows; an odd last row or column is pooled alone.
 
-    Weights of a ResNet (torchvision's, timm's, MMDetection's) are taken as they are: all but the classifier and the
-    replaced convolutions is filled, and attention starts as initialised; the log names both. A checkpoint with
-    attention fills a model to the last tensor.
+    Weights of a plain ResNet (torchvision's, timm's, MMDetection's) fill everything but the attention, which keeps its
+    initial values. The classifier and the replaced convolutions are left out. The log names both. A checkpoint with
+    attention has to fit to the last tensor.
 
     One layout throughout: (B, C, H, W) maps in channels-last memory.
 
     Args:
         depth: 38, 50, 101, 'm50' (M-ResNet-50 of table 3), or a dict with ``depths``, ``stem_channels``,
-            ``base_channels`` (of the first group's inner layers, doubled in each further one) and ``expansion`` (of a
-            block's output).
-        gsa_stages: groups with attention, counting from 0.
+            ``base_channels`` (of the inner layers in the first group, doubled in each further group) and ``expansion``
+            (output channels of a block divided by those of its inner layer).
+        gsa_stages: groups with attention, counted from 0.
         num_heads: attention heads.
         content: attend by content, in every module. See :class:`mmattn.layers.GlobalSelfAttention` and table 4.
         column: attend along columns by relative position, in every module.
         row: attend along rows by relative position, in every module.
-        img_size: longest side of the pictures for which every relative position has an embedding of its own, in
-            pixels: L of a module is ``img_size`` divided by the stride of its map.
-        beyond: what becomes of the positions beyond in larger pictures, 'stretch' or 'mask'. See
+        img_size: longest side of an image, in pixels, for which every relative position has an embedding: L of a module
+            is ``img_size`` divided by the stride of its map.
+        beyond: what to do with longer distances in larger images, 'stretch' or 'mask'. See
             :func:`mmattn.ops.axial_attention`. Tables of a checkpoint with another ``img_size`` are fitted likewise.
-        norm_cfg: batch norm, ``dict(type='BN')`` or ``dict(type='SyncBN')``, see :func:`mmattn.layers.batch_norm`.
-        norm_eval: batch norm always uses, and never updates, its running statistics. Over weights of a ResNet that is
-            right of no group with attention: its norms have not seen what attention returns.
-        drop_path_rate: stochastic depth of the last block; rises linearly from 0.
-        in_channels: channels of the picture.
-        out_indices, frozen_stages, with_cp, init_cfg: see :class:`mmattn.backbones.base.Backbone`. Stages past the
-            last output are not built.
+        norm_eval: see the base class. Do not use it with weights of a plain ResNet: the running statistics after
+            attention are not those after the replaced convolutions.
 
-    Raises:
-        ValueError: for an argument that cannot be, naming it.
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
 
     Example:
         >>> import torch
@@ -69,13 +63,11 @@ class GSAResNet(Backbone):
         38: dict(depths=(2, 3, 5, 2), stem_channels=64, base_channels=64, expansion=4),
         50: dict(depths=(3, 4, 6, 3), stem_channels=64, base_channels=64, expansion=4),
         101: dict(depths=(3, 4, 23, 3), stem_channels=64, base_channels=64, expansion=4),
-        # Input and output channels of all blocks halved, so those of the stem, too; then all times 1.125.
+        # Input and output channels of all blocks, and so of the stem, are halved; then all channels times 1.125.
         'm50': dict(depths=(3, 4, 6, 3), stem_channels=36, base_channels=72, expansion=2),
     }
     arch_argument = 'depth'
-    release_only = re.compile(r'fc\.')
-    backbone_only = re.compile(r'layer\d\.\d+\.attn\.')
-    resizable = re.compile(r'.*\.rel_(col|row)$')
+    layouts = {'a GSA-ResNet': r'layer\d\.\d+\.attn\.rel_', 'a ResNet': r'layer\d\.\d+\.conv\d\.'}
 
     def __init__(
         self,
@@ -102,7 +94,9 @@ class GSAResNet(Backbone):
         arch = self.resolve_arch(depth)
         depths, channels = arch['depths'], arch['stem_channels']
         _check(arch, gsa_stages, img_size)
-        super().__init__(out_indices, len(depths), frozen_stages, with_cp, init_cfg)
+        widths = [arch['base_channels'] * 2**i for i in range(len(depths))]
+        outs = [width * arch['expansion'] for width in widths]
+        super().__init__(outs, out_indices, frozen_stages, with_cp, init_cfg)
         self.norm_eval = norm_eval
         self.beyond = beyond
 
@@ -111,22 +105,27 @@ class GSAResNet(Backbone):
         self.conv1 = nn.Conv2d(in_channels, channels, 7, 2, 3, bias=False)
         self.bn1 = batch_norm(channels, norm_cfg)
         for i in range(self.num_built):
-            width = arch['base_channels'] * 2**i
             blocks = []
             for j, rate in enumerate(drop_path[i]):
                 stride = 2 if i > 0 and j == 0 else 1
                 attn = None
                 if i in gsa_stages:
-                    length = -(-img_size // (4 * 2**i // stride))
-                    attn = GlobalSelfAttention(width, num_heads, length, content, column, row, beyond, norm_cfg)
-                blocks.append(Bottleneck(channels, width, width * arch['expansion'], stride, attn, norm_cfg, rate))
-                channels = width * arch['expansion']
+                    attn = GlobalSelfAttention(
+                        widths[i],
+                        num_heads,
+                        rel_pos_length=ceil_div(img_size, 4 * 2**i // stride),
+                        content=content,
+                        column=column,
+                        row=row,
+                        beyond=beyond,
+                        norm_cfg=norm_cfg,
+                    )
+                block = Bottleneck(
+                    channels, widths[i], outs[i], stride=stride, attn=attn, norm_cfg=norm_cfg, drop_path=rate
+                )
+                blocks.append(block)
+                channels = outs[i]
             self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
-
-        # Of a ResNet, the replaced convolutions, and of any checkpoint the stages that are not built.
-        absent = [rf'layer{i + 1}\.\d+\.conv2\.' for i in gsa_stages]
-        absent += [rf'layer{i + 1}\.' for i in range(self.num_built, len(depths))]
-        self.release_only = re.compile('|'.join([type(self).release_only.pattern, *absent]))
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -136,7 +135,7 @@ class GSAResNet(Backbone):
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
         outs = []
         x = x.contiguous(memory_format=torch.channels_last)
-        x = _max_pool(F.relu(self.bn1(self.conv1(x)), inplace=True))
+        x = max_pool(F.relu(self.bn1(self.conv1(x)), inplace=True))
         for i in range(self.num_built):
             for block in getattr(self, f'layer{i + 1}'):
                 x = self.run(block, x)
@@ -144,18 +143,31 @@ class GSAResNet(Backbone):
                 outs.append(x.contiguous())  # see to_map
         return tuple(outs)
 
-    def resize_table(self, table: Tensor, shape: torch.Size) -> Tensor:
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """A plain ResNet has a classifier and the replaced convolutions, and no attention. Tables of relative positions
+        are fitted to another ``img_size``."""
+        tensors = super().from_release(state_dict, warm_start).tensors
+        own = self.state_dict()
+        attention = [name for name in own if '.attn.' in name]
+        has_attention = any('.attn.' in name for name in tensors)
+        replaced = {name.partition('attn.')[0] for name in attention}  # 'layer2.0.'
+        dropped = take_out(
+            tensors,
+            'fc.',
+            *(f'layer{i + 1}.' for i in range(self.num_built, self.num_stages)),
+            *(f'{block}conv2.' for block in replaced),
+        )
+        for name, table in tensors.items():
+            if name.endswith(('.rel_col', '.rel_row')) and name in own and table.shape != own[name].shape:
+                tensors[name] = self._fitted(table, own[name].shape, name)
+        return Translation(tensors, dropped, [] if has_attention else attention)
+
+    def _fitted(self, table: Tensor, shape: torch.Size, name: str) -> Tensor:
+        """A table (2L - 1, k) for another L; one that is no such table is returned as it is."""
         if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1:] != shape[1:]:
             return table
+        print_log(f'{name} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
         return fit_table(table.float(), shape[0] // 2 + 1, self.beyond).to(table.dtype)
-
-
-def _max_pool(x: Tensor) -> Tensor:
-    """The max pooling of a ResNet's stem, of values from 0 up. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2))."""
-    if not is_tracing():
-        return F.max_pool2d(x, 3, 2, 1)
-    # The same, but of a size that torch, which asks for remainders while tracing, knows to be odd.
-    return F.max_pool2d(F.pad(pad_to_multiple(x, 2, (2, 3)), (1, 0, 1, 0)), 3, 2)
 
 
 class Bottleneck(nn.Module):
@@ -166,16 +178,20 @@ class Bottleneck(nn.Module):
         width: channels of the inner layer.
         out_channels: channels out.
         stride: 1 or 2.
-        attn: from (B, width, H, W) to (B, width, H, W); None for the convolution.
+        attn: from (B, width, H, W) to (B, width, H, W); None means a convolution.
         norm_cfg: see :func:`mmattn.layers.batch_norm`.
         drop_path: probability of dropping the branch.
     """
+
+    #: FSDP shards block by block, see mmattn/engine/sharding.py
+    sharding_unit = True
 
     def __init__(
         self,
         in_channels: int,
         width: int,
         out_channels: int,
+        *,
         stride: int,
         attn: nn.Module | None,
         norm_cfg: dict,
@@ -200,7 +216,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
-        identity = _drop_every_second(x) if self.stride > 1 else x
+        # The convolution has no stride of its own: the backward pass of strided 1 x 1 convolutions in torch 2.11, over
+        # channels-last maps of few channels on the CPU, writes outside its memory.
+        identity = every_second_pixel(x) if self.stride > 1 else x
         if self.downsample is not None:
             identity = self.downsample(identity)
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -209,33 +227,9 @@ class Bottleneck(nn.Module):
         else:
             x = self.attn(x)
             if self.stride > 1:
-                x = _average_pool(x)
+                x = average_pool(x)
         x = F.relu(self.bn2(x), inplace=True)
         return F.relu(identity + self.drop_path(self.bn3(self.conv3(x))), inplace=True)
-
-
-def _drop_every_second(x: Tensor) -> Tensor:
-    """Every second row and column, from the first. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2)).
-
-    What a convolution's stride would do, but torch 2.11's backward pass of 1 x 1 convolutions with a stride, over
-    channels-last maps of few channels on the CPU, writes where it should not.
-    """
-    if is_tracing():  # see crop
-        rows, columns = (2 * torch.arange(ceil_div(size, 2), device=x.device) for size in x.shape[2:])
-        return x[:, :, rows[:, None], columns]
-    return x[..., ::2, ::2]
-
-
-def _average_pool(x: Tensor) -> Tensor:
-    """2 x 2 average pooling, an odd last row or column alone. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2)).
-
-    Unlike torch's, it does not keep the map for the backward pass.
-    """
-    x = repeat_to_multiple(x, 2, (2, 3))
-    for dim in (2, 3):
-        first, second = x.unflatten(dim, (-1, 2)).unbind(dim + 1)
-        x = first + second
-    return x / 4
 
 
 def _check(arch: dict, gsa_stages: Sequence[int], img_size: int) -> None:

@@ -3,42 +3,38 @@
 "Mean-Shift Feature Transformer", CVPR 2024
 """
 
-import re
 from collections.abc import Sequence
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import MeanShiftWindowAttention
-from .swin import SwinBackbone
+from ..weights import Translation, take_out
+from .swin import SwinBackbone, resize_table
 
 
 @MODELS.register_module()
 class MSFSwin(SwinBackbone):
     """MSF-Swin (section 3.2 and table 5): Swin Transformer whose (shifted-)window attention is mean-shift attention.
 
-    The relative position bias, which the paper does not mention, is Swin's: added to the logits.
+    The paper does not mention the relative position bias. Here it is Swin's: it is added to the logits.
 
     Args:
         arch: 'tiny', 'small', or a dict with ``embed_dim``, ``depths``, ``num_heads``.
-        attention: 'msf', or 'residual', 'gauss', 'plain' for comparison, see
-            :class:`mmattn.layers.MeanShiftAttention`; 'plain' is Swin Transformer itself.
-        sharing: which projections share a matrix, see there; None ties none.
-        groups: groups of the projections in.
+        attention: 'msf'; or 'residual', 'gauss', 'plain' for comparison, see
+            :class:`mmattn.layers.MeanShiftAttention`. 'plain' is Swin Transformer itself.
+        sharing: which projections share a matrix, see there; by default none.
+        groups: groups of the input projections.
         group_mode: 'interleaved' or 'block'.
-        proj_bias: whether the projections have biases, as Swin's have; the paper's have none.
+        proj_bias: whether the projections have biases, as in Swin; in the paper they have none.
         window_size: side of the attention windows, in pixels of the map.
-        mlp_ratio: hidden channels of the MLP as a multiple of the stage's.
+        mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
-        drop_path_rate: stochastic depth of the last block; rises linearly from 0.
-        in_channels: channels of the picture.
-        out_indices, frozen_stages, with_cp, init_cfg: see :class:`mmattn.backbones.base.Backbone`. Stages past the
-            last output are not built. ``dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the
-            weights of a Swin Transformer, as Microsoft released them or as timm has them.
 
-    Raises:
-        ValueError: for an argument that cannot be, naming it.
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
+    ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a Swin Transformer,
+    as Microsoft released them or as timm has them.
 
     Example:
         >>> import torch
@@ -79,8 +75,8 @@ class MSFSwin(SwinBackbone):
             return MeanShiftWindowAttention(
                 dim,
                 heads,
-                window_size,
-                shift,
+                window_size=window_size,
+                shift=shift,
                 attention=attention,
                 sharing=sharing,
                 groups=groups,
@@ -94,43 +90,52 @@ class MSFSwin(SwinBackbone):
             arch,
             window_size,
             window_attention,
-            mlp_ratio,
-            drop_rate,
-            drop_path_rate,
-            in_channels,
-            out_indices,
-            frozen_stages,
-            with_cp,
-            init_cfg,
+            mlp_ratio=mlp_ratio,
+            drop_rate=drop_rate,
+            drop_path_rate=drop_path_rate,
+            in_channels=in_channels,
+            out_indices=out_indices,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
         )
 
-    def warm_start(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        start = {}
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """Nothing was released. A warm start takes a Swin Transformer: all but what mean-shift attention has more."""
+        if not warm_start:
+            return super().from_release(state_dict)
+        left, start = dict(state_dict), {}
 
         def take(prefix: str, source: str, *modules: str) -> None:
             for name in (f'{module}.{kind}' for module in modules for kind in ('weight', 'bias')):
-                start[f'{prefix}{name}'] = state_dict.pop(f'{source}{name}')
+                start[f'{prefix}{name}'] = left.pop(f'{source}{name}')
 
         take('patch_embed.', 'patch_embed.', 'proj', 'norm')
-        merging_first = 'layers.0.downsample.norm.weight' not in state_dict  # timm: at the start of the next stage
+        merging_first = 'layers.0.downsample.norm.weight' not in left  # timm: at the start of the next stage
         for i, stage in enumerate(self.layers):
             for j, block in enumerate(stage.blocks):
                 prefix = f'layers.{i}.blocks.{j}.'
                 take(prefix, prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
-                start.update(
-                    (f'{prefix}attn.attn.{name}', value)
-                    for name, value in block.attn.attn.warm_start(state_dict, f'{prefix}attn.').items()
-                )
-                # Swin's table is indexed by query minus key, the reverse of ours.
-                table = state_dict.pop(f'{prefix}attn.relative_position_bias_table')
-                start[f'{prefix}attn.rb'] = table.t().flip(1)
+                for name, value in block.attn.attn.warm_start(left, f'{prefix}attn.').items():
+                    start[f'{prefix}attn.attn.{name}'] = value
+                # Swin's table is indexed by query minus key, ours by key minus query.
+                table = left.pop(f'{prefix}attn.relative_position_bias_table').t().flip(1)
+                own = block.attn.rb
+                start[f'{prefix}attn.rb'] = resize_table(table, own.shape, f'{prefix}attn.rb')
             if stage.downsample is not None:
                 source = f'layers.{i + merging_first}.downsample.'
                 take(f'layers.{i}.downsample.', source, 'norm')
-                start[f'layers.{i}.downsample.reduction.weight'] = state_dict.pop(f'{source}reduction.weight')
-        return start
+                start[f'layers.{i}.downsample.reduction.weight'] = left.pop(f'{source}reduction.weight')
 
-    @property
-    def warm_start_drops(self) -> re.Pattern:
-        computed = r'layers\.\d+\.blocks\.\d+\.(attn\.(relative_position_index|qkv\.|proj\.)|attn_mask)'
-        return re.compile(f'{computed}|{self.release_only.pattern}')
+        built = len(self.layers)
+        blocks = [f'layers.{i}.blocks.{j}.' for i, stage in enumerate(self.layers) for j in range(len(stage.blocks))]
+        computed = ('attn.relative_position_index', 'attn.qkv.', 'attn.proj.', 'attn_mask')
+        dropped = take_out(
+            left,
+            'norm.',
+            'head.',
+            f'layers.{built - 1}.downsample.',
+            *(f'layers.{i}.' for i in range(built, self.num_stages)),
+            *(f'{block}{name}' for block in blocks for name in computed),
+        )
+        return Translation({**left, **start}, dropped)

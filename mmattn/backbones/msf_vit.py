@@ -12,41 +12,37 @@ from torch import Tensor, nn
 
 from ..layers import MLP, Block, MeanShiftAttention
 from ..layers.any_size import pad_to_multiple
+from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 
 
 @MODELS.register_module()
 class MSFViT(Backbone):
     """MSF-ViT (section 3 and table 5): the simple ViT of "Better plain ViT baselines for ImageNet-1k", with mean-shift
-    attention. It has no class token, and a fixed position code, which is made for the size at hand.
+    attention. It has no class token. Its position code is fixed and computed for the size of the image.
 
     One layout throughout: (B, H, W, C) tokens.
 
     Args:
         arch: 'tiny', 'ss', 'small', 'base', or a dict with ``embed_dim``, ``depth``, ``num_heads``.
-        patch_size: side of the patches, in pixels. A picture that they do not divide is padded with zeros to the right
-            and bottom.
-        attention: 'msf', or 'residual', 'gauss' (table 3), 'plain' for comparison, see
-            :class:`mmattn.layers.MeanShiftAttention`; 'plain' is the paper's own baseline ViT.
-        sharing: which projections share a matrix (tables 1 and 2), see there; None ties none.
-        groups: groups of the projections in (table 4).
+        patch_size: side of the patches, in pixels. If it does not divide an image, the image is padded with zeros at
+            the bottom and the right.
+        attention: 'msf'; or 'residual', 'gauss' (table 3), 'plain' for comparison, see
+            :class:`mmattn.layers.MeanShiftAttention`. 'plain' is the paper's own baseline ViT.
+        sharing: which projections share a matrix (tables 1 and 2), see there; by default none.
+        groups: groups of the input projections (table 4).
         group_mode: 'interleaved' or 'block'.
-        proj_bias: whether the projections have biases, as other ViTs have; the paper's have none.
-        mlp_ratio: hidden channels of the MLP as a multiple of the embedding's.
-        final_norm: a LayerNorm of the last output; the others, and without it the last too, are the plain sums of
-            residuals.
+        proj_bias: whether the projections have biases, as in other ViTs; in the paper they have none.
+        mlp_ratio: hidden channels of the MLP divided by the channels of the embedding.
+        final_norm: whether the last output has a LayerNorm. All other outputs are the plain sums of residuals.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
-        drop_path_rate: stochastic depth of the last block; rises linearly from 0.
-        in_channels: channels of the picture.
-        out_indices: blocks whose maps are returned, ascending, counting from 0; None stands for the last one.
-        frozen_stages: the patch embedding (0) and the first so many blocks are frozen.
-        with_cp, init_cfg: see :class:`mmattn.backbones.base.Backbone`. Blocks past the last output are not built. By
-            default layers start as torch has them, like the release.
-            ``dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a plain ViT of timm.
+        out_indices: blocks whose maps are returned, ascending, counted from 0; by default the last one.
+        frozen_stages: freezes the patch embedding (0) and that many blocks.
 
-    Raises:
-        ValueError: for an argument that cannot be, naming it.
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`. By default layers start as torch
+    initialises them, like the release. ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts
+    with the weights of a plain ViT of timm.
 
     Example:
         >>> import torch
@@ -62,8 +58,10 @@ class MSFViT(Backbone):
         'small': dict(embed_dim=384, depth=12, num_heads=6),
         'base': dict(embed_dim=768, depth=12, num_heads=12),
     }
-    release_only = re.compile(r'linear_head\.')
-    backbone_only = re.compile(r'norm\.')
+    layouts = {
+        'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.|blocks\.\d+\.attn\.pre_proj\.',
+        'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight',
+    }
     warm_start_from = 'a ViT or DeiT'
 
     def __init__(
@@ -89,29 +87,27 @@ class MSFViT(Backbone):
         arch = self.resolve_arch(arch)
         dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
         _check(dim, depth, num_heads, patch_size)
-        super().__init__((depth - 1,) if out_indices is None else out_indices, depth, frozen_stages, with_cp, init_cfg)
-        self.depth = depth
+        out_indices = (depth - 1,) if out_indices is None else out_indices
+        super().__init__([dim] * depth, out_indices, frozen_stages, with_cp, init_cfg)
 
         (drop_path,) = drop_path_schedule([depth], drop_path_rate)
-        built = self.out_indices[-1] + 1
         self.patch_embed = PatchEmbed(in_channels, dim, patch_size)
         self.drop = nn.Dropout(drop_rate)
-        self.blocks = nn.ModuleList(
-            Block(
+        self.blocks = nn.ModuleList()
+        for rate in drop_path[: self.out_indices[-1] + 1]:
+            attn = MeanShiftAttention(
                 dim,
-                MeanShiftAttention(
-                    dim, num_heads, attention, sharing, groups, group_mode, proj_bias, attn_drop_rate, drop_rate
-                ),
-                MLP(dim, int(dim * mlp_ratio), drop_rate),
-                rate,
+                num_heads,
+                attention=attention,
+                sharing=sharing,
+                groups=groups,
+                group_mode=group_mode,
+                proj_bias=proj_bias,
+                attn_drop_rate=attn_drop_rate,
+                drop_rate=drop_rate,
             )
-            for rate in drop_path[:built]
-        )
+            self.blocks.append(Block(dim, attn, MLP(dim, int(dim * mlp_ratio), drop_rate), rate))
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
-
-        # Of a whole release, what is not built.
-        unbuilt = [rf'blocks\.{i}\.' for i in range(built, depth)] + ([] if final_norm else [r'norm\.'])
-        self.release_only = re.compile('|'.join([type(self).release_only.pattern, *unbuilt]))
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -129,13 +125,13 @@ class MSFViT(Backbone):
         return tuple(outs)
 
     def embed(self, x: Tensor) -> Tensor:
-        """What enters the first block. x: (B, in_channels, H, W) -> (B, h, w, C)."""
+        """The input of the first block. x: (B, in_channels, H, W) -> (B, h, w, C)."""
         x = self.patch_embed(x)
         return self.drop(x + position_code(*x.shape[1:], device=x.device).to(x.dtype))
 
     @torch.no_grad()
     def feature_norms(self, x: Tensor) -> Tensor:
-        """Mean L2 norm of the features of each picture, at the patch embedding and after every block (figure 4).
+        """Mean L2 norm of the features of each image, after the patch embedding and after every block (figure 4).
 
         x: (B, in_channels, H, W) -> (1 + blocks, B).
         """
@@ -146,41 +142,62 @@ class MSFViT(Backbone):
             norms.append(x.norm(dim=-1).mean((1, 2)))
         return torch.stack(norms)
 
-    def released_names(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        def rename(name: str) -> str:
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """A release has other names, a classifier ``linear_head`` and no final norm.
+
+        A warm start takes timm's plain ViT: all but the class token, the position code and what mean-shift attention
+        has more.
+        """
+        tensors, start = dict(state_dict), {}
+        if warm_start:
+            start = self._take_plain_vit(tensors)
+            blocks = range(len(self.blocks))
+            dropped = take_out(
+                tensors,
+                'head',
+                'fc_norm.',
+                'pre_logits.',
+                *(f'blocks.{i}.attn.{name}.' for i in blocks for name in ('qkv', 'proj')),
+                *([] if 'norm.weight' in start else ['norm.']),
+            )
+            for name in ('cls_token', 'dist_token', 'pos_embed'):
+                if tensors.pop(name, None) is not None:
+                    dropped.append(name)
+        else:
             for pattern, ours in RELEASED_NAMES.items():
-                name = re.sub(pattern, ours, name)
-            return name
+                tensors = {re.sub(pattern, ours, name): value for name, value in tensors.items()}
+            dropped = take_out(tensors, 'linear_head.')
+            if isinstance(self.norm, nn.Identity):
+                dropped += take_out(tensors, 'norm.')
+        dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(len(self.blocks), self.num_stages)))
+        fresh = []
+        if isinstance(self.norm, nn.LayerNorm) and not any(name.startswith('norm.') for name in tensors):
+            fresh = ['norm.weight', 'norm.bias']
+        return Translation({**tensors, **start}, dropped, fresh)
 
-        return {rename(name): value for name, value in state_dict.items()}
+    def _take_plain_vit(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Own tensors, by name, from a plain ViT of timm. They are removed from the state dict.
 
-    def warm_start(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        Raises:
+            KeyError: naming a tensor that should be in the state dict.
+        """
         start = {}
 
         def take(prefix: str, *modules: str) -> None:
             for name in (f'{prefix}{module}.{kind}' for module in modules for kind in ('weight', 'bias')):
                 start[name] = state_dict.pop(name)
 
-        # The filters of a convolution are those of a linear layer on patches of another order, here between two norms.
+        # timm's convolution of patches is a linear layer on patches in another order, here between two norms.
         take('patch_embed.', 'proj')
         start['patch_embed.proj.weight'] = start['patch_embed.proj.weight'].permute(0, 2, 3, 1).flatten(1)
         for i, block in enumerate(self.blocks):
             prefix = f'blocks.{i}.'
             take(prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
-            start.update(
-                (f'{prefix}attn.{name}', value)
-                for name, value in block.attn.warm_start(state_dict, f'{prefix}attn.').items()
-            )
-        if isinstance(self.norm, nn.LayerNorm) and len(self.blocks) == self.depth:
+            for name, value in block.attn.warm_start(state_dict, f'{prefix}attn.').items():
+                start[f'{prefix}attn.{name}'] = value
+        if isinstance(self.norm, nn.LayerNorm) and len(self.blocks) == self.num_stages:
             take('', 'norm')
         return start
-
-    @property
-    def warm_start_drops(self) -> re.Pattern:
-        return re.compile(
-            r'cls_token$|dist_token$|pos_embed$|norm\.|fc_norm\.|head|pre_logits\.|'
-            rf'blocks\.\d+\.attn\.(qkv|proj)\.|{self.release_only.pattern}'
-        )
 
 
 #: pattern in a name of the release -> ours
@@ -198,7 +215,7 @@ RELEASED_NAMES = {
 
 
 class PatchEmbed(nn.Module):
-    """Patches, flattened as (row, column, channel), between a norm and a norm to tokens."""
+    """Patches as tokens: norm, linear layer, norm. A patch is flattened as (row, column, channel)."""
 
     def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
         super().__init__()
@@ -226,7 +243,7 @@ def position_code(height: int, width: int, dim: int, device: torch.device | None
 
 def _check(dim: int, depth: int, num_heads: int, patch_size: int) -> None:
     if dim < 8 or dim % 4:
-        raise ValueError(f'arch: embed_dim must be a multiple of 4 from 8 up, for the position code, not {dim}')
+        raise ValueError(f'arch: embed_dim must be a multiple of 4 and at least 8, for the position code, not {dim}')
     if num_heads < 1 or dim % num_heads:
         raise ValueError(f'arch: num_heads {num_heads} does not divide the {dim} channels')
     for name, value in (('arch: depth', depth), ('patch_size', patch_size)):

@@ -4,13 +4,13 @@
 """
 
 import math
-import re
 from collections.abc import Sequence
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import Block, DetailMLP, EnhancedAttention, ShuntedAttention, TokenConv2d, TokenMerging, batch_norm
+from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 
 
@@ -20,32 +20,24 @@ class ShuntedTransformer(Backbone):
 
     One layout throughout: (B, H, W, C) tokens.
 
-    At sides that are multiples of 32 every merging of tokens comes out even, and the maps are those of the released
-    models. At other sides, which the release was not made for, the map is continued to the right and bottom by its last
-    row and column before tokens are merged: in the stem's 2 x 2 convolution and, each by its own ratio, in the two
-    halves of the heads. So every pixel reaches tokens, keys and values, and maps measure ceil(side / stride). Border
-    tokens are repeated rather than padded with zeros, as the picture's own continuation would most likely resemble
-    them: see :class:`mmattn.layers.TokenMerging`.
+    At sides that are multiples of 32, all mergings of tokens come out even, and the maps are those of the released
+    models. The release was not made for other sizes. There, the last row and column of the map are repeated at the
+    bottom and the right before tokens are merged: in the 2 x 2 convolution of the stem and, each with its own ratio, in
+    the two halves of the heads. So every pixel reaches tokens, keys and values, and sides of maps are
+    ceil(side / stride). See :class:`mmattn.layers.TokenMerging`.
 
     Args:
         arch: 'tiny', 'small', 'base', 'large', or a dict with ``embed_dims``, ``depths``, ``num_heads`` and
             ``stem_convs``. Weights of Large were never released.
-        reductions: r of each stage: half of the heads sees tokens merged r x r, half r / 2 x r / 2. Even, or 1 for
-            plain attention.
-        mlp_ratios: hidden channels of each stage's feed-forward layers, as a multiple of the stage's.
-        stem_convs: 3 x 3 convolutions between the first and the last of the stem; the arch's unless given.
-        norm_cfg: batch norm of the stem, ``dict(type='BN')`` or ``dict(type='SyncBN')``, see
-            :func:`mmattn.layers.batch_norm`.
-        norm_eval: batch norm always uses, and never updates, its running statistics.
+        reductions: r of each stage: half of the heads sees tokens merged r x r, half r / 2 x r / 2. Even; 1 means plain
+            attention.
+        mlp_ratios: per stage, hidden channels of the feed-forward layers divided by the channels of the stage.
+        stem_convs: 3 x 3 convolutions between the first and the last of the stem; by default those of the arch.
         drop_rate: dropout of attention output and MLP.
         attn_drop_rate: dropout of attention weights.
-        drop_path_rate: stochastic depth of the last block; rises linearly from 0.
-        in_channels: channels of the picture.
-        out_indices, frozen_stages, with_cp, init_cfg: see :class:`mmattn.backbones.base.Backbone`. Stages past the
-            last output are not built. Convolutions start as in the release, whatever ``init_cfg`` says of the rest.
 
-    Raises:
-        ValueError: for an argument that cannot be, naming it.
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`. Convolutions start as in the release,
+    whatever ``init_cfg`` says of other layers.
 
     Example:
         >>> import torch
@@ -61,7 +53,10 @@ class ShuntedTransformer(Backbone):
         'base': dict(embed_dims=(64, 128, 256, 512), depths=(3, 4, 24, 2), num_heads=(2, 4, 8, 16), stem_convs=2),
         'large': dict(embed_dims=(64, 128, 320, 768), depths=(4, 8, 32, 2), num_heads=(2, 4, 10, 24), stem_convs=2),
     }
-    release_only = re.compile(r'head\.')
+    layouts = {
+        'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)',
+        'a Pyramid Vision Transformer': r'block\d\.\d+\.attn\.sr\.',
+    }
 
     def __init__(
         self,
@@ -84,7 +79,7 @@ class ShuntedTransformer(Backbone):
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
         stem_convs = arch['stem_convs'] if stem_convs is None else stem_convs
         _check(dims, depths, num_heads, reductions, mlp_ratios, stem_convs, drop_rate, attn_drop_rate)
-        super().__init__(out_indices, len(depths), frozen_stages, with_cp, init_cfg)
+        super().__init__(dims, out_indices, frozen_stages, with_cp, init_cfg)
         self.norm_eval = norm_eval
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
@@ -95,11 +90,12 @@ class ShuntedTransformer(Backbone):
             else:
                 patch_embed = PatchEmbed(dims[i - 1], dims[i])
             blocks = []
+            drop = dict(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
             for rate in drop_path[i]:
                 if reductions[i] > 1:
-                    attn: nn.Module = ShuntedAttention(dims[i], num_heads[i], reductions[i], attn_drop_rate, drop_rate)
+                    attn: nn.Module = ShuntedAttention(dims[i], num_heads[i], reductions[i], **drop)
                 else:
-                    attn = EnhancedAttention(dims[i], num_heads[i], attn_drop_rate, drop_rate)
+                    attn = EnhancedAttention(dims[i], num_heads[i], **drop)
                 mlp = DetailMLP(dims[i], int(dims[i] * mlp_ratios[i]), drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate, eps=1e-6))
             self.add_module(f'patch_embed{i + 1}', patch_embed)
@@ -107,9 +103,6 @@ class ShuntedTransformer(Backbone):
             self.add_module(f'norm{i + 1}', nn.LayerNorm(dims[i], 1e-6))
         _init_convolutions(self)
 
-        # Of a whole release, the stages that are not built.
-        unbuilt = [rf'(patch_embed|block|norm){i + 1}\.' for i in range(self.num_built, len(depths))]
-        self.release_only = re.compile('|'.join([type(self).release_only.pattern, *unbuilt]))
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -126,17 +119,22 @@ class ShuntedTransformer(Backbone):
             x = getattr(self, f'patch_embed{i + 1}')(x)
             for block in getattr(self, f'block{i + 1}'):
                 x = self.run(block, x)
-            x = getattr(self, f'norm{i + 1}')(x)  # on the way to the next stage too
+            x = getattr(self, f'norm{i + 1}')(x)  # the next stage gets the normed map, too
             if i in self.out_indices:
                 outs.append(to_map(x))
         return tuple(outs)
 
-    def released_names(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in state_dict.items()}
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """A release has another name for the convolution of the feed-forward layers, and a classifier."""
+        tensors = super().from_release(state_dict, warm_start).tensors
+        tensors = {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in tensors.items()}
+        unbuilt = range(self.num_built + 1, self.num_stages + 1)
+        parts = (f'{part}{i}.' for i in unbuilt for part in ('patch_embed', 'block', 'norm'))
+        return Translation(tensors, take_out(tensors, 'head.', *parts))
 
 
 class Stem(nn.Module):
-    """Patch embedding (section 3.2): a 7 x 7 convolution of stride 2, some of 3 x 3, and a merging of 2 x 2 tokens."""
+    """Patch embedding (section 3.2): a 7 x 7 convolution of stride 2, 3 x 3 convolutions, a merging of 2 x 2 tokens."""
 
     def __init__(self, in_channels: int, dim: int, num_convs: int, norm_cfg: dict) -> None:
         super().__init__()
@@ -148,8 +146,8 @@ class Stem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
-        # Not in channels-last memory as the rest: in torch 2.11 on the CPU, the weights' gradient of the 3 x 3
-        # convolutions takes four times as long there.
+        # Only here, maps are not channels-last: in torch 2.11 on the CPU, the gradient of the weights of 3 x 3
+        # convolutions takes four times as long with channels-last maps.
         *layers, merge = self.conv
         for layer in layers:
             x = layer(x)
@@ -157,7 +155,7 @@ class Stem(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """What leads from one stage to the next (section 3.3): a 3 x 3 convolution of stride 2 and a norm."""
+    """The step between two stages (section 3.3): a 3 x 3 convolution of stride 2 and a norm."""
 
     def __init__(self, in_dim: int, dim: int) -> None:
         super().__init__()
@@ -170,7 +168,7 @@ class PatchEmbed(nn.Module):
 
 
 def _init_convolutions(model: nn.Module) -> None:
-    """He's initialisation by fan-out, a group's own; MMEngine's counts all groups, too timid for depth-wise ones."""
+    """He initialisation by the fan-out of one group. MMEngine's counts all groups: too small for depth-wise filters."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups

@@ -1,40 +1,39 @@
 """The frame of Swin Transformer, for backbones that put other attention into its blocks."""
 
-import re
+import math
 from collections.abc import Callable, Sequence
 
+import torch.nn.functional as F
+from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from ..layers import MLP, Block
 from ..layers.any_size import pad_to_multiple
+from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 
 
 class SwinBackbone(Backbone):
-    """Patch embedding, stages of pre-norm blocks with patch merging between, a norm per output.
+    """Patch embedding, stages of pre-norm blocks with patch merging between them, a norm per output.
 
     One layout throughout: (B, H, W, C) tokens.
 
     Args:
-        arch: ``embed_dim``, the channels of the first stage (each further one has twice as many), ``depths`` and
-            ``num_heads`` per stage, from ``resolve_arch``.
+        arch: a dict with ``embed_dim``, ``depths`` and ``num_heads`` from ``resolve_arch``. ``embed_dim`` is the number
+            of channels of the first stage; each further stage has twice as many.
         window_size: side of the attention windows, in pixels of the map.
-        attention: makes the attention of a block, from (B, H, W, C) to (B, H, W, C), of its stage (counting from 0),
-            channels, heads and the displacement of its windows.
-        mlp_ratio: hidden channels of the MLP as a multiple of the stage's.
+        attention: function of stage (counted from 0), channels, heads and shift of the windows that makes the attention
+            of a block, from (B, H, W, C) to (B, H, W, C).
+        mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
         drop_rate: dropout of the embedding and MLP.
-        drop_path_rate: stochastic depth of the last block; rises linearly from 0.
-        in_channels: channels of the picture.
-        out_indices, frozen_stages, with_cp, init_cfg: see :class:`mmattn.backbones.base.Backbone`. Stages past the
-            last output are not built.
 
-    Raises:
-        ValueError: for an argument that cannot be, naming it.
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
     """
 
-    release_only = re.compile(r'norm\.|head\.')
-    backbone_only = re.compile(r'norm\d\.')
-    resizable = re.compile(r'.*\.rb$')
+    layouts = {
+        "a Swin Transformer in Microsoft's or timm's layout": r'layers\.\d+\.blocks\.\d+\.attn\.relative_position',
+        "a Swin Transformer in MMDetection's layout": r'stages\.\d+\.blocks\.\d+\.attn\.w_msa\.',
+    }
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class SwinBackbone(Backbone):
             raise ValueError(f'window_size must be at least 1, not {window_size}')
         depths, num_heads = arch['depths'], arch['num_heads']
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
-        super().__init__(out_indices, len(depths), frozen_stages, with_cp, init_cfg)
+        super().__init__(dims, out_indices, frozen_stages, with_cp, init_cfg)
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         last = self.out_indices[-1]
@@ -70,11 +69,6 @@ class SwinBackbone(Backbone):
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i < last else None))
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
-
-        # Of a whole release, what the stages that are not built would have used.
-        unbuilt = [rf'layers\.{i}\.' for i in range(last + 1, len(depths))] + [rf'layers\.{last}\.downsample\.']
-        absent = [rf'norm{i}\.' for i in range(len(depths)) if i not in self.out_indices]
-        self.release_only = re.compile('|'.join([type(self).release_only.pattern, *unbuilt, *absent]))
         self.train()
 
     @classmethod
@@ -108,9 +102,56 @@ class SwinBackbone(Backbone):
                 x = stage.downsample(x)
         return tuple(outs)
 
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """A released classifier has one norm, ``norm``, and no output norms; a released detector has those of all
+        outputs.
+
+        ``norm`` belongs to a backbone that returns the last stage alone, as in a classifier. Tables of relative
+        positions are resized to another window size.
+        """
+        tensors = super().from_release(state_dict, warm_start).tensors
+        last = self.out_indices[-1]
+        output_norms = [f'norm{i}.' for i in range(self.num_stages)]
+        if self.out_indices == (self.num_stages - 1,):
+            for kind in ('weight', 'bias'):
+                if f'norm.{kind}' in tensors:
+                    tensors.setdefault(f'norm{last}.{kind}', tensors.pop(f'norm.{kind}'))
+        fresh = []
+        if not any(name.startswith(tuple(output_norms)) for name in tensors):
+            fresh = [f'norm{i}.{kind}' for i in self.out_indices for kind in ('weight', 'bias')]
+        dropped = take_out(
+            tensors,
+            'norm.',
+            'head.',
+            f'layers.{last}.downsample.',
+            *(f'layers.{i}.' for i in range(last + 1, self.num_stages)),
+            *(norm for i, norm in enumerate(output_norms) if i not in self.out_indices),
+        )
+        own = self.state_dict()
+        for name, table in tensors.items():
+            if name.endswith('.rb') and name in own:
+                tensors[name] = resize_table(table, own[name].shape, name)
+        return Translation(tensors, dropped, fresh)
+
+
+def resize_table(table: Tensor, shape: tuple[int, int], name: str) -> Tensor:
+    """Resize a table of relative position biases, (heads, a * a) -> (heads, b * b), with bicubic interpolation.
+
+    A table that is no such table, or has another number of heads, is returned as it is. A resized one is logged by
+    ``name``.
+    """
+    if table.shape == shape or table.dim() != 2 or table.shape[0] != shape[0]:
+        return table
+    old, new = math.isqrt(table.shape[1]), math.isqrt(shape[1])
+    if old**2 != table.shape[1]:
+        return table
+    print_log(f'{name} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
+    grid = table.float().view(1, -1, old, old)
+    return F.interpolate(grid, (new, new), mode='bicubic', align_corners=False).view(shape).to(table.dtype)
+
 
 class PatchEmbed(nn.Module):
-    """4 x 4 patches, padded right and bottom, to tokens."""
+    """4 x 4 patches as tokens. The image is padded at the bottom and the right."""
 
     def __init__(self, in_channels: int, dim: int, patch_size: int = 4) -> None:
         super().__init__()
@@ -124,7 +165,7 @@ class PatchEmbed(nn.Module):
 
 
 class Stage(nn.Module):
-    """The blocks of one resolution, and what leads to the next."""
+    """The blocks of one resolution, and the patch merging after them."""
 
     def __init__(self, blocks: list[nn.Module], downsample: nn.Module | None) -> None:
         super().__init__()
@@ -133,7 +174,7 @@ class Stage(nn.Module):
 
 
 class PatchMerging(nn.Module):
-    """2 x 2 neighbours to one token of twice the channels; odd sizes are padded right and bottom."""
+    """Merge 2 x 2 tokens into one with twice the channels. Odd sizes are padded at the bottom and the right."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -144,5 +185,5 @@ class PatchMerging(nn.Module):
         """x: (B, H, W, dim) -> (B, ceil(H / 2), ceil(W / 2), 2 * dim)."""
         x = pad_to_multiple(x, 2, (1, 2))
         B, H, W, C = x.shape
-        x = x.view(B, H // 2, 2, W // 2, 2, C).permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns outermost, as released
+        x = x.view(B, H // 2, 2, W // 2, 2, C).permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns before rows, as released
         return self.reduction(self.norm(x))

@@ -1,17 +1,14 @@
-"""For MMEngine's FSDP strategy, see configs/_base_/fsdp.py."""
+"""Sharded training by MMEngine's FSDP strategy, see configs/_base_/fsdp.py."""
 
 import torch
 from mmengine.registry import FUNCTIONS
 from torch import nn
 
-from ..backbones.gsa_resnet import Bottleneck
-from ..layers import Block
-
 
 @FUNCTIONS.register_module()
 def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """PyTorch's ``auto_wrap_policy`` that makes a unit of every block of every backbone here, and of nothing else."""
-    return recurse or isinstance(module, (Block, Bottleneck))
+    """PyTorch's ``auto_wrap_policy`` that shards every block whose class says ``sharding_unit``, and nothing else."""
+    return recurse or getattr(module, 'sharding_unit', False)
 
 
 def cpu_shards() -> bool:

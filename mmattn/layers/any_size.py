@@ -1,7 +1,7 @@
-"""Maps padded to a multiple of a window or patch, and cropped again.
+"""Padding, cropping and pooling of maps of any size. One traced graph serves all sizes.
 
-Sizes are written so that torch.compile and torch.export keep them simple, ceil(H / m) * m and nothing of H % m, and no
-decision depends on whether anything is missing: one graph holds for every size.
+Sizes are written as ceil(H / m) * m, without H % m, because torch.compile and torch.export simplify that form. No
+decision depends on whether a map needs padding.
 """
 
 import torch
@@ -12,38 +12,73 @@ from ..ops.tracing import is_tracing
 
 
 def pad_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tensor:
-    """Add zeros below and to the right until ``multiple`` divides height and width.
+    """Add zeros at the bottom and the right until ``multiple`` divides height and width.
 
     Args:
         x: (B, H, W, C) or (B, C, H, W).
-        multiple: what shall divide both.
-        dims: where height and width stand: (1, 2) or (2, 3).
+        multiple: the divisor of both sides.
+        dims: dimensions of height and width: (1, 2) or (2, 3).
     """
     below, right = (ceil_div(x.shape[dim], multiple) * multiple - x.shape[dim] for dim in dims)
     return F.pad(x, (0, 0) * (x.dim() - 1 - dims[1]) + (0, right, 0, below))
 
 
 def repeat_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tensor:
-    """Repeat the last row and column until ``multiple`` divides height and width; arguments of ``pad_to_multiple``."""
+    """Repeat the last row and column until ``multiple`` divides height and width; arguments as ``pad_to_multiple``."""
     for dim in dims:
         size = x.shape[dim]
-        whole = ceil_div(size, multiple) * multiple
+        padded = ceil_div(size, multiple) * multiple
         if is_tracing():
-            x = x.index_select(dim, torch.arange(whole, device=x.device).clamp(max=size - 1))
-        elif size < whole:
+            x = x.index_select(dim, torch.arange(padded, device=x.device).clamp(max=size - 1))
+        elif size < padded:
             rest, last = x.split((size - 1, 1), dim)
-            x = torch.cat((rest, *[last] * (whole - size + 1)), dim)
+            x = torch.cat((rest, *[last] * (padded - size + 1)), dim)
     return x
 
 
 def crop(x: Tensor, height: int, width: int) -> Tensor:
-    """The upper left (B, height, width, C) of a (B, H, W, C) map."""
-    if is_tracing():  # the strides of a view tell whether it is the whole, and a graph would hold for one case only
-        rows, columns = torch.arange(height, device=x.device), torch.arange(width, device=x.device)
-        return x[:, rows[:, None], columns]
+    """The upper left (B, height, width, C) of a map (B, H, W, C)."""
+    if (
+        is_tracing()
+    ):  # The strides of a slice tell whether it is the whole map, which binds a graph to one of the cases.
+        return _gather(x, torch.arange(height, device=x.device), torch.arange(width, device=x.device), (1, 2))
     return x[:, :height, :width]
 
 
+def every_second_pixel(x: Tensor) -> Tensor:
+    """Every second row and column, from the first. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2))."""
+    if is_tracing():  # see crop
+        rows, columns = (2 * torch.arange(ceil_div(size, 2), device=x.device) for size in x.shape[2:])
+        return _gather(x, rows, columns, (2, 3))
+    return x[..., ::2, ::2]
+
+
+def max_pool(x: Tensor) -> Tensor:
+    """3 x 3 max pooling of stride 2 of values >= 0. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2))."""
+    if not is_tracing():
+        return F.max_pool2d(x, 3, 2, 1)
+    # While tracing, torch asks for the remainder of the size. The size below is odd in any case.
+    return F.max_pool2d(F.pad(pad_to_multiple(x, 2, (2, 3)), (1, 0, 1, 0)), 3, 2)
+
+
+def average_pool(x: Tensor) -> Tensor:
+    """2 x 2 average pooling; an odd last row or column is pooled alone.
+
+    (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2)). Unlike torch's pooling, it does not keep the map for the backward
+    pass.
+    """
+    x = repeat_to_multiple(x, 2, (2, 3))
+    for dim in (2, 3):
+        first, second = x.unflatten(dim, (-1, 2)).unbind(dim + 1)
+        x = first + second
+    return x / 4
+
+
 def ceil_div(size: int, divisor: int) -> int:
-    """ceil(size / divisor), in the form that nests well for symbolic sizes."""
+    """ceil(size / divisor), in a form that stays simple when symbolic sizes are nested."""
     return (size + divisor - 1) // divisor
+
+
+def _gather(x: Tensor, rows: Tensor, columns: Tensor, dims: tuple[int, int]) -> Tensor:
+    index = (slice(None),) * dims[0] + (rows[:, None], columns)
+    return x[index]

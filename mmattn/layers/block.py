@@ -4,15 +4,18 @@ from .drop_path import DropPath
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block: x + attn(norm1(x)), then x + mlp(norm2(x)), either branch with stochastic depth.
+    """Pre-norm transformer block: x + attn(norm1(x)), then x + mlp(norm2(x)); both branches have stochastic depth.
 
     Args:
         dim: channels.
         attn: from (B, H, W, dim) to (B, H, W, dim).
-        mlp: likewise.
+        mlp: from (B, H, W, dim) to (B, H, W, dim).
         drop_path: probability of dropping a branch.
-        eps: of the two norms.
+        eps: eps of the two norms.
     """
+
+    #: FSDP shards block by block, see mmattn/engine/sharding.py
+    sharding_unit = True
 
     def __init__(self, dim: int, attn: nn.Module, mlp: nn.Module, drop_path: float = 0.0, eps: float = 1e-5) -> None:
         super().__init__()

@@ -3,10 +3,10 @@ from torch import Tensor, nn
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: drop a residual branch for whole samples ("Deep Networks with Stochastic Depth").
+    """Stochastic depth: drop a residual branch of whole samples ("Deep Networks with Stochastic Depth").
 
     Args:
-        p: probability of dropping, in training only.
+        p: probability of dropping, during training only.
     """
 
     def __init__(self, p: float = 0.0) -> None:
@@ -14,7 +14,7 @@ class DropPath(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, ...), returned with samples zeroed and the others scaled by 1 / (1 - p)."""
+        """x: (B, ...) -> the same with some samples zero and the others scaled by 1 / (1 - p)."""
         if self.p == 0.0 or not self.training:
             return x
         keep = F.dropout(x.new_ones(len(x), *[1] * (x.dim() - 1)), self.p)

@@ -10,9 +10,9 @@ from .token_conv import TokenConv2d
 class ELSA(nn.Module):
     r"""Enhanced local self-attention ("ELSA", section 5 and appendix D).
 
-    Hadamard attention (equation 7, in the released form: a k x k grouped convolution of :math:`q \odot k`, GELU and a
-    1 x 1 convolution give the logits of the k * k neighbours of each head), the ghost head (equation 8) and the sum
-    over the neighbourhood (equation 5).
+    Hadamard attention (equation 7), the ghost head (equation 8) and the sum over the neighbourhood (equation 5).
+    Equation 7 is in its released form: a k x k grouped convolution of :math:`q \odot k`, GELU and a 1 x 1 convolution
+    give the logits of the k * k neighbours of each head.
 
     Args:
         dim: channels C.
@@ -20,17 +20,21 @@ class ELSA(nn.Module):
         kernel_size: side k of the neighbourhood, odd.
         dilation: distance of neighbours, in pixels.
         group_width: channels per group of the k x k convolution.
-        lam: exponent :math:`\lambda` of the ghost multiplier O, a whole number; 0 leaves it out.
-        gamma: factor :math:`\gamma` of the ghost summand S; 0 leaves it out. With both 0 there is no ghost head
+        lam: exponent :math:`\lambda` of the ghost multiplier O, a whole number; 0: no multiplier.
+        gamma: factor :math:`\gamma` of the ghost summand S; 0: no summand. If both are 0, there is no ghost head
             (table 4, "HA").
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
+
+    Attributes:
+        backend: of :func:`mmattn.ops.elsa_attention`; None chooses the fastest.
     """
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
+        *,
         kernel_size: int = 7,
         dilation: int = 1,
         group_width: int = 8,
@@ -46,6 +50,7 @@ class ELSA(nn.Module):
         self.lam = lam
         self.gamma = gamma
         self.attn_drop_rate = attn_drop_rate
+        self.backend: str | None = None
 
         self.dim_qk = math.ceil(dim // 3 * 2 / group_width) * group_width
         self.pre_proj = TokenConv2d(dim, 2 * self.dim_qk + dim, 1)
@@ -64,7 +69,7 @@ class ELSA(nn.Module):
         self.post_proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
-        # One tensor, as released: (2, 1, C, k, k) with the multiplier first, or (1, C, k, k) when alone.
+        # One tensor, as released: (2, 1, C, k, k), multiplier first, or (1, C, k, k) if there is only one.
         mul = torch.randn(1, dim, kernel_size, kernel_size)
         add = nn.init.trunc_normal_(torch.zeros(1, dim, kernel_size, kernel_size), std=0.02)
         if lam and gamma:
@@ -80,12 +85,18 @@ class ELSA(nn.Module):
         logits = self.attn(q * k).unflatten(-1, (self.num_heads, -1))
         ghost_mul, ghost_add = self._ghost_matrices()
         x = elsa_attention(
-            logits, v, ghost_mul, ghost_add, self.dilation, self.attn_drop_rate if self.training else 0.0
+            logits,
+            v,
+            ghost_mul,
+            ghost_add,
+            dilation=self.dilation,
+            dropout_p=self.attn_drop_rate if self.training else 0.0,
+            backend=self.backend,
         )
         return self.drop(self.post_proj(x))
 
     def _ghost_matrices(self) -> tuple[Tensor | None, Tensor | None]:
-        """O ** lambda and gamma * S of equation 8, (C, k, k) each, or None where absent."""
+        """O ** lambda and gamma * S of equation 8, (C, k, k) each, or None."""
         if self.ghost_head is None:
             return None, None
         parts = iter(self.ghost_head.flatten(0, -4))

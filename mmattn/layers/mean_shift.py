@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import mean_shift_attention
-from .window import Windows, join_heads
+from ..ops.heads import join_heads
+from .window import Windows
 
-#: attention -> the columns of the paper's tables 1 and 2: query, key, value, probe if any, weight
+#: attention -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
 COLUMNS = {'msf': 'QKVPW', 'residual': 'QKVPW', 'gauss': 'QKVW', 'plain': 'QKVW'}
 GROUP_MODES = ('interleaved', 'block')
 
@@ -30,23 +31,27 @@ class MeanShiftAttention(nn.Module):
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
         attention: a row of the table above.
-        sharing: which projections share a matrix: a letter each of Q, K, V, P and W for query, key, value, probe (if
-            there is one) and weight, equal where they are tied. 'QKVPW' ties none, 'QKKQW' is table 1's row i, and None
-            ties none either. The weight projects back, so where tied it is the other's transpose (equation 11).
-        groups: groups G of the projections in (section 2.3); divides ``dim``. The weight is never grouped.
-        group_mode: 'interleaved' fills each head from all groups, 'block' takes groups one after the other (table 4).
-        proj_bias: whether each matrix has a bias, as in plain ViT and Swin; the paper's have none.
+        sharing: which projections share a matrix: one letter for query, key, value, probe (if there is one) and weight,
+            equal where they share. 'QKVPW' and None share nothing; 'QKKQW' is row i of table 1. The weight projects
+            back, so a shared weight is the transpose of the other matrix (equation 11).
+        groups: groups G of the input projections (section 2.3); divides ``dim``. The weight is never grouped.
+        group_mode: 'interleaved': each head has channels of all groups; 'block': one group after the other (table 4).
+        proj_bias: whether each matrix has a bias, as in plain ViT and Swin; in the paper they have none.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
+    Attributes:
+        backend: of :func:`mmattn.ops.mean_shift_attention`; None chooses the fastest.
+
     Raises:
-        ValueError: for an argument that cannot be, naming it.
+        ValueError: if an argument is wrong; the message names it.
     """
 
     def __init__(
         self,
         dim: int,
         num_heads: int,
+        *,
         attention: str = 'msf',
         sharing: str | None = None,
         groups: int = 1,
@@ -73,8 +78,9 @@ class MeanShiftAttention(nn.Module):
         self.attention = attention
         self.sharing = sharing
         self.attn_drop_rate = attn_drop_rate
+        self.backend: str | None = None
 
-        #: letters of the matrices that project in, in the order of their rows in ``pre_proj``
+        #: letters of the input projections, in the order of their rows in ``pre_proj``
         self.matrices = ''.join(dict.fromkeys(sharing[:-1]))
         if groups == 1:
             self.pre_proj = nn.Linear(dim, len(self.matrices) * dim, proj_bias)
@@ -84,8 +90,7 @@ class MeanShiftAttention(nn.Module):
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x: (B, ..., C), all positions between as one sequence of N; bias of the logits: (1 or B, heads, N, N) or None
-        -> (B, ..., C)."""
+        """x: (B, ..., C), N positions in all; bias of the logits: (1 or B, heads, N, N) or None -> (B, ..., C)."""
         shape = x.shape
         projected = self.pre_proj(x.reshape(shape[0], -1, shape[-1]))
         projected = dict(zip(self.matrices, projected.chunk(len(self.matrices), -1)))  # (B, N, C) each
@@ -96,7 +101,9 @@ class MeanShiftAttention(nn.Module):
         if self.attention == 'plain':
             out = F.scaled_dot_product_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout)
         else:
-            out = mean_shift_attention(q, k, v, *(probe if self.attention == 'msf' else (None,)), bias, dropout)
+            out = mean_shift_attention(
+                q, k, v, probe[0] if self.attention == 'msf' else None, bias, dropout_p=dropout, backend=self.backend
+            )
         out = join_heads(out)
         out = F.linear(out, self._tied_weight()) if self.post_proj is None else self.post_proj(out)
         if self.attention == 'residual':
@@ -104,24 +111,24 @@ class MeanShiftAttention(nn.Module):
         return self.drop(out).view(shape)
 
     def _tied_weight(self) -> Tensor:
-        """The weight (C, C) where a projection in has it too: that one's transpose."""
+        """The output weight (C, C) if it is tied to an input projection: the transpose of that matrix."""
         weight = self.pre_proj.weight
         if isinstance(self.pre_proj, GroupedLinear):
             weight = self.pre_proj.dense_weight()
         return weight.chunk(len(self.matrices))[self.matrices.index(self.sharing[-1])].t()
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """What a plain attention's projections, ``qkv`` and ``proj`` as in timm and Swin, have to start this one with.
+        """Own tensors from the projections ``qkv`` and ``proj`` of a plain attention, as timm and Swin have them.
 
-        The probe starts at zero, and a matrix shared by several projections as the first of query, key, value and
-        weight that has it. Biases are taken where there are any here; grouped projections have no place for dense ones.
+        The probe starts at zero. A matrix that several projections share starts as the first of query, key, value and
+        weight among them. Biases are taken if this attention has biases. Grouped projections take no dense matrices.
 
         Args:
-            state_dict: of a whole model; what is taken is removed from it.
-            prefix: of the attention's tensors in it.
+            state_dict: of a whole model; tensors that are taken are removed from it.
+            prefix: of the names of the attention's tensors.
 
         Returns:
-            own tensors by name; those that are missing start afresh.
+            tensors by own name; the attention's other tensors keep their initial values.
 
         Raises:
             KeyError: naming a tensor that should be in the state dict.
@@ -136,7 +143,7 @@ class MeanShiftAttention(nn.Module):
                 start['post_proj.bias'] = state_dict.pop(f'{prefix}proj.bias')
         if grouped:
             return start
-        # Later letters have the last word.
+        # If a letter occurs twice, the dict keeps its last value: query before key before value before weight.
         letters = self.sharing[-1] + self.sharing[2::-1]
         q, k, v = state_dict.pop(f'{prefix}qkv.weight').chunk(3)
         first = dict(zip(letters, (back.t(), v, k, q)))
@@ -151,21 +158,21 @@ class MeanShiftAttention(nn.Module):
 class GroupedLinear(nn.Linear):
     """Linear projection of G groups of channels (section 2.3).
 
-    Input channels are split into G contiguous groups. The e-th output of group g is output channel e * G + g if
-    interleaved, g * out_features / G + e in blocks.
+    Input channels are split into G contiguous groups. Output e of group g is output channel e * G + g in mode
+    'interleaved' and g * out_features / G + e in mode 'block'.
 
     Args:
         in_features: channels in.
         out_features: channels out.
         groups: G, divides both.
         mode: 'interleaved' or 'block'.
-        bias: whether there is one, of the output channels.
+        bias: whether there is a bias, one value per output channel.
     """
 
     def __init__(
         self, in_features: int, out_features: int, groups: int, mode: str = 'interleaved', bias: bool = True
     ) -> None:
-        super().__init__(in_features // groups, out_features, bias)  # weight: group after group, as released
+        super().__init__(in_features // groups, out_features, bias)  # weight: one group after the other, as released
         self.groups = groups
         self.mode = mode
 
@@ -178,7 +185,7 @@ class GroupedLinear(nn.Linear):
         return out if self.bias is None else out + self.bias
 
     def dense_weight(self) -> Tensor:
-        """The (out_features, in_features) matrix, zero between groups, that an ungrouped projection would have."""
+        """The matrix (out_features, in_features) of a dense projection that computes the same: zero between groups."""
         blocks = torch.block_diag(*self.weight.chunk(self.groups))
         if self.mode == 'interleaved':
             blocks = blocks.unflatten(0, (self.groups, -1)).transpose(0, 1).flatten(0, 1)
@@ -196,7 +203,7 @@ class MeanShiftWindowAttention(Windows):
         settings: further arguments of :class:`MeanShiftAttention`.
     """
 
-    def __init__(self, dim: int, num_heads: int, window_size: int = 7, shift: int = 0, **settings) -> None:
+    def __init__(self, dim: int, num_heads: int, *, window_size: int = 7, shift: int = 0, **settings) -> None:
         super().__init__(num_heads, window_size, shift)
         self.attn = MeanShiftAttention(dim, num_heads, **settings)
 

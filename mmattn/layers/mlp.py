@@ -2,11 +2,11 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Linear, GELU, linear over the last dimension.
+    """Linear layer, GELU, linear layer over the last dimension.
 
     Args:
         dim: channels in and out.
-        hidden_dim: channels between.
+        hidden_dim: channels between the two layers.
         drop_rate: dropout after each linear layer.
     """
 

@@ -4,15 +4,15 @@ BATCH_NORMS = {'BN': nn.BatchNorm2d, 'SyncBN': nn.SyncBatchNorm}
 
 
 def batch_norm(dim: int, norm_cfg: dict) -> nn.Module:
-    """Batch norm of (B, dim, H, W) from OpenMMLab's way of asking for it, without MMCV.
+    """Batch norm of (B, dim, H, W) from an OpenMMLab ``norm_cfg``, without MMCV.
 
     Args:
         dim: channels.
-        norm_cfg: ``type``, a key of ``BATCH_NORMS``; ``requires_grad``, False to freeze scale and offset; the rest goes
-            to torch's module (``eps``, ``momentum``).
+        norm_cfg: ``type`` is a key of ``BATCH_NORMS``; ``requires_grad=False`` freezes scale and offset; other keys
+            (``eps``, ``momentum``) are arguments of torch's module.
 
     Raises:
-        ValueError: if the type is another.
+        ValueError: if the type is unknown.
     """
     settings = dict(norm_cfg) if isinstance(norm_cfg, dict) else {}
     norm_type, requires_grad = settings.pop('type', None), settings.pop('requires_grad', True)

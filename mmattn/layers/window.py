@@ -2,15 +2,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.tracing import is_tracing
+from ..ops.heads import join_heads
 from .any_size import crop, pad_to_multiple
 
 
 class Windows(nn.Module):
-    """Attention within Swin Transformer's (shifted) windows: all but the attention, which a subclass has in ``attend``.
+    """Swin Transformer's (shifted) windows; a subclass computes the attention within them in ``attend``.
 
-    Maps that windows do not divide are padded right and bottom with zeros, which take part as keys, as in Swin's own
-    dense-prediction code.
+    If windows do not divide a map, it is padded with zeros at the bottom and the right. These take part as keys, as in
+    Swin's own dense-prediction code.
 
     Args:
         num_heads: attention heads.
@@ -27,7 +27,7 @@ class Windows(nn.Module):
         self.register_buffer('relative_id', relative_index(window_size), persistent=False)
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
-        """x: (B * windows, w * w, C), bias of the logits: (1 or B * windows, heads, w * w, w * w) -> the shape of x."""
+        """x: (B * windows, w * w, C); bias of the logits: (1 or B * windows, heads, w * w, w * w) -> the shape of x."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,6 +73,7 @@ class WindowAttention(Windows):
         self,
         dim: int,
         num_heads: int,
+        *,
         window_size: int = 7,
         shift: int = 0,
         attn_drop_rate: float = 0.0,
@@ -90,23 +91,15 @@ class WindowAttention(Windows):
         return self.drop(self.post_proj(join_heads(x)))
 
 
-def join_heads(x: Tensor) -> Tensor:
-    """(B, heads, N, d) -> (B, N, heads * d)."""
-    x = x.transpose(1, 2)
-    if is_tracing():  # else a view, for layouts that attention as decomposed for ONNX does not have
-        x = x.clone(memory_format=torch.contiguous_format)
-    return x.flatten(2)
-
-
 def relative_index(window_size: int) -> Tensor:
-    """(w ** 4,) index into the (2w - 1) ** 2 offsets, key position minus query position, queries outermost."""
+    """(w ** 4,) index into the (2w - 1) ** 2 offsets of key minus query; the query is the outer dimension."""
     position = torch.cartesian_prod(torch.arange(window_size), torch.arange(window_size))
     dy, dx = (position[None] - position[:, None] + window_size - 1).unbind(-1)
     return (dy * (2 * window_size - 1) + dx).flatten()
 
 
 def shift_mask(rows: int, columns: int, window_size: int, shift: int, device: torch.device | None = None) -> Tensor:
-    """(rows * columns, w * w, w * w): -100 between pixels that the cyclic shift brought together, else 0."""
+    """(rows * columns, w * w, w * w): -100 between pixels that only the cyclic shift made neighbours, else 0."""
 
     def region(count: int) -> Tensor:
         size = count * window_size

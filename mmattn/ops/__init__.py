@@ -1,5 +1,8 @@
+"""Operators: functions on tensors. Each has a reference, and ``backend`` names the path; None chooses the fastest."""
+
 from .elsa import elsa_attention
 from .global_self_attention import axial_attention, content_attention
 from .mean_shift import mean_shift_attention
+from .shunted import shunted_attention
 
-__all__ = ['axial_attention', 'content_attention', 'elsa_attention', 'mean_shift_attention']
+__all__ = ['axial_attention', 'content_attention', 'elsa_attention', 'mean_shift_attention', 'shunted_attention']

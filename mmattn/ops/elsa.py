@@ -1,10 +1,11 @@
 """The ELSA operator: equations 5, 7 and 8 of "ELSA: Enhanced Local Self-Attention for Vision Transformer".
 
-``elsa_attention`` is what layers call. It checks its arguments, picks a path in ``_select`` and nothing else asks
-where it runs. Every path takes the arguments of ``elsa_attention_reference``, which stays the truth for tests.
+Layers call ``elsa_attention``. Every backend takes the arguments of ``elsa_attention_reference``, which tests compare
+with.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .backend import named_backend
 from .tracing import is_tracing
 
 
@@ -22,33 +24,36 @@ def elsa_attention(
     ghost_add: Tensor | None = None,
     dilation: int = 1,
     dropout_p: float = 0.0,
+    backend: str | None = None,
 ) -> Tensor:
-    r"""Aggregate the k x k neighbourhood of every pixel with its own attention.
+    r"""Aggregate the k x k neighbourhood of every pixel with attention weights of its own.
 
     .. math::
         f_i = \sum_{j \in \Theta} \hat h^c_{j-i} v_j, \qquad
         \hat h^c = \mathrm{mul}^c \, \mathrm{softmax}_j(\mathrm{logits}^{head(c)}) + \mathrm{add}^c
 
-    Neighbours run row-major (dy outer, dx inner). Outside the map the value is zero, and the softmax is not masked
-    there. Channel c belongs to head ``c // (C / heads)``, as in the released weights (the paper writes c mod heads).
+    Neighbours are in row-major order. Outside the map the value is zero, and the softmax is not masked there. Channel c
+    belongs to head ``c // (C / heads)``, as in the released weights (the paper writes c mod heads).
 
     Args:
         logits: (B, H, W, heads, k * k) Hadamard attention before the softmax, k odd.
         value: (B, H, W, C), C divisible by heads.
-        ghost_mul: (C, k, k), the matrix :math:`O^\lambda` of equation 8; None stands for ones.
-        ghost_add: (C, k, k), the matrix :math:`\gamma S` of equation 8; None stands for zeros.
+        ghost_mul: (C, k, k), the matrix :math:`O^\lambda` of equation 8; None means ones.
+        ghost_add: (C, k, k), the matrix :math:`\gamma S` of equation 8; None means zeros.
         dilation: distance of neighbours, in pixels.
-        dropout_p: probability with which an attention weight is dropped.
+        dropout_p: probability of dropping an attention weight.
+        backend: 'reference', 'shifted' (eager mode on any device), 'traced' (for torch.compile and export) or 'triton'
+            (GPUs). None chooses by device, dtype and whether a graph is traced.
 
     Returns:
         (B, H, W, C), of the dtype of ``value``.
 
     Raises:
-        ValueError: if shapes do not fit each other.
+        ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
     """
     _check(logits, value, ghost_mul, ghost_add, dilation)
-    path = _select(value)
-    return path(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
+    function = named_backend(BACKENDS, backend or _fastest(value))
+    return function(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
 
 
 def elsa_attention_reference(
@@ -82,7 +87,7 @@ def elsa_attention_shifted(
     dilation: int = 1,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """The same sum, one shifted view of the zero-padded value map after the other: no copy per neighbour.
+    """The same sum over k * k shifted views of the zero-padded value map, without a copy per neighbour.
 
     The static part of equation 8 does not depend on the pixel, so it is a depth-wise convolution of the value map.
     """
@@ -97,7 +102,7 @@ def elsa_attention_traced(
     dilation: int = 1,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """The same for a graph, which is differentiated and fused, or exported, step by step."""
+    """The same for a graph: torch differentiates, fuses or exports the single steps."""
     return _shifted(_shifted_sum, logits, value, ghost_mul, ghost_add, dilation, dropout_p)
 
 
@@ -115,7 +120,7 @@ def _shifted(
     attention = F.dropout(logits.softmax(-1), dropout_p).to(value.dtype)
     if ghost_mul is not None:  # (taps, heads, C / heads)
         ghost_mul = ghost_mul.to(value.dtype).flatten(1).t().unflatten(1, (heads, -1))
-    # Neighbour-major, so that each step of the sum reads one contiguous map.
+    # Neighbours come first, so that each step of the sum reads one contiguous map.
     attention = attention.permute(4, 0, 1, 2, 3).contiguous()
     out = shifted_sum(attention, value.unflatten(-1, (heads, -1)), ghost_mul, dilation).flatten(-2)
     if ghost_add is not None:
@@ -146,7 +151,7 @@ def _shifted_sum(attention: Tensor, value: Tensor, mul: Tensor | None, dilation:
 
 
 class _ShiftedSum(torch.autograd.Function):
-    """``_shifted_sum`` with a backward that keeps no copy per neighbour either."""
+    """``_shifted_sum`` whose backward pass makes no copy per neighbour either."""
 
     @staticmethod
     def forward(ctx, attention: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> Tensor:
@@ -191,15 +196,33 @@ def _neighbours(padded: Tensor, shape: torch.Size, dilation: int) -> Iterator[Te
             yield padded[:, y : y + H, x : x + W]
 
 
-def _select(value: Tensor) -> Callable[..., Tensor]:
-    """The one place that decides which path serves a device, dtype and shape."""
-    if is_tracing():
-        return elsa_attention_traced
-    if value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and find_spec('triton'):
-        from .elsa_triton import elsa_attention_triton  # here, as Triton is not everywhere
+def _triton(logits: Tensor, value: Tensor, *arguments) -> Tensor:
+    """:func:`mmattn.ops.elsa_triton.elsa_attention_triton`, imported when it is needed: Triton is not everywhere."""
+    if not HAS_TRITON:
+        raise ValueError("backend 'triton' needs Triton, which is not installed")
+    if not value.is_cuda and os.environ.get('TRITON_INTERPRET') != '1':
+        raise ValueError(f"backend 'triton' needs tensors on a GPU, not on {value.device}")
+    from .elsa_triton import elsa_attention_triton
 
-        return elsa_attention_triton
-    return elsa_attention_shifted
+    return elsa_attention_triton(logits, value, *arguments)
+
+
+HAS_TRITON = find_spec('triton') is not None
+BACKENDS: dict[str, Callable[..., Tensor]] = {
+    'reference': elsa_attention_reference,
+    'shifted': elsa_attention_shifted,
+    'traced': elsa_attention_traced,
+    'triton': _triton,
+}
+
+
+def _fastest(value: Tensor) -> str:
+    """The backend for a device and dtype."""
+    if is_tracing():
+        return 'traced'
+    if HAS_TRITON and value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        return 'triton'
+    return 'shifted'
 
 
 def _check(logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int) -> None:

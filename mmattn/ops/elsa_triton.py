@@ -1,6 +1,6 @@
-"""The ELSA operator on a GPU: one pass over the neighbours forward, one backward, nothing kept but inputs.
+"""The ELSA operator on a GPU. The forward and the backward pass each read the neighbours once; only inputs are kept.
 
-A program works on ``BLOCK`` pixels of one head. Sums are kept in float32 whatever the dtype of the maps.
+A program works on ``BLOCK`` pixels of one head. Sums are in float32, whatever the dtype of the maps.
 """
 
 import math
@@ -24,10 +24,10 @@ def elsa_attention_triton(
     dilation: int = 1,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """The sum of ``elsa_attention_reference``, both ghost terms within it."""
+    """``elsa_attention_reference``, both ghost terms in one kernel."""
     heads = logits.shape[-2]
     attention = F.dropout(logits.softmax(-1), dropout_p)
-    # (taps, C): what a program reads of a ghost matrix lies together
+    # (taps, C): a program then reads contiguous parts of a ghost matrix
     ghosts = (None if ghost is None else ghost.float().flatten(1).t().contiguous() for ghost in (ghost_mul, ghost_add))
     return _Aggregate.apply(attention, value.unflatten(-1, (heads, -1)), *ghosts, dilation).flatten(-2)
 
@@ -44,7 +44,7 @@ class _Aggregate(torch.autograd.Function):
         ctx.save_for_backward(attention, value, mul, add)
         ctx.dilation = dilation
         out = torch.empty_like(value, memory_format=torch.contiguous_format)
-        rows = value.reshape(-1, value.shape[3] * value.shape[4])  # a part of a fused projection stays a view
+        rows = value.reshape(-1, value.shape[3] * value.shape[4])  # no copy of a part of a fused projection
         settings = _settings(attention, value, mul, add, dilation)
         _forward[_grid(value)](attention, rows, mul, add, out, rows.stride(0), **settings)
         return out
@@ -161,12 +161,12 @@ def _backward(
     total = tl.zeros((BLOCK, BLOCK_D), tl.float32)
     for j in range(K * K):
         dy, dx = (j // K - K // 2) * dilation, (j % K - K // 2) * dilation
-        # The pixel as a query: what its neighbour j gave it.
+        # The pixel as query: it received a value from its neighbour j.
         there = (n < N) & (y + dy >= 0) & (y + dy < H) & (x + dx >= 0) & (x + dx < W)
         both = there[:, None] & (c < D)[None, :]
         neighbour = tl.load(value + (n + dy * W + dx)[:, None] * stride + head * D + c[None, :], both, 0.0)
         product = g * neighbour.to(tl.float32)
-        # The pixel as the neighbour j of another.
+        # The pixel as neighbour j of another query.
         there = (n < N) & (y - dy >= 0) & (y - dy < H) & (x - dx >= 0) & (x - dx < W)
         both = there[:, None] & (c < D)[None, :]
         query = (n - dy * W - dx) * heads + head

@@ -1,13 +1,12 @@
 """Global self-attention: equations 4 to 7 of "Global Self-Attention Networks for Image Recognition".
 
-``content_attention`` and ``axial_attention`` are what layers call. They check their arguments; ``_select`` picks the
-path of the latter, and nothing else asks where it runs. Every path takes the arguments of
-``axial_attention_reference``, which stays the truth for tests. Content attention is short and fast as its equation
-stands. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
+Layers call ``content_attention`` and ``axial_attention``. Every backend of the latter takes the arguments of
+``axial_attention_reference``, which tests compare with. Content attention has one form only: its equation is short and
+fast as it is written. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
 
-What attention returns is a product of projections that no norm bounds, summed over pixels: float16, which ends at
-65504, may not hold it. So where queries are float16, queries and values enter scaled to at most 1, and the result is
-scaled back in the dtype of the values given: with float32 values it is as large as it is.
+The result is a sum over pixels of products of projections, which no norm bounds. It may be too large for float16, whose
+largest number is 65504. So if queries are float16, queries and values are scaled to at most 1 before the products, and
+the result is scaled back in the dtype of the given values.
 """
 
 import contextlib
@@ -17,11 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .backend import named_backend
 from .tracing import is_tracing
 
-#: what becomes of pixels farther apart than the table of relative positions reaches
+#: what to do with pixels that are farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
-#: scores that exist at a time, 4 MB of float32: more would leave the cache, fewer make the products small
+#: scores in memory at a time, 4 MB of float32: more do not fit the cache, fewer make the products slow
 MAX_SCORES = 2**20
 
 
@@ -29,7 +29,7 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attend to all pixels by their content (equation 4), at a cost linear in their number.
 
     The softmax and the context, a mean over all pixels, are computed in float32 at least: in float16 the weights of a
-    large map would vanish.
+    large map would round to zero.
 
     Args:
         query: (B, H, W, heads, k).
@@ -59,7 +59,9 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return _in_range(attend, query, context).to(value.dtype).unflatten(1, (H, W))
 
 
-def axial_attention(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
+def axial_attention(
+    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch', backend: str | None = None
+) -> Tensor:
     r"""Attend along columns or rows by relative position (equations 2 and 5 to 7). For columns,
 
     .. math::
@@ -67,11 +69,11 @@ def axial_attention(query: Tensor, value: Tensor, table: Tensor, dim: int, beyon
 
     and likewise for rows. There is no softmax. :math:`R_\delta` is row :math:`\delta + L - 1` of the table.
 
-    On maps shorter than L, the outer rows of the table are not used, as in the paper. On longer ones:
+    On maps shorter than L, the outer rows of the table are not used, as in the paper. On longer maps:
 
-    - 'stretch': the table is interpolated linearly to the map's length l, ends on ends, and multiplied by L / l, so
-      that the sum over more pixels keeps its size: the layer sees a larger picture as it would see the small one.
-    - 'mask': pixels farther apart than L - 1 do not see each other; the nearer ones do as on a small map.
+    - 'stretch': the table is interpolated linearly to the map's length l, with its ends aligned, and multiplied by
+      L / l, so that the sum over more pixels keeps its size.
+    - 'mask': pixels farther apart than L - 1 do not attend to each other.
 
     Args:
         query: (B, H, W, heads, k).
@@ -79,18 +81,19 @@ def axial_attention(query: Tensor, value: Tensor, table: Tensor, dim: int, beyon
         table: (2L - 1, k) embeddings of the relative positions 1 - L to L - 1, shared by the heads.
         dim: 1 attends along columns, 2 along rows.
         beyond: 'stretch' or 'mask'.
+        backend: 'reference' or 'batched'; None chooses 'batched'.
 
     Returns:
         (B, H, W, heads, v), of the dtype of ``value``.
 
     Raises:
-        ValueError: if shapes do not fit each other, or an argument cannot be, naming it.
+        ValueError: if shapes do not fit each other, or an argument is wrong; the message names it.
     """
     _check(query, value, table, dim, beyond)
-    path = _select(query)
+    function = named_backend(BACKENDS, backend or 'batched')
 
     def attend(query: Tensor, value: Tensor) -> Tensor:
-        return path(query, value, table, dim, beyond)
+        return function(query, value, table, dim, beyond)
 
     return _in_range(attend, query, value).to(value.dtype)
 
@@ -112,9 +115,9 @@ def axial_attention_reference(query: Tensor, value: Tensor, table: Tensor, dim: 
 
 
 def axial_attention_batched(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
-    """The same sums as two batched products, over the positions and over the lines; no re-indexing tensor.
+    """The same sums as two batched products, over the positions and over the lines, without a re-indexing tensor.
 
-    Scores are made anew in the backward pass, and if there are many, in blocks of lines.
+    The backward pass computes the scores again. If there are many, both passes work on blocks of lines.
     """
     length = query.shape[dim]
     index = torch.arange(length, device=table.device)
@@ -123,11 +126,10 @@ def axial_attention_batched(query: Tensor, value: Tensor, table: Tensor, dim: in
 
 
 class _AxialSum(torch.autograd.Function):
-    """``sum_i (query[x] . positions[x, i]) value[i]`` along dimension 1 or 2 of maps, keeping no scores.
+    """``sum_i (query[x] . positions[x, i]) value[i]`` along dimension 1 or 2 of maps; scores are not kept.
 
-    query: (B, H, W, heads, k); value: (B, H, W, heads, v); positions: (A, A, k), A being H or W. Below, queries are
-    laid out as (A, lines, k), values and gradients as (lines, A, v), scores as (A, lines, A); the lines are those of
-    all samples and heads.
+    query: (B, H, W, heads, k); value: (B, H, W, heads, v); positions: (A, A, k), where A is H or W. Inside, queries are
+    (A, lines, k), values and gradients (lines, A, v), scores (A, lines, A), with the lines of all samples and heads.
     """
 
     @staticmethod
@@ -159,8 +161,10 @@ class _AxialSum(torch.autograd.Function):
 
 
 def _blocks(query: Tensor, dim: int) -> list[tuple[slice, ...]]:
-    """Indices of parts of a map with as many lines each as ``MAX_SCORES`` allows; of the whole if it allows all, or in
-    torch.compile, whose graph would hold the parts of one size only."""
+    """Indices of parts of a map that have as many lines as ``MAX_SCORES`` allows.
+
+    One part if all lines fit, or while a graph is traced: the number of parts would bind the graph to one size.
+    """
     B, _, _, heads, _ = query.shape
     A, lines = query.shape[dim], query.shape[3 - dim]
     if B * heads * A * A * lines <= MAX_SCORES or is_tracing():
@@ -185,10 +189,10 @@ def _from_lines(x: Tensor, shape: torch.Size, dim: int) -> Tensor:
 
 
 def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: Tensor) -> Tensor:
-    """``attend(query, value)``, linear in either, in the dtype of the query; if float16, without overflow on the way
-    and returned in float32.
+    """``attend(query, value)``, a function linear in both, in the dtype of the query; for float16 without overflow, and
+    returned in float32.
 
-    Scales are powers of two, which round nothing, and each sample's own, so that samples do not mix.
+    Scales are powers of two, so they do not round. Each sample has its own, so samples do not affect each other.
     """
     if query.dtype != torch.float16:
         return attend(query, value.to(query.dtype))
@@ -197,24 +201,24 @@ def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: 
         largest = torch.linalg.vector_norm(
             x.detach(), float('inf'), tuple(range(1, x.dim())), True, dtype=torch.promote_types(x.dtype, torch.float32)
         )
-        scales.append(largest.clamp(min=2.0**-24).log2().ceil().exp2())  # 2 ** -24: the least in float16
+        scales.append(largest.clamp(min=2.0**-24).log2().ceil().exp2())  # the smallest float16
     out = attend(*((x / scale).to(query.dtype) for x, scale in zip((query, value), scales)))
     return out * (scales[0] * scales[1]).view(-1, *[1] * (out.dim() - 1))
 
 
 def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
-    """The table (2l - 1, k) that a table (2L - 1, k) is on lines of length l: see :func:`axial_attention`."""
+    """A table (2L - 1, k) fitted to lines of length l, (2l - 1, k), as :func:`axial_attention` says."""
     L = len(table) // 2 + 1
     if not is_tracing() and (length <= L or beyond == 'mask'):
         return F.pad(table, (0, 0, length - L, length - L))  # negative: cropped
-    # One formula for shorter and longer lines, for the sake of graphs, which are to hold for all. F.interpolate's
-    # gradient is an error on a GPU in deterministic mode.
+    # One formula for shorter and longer lines, so that one graph serves all sizes. F.interpolate is not used: its
+    # backward pass raises an error on a GPU in deterministic mode.
     offset = torch.arange(2 * length - 1, device=table.device) - (length - 1)
     if beyond == 'mask':
         row = offset + L - 1
         return F.embedding(row.clamp(0, 2 * L - 2), table) * (offset.abs() < L)[:, None].to(table.dtype)
-    reach = offset[-1].clamp(min=max(L, 2) - 1)  # the offset that meets the end of the table
-    place = (offset + reach) * (L - 1)  # in rows of the table, times reach
+    reach = offset[-1].clamp(min=max(L, 2) - 1)  # the offset of the last row of the table
+    place = (offset + reach) * (L - 1)  # rows of the table, times reach
     row = place // reach
     weight = (place % reach).to(table.dtype)[:, None] / reach
     stretched = torch.lerp(F.embedding(row, table), F.embedding((row + 1).clamp(max=2 * L - 2), table), weight)
@@ -226,9 +230,10 @@ def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
-def _select(query: Tensor) -> Callable[..., Tensor]:
-    """The one place that decides which path serves a device, dtype and shape."""
-    return axial_attention_batched
+BACKENDS: dict[str, Callable[..., Tensor]] = {
+    'reference': axial_attention_reference,
+    'batched': axial_attention_batched,
+}
 
 
 def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> None:

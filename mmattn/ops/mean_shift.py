@@ -1,7 +1,7 @@
 """The mean-shift operator: the bracket of equation 12 of "Mean-Shift Feature Transformer".
 
-``mean_shift_attention`` is what layers call. It checks its arguments, picks a path in ``_select`` and nothing else asks
-where it runs. Every path takes the arguments of ``mean_shift_attention_reference``, which stays the truth for tests.
+Layers call ``mean_shift_attention``. Every backend takes the arguments of ``mean_shift_attention_reference``, which
+tests compare with.
 """
 
 import math
@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .backend import named_backend
+
 
 def mean_shift_attention(
     query: Tensor,
@@ -19,31 +21,34 @@ def mean_shift_attention(
     probe: Tensor | None = None,
     bias: Tensor | None = None,
     dropout_p: float = 0.0,
+    backend: str | None = None,
 ) -> Tensor:
-    r"""The shift of every probe towards the mean of the values around its query, by a Gaussian kernel.
+    r"""The shift of every probe towards the mean of the values around its query, weighted by a Gaussian kernel.
 
     .. math::
         \sum_j \mathrm{softmax}_j\Big(-\frac{\|k_j - q_i\|^2}{2 \sqrt d} + \mathrm{bias}_{ij}\Big) v_j - p_i
 
-    The term in :math:`\|q_i\|^2` is the same for all keys, so the softmax cancels it and the fast paths leave it out.
+    The term in :math:`\|q_i\|^2` is the same for all keys. The softmax cancels it, and the fast backends leave it out.
 
     Args:
         query: (B, heads, N, d).
         key: (B, heads, M, d).
         value: (B, heads, M, d).
-        probe: (B, heads, N, d); None leaves the weighted mean as it is ("Gauss-Orig." of table 3).
-        bias: of the logits, (1 or B, 1 or heads, N, M); None stands for zeros, with no N x M matrix in memory.
-        dropout_p: probability with which an attention weight is dropped.
+        probe: (B, heads, N, d); None returns the weighted mean itself ("Gauss-Orig." of table 3).
+        bias: of the logits, (1 or B, 1 or heads, N, M); None means zeros, and no N x M matrix is made.
+        dropout_p: probability of dropping an attention weight.
+        backend: 'reference', 'channels' (key norms as further channels of the keys) or 'bias' (key norms added to the
+            bias). None chooses by dtype and whether there is a bias.
 
     Returns:
         (B, heads, N, d), of the dtype of ``value``.
 
     Raises:
-        ValueError: if shapes do not fit each other.
+        ValueError: if shapes do not fit each other, or the backend is unknown.
     """
     _check(query, key, value, probe, bias)
-    path = _select(key, bias)
-    return path(query, key, value, probe, bias, dropout_p)
+    function = named_backend(BACKENDS, backend or _fastest(key, bias))
+    return function(query, key, value, probe, bias, dropout_p)
 
 
 def mean_shift_attention_reference(
@@ -73,14 +78,14 @@ def mean_shift_attention_channels(
 ) -> Tensor:
     """Fused attention with half the squared key norm as further channels of the keys: (q, 1) . (k, -|k|^2 / 2).
 
-    As a bias of the logits, the norm would keep fused attention out of the backward pass on the CPU and in need of an
-    N x M matrix on the GPU. It takes two channels, so that half precision neither overflows nor rounds it to what |k|^2
-    leaves of its digits: a coarse one in units of 2048, and the rest, which also carries all of the gradient.
-    Heads are filled up to a multiple of eight channels, which fused kernels are made for.
+    If the norm were a bias of the logits, torch would not use its fused backward pass on the CPU, and a GPU would need
+    an N x M matrix. The norm takes two channels, so that half precision neither overflows nor loses its digits: a
+    coarse one in units of 2048, and the rest, which also carries the whole gradient. Heads are padded to a multiple of
+    eight channels, for which fused kernels are made.
     """
     d = query.shape[-1]
-    # In this unit fp16 holds norms up to 2048 * 65504, and what it rounds off them. No global: those are inputs of
-    # torch.compile's graph, which recomputed blocks fail to find.
+    # In this unit, fp16 holds norms up to 2048 * 65504. The unit is no global variable: torch.compile makes globals
+    # inputs of its graph, and recomputed blocks do not find them.
     unit = 2048.0
     norm = -_half_square(key)
     coarse = (norm / unit).clamp(min=torch.finfo(key.dtype).min).to(key.dtype).detach()
@@ -111,9 +116,9 @@ def mean_shift_attention_bias(
     bias: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Attention with the key norms added to a bias of the logits: the shorter way where that matrix exists anyway,
-    but as rough as its dtype."""
-    key = key.contiguous()  # for the norm's backward would keep what the key may be a view of, all projections
+    """Attention with the key norms added to a bias of the logits: less work where that matrix exists anyway, but the
+    norms are rounded to its dtype."""
+    key = key.contiguous()  # The backward pass of the norm would otherwise keep all projections in memory.
     norm = -_half_square(key).transpose(-1, -2) * query.shape[-1] ** -0.5  # (B, heads, 1, M)
     bias = (norm if bias is None else bias + norm).to(query.dtype)
     out = F.scaled_dot_product_attention(query, key, value, bias, dropout_p)
@@ -125,11 +130,16 @@ def _half_square(key: Tensor) -> Tensor:
     return key.to(torch.promote_types(key.dtype, torch.float32)).square().sum(-1, keepdim=True) / 2
 
 
-def _select(key: Tensor, bias: Tensor | None) -> Callable[..., Tensor]:
-    """The one place that decides which path serves a dtype, with or without a bias."""
-    if bias is None or key.dtype in (torch.float16, torch.bfloat16):
-        return mean_shift_attention_channels
-    return mean_shift_attention_bias
+BACKENDS: dict[str, Callable[..., Tensor]] = {
+    'reference': mean_shift_attention_reference,
+    'channels': mean_shift_attention_channels,
+    'bias': mean_shift_attention_bias,
+}
+
+
+def _fastest(key: Tensor, bias: Tensor | None) -> str:
+    """The backend for a dtype, with or without a bias."""
+    return 'channels' if bias is None or key.dtype in (torch.float16, torch.bfloat16) else 'bias'
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None) -> None:

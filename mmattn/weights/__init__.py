@@ -1,10 +1,6 @@
-"""Reading released checkpoints, strictly.
-
-A released file is used by path and nothing else. Whatever a release and a backbone do not agree on stops the run,
-except what has no counterpart by design (the classifier, the output norms), which is logged.
-"""
+"""Reading checkpoint files without running code in them, and comparing their tensors with those of a model."""
 
 from .checkpoint import CheckpointError, read_checkpoint, read_file
-from .strict import StrictWeights, load_pretrained
+from .comparing import Translation, first_names, misfits, take_out
 
-__all__ = ['CheckpointError', 'StrictWeights', 'load_pretrained', 'read_checkpoint', 'read_file']
+__all__ = ['CheckpointError', 'Translation', 'first_names', 'misfits', 'read_checkpoint', 'read_file', 'take_out']

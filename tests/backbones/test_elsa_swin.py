@@ -3,7 +3,6 @@ import torch
 
 from mmattn.backbones import ELSASwin
 from mmattn.layers import ELSA
-from mmattn.ops import elsa
 
 
 def from_golden(data) -> ELSASwin:
@@ -21,26 +20,19 @@ def from_golden(data) -> ELSASwin:
 
 @pytest.mark.parametrize('name', ['elsa_swin_k7', 'elsa_swin_k5_ghostmul'])
 @pytest.mark.parametrize(
-    'path',
-    [
-        'elsa_attention_reference',
-        'elsa_attention_shifted',
-        pytest.param('elsa_attention_triton', marks=pytest.mark.slow),
-    ],
-)  # slow where Triton interprets its kernels
-def test_computes_what_the_release_computes(golden, monkeypatch, request, name, path):
-    """All four maps of both released settings, at even and odd sizes, on every path."""
+    'backend',
+    # Triton's interpreter is slow.
+    ['reference', 'shifted', 'traced', pytest.param('triton', marks=pytest.mark.slow)],
+)
+def test_computes_what_the_release_computes(golden, request, name, backend):
+    """All four maps of both released settings, at even and odd sizes, by every backend."""
     device = 'cpu'
-    if path == 'elsa_attention_triton':
+    if backend == 'triton':
         request.getfixturevalue('triton_runs')
-        from mmattn.ops import elsa_triton as ops
-
         device = 'cuda' if torch.cuda.is_available() else 'cpu'
-    else:
-        ops = elsa
-    monkeypatch.setattr('mmattn.ops.elsa._select', lambda value: getattr(ops, path))
     data = golden(name)
     backbone = from_golden(data).to(device)
+    backbone.set_backend(backend)
     for x, outputs in zip(data['inputs'], data['outputs'], strict=True):
         with torch.no_grad():
             for out, expected in zip(backbone(x.to(device)), outputs, strict=True):
@@ -114,7 +106,7 @@ def test_settings_reach_the_layers():
     [
         (dict(kernel_size=4), 'kernel_size must be odd'),
         (dict(dilation=0), 'dilation'),
-        (dict(lam=0.5), 'lam must be a whole number from 0 up, not 0.5'),
+        (dict(lam=0.5), 'lam must be a whole number >= 0, not 0.5'),
         (dict(lam=-1), 'lam'),
         (dict(group_width=0), 'group_width'),
         (dict(window_size=0), 'window_size'),

@@ -60,8 +60,8 @@ def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
     for name, value in backbone.state_dict().items():
         assert torch.equal(value, fresh[name] if name in fresh else weights[name].to(value.dtype))
     replaced = [name for name in layout if name.endswith('conv2.weight') and not name.startswith('layer1')]
-    assert f'GSAResNet: has no counterpart here: {", ".join(replaced)}, fc.weight, fc.bias' in log
-    assert f'GSAResNet: kept as initialised: {", ".join(fresh)}' in log
+    assert f'GSAResNet: left out: {", ".join(replaced)}, fc.weight, fc.bias' in log
+    assert f'GSAResNet: keep their initial values: {", ".join(fresh)}' in log
 
 
 def test_own_checkpoints_are_strict():

@@ -37,7 +37,7 @@ def test_warm_start_from_released_swin(tmp_path, log, layout, settings):
     own = backbone.state_dict()
     afresh, left = (
         set(next(line for line in log if f'warm start: {what}' in line).split(f'{what}: ')[1].split(', '))
-        for what in ('starts afresh', 'has no counterpart here')
+        for what in ('keep their initial values', 'left out')
     )
     expected = {f'norm{i}.{kind}' for i in backbone.out_indices for kind in ('weight', 'bias')}
     if 'groups' in settings:
@@ -85,7 +85,9 @@ def test_plain_form_is_swin():
     for p in swin.parameters():
         torch.nn.init.normal_(p, std=0.3)
     backbone = MSFSwin(**SMALL, attention='plain', proj_bias=True).eval()
-    backbone.load_state_dict({**backbone.state_dict(), **backbone.warm_start(swin.state_dict())})
+    backbone.load_state_dict(
+        {**backbone.state_dict(), **backbone.from_release(swin.state_dict(), warm_start=True).tensors}
+    )
     backbone.norm1.load_state_dict(swin.norm.state_dict())
     x = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
@@ -98,7 +100,9 @@ def test_probe_starts_silent():
     maps = []
     for attention in ('msf', 'gauss'):
         backbone = MSFSwin(**SMALL, attention=attention).eval()
-        backbone.load_state_dict({**backbone.state_dict(), **backbone.warm_start(swin.state_dict())})
+        backbone.load_state_dict(
+            {**backbone.state_dict(), **backbone.from_release(swin.state_dict(), warm_start=True).tensors}
+        )
         maps.append(backbone(torch.ones(1, 3, 50, 40).cumsum(3)))
     for a, b in zip(*maps):
         torch.testing.assert_close(a, b)
@@ -116,7 +120,7 @@ def test_other_windows_stretch_the_tables(tmp_path, log):
 
 def test_warm_start_only_when_told(tmp_path):
     torch.save(timm.create_model('swin_tiny_patch4_window7_224').state_dict(), tmp_path / 'swin.pth')
-    with pytest.raises(CheckpointError, match="timm's layout, which warm_start=True"):
+    with pytest.raises(CheckpointError, match="timm's layout; warm_start=True"):
         MSFSwin(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'swin.pth'))).init_weights()
 
 

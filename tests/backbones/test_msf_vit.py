@@ -5,23 +5,15 @@ import torch.nn.functional as F
 
 from mmattn.backbones import MSFViT
 from mmattn.backbones.msf_vit import position_code
-from mmattn.ops.mean_shift import (
-    mean_shift_attention_bias,
-    mean_shift_attention_channels,
-    mean_shift_attention_reference,
-)
 from mmattn.weights import CheckpointError
 
 FORMS = {'orig': dict(attention='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
 
 
 @pytest.mark.parametrize('name', FORMS)
-@pytest.mark.parametrize(
-    'path', [mean_shift_attention_reference, mean_shift_attention_channels, mean_shift_attention_bias]
-)
-def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
-    """The stream after every block and, through a head, the logits, on every path."""
-    monkeypatch.setattr('mmattn.ops.mean_shift._select', lambda key, bias: path)
+@pytest.mark.parametrize('backend', ['reference', 'channels', 'bias'])
+def test_computes_what_the_release_computes(golden, name, backend):
+    """The maps after every block and, through a head, the logits, by every backend."""
     data = golden(f'msf_vit_{name}')
     c, weights = data['config'], data['state_dict']
     backbone = MSFViT(
@@ -32,6 +24,8 @@ def test_computes_what_the_release_computes(golden, monkeypatch, name, path):
         **FORMS[name],
     ).eval()
     backbone.load_state_dict(weights)
+    if name != 'orig':  # plain attention has no operator of ours
+        backbone.set_backend(backend)
     for x, outputs in zip(data['inputs'], data['outputs'], strict=True):
         with torch.no_grad():
             maps = backbone(x)
@@ -52,9 +46,9 @@ def test_released_layouts(tmp_path, release, name, container):
     torch.save({container: {f'module.{k}': v for k, v in weights.items()}, 'epoch': 99}, tmp_path / 'c.pth')
     backbone = MSFViT(arch='small', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'c.pth')), **FORMS[name])
     backbone.init_weights()
-    own, renamed = backbone.state_dict(), backbone.released_names(weights)
-    assert set(renamed) - set(own) == {f'linear_head.{i}.{kind}' for i in (0, 1) for kind in ('weight', 'bias')}
-    assert all(torch.equal(value, renamed[name]) for name, value in own.items())
+    own, translation = backbone.state_dict(), backbone.from_release(weights)
+    assert set(translation.dropped) == {f'linear_head.{i}.{kind}' for i in (0, 1) for kind in ('weight', 'bias')}
+    assert all(torch.equal(value, translation.tensors[name]) for name, value in own.items())
     with torch.no_grad():
         assert backbone.eval()(torch.randn(1, 3, 97, 130))[0].shape == (1, 384, 7, 9)
 
@@ -89,7 +83,7 @@ def test_warm_start_from_timm(tmp_path, log, name, settings):
     own = backbone.state_dict()
     taken, afresh, left = (
         set(next(line for line in log if f'warm start: {what}' in line).split(f'{what}: ')[1].split(', '))
-        for what in ('taken', 'starts afresh', 'has no counterpart here')
+        for what in ('taken', 'keep their initial values', 'left out')
     )
     assert taken | afresh == set(own) and not taken & afresh
     assert all(torch.equal(own[key], fresh[key]) for key in afresh)
@@ -124,7 +118,9 @@ def test_warm_start_computes_what_the_plain_blocks_compute():
         backbone = MSFViT(
             arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, attention=attention, proj_bias=True
         ).eval()
-        backbone.load_state_dict({**backbone.state_dict(), **backbone.warm_start(vit.state_dict())})
+        backbone.load_state_dict(
+            {**backbone.state_dict(), **backbone.from_release(vit.state_dict(), warm_start=True).tensors}
+        )
         blocks[attention] = backbone.blocks[1]
     expected = vit.blocks[1](x.flatten(1, 2)).view(x.shape)
     torch.testing.assert_close(blocks['plain'](x), expected, atol=1e-3, rtol=1e-4)  # eps 1e-5, not 1e-6
@@ -154,7 +150,7 @@ def test_warm_start_of_shared_matrices(sharing, rows):
     """A matrix starts as the first of query, key, value and weight that has it; a probe of its own at zero."""
     vit = small_vit().state_dict()
     backbone = MSFViT(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, sharing=sharing)
-    start = backbone.warm_start(dict(vit))
+    start = backbone.from_release(vit, warm_start=True).tensors
     q, k, v = vit['blocks.1.attn.qkv.weight'].chunk(3)
     parts = {'q': q, 'k': k, 'v': v, '0': torch.zeros_like(q), 'w': vit['blocks.1.attn.proj.weight'].t()}
     assert torch.equal(start['blocks.1.attn.pre_proj.weight'], torch.cat([parts[part] for part in rows]))
@@ -163,8 +159,8 @@ def test_warm_start_of_shared_matrices(sharing, rows):
 @pytest.mark.parametrize(
     'change, message',
     [
-        (lambda w: w.pop('blocks.1.mlp.fc1.bias'), "blocks.1.mlp.fc1.bias' these weights lack"),
-        (lambda w: w.update({'blocks.0.ls1.gamma': torch.ones(24)}), 'knows no counterpart of 1 tensors.*ls1.gamma'),
+        (lambda w: w.pop('blocks.1.mlp.fc1.bias'), "these weights lack 'blocks.1.mlp.fc1.bias'"),
+        (lambda w: w.update({'blocks.0.ls1.gamma': torch.ones(24)}), 'does not know 1 tensors.*ls1.gamma'),
         (lambda w: w.update({'norm1.weight': w.pop('patch_embed.proj.weight')}), 'patch_embed.proj.weight'),
     ],
 )
@@ -184,7 +180,7 @@ def test_warm_start_is_strict(tmp_path, change, message):
 def test_warm_start_only_when_told(tmp_path):
     """Plain ViT weights without warm_start=True are refused, with a hint."""
     torch.save(small_vit().state_dict(), tmp_path / 'vit.pth')
-    with pytest.raises(CheckpointError, match='look like a ViT or DeiT, which warm_start=True'):
+    with pytest.raises(CheckpointError, match='look like a ViT or DeiT; warm_start=True'):
         MSFViT(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'))).init_weights()
 
 

@@ -42,9 +42,9 @@ def test_released_layouts(release, arch, layout):
     with torch.device('meta'):
         backbone = ShuntedTransformer(arch=arch)
     backbone.to_empty(device='cpu').load_state_dict(state_dict, strict=True)
-    own, renamed = backbone.state_dict(), backbone.released_names(state_dict)
-    assert set(renamed) - set(own) == {'head.weight', 'head.bias'}
-    assert all(torch.equal(value, renamed[name].to(value.dtype)) for name, value in own.items())
+    own, translation = backbone.state_dict(), backbone.from_release(state_dict)
+    assert set(translation.dropped) == {'head.weight', 'head.bias'}
+    assert all(torch.equal(value, translation.tensors[name].to(value.dtype)) for name, value in own.items())
 
 
 @pytest.mark.parametrize('wrap', [lambda weights: weights, lambda weights: {'model': weights, 'epoch': 300}])

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from mmattn.layers import GlobalSelfAttention
-from mmattn.ops.global_self_attention import axial_attention_batched, axial_attention_reference
 
 PARTS = [dict(zip(('content', 'column', 'row'), given)) for given in itertools.product([True, False], repeat=3)][:-1]
 
@@ -13,7 +12,7 @@ PARTS = [dict(zip(('content', 'column', 'row'), given)) for given in itertools.p
 def from_golden(data, **parts):
     """The module of golden/gsa.pt, in float64 and eval mode; parts can be left out."""
     c, bn = data['config'], data['bn']
-    layer = GlobalSelfAttention(c['channels'], c['heads'], c['rel_pos_length'], **parts).double().eval()
+    layer = GlobalSelfAttention(c['channels'], c['heads'], rel_pos_length=c['rel_pos_length'], **parts).double().eval()
     weights = {f'{name}.weight': data[f'w_{name}'][:, :, None, None] for name in ('query', 'key', 'value')}
     weights.update(rel_col=data['rel_col'], rel_row=data['rel_row'])
     weights.update(
@@ -30,15 +29,15 @@ def from_golden(data, **parts):
 
 
 @pytest.mark.parametrize('memory_format', [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize('path', [axial_attention_reference, axial_attention_batched])
-def test_computes_the_equations(golden, monkeypatch, memory_format, path):
-    """To 1e-9 in double precision: the whole, and the columns alone, on every path and whatever the memory layout."""
-    monkeypatch.setattr('mmattn.ops.global_self_attention._select', lambda query: path)
+@pytest.mark.parametrize('backend', ['reference', 'batched'])
+def test_computes_the_equations(golden, memory_format, backend):
+    """To 1e-9 in double precision: the whole module and the columns alone, by every backend, in every memory layout."""
     data = golden('gsa')
     x = data['input'].contiguous(memory_format=memory_format)
-    torch.testing.assert_close(from_golden(data)(x), data['output'], atol=1e-9, rtol=0)
-    column = from_golden(data, content=False, row=False)(x)
-    torch.testing.assert_close(column, data['column_attention_before_bn'], atol=1e-9, rtol=0)
+    whole, columns = from_golden(data), from_golden(data, content=False, row=False)
+    whole.backend = columns.backend = backend
+    torch.testing.assert_close(whole(x), data['output'], atol=1e-9, rtol=0)
+    torch.testing.assert_close(columns(x), data['column_attention_before_bn'], atol=1e-9, rtol=0)
 
 
 def einsums(layer, data, content, column, row):
@@ -83,7 +82,9 @@ def test_parts(golden, parts):
 
 def test_beyond_its_tables():
     """On a map longer than L either rule gives its own result; on a shorter one they are the same."""
-    stretch, mask = GlobalSelfAttention(8, 2, 4).eval(), GlobalSelfAttention(8, 2, 4, beyond='mask').eval()
+    stretch, mask = (
+        GlobalSelfAttention(8, 2, rel_pos_length=4, beyond=beyond).eval() for beyond in ('stretch', 'mask')
+    )
     mask.load_state_dict(stretch.state_dict())
     small, long = torch.randn(1, 8, 4, 3), torch.randn(1, 8, 3, 9)
     torch.testing.assert_close(stretch(small), mask(small))
@@ -93,7 +94,7 @@ def test_beyond_its_tables():
 def test_mask_is_translation_equivariant():
     """What lies farther than L - 1 rows and columns away does not count: attention by position alone, in a map that
     goes on beyond, gives the same."""
-    layer = GlobalSelfAttention(8, 2, 3, content=False, beyond='mask').eval()
+    layer = GlobalSelfAttention(8, 2, rel_pos_length=3, content=False, beyond='mask').eval()
     x = torch.randn(1, 8, 12, 11)
     torch.testing.assert_close(layer(x)[..., 4:7, 4:7], layer(x[..., 2:9, 2:9])[..., 2:5, 2:5])
 

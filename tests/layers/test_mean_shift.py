@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from mmattn.layers import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention, WindowAttention
 
 # tables 1 (with probe) and 2 (without)
-TABLE_1 = (
-    'QQQQQ QKKQQ QQVVV QQVVQ QQQPP QKKKQ QKKQK QKKKW QKKQW QKKPP QKKPQ QQVPW QKKPW QKVVW QKVPP QKVQW QKVPQ QKVPW'
-).split()
-TABLE_2 = 'QQQQ QKKQ QQQW QQVQ QQVV QQVW QKKW QKVV QKVW'.split()
+TABLE_1 = [
+    'QQQQQ', 'QKKQQ', 'QQVVV', 'QQVVQ', 'QQQPP', 'QKKKQ', 'QKKQK', 'QKKKW', 'QKKQW',
+    'QKKPP', 'QKKPQ', 'QQVPW', 'QKKPW', 'QKVVW', 'QKVPP', 'QKVQW', 'QKVPQ', 'QKVPW',
+]  # fmt: skip
+TABLE_2 = ['QQQQ', 'QKKQ', 'QQQW', 'QQVQ', 'QQVV', 'QQVW', 'QKKW', 'QKVV', 'QKVW']
 
 
 def dense_projection(layer):
@@ -18,7 +19,7 @@ def dense_projection(layer):
 
 
 def by_hand(layer, x):
-    """Equations 1, 12 and 14, head by head. Rows are the heads' channels: a projection in is x M^T, one back z M."""
+    """Equations 1, 12 and 14, head by head. Rows of a matrix are the channels of heads: x M^T projects in, z M back."""
     C, heads = x.shape[-1], layer.num_heads
     matrices = dict(zip(dict.fromkeys(layer.sharing[:-1]), dense_projection(layer).split(C)))
     if layer.post_proj is not None:
@@ -29,10 +30,7 @@ def by_hand(layer, x):
     for h in range(heads):
         rows = slice(h * C // heads, (h + 1) * C // heads)
         q, k, v = (tokens @ M[rows].t() for M in (Q, K, V))
-        if layer.attention == 'plain':
-            logits = q @ k.transpose(1, 2)
-        else:
-            logits = -torch.cdist(q, k).square() / 2
+        logits = q @ k.transpose(1, 2) if layer.attention == 'plain' else -torch.cdist(q, k).square() / 2
         z = (logits / (C // heads) ** 0.5).softmax(-1) @ v
         if layer.attention == 'msf':
             z = z - tokens @ P[0][rows].t()
@@ -55,7 +53,7 @@ def by_hand(layer, x):
 def test_every_form_is_its_equation(attention, sharing, groups, mode):
     """Tables 1 to 4: which projections share a matrix, transposed where it projects back, which kernel, where the probe
     is subtracted, and as many matrices as distinct letters."""
-    layer = MeanShiftAttention(12, 3, attention, sharing, groups, mode).double()
+    layer = MeanShiftAttention(12, 3, attention=attention, sharing=sharing, groups=groups, group_mode=mode).double()
     x = torch.randn(2, 3, 2, 12, dtype=torch.float64)
     torch.testing.assert_close(layer(x), by_hand(layer, x))
     projections = len(set(sharing[:-1])) / groups + (sharing[-1] not in sharing[:-1])
@@ -86,7 +84,7 @@ def test_groups(groups, width, outputs, bias, mode):
 @pytest.mark.parametrize('attention', ['msf', 'residual', 'gauss', 'plain'])
 def test_head_ignores_a_constant_in_queries_and_keys(attention):
     """The paper's claim, on a layer: equal biases of query and key of a head move nothing but the plain kernel."""
-    layer = MeanShiftAttention(8, 2, attention, proj_bias=True).double()
+    layer = MeanShiftAttention(8, 2, attention=attention, proj_bias=True).double()
     x = torch.randn(1, 3, 3, 8, dtype=torch.float64)
     before = layer(x)
     constant = torch.tensor([0.0, 0.0, 0.0, 0.0, 3.0, -2.0, 1.0, 5.0], dtype=torch.float64)
@@ -114,7 +112,7 @@ def test_plain_windows_are_swins(H, W, w, shifted, B):
 
 def test_windows_shift_means():
     """In a window, mean-shift attention has its kernel and the relative position bias."""
-    layer = MeanShiftWindowAttention(4, 1, 2).double()
+    layer = MeanShiftWindowAttention(4, 1, window_size=2).double()
     torch.nn.init.normal_(layer.rb)
     x = torch.randn(1, 2, 2, 4, dtype=torch.float64)
     q, k, v, p = layer.attn.pre_proj(x).view(4, 16).chunk(4, -1)
@@ -124,8 +122,8 @@ def test_windows_shift_means():
 
 def test_dropouts_only_in_training():
     x = torch.randn(1, 5, 5, 8)
-    for settings in (dict(attn_drop_rate=0.5), dict(drop_rate=0.5), dict(attention='plain', attn_drop_rate=0.5)):
-        layer = MeanShiftAttention(8, 2, **settings)
+    for rates in (dict(attn_drop_rate=0.5), dict(drop_rate=0.5), dict(attention='plain', attn_drop_rate=0.5)):
+        layer = MeanShiftAttention(8, 2, **rates)
         assert not torch.equal(layer(x), layer(x))
         layer.eval()
         assert torch.equal(layer(x), layer(x))

@@ -179,8 +179,8 @@ def half_precision(attend, dtype, size, *tensors):
     inputs = [(size * t).to(dtype).requires_grad_() for t in tensors]
     inputs[-1] = inputs[-1].detach().float().requires_grad_()
     results = []
-    for given in (inputs, [t.double() for t in inputs]):
-        out = attend(*given)
+    for tensors in (inputs, [t.double() for t in inputs]):
+        out = attend(*tensors)
         rms = out.detach().double().square().mean((1, 2, 3, 4), keepdim=True).sqrt()
         loss = 2**10 * (out / rms).square().mean()
         results.append((out.detach(), *torch.autograd.grad(loss, inputs)))
@@ -207,19 +207,22 @@ def test_content_in_half_precision(dtype, size):
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize('size', [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize('path', PATHS)
-def test_axial_in_half_precision(monkeypatch, path, dtype, size):
-    """The scores are rounded once more; their sum is not. Where float16 cannot hold either, the result and gradients
-    are right all the same, and a sample does not suffer from a larger one beside it."""
-    monkeypatch.setattr(gsa, '_select', lambda query: path)
+@pytest.mark.parametrize('backend', ['reference', 'batched'])
+def test_axial_in_half_precision(backend, dtype, size):
+    """Scores are rounded, their sum is not. Results and gradients are right also where float16 would overflow, and a
+    sample is not affected by a larger one beside it."""
     query, value, table = make_inputs(2, 64, 8, 2, 8, 8, 64, torch.float32)
     query[0] *= 8
     table = table.to(dtype).float()
     half, exact = half_precision(
-        lambda query, value: axial_attention(query, value, table.to(value.dtype), 1), dtype, size, query, value
+        lambda query, value: axial_attention(query, value, table.to(value.dtype), 1, backend=backend),
+        dtype,
+        size,
+        query,
+        value,
     )
     assert half[0].dtype == torch.float32
-    assert axial_attention(query.to(dtype), value.to(dtype), table, 1).dtype == dtype
+    assert axial_attention(query.to(dtype), value.to(dtype), table, 1, backend=backend).dtype == dtype
     for ours, reference in zip(half, exact):
         assert_near(ours, reference, 8 * torch.finfo(dtype).eps)
 
@@ -233,6 +236,7 @@ def test_axial_in_half_precision(monkeypatch, path, dtype, size):
         (dict(table=torch.zeros(7, 2)), 'table must be'),
         (dict(dim=0), 'dim must be 1 .columns. or 2 .rows., not 0'),
         (dict(beyond='clip'), "beyond must be .*, not 'clip'"),
+        (dict(backend='fast'), "backend must be None or one of reference, batched, not 'fast'"),
     ],
 )
 def test_bad_arguments_are_named(change, message):

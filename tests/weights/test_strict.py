@@ -32,7 +32,15 @@ def test_release_by_path(tmp_path, release, log, wrap):
     assert torch.equal(backbone.layers[2].blocks[5].attn.ghost_head, weights['layers.2.blocks.5.attn.ghost_head'])
     assert torch.equal(backbone.norm0.weight, torch.ones(96))
     text = '\n'.join(log)
-    assert 'head.weight' in text and 'kept as initialised: norm0.weight' in text
+    assert 'head.weight' in text and 'keep their initial values: norm0.weight' in text
+
+
+def test_norm_of_a_classifier_is_used_by_a_classifier(tmp_path, release):
+    """A backbone that returns the last stage alone has the release's final norm; nothing keeps its initial value."""
+    weights = release(TINY)
+    path = save(tmp_path, weights)
+    assert torch.equal(pretrained(path, out_indices=(3,)).norm3.weight, weights['norm.weight'])
+    assert torch.equal(pretrained(path).norm3.weight, torch.ones(768))
 
 
 def test_averaged_weights_are_preferred(tmp_path, release):

@@ -1,0 +1,32 @@
+import contextlib
+from collections.abc import Callable, Iterator
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from .tracing import is_tracing
+
+
+def recompute(block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``block(x)``, whose activations are computed again in the backward pass instead of being kept in memory.
+
+    Batch norms in training update their running statistics once, not a second time when they are recomputed.
+    """
+    norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
+    if not norms or is_tracing():  # torch.compile updates statistics once by itself, and does not take contexts
+        return checkpoint(block, x, use_reentrant=False)
+    return checkpoint(
+        block, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _statistics_kept(norms))
+    )
+
+
+@contextlib.contextmanager
+def _statistics_kept(norms: list[nn.Module]) -> Iterator[None]:
+    kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, momentum, count in kept:
+            norm.momentum, norm.num_batches_tracked = momentum, count

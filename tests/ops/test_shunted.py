@@ -1,0 +1,83 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmattn.ops import shunted_attention
+
+sizes = st.tuples(st.integers(1, 2), st.integers(1, 9), st.integers(1, 9))
+
+
+def make_inputs(B, H, W, C, groups, dtype=torch.float64):
+    """Query, keys and values; the maps of each group have another size."""
+    query = torch.randn(B, H, W, C, dtype=dtype)
+    pairs = [[torch.randn(B, g + 1, 3, C // groups, dtype=dtype) for g in range(groups)] for _ in 'kv']
+    return query, *pairs
+
+
+def test_equation_2():
+    """The reference is the paper's softmax, one query, head and key at a time; the first heads use the first map."""
+    query, keys, values = make_inputs(2, 2, 3, 8, 2)
+    out = shunted_attention(query, keys, values, 4, backend='reference')
+    d = 2
+    for b, y, x, head in torch.cartesian_prod(*map(torch.arange, (2, 2, 3, 4))).tolist():
+        group, place = divmod(head, 2)
+        q = query[b, y, x, head * d : (head + 1) * d]
+        k, v = (t[group][b, ..., place * d : (place + 1) * d].reshape(-1, d) for t in (keys, values))
+        weights = torch.stack([(q * k[j]).sum() / d**0.5 for j in range(len(k))]).softmax(0)
+        expected = sum(weights[j] * v[j] for j in range(len(k)))
+        torch.testing.assert_close(out[b, y, x, head * d : (head + 1) * d], expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(size=sizes, groups=st.integers(1, 3), heads=st.integers(1, 2), threads=st.sampled_from([1, 2, 16]))
+def test_fused_is_the_reference(size, groups, heads, threads):
+    """Results and gradients, also where queries are split over idle threads."""
+    inputs = make_inputs(*size, groups * heads * 4, groups)
+    tensors = [inputs[0], *inputs[1], *inputs[2]]
+    for tensor in tensors:
+        tensor.requires_grad_()
+    upstream = torch.randn_like(inputs[0])
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, 'get_num_threads', lambda: threads)
+        for backend in ('reference', 'fused'):
+            out = shunted_attention(*inputs, groups * heads, backend=backend)
+            results.append([out, *torch.autograd.grad(out, tensors, upstream)])
+    for ours, expected in zip(*results):
+        torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize('backend', ['reference', 'fused'])
+def test_gradcheck(backend):
+    query, keys, values = make_inputs(1, 2, 2, 4, 2)
+    tensors = [t.requires_grad_() for t in (query, *keys, *values)]
+    assert torch.autograd.gradcheck(
+        lambda q, k1, k2, v1, v2: shunted_attention(q, [k1, k2], [v1, v2], 2, backend=backend), tensors
+    )
+
+
+@pytest.mark.parametrize('backend', ['reference', 'fused'])
+def test_dropout(backend):
+    """Weights are dropped at random: the mean over many runs is the result without dropout, a single run is not."""
+    query, keys, values = make_inputs(1, 1, 1, 2, 1)
+    exact = shunted_attention(query, keys, values, 1, backend=backend)
+    runs = torch.stack([shunted_attention(query, keys, values, 1, 0.5, backend=backend) for _ in range(2000)])
+    assert not torch.allclose(runs[0], exact)
+    torch.testing.assert_close(runs.mean(0), exact, atol=0.15, rtol=0)
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (dict(num_heads=3), 'number of groups must divide 3 heads'),
+        (dict(values=[]), 'there are 0 values'),
+        (dict(query=torch.zeros(1, 4, 8)), r'query must be \(B, H, W, C\)'),
+        (dict(keys=[torch.zeros(1, 2, 3, 4)] * 2), r'C / 2\), not'),
+        (dict(backend='fast'), "backend must be None or one of reference, fused, not 'fast'"),
+    ],
+)
+def test_wrong_arguments_are_named(change, message):
+    query, keys, values = make_inputs(1, 2, 2, 8, 2)
+    with pytest.raises(ValueError, match=message):
+        shunted_attention(**{**dict(query=query, keys=keys, values=values, num_heads=2), **change})

@@ -23,7 +23,7 @@ settings.register_profile('many', max_examples=60, deadline=None, print_blob=Tru
 
 
 def pytest_configure(config) -> None:
-    """Property tests try few examples, the same in every run. If slow tests are asked for, they try many random examples
+    """Property tests try few examples, the same in every run. If slow tests are asked for, they try many random ones
     and print how to repeat one that fails."""
     settings.load_profile('few' if config.option.markexpr == 'not slow' else 'many')
 

@@ -41,7 +41,7 @@ def build(case, settings, **others):
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
 def test_maps(case, data, B, H, W, train, layout, dtype):
-    """For images of any size from 32 up, the maps have the promised channels, and sides of ceil(side / stride). They are
+    """Images of any size from 32 up give maps with the promised channels and sides of ceil(side / stride). The maps are
     finite, contiguous, of the dtype of the image, and independent of its memory layout."""
     assume(not train or B * H * W > 32 * 32)  # batch norm cannot train on one value per channel
     settings = data.draw(case.architectures)

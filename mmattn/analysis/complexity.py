@@ -1,4 +1,4 @@
-"""Operations of models."""
+"""Counting operations."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-#: the operator of fused attention on the CPU, which torch's counter of operations leaves out; torch 2.1 has none
+#: fused attention on the CPU, which torch's counter leaves out; torch 2.1 has no such operator
 cpu_attention = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
 
 

@@ -24,24 +24,22 @@ class Backbone(BaseModule):
     a detector or segmentor, or by ``load_state_dict``. ``backbone.load_state_dict(..., strict=False)`` takes what fits
     and logs the rest.
 
-    All backbones have these arguments:
-
     Args:
-        in_channels: channels of the image.
-        drop_path_rate: stochastic depth of the last block; the rate rises linearly from 0 at the first block.
+        channels: channels of the map of every stage; subclasses pass it on from their architecture.
         out_indices: stages whose maps are returned, ascending, counted from 0. Stages after the last one are not built.
         frozen_stages: freezes the stem (0) and that many stages: no gradients, always in evaluation mode, output norms
             included. -1 freezes nothing.
         with_cp: compute blocks again in the backward pass instead of keeping their activations in memory.
         init_cfg: MMEngine's initialisation config. ``dict(type='Pretrained', checkpoint=...)`` takes a released file as
             it is; ``warm_start=True`` beside it takes weights of a related architecture.
-        norm_cfg: where a backbone has batch norms: ``dict(type='BN')`` or ``dict(type='SyncBN')``, see
-            :func:`mmattn.layers.batch_norm`.
-        norm_eval: where a backbone has batch norms: they always use, and never update, their running statistics.
 
-    The constructor of this base class takes, besides the last four of ``out_indices`` to ``init_cfg``:
+    All backbones also have these arguments:
 
-        channels: channels of the map of every stage.
+    - ``in_channels``: channels of the image.
+    - ``drop_path_rate``: stochastic depth of the last block; the rate rises linearly from 0 at the first block.
+    - ``norm_cfg``, of backbones with batch norms: ``dict(type='BN')`` or ``dict(type='SyncBN')``, see
+      :func:`mmattn.layers.batch_norm`.
+    - ``norm_eval``, of backbones with batch norms: they always use, and never update, their running statistics.
 
     Attributes:
         out_channels: channels of the returned maps.

@@ -1,4 +1,4 @@
-"""Backbones and whole segmentors as graphs of any picture size: for torch.export, and as ONNX files."""
+"""Backbones and segmentors as graphs that take images of any size: for torch.export, and as ONNX files."""
 
 import copy
 import inspect
@@ -10,22 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-#: torch.export's name for a size that may be any; before torch 2.6 there is none
+#: torch.export's name for a size that may have any value; torch before 2.6 has none
 any_size = getattr(getattr(getattr(torch, 'export', None), 'Dim', None), 'DYNAMIC', None)
-#: height and width while tracing; of a map of stride 32 that is more than one window, and no two things of one size
+#: height and width while tracing: maps of stride 32 have more than one window, and no two sizes are equal
 EXAMPLE = (236, 301)
 
 
 def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgram':
-    """A model's graph for one picture of any height and width from :func:`smallest_side` up.
+    """The graph of a model for one image, with height and width of at least :func:`smallest_side`.
 
     Args:
-        model: a backbone, or what else takes (1, in_channels, H, W) alone, a segmentor of MMSegmentation for instance:
-            that gives the class scores of its decode head, at the head's own stride. It is not changed.
-        in_channels: channels of the picture.
+        model: takes (1, in_channels, H, W): a backbone, or a segmentor of MMSegmentation, which returns the class
+            scores of its decode head at the stride of the head. It is not changed.
+        in_channels: channels of the image.
 
     Returns:
-        the graph, of evaluation, on the CPU. :func:`as_module` makes it a module again.
+        the graph in evaluation mode, on the CPU. :func:`as_module` turns it into a module.
 
     Raises:
         ImportError: if torch is older than 2.6.
@@ -42,21 +42,26 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
 
 
 def as_module(graph: 'torch.export.ExportedProgram') -> nn.Module:
-    """A graph of :func:`trace` as a module. Of maps of a single attention window it is right, too, which torch's own
-    check of the sizes, left out here, would refuse."""
+    """A graph of :func:`trace` as a module.
+
+    torch's check of sizes is left out: it refuses maps of a single attention window, for which the graph is right.
+    """
     checked = 'check_guards' in inspect.signature(graph.module).parameters  # torch 2.9
     return graph.module(check_guards=False) if checked else graph.module()
 
 
 def smallest_side(graph: 'torch.export.ExportedProgram') -> int:
-    """The least height and width that a graph of :func:`trace` takes: its lowest map has more than one pixel a side,
-    for torch takes sizes of 1 for another kind. 33 of a backbone with maps of stride 32."""
+    """The smallest height and width that a graph of :func:`trace` takes: 33 for a backbone with maps of stride 32.
+
+    The sides of the smallest map are more than one pixel, because torch treats a size of 1 in another way.
+    """
     return max(int(sizes.lower) for sizes in graph.range_constraints.values())
 
 
 def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path) -> None:
-    """Write a graph of :func:`trace` as one ONNX file: input "picture", (1, in_channels, height, width), and outputs
-    "output0" and so on.
+    """Write a graph of :func:`trace` as one ONNX file.
+
+    Its input is "image", (1, in_channels, height, width), its outputs are "output0" and so on.
 
     Raises:
         ImportError: if onnx or onnxscript, which torch needs for it, is missing.
@@ -67,24 +72,18 @@ def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path) -> None:
         raise ImportError(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
     outputs = [f'output{i}' for i in range(len(graph.graph_signature.user_outputs))]
     torch.onnx.export(
-        graph,
-        f=str(file),
-        input_names=['picture'],
-        output_names=outputs,
-        dynamo=True,
-        external_data=False,
-        verbose=False,
+        graph, f=str(file), input_names=['image'], output_names=outputs, dynamo=True, external_data=False, verbose=False
     )
 
 
 def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    """An ONNX file as a function of a picture, run by onnxruntime on the CPU, that returns a tuple of tensors."""
+    """An ONNX file as a function from an image to a tuple of tensors, run by onnxruntime on the CPU."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(os.fspath(file), providers=['CPUExecutionProvider'])
 
     def run(x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(torch.from_numpy(np.asarray(out)) for out in session.run(None, {'picture': x.numpy()}))
+        return tuple(torch.from_numpy(np.asarray(out)) for out in session.run(None, {'image': x.numpy()}))
 
     return run
 
@@ -92,16 +91,16 @@ def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
 def largest_difference(
     model: nn.Module, graph: Callable, sizes: Sequence[tuple[int, int]], in_channels: int = 3
 ) -> list[float]:
-    """By how much what a graph computes of a random picture differs from the model, at every (height, width).
+    """How much a graph differs from the model for a random image of every (height, width).
 
     Args:
         model: in evaluation mode, on the CPU.
         graph: called like the model.
         sizes: heights and widths to try.
-        in_channels: channels of the picture.
+        in_channels: channels of the image.
 
     Returns:
-        per size, the largest difference over the largest value, over all outputs.
+        per size, the largest difference divided by the largest value, over all outputs.
     """
     found = []
     for height, width in sizes:
@@ -119,7 +118,7 @@ def largest_difference(
 
 
 class AveragePool(nn.Module):
-    """``nn.AdaptiveAvgPool2d`` as two products, for ONNX, which has none of a size that is not known yet.
+    """``nn.AdaptiveAvgPool2d`` as two matrix products. ONNX has no adaptive pooling of an unknown size.
 
     Args:
         output_size: height and width of the result.
@@ -135,8 +134,8 @@ class AveragePool(nn.Module):
         return rows @ x @ columns.t()
 
 
-class Whole(nn.Module):
-    """Leaves out the last rows and columns, those that no window of a pooling takes; torch asks for their number while
+class CropToMultiple(nn.Module):
+    """Leave out the last rows and columns that no pooling window covers. torch's pooling asks for their number while
     tracing.
 
     Args:
@@ -148,25 +147,25 @@ class Whole(nn.Module):
         self.kernel_size = kernel_size
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, C, H, W) -> (B, C, H', W'), either the greatest multiple of ``kernel_size``."""
+        """x: (B, C, H, W) -> (B, C, H', W'), the largest multiples of ``kernel_size``."""
         for dim in (2, 3):
             x = x.index_select(dim, torch.arange(x.shape[dim] // self.kernel_size * self.kernel_size, device=x.device))
         return x
 
 
 def _bins(size: int, count: int, like: Tensor) -> Tensor:
-    """(count, size): the mean over pixels floor(i * size / count) to ceil((i + 1) * size / count) - 1, i a row."""
+    """(count, size): row i is the mean over pixels floor(i * size / count) to ceil((i + 1) * size / count) - 1."""
     i, pixel = torch.arange(count, device=like.device)[:, None], torch.arange(size, device=like.device)
     inside = ((pixel >= i * size // count) & (pixel < ((i + 1) * size + count - 1) // count)).to(like.dtype)
     return inside / inside.sum(1, keepdim=True)
 
 
 def _of_any_size(module: nn.Module) -> nn.Module:
-    """The module, or what computes the same in a graph of any size."""
+    """The module, or one that computes the same in a graph for any size."""
     if isinstance(module, nn.AdaptiveAvgPool2d) and None not in np.atleast_1d(module.output_size):
         return AveragePool(module.output_size)
     if isinstance(module, nn.MaxPool2d) and module.stride == module.kernel_size and not module.padding:
-        return nn.Sequential(Whole(module.kernel_size), module)
-    if type(module).__name__ == 'Upsample' and module.size is None:  # MMSegmentation's reckons in Python
+        return nn.Sequential(CropToMultiple(module.kernel_size), module)
+    if type(module).__name__ == 'Upsample' and module.size is None:  # MMSegmentation's computes sizes in Python
         return nn.Upsample(None, module.scale_factor, module.mode, module.align_corners)
     return module

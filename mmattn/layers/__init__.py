@@ -5,7 +5,7 @@ from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
 from .mlp import MLP
 from .norm import batch_norm
-from .shunted import DetailMLP, EnhancedAttention, ShuntedAttention, TokenMerging
+from .shunted import DetailMLP, EnhancedAttention, LocalEnhancement, ShuntedAttention, TokenMerging
 from .token_conv import TokenConv2d
 from .window import WindowAttention
 
@@ -18,6 +18,7 @@ __all__ = [
     'EnhancedAttention',
     'GlobalSelfAttention',
     'GroupedLinear',
+    'LocalEnhancement',
     'MeanShiftAttention',
     'MeanShiftWindowAttention',
     'ShuntedAttention',

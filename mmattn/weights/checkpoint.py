@@ -1,3 +1,5 @@
+"""Checkpoint files: where the weights are in them, and what is refused."""
+
 import re
 import urllib.error
 import urllib.parse
@@ -11,30 +13,30 @@ from torch import Tensor
 from ..errors import InputError
 from .unpickling import load_weights_only
 
-#: where trainers keep weights, the averaged ones, which their authors evaluate, first
+#: where trainers keep weights; averaged weights come first, because authors evaluate these
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
-#: what wrappers and whole models put before the backbone's names
+#: prefixes that wrappers and whole models add to the backbone's names
 PREFIXES = ('module.', 'backbone.')
 
 
 class CheckpointError(InputError, RuntimeError):
-    """A checkpoint cannot be read, or does not fit the backbone it is loaded into."""
+    """A checkpoint cannot be read, or does not fit the model."""
 
 
 def read_checkpoint(path: str, prefix: str | None = None, trusted: bool = False) -> tuple[dict[str, Tensor], str]:
-    """The backbone's tensors in a checkpoint, whatever it is wrapped in.
+    """The tensors of a backbone in a checkpoint of any trainer.
 
     Args:
         path: see :func:`read_file`.
-        prefix: what the names of the wanted tensors begin with, a leading "module." aside; it is removed. By default
-            "backbone." if any name begins so.
+        prefix: the names of the wanted tensors begin with it, after a leading "module."; it is removed. By default
+            "backbone." if any name begins with that.
         trusted: see :func:`read_file`.
 
     Returns:
-        the tensors by name, and a phrase saying where in the file they stood.
+        the tensors by name, and a phrase that says where they are in the file.
 
     Raises:
-        CheckpointError: if the file cannot be read, or holds no tensors there.
+        CheckpointError: if the file cannot be read, or has no tensors there.
     """
     contents = read_file(path, trusted=trusted)
     source = ''
@@ -59,16 +61,16 @@ def read_checkpoint(path: str, prefix: str | None = None, trusted: bool = False)
 
 
 def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool = False) -> object:
-    """What ``torch.save`` wrote, be it weights or the state of a training, without running any code in it.
+    """Read a file of ``torch.save``, weights or the state of a training, without running code in it.
 
     Args:
-        path: a file, an address http(s)://..., or torchvision://NAME. What is downloaded is kept where torch.hub does.
-        map_location: where the tensors go.
-        trusted: take any object, as ``torch.load(weights_only=False)`` does: code in the file is run.
+        path: a file, an address http(s)://..., or torchvision://NAME. Downloads are kept in the folder of torch.hub.
+        map_location: device of the tensors.
+        trusted: read any object, as ``torch.load(weights_only=False)`` does. This runs code in the file.
 
     Raises:
-        CheckpointError: if the file is missing, damaged, no checkpoint, holds objects that only code can build, or has
-            a NaN or an infinity among its weights.
+        CheckpointError: if the file is missing, is damaged, is no checkpoint, has objects that only code can build, or
+            has a NaN or an infinity in its weights.
     """
     file = _download(path) if '://' in path else Path(path).expanduser()
     if not file.is_file():
@@ -78,7 +80,7 @@ def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool
     if not file.stat().st_size:
         raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: it is empty')
     try:
-        if zipfile.is_zipfile(file):  # torch does not compare checksums
+        if zipfile.is_zipfile(file):  # torch does not check checksums
             with zipfile.ZipFile(file) as archive:
                 if archive.testzip():
                     raise zipfile.BadZipFile('another checksum than when it was written')
@@ -86,7 +88,7 @@ def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool
             contents = torch.load(file, map_location=map_location, weights_only=False)
         else:
             contents = load_weights_only(file, map_location)
-    except Exception as error:  # a damaged file can raise any
+    except Exception as error:  # a damaged file can raise any error
         raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: {_reason(error, file)}') from error
     _check_values(path, contents)
     return contents
@@ -94,7 +96,7 @@ def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool
 
 def _download(address: str) -> Path:
     if address.startswith('torchvision://'):
-        from mmengine.runner.checkpoint import get_torchvision_models  # here, as it needs OpenCV
+        from mmengine.runner.checkpoint import get_torchvision_models  # imported here, since it needs OpenCV
 
         name, models = address.removeprefix('torchvision://'), get_torchvision_models()
         if name not in models:
@@ -102,7 +104,7 @@ def _download(address: str) -> Path:
         address = models[name]
     if not address.startswith(('http://', 'https://')):
         raise CheckpointError(
-            f'{address} is no address that mmattn reads without running code: download the file and name it'
+            f'{address} is no address that mmattn can read without running code: download the file and give its path'
         )
     file = Path(torch.hub.get_dir(), 'checkpoints', Path(urllib.parse.urlparse(address).path).name)
     if not file.is_file():
@@ -119,9 +121,9 @@ def _reason(error: Exception, file: Path) -> str:
     culprit = re.search(r'(?:GLOBAL|unsupported class|unrecognized function|but got) <?([\w.]+( .*>)?)', str(error))
     if culprit:
         return (
-            f'it holds {culprit[1]}, not tensors and plain values alone, and code in a file is not run. If you '
-            f'trust the file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag '
-            'makes a clean one of it'
+            f'it has {culprit[1]} beside tensors and plain values, and code in a file is not run. If you trust the '
+            'file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag writes a clean '
+            'copy'
         )
     with file.open('rb') as opened:
         zipped = opened.read(2) == b'PK'
@@ -129,7 +131,7 @@ def _reason(error: Exception, file: Path) -> str:
 
 
 def _check_values(path: str, contents: object) -> None:
-    """Make sure that all weights are numbers, and say so if they are of half precision.
+    """Check that all weights are finite; log it if they have half precision.
 
     Raises:
         CheckpointError: naming the first tensor with a NaN or an infinity.
@@ -143,12 +145,12 @@ def _check_values(path: str, contents: object) -> None:
                 continue
             if not value.isfinite().all():
                 what = 'NaN' if value.isnan().any() else 'an infinity'
-                raise CheckpointError(f'{path} has {what} in {name}: these weights are broken, take another checkpoint')
+                raise CheckpointError(f'{path} has {what} in {name}: these weights are broken, use another checkpoint')
             if value.dtype in (torch.float16, torch.bfloat16):
                 halves.add(str(value.dtype).removeprefix('torch.'))
     if halves:
         print_log(
-            f'{path} has weights of half precision ({", ".join(sorted(halves))}): they are cast to the precision '
-            'of the model',
+            f'{path} has weights of half precision ({", ".join(sorted(halves))}): they are cast to the dtype of the '
+            'model',
             logger='current',
         )

@@ -13,13 +13,13 @@ from ..packages import version_numbers
 
 
 def load_weights_only(file: Path, map_location: str | torch.device) -> object:
-    """``torch.load`` with ``weights_only``, which lets through, beside tensors, what trainers keep with the weights:
-    MMEngine's history of logs, NumPy's arrays and numbers, timm's arguments. None of these can run code.
+    """``torch.load`` with ``weights_only``, which also allows what trainers keep beside the weights: MMEngine's history
+    of logs, NumPy's arrays and numbers, timm's arguments. None of these can run code.
 
-    torch can be told what to let through from 2.6 on; for an older one, pickle is restricted to the same.
+    torch takes a list of allowed classes since version 2.6. For older versions, pickle is restricted to the same list.
 
     Raises:
-        pickle.UnpicklingError: naming an object that is not let through; torch raises others if the file is damaged.
+        pickle.UnpicklingError: naming an object that is not allowed; torch raises other errors if the file is damaged.
     """
     allowed = _allowed_globals()
     if version_numbers(torch.__version__) >= (2, 6):
@@ -40,7 +40,7 @@ def load_weights_only(file: Path, map_location: str | torch.device) -> object:
 
 
 def _allowed_globals() -> dict[str, object]:
-    """What may stand beside tensors in a checkpoint, by the name that files have for it."""
+    """What is allowed beside tensors in a checkpoint, by its name in files."""
     from mmengine.logging import HistoryBuffer
 
     core = np._core if version_numbers(np.__version__) >= (2,) else np.core
@@ -49,7 +49,7 @@ def _allowed_globals() -> dict[str, object]:
         f'{value.__module__}.{value.__qualname__}': value
         for value in (HistoryBuffer, argparse.Namespace, np.ndarray, np.dtype, *types_)
     }
-    for name in ('_reconstruct', 'scalar'):  # NumPy 1 and 2 have them in different places
+    for name in ('_reconstruct', 'scalar'):  # in different places in NumPy 1 and 2
         for package in ('core', '_core'):
             allowed[f'numpy.{package}.multiarray.{name}'] = getattr(core.multiarray, name)
 
@@ -58,5 +58,5 @@ def _allowed_globals() -> dict[str, object]:
             return getattr(owner, name)
         raise pickle.UnpicklingError('unsupported class builtins.getattr')
 
-    # A history names its statistics in this way; the real getattr would reach anything.
+    # A history names its statistics by getattr; the real getattr would give access to everything.
     return {**allowed, 'builtins.getattr': statistic, '_codecs.encode': codecs.encode}

@@ -49,7 +49,7 @@ def test_computes_what_the_release_computes(golden, request, name, backend):
     ],
 )
 def test_released_layouts(release, arch, layout):
-    """Each release fills its variant; only the classifier and the output norms have no counterpart."""
+    """Each release fills its variant; only its classifier is left out, only output norms are not filled."""
     state_dict = release(layout)
     with torch.device('meta'):
         backbone = ELSASwin(arch=arch)
@@ -65,7 +65,7 @@ def test_released_layouts(release, arch, layout):
     'settings, millions', [(dict(elsa_stages=()), 28.3), (dict(lam=0, gamma=0), 29.0), (dict(), 29.1)]
 )
 def test_ablations_of_table_4(settings, millions):
-    """Swin-T, Hadamard attention alone, and with the ghost head, by arguments alone: the table's sizes."""
+    """Arguments alone make Swin-T, Hadamard attention, and both with the ghost head; sizes are the table's."""
     with torch.device('meta'):
         classifier = torch.nn.Sequential(
             ELSASwin(arch='tiny', out_indices=(3,), **settings), torch.nn.Linear(768, 1000)
@@ -74,7 +74,7 @@ def test_ablations_of_table_4(settings, millions):
 
 
 def test_settings_reach_the_layers():
-    """Arguments are not silently ignored on their way down."""
+    """Every argument reaches its layer."""
     backbone = ELSASwin(
         arch='tiny',
         kernel_size=5,

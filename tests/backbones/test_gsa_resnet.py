@@ -25,7 +25,7 @@ def randomised(model):
 
 
 def test_without_attention_it_is_a_resnet():
-    """torchvision's, to rounding in double precision, at odd sizes, from its weights."""
+    """Without attention it computes what torchvision's ResNet computes, in float64, at odd sizes."""
     theirs = randomised(torchvision.models.resnet50(weights=None)).double()
     ours = GSAResNet(depth=50, gsa_stages=()).double().eval()
     ours.load_state_dict(theirs.state_dict())
@@ -48,8 +48,8 @@ def test_without_attention_it_is_a_resnet():
     ids=['torchvision-50', 'timm-50', 'timm-101'],
 )
 def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
-    """Everything but attention is filled from torchvision's and timm's weights; the log names what is left over and
-    what starts afresh."""
+    """torchvision's and timm's weights fill everything but attention. The log names what is left out and what keeps its
+    initial values."""
     with torch.device('meta'):
         layout = make().state_dict()
     weights = {name: torch.full(value.shape, i / 1000) for i, (name, value) in enumerate(layout.items())}
@@ -65,8 +65,8 @@ def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
 
 
 def test_own_checkpoints_are_strict():
-    """What it saved with attention is never mistaken for a ResNet's: one tensor of attention too few is an error, and
-    so are other groups with attention."""
+    """A checkpoint with attention is never taken for one of a plain ResNet: a missing tensor of attention is an error,
+    and so are other groups with attention."""
     whole = GSAResNet(**SMALL)
     weights = whole.state_dict()
     other = GSAResNet(**SMALL)
@@ -104,7 +104,7 @@ def test_resnet_weights_are_strict_where_nothing_is_replaced(ruined, message):
     ],
 )
 def test_wrong_depth_is_guessed(settings, guess):
-    """A ResNet-101 holds every tensor of a smaller one, and is told from it all the same."""
+    """A ResNet-101 has every tensor of a smaller one, and the error message tells which it is."""
     with torch.device('meta'):
         weights = GSAResNet(**settings).state_dict()
     weights = {name: value for name, value in weights.items() if '.attn.' not in name or settings['depth'] == 50}
@@ -113,7 +113,7 @@ def test_wrong_depth_is_guessed(settings, guess):
 
 
 def test_tables_are_fitted_to_another_img_size(log):
-    """A larger img_size takes tables of a smaller one as attention would at its own largest map, and says so."""
+    """Tables for a smaller img_size are resized, and the maps stay the same; the log says so."""
     small, large = GSAResNet(**SMALL).eval(), GSAResNet(**{**SMALL, 'img_size': 128}).eval()
     large.load_state_dict(small.state_dict())
     assert 'layer2.0.attn.rel_col resized from (31, 4) to (63, 4)' in log
@@ -123,7 +123,7 @@ def test_tables_are_fitted_to_another_img_size(log):
 
 
 def test_odd_maps_are_pooled_whole():
-    """Where a group with attention halves an odd map, the last row and column make pixels of their own."""
+    """Where a group with attention halves an odd map, the last row and column are pooled alone."""
     block = GSAResNet(**SMALL).layer2[0].eval()
     block.attn = nn.Identity()
     x = torch.zeros(1, 8, 5, 5)
@@ -138,7 +138,7 @@ def test_odd_maps_are_pooled_whole():
 
 
 def test_settings_reach_the_layers():
-    """Arguments are not silently ignored on their way down; L is img_size by the stride of the module's map."""
+    """Every argument reaches its layer; L is img_size divided by the stride of the module's map."""
     backbone = GSAResNet(
         depth=38,
         gsa_stages=(0, 3),
@@ -161,7 +161,7 @@ def test_settings_reach_the_layers():
 
 
 def test_norm_eval():
-    """With it no statistics change, without it all do, those within attention too."""
+    """With norm_eval no running statistics change; without it all do, also those inside attention."""
     for norm_eval in (False, True):
         backbone = GSAResNet(**SMALL, norm_eval=norm_eval).train()
         norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -172,8 +172,8 @@ def test_norm_eval():
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'configs' / 'gsa').glob('*_*_*.py')), ids=lambda path: path.stem)
 def test_downstream_configs(path):
-    """Detectors and segmentors have attention in groups 2 to 4, table 5's best, start from a ResNet, and let the norms
-    that are new to attention learn."""
+    """Detectors and segmentors have attention in groups 2 to 4, the best of table 5, start from a ResNet, and train the
+    norms of these groups."""
     settings = dict(Config.fromfile(path).model.backbone)
     assert settings['init_cfg']['checkpoint'] == f'torchvision://resnet{settings["depth"]}'
     del settings['type'], settings['init_cfg']

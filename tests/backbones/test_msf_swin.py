@@ -12,7 +12,7 @@ SMALL = dict(arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2)), window_siz
 
 
 def microsoft(weights):
-    """timm's names as Microsoft has them: patch merging ends a stage, the classifier is a single layer."""
+    """timm's weights under Microsoft's names: patch merging at the end of a stage, the classifier a single layer."""
     rename = {f'layers.{i + 1}.downsample.': f'layers.{i}.downsample.' for i in range(3)} | {'head.fc.': 'head.'}
     for old, new in rename.items():
         weights = {new + key.removeprefix(old) if key.startswith(old) else key: value for key, value in weights.items()}
@@ -27,7 +27,7 @@ def microsoft(weights):
 @pytest.mark.parametrize('layout', [lambda weights: weights, lambda weights: {'model': microsoft(weights)}])
 @pytest.mark.parametrize('settings', [dict(), dict(groups=2), dict(proj_bias=True), dict(out_indices=(0, 1, 2))])
 def test_warm_start_from_released_swin(tmp_path, log, layout, settings):
-    """Checkpoints of Microsoft's and of timm's layout give all they have; the log names the rest."""
+    """All usable tensors of Microsoft's and timm's checkpoints are taken. The log names the others."""
     weights = timm.create_model('swin_tiny_patch4_window7_224').state_dict()
     torch.save(layout(weights), tmp_path / 'swin.pth')
     backbone = MSFSwin(
@@ -66,7 +66,7 @@ def test_warm_start_from_released_swin(tmp_path, log, layout, settings):
     ],
 )
 def test_configs_start_warm(tmp_path, config, timm_name):
-    """The backbone of a config takes the checkpoint that it names, of the layout that is published."""
+    """The backbone of a config loads the checkpoint that the config names, in its published layout."""
     settings = dict(Config.fromfile(ROOT / 'configs' / 'msf' / f'{config}.py').model.backbone)
     assert settings['init_cfg']['checkpoint'] == f'checkpoints/{timm_name}.pth'
     weights = timm.create_model(timm_name).state_dict()
@@ -78,7 +78,7 @@ def test_configs_start_warm(tmp_path, config, timm_name):
 
 
 def test_plain_form_is_swin():
-    """Started from a Swin with every tensor off its initial value, the plain form computes what that computes."""
+    """The plain form, started from a Swin whose tensors all differ from their initial values, computes the same."""
     swin = timm.models.SwinTransformer(
         img_size=64, embed_dim=8, depths=(1, 2), num_heads=(1, 2), window_size=4, num_classes=3
     ).eval()
@@ -125,7 +125,7 @@ def test_warm_start_only_when_told(tmp_path):
 
 
 def test_settings_reach_the_layers():
-    """Arguments are not silently ignored on their way down."""
+    """Every argument reaches its layer."""
     backbone = MSFSwin(
         arch='tiny',
         attention='residual',

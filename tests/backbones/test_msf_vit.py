@@ -40,8 +40,8 @@ def test_computes_what_the_release_computes(golden, name, backend):
 @pytest.mark.parametrize('name', FORMS)
 @pytest.mark.parametrize('container', ['model', 'model_ema'])
 def test_released_layouts(tmp_path, release, name, container):
-    """Each layout fills its variant, as torchvision's trainer saves it; only the classifier has no counterpart. The
-    filled model takes pictures of any size."""
+    """Each layout, as torchvision's trainer saves it, fills its variant. Only the classifier is left out. The filled
+    model takes images of any size."""
     weights = release(f'msf_vit_small_{name}_imagenet')
     torch.save({container: {f'module.{k}': v for k, v in weights.items()}, 'epoch': 99}, tmp_path / 'c.pth')
     backbone = MSFViT(arch='small', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'c.pth')), **FORMS[name])
@@ -54,7 +54,7 @@ def test_released_layouts(tmp_path, release, name, container):
 
 
 def test_any_part_of_a_release_serves(release):
-    """Fewer outputs leave later blocks out; the final norm, which a release lacks, starts afresh."""
+    """With fewer outputs, later blocks are left out. A final norm, which a release lacks, keeps its initial values."""
     weights = release('msf_vit_small_msf_imagenet')
     part = MSFViT(arch='small', out_indices=(1, 3), final_norm=True)
     part.load_state_dict(weights)
@@ -70,7 +70,7 @@ def test_any_part_of_a_release_serves(release):
     [dict(), dict(attention='plain', proj_bias=True), dict(groups=2), dict(final_norm=True, out_indices=(2, 11))],
 )
 def test_warm_start_from_timm(tmp_path, log, name, settings):
-    """A checkpoint of timm's layout gives all it has, and the log names what starts afresh and what was left."""
+    """All usable tensors of timm's checkpoints are taken. The log names the others of both sides."""
     weights = timm.create_model(name).state_dict()
     torch.save(weights, tmp_path / 'vit.pth')
     backbone = MSFViT(
@@ -102,7 +102,7 @@ def test_warm_start_from_timm(tmp_path, log, name, settings):
 
 
 def small_vit():
-    """A plain ViT of timm's with all tensors other than at initialisation."""
+    """A plain ViT of timm; no tensor has its initial value."""
     vit = timm.models.VisionTransformer(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2).eval()
     for p in vit.parameters():
         torch.nn.init.normal_(p, std=0.3)
@@ -110,8 +110,8 @@ def small_vit():
 
 
 def test_warm_start_computes_what_the_plain_blocks_compute():
-    """The plain form with biases is timm's block, the mean-shift form that with the Gaussian kernel, its probe silent;
-    patches meet timm's filters."""
+    """The plain form with biases computes what timm's block computes. The mean-shift form starts as the Gaussian form,
+    since its probe is zero. The patch embedding has timm's filters."""
     vit, x = small_vit(), torch.randn(2, 3, 5, 24)
     blocks = {}
     for attention in ('plain', 'gauss', 'msf', 'residual'):
@@ -128,10 +128,10 @@ def test_warm_start_computes_what_the_plain_blocks_compute():
     assert not torch.allclose(gauss, expected, atol=1e-2)
     for attention in ('msf', 'residual'):
         torch.testing.assert_close(blocks[attention](x), gauss)
-    picture = torch.randn(1, 3, 16, 24)
+    image = torch.randn(1, 3, 16, 24)
     embed = backbone.patch_embed
     embed.patch_norm = embed.norm = torch.nn.Identity()
-    torch.testing.assert_close(embed(picture).permute(0, 3, 1, 2), vit.patch_embed.proj(picture))
+    torch.testing.assert_close(embed(image).permute(0, 3, 1, 2), vit.patch_embed.proj(image))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_warm_start_computes_what_the_plain_blocks_compute():
     ],
 )
 def test_warm_start_of_shared_matrices(sharing, rows):
-    """A matrix starts as the first of query, key, value and weight that has it; a probe of its own at zero."""
+    """A shared matrix starts as the first of query, key, value and weight among its users; an own probe is zero."""
     vit = small_vit().state_dict()
     backbone = MSFViT(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, sharing=sharing)
     start = backbone.from_release(vit, warm_start=True).tensors
@@ -165,7 +165,7 @@ def test_warm_start_of_shared_matrices(sharing, rows):
     ],
 )
 def test_warm_start_is_strict(tmp_path, change, message):
-    """A tensor that should be there, or one that cannot be placed, stops the run."""
+    """A missing tensor and an unknown tensor are refused."""
     weights = small_vit().state_dict()
     change(weights)
     torch.save(weights, tmp_path / 'vit.pth')
@@ -185,7 +185,7 @@ def test_warm_start_only_when_told(tmp_path):
 
 
 def test_position_code():
-    """Of row 2 and column 5: sines and cosines of the column, then of the row, at frequencies from 1 to 1 / 10000."""
+    """Sines and cosines of the column, then of the row, at frequencies from 1 to 1 / 10000."""
     code = position_code(4, 7, 12)
     frequencies = torch.tensor([1.0, 0.01, 0.0001])
     expected = torch.cat([(n * frequencies).sin() if s else (n * frequencies).cos() for n in (5, 2) for s in (1, 0)])
@@ -194,7 +194,7 @@ def test_position_code():
 
 
 def test_border_pixels_count():
-    """A partial patch reaches the map; without final norm the stream is not normed."""
+    """Pixels of a partial patch change the map."""
     backbone = MSFViT(arch=dict(embed_dim=8, depth=1, num_heads=2), patch_size=4).eval()
     x = torch.randn(1, 3, 9, 5, requires_grad=True)
     backbone(x)[0][0, :3, -1, -1].sum().backward()
@@ -212,7 +212,7 @@ def test_final_norm_is_of_the_last_output_only():
 
 
 def test_feature_norms():
-    """Figure 4: one mean norm for the embedding and each block, of the maps that the blocks give."""
+    """Figure 4: one mean norm for the embedding and for the map of each block."""
     backbone = MSFViT(arch=dict(embed_dim=8, depth=3, num_heads=2), out_indices=(0, 1, 2)).eval()
     x = torch.randn(2, 3, 40, 48)
     norms = backbone.feature_norms(x)
@@ -222,7 +222,7 @@ def test_feature_norms():
 
 
 def test_settings_reach_the_layers():
-    """Arguments are not silently ignored on their way down."""
+    """Every argument reaches its layer."""
     backbone = MSFViT(
         arch='tiny',
         patch_size=8,

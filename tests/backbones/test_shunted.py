@@ -16,7 +16,7 @@ SMALL = dict(
 
 
 def test_computes_what_the_release_computes(golden):
-    """All four maps, and through a head the logits, at sizes that the release can handle."""
+    """All four maps and, through a head, the logits, at sizes that the release supports."""
     data = golden('shunted')
     c = data['config']
     backbone = ShuntedTransformer(
@@ -37,7 +37,7 @@ def test_computes_what_the_release_computes(golden):
     'arch, layout', [('tiny', 'shunted_t_imagenet'), ('small', 'shunted_s_imagenet'), ('base', 'shunted_b_imagenet')]
 )
 def test_released_layouts(release, arch, layout):
-    """Each release fills its variant to the last tensor; only the classifier has no counterpart."""
+    """Each release fills its variant to the last tensor; only the classifier is left out."""
     state_dict = release(layout)
     with torch.device('meta'):
         backbone = ShuntedTransformer(arch=arch)
@@ -77,13 +77,13 @@ def test_releases_load_under_every_head(tmp_path, release, config, wrap):
     [('shunted_t_imagenet', 'small', r"arch='tiny'"), ('shunted_b_imagenet', 'tiny', r"arch='base'")],
 )
 def test_wrong_arch_is_guessed(release, layout, arch, guess):
-    """The sizes share names and shapes for the most part; one loaded for another is an error that says which it is."""
+    """The variants share most names and shapes. The error for a wrong one says which it is."""
     with pytest.raises(CheckpointError, match=guess):
         ShuntedTransformer(arch=arch).load_state_dict(release(layout))
 
 
 def test_stages_not_built_are_left_out_of_a_release(release):
-    """A part takes what it has of a whole release; a tensor missing in a built stage is an error nevertheless."""
+    """A backbone with fewer stages loads a whole release. A missing tensor of its stages is still an error."""
     weights = release('shunted_t_imagenet')
     part = ShuntedTransformer(arch='tiny', out_indices=(1,))
     part.load_state_dict(weights)
@@ -94,7 +94,7 @@ def test_stages_not_built_are_left_out_of_a_release(release):
 
 
 def test_every_pixel_matters_in_every_stage():
-    """The first token of each map depends on each pixel, the odd last row and column included."""
+    """The first token of each map depends on every pixel, also on an odd last row and column."""
     backbone = ShuntedTransformer(**SMALL).eval().double()
     x = torch.randn(1, 3, 37, 61, dtype=torch.float64, requires_grad=True)
     for out in backbone(x):
@@ -103,7 +103,7 @@ def test_every_pixel_matters_in_every_stage():
 
 
 def test_stem_merges_the_last_odd_row_and_column():
-    """Tokens of the stem: the last row and column of 34 / 2 = 17 make tokens of their own, from nothing but them."""
+    """In the stem, the last row and column of 34 / 2 = 17 tokens are merged alone."""
     stem = ShuntedTransformer(**SMALL).patch_embed1.eval()
     x = torch.randn(1, 3, 34, 34)
     before, x[..., -1] = stem(x), 0.0
@@ -113,7 +113,7 @@ def test_stem_merges_the_last_odd_row_and_column():
 
 @pytest.mark.parametrize('norm_type, cls', [('BN', nn.BatchNorm2d), ('SyncBN', nn.SyncBatchNorm)])
 def test_stem_norm_follows_norm_cfg(norm_type, cls):
-    """Every norm of the stem is of the type asked for; it learns statistics in training, unless told not to."""
+    """Norms of the stem have the type of norm_cfg, and update their statistics in training unless norm_eval is set."""
     for settings, learns in ((dict(), True), (dict(norm_eval=True), False), (dict(frozen_stages=0), False)):
         backbone = ShuntedTransformer(**SMALL, norm_cfg=dict(type=norm_type), **settings).train()
         norms = [m for m in backbone.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -125,7 +125,7 @@ def test_stem_norm_follows_norm_cfg(norm_type, cls):
 
 
 def test_settings_reach_the_layers():
-    """Arguments are not silently ignored on their way down."""
+    """Every argument reaches its layer."""
     backbone = ShuntedTransformer(
         arch='tiny',
         reductions=(16, 4, 1, 1),

@@ -8,7 +8,7 @@ from mmattn.layers import ELSA
     'lam, gamma, shape', [(0, 1, (1, 6, 3, 3)), (1, 0, (1, 6, 3, 3)), (2, 1, (2, 1, 6, 3, 3)), (0, 0, None)]
 )
 def test_ghost_head_has_the_released_shape(lam, gamma, shape):
-    """Which matrices of equation 8 exist follows lambda and gamma, in one tensor as released."""
+    """lambda and gamma decide which matrices of equation 8 exist; they are one tensor, as released."""
     layer = ELSA(6, 2, kernel_size=3, group_width=2, lam=lam, gamma=gamma)
     assert (layer.ghost_head is None) if shape is None else (layer.ghost_head.shape == shape)
 
@@ -28,8 +28,8 @@ def test_query_and_key_channels(dim, group_width, dim_qk):
 
 
 def test_reach():
-    """A pixel sees twice k // 2 * dilation around it, once through the logits' convolution and once through the
-    sum, whichever is farther, and nothing beyond."""
+    """A pixel depends on pixels up to k // 2 * dilation away, through the convolution of the logits and through the
+    sum, and on no others."""
     layer = ELSA(4, 1, kernel_size=3, dilation=2, group_width=2).double()
     x = torch.randn(1, 9, 9, 4, dtype=torch.float64, requires_grad=True)
     layer(x)[0, 4, 4].sum().backward()

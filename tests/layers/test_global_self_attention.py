@@ -41,7 +41,7 @@ def test_computes_the_equations(golden, memory_format, backend):
 
 
 def einsums(layer, data, content, column, row):
-    """Equations 3 to 8 of the parts that are there, with the golden weights and index order of the paper."""
+    """Equations 3 to 8 of the chosen parts, with the golden weights, in the paper's order of indices."""
     X = data['input'].permute(0, 3, 2, 1)  # b, x, y, d
     Q, K, V = (
         torch.einsum('bxyd,nkd->bxynk', X, data[f'w_{name}'].unflatten(0, (data['config']['heads'], -1)))
@@ -68,8 +68,7 @@ def einsums(layer, data, content, column, row):
 
 @pytest.mark.parametrize('parts', PARTS, ids=lambda parts: '+'.join(name for name, there in parts.items() if there))
 def test_parts(golden, parts):
-    """Table 4: any combination of content, column and row computes what is left of the equations and has no weights to
-    spare: each gets a gradient."""
+    """Table 4: each combination of content, column and row computes its equations; every weight has a gradient."""
     data = golden('gsa')
     layer = from_golden(data, **parts)
     out = layer(data['input'])
@@ -81,7 +80,7 @@ def test_parts(golden, parts):
 
 
 def test_beyond_its_tables():
-    """On a map longer than L either rule gives its own result; on a shorter one they are the same."""
+    """On a map longer than L the two rules differ; on a shorter one they are the same."""
     stretch, mask = (
         GlobalSelfAttention(8, 2, rel_pos_length=4, beyond=beyond).eval() for beyond in ('stretch', 'mask')
     )
@@ -92,8 +91,7 @@ def test_beyond_its_tables():
 
 
 def test_mask_is_translation_equivariant():
-    """What lies farther than L - 1 rows and columns away does not count: attention by position alone, in a map that
-    goes on beyond, gives the same."""
+    """With 'mask', pixels farther than L - 1 rows and columns away have no effect on attention by position."""
     layer = GlobalSelfAttention(8, 2, rel_pos_length=3, content=False, beyond='mask').eval()
     x = torch.randn(1, 8, 12, 11)
     torch.testing.assert_close(layer(x)[..., 4:7, 4:7], layer(x[..., 2:9, 2:9])[..., 2:5, 2:5])

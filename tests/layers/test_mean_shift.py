@@ -51,8 +51,7 @@ def by_hand(layer, x):
 )
 @pytest.mark.parametrize('groups, mode', [(1, 'interleaved'), (2, 'interleaved'), (4, 'interleaved'), (2, 'block')])
 def test_every_form_is_its_equation(attention, sharing, groups, mode):
-    """Tables 1 to 4: which projections share a matrix, transposed where it projects back, which kernel, where the probe
-    is subtracted, and as many matrices as distinct letters."""
+    """Tables 1 to 4: the shared matrices, the kernel, the place of the probe, and the number of matrices."""
     layer = MeanShiftAttention(12, 3, attention=attention, sharing=sharing, groups=groups, group_mode=mode).double()
     x = torch.randn(2, 3, 2, 12, dtype=torch.float64)
     torch.testing.assert_close(layer(x), by_hand(layer, x))
@@ -69,7 +68,7 @@ def test_every_form_is_its_equation(attention, sharing, groups, mode):
     mode=st.sampled_from(['interleaved', 'block']),
 )
 def test_groups(groups, width, outputs, bias, mode):
-    """Output channel e * G + g, or g * E / G + e in blocks, is of group g's channels and row g * E / G + e."""
+    """Output channel e * G + g, or g * E / G + e in blocks, is row g * E / G + e, on channels of group g."""
     layer = GroupedLinear(groups * width, groups * outputs, groups, mode, bias).double()
     x = torch.randn(2, groups * width, dtype=torch.float64)
     out = layer(x)
@@ -83,7 +82,7 @@ def test_groups(groups, width, outputs, bias, mode):
 
 @pytest.mark.parametrize('attention', ['msf', 'residual', 'gauss', 'plain'])
 def test_head_ignores_a_constant_in_queries_and_keys(attention):
-    """The paper's claim, on a layer: equal biases of query and key of a head move nothing but the plain kernel."""
+    """The paper's claim, for a layer: equal biases of query and key change only the plain kernel."""
     layer = MeanShiftAttention(8, 2, attention=attention, proj_bias=True).double()
     x = torch.randn(1, 3, 3, 8, dtype=torch.float64)
     before = layer(x)
@@ -96,7 +95,7 @@ def test_head_ignores_a_constant_in_queries_and_keys(attention):
 @settings(max_examples=20, deadline=None)
 @given(H=st.integers(1, 9), W=st.integers(1, 9), w=st.integers(2, 4), shifted=st.booleans(), B=st.integers(1, 2))
 def test_plain_windows_are_swins(H, W, w, shifted, B):
-    """With the plain form, windows attend as WindowAttention's, whose order of projections is another."""
+    """The plain form in windows computes what WindowAttention computes; its projections are in another order."""
     settings = dict(window_size=w, shift=w // 2 if shifted else 0)
     swin = WindowAttention(8, 2, **settings).double()
     layer = MeanShiftWindowAttention(8, 2, **settings, attention='plain', proj_bias=True).double()
@@ -111,7 +110,7 @@ def test_plain_windows_are_swins(H, W, w, shifted, B):
 
 
 def test_windows_shift_means():
-    """In a window, mean-shift attention has its kernel and the relative position bias."""
+    """In a window, the logits are the kernel plus the relative position bias."""
     layer = MeanShiftWindowAttention(4, 1, window_size=2).double()
     torch.nn.init.normal_(layer.rb)
     x = torch.randn(1, 2, 2, 4, dtype=torch.float64)

@@ -23,7 +23,7 @@ def tokens(conv, x):
 
 
 def by_hand(layer, x):
-    """Shunted attention, head by head as equations 1 and 2 have it, on a map padded by F.pad."""
+    """Equations 1 and 2, head by head, on a map padded by F.pad."""
     B, H, W, C = x.shape
     d = C // layer.num_heads
     heads = []

@@ -30,7 +30,7 @@ def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
 @settings(max_examples=25, deadline=None)
 @given(H=st.integers(1, 11), W=st.integers(1, 11), w=st.integers(2, 4), shifted=st.booleans(), B=st.integers(1, 2))
 def test_equals_masked_global_attention(H, W, w, shifted, B):
-    """Windows, padding, cyclic shift and mask together are attention within windows, at any size and batch."""
+    """Padding, cyclic shift and mask together compute attention within windows, at any size and batch."""
     layer = WindowAttention(8, 2, window_size=w, shift=w // 2 if shifted else 0).double()
     torch.nn.init.normal_(layer.rb)
     x = torch.randn(B, H, W, 8, dtype=torch.float64)

@@ -43,7 +43,7 @@ def by_hand(logits, value, mul, add, dilation):
 @pytest.mark.parametrize('add', [False, True])
 @pytest.mark.parametrize('dilation', [1, 2])
 def test_equations(path, mul, add, dilation):
-    """Every path is the papers' sum: order of neighbours, zero border, channels to heads, both ghost matrices."""
+    """Every path computes the paper's sum: order of neighbours, zero border, channels of heads, both ghost matrices."""
     inputs = make_inputs(2, 4, 5, 2, 3, 3, mul, add)
     torch.testing.assert_close(path(*inputs, dilation), by_hand(*inputs, dilation))
 
@@ -101,7 +101,7 @@ def test_no_copy_per_neighbour():
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 def test_half_precision_sums_in_float32(dtype):
-    """A sum of 49 terms in half precision is only as wrong as its rounded inputs and output."""
+    """A sum of 49 terms in half precision has only the errors of its rounded inputs and output."""
     logits, value, mul, add = make_inputs(1, 8, 8, 2, 4, 7, True, False)
     exact = elsa_attention_reference(logits, value, mul, add)
     half = elsa_attention_shifted(logits.to(dtype), value.to(dtype), mul.to(dtype), add)
@@ -110,7 +110,7 @@ def test_half_precision_sums_in_float32(dtype):
 
 
 def test_uniform_attention_is_a_mean_filter():
-    """Equal logits average the neighbourhood, zeros outside included: the softmax is not masked at the border."""
+    """Equal logits average the neighbourhood including the zeros outside: the softmax is not masked at the border."""
     value = torch.randn(1, 6, 6, 2)
     mean = F.avg_pool2d(value.permute(0, 3, 1, 2), 3, 1, 1, count_include_pad=True).permute(0, 2, 3, 1)
     torch.testing.assert_close(elsa_attention(torch.zeros(1, 6, 6, 1, 9), value), mean)
@@ -137,7 +137,7 @@ def test_bad_shapes_are_named(change, message):
 @pytest.mark.usefixtures('torch_compiles')
 @pytest.mark.parametrize('lam', [False, True])
 def test_compiled_gradients(lam):
-    """torch.compile gives the gradients of eager mode: it can lose those of tensors written in place."""
+    """torch.compile gives the gradients of eager mode; it can lose those of tensors that are written in place."""
     logits, value = torch.randn(1, 6, 7, 2, 9, requires_grad=True), torch.randn(1, 6, 7, 8, requires_grad=True)
     mul = torch.randn(8, 3, 3) if lam else None
     compiled = torch.compile(elsa_attention, fullgraph=True, backend='aot_eager')

@@ -51,7 +51,7 @@ def axial_by_hand(query, value, table, dim, beyond):
 
 
 def content_by_hand(query, key, value):
-    """Equation 1, every pixel weighed for every other: quadratic."""
+    """Equation 1 with a weight for every pair of pixels."""
     weights = key.flatten(1, 2).softmax(1)
     scores = torch.einsum('bpnk,bqnk->bpnq', query.flatten(1, 2), weights)
     return torch.einsum('bpnq,bqnv->bpnv', scores, value.flatten(1, 2)).view(value.shape)
@@ -62,7 +62,7 @@ def content_by_hand(query, key, value):
 @pytest.mark.parametrize('beyond', gsa.BEYOND)
 @pytest.mark.parametrize('L', [1, 3, 4, 5, 8])
 def test_axial_equations(path, dim, beyond, L, max_scores):
-    """Every path is the paper's sum: direction and sign of the shift, both rules at lines longer than L; map 4 x 5."""
+    """Every path computes the paper's sum: direction and sign of the shift, both rules for lines longer than L."""
     inputs = make_inputs(2, 4, 5, 2, 3, 4, L)
     torch.testing.assert_close(path(*inputs, dim, beyond), axial_by_hand(*inputs, dim, beyond))
 
@@ -101,7 +101,7 @@ def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, most):
 @settings(max_examples=10, deadline=None)
 @given(B=st.integers(1, 2), H=st.integers(1, 7), W=st.integers(1, 7), heads=st.integers(1, 3))
 def test_content_equals_its_quadratic_form(B, H, W, heads):
-    """Equation 1 read from the other side: the keys' softmax over all pixels, then a score for each pair of pixels."""
+    """The linear form equals the quadratic one: softmax of the keys over all pixels, then a score for each pair."""
     query, key, value = torch.randn(3, B, H, W, heads, 4, dtype=torch.float64)
     torch.testing.assert_close(content_attention(query, key, value), content_by_hand(query, key, value))
 
@@ -109,14 +109,14 @@ def test_content_equals_its_quadratic_form(B, H, W, heads):
 @pytest.mark.parametrize('path', PATHS)
 @pytest.mark.parametrize('dim', [1, 2])
 def test_axial_gradcheck(path, dim, max_scores):
-    """The hand-written backward pass is the derivative of the forward pass, of stretched tables too."""
+    """The hand-written backward pass is the derivative of the forward pass, also for stretched tables."""
     inputs = [t.requires_grad_() for t in make_inputs(2, 3, 4, 2, 2, 3, 2)]
     assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs)
 
 
 @pytest.mark.usefixtures('torch_compiles')
 def test_compiled_gradients(max_scores):
-    """torch.compile keeps the backward pass as it is; it can lose what is written in place there, without a word."""
+    """torch.compile gives the gradients of eager mode; it can silently lose those of tensors written in place."""
     inputs = [t.requires_grad_() for t in make_inputs(1, 3, 4, 2, 2, 2, 2)]
     compiled = torch.compile(axial_attention, fullgraph=True, backend='aot_eager')
     for dim in (1, 2):
@@ -134,7 +134,7 @@ def test_content_gradcheck():
 
 
 def test_stretching_keeps_the_size_of_the_sum():
-    """A picture twice as large looks the same: the sum over twice the pixels with a smooth table stays what it was."""
+    """On a map twice as large, a stretched smooth table gives a sum of the same size."""
     L = 16
     table = torch.linspace(-1, 1, 2 * L - 1).mul(2).cos()[:, None].double()
     value = torch.linspace(-1, 1, L).sin()[None, :, None, None, None].double()
@@ -145,8 +145,8 @@ def test_stretching_keeps_the_size_of_the_sum():
 
 
 def test_scores_are_few_and_not_kept(monkeypatch):
-    """Forward and backward, nothing is larger than the scores allowed at a time, here 1 / 14 of all, and what is kept
-    for the backward pass is no larger than the map."""
+    """No tensor is larger than MAX_SCORES, here 1 / 14 of all scores, and tensors kept for the backward pass are no
+    larger than the map."""
     monkeypatch.setattr(gsa, 'MAX_SCORES', 2**19)
     largest = 0
 
@@ -171,7 +171,7 @@ def test_scores_are_few_and_not_kept(monkeypatch):
 
 
 def half_precision(attend, dtype, size, *tensors):
-    """Output and gradients of ``attend(query, ..., value)``, and those of its exact self in float64.
+    """Result and gradients of ``attend(query, ..., value)``, in half precision and in float64.
 
     Inputs are of a size and rounded, the value float32 as under autocast. The loss sees outputs through a norm, as in a
     network, and is scaled, as a GradScaler does.
@@ -188,7 +188,7 @@ def half_precision(attend, dtype, size, *tensors):
 
 
 def assert_near(half, exact, tolerance):
-    """Every sample of half is near that of exact, by the latter's largest value."""
+    """Every sample is near the exact one, relative to the largest value."""
     for one, other in zip(half.double(), exact.double()):
         assert (one - other).abs().max() < tolerance * other.abs().max()
 
@@ -196,8 +196,8 @@ def assert_near(half, exact, tolerance):
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize('size', [1e-3, 1.0, 1e3])
 def test_content_in_half_precision(dtype, size):
-    """Only as wrong as its rounded inputs and output, whatever the queries', keys' and values' size: the softmax and
-    the mean over all pixels are not rounded, and what float16 cannot hold is float32."""
+    """Errors are those of rounded inputs and output, at any scale: the softmax and the mean over all pixels are not
+    rounded, and results too large for float16 are float32."""
     inputs = torch.randn(3, 1, 64, 64, 2, 4)
     (out, *grads), (exact, *_) = half_precision(content_attention, dtype, size, *inputs)
     assert out.dtype == torch.float32 and content_attention(*inputs.to(dtype)).dtype == dtype

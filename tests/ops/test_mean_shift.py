@@ -21,7 +21,7 @@ def make_inputs(B, heads, N, M, d, probe=True, bias=False, dtype=torch.float64):
 @pytest.mark.parametrize('path', PATHS)
 @pytest.mark.parametrize('bias', [False, True])
 def test_equation_12(path, bias):
-    """Every path is the paper's bracket, one query and key at a time."""
+    """Every path computes the paper's bracket, one query and key at a time."""
     q, k, v, p, b = make_inputs(2, 2, 3, 4, 5, bias=bias)
     out = path(q, k, v, p, b)
     for n, h, i in torch.cartesian_prod(*map(torch.arange, out.shape[:3])).tolist():
@@ -57,7 +57,7 @@ def test_paths_agree(B, heads, N, M, d, probe, bias):
 
 @pytest.mark.parametrize('path', PATHS)
 def test_gradcheck(path):
-    """The gradient of the key norm, which one path takes through a part of it only, is that of the whole."""
+    """Gradients are right, also of the key norm, which one path differentiates in one of its two parts only."""
     inputs = [
         t.requires_grad_()
         for t in make_inputs(1, 2, 3, 4, 3, bias=path is not mean_shift_attention_channels)
@@ -68,7 +68,7 @@ def test_gradcheck(path):
 
 @pytest.mark.parametrize('path', PATHS)
 def test_a_constant_added_to_queries_and_keys_changes_nothing(path):
-    """Section 2.2.2: only differences of queries and keys count; for the plain kernel it is not so."""
+    """Section 2.2.2: only differences of queries and keys matter, unlike with the plain kernel."""
     q, k, v, p, _ = make_inputs(2, 3, 6, 6, 4)
     constant = 3 * torch.randn(1, 3, 1, 4, dtype=torch.float64)
     torch.testing.assert_close(path(q + constant, k + constant, v, p), path(q, k, v, p))
@@ -77,7 +77,7 @@ def test_a_constant_added_to_queries_and_keys_changes_nothing(path):
 
 
 def test_no_score_matrix():
-    """Without a bias nothing as large as the N x M logits is made, forward or backward."""
+    """Without a bias, no tensor is as large as the N x M logits, forward or backward."""
     sizes = []
 
     class Record(torch.utils._python_dispatch.TorchDispatchMode):
@@ -96,8 +96,8 @@ def test_no_score_matrix():
 @pytest.mark.parametrize('bias', [False, True])
 @pytest.mark.parametrize('scale', [1e-3, 1.0, 1e3])
 def test_half_precision(dtype, bias, scale):
-    """At any scale output and gradients are finite, and near float32's for the same rounded inputs: |k|^2 does not
-    overflow, and is not rounded to where the logits drown."""
+    """At any scale, results and gradients are finite and near those in float32 for the same rounded inputs: |k|^2
+    neither overflows nor loses the digits that matter."""
     inputs = make_inputs(1, 2, 9, 9, 64, bias=bias)
     q, k, v, p = (t.to(dtype).requires_grad_() for t in (scale * inputs[0], scale * inputs[1], *inputs[2:4]))
     b = inputs[4].float().requires_grad_() if bias else None

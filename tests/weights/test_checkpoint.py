@@ -28,14 +28,14 @@ WEIGHTS = {'a.weight': torch.ones(2), 'b.bias': torch.zeros(1)}
     ],
 )
 def test_any_wrapping(tmp_path, contents):
-    """Weights are found in whatever a trainer wraps them, averaged ones first."""
+    """Weights are found in the containers of all known trainers; averaged weights come first."""
     torch.save(contents, tmp_path / 'c.pth')
     state_dict, _ = read_checkpoint(str(tmp_path / 'c.pth'))
     assert state_dict.keys() == WEIGHTS.keys() and all(torch.equal(state_dict[k], WEIGHTS[k]) for k in WEIGHTS)
 
 
 def test_prefix(tmp_path):
-    """A prefix selects and strips, MMEngine's way."""
+    """Tensors under a prefix are taken, and the prefix is removed, as in MMEngine."""
     torch.save({'state_dict': {'encoder.a': torch.ones(1), 'other.a': torch.zeros(1)}}, tmp_path / 'c.pth')
     assert read_checkpoint(str(tmp_path / 'c.pth'), 'encoder.')[0] == {'a': torch.ones(1)}
     with pytest.raises(CheckpointError, match='holds no weights under "state_dict" "decoder'):
@@ -69,13 +69,13 @@ def test_files_without_weights_are_named(tmp_path, contents):
 
 @pytest.fixture(params=['of torch', 'of pickle'])
 def unpickler(request, monkeypatch):
-    """What reads files: torch's weights_only, or, where an older torch cannot be told what to let through, pickle."""
+    """Both readers of files: torch's weights_only, and the restricted pickle for older versions of torch."""
     if request.param == 'of pickle':
         monkeypatch.setattr(torch, '__version__', '2.1.2')
 
 
 class Call:
-    """Unpickled by calling a function."""
+    """An object that is unpickled by a call of a function."""
 
     def __init__(self, function, *args):
         self.call = (function, args)
@@ -98,7 +98,7 @@ class Call:
     ids=['open', 'eval', 'system', 'class', 'getattr', 'torch'],
 )
 def test_no_code_gets_through(tmp_path, unpickler, call, legacy):
-    """Not by a function, by a class of one's own or by way of what trainers keep; in either of torch's formats."""
+    """Code does not run as a function, as a class or through the allowed classes, in both of torch's file formats."""
     proof = tmp_path / 'proof'
     torch.save(
         {'state_dict': WEIGHTS, 'meta': call(str(proof))}, tmp_path / 'c.pth', _use_new_zipfile_serialization=not legacy
@@ -129,7 +129,7 @@ def test_state_of_a_training_is_read(tmp_path, unpickler):
 
 
 def test_damaged_files_are_refused(tmp_path, unpickler):
-    """A file cut anywhere, or with one byte changed, is read as it was or refused, never a stray error."""
+    """A file that is cut or has one changed byte is refused or read correctly; no other error is raised."""
     torch.save({'state_dict': {name: torch.randn(50, 2) for name in 'abc'}}, tmp_path / 'whole.pth')
     whole, path = (tmp_path / 'whole.pth').read_bytes(), tmp_path / 'c.pth'
     for at in range(1, len(whole), 61):
@@ -155,7 +155,7 @@ def test_values_are_numbers(tmp_path, value, what, container):
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision_is_cast(tmp_path, log, dtype):
-    """Weights of half precision load into a model of float32, with a word in the log."""
+    """Weights of half precision load into a model of float32, and the log says so."""
     torch.save({'state_dict': torch.nn.Linear(2, 2).to(dtype).state_dict()}, tmp_path / 'c.pth')
     model = torch.nn.Linear(2, 2)
     model.load_state_dict(read_checkpoint(str(tmp_path / 'c.pth'))[0])
@@ -164,7 +164,7 @@ def test_half_precision_is_cast(tmp_path, log, dtype):
 
 
 def test_addresses_are_read_like_files(tmp_path, monkeypatch):
-    """What is downloaded passes the same checks; torchvision's names stand for addresses."""
+    """Downloads pass the same checks as files; names of torchvision are translated to addresses."""
     torch.save({'state_dict': WEIGHTS}, tmp_path / 'good.pth')
     torch.save({'state_dict': Call(open, str(tmp_path / 'proof'), 'w')}, tmp_path / 'evil.pth')
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))

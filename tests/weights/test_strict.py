@@ -1,4 +1,7 @@
-"""Strict loading, through ELSA-Swin's releases."""
+"""Strict loading, with ELSA-Swin's releases."""
+
+import copy
+import pickle
 
 import pytest
 import torch
@@ -26,7 +29,7 @@ def save(tmp_path, contents):
     'wrap', [lambda weights: weights, lambda weights: {'state_dict': {f'module.{k}': v for k, v in weights.items()}}]
 )
 def test_release_by_path(tmp_path, release, log, wrap):
-    """init_cfg takes the released file as it is; what has no counterpart is listed, no more."""
+    """init_cfg takes the released file as it is. The log lists what is left out and what keeps its initial values."""
     weights = release(TINY)
     backbone = pretrained(save(tmp_path, wrap(weights)))
     assert torch.equal(backbone.layers[2].blocks[5].attn.ghost_head, weights['layers.2.blocks.5.attn.ghost_head'])
@@ -44,7 +47,7 @@ def test_norm_of_a_classifier_is_used_by_a_classifier(tmp_path, release):
 
 
 def test_averaged_weights_are_preferred(tmp_path, release):
-    """Base was released with averaged weights under "state_dict_ema", the ones its figures are of."""
+    """Base was released with averaged weights under "state_dict_ema"; its published scores are theirs."""
     plain, averaged = release('elsa_swin_base_imagenet'), release('elsa_swin_base_imagenet')
     backbone = pretrained(save(tmp_path, {'state_dict': plain, 'state_dict_ema': averaged}), arch='base')
     assert torch.equal(backbone.patch_embed.proj.weight, averaged['patch_embed.proj.weight'])
@@ -70,7 +73,7 @@ def drop(weights, name):
     ],
 )
 def test_one_wrong_tensor_stops(tmp_path, release, change, message):
-    """A release with one tensor too few, too many or misshapen is refused, by name, some output norms included."""
+    """One missing, unknown or misshapen tensor is refused by name; so is a release with some output norms."""
     with pytest.raises(CheckpointError, match=message) as error:
         pretrained(save(tmp_path, change(release(TINY))))
     assert str(tmp_path) in str(error.value)
@@ -112,7 +115,7 @@ def test_foreign_models_are_guessed(tmp_path, name, guess):
 
 
 def test_window_tables_are_stretched(tmp_path, release, log):
-    """Another window size interpolates the position tables and says so; a constant table stays constant."""
+    """For another window size, position tables are interpolated and logged; a constant table stays constant."""
     weights = release(TINY)
     weights['layers.3.blocks.0.attn.rb'] = torch.arange(24.0)[:, None].expand(24, 169)
     backbone = pretrained(save(tmp_path, weights), window_size=12)
@@ -160,7 +163,7 @@ def test_whole_models_are_strict_about_the_backbone(tmp_path, release, change, m
 
 
 def test_not_strict_on_request(tmp_path, release, log):
-    """strict=False in init_cfg takes what fits and tells the rest; the next loading is strict again."""
+    """strict=False in init_cfg takes what fits and logs the rest; the next loading is strict again."""
     weights = {**drop(release(TINY), 'patch_embed.proj.weight'), 'patch_embed.proj.bias': torch.ones(3)}
     backbone = ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(save(tmp_path, weights)), strict=False))
     backbone.init_weights()
@@ -171,7 +174,7 @@ def test_not_strict_on_request(tmp_path, release, log):
 
 
 def test_own_checkpoint_round_trip(tmp_path):
-    """What a backbone saves fills another of the same settings completely, and a part of it one with fewer outputs."""
+    """A saved backbone fills another one with the same settings, or with fewer outputs."""
     backbone = ELSASwin()
     path = save(tmp_path, {'state_dict': backbone.state_dict()})
     for out_indices in ((0, 1, 2, 3), (1, 2)):
@@ -194,3 +197,17 @@ def test_weights_survive_other_init_cfgs(tmp_path, release):
     backbone.patch_embed.proj.weight.data.zero_()
     backbone.init_weights()
     assert (backbone.patch_embed.proj.weight == 0).all()
+
+
+@pytest.mark.parametrize('duplicate', [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_are_strict_about_themselves(tmp_path, release, duplicate):
+    """A copied or pickled model, as EMA hooks make them, loads a release into itself and is as strict."""
+    weights = {f'backbone.{name}': value for name, value in release('elsa_swin_tiny_dense_backbone').items()}
+    weights.update({'head.weight': torch.ones(2, 2), 'head.bias': torch.ones(2)})
+    original = Detector()
+    model = duplicate(original)
+    model.load_state_dict(weights)
+    assert torch.equal(model.backbone.norm0.weight, weights['backbone.norm0.weight'])
+    assert torch.equal(original.backbone.norm0.weight, torch.ones(96))
+    with pytest.raises(CheckpointError, match='1 missing: norm3.bias'):
+        duplicate(model).load_state_dict(drop(weights, 'backbone.norm3.bias'))

@@ -94,3 +94,8 @@ def test_wheel_carries_mim(wheel):
             if file.suffix in ('.py', '.sh', '.yml', '.md'):
                 assert f'mmattn/.mim/{file.relative_to(ROOT)}' in names
     assert 'mmattn/.mim/model-index.yml' in names and 'mmattn/ops/elsa.py' in names
+
+
+def test_wheel_carries_licence(wheel):
+    """Whoever gets the package gets the licence, too."""
+    assert any(name.endswith('LICENSE') for name in wheel.namelist())

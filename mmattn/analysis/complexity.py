@@ -56,7 +56,7 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     ablations if the config is a classifier, or else the whole detector or segmentor.
 
     Raises:
-        ImportError: if MMCV, MMDetection or MMSegmentation is needed and missing.
+        MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
     """
     config = Path(config)
     cfg = _load(config)
@@ -105,7 +105,7 @@ def count_config(config: str | Path) -> tuple[int, float]:
     """All parameters and multiply-adds of a config's classifier, detector or segmentor, at the papers' input size.
 
     Raises:
-        ImportError: if MMCV, MMDetection or MMSegmentation is needed and missing.
+        MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
     """
     config = Path(config)
     cfg = _load(config)
@@ -146,7 +146,7 @@ def build(cfg: Config) -> nn.Module:
     """The detector or segmentor of a config, on the "meta" device.
 
     Raises:
-        ImportError: if MMCV, MMDetection or MMSegmentation is needed and missing.
+        MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
     """
     for package in ('mmcv', cfg.default_scope):
         require(package, f'{cfg.filename} ({cfg.default_scope})')

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from PIL import Image
 from mmattn.engine.coco import CheckedCocoDataset, check_coco
 from mmattn.engine.datasets import CheckedPipeline, check_files, check_image, inner_datasets, use_checked_datasets
 from mmattn.errors import InputError
+from tests import ROOT
 
 COCO = dict(
     images=[dict(id=7, file_name='a.jpg', width=20, height=10)],
@@ -101,6 +104,12 @@ def test_the_checked_dataset_is_mmdetections(tmp_path):
     checked, plain = (cls(**coco_config(tmp_path)) for cls in (CheckedCocoDataset, CocoDataset))
     assert checked[0] == plain[0] and checked.metainfo == plain.metainfo and len(checked) == len(plain) == 1
     assert CocoDataset.COCOAPI.__module__.startswith('mmdet')
+
+
+def test_the_engine_imports_without_mmdetection():
+    """MMDetection is imported when a config has a dataset of its own."""
+    code = 'import sys; sys.modules.update(mmcv=None, mmdet=None, mmseg=None); import mmattn.engine.runs'
+    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
 
 
 def test_no_image_is_left(tmp_path):

@@ -136,6 +136,7 @@ def test_coco_datasets_are_checked(tmp_path, kind):
         (dict(type='CocoDataset', ann_file='b.json'), 'there is no annotation file .*/b.json: set data_root'),
         (dict(type='CocoDataset', data_prefix=dict(img='no')), 'there is no image folder .*/no: set data_root'),
         (dict(type='CocoDataset', ann_file='b.json', backend_args=dict(backend='petrel')), None),
+        (dict(type='LVISV1Dataset', ann_file='b.json'), None),  # reads its file in its own way
         (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='images')), 'images has no image'),
         (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='no')), 'there is no image folder'),
         (dict(type='mmseg.ADE20KDataset', metainfo=dict(classes=('cow',))), 'new classes .* is not a subset'),

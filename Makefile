@@ -1,9 +1,13 @@
-# make demo      train, test and look at small ELSA-Swin models on toy data
-# make test      the tests
-# make test-all  the tests, slow ones included
-# make bench     every backbone beside its peer: time, memory and their growth
-# All set up an environment first; PYTHON names the Python it is made from, STACK the packages: onedl, in .venv, or
-# openmmlab, OpenMMLab's own last releases, in .venv-openmmlab.
+# make demo      train and test small models on images made on the spot, and draw what they predict
+# make test      run the fast tests
+# make test-all  run all tests
+# make bench     measure time and memory of each backbone beside a known one
+# make lint      check code style with ruff
+# make zoo       write docs/model_zoo.md from the metafiles in configs/
+# make setup     build the environment; every other target does this first
+#
+# PYTHON=python3.11 names the Python that the environment is built from.
+# STACK=openmmlab uses OpenMMLab's own last releases, in .venv-openmmlab. The default is onedl, in .venv.
 PYTHON ?= python3
 STACK ?= onedl
 export STACK
@@ -11,15 +15,15 @@ SUFFIX = $(patsubst %,-%,$(filter-out onedl,$(STACK)))
 RUN = .venv$(SUFFIX)/bin/python
 PYTEST = $(RUN) -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test test-all bench
+.PHONY: setup demo test test-all bench lint zoo
 setup:
-	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON): install Python 3.10 or newer, or name one with make PYTHON=..." >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.10 or newer, or name one: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) tools/dev/setup_env.py
 
 demo: setup
 	@$(RUN) tools/dev/demo.py --work-dir work_dirs/demo$(SUFFIX)
 
-# A process per core: the tests' models are too small for threads to share.
+# One thread per test process: the models in the tests are too small to use more.
 test test-all: export OMP_NUM_THREADS = 1
 test: setup
 	@$(PYTEST)
@@ -29,3 +33,10 @@ test-all: setup
 
 bench: setup
 	@$(RUN) tools/benchmark.py --sizes 256x256 512x512 800x1333 --out work_dirs/benchmark$(SUFFIX)
+
+lint: setup
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+
+zoo: setup
+	@$(RUN) tools/dev/model_zoo.py

@@ -1,5 +1,7 @@
-"""Metadata stands in pyproject.toml. Here: configs, tools and the model index go into the wheel as mmattn/.mim, where
-OpenMMLab's `mim` looks for them."""
+"""Puts configs, tools and the model index into the wheel, as mmattn/.mim, where OpenMMLab's `mim` looks for them.
+
+Everything else about the package stands in pyproject.toml.
+"""
 
 import shutil
 from pathlib import Path

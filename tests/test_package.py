@@ -101,7 +101,7 @@ print(*changes(before), sep='\\n')
 
 #: a training by tools/train.py, after MMEngine's Runner has set up one by the same config
 TOOL = """
-import runpy, sys
+import runpy, sys, torch
 from mmdet.utils import register_all_modules as register_mmdet
 from mmengine.config import Config
 from mmengine.runner import Runner
@@ -112,6 +112,7 @@ _, folder, config, *options = sys.argv
 cfg = Config.fromfile(config)
 cfg.work_dir = folder
 Runner.from_cfg(cfg)
+torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])  # torch changes the class when it is first used
 before = process_state()
 sys.argv = ['train.py', config, '--work-dir', folder, '--cfg-options', *options]
 runpy.run_path('tools/train.py', run_name='__main__')
@@ -197,3 +198,8 @@ def test_wheel_carries_mim(wheel):
             if file.suffix in ('.py', '.sh', '.yml', '.md'):
                 assert f'mmattn/.mim/{file.relative_to(ROOT)}' in names
     assert 'mmattn/.mim/model-index.yml' in names and 'mmattn/ops/elsa.py' in names
+
+
+def test_wheel_carries_licence(wheel):
+    """Whoever gets the package gets the licence, too."""
+    assert any(name.endswith('LICENSE') for name in wheel.namelist())

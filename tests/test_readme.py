@@ -1,41 +1,134 @@
+import importlib.util
 import re
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 import torch
+import yaml
 from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
+from torch import Tensor, nn
 
 from tests import ROOT
 
+DOCUMENTS = [ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')] + sorted(
+    (ROOT / 'docs').glob('*.md')
+)
+DETECTOR, SEGMENTOR, CALL = re.findall(r'```python\n(.*?)```', (ROOT / 'README.md').read_text(), re.DOTALL)
 
-def test_example_config_runs(tmp_path, monkeypatch, release):
-    """The config of the README, as it stands there, with a checkpoint of the released layout: one training step's
-    losses."""
-    (example,) = re.findall(r'```python\n(.*?)```', (ROOT / 'README.md').read_text(), re.DOTALL)
-    (tmp_path / 'config.py').write_text(example)
+
+def build(path: Path) -> nn.Module:
+    """The model of a config, with the weights that it names, on the CPU."""
+    cfg = Config.fromfile(path)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    model.init_weights()
+    return model
+
+
+def losses(model: nn.Module, inputs: dict) -> list[Tensor]:
+    """The losses of one training step."""
+    computed = model(**model.data_preprocessor(inputs, True), mode='loss')
+    return [
+        torch.as_tensor(loss) for value in computed.values() for loss in (value if isinstance(value, list) else [value])
+    ]
+
+
+def test_detector(tmp_path, monkeypatch, release):
+    """The README's config for MMDetection loads a released checkpoint and trains."""
+    from mmdet.testing import demo_mm_inputs
+
     monkeypatch.chdir(tmp_path)
     weights = release('elsa_swin_tiny_imagenet')
     torch.save({'state_dict': weights}, 'elsa_swin_tiny.pth')
-    cfg = Config.fromfile('config.py')
-    with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        model = MODELS.build(cfg.model)
-    model.init_weights()
+    (tmp_path / 'config.py').write_text(DETECTOR)
+    model = build(tmp_path / 'config.py')
     assert torch.equal(model.backbone.patch_embed.proj.weight, weights['patch_embed.proj.weight'])
-
-    from mmdet.testing import demo_mm_inputs
-
     inputs = demo_mm_inputs(1, [[3, 64, 96]], num_items=[2], with_mask=True)
-    losses = model(**model.data_preprocessor(inputs, True), mode='loss')
-    assert all(
-        torch.as_tensor(loss).isfinite().all()
-        for value in losses.values()
-        for loss in (value if isinstance(value, list) else [value])
+    assert all(loss.isfinite().all() for loss in losses(model, inputs))
+
+
+def test_segmentor(tmp_path, monkeypatch, release):
+    """The README's config for MMSegmentation, in MMSegmentation's configs folder, loads a released checkpoint and
+    trains."""
+    from mmengine.structures import PixelData
+    from mmseg.structures import SegDataSample
+
+    monkeypatch.chdir(tmp_path)
+    weights = release('shunted_s_imagenet')
+    torch.save(weights, 'ckpt_S.pth')
+    installed = Path(importlib.util.find_spec('mmseg').origin).parent / '.mim' / 'configs'
+    (tmp_path / '_base_').symlink_to(installed / '_base_')
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / 'config.py').write_text(SEGMENTOR)
+    model = build(tmp_path / 'mine' / 'config.py')
+    assert torch.equal(model.backbone.patch_embed1.conv[0].weight, weights['patch_embed1.conv.0.weight'])
+    sample = SegDataSample(gt_sem_seg=PixelData(data=torch.randint(150, (1, 64, 96))))
+    image = torch.randint(256, (3, 64, 96), dtype=torch.uint8)
+    inputs = dict(inputs=[image, image], data_samples=[sample, sample])
+    assert all(loss.isfinite().all() for loss in losses(model, inputs))
+
+
+def test_python_call(capsys):
+    """The README's Python example prints what its comments say."""
+    exec(CALL, {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r'^# (.*)', CALL, re.MULTILINE)
+
+
+def test_example_of_a_new_backbone(tmp_path):
+    """The class in docs/add_a_backbone.md works: maps, frozen stages, and its own reading of a release."""
+    (example,) = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'add_a_backbone.md').read_text(), re.DOTALL)
+    check = """
+import torch
+from mmengine.registry import MODELS
+whole = MODELS.build(dict(type='ExampleNet'))
+release = {name.replace('stages.', 'layers.'): value for name, value in whole.state_dict().items()}
+torch.save({**release, 'head.weight': torch.zeros(10, 256)}, 'release.pth')
+part = MODELS.build(dict(
+    type='ExampleNet', out_indices=(0, 2), frozen_stages=1, with_cp=True,
+    init_cfg=dict(type='Pretrained', checkpoint='release.pth')))
+part.init_weights()
+assert all(torch.equal(value, whole.state_dict()[name]) for name, value in part.state_dict().items())
+maps = part(torch.randn(2, 3, 65, 97))
+assert [tuple(m.shape) for m in maps] == [(2, 32, 17, 25), (2, 128, 5, 7)] and part.out_channels == (32, 128)
+sum(m.sum() for m in maps).backward()
+assert [{p.grad is None for m in stage for p in m.parameters()} for stage in part.stage_modules()] == [
+    {True}, {True}, {False}, {False}]
+"""
+    namespace = 'dict(__name__="mmattn.backbones.example", __package__="mmattn.backbones")'
+    done = subprocess.run(
+        [sys.executable, '-c', f'import mmattn\nexec({example!r}, {namespace})\n{check}'],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
+    assert done.returncode == 0, done.stderr
 
 
-def test_named_files_exist():
-    """Paths that the README sends the reader to are there."""
-    text = (ROOT / 'README.md').read_text()
-    for path in re.findall(r'\b(?:tools|configs|requirements|tests)/[\w./-]+\.(?:py|sh|txt)', text):
+def test_table_agrees_with_metafiles():
+    """Parameters and accuracies in the README's table are those of the metafiles."""
+    rows = re.findall(r'\]\((configs/\S+\.py)\) \| ([\d.]+) M \| ([\d.]+) \|', (ROOT / 'README.md').read_text())
+    assert len(rows) == 5
+    for config, parameters, top1 in rows:
+        models = yaml.safe_load((ROOT / config).with_name('metafile.yml').read_text())['Models']
+        (entry,) = (model for model in models if model['Config'] == config)
+        assert float(parameters) == pytest.approx(entry['Metadata']['Parameters'] / 1e6, abs=0.05)
+        assert float(top1) == pytest.approx(entry['Results'][0]['Metrics']['Top 1 Accuracy'], abs=0.05)
+
+
+def test_readme_is_short():
+    """A newcomer reads it in a minute; details belong to docs/."""
+    assert len((ROOT / 'README.md').read_text().splitlines()) < 100
+
+
+@pytest.mark.parametrize('document', DOCUMENTS, ids=lambda path: path.name)
+def test_named_files_exist(document):
+    """Links to files of the repository, and paths in the text, lead somewhere."""
+    text = document.read_text()
+    for link in re.findall(r'\]\((?!https?://)([^)#]+)[^)]*\)', text):
+        assert (document.parent / link).exists(), link
+    for path in re.findall(r'\b(?:tools|configs|requirements|tests|mmattn)/[\w./-]+\.(?:py|sh|txt)\b', text):
         assert (ROOT / path).is_file(), path
-    for config in re.findall(r'\| `([\w-]+_(?:in1k|coco|ade20k-512x512))`', text):
-        assert list((ROOT / 'configs').glob(f'*/{config}.py')), config

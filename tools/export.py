@@ -46,7 +46,7 @@ def main() -> None:
     if not args.out.parent.is_dir():
         sys.exit(f'there is no folder {args.out.parent} for {args.out.name}.')
 
-    cfg = load_config(args.config, args.cfg_options)
+    cfg = load_config(args.config, args.cfg_options, backbone_only=args.backbone)
     if not args.backbone and cfg.get('default_scope') != 'mmseg':
         sys.exit(f'{args.config} is no segmentor: of other models the backbone is exported, with --backbone.')
     in_channels = cfg.model.backbone.get('in_channels', 3)

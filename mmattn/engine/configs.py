@@ -32,7 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_config(
-    path: str | Path, options: dict | None = None, *, work_dir: str | None = None, launcher: str = 'none'
+    path: str | Path,
+    options: dict | None = None,
+    *,
+    work_dir: str | None = None,
+    launcher: str = 'none',
+    backbone_only: bool = False,
 ) -> Config:
     """Read a config, check it, and fit it to this machine.
 
@@ -41,6 +46,7 @@ def load_config(
         options: values to set, by dotted key, as of ``--cfg-options``.
         work_dir: folder for logs and checkpoints. The default is what the config says, or work_dirs/NAME_OF_CONFIG.
         launcher: "none", "pytorch", "slurm" or "mpi", what starts the processes.
+        backbone_only: leave neck and heads out of the model, which then need not fit the backbone.
 
     Raises:
         MissingPackage: if a package that the config needs is missing or too old.
@@ -59,6 +65,8 @@ def load_config(
         require(package, f'{path} ({cfg.default_scope})')
     if cfg.get('default_scope') == 'mmdet':
         require_ops(str(path))
+    if backbone_only and isinstance(cfg.get('model'), dict):
+        cfg.model = ConfigDict({key: cfg.model[key] for key in ('type', 'backbone') if key in cfg.model})
     check_config(cfg, path)
     use_checked_datasets(cfg)
     cfg.launcher = launcher

@@ -1,4 +1,4 @@
-"""The sentences of the set-up; that it works is seen by every run of the tests."""
+"""What the set-up tells the user. Every run of the tests shows that the set-up itself works."""
 
 import importlib.util
 import os
@@ -27,58 +27,65 @@ def make(*arguments):
 each_stack = pytest.mark.parametrize('setup_env', ['onedl', 'openmmlab'], indirect=True)
 
 
-def test_old_python_is_told(setup_env, monkeypatch):
+def test_old_python_is_refused(setup_env, monkeypatch):
+    """The message names the option that selects another Python."""
     monkeypatch.setattr(sys, 'version_info', (3, 9, 1))
     with pytest.raises(SystemExit, match='Python 3.10 or newer is needed, .*make PYTHON='):
         setup_env.check_machine()
 
 
 @pytest.mark.parametrize('setup_env', ['openmmlab'], indirect=True)
-def test_new_python_is_told(setup_env, monkeypatch):
-    """torch 2.1 has no packages for Python 3.12; the default stack's has."""
+def test_new_python_is_refused(setup_env, monkeypatch):
+    """The stack openmmlab does not work on Python 3.12, because torch 2.1 has no packages for it."""
     monkeypatch.setattr(sys, 'version_info', (3, 12, 1))
-    with pytest.raises(SystemExit, match='torch 2.1, .* needs Python 3.10 or 3.11, .*STACK=openmmlab PYTHON='):
+    with pytest.raises(SystemExit, match='torch 2.1 of .* needs Python 3.10 or 3.11, .*STACK=openmmlab PYTHON='):
         setup_env.check_machine()
 
 
-def test_unknown_stack_is_told():
+def test_unknown_stack_is_refused():
+    """The message lists the stacks, and no environment is created."""
     done = make('test', 'STACK=mmlab')
-    assert done.returncode and done.stderr.startswith('There is no stack mmlab: STACK is one of onedl, openmmlab.\n')
+    assert done.returncode and done.stderr.startswith(
+        'There is no stack mmlab: STACK must be one of onedl, openmmlab.\n'
+    )
     assert not (ROOT / '.venv-mmlab').exists()
 
 
 def test_stacks_are_kept_apart():
-    """Each has its own environment, and the demo and the benchmark their own results, where one cannot be taken for
-    the other's."""
-    for target in ('demo', 'test', 'test-all', 'bench'):
+    """Each stack has its own environment, and its own folder for the results of the demo and of the benchmark."""
+    for target in ('demo', 'test', 'test-all', 'bench', 'lint', 'zoo'):
         printed = [
             make('-n', '--no-print-directory', target, *stack).stdout.splitlines()[-1]
             for stack in ([], ['STACK=openmmlab'])
         ]
         assert printed[0].startswith('.venv/bin/python ') and printed[1].startswith('.venv-openmmlab/bin/python ')
-        assert target.startswith('test') or printed[1].endswith(printed[0].split()[-1] + '-openmmlab')
+        if target in ('demo', 'bench'):
+            assert printed[1].endswith(printed[0].split()[-1] + '-openmmlab')
 
 
-def test_missing_compiler_is_told(setup_env, monkeypatch):
+def test_missing_compiler_is_refused(setup_env, monkeypatch):
+    """The message says how to install one."""
     monkeypatch.setenv('PATH', '/nowhere')
     monkeypatch.delenv('CXX', raising=False)
-    with pytest.raises(SystemExit, match=r'No C\+\+ compiler \(c\+\+\) was found.*apt-get install g\+\+'):
+    with pytest.raises(SystemExit, match=r'There is no C\+\+ compiler \(c\+\+\).*apt-get install g\+\+'):
         setup_env.check_machine()
 
 
-def test_missing_headers_are_told(setup_env, monkeypatch, tmp_path):
+def test_missing_headers_are_refused(setup_env, monkeypatch, tmp_path):
+    """Without Python.h the set-up stops at once, not after minutes of compiling."""
     monkeypatch.setattr(setup_env.sysconfig, 'get_paths', lambda: {'include': str(tmp_path)})
     with pytest.raises(SystemExit, match='Python.h .* is missing'):
         setup_env.check_machine()
 
 
-def test_missing_python_is_told():
+def test_missing_python_is_refused():
+    """make names the Python that it did not find."""
     done = make('setup', 'PYTHON=no-such-python')
-    assert done.returncode and 'There is no no-such-python: install Python 3.10 or newer' in done.stderr
+    assert done.returncode and 'There is no no-such-python. Install Python 3.10 or newer' in done.stderr
 
 
 def test_a_missing_file_is_noticed(setup_env, monkeypatch, tmp_path):
-    """The quick check of a finished environment sees that an installed file is gone, wherever it was."""
+    """The quick check of a finished environment finds that an installed file is missing."""
     monkeypatch.setattr(setup_env, 'PYTHON', setup_env.Path(sys.executable))
     assert setup_env.failure(setup_env.COMPLETE) is None
     package = tmp_path / 'broken-1.0.dist-info'
@@ -90,14 +97,15 @@ def test_a_missing_file_is_noticed(setup_env, monkeypatch, tmp_path):
 
 
 def test_failed_step_shows_its_log(setup_env, monkeypatch, tmp_path):
+    """The end of the log is in the message, because the reason stands there."""
     monkeypatch.setattr(setup_env, 'LOG', tmp_path / 'log')
-    with pytest.raises(SystemExit, match='(?s)out of luck.*This step failed: breaking.*run the same command again'):
+    with pytest.raises(SystemExit, match='(?s)out of luck.*This step failed: breaking.*Run the same command again'):
         setup_env.step('breaking', [sys.executable, '-c', 'raise SystemExit("out of luck")'])
 
 
 @each_stack
 def test_pins_are_exact(setup_env):
-    """Everything but the build tools is pinned, so that two machines get one environment."""
+    """All packages but two build tools have exact versions, so that two machines get the same environment."""
     for line in setup_env.REQUIREMENTS.read_text().splitlines():
         name = line.split('=')[0]
         assert line.startswith('#') or '==' in line or name.split('>')[0] in ('setuptools', 'wheel')
@@ -105,8 +113,7 @@ def test_pins_are_exact(setup_env):
 
 @each_stack
 def test_mmcv_is_compiled_once(setup_env, monkeypatch, tmp_path):
-    """The wheel goes to a folder named after torch's version; found there, it is not compiled again; a failure leaves
-    nothing behind."""
+    """The wheel is kept in a folder named after torch's version and not compiled again. A failure leaves no files."""
     monkeypatch.setattr(setup_env, 'CACHE', tmp_path)
     compiled = []
 

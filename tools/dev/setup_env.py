@@ -1,8 +1,10 @@
-"""Build, check or repair the project's own environment, .venv: what `make` runs before everything else.
+"""Build the project's own environment, or repair it. Every target of the Makefile runs this first.
 
-The environment variable STACK names the packages, a file of requirements/: onedl, the default, or another, whose
-environment is .venv-STACK. Only the standard library, and syntax that an old Python still parses, so that it can say it
-is too old.
+The environment variable STACK names the packages: a file in requirements/. The stack "onedl" is the default and is
+installed in .venv; another one is installed in .venv-STACK.
+
+This file uses the standard library only, and no syntax newer than Python 3.5, so that it can tell the user of an old
+Python that it is too old.
 """
 
 import hashlib
@@ -23,10 +25,10 @@ PYTHON = VENV / 'bin' / 'python'
 READY = VENV / 'ready'
 LOG = VENV / 'setup.log'
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmattn' / 'wheels'
-#: what must import for the environment to be whole; mmcv.ops fails if it was compiled for another torch
+#: the environment works if this runs; mmcv.ops does not import if it was compiled for another torch
 IMPORTS = 'import torch, torchvision, timm, mmengine, mmcv.ops, mmdet, mmseg, pytest, hypothesis, mmattn'
 
-#: that no installed file is gone, in a second
+#: fails if an installed file is missing; takes a second
 COMPLETE = """
 import importlib.metadata as m, os
 for d in m.distributions():
@@ -44,35 +46,34 @@ def main():
     if READY.is_file() and READY.read_text() == fingerprint and works(COMPLETE):
         return
     print(
-        'Setting up {} (once; about 3 minutes, and 5 to 15 more on 2 cores where mmcv has to be compiled; 6 GB)'.format(
-            VENV
-        ),
+        'Setting up {}. This happens once. It takes 6 GB, about 3 minutes, and 5 to 15 minutes more (on 2 cores) if '
+        'mmcv must be compiled.'.format(VENV),
         flush=True,
     )
     started = time.time()
     if works('import pip, sys; assert sys.version == {!r}'.format(sys.version)) and works(COMPLETE):
-        READY.unlink(missing_ok=True)  # half-built, or of other requirements: go on from there
+        READY.unlink(missing_ok=True)  # unfinished, or the requirements changed: pip installs what is missing
     else:
         shutil.rmtree(str(VENV), ignore_errors=True)
         VENV.mkdir()
-        step('[1/5] a virtual environment, seconds', [sys.executable, '-m', 'venv', VENV])
+        step('[1/5] create a virtual environment: seconds', [sys.executable, '-m', 'venv', VENV])
     pip = [PYTHON, '-m', 'pip', '--disable-pip-version-check']
     step(
-        '[2/5] torch, about 1 minute and 3 GB',
+        '[2/5] install torch: about 1 minute and 3 GB',
         pip + ['install', *requirements('setuptools', 'wheel', 'ninja', 'psutil', 'numpy', 'torch', 'torchvision')],
     )
     wheel = mmcv_wheel(pip)
     step(
-        '[4/5] MMEngine, MMDetection, MMSegmentation and tests, about 1 minute',
+        '[4/5] install MMEngine, MMDetection, MMSegmentation and pytest: about 1 minute',
         pip + ['install', '--no-build-isolation', wheel, '-r', REQUIREMENTS],
     )
-    step('[5/5] mmattn itself, seconds', pip + ['install', '--no-build-isolation', '--no-deps', '-e', ROOT])
+    step('[5/5] install mmattn itself: seconds', pip + ['install', '--no-build-isolation', '--no-deps', '-e', ROOT])
     problem = failure(IMPORTS)
     if problem:
         if works('import torch') and not works('import mmcv.ops'):
             wheel.unlink()
         shutil.rmtree(str(VENV), ignore_errors=True)
-        stop('The environment does not import ({}) and was removed: run the same command again.'.format(problem))
+        stop('The new environment does not work ({}). It was removed: run the same command again.'.format(problem))
     READY.write_text(fingerprint)
     print('Set up in {:.0f} s.'.format(time.time() - started), flush=True)
 
@@ -80,43 +81,45 @@ def main():
 def check_machine():
     if not REQUIREMENTS.is_file():
         stop(
-            'There is no stack {}: STACK is one of {}.'.format(
+            'There is no stack {}: STACK must be one of {}.'.format(
                 STACK, ', '.join(sorted(path.stem for path in REQUIREMENTS.parent.glob('*.txt')))
             )
         )
     if sys.version_info < (3, 10):
         stop(
-            'Python 3.10 or newer is needed, {} is {}: name another with `make PYTHON=python3.11`.'.format(
+            'Python 3.10 or newer is needed, but {} is Python {}. Name another: make PYTHON=python3.11'.format(
                 sys.executable, sys.version.split()[0]
             )
         )
     if STACK == 'openmmlab' and sys.version_info >= (3, 12):
         stop(
-            'torch 2.1, of the stack openmmlab, needs Python 3.10 or 3.11, {} is {}: name another with `make '
-            'STACK=openmmlab PYTHON=python3.11`.'.format(sys.executable, sys.version.split()[0])
+            'torch 2.1 of the stack openmmlab needs Python 3.10 or 3.11, but {} is Python {}. Name another: '
+            'make STACK=openmmlab PYTHON=python3.11'.format(sys.executable, sys.version.split()[0])
         )
     if not shutil.which(os.environ.get('CXX', 'c++')):
         stop(
-            "No C++ compiler ({}) was found, and MMCV's operators have to be compiled: install one (Debian, Ubuntu: "
-            'apt-get install g++).'.format(os.environ.get('CXX', 'c++'))
+            "There is no C++ compiler ({}), and MMCV's operators must be compiled. Install one, on Debian and Ubuntu "
+            'with: apt-get install g++'.format(os.environ.get('CXX', 'c++'))
         )
     if not (Path(sysconfig.get_paths()['include']) / 'Python.h').is_file():
         stop(
-            'Python.h of {} is missing, and compiling needs it: install the headers (Debian, Ubuntu: apt-get '
-            'install python3-dev).'.format(sys.executable)
+            'Python.h of {} is missing, and MMCV cannot be compiled without it. Install it, on Debian and Ubuntu with: '
+            'apt-get install python3-dev'.format(sys.executable)
         )
     try:
-        import ensurepip  # noqa: F401, Debian's python3 comes without
+        import ensurepip  # noqa: F401, Debian's python3 does not include it
     except ImportError:
         stop(
-            '{} cannot make virtual environments: install them (Debian, Ubuntu: apt-get install python3-venv).'.format(
-                sys.executable
-            )
+            '{} cannot create virtual environments. Install what is missing, on Debian and Ubuntu with: '
+            'apt-get install python3-venv'.format(sys.executable)
         )
 
 
 def mmcv_wheel(pip):
-    """The compiled mmcv: from earlier, kept apart by torch's version since its name does not tell, or made now."""
+    """Return the path of the compiled mmcv. It is compiled once and then kept in CACHE.
+
+    CACHE has one folder for each version of torch, because the name of a wheel does not say what it was compiled for.
+    """
     (requirement,) = requirements('mmcv', 'onedl-mmcv')
     (torch,) = requirements('torch')
     folder = CACHE / re.sub('=+', '-', torch)
@@ -124,15 +127,15 @@ def mmcv_wheel(pip):
     pattern = re.sub('[-=]+', '_', requirement.split('==')[0]) + '-' + requirement.split('==')[1] + '-' + tag + '*.whl'
     made = sorted(folder.glob(pattern))
     if made:
-        print('[3/5] mmcv, compiled before: {}'.format(made[0]), flush=True)
+        print('[3/5] mmcv was compiled before: {}'.format(made[0]), flush=True)
         return made[0]
-    # A GPU without CUDA's compiler: mmcv would try to use both, so hide the one.
+    # mmcv compiles for CUDA if it sees a GPU, which fails without CUDA's compiler. Hide the GPU then.
     gpu = {} if shutil.which('nvcc') or os.environ.get('CUDA_HOME') else {'CUDA_VISIBLE_DEVICES': ''}
-    # -g0: Python's own flags ask for debug information, which takes half of the time.
+    # Python's own flags ask for debug information. Without it (-g0), compiling takes half as long.
     fresh = folder / 'unfinished-{}'.format(os.getpid())
     try:
         step(
-            "[3/5] compiling mmcv's operators, 5 to 15 minutes on 2 cores",
+            "[3/5] compile mmcv's operators: 5 to 15 minutes on 2 cores",
             pip + ['wheel', '-v', '--no-cache-dir', '--no-deps', '--no-build-isolation', '-w', fresh, requirement],
             MMCV_WITH_OPS='1',
             MAX_JOBS=str(os.cpu_count()),
@@ -155,7 +158,7 @@ def works(code):
 
 
 def failure(code):
-    """The last line of what `code` says in the environment's Python when it fails, else None."""
+    """Run `code` in the environment. Return None if it works, else the last line of its output."""
     if not PYTHON.exists():
         return '{} is missing'.format(PYTHON)
     done = subprocess.run([str(PYTHON), '-c', code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd='/')
@@ -163,7 +166,7 @@ def failure(code):
 
 
 def step(title, command, **environment):
-    """Run a command, its output going to the log, and say now and then how far it is."""
+    """Run a command, write its output to the log, and print progress every 30 seconds."""
     print(title, flush=True)
     started = said = time.time()
     with LOG.open('ab') as log:
@@ -189,13 +192,13 @@ def step(title, command, **environment):
         except KeyboardInterrupt:
             process.terminate()
             process.wait()
-            stop('Interrupted: run the same command again to go on.')
+            stop('Interrupted. Run the same command again to go on.')
     if process.returncode:
         tail = LOG.read_text(errors='replace').splitlines()[-15:]
         stop(
             '\n'.join(
                 tail
-                + ['', 'This step failed: {}. The log is {}; run the same command again to go on.'.format(title, LOG)]
+                + ['', 'This step failed: {}. The log is {}. Run the same command again to go on.'.format(title, LOG)]
             )
         )
 

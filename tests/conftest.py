@@ -1,6 +1,8 @@
+import io
 import itertools
 import json
 import logging
+import lzma
 import os
 from types import SimpleNamespace
 
@@ -14,19 +16,20 @@ from tests import ROOT
 
 DATA = ROOT / 'tests' / 'data'
 if not torch.cuda.is_available():
-    os.environ['TRITON_INTERPRET'] = '1'  # Triton reads it when it is first imported
+    os.environ['TRITON_INTERPRET'] = '1'  # Triton reads it at its first import
 
-settings.register_profile('few', max_examples=3, deadline=None)
-settings.register_profile('many', max_examples=60, deadline=None)
+settings.register_profile('few', max_examples=3, deadline=None, derandomize=True)
+settings.register_profile('many', max_examples=60, deadline=None, print_blob=True)
 
 
 def pytest_configure(config) -> None:
-    """Property tests that do not say how often they try do so rarely, and often where slow tests are asked for."""
+    """Property tests try few examples, the same in every run. If slow tests are asked for, they try many random ones
+    and print how to repeat one that fails."""
     settings.load_profile('few' if config.option.markexpr == 'not slow' else 'many')
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what this torch cannot do."""
+    """Skip what this torch cannot do."""
     if torch.__version__ < (2, 3):
         for item in items:
             params = getattr(item, 'callspec', SimpleNamespace(params={})).params
@@ -46,14 +49,14 @@ def seeded() -> None:
 
 @pytest.fixture
 def torch_compiles() -> None:
-    """Skips a test where torch is too old to compile the backbones."""
+    """Skips a test if torch is too old to compile the backbones."""
     if any_size is None:
         pytest.skip(f'torch {torch.__version__} does not compile the backbones: docs/compile-and-export.md')
 
 
 @pytest.fixture
 def triton_runs() -> None:
-    """Skips a test where Triton is missing, or has no GPU and is too old to do without."""
+    """Skips a test if Triton is missing, or if there is no GPU and Triton is too old to interpret its kernels."""
     triton = pytest.importorskip('triton')
     if not torch.cuda.is_available() and int(triton.__version__.split('.')[0]) < 3:
         pytest.skip(f'Triton {triton.__version__} cannot interpret kernels without a GPU')
@@ -61,17 +64,18 @@ def triton_runs() -> None:
 
 @pytest.fixture
 def golden():
-    """Weights, inputs and outputs that the released code computed, by name."""
+    """Reads random weights, inputs and the outputs of the released code, by name: see tests/data/golden/README.md."""
 
     def load(name: str) -> dict:
-        return torch.load(DATA / 'golden' / f'{name}.pt', weights_only=True)
+        with lzma.open(DATA / 'golden' / f'{name}.pt.xz') as file:
+            return torch.load(io.BytesIO(file.read()), weights_only=True)
 
     return load
 
 
 @pytest.fixture
 def release():
-    """A checkpoint with the names and shapes of a released one, every tensor of its own value, other at every call."""
+    """Makes a checkpoint with the names and shapes of a released one. No two tensors have the same value."""
     values = itertools.count(1)
 
     def make(name: str) -> dict[str, torch.Tensor]:
@@ -83,7 +87,7 @@ def release():
 
 @pytest.fixture
 def log():
-    """The messages of MMEngine's logger."""
+    """A list of the messages that MMEngine's logger gets."""
     messages, logger = [], MMLogger.get_current_instance()
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())

@@ -1,16 +1,17 @@
-"""Time backbones beside their peers, run after run (A B A B), and measure what memory they take.
+"""Measure the time and memory of backbones and of their peers.
 
-    python tools/benchmark.py                                             # every backbone here beside its peer
+    python tools/benchmark.py                                             # the models that the metafiles name
     python tools/benchmark.py elsa-swin-t mit-b2 --peer swin-t --sizes 512x512 800x1333 --steps training
     python tools/benchmark.py configs/shunted/shunted-s_in1k.py --peer pvtv2-b2 --device cuda --dtype bfloat16 --compile
 
-A model is a name of MODELS below or a config, whose backbone is taken. "name:reference" runs our model on the plain
-references of its operators instead of their fast paths.
+A model is the path of a config, the name of a config in configs/*/ (without ".py", and without "_in1k"), or a peer: see
+PEERS. Its backbone is measured. "elsa-swin-t:reference" runs the operators of a model on the backend "reference", see
+mmattn/ops. Without models, those in the field Benchmark of the metafiles are measured beside the peers named there.
 
-Times are medians over runs in one process, models taking turns; ratios are to the peer. Memory is the peak of a process
-that runs one model only, above what it held idle with the model built. Over several sizes, "n^..." is the power of the
-number of pixels with which time, memory and operations grow. Everything goes to a table, a JSON file and a plot in
---out.
+A time is the median over runs in one process, in which the models take turns. Ratios are to the peer. Memory is the
+peak of a process that runs only one model, minus what the process held before. If there are several sizes, "n^..." is
+the power of the number of pixels with which time, memory and operations grow. A table, a JSON file and a plot are
+written to --out.
 """
 
 import argparse
@@ -24,46 +25,26 @@ import re
 import statistics
 import time
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import torch
+import yaml
 from mmengine.config import Config
-from mmengine.registry import MODELS as REGISTRY
+from mmengine.registry import MODELS
 from mmengine.utils import import_modules_from_strings
 from torch import Tensor, nn
 
 from mmattn.analysis import count_operations
 from mmattn.engine.export import any_size
-from mmattn.ops import elsa, global_self_attention, mean_shift
 
-#: name -> config of a backbone
-MODELS = {
-    'elsa-swin-t': dict(type='ELSASwin', arch='tiny'),
-    'shunted-s': dict(type='ShuntedTransformer', arch='small'),
-    'msf-vit-s': dict(type='MSFViT', arch='small'),
-    'msf-swin-t': dict(type='MSFSwin', arch='tiny'),
-    'gsa-r50': dict(type='GSAResNet', depth=50),
+CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
+#: name -> config of a backbone of another package
+PEERS = {
     'swin-t': dict(type='mmdet.SwinTransformer'),
     'pvtv2-b2': dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[3, 4, 6, 3]),
     'r50': dict(type='mmdet.ResNet', depth=50),
     'mit-b2': dict(type='mmseg.MixVisionTransformer', embed_dims=64, num_layers=[3, 4, 6, 3], num_heads=[1, 2, 5, 8]),
     'vit-s': dict(type='mmseg.VisionTransformer', img_size=(512, 512), embed_dims=384, num_layers=12, num_heads=6),
-}
-#: ours -> what its users have today
-PEERS = {
-    'elsa-swin-t': 'swin-t',
-    'shunted-s': 'pvtv2-b2',
-    'msf-vit-s': 'vit-s',
-    'msf-swin-t': 'swin-t',
-    'gsa-r50': 'r50',
-}
-#: type of a model -> the operator that "name:reference" runs plainly, and how
-REFERENCES = {
-    'ELSASwin': (elsa, elsa.elsa_attention_reference),
-    'GSAResNet': (global_self_attention, global_self_attention.axial_attention_reference),
-    'MSFSwin': (mean_shift, mean_shift.mean_shift_attention_reference),
-    'MSFViT': (mean_shift, mean_shift.mean_shift_attention_reference),
 }
 STEPS = ('inference', 'training')
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
@@ -71,8 +52,8 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('models', nargs='*', metavar='MODEL', help=f'a config or one of {", ".join(MODELS)}')
-    parser.add_argument('--peer', help="what the ratios are to (default: each model's own, see PEERS)")
+    parser.add_argument('models', nargs='*', metavar='MODEL', help='a config, or one of ' + ', '.join(PEERS))
+    parser.add_argument('--peer', help='the model to which the ratios are (default: as in the metafiles)')
     parser.add_argument('--sizes', nargs='+', type=size, default=[(512, 512)], metavar='HxW')
     parser.add_argument('--steps', nargs='+', choices=STEPS, default=STEPS)
     parser.add_argument('--batch', type=int, default=1)
@@ -83,14 +64,18 @@ def main() -> None:
     parser.add_argument('--runs', type=int, default=5)
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'))
     args = parser.parse_args()
-    models = args.models or list(PEERS)
+    peers = benchmarked()
+    models = args.models or list(peers)
+    if args.peer is None and not set(models) <= set(peers):
+        parser.error(f'--peer is needed for {", ".join(sorted(set(models) - set(peers)))}')
     for name in models if args.peer is None else [*models, args.peer]:
-        if name.removesuffix(':reference') not in MODELS and not Path(name.removesuffix(':reference')).is_file():
-            parser.error(f'{name} is neither a config nor one of {", ".join(MODELS)}')
-        if name.endswith(':reference') and backbone_config(name)['type'] not in REFERENCES:
-            parser.error(f'{name}: {backbone_config(name)["type"]} has no operator with a plain reference')
-    if args.peer is None and not set(models) <= set(PEERS):
-        parser.error(f'--peer is needed for {", ".join(sorted(set(models) - set(PEERS)))}')
+        try:
+            backbone = eager(name, args)
+            if ':' in name:
+                with torch.no_grad():
+                    backbone.eval()(image(64, 64, args))
+        except (FileNotFoundError, ValueError) as error:
+            parser.error(f'{name}: {error}')
     if args.compile and any_size is None:
         parser.error(f'--compile needs torch 2.6 or newer, but {torch.__version__} is installed')
     torch.set_num_threads(args.threads)
@@ -102,7 +87,7 @@ def main() -> None:
 
     groups: dict[str, list[str]] = {}
     for model in models:
-        groups.setdefault(args.peer or PEERS[model], []).append(model)
+        groups.setdefault(args.peer or peers[model], []).append(model)
     rows = [row for peer, ours in groups.items() for row in compare([peer, *ours], args)]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / 'benchmark.json').write_text(json.dumps(dict(machine=machine, rows=rows), indent=1))
@@ -113,18 +98,18 @@ def main() -> None:
 
 
 def compare(names: list[str], args: argparse.Namespace) -> list[dict]:
-    """A row per step, size and model of a peer (first) and the models measured against it."""
+    """Measure a peer, which comes first, and models to compare with it: a row per step, size and model."""
     rows = []
     models = {name: build(name, args) for name in names}
     for step in args.steps:
         peaks = {name: peak_memory(name, step, args) for name in names}
         for number, (height, width) in enumerate(args.sizes):
-            x = picture(height, width, args)
+            x = image(height, width, args)
             seconds: dict[str, list[float]] = {name: [] for name in names}
             for run in range(args.runs + 1):
                 for name in names:
-                    elapsed = timed(name, models[name], x, step, args)
-                    if run:  # the first is a warm-up
+                    elapsed = timed(models[name], x, step, args)
+                    if run:  # the first run is a warm-up
                         seconds[name].append(elapsed)
             for name in names:
                 row = dict(
@@ -146,53 +131,88 @@ def compare(names: list[str], args: argparse.Namespace) -> list[dict]:
     return rows
 
 
-def backbone_config(name: str) -> dict:
-    """Of the backbone that a command line names."""
-    name = name.removesuffix(':reference')
-    return Config.fromfile(name).model.backbone if name.endswith('.py') else MODELS[name]
+def benchmarked() -> dict[str, str]:
+    """Model -> peer, from the field Benchmark of the metafiles. A model's name has no "_in1k"."""
+    return {
+        entry['Model'].removesuffix('_in1k'): entry['Peer']
+        for file in sorted(CONFIGS.glob('*/metafile.yml'))
+        for collection in yaml.safe_load(file.read_text())['Collections']
+        for entry in collection.get('Benchmark', [])
+    }
+
+
+def backbone_config(model: str) -> dict:
+    """The config of a model's backbone.
+
+    Raises:
+        FileNotFoundError: if there is no such config.
+    """
+    if model in PEERS:
+        return PEERS[model]
+    files = [Path(model)] if model.endswith('.py') else sorted(CONFIGS.glob(f'*/{model}.py'))
+    files += CONFIGS.glob(f'*/{model}_in1k.py')
+    if not files or not files[0].is_file():
+        raise FileNotFoundError(f'there is no such config, and the peers are {", ".join(PEERS)}')
+    cfg = Config.fromfile(files[0])
+    config = dict(cfg.model.backbone)
+    if 'Classifier' in cfg.model.get('type', ''):
+        config.pop('out_indices', None)  # a classifier needs the last map only, a detector all
+    return config
+
+
+def eager(name: str, args: argparse.Namespace) -> nn.Module:
+    """The backbone that a command line names, with its initial weights, before torch.compile.
+
+    Raises:
+        FileNotFoundError: if there is no such config.
+        ValueError: if it is to run on a backend, but has none.
+    """
+    model, _, backend = name.partition(':')
+    config = backbone_config(model)
+    package = re.match(r'(mm\w+)\.', config['type'])
+    if backend and package:
+        raise ValueError('only the backbones of mmattn have backends')
+    import_modules_from_strings([f'{package[1]}.models' if package else 'mmattn'])
+    backbone = MODELS.build({**config, 'init_cfg': None}).to(args.device)
+    if backend:
+        backbone.set_backend(backend)
+    return backbone
 
 
 def build(name: str, args: argparse.Namespace) -> nn.Module:
-    """That backbone, with its initial weights."""
-    config = backbone_config(name)
-    package = re.match(r'(mm\w+)\.', config['type'])
-    import_modules_from_strings([f'{package[1]}.models' if package else 'mmattn'])
-    model = REGISTRY.build({**config, 'init_cfg': None}).to(args.device)
+    """That backbone, compiled if the command line says so."""
+    backbone = eager(name, args)
     if not args.compile:
-        return model
-    torch.fx.experimental._config.use_duck_shape = False  # for the first may be square
-    return torch.compile(model, dynamic=True, options=dict(layout_optimization=False))
+        return backbone
+    torch.fx.experimental._config.use_duck_shape = False  # the first image may be square
+    return torch.compile(backbone, dynamic=True, options=dict(layout_optimization=False))
 
 
-def run(name: str, model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> None:
-    """One inference, or one forward and backward pass; what it leaves behind is gradients."""
-    path = contextlib.nullcontext()
-    if name.endswith(':reference'):
-        op, reference = REFERENCES[backbone_config(name)['type']]
-        path = mock.patch.object(op, '_select', lambda *_: reference)
+def run(model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> None:
+    """One inference, or one forward and backward pass, which leaves gradients behind."""
     training = step == 'training'
     model.train(training)
     model.zero_grad(set_to_none=True)
     half = args.dtype != 'float32'
-    with path, torch.set_grad_enabled(training):
+    with torch.set_grad_enabled(training):
         with torch.autocast(x.device.type, getattr(torch, args.dtype)) if half else contextlib.nullcontext():
             maps = model(x)
         if training:
             sum(out.float().square().mean() for out in maps).backward()
 
 
-def timed(name: str, model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> float:
+def timed(model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> float:
     """Seconds of one run."""
     synchronize = torch.cuda.synchronize if x.is_cuda else lambda: None
     synchronize()
     started = time.perf_counter()
-    run(name, model, x, step, args)
+    run(model, x, step, args)
     synchronize()
     return time.perf_counter() - started
 
 
 def peak_memory(name: str, step: str, args: argparse.Namespace) -> list[int]:
-    """Bytes that a process of its own takes above its idle state, for every size."""
+    """For every size, the bytes that a new process needs for a step, besides the model."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context('spawn').Process(target=_measure_memory, args=(name, step, args, sender))
     process.start()
@@ -204,10 +224,10 @@ def peak_memory(name: str, step: str, args: argparse.Namespace) -> list[int]:
 
 def _measure_memory(name: str, step: str, args: argparse.Namespace, sender) -> None:
     torch.set_num_threads(args.threads)
-    # Large blocks are given back at once: else the peak would hold what the heap could not fill, now more, now less.
+    # Large blocks are returned to the system at once. Otherwise gaps in the heap count as memory, and differ by run.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
     model = build(name, args)
-    run(name, model, picture(64, 64, args), step, args)  # libraries load what they need
+    run(model, image(64, 64, args), step, args)  # libraries load what they need
     model.zero_grad(set_to_none=True)
     cuda = args.device.startswith('cuda')
     gc.collect()
@@ -219,34 +239,34 @@ def _measure_memory(name: str, step: str, args: argparse.Namespace, sender) -> N
     peaks = []
     for height, width in args.sizes:
         model.zero_grad(set_to_none=True)
-        x = picture(height, width, args)
+        x = image(height, width, args)
         if cuda:
             torch.cuda.reset_peak_memory_stats()
         else:
             ctypes.CDLL(None).malloc_trim(0)
-            Path('/proc/self/clear_refs').write_text('5')  # the peak starts anew
-        run(name, model, x, step, args)
+            Path('/proc/self/clear_refs').write_text('5')  # resets the peak
+        run(model, x, step, args)
         peaks.append((torch.cuda.max_memory_allocated() if cuda else _status('VmHWM')) - idle)
     sender.send(peaks)
 
 
 def _status(key: str) -> int:
-    """A figure of this process, in bytes."""
+    """A figure of /proc/self/status, in bytes."""
     return int(re.search(rf'{key}:\s+(\d+) kB', Path('/proc/self/status').read_text())[1]) * 1024
 
 
-def picture(height: int, width: int, args: argparse.Namespace) -> Tensor:
+def image(height: int, width: int, args: argparse.Namespace) -> Tensor:
     return torch.randn(args.batch, 3, height, width, device=args.device)
 
 
 def operations(model: nn.Module, x: Tensor) -> float:
-    """Multiply-adds of one picture."""
+    """Multiply-adds for one image."""
     model.eval()
-    return count_operations(lambda: getattr(model, '_orig_mod', model)(x[:1]))  # as it is before torch.compile
+    return count_operations(lambda: getattr(model, '_orig_mod', model)(x[:1]))  # the model before torch.compile
 
 
 def table(rows: list[dict]) -> str:
-    """Markdown: figures, their ratios to the peer, and the exponents of growth over the sizes."""
+    """A Markdown table of the figures, their ratios to the peer, and their growth over the sizes."""
     lines = [
         '| step | model | size | time | ratio | memory | ratio | operations | ratio | growth of the three |',
         '|---|---|---|---|---|---|---|---|---|---|',
@@ -274,12 +294,12 @@ def table(rows: list[dict]) -> str:
 
 
 def exponent(rows: list[dict], key: str) -> float:
-    """Of the number of pixels, fitted to the rows' figures."""
+    """The exponent e of a fit of the figures by pixels ** e."""
     return np.polyfit(np.log([row['pixels'] for row in rows]), np.log([row[key] for row in rows]), 1)[0]
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Time and memory over the number of pixels."""
+    """Plot time and memory over the number of pixels."""
     import matplotlib
 
     matplotlib.use('Agg')

@@ -1,47 +1,30 @@
-"""What holds for every backbone, in one small form of each. A new backbone adds a row to SMALL."""
+"""What holds for every backbone, in its small form."""
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
 from mmcv.cnn import fuse_conv_bn
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
+from torch.nn.modules.module import _forward_unimplemented
 
-import mmattn  # noqa: F401, registers the backbones
-
-SMALL = {
-    'ELSASwin': dict(
-        arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8), group_width=4), kernel_size=3, window_size=3
-    ),
-    'GSAResNet': dict(
-        depth=dict(depths=(1, 1, 2, 1), stem_channels=8, base_channels=4, expansion=2),
-        gsa_stages=(0, 2, 3),
-        num_heads=2,
-        img_size=64,
-    ),
-    'ShuntedTransformer': dict(
-        arch=dict(embed_dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), num_heads=(2, 2, 4, 4), stem_convs=1),
-        mlp_ratios=(2, 2, 2, 2),
-    ),
-    'MSFViT': dict(arch=dict(embed_dim=16, depth=4, num_heads=2), out_indices=(0, 1, 2, 3)),
-    'MSFSwin': dict(arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8)), window_size=3),
-}
-
-every_backbone = pytest.mark.parametrize('name', SMALL)
+from mmattn.backbones.base import Backbone
+from tests.backbones.cases import CASES, every_backbone
 
 
-def build(name, **settings):
-    if 'arch' in settings:
-        settings[MODELS.get(name).arch_argument] = settings.pop('arch')
-    return MODELS.build(dict(type=name, **{**copy.deepcopy(SMALL[name]), **settings}))
+def test_every_backbone_has_a_case():
+    """The tests of all backbones leave none out."""
+    classes = {name: cls for name, cls in MODELS.module_dict.items() if isinstance(cls, type)}
+    assert {name for name, cls in classes.items() if issubclass(cls, Backbone)} == set(CASES)
 
 
 @every_backbone
 @pytest.mark.parametrize('frozen_stages', [-1, 0, 2])
-def test_frozen_stages(name, frozen_stages):
-    """The stem and the first stages neither train nor leave eval mode, also after train(); the rest does both."""
-    backbone = build(name, frozen_stages=frozen_stages, drop_path_rate=0.5).train()
+def test_frozen_stages(case, frozen_stages):
+    """The stem and the first stages get no gradients and stay in eval mode after train(). The rest trains."""
+    backbone = case.build(case.small, frozen_stages=frozen_stages, drop_path_rate=0.5).train()
     sum(out.sum() for out in backbone(torch.randn(2, 3, 64, 64))).backward()
     for i, modules in enumerate(backbone.stage_modules()):
         for module in modules:
@@ -52,9 +35,9 @@ def test_frozen_stages(name, frozen_stages):
 
 @every_backbone
 @pytest.mark.parametrize('out_indices', [(0,), (1, 3), (0, 1, 2)])
-def test_out_indices(name, out_indices):
-    """Any ascending choice of outputs, equal to those of the whole; no parameter is left without a gradient."""
-    whole, part = build(name).eval(), build(name, out_indices=out_indices).eval()
+def test_out_indices(case, out_indices):
+    """Any ascending choice of stages gives the same maps as all stages together. Every parameter gets a gradient."""
+    whole, part = case.build(case.small).eval(), case.build(case.small, out_indices=out_indices).eval()
     part.load_state_dict(whole.state_dict())
     x = torch.randn(1, 3, 64, 64)
     maps = part(x)
@@ -65,9 +48,9 @@ def test_out_indices(name, out_indices):
 
 
 @every_backbone
-def test_fused_norms(name):
-    """MMCV's fuse_conv_bn, which joins a batch norm with the convolution registered before it, changes no map."""
-    backbone = build(name).eval()
+def test_fused_norms(case):
+    """MMCV's fuse_conv_bn changes no map. It fuses a batch norm with the convolution that is registered before it."""
+    backbone = case.build(case.small).eval()
     for module in backbone.modules():
         if isinstance(module, nn.BatchNorm2d):
             for value in (module.running_mean, module.running_var, module.weight, module.bias):
@@ -77,12 +60,35 @@ def test_fused_norms(name):
         torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
 
 
+PRECISIONS = {'float32': (torch.float32, False), 'bfloat16': (torch.bfloat16, False), 'autocast': (torch.float32, True)}
+
+
+@every_backbone
+@pytest.mark.parametrize('precision', PRECISIONS)
+def test_forward_hooks_fire(case, precision):
+    """The forward hooks of all modules fire in every precision, as tools for features and quantisation expect. Only
+    containers have none: they define no forward, or are a Sequential whose modules are called one by one."""
+    dtype, autocast = PRECISIONS[precision]
+    backbone = case.build(case.small).to(dtype).eval()
+    calls = Counter()
+    for name, module in backbone.named_modules():
+        module.register_forward_hook(lambda module, inputs, output, name=name: calls.update([name]))
+    with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
+        backbone(torch.randn(1, 3, 64, 64, dtype=dtype))
+    called = {
+        name
+        for name, module in backbone.named_modules()
+        if type(module).forward is not _forward_unimplemented and not isinstance(module, nn.Sequential)
+    }
+    assert called - set(calls) == set()
+
+
 @every_backbone
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg', 'mmpretrain', 'mmengine'])
-def test_registered_for_every_scope(name, scope):
+def test_registered_for_every_scope(case, scope):
     """A config of any of OpenMMLab's packages finds the backbone by its bare name."""
     with DefaultScope.overwrite_default_scope(scope):
-        assert type(build(name)).__name__ == name
+        assert type(case.build(case.small)).__name__ == case.name
 
 
 @every_backbone
@@ -101,18 +107,35 @@ def test_registered_for_every_scope(name, scope):
         (dict(drop_path=0.1), "'drop_path'"),
     ],
 )
-def test_bad_arguments_are_named(name, wrong, message):
+def test_bad_arguments_are_named(case, wrong, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        build(name, **wrong)
+        case.build(case.small, **wrong)
 
 
 @every_backbone
-def test_arch_names_and_dicts_are_the_same(name):
-    """A name of the zoo is short for its dict, and a key too many is an error."""
-    cls = MODELS.get(name)
-    for arch, values in cls.arch_zoo.items():
+def test_arch_names_and_dicts_are_the_same(case):
+    """A name of the zoo gives the same backbone as its dict. An unknown key is an error."""
+    for arch, values in MODELS.get(case.name).arch_zoo.items():
         with torch.device('meta'):
-            a, b = build(name, arch=arch), build(name, arch=dict(values))
+            a, b = case.build(case.small, arch=arch), case.build(case.small, arch=dict(values))
         assert {k: v.shape for k, v in a.state_dict().items()} == {k: v.shape for k, v in b.state_dict().items()}
     with pytest.raises(ValueError, match='has unknown colour'):
-        build(name, arch=dict(values, colour=1))
+        case.build(case.small, arch=dict(values, colour=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'case, arch',
+    [
+        pytest.param(case, arch, id=f'{name}-{arch}')
+        for name, case in CASES.items()
+        for arch in MODELS.get(name).arch_zoo
+    ],
+)
+def test_full_size(case, arch):
+    """Every released size trains: the maps are finite, and so is the gradient of every parameter."""
+    backbone = case.build(dict(arch=arch)).train()
+    maps = backbone(torch.randn(2, 3, 64, 64))
+    sum(out.square().mean() for out in maps).backward()
+    assert all(out.isfinite().all() for out in maps)
+    assert all(p.grad.isfinite().all() for p in backbone.parameters())

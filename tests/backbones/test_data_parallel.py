@@ -1,4 +1,4 @@
-"""Every backbone in two processes, each with half of the batch; tests/tools/test_dist_and_resume.py trains models."""
+"""Every backbone in two processes, each with half of the batch. tests/tools/test_dist_and_resume.py trains models."""
 
 import pytest
 import torch
@@ -8,18 +8,18 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from mmattn.engine.sharding import cpu_shards, wrap_blocks
-from tests.backbones.test_common import SMALL, build, every_backbone
+from tests.backbones.cases import CASES, every_backbone
 
 STAGES = 4
-#: name, frozen_stages, with_cp
-CASES = [
+#: (name, frozen_stages, with_cp)
+RUNS = [
     (name, frozen, with_cp)
-    for name in SMALL
+    for name in CASES
     for frozen in range(-1, STAGES + 1)
     for with_cp in (False, True)
     if frozen < 2 or not with_cp
 ]
-SHARDED = [(name, 1, True) for name in SMALL] if cpu_shards() else []
+SHARDED = [(name, 1, True) for name in CASES] if cpu_shards() else []
 
 
 class Model(nn.Module):
@@ -28,16 +28,19 @@ class Model(nn.Module):
     def __init__(self, name, frozen_stages, with_cp):
         super().__init__()
         torch.manual_seed(0)
-        # batch norm with its running statistics: two halves have others than the whole
-        norm_eval = dict(norm_eval=True) if name in ('GSAResNet', 'ShuntedTransformer') else {}
-        self.backbone = build(name, drop_path_rate=0.0, frozen_stages=frozen_stages, with_cp=with_cp, **norm_eval)
+        case = CASES[name]
+        # Batch norm with running statistics, because half a batch has other statistics than the whole.
+        norm_eval = dict(norm_eval=True) if case.batch_norm else {}
+        self.backbone = case.build(
+            case.small, drop_path_rate=0.0, frozen_stages=frozen_stages, with_cp=with_cp, **norm_eval
+        )
         self.head = nn.Parameter(torch.ones(1))
 
     def forward(self, x):
         return self.head.sum() * sum(out.square().mean() for out in self.backbone(x))
 
 
-def pictures():
+def images():
     return torch.randn(4, 3, 33, 40, generator=torch.Generator().manual_seed(1))
 
 
@@ -49,21 +52,21 @@ def train(rank, folder):
     torch.set_num_threads(1)
     distributed.init_process_group('gloo', init_method=f'file://{folder}/rendezvous', rank=rank, world_size=2)
     results = {}
-    for case in CASES:
-        model = Model(*case)
+    for run in RUNS:
+        model = Model(*run)
         parallel = DistributedDataParallel(model.train())
-        loss = parallel(pictures()[2 * rank :][:2])
+        loss = parallel(images()[2 * rank :][:2])
         loss.backward()
-        results[case] = loss.item(), gradients(model)
-        parallel(pictures())  # fails if that step left a parameter out
-    for case in SHARDED:
+        results[run] = loss.item(), gradients(model)
+        parallel(images())  # fails if a parameter had no gradient in that step
+    for run in SHARDED:
         parallel = FullyShardedDataParallel(
-            Model(*case).train(), auto_wrap_policy=wrap_blocks, use_orig_params=True, device_id='cpu'
+            Model(*run).train(), auto_wrap_policy=wrap_blocks, use_orig_params=True, device_id='cpu'
         )
-        loss = parallel(pictures()[2 * rank :][:2])
+        loss = parallel(images()[2 * rank :][:2])
         loss.backward()
         with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
-            results[('sharded', *case)] = (
+            results[('sharded', *run)] = (
                 loss.item(),
                 {
                     name.replace('_fsdp_wrapped_module.', ''): gradient.clone()
@@ -82,30 +85,29 @@ def ranks(tmp_path_factory):
     return [torch.load(folder / f'{rank}.pt', weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.parametrize(
-    'case', CASES + [('sharded', *case) for case in SHARDED], ids=lambda case: '-'.join(map(str, case))
-)
-def test_two_processes_are_one(ranks, case):
-    """Loss and gradients are those of one process on the joint batch, every parameter that trains has one, and both
-    processes the same, whatever is frozen, recomputed or sharded."""
-    name, frozen_stages, _ = case[-3:]
+@pytest.mark.parametrize('run', RUNS + [('sharded', *run) for run in SHARDED], ids=lambda run: '-'.join(map(str, run)))
+def test_two_processes_are_one(ranks, run):
+    """Both processes have the loss and the gradients of one process on the joint batch, and every parameter that trains
+    has a gradient, with frozen stages, recomputed blocks and FSDP."""
+    name, frozen_stages, _ = run[-3:]
     model = Model(name, frozen_stages, False).train()
-    loss = model(pictures())
+    loss = model(images())
     loss.backward()
-    (loss0, gradients0), (loss1, gradients1) = (results[case] for results in ranks)
+    (loss0, gradients0), (loss1, gradients1) = (results[run] for results in ranks)
     assert (loss0 + loss1) / 2 == pytest.approx(loss.item(), rel=1e-5)
     assert gradients0.keys() == gradients(model).keys() and 'head' in gradients0
     for key, gradient in gradients(model).items():
         assert gradient is not None
         assert torch.equal(gradients0[key], gradients1[key])
-        torch.testing.assert_close(gradients0[key], gradient, msg=lambda message: f'{key}: {message}')
+        torch.testing.assert_close(gradients0[key], gradient, msg=lambda message, key=key: f'{key}: {message}')
 
 
 @every_backbone
-def test_units_of_sharding_are_the_blocks(name):
-    """FSDP's policy wraps what a backbone passes through ``run``, all of it and nothing else."""
-    backbone, blocks = build(name).eval(), []
+def test_units_of_sharding_are_the_blocks(case):
+    """FSDP wraps exactly the blocks that a backbone passes through ``run``."""
+    backbone, blocks = case.build(case.small).eval(), []
     backbone.run = lambda block, x: blocks.append(block) or block(x)
-    backbone(pictures())
+    backbone(images())
     policy = FUNCTIONS.get('wrap_blocks')
     assert blocks == [module for module in backbone.modules() if policy(module, recurse=False, nonwrapped_numel=0)]
+    assert all(type(block).sharding_unit for block in blocks)

@@ -1,14 +1,11 @@
-"""What every backbone does with numbers: no overflow, half precision near float32, the same result twice."""
+"""Numerical behaviour of every backbone: overflow, half precision, determinism."""
 
 import pytest
 import torch
 
-from tests.backbones.test_common import build, every_backbone
+from tests.backbones.cases import every_backbone
 
-#: how far half precision strays from float32, as a fraction of the maps' norm, in units of its epsilon; about twice
-#: what is seen
-STRAY = {'ELSASwin': 3, 'GSAResNet': 5, 'ShuntedTransformer': 4, 'MSFViT': 2.5, 'MSFSwin': 4}
-PICTURES = {
+IMAGES = {
     'noise of 1e-3': lambda noise: 1e-3 * noise,
     'noise of 1e3': lambda noise: 1e3 * noise,
     'constant 0': torch.zeros_like,
@@ -19,7 +16,7 @@ either_half = pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 
 
 def step(backbone, x, dtype, scale=lambda loss: loss):
-    """A training step short of the optimiser's: gradients of a distance to fixed random maps."""
+    """Maps, and gradients of their squared distance to fixed random maps."""
     with torch.autocast('cpu', dtype):
         maps = backbone(x)
     generator = torch.Generator().manual_seed(0)
@@ -31,32 +28,32 @@ def step(backbone, x, dtype, scale=lambda loss: loss):
 
 @every_backbone
 @either_half
-@pytest.mark.parametrize('picture', PICTURES)
-def test_autocast_does_not_overflow(name, dtype, picture):
-    """Training in half precision, maps and gradients are finite for pictures of any scale, constant ones included."""
-    backbone = build(name)
-    # Before training nothing but zeros may become of zeros, where a norm's gradient is 1 / sqrt(eps): that of Shunted's
-    # stem is truly 3e5, more than float16 holds. A gradient scaler would come down to the like of this.
-    scale = 2**-8 if picture == 'constant 0' else 1
-    maps = step(backbone, PICTURES[picture](torch.randn(2, 3, 48, 64)), dtype, lambda loss: scale * loss)
+@pytest.mark.parametrize('image', IMAGES)
+def test_autocast_does_not_overflow(case, dtype, image):
+    """In half precision, maps and gradients are finite for images of any scale, also for constant images."""
+    backbone = case.build(case.small)
+    # An untrained stem may map zeros to zeros. There the gradient of a norm is 1 / sqrt(eps): that of Shunted's stem is
+    # 3e5, which float16 cannot hold. A gradient scaler would arrive at a scale like this one.
+    scale = 2**-8 if image == 'constant 0' else 1
+    maps = step(backbone, IMAGES[image](torch.randn(2, 3, 48, 64)), dtype, lambda loss: scale * loss)
     assert all(out.isfinite().all() for out in maps)
     assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in backbone.parameters())
 
 
-def assert_near(name, dtype, maps, exact):
+def assert_near(case, dtype, maps, exact):
     for out, reference in zip(maps, exact, strict=True):
-        assert (out.float() - reference).norm() < STRAY[name] * torch.finfo(dtype).eps * reference.norm()
+        assert (out.float() - reference).norm() < case.half_precision * torch.finfo(dtype).eps * reference.norm()
 
 
 @every_backbone
 @either_half
 @pytest.mark.parametrize('whole', [False, True], ids=['autocast', 'whole model'])
 @torch.no_grad()
-def test_half_precision_is_near_float32(name, dtype, whole):
-    """Under autocast, and as model.half() or .bfloat16(), maps are those of float32 but for a few roundings."""
+def test_half_precision_is_near_float32(case, dtype, whole):
+    """Under autocast, and as model.half() or .bfloat16(), the maps differ from those of float32 by a few roundings."""
     if whole and dtype == torch.float16 and not hasattr(torch.amp, 'GradScaler'):
         pytest.skip('this torch has no float16 convolutions on the CPU')
-    backbone = build(name).eval()
+    backbone = case.build(case.small).eval()
     x = torch.randn(2, 3, 70, 97)
     exact = backbone(x)
     if whole:
@@ -65,15 +62,15 @@ def test_half_precision_is_near_float32(name, dtype, whole):
     else:
         with torch.autocast('cpu', dtype):
             maps = backbone(x)
-    assert_near(name, dtype, maps, exact)
+    assert_near(case, dtype, maps, exact)
 
 
 @every_backbone
 @either_half
-def test_old_optimiser_state(name, dtype):
-    """With AdamW's state of step 10 000, second moments down to the least numbers and to zero, steps under autocast and
-    a gradient scaler leave finite weights, and are taken."""
-    backbone = build(name)
+def test_old_optimiser_state(case, dtype):
+    """AdamW late in training, with second moments that are tiny or zero: steps under autocast with a gradient scaler
+    change all weights and leave them finite."""
+    backbone = case.build(case.small)
     optimizer = torch.optim.AdamW(backbone.parameters(), lr=1e-3, weight_decay=0.05)
     for p in backbone.parameters():
         squares = torch.tensor([0.0, 1e-45, 1e-38, 1e-20, 1e-8])
@@ -99,16 +96,16 @@ def test_old_optimiser_state(name, dtype):
 
 
 @every_backbone
-def test_deterministic_mode_repeats_itself(name):
-    """The same seed gives the same maps and gradients to the last bit, dropouts included, and deterministic mode finds
-    nothing to complain of. Seen on the CPU alone."""
+def test_deterministic_mode_repeats_itself(case):
+    """The same seed gives exactly the same maps and gradients, also with dropout, and deterministic mode raises no
+    error. Checked on the CPU only."""
     results = []
     torch.use_deterministic_algorithms(True)
     try:
         for _ in range(2):
             torch.manual_seed(1)
-            backbone = build(name, drop_path_rate=0.2)
-            # Larger than the tables of relative positions, so that they are stretched.
+            backbone = case.build(case.small, drop_path_rate=0.2)
+            # Larger than the tables of relative positions, so that these are stretched.
             maps = step(backbone, torch.randn(2, 3, 96, 80), torch.bfloat16)
             results.append([*maps, *(p.grad for p in backbone.parameters()), *backbone.buffers()])
     finally:

@@ -22,6 +22,7 @@ def test_computes_what_the_release_computes(golden):
     backbone = ShuntedTransformer(
         arch=dict(embed_dims=c['embed_dims'], depths=c['depths'], num_heads=c['num_heads'], stem_convs=c['num_conv']),
         mlp_ratios=c['mlp_ratios'],
+        reductions=c['sr_ratios'],
     ).eval()
     backbone.load_state_dict(data['state_dict'])
     for x, outputs in zip(data['inputs'], data['outputs'], strict=True):

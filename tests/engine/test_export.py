@@ -1,4 +1,4 @@
-"""Backbones and segmentors as graphs of any size, run by torch and by onnxruntime."""
+"""Exported graphs of backbones and segmentors, run by torch and by onnxruntime on images of any size."""
 
 import pytest
 import torch
@@ -9,36 +9,23 @@ from torch import nn
 
 from mmattn.engine.export import AveragePool, any_size, as_module, largest_difference, read_onnx, trace, write_onnx
 from tests import ROOT
-from tests.backbones.test_graphs import TINY, build
+from tests.backbones.cases import CASES, every_backbone_fast_for
 
 needs_export = pytest.mark.skipif(any_size is None, reason='torch.export of any size came with torch 2.6')
-#: divided by strides, windows and pool scales or not, near the least, and maps of one window and more
+#: multiples of strides, windows and pool scales, and others; the smallest; maps of one window and of several
 SIZES = ((64, 96), (97, 131), (57, 64), (260, 75))
-#: one segmentor per family, of configs/toy, and what makes it smaller yet
-SEGMENTORS = {
-    'elsa-swin-toy_upernet': dict(
-        arch=dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4), kernel_size=3
-    ),
-    'shunted-toy_fpn': dict(
-        arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 1, 1), num_heads=(2, 4, 8, 16), stem_convs=0)
-    ),
-    'gsa-resnet-toy_fpn': dict(depth=dict(depths=(1, 1, 1, 1), stem_channels=32, base_channels=16, expansion=2)),
-    'msf-vit-toy_setr': dict(),
-    'msf-vit-toy_upernet': dict(),
-    'msf-swin_upernet': dict(arch=dict(embed_dim=32, depths=(2, 1, 1, 1), num_heads=(1, 2, 4, 8))),
-}
 
 
 @pytest.mark.parametrize('output_size', [1, 3, (6, 2)])
 def test_average_pool(output_size):
-    """The pooling in products is torch's, also where bins overlap and where they are more than pixels."""
+    """Pooling by matrix products equals torch's, also if bins overlap or outnumber the pixels."""
     for size in ((7, 5), (12, 12), (2, 1)):
         x = torch.randn(2, 3, *size)
         torch.testing.assert_close(AveragePool(output_size)(x), nn.AdaptiveAvgPool2d(output_size)(x))
 
 
 def export_both_ways(model, folder):
-    """Largest relative difference of torch's graph and of the ONNX file."""
+    """Largest relative differences of torch's graph and of the ONNX file to the model."""
     pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
     graph = trace(model)
@@ -50,29 +37,29 @@ def export_both_ways(model, folder):
 
 
 @needs_export
-@pytest.mark.parametrize(
-    'name', [name if name == 'MSFSwin' else pytest.param(name, marks=pytest.mark.slow) for name in TINY]
-)
-def test_backbone(name, tmp_path):
-    """One graph, and one ONNX file, give the maps of pictures of any size."""
-    assert max(export_both_ways(build(name).eval(), tmp_path)) < 1e-5
+@every_backbone_fast_for('MSFSwin')
+def test_backbone(case, tmp_path):
+    """One graph, and one ONNX file, give the maps of images of any size."""
+    assert max(export_both_ways(case.build(case.tiny, drop_path_rate=0.0).eval(), tmp_path)) < 1e-5
 
 
 @pytest.mark.slow
 @needs_export
-@pytest.mark.parametrize('config', SEGMENTORS)
-def test_segmentor(config, tmp_path):
-    """Whole segmentors too, with pooling to fixed scales and resizing among maps of unknown size."""
-    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{config.replace("msf-swin_", "elsa-swin-toy_")}.py')
-    if config == 'msf-swin_upernet':
-        cfg.model.backbone = dict(type='MSFSwin')
-    cfg.model.backbone.update(SEGMENTORS[config])
+@pytest.mark.parametrize(
+    'case, config',
+    [pytest.param(case, config, id=f'{name}-{config}') for name, case in CASES.items() for config in case.segmentors],
+)
+def test_segmentor(case, config, tmp_path):
+    """Whole segmentors too. Their heads pool to fixed sizes, and resize maps whose size the graph does not know."""
+    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{config}.py')
+    if case.segmentors[config]:
+        cfg.model.backbone.update(case.config(case.segmentors[config]))
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
     assert max(export_both_ways(model, tmp_path)) < 1e-4
 
 
-def test_old_torch_is_told(monkeypatch):
+def test_old_torch_is_an_error(monkeypatch):
     monkeypatch.setattr('mmattn.engine.export.any_size', None)
     with pytest.raises(ImportError, match='needs torch 2.6 or newer'):
         trace(nn.Identity())

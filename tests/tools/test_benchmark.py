@@ -1,12 +1,19 @@
-"""tools/benchmark.py as a user calls it, on pictures so small that no figure means anything."""
+"""tools/benchmark.py as a user calls it, on images so small that the figures mean nothing."""
 
+import importlib.util
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 from tests import ROOT
+from tests.backbones.cases import CASES
+
+_spec = importlib.util.spec_from_file_location('benchmark', ROOT / 'tools' / 'benchmark.py')
+benchmark_tool = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(benchmark_tool)
 
 
 def benchmark(*arguments):
@@ -22,7 +29,7 @@ def config(folder, name, arch):
 
 
 def test_table_json_and_plot(tmp_path):
-    """A model on the reference of its operator beside itself: a row each per size, ratios to the peer, growth."""
+    """A model on the reference of its operator beside itself: a row per model and size, ratios to the peer, growth."""
     model = config(tmp_path, 'ELSASwin', dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1), group_width=4))
     done = benchmark(
         f'{model}:reference',
@@ -51,7 +58,7 @@ def test_table_json_and_plot(tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures('torch_compiles')
 def test_compiled(tmp_path):
-    """--compile, with both steps and a peer."""
+    """--compile measures both steps of a model and its peer."""
     model = config(tmp_path, 'MSFSwin', dict(embed_dim=8, depths=(1, 1), num_heads=(1, 1)))
     peer = config(tmp_path, 'MSFViT', dict(embed_dim=8, depth=2, num_heads=1))
     done = benchmark(
@@ -63,15 +70,34 @@ def test_compiled(tmp_path):
     assert all(row['seconds'] > 0 and row['operations'] > 0 for row in report['rows'])
 
 
+def test_models_of_the_metafiles():
+    """The metafiles name at least one model of every backbone, and a peer that exists. The model gives all maps."""
+    names = benchmark_tool.benchmarked()
+    configs = {name: benchmark_tool.backbone_config(name) for name in names}
+    assert {config['type'] for config in configs.values()} == set(CASES)
+    assert set(names.values()) <= set(benchmark_tool.PEERS)
+    assert not any('out_indices' in config for config in configs.values())
+
+
+def test_names_of_configs():
+    """A name stands for a config in configs/*/. A peer's name stands for the peer, not for a config like it."""
+    named = benchmark_tool.backbone_config
+    assert named('elsa-swin-t') == named('elsa-swin-t_in1k') == named('configs/elsa_swin/elsa-swin-t_in1k.py')
+    assert named('swin-t')['type'] == 'mmdet.SwinTransformer' and named('swin-t_in1k')['type'] == 'MSFSwin'
+
+
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (['swin-xxl', '--peer', 'swin-t'], 'swin-xxl is neither a config nor one of'),
+        (['swin-xxl', '--peer', 'swin-t'], 'swin-xxl: there is no such config'),
         (['swin-t'], '--peer is needed for swin-t'),
-        (['shunted-s:reference', '--peer', 'pvtv2-b2'], 'no operator with a plain reference'),
+        (['r50:reference', '--peer', 'r50'], 'only the backbones of mmattn have backends'),
+        (['elsa-swin-t:fast', '--peer', 'swin-t'], "backend must be None or one of reference, .* not 'fast'"),
         (['elsa-swin-t', '--sizes', '512'], 'a size is HEIGHTxWIDTH'),
     ],
 )
-def test_bad_arguments_are_named(arguments, message):
-    done = benchmark(*arguments)
-    assert done.returncode == 2 and message in done.stderr
+def test_bad_arguments_are_named(monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr(sys, 'argv', ['benchmark.py', *arguments])
+    with pytest.raises(SystemExit, match='2'):
+        benchmark_tool.main()
+    assert re.search(message, capsys.readouterr().err)

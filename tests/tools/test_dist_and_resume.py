@@ -11,24 +11,7 @@ import torch
 
 from mmattn.engine.sharding import cpu_shards
 from tests import ROOT
-
-BACKBONES = {
-    'ELSASwin': dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), group_width=4)),
-    'GSAResNet': dict(
-        depth=dict(depths=(1, 1, 1, 1), stem_channels=16, base_channels=8, expansion=2),
-        num_heads=2,
-        img_size=64,
-        norm_eval=True,
-        init_cfg=None,
-    ),  # small weights, for its attention is cubic in its input and the norms are fixed
-    'ShuntedTransformer': dict(
-        arch=dict(embed_dims=(16, 32, 64, 128), depths=(1, 1, 1, 1), num_heads=(2, 2, 4, 4), stem_convs=0),
-        norm_eval=True,
-    ),
-    'MSFViT': dict(arch=dict(embed_dim=16, depth=4, num_heads=2), patch_size=8, out_indices=(0, 1, 2, 3)),
-    'MSFSwin': dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2))),
-}
-CHANNELS = {'MSFViT': [16] * 4}
+from tests.backbones.cases import CASES
 
 #: without random numbers and batch statistics, every run gives the same weights
 SEGMENTOR = """
@@ -104,13 +87,14 @@ def segmentor(
     folder, name='ELSASwin', batch_size=2, workers=0, frozen=-1, with_cp=False, steps=3, optimizer='SGD', seed=0
 ):
     config = folder / f'{name}_{batch_size}.py'
-    settings = ', '.join(f'{key}={value}' for key, value in BACKBONES[name].items())
+    case = CASES[name]
+    settings = ', '.join(f'{key}={value!r}' for key, value in case.config(case.trained).items() if key != 'type')
     config.write_text(
         SEGMENTOR.format(
             root=ROOT,
             name=name,
             settings=settings,
-            channels=CHANNELS.get(name, [16, 32, 64, 128]),
+            channels=list(case.trained_channels),
             batch_size=batch_size,
             workers=workers,
             frozen=frozen,
@@ -129,7 +113,7 @@ def weights(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('frozen, with_cp', [(-1, False), (1, True)])
-@pytest.mark.parametrize('name', BACKBONES)
+@pytest.mark.parametrize('name', CASES)
 def test_two_processes_are_one(train, tmp_path, name, frozen, with_cp):
     """dist_train.sh without a GPU: after three steps, two processes have the weights of one that has both batches.
 

@@ -24,16 +24,16 @@ def toy(tmp_path_factory):
 
 
 def test_masks_are_exact_and_agree(toy):
-    """COCO's instance masks and ADE20K's class map tell of the same pixels; boxes and areas are those of the masks."""
+    """COCO's masks and ADE20K's class map mark the same pixels. Boxes and areas are those of the masks."""
     coco = COCO(toy / 'coco' / 'annotations' / 'instances_train2017.json')
     assert len(coco.imgs) == 6 and len(coco.cats) == 80
     for image in coco.imgs.values():
-        picture = cv2.imread(str(toy / 'coco' / 'train2017' / image['file_name']))
+        pixels = cv2.imread(str(toy / 'coco' / 'train2017' / image['file_name']))
         labels = cv2.imread(
             str(toy / 'ADEChallengeData2016' / 'annotations' / 'training' / image['file_name'].replace('jpg', 'png')),
             cv2.IMREAD_UNCHANGED,
         )
-        assert picture.shape[:2] == labels.shape == (image['height'], image['width'])
+        assert pixels.shape[:2] == labels.shape == (image['height'], image['width'])
         annotations = coco.imgToAnns[image['id']]
         masks = np.array([coco.annToMask(a) for a in annotations])
         assert (masks.sum(0) <= 1).all()
@@ -45,7 +45,7 @@ def test_masks_are_exact_and_agree(toy):
 
 
 def test_names_are_the_real_sets(toy):
-    """Categories are COCO's own by name and order, and the class numbers mean in ADE20K what the tool says."""
+    """The categories have COCO's names and order. The ADE20K class numbers have the names that the tool says."""
     from mmdet.datasets import CocoDataset
     from mmseg.datasets import ADE20KDataset
 
@@ -65,7 +65,7 @@ def test_names_are_the_real_sets(toy):
 
 
 def test_seeded(toy, tmp_path):
-    """The same seed draws the same pictures, however many; another seed draws others."""
+    """The same seed draws the same images, for any number of them. Another seed draws other images."""
     assert make(tmp_path / 'same', '--train', '2', '--val', '1').returncode == 0
     assert make(tmp_path / 'other', '--train', '2', '--val', '1', '--seed', '1').returncode == 0
     file = 'coco/train2017/000000000002.jpg'

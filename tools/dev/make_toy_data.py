@@ -2,9 +2,8 @@
 
     python tools/dev/make_toy_data.py data/toy
 
-writes data/toy/coco and data/toy/ADEChallengeData2016 in the folder layouts, category numbers and file formats of the
-real sets, so that one config reads either by its root alone. Both show the same pictures. The same seed gives the
-same pictures.
+writes data/toy/coco and data/toy/ADEChallengeData2016. Folders, category numbers and file formats are those of the real
+data sets, so a config needs only another root. Both have the same images. The same seed gives the same images.
 """
 
 import argparse
@@ -17,7 +16,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
-#: shape -> (texture, middle of its hues in degrees, its COCO category, its ADE20K class number)
+#: shape -> (texture, mean hue in degrees, COCO category, ADE20K class number)
 SHAPES = {
     'disk': ('stripes', 0, 'frisbee', 120),  # ADE20K: ball
     'triangle': ('checks', 72, 'kite', 150),  # flag
@@ -25,9 +24,9 @@ SHAPES = {
     'ring': ('plain', 216, 'donut', 144),  # monitor
     'cross': ('stripes', 288, 'scissors', 140),  # fan
 }
-#: background -> its ADE20K class number; COCO has no name for it
+#: background -> ADE20K class number; COCO has no category for it
 BACKGROUNDS = {'above': 3, 'below': 10}  # sky, grass
-#: COCO numbers its 80 categories from 1 to 90, leaving these out
+#: numbers from 1 to 90 that none of the 80 COCO categories has
 COCO_GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
 SPLITS = {'train': ('train2017', 'training'), 'val': ('val2017', 'validation')}
 
@@ -35,8 +34,8 @@ SPLITS = {'train': ('train2017', 'training'), 'val': ('val2017', 'validation')}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('root', type=Path, help='folder to write; it must not exist yet')
-    parser.add_argument('--train', type=int, default=400, help='training pictures (default 400)')
-    parser.add_argument('--val', type=int, default=60, help='validation pictures (default 60)')
+    parser.add_argument('--train', type=int, default=400, help='training images (default 400)')
+    parser.add_argument('--val', type=int, default=60, help='validation images (default 60)')
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
     if args.root.exists():
@@ -46,7 +45,7 @@ def main() -> None:
     for number, (split, count) in enumerate((('train', args.train), ('val', args.val))):
         write_split(unfinished, split, count, np.random.default_rng((args.seed, number)))
     unfinished.rename(args.root)
-    print(f'{args.root}: {args.train} training and {args.val} validation pictures')
+    print(f'{args.root}: {args.train} training and {args.val} validation images')
 
 
 def write_split(root: Path, split: str, count: int, rng: np.random.Generator) -> None:
@@ -66,12 +65,12 @@ def write_split(root: Path, split: str, count: int, rng: np.random.Generator) ->
 
     images, annotations = [], []
     for image_id in range(1, count + 1):
-        picture, labels, objects = draw_scene(rng)
+        image, labels, objects = draw_scene(rng)
         name = f'{image_id:012d}'
         for folder in folders[:2]:
-            cv2.imwrite(str(folder / f'{name}.jpg'), picture, (cv2.IMWRITE_JPEG_QUALITY, 95))
+            cv2.imwrite(str(folder / f'{name}.jpg'), image, (cv2.IMWRITE_JPEG_QUALITY, 95))
         cv2.imwrite(str(folders[2] / f'{name}.png'), labels)
-        images.append(dict(id=image_id, file_name=f'{name}.jpg', height=picture.shape[0], width=picture.shape[1]))
+        images.append(dict(id=image_id, file_name=f'{name}.jpg', height=image.shape[0], width=image.shape[1]))
         for shape, mask in objects:
             rle = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
             box = coco_mask.toBbox(rle).tolist()
@@ -95,16 +94,16 @@ def write_split(root: Path, split: str, count: int, rng: np.random.Generator) ->
 
 
 def draw_scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[tuple[str, np.ndarray]]]:
-    """A picture (H, W, 3) BGR, its ADE20K class map (H, W), and (shape, visible mask) of every object.
+    """An image (H, W, 3) in BGR, its ADE20K class map (H, W), and (shape, visible mask) of every object.
 
-    Drawn anew until every object shows at least 30 % and 40 pixels of itself.
+    It is drawn again until at least 30 % and 40 pixels of every object are visible.
     """
     while True:
         height, width = rng.integers(128, 161, 2)
         horizon = int(height * rng.uniform(0.3, 0.7))
-        picture = np.empty((height, width, 3), np.float32)
-        picture[:horizon] = texture('plain', None, horizon, width, rng)
-        picture[horizon:] = texture('checks', None, height - horizon, width, rng)
+        image = np.empty((height, width, 3), np.float32)
+        image[:horizon] = texture('plain', None, horizon, width, rng)
+        image[horizon:] = texture('checks', None, height - horizon, width, rng)
         labels = np.full((height, width), BACKGROUNDS['above'], np.uint8)
         labels[horizon:] = BACKGROUNDS['below']
         owner = np.full((height, width), -1)
@@ -113,19 +112,19 @@ def draw_scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[t
             shape = str(rng.choice(list(SHAPES)))
             mask = draw_shape(shape, height, width, rng)
             kind, hue, _, ade_class = SHAPES[shape]
-            picture[mask] = texture(kind, hue, height, width, rng)[mask]
+            image[mask] = texture(kind, hue, height, width, rng)[mask]
             labels[mask] = ade_class
             owner[mask] = index
             shapes.append(shape)
             areas.append(mask.sum())
         visible = [owner == index for index in range(len(shapes))]
         if all(v.sum() >= max(40, 0.3 * area) for v, area in zip(visible, areas)):
-            picture += rng.normal(0, 6, picture.shape)
-            return picture.clip(0, 255).astype(np.uint8), labels, list(zip(shapes, visible))
+            image += rng.normal(0, 6, image.shape)
+            return image.clip(0, 255).astype(np.uint8), labels, list(zip(shapes, visible))
 
 
 def draw_shape(shape: str, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """(H, W) mask of a shape of random place, size (8 to 40 pixels from the middle, log-uniform) and turn."""
+    """The (H, W) mask of a shape with random position, radius (8 to 40 pixels, log-uniform) and orientation."""
     radius = np.exp(rng.uniform(np.log(8), np.log(40)))
     y, x = np.mgrid[:height, :width].astype(np.float32)
     y -= rng.uniform(0.1, 0.9) * height
@@ -145,7 +144,10 @@ def draw_shape(shape: str, height: int, width: int, rng: np.random.Generator) ->
 
 
 def texture(kind: str, hue: float | None, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """(H, W, 3) of two random colours, within 30 degrees of a hue or greyish, in a pattern of random pitch and turn."""
+    """A pattern (H, W, 3) of two random colours, with random pitch and orientation.
+
+    The colours are within 30 degrees of the hue. Without a hue they are close to grey.
+    """
     value, other_value = rng.permutation((rng.uniform(0.3, 0.6), rng.uniform(0.7, 1)))
     if hue is None:
         hue, saturation, other_value = rng.uniform(0, 360), rng.uniform(0, 0.25), value + rng.choice((-0.2, 0.2))

@@ -1,0 +1,326 @@
+"""What the tests need to know of each backbone. A new backbone adds a row to CASES."""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from mmengine.registry import MODELS
+from torch import nn
+
+import mmattn  # noqa: F401, registers the backbones
+from mmattn.layers.mean_shift import COLUMNS, GROUP_MODES
+from mmattn.ops.global_self_attention import BEYOND
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """A row of CASES. In all settings, ``arch`` stands for the argument that takes the architecture.
+
+    Args:
+        name: in the registry.
+        small: settings of four stages with everything that the backbone can have in them.
+        tiny: settings of two stages, for tests that trace graphs, which takes seconds per block.
+        architectures: hypothesis strategy of any settings.
+        channels: channels of all stages, from settings.
+        half_precision: bound of the error in half precision, as a fraction of the norm of the feature maps, in units of
+            the epsilon of the dtype: about twice what is seen.
+        trained: settings for the training tests, with maps of ``trained_channels`` in four stages. Results must not
+            depend on how a batch is split, so batch norm uses its running statistics.
+        segmentors: config in configs/toy -> settings of the backbone that make it faster to export.
+        strides: strides of all stages, from settings.
+        batch_norm: whether it has batch norm, and so the argument ``norm_eval``.
+        dropouts: settings of all dropouts.
+        shifting: from the number of blocks per stage, a hypothesis strategy of (settings, step, reach). With these
+            settings, a shift of the image by ``step`` pixels of the last map shifts that map, except near the border,
+            because a block passes information over ``reach`` pixels. None if the backbone promises no such thing.
+    """
+
+    name: str
+    small: dict
+    tiny: dict
+    architectures: SearchStrategy
+    channels: Callable[[dict], list[int]]
+    half_precision: float
+    trained: dict
+    segmentors: dict[str, dict]
+    trained_channels: tuple[int, ...] = (16, 32, 64, 128)
+    strides: Callable[[dict], list[int]] = lambda settings: [4 * 2**i for i in range(len(settings['arch']['depths']))]
+    batch_norm: bool = False
+    dropouts: dict = dataclasses.field(
+        default_factory=lambda: dict(drop_path_rate=0.3, drop_rate=0.2, attn_drop_rate=0.2)
+    )
+    shifting: Callable[[list[int]], SearchStrategy] | None = None
+
+    def config(self, form: dict, **settings) -> dict:
+        """The config of the backbone with the settings of a form, some of them replaced."""
+        settings = {**copy.deepcopy(form), **settings}
+        settings[MODELS.get(self.name).arch_argument] = settings.pop('arch')
+        return dict(type=self.name, **settings)
+
+    def build(self, form: dict, **settings) -> nn.Module:
+        """Likewise the backbone itself."""
+        return MODELS.build(self.config(form, **settings))
+
+
+def divisors(number, most=4):
+    return st.sampled_from([d for d in range(1, most + 1) if number % d == 0])
+
+
+def stages(value, count):
+    return st.lists(value, min_size=count, max_size=count)
+
+
+@st.composite
+def swins(draw, depths):
+    embed_dim = draw(st.sampled_from([4, 6, 8, 12]))
+    return dict(
+        arch=dict(
+            embed_dim=embed_dim, depths=depths, num_heads=[draw(divisors(embed_dim * 2**i)) for i in range(len(depths))]
+        ),
+        window_size=draw(st.integers(1, 5)),
+        mlp_ratio=draw(st.sampled_from([1, 2.5])),
+    )
+
+
+@st.composite
+def elsa_swins(draw, depths):
+    settings = draw(swins(depths))
+    settings['arch']['group_width'] = draw(st.sampled_from([1, 2, 4]))
+    return dict(
+        settings,
+        kernel_size=draw(st.sampled_from([1, 3, 5])),
+        dilation=draw(st.integers(1, 2)),
+        lam=draw(st.integers(0, 2)),
+        gamma=draw(st.sampled_from([0, 0.5, 1])),
+        elsa_stages=draw(st.sets(st.integers(0, len(depths) - 1))),
+    )
+
+
+@st.composite
+def mean_shifts(draw, dim):
+    attention = draw(st.sampled_from(list(COLUMNS)))
+    columns = COLUMNS[attention]
+    return dict(
+        attention=attention,
+        sharing=''.join(draw(stages(st.sampled_from(columns), len(columns)))),
+        groups=draw(divisors(dim)),
+        group_mode=draw(st.sampled_from(GROUP_MODES)),
+        proj_bias=draw(st.booleans()),
+    )
+
+
+@st.composite
+def msf_swins(draw, depths):
+    settings = draw(swins(depths))
+    return dict(settings, **draw(mean_shifts(settings['arch']['embed_dim'])))
+
+
+@st.composite
+def msf_vits(draw):
+    dim = draw(st.sampled_from([8, 12, 16]))
+    return dict(
+        arch=dict(embed_dim=dim, depth=draw(st.integers(1, 3)), num_heads=draw(divisors(dim))),
+        patch_size=draw(st.sampled_from([7, 8, 16])),
+        final_norm=draw(st.booleans()),
+        **draw(mean_shifts(dim)),
+    )
+
+
+@st.composite
+def shunteds(draw, depths):
+    count = len(depths)
+    heads = draw(stages(st.sampled_from([2, 4]), count))
+    return dict(
+        arch=dict(
+            embed_dims=[n * draw(st.sampled_from([2, 3, 4])) for n in heads],
+            depths=depths,
+            num_heads=heads,
+            stem_convs=draw(st.integers(0, 2)),
+        ),
+        reductions=draw(stages(st.sampled_from([1, 2, 4, 8]), count)),
+        mlp_ratios=draw(stages(st.sampled_from([1, 2.5]), count)),
+    )
+
+
+@st.composite
+def gsa_resnets(draw, depths):
+    width = draw(st.sampled_from([2, 4, 6]))
+    parts = draw(st.integers(1, 7))
+    return dict(
+        arch=dict(
+            depths=depths, stem_channels=draw(st.integers(1, 8)), base_channels=width, expansion=draw(st.integers(1, 3))
+        ),
+        gsa_stages=draw(st.sets(st.integers(0, len(depths) - 1))),
+        num_heads=draw(divisors(width)),
+        content=bool(parts & 1),
+        column=bool(parts & 2),
+        row=bool(parts & 4),
+        img_size=draw(st.integers(1, 100)),
+        beyond=draw(st.sampled_from(BEYOND)),
+    )
+
+
+#: one to four stages of one or two blocks
+depths = st.lists(st.integers(1, 2), min_size=1, max_size=4)
+
+
+@st.composite
+def shifting_elsa_swins(draw, depths):
+    """Neighbourhoods shift by any number of pixels, windows by whole ones."""
+    window_size = draw(st.integers(1, 3))
+    settings = dict(draw(elsa_swins(depths)), window_size=window_size)
+    return settings, window_size, max(window_size - 1, settings['kernel_size'] // 2 * settings['dilation'])
+
+
+@st.composite
+def shifting_msf_swins(draw, depths):
+    """Windows shift by whole ones."""
+    window_size = draw(st.integers(1, 3))
+    return dict(draw(msf_swins(depths)), window_size=window_size), window_size, window_size - 1
+
+
+@st.composite
+def shifting_gsa_resnets(draw, depths):
+    """Attention along columns and rows has a limited reach with ``beyond='mask'``; attention by content has not."""
+    settings = dict(draw(gsa_resnets(depths)), content=False, beyond='mask', img_size=12, gsa_stages=range(len(depths)))
+    settings['column'] = settings['column'] or not settings['row']
+    return settings, 1, 2  # the reach is L - 1
+
+
+def doubling_channels(settings):
+    arch = settings['arch']
+    return [arch['embed_dim'] * 2**i for i in range(len(arch['depths']))]
+
+
+def resnet_channels(settings):
+    arch = settings['arch']
+    return [arch['base_channels'] * arch['expansion'] * 2**i for i in range(len(arch['depths']))]
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case(
+            name='ELSASwin',
+            small=dict(
+                arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8), group_width=4),
+                kernel_size=3,
+                window_size=3,
+            ),
+            tiny=dict(
+                arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2), group_width=4),
+                kernel_size=3,
+                window_size=3,
+                elsa_stages=(0,),
+                out_indices=(0, 1),
+            ),
+            architectures=depths.flatmap(elsa_swins),
+            channels=doubling_channels,
+            half_precision=3,
+            trained=dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), group_width=4)),
+            segmentors={
+                'elsa-swin-toy_upernet': dict(
+                    arch=dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4), kernel_size=3
+                )
+            },
+            shifting=shifting_elsa_swins,
+        ),
+        Case(
+            name='GSAResNet',
+            small=dict(
+                arch=dict(depths=(1, 1, 2, 1), stem_channels=8, base_channels=4, expansion=2),
+                gsa_stages=(0, 2, 3),
+                num_heads=2,
+                img_size=64,
+            ),
+            tiny=dict(
+                arch=dict(depths=(1, 1), stem_channels=8, base_channels=4, expansion=2),
+                gsa_stages=(1,),
+                num_heads=2,
+                img_size=64,
+                out_indices=(0, 1),
+            ),
+            architectures=depths.flatmap(gsa_resnets),
+            channels=resnet_channels,
+            half_precision=5,
+            # Attention is cubic in its input. Without batch statistics it needs smaller weights: torch's own.
+            trained=dict(
+                arch=dict(depths=(1, 1, 1, 1), stem_channels=16, base_channels=8, expansion=2),
+                num_heads=2,
+                img_size=64,
+                norm_eval=True,
+                init_cfg=None,
+            ),
+            segmentors={
+                'gsa-resnet-toy_fpn': dict(
+                    arch=dict(depths=(1, 1, 1, 1), stem_channels=32, base_channels=16, expansion=2)
+                )
+            },
+            batch_norm=True,
+            dropouts=dict(drop_path_rate=0.3),
+            shifting=shifting_gsa_resnets,
+        ),
+        Case(
+            name='ShuntedTransformer',
+            small=dict(
+                arch=dict(embed_dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), num_heads=(2, 2, 4, 4), stem_convs=1),
+                mlp_ratios=(2, 2, 2, 2),
+            ),
+            tiny=dict(
+                arch=dict(embed_dims=(8, 8), depths=(1, 1), num_heads=(2, 2), stem_convs=0),
+                mlp_ratios=(2, 2),
+                reductions=(4, 1),
+                out_indices=(0, 1),
+            ),
+            architectures=depths.flatmap(shunteds),
+            channels=lambda settings: settings['arch']['embed_dims'],
+            half_precision=4,
+            trained=dict(
+                arch=dict(embed_dims=(16, 32, 64, 128), depths=(1, 1, 1, 1), num_heads=(2, 2, 4, 4), stem_convs=0),
+                norm_eval=True,
+            ),
+            segmentors={
+                'shunted-toy_fpn': dict(
+                    arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 1, 1), num_heads=(2, 4, 8, 16), stem_convs=0)
+                )
+            },
+            batch_norm=True,
+        ),
+        Case(
+            name='MSFViT',
+            small=dict(arch=dict(embed_dim=16, depth=4, num_heads=2), out_indices=(0, 1, 2, 3)),
+            tiny=dict(arch=dict(embed_dim=16, depth=2, num_heads=2), out_indices=(0, 1)),
+            architectures=msf_vits(),
+            channels=lambda settings: [settings['arch']['embed_dim']] * settings['arch']['depth'],
+            half_precision=2.5,
+            trained=dict(arch=dict(embed_dim=16, depth=4, num_heads=2), patch_size=8, out_indices=(0, 1, 2, 3)),
+            trained_channels=(16, 16, 16, 16),
+            segmentors={'msf-vit-toy_setr': dict(), 'msf-vit-toy_upernet': dict()},
+            strides=lambda settings: [settings['patch_size']] * settings['arch']['depth'],
+        ),
+        Case(
+            name='MSFSwin',
+            small=dict(arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8)), window_size=3),
+            tiny=dict(arch=dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2)), window_size=3, out_indices=(0, 1)),
+            architectures=depths.flatmap(msf_swins),
+            channels=doubling_channels,
+            half_precision=4,
+            trained=dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2))),
+            segmentors={
+                'elsa-swin-toy_upernet': dict(arch=dict(embed_dim=32, depths=(2, 1, 1, 1), num_heads=(1, 2, 4, 8)))
+            },
+            shifting=shifting_msf_swins,
+        ),
+    )
+}
+
+every_backbone = pytest.mark.parametrize('case', CASES.values(), ids=CASES)
+
+
+def every_backbone_fast_for(name):
+    """The same for tests that take long: ``make test`` runs them for one backbone only."""
+    cases = [case if case.name == name else pytest.param(case, marks=pytest.mark.slow) for case in CASES.values()]
+    return pytest.mark.parametrize('case', cases, ids=CASES)

@@ -1,0 +1,27 @@
+"""tools/dev/demo.py in its quick form."""
+
+import os
+import subprocess
+import sys
+
+import cv2
+import pytest
+
+from tests import ROOT
+
+
+@pytest.mark.slow
+def test_quick_demo(tmp_path):
+    """All steps of ``make demo`` run to the end: data, training, tests, table, curves and images. A second call repeats
+    none of them."""
+    command = [sys.executable, ROOT / 'tools' / 'dev' / 'demo.py', '--quick', '--work-dir', tmp_path]
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'CUDA_VISIBLE_DEVICES': ''}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = (tmp_path / 'metrics.md').read_text()
+    assert 'mask-rcnn | box AP50' in table and 'upernet | mIoU | 0.' in table
+    for name in ('curves.png', 'mask-rcnn.png', 'upernet.png', 'readme.jpg'):
+        assert cv2.imread(str(tmp_path / name)) is not None
+    assert cv2.imread(str(tmp_path / 'readme.jpg')).shape[1] == 1000
+    again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert again.returncode == 0 and again.stdout.count('already done') == 7

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from PIL import Image
 from mmattn.engine.coco import CheckedCocoDataset, check_coco
 from mmattn.engine.datasets import CheckedPipeline, check_files, check_image, inner_datasets, use_checked_datasets
 from mmattn.errors import InputError
+from tests import ROOT
 
 COCO = dict(
     images=[dict(id=7, file_name='a.jpg', width=20, height=10)],
@@ -103,6 +106,12 @@ def test_the_checked_dataset_is_mmdetections(tmp_path):
     assert CocoDataset.COCOAPI.__module__.startswith('mmdet')
 
 
+def test_the_engine_imports_without_mmdetection():
+    """MMDetection is imported when a config has a dataset of its own."""
+    code = 'import sys; sys.modules.update(mmcv=None, mmdet=None, mmseg=None); import mmattn.engine.runs'
+    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+
+
 def test_no_image_is_left(tmp_path):
     """MMDetection would raise "need at least one array to concatenate"."""
     with pytest.raises(InputError, match='a.json has no image to learn from'):
@@ -127,6 +136,7 @@ def test_coco_datasets_are_checked(tmp_path, kind):
         (dict(type='CocoDataset', ann_file='b.json'), 'there is no annotation file .*/b.json: set data_root'),
         (dict(type='CocoDataset', data_prefix=dict(img='no')), 'there is no image folder .*/no: set data_root'),
         (dict(type='CocoDataset', ann_file='b.json', backend_args=dict(backend='petrel')), None),
+        (dict(type='LVISV1Dataset', ann_file='b.json'), None),  # reads its file in its own way
         (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='images')), 'images has no image'),
         (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='no')), 'there is no image folder'),
         (dict(type='mmseg.ADE20KDataset', metainfo=dict(classes=('cow',))), 'new classes .* is not a subset'),

@@ -42,17 +42,17 @@ def test_other_files_are_refused(tmp_path, contents, message):
 
 
 class Release:
-    """An object of a class of one's own, beside the weights."""
+    """An object that only code can build."""
 
     def __reduce__(self):
         return print, ('code was run',)
 
 
 def test_clean_files_are_made_of_trusted_ones(tmp_path, release):
-    """Of a release with more than plain values in it, the flag makes a file that init_cfg takes."""
+    """Of a release with code in it, --trust-checkpoint makes a file that init_cfg takes."""
     torch.save({'model': release('elsa_swin_tiny_imagenet'), 'config': Release()}, tmp_path / 'c.pth')
     refused = convert(tmp_path / 'c.pth', tmp_path / 'own.pth')
-    assert refused.returncode == 1 and 'it holds' in refused.stderr.splitlines()[-1]
+    assert refused.returncode == 1 and '--trust-checkpoint reads it' in refused.stderr.splitlines()[-1]
     assert 'code was run' not in refused.stdout and not (tmp_path / 'own.pth').exists()
     assert 'code was run' in convert(tmp_path / 'c.pth', tmp_path / 'own.pth', '--trust-checkpoint').stdout
     ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth'))).init_weights()

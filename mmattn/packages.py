@@ -1,9 +1,11 @@
-"""Which of OpenMMLab's packages mmattn needs, told when they are needed."""
+"""Which of OpenMMLab's packages mmattn needs; they are checked where they are needed."""
 
 import importlib
 import re
 
-#: import name -> (lowest version that serves, what to install in either family)
+from .errors import InputError
+
+#: import name -> (lowest version that works, what to install in either family)
 PACKAGES = {
     'mmengine': ('0.10.0', 'mmengine or onedl-mmengine'),
     'mmcv': ('2.1.0', 'mmcv or onedl-mmcv'),
@@ -12,15 +14,19 @@ PACKAGES = {
 }
 
 
+class MissingPackage(InputError, ImportError):
+    """A package is missing, too old or incomplete; the message says what to install."""
+
+
 def require(package: str, purpose: str) -> None:
-    """Make sure that a package of OpenMMLab's is there and new enough.
+    """Make sure that a package of OpenMMLab is installed and new enough.
 
     Args:
         package: import name, a key of ``PACKAGES``.
-        purpose: what it is needed for, completing "... needs".
+        purpose: who needs it, the subject of "... needs".
 
     Raises:
-        ImportError: in one sentence, what is missing or too old, and what to install.
+        MissingPackage: if it is missing or too old.
     """
     lowest, distribution = PACKAGES[package]
     try:
@@ -28,12 +34,12 @@ def require(package: str, purpose: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise ImportError(
+        raise MissingPackage(
             f'{purpose} needs {package} {lowest} or newer, which is not installed: '
             f'pip install {distribution}, whichever family the environment has.'
         ) from None
     if version_numbers(version) < version_numbers(lowest):
-        raise ImportError(
+        raise MissingPackage(
             f'{purpose} needs {package} {lowest} or newer, but {version} is installed: upgrade '
             f'{distribution}, whichever the environment has.'
         )
@@ -43,12 +49,12 @@ def require_ops(purpose: str) -> None:
     """Make sure that mmcv has its compiled operators (NMS, RoIAlign ...).
 
     Raises:
-        ImportError: in one sentence, that they are missing, and what to install.
+        MissingPackage: if they do not import.
     """
     try:
         importlib.import_module('mmcv.ops')
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackage(
             f'{purpose} needs the compiled operators of mmcv, which do not import ({error}): install the '
             f'full mmcv or onedl-mmcv, compiled for the torch at hand, not mmcv-lite.'
         ) from None

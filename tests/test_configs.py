@@ -1,19 +1,22 @@
-import importlib.util
-import os
-import subprocess
-import sys
+"""Every config resolves, its parts fit together, and it starts from what its paper or MMDetection says."""
+
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
 
 from tests import ROOT
 
-CONFIGS = sorted(path for path in (ROOT / 'configs').rglob('*.py') if '_base_' not in path.parts)
+FILES = sorted((ROOT / 'configs').rglob('*.py'))
+CONFIGS = [path for path in FILES if '_base_' not in path.parts]
 CLASSIFIERS = [path for path in CONFIGS if path.stem.endswith('_in1k')]
+METAFILES = sorted((ROOT / 'configs').glob('*/metafile.yml'))
 
 
 def names(path: Path) -> str:
@@ -31,7 +34,8 @@ def test_classifier_fits(path):
 
 @pytest.mark.parametrize('path', sorted(set(CONFIGS) - set(CLASSIFIERS)), ids=names)
 def test_config_builds(path):
-    """Every config resolves on its own and builds a model whose parts fit together."""
+    """Every config resolves on its own and builds a model whose parts fit together. A detector has masks, or reads
+    none."""
     cfg = Config.fromfile(path)
     for key in ('train_dataloader', 'val_dataloader', 'test_evaluator', 'optim_wrapper', 'tta_model', 'tta_pipeline'):
         assert key in cfg
@@ -40,16 +44,22 @@ def test_config_builds(path):
         maps = model.extract_feat(torch.empty(1, 3, 64, 64))
     head = next(getattr(model, name) for name in ('decode_head', 'rpn_head', 'bbox_head') if hasattr(model, name))
     head(maps)
+    if cfg.default_scope == 'mmdet':
+        masks = 'mask_head' in cfg.model.get('roi_head', ())
+        for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+            (load,) = (step for step in loader.dataset.pipeline if step.type == 'LoadAnnotations')
+            assert load.get('with_mask', False) == masks
+        assert ('segm' in cfg.test_evaluator.metric) == masks
 
 
 @pytest.mark.parametrize('config', ['msf-vit-s_fpn_8xb2-80k_ade20k-512x512', 'mask-rcnn_msf-vit-s_fpn_ms-1x_coco'])
 def test_pyramid_over_vit(config):
-    """MMSegmentation's neck makes strides 4 to 32 of a ViT's maps, under either package and at odd sizes of these, and
-    every map reaches the loss."""
+    """MMSegmentation's neck makes strides 4 to 32 from a ViT's maps, in either package and for odd sizes, and every map
+    reaches the loss."""
     cfg = Config.fromfile(ROOT / 'configs' / 'msf' / f'{config}.py')
     first, fpn = cfg.model.neck
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        pyramid = MODELS.build({**first, 'norm_cfg': dict(type='BN')})  # on the CPU
+        pyramid = MODELS.build({**first, 'norm_cfg': dict(type='BN')})  # SyncBN does not run on the CPU
         necks = torch.nn.Sequential(pyramid, MODELS.build(fpn))
     maps = [torch.randn(2, 384, 7, 9, requires_grad=True) for _ in range(4)]
     assert [tuple(out.shape[2:]) for out in pyramid(maps)] == [(28, 36), (14, 18), (7, 9), (3, 4)]
@@ -57,120 +67,77 @@ def test_pyramid_over_vit(config):
     assert all(m.grad.abs().sum() > 0 for m in maps)
 
 
+@pytest.mark.parametrize('slash', ['', '/'], ids=['no slash', 'slash'])
 @pytest.mark.parametrize(
-    'variable, config, key',
+    'config',
     [
-        ('COCO_ROOT', 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco', 'train_dataloader.dataset.data_root'),
-        ('ADE20K_ROOT', 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512', 'val_dataloader.dataset.data_root'),
+        'elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco',
+        'shunted/retinanet_shunted-s_fpn_1x_coco',
+        'toy/retinanet_shunted-toy_fpn',
+        'elsa_swin/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512',
+        'toy/elsa-swin-toy_upernet',
     ],
 )
-def test_root_alone_moves_the_data(monkeypatch, variable, config, key):
-    monkeypatch.setenv(variable, 'elsewhere/')
-    cfg = Config.fromfile(ROOT / 'configs' / 'elsa_swin' / f'{config}.py')
-    value = cfg
-    for part in key.split('.'):
-        value = value[part]
-    assert value == 'elsewhere/' and 'data/' not in str(cfg.val_evaluator.get('ann_file'))
+def test_root_moves_the_data(monkeypatch, tmp_path, config, slash):
+    """COCO_ROOT and ADE20K_ROOT, with and without a slash at the end, move every path of the datasets and the
+    evaluator."""
+    variable = 'ADE20K_ROOT' if 'upernet' in config else 'COCO_ROOT'
+    monkeypatch.setenv(variable, f'{tmp_path}{slash}')
+    cfg = Config.fromfile(ROOT / 'configs' / f'{config}.py')
+    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+        assert Path(loader.dataset.data_root) == tmp_path
+        for path in (*loader.dataset.data_prefix.values(), loader.dataset.get('ann_file', '')):
+            assert not Path(path).is_absolute() and 'data' not in Path(path).parts  # MMEngine joins it to data_root
+    for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
+        if variable == 'COCO_ROOT':
+            assert Path(evaluator.ann_file) == tmp_path / 'annotations' / 'instances_val2017.json'
 
 
-@pytest.mark.parametrize('index', yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import'])
-def test_model_index(index):
-    """The index names the metafiles of all folders, and these name configs that exist, each once."""
-    entries = yaml.safe_load((ROOT / index).read_text())
-    configs = [entry['Config'] for entry in entries['Models']]
-    assert len(set(configs)) == len(configs) and all((ROOT / config).is_file() for config in configs)
-    assert all(entry['Name'] == Path(entry['Config']).stem for entry in entries['Models'])
-    assert (ROOT / entries['Collections'][0]['README']).is_file()
+def test_a_checkpoint_is_named_once():
+    """The path of ImageNet weights stands in one file, which all configs of that variant read."""
+    pattern = re.compile(r"'((?:checkpoints/|torchvision://)[^']*)'")
+    paths = Counter(name for path in FILES for name in pattern.findall(path.read_text()))
+    assert len(paths) > 8 and set(paths.values()) == {1}
+
+
+@pytest.mark.parametrize('schedule', ['ade20k_160k_segformer', 'ade20k_160k_setr'])
+def test_rates_of_heads(schedule):
+    """Heads learn ten times as fast as the backbone, ELSA's ghost_head included, whatever model a schedule is used
+    for."""
+    cfg = Config.fromfile(ROOT / 'configs' / '_base_' / 'schedules' / f'{schedule}.py')
+    head = dict(type='FCNHead', in_channels=64, channels=8, in_index=1, num_convs=1, num_classes=3)
+    model = dict(
+        type='EncoderDecoder',
+        backbone=dict(
+            type='ELSASwin', arch=dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
+        ),
+        decode_head=head,
+        auxiliary_head=[head],
+    )
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = MODELS.build(model)
+        wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    rates = {id(param): group['lr'] for group in wrapper.param_groups for param in group['params']}
+    rates = {name: rates[id(param)] / cfg.optim_wrapper.optimizer.lr for name, param in model.named_parameters()}
+    assert sum('ghost_head' in name for name in rates) == 3
+    for name, rate in rates.items():
+        assert rate == pytest.approx(1 if name.startswith('backbone.') else 10), name
+
+
+@pytest.mark.parametrize('metafile', METAFILES, ids=lambda path: path.parent.name)
+def test_metafile_is_complete(metafile):
+    """A metafile lists every config of its folder once, under its own name, and only those."""
+    content = yaml.safe_load(metafile.read_text())
+    listed = [entry['Config'] for entry in content['Models']]
+    assert sorted(listed) == sorted(str(path.relative_to(ROOT)) for path in metafile.parent.glob('*.py'))
+    assert all(entry['Name'] == Path(entry['Config']).stem for entry in content['Models'])
+    (collection,) = content['Collections']
+    assert (ROOT / collection['README']).is_file()
+    assert {entry['In Collection'] for entry in content['Models']} == {collection['Name']}
+    assert {pair['Model'] for pair in collection['Benchmark']} <= {entry['Name'] for entry in content['Models']}
 
 
 def test_model_index_is_complete():
-    imports = yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']
-    assert {str(path.relative_to(ROOT)) for path in (ROOT / 'configs').glob('*/metafile.yml')} == set(imports)
-
-
-@pytest.fixture(scope='module')
-def complexity():
-    spec = importlib.util.spec_from_file_location('complexity', ROOT / 'tools' / 'complexity.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_complexity_counts_the_operator_and_attention(complexity):
-    """A layer's operations by hand: projections, Hadamard convolutions, sum, ghost head; and window attention."""
-    from mmattn.analysis import count_operations
-    from mmattn.layers import ELSA, EnhancedAttention, WindowAttention
-
-    H, W, C, heads, k, width = 14, 21, 12, 2, 5, 4
-    qk = 8
-
-    with torch.device('meta'):
-        elsa, window, x = ELSA(C, heads, k, group_width=width), WindowAttention(C, heads, 7), torch.empty(1, H, W, C)
-    per_pixel = C * (2 * qk + C) + qk * width * k * k + qk * heads * k * k + 2 * C * k * k + C * C
-    assert count_operations(lambda: elsa(x)) == per_pixel * H * W
-    assert count_operations(lambda: window(x)) == (4 * C * C + 2 * 49 * C) * H * W
-    shunted = EnhancedAttention(C, heads)  # on the CPU, whose fused attention is an operator of its own
-    expected = (4 * C * C + 9 * C + 2 * H * W * C) * H * W
-    assert count_operations(lambda: shunted(torch.empty(1, H, W, C))) == expected
-
-
-def test_complexity_counts_matrices_where_the_paper_does(complexity):
-    """With "Parameters Counted: matrices", biases and norms do not count; without, they do."""
-
-    class Model(torch.nn.Module):
-        decode_head = True
-
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.layer(x.new_empty(1, 4))
-
-    with torch.device('meta'):
-        model = Model()
-    for metadata, wrong in (
-        (dict(Parameters=8), 1),
-        (dict(Parameters=10), 0),
-        (dict(Parameters=8, **{'Parameters Counted': 'matrices'}), 0),
-    ):
-        assert complexity.report('', model, 'mmseg', dict(Metadata=metadata)) == wrong
-
-
-def test_complexity_lists_ablations(complexity):
-    """Table 1 of MSF: tied forms have the paper's number of parameters, in the unit of the entry; a figure 5 %
-    higher would be seen."""
-    folder = ROOT / 'configs' / 'msf'
-    entry = next(
-        entry
-        for entry in yaml.safe_load((folder / 'metafile.yml').read_text())['Models']
-        if entry['Name'] == 'msf-vit-s_in1k'
-    )
-    rows = complexity.ablations(Config.fromfile(folder / 'msf-vit-s_in1k.py'), entry)
-    assert len(rows) == 19 and rows[8][0].strip() == 'sharing=QKKQW'
-    assert complexity.report(*rows[0]) == complexity.report(*rows[8]) == 0
-    rows[8][3]['Metadata']['Parameters'] *= 1.05
-    assert complexity.report(*rows[8]) == 1
-
-
-def test_complexity_fails_on_a_wrong_figure(tmp_path):
-    """Beside the paper's row the tool passes; with the figure 5 % higher it says so and exits with 1."""
-    for name in ('elsa-swin-t_in1k.py', 'metafile.yml'):
-        (tmp_path / name).write_text((ROOT / 'configs' / 'elsa_swin' / name).read_text())
-    entries = yaml.safe_load((tmp_path / 'metafile.yml').read_text())
-    entries['Models'] = entries['Models'][:1]
-    (tmp_path / 'metafile.yml').write_text(yaml.safe_dump(entries))
-
-    def run() -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, ROOT / 'tools' / 'complexity.py', tmp_path / 'elsa-swin-t_in1k.py'],
-            capture_output=True,
-            text=True,
-            env=dict(os.environ, CUDA_VISIBLE_DEVICES=''),
-        )
-
-    assert run().returncode == 0
-    entries['Models'][0]['Metadata']['FLOPs'] = int(4.8e9 * 1.05)
-    (tmp_path / 'metafile.yml').write_text(yaml.safe_dump(entries))
-    done = run()
-    assert done.returncode == 1 and '1 figures are off' in done.stdout
+    """The index imports the metafiles of all folders."""
+    (pattern,) = yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']
+    assert sorted(ROOT.glob(pattern)) == METAFILES

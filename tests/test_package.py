@@ -1,15 +1,24 @@
+import os
 import subprocess
 import sys
 import zipfile
 
 import pytest
 
-from mmattn import stack
+from mmattn import packages
+from mmattn.packages import MissingPackage
 from tests import ROOT
 
 
-def run_python(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd='/')
+def run_python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, '-c', code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, 'PYTHONPATH': str(ROOT), **environment},
+    )
 
 
 def test_backbones_need_mmengine_only():
@@ -33,8 +42,8 @@ def test_missing_mmengine_is_told():
     done = run_python('import sys; sys.modules["mmengine"] = None; import mmattn')
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        'ImportError: mmattn needs mmengine 0.10.0 or newer, which is not installed: pip install mmengine or '
-        'onedl-mmengine, whichever family the environment has.'
+        'mmattn.packages.MissingPackage: mmattn needs mmengine 0.10.0 or newer, which is not installed: '
+        'pip install mmengine or onedl-mmengine, whichever family the environment has.'
     )
 
 
@@ -44,10 +53,105 @@ def test_versions_are_compared_as_numbers(monkeypatch, installed, fits):
 
     monkeypatch.setattr(mmdet, '__version__', installed)
     if fits:
-        stack.require('mmdet', 'this')
+        packages.require('mmdet', 'this')
     else:
-        with pytest.raises(ImportError, match='needs mmdet 3.3.0 or newer, but 3.2.0 is installed'):
-            stack.require('mmdet', 'this')
+        with pytest.raises(MissingPackage, match='needs mmdet 3.3.0 or newer, but 3.2.0 is installed'):
+            packages.require('mmdet', 'this')
+
+
+#: a step of a backbone in a plain loop, then in MMEngine's Runner; the same Runner has run another model before
+GUEST = """
+import sys, torch
+from mmengine.model import BaseModel
+from mmengine.runner import Runner
+from mmdet.utils import register_all_modules as register_mmdet
+from mmseg.utils import register_all_modules as register_mmseg
+from tests.process_state import changes, process_state
+
+class Model(BaseModel):
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, x, mode='tensor'):
+        return dict(loss=self.backbone(x)[-1].square().mean())
+
+def run(backbone, name):
+    Runner(
+        Model(backbone), sys.argv[1], torch.utils.data.DataLoader([dict(x=torch.zeros(3, 64, 64))] * 2, batch_size=2),
+        train_cfg=dict(by_epoch=True, max_epochs=1), optim_wrapper=dict(optimizer=dict(type='SGD', lr=0.1)),
+        experiment_name=name, log_level='WARNING',
+    ).train()
+
+register_mmdet(init_default_scope=False)
+register_mmseg(init_default_scope=False)
+run(torch.nn.Sequential(torch.nn.Conv2d(3, 1, 1)), 'before')
+before = process_state()
+
+import mmattn
+
+for name in mmattn.backbones.__all__:
+    backbone = getattr(mmattn.backbones, name)(init_cfg=None)
+    backbone.init_weights()
+    sum(out.square().mean() for out in backbone(torch.zeros(1, 3, 64, 64))).backward()
+    torch.optim.SGD(backbone.parameters(), 0.1).step()
+run(backbone, 'after')
+print(*changes(before), sep='\\n')
+"""
+
+#: a training by tools/train.py, after MMEngine's Runner has set up one by the same config
+TOOL = """
+import runpy, sys, torch
+from mmdet.utils import register_all_modules as register_mmdet
+from mmengine.config import Config
+from mmengine.runner import Runner
+from tests.process_state import changes, process_state
+
+register_mmdet(init_default_scope=False)
+_, folder, config, *options = sys.argv
+cfg = Config.fromfile(config)
+cfg.work_dir = folder
+Runner.from_cfg(cfg)
+torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])  # torch changes the class when it is first used
+before = process_state()
+sys.argv = ['train.py', config, '--work-dir', folder, '--cfg-options', *options]
+runpy.run_path('tools/train.py', run_name='__main__')
+print(*(change for change in changes(before) if 'LOCAL_RANK' not in change), sep='\\n')  # MMEngine reads it from there
+"""
+
+
+def changes_in(output: str) -> list[str]:
+    return [line for line in output.splitlines() if ' became ' in line]
+
+
+def test_library_is_a_guest(tmp_path):
+    """Importing mmattn and training its backbones changes nothing in MMEngine, MMCV, MMDetection, torch and Python.
+
+    Only names are added to registries.
+    """
+    done = run_python(GUEST, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert not changes_in(done.stdout)
+
+
+def test_tools_undo_what_they_change(tmp_path):
+    """After tools/train.py, nothing in this process is different from what MMEngine's own Runner leaves."""
+    toy = tmp_path / 'toy'
+    make_toy_data = ROOT / 'tools' / 'dev' / 'make_toy_data.py'
+    subprocess.run([sys.executable, make_toy_data, toy, '--train', '2', '--val', '1'], check=True, capture_output=True)
+    done = run_python(
+        TOOL,
+        str(tmp_path / 'work'),
+        'configs/toy/mask-rcnn_shunted-toy_fpn.py',
+        'train_cfg.max_epochs=1',
+        'train_dataloader.num_workers=0',
+        'train_dataloader.persistent_workers=False',
+        COCO_ROOT=f'{toy}/coco/',
+        CUDA_VISIBLE_DEVICES='',
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'Saving checkpoint at 1 epochs' in done.stdout + done.stderr
+    assert not changes_in(done.stdout)
 
 
 @pytest.fixture(scope='module')

@@ -2,7 +2,8 @@
 
     python tools/convert_weights.py elsa_swin_tiny.pth elsa_swin_tiny_mmattn.pth
 
-Not needed for training, which takes releases as they are. The model is recognised by its tensors.
+Training does not need this, it takes releases as they are. The backbone and its variant are found by the names and
+shapes of the tensors.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import torch
 import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
-from mmattn.errors import run_tool
+from mmattn.engine.runs import run_tool
 from mmattn.weights import CheckpointError, read_checkpoint
 
 
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[Backbone, str | int]:
-    """The backbone, and the name of its variant, that a release fills completely.
+    """The backbone that a release has all weights of, and the name of its variant.
 
     Raises:
         CheckpointError: if there is none.

@@ -1,10 +1,10 @@
-"""Export a segmentor, or the backbone of any config, to ONNX or torch.export, for pictures of any size.
+"""Export a segmentor, or the backbone of any config, to ONNX or torch.export, for images of any size.
 
     python tools/export.py configs/shunted/shunted-s_fpn_8xb2-80k_ade20k-512x512.py CHECKPOINT --out shunted.onnx
 
-The input is one picture, normalised as the config's data preprocessor does it; the output of a segmentor the class
-scores of its decode head, at the head's stride, and of a backbone its maps. What is written is first compared with the
-model at three sizes, an ONNX file if onnxruntime is installed.
+The input is one image, normalised as the config's data preprocessor does it. The output of a segmentor is the class
+scores of its decode head, at the head's stride; the output of a backbone is its feature maps. The file is compared
+with the model at three sizes before it gets its name; an ONNX file only if onnxruntime is installed.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from torch import nn
 import mmattn  # noqa: F401, registers the backbones
 from mmattn.engine.configs import load_config
 from mmattn.engine.export import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
-from mmattn.errors import describe, run_tool
+from mmattn.engine.runs import run_tool, running
+from mmattn.errors import describe
 from mmattn.weights import CheckpointError
 
 SIZES = ((64, 64), (97, 131), (256, 320))
@@ -33,11 +34,10 @@ TOLERANCE = 1e-3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', help='config of a segmentor, or with --backbone of any model')
-    parser.add_argument('checkpoint', nargs='?', help="weights; by default the start that the config's init_cfg gives")
+    parser.add_argument('checkpoint', nargs='?', help="weights (default: those of the config's init_cfg)")
     parser.add_argument('--out', type=Path, required=True, help='file to write, .onnx or .pt2; it must not exist yet')
     parser.add_argument('--backbone', action='store_true', help='the backbone alone')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
-    parser.set_defaults(work_dir=None, launcher='none', local_rank=0, trust_checkpoint=False)
     args = parser.parse_args()
     if args.out.suffix not in ('.onnx', '.pt2'):
         sys.exit(f'--out must name a .onnx or .pt2 file, not {args.out}.')
@@ -46,9 +46,12 @@ def main() -> None:
     if not args.out.parent.is_dir():
         sys.exit(f'there is no folder {args.out.parent} for {args.out.name}.')
 
-    cfg = load_config(args)
+    cfg = load_config(args.config, args.cfg_options, backbone_only=args.backbone)
+    if not args.backbone and cfg.get('default_scope') != 'mmseg':
+        sys.exit(f'{args.config} is no segmentor: of other models the backbone is exported, with --backbone.')
     in_channels = cfg.model.backbone.get('in_channels', 3)
-    model = build(cfg, args)
+    with running(cfg):
+        model = build(cfg, args.checkpoint, args.backbone)
     graph = trace(model, in_channels)
     unfinished = args.out.with_name(f'{args.out.stem}.unfinished{args.out.suffix}')
     try:
@@ -59,31 +62,26 @@ def main() -> None:
     print(f'{args.out}  {args.out.stat().st_size / 1e6:.1f} MB, for sides of {smallest_side(graph)} pixels or more')
 
 
-def build(cfg: Config, args: argparse.Namespace) -> nn.Module:
-    """The model of a config, in evaluation mode, with its weights."""
-    if args.backbone:
-        model = MODELS.build(cfg.model.backbone)
-    elif cfg.get('default_scope') == 'mmseg':
-        with DefaultScope.overwrite_default_scope('mmseg'):
-            model = MODELS.build(cfg.model)
-    else:
-        sys.exit(f'{args.config} is no segmentor: of other models the backbone is exported, with --backbone.')
-    if args.checkpoint is None:
+def build(cfg: Config, checkpoint: str | None, backbone: bool) -> nn.Module:
+    """The model of a config, or its backbone alone, in evaluation mode, with its weights."""
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        model = MODELS.build(cfg.model.backbone if backbone else cfg.model)
+    if checkpoint is None:
         model.init_weights()
-    elif args.backbone:
-        model.load_pretrained(args.checkpoint)
+    elif backbone:
+        model.load_pretrained(checkpoint)
     else:
         try:
-            load_checkpoint(model, args.checkpoint, map_location='cpu', strict=True)
+            load_checkpoint(model, checkpoint, map_location='cpu', strict=True)
         except RuntimeError as error:
             if isinstance(error, CheckpointError):
                 raise
-            raise CheckpointError(f'{args.checkpoint} does not fit {args.config}: {describe(error)}') from error
+            raise CheckpointError(f'{checkpoint} does not fit {cfg.filename}: {describe(error)}') from error
     return revert_sync_batchnorm(model).cpu().eval()
 
 
 def write(model: nn.Module, graph: 'torch.export.ExportedProgram', in_channels: int, file: Path) -> None:
-    """Write a graph, and compare what the file computes with the model."""
+    """Write a graph to a file, and compare the file's outputs with the model's."""
     if file.suffix == '.pt2':
         torch.export.save(graph, file)
         run = as_module(torch.export.load(file))

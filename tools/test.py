@@ -4,14 +4,12 @@ python tools/test.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py w
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
-from mmengine.runner import Runner
-
-from mmattn.engine.configs import add_arguments, enable_tta, load_config
-from mmattn.engine.datasets import InputCheckHook
-from mmattn.errors import run_tool
+from mmattn.engine.configs import add_arguments, draw_predictions, enable_tta, load_config, write_predictions
+from mmattn.engine.runs import run_tool, test
 
 
 def main() -> None:
@@ -19,39 +17,23 @@ def main() -> None:
     add_arguments(parser)
     parser.add_argument('checkpoint')
     parser.add_argument('--tta', action='store_true', help='several scales, and flipped; boxes or class maps')
-    parser.add_argument('--show-dir', type=Path, help='folder for pictures, predictions beside ground truth')
+    parser.add_argument('--show-dir', type=Path, help='folder for images of predictions beside ground truth')
     parser.add_argument('--out', type=Path, help='.pkl file for the predictions')
     args = parser.parse_args()
     if args.out and args.out.suffix not in ('.pkl', '.pickle'):
         sys.exit(f'--out must name a .pkl file, not {args.out}.')
     if not Path(args.checkpoint).is_file() and '://' not in args.checkpoint:
         sys.exit(f'There is no checkpoint {args.checkpoint}.')
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))  # MMEngine reads it
 
-    cfg = load_config(args)
-    cfg.load_from = args.checkpoint
+    cfg = load_config(args.config, args.cfg_options, work_dir=args.work_dir, launcher=args.launcher)
     if args.tta:
         enable_tta(cfg)
     if args.show_dir:
-        hook = cfg.default_hooks.visualization
-        hook.draw = True
-        if cfg.default_scope == 'mmdet':
-            hook.test_out_dir = str(args.show_dir.resolve())
-        else:
-            cfg.visualizer.save_dir = str(args.show_dir)
-            hook.interval = 1  # OpenMMLab's own mmseg would show every 50th picture of a test
-    runner = Runner.from_cfg(cfg)
-    runner.register_hook(InputCheckHook(), 'HIGHEST')
+        draw_predictions(cfg, args.show_dir)
     if args.out:
-        runner.test_evaluator.metrics.append(_dump(cfg.default_scope, args.out))
-    runner.test()
-
-
-def _dump(scope: str, out: Path):
-    if scope == 'mmdet':
-        from mmdet.evaluation import DumpDetResults as Dump  # packs masks
-    else:
-        from mmengine.evaluator import DumpResults as Dump
-    return Dump(out_file_path=str(out))
+        write_predictions(cfg, args.out)
+    test(cfg, args.checkpoint, trusted=args.trust_checkpoint)
 
 
 if __name__ == '__main__':

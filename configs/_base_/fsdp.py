@@ -1,9 +1,11 @@
-# Parameters, gradients and the optimiser's state sharded over the processes: each block of the backbone is a unit, the
-# rest of the model another. Added to the bases of any config here and started by tools/dist_train.sh.
+# Sharded training: parameters, gradients and the state of the optimizer are split over the processes. Each block of the
+# backbone is a unit, the rest of the model is another one. Add this file to the bases of any config and start it with
+# tools/dist_train.sh.
 runner_type = 'FlexibleRunner'
 strategy = dict(
     type='FSDPStrategy',
-    # a unit holds frozen parameters, and some without weight decay
+    # use_orig_params: a unit may hold frozen parameters, and parameters without weight decay
     model_wrapper=dict(auto_wrap_policy='wrap_blocks', use_orig_params=True),
+    # The first process writes whole checkpoints, as unsharded training does.
     state_dict_cfg='full',
-)  # checkpoints like anybody's, written by the first process
+)

@@ -1,4 +1,4 @@
-# What MMSegmentation runs with.
+# MMSegmentation's runtime, with mmattn and its checkpoint hook.
 default_scope = 'mmseg'
 custom_imports = dict(imports=['mmattn', 'mmattn.engine'])
 

@@ -1,7 +1,13 @@
 # Not in the paper: the recipe of Tiny and Small.
-_base_ = './elsa-swin-t_upernet_8xb2-160k_ade20k-512x512.py'
+_base_ = [
+    './_base_/elsa-swin-b.py',
+    '../_base_/models/upernet.py',
+    '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_160k.py',
+    '../_base_/seg_runtime.py',
+]
 model = dict(
-    backbone=dict(arch='base', init_cfg=dict(checkpoint='checkpoints/elsa_swin_base.pth')),
-    decode_head=dict(in_channels=[128, 256, 512, 1024]),
-    auxiliary_head=dict(in_channels=512),
+    backbone=dict(_base_.backbone, drop_path_rate=0.3, init_cfg=_base_.pretrained),
+    decode_head=dict(in_channels=_base_.in_channels),
+    auxiliary_head=dict(in_channels=_base_.in_channels[2]),
 )

@@ -1,9 +1,13 @@
-# Not in the paper, as no segmentor is.
+# Not in the paper, which has no segmentors.
 _base_ = [
-    './_base_/gsa-r50_ade20k.py',
+    './_base_/gsa-r50.py',
+    './_base_/ade20k.py',
     '../_base_/models/semantic-fpn.py',
     '../_base_/datasets/ade20k.py',
     '../_base_/schedules/ade20k_80k.py',
     '../_base_/seg_runtime.py',
 ]
-model = dict(backbone=_base_.backbone, neck=dict(in_channels=_base_.in_channels))
+model = dict(
+    backbone=dict(_base_.backbone, **_base_.settings, init_cfg=_base_.pretrained),
+    neck=dict(in_channels=_base_.in_channels),
+)

@@ -1,9 +1,3 @@
-# Attention in groups 2 to 4, the best of table 5, as MMPretrain builds it.
-default_scope = 'mmpretrain'
-custom_imports = dict(imports=['mmattn'])
-model = dict(
-    type='ImageClassifier',
-    backbone=dict(type='GSAResNet', depth=50, out_indices=(3,)),
-    neck=dict(type='GlobalAveragePooling'),
-    head=dict(type='LinearClsHead', num_classes=1000, in_channels=2048),
-)
+# Attention in groups 2 to 4, the best row of table 5.
+_base_ = ['./_base_/gsa-r50.py', '../_base_/classifier.py']
+model = dict(backbone=dict(_base_.backbone, out_indices=(3,)), head=dict(in_channels=_base_.in_channels[-1]))

@@ -1,2 +1,13 @@
-_base_ = './mask-rcnn_gsa-r50_fpn_1x_coco.py'
-model = dict(backbone=dict(depth=101, init_cfg=dict(checkpoint='torchvision://resnet101')))
+# Not in the paper, which has no detectors.
+_base_ = [
+    './_base_/gsa-r101.py',
+    './_base_/coco.py',
+    'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
+    '../_base_/datasets/coco_instance.py',
+    '../_base_/schedules/coco_1x.py',
+    '../_base_/det_runtime.py',
+]
+model = dict(
+    backbone=dict(_base_.backbone, _delete_=True, **_base_.settings, init_cfg=_base_.pretrained),
+    neck=dict(in_channels=_base_.in_channels),
+)

@@ -1,9 +1,13 @@
-# Not in the paper, as no detector is.
+# Not in the paper, which has no detectors.
 _base_ = [
-    './_base_/gsa-r50_coco.py',
-    '../_base_/models/mask-rcnn_fpn.py',
-    '../_base_/datasets/coco.py',
+    './_base_/gsa-r50.py',
+    './_base_/coco.py',
+    'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
+    '../_base_/datasets/coco_instance.py',
     '../_base_/schedules/coco_1x.py',
     '../_base_/det_runtime.py',
 ]
-model = dict(backbone=_base_.backbone, neck=dict(in_channels=_base_.in_channels))
+model = dict(
+    backbone=dict(_base_.backbone, _delete_=True, **_base_.settings, init_cfg=_base_.pretrained),
+    neck=dict(in_channels=_base_.in_channels),
+)

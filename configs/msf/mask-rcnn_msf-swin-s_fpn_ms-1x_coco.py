@@ -1,2 +1,12 @@
-_base_ = './mask-rcnn_msf-swin-t_fpn_ms-1x_coco.py'
-model = dict(backbone=dict(arch='small', init_cfg=dict(checkpoint='checkpoints/swin_small_patch4_window7_224.pth')))
+# Not in the paper: ELSA-Swin's recipe, with MMDetection's drop path for Swin.
+_base_ = [
+    './_base_/msf-swin-s.py',
+    'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
+    '../_base_/datasets/coco_instance_ms.py',
+    '../_base_/schedules/coco_1x.py',
+    '../_base_/det_runtime.py',
+]
+model = dict(
+    backbone=dict(_base_.backbone, _delete_=True, drop_path_rate=0.2, init_cfg=_base_.pretrained),
+    neck=dict(in_channels=_base_.in_channels),
+)

@@ -1,9 +1,13 @@
-# Not in the paper: ELSA-Swin's recipe. The pyramid is MMSegmentation's, which has to be installed, too.
+# Not in the paper: ELSA-Swin's recipe.
 _base_ = [
-    './_base_/msf-vit-s_pyramid.py',
-    '../_base_/models/mask-rcnn_fpn.py',
-    '../_base_/datasets/coco_ms.py',
+    './_base_/msf-vit-s.py',
+    './_base_/pyramid.py',
+    'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
+    '../_base_/datasets/coco_instance_ms.py',
     '../_base_/schedules/coco_1x.py',
     '../_base_/det_runtime.py',
 ]
-model = dict(backbone=_base_.backbone, neck=[_base_.pyramid, dict(in_channels=_base_.in_channels, **_base_.model.neck)])
+model = dict(
+    backbone=dict(_base_.backbone, _delete_=True, **_base_.settings, drop_path_rate=0.1, init_cfg=_base_.pretrained),
+    neck=[_base_.pyramid, dict(_base_.model.neck, in_channels=_base_.in_channels)],
+)

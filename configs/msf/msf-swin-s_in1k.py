@@ -1,2 +1,3 @@
-_base_ = './msf-swin-t_in1k.py'
-model = dict(backbone=dict(arch='small'))
+# The ImageNet classifier of table 6.
+_base_ = ['./_base_/msf-swin-s.py', '../_base_/classifier.py']
+model = dict(backbone=dict(_base_.backbone, out_indices=(3,)), head=dict(in_channels=_base_.in_channels[-1]))

@@ -1,2 +1,13 @@
-_base_ = './msf-swin-t_upernet_8xb2-160k_ade20k-512x512.py'
-model = dict(backbone=dict(arch='small', init_cfg=dict(checkpoint='checkpoints/swin_small_patch4_window7_224.pth')))
+# Not in the paper: Swin's recipe.
+_base_ = [
+    './_base_/msf-swin-s.py',
+    '../_base_/models/upernet.py',
+    '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_160k.py',
+    '../_base_/seg_runtime.py',
+]
+model = dict(
+    backbone=dict(_base_.backbone, drop_path_rate=0.3, init_cfg=_base_.pretrained),
+    decode_head=dict(in_channels=_base_.in_channels),
+    auxiliary_head=dict(in_channels=_base_.in_channels[2]),
+)

@@ -1,9 +1,3 @@
-# The ImageNet classifier of table 6, as MMPretrain builds it.
-default_scope = 'mmpretrain'
-custom_imports = dict(imports=['mmattn'])
-model = dict(
-    type='ImageClassifier',
-    backbone=dict(type='MSFSwin', arch='tiny', out_indices=(3,)),
-    neck=dict(type='GlobalAveragePooling'),
-    head=dict(type='LinearClsHead', num_classes=1000, in_channels=768),
-)
+# The ImageNet classifier of table 6.
+_base_ = ['./_base_/msf-swin-t.py', '../_base_/classifier.py']
+model = dict(backbone=dict(_base_.backbone, out_indices=(3,)), head=dict(in_channels=_base_.in_channels[-1]))

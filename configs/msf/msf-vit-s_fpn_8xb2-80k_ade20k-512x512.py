@@ -1,9 +1,13 @@
 # Not in the paper.
 _base_ = [
-    './_base_/msf-vit-s_pyramid.py',
+    './_base_/msf-vit-s.py',
+    './_base_/pyramid.py',
     '../_base_/models/semantic-fpn.py',
     '../_base_/datasets/ade20k.py',
     '../_base_/schedules/ade20k_80k.py',
     '../_base_/seg_runtime.py',
 ]
-model = dict(backbone=_base_.backbone, neck=[_base_.pyramid, dict(in_channels=_base_.in_channels, **_base_.model.neck)])
+model = dict(
+    backbone=dict(_base_.backbone, **_base_.settings, drop_path_rate=0.1, init_cfg=_base_.pretrained),
+    neck=[_base_.pyramid, dict(_base_.model.neck, in_channels=_base_.in_channels)],
+)

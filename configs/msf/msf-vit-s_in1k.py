@@ -1,2 +1,3 @@
-_base_ = './msf-vit-t_in1k.py'
-model = dict(backbone=dict(arch='small'), head=dict(in_channels=384))
+# The ImageNet classifier of table 6.
+_base_ = ['./_base_/msf-vit-s.py', '../_base_/classifier.py']
+model = dict(backbone=_base_.backbone, head=dict(in_channels=_base_.in_channels[-1]))

@@ -1,6 +1,8 @@
 _base_ = [
-    './_base_/setr-pup_msf-vit-s.py',
+    './_base_/msf-vit-s.py',
+    './_base_/setr-pup.py',
     '../_base_/datasets/ade20k.py',
     '../_base_/schedules/ade20k_160k_setr.py',
     '../_base_/seg_runtime.py',
 ]
+model = dict(backbone=dict(_base_.backbone, init_cfg=_base_.pretrained))

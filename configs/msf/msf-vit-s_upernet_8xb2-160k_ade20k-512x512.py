@@ -1,14 +1,15 @@
 # Not in the paper: MMSegmentation's recipe for ViT-S.
 _base_ = [
-    './_base_/msf-vit-s_pyramid.py',
+    './_base_/msf-vit-s.py',
+    './_base_/pyramid.py',
     '../_base_/models/upernet.py',
     '../_base_/datasets/ade20k.py',
     '../_base_/schedules/ade20k_160k.py',
     '../_base_/seg_runtime.py',
 ]
 model = dict(
-    backbone=_base_.backbone,
+    backbone=dict(_base_.backbone, **_base_.settings, drop_path_rate=0.1, init_cfg=_base_.pretrained),
     neck=_base_.pyramid,
     decode_head=dict(in_channels=_base_.in_channels),
-    auxiliary_head=dict(in_channels=384),
+    auxiliary_head=dict(in_channels=_base_.in_channels[2]),
 )

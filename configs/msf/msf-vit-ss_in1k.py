@@ -1,2 +1,2 @@
-_base_ = './msf-vit-t_in1k.py'
+_base_ = './msf-vit-s_in1k.py'
 model = dict(backbone=dict(arch='ss'), head=dict(in_channels=384))

@@ -1,9 +1,2 @@
-# The ImageNet classifier of table 6, as MMPretrain builds it.
-default_scope = 'mmpretrain'
-custom_imports = dict(imports=['mmattn'])
-model = dict(
-    type='ImageClassifier',
-    backbone=dict(type='MSFViT', arch='tiny'),
-    neck=dict(type='GlobalAveragePooling'),
-    head=dict(type='LinearClsHead', num_classes=1000, in_channels=192),
-)
+_base_ = './msf-vit-s_in1k.py'
+model = dict(backbone=dict(arch='tiny'), head=dict(in_channels=192))

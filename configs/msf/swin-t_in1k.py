@@ -1,3 +1,3 @@
-# The paper's own baseline.
+# The paper's baseline.
 _base_ = './msf-swin-t_in1k.py'
 model = dict(backbone=dict(attention='plain'))

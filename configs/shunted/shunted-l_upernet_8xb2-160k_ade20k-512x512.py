@@ -1,7 +1,13 @@
-# Not in the paper: the recipe of Small, but from scratch, since weights of Large were never released.
-_base_ = './shunted-s_upernet_8xb2-160k_ade20k-512x512.py'
+# Not in the paper: the recipe of Small, but from scratch.
+_base_ = [
+    './_base_/shunted-l.py',
+    '../_base_/models/upernet.py',
+    '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_160k.py',
+    '../_base_/seg_runtime.py',
+]
 model = dict(
-    backbone=dict(arch='large', init_cfg=dict(_delete_=True, type='TruncNormal', layer='Linear', std=0.02)),
-    decode_head=dict(in_channels=[64, 128, 320, 768]),
-    auxiliary_head=dict(in_channels=320),
+    backbone=dict(_base_.backbone, norm_cfg=dict(type='SyncBN'), drop_path_rate=0.3),
+    decode_head=dict(in_channels=_base_.in_channels),
+    auxiliary_head=dict(in_channels=_base_.in_channels[2]),
 )

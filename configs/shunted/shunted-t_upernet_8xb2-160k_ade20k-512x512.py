@@ -1,3 +1,13 @@
 # Not in the paper: the recipe of Small.
-_base_ = './shunted-s_upernet_8xb2-160k_ade20k-512x512.py'
-model = dict(backbone=dict(arch='tiny', init_cfg=dict(checkpoint='checkpoints/ckpt_T.pth')))
+_base_ = [
+    './_base_/shunted-t.py',
+    '../_base_/models/upernet.py',
+    '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_160k.py',
+    '../_base_/seg_runtime.py',
+]
+model = dict(
+    backbone=dict(_base_.backbone, norm_cfg=dict(type='SyncBN'), drop_path_rate=0.3, init_cfg=_base_.pretrained),
+    decode_head=dict(in_channels=_base_.in_channels),
+    auxiliary_head=dict(in_channels=_base_.in_channels[2]),
+)

@@ -1,18 +1,19 @@
-# A narrow ELSA-Swin, neck and heads, to be trained from scratch on the toy COCO in minutes on a CPU.
+# A narrow ELSA-Swin, neck and heads: trains from scratch on the toy COCO in minutes on a CPU.
 _base_ = [
-    '../_base_/models/mask-rcnn_fpn.py',
-    '../_base_/datasets/toy_coco.py',
+    'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
+    '../_base_/datasets/toy_coco_instance.py',
     '../_base_/schedules/toy_coco.py',
     '../_base_/det_runtime.py',
 ]
 strides = [4, 8, 16, 32]
 model = dict(
     backbone=dict(
+        _delete_=True,
         type='ELSASwin',
         arch=dict(embed_dim=32, depths=(1, 1, 2, 1), num_heads=(1, 2, 4, 8), group_width=4),
         drop_path_rate=0.0,
-        init_cfg=None,
-    ),  # torch's own initialisation: Swin's is too timid for so narrow a net
+        init_cfg=None,  # PyTorch's initialisation: Swin's weights are too small for so narrow a model
+    ),
     neck=dict(in_channels=[32, 64, 128, 256], out_channels=64, num_outs=4),
     rpn_head=dict(in_channels=64, feat_channels=64, anchor_generator=dict(scales=[4], strides=strides)),
     roi_head=dict(

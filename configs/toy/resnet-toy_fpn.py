@@ -1,3 +1,3 @@
-# The same with convolutions, to compare with.
+# GSA-ResNet without attention, to compare with.
 _base_ = './gsa-resnet-toy_fpn.py'
 model = dict(backbone=dict(gsa_stages=()))

@@ -1,17 +1,18 @@
 _base_ = [
-    '../_base_/models/retinanet_fpn.py',
-    '../_base_/datasets/toy_coco.py',
+    'mmdet::_base_/models/retinanet_r50_fpn.py',
+    '../_base_/datasets/toy_coco_detection.py',
     '../_base_/schedules/toy_coco.py',
     '../_base_/det_runtime.py',
 ]
 model = dict(
     backbone=dict(
+        _delete_=True,
         type='ShuntedTransformer',
         arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 16), stem_convs=0),
         drop_path_rate=0.0,
         init_cfg=None,
     ),
-    neck=dict(in_channels=[32, 64, 128, 256], out_channels=64, add_extra_convs=False, num_outs=4),
+    neck=dict(in_channels=[32, 64, 128, 256], out_channels=64, start_level=0, add_extra_convs=False, num_outs=4),
     bbox_head=dict(
         in_channels=64,
         feat_channels=64,
@@ -20,6 +21,3 @@ model = dict(
     ),
 )
 default_hooks = dict(logger=dict(interval=10))
-
-val_evaluator = dict(metric='bbox')
-test_evaluator = val_evaluator

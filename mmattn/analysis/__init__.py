@@ -1,3 +1,3 @@
-from .complexity import count_operations
+from .complexity import compare, compare_with_paper, count_config, count_operations, count_parameters
 
-__all__ = ['count_operations']
+__all__ = ['compare', 'compare_with_paper', 'count_config', 'count_operations', 'count_parameters']

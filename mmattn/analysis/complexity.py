@@ -1,21 +1,136 @@
-"""Counting operations."""
+"""Parameters and operations of models, counted as papers count them. Operations are multiply-adds everywhere."""
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+import yaml
+from mmengine.config import Config, ConfigDict
+from mmengine.registry import MODELS, DefaultScope
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-#: fused attention on the CPU, which torch's counter leaves out; torch 2.1 has no such operator
-cpu_attention = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
+from ..packages import require
+
+#: width x height at which papers count a model of each scope
+INPUT_SIZES = {'mmpretrain': (224, 224), 'mmdet': (1280, 800), 'mmseg': (2048, 512)}
+#: how far a count may be from the paper's figure
+PARAMETER_TOLERANCE, OPERATION_TOLERANCE = 0.02, 0.03
+#: settings of a backbone that do not change the size of its ImageNet classifier
+_NOT_SIZE = ('out_indices', 'drop_path_rate', 'norm_cfg', 'norm_eval', 'frozen_stages', 'with_cp', 'init_cfg')
+#: PyTorch's fused attention on the CPU, which its counter of operations leaves out; torch 2.1 has none
+_CPU_ATTENTION = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
+
+
+@dataclass
+class Comparison:
+    """The size of a model beside the figures that its paper prints, which are None where it prints none."""
+
+    name: str
+    input_size: tuple[int, int]  #: width, height
+    parameters: int
+    operations: float  #: multiply-adds
+    printed_parameters: float | None
+    printed_operations: float | None  #: multiply-adds, whatever the paper's unit is
+    notes: list[str]  #: what the paper left out, and so does this count
+
+    @property
+    def wrong(self) -> int:
+        """How many figures are farther from the paper's than the tolerances allow."""
+        return sum(
+            printed is not None and abs(counted / printed - 1) > tolerance
+            for counted, printed, tolerance in (
+                (self.parameters, self.printed_parameters, PARAMETER_TOLERANCE),
+                (self.operations, self.printed_operations, OPERATION_TOLERANCE),
+            )
+        )
+
+
+def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
+    """Count the models of a config and compare them with the metafile beside it.
+
+    The first row is the config's backbone as an ImageNet classifier. After it come the rows of the classifier's
+    ablations if the config is a classifier, or else the whole detector or segmentor.
+
+    Raises:
+        MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
+    """
+    config = Path(config)
+    cfg = _load(config)
+    entry = _classifier_entry(config, cfg.model.backbone)
+    yield compare(f'{config.stem} (backbone)', imagenet_classifier(cfg.model.backbone), 'mmpretrain', entry)
+    if cfg.default_scope != 'mmpretrain':
+        yield compare(config.stem, build(cfg), cfg.default_scope, _own_entry(config))
+        return
+    for ablation in entry.get('Ablations', ()):
+        settings = ablation['Settings']
+        figures = {key: value for key, value in entry['Printed'].items() if key not in ('Parameters', 'FLOPs')}
+        model = imagenet_classifier(ConfigDict({**cfg.model.backbone, **settings}))
+        name = ', '.join(f'{key}={value}' for key, value in settings.items())
+        yield compare(f'  {name}', model, 'mmpretrain', dict(Printed={**figures, **ablation['Printed']}))
+
+
+def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
+    """Count a model as the paper of a metafile's entry does.
+
+    Args:
+        name: what to call the row.
+        model: on any device, "meta" included.
+        scope: 'mmpretrain', 'mmdet' or 'mmseg', which sets the input size if the entry does not.
+        entry: model of a metafile. ``Printed`` holds the paper's figures. With ``Parameters Counted: matrices`` the
+            paper counts no biases, norms and the like; ``Attention Counted`` is the share of attention's products that
+            it counts; ``Operations per Multiply-Add`` is its unit.
+    """
+    printed = entry.get('Printed', {})
+    width, height = entry.get('Metadata', {}).get('Input Size', INPUT_SIZES[scope])
+    matrices = printed.get('Parameters Counted') == 'matrices'
+    share = printed.get('Attention Counted', 1)
+    image = torch.empty(1, 3, height, width, device=next(model.parameters()).device)
+    flops = printed.get('FLOPs')
+    return Comparison(
+        name,
+        (width, height),
+        count_parameters(model, matrices_only=matrices),
+        count_operations(lambda: _forward_as_counted(model, image), share),
+        printed.get('Parameters'),
+        flops and flops / printed.get('Operations per Multiply-Add', 1),
+        ['matrices'] * matrices + [f'attention x {share}'] * (share != 1),
+    )
+
+
+def count_config(config: str | Path) -> tuple[int, float]:
+    """All parameters and multiply-adds of a config's classifier, detector or segmentor, at the papers' input size.
+
+    Raises:
+        MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
+    """
+    config = Path(config)
+    cfg = _load(config)
+    model = imagenet_classifier(cfg.model.backbone) if cfg.default_scope == 'mmpretrain' else build(cfg)
+    sizes = {key: value for key, value in _own_entry(config).items() if key == 'Metadata'}
+    counted = compare(config.stem, model, cfg.default_scope, sizes)
+    return counted.parameters, counted.operations
+
+
+def count_parameters(model: nn.Module, matrices_only: bool = False) -> int:
+    """Number of parameters, or of those with more than one dimension."""
+    return sum(p.numel() for p in model.parameters() if p.dim() > 1 or not matrices_only)
 
 
 def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:
-    """Multiply-adds of what a function computes."""
-    # Besides what torch counts (convolutions, products, attention): the ELSA operator's step, the CPU's attention.
+    """Multiply-adds of convolutions, matrix products, attention and the ELSA operator in a function.
+
+    Args:
+        forward: what to count. It runs once; on the "meta" device nothing is computed.
+        attention_share: share of attention's products that is counted.
+    """
+    # PyTorch does not count the steps of the ELSA operator and the CPU's fused attention.
     uncounted = {torch.ops.aten.addcmul_: lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape)}
-    if cpu_attention is not None:
-        uncounted[cpu_attention] = lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
+    if _CPU_ATTENTION is not None:
+        uncounted[_CPU_ATTENTION] = lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
     with FlopCounterMode(display=False, custom_mapping=uncounted) as counter, torch.no_grad():
         forward()
     # Only attention multiplies batches of matrices.
@@ -25,3 +140,77 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
         if 'bmm' in str(op) or 'scaled_dot_product' in str(op)
     )
     return (counter.get_total_flops() - (1 - attention_share) * attention) / 2
+
+
+def build(cfg: Config) -> nn.Module:
+    """The detector or segmentor of a config, on the "meta" device.
+
+    Raises:
+        MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
+    """
+    for package in ('mmcv', cfg.default_scope):
+        require(package, f'{cfg.filename} ({cfg.default_scope})')
+    with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.device('meta'):
+        return MODELS.build(cfg.model).eval()
+
+
+def imagenet_classifier(backbone: ConfigDict) -> nn.Module:
+    """A backbone's config as a classifier of 1000 classes, on the "meta" device: the mean of its last map and a linear
+    layer."""
+    backbone = backbone.copy()
+    backbone.pop('out_indices', None)
+    with torch.device('meta'):
+        last = MODELS.build(backbone.copy()).out_indices[-1:]
+        backbone = MODELS.build(dict(backbone, out_indices=last))
+        channels = backbone(torch.empty(1, 3, 224, 224))[-1].shape[1]
+        return nn.ModuleDict(dict(backbone=backbone, head=nn.Linear(channels, 1000))).eval()
+
+
+def _forward_as_counted(model: nn.Module, image: Tensor) -> None:
+    """What papers count of a model: of a detector 1000 proposals through the box heads and 100 through the mask heads,
+    in every stage of a cascade."""
+    if isinstance(model, nn.ModuleDict):
+        model['head'](model['backbone'](image)[-1].mean((2, 3)))
+        return
+    if hasattr(model, 'decode_head'):
+        model(image)
+        return
+    maps = model.extract_feat(image)
+    if not getattr(model, 'with_roi_head', False):
+        model.bbox_head(maps)
+        return
+    model.rpn_head(maps)
+    roi_head = model.roi_head
+    channels = maps[0].shape[1]
+    for bbox_head in _stages(roi_head.bbox_head):
+        bbox_head(image.new_empty(1000, channels, 7, 7))
+    for mask_head in _stages(roi_head.mask_head) if roi_head.with_mask else ():
+        mask_head(image.new_empty(100, channels, 14, 14))
+
+
+def _stages(head: nn.Module) -> list[nn.Module]:
+    return list(head) if isinstance(head, nn.ModuleList) else [head]
+
+
+def _entries(config: Path) -> list[dict]:
+    """The models of the metafile beside a config, if there is one."""
+    metafile = config.parent / 'metafile.yml'
+    return yaml.safe_load(metafile.read_text())['Models'] if metafile.is_file() else []
+
+
+def _own_entry(config: Path) -> dict:
+    """The entry of a config in the metafile beside it; {} if there is none."""
+    return next((entry for entry in _entries(config) if entry['Name'] == config.stem), {})
+
+
+def _classifier_entry(config: Path, backbone: dict) -> dict:
+    """The entry beside a config of the ImageNet classifier with the same backbone; {} if there is none."""
+    for entry in _entries(config):
+        if entry['Name'].endswith('_in1k'):
+            other = _load(config.parent / Path(entry['Config']).name).model.backbone
+            if all(backbone.get(key) == other.get(key) for key in {*backbone, *other}.difference(_NOT_SIZE)):
+                return entry
+    return {}
+
+
+_load = functools.cache(Config.fromfile)

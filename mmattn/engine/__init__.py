@@ -1,4 +1,4 @@
-"""What extends MMEngine's runs; importing registers the checkpoint hook and the units of sharding."""
+"""What extends MMEngine's runs; importing it registers the checkpoint hook and the units of sharding."""
 
 from .checkpoints import AtomicCheckpointHook
 from .sharding import wrap_blocks

@@ -17,15 +17,22 @@ from mmengine.runner import Runner
 
 from ..weights import CheckpointError, read_file
 
+#: name of :class:`AtomicBackend` among MMEngine's file backends
+ATOMIC = 'mmattn.atomic'
 
-class WholeFiles(LocalBackend):
-    """MMEngine's local files, each written beside its place and renamed into it when it is on the disk."""
+
+@register_backend(ATOMIC)
+class AtomicBackend(LocalBackend):
+    """MMEngine's local files, each written to ``NAME.part`` first and renamed when it is on the disk."""
+
+    def __init__(self) -> None:
+        self._superseded: list[str | Path] | None = None
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         """Write a file, whole or not at all.
 
         Raises:
-            OSError: if it cannot be written; what stood there stays, and nothing is left beside it.
+            OSError: if it cannot be written. An older file of that name stays, and no part of the new one.
         """
         part = Path(f'{filepath}.part')
         part.parent.mkdir(parents=True, exist_ok=True)
@@ -39,64 +46,90 @@ class WholeFiles(LocalBackend):
             part.unlink(missing_ok=True)
             raise OSError(error.errno, error.strerror, str(filepath)) from error
 
+    def remove(self, filepath: str | Path) -> None:
+        """Remove a file, inside of :meth:`removing_afterwards` at its end."""
+        if self._superseded is None:
+            super().remove(filepath)
+        else:
+            self._superseded.append(filepath)
+
+    @contextmanager
+    def removing_afterwards(self) -> Iterator[None]:
+        """Put off removals to the end of the block; an error in the block cancels them."""
+        self._superseded = []
+        try:
+            yield
+            superseded = self._superseded
+        finally:
+            self._superseded = None
+        for path in superseded:
+            self.remove(path)
+
 
 @HOOKS.register_module()
 class AtomicCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook for training that may be killed at any moment or run out of disk.
 
-    A local checkpoint is there whole or not at all (:class:`WholeFiles`, which takes the place of MMEngine's local file
-    backend when training begins), and what it supersedes by ``max_keep_ckpts`` or ``save_best`` is removed afterwards,
-    not before: for a moment there is one more. Arguments: MMEngine's.
+    A checkpoint on a local disk is there whole or not at all. What it supersedes by ``max_keep_ckpts`` or
+    ``save_best`` is removed after it was written, so for a moment there is one checkpoint more. Where ``backend_args``
+    or ``file_client_args`` are given, and for folders elsewhere, it does what MMEngine's hook does. FlexibleRunner
+    (FSDP) passes no backend on: its checkpoints are written as MMEngine writes them, and removed as here.
+
+    Args: MMEngine's.
 
     Raises:
         CheckpointError: if a checkpoint cannot be written, while training.
     """
 
     def before_train(self, runner: Runner) -> None:
-        register_backend('local', WholeFiles, force=True, prefixes='')
+        folder = str(self.out_dir or runner.work_dir)
+        if '://' not in folder and self.backend_args is None and self.file_client_args is None:
+            self.backend_args = dict(backend=ATOMIC)
         super().before_train(runner)
 
-    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict) -> None:
-        with self._removing_afterwards():
-            super()._save_checkpoint_with_step(runner, step, meta)
+    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        with self._saving():
+            super().after_train_iter(runner, *args, **kwargs)
 
-    def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
-        with self._removing_afterwards():
-            super()._save_best_checkpoint(runner, metrics)
+    def after_train_epoch(self, runner: Runner) -> None:
+        with self._saving():
+            super().after_train_epoch(runner)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict) -> None:
+        with self._saving():
+            super().after_val_epoch(runner, metrics)
 
     @contextmanager
-    def _removing_afterwards(self) -> Iterator[None]:
-        # MMEngine removes through the backend, then saves; saving the best may nest saving the last.
-        superseded: list[str] = []
-        remove, self.file_backend.remove = self.file_backend.remove, superseded.append
-        try:
+    def _saving(self) -> Iterator[None]:
+        backend = getattr(self, 'file_backend', None)  # none in a validation without a training
+        if not isinstance(backend, AtomicBackend):
             yield
+            return
+        try:
+            with backend.removing_afterwards():
+                yield
         except OSError as error:
             raise CheckpointError(
                 f'{error.filename or self.out_dir} cannot be written ({error.strerror}); the '
-                'checkpoints before it are whole: go on with --resume when that is mended'
+                'checkpoints before it are whole: free or repair the disk, then continue with --resume'
             ) from error
-        finally:
-            self.file_backend.remove = remove
-        for path in superseded:
-            self.file_backend.remove(path)
 
 
-def settle_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = False) -> None:
-    """Have a training go on from a checkpoint, or else from the newest whole one in its work folder, if there is any.
+def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = False) -> None:
+    """Make a training resume from a checkpoint, or from the newest whole one in its work folder, if there is any.
 
-    The seed becomes that of the interrupted training: MMEngine takes it up too late for the order of the data.
+    The seed becomes that of the interrupted training: MMEngine sets it too late for the order of the data.
 
     Args:
         cfg: of the training; ``resume``, ``load_from`` and ``randomness`` are set.
-        checkpoint: what to go on from.
+        checkpoint: file or address to resume from.
         trusted: see :func:`mmattn.weights.read_file`.
 
     Raises:
-        CheckpointError: if the checkpoint is missing, damaged or no state of a training, or if there are checkpoints in
-            the work folder and all are so.
+        CheckpointError: if the checkpoint is missing, damaged or no state of a training, or if the work folder has
+            checkpoints and all of them are so.
     """
-    candidates = [checkpoint] if checkpoint else map(str, _written(Path(cfg.work_dir)))
+    candidates = [checkpoint] if checkpoint else map(str, _newest_first(Path(cfg.work_dir)))
     meta, problems = None, []
     for path in candidates:
         try:
@@ -105,9 +138,9 @@ def settle_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = Fa
         except CheckpointError as error:
             problems.append(str(error))
     if problems and meta is None:
-        raise CheckpointError(f'{"; ".join(problems)}: nothing to go on from')
+        raise CheckpointError(f'{"; ".join(problems)}: nothing to resume from')
     for problem in problems:
-        print_log(f'{problem}: going on from {path}', logger='current', level=logging.WARNING)
+        print_log(f'{problem}: resuming from {path}', logger='current', level=logging.WARNING)
     cfg.resume = meta is not None
     if meta is not None:
         cfg.load_from = path
@@ -115,14 +148,14 @@ def settle_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = Fa
             cfg.randomness = {**cfg.get('randomness', {}), 'seed': meta['seed']}
 
 
-def _written(folder: Path) -> Iterator[Path]:
-    """The checkpoint that MMEngine noted as the last, then those before it, by number."""
+def _newest_first(folder: Path) -> Iterator[Path]:
+    """The checkpoint that MMEngine noted as the last, then those of lower numbers."""
     note = folder / 'last_checkpoint'
     if not note.is_file():
         return
     last = Path(note.read_text().strip())
     named = re.fullmatch(r'(epoch|iter)_(\d+)\.pth', last.name)
-    if last.name:  # otherwise killed, or out of disk, when writing the note
+    if last.name:  # The note is empty if writing it was interrupted.
         folder = last.parent if last.parent.is_dir() else folder
         yield folder / last.name
     kind, number = (named[1], int(named[2])) if named else ('*', math.inf)
@@ -131,13 +164,13 @@ def _written(folder: Path) -> Iterator[Path]:
 
 
 def _read_meta(path: str, trusted: bool) -> dict:
-    """What a checkpoint says of its training.
+    """The ``meta`` of a training's state.
 
     Raises:
-        CheckpointError: if it is missing, truncated, damaged, or holds no state of a training.
+        CheckpointError: if the file is missing or damaged, or holds no state of a training.
     """
     if '://' in path or Path(path).is_dir():
-        return {}  # not a file: for MMEngine to read
+        return {}  # MMEngine reads addresses and the folders of sharded states
     if not Path(path).is_file():
         raise CheckpointError(f'there is no checkpoint {path}')
     state = read_file(path, trusted=trusted)

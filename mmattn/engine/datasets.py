@@ -1,50 +1,92 @@
-"""What is checked of a run's inputs that MMDetection and MMSegmentation would pass over or trip over later."""
+"""Checks of a run's data that MMDetection and MMSegmentation leave out, or make too late."""
 
 import inspect
 import logging
-import math
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
+from mmengine.config import Config
 from mmengine.dataset import BaseDataset, Compose
-from mmengine.hooks import CheckpointHook, Hook
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.registry import DATASETS, DefaultScope
 from mmengine.runner import BaseLoop
 from torch import nn
 
-from ..errors import InputError, describe, near_misses
+from ..errors import InputError, describe
 from ..weights import CheckpointError
+from .config_checks import dataset_configs, find_type
+
+
+def use_checked_datasets(cfg: Config) -> None:
+    """Have the annotations of a config's datasets checked: each CocoDataset becomes a CheckedCocoDataset.
+
+    Subclasses of CocoDataset stay as they are.
+    """
+    for node, cls, _ in _datasets(cfg, 'train', 'val', 'test'):
+        if cls.__name__ == 'CocoDataset' and cls.__module__ == 'mmdet.datasets.coco':
+            # The full name, so that the config that MMEngine writes to the work folder needs no import.
+            node['type'] = 'mmattn.engine.coco.CheckedCocoDataset'
+
+
+def check_files(cfg: Config, *splits: str) -> None:
+    """Check that annotation files and image folders are there, before anything is built or read.
+
+    This is known for datasets in COCO's format and those of MMSegmentation. Others are left out.
+
+    Args:
+        cfg: of a run.
+        splits: dataloaders that the run reads, of "train", "val" and "test".
+
+    Raises:
+        InputError: naming the dataset, and what is missing.
+    """
+    for node, cls, place in _datasets(cfg, *splits):
+        if node.get('backend_args') or not {'CocoDataset', 'BaseSegDataset'} & {base.__name__ for base in cls.__mro__}:
+            continue
+        arguments = {key: value for key, value in node.items() if key not in ('type', '_scope_')}
+        try:  # A dataset joins its paths, and reads nothing yet.
+            dataset = cls(**{**arguments, 'pipeline': [], 'lazy_init': True})
+        except ValueError as error:
+            raise InputError(f'{place}: {error}') from error
+        annotations = dataset.ann_file
+        if annotations and not os.path.exists(annotations):
+            raise InputError(f'{place}: there is no annotation file {annotations}: set data_root and ann_file')
+        folder = dataset.data_prefix.get('img_path') or dataset.data_prefix.get('img')
+        if folder and not os.path.isdir(folder):
+            raise InputError(f'{place}: there is no image folder {folder}: set data_root and data_prefix')
+        if folder and not annotations and not _has_file(folder, dataset.img_suffix):
+            raise InputError(f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix')
+
+
+def _datasets(cfg: Config, *splits: str) -> Iterator[tuple[dict, type, str]]:
+    """The configs of the datasets of dataloaders, with their classes and places in the config."""
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        for split in splits:
+            loader = cfg.get(f'{split}_dataloader') or {}
+            for place, node in dataset_configs(loader.get('dataset'), f'{split}_dataloader.dataset'):
+                cls = find_type(node, DATASETS)
+                if inspect.isclass(cls):
+                    yield node, cls, place
+
+
+def _has_file(folder: str, suffix: str) -> bool:
+    return any(name.endswith(suffix) for _, _, names in os.walk(folder, followlinks=True) for name in names)
 
 
 class InputCheckHook(Hook):
-    """Checks datasets before the first step, samples as they are read, and checkpoints before they are taken.
+    """Checks datasets before the first step, images and annotations when they are read, and checkpoints when loaded.
 
-    The checks before the first step open no picture.
+    The checks before the first step open no image.
 
     Raises:
-        InputError: in the first sentence that the inputs deserve.
+        InputError: for the first thing that does not fit.
     """
 
     def before_run(self, runner) -> None:
-        training = isinstance(runner._train_loop, BaseLoop)
-        if training and runner.max_iters <= 0:
-            raise InputError(
-                f'the training has {runner.max_iters} steps: max_epochs or max_iters of train_cfg must be 1 or more'
-            )
-        for hook in runner.hooks:
-            if not isinstance(hook, CheckpointHook):
-                continue
-            # It hands on what it does not know, to fail at the end of an epoch.
-            unknown = set(hook.args) - set(inspect.signature(runner.save_checkpoint).parameters)
-            if unknown:
-                known = set(inspect.signature(CheckpointHook).parameters)
-                raise InputError(
-                    f'default_hooks.checkpoint has an unknown argument {min(unknown)}{near_misses(min(unknown), known)}'
-                )
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
-            for dataset in leaves(getattr(getattr(loop, 'dataloader', None), 'dataset', None)):
+            for dataset in inner_datasets(getattr(getattr(loop, 'dataloader', None), 'dataset', None)):
                 check_dataset(dataset, runner.model)
                 dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset)
 
@@ -67,24 +109,24 @@ class InputCheckHook(Hook):
             )
 
 
-def leaves(dataset: object) -> Iterator[BaseDataset]:
-    """The datasets that a dataset is made of, however it wraps them."""
+def inner_datasets(dataset: object) -> Iterator[BaseDataset]:
+    """The datasets that read data, below all that wrap them."""
     if isinstance(dataset, BaseDataset):
         yield dataset
     for part in getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]:
         if part is not None:
-            yield from leaves(part)
+            yield from inner_datasets(part)
 
 
 def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
-    """Make sure that there is something in a dataset, that its files are there and that its classes are the model's.
+    """Check that a dataset is not empty, that its files are there and that the model has its classes.
 
     Raises:
-        InputError: if not.
+        InputError: naming the dataset and what does not fit.
     """
     name = f'{type(dataset).__name__} {dataset.ann_file or dataset.data_prefix.get("img_path")}'
     if not len(dataset):
-        raise InputError(f'{name} has no picture: none is there, or filter_cfg and what is not annotated left none')
+        raise InputError(f'{name} has no image: it lists none, or filter_cfg leaves them all out')
     classes = dataset.metainfo.get('classes')
     if classes and 'thing_classes' not in dataset.metainfo:
         for path, module in model.named_modules():
@@ -100,13 +142,13 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                     'num_classes of the model and metainfo.classes of the dataset agree'
                 )
     if getattr(dataset, 'backend_args', None):
-        return  # elsewhere than on a disk
+        return  # not on a disk
     masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)
     absent, folders = [], {}
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
         for path in (info.get('img_path'), info.get('seg_map_path')):
-            if path:
+            if path and isinstance(path, str):
                 folder, file = os.path.split(path)
                 if folder not in folders:
                     folders[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
@@ -122,39 +164,51 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
 
 
 class CheckedPipeline(Compose):
-    """A dataset's pipeline whose errors name the picture, and which takes neither pictures nor label maps that do not
-    fit."""
+    """A dataset's pipeline that checks images and label maps when they are loaded.
+
+    An error of a transform that loads a file becomes an InputError with the path of the file. An error of any other
+    transform is raised as it is, and the log names the image.
+
+    Args:
+        pipeline: of the dataset.
+        dataset: whose samples it takes.
+    """
 
     def __init__(self, pipeline: Compose, dataset: BaseDataset) -> None:
         self.transforms = pipeline.transforms
-        # a label map of MMSegmentation has a number per class; those of MMDetection are of other kinds
+        # Only label maps of MMSegmentation have a number per class.
         self.num_classes = len(dataset.metainfo['classes']) if hasattr(dataset, 'label_map') else None
 
     def __call__(self, data: dict) -> dict | None:
+        from mmcv.transforms import LoadAnnotations, LoadImageFromFile
+
         for transform in self.transforms:
-            kind = type(transform).__name__
-            path = data.get('seg_map_path') if kind == 'LoadAnnotations' else None
-            path = path or data.get('img_path')
+            path = data.get('img_path')
+            if isinstance(transform, LoadAnnotations):
+                path = data.get('seg_map_path') or path
             try:
                 data = transform(data)
             except Exception as error:
-                raise InputError(f'{path} cannot be used: {describe(error)}, in {kind}') from error
+                if isinstance(transform, (LoadImageFromFile, LoadAnnotations)):
+                    raise InputError(f'{path} cannot be used: {describe(error)}') from error
+                print_log(f'{type(transform).__name__} failed on {path}', logger='current', level=logging.ERROR)
+                raise
             if data is None:
                 return None
-            if kind == 'LoadImageFromFile':
-                check_picture(path)
-            elif kind == 'LoadAnnotations' and self.num_classes:
+            if isinstance(transform, LoadImageFromFile):
+                check_image(path)
+            elif isinstance(transform, LoadAnnotations) and self.num_classes:
                 self._check_labels(data)
         return data
 
     def _check_labels(self, data: dict) -> None:
         labels, path = data['gt_seg_map'], data['seg_map_path']
         if labels.ndim == 1 and 1 in data['ori_shape'] and labels.size == max(data['ori_shape']):
-            # MMSegmentation squeezes
+            # MMSegmentation has squeezed a map of one row or column.
             labels = data['gt_seg_map'] = labels.reshape(data['ori_shape'])
         if labels.shape != tuple(data['ori_shape']):
             raise InputError(
-                f'{path} is {" x ".join(map(str, labels.shape))} and its picture '
+                f'{path} is {" x ".join(map(str, labels.shape))} and its image '
                 f'{" x ".join(map(str, data["ori_shape"]))}: a label map has a number per pixel'
             )
         wrong = labels[(labels >= self.num_classes) & (labels != 255)]
@@ -165,11 +219,14 @@ class CheckedPipeline(Compose):
             )
 
 
-def check_picture(path: str | None) -> None:
-    """Make sure that a JPEG or PNG that OpenCV has read was whole: up to 4.10, it makes a grey rest of what is cut off.
+def check_image(path: str | None) -> None:
+    """Check that a JPEG or PNG file that OpenCV has read was not cut short. OpenCV up to 4.10 makes the rest grey.
+
+    Args:
+        path: what is not a file is left out.
 
     Raises:
-        InputError: if it is not.
+        InputError: if it was.
     """
     if path is None or not os.path.isfile(path):
         return
@@ -181,102 +238,7 @@ def check_picture(path: str | None) -> None:
         from PIL import Image
 
         try:
-            with Image.open(path) as picture:
-                picture.load()  # something may well follow a whole picture
+            with Image.open(path) as image:
+                image.load()  # Other bytes may follow a complete image.
         except (OSError, SyntaxError) as error:
-            raise InputError(f'{path} cannot be used: the picture is cut short ({describe(error)})') from error
-
-
-def check_coco_files() -> None:
-    """From now on, MMDetection's CocoDataset checks its annotation files, which are still read once."""
-    from mmdet.datasets import CocoDataset
-    from mmdet.datasets.api_wrappers import COCO
-
-    class CheckedCOCO(COCO):
-        def __init__(self, annotation_file: str) -> None:
-            self.path = annotation_file
-            try:
-                super().__init__(annotation_file)
-            except (InputError, OSError):
-                raise
-            except Exception as error:
-                raise InputError(
-                    f"{annotation_file} is no annotation file in COCO's format: {describe(error)}"
-                ) from error
-
-        def createIndex(self) -> None:
-            check_coco(self.dataset, self.path)
-            super().createIndex()
-
-        def get_cat_ids(self, cat_names=(), **others) -> list:
-            _check_classes([category['name'] for category in self.dataset['categories']], cat_names, self.path)
-            return super().get_cat_ids(cat_names=cat_names, **others)
-
-    CocoDataset.COCOAPI = CheckedCOCO
-
-
-def check_coco(contents: dict, path: str | Path) -> None:
-    """Make sure that COCO annotations can be taken as they stand; boxes that reach out of their picture are counted.
-
-    Raises:
-        InputError: naming the first entry that cannot.
-    """
-    for kind, keys in (
-        ('images', ('id', 'file_name', 'width', 'height')),
-        ('categories', ('id', 'name')),
-        ('annotations', ('id', 'image_id', 'category_id', 'bbox', 'area')),
-    ):
-        if not isinstance(contents.get(kind, [] if kind == 'annotations' else None), list):
-            raise InputError(f'{path} is no annotation file in COCO\'s format: it has no list "{kind}"')
-        for index, entry in enumerate(contents.get(kind, ())):
-            missing = [key for key in keys if not isinstance(entry, dict) or key not in entry]
-            if missing:
-                raise InputError(f'{path}: entry {index} of "{kind}" has no {", ".join(missing)}')
-    sizes = {image['id']: (image['width'], image['height']) for image in contents['images']}
-    categories = {category['id'] for category in contents['categories']}
-    outside = 0
-    for annotation in contents.get('annotations', ()):
-        what = f'{path}: annotation {annotation["id"]}'
-        if annotation['image_id'] not in sizes:
-            raise InputError(f'{what} is of image {annotation["image_id"]}, which "images" does not have')
-        if annotation['category_id'] not in categories:
-            raise InputError(f'{what} is of category {annotation["category_id"]}, which "categories" does not have')
-        box = annotation['bbox']
-        if (
-            not isinstance(box, list)
-            or len(box) != 4
-            or not all(isinstance(value, (int, float)) and math.isfinite(value) for value in box)
-        ):
-            raise InputError(f'{what} has bbox {box}, which should be four numbers: left, top, width, height')
-        (left, top, width, height), (picture_width, picture_height) = box, sizes[annotation['image_id']]
-        if width < 0 or height < 0:
-            raise InputError(f'{what} has bbox {box} of negative size: a box is left, top, width, height')
-        if left >= picture_width or top >= picture_height or left + width < 0 or top + height < 0:
-            raise InputError(
-                f'{what} has bbox {box}, outside of its picture of {picture_width} x {picture_height} pixels'
-            )
-        outside += left < -1 or top < -1 or left + width > picture_width + 1 or top + height > picture_height + 1
-    if outside:
-        print_log(
-            f'{path}: {outside} boxes reach out of their pictures; are they left, top, width, height?',
-            logger='current',
-            level=logging.WARNING,
-        )
-
-
-def _check_classes(names: list[str], classes: list[str], path: str) -> None:
-    """MMDetection numbers classes in the order of the file, and leaves out, without a word, what it does not find."""
-    absent = [name for name in classes if name not in names]
-    if absent:
-        raise InputError(
-            f'{path} has no category {", ".join(absent[:6])}{" ..." if len(absent) > 6 else ""} of the '
-            f"dataset's classes, but {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}: "
-            'set metainfo.classes of the dataset to those to be learned'
-        )
-    ordered = [name for name in names if name in classes]
-    if ordered != list(classes):
-        first = next(i for i, (a, b) in enumerate(zip(ordered, classes)) if a != b)
-        raise InputError(
-            f'{path} has its categories in another order than metainfo.classes of the dataset, the first '
-            f'being {ordered[first]} for {classes[first]}: MMDetection would take one for the other'
-        )
+            raise InputError(f'{path} cannot be used: the image is cut short ({describe(error)})') from error

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..packages import MissingPackage
+
 #: torch.export's name for a size that may have any value; torch before 2.6 has none
 any_size = getattr(getattr(getattr(torch, 'export', None), 'Dim', None), 'DYNAMIC', None)
 #: height and width while tracing: maps of stride 32 have more than one window, and no two sizes are equal
@@ -28,10 +30,10 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
         the graph in evaluation mode, on the CPU. :func:`as_module` turns it into a module.
 
     Raises:
-        ImportError: if torch is older than 2.6.
+        MissingPackage: if torch is older than 2.6.
     """
     if any_size is None:
-        raise ImportError(f'exporting needs torch 2.6 or newer, but {torch.__version__} is installed')
+        raise MissingPackage(f'exporting needs torch 2.6 or newer, but {torch.__version__} is installed')
     model = copy.deepcopy(model).cpu().eval()
     for module in list(model.modules()):
         for name, child in module.named_children():
@@ -64,12 +66,12 @@ def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path) -> None:
     Its input is "image", (1, in_channels, height, width), its outputs are "output0" and so on.
 
     Raises:
-        ImportError: if onnx or onnxscript, which torch needs for it, is missing.
+        MissingPackage: if onnx or onnxscript, which torch needs for it, is missing.
     """
     try:
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ImportError(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
+        raise MissingPackage(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
     outputs = [f'output{i}' for i in range(len(graph.graph_signature.user_outputs))]
     torch.onnx.export(
         graph, f=str(file), input_names=['image'], output_names=outputs, dynamo=True, external_data=False, verbose=False

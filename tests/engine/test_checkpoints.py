@@ -1,4 +1,4 @@
-"""Interrupted training, on a model of two layers; tests/tools/test_dist_and_resume.py kills tools/train.py itself."""
+"""Interrupted training of a model of two layers; tests/tools/test_dist_and_resume.py kills tools/train.py itself."""
 
 import itertools
 import os
@@ -11,16 +11,15 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.evaluator import BaseMetric
-from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import nn
 
-from mmattn.engine.checkpoints import WholeFiles, settle_resume
+from mmattn.engine.checkpoints import AtomicBackend, prepare_resume
 from mmattn.weights import CheckpointError
 
-STEPS, KILLED_AT = 8, 5  # checkpoints after every second step, epochs of four
+STEPS, KILLED_AT = 8, 5  # a checkpoint every 2 steps, an epoch every 4
 
 
 class Model(BaseModel):
@@ -54,7 +53,7 @@ class Better(BaseMetric):
 
 
 class Killed(BaseException):
-    """What nothing catches, as nothing survives a kill."""
+    """No code catches it, as no code runs after a kill."""
 
 
 class Kill(Hook):
@@ -63,22 +62,16 @@ class Kill(Hook):
             raise Killed
 
 
-@pytest.fixture(autouse=True)
-def plain_files_again():
-    yield
-    register_backend('local', LocalBackend, force=True, prefixes='')
-
-
 names = map('run{}'.format, itertools.count())
 
 
 def train(folder, by_epoch=False, killed=False, seed=None, checkpoint=None, steps=STEPS, validate=False):
-    """Train in a folder, going on from what is there; the state in the end."""
+    """Train in a folder, resumed from its newest checkpoint; the weights at the end."""
     loop = dict(by_epoch=True, max_epochs=steps // 4) if by_epoch else dict(by_epoch=False, max_iters=steps)
     sampler = 'DefaultSampler' if by_epoch else 'InfiniteSampler'
     dataloader = dict(batch_size=2, num_workers=0, sampler=dict(type=sampler, shuffle=True), dataset=Data())
     cfg = Config(dict(work_dir=str(folder), randomness=dict(seed=seed)))
-    settle_resume(cfg)
+    prepare_resume(cfg)
     validation = (
         dict(
             val_dataloader=dict(dataloader, sampler=dict(type='DefaultSampler', shuffle=False)),
@@ -122,7 +115,7 @@ def training_state(path, **contents):
 
 @pytest.mark.parametrize('by_epoch', [False, True])
 def test_goes_on_as_if_uninterrupted(tmp_path, by_epoch):
-    """Weights, statistics, optimiser, schedule and order of the data go on, also where the config has no seed."""
+    """A resumed training gives the weights of one that was not interrupted, also if the config has no seed."""
     with pytest.raises(Killed):
         train(tmp_path / 'killed', by_epoch, killed=True)
     last = torch.load((tmp_path / 'killed' / 'last_checkpoint').read_text(), weights_only=False)
@@ -155,51 +148,51 @@ def flip(path):
 
 def test_last_checkpoint_is_used(four):
     cfg = Config(dict(work_dir=str(four), load_from='weights.pth', randomness=dict(seed=3, deterministic=True)))
-    settle_resume(cfg)
+    prepare_resume(cfg)
     assert cfg.resume and cfg.load_from == str(four / 'iter_110.pth')
     assert cfg.randomness == dict(seed=110, deterministic=True)
 
 
 @pytest.mark.parametrize('damage', [truncate, flip, lambda path: path.write_bytes(b''), Path.unlink])
 def test_damaged_checkpoint_is_named_and_passed_over(four, log, damage):
-    """The one before it by number is used, whatever else lies there."""
+    """The checkpoint with the next lower number is used, and the log names the damaged one."""
     damage(four / 'iter_110.pth')
     damage(four / 'iter_100.pth')
     (four / 'iter_95.pth.part').write_bytes(b'half')
     cfg = Config(dict(work_dir=str(four)))
-    settle_resume(cfg)
+    prepare_resume(cfg)
     assert cfg.load_from == str(four / 'iter_90.pth') and cfg.randomness.seed == 90
-    assert f'iter_110.pth' in log[0] and log[0].endswith(f'going on from {cfg.load_from}')
+    assert 'iter_110.pth' in log[0] and log[0].endswith(f'resuming from {cfg.load_from}')
 
 
 def test_folder_was_moved(four):
-    """The note of the last checkpoint holds a path that is no more."""
+    """The path in the note of the last checkpoint no longer exists."""
     (four / 'last_checkpoint').write_text('/elsewhere/iter_100.pth')
     cfg = Config(dict(work_dir=str(four)))
-    settle_resume(cfg)
+    prepare_resume(cfg)
     assert cfg.load_from == str(four / 'iter_100.pth')
 
 
 def test_empty_note(four):
-    """Killed between opening the note of the last checkpoint and writing it."""
+    """The training was killed after it opened the note of the last checkpoint and before it wrote the note."""
     (four / 'last_checkpoint').write_text('')
     cfg = Config(dict(work_dir=str(four)))
-    settle_resume(cfg)
+    prepare_resume(cfg)
     assert cfg.load_from == str(four / 'iter_120.pth')
 
 
 def test_nothing_whole_is_an_error(four):
-    """Rather than starting afresh over what a user thinks is kept."""
+    """A new training would overwrite the checkpoints that the user wants to keep."""
     for path in four.glob('*.pth'):
         truncate(path)
-    with pytest.raises(CheckpointError, match='iter_110.pth cannot be read.*iter_90.*nothing to go on from'):
-        settle_resume(Config(dict(work_dir=str(four))))
+    with pytest.raises(CheckpointError, match='iter_110.pth cannot be read.*iter_90.*nothing to resume from'):
+        prepare_resume(Config(dict(work_dir=str(four))))
 
 
 def test_nothing_yet(tmp_path):
-    """--resume of what has not begun begins, with the config's own load_from."""
+    """Without a checkpoint, --resume starts a new training, from the config's load_from."""
     cfg = Config(dict(work_dir=str(tmp_path / 'none'), load_from='weights.pth'))
-    settle_resume(cfg)
+    prepare_resume(cfg)
     assert cfg.resume is False and cfg.load_from == 'weights.pth'
 
 
@@ -215,15 +208,15 @@ def test_nothing_yet(tmp_path):
     ],
 )
 def test_named_checkpoint_must_be_whole(four, spoil, message):
-    """No other is used in its stead."""
+    """No other checkpoint is used instead."""
     spoil(four / 'iter_100.pth')
     with pytest.raises(CheckpointError, match=f'iter_100.pth.*{message}|{message}.*iter_100.pth'):
-        settle_resume(Config(dict(work_dir=str(four))), str(four / 'iter_100.pth'))
+        prepare_resume(Config(dict(work_dir=str(four))), str(four / 'iter_100.pth'))
 
 
 @pytest.mark.parametrize('keep', [dict(max_keep_ckpts=1), dict(max_keep_ckpts=2), dict()])
 def test_number_of_checkpoints(tmp_path, keep):
-    """As many are kept as asked for."""
+    """max_keep_ckpts is the number of checkpoints at the end."""
     train(tmp_path, checkpoint=keep)
     numbers = sorted(int(path.stem[5:]) for path in tmp_path.glob('*.pth*'))
     assert numbers == [2, 4, 6, 8][-keep.get('max_keep_ckpts', 4) :]
@@ -233,9 +226,10 @@ def test_number_of_checkpoints(tmp_path, keep):
     'full, best', [('iter_6.pth', 'best_acc_iter_4.pth'), ('best_acc_iter_6.pth', 'best_acc_iter_4.pth')]
 )
 def test_full_disk(tmp_path, full, best):
-    """A checkpoint that does not fit: a sentence, no half-written file, and the only one and the best before it stay
-    and can be gone on from."""
-    register_backend('local', WholeFiles, force=True, prefixes='')
+    """If a checkpoint does not fit on the disk, the error says so and the training can be resumed.
+
+    No part of the file is left. The last checkpoint before it and the best one stay.
+    """
     (tmp_path / f'{full}.part').symlink_to('/dev/full')
     options = dict(max_keep_ckpts=1, save_best='acc', rule='greater')
     with pytest.raises(CheckpointError, match=rf'{full} cannot be written \(No space left on device\); .* --resume'):
@@ -246,8 +240,15 @@ def test_full_disk(tmp_path, full, best):
     assert {path.name for path in tmp_path.glob('*.pth*')} == {'iter_8.pth', 'best_acc_iter_8.pth'}
 
 
+def test_a_given_backend_is_used(tmp_path):
+    """With backend_args, the hook writes as MMEngine's does: not to NAME.part."""
+    (tmp_path / 'iter_2.pth.part').symlink_to('/dev/full')
+    train(tmp_path, checkpoint=dict(backend_args=dict(backend='local')))
+    assert (tmp_path / 'iter_2.pth').is_file()
+
+
 def test_killed_while_writing(tmp_path):
-    """The kernel kills the writer half-way: what stood there is whole."""
+    """The kernel kills the process while it writes: the older file of that name stays whole."""
     path = tmp_path / 'iter_2.pth'
     path.write_bytes(b'whole')
     child = os.fork()
@@ -256,10 +257,10 @@ def test_killed_while_writing(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         try:
-            WholeFiles().put(bytes(2000), path)
+            AtomicBackend().put(bytes(2000), path)
         finally:
             os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
     assert path.read_bytes() == b'whole' and (tmp_path / 'iter_2.pth.part').stat().st_size == 1000
-    WholeFiles().put(b'newer', path)
+    AtomicBackend().put(b'newer', path)
     assert path.read_bytes() == b'newer' and list(tmp_path.iterdir()) == [path]

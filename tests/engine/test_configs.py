@@ -1,9 +1,10 @@
-import argparse
-
 import pytest
 from mmengine.config import Config
 
-from mmattn.engine import configs as runtime
+from mmattn.engine import configs
+from mmattn.engine.configs import load_config
+from mmattn.errors import InputError
+from mmattn.packages import MissingPackage
 from tests import ROOT
 
 MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
@@ -11,76 +12,67 @@ CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin-t_fpn_ms
 UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512.py'
 
 
-def load(config, **settings):
-    arguments = dict(
-        config=str(config), work_dir=None, cfg_options=None, launcher='none', local_rank=0, trust_checkpoint=False
-    )
-    return runtime.load_config(argparse.Namespace(**{**arguments, **settings}))
-
-
 def test_cpu_gets_what_it_can_run(monkeypatch):
-    """Without an accelerator, mixed precision, SyncBN and nccl give way; with one, nothing changes."""
-    monkeypatch.setattr(runtime, 'get_device', lambda: 'cpu')
-    assert load(MASK_RCNN).optim_wrapper.type == 'OptimWrapper'
-    backends = []
-    monkeypatch.setattr('torch.distributed.init_process_group', backends.append)
-    assert load(MASK_RCNN, launcher='pytorch').model_wrapper_cfg and backends == ['gloo']
-    assert {head.norm_cfg.type for head in load(CASCADE).model.roi_head.bbox_head} == {'BN'}
-    monkeypatch.setattr(runtime, 'get_device', lambda: 'cuda')
-    cfg = load(CASCADE, launcher='pytorch')
-    assert cfg.optim_wrapper.type == 'AmpOptimWrapper' and 'model_wrapper_cfg' not in cfg and len(backends) == 1
+    """Without an accelerator, mixed precision, SyncBN and nccl are replaced; with one, nothing changes."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    assert load_config(MASK_RCNN).optim_wrapper.type == 'OptimWrapper'
+    assert load_config(MASK_RCNN, launcher='pytorch').model_wrapper_cfg.device_ids is None
+    assert {head.norm_cfg.type for head in load_config(CASCADE).model.roi_head.bbox_head} == {'BN'}
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cuda')
+    cfg = load_config(CASCADE, launcher='pytorch')
+    assert cfg.optim_wrapper.type == 'AmpOptimWrapper' and 'model_wrapper_cfg' not in cfg
     assert {head.norm_cfg.type for head in cfg.model.roi_head.bbox_head} == {'SyncBN'}
 
 
 def test_slurm_without_accelerators_is_told(monkeypatch):
     """MMEngine would divide by the number of GPUs."""
-    monkeypatch.setattr(runtime, 'get_device', lambda: 'cpu')
-    with pytest.raises(SystemExit, match='--launcher slurm needs accelerators.*dist_train.sh'):
-        load(MASK_RCNN, launcher='slurm')
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    with pytest.raises(InputError, match='--launcher slurm needs accelerators.*dist_train.sh'):
+        load_config(MASK_RCNN, launcher='slurm')
 
 
 def test_work_dir_and_options():
-    assert load(UPERNET).work_dir == 'work_dirs/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512'
-    cfg = load(UPERNET, work_dir='here', cfg_options={'train_cfg.max_iters': 3})
+    assert load_config(UPERNET).work_dir == 'work_dirs/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512'
+    cfg = load_config(UPERNET, work_dir='here', options={'train_cfg.max_iters': 3})
     assert cfg.work_dir == 'here' and cfg.train_cfg.max_iters == 3
 
 
 def test_missing_config_is_named():
-    with pytest.raises(FileNotFoundError, match='there is no config no/where.py'):
-        load('no/where.py')
+    with pytest.raises(InputError, match='there is no config no/where.py'):
+        load_config('no/where.py')
 
 
 def test_missing_package_is_told_when_needed(monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'mmseg', None)
-    with pytest.raises(ImportError, match='mmseg'):
-        load(UPERNET)
-    assert load(MASK_RCNN).default_scope == 'mmdet'
+    with pytest.raises(MissingPackage, match='mmseg'):
+        load_config(UPERNET)
+    assert load_config(MASK_RCNN).default_scope == 'mmdet'
 
 
 def test_missing_operators_are_told(monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'mmcv.ops', None)
-    with pytest.raises(ImportError, match='needs the compiled operators of mmcv'):
-        load(MASK_RCNN)
-    assert load(UPERNET).default_scope == 'mmseg'
+    with pytest.raises(MissingPackage, match='needs the compiled operators of mmcv'):
+        load_config(MASK_RCNN)
+    assert load_config(UPERNET).default_scope == 'mmseg'
 
 
 def test_multi_scale_of_masks_is_refused():
-    with pytest.raises(ValueError, match='cannot merge masks.*test_evaluator.metric=bbox'):
-        runtime.enable_tta(Config.fromfile(MASK_RCNN))
+    with pytest.raises(InputError, match='cannot merge masks.*test_evaluator.metric=bbox'):
+        configs.enable_tta(Config.fromfile(MASK_RCNN))
 
 
 def test_multi_scale_of_boxes_and_maps():
     """Boxes alone leave the mask head out; a segmentor's six scales each come flipped too."""
     cfg = Config.fromfile(MASK_RCNN)
     cfg.test_evaluator.metric = 'bbox'
-    runtime.enable_tta(cfg)
+    configs.enable_tta(cfg)
     assert cfg.model.type == 'DetTTAModel' and cfg.model.module.roi_head.mask_head is None
     cfg = Config.fromfile(UPERNET)
-    runtime.enable_tta(cfg)
+    configs.enable_tta(cfg)
     scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms
     assert [scale.scale[1] / 512 for scale in scales] == [0.5, 0.75, 1, 1.25, 1.5, 1.75] and len(flips) == 2
 
 
 def test_multi_scale_needs_a_config_for_it():
-    with pytest.raises(ValueError, match='needs tta_model'):
-        runtime.enable_tta(Config(dict(test_evaluator=dict())))
+    with pytest.raises(InputError, match='needs tta_model'):
+        configs.enable_tta(Config(dict(test_evaluator=dict())))

@@ -1,14 +1,19 @@
-"""What is checked before the first step and as samples are read."""
+"""Data is checked before a run, before its first step and when it is read."""
 
 import copy
 import json
 
 import numpy as np
 import pytest
+from mmcv.transforms import LoadImageFromFile
+from mmdet.datasets import CocoDataset
+from mmdet.registry import DATASETS
+from mmengine.config import Config
 from mmengine.dataset import BaseDataset, Compose, ConcatDataset, RepeatDataset
 from PIL import Image
 
-from mmattn.engine.datasets import CheckedPipeline, check_coco, check_coco_files, check_picture, leaves
+from mmattn.engine.coco import CheckedCocoDataset, check_coco
+from mmattn.engine.datasets import CheckedPipeline, check_files, check_image, inner_datasets, use_checked_datasets
 from mmattn.errors import InputError
 
 COCO = dict(
@@ -39,8 +44,8 @@ def changed(kind, **values):
         (changed('annotations', bbox='1 2 3 4'), 'should be four numbers'),
         (changed('annotations', bbox=[1, 2, 3, float('nan')]), 'should be four numbers'),
         (changed('annotations', bbox=[9, 9, -3, 4]), 'of negative size'),
-        (changed('annotations', bbox=[20, 2, 3, 4]), 'outside of its picture of 20 x 10'),
-        (changed('annotations', bbox=[-9, 2, 3, 4]), 'outside of its picture of 20 x 10'),
+        (changed('annotations', bbox=[20, 2, 3, 4]), 'outside of its image of 20 x 10'),
+        (changed('annotations', bbox=[-9, 2, 3, 4]), 'outside of its image of 20 x 10'),
     ],
 )
 def test_annotations_that_do_not_fit(contents, message):
@@ -60,7 +65,7 @@ def test_annotations_that_do_not_fit(contents, message):
     ],
 )
 def test_annotations_that_do(contents, words, log):
-    """COCO itself has boxes without a height; one that reaches out of its picture gets a word in the log."""
+    """COCO itself has boxes of no height. Boxes that reach out of their image are counted in the log."""
     check_coco(contents, 'file.json')
     assert len([message for message in log if 'boxes reach out' in message]) == words
 
@@ -76,54 +81,113 @@ def test_annotations_that_do(contents, words, log):
 )
 def test_classes(tmp_path, classes, message):
     """MMDetection would shift the numbers of all classes after one that is not in the file."""
-    from mmdet.datasets import CocoDataset
-
-    check_coco_files()
-    (tmp_path / 'a.json').write_text(json.dumps(COCO))
-    settings = dict(
-        ann_file=str(tmp_path / 'a.json'), metainfo=dict(classes=classes), pipeline=[], data_prefix=dict(img='')
-    )
+    dataset = coco_config(tmp_path, metainfo=dict(classes=classes))
     if message is None:
-        assert CocoDataset(**settings)[0]['instances'][0]['bbox_label'] == classes.index('dog')
+        assert CheckedCocoDataset(**dataset)[0]['instances'][0]['bbox_label'] == classes.index('dog')
     else:
         with pytest.raises(InputError, match=message):
-            CocoDataset(**settings)
+            CheckedCocoDataset(**dataset)
 
 
-class Pictures(BaseDataset):
+def coco_config(folder, **settings):
+    (folder / 'a.json').write_text(json.dumps(COCO))
+    (folder / 'images').mkdir(exist_ok=True)
+    settings = {'metainfo': dict(classes=('cat', 'dog')), **settings}
+    return dict(data_root=str(folder), ann_file='a.json', pipeline=[], data_prefix=dict(img='images/'), **settings)
+
+
+def test_the_checked_dataset_is_mmdetections(tmp_path):
+    """Samples and metainfo are those of CocoDataset, which is itself not changed."""
+    checked, plain = (cls(**coco_config(tmp_path)) for cls in (CheckedCocoDataset, CocoDataset))
+    assert checked[0] == plain[0] and checked.metainfo == plain.metainfo and len(checked) == len(plain) == 1
+    assert CocoDataset.COCOAPI.__module__.startswith('mmdet')
+
+
+def test_no_image_is_left(tmp_path):
+    """MMDetection would raise "need at least one array to concatenate"."""
+    with pytest.raises(InputError, match='a.json has no image to learn from'):
+        CheckedCocoDataset(**coco_config(tmp_path, filter_cfg=dict(min_size=99)))
+
+
+@pytest.mark.parametrize('kind', ['CocoDataset', 'mmdet.CocoDataset', CocoDataset])
+def test_coco_datasets_are_checked(tmp_path, kind):
+    """The datasets of a config are replaced, however deep they stand, and the registry finds the new type."""
+    plain, other = dict(type=kind, **coco_config(tmp_path)), dict(type='LVISV1Dataset')
+    wrapped = dict(type='RepeatDataset', times=2, dataset=dict(type='ConcatDataset', datasets=[plain, other]))
+    cfg = Config(dict(default_scope='mmdet', train_dataloader=dict(dataset=wrapped), val_dataloader=None))
+    use_checked_datasets(cfg)
+    first, second = cfg.train_dataloader.dataset.dataset.datasets
+    assert type(DATASETS.build(first)) is CheckedCocoDataset and second.type == 'LVISV1Dataset'
+
+
+@pytest.mark.parametrize(
+    'settings, message',
+    [
+        (dict(type='CocoDataset'), None),
+        (dict(type='CocoDataset', ann_file='b.json'), 'there is no annotation file .*/b.json: set data_root'),
+        (dict(type='CocoDataset', data_prefix=dict(img='no')), 'there is no image folder .*/no: set data_root'),
+        (dict(type='CocoDataset', ann_file='b.json', backend_args=dict(backend='petrel')), None),
+        (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='images')), 'images has no image'),
+        (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='no')), 'there is no image folder'),
+        (dict(type='mmseg.ADE20KDataset', metainfo=dict(classes=('cow',))), 'new classes .* is not a subset'),
+    ],
+)
+def test_files_are_there(tmp_path, settings, message):
+    """Missing files are named before anything is read, of those dataloaders that the run uses."""
+    settings = {'metainfo': None, **settings}
+    cfg = Config(dict(default_scope='mmdet', val_dataloader=dict(dataset={**coco_config(tmp_path), **settings})))
+    check_files(cfg, 'train', 'test')
+    if message is None:
+        check_files(cfg, 'val')
+    else:
+        with pytest.raises(InputError, match=f'val_dataloader.dataset: .*{message}'):
+            check_files(cfg, 'val')
+
+
+class Images(BaseDataset):
     def load_data_list(self):
         return [dict(img_path='a.jpg')]
 
 
-def test_leaves():
+def test_inner_datasets():
     """Datasets are found below whatever wraps them."""
-    a, b = Pictures(serialize_data=False), Pictures(serialize_data=False)
-    assert list(leaves(ConcatDataset([a, b]))) == [a, b] and list(leaves(RepeatDataset(b, 2))) == [b]
-    assert list(leaves(None)) == []
+    a, b = Images(serialize_data=False), Images(serialize_data=False)
+    assert list(inner_datasets(ConcatDataset([a, b]))) == [a, b] and list(inner_datasets(RepeatDataset(b, 2))) == [b]
+    assert list(inner_datasets(None)) == []
 
 
 @pytest.mark.parametrize('suffix', ['jpg', 'png'])
-def test_pictures_cut_short(tmp_path, suffix):
-    """OpenCV makes a grey rest of them; what follows a whole picture is nobody's business."""
+def test_images_cut_short(tmp_path, suffix):
+    """OpenCV up to 4.10 makes the rest grey. Bytes after a complete image do no harm."""
     path = tmp_path / f'a.{suffix}'
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(path)
     whole = path.read_bytes()
     for contents in (whole, whole + b'more' * 100):
         path.write_bytes(contents)
-        check_picture(str(path))
+        check_image(str(path))
     for share in (0.3, 0.9):
         path.write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(InputError, match=f'a.{suffix} cannot be used: the picture is cut short'):
-            check_picture(str(path))
+        with pytest.raises(InputError, match=f'a.{suffix} cannot be used: the image is cut short'):
+            check_image(str(path))
 
 
-def test_errors_name_the_picture():
-    """Of any transform, its kind and the picture."""
+def pipeline(*transforms):
+    dataset = Images(serialize_data=False, metainfo=dict(classes=('a',)))
+    return CheckedPipeline(Compose(transforms), dataset)
+
+
+def test_files_that_cannot_be_loaded_are_named(tmp_path):
+    """An image that cannot be read is a mistake in the data."""
+    with pytest.raises(InputError, match='b.jpg cannot be used: FileNotFoundError'):
+        pipeline(LoadImageFromFile())(dict(img_path=str(tmp_path / 'b.jpg')))
+
+
+def test_errors_of_other_transforms_stay(log):
+    """They may be mistakes in the code. The log names the image."""
 
     def broken(data):
         raise RuntimeError('too small')
 
-    dataset = Pictures(serialize_data=False, metainfo=dict(classes=('a',)))
-    pipeline = CheckedPipeline(Compose([lambda data: data, broken]), dataset)
-    with pytest.raises(InputError, match='a.jpg cannot be used: RuntimeError: too small, in function'):
-        pipeline(dict(img_path='a.jpg'))
+    with pytest.raises(RuntimeError, match='^too small$'):
+        pipeline(broken)(dict(img_path='a.jpg'))
+    assert log == ['function failed on a.jpg']

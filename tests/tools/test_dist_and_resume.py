@@ -1,4 +1,4 @@
-"""tools/train.py and dist_train.sh under two processes and under kills, on pictures without augmentation."""
+"""tools/train.py and dist_train.sh with two processes and when killed, on images without augmentation."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from mmattn.engine.sharding import cpu_shards
 from tests import ROOT
 from tests.backbones.cases import CASES
 
-#: no random numbers, no batch statistics: what remains is the same in every run
+#: without random numbers and batch statistics, every run gives the same weights
 SEGMENTOR = """
 _base_ = '{root}/configs/toy/shunted-toy_fpn.py'
 train_pipeline = [
@@ -115,8 +115,10 @@ def weights(path):
 @pytest.mark.parametrize('frozen, with_cp', [(-1, False), (1, True)])
 @pytest.mark.parametrize('name', CASES)
 def test_two_processes_are_one(train, tmp_path, name, frozen, with_cp):
-    """dist_train.sh without a GPU: two processes come to the weights of one that has both batches, from the third step
-    on if a parameter were unused or each went its own way."""
+    """dist_train.sh without a GPU: after three steps, two processes have the weights of one that has both batches.
+
+    Three, as an unused parameter or gradients that are not averaged show after the first step only.
+    """
     settings = dict(name=name, frozen=frozen, with_cp=with_cp)
     two = train(segmentor(tmp_path, batch_size=2, **settings), tmp_path / 'two', processes=2)
     assert two.returncode == 0 and 'processes talk through gloo' in two.stdout + two.stderr, two.stdout + two.stderr
@@ -124,7 +126,9 @@ def test_two_processes_are_one(train, tmp_path, name, frozen, with_cp):
     assert one.returncode == 0, one.stdout + one.stderr
     two, one = (weights(tmp_path / folder / 'iter_3.pth') for folder in ('two', 'one'))
     for key, value in one.items():
-        torch.testing.assert_close(two[key], value, atol=1e-5, rtol=1e-4, msg=lambda message: f'{key}: {message}')
+        torch.testing.assert_close(
+            two[key], value, atol=1e-5, rtol=1e-4, msg=lambda message, key=key: f'{key}: {message}'
+        )
 
 
 #: a hook that does something to the process at the beginning of a step
@@ -156,7 +160,7 @@ def interrupted(config, step, kind):
     path = config.with_name(f'interrupted_{config.name}')
     path.write_text(
         f"_base_ = './{config.name}'\n"
-        "custom_imports = dict(imports=['mmattn', 'mmattn.engine.checkpoints', 'interruption'])\n"
+        "custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'interruption'])\n"
         f"custom_hooks = [dict(type='Interruption', step={step}, kind='{kind}')]\n"
     )
     return path
@@ -176,7 +180,7 @@ def whole(request, train, tmp_path_factory):
 
 
 def assert_resumed(train, work_dir, whole, start):
-    """--resume goes on from a checkpoint and ends with the weights of a training that was not interrupted."""
+    """--resume starts from a checkpoint and ends with the weights of a training that was not interrupted."""
     config, expected = whole
     done = train(config, work_dir, '--resume')
     output = done.stdout + done.stderr
@@ -190,7 +194,7 @@ def assert_resumed(train, work_dir, whole, start):
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['SIGTERM', 'SIGKILL', 'writing'])
 def test_killed(train, whole, tmp_path, kind):
-    """In the sixth step, the last but one past a checkpoint, or half-way through the third checkpoint."""
+    """The training is killed in the sixth step, or while it writes the third checkpoint."""
     done = train(interrupted(whole[0], 5, kind), tmp_path)
     assert done.returncode == -getattr(signal, 'SIGXFSZ' if kind == 'writing' else kind), done.stdout + done.stderr
     name = 'epoch_2.pth' if 'detector' in whole[0].name else 'iter_4.pth'
@@ -200,7 +204,7 @@ def test_killed(train, whole, tmp_path, kind):
 
 @pytest.mark.slow
 def test_truncated_and_full(train, whole, tmp_path):
-    """The disk is full at the second checkpoint; later that one is truncated: the one before serves either time."""
+    """The disk is full at the second checkpoint, and later that one is truncated: the first is used both times."""
     first, second = ('epoch_1.pth', 'epoch_2.pth') if 'detector' in whole[0].name else ('iter_2.pth', 'iter_4.pth')
     (tmp_path / f'{second}.part').symlink_to('/dev/full')
     done = train(whole[0], tmp_path)
@@ -228,4 +232,6 @@ def test_sharded(train, tmp_path):
     assert one.returncode == 0, one.stdout + one.stderr
     two, one = (weights(tmp_path / folder / 'iter_3.pth') for folder in ('two', 'one'))
     for key, value in one.items():
-        torch.testing.assert_close(two[key], value, atol=1e-5, rtol=1e-4, msg=lambda message: f'{key}: {message}')
+        torch.testing.assert_close(
+            two[key], value, atol=1e-5, rtol=1e-4, msg=lambda message, key=key: f'{key}: {message}'
+        )

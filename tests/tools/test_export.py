@@ -8,7 +8,7 @@ import torch
 
 from mmattn.weights import CheckpointError
 from tests import ROOT
-from tests.test_export import needs_export
+from tests.engine.test_export import needs_export
 
 SEGMENTOR = 'configs/toy/msf-vit-toy_setr.py'
 DETECTOR = 'configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
@@ -65,7 +65,7 @@ def test_segmentor(export, tmp_path, capsys):
 
 @needs_export
 def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
-    """What does not compute what the model does is removed, with exit status 1."""
+    """A file that does not compute what the model does is removed, and the exit status is 1."""
     monkeypatch.setattr(export.tool, 'trace', lambda *_: None)
     monkeypatch.setattr(export.tool, 'largest_difference', lambda *_: [0.0, float('nan'), 0.0])
     monkeypatch.setattr(torch.export, 'save', lambda _, file: file.write_bytes(b'0'))

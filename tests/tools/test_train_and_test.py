@@ -1,4 +1,4 @@
-"""tools/train.py and tools/test.py as a user calls them, on a few toy pictures."""
+"""tools/train.py and tools/test.py as a user calls them, on a few toy images."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SHORT = {
         'train_cfg.max_iters={}',
     ],
 }
-#: two steps teach nothing: take every box
+#: after two steps every score is low: take every box
 TEST = {MASK_RCNN: ['model.test_cfg.rcnn.score_thr=0.'], UPERNET: ['model.test_cfg.mode=whole']}
 LAST = {MASK_RCNN: 'epoch_{}.pth', UPERNET: 'iter_{}.pth'}
 
@@ -46,13 +46,13 @@ def run(tmp_path_factory):
             text=True,
         )
 
-    assert run('make_toy_data', folder / 'toy', '--train', 4, '--val', 2).returncode == 0
+    assert run('dev/make_toy_data', folder / 'toy', '--train', 4, '--val', 2).returncode == 0
     return run
 
 
 @pytest.fixture(scope='module', params=SHORT)
 def trained(request, run, tmp_path_factory):
-    """A config, its work folder after one step, and one more by --resume."""
+    """A config, its work folder after one step and one more by --resume, and the last checkpoint."""
     config, folder = request.param, tmp_path_factory.mktemp('work')
     for end in (1, 2):
         options = [option.format(end) for option in SHORT[config]]
@@ -68,7 +68,7 @@ def metrics(folder):
 
 
 def test_test(run, trained, tmp_path):
-    """Figures, a dump of the predictions, and a picture of each."""
+    """The test gives metrics, a file of predictions, and an image of each."""
     config, _, checkpoint = trained
     done = run(
         'test',
@@ -92,7 +92,7 @@ def test_test(run, trained, tmp_path):
 
 
 def test_multi_scale_test(run, trained, tmp_path):
-    """--tta gives figures of class maps and boxes, and refuses masks in a sentence."""
+    """--tta gives metrics of class maps and boxes, and refuses masks in a sentence."""
     config, _, checkpoint = trained
     if config == MASK_RCNN:
         refused = run('test', config, checkpoint, '--work-dir', tmp_path, '--tta')

@@ -1,4 +1,4 @@
-# ADE20K at crops of 512; the environment variable ADE20K_ROOT names another place.
+# ADE20K at crops of 512. The environment variable ADE20K_ROOT names another folder.
 data_root = '{{$ADE20K_ROOT:data/ade/ADEChallengeData2016}}'
 
 train_pipeline = [
@@ -46,7 +46,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
 
-# Ratios of the test scale, as the papers' released configurations have them (not of the picture's own size).
+# Ratios 0.5 to 1.75 of the test scale, as in the papers' released configs.
 tta_model = dict(type='SegTTAModel')
 tta_scales = [(2048 * quarters // 4, 512 * quarters // 4) for quarters in (2, 3, 4, 5, 6, 7)]
 tta_pipeline = [

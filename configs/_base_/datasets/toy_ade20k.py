@@ -1,4 +1,4 @@
-# The toy ADE20K of tools/dev/make_toy_data.py, at its own size; ADE20K_ROOT can lead to the real one.
+# The toy ADE20K of tools/dev/make_toy_data.py at its own size. ADE20K_ROOT can name the real ADE20K.
 _base_ = './ade20k.py'
 data_root = '{{$ADE20K_ROOT:data/toy/ADEChallengeData2016}}'
 
@@ -10,30 +10,12 @@ train_pipeline = [
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs'),
 ]
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='Resize', scale=(640, 128), keep_ratio=True),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
-    dict(type='PackSegInputs'),
-]
-tta_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(
-        type='TestTimeAug',
-        transforms=[
-            [
-                dict(type='Resize', scale=(640 * quarters // 4, 128 * quarters // 4), keep_ratio=True)
-                for quarters in (2, 3, 4, 5, 6, 7)
-            ],
-            [
-                dict(type='RandomFlip', prob=0.0, direction='horizontal'),
-                dict(type='RandomFlip', prob=1.0, direction='horizontal'),
-            ],
-            [dict(type='LoadAnnotations', reduce_zero_label=True)],
-            [dict(type='PackSegInputs')],
-        ],
-    ),
-]
+resize = dict(type='Resize', scale=(640, 128), keep_ratio=True)
+test_pipeline = [resize if step.type == 'Resize' else step for step in _base_.test_pipeline]
+tta_scales = [(640 * quarters // 4, 128 * quarters // 4) for quarters in (2, 3, 4, 5, 6, 7)]
+tta_pipeline = _base_.tta_pipeline
+tta_pipeline[1].transforms[0] = [dict(resize, scale=scale) for scale in tta_scales]
+
 train_dataloader = dict(batch_size=4, num_workers=2, dataset=dict(data_root=data_root, pipeline=train_pipeline))
 val_dataloader = dict(num_workers=2, dataset=dict(data_root=data_root, pipeline=test_pipeline))
 test_dataloader = val_dataloader

@@ -1,6 +1,6 @@
-# Cascade Mask R-CNN with Swin's heads: three stages of four convolutions and one linear layer ("4conv1f"), SyncBN, GIoU
-# loss of weight 10 on decoded boxes.
-_base_ = './mask-rcnn_fpn.py'
+# MMDetection's Cascade Mask R-CNN with Swin's box heads: four convolutions and one linear layer, SyncBN, GIoU loss of
+# weight 10 on decoded boxes.
+_base_ = 'mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py'
 
 bbox_heads = [
     dict(
@@ -21,26 +21,4 @@ bbox_heads = [
     )
     for stds in ([0.1, 0.1, 0.2, 0.2], [0.05, 0.05, 0.1, 0.1], [0.033, 0.033, 0.067, 0.067])
 ]
-rcnn_stages = [
-    dict(
-        assigner=dict(
-            type='MaxIoUAssigner',
-            pos_iou_thr=iou,
-            neg_iou_thr=iou,
-            min_pos_iou=iou,
-            match_low_quality=False,
-            ignore_iof_thr=-1,
-        ),
-        sampler=dict(type='RandomSampler', num=512, pos_fraction=0.25, neg_pos_ub=-1, add_gt_as_proposals=True),
-        mask_size=28,
-        pos_weight=-1,
-        debug=False,
-    )
-    for iou in (0.5, 0.6, 0.7)
-]
-model = dict(
-    type='CascadeRCNN',
-    rpn_head=dict(loss_bbox=dict(_delete_=True, type='SmoothL1Loss', beta=1.0 / 9.0, loss_weight=1.0)),
-    roi_head=dict(type='CascadeRoIHead', num_stages=3, stage_loss_weights=[1, 0.5, 0.25], bbox_head=bbox_heads),
-    train_cfg=dict(rpn=dict(allowed_border=0), rpn_proposal=dict(max_per_img=2000), rcnn=rcnn_stages),
-)
+model = dict(roi_head=dict(bbox_head=bbox_heads))

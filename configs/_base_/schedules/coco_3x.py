@@ -1,3 +1,4 @@
+# The papers' COCO recipe for 36 epochs.
 _base_ = './coco_1x.py'
 
 param_scheduler = [

@@ -1,5 +1,5 @@
 # SETR with multi-level feature aggregation.
-_base_ = './setr-naive_msf-vit-s.py'
+_base_ = './setr-naive.py'
 
 model = dict(
     backbone=dict(out_indices=(2, 5, 8, 11)),  # of 12 blocks; 5, 11, 17, 23 of ViT-L's 24

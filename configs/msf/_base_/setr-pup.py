@@ -1,5 +1,5 @@
 # SETR with progressive upsampling.
-_base_ = './setr-naive_msf-vit-s.py'
+_base_ = './setr-naive.py'
 
 model = dict(
     decode_head=dict(num_convs=4, up_scale=2, kernel_size=3),

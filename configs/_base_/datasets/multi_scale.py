@@ -1,10 +1,6 @@
-# COCO with the DETR-style pair of multi-scale policies.
-_base_ = './coco.py'
-
+# DETR's multi-scale training, after loading: resize to a random short side, or resize, crop and resize.
 short_sides = [(side, 1333) for side in range(480, 801, 32)]
-train_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+multi_scale = [
     dict(type='RandomFlip', prob=0.5),
     dict(
         type='RandomChoice',
@@ -19,4 +15,3 @@ train_pipeline = [
     ),
     dict(type='PackDetInputs'),
 ]
-train_dataloader = dict(dataset=dict(pipeline=train_pipeline))

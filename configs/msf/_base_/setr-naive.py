@@ -1,15 +1,9 @@
-# SETR with its naive heads over MSF-ViT-S, for ADE20K's 150 classes, as MMSegmentation has them over ViT-L.
+# SETR with its naive heads for ViT-S, as MMSegmentation has them for ViT-L; the backbone is to be added.
 _base_ = '../../_base_/models/segmentor.py'
 
 norm_cfg = dict(type='SyncBN', requires_grad=True)
 model = dict(
-    backbone=dict(
-        type='MSFViT',
-        arch='small',
-        out_indices=(4, 7, 9, 11),  # of 12 blocks; 9, 14, 19, 23 of ViT-L's 24
-        # ImageNet weights of MSF were never published; these are timm's, of the plain ViT.
-        init_cfg=dict(type='Pretrained', checkpoint='checkpoints/vit_small_patch16_224.pth', warm_start=True),
-    ),
+    backbone=dict(out_indices=(4, 7, 9, 11)),  # of 12 blocks; 9, 14, 19, 23 of ViT-L's 24
     decode_head=dict(
         type='SETRUPHead',
         in_channels=384,

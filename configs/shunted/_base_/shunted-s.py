@@ -1,0 +1,3 @@
+backbone = dict(type='ShuntedTransformer', arch='small')
+in_channels = [64, 128, 256, 512]
+pretrained = dict(type='Pretrained', checkpoint='checkpoints/ckpt_S.pth')

@@ -1,0 +1,443 @@
+"""Mistakes in a config, found before anything is built from it."""
+
+import difflib
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.hooks import CheckpointHook
+from mmengine.registry import (
+    DATA_SAMPLERS,
+    DATASETS,
+    EVALUATOR,
+    HOOKS,
+    LOG_PROCESSORS,
+    LOOPS,
+    METRICS,
+    MODELS,
+    OPTIM_WRAPPER_CONSTRUCTORS,
+    OPTIM_WRAPPERS,
+    OPTIMIZERS,
+    PARAM_SCHEDULERS,
+    TASK_UTILS,
+    TRANSFORMS,
+    VISBACKENDS,
+    VISUALIZERS,
+    DefaultScope,
+    Registry,
+)
+from mmengine.runner import FlexibleRunner, Runner
+from torch.utils.data import DataLoader
+
+from ..backbones.base import Backbone
+from ..errors import InputError, near_misses
+
+SPLITS = ('train', 'val', 'test')
+#: what a Runner takes from a config: its arguments, and what it reads from the config beside them
+KNOWN_KEYS = {
+    *inspect.signature(Runner).parameters,
+    *inspect.signature(FlexibleRunner).parameters,
+    *('custom_imports', 'runner_type', 'model_wrapper_cfg', 'activation_checkpointing', 'find_unused_parameters'),
+} - {'cfg'}
+#: keys of a dataloader that MMEngine reads itself; torch's DataLoader takes the others
+MMENGINE_LOADER_KEYS = {'num_batch_per_epoch', 'disable_subprocess_warning'}
+#: keys of every dict that a registry builds
+NODE_KEYS = ('type', '_scope_')
+#: places of a model whose types must be in MODELS
+MODULE_PLACE = re.compile(r'model|data_preprocessor|model\..*(backbone|neck|data_preprocessor|loss_\w+|head)(\[\d+\])*')
+#: places of a model whose types must be in TASK_UTILS
+TASK_PLACE = re.compile(r'model\..*\.(assigner|sampler|anchor_generator|prior_generator|bbox_coder)')
+#: how similar a misspelt key is to the known one, in difflib's measure
+SIMILAR = 0.88
+
+
+def check_config(cfg: Config, path: str | Path) -> None:
+    """Find the mistakes of a config that can be found without building it.
+
+    Types are looked up in the registries, and arguments in the signatures of the classes. Where a class takes
+    ``**kwargs``, only arguments that look misspelt are refused. Torch's optimizers and the backbones of mmattn are
+    built, the latter without memory for their weights, so that their own checks run.
+
+    Args:
+        cfg: a whole config, for a Runner.
+        path: its file, for the message.
+
+    Raises:
+        InputError: for the first mistake, with its place in the config.
+    """
+    try:
+        _check_keys(cfg)
+        scope = cfg.get('default_scope') or 'mmengine'
+        if find_spec(scope) is None:
+            return  # The types of a package that is missing are not known.
+        with DefaultScope.overwrite_default_scope(scope):
+            _check_model(cfg)
+            _check_data(cfg)
+            _check_run(cfg)
+    except InputError as error:
+        raise InputError(f'{path}: {error}') from error.__cause__
+
+
+def _check_keys(cfg: Config) -> None:
+    """Refuse top-level keys that look misspelt, and values of a kind that MMEngine does not take."""
+    for key in set(cfg) - KNOWN_KEYS:
+        near = difflib.get_close_matches(key, KNOWN_KEYS, n=1, cutoff=SIMILAR)
+        if near and not key.startswith(near[0]):  # model_small and the like are variables
+            raise InputError(f'nothing reads the key {key}: did you mean {near[0]}?')
+    for key in ('model', 'optim_wrapper', *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
+        if not isinstance(cfg.get(key), (dict, type(None))):
+            raise InputError(f'{key} must be a dict, not {cfg[key]!r}')
+    if cfg.get('model') is None:
+        raise InputError('there is no model: this is no config of a detector or a segmentor')
+    for keys in (
+        ('train_dataloader', 'train_cfg', 'optim_wrapper'),
+        ('val_dataloader', 'val_cfg', 'val_evaluator'),
+        ('test_dataloader', 'test_cfg', 'test_evaluator'),
+    ):
+        absent = [key for key in keys if cfg.get(key) is None]
+        if 0 < len(absent) < len(keys):
+            raise InputError(f'{" and ".join(absent)} must be set too, or none of {", ".join(keys)}')
+
+
+def _check_model(cfg: Config) -> None:
+    if cfg.model.get('type') is None:
+        raise InputError('model has no type')
+    _check_modules(cfg.model, 'model')
+    _check_modules(cfg.get('data_preprocessor'), 'data_preprocessor')
+
+
+def _check_modules(node: object, place: str) -> None:
+    """Check a model's config: types, arguments, channels, and the modules in it."""
+    if isinstance(node, (list, tuple)):
+        for index, part in enumerate(node):
+            _check_modules(part, f'{place}[{index}]')
+    if not isinstance(node, dict):
+        return
+    if node.get('type') is not None:
+        registry = MODELS if MODULE_PLACE.fullmatch(place) or find_type(node) else TASK_UTILS
+        if registry is MODELS or TASK_PLACE.fullmatch(place) or find_type(node, TASK_UTILS):
+            _check_type(node, registry, place, nested=place.count('.') > 1)
+    for key, value in node.items():
+        # norm_cfg, init_cfg and the like are read by functions with keys of their own
+        if not key.endswith('_cfg') or key in ('train_cfg', 'test_cfg'):
+            _check_modules(value, f'{place}.{key}')
+    if isinstance(node.get('backbone'), dict):
+        _check_channels(node, place)
+
+
+def _check_data(cfg: Config) -> None:
+    for split in SPLITS:
+        place, loader = f'{split}_dataloader', cfg.get(f'{split}_dataloader')
+        if loader is None:
+            continue
+        known = {*inspect.signature(DataLoader).parameters} | MMENGINE_LOADER_KEYS
+        _check_arguments(loader, known, False, place)
+        for where, dataset in dataset_configs(loader.get('dataset'), f'{place}.dataset'):
+            _check_type(dataset, DATASETS, where)
+            _check_transforms(dataset.get('pipeline'), f'{where}.pipeline')
+        for key in ('sampler', 'batch_sampler'):
+            _check_type(loader.get(key), DATA_SAMPLERS, f'{place}.{key}')
+        plain = {key: loader[key] for key in ('batch_size', 'num_workers', 'persistent_workers') if key in loader}
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # about the number of workers
+            _construct(DataLoader, place, dataset=[None], **plain)
+
+
+def dataset_configs(node: object, place: str) -> Iterator[tuple[str, dict]]:
+    """The config of a dataset and of those that it wraps, each with its place in the whole config."""
+    if isinstance(node, (list, tuple)):
+        for index, part in enumerate(node):
+            yield from dataset_configs(part, f'{place}[{index}]')
+    elif isinstance(node, dict):
+        yield place, node
+        for key in ('dataset', 'datasets'):
+            yield from dataset_configs(node.get(key), f'{place}.{key}')
+
+
+def _check_transforms(node: object, place: str) -> None:
+    """Check a transform, or lists of them, and the transforms in those of MMCV that wrap others."""
+    if isinstance(node, (list, tuple)):
+        for index, part in enumerate(node):
+            _check_transforms(part, f'{place}[{index}]')
+    elif isinstance(node, dict):
+        cls = _check_type(node, TRANSFORMS, place)
+        if cls.__module__.startswith('mmcv.'):  # Albu's are of another package
+            _check_transforms(node.get('transforms'), f'{place}.transforms')
+
+
+def _check_run(cfg: Config) -> None:
+    _check_loops(cfg)
+    hooks = [(f'default_hooks.{name}', hook) for name, hook in (cfg.get('default_hooks') or {}).items()]
+    hooks += [(f'custom_hooks[{index}]', hook) for index, hook in enumerate(cfg.get('custom_hooks') or ())]
+    for place, hook in hooks:
+        _check_type(hook, HOOKS, place, extra=('priority',))
+    _check_optimizer(cfg.get('optim_wrapper'))
+    for place, scheduler in _entries(cfg.get('param_scheduler'), 'param_scheduler'):
+        _check_type(scheduler, PARAM_SCHEDULERS, place, extra=('convert_to_iter_based',))
+    for key in ('val_evaluator', 'test_evaluator'):
+        evaluator, place = cfg.get(key), key
+        if isinstance(evaluator, dict) and 'metrics' in evaluator:
+            _check_type(evaluator, EVALUATOR, place, default='Evaluator')
+            evaluator, place = evaluator['metrics'], f'{key}.metrics'
+        for where, metric in _entries(evaluator, place):
+            _check_type(metric, METRICS, where)
+    visualizer = cfg.get('visualizer')
+    _check_type(visualizer, VISUALIZERS, 'visualizer', default='Visualizer')
+    if isinstance(visualizer, dict):
+        for place, backend in _entries(visualizer.get('vis_backends'), 'visualizer.vis_backends'):
+            _check_type(backend, VISBACKENDS, place)
+    _check_type(cfg.get('log_processor'), LOG_PROCESSORS, 'log_processor', default='LogProcessor')
+
+
+def _check_loops(cfg: Config) -> None:
+    train = cfg.get('train_cfg')
+    if train is not None:
+        by_epoch = train.get('by_epoch')
+        if 'type' not in train and by_epoch is None:
+            raise InputError('train_cfg needs a type, EpochBasedTrainLoop or IterBasedTrainLoop for instance')
+        default = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
+        _check_type(train, LOOPS, 'train_cfg', default=default, extra=('by_epoch',))
+        for key in ('max_epochs', 'max_iters'):
+            value = train.get(key, 1)
+            if isinstance(value, (int, float)) and value < 1:
+                raise InputError(f'train_cfg.{key} must be 1 or more, not {value}')
+    _check_type(cfg.get('val_cfg'), LOOPS, 'val_cfg', default='ValLoop')
+    _check_type(cfg.get('test_cfg'), LOOPS, 'test_cfg', default='TestLoop')
+
+
+def _check_optimizer(wrapper: dict | None) -> None:
+    """Check optim_wrapper and its optimizer; torch's own optimizers are built once, over one parameter."""
+    if wrapper is None or wrapper.get('optimizer') is None:
+        return  # several optimizers are for their constructor to read
+    place, optimizer = 'optim_wrapper.optimizer', wrapper['optimizer']
+    constructor = wrapper.get('constructor')
+    if constructor is not None:
+        _check_type(dict(type=constructor), OPTIM_WRAPPER_CONSTRUCTORS, 'optim_wrapper.constructor')
+    _check_type(
+        wrapper, OPTIM_WRAPPERS, 'optim_wrapper', default='OptimWrapper', extra=('constructor', 'paramwise_cfg')
+    )
+    cls = _check_type(optimizer, OPTIMIZERS, place)
+    if inspect.isclass(cls) and cls.__module__.startswith('torch.optim'):
+        # fused ones are for accelerators
+        arguments = {key: value for key, value in optimizer.items() if key not in (*NODE_KEYS, 'fused')}
+        _construct(cls, place, params=[torch.nn.Parameter(torch.zeros(1))], **arguments)
+
+
+def _entries(node: object, place: str) -> Iterator[tuple[str, object]]:
+    """The entries of a list, or of a dict of lists, with their places; a dict with a type is one entry."""
+    if isinstance(node, (list, tuple)):
+        for index, part in enumerate(node):
+            yield from _entries(part, f'{place}[{index}]')
+    elif isinstance(node, dict) and 'type' not in node:
+        for key, value in node.items():
+            yield from _entries(value, f'{place}.{key}')
+    elif node is not None:
+        yield place, node
+
+
+def _construct(cls: type, place: str, **arguments: object) -> object:
+    """Build a class, to learn what it says about its arguments.
+
+    Raises:
+        InputError: with the text of its ValueError or TypeError.
+    """
+    try:
+        return cls(**arguments)
+    except (ValueError, TypeError) as error:
+        raise InputError(f'{place}: {error}') from error
+
+
+def _check_type(
+    node: object,
+    registry: Registry,
+    place: str,
+    default: str | None = None,
+    extra: Iterable[str] = (),
+    nested: bool = False,
+) -> Callable | None:
+    """Check the type of a config's dict, and that the type takes its arguments.
+
+    Args:
+        node: a dict; anything else is not checked.
+        registry: where the type is registered.
+        place: where the dict stands in the config.
+        default: the type of a dict without one.
+        extra: further keys that it may have.
+        nested: whether the dict belongs to a module that may take keys out of it before it is built.
+
+    Returns:
+        what the type stands for; None of what is not a dict.
+    """
+    if not isinstance(node, dict):
+        return None
+    if node.get('type', default) is None:
+        raise InputError(f'{place} has no type')
+    cls = find_type(node, registry, default)
+    if cls is None:
+        raise InputError(f'{place} has an unknown type {_unknown(node, registry)}')
+    known, more = _arguments(cls)
+    _check_arguments(node, {*known, *extra, *NODE_KEYS}, more or nested, f'{place} ({node.get("type", default)})')
+    return cls
+
+
+def _check_arguments(node: dict, known: set[str], more: bool, place: str) -> None:
+    """Refuse keys that are not known: all of them, or if there may be ``more``, those that look misspelt."""
+    for key in node:
+        if key not in known and (not more or difflib.get_close_matches(key, known, n=1, cutoff=SIMILAR)):
+            raise InputError(f'{place} has no argument {key}{near_misses(key, known)}')
+
+
+def _arguments(cls: Callable) -> tuple[set[str], bool]:
+    """The names of the arguments of a class or function, base classes included, and whether there may be more."""
+    names: set[str] = set()
+    functions = [base.__init__ for base in cls.__mro__ if '__init__' in vars(base)] if inspect.isclass(cls) else [cls]
+    more = False
+    for index, function in enumerate(functions):
+        parameters = inspect.signature(function).parameters.values()
+        names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        if index == 0:
+            more = passes_on
+        if not passes_on:
+            break
+    if inspect.isclass(cls) and issubclass(cls, CheckpointHook):
+        # It passes what it does not know to this method, after the first epoch.
+        return names | set(inspect.signature(Runner.save_checkpoint).parameters), False
+    return names, more
+
+
+def find_type(node: dict, registry: Registry = MODELS, default: str | None = None) -> Callable | None:
+    """What the type of a config's dict stands for in the current scope; None if the registry does not know it."""
+    kind = node.get('type', default)
+    if not isinstance(kind, str):
+        return kind if callable(kind) else None
+    with registry.switch_scope_and_registry(node.get('_scope_')) as registry:
+        try:
+            found = registry.get(kind)
+        except RuntimeError:  # from MMEngine, where part of the name is found
+            return None
+    return found if callable(found) else None
+
+
+def _unknown(node: dict, registry: Registry) -> str:
+    """The type of a dict that the registry does not know, with those like it, or the package that is missing."""
+    name = str(node['type'])
+    scope, _, short = name.rpartition('.')
+    package = scope.partition('.')[0]
+    if package and find_spec(package) is None:
+        return f'{name}: the package {package} is not installed'
+    known: set[str] = set()
+    with registry.switch_scope_and_registry(scope or node.get('_scope_')) as registry:
+        while registry is not None:
+            known |= set(registry.module_dict)
+            registry = registry.parent
+    return f'{name}{near_misses(short, known)}'
+
+
+def _check_channels(model: dict, place: str) -> None:
+    """Compare the channels that neck and heads expect with those that they get, as far as these are known.
+
+    Args:
+        model: the config of a detector or a segmentor.
+        place: where it stands.
+    """
+    channels = _backbone_channels(model['backbone'], f'{place}.backbone')
+    source, neck = 'backbone', model.get('neck')
+    if isinstance(neck, (list, tuple)):
+        _check_neck(neck[0], channels, f'{place}.neck[0]')
+        source, channels = 'neck', None
+    elif isinstance(neck, dict):
+        _check_neck(neck, channels, f'{place}.neck')
+        source, channels = 'neck', _fpn_channels(neck)
+    for key in ('decode_head', 'auxiliary_head'):
+        heads = model.get(key)
+        if isinstance(heads, dict):
+            _check_decode_head(heads, channels, f'{place}.{key}', source)
+        for index, head in enumerate(heads if isinstance(heads, (list, tuple)) else ()):
+            _check_decode_head(head, channels, f'{place}.{key}[{index}]', source)
+    for key in ('rpn_head', 'bbox_head') if source == 'neck' and channels else ():
+        head = model.get(key)
+        expected = head.get('in_channels') if isinstance(head, dict) else None
+        if isinstance(expected, int) and expected != channels[0] and _is_of(head, 'mmdet.models.dense_heads'):
+            raise InputError(
+                f'{place}.{key}.in_channels is {expected}, but the neck returns maps of {channels[0]} channels: '
+                f'set it to {channels[0]}'
+            )
+
+
+def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
+    """The channels of the maps that a backbone of mmattn returns; None for any other backbone."""
+    cls = find_type(node)
+    if not (inspect.isclass(cls) and issubclass(cls, Backbone)):
+        return None
+    arguments = {key: value for key, value in node.items() if key not in (*NODE_KEYS, 'init_cfg')}
+    try:
+        with torch.device('meta'):
+            return cls(**arguments).out_channels
+    except ValueError as error:
+        raise InputError(f'{place} ({node["type"]}): {error}') from error
+
+
+def _check_neck(neck: dict, channels: tuple[int, ...] | None, place: str) -> None:
+    expected = neck.get('in_channels')
+    if channels is None or not isinstance(expected, (list, tuple)) or not _is_of(neck, 'mmdet.', 'mmseg.'):
+        return
+    if tuple(expected) not in (channels, channels[::-1]):  # YOLOV3Neck begins with the deepest map
+        raise InputError(
+            f'{place}.in_channels is {list(expected)}, but the backbone returns maps of {list(channels)} channels: '
+            f'set it to {list(channels)}'
+        )
+
+
+def _fpn_channels(neck: dict) -> tuple[int, ...] | None:
+    """The channels of the maps that an FPN returns; None for any other neck."""
+    given = neck.get('out_channels'), neck.get('num_outs')
+    if getattr(find_type(neck), '__name__', '') == 'FPN' and all(isinstance(number, int) for number in given):
+        return (given[0],) * given[1]
+    return None
+
+
+def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
+    """Check ``in_channels`` and ``in_index`` of a head of MMSegmentation.
+
+    Args:
+        head: the config of the head.
+        channels: of the maps that it chooses from; None if not known.
+        place: where it stands.
+        source: what returns the maps.
+    """
+    cls = find_type(head)
+    names = [base.__name__ for base in cls.__mro__] if inspect.isclass(cls) else []
+    if 'BaseDecodeHead' not in names or 'in_channels' not in head:
+        return
+    expected, index = head['in_channels'], head.get('in_index', -1)
+    if not isinstance(expected, int) and 'in_index' not in head:
+        return  # for the head to choose
+    if isinstance(expected, int) != isinstance(index, int):
+        raise InputError(
+            f'{place}.in_channels is {expected}, but in_index is {index}: both must be numbers or both lists'
+        )
+    expected, index = ([expected], [index]) if isinstance(expected, int) else (list(expected), list(index))
+    if len(expected) != len(index):
+        raise InputError(f'{place} has {len(expected)} in_channels, but {len(index)} in_index: give one per map')
+    if channels is None:
+        return
+    if not all(-len(channels) <= i < len(channels) for i in index):
+        raise InputError(f'{place}.in_index is {head["in_index"]}, but the {source} returns {len(channels)} maps')
+    given = [channels[i] for i in index]
+    if expected != given:
+        given = given[0] if isinstance(head['in_channels'], int) else given
+        raise InputError(
+            f'{place}.in_channels is {head["in_channels"]}, but the maps from the {source} have {given} channels: '
+            f'set it to {given}'
+        )
+
+
+def _is_of(node: dict, *modules: str) -> bool:
+    """Whether the class of a module's config is defined in one of the packages."""
+    return getattr(find_type(node), '__module__', '').startswith(modules)

@@ -1,0 +1,111 @@
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+from mmattn.analysis import compare, compare_with_paper, count_config, count_operations
+from mmattn.layers import ELSA, EnhancedAttention, WindowAttention
+from tests import ROOT
+
+CONFIGS = ROOT / 'configs'
+
+
+def test_counts_the_operator_and_attention():
+    """A layer's operations by hand: projections, Hadamard convolutions, sum, ghost head; and window attention."""
+    H, W, C, heads, k, width = 14, 21, 12, 2, 5, 4
+    qk = 8
+
+    with torch.device('meta'):
+        elsa = ELSA(C, heads, kernel_size=k, group_width=width)
+        window = WindowAttention(C, heads, window_size=7)
+        x = torch.empty(1, H, W, C)
+    per_pixel = C * (2 * qk + C) + qk * width * k * k + qk * heads * k * k + 2 * C * k * k + C * C
+    assert count_operations(lambda: elsa(x)) == per_pixel * H * W
+    assert count_operations(lambda: window(x)) == (4 * C * C + 2 * 49 * C) * H * W
+    shunted = EnhancedAttention(C, heads)  # on the CPU, whose fused attention is an operator of its own
+    expected = (4 * C * C + 9 * C + 2 * H * W * C) * H * W
+    assert count_operations(lambda: shunted(torch.empty(1, H, W, C))) == expected
+
+
+class Layer(torch.nn.Module):
+    """A "segmentor" of a linear layer: 8 weights and 2 biases, 8 multiply-adds."""
+
+    decode_head = True
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x.new_empty(1, 4))
+
+
+@pytest.mark.parametrize(
+    'printed, wrong',
+    [
+        (dict(Parameters=8), 1),
+        (dict(Parameters=10), 0),
+        (dict(Parameters=8, **{'Parameters Counted': 'matrices'}), 0),
+        (dict(FLOPs=8), 0),
+        (dict(FLOPs=16), 1),
+        (dict(FLOPs=16, **{'Operations per Multiply-Add': 2}), 0),
+    ],
+)
+def test_counts_in_the_unit_of_the_paper(printed, wrong):
+    """A figure of weight matrices, or of two operations per multiply-add, is compared as such, and only then."""
+    assert compare('', Layer(), 'mmseg', dict(Printed=printed)).wrong == wrong
+
+
+def test_lists_ablations():
+    """Table 1 of MSF: a row per tied form with the paper's number of parameters; a figure that is 5 % higher is
+    noticed."""
+    rows = list(compare_with_paper(CONFIGS / 'msf' / 'msf-vit-s_in1k.py'))
+    assert len(rows) == 20 and rows[9].name.strip() == 'sharing=QKKQW'
+    assert all(row.printed_parameters and not row.wrong for row in rows)
+    rows[9].printed_parameters *= 1.05
+    assert rows[9].wrong == 1
+
+
+@pytest.mark.parametrize(
+    'config',
+    [
+        'gsa/gsa-r50_in1k',
+        'msf/msf-swin-t_in1k',
+        'elsa_swin/retinanet_elsa-swin-t_fpn_ms-1x_coco',
+        'shunted/shunted-s_segformer_8xb2-160k_ade20k-512x512',
+    ],
+)
+def test_metafile_has_the_counted_size(config):
+    """Metadata in a metafile is what is counted: all parameters, multiply-adds, attention included."""
+    folder, name = config.split('/')
+    entries = yaml.safe_load((CONFIGS / folder / 'metafile.yml').read_text())['Models']
+    (metadata,) = (entry['Metadata'] for entry in entries if entry['Name'] == name)
+    assert count_config(CONFIGS / f'{config}.py') == pytest.approx(
+        (metadata['Parameters'], metadata['FLOPs']), rel=1e-3
+    )
+
+
+def test_tool_fails_on_a_wrong_figure(tmp_path):
+    """Beside the paper's row the tool passes; with the figure 5 % higher it says so and exits with 1."""
+    source = CONFIGS / 'elsa_swin'
+    (tmp_path / 'elsa-swin-t_in1k.py').write_text(f"_base_ = '{source / 'elsa-swin-t_in1k.py'}'")
+    entries = yaml.safe_load((source / 'metafile.yml').read_text())
+    entries['Models'] = entries['Models'][:1]
+
+    def run() -> subprocess.CompletedProcess:
+        (tmp_path / 'metafile.yml').write_text(yaml.safe_dump(entries))
+        return subprocess.run(
+            [sys.executable, ROOT / 'tools' / 'complexity.py', tmp_path / 'elsa-swin-t_in1k.py'],
+            capture_output=True,
+            text=True,
+            env=dict(os.environ, CUDA_VISIBLE_DEVICES=''),
+        )
+
+    done = run()
+    assert done.returncode == 0, done.stderr
+    entries['Models'][0]['Printed']['FLOPs'] = int(4.8e9 * 1.05)
+    done = run()
+    assert done.returncode == 1 and '1 figures are off' in done.stdout

@@ -1,0 +1,168 @@
+"""Mistakes in configs are refused before anything is built, and valid configs are not."""
+
+from pathlib import Path
+
+import mmdet
+import mmseg
+import pytest
+from mmengine.config import Config
+
+from mmattn.backbones import ShuntedTransformer
+from mmattn.engine.config_checks import check_config
+from mmattn.errors import InputError
+from tests import ROOT
+
+DETECTOR = ROOT / 'configs' / 'toy' / 'mask-rcnn_shunted-toy_fpn.py'
+SEGMENTOR = ROOT / 'configs' / 'toy' / 'shunted-toy_fpn.py'
+SETR = ROOT / 'configs' / 'toy' / 'msf-vit-toy_setr.py'
+CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
+
+
+def check(path, **options):
+    """Check a config; '__' in the name of an option stands for '.'."""
+    cfg = Config.fromfile(path)
+    cfg.merge_from_dict({key.replace('__', '.'): value for key, value in options.items()})
+    check_config(cfg, path)
+
+
+@pytest.mark.parametrize('path', [path for path in CONFIGS if path.parent.name == 'toy'], ids=lambda path: path.stem)
+def test_toy_configs_pass(path):
+    """A valid config is never refused."""
+    check(path)
+
+
+@pytest.mark.slow
+def test_all_our_configs_pass():
+    """The same for all configs, of the classifiers too, whose package is not installed."""
+    for path in CONFIGS:
+        check(path)
+
+
+#: configs of MMDetection and MMSegmentation that are refused with good reason: what is wrong in them
+REFUSED = (
+    'there is no model',  # parts of configs
+    'the package mmpretrain is not installed',
+    'has an unknown type MOTChallengeMetrics: did you mean MOTChallengeMetric',
+    'val_evaluator (CocoMetric) has no argument eval_mode',
+    'model.neck (FPN) has no argument force_grad_on_level',
+    'train_dataloader must be set too',
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('package', [mmdet, mmseg], ids=lambda package: package.__name__)
+def test_configs_of_openmmlab_pass(package):
+    """Every tenth config of MMDetection and MMSegmentation passes, as far as it can be read here."""
+    paths = sorted((Path(package.__file__).parent / '.mim' / 'configs').rglob('*.py'))
+    paths = [path for path in paths if '_base_' not in path.parts][::10]
+    passed = 0
+    for path in paths:
+        try:
+            cfg = Config.fromfile(path)
+        except Exception:  # a package or a file is missing
+            continue
+        try:
+            check_config(cfg, path)
+            passed += 1
+        except InputError as error:
+            assert any(reason in str(error) for reason in REFUSED), str(error)
+    assert passed > 0.8 * len(paths) > 40
+
+
+@pytest.mark.parametrize(
+    'path, options',
+    [
+        (DETECTOR, dict(model__backbone__type=ShuntedTransformer)),
+        (DETECTOR, dict(model__backbone__type='mmengine.ShuntedTransformer')),
+        (DETECTOR, dict(model__backbone___scope_='mmdet')),
+        (DETECTOR, dict(model__roi_head__bbox_head__loss_cls__bg_cls_weight=0.1)),  # DETR's heads take it out
+        (DETECTOR, dict(model_small=dict(), model__test_cfg__note=1)),
+        (DETECTOR, dict(default_hooks__timer=None, custom_hooks=[dict(type='EMAHook', priority=49)])),
+        (DETECTOR, dict(default_hooks__checkpoint__save_optimizer=False, default_hooks__checkpoint__by_epoch=True)),
+        (DETECTOR, dict(train_cfg=dict(by_epoch=True, max_epochs=1, _delete_=True))),
+        (DETECTOR, dict(param_scheduler=[dict(type='MultiStepLR', milestones=[1], convert_to_iter_based=True)])),
+        (DETECTOR, dict(optim_wrapper=dict(_delete_=True, constructor='Mine', first=dict(), second=dict()))),
+        (DETECTOR, dict(optim_wrapper__optimizer__fused=True)),
+        (DETECTOR, dict(val_evaluator=[dict(type='CocoMetric', ann_file='a'), dict(type='DumpResults')])),
+        (DETECTOR, dict(model__neck=[dict(Config.fromfile(DETECTOR).model.neck), dict(type='mmdet.DyHead')])),
+        (SETR, dict(model__decode_head__in_index=-2)),
+        (SETR, dict(data_preprocessor=dict(type='SegDataPreProcessor'))),
+    ],
+)
+def test_unusual_configs_pass(path, options):
+    """What MMEngine takes is not refused."""
+    check(path, **options)
+
+
+@pytest.mark.parametrize(
+    'path, options, message',
+    [
+        (DETECTOR, dict(model=None), 'there is no model'),
+        (DETECTOR, dict(model__type=None), 'model has no type'),
+        (DETECTOR, dict(model__type='MaskRCN'), 'model has an unknown type MaskRCN: did you mean MaskRCNN'),
+        (
+            DETECTOR,
+            dict(model__neck__type='mmdet.FPM'),
+            'model.neck has an unknown type mmdet.FPM: did you mean RFP or FPN',
+        ),
+        (DETECTOR, dict(model__backbone__type='nowhere.ResNet'), 'the package nowhere is not installed'),
+        (DETECTOR, dict(model__backbone__type=3), 'model.backbone has an unknown type 3'),
+        (DETECTOR, dict(model__backbone__arch='tinny'), 'arch of ShuntedTransformer must be one of'),
+        (DETECTOR, dict(model__rpn_head__in_chanels=3), 'model.rpn_head (RPNHead) has no argument in_chanels'),
+        (DETECTOR, dict(model__roi_head__bbox_head__num_clases=3), 'has no argument num_clases: did you mean'),
+        (DETECTOR, dict(model__roi_head__bbox_head__loss_cls__type='CrossEntrpyLoss'), 'did you mean CrossEntropyLoss'),
+        (DETECTOR, dict(model__data_preprocessor__pad_size_divsor=3), 'no argument pad_size_divsor: did you mean'),
+        (DETECTOR, dict(model__train_cfg__rpn__assigner__type='MaxIoUAssiner'), 'did you mean MaxIoUAssigner'),
+        (DETECTOR, dict(model__train_cfg__rpn__assigner__pos_iou_th=3), 'pos_iou_th: did you mean pos_iou_thr'),
+        (DETECTOR, dict(model__rpn_head__in_channels=7), 'in_channels is 7, but the neck returns maps of 64 channels'),
+        (DETECTOR, dict(model__neck__in_channels=[32, 64, 128]), 'the backbone returns maps of [32, 64, 128, 256]'),
+        (SEGMENTOR, dict(model__decode_head__in_channels=[1] * 4), 'the maps from the neck have [64, 64, 64, 64]'),
+        (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2]), 'has 4 in_channels, but 3 in_index'),
+        (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2, 4]), 'but the neck returns 4 maps'),
+        (SETR, dict(model__decode_head__in_channels=7), 'the maps from the backbone have 96 channels: set it to 96'),
+        (DETECTOR, dict(train_dataloader__batchsize=3), 'has no argument batchsize: did you mean batch_size'),
+        (DETECTOR, dict(train_dataloader__num_workers=0), 'persistent_workers option needs num_workers > 0'),
+        (DETECTOR, dict(train_dataloader__sampler__type='DefaltSampler'), 'did you mean DefaultSampler'),
+        (DETECTOR, dict(val_dataloader__dataset__type='CocoDatset'), 'did you mean CocoDataset'),
+        (DETECTOR, dict(val_dataloader__dataset__filter_cgf=3), 'has no argument filter_cgf: did you mean filter_cfg'),
+        (DETECTOR, dict(train_dataloader__dataset__pipeline=[dict(type='Resise')]), 'pipeline[0] has an unknown type'),
+        (
+            DETECTOR,
+            dict(train_dataloader__dataset__pipeline=[dict(type='RandomApply', transforms=[dict(type='Resize', x=1)])]),
+            'pipeline[0].transforms[0] (Resize) has no argument x',
+        ),
+        (
+            DETECTOR,
+            dict(train_dataloader__dataset=dict(_delete_=True, type='RepeatDataset', dataset=dict(type='Coco'))),
+            'train_dataloader.dataset.dataset has an unknown type Coco',
+        ),
+        (DETECTOR, dict(val_evaluator__metrc='bbox'), 'val_evaluator (CocoMetric) has no argument metrc'),
+        (DETECTOR, dict(val_cfg=None), 'val_cfg must be set too'),
+        (DETECTOR, dict(train_cfg=dict(max_epochs=3, _delete_=True)), 'train_cfg needs a type'),
+        (DETECTOR, dict(train_cfg__type='EpochBasedLoop'), 'did you mean EpochBasedTrainLoop'),
+        (DETECTOR, dict(default_hooks__mine=dict(interval=1)), 'default_hooks.mine has no type'),
+        (DETECTOR, dict(custom_hooks=[dict(type='EMAHok')]), 'custom_hooks[0] has an unknown type EMAHok'),
+        (DETECTOR, dict(param_scheduler=[dict(type='LinearLR', start_facter=3)]), 'did you mean start_factor'),
+        (DETECTOR, dict(optim_wrapper__clip_grd=3), 'optim_wrapper (OptimWrapper) has no argument clip_grd'),
+        (DETECTOR, dict(optim_wrapper__optimizer__weight_decay=-1), 'Invalid weight_decay value: -1'),
+        (DETECTOR, dict(visualizer__vis_backends=[dict(type='LocalVis')]), 'did you mean LocalVisBackend'),
+        (DETECTOR, dict(log_processor__windowsize=3), 'has no argument windowsize: did you mean window_size'),
+        (DETECTOR, dict(auto_scal_lr=dict()), 'nothing reads the key auto_scal_lr: did you mean auto_scale_lr'),
+    ],
+)
+def test_mistakes_are_named(path, options, message):
+    """The sentence has the file, the place in the config and what is known there."""
+    with pytest.raises(InputError) as error:
+        check(path, **options)
+    assert message in str(error.value) and str(error.value).startswith(f'{path}: ')
+
+
+def test_mistakes_of_ours_are_raised_as_they_are(monkeypatch):
+    """An error of a backbone's constructor that is no ValueError is not the user's."""
+
+    def broken(*_, **__):
+        raise KeyError('ours')
+
+    monkeypatch.setattr('mmattn.backbones.shunted.drop_path_schedule', broken)
+    with pytest.raises(KeyError, match='ours'):
+        check(DETECTOR)

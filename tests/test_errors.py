@@ -1,0 +1,37 @@
+import pytest
+import torch
+
+from mmattn.errors import InputError, describe, near_misses
+from mmattn.weights import CheckpointError
+
+
+@pytest.mark.parametrize(
+    'error, line',
+    [
+        (InputError('a sentence'), 'a sentence'),
+        (ValueError('two\n  lines'), 'ValueError: two lines'),
+        (AssertionError(), 'AssertionError'),
+    ],
+)
+def test_one_line(error, line):
+    assert describe(error) == line
+
+
+class Broken(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        raise CheckpointError('1.jpg: cut short')
+
+
+def test_sentence_of_a_worker():
+    """A DataLoader raises a worker's error again with a traceback as its text; the sentence is found in it."""
+    with pytest.raises(CheckpointError, match='(?s)Traceback.*1.jpg') as raised:
+        next(iter(torch.utils.data.DataLoader(Broken(), num_workers=1)))
+    assert describe(raised.value) == '1.jpg: cut short'
+
+
+def test_near_misses():
+    assert near_misses('AdmW', ['Adam', 'AdamW', 'SGD']) == ': did you mean AdamW or Adam?'
+    assert near_misses('SGD', ['layers']) == ''

@@ -1,0 +1,47 @@
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+
+TOOL = ROOT / 'tools' / 'dev' / 'model_zoo.py'
+
+
+@pytest.fixture
+def tool():
+    spec = importlib.util.spec_from_file_location('model_zoo', TOOL)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_model_zoo_is_up_to_date():
+    """docs/model_zoo.md is what the metafiles say."""
+    done = subprocess.run([sys.executable, TOOL, '--check'], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_check_notices_a_stale_page(tool, tmp_path, monkeypatch):
+    """--check writes nothing and exits with 1 if a figure differs."""
+    page = tmp_path / 'model_zoo.md'
+    page.write_text(tool.model_zoo().replace('82.7 top 1', '82.8 top 1'))
+    stale = page.read_text()
+    monkeypatch.setattr(tool, 'PAGE', page)
+    monkeypatch.setattr(sys, 'argv', ['model_zoo.py', '--check'])
+    with pytest.raises(SystemExit, match='model_zoo.md is stale'):
+        tool.main()
+    assert page.read_text() == stale
+
+
+def test_a_released_checkpoint_has_its_own_score(tool):
+    """ELSA's Mask R-CNN has 45.6 box AP in the paper, and 45.7 with the weights that its authors released."""
+    (line,) = (line for line in tool.model_zoo().splitlines() if 'mask-rcnn_elsa-swin-t_fpn_ms-1x' in line[:40])
+    assert '| 45.6 box AP, 41.1 mask AP | [45.7 box AP, 41.1 mask AP](https://github.com/damo-cv/ELSA)' in line
+
+
+def test_units_of_papers_are_marked(tool):
+    """GSA's paper counts multiplications and additions; the other column has multiply-adds."""
+    (line,) = (line for line in tool.model_zoo().splitlines() if line.startswith('| [gsa-r50-all_in1k]'))
+    assert '| 3.58 G | 18.1 M, 7.2 G¹ |' in line

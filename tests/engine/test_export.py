@@ -53,7 +53,7 @@ def test_segmentor(case, config, tmp_path):
     """Whole segmentors too. Their heads pool to fixed sizes, and resize maps whose size the graph does not know."""
     cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{config}.py')
     if case.segmentors[config]:
-        cfg.model.backbone.update(case.config(case.segmentors[config]))
+        cfg.model.backbone = {**cfg.model.backbone, **case.config(case.segmentors[config])}
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
     assert max(export_both_ways(model, tmp_path)) < 1e-4

@@ -82,7 +82,11 @@ def test_models_of_the_metafiles():
 def test_names_of_configs():
     """A name stands for a config in configs/*/. A peer's name stands for the peer, not for a config like it."""
     named = benchmark_tool.backbone_config
-    assert named('elsa-swin-t') == named('elsa-swin-t_in1k') == named('configs/elsa_swin/elsa-swin-t_in1k.py')
+    assert (
+        named('elsa-swin-t')
+        == named('elsa-swin-t_in1k')
+        == named(f'{benchmark_tool.CONFIGS}/elsa_swin/elsa-swin-t_in1k.py')
+    )
     assert named('swin-t')['type'] == 'mmdet.SwinTransformer' and named('swin-t_in1k')['type'] == 'MSFSwin'
 
 

@@ -32,9 +32,11 @@ def build(path: Path) -> nn.Module:
 def losses(model: nn.Module, inputs: dict) -> list[Tensor]:
     """The losses of one training step."""
     computed = model(**model.data_preprocessor(inputs, True), mode='loss')
-    return [
+    found = [
         torch.as_tensor(loss) for value in computed.values() for loss in (value if isinstance(value, list) else [value])
     ]
+    assert found
+    return found
 
 
 def test_detector(tmp_path, monkeypatch, release):

@@ -166,6 +166,7 @@ def test_norm_eval():
         backbone = GSAResNet(**SMALL, norm_eval=norm_eval).train()
         norms = [m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)]
         before = [m.running_mean.clone() for m in norms]
+        assert len(before) > 10
         backbone(torch.randn(2, 3, 64, 64))
         assert all(torch.equal(m.running_mean, b) == norm_eval for m, b in zip(norms, before))
 

@@ -38,9 +38,7 @@ def repeat_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tenso
 
 def crop(x: Tensor, height: int, width: int) -> Tensor:
     """The upper left (B, height, width, C) of a map (B, H, W, C)."""
-    if (
-        is_tracing()
-    ):  # The strides of a slice tell whether it is the whole map, which binds a graph to one of the cases.
+    if is_tracing():  # The strides of a slice tell whether it is the whole map: a graph would hold for one case only.
         return _gather(x, torch.arange(height, device=x.device), torch.arange(width, device=x.device), (1, 2))
     return x[:, :height, :width]
 

@@ -46,7 +46,7 @@ def process_state() -> dict[tuple, object]:
         'order of loaders': list(CheckpointLoader._schemes),
         'logging': (logging.raiseExceptions, logging.root.level, list(logging.root.handlers), logging.root.disabled),
         'class of loggers': logging.getLoggerClass(),
-        'warnings': list(warnings.filters),
+        'warnings': [entry for entry in warnings.filters if _package(entry[2]) in (*PACKAGES, 'builtins')],
         'signals': [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
         'hooks of Python': (sys.excepthook, sys.displayhook, sys.stdout, sys.stderr),
         'torch': [flag() for flag in TORCH_FLAGS],
@@ -67,6 +67,11 @@ def changes(before: dict[tuple, object]) -> list[str]:
         for key in keys
         if not _equal(before.get(key, absent), after.get(key, absent))
     ]
+
+
+def _package(cls: type) -> str:
+    """The package of a class. Packages such as pkg_resources filter their own warnings when they are imported."""
+    return cls.__module__.partition('.')[0]
 
 
 def _definitions(module: ModuleType) -> dict[tuple, object]:

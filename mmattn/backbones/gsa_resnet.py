@@ -96,7 +96,7 @@ class GSAResNet(Backbone):
         _check(arch, gsa_stages, img_size)
         widths = [arch['base_channels'] * 2**i for i in range(len(depths))]
         outs = [width * arch['expansion'] for width in widths]
-        super().__init__(outs, out_indices, frozen_stages, with_cp, init_cfg)
+        super().__init__(outs, out_indices, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg)
         self.norm_eval = norm_eval
         self.beyond = beyond
 

@@ -88,7 +88,7 @@ class MSFViT(Backbone):
         dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
         _check(dim, depth, num_heads, patch_size)
         out_indices = (depth - 1,) if out_indices is None else out_indices
-        super().__init__([dim] * depth, out_indices, frozen_stages, with_cp, init_cfg)
+        super().__init__([dim] * depth, out_indices, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg)
 
         (drop_path,) = drop_path_schedule([depth], drop_path_rate)
         self.patch_embed = PatchEmbed(in_channels, dim, patch_size)

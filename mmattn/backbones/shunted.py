@@ -79,7 +79,7 @@ class ShuntedTransformer(Backbone):
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
         stem_convs = arch['stem_convs'] if stem_convs is None else stem_convs
         _check(dims, depths, num_heads, reductions, mlp_ratios, stem_convs, drop_rate, attn_drop_rate)
-        super().__init__(dims, out_indices, frozen_stages, with_cp, init_cfg)
+        super().__init__(dims, out_indices, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg)
         self.norm_eval = norm_eval
 
         drop_path = drop_path_schedule(depths, drop_path_rate)

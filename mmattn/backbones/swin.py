@@ -53,7 +53,7 @@ class SwinBackbone(Backbone):
             raise ValueError(f'window_size must be at least 1, not {window_size}')
         depths, num_heads = arch['depths'], arch['num_heads']
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
-        super().__init__(dims, out_indices, frozen_stages, with_cp, init_cfg)
+        super().__init__(dims, out_indices, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg)
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         last = self.out_indices[-1]

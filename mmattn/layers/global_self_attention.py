@@ -27,7 +27,8 @@ class GlobalSelfAttention(nn.Module):
         norm_cfg: batch norm between columns and rows, see :func:`mmattn.layers.batch_norm`.
 
     Attributes:
-        backend: of :func:`mmattn.ops.axial_attention`; None chooses the fastest.
+        backend: of :func:`mmattn.ops.content_attention` and :func:`mmattn.ops.axial_attention`; None chooses the
+            fastest.
 
     Raises:
         ValueError: if an argument is wrong; the message names it.
@@ -91,7 +92,7 @@ class GlobalSelfAttention(nn.Module):
     def _content(self, x: Tensor, query: Tensor, value: Tensor) -> Tensor:
         """Content attention. The backward pass computes it again, which is cheap; otherwise it would keep a map of keys
         and, for batches, three more copies of maps."""
-        return content_attention(query, self._split(self.key(x)), value)
+        return content_attention(query, self._split(self.key(x)), value, backend=self.backend)
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, H, W, heads, C / heads), a view."""

@@ -1,8 +1,7 @@
 """Global self-attention: equations 4 to 7 of "Global Self-Attention Networks for Image Recognition".
 
-Layers call ``content_attention`` and ``axial_attention``. Every backend of the latter takes the arguments of
-``axial_attention_reference``, which tests compare with. Content attention has one form only: its equation is short and
-fast as it is written. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
+Layers call ``content_attention`` and ``axial_attention``. Every backend takes the arguments of the reference, which
+tests compare with. Maps are (B, H, W, heads, channels), tables (2L - 1, channels).
 
 The result is a sum over pixels of products of projections, which no norm bounds. It may be too large for float16, whose
 largest number is 65504. So if queries are float16, queries and values are scaled to at most 1 before the products, and
@@ -25,28 +24,40 @@ BEYOND = ('stretch', 'mask')
 MAX_SCORES = 2**20
 
 
-def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | None = None) -> Tensor:
     """Attend to all pixels by their content (equation 4), at a cost linear in their number.
-
-    The softmax and the context, a mean over all pixels, are computed in float32 at least: in float16 the weights of a
-    large map would round to zero.
 
     Args:
         query: (B, H, W, heads, k).
         key: (B, H, W, heads, k).
         value: (B, H, W, heads, v).
+        backend: 'reference' or 'batched'; None chooses 'batched'.
 
     Returns:
         (B, H, W, heads, v), of the dtype of ``value``.
 
     Raises:
-        ValueError: if shapes do not fit each other.
+        ValueError: if shapes do not fit each other, or the backend is unknown.
     """
     if query.dim() != 5 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
         raise ValueError(
             f'query and key must be (B, H, W, heads, k) and value (B, H, W, heads, v), not '
             f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
+    function = named_backend(CONTENT_BACKENDS, backend or 'batched')
+    return function(query, key, value).to(value.dtype)
+
+
+def content_attention_reference(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Equation 4 as it is written: the softmax of the keys is over all pixels."""
+    weights = key.flatten(1, 2).softmax(1).view_as(key)
+    context = torch.einsum('bhwnk,bhwnv->bnkv', weights, value.to(key.dtype))
+    return torch.einsum('bhwnk,bnkv->bhwnv', query, context)
+
+
+def content_attention_batched(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The same, for half precision too: the softmax and the context, a mean over all pixels, are computed in float32 at
+    least. In float16 the weights of a large map would round to zero."""
     H, W = query.shape[1:3]
     query, key, value = (x.flatten(1, 2) for x in (query, key, value))
     exact = torch.promote_types(key.dtype, torch.float32)
@@ -56,7 +67,7 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     def attend(query: Tensor, context: Tensor) -> Tensor:
         return torch.einsum('bpnk,bnkv->bpnv', query, context)
 
-    return _in_range(attend, query, context).to(value.dtype).unflatten(1, (H, W))
+    return _in_range(attend, query, context).unflatten(1, (H, W))
 
 
 def axial_attention(
@@ -90,7 +101,7 @@ def axial_attention(
         ValueError: if shapes do not fit each other, or an argument is wrong; the message names it.
     """
     _check(query, value, table, dim, beyond)
-    function = named_backend(BACKENDS, backend or 'batched')
+    function = named_backend(AXIAL_BACKENDS, backend or 'batched')
 
     def attend(query: Tensor, value: Tensor) -> Tensor:
         return function(query, value, table, dim, beyond)
@@ -230,7 +241,11 @@ def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
-BACKENDS: dict[str, Callable[..., Tensor]] = {
+CONTENT_BACKENDS: dict[str, Callable[..., Tensor]] = {
+    'reference': content_attention_reference,
+    'batched': content_attention_batched,
+}
+AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': axial_attention_reference,
     'batched': axial_attention_batched,
 }

@@ -101,9 +101,11 @@ def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, most):
 @settings(max_examples=10, deadline=None)
 @given(B=st.integers(1, 2), H=st.integers(1, 7), W=st.integers(1, 7), heads=st.integers(1, 3))
 def test_content_equals_its_quadratic_form(B, H, W, heads):
-    """The linear form equals the quadratic one: softmax of the keys over all pixels, then a score for each pair."""
+    """Both backends equal the quadratic form: softmax of the keys over all pixels, then a score for each pair."""
     query, key, value = torch.randn(3, B, H, W, heads, 4, dtype=torch.float64)
-    torch.testing.assert_close(content_attention(query, key, value), content_by_hand(query, key, value))
+    for backend in ('reference', 'batched'):
+        out = content_attention(query, key, value, backend=backend)
+        torch.testing.assert_close(out, content_by_hand(query, key, value))
 
 
 @pytest.mark.parametrize('path', PATHS)

@@ -8,6 +8,10 @@ class InputError(ValueError):
     """Something that the user gave cannot be used; the message is one sentence saying what, and what to do."""
 
 
+class CheckpointError(InputError, RuntimeError):
+    """A checkpoint cannot be read, or does not fit the model."""
+
+
 def near_misses(name: str, known: Iterable[str]) -> str:
     """The known names that look like ``name``, as the end of a sentence; '' if there is none."""
     near = difflib.get_close_matches(name, sorted(known), n=3)

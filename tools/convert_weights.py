@@ -18,7 +18,7 @@ import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
 from mmattn.engine.runs import run_tool
-from mmattn.weights import CheckpointError, read_checkpoint
+from mmattn.weights import CheckpointError, compare_settings, read_checkpoint
 
 
 def main() -> None:
@@ -31,14 +31,21 @@ def main() -> None:
         sys.exit(f'{args.target} exists already: remove it, or name another file.')
     if not args.target.parent.is_dir():
         sys.exit(f'There is no folder {args.target.parent} to write {args.target.name} to.')
-    released, container = read_checkpoint(args.source, trusted=args.trust_checkpoint)
+    released, container, settings = read_checkpoint(args.source, trusted=args.trust_checkpoint)
     backbone, arch = recognise(released, args.source)
+    compare_settings(settings, dict(type=type(backbone).__name__, **backbone.settings))
     translation = backbone.from_release(released)
     tensors = {key: translation.tensors[key] for key in backbone.state_dict() if key in translation.tensors}
 
     name, argument = type(backbone).__name__, backbone.arch_argument
     unfinished = args.target.with_name(args.target.name + '.unfinished')
-    meta = dict(backbone=name, arch=arch, source=Path(args.source).name, mmattn_version=mmattn.__version__)
+    meta = dict(
+        backbone=name,
+        arch=arch,
+        source=Path(args.source).name,
+        mmattn_version=mmattn.__version__,
+        mmattn={'': dict(type=name, **backbone.settings)},
+    )
     try:
         torch.save(dict(meta=meta, state_dict=tensors), unfinished)
         os.replace(unfinished, args.target)

@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 from mmengine.logging import print_log
@@ -11,7 +12,19 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 
 from ..ops.recompute import recompute
-from ..weights import CheckpointError, Translation, first_names, misfits, read_checkpoint
+from ..errors import near_misses
+from ..weights import (
+    FLOATS,
+    CheckpointError,
+    Translation,
+    compare_settings,
+    first_names,
+    misfits,
+    odd_form,
+    plain_names,
+    read_checkpoint,
+    unusable,
+)
 
 
 class Backbone(BaseModule):
@@ -56,6 +69,8 @@ class Backbone(BaseModule):
     layouts: dict[str, str] = {}
     #: the description, of any backbone's ``layouts``, of the checkpoints that ``warm_start=True`` takes
     warm_start_from: str | None = None
+    #: arguments that change what the backbone computes, but not the names and shapes of its tensors
+    settings: dict[str, object] = {}
     norm_eval = False
     _strict = True
 
@@ -67,6 +82,7 @@ class Backbone(BaseModule):
         with_cp: bool = False,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
+        _check_init_cfg(init_cfg)
         super().__init__(init_cfg)
         num_stages, out_indices = len(channels), tuple(out_indices)
         if not out_indices or list(out_indices) != sorted(set(out_indices) & set(range(num_stages))):
@@ -158,7 +174,7 @@ class Backbone(BaseModule):
 
     def load_pretrained(
         self,
-        checkpoint: str,
+        checkpoint: str | Path,
         prefix: str | None = None,
         strict: bool = True,
         map_location: str = 'cpu',
@@ -169,7 +185,8 @@ class Backbone(BaseModule):
         Args:
             checkpoint: see :func:`mmattn.weights.read_checkpoint`.
             prefix: see :func:`mmattn.weights.read_checkpoint`.
-            strict: refuse the checkpoint if a tensor is missing, has another shape or is not used.
+            strict: refuse the checkpoint if a tensor is missing, has another shape or is not used, or if mmattn wrote it
+                for a backbone with other ``settings``.
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
             warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
                 which keep their initial values and which have no place.
@@ -177,14 +194,24 @@ class Backbone(BaseModule):
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
         """
-        state_dict, source = read_checkpoint(checkpoint, prefix)
+        state_dict, source, settings = read_checkpoint(checkpoint, prefix)
         print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
         try:
             if warm_start:
                 state_dict = self._warm_started(state_dict)
+            else:
+                self._compare_settings(settings, strict)
             self.load_state_dict(state_dict, strict=strict)
         except CheckpointError as error:
             raise CheckpointError(f'{checkpoint}: {error}') from None
+
+    def _compare_settings(self, saved: dict | None, strict: bool) -> None:
+        try:
+            compare_settings(saved, dict(type=type(self).__name__, **self.settings))
+        except CheckpointError as error:
+            if strict:
+                raise
+            print_log(str(error), logger='current', level=logging.WARNING)
 
     def load_state_dict(self, state_dict: dict[str, Tensor], strict: bool = True, **kwargs):
         """As torch's, for checkpoints in all layouts that ``from_release`` knows.
@@ -226,6 +253,10 @@ class Backbone(BaseModule):
             CheckpointError: if the weights are of another architecture.
         """
         name = type(self).__name__
+        integers = ('num_batches_tracked', 'relative_position_index')
+        wrong = [key for key, value in given.items() if value.dtype not in FLOATS and not key.endswith(integers)]
+        if wrong:
+            raise CheckpointError(f'{wrong[0]} is {str(given[wrong[0]].dtype).removeprefix("torch.")} and no weights')
         try:
             translation = self.from_release(given, warm_start=True)
         except KeyError as error:
@@ -263,14 +294,43 @@ class Backbone(BaseModule):
                 return (
                     f'they are those of {type(self).__name__}({self.arch_argument}={arch!r}) with its default arguments'
                 )
+        last = list(self.state_dict())[-1]
+        for name in given:
+            if name.endswith(f'.{last}'):
+                return f'they are under "{name.removesuffix(last)}": give this as prefix beside the checkpoint'
         for description, pattern in _known_layouts().items():
-            if any(re.match(pattern, name) for name in given):
+            if any(re.search(rf'(^|\.)({pattern})', name) for name in given):
                 if any(re.match(pattern, name) for name in self.state_dict()):
                     return 'they are of another architecture of the same family'
                 if description == self.warm_start_from:
                     return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
                 return f'they look like {description}'
         return 'they look like another model'
+
+
+def _check_init_cfg(init_cfg: object) -> None:
+    """Check what only a whole run would find late.
+
+    Raises:
+        ValueError: naming what is wrong.
+    """
+    for entry in init_cfg if isinstance(init_cfg, (list, tuple)) else [init_cfg] if init_cfg is not None else []:
+        if not isinstance(entry, dict) or 'type' not in entry:
+            raise ValueError(
+                "init_cfg must be a dict with a type, such as dict(type='Pretrained', checkpoint=...), or a list of "
+                f'such, not {entry!r}'
+            )
+        if entry['type'] != 'Pretrained':
+            continue
+        known = ('type', 'checkpoint', 'prefix', 'strict', 'map_location', 'warm_start')
+        for key in entry:
+            if key not in known:
+                raise ValueError(f'init_cfg of type Pretrained has no key {key}{near_misses(key, known)}')
+        if not isinstance(entry.get('checkpoint'), (str, Path)) or not str(entry['checkpoint']):
+            raise ValueError(
+                f'init_cfg of type Pretrained needs a checkpoint, a path or an address, not {entry.get("checkpoint")!r}; '
+                'init_cfg=None starts from scratch'
+            )
 
 
 def _known_layouts() -> dict[str, str]:
@@ -294,9 +354,14 @@ def _translate_before_loading(backbone: Backbone, state_dict: dict[str, Tensor],
     """
     name = type(backbone).__name__
     given = {key.removeprefix(prefix): state_dict.pop(key) for key in list(state_dict) if key.startswith(prefix)}
+    given = plain_names(given, 'the state dict')
+    odd = [f'{key} ({form})' for key, value in given.items() if (form := odd_form(value))]
+    given = {key: value for key, value in given.items() if not odd_form(value)}
     translation = backbone.from_release(given)
     own = backbone.state_dict()
     problems = misfits(translation, own)
+    if odd:
+        problems['no ordinary tensors'] = odd
     if problems:
         listed = '; '.join(f'{len(names)} {kind}: {first_names(names)}' for kind, names in problems.items())
         message = f'the weights do not fit {name}: {backbone._likely_cause(given, prefix)}. Tensors {listed}'
@@ -307,7 +372,7 @@ def _translate_before_loading(backbone: Backbone, state_dict: dict[str, Tensor],
         if names:
             print_log(f'{name}: {what}: {", ".join(names)}', logger='current')
     for key, value in translation.tensors.items():
-        if key not in own or value.shape == own[key].shape:
+        if key not in own or value.shape == own[key].shape and not unusable(value, own[key]):
             state_dict[prefix + key] = value
     state_dict.update((prefix + key, own[key]) for key in translation.fresh)
 

@@ -1,6 +1,20 @@
 """Reading checkpoint files without running code in them, and comparing their tensors with those of a model."""
 
-from .checkpoint import CheckpointError, read_checkpoint, read_file
-from .comparing import Translation, first_names, misfits, take_out
+from ..errors import CheckpointError
+from .checkpoint import plain_names, read_checkpoint, read_file
+from .comparing import FLOATS, Translation, compare_settings, first_names, misfits, odd_form, take_out, unusable
 
-__all__ = ['CheckpointError', 'Translation', 'first_names', 'misfits', 'read_checkpoint', 'read_file', 'take_out']
+__all__ = [
+    'FLOATS',
+    'CheckpointError',
+    'Translation',
+    'compare_settings',
+    'first_names',
+    'misfits',
+    'odd_form',
+    'plain_names',
+    'read_checkpoint',
+    'read_file',
+    'take_out',
+    'unusable',
+]

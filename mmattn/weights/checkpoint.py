@@ -1,66 +1,108 @@
 """Checkpoint files: where the weights are in them, and what is refused."""
 
+import hashlib
+import http.client
 import re
-import urllib.error
 import urllib.parse
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import CheckpointError
+from .comparing import odd_form
 from .unpickling import load_weights_only
 
 #: where trainers keep weights; averaged weights come first, because authors evaluate these
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
-#: prefixes that wrappers and whole models add to the backbone's names
-PREFIXES = ('module.', 'backbone.')
+#: what torch.compile, FSDP and activation checkpointing add to names, at any place
+WRAPPERS = re.compile(r'(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.')
 
 
-class CheckpointError(InputError, RuntimeError):
-    """A checkpoint cannot be read, or does not fit the model."""
-
-
-def read_checkpoint(path: str, prefix: str | None = None, trusted: bool = False) -> tuple[dict[str, Tensor], str]:
+def read_checkpoint(
+    path: str | Path, prefix: str | None = None, trusted: bool = False
+) -> tuple[dict[str, Tensor], str, dict | None]:
     """The tensors of a backbone in a checkpoint of any trainer.
 
     Args:
         path: see :func:`read_file`.
-        prefix: the names of the wanted tensors begin with it, after a leading "module."; it is removed. By default
-            "backbone." if any name begins with that.
+        prefix: the names of the wanted tensors begin with it; it is removed, and what wrappers add is not part of it.
+            Its last dot may be missing. By default "backbone." if any name begins with that. '' means all tensors.
         trusted: see :func:`read_file`.
 
     Returns:
-        the tensors by name, and a phrase that says where they are in the file.
+        the tensors by name; a phrase that says where they are in the file; ``type`` and settings of the backbone, if
+        mmattn wrote the file.
 
     Raises:
-        CheckpointError: if the file cannot be read, or has no tensors there.
+        CheckpointError: if the file cannot be read, has no tensors there, or two tensors for one name.
     """
     contents = read_file(path, trusted=trusted)
-    source = ''
-    for container in CONTAINERS:
-        if isinstance(contents, dict) and isinstance(contents.get(container), dict):
-            contents, source = contents[container], f' "{container}"'
-            break
-    state_dict = (
+    source, meta = '', {}
+    if isinstance(contents, dict):
+        meta = contents.get('meta')
+        for container in CONTAINERS:
+            if isinstance(contents.get(container), dict):
+                contents, source = contents[container], f' "{container}"'
+                break
+    tensors = (
         {name: value for name, value in contents.items() if isinstance(value, Tensor)}
         if isinstance(contents, dict)
         else {}
     )
-    for candidate in PREFIXES if prefix is None else (PREFIXES[0], prefix):
-        inside = {
-            name.removeprefix(candidate): value for name, value in state_dict.items() if name.startswith(candidate)
-        }
-        if inside or candidate == prefix:
-            state_dict, source = inside, f'{source} "{candidate}*"'
-    if not state_dict:
+    tensors = plain_names(tensors, str(path))
+    chosen = 'backbone.' if prefix is None else _plain_name(prefix and f'{prefix.removesuffix(".")}.')
+    inside = {name.removeprefix(chosen): value for name, value in tensors.items() if name.startswith(chosen)}
+    if prefix is None:
+        twice = [name for name in inside if name in tensors]
+        if twice:
+            raise CheckpointError(
+                f'{path} has both {twice[0]} and {chosen}{twice[0]}: choose with prefix="" or prefix="{chosen}" beside '
+                'the checkpoint'
+            )
+    if chosen and (inside or prefix is not None):
+        tensors, source = inside, f'{source} "{chosen}*"'
+    if not tensors:
         raise CheckpointError(f'{path} holds no weights{f" under{source}" if source else ""}')
-    return state_dict, source.strip() or 'top level'
+    return tensors, source.strip() or 'top level', _settings_in(meta, chosen)
 
 
-def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool = False) -> object:
+def plain_names(state_dict: dict[str, object], source: str) -> dict[str, object]:
+    """A state dict without what wrappers add to names: "module." at their beginning, torch.compile's "_orig_mod." ...
+
+    Args:
+        state_dict: of a model or a part of it.
+        source: what it is from, for messages.
+
+    Raises:
+        CheckpointError: if two names become one, or one is no text.
+    """
+    original: dict[str, str] = {}
+    for name in state_dict:
+        if not isinstance(name, str):
+            raise CheckpointError(f'{source} has the name {name!r} among its tensors: names of tensors must be text')
+        other = original.setdefault(_plain_name(name), name)
+        if other != name:
+            raise CheckpointError(
+                f'{source} has both {other} and {name}, which are one tensor of the model: remove one of them'
+            )
+    return {name: state_dict[given] for name, given in original.items()}
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r'^(module\.)+', '', WRAPPERS.sub('', name))
+
+
+def _settings_in(meta: object, prefix: str) -> dict | None:
+    """The settings that mmattn noted in the ``meta`` of a file for a backbone under a prefix."""
+    noted = meta.get('mmattn') if isinstance(meta, dict) else None
+    return noted.get(prefix.removesuffix('.'), noted.get('')) if isinstance(noted, dict) else None
+
+
+def read_file(path: str | Path, map_location: str | torch.device = 'cpu', trusted: bool = False) -> object:
     """Read a file of ``torch.save``, weights or the state of a training, without running code in it.
 
     Args:
@@ -70,14 +112,21 @@ def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool
 
     Raises:
         CheckpointError: if the file is missing, is damaged, is no checkpoint, has objects that only code can build, or
-            has a NaN or an infinity in its weights.
+            has weights that are broken: a NaN or an infinity, a negative variance, a form that models do not have.
     """
-    file = _download(path) if '://' in path else Path(path).expanduser()
-    if not file.is_file():
+    try:
+        file = _download(str(path)) if '://' in str(path) else Path(path).expanduser()
+        size = file.stat().st_size if file.is_file() else None
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:  # whatever is no path or no address
+        raise CheckpointError(f'{_shortened(path)} cannot be read ({_shortened(error)})') from error
+    if size is None:
         raise CheckpointError(
-            f'there is no checkpoint {path}: put the weights there, or set init_cfg=None to start from scratch'
+            f'there is no checkpoint {_shortened(path)}: put the weights there, or set init_cfg=None to start from '
+            'scratch'
         )
-    if not file.stat().st_size:
+    if not size:
         raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: it is empty')
     try:
         if zipfile.is_zipfile(file):  # torch does not check checksums
@@ -90,7 +139,7 @@ def read_file(path: str, map_location: str | torch.device = 'cpu', trusted: bool
             contents = load_weights_only(file, map_location)
     except Exception as error:  # a damaged file can raise any error
         raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: {_reason(error, file)}') from error
-    _check_values(path, contents)
+    _check_values(str(path), contents)
     return contents
 
 
@@ -104,16 +153,28 @@ def _download(address: str) -> Path:
         address = models[name]
     if not address.startswith(('http://', 'https://')):
         raise CheckpointError(
-            f'{address} is no address that mmattn can read without running code: download the file and give its path'
+            f'{_shortened(address)} is no address that mmattn can read without running code: download the file and '
+            'give its path'
         )
-    file = Path(torch.hub.get_dir(), 'checkpoints', Path(urllib.parse.urlparse(address).path).name)
+    name = Path(urllib.parse.urlparse(address).path).name
+    if name in ('', '..'):
+        raise CheckpointError(f'{_shortened(address)} names no file: give the address of the file itself')
+    folder, checksum = Path(torch.hub.get_dir(), 'checkpoints'), re.search(r'-([0-9a-f]{8,})\.', name)
+    if not checksum:  # Files of several addresses may have one name.
+        folder /= hashlib.sha256(address.encode()).hexdigest()[:16]
+    file = folder / name
     if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(address, str(file), progress=False)
-        except (urllib.error.URLError, OSError) as error:
-            raise CheckpointError(f'{address} cannot be downloaded ({error})') from error
+            torch.hub.download_url_to_file(address, str(file), checksum and checksum[1], progress=False)
+        except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:
+            raise CheckpointError(f'{_shortened(address)} cannot be downloaded ({_shortened(error)})') from error
     return file
+
+
+def _shortened(text: object) -> str:
+    text = str(text)
+    return text if len(text) <= 300 else f'{text[:300]} ...'
 
 
 def _reason(error: Exception, file: Path) -> str:
@@ -131,26 +192,43 @@ def _reason(error: Exception, file: Path) -> str:
 
 
 def _check_values(path: str, contents: object) -> None:
-    """Check that all weights are finite; log it if they have half precision.
+    """Check that all weights are ordinary tensors of finite values; log it if they have half precision.
 
     Raises:
-        CheckpointError: naming the first tensor with a NaN or an infinity.
+        CheckpointError: naming the first tensor that is not.
     """
-    if not isinstance(contents, dict):
-        return
     halves = set()
-    for container in (contents, *(contents.get(name) for name in (*CONTAINERS, 'ema_state_dict'))):
-        for name, value in container.items() if isinstance(container, dict) else ():
-            if not isinstance(value, Tensor) or not value.is_floating_point():
-                continue
-            if not value.isfinite().all():
-                what = 'NaN' if value.isnan().any() else 'an infinity'
-                raise CheckpointError(f'{path} has {what} in {name}: these weights are broken, use another checkpoint')
-            if value.dtype in (torch.float16, torch.bfloat16):
-                halves.add(str(value.dtype).removeprefix('torch.'))
+    for name, value in _weights(contents):
+        if not isinstance(name, str):
+            raise CheckpointError(f'{path} has a tensor of the name {name!r}: names of tensors must be text')
+        form = odd_form(value)
+        if form:
+            raise CheckpointError(f'{path}: {name} is {form}, which no model here takes: use another checkpoint')
+        if not value.is_floating_point():
+            continue
+        if not value.isfinite().all():
+            what = 'NaN' if value.isnan().any() else 'an infinity'
+        elif name.endswith('running_var') and (value < 0).any():
+            what = 'a negative variance'
+        else:
+            what = ''
+        if what:
+            raise CheckpointError(f'{path} has {what} in {name}: these weights are broken, use another checkpoint')
+        if value.dtype in (torch.float16, torch.bfloat16):
+            halves.add(str(value.dtype).removeprefix('torch.'))
     if halves:
         print_log(
             f'{path} has weights of half precision ({", ".join(sorted(halves))}): they are cast to the dtype of the '
             'model',
             logger='current',
         )
+
+
+def _weights(contents: object) -> Iterator[tuple[object, Tensor]]:
+    """The tensors at all places where trainers keep weights, with their names."""
+    if not isinstance(contents, dict):
+        return
+    for container in (contents, *(contents.get(name) for name in (*CONTAINERS, 'ema_state_dict'))):
+        for name, value in container.items() if isinstance(container, dict) else ():
+            if isinstance(value, Tensor):
+                yield name, value

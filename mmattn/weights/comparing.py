@@ -3,7 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
+
+from ..errors import CheckpointError
+
+#: dtypes of weights; others are quantised in one way or another
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 @dataclass
@@ -37,7 +43,8 @@ def misfits(translation: Translation, own: Mapping[str, Tensor]) -> dict[str, li
         own: state dict of the model. Counters of batch norms may be missing in the checkpoint, as in old ones.
 
     Returns:
-        names by kind: 'missing', 'of another shape' (with both shapes), 'not used'; kinds without names are left out.
+        names by kind: 'missing', 'of another shape' (with both shapes), 'of another kind' (with what they are),
+        'not used'; kinds without names are left out.
     """
     tensors = translation.tensors
     excused = {*tensors, *translation.fresh}
@@ -48,9 +55,86 @@ def misfits(translation: Translation, own: Mapping[str, Tensor]) -> dict[str, li
             for name, value in tensors.items()
             if name in own and value.shape != own[name].shape
         ],
+        'of another kind': [
+            f'{name} ({problem})'
+            for name, value in tensors.items()
+            if name in own and value.shape == own[name].shape and (problem := unusable(value, own[name]))
+        ],
         'not used': [name for name in tensors if name not in own],
     }
     return {kind: names for kind, names in found.items() if names}
+
+
+def unusable(value: object, own: Tensor) -> str:
+    """Why a value of a checkpoint cannot be copied into a tensor of a model without a change of its numbers.
+
+    Args:
+        value: what the checkpoint has; its shape is not compared.
+        own: the tensor of the model.
+
+    Returns:
+        what the value is, to follow "is", as in "int8 for float32"; '' if it can be copied. Rounding to fewer bits is
+        no change.
+    """
+    problem = odd_form(value)
+    if problem:
+        return problem
+    names = ' for '.join(str(tensor.dtype).removeprefix('torch.') for tensor in (value, own))
+    if own.is_floating_point():
+        if value.dtype not in FLOATS:
+            return names
+        large = value.dtype != own.dtype and bool((value.to(own.dtype).isinf() & value.isfinite()).any())
+        return f'{names}, with values beyond its range' if large else ''
+    if value.is_floating_point() or {value.dtype.is_complex, own.dtype.is_complex} == {True, False}:
+        return names
+    if (value.dtype == torch.bool) != (own.dtype == torch.bool):
+        return names
+    return names if value.dtype != own.dtype and not torch.equal(value.to(own.dtype).to(value.dtype), value) else ''
+
+
+def odd_form(value: object) -> str:
+    """How the form of a value differs from that of an ordinary tensor, to follow "is"; '' if it does not."""
+    if not isinstance(value, Tensor):
+        return f'a {type(value).__name__} and no tensor'
+    if value.is_quantized:
+        return 'quantised'
+    if value.is_meta:
+        return 'a tensor without values, of the device "meta"'
+    if value.layout != torch.strided or value.is_nested:
+        return 'sparse or nested'
+    if value.is_floating_point() and value.dtype not in FLOATS:
+        return str(value.dtype).removeprefix('torch.')
+    return ''
+
+
+def compare_settings(saved: object, own: Mapping[str, object]) -> None:
+    """Compare the settings of a backbone that a checkpoint was written with, which its tensors do not show.
+
+    Args:
+        saved: ``type`` and settings by name, from the file; what is no dict, or is of another type, is passed over.
+        own: ``type`` of the backbone and its ``settings``.
+
+    Raises:
+        CheckpointError: naming the settings that differ.
+    """
+    if not isinstance(saved, Mapping) or saved.get('type') != own['type']:
+        return
+    differing = [name for name in own if name in saved and _plain(saved[name]) != _plain(own[name])]
+    if differing:
+        theirs, ours = (
+            ', '.join(f'{name}={_plain(settings[name])!r}' for name in differing) for settings in (saved, own)
+        )
+        raise CheckpointError(
+            f'the weights were trained with {theirs}, and this {own["type"]} has {ours}, which their tensors do not '
+            'show: give the backbone the settings of the training'
+        )
+
+
+def _plain(value: object) -> object:
+    """A setting in a form that can be compared; a file may hold anything."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, (bool, int, float, str)) else repr(value)
 
 
 def first_names(names: Iterable[str], count: int = 6) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from mmengine.logging import HistoryBuffer
 
-from mmattn.weights import CheckpointError, read_checkpoint, read_file
+from mmattn.weights import CheckpointError, read_checkpoint, read_file, unusable
 
 WEIGHTS = {'a.weight': torch.ones(2), 'b.bias': torch.zeros(1)}
 
@@ -25,21 +25,61 @@ WEIGHTS = {'a.weight': torch.ones(2), 'b.bias': torch.zeros(1)}
         {'state_dict': {f'module.{k}': v for k, v in WEIGHTS.items()}},
         {'state_dict': {f'backbone.{k}': v for k, v in WEIGHTS.items()} | {'decode_head.w': torch.ones(1)}, 'meta': {}},
         {'state_dict': {f'module.backbone.{k}': v for k, v in WEIGHTS.items()}},
+        {'state_dict': {f'module.module.{k}': v for k, v in WEIGHTS.items()}},
+        {'state_dict': {f'_orig_mod.{k}': v for k, v in WEIGHTS.items()}},
+        {'state_dict': {f'module.backbone._orig_mod.{k}': v for k, v in WEIGHTS.items()}},
+        {'state_dict': {f'backbone._fsdp_wrapped_module.{k}': v for k, v in WEIGHTS.items()}},
     ],
 )
 def test_any_wrapping(tmp_path, contents):
     """Weights are found in the containers of all known trainers; averaged weights come first."""
     torch.save(contents, tmp_path / 'c.pth')
-    state_dict, _ = read_checkpoint(str(tmp_path / 'c.pth'))
+    state_dict, *_ = read_checkpoint(tmp_path / 'c.pth')
     assert state_dict.keys() == WEIGHTS.keys() and all(torch.equal(state_dict[k], WEIGHTS[k]) for k in WEIGHTS)
 
 
 def test_prefix(tmp_path):
-    """Tensors under a prefix are taken, and the prefix is removed, as in MMEngine."""
-    torch.save({'state_dict': {'encoder.a': torch.ones(1), 'other.a': torch.zeros(1)}}, tmp_path / 'c.pth')
-    assert read_checkpoint(str(tmp_path / 'c.pth'), 'encoder.')[0] == {'a': torch.ones(1)}
+    """Tensors under a prefix are taken, and the prefix is removed, as in MMEngine: with its last dot or without."""
+    torch.save({'state_dict': {'module.encoder.a': torch.ones(1), 'other.a': torch.zeros(1)}}, tmp_path / 'c.pth')
+    for prefix in ('encoder.', 'encoder', 'module.encoder.'):
+        assert read_checkpoint(str(tmp_path / 'c.pth'), prefix)[0] == {'a': torch.ones(1)}
+    assert read_checkpoint(str(tmp_path / 'c.pth'), '')[0].keys() == {'encoder.a', 'other.a'}
     with pytest.raises(CheckpointError, match='holds no weights under "state_dict" "decoder'):
         read_checkpoint(str(tmp_path / 'c.pth'), 'decoder.')
+
+
+@pytest.mark.parametrize('twin', ['module.a.weight', 'module.module.a.weight', '_orig_mod.a.weight', 'backbone.a.weight'])
+def test_two_tensors_of_one_name(tmp_path, twin):
+    """Of two tensors for one place, neither is chosen without a word. A prefix chooses between a backbone's."""
+    torch.save({'state_dict': {'a.weight': torch.ones(2), twin: torch.zeros(2)}}, tmp_path / 'c.pth')
+    with pytest.raises(CheckpointError, match=f'has both a.weight and {twin}'):
+        read_checkpoint(tmp_path / 'c.pth')
+    if twin.startswith('backbone'):
+        assert read_checkpoint(tmp_path / 'c.pth', prefix='backbone')[0]['a.weight'].tolist() == [0, 0]
+        assert read_checkpoint(tmp_path / 'c.pth', prefix='')[0]['a.weight'].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    'path, message',
+    [
+        ('x' * 5000, 'cannot be read'),
+        ('~nobody_of_this_name/c.pth', 'cannot be read'),
+        ('http://[::1', 'cannot be read'),
+        ('http://' + 'x' * 5000, 'names no file'),
+        ('https:///c.pth', 'cannot be downloaded'),
+        ('http://localhost:x/c.pth', 'cannot be downloaded'),
+        ('http://local host/c.pth', 'cannot be downloaded'),
+        ('https://localhost/', 'names no file'),
+        ('https://localhost/' + 'x' * 5000, 'cannot be read'),
+        ('a\0b', 'there is no checkpoint'),
+    ],
+)
+def test_paths_that_are_none(tmp_path, monkeypatch, path, message):
+    """Whatever is no path and no address ends in one sentence of a readable length."""
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    with pytest.raises(CheckpointError, match=message) as error:
+        read_file(path)
+    assert len(str(error.value)) < 1000 and '\n' not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +193,53 @@ def test_values_are_numbers(tmp_path, value, what, container):
         read_file(str(tmp_path / 'c.pth'))
 
 
+@pytest.mark.parametrize(
+    'name, value, message',
+    [
+        ('b.running_var', torch.tensor([1.0, -1e-9]), 'has a negative variance in b.running_var'),
+        ('b.weight', torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), 'b.weight is quantised'),
+        ('b.weight', torch.ones(2).to_sparse(), 'b.weight is sparse'),
+        ('b.weight', torch.ones(2, 2).to_sparse_csr(), 'b.weight is sparse'),
+        ('b.weight', torch.ones(2, device='meta'), 'b.weight is a tensor without values'),
+        ('b.weight', torch.ones(2).to(torch.float8_e5m2), 'b.weight is float8_e5m2'),
+        (7, torch.ones(2), 'the name 7: names of tensors must be text'),
+    ],
+)
+@pytest.mark.parametrize('container', [None, 'state_dict', 'ema_state_dict'])
+def test_tensors_are_ordinary(tmp_path, container, name, value, message):
+    """MMEngine would not copy them, and go on with untrained weights."""
+    weights = {**WEIGHTS, name: value}
+    torch.save({container: weights} if container else weights, tmp_path / 'c.pth')
+    with pytest.raises(CheckpointError, match=message):
+        read_file(tmp_path / 'c.pth')
+
+
+INT8, FLOAT = torch.tensor([1], dtype=torch.int8), torch.zeros(1)
+
+
+@pytest.mark.parametrize(
+    'value, own, expected',
+    [
+        (torch.ones(1).half(), FLOAT, ''),
+        (torch.ones(1).double(), FLOAT, ''),
+        (torch.tensor([1e39], dtype=torch.float64), FLOAT, 'float64 for float32, with values beyond its range'),
+        (torch.tensor([1e5]), FLOAT.half(), 'float32 for float16, with values beyond its range'),
+        (INT8, FLOAT, 'int8 for float32'),
+        (INT8.bool(), FLOAT, 'bool for float32'),
+        (INT8.to(torch.complex64), FLOAT, 'complex64 for float32'),
+        (FLOAT, INT8.long(), 'float32 for int64'),
+        (INT8, INT8.long(), ''),
+        (torch.tensor([2**40]), INT8.int(), 'int64 for int32'),
+        (INT8.bool(), INT8, 'bool for int8'),
+        (INT8.to(torch.complex64), INT8.to(torch.complex64), ''),
+        ([1.0], FLOAT, 'a list and no tensor'),
+    ],
+)
+def test_unusable(value, own, expected):
+    """A value is of the same kind of number as the tensor that it goes into, and in its range."""
+    assert unusable(value, own) == expected
+
+
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 def test_half_precision_is_cast(tmp_path, log, dtype):
     """Weights of half precision load into a model of float32, and the log says so."""
@@ -169,7 +256,7 @@ def test_addresses_are_read_like_files(tmp_path, monkeypatch):
     torch.save({'state_dict': Call(open, str(tmp_path / 'proof'), 'w')}, tmp_path / 'evil.pth')
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
     monkeypatch.setattr(
-        torch.hub, 'download_url_to_file', lambda url, file, **_: shutil.copy(tmp_path / url.rpartition('/')[2], file)
+        torch.hub, 'download_url_to_file', lambda url, file, *_, **__: shutil.copy(tmp_path / url.split('/')[-1], file)
     )
     monkeypatch.setattr('mmengine.runner.checkpoint.get_torchvision_models', lambda: {'r': 'https://there/good.pth'})
     for address in ('https://there/good.pth', 'torchvision://r'):
@@ -183,3 +270,19 @@ def test_addresses_are_read_like_files(tmp_path, monkeypatch):
         with pytest.raises(CheckpointError, match=message):
             read_checkpoint(address)
     assert not (tmp_path / 'proof').exists()
+
+
+def test_downloads_of_one_file_name(tmp_path, monkeypatch):
+    """Two addresses that end in the same name are two files. A name with a checksum is compared with it."""
+    checksums = []
+
+    def download(url, file, checksum, **_):
+        checksums.append(checksum)
+        torch.save({'a': torch.full((1,), float(len(checksums)))}, file)
+
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', download)
+    addresses = ['https://here/c.pth', 'https://there/c.pth', 'https://here/c.pth', 'https://here/c-0123abcd.pth']
+    assert [read_file(address)['a'].item() for address in addresses] == [1, 2, 1, 3]
+    assert checksums == [None, None, '0123abcd']
+    assert (tmp_path / 'checkpoints' / 'c-0123abcd.pth').is_file()  # where torch.hub and torchvision keep it

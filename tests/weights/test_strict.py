@@ -114,6 +114,59 @@ def test_foreign_models_are_guessed(tmp_path, name, guess):
         pretrained(save(tmp_path, {name: torch.ones(1)}))
 
 
+def test_prefix_is_guessed(tmp_path, release):
+    """Weights of the backbone under a name that is not known: the sentence names the prefix to give, which works."""
+    path = save(tmp_path, {f'student.encoder.{k}': v for k, v in release('elsa_swin_tiny_dense_backbone').items()})
+    with pytest.raises(CheckpointError, match='they are under "student.encoder.": give this as prefix'):
+        pretrained(path)
+    ELSASwin().load_pretrained(path, prefix='student.encoder')
+    path = save(tmp_path, {f'student.{k}': v for k, v in {'blocks.0.attn.qkv.weight': torch.ones(1)}.items()})
+    with pytest.raises(CheckpointError, match='they look like a ViT or DeiT'):
+        pretrained(path)
+
+
+@pytest.mark.parametrize(
+    'value, message',
+    [
+        (torch.ones(96).char(), r'1 of another kind: norm0.weight \(int8 for float32\)'),
+        (torch.ones(96).to(torch.complex64), r'norm0.weight \(complex64 for float32\)'),
+        (torch.full((96,), 1e300, dtype=torch.float64), r'norm0.weight \(float64 for float32, with values beyond'),
+        (torch.ones(96).to_sparse(), r'1 no ordinary tensors: norm0.weight \(sparse or nested\)'),
+        (None, r'norm0.weight \(a NoneType and no tensor\)'),
+    ],
+)
+@pytest.mark.parametrize('whole', [False, True])
+def test_numbers_are_copied_or_refused(release, log, value, message, whole):
+    """torch would cast them, or MMEngine go on without them. strict=False of the backbone takes the others."""
+    weights = {**release('elsa_swin_tiny_dense_backbone'), 'norm0.weight': value}
+    model = Detector() if whole else ELSASwin()
+    with pytest.raises(CheckpointError, match=message):
+        model.load_state_dict({f'backbone.{k}': v for k, v in weights.items()} if whole else weights, strict=not whole)
+    if not whole:
+        model.load_state_dict(weights, strict=False)
+        assert torch.equal(model.norm0.weight, torch.ones(96))
+        assert torch.equal(model.norm1.weight, weights['norm1.weight'])
+        assert any('norm0.weight (' in line for line in log)
+
+
+@pytest.mark.parametrize(
+    'init_cfg, message',
+    [
+        ('x.pth', 'must be a dict with a type'),
+        (dict(checkpoint='x.pth'), 'must be a dict with a type'),
+        ([dict(type='Kaiming', layer='Linear'), 3], 'must be a dict with a type, .*, not 3'),
+        (dict(type='Pretrained'), 'needs a checkpoint, a path or an address, not None'),
+        (dict(type='Pretrained', checkpoint=None), 'needs a checkpoint'),
+        (dict(type='Pretrained', checkpoint=''), 'needs a checkpoint'),
+        (dict(type='Pretrained', checkpoint='x.pth', warmstart=True), 'has no key warmstart: did you mean warm_start'),
+    ],
+)
+def test_mistakes_in_init_cfg(init_cfg, message):
+    """They are found when the backbone is built, not after the data was read."""
+    with pytest.raises(ValueError, match=message):
+        ELSASwin(init_cfg=init_cfg)
+
+
 def test_window_tables_are_stretched(tmp_path, release, log):
     """For another window size, position tables are interpolated and logged; a constant table stays constant."""
     weights = release(TINY)

@@ -1,5 +1,6 @@
 """What the backbones have in common: variants, outputs, frozen stages, checkpointing, strict loading of weights."""
 
+import inspect
 import logging
 import re
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from ..ops.recompute import recompute
 from ..errors import near_misses
+from ..ops.recompute import recompute
 from ..weights import (
     FLOATS,
     CheckpointError,
@@ -185,8 +186,8 @@ class Backbone(BaseModule):
         Args:
             checkpoint: see :func:`mmattn.weights.read_checkpoint`.
             prefix: see :func:`mmattn.weights.read_checkpoint`.
-            strict: refuse the checkpoint if a tensor is missing, has another shape or is not used, or if mmattn wrote it
-                for a backbone with other ``settings``.
+            strict: refuse the checkpoint if a tensor is missing, is of another shape or kind or is not used, or if the
+                backbone that wrote it had other ``settings``.
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
             warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
                 which keep their initial values and which have no place.
@@ -322,13 +323,13 @@ def _check_init_cfg(init_cfg: object) -> None:
             )
         if entry['type'] != 'Pretrained':
             continue
-        known = ('type', 'checkpoint', 'prefix', 'strict', 'map_location', 'warm_start')
-        for key in entry:
-            if key not in known:
-                raise ValueError(f'init_cfg of type Pretrained has no key {key}{near_misses(key, known)}')
-        if not isinstance(entry.get('checkpoint'), (str, Path)) or not str(entry['checkpoint']):
+        known = {'type', *inspect.signature(Backbone.load_pretrained).parameters} - {'self'}
+        for key in set(entry) - known:
+            raise ValueError(f'init_cfg of type Pretrained has no key {key}{near_misses(key, known)}')
+        checkpoint = entry.get('checkpoint')
+        if not isinstance(checkpoint, (str, Path)) or not str(checkpoint):
             raise ValueError(
-                f'init_cfg of type Pretrained needs a checkpoint, a path or an address, not {entry.get("checkpoint")!r}; '
+                f'init_cfg of type Pretrained needs a checkpoint, a path or an address, not {checkpoint!r}: '
                 'init_cfg=None starts from scratch'
             )
 
@@ -350,7 +351,7 @@ def _translate_before_loading(backbone: Backbone, state_dict: dict[str, Tensor],
     part of a whole model is always checked.
 
     Raises:
-        CheckpointError: naming the tensors that are missing, have another shape or are not used, and a likely cause.
+        CheckpointError: naming the tensors that do not fit, and a likely cause.
     """
     name = type(backbone).__name__
     given = {key.removeprefix(prefix): state_dict.pop(key) for key in list(state_dict) if key.startswith(prefix)}

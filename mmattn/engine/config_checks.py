@@ -375,7 +375,7 @@ def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
     cls = find_type(node)
     if not (inspect.isclass(cls) and issubclass(cls, Backbone)):
         return None
-    arguments = {key: value for key, value in node.items() if key not in (*NODE_KEYS, 'init_cfg')}
+    arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
     try:
         with torch.device('meta'):
             return cls(**arguments).out_channels

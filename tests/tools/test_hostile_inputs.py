@@ -300,6 +300,11 @@ def test_empty_ground_truth_is_learned_from(run, data, tmp_path, config, options
     'config, option, message',
     [
         (MASK_RCNN, 'model.backbone.drop_path_rat=0.1', 'no argument drop_path_rat: did you mean drop_path_rate'),
+        (
+            MASK_RCNN,
+            'model.backbone.init_cfg=weights.pth',
+            'backbone (ShuntedTransformer): init_cfg must be a dict with',
+        ),
         (MASK_RCNN, 'train_cfg.max_epoch=1', 'train_cfg (EpochBasedTrainLoop) has no argument max_epoch: did you mean'),
         (MASK_RCNN, 'optim_wrapper.optimizer.lrr=1', 'has no argument lrr: did you mean lr?'),
         (MASK_RCNN, 'optim_wraper.x=1', 'sets optim_wraper, which nothing reads: did you mean optim_wrapper?'),

@@ -48,7 +48,9 @@ def test_prefix(tmp_path):
         read_checkpoint(str(tmp_path / 'c.pth'), 'decoder.')
 
 
-@pytest.mark.parametrize('twin', ['module.a.weight', 'module.module.a.weight', '_orig_mod.a.weight', 'backbone.a.weight'])
+@pytest.mark.parametrize(
+    'twin', ['module.a.weight', 'module.module.a.weight', '_orig_mod.a.weight', 'backbone.a.weight']
+)
 def test_two_tensors_of_one_name(tmp_path, twin):
     """Of two tensors for one place, neither is chosen without a word. A prefix chooses between a backbone's."""
     torch.save({'state_dict': {'a.weight': torch.ones(2), twin: torch.zeros(2)}}, tmp_path / 'c.pth')

@@ -133,6 +133,11 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
             with zipfile.ZipFile(file) as archive:
                 if archive.testzip():
                     raise zipfile.BadZipFile('another checksum than when it was written')
+                parts = {Path(name).name for name in archive.namelist()}
+            if 'constants.pkl' in parts:
+                raise CheckpointError('it is a TorchScript program: save the state_dict() of its model with torch.save')
+            if 'data.pkl' not in parts:
+                raise CheckpointError('torch.save did not write it')
         if trusted:
             contents = torch.load(file, map_location=map_location, weights_only=False)
         else:
@@ -186,6 +191,8 @@ def _reason(error: Exception, file: Path) -> str:
             'file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag writes a clean '
             'copy'
         )
+    if isinstance(error, CheckpointError):
+        return str(error)
     with file.open('rb') as opened:
         zipped = opened.read(2) == b'PK'
     return 'it is cut short or damaged' if zipped else 'torch.save did not write it, or it is damaged'

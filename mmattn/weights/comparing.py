@@ -104,6 +104,8 @@ def odd_form(value: object) -> str:
         return 'sparse or nested'
     if value.is_floating_point() and value.dtype not in FLOATS:
         return str(value.dtype).removeprefix('torch.')
+    if value.numel() > 2**28 and value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        return f'a few numbers, repeated {value.numel()} times, which may not fit in memory'
     return ''
 
 
@@ -139,5 +141,5 @@ def _plain(value: object) -> object:
 
 def first_names(names: Iterable[str], count: int = 6) -> str:
     """The first names of a list and the number of the others, for a sentence."""
-    names = list(names)
+    names = [' '.join(name.split())[:200] for name in names]
     return ', '.join(names[:count]) + (f' and {len(names) - count} more' if len(names) > count else '')

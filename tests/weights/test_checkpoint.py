@@ -88,7 +88,7 @@ def test_paths_that_are_none(tmp_path, monkeypatch, path, message):
     'contents, message',
     [
         (b'', 'cannot be read'),
-        (b'not a checkpoint', 'cannot be read'),
+        (b'not a checkpoint', 'torch.save did not write it'),
         (pickle.dumps(3), 'cannot be read'),
         (None, 'there is no checkpoint'),
     ],
@@ -100,6 +100,16 @@ def test_unreadable_files_are_named(tmp_path, contents, message):
     with pytest.raises(CheckpointError, match=message) as error:
         read_checkpoint(str(path))
     assert str(path) in str(error.value)
+
+
+def test_other_archives_are_named(tmp_path):
+    """A TorchScript program and another zip file are whole, and no checkpoints."""
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / 'c.pth')
+    with pytest.raises(CheckpointError, match='is a TorchScript program: save the state_dict'):
+        read_file(tmp_path / 'c.pth')
+    np.savez(tmp_path / 'c.npz', a=np.ones(2))
+    with pytest.raises(CheckpointError, match='torch.save did not write it'):
+        read_file(tmp_path / 'c.npz')
 
 
 @pytest.mark.parametrize('contents', [{}, {'state_dict': {}}, {'epoch': 3}, [torch.ones(1)], torch.ones(2)])
@@ -204,6 +214,7 @@ def test_values_are_numbers(tmp_path, value, what, container):
         ('b.weight', torch.ones(2, 2).to_sparse_csr(), 'b.weight is sparse'),
         ('b.weight', torch.ones(2, device='meta'), 'b.weight is a tensor without values'),
         ('b.weight', torch.ones(2).to(torch.float8_e5m2), 'b.weight is float8_e5m2'),
+        ('b.weight', torch.ones(1).expand(10**12), 'b.weight is a few numbers, repeated'),
         (7, torch.ones(2), 'the name 7: names of tensors must be text'),
     ],
 )

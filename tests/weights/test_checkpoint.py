@@ -209,7 +209,7 @@ def test_values_are_numbers(tmp_path, value, what, container):
     'name, value, message',
     [
         ('b.running_var', torch.tensor([1.0, -1e-9]), 'has a negative variance in b.running_var'),
-        ('b.weight', torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), 'b.weight is quantised'),
+        ('b.weight', torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), 'b.weight is quantised|_rebuild_qtensor'),
         ('b.weight', torch.ones(2).to_sparse(), 'b.weight is sparse'),
         ('b.weight', torch.ones(2, 2).to_sparse_csr(), 'b.weight is sparse'),
         ('b.weight', torch.ones(2, device='meta'), 'b.weight is a tensor without values'),
@@ -222,7 +222,10 @@ def test_values_are_numbers(tmp_path, value, what, container):
 def test_tensors_are_ordinary(tmp_path, container, name, value, message):
     """MMEngine would not copy them, and go on with untrained weights."""
     weights = {**WEIGHTS, name: value}
-    torch.save({container: weights} if container else weights, tmp_path / 'c.pth')
+    try:
+        torch.save({container: weights} if container else weights, tmp_path / 'c.pth')
+    except KeyError:
+        pytest.skip(f'torch {torch.__version__} does not save {value.dtype}')
     with pytest.raises(CheckpointError, match=message):
         read_file(tmp_path / 'c.pth')
 

@@ -12,7 +12,8 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from ..errors import near_misses
+from ..errors import InputError, near_misses
+from ..layers.checks import check_rates, check_whole, stage_numbers
 from ..ops.recompute import recompute
 from ..weights import (
     FLOATS,
@@ -41,15 +42,15 @@ class Backbone(BaseModule):
     Args:
         channels: channels of the map of every stage; subclasses pass it on from their architecture.
         out_indices: stages whose maps are returned, ascending, counted from 0. Stages after the last one are not built.
+        in_channels: channels of the image.
         frozen_stages: freezes the stem (0) and that many stages: no gradients, always in evaluation mode, output norms
-            included. -1 freezes nothing.
+            included. -1 freezes nothing. Setting the attribute later freezes other stages, and trains the rest again.
         with_cp: compute blocks again in the backward pass instead of keeping their activations in memory.
         init_cfg: MMEngine's initialisation config. ``dict(type='Pretrained', checkpoint=...)`` takes a released file as
             it is; ``warm_start=True`` beside it takes weights of a related architecture.
 
     All backbones also have these arguments:
 
-    - ``in_channels``: channels of the image.
     - ``drop_path_rate``: stochastic depth of the last block; the rate rises linearly from 0 at the first block.
     - ``norm_cfg``, of backbones with batch norms: ``dict(type='BN')`` or ``dict(type='SyncBN')``, see
       :func:`mmattn.layers.batch_norm`.
@@ -57,6 +58,9 @@ class Backbone(BaseModule):
 
     Attributes:
         out_channels: channels of the returned maps.
+        settings: the arguments that change the maps, but not the names and shapes of tensors, as plain Python values.
+            Checkpoints keep them. Not among them are ``out_indices``, what matters in training only, and what a
+            checkpoint is fitted to when it is loaded.
 
     Raises:
         ValueError: if an argument is wrong; the message names it.
@@ -70,7 +74,6 @@ class Backbone(BaseModule):
     layouts: dict[str, str] = {}
     #: the description, of any backbone's ``layouts``, of the checkpoints that ``warm_start=True`` takes
     warm_start_from: str | None = None
-    #: arguments that change what the backbone computes, but not the names and shapes of its tensors
     settings: dict[str, object] = {}
     norm_eval = False
     _strict = True
@@ -79,23 +82,22 @@ class Backbone(BaseModule):
         self,
         channels: Sequence[int],
         out_indices: Sequence[int],
+        in_channels: int = 3,
         frozen_stages: int = -1,
         with_cp: bool = False,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
         _check_init_cfg(init_cfg)
         super().__init__(init_cfg)
-        num_stages, out_indices = len(channels), tuple(out_indices)
-        if not out_indices or list(out_indices) != sorted(set(out_indices) & set(range(num_stages))):
-            raise ValueError(
-                f'out_indices must be ascending stage numbers from 0 to {num_stages - 1}, not {out_indices}'
-            )
-        if frozen_stages not in range(-1, num_stages + 1):
-            raise ValueError(f'frozen_stages must be from -1 to {num_stages}, not {frozen_stages!r}')
-        self.num_stages = num_stages
-        self.out_indices = out_indices
-        self.out_channels = tuple(channels[i] for i in out_indices)
-        self.frozen_stages = frozen_stages
+        self.num_stages = len(channels)
+        self.out_indices = stage_numbers('out_indices', out_indices, self.num_stages)
+        if not self.out_indices or list(self.out_indices) != sorted(set(self.out_indices)):
+            raise ValueError(f'out_indices must be ascending, at least one, not {self.out_indices}')
+        check_whole('in_channels', in_channels)
+        self.in_channels = in_channels
+        self.out_channels = tuple(channels[i] for i in self.out_indices)
+        self._frozen_stages = self._checked_frozen_stages(frozen_stages)  # subclasses call train() at their end
+        self._frozen_parameters: list[str] = []
         self.with_cp = with_cp
         register = getattr(self, 'register_load_state_dict_pre_hook', None)  # public since torch 2.5
         if register is None:
@@ -107,7 +109,7 @@ class Backbone(BaseModule):
         """The architecture of a name in ``arch_zoo``, or of a dict with the same keys.
 
         Raises:
-            ValueError: if the name is unknown, or the dict lacks a key or has an unknown one.
+            ValueError: if the name is unknown, the dict lacks a key or has an unknown one, or a value is impossible.
         """
         argument = f'{cls.arch_argument} of {cls.__name__}'
         if not isinstance(arch, dict):
@@ -124,11 +126,52 @@ class Backbone(BaseModule):
                 if keys
             ]
             raise ValueError(f'{argument} {" and ".join(problems)}; its keys are {", ".join(sorted(wanted))}')
+        for key, value in arch.items():
+            known = [variant[key] for variant in cls.arch_zoo.values()]
+            name = f'{cls.arch_argument}: {key}'
+            if not isinstance(known[0], tuple):
+                check_whole(name, value, 0 if 0 in known else 1)
+            elif not isinstance(value, Sequence) or isinstance(value, str) or not value:
+                raise ValueError(f'{name} must be a list of whole numbers, one per stage, not {value!r}')
+            else:
+                for i, number in enumerate(value):
+                    check_whole(f'{name}[{i}]', number)
         return dict(arch)
+
+    @property
+    def frozen_stages(self) -> int:
+        return self._frozen_stages
+
+    @frozen_stages.setter
+    def frozen_stages(self, number: int) -> None:
+        self._frozen_stages = self._checked_frozen_stages(number)
+        for name in self._frozen_parameters:
+            self.get_parameter(name).requires_grad_(True)
+        self._frozen_parameters = []
+        self.train(self.training)
+
+    def _checked_frozen_stages(self, number: int) -> int:
+        check_whole('frozen_stages', number, -1)
+        if number > self.num_stages:
+            raise ValueError(f'frozen_stages must be from -1 to {self.num_stages}, not {number}')
+        return number
 
     def stage_modules(self) -> list[list[nn.Module]]:
         """The modules of the stem, then those of each stage that is built, output norm included."""
         raise NotImplementedError
+
+    def check_images(self, x: Tensor) -> None:
+        """
+        Raises:
+            InputError: if x cannot be a batch of images; there may be none in it.
+        """
+        if x.dim() != 4 or x.shape[1] != self.in_channels or x.shape[2] < 1 or x.shape[3] < 1:
+            raise InputError(
+                f'{type(self).__name__} takes images (B, {self.in_channels}, H, W) with H and W of at least 1, not '
+                f'{tuple(x.shape)}'
+            )
+        if not x.is_floating_point():
+            raise InputError(f'{type(self).__name__} takes images of floating-point numbers, not {x.dtype}')
 
     def run(self, block: nn.Module, x: Tensor) -> Tensor:
         """``block(x)``; with ``with_cp``, its activations are computed again in the backward pass."""
@@ -155,9 +198,12 @@ class Backbone(BaseModule):
             for module in self.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
-        for modules in self.stage_modules()[: self.frozen_stages + 1]:
-            for module in modules:
-                module.eval().requires_grad_(False)
+        frozen = [module.eval() for modules in self.stage_modules()[: self.frozen_stages + 1] for module in modules]
+        parameters = {parameter for module in frozen for parameter in module.parameters() if parameter.requires_grad}
+        # Names, because to_empty() and others replace parameters.
+        self._frozen_parameters += [name for name, parameter in self.named_parameters() if parameter in parameters]
+        for parameter in parameters:
+            parameter.requires_grad_(False)
         return self
 
     def init_weights(self) -> None:
@@ -392,7 +438,6 @@ def drop_path_schedule(depths: Sequence[int], rate: float) -> list[list[float]]:
     Raises:
         ValueError: if rate is not in [0, 1).
     """
-    if not 0 <= rate < 1:
-        raise ValueError(f'drop_path_rate must be in [0, 1), not {rate}')
+    check_rates(drop_path_rate=rate)
     rates = iter(rate * i / max(sum(depths) - 1, 1) for i in range(sum(depths)))
     return [[next(rates) for _ in range(depth)] for depth in depths]

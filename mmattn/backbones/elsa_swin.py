@@ -3,12 +3,15 @@
 "ELSA: Enhanced Local Self-Attention for Vision Transformer", https://arxiv.org/abs/2112.12786
 """
 
+import math
 from collections.abc import Sequence
+from numbers import Real
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import ELSA, WindowAttention
+from ..layers.checks import check_rates, check_whole, stage_numbers
 from ..weights import Translation
 from .swin import SwinBackbone
 
@@ -72,7 +75,9 @@ class ELSASwin(SwinBackbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         group_width = arch['group_width'] if group_width is None else group_width
-        _check(len(arch['depths']), group_width, kernel_size, dilation, lam, elsa_stages)
+        elsa_stages = stage_numbers('elsa_stages', elsa_stages, len(arch['depths']))
+        _check(group_width, kernel_size, dilation, lam, gamma)
+        check_rates(attn_drop_rate=attn_drop_rate)
 
         def attention(stage: int, dim: int, heads: int, shift: int) -> nn.Module:
             drop = dict(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
@@ -102,6 +107,7 @@ class ELSASwin(SwinBackbone):
             with_cp=with_cp,
             init_cfg=init_cfg,
         )
+        self.settings = dict(dilation=int(dilation), lam=float(lam), gamma=float(gamma))
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """The release also stores ``relative_id``, an index that is computed here."""
@@ -112,17 +118,14 @@ class ELSASwin(SwinBackbone):
         return translation
 
 
-def _check(
-    num_stages: int, group_width: int, kernel_size: int, dilation: int, lam: float, elsa_stages: Sequence[int]
-) -> None:
-    if kernel_size < 1 or kernel_size % 2 == 0:
+def _check(group_width: int, kernel_size: int, dilation: int, lam: float, gamma: float) -> None:
+    for name, value in (('kernel_size', kernel_size), ('dilation', dilation), ('group_width', group_width)):
+        check_whole(name, value)
+    if kernel_size % 2 == 0:
         raise ValueError(f'kernel_size must be odd, not {kernel_size}')
-    for name, value in (('dilation', dilation), ('group_width', group_width)):
-        if value < 1:
-            raise ValueError(f'{name} must be at least 1, not {value}')
-    if lam < 0 or lam != int(lam):
+    if not isinstance(lam, Real) or lam < 0 or lam % 1 != 0:
         raise ValueError(
-            f'lam must be a whole number >= 0, not {lam}: the multiplier may be negative and has no other powers'
+            f'lam must be a whole number >= 0, not {lam!r}: the multiplier may be negative and has no other powers'
         )
-    if not set(elsa_stages) <= set(range(num_stages)):
-        raise ValueError(f'elsa_stages must be stage numbers from 0 to {num_stages - 1}, not {tuple(elsa_stages)}')
+    if not isinstance(gamma, Real) or not math.isfinite(gamma):
+        raise ValueError(f'gamma must be a finite number, not {gamma!r}')

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..layers import DropPath, GlobalSelfAttention, batch_norm
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
+from ..layers.checks import check_whole, stage_numbers
 from ..ops.global_self_attention import fit_table
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule
@@ -46,6 +47,9 @@ class GSAResNet(Backbone):
             is ``img_size`` divided by the stride of its map.
         beyond: what to do with longer distances in larger images, 'stretch' or 'mask'. See
             :func:`mmattn.ops.axial_attention`. Tables of a checkpoint with another ``img_size`` are fitted likewise.
+        zero_init_residual: the last norm of every block starts with weight 0, so that a block starts as its shortcut,
+            like MMDetection's ResNet. Without trained running statistics, no norm bounds attention, which is cubic in
+            its input: other blocks then may give infinite maps in evaluation.
         norm_eval: see the base class. Do not use it with weights of a plain ResNet: the running statistics after
             attention are not those after the replaced convolutions.
 
@@ -79,6 +83,7 @@ class GSAResNet(Backbone):
         row: bool = True,
         img_size: int = 224,
         beyond: str = 'stretch',
+        zero_init_residual: bool = True,
         norm_cfg: dict = dict(type='BN'),
         norm_eval: bool = False,
         drop_path_rate: float = 0.0,
@@ -86,17 +91,17 @@ class GSAResNet(Backbone):
         out_indices: Sequence[int] = (0, 1, 2, 3),
         frozen_stages: int = -1,
         with_cp: bool = False,
-        init_cfg: dict | list[dict] | None = [
-            dict(type='Kaiming', layer='Conv2d'),
-            dict(type='Constant', layer='_BatchNorm', val=1.0),
-        ],
+        init_cfg: dict | list[dict] | None = dict(type='Kaiming', layer='Conv2d'),
     ) -> None:
         arch = self.resolve_arch(depth)
         depths, channels = arch['depths'], arch['stem_channels']
-        _check(arch, gsa_stages, img_size)
+        gsa_stages = stage_numbers('gsa_stages', gsa_stages, len(depths))
+        check_whole('img_size', img_size)
         widths = [arch['base_channels'] * 2**i for i in range(len(depths))]
         outs = [width * arch['expansion'] for width in widths]
-        super().__init__(outs, out_indices, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg)
+        super().__init__(
+            outs, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
+        )
         self.norm_eval = norm_eval
         self.beyond = beyond
 
@@ -123,9 +128,15 @@ class GSAResNet(Backbone):
                 block = Bottleneck(
                     channels, widths[i], outs[i], stride=stride, attn=attn, norm_cfg=norm_cfg, drop_path=rate
                 )
+                scale = block.bn3.weight  # init_cfg does not reach single norms
+                if zero_init_residual and scale is not None and scale.requires_grad:
+                    nn.init.zeros_(scale)
                 blocks.append(block)
                 channels = outs[i]
             self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
+        # Of attention, only if there is any: a plain ResNet serves every kind.
+        attention = dict(num_heads=int(num_heads), beyond=beyond) if gsa_stages else {}
+        self.settings = dict(norm_eps=float(self.bn1.eps), **attention)
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -133,6 +144,7 @@ class GSAResNet(Backbone):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
+        self.check_images(x)
         outs = []
         x = x.contiguous(memory_format=torch.channels_last)
         x = max_pool(F.relu(self.bn1(self.conv1(x)), inplace=True))
@@ -230,16 +242,3 @@ class Bottleneck(nn.Module):
                 x = average_pool(x)
         x = F.relu(self.bn2(x), inplace=True)
         return F.relu(identity + self.drop_path(self.bn3(self.conv3(x))), inplace=True)
-
-
-def _check(arch: dict, gsa_stages: Sequence[int], img_size: int) -> None:
-    depths = arch['depths']
-    if min(depths, default=0) < 1:
-        raise ValueError(f'depth: depths must be at least 1, not {depths}')
-    for key in ('stem_channels', 'base_channels', 'expansion'):
-        if arch[key] < 1:
-            raise ValueError(f'depth: {key} must be at least 1, not {arch[key]}')
-    if not set(gsa_stages) <= set(range(len(depths))):
-        raise ValueError(f'gsa_stages must be stage numbers from 0 to {len(depths) - 1}, not {tuple(gsa_stages)}')
-    if img_size < 1:
-        raise ValueError(f'img_size must be at least 1, not {img_size}')

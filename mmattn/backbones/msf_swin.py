@@ -9,8 +9,9 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import MeanShiftWindowAttention
-from ..weights import Translation, take_out
-from .swin import SwinBackbone, resize_table
+from ..layers.checks import check_rates
+from ..weights import Translation, take, take_out
+from .swin import SwinBackbone, is_table, resize_table
 
 
 @MODELS.register_module()
@@ -70,6 +71,7 @@ class MSFSwin(SwinBackbone):
         init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
     ) -> None:
         arch = self.resolve_arch(arch)
+        check_rates(attn_drop_rate=attn_drop_rate)
 
         def window_attention(stage: int, dim: int, heads: int, shift: int) -> nn.Module:
             return MeanShiftWindowAttention(
@@ -99,6 +101,7 @@ class MSFSwin(SwinBackbone):
             with_cp=with_cp,
             init_cfg=init_cfg,
         )
+        self.settings = self.layers[0].blocks[0].attn.attn.settings
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """Nothing was released. A warm start takes a Swin Transformer: all but what mean-shift attention has more."""
@@ -106,25 +109,26 @@ class MSFSwin(SwinBackbone):
             return super().from_release(state_dict)
         left, start = dict(state_dict), {}
 
-        def take(prefix: str, source: str, *modules: str) -> None:
+        def move(prefix: str, source: str, *modules: str) -> None:
             for name in (f'{module}.{kind}' for module in modules for kind in ('weight', 'bias')):
                 start[f'{prefix}{name}'] = left.pop(f'{source}{name}')
 
-        take('patch_embed.', 'patch_embed.', 'proj', 'norm')
+        move('patch_embed.', 'patch_embed.', 'proj', 'norm')
         merging_first = 'layers.0.downsample.norm.weight' not in left  # timm: at the start of the next stage
         for i, stage in enumerate(self.layers):
             for j, block in enumerate(stage.blocks):
                 prefix = f'layers.{i}.blocks.{j}.'
-                take(prefix, prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
+                move(prefix, prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
                 for name, value in block.attn.attn.warm_start(left, f'{prefix}attn.').items():
                     start[f'{prefix}attn.attn.{name}'] = value
+                name, shape = f'{prefix}attn.relative_position_bias_table', block.attn.rb.shape
+                if not is_table(left[name].shape[::-1], shape):
+                    take(left, name, *shape[::-1])  # raises the error
                 # Swin's table is indexed by query minus key, ours by key minus query.
-                table = left.pop(f'{prefix}attn.relative_position_bias_table').t().flip(1)
-                own = block.attn.rb
-                start[f'{prefix}attn.rb'] = resize_table(table, own.shape, f'{prefix}attn.rb')
+                start[f'{prefix}attn.rb'] = resize_table(left.pop(name).t().flip(1), shape, f'{prefix}attn.rb')
             if stage.downsample is not None:
                 source = f'layers.{i + merging_first}.downsample.'
-                take(f'layers.{i}.downsample.', source, 'norm')
+                move(f'layers.{i}.downsample.', source, 'norm')
                 start[f'layers.{i}.downsample.reduction.weight'] = left.pop(f'{source}reduction.weight')
 
         built = len(self.layers)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..layers import MLP, Block, MeanShiftAttention
 from ..layers.any_size import pad_to_multiple
-from ..weights import Translation, take_out
+from ..layers.checks import check_rates, check_whole, hidden_channels
+from ..weights import Translation, take, take_out
 from .base import Backbone, drop_path_schedule, to_map
 
 
@@ -86,9 +87,17 @@ class MSFViT(Backbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
-        _check(dim, depth, num_heads, patch_size)
+        _check(dim, num_heads, patch_size)
+        check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         out_indices = (depth - 1,) if out_indices is None else out_indices
-        super().__init__([dim] * depth, out_indices, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg)
+        super().__init__(
+            [dim] * depth,
+            out_indices,
+            in_channels=in_channels,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
+        )
 
         (drop_path,) = drop_path_schedule([depth], drop_path_rate)
         self.patch_embed = PatchEmbed(in_channels, dim, patch_size)
@@ -106,8 +115,9 @@ class MSFViT(Backbone):
                 attn_drop_rate=attn_drop_rate,
                 drop_rate=drop_rate,
             )
-            self.blocks.append(Block(dim, attn, MLP(dim, int(dim * mlp_ratio), drop_rate), rate))
+            self.blocks.append(Block(dim, attn, MLP(dim, hidden_channels(dim, mlp_ratio), drop_rate), rate))
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
+        self.settings = dict(self.blocks[0].attn.settings, num_heads=int(num_heads), patch_size=int(patch_size))
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -116,6 +126,7 @@ class MSFViT(Backbone):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x: (B, in_channels, H, W) -> per output, (B, C, ceil(H / patch_size), ceil(W / patch_size))."""
+        self.check_images(x)
         outs = []
         x = self.embed(x)
         for i, block in enumerate(self.blocks):
@@ -180,23 +191,26 @@ class MSFViT(Backbone):
 
         Raises:
             KeyError: naming a tensor that should be in the state dict.
+            CheckpointError: naming a tensor of another shape that has to be rearranged.
         """
         start = {}
 
-        def take(prefix: str, *modules: str) -> None:
+        def move(prefix: str, *modules: str) -> None:
             for name in (f'{prefix}{module}.{kind}' for module in modules for kind in ('weight', 'bias')):
                 start[name] = state_dict.pop(name)
 
         # timm's convolution of patches is a linear layer on patches in another order, here between two norms.
-        take('patch_embed.', 'proj')
-        start['patch_embed.proj.weight'] = start['patch_embed.proj.weight'].permute(0, 2, 3, 1).flatten(1)
+        dim, p = self.patch_embed.proj.out_features, self.patch_embed.patch_size
+        kernel = take(state_dict, 'patch_embed.proj.weight', dim, self.in_channels, p, p)
+        start['patch_embed.proj.weight'] = kernel.permute(0, 2, 3, 1).flatten(1)
+        start['patch_embed.proj.bias'] = state_dict.pop('patch_embed.proj.bias')
         for i, block in enumerate(self.blocks):
             prefix = f'blocks.{i}.'
-            take(prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
+            move(prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
             for name, value in block.attn.warm_start(state_dict, f'{prefix}attn.').items():
                 start[f'{prefix}attn.{name}'] = value
         if isinstance(self.norm, nn.LayerNorm) and len(self.blocks) == self.num_stages:
-            take('', 'norm')
+            move('', 'norm')
         return start
 
 
@@ -241,11 +255,9 @@ def position_code(height: int, width: int, dim: int, device: torch.device | None
     return torch.cat((x.expand(height, -1, -1), y[:, None].expand(-1, width, -1)), 2)
 
 
-def _check(dim: int, depth: int, num_heads: int, patch_size: int) -> None:
+def _check(dim: int, num_heads: int, patch_size: int) -> None:
     if dim < 8 or dim % 4:
         raise ValueError(f'arch: embed_dim must be a multiple of 4 and at least 8, for the position code, not {dim}')
-    if num_heads < 1 or dim % num_heads:
+    if dim % num_heads:
         raise ValueError(f'arch: num_heads {num_heads} does not divide the {dim} channels')
-    for name, value in (('arch: depth', depth), ('patch_size', patch_size)):
-        if value < 1:
-            raise ValueError(f'{name} must be at least 1, not {value}')
+    check_whole('patch_size', patch_size)

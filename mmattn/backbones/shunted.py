@@ -10,6 +10,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..layers import Block, DetailMLP, EnhancedAttention, ShuntedAttention, TokenConv2d, TokenMerging, batch_norm
+from ..layers.checks import check_rates, check_whole, hidden_channels
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 
@@ -78,8 +79,12 @@ class ShuntedTransformer(Backbone):
         arch = self.resolve_arch(arch)
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
         stem_convs = arch['stem_convs'] if stem_convs is None else stem_convs
-        _check(dims, depths, num_heads, reductions, mlp_ratios, stem_convs, drop_rate, attn_drop_rate)
-        super().__init__(dims, out_indices, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg)
+        _check(dims, depths, num_heads, reductions, mlp_ratios)
+        check_whole('stem_convs', stem_convs, 0)
+        check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
+        super().__init__(
+            dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
+        )
         self.norm_eval = norm_eval
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
@@ -96,13 +101,14 @@ class ShuntedTransformer(Backbone):
                     attn: nn.Module = ShuntedAttention(dims[i], num_heads[i], reductions[i], **drop)
                 else:
                     attn = EnhancedAttention(dims[i], num_heads[i], **drop)
-                mlp = DetailMLP(dims[i], int(dims[i] * mlp_ratios[i]), drop_rate)
+                mlp = DetailMLP(dims[i], hidden_channels(dims[i], mlp_ratios[i]), drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate, eps=1e-6))
             self.add_module(f'patch_embed{i + 1}', patch_embed)
             self.add_module(f'block{i + 1}', nn.ModuleList(blocks))
             self.add_module(f'norm{i + 1}', nn.LayerNorm(dims[i], 1e-6))
         _init_convolutions(self)
-
+        stem_norm = self.patch_embed1.conv[1]
+        self.settings = dict(num_heads=[int(heads) for heads in num_heads], norm_eps=float(stem_norm.eps))
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -114,6 +120,7 @@ class ShuntedTransformer(Backbone):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
+        self.check_images(x)
         outs = []
         for i in range(self.num_built):
             x = getattr(self, f'patch_embed{i + 1}')(x)
@@ -183,27 +190,18 @@ def _check(
     num_heads: Sequence[int],
     reductions: Sequence[int],
     mlp_ratios: Sequence[float],
-    stem_convs: int,
-    drop_rate: float,
-    attn_drop_rate: float,
 ) -> None:
     per_stage = dict(embed_dims=dims, depths=depths, num_heads=num_heads, reductions=reductions, mlp_ratios=mlp_ratios)
-    if len({len(values) for values in per_stage.values()}) > 1 or min(depths, default=0) < 1:
+    if len({len(values) if isinstance(values, Sequence) else None for values in per_stage.values()}) > 1:
         raise ValueError(
             'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios must be of one '
-            f'length, depths at least 1, not {per_stage}'
+            f'length, not {per_stage}'
         )
-    for dim, heads, reduction, ratio in zip(dims, num_heads, reductions, mlp_ratios):
-        if heads < 1 or dim % heads:
+    for dim, heads, reduction in zip(dims, num_heads, reductions):
+        if dim % heads:
             raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')
-        if reduction != 1 and (reduction < 2 or reduction % 2):
+        check_whole('reductions', reduction)
+        if reduction != 1 and reduction % 2:
             raise ValueError(f'reductions must be even, or 1 for plain attention, not {reduction}')
         if reduction > 1 and heads % 2:
             raise ValueError(f'arch: num_heads must be even where reductions are above 1, not {heads}')
-        if ratio <= 0:
-            raise ValueError(f'mlp_ratios must be above 0, not {ratio}')
-    if stem_convs < 0:
-        raise ValueError(f'stem_convs must be at least 0, not {stem_convs}')
-    for name, rate in (('drop_rate', drop_rate), ('attn_drop_rate', attn_drop_rate)):
-        if not 0 <= rate < 1:
-            raise ValueError(f'{name} must be in [0, 1), not {rate}')

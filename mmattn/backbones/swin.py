@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..layers import MLP, Block
 from ..layers.any_size import pad_to_multiple
+from ..layers.checks import check_rates, check_whole, hidden_channels
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 
@@ -49,11 +50,13 @@ class SwinBackbone(Backbone):
         with_cp: bool = False,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
-        if window_size < 1:
-            raise ValueError(f'window_size must be at least 1, not {window_size}')
+        check_whole('window_size', window_size)
+        check_rates(drop_rate=drop_rate)
         depths, num_heads = arch['depths'], arch['num_heads']
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
-        super().__init__(dims, out_indices, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg)
+        super().__init__(
+            dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
+        )
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         last = self.out_indices[-1]
@@ -64,7 +67,7 @@ class SwinBackbone(Backbone):
             blocks = []
             for j in range(depths[i]):
                 attn = attention(i, dims[i], num_heads[i], window_size // 2 * (j % 2))
-                mlp = MLP(dims[i], int(dims[i] * mlp_ratio), drop_rate)
+                mlp = MLP(dims[i], hidden_channels(dims[i], mlp_ratio), drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j]))
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i < last else None))
         for i in self.out_indices:
@@ -75,13 +78,11 @@ class SwinBackbone(Backbone):
     def resolve_arch(cls, arch: str | dict) -> dict:
         arch = super().resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        if len(depths) != len(num_heads) or min(depths, default=0) < 1:
-            raise ValueError(
-                f'arch: depths and num_heads must be of one length, depths at least 1, not {depths} and {num_heads}'
-            )
+        if len(depths) != len(num_heads):
+            raise ValueError(f'arch: depths and num_heads must be of one length, not {depths} and {num_heads}')
         for i, heads in enumerate(num_heads):
             dim = arch['embed_dim'] * 2**i
-            if heads < 1 or dim % heads:
+            if dim % heads:
                 raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')
         return arch
 
@@ -91,6 +92,7 @@ class SwinBackbone(Backbone):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
+        self.check_images(x)
         outs = []
         x = self.drop(self.patch_embed(x))
         for i, stage in enumerate(self.layers):
@@ -140,14 +142,18 @@ def resize_table(table: Tensor, shape: tuple[int, int], name: str) -> Tensor:
     A table that is no such table, or has another number of heads, is returned as it is. A resized one is logged by
     ``name``.
     """
-    if table.shape == shape or table.dim() != 2 or table.shape[0] != shape[0]:
+    if table.shape == shape or not is_table(table.shape, shape):
         return table
     old, new = math.isqrt(table.shape[1]), math.isqrt(shape[1])
-    if old**2 != table.shape[1]:
-        return table
     print_log(f'{name} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
     grid = table.float().view(1, -1, old, old)
     return F.interpolate(grid, (new, new), mode='bicubic', align_corners=False).view(shape).to(table.dtype)
+
+
+def is_table(given: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a shape is that of a table (heads, a * a) of windows of any size, for as many heads as in ``shape``."""
+    side = math.isqrt(given[1]) if len(given) == 2 else 0
+    return side % 2 == 1 and (given[0], side**2) == (shape[0], given[1])
 
 
 class PatchEmbed(nn.Module):

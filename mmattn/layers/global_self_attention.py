@@ -3,6 +3,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
+from .checks import check_whole
 from .norm import batch_norm
 
 
@@ -47,10 +48,10 @@ class GlobalSelfAttention(nn.Module):
         norm_cfg: dict = dict(type='BN'),
     ) -> None:
         super().__init__()
-        if num_heads < 1 or dim % num_heads:
+        check_whole('num_heads', num_heads)
+        check_whole('rel_pos_length', rel_pos_length)
+        if dim % num_heads:
             raise ValueError(f'num_heads {num_heads} does not divide the {dim} channels of its map')
-        if rel_pos_length < 1:
-            raise ValueError(f'rel_pos_length must be at least 1, not {rel_pos_length}')
         if not (content or column or row):
             raise ValueError('one of content, column and row must be True')
         if beyond not in BEYOND:
@@ -65,7 +66,8 @@ class GlobalSelfAttention(nn.Module):
         self.query = nn.Conv2d(dim, dim, 1, bias=False)
         self.key = nn.Conv2d(dim, dim, 1, bias=False) if content else None
         self.value = nn.Conv2d(dim, dim, 1, bias=False)
-        shape, std = (2 * rel_pos_length - 1, dim // num_heads), (dim // num_heads) ** -0.5
+        shape = 2 * rel_pos_length - 1, dim // num_heads
+        std = (rel_pos_length * shape[1]) ** -0.5  # No softmax divides the sum over the pixels of a line.
         self.rel_col = nn.Parameter(nn.init.normal_(torch.empty(shape), std=std)) if column else None
         self.rel_row = nn.Parameter(nn.init.normal_(torch.empty(shape), std=std)) if row else None
 

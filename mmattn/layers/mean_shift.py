@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 from ..ops import mean_shift_attention
 from ..ops.heads import join_heads
+from ..weights import take
+from .checks import check_whole
 from .window import Windows
 
 #: attention -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
@@ -70,29 +72,36 @@ class MeanShiftAttention(nn.Module):
                 f'sharing of attention {attention!r} must be {len(columns)} letters of {columns}, equal '
                 f'where projections share a matrix, not {sharing!r}'
             )
-        if groups < 1 or dim % groups:
+        check_whole('groups', groups)
+        if dim % groups:
             raise ValueError(f'groups must divide the {dim} channels, not {groups}')
         if group_mode not in GROUP_MODES:
             raise ValueError(f'group_mode must be one of {", ".join(GROUP_MODES)}, not {group_mode!r}')
+        self.dim = dim
         self.num_heads = num_heads
         self.attention = attention
-        self.sharing = sharing
+        # Each letter is that of the first projection with its matrix, whatever letters were given.
+        self.sharing = ''.join(columns[sharing.index(letter)] for letter in sharing)
+        #: what no tensor shows
+        self.settings = dict(attention=attention, sharing=self.sharing)
+        if groups > 1:
+            self.settings['group_mode'] = group_mode
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
 
         #: letters of the input projections, in the order of their rows in ``pre_proj``
-        self.matrices = ''.join(dict.fromkeys(sharing[:-1]))
+        self.matrices = ''.join(dict.fromkeys(self.sharing[:-1]))
         if groups == 1:
             self.pre_proj = nn.Linear(dim, len(self.matrices) * dim, proj_bias)
         else:
             self.pre_proj = GroupedLinear(dim, len(self.matrices) * dim, groups, group_mode, proj_bias)
-        self.post_proj = None if sharing[-1] in self.matrices else nn.Linear(dim, dim, proj_bias)
+        self.post_proj = None if self.sharing[-1] in self.matrices else nn.Linear(dim, dim, proj_bias)
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x: (B, ..., C), N positions in all; bias of the logits: (1 or B, heads, N, N) or None -> (B, ..., C)."""
         shape = x.shape
-        projected = self.pre_proj(x.reshape(shape[0], -1, shape[-1]))
+        projected = self.pre_proj(x.flatten(1, -2))
         projected = dict(zip(self.matrices, projected.chunk(len(self.matrices), -1)))  # (B, N, C) each
         q, k, v, *probe = (
             projected[letter].unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for letter in self.sharing[:-1]
@@ -132,11 +141,13 @@ class MeanShiftAttention(nn.Module):
 
         Raises:
             KeyError: naming a tensor that should be in the state dict.
+            CheckpointError: naming a tensor of another shape.
         """
         start = {}
+        dim = self.dim
         grouped = isinstance(self.pre_proj, GroupedLinear)
         if self.post_proj is not None or not grouped:
-            back = state_dict.pop(f'{prefix}proj.weight')
+            back = take(state_dict, f'{prefix}proj.weight', dim, dim)
         if self.post_proj is not None:
             start['post_proj.weight'] = back
             if self.post_proj.bias is not None and f'{prefix}proj.bias' in state_dict:
@@ -145,11 +156,11 @@ class MeanShiftAttention(nn.Module):
             return start
         # If a letter occurs twice, the dict keeps its last value: query before key before value before weight.
         letters = self.sharing[-1] + self.sharing[2::-1]
-        q, k, v = state_dict.pop(f'{prefix}qkv.weight').chunk(3)
+        q, k, v = take(state_dict, f'{prefix}qkv.weight', 3 * dim, dim).chunk(3)
         first = dict(zip(letters, (back.t(), v, k, q)))
         start['pre_proj.weight'] = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
         if self.pre_proj.bias is not None and f'{prefix}qkv.bias' in state_dict:
-            q, k, v = state_dict.pop(f'{prefix}qkv.bias').chunk(3)
+            q, k, v = take(state_dict, f'{prefix}qkv.bias', 3 * dim).chunk(3)
             first = dict(zip(letters, (torch.zeros_like(v), v, k, q)))
             start['pre_proj.bias'] = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
         return start

@@ -24,7 +24,6 @@ class Windows(nn.Module):
         self.window_size = window_size
         self.shift = shift
         self.rb = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, (2 * window_size - 1) ** 2), std=0.02))
-        self.register_buffer('relative_id', relative_index(window_size), persistent=False)
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         """x: (B * windows, w * w, C); bias of the logits: (1 or B * windows, heads, w * w, w * w) -> the shape of x."""
@@ -49,8 +48,7 @@ class Windows(nn.Module):
 
     def _bias(self, B: int, rows: int, columns: int) -> Tensor:
         """Relative position bias and, for shifted windows, the mask: (1 or B * windows, heads, w * w, w * w)."""
-        area = self.window_size**2
-        bias = self.rb[:, self.relative_id].view(1, self.num_heads, area, area)
+        bias = relative_bias(self.rb, self.window_size)[None]
         if not self.shift:
             return bias
         mask = shift_mask(rows, columns, self.window_size, self.shift, bias.device)
@@ -91,11 +89,16 @@ class WindowAttention(Windows):
         return self.drop(self.post_proj(join_heads(x)))
 
 
-def relative_index(window_size: int) -> Tensor:
-    """(w ** 4,) index into the (2w - 1) ** 2 offsets of key minus query; the query is the outer dimension."""
-    position = torch.cartesian_prod(torch.arange(window_size), torch.arange(window_size))
-    dy, dx = (position[None] - position[:, None] + window_size - 1).unbind(-1)
-    return (dy * (2 * window_size - 1) + dx).flatten()
+def relative_bias(table: Tensor, window_size: int) -> Tensor:
+    """Table (heads, (2w - 1) ** 2) of the offsets of key minus query -> (heads, w * w, w * w), the query first.
+
+    A view of the table, and so no index that a module would have to keep.
+    """
+    w = window_size
+    table = table.unflatten(1, (2 * w - 1, 2 * w - 1))
+    # Window (i, j) of the table has the keys of the query at (w - 1 - i, w - 1 - j).
+    windows = table.unfold(1, w, 1).unfold(2, w, 1)  # (heads, i, j, row of the key, column of the key)
+    return windows.flip(1, 2).flatten(3).flatten(1, 2)
 
 
 def shift_mask(rows: int, columns: int, window_size: int, shift: int, device: torch.device | None = None) -> Tensor:

@@ -91,7 +91,7 @@ def _query_parts(q: Tensor, num_heads: int) -> int:
     """
     if q.device.type != 'cpu' or not torch.is_grad_enabled() or is_tracing():
         return 1
-    idle = torch.get_num_threads() // (len(q) * num_heads)
+    idle = torch.get_num_threads() // max(len(q) * num_heads, 1)
     return math.gcd(q.shape[1], 2 ** max(0, idle.bit_length() - 1))
 
 

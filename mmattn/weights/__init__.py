@@ -2,7 +2,7 @@
 
 from ..errors import CheckpointError
 from .checkpoint import plain_names, read_checkpoint, read_file
-from .comparing import FLOATS, Translation, compare_settings, first_names, misfits, odd_form, take_out, unusable
+from .comparing import FLOATS, Translation, compare_settings, first_names, misfits, odd_form, take, take_out, unusable
 
 __all__ = [
     'FLOATS',
@@ -15,6 +15,7 @@ __all__ = [
     'plain_names',
     'read_checkpoint',
     'read_file',
+    'take',
     'take_out',
     'unusable',
 ]

@@ -35,6 +35,20 @@ def take_out(tensors: dict[str, Tensor], *prefixes: str) -> list[str]:
     return names
 
 
+def take(tensors: dict[str, Tensor], name: str, *shape: int) -> Tensor:
+    """Remove a tensor that will be rearranged, and return it.
+
+    Raises:
+        KeyError: if there is none of that name.
+        CheckpointError: if it has another shape.
+    """
+    if tensors[name].shape != shape:
+        raise CheckpointError(
+            f'a tensor is of another shape: {name} {tuple(tensors[name].shape)} instead of {tuple(shape)}'
+        )
+    return tensors.pop(name)
+
+
 def misfits(translation: Translation, own: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """The tensors that keep a checkpoint from filling a model completely.
 

@@ -1,6 +1,8 @@
 """What holds for every backbone, in its small form."""
 
 import copy
+import math
+import re
 from collections import Counter
 
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 from torch.nn.modules.module import _forward_unimplemented
 
 from mmattn.backbones.base import Backbone
+from mmattn.errors import InputError
 from tests.backbones.cases import CASES, every_backbone
 
 
@@ -31,6 +34,57 @@ def test_frozen_stages(case, frozen_stages):
             frozen = i <= frozen_stages
             assert all(m.training != frozen for m in module.modules())
             assert all((p.grad is None) == frozen for p in module.parameters())
+
+
+@every_backbone
+def test_frozen_stages_set_later(case):
+    """Setting the attribute does what the argument does, also to batch norms. A frozen scale of norm_cfg and norm_eval
+    stay. A wrong number is refused, and changes nothing."""
+    norms = dict(norm_eval=True, norm_cfg=dict(type='BN', requires_grad=False)) if case.batch_norm else {}
+
+    def state(backbone):
+        return [module.training for module in backbone.modules()], [p.requires_grad for p in backbone.parameters()]
+
+    backbone = case.build(case.small, **norms).train()
+    for number in (2, -1, 4, 1, 0, -1):
+        backbone.frozen_stages = number
+        assert backbone.frozen_stages == number
+        assert state(backbone) == state(case.build(case.small, frozen_stages=number, **norms).train())
+    for wrong in (-2, 5, 1.0, 'all', None):
+        with pytest.raises(ValueError, match='frozen_stages'):
+            backbone.frozen_stages = wrong
+    assert state(backbone) == state(case.build(case.small, **norms).train())
+
+
+@every_backbone
+def test_filled_after_it_was_built(case):
+    """Built without memory, then given memory of any contents: a state dict is all that a backbone computes with."""
+    backbone = case.build(case.small).eval()
+    with torch.device('meta'):
+        empty = case.build(case.small).eval()
+    empty.to_empty(device='cpu')
+    with torch.no_grad():
+        for tensor in (*empty.parameters(), *empty.buffers()):
+            tensor.fill_(77)
+    empty.load_state_dict(backbone.state_dict())
+    x = torch.randn(1, 3, 64, 64)
+    assert all(torch.equal(*maps) for maps in zip(empty(x), backbone(x), strict=True))
+
+
+@every_backbone
+@pytest.mark.parametrize(
+    'shape', [(3, 64, 64), (1, 1, 3, 64, 64), (2, 4, 64, 64), (2, 0, 64, 64), (2, 3, 0, 64), (2, 3, 64, 0), ()]
+)
+def test_other_shapes_are_refused(case, shape):
+    with pytest.raises(InputError, match=rf'{case.name} takes images \(B, 3, H, W\) .* not {re.escape(str(shape))}'):
+        case.build(case.small)(torch.zeros(shape))
+
+
+@every_backbone
+@pytest.mark.parametrize('dtype', [torch.uint8, torch.int64, torch.bool, torch.complex64])
+def test_other_numbers_are_refused(case, dtype):
+    with pytest.raises(InputError, match=f'floating-point numbers, not {dtype}'):
+        case.build(case.small)(torch.zeros(1, 3, 64, 64, dtype=dtype))
 
 
 @every_backbone
@@ -98,9 +152,16 @@ def test_registered_for_every_scope(case, scope):
         (dict(out_indices=(0, 4)), 'out_indices'),
         (dict(out_indices=(1, 0)), 'out_indices'),
         (dict(out_indices=()), 'out_indices'),
+        (dict(out_indices=(1, 1)), 'out_indices'),
+        (dict(out_indices=(-1,)), 'out_indices'),
+        (dict(out_indices=(0.0, 1.0)), 'out_indices'),
+        (dict(out_indices=3), 'out_indices'),
         (dict(frozen_stages=5), 'frozen_stages'),
         (dict(frozen_stages=-2), 'frozen_stages'),
+        (dict(frozen_stages=1.0), 'frozen_stages'),
+        (dict(in_channels=0), 'in_channels'),
         (dict(drop_path_rate=1.5), 'drop_path_rate'),
+        (dict(drop_path_rate='0.1'), 'drop_path_rate'),
         (dict(arch='huge'), "not 'huge'"),
         (dict(arch=dict(embed_dim=8)), 'lacks'),
         (dict(arch=3), 'not 3'),
@@ -110,6 +171,27 @@ def test_registered_for_every_scope(case, scope):
 def test_bad_arguments_are_named(case, wrong, message):
     with pytest.raises((ValueError, TypeError), match=message):
         case.build(case.small, **wrong)
+
+
+@every_backbone
+def test_bad_rates_are_named(case):
+    """Of every dropout, although torch would refuse some of them in the first training step only."""
+    for name in case.dropouts:
+        for rate in (-0.1, 1.0, 2, math.nan, '0.1', None):
+            with pytest.raises(ValueError, match=f'{name} must be in'):
+                case.build(case.small, **{name: rate})
+
+
+@every_backbone
+def test_bad_architectures_are_named(case):
+    """Every number of an architecture."""
+    for key, value in case.small['arch'].items():
+        wrong = [-1, 0.5, 2.0, '8', None]
+        if isinstance(value, tuple):
+            wrong = [(*value[:-1], number) for number in (0, *wrong)] + [(), 2, '2222']
+        for given in wrong:
+            with pytest.raises(ValueError, match=f': {key}'):
+                case.build(case.small, arch={**case.small['arch'], key: given})
 
 
 @every_backbone

@@ -52,7 +52,9 @@ def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
     initial values."""
     with torch.device('meta'):
         layout = make().state_dict()
-    weights = {name: torch.full(value.shape, i / 1000) for i, (name, value) in enumerate(layout.items())}
+    weights = {
+        name: torch.full(value.shape, i / 1000).to(value.dtype) for i, (name, value) in enumerate(layout.items())
+    }
     torch.save(weights, tmp_path / 'resnet.pth')
     backbone = GSAResNet(depth, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'resnet.pth')))
     fresh = {name: value.clone() for name, value in backbone.state_dict().items() if '.attn.' in name}
@@ -107,7 +109,11 @@ def test_wrong_depth_is_guessed(settings, guess):
     """A ResNet-101 has every tensor of a smaller one, and the error message tells which it is."""
     with torch.device('meta'):
         weights = GSAResNet(**settings).state_dict()
-    weights = {name: value for name, value in weights.items() if '.attn.' not in name or settings['depth'] == 50}
+    weights = {
+        name: torch.zeros(value.shape, dtype=value.dtype)
+        for name, value in weights.items()
+        if '.attn.' not in name or settings['depth'] == 50
+    }
     with pytest.raises(CheckpointError, match=guess):
         GSAResNet(depth=50).load_state_dict(weights)
 
@@ -120,6 +126,52 @@ def test_tables_are_fitted_to_another_img_size(log):
     x = torch.randn(1, 3, 128, 128)
     for a, b in zip(small(x), large(x)):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    'depth', [38, *(pytest.param(depth, marks=pytest.mark.slow) for depth in (50, 101, 'm50')), SMALL['depth']], ids=str
+)
+@pytest.mark.parametrize('gsa_stages', [(0, 1, 2, 3), (1, 2, 3)])
+def test_untrained_maps_are_of_the_size_of_the_image(depth, gsa_stages):
+    """In evaluation, where norms do not bound attention, which is cubic in its input. An image gives the same maps
+    alone and in a batch."""
+    settings = dict(num_heads=2) if isinstance(depth, dict) else {}
+    backbone = GSAResNet(depth, gsa_stages=gsa_stages, **settings)
+    backbone.init_weights()
+    x = torch.randn(2, 3, 128, 160)
+    with torch.no_grad():
+        maps, alone = backbone.eval()(x), backbone(x[1:])
+    assert all(0.01 < out.std() < 1 and out.abs().max() < 10 for out in maps)
+    for out, expected in zip(maps, alone, strict=True):
+        torch.testing.assert_close(out[1:], expected)
+
+
+def test_blocks_start_as_their_shortcuts():
+    """By default, and not with zero_init_residual=False, before and after init_weights(). A scale that norm_cfg freezes
+    stays 1, because it could not be learned. Every scale learns in the first step."""
+    for settings, value in (
+        (dict(), 0),
+        (dict(zero_init_residual=False), 1),
+        (dict(norm_cfg=dict(type='BN', requires_grad=False)), 1),
+    ):
+        backbone = GSAResNet(**SMALL, **settings)
+        for _ in range(2):
+            last = [m.bn3.weight for m in backbone.modules() if hasattr(m, 'bn3')]
+            assert len(last) == 5 and all((weight == value).all() for weight in last)
+            backbone.init_weights()
+        sum(out.square().mean() for out in backbone(torch.randn(2, 3, 64, 64))).backward()
+        assert all(weight.grad is None or weight.grad.any() for weight in last)
+    GSAResNet(**SMALL, norm_cfg=dict(type='BN', affine=False))
+
+
+def test_positions_start_as_large_as_their_input():
+    """A sum over all pixels of a line, whatever its length and the width of the heads."""
+    for length, heads in ((8, 1), (64, 1), (64, 8)):
+        layer = GlobalSelfAttention(64, heads, rel_pos_length=length, content=False, row=False)
+        with torch.no_grad():
+            torch.nn.init.dirac_(layer.query.weight)
+            torch.nn.init.dirac_(layer.value.weight)
+            assert layer(torch.randn(1, 64, length, 20)).std() == pytest.approx(1, rel=0.3)
 
 
 def test_odd_maps_are_pooled_whole():
@@ -189,8 +241,11 @@ def test_downstream_configs(path):
     'wrong, message',
     [
         (dict(depth=34), 'depth of GSAResNet must be one of 38, 50, 101, m50 or a dict, not 34'),
-        (dict(depth={**SMALL['depth'], 'depths': (1, 0)}), 'depths must be at least 1'),
-        (dict(depth={**SMALL['depth'], 'expansion': 0}), 'expansion must be at least 1, not 0'),
+        (
+            dict(depth={**SMALL['depth'], 'depths': (1, 0)}),
+            r'depth: depths\[1\] must be a whole number of at least 1, not 0',
+        ),
+        (dict(depth={**SMALL['depth'], 'expansion': 0}), 'expansion must be a whole number of at least 1, not 0'),
         (dict(gsa_stages=(1, 4)), r'gsa_stages must be stage numbers from 0 to 3, not \(1, 4\)'),
         (dict(num_heads=7), 'num_heads 7 does not divide the 128 channels'),
         (dict(img_size=0), 'img_size'),

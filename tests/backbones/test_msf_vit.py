@@ -253,7 +253,7 @@ def test_settings_reach_the_layers():
     [
         (dict(arch=dict(embed_dim=6, depth=1, num_heads=1)), 'embed_dim must be a multiple of 4'),
         (dict(arch=dict(embed_dim=8, depth=1, num_heads=3)), 'num_heads 3 does not divide the 8'),
-        (dict(arch=dict(embed_dim=8, depth=0, num_heads=1)), 'depth must be at least 1'),
+        (dict(arch=dict(embed_dim=8, depth=0, num_heads=1)), 'depth must be a whole number of at least 1'),
         (dict(patch_size=0), 'patch_size'),
         (dict(sharing='QK'), 'sharing'),
         (dict(groups=5), 'groups'),

@@ -4,6 +4,7 @@
 one that fails.
 """
 
+import inspect
 import io
 import math
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from mmengine.registry import MODELS
 
 from mmattn.backbones import msf_vit
 from mmattn.layers import MeanShiftAttention
@@ -22,6 +24,15 @@ LAYOUTS = {
     'channels last': lambda x: x.contiguous(memory_format=torch.channels_last),
     'transposed': lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
     'part of a larger one': lambda x: torch.nn.functional.pad(x, (3, 1, 2, 5))[..., 2:-5, 3:-1],
+}
+
+
+#: values of arguments that the strategies of the cases leave out
+OTHERS = dict(norm_cfg=dict(type='BN', eps=0.1), mlp_ratio=2, group_width=1, stem_convs=1, num_heads=1)
+#: arguments of training, of the beginning, and of what is returned; the tensors show in_channels
+NO_SETTINGS = {
+    *('drop_rate', 'attn_drop_rate', 'drop_path_rate', 'norm_eval', 'frozen_stages', 'with_cp'),
+    *('init_cfg', 'zero_init_residual', 'out_indices', 'in_channels'),
 }
 
 
@@ -57,6 +68,47 @@ def test_maps(case, data, B, H, W, train, layout, dtype):
     if dtype == torch.float64:
         for out, reference in zip(maps, backbone(x)):
             torch.testing.assert_close(out, reference)
+
+
+@every_backbone
+@given(data=st.data(), H=SIDES, W=SIDES, train=st.booleans(), with_cp=st.booleans(), autocast=st.booleans())
+def test_no_images(case, data, H, W, train, with_cp, autocast):
+    """A batch of no images gives maps of no images and gradients of zero, and leaves running statistics alone."""
+    settings = data.draw(case.architectures)
+    backbone = build(case, dict(settings, **case.dropouts), with_cp=with_cp).train(train)
+    before = {name: value.clone() for name, value in backbone.named_buffers() if 'num_batches' not in name}
+    x = torch.randn(0, 3, H, W, requires_grad=True)
+    with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
+        maps = backbone(x)
+    for out, channels, stride in zip(maps, case.channels(settings), case.strides(settings), strict=True):
+        assert out.shape == (0, channels, math.ceil(H / stride), math.ceil(W / stride))
+    sum(out.sum() for out in maps).backward()
+    assert x.grad.shape == x.shape and not any(p.grad.any() for p in backbone.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in backbone.named_buffers() if name in before)
+
+
+@every_backbone
+@given(data=st.data())
+def test_settings_tell_what_tensors_do_not(case, data):
+    """Two backbones that differ in one argument compute the same with the same weights, if the names and shapes of
+    their tensors and their ``settings`` are the same."""
+    one, other = data.draw(case.architectures), data.draw(case.architectures)
+    arguments = inspect.signature(MODELS.get(case.name)).parameters
+    others = {key: value for key, value in {**OTHERS, **other}.items() if key in arguments}
+    assert set(arguments) - {MODELS.get(case.name).arch_argument, *others} <= NO_SETTINGS
+    changed = [{**one, key: value} for key, value in others.items()]
+    changed += [{**one, 'arch': {**one['arch'], key: value}} for key, value in other['arch'].items()]
+    backbone, x = build(case, one).eval(), torch.randn(1, 3, 130, 70)
+    weights = backbone.state_dict()
+    for settings in changed:
+        try:
+            second = build(case, settings).eval()
+        except ValueError:
+            continue  # the two do not go together
+        shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in (backbone, second)]
+        if shapes[0] == shapes[1] and backbone.settings == second.settings:
+            second.load_state_dict(weights)
+            assert all(torch.equal(*maps) for maps in zip(second(x), backbone(x), strict=True))
 
 
 @every_backbone

@@ -156,14 +156,17 @@ def test_settings_reach_the_layers():
         (dict(reductions=(8, 4, 0, 1)), 'reductions'),
         (dict(reductions=(8, 4, 2)), 'of one length'),
         (dict(mlp_ratios=(8, 8)), 'mlp_ratios'),
-        (dict(mlp_ratios=(8, 8, 4, 0)), 'mlp_ratios must be above 0'),
+        (dict(mlp_ratios=(8, 8, 4, 0)), 'mlp_ratio must make at least 1 of 512 channels, not 0'),
         (dict(stem_convs=-1), 'stem_convs'),
         (dict(norm_cfg=dict(type='LN')), "norm_cfg .* not {'type': 'LN'}"),
         (dict(drop_rate=1.0), 'drop_rate'),
         (dict(attn_drop_rate=-0.1), 'attn_drop_rate'),
         (dict(arch={**SMALL['arch'], 'num_heads': (1, 2, 4, 4)}), 'num_heads must be even'),
         (dict(arch={**SMALL['arch'], 'num_heads': (3, 2, 4, 4)}), 'num_heads 3 does not divide the 8'),
-        (dict(arch={**SMALL['arch'], 'depths': (1, 0, 1, 1)}), 'depths at least 1'),
+        (
+            dict(arch={**SMALL['arch'], 'depths': (1, 0, 1, 1)}),
+            r'arch: depths\[1\] must be a whole number of at least 1, not 0',
+        ),
     ],
 )
 def test_impossible_settings_are_named(wrong, message):

@@ -101,8 +101,8 @@ def test_mask_is_translation_equivariant():
     'wrong, message',
     [
         (dict(dim=12), 'num_heads 8 does not divide the 12 channels'),
-        (dict(num_heads=0), 'num_heads 0'),
-        (dict(rel_pos_length=0), 'rel_pos_length must be at least 1, not 0'),
+        (dict(num_heads=0), 'num_heads must be a whole number of at least 1, not 0'),
+        (dict(rel_pos_length=0), 'rel_pos_length must be a whole number of at least 1, not 0'),
         (dict(content=False, column=False, row=False), 'one of content, column and row'),
         (dict(beyond='clip'), "beyond must be .* not 'clip'"),
         (dict(norm_cfg=dict(type='LN')), 'norm_cfg'),

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmattn.layers import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention, WindowAttention
+from mmattn.layers.window import relative_bias
 
 # tables 1 (with probe) and 2 (without)
 TABLE_1 = [
@@ -115,7 +116,7 @@ def test_windows_shift_means():
     torch.nn.init.normal_(layer.rb)
     x = torch.randn(1, 2, 2, 4, dtype=torch.float64)
     q, k, v, p = layer.attn.pre_proj(x).view(4, 16).chunk(4, -1)
-    logits = -torch.cdist(q, k).square() / 4 + layer.rb[:, layer.relative_id].view(4, 4)
+    logits = -torch.cdist(q, k).square() / 4 + relative_bias(layer.rb, 2)[0]
     torch.testing.assert_close(layer(x).view(4, 4), layer.attn.post_proj(logits.softmax(-1) @ v - p))
 
 
@@ -137,6 +138,7 @@ def test_dropouts_only_in_training():
         (dict(sharing=5), 'sharing'),
         (dict(attention='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
         (dict(groups=0), 'groups'),
+        (dict(groups=2.0), 'groups must be a whole number of at least 1, not 2.0'),
         (dict(groups=5), 'groups must divide the 8 channels, not 5'),
         (dict(group_mode='shuffled'), 'group_mode'),
     ],

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmattn.layers import WindowAttention
-from mmattn.layers.window import relative_index, shift_mask
+from mmattn.layers.window import relative_bias, shift_mask
 
 
 def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
@@ -39,8 +39,8 @@ def test_equals_masked_global_attention(H, W, w, shifted, B):
 
 def test_bias_is_indexed_by_key_minus_query():
     """The reverse of Swin's: for query (0, 0) and key (1, 0) of a 2 x 2 window, offset (1, 0)."""
-    index = relative_index(2).view(4, 4)
-    assert index[0, 2] == (1 + 1) * 3 + (0 + 1)
+    bias = relative_bias(torch.arange(9)[None], 2)
+    assert bias.shape == (1, 4, 4) and bias[0, 0, 2] == (1 + 1) * 3 + (0 + 1)
 
 
 @pytest.mark.parametrize('rows, columns', [(1, 1), (1, 2), (3, 2)])

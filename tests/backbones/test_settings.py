@@ -1,0 +1,77 @@
+"""What ``settings`` tell of a backbone. tests/backbones/test_properties.py shows that they leave nothing out."""
+
+import io
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+
+from tests.backbones.cases import every_backbone
+
+SWIN = dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(2,)), out_indices=(0,))
+ELSA = dict(arch=dict(SWIN['arch'], group_width=4), elsa_stages=(0,), out_indices=(0,))
+VIT = dict(embed_dim=16, depth=1, num_heads=2)
+SHUNTED = dict(embed_dims=(16,), depths=(1,), num_heads=(4,), stem_convs=0)
+FEW_HEADS = dict(arch=dict(SHUNTED, num_heads=(2,)))
+STAGE = dict(reductions=(2,), mlp_ratios=(2,), out_indices=(0,))
+GSA = dict(
+    depth=dict(depths=(1,), stem_channels=8, base_channels=8, expansion=2),
+    gsa_stages=(0,),
+    out_indices=(0,),
+    num_heads=2,
+)
+CONTENT = dict(column=False, row=False)
+WIDE_EPS = dict(norm_cfg=dict(type='BN', eps=0.1))
+
+
+def build(name, *settings):
+    return MODELS.build(dict(type=name, **{key: value for part in settings for key, value in part.items()})).eval()
+
+
+@pytest.mark.parametrize(
+    'name, common, one, other',
+    [
+        ('ELSASwin', ELSA, dict(), dict(dilation=2)),
+        ('ELSASwin', ELSA, dict(lam=1), dict(lam=2)),
+        ('ELSASwin', ELSA, dict(), dict(gamma=0.5)),
+        ('ELSASwin', ELSA, dict(), dict(lam=1, gamma=0)),
+        ('MSFSwin', SWIN, dict(), dict(attention='residual')),
+        ('MSFSwin', SWIN, dict(attention='gauss'), dict(attention='plain')),
+        ('MSFSwin', SWIN, dict(sharing='QKVQW'), dict(sharing='QKVVW')),
+        ('MSFSwin', dict(SWIN, groups=2), dict(), dict(group_mode='block')),
+        ('MSFViT', {}, dict(arch=VIT), dict(arch=dict(VIT, num_heads=4))),
+        ('MSFViT', dict(arch=VIT), dict(patch_size=8, in_channels=12), dict(patch_size=16)),
+        ('ShuntedTransformer', STAGE, dict(arch=SHUNTED), FEW_HEADS),
+        ('ShuntedTransformer', dict(STAGE, arch=SHUNTED), dict(), WIDE_EPS),
+        ('GSAResNet', dict(GSA, **CONTENT), dict(), dict(num_heads=4)),
+        ('GSAResNet', GSA, dict(), dict(beyond='mask')),
+        ('GSAResNet', GSA, dict(), WIDE_EPS),
+    ],
+)
+def test_tensors_of_the_same_shapes(name, common, one, other):
+    """Where tensors do not tell two backbones apart, their settings do."""
+    one, other = build(name, common, one), build(name, common, other)
+    assert [value.shape for value in one.state_dict().values()] == [v.shape for v in other.state_dict().values()]
+    assert one.settings != other.settings
+
+
+def test_the_same_in_other_words():
+    """Letters of a sharing are names only, and without groups or attention their settings do not count."""
+    assert (
+        build('MSFSwin', SWIN, dict(sharing='QKKQW')).settings == build('MSFSwin', SWIN, dict(sharing='VPPVW')).settings
+    )
+    assert build('MSFSwin', SWIN).settings == build('MSFSwin', SWIN, dict(group_mode='block')).settings
+    plain = dict(GSA, gsa_stages=())
+    assert build('GSAResNet', plain).settings == build('GSAResNet', plain, dict(beyond='mask', num_heads=1)).settings
+
+
+@every_backbone
+def test_plain_values(case):
+    """A checkpoint with them is read without running code."""
+    settings, file = case.build(case.small).settings, io.BytesIO()
+    assert settings
+    torch.save(dict(meta=settings), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True)['meta'] == settings
+    parts = [part for value in settings.values() for part in (value if isinstance(value, list) else [value])]
+    assert {type(part) for part in parts} <= {int, float, str, bool}

@@ -1,0 +1,103 @@
+"""A tensor of another shape is refused by name, wherever weights come from."""
+
+import pytest
+import timm
+import torch
+
+from mmattn.backbones import GSAResNet, MSFSwin, MSFViT
+from mmattn.weights import CheckpointError, Translation, misfits
+from tests.backbones.cases import every_backbone
+
+CHANGES = {
+    'first dimensions swapped': lambda x: x.transpose(0, 1) if x.dim() > 1 else x,
+    'last dimensions swapped': lambda x: x.transpose(-2, -1) if x.dim() > 1 else x,
+    'dimensions reversed': lambda x: x.permute(tuple(range(x.dim()))[::-1]),
+    'one more at the front': lambda x: x[None],
+    'one more at the end': lambda x: x[..., None],
+    'flat': lambda x: x.flatten(),
+    'two dimensions in one': lambda x: x.flatten(1) if x.dim() > 1 else x,
+    'kernel halved': lambda x: x.flatten(2)[..., ::2] if x.dim() > 2 else x,
+    'another kernel of as many numbers': lambda x: (
+        x.reshape(*x.shape[:2], x.shape[2] // 2, x.shape[3] * 2) if x.dim() == 4 and x.shape[2] % 2 == 0 else x
+    ),
+    'channels for pixels': lambda x: (
+        x.reshape(len(x), -1, x.shape[2] // 2, x.shape[3] // 2) if x.dim() == 4 and x.shape[2] % 2 == 0 else x
+    ),
+    'twice the first': lambda x: torch.cat((x, x)) if x.dim() else x,
+    'twice the last': lambda x: torch.cat((x, x), -1) if x.dim() else x,
+    'without the first': lambda x: x[1:] if x.dim() else x,
+    'without the last': lambda x: x[..., :-1] if x.dim() else x,
+    'a number': lambda x: x.sum(),
+    'nothing': lambda x: x.new_zeros(0),
+    'no rows': lambda x: x[:0] if x.dim() else x,
+    'no columns': lambda x: x[..., :0] if x.dim() else x,
+}
+ATTENTION = dict(embed_dim=24, depth=2, num_heads=2)
+
+
+def vit():
+    return timm.models.VisionTransformer(img_size=32, patch_size=8, **ATTENTION, num_classes=3).state_dict()
+
+
+def swin():
+    arch = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
+    return timm.models.SwinTransformer(img_size=32, window_size=4, **arch, num_classes=3).state_dict()
+
+
+def wrong(weights):
+    """Each tensor changed in each way: its name and the weights."""
+    for name, value in weights.items():
+        for change in CHANGES.values():
+            changed = change(value)
+            if changed.shape != value.shape:
+                yield name, {**weights, name: changed}
+
+
+def refused(backbone, translation):
+    """Whether loading would refuse a tensor for its shape."""
+    return 'of another shape' in misfits(translation, backbone.state_dict())
+
+
+@pytest.mark.parametrize(
+    'settings', [dict(), dict(proj_bias=True), dict(groups=2), dict(sharing='QKVVQ'), dict(groups=2, sharing='QKVVQ')]
+)
+@pytest.mark.parametrize('form', ['ViT', 'Swin'])
+def test_warm_starts(form, settings):
+    """Also where tensors are rearranged before all shapes are compared. What is left out may have any shape."""
+    if form == 'ViT':
+        backbone, weights = MSFViT(arch=ATTENTION, patch_size=8, final_norm=True, **settings), vit()
+    else:
+        arch = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
+        backbone, weights = MSFSwin(arch=arch, window_size=4, out_indices=(0, 1), **settings), swin()
+    dropped, count = backbone.from_release(weights, warm_start=True).dropped, 0
+    assert not refused(backbone, Translation(backbone._warm_started(weights)))
+    for name, given in wrong(weights):
+        try:
+            passed = not refused(backbone, Translation(backbone._warm_started(given)))
+        except CheckpointError as error:
+            assert f'of another shape: {name} {tuple(given[name].shape)} instead of (' in str(error)
+            passed = False
+        assert passed == (name in dropped), name
+        count += not passed
+    assert count > 200
+
+
+def test_a_resnet():
+    settings = dict(
+        depth=dict(depths=(1, 1), stem_channels=8, base_channels=4, expansion=2), num_heads=2, out_indices=(0, 1)
+    )
+    weights = GSAResNet(**settings, gsa_stages=()).state_dict()
+    backbone = GSAResNet(**settings, gsa_stages=(1,))
+    assert not refused(backbone, backbone.from_release(weights))
+    for name, given in wrong(weights):
+        assert refused(backbone, backbone.from_release(given)) == (name != 'layer2.0.conv2.weight'), name
+
+
+@every_backbone
+def test_own_weights(case):
+    """Tables that would be fitted to another size are no exception."""
+    backbone = case.build(case.tiny)
+    weights = backbone.state_dict()
+    assert not refused(backbone, backbone.from_release(weights))
+    for name, given in wrong(weights):
+        assert refused(backbone, backbone.from_release(given)), name

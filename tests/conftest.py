@@ -80,7 +80,9 @@ def release():
 
     def make(name: str) -> dict[str, torch.Tensor]:
         layout = json.loads((DATA / 'checkpoints' / f'{name}.json').read_text())['tensors']
-        return {key: torch.full(shape, next(values) / 1000) for key, shape in layout.items()}
+        tensors = {key: torch.full(shape, next(values) / 1000) for key, shape in layout.items()}
+        counters = [key for key in tensors if key.endswith('num_batches_tracked')]
+        return tensors | {key: torch.tensor(next(values)) for key in counters}
 
     return make
 

@@ -341,10 +341,13 @@ class Backbone(BaseModule):
                 return (
                     f'they are those of {type(self).__name__}({self.arch_argument}={arch!r}) with its default arguments'
                 )
-        last = list(self.state_dict())[-1]
+        own = self.state_dict()
+        last = list(own)[-1]
         for name in given:
-            if name.endswith(f'.{last}'):
-                return f'they are under "{name.removesuffix(last)}": give this as prefix beside the checkpoint'
+            place = name.removesuffix(last)
+            inside = {key.removeprefix(place): value for key, value in given.items() if key.startswith(place)}
+            if name.endswith(f'.{last}') and not misfits(self.from_release(inside), own):
+                return f'they are under "{place}": give this as prefix beside the checkpoint'
         for description, pattern in _known_layouts().items():
             if any(re.search(rf'(^|\.)({pattern})', name) for name in given):
                 if any(re.match(pattern, name) for name in self.state_dict()):

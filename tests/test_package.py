@@ -1,4 +1,6 @@
+import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -184,10 +186,11 @@ def wheel(tmp_path_factory):
     return zipfile.ZipFile(path)
 
 
-def test_wheel_requires_nothing(wheel):
-    """Installing mmattn cannot change anybody's torch or OpenMMLab packages."""
+def test_wheel_requires_what_torch_requires(wheel):
+    """Installing mmattn cannot change anybody's torch or OpenMMLab packages, and nothing where torch is installed."""
     (metadata,) = (name for name in wheel.namelist() if name.endswith('METADATA'))
-    assert 'Requires-Dist' not in wheel.read(metadata).decode()
+    required = re.findall('Requires-Dist: (.*)', wheel.read(metadata).decode())
+    assert required == ['filelock'] and 'filelock' in importlib.metadata.requires('torch')
 
 
 def test_wheel_carries_mim(wheel):

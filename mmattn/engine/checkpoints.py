@@ -1,29 +1,38 @@
-"""Training that may be interrupted at any moment: checkpoints written whole, and the newest whole one found again."""
+"""Writing checkpoints: whole or not at all, with the settings of the backbones, in a work folder that is locked."""
 
+import errno
 import logging
-import math
 import os
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from secrets import token_hex
 
-from mmengine.config import Config
+from filelock import FileLock, Timeout
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
+from torch import nn
 
-from ..weights import CheckpointError, read_file
+from ..backbones.base import Backbone
+from ..errors import CheckpointError, InputError, describe
+from ..weights import plain_names
 
 #: name of :class:`AtomicBackend` among MMEngine's file backends
 ATOMIC = 'mmattn.atomic'
+#: seconds to wait for a lock: with old versions of filelock, data workers outlive a killed training and its lock
+LOCK_TIMEOUT = 10
+#: what systems say that cannot lock files
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 
 
 @register_backend(ATOMIC)
 class AtomicBackend(LocalBackend):
-    """MMEngine's local files, each written to ``NAME.part`` first and renamed when it is on the disk."""
+    """MMEngine's local files, each written to another name ending in ``.part`` and renamed when it is on the disk."""
 
     def __init__(self) -> None:
         self._superseded: list[str | Path] | None = None
@@ -34,7 +43,7 @@ class AtomicBackend(LocalBackend):
         Raises:
             OSError: if it cannot be written. An older file of that name stays, and no part of the new one.
         """
-        part = Path(f'{filepath}.part')
+        part = Path(f'{filepath}.{token_hex(4)}.part')  # No other process has this name.
         part.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open('wb') as file:
@@ -75,6 +84,8 @@ class AtomicCheckpointHook(CheckpointHook):
     or ``file_client_args`` are given, and for folders elsewhere, it does what MMEngine's hook does. FlexibleRunner
     (FSDP) passes no backend on: its checkpoints are written as MMEngine writes them, and removed as here.
 
+    Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`.
+
     Args: MMEngine's.
 
     Raises:
@@ -86,6 +97,19 @@ class AtomicCheckpointHook(CheckpointHook):
         if '://' not in folder and self.backend_args is None and self.file_client_args is None:
             self.backend_args = dict(backend=ATOMIC)
         super().before_train(runner)
+        # A resumed state names the best checkpoint of the training that it is from. If that had another folder, it
+        # would be removed from there when this training finds a better one.
+        if getattr(self, 'best_ckpt_path', None):
+            self.best_ckpt_path = self._in_own_folder(self.best_ckpt_path)
+        for key, path in getattr(self, 'best_ckpt_path_dict', {}).items():
+            self.best_ckpt_path_dict[key] = path and self._in_own_folder(path)
+
+    def _in_own_folder(self, path: str) -> str | None:
+        own = self.file_backend.join_path(self.out_dir, os.path.basename(path))
+        return own if self.file_backend.exists(own) else None
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        checkpoint['meta']['mmattn'] = backbone_settings(unwrapped(runner.model))
 
     def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         with self._saving():
@@ -115,67 +139,61 @@ class AtomicCheckpointHook(CheckpointHook):
             ) from error
 
 
-def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = False) -> None:
-    """Make a training resume from a checkpoint, or from the newest whole one in its work folder, if there is any.
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The detector or segmentor inside of wrappers for several processes and for multi-scale tests."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
 
-    The seed becomes that of the interrupted training: MMEngine sets it too late for the order of the data.
+
+def backbone_settings(model: nn.Module) -> dict[str, dict]:
+    """The type and the settings of each backbone of mmattn in a model, by the name of the module."""
+    found = {
+        name: dict(type=type(module).__name__, **module.settings)
+        for name, module in model.named_modules()
+        if isinstance(module, Backbone)
+    }
+    return plain_names(found, 'the model')
+
+
+@contextmanager
+def locked(folders: Iterable[str | Path]) -> Iterator[None]:
+    """Hold the locks of the folders that a training writes checkpoints to; they end with the process, however it ends.
+
+    What killed trainings have left of unfinished checkpoints is removed.
 
     Args:
-        cfg: of the training; ``resume``, ``load_from`` and ``randomness`` are set.
-        checkpoint: file or address to resume from.
-        trusted: see :func:`mmattn.weights.read_file`.
+        folders: are made if they are missing. The lock of each is its file ``.lock``; ``.lock.txt`` names the holder.
 
     Raises:
-        CheckpointError: if the checkpoint is missing, damaged or no state of a training, or if the work folder has
-            checkpoints and all of them are so.
+        InputError: if a folder cannot be made, or if another process holds its lock.
     """
-    candidates = [checkpoint] if checkpoint else map(str, _newest_first(Path(cfg.work_dir)))
-    meta, problems = None, []
-    for path in candidates:
-        try:
-            meta = _read_meta(path, trusted)
-            break
-        except CheckpointError as error:
-            problems.append(str(error))
-    if problems and meta is None:
-        raise CheckpointError(f'{"; ".join(problems)}: nothing to resume from')
-    for problem in problems:
-        print_log(f'{problem}: resuming from {path}', logger='current', level=logging.WARNING)
-    cfg.resume = meta is not None
-    if meta is not None:
-        cfg.load_from = path
-        if meta.get('seed') is not None:
-            cfg.randomness = {**cfg.get('randomness', {}), 'seed': meta['seed']}
-
-
-def _newest_first(folder: Path) -> Iterator[Path]:
-    """The checkpoint that MMEngine noted as the last, then those of lower numbers."""
-    note = folder / 'last_checkpoint'
-    if not note.is_file():
-        return
-    last = Path(note.read_text().strip())
-    named = re.fullmatch(r'(epoch|iter)_(\d+)\.pth', last.name)
-    if last.name:  # The note is empty if writing it was interrupted.
-        folder = last.parent if last.parent.is_dir() else folder
-        yield folder / last.name
-    kind, number = (named[1], int(named[2])) if named else ('*', math.inf)
-    before = {int(path.stem.rpartition('_')[2]): path for path in folder.glob(f'{kind}_[0-9]*.pth')}
-    yield from (before[i] for i in sorted(before, reverse=True) if i < number)
-
-
-def _read_meta(path: str, trusted: bool) -> dict:
-    """The ``meta`` of a training's state.
-
-    Raises:
-        CheckpointError: if the file is missing or damaged, or holds no state of a training.
-    """
-    if '://' in path or Path(path).is_dir():
-        return {}  # MMEngine reads addresses and the folders of sharded states
-    if not Path(path).is_file():
-        raise CheckpointError(f'there is no checkpoint {path}')
-    state = read_file(path, trusted=trusted)
-    if not isinstance(state, dict) or not {'meta', 'state_dict', 'message_hub'} <= set(state):
-        raise CheckpointError(
-            f'{path} holds no state of a training: to start from its weights, leave out --resume and set load_from'
-        )
-    return state['meta']
+    with ExitStack() as stack:
+        for folder in map(Path, folders):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except (OSError, ValueError) as error:
+                raise InputError(
+                    f'the work folder {folder} cannot be made ({describe(error)}): give another --work-dir'
+                ) from error
+            holder = folder / '.lock.txt'
+            try:
+                stack.enter_context(FileLock(folder / '.lock').acquire(timeout=LOCK_TIMEOUT))
+            except Timeout:
+                who = holder.read_text(errors='replace').strip() if holder.is_file() else 'another process'
+                raise InputError(
+                    f'{folder} is in use by another training ({who}): give another --work-dir, or end that training'
+                ) from None
+            except (NotImplementedError, OSError) as error:
+                if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+                    raise
+                print_log(
+                    f'{folder} cannot be locked ({describe(error)}): start no second training in it',
+                    logger='current',
+                    level=logging.WARNING,
+                )
+            else:
+                holder.write_text(f'process {os.getpid()} on {socket.gethostname()}\n')
+                for part in folder.glob('*.pth*.part'):
+                    part.unlink(missing_ok=True)
+        yield

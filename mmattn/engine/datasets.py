@@ -9,13 +9,10 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset, Compose
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
-from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import DATASETS, DefaultScope
-from mmengine.runner import BaseLoop
 from torch import nn
 
 from ..errors import InputError, describe
-from ..weights import CheckpointError
 from .config_checks import dataset_configs, find_type
 
 
@@ -79,7 +76,7 @@ def _has_file(folder: str, suffix: str) -> bool:
 
 
 class InputCheckHook(Hook):
-    """Checks datasets before the first step, images and annotations when they are read, and checkpoints when loaded.
+    """Checks datasets before the first step, and images and annotations when they are read.
 
     The checks before the first step open no image.
 
@@ -92,24 +89,6 @@ class InputCheckHook(Hook):
             for dataset in inner_datasets(getattr(getattr(loop, 'dataloader', None), 'dataset', None)):
                 check_dataset(dataset, runner.model)
                 dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset)
-
-    def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
-        weights, source = checkpoint.get('state_dict', checkpoint), runner._load_from or 'the checkpoint'
-        if isinstance(runner._train_loop, BaseLoop):
-            return
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        model = model.module if isinstance(model, BaseTTAModel) else model
-        given = {name.removeprefix('module.'): value.shape for name, value in weights.items()}
-        absent = [
-            name
-            for name, value in model.state_dict().items()
-            if given.get(name) != value.shape and not name.endswith('num_batches_tracked')
-        ]
-        if absent:
-            raise CheckpointError(
-                f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors '
-                f'that are not there, or not of that shape, the first being {absent[0]}'
-            )
 
 
 def inner_datasets(dataset: object) -> Iterator[BaseDataset]:

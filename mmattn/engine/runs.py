@@ -1,27 +1,36 @@
 """Around a run of MMEngine: what our tools set up and undo, and how their errors end."""
 
 import errno
+import gc
 import logging
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import Process
+from multiprocessing.connection import wait
 
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.registry import RUNNERS
 from mmengine.runner import CheckpointLoader, Runner
 from torch import distributed
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ..errors import InputError, describe
 from ..weights import read_file
-from .checkpoints import prepare_resume
+from .checkpoints import locked
 from .configs import is_sharded
 from .datasets import InputCheckHook, check_files
+from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
 SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE)
 #: where MMEngine reads checkpoints from; other addresses, such as openmmlab:// and s3://, keep their loaders
 SOURCES = ['', 'http://', 'https://', 'torchvision://']
+#: launcher -> environment variable with the number of the process
+RANK = dict(pytorch='RANK', slurm='SLURM_PROCID', mpi='OMPI_COMM_WORLD_RANK')
 
 
 def run_tool(main: Callable[[], None]) -> None:
@@ -80,22 +89,29 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
         trusted: see :func:`running`.
 
     Raises:
-        InputError: if the config shards the model and there is one process, or a checkpoint to resume from.
-        CheckpointError: see :func:`mmattn.engine.checkpoints.prepare_resume`.
+        InputError: if the config shards the model and there is one process, or a checkpoint to resume from; if another
+            training runs in the work folder, or was there and is not resumed; if a data worker is killed.
+        CheckpointError: see :func:`mmattn.engine.resuming.prepare_resume` and
+            :class:`mmattn.engine.resuming.CheckpointCheckHook`.
     """
-    resume = resume or (cfg.get('resume') and (cfg.get('load_from') or 'auto'))
+    resume = resume or cfg.get('resume')
+    if resume and not isinstance(resume, str):
+        resume = cfg.get('load_from') or 'auto'
     if is_sharded(cfg) and cfg.launcher == 'none':
         raise InputError('the config shards the model over processes: start it with tools/dist_train.sh')
     if is_sharded(cfg) and resume:
         raise InputError('sharded training cannot be resumed: leave out configs/_base_/fsdp.py to resume it')
     check_files(cfg, 'train', 'val')
-    with running(cfg, trusted):
+    # Only the first process writes checkpoints.
+    first = cfg.launcher == 'none' or os.environ.get(RANK[cfg.launcher], '0') == '0'
+    with running(cfg, trusted), locked(checkpoint_folders(cfg) if first else ()):
         if resume:
             prepare_resume(cfg, None if resume == 'auto' else resume, trusted)
+        else:
+            check_unused(cfg)
         # FSDP needs MMEngine's FlexibleRunner
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
-        runner.register_hook(InputCheckHook(), 'HIGHEST')
-        runner.train()
+        _run(runner, runner.train)
 
 
 def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
@@ -105,10 +121,63 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
         cfg: see :func:`running`.
         checkpoint: file or address.
         trusted: see :func:`running`.
+
+    Raises:
+        InputError: if a data worker is killed.
+        CheckpointError: see :class:`mmattn.engine.resuming.CheckpointCheckHook`.
     """
-    cfg.load_from = checkpoint
+    cfg.load_from, cfg.resume = checkpoint, False
     check_files(cfg, 'test')
     with running(cfg, trusted):
         runner = Runner.from_cfg(cfg)
-        runner.register_hook(InputCheckHook(), 'HIGHEST')
-        runner.test()
+        _run(runner, runner.test)
+
+
+def _run(runner: Runner, run: Callable[[], object]) -> None:
+    for hook in (InputCheckHook(), CheckpointCheckHook()):
+        runner.register_hook(hook, 'HIGHEST')
+    try:
+        run()
+    except InputError:
+        raise
+    except (RuntimeError, OSError, EOFError) as error:  # by torch for a worker that is gone, or by a broken connection
+        # When torch hears of the worker, it raises an error at whatever line is running.
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            sentence = _why_gone(runner)
+        finally:
+            signal.signal(signal.SIGCHLD, handler)
+        if not sentence:
+            raise
+        raise InputError(sentence) from error
+
+
+def _why_gone(runner: Runner) -> str:
+    """A sentence on a data worker that ended without an error of its own; '' if none has."""
+    loops = {f'{split}_dataloader': getattr(runner, f'_{split}_loop') for split in ('train', 'val', 'test')}
+    # Dataloaders do not know their workers. The traceback of the error keeps the iterators that do.
+    workers = [
+        (worker, name)
+        for iterator in gc.get_objects()
+        if type(iterator) is _MultiProcessingDataLoaderIter
+        for name, loop in loops.items()
+        if getattr(getattr(loop, 'dataloader', None), 'dataset', None) is iterator._dataset
+        for worker in iterator._workers
+    ]
+    wait([worker.sentinel for worker, _ in workers], timeout=1)
+    for worker, loader in workers:
+        if worker.exitcode:
+            return _describe_worker(worker, loader)
+    return ''
+
+
+def _describe_worker(worker: Process, loader: str) -> str:
+    code = worker.exitcode
+    if code == -signal.SIGKILL:
+        advice = 'most often for want of memory: lower its num_workers or batch_size'
+    elif code == -signal.SIGBUS:
+        advice = 'most often for want of shared memory: lower its num_workers, or give more (docker run --shm-size)'
+    else:
+        advice = f'{loader}.num_workers=0 shows where'
+    end = f'was killed by signal {-code} ({signal.strsignal(-code)})' if code < 0 else f'ended with exit status {code}'
+    return f'a data worker of {loader}, process {worker.pid}, {end}, {advice}'

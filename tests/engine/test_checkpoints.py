@@ -1,217 +1,19 @@
-"""Interrupted training of a model of two layers; tests/tools/test_dist_and_resume.py kills tools/train.py itself."""
+"""Checkpoints of a small model; tests/tools/test_dist_and_resume.py kills tools/train.py itself."""
 
-import itertools
+import errno
 import os
 import resource
 import signal
-from pathlib import Path
+import time
 
 import pytest
-import torch
-from mmengine.config import Config
-from mmengine.dataset import BaseDataset
-from mmengine.evaluator import BaseMetric
-from mmengine.hooks import Hook
-from mmengine.model import BaseModel
-from mmengine.runner import Runner
-from torch import nn
 
-from mmattn.engine.checkpoints import AtomicBackend, prepare_resume
+from mmattn.engine import checkpoints
+from mmattn.engine.checkpoints import AtomicBackend, locked
+from mmattn.errors import InputError
 from mmattn.weights import CheckpointError
 
-STEPS, KILLED_AT = 8, 5  # a checkpoint every 2 steps, an epoch every 4
-
-
-class Model(BaseModel):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-
-    def forward(self, x, mode='tensor'):
-        x = torch.stack(x) if isinstance(x, list) else x
-        return dict(loss=self.layers(x).square().mean()) if mode == 'loss' else [{}]
-
-
-class Data(BaseDataset):
-    def load_data_list(self):
-        return [dict(x=x) for x in torch.randn(8, 3, generator=torch.Generator().manual_seed(0))]
-
-    def prepare_data(self, index):
-        return dict(x=self.get_data_info(index)['x'])
-
-
-class Better(BaseMetric):
-    """Every evaluation is better than the one before."""
-
-    score = itertools.count()
-
-    def process(self, data_batch, data_samples):
-        self.results.append(None)
-
-    def compute_metrics(self, results):
-        return dict(acc=float(next(self.score)))
-
-
-class Killed(BaseException):
-    """No code catches it, as no code runs after a kill."""
-
-
-class Kill(Hook):
-    def before_train_iter(self, runner, batch_idx, data_batch=None):
-        if runner.iter == KILLED_AT:
-            raise Killed
-
-
-names = map('run{}'.format, itertools.count())
-
-
-def train(folder, by_epoch=False, killed=False, seed=None, checkpoint=None, steps=STEPS, validate=False):
-    """Train in a folder, resumed from its newest checkpoint; the weights at the end."""
-    loop = dict(by_epoch=True, max_epochs=steps // 4) if by_epoch else dict(by_epoch=False, max_iters=steps)
-    sampler = 'DefaultSampler' if by_epoch else 'InfiniteSampler'
-    dataloader = dict(batch_size=2, num_workers=0, sampler=dict(type=sampler, shuffle=True), dataset=Data())
-    cfg = Config(dict(work_dir=str(folder), randomness=dict(seed=seed)))
-    prepare_resume(cfg)
-    validation = (
-        dict(
-            val_dataloader=dict(dataloader, sampler=dict(type='DefaultSampler', shuffle=False)),
-            val_evaluator=[Better()],
-            val_cfg=dict(),
-        )
-        if validate
-        else {}
-    )
-    torch.manual_seed(0)
-    runner = Runner(
-        Model(),
-        str(folder),
-        dataloader,
-        train_cfg=dict(loop, val_interval=2),
-        **validation,
-        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=0.1)),
-        param_scheduler=dict(type='CosineAnnealingLR', T_max=STEPS, by_epoch=False),
-        default_hooks=dict(
-            checkpoint=dict(
-                type='AtomicCheckpointHook', by_epoch=by_epoch, interval=1 if by_epoch else 2, **checkpoint or {}
-            )
-        ),
-        custom_hooks=[Kill()] if killed else [],
-        load_from=cfg.get('load_from'),
-        resume=cfg.resume,
-        randomness=cfg.randomness,
-        experiment_name=next(names),
-        log_level='WARNING',
-    )
-    runner.train()
-    return runner.model.state_dict()
-
-
-def training_state(path, **contents):
-    torch.save(
-        dict(dict(meta=dict(seed=1), state_dict={'w': torch.zeros(1000)}, optimizer={}, message_hub={}), **contents),
-        path,
-    )
-
-
-@pytest.mark.parametrize('by_epoch', [False, True])
-def test_goes_on_as_if_uninterrupted(tmp_path, by_epoch):
-    """A resumed training gives the weights of one that was not interrupted, also if the config has no seed."""
-    with pytest.raises(Killed):
-        train(tmp_path / 'killed', by_epoch, killed=True)
-    last = torch.load((tmp_path / 'killed' / 'last_checkpoint').read_text(), weights_only=False)
-    assert last['meta']['iter'] == 4
-    resumed = train(tmp_path / 'killed', by_epoch)
-    whole = train(tmp_path / 'whole', by_epoch, seed=last['meta']['seed'])
-    other = train(tmp_path / 'other', by_epoch, seed=last['meta']['seed'] + 1)
-    assert all(torch.equal(resumed[name], value) for name, value in whole.items())
-    assert not torch.equal(resumed['layers.0.weight'], other['layers.0.weight'])
-
-
-@pytest.fixture
-def four(tmp_path):
-    """A work folder with four checkpoints."""
-    for i in (90, 100, 110, 120):
-        training_state(tmp_path / f'iter_{i}.pth', meta=dict(seed=i))
-    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_110.pth'))  # 120 is of an older training
-    return tmp_path
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-1000])
-
-
-def flip(path):
-    contents = bytearray(path.read_bytes())
-    contents[len(contents) // 2] ^= 1
-    path.write_bytes(contents)
-
-
-def test_last_checkpoint_is_used(four):
-    cfg = Config(dict(work_dir=str(four), load_from='weights.pth', randomness=dict(seed=3, deterministic=True)))
-    prepare_resume(cfg)
-    assert cfg.resume and cfg.load_from == str(four / 'iter_110.pth')
-    assert cfg.randomness == dict(seed=110, deterministic=True)
-
-
-@pytest.mark.parametrize('damage', [truncate, flip, lambda path: path.write_bytes(b''), Path.unlink])
-def test_damaged_checkpoint_is_named_and_passed_over(four, log, damage):
-    """The checkpoint with the next lower number is used, and the log names the damaged one."""
-    damage(four / 'iter_110.pth')
-    damage(four / 'iter_100.pth')
-    (four / 'iter_95.pth.part').write_bytes(b'half')
-    cfg = Config(dict(work_dir=str(four)))
-    prepare_resume(cfg)
-    assert cfg.load_from == str(four / 'iter_90.pth') and cfg.randomness.seed == 90
-    assert 'iter_110.pth' in log[0] and log[0].endswith(f'resuming from {cfg.load_from}')
-
-
-def test_folder_was_moved(four):
-    """The path in the note of the last checkpoint no longer exists."""
-    (four / 'last_checkpoint').write_text('/elsewhere/iter_100.pth')
-    cfg = Config(dict(work_dir=str(four)))
-    prepare_resume(cfg)
-    assert cfg.load_from == str(four / 'iter_100.pth')
-
-
-def test_empty_note(four):
-    """The training was killed after it opened the note of the last checkpoint and before it wrote the note."""
-    (four / 'last_checkpoint').write_text('')
-    cfg = Config(dict(work_dir=str(four)))
-    prepare_resume(cfg)
-    assert cfg.load_from == str(four / 'iter_120.pth')
-
-
-def test_nothing_whole_is_an_error(four):
-    """A new training would overwrite the checkpoints that the user wants to keep."""
-    for path in four.glob('*.pth'):
-        truncate(path)
-    with pytest.raises(CheckpointError, match='iter_110.pth cannot be read.*iter_90.*nothing to resume from'):
-        prepare_resume(Config(dict(work_dir=str(four))))
-
-
-def test_nothing_yet(tmp_path):
-    """Without a checkpoint, --resume starts a new training, from the config's load_from."""
-    cfg = Config(dict(work_dir=str(tmp_path / 'none'), load_from='weights.pth'))
-    prepare_resume(cfg)
-    assert cfg.resume is False and cfg.load_from == 'weights.pth'
-
-
-@pytest.mark.parametrize(
-    'spoil, message',
-    [
-        (truncate, 'damaged'),
-        (flip, 'damaged'),
-        (Path.unlink, 'there is no checkpoint'),
-        (lambda path: path.write_text('text'), 'damaged'),
-        (lambda path: torch.save({'state_dict': {}}, path), 'holds no state of a training'),
-        (lambda path: torch.save([1], path), 'holds no state of a training'),
-    ],
-)
-def test_named_checkpoint_must_be_whole(four, spoil, message):
-    """No other checkpoint is used instead."""
-    spoil(four / 'iter_100.pth')
-    with pytest.raises(CheckpointError, match=f'iter_100.pth.*{message}|{message}.*iter_100.pth'):
-        prepare_resume(Config(dict(work_dir=str(four))), str(four / 'iter_100.pth'))
+from .small_training import train
 
 
 @pytest.mark.parametrize('keep', [dict(max_keep_ckpts=1), dict(max_keep_ckpts=2), dict()])
@@ -222,15 +24,26 @@ def test_number_of_checkpoints(tmp_path, keep):
     assert numbers == [2, 4, 6, 8][-keep.get('max_keep_ckpts', 4) :]
 
 
+@pytest.fixture
+def full_disk(tmp_path, monkeypatch):
+    """Has the disk full when a file of tmp_path is written."""
+
+    def fill(name):
+        monkeypatch.setattr(checkpoints, 'token_hex', lambda count: 'part')
+        (tmp_path / f'{name}.part.part').symlink_to('/dev/full')
+
+    return fill
+
+
 @pytest.mark.parametrize(
     'full, best', [('iter_6.pth', 'best_acc_iter_4.pth'), ('best_acc_iter_6.pth', 'best_acc_iter_4.pth')]
 )
-def test_full_disk(tmp_path, full, best):
+def test_full_disk(tmp_path, full_disk, full, best):
     """If a checkpoint does not fit on the disk, the error says so and the training can be resumed.
 
     No part of the file is left. The last checkpoint before it and the best one stay.
     """
-    (tmp_path / f'{full}.part').symlink_to('/dev/full')
+    full_disk(full)
     options = dict(max_keep_ckpts=1, save_best='acc', rule='greater')
     with pytest.raises(CheckpointError, match=rf'{full} cannot be written \(No space left on device\); .* --resume'):
         train(tmp_path, checkpoint=options, validate=True)
@@ -240,15 +53,31 @@ def test_full_disk(tmp_path, full, best):
     assert {path.name for path in tmp_path.glob('*.pth*')} == {'iter_8.pth', 'best_acc_iter_8.pth'}
 
 
-def test_a_given_backend_is_used(tmp_path):
-    """With backend_args, the hook writes as MMEngine's does: not to NAME.part."""
-    (tmp_path / 'iter_2.pth.part').symlink_to('/dev/full')
+def test_a_given_backend_is_used(tmp_path, full_disk):
+    """With backend_args, the hook writes as MMEngine's does: not to another name first."""
+    full_disk('iter_2.pth')
     train(tmp_path, checkpoint=dict(backend_args=dict(backend='local')))
     assert (tmp_path / 'iter_2.pth').is_file()
 
 
+@pytest.mark.parametrize('metrics', [['acc'], ['acc', 'mIoU']])
+def test_best_checkpoint_of_another_folder_stays(tmp_path, metrics):
+    """A training resumed from a checkpoint of another folder removes nothing there. In its own folder it does."""
+    options = dict(save_best=metrics, rule='greater')
+    train(tmp_path / 'first', checkpoint=options, validate=True, steps=4)
+    before = set((tmp_path / 'first').iterdir())
+    assert len(list((tmp_path / 'first').glob('best_*'))) == len(metrics)
+    train(tmp_path / 'second', checkpoint=options, validate=True, resume=str(tmp_path / 'first' / 'iter_4.pth'))
+    assert set((tmp_path / 'first').iterdir()) == before
+    train(tmp_path / 'first', checkpoint=options, validate=True)
+    assert len(list((tmp_path / 'first').glob('best_*'))) == len(metrics)
+
+
 def test_killed_while_writing(tmp_path):
-    """The kernel kills the process while it writes: the older file of that name stays whole."""
+    """The kernel kills the process while it writes: the older file of that name stays whole.
+
+    The next training in the folder removes the part that was written.
+    """
     path = tmp_path / 'iter_2.pth'
     path.write_bytes(b'whole')
     child = os.fork()
@@ -261,6 +90,55 @@ def test_killed_while_writing(tmp_path):
         finally:
             os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGXFSZ
-    assert path.read_bytes() == b'whole' and (tmp_path / 'iter_2.pth.part').stat().st_size == 1000
+    (part,) = tmp_path.glob('iter_2.pth*.part')
+    assert path.read_bytes() == b'whole' and part.stat().st_size == 1000
     AtomicBackend().put(b'newer', path)
-    assert path.read_bytes() == b'newer' and list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == b'newer' and part.exists()  # It may be another process's.
+    (tmp_path / 'video.part').touch()
+    with locked([tmp_path]):
+        assert {file.name for file in tmp_path.iterdir()} == {'iter_2.pth', 'video.part', '.lock', '.lock.txt'}
+
+
+def test_lock(tmp_path, monkeypatch):
+    """A second training is refused, with the first one's process. After a kill, the folder is free.
+
+    A data worker of the first training outlives it by a moment.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with locked([tmp_path]):
+            os.write(writing, b'locked')
+            time.sleep(0.5 if os.fork() else 1.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.read(reading, 6) == b'locked'
+    part = tmp_path / 'iter_2.pth.abcd.part'
+    part.touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, 'LOCK_TIMEOUT', 0)
+        message = f'{tmp_path} is in use by another training \\(process {child} on .*--work-dir'
+        with pytest.raises(InputError, match=message), locked([tmp_path]):
+            pass
+    assert part.exists()
+    os.waitpid(child, 0)
+    with locked([tmp_path]):
+        assert not part.exists()
+
+
+def test_folder_cannot_be_made(tmp_path):
+    (tmp_path / 'file').touch()
+    for folder in (tmp_path / 'file', tmp_path / 'file' / 'work', tmp_path / ('x' * 300), tmp_path / 'a\0'):
+        with pytest.raises(InputError, match='cannot be made .*: give another --work-dir'), locked([folder]):
+            pass
+
+
+def test_no_locks_on_this_file_system(tmp_path, monkeypatch, log):
+    """A network disk may have none: the training runs, and the log says so."""
+
+    def refuse(*_, **__):
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    monkeypatch.setattr(checkpoints.FileLock, 'acquire', refuse)
+    (tmp_path / 'iter_2.pth.abcd.part').touch()
+    with locked([tmp_path]):
+        assert 'start no second training in it' in log[0] and list(tmp_path.glob('*.part'))

@@ -1,17 +1,23 @@
 import errno
 import logging
+import os
+import signal
 
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from mmengine.hooks import Hook
 from mmengine.runner import CheckpointLoader
 from torch import distributed
 
-from mmattn.engine import runs
+from mmattn.engine import checkpoints, runs
 from mmattn.engine.runs import run_tool, running, train
 from mmattn.errors import InputError
 from mmattn.packages import MissingPackage
 from mmattn.weights import CheckpointError
+
+from .small_training import build
 
 
 def raising(error):
@@ -91,3 +97,99 @@ def test_process_group(monkeypatch, device):
 def test_what_sharded_training_cannot_do(launcher, resume, message):
     with pytest.raises(InputError, match=message):
         train(Config(dict(launcher=launcher, strategy=dict(type='FSDPStrategy'))), resume)
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Calls runs.train for the small model; the arguments are those of ``build``."""
+
+    def train_small(resume=None, config=None, **arguments):
+        cfg = Config(dict(dict(work_dir=str(tmp_path / 'work'), launcher='none'), **config or {}))
+        monkeypatch.setattr(runs.Runner, 'from_cfg', lambda cfg: build(cfg.work_dir, **arguments))
+        train(cfg, resume)
+
+    return train_small
+
+
+def test_second_training_in_a_folder(small, tmp_path):
+    """It goes on with --resume or resume=True, and is refused otherwise; then nothing is written."""
+    small(steps=4)
+    before = {path: path.stat().st_mtime for path in (tmp_path / 'work').rglob('*') if 'lock' not in path.name}
+    with pytest.raises(InputError, match='work has checkpoints of another training, as iter_2.pth:'):
+        small()
+    assert before == {path: path.stat().st_mtime for path in (tmp_path / 'work').rglob('*') if 'lock' not in path.name}
+    small(config=dict(resume=True), steps=6)
+    small('auto')
+    assert (tmp_path / 'work' / 'last_checkpoint').read_text().endswith('iter_8.pth')
+
+
+def test_two_trainings_at_once(small, tmp_path, monkeypatch):
+    """The second is refused, with --resume too, and the first goes on."""
+    monkeypatch.setattr(checkpoints, 'LOCK_TIMEOUT', 0)
+
+    class Second(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            for resume in (None, 'auto'):
+                with pytest.raises(InputError, match='work is in use by another training'):
+                    small(resume)
+
+    small(custom_hooks=[Second()])
+    assert (tmp_path / 'work' / 'iter_8.pth').is_file()
+
+
+@pytest.mark.parametrize('launcher, rank', [('pytorch', 'RANK'), ('slurm', 'SLURM_PROCID')])
+def test_first_process_holds_the_lock(small, monkeypatch, launcher, rank):
+    """The others must not wait for it."""
+    monkeypatch.setattr(checkpoints, 'LOCK_TIMEOUT', 0)
+    monkeypatch.setattr(runs, 'get_device', lambda: 'cuda')
+
+    class Other(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            if runner.iter == 1:
+                monkeypatch.setenv(rank, '1')
+                with pytest.raises(InputError, match='has checkpoints'):
+                    small(config=dict(launcher=launcher))
+
+    small(custom_hooks=[Other()], steps=2, checkpoint=dict(interval=1))
+
+
+class Ill(BaseDataset):
+    """Ends its process, by a signal or not, when sample 5 is read."""
+
+    def __init__(self, signal):
+        self.signal = signal
+        super().__init__()
+
+    def load_data_list(self):
+        return [dict(x=torch.ones(3))] * 8
+
+    def prepare_data(self, index):
+        if index == 5:
+            os.kill(os.getpid(), self.signal) if self.signal else os._exit(3)
+        return dict(x=torch.ones(3))
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+@pytest.mark.parametrize(
+    'signal, message',
+    [
+        (signal.SIGKILL, r'was killed by signal 9 \(Killed\), .* want of memory: lower its num_workers or batch_size'),
+        (signal.SIGBUS, r'was killed by signal 7 \(Bus error\), .* shared memory: '),
+        (signal.SIGSEGV, r'was killed by signal 11 \(Segmentation fault\), {split}_dataloader.num_workers=0 shows'),
+        (0, 'ended with exit status 3, {split}_dataloader.num_workers=0 shows where'),
+    ],
+)
+def test_dead_worker(small, split, signal, message):
+    """One sentence names the dataloader, the process and the reason."""
+    loader = dict(batch_size=2, num_workers=1, sampler=dict(type='DefaultSampler', shuffle=False), dataset=Ill(signal))
+    with pytest.raises(
+        InputError, match=f'^a data worker of {split}_dataloader, process .*{message.format(split=split)}'
+    ):
+        small(validate=True, **{f'{split}_dataloader': loader})
+
+
+def test_other_errors_of_workers_stay(small, monkeypatch):
+    monkeypatch.setattr(Ill, 'prepare_data', lambda *_: 1 / 0)
+    loader = dict(batch_size=2, num_workers=1, sampler=dict(type='InfiniteSampler'), dataset=Ill(0))
+    with pytest.raises(ZeroDivisionError):
+        small(train_dataloader=loader)

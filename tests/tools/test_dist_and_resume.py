@@ -134,6 +134,8 @@ def test_two_processes_are_one(train, tmp_path, name, frozen, with_cp):
 #: a hook that does something to the process at the beginning of a step
 HOOK = """
 import os, resource, signal
+from pathlib import Path
+from mmattn.engine import checkpoints
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 
@@ -150,8 +152,34 @@ class Interruption(Hook):
         if self.kind == 'writing':  # killed by the kernel half-way through the next checkpoint
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        elif self.kind == 'full':  # the disk is full at the next checkpoint
+            checkpoints.token_hex = lambda count: 'full'
+            for name in (f'iter_{runner.iter + 1}.pth', f'epoch_{runner.epoch + 1}.pth'):
+                Path(runner.work_dir, f'{name}.full.part').symlink_to('/dev/full')
         else:
             os.kill(os.getpid(), getattr(signal, self.kind))
+"""
+
+
+#: a hook that starts a second training in the folder of a running one
+SECOND = """
+import subprocess, sys
+from mmengine.dist import master_only
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+
+@HOOKS.register_module()
+class Second(Hook):
+
+    def __init__(self, config):
+        self.config = config
+
+    @master_only
+    def before_train(self, runner):
+        command = [sys.executable, 'tools/train.py', self.config, '--resume', '--work-dir', runner.work_dir]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 1 and 'is in use by another training (process' in done.stderr.splitlines()[-1]
 """
 
 
@@ -187,7 +215,7 @@ def assert_resumed(train, work_dir, whole, start):
     assert done.returncode == 0 and f'Load checkpoint from {work_dir / start}' in output, output
     resumed = weights((work_dir / 'last_checkpoint').read_text())
     assert all(torch.equal(resumed[key], value) for key, value in expected.items())
-    assert not list(work_dir.glob('*.part'))
+    assert not list(work_dir.glob('*.part'))  # also what a killed training has left
     return output
 
 
@@ -205,12 +233,12 @@ def test_killed(train, whole, tmp_path, kind):
 @pytest.mark.slow
 def test_truncated_and_full(train, whole, tmp_path):
     """The disk is full at the second checkpoint, and later that one is truncated: the first is used both times."""
-    first, second = ('epoch_1.pth', 'epoch_2.pth') if 'detector' in whole[0].name else ('iter_2.pth', 'iter_4.pth')
-    (tmp_path / f'{second}.part').symlink_to('/dev/full')
-    done = train(whole[0], tmp_path)
+    detector = 'detector' in whole[0].name
+    first, second = ('epoch_1.pth', 'epoch_2.pth') if detector else ('iter_2.pth', 'iter_4.pth')
+    done = train(interrupted(whole[0], 3, 'full'), tmp_path)
     assert done.returncode == 1 and 'Traceback' not in done.stderr
     assert f'{second} cannot be written (No space left on device)' in done.stderr.splitlines()[-1]
-    assert [path.name for path in tmp_path.glob('*.pth*')] == [first]
+    assert [path.name for path in tmp_path.glob('*.pth')] == [first]
     assert_resumed(train, tmp_path, whole, first)
 
     with (tmp_path / second).open('r+b') as file:
@@ -220,9 +248,28 @@ def test_truncated_and_full(train, whole, tmp_path):
 
 
 @pytest.mark.slow
+def test_work_folder_is_in_use(train, tmp_path):
+    """Two processes train in a folder: another training is refused there, during it and after it."""
+    config = segmentor(tmp_path, steps=6)
+    (tmp_path / 'second.py').write_text(SECOND)
+    two = tmp_path / 'two.py'
+    two.write_text(
+        f"_base_ = './{config.name}'\n"
+        "custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'second'])\n"
+        f"custom_hooks = [dict(type='Second', config='{config}')]\n"
+    )
+    done = train(two, tmp_path / 'work', processes=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    checkpoints = {path: path.stat().st_mtime for path in (tmp_path / 'work').glob('*.pth')}
+    again = train(config, tmp_path / 'work')
+    assert again.returncode == 1 and 'has checkpoints of another training' in again.stderr.splitlines()[-1]
+    assert checkpoints == {path: path.stat().st_mtime for path in (tmp_path / 'work').glob('*.pth')}
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not cpu_shards(), reason='FSDP of this torch needs accelerators')
 def test_sharded(train, tmp_path):
-    """FSDP over two processes on the CPU: the weights of one process with both batches."""
+    """FSDP over two processes on the CPU: the weights of one process with both batches. One process can resume it."""
     config = segmentor(tmp_path, batch_size=2, frozen=1, with_cp=True)
     sharded = tmp_path / 'sharded.py'
     sharded.write_text(f"_base_ = ['./{config.name}', '{ROOT}/configs/_base_/fsdp.py']")
@@ -235,3 +282,5 @@ def test_sharded(train, tmp_path):
         torch.testing.assert_close(
             two[key], value, atol=1e-5, rtol=1e-4, msg=lambda message, key=key: f'{key}: {message}'
         )
+    resumed = train(segmentor(tmp_path, batch_size=4, frozen=1, with_cp=True, steps=4), tmp_path / 'two', '--resume')
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr

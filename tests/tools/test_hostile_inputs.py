@@ -148,6 +148,10 @@ def test_trusted_checkpoints(run, tmp_path):
         ),
         (lambda c: c['state_dict']['rpn_head.rpn_conv.bias'].fill_(float('nan')), 'has NaN in rpn_head.rpn_conv.bias'),
         (
+            lambda c: c['state_dict'].update({name: value.to(torch.int8) for name, value in c['state_dict'].items()}),
+            'is int8 for float32',
+        ),
+        (
             lambda c: c['state_dict'].pop(next(name for name in c['state_dict'] if name.startswith('backbone.'))),
             'MaskRCNN has 1 tensors that are not there',
         ),
@@ -161,6 +165,11 @@ def test_tested_weights_are_complete(run, weights, tmp_path, change, message):
     assert message in run('test', MASK_RCNN, tmp_path / 'c.pth')
 
 
+@pytest.mark.parametrize('tool, flags', [('train', ['--resume']), ('test', [])])
+def test_path_that_is_too_long(run, tool, flags):
+    assert 'here is no checkpoint xxx' in run(tool, MASK_RCNN, *flags, 'x' * 5000)
+
+
 def test_weights_alone_cannot_be_resumed(run, weights):
     """Without the state of the optimizer, a training would start again from step 0 without a word."""
     assert 'holds no state of a training' in run('train', MASK_RCNN, '--resume', weights)
@@ -168,10 +177,15 @@ def test_weights_alone_cannot_be_resumed(run, weights):
 
 @pytest.mark.slow
 def test_half_precision_weights_are_tested(run, weights, tmp_path):
-    """Weights in float16 are cast, not refused."""
+    """Weights in float16 are cast, and names of torch.compile's wrapper are read, not refused."""
     contents = torch.load(weights)
     torch.save(
-        {'state_dict': {k: v.half() if v.is_floating_point() else v for k, v in contents['state_dict'].items()}},
+        {
+            'state_dict': {
+                f'module._orig_mod.{k}': v.half() if v.is_floating_point() else v
+                for k, v in contents['state_dict'].items()
+            }
+        },
         tmp_path / 'c.pth',
     )
     assert run('test', MASK_RCNN, tmp_path / 'c.pth') is None

@@ -1,16 +1,23 @@
-"""MMDetection's COCO dataset with checked annotations; importing this imports MMDetection."""
+"""MMDetection's COCO dataset and metric with checked annotations; importing this imports MMDetection."""
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from mmdet.datasets import CocoDataset
 from mmdet.datasets.api_wrappers import COCO
-from mmdet.registry import DATASETS
+from mmdet.evaluation import CocoMetric
+from mmdet.registry import DATASETS, METRICS
+from mmengine.dataset import BaseDataset
+from mmengine.fileio import get_local_path
 from mmengine.logging import print_log
 
 from ..errors import InputError, describe
+
+#: the longest side of an image that OpenCV reads
+MAX_SIDE = 2**20
 
 
 class CheckedCOCO(COCO):
@@ -18,13 +25,15 @@ class CheckedCOCO(COCO):
 
     Args:
         annotation_file: path.
+        evaluated: what pycocotools is to evaluate with them, of "bbox", "segm" and the like; empty if nothing.
 
     Raises:
-        InputError: if the file cannot be read, or its contents do not fit, see :func:`check_coco`.
+        InputError: if the file cannot be read, or its contents do not fit, see :func:`check_coco` and
+            :func:`check_evaluation`.
     """
 
-    def __init__(self, annotation_file: str) -> None:
-        self.path = annotation_file
+    def __init__(self, annotation_file: str, evaluated: Sequence[str] = ()) -> None:
+        self.path, self.evaluated = annotation_file, evaluated
         try:
             super().__init__(annotation_file)
         except InputError:
@@ -36,6 +45,8 @@ class CheckedCOCO(COCO):
 
     def createIndex(self) -> None:
         check_coco(self.dataset, self.path)
+        if self.evaluated:
+            check_evaluation(self.dataset, self.path, 'segm' in self.evaluated)
         super().createIndex()
 
     def get_cat_ids(self, cat_names: Sequence[str] = (), **others) -> list[int]:
@@ -45,15 +56,32 @@ class CheckedCOCO(COCO):
 
 @DATASETS.register_module()
 class CheckedCocoDataset(CocoDataset):
-    """MMDetection's ``CocoDataset``, which refuses annotations that do not fit.
+    """MMDetection's ``CocoDataset``, which refuses annotations that do not fit and logs what it leaves out.
 
     Arguments, samples and ``metainfo`` are those of ``CocoDataset``.
 
     Raises:
-        InputError: naming the file and the first entry that does not fit.
+        InputError: naming the file and the first entry that does not fit, or if no object is left.
     """
 
     COCOAPI = CheckedCOCO
+
+    def load_data_list(self) -> list[dict]:
+        self._uses = Counter()
+        images = super().load_data_list()
+        objects = self._uses.pop('', 0)
+        left_out = ', '.join(f'{number} {why}' for why, number in self._uses.most_common())
+        purpose = 'evaluate' if self.test_mode else 'learn from'
+        if left_out and not objects:
+            raise InputError(f'{self.ann_file} has no object to {purpose}, its annotations are: {left_out}')
+        if left_out:
+            print_log(f'{self.ann_file}: {objects} objects to {purpose}, left out are: {left_out}', logger='current')
+        return images
+
+    def parse_data_info(self, raw_data_info: dict) -> dict:
+        for annotation in raw_data_info['raw_ann_info']:
+            self._uses[self._left_out(annotation, raw_data_info['raw_img_info'])] += 1
+        return super().parse_data_info(raw_data_info)
 
     def filter_data(self) -> list[dict]:
         images = super().filter_data()
@@ -64,6 +92,89 @@ class CheckedCocoDataset(CocoDataset):
             )
         return images
 
+    def _left_out(self, annotation: dict, image: dict) -> str:
+        """Why MMDetection does not learn from an annotation, or pycocotools does not evaluate it; '' if they do."""
+        if annotation['category_id'] not in self.cat2label:
+            return 'of categories that metainfo.classes does not have'
+        if annotation.get('iscrowd'):
+            return 'crowds (iscrowd)'
+        if self.test_mode:
+            return ''
+        left, top, width, height = annotation['bbox']
+        if annotation.get('ignore'):
+            return 'marked with "ignore"'
+        across = min(left + width, image['width']) - max(left, 0)
+        down = min(top + height, image['height']) - max(top, 0)
+        if min(width, height) < 1 or min(across, down) <= 0:
+            return 'with a box of less than a pixel'
+        if annotation['area'] == 0:
+            return 'of area 0, though their boxes are not'
+        polygons = annotation.get('segmentation')
+        if (
+            isinstance(polygons, list)
+            and polygons
+            and all(len(polygon) < 6 for polygon in polygons)
+            and any(getattr(transform, 'with_mask', False) for transform in self.pipeline.transforms)
+        ):
+            return 'with polygons of fewer than 3 points'
+        return ''
+
+
+@METRICS.register_module()
+class CheckedCocoMetric(CocoMetric):
+    """MMDetection's ``CocoMetric``, which refuses annotations that pycocotools cannot evaluate before it is built.
+
+    Arguments and results are those of ``CocoMetric``.
+
+    Raises:
+        InputError: see :class:`CheckedCOCO`.
+    """
+
+    def __init__(self, ann_file: str | None = None, metric: str | list[str] = 'bbox', **settings) -> None:
+        self.ann_file, self.names = ann_file, []
+        if ann_file is not None:
+            evaluated = [] if settings.get('format_only') else [metric] if isinstance(metric, str) else metric
+            with get_local_path(ann_file, backend_args=settings.get('backend_args')) as path:
+                contents = CheckedCOCO(path, evaluated)
+            self.images = {key: image['file_name'] for key, image in contents.imgs.items()}
+            self.names = [category['name'] for category in contents.dataset['categories']]
+        super().__init__(ann_file, metric, **settings)
+
+    def check_datasets(self, datasets: Sequence[BaseDataset]) -> None:
+        """Check that the annotations are those of the datasets whose images are tested.
+
+        Raises:
+            InputError: if they are of other images or classes, or if there are none.
+        """
+        if self.ann_file is None:
+            transforms = [transform for dataset in datasets for transform in dataset.pipeline.transforms]
+            packed = [transform.meta_keys for transform in transforms if hasattr(transform, 'meta_keys')]
+            if packed and not any('instances' in keys for keys in packed):
+                raise InputError(
+                    'CocoMetric has no annotations: set ann_file of the evaluator, or add "instances" to meta_keys of '
+                    'PackDetInputs'
+                )
+            return
+        seen = set()
+        for dataset in datasets:
+            _check_classes(self.names, dataset.metainfo['classes'], self.ann_file)
+            for index in range(len(dataset)):
+                image = dataset.get_data_info(index)
+                name = self.images.get(image['img_id'])
+                if name is None or Path(name).name != Path(image['img_path']).name:
+                    raise InputError(
+                        f'{self.ann_file} of the evaluator is of other images than the dataset: '
+                        f'its image {image["img_id"]} is {name}, that of the dataset is {image["img_path"]}'
+                    )
+                seen.add(image['img_id'])
+        if len(seen) < len(self.images):
+            print_log(
+                f'{self.ann_file}: {len(self.images) - len(seen)} of {len(self.images)} images are not in the '
+                'dataset, all their objects count as missed',
+                logger='current',
+                level=logging.WARNING,
+            )
+
 
 def check_coco(contents: dict, path: str | Path) -> None:
     """Check the contents of an annotation file. Boxes that reach out of their image are counted in the log.
@@ -71,39 +182,32 @@ def check_coco(contents: dict, path: str | Path) -> None:
     Raises:
         InputError: naming the first entry that does not fit.
     """
-    for kind, keys in (
-        ('images', ('id', 'file_name', 'width', 'height')),
-        ('categories', ('id', 'name')),
-        ('annotations', ('id', 'image_id', 'category_id', 'bbox', 'area')),
-    ):
-        if not isinstance(contents.get(kind, [] if kind == 'annotations' else None), list):
-            raise InputError(f'{path} is no annotation file in COCO\'s format: it has no list "{kind}"')
-        for index, entry in enumerate(contents.get(kind, ())):
-            missing = [key for key in keys if not isinstance(entry, dict) or key not in entry]
-            if missing:
-                raise InputError(f'{path}: entry {index} of "{kind}" has no {", ".join(missing)}')
-    sizes = {image['id']: (image['width'], image['height']) for image in contents['images']}
-    categories = {category['id'] for category in contents['categories']}
+    images = _entries(contents, 'images', ('id', 'file_name', 'width', 'height'), path)
+    categories = _entries(contents, 'categories', ('id', 'name'), path)
+    annotations = _entries(contents, 'annotations', ('id', 'image_id', 'category_id', 'bbox', 'area'), path)
+    for kind, key, entries in (('images', 'file_name', images), ('categories', 'name', categories)):
+        names = set()
+        for number, entry in entries.items():
+            name = entry[key]
+            if not isinstance(name, str) or not name:
+                raise InputError(f'{path}: {number} of "{kind}" has {key} {name!r}, which should be a text')
+            if name in names:
+                raise InputError(f'{path} has {name} twice in "{kind}": give it once, with all its annotations')
+            names.add(name)
+    for number, image in images.items():
+        for key in ('width', 'height'):
+            if type(image[key]) not in (int, float) or not 1 <= image[key] <= MAX_SIDE or image[key] % 1:
+                raise InputError(
+                    f'{path}: image {number} has {key} {image[key]!r}, which should be a number of pixels, '
+                    f'from 1 to {MAX_SIDE}'
+                )
     outside = 0
-    for annotation in contents.get('annotations', ()):
-        what = f'{path}: annotation {annotation["id"]}'
-        if annotation['image_id'] not in sizes:
-            raise InputError(f'{what} is of image {annotation["image_id"]}, which "images" does not have')
-        if annotation['category_id'] not in categories:
-            raise InputError(f'{what} is of category {annotation["category_id"]}, which "categories" does not have')
-        box = annotation['bbox']
-        if (
-            not isinstance(box, list)
-            or len(box) != 4
-            or not all(isinstance(value, (int, float)) and math.isfinite(value) for value in box)
-        ):
-            raise InputError(f'{what} has bbox {box}, which should be four numbers: left, top, width, height')
-        (left, top, width, height), (image_width, image_height) = box, sizes[annotation['image_id']]
-        if width < 0 or height < 0:
-            raise InputError(f'{what} has bbox {box} of negative size: a box is left, top, width, height')
-        if left >= image_width or top >= image_height or left + width < 0 or top + height < 0:
-            raise InputError(f'{what} has bbox {box}, outside of its image of {image_width} x {image_height} pixels')
-        outside += left < -1 or top < -1 or left + width > image_width + 1 or top + height > image_height + 1
+    for number, annotation in annotations.items():
+        wrong = _wrong(annotation, images, categories)
+        if wrong:
+            raise InputError(f'{path}: annotation {number} {wrong}')
+        (left, top, width, height), image = annotation['bbox'], images[annotation['image_id']]
+        outside += left < -1 or top < -1 or left + width > image['width'] + 1 or top + height > image['height'] + 1
     if outside:
         print_log(
             f'{path}: {outside} boxes reach out of their images; are they left, top, width, height?',
@@ -112,11 +216,161 @@ def check_coco(contents: dict, path: str | Path) -> None:
         )
 
 
+def check_evaluation(contents: dict, path: str | Path, masks: bool) -> None:
+    """Check that pycocotools can evaluate with annotations that :func:`check_coco` has passed.
+
+    Args:
+        contents: of the file.
+        path: of the file, for the message.
+        masks: whether masks are evaluated.
+
+    Raises:
+        InputError: naming the first annotation that it cannot evaluate with.
+    """
+    if not contents.get('annotations'):
+        raise InputError(f'{path} has no annotations to evaluate with')
+    for kind in ('categories', 'annotations'):
+        for entry in contents[kind]:
+            if not isinstance(entry['id'], int):
+                raise InputError(f'{path} has the id {entry["id"]!r} in "{kind}": pycocotools evaluates numbers only')
+    if len({type(image['id']) for image in contents['images']}) > 1:
+        raise InputError(f'{path} has numbers and texts as ids in "images": pycocotools evaluates one kind only')
+    for annotation in contents['annotations']:
+        what = f'{path}: annotation {annotation["id"]}'
+        if annotation['id'] == 0:
+            raise InputError(f'{what} would never be found, for pycocotools takes 0 for none: count from 1')
+        if 'iscrowd' not in annotation:
+            raise InputError(f'{what} has no iscrowd, which pycocotools needs: set it to 0, or to 1 for a crowd')
+        segmentation = annotation.get('segmentation')
+        if masks and not segmentation:
+            raise InputError(f'{what} has no segmentation, and masks are evaluated')
+        if masks and isinstance(segmentation, list) and any(len(polygon) < 6 for polygon in segmentation):
+            raise InputError(f'{what} has a polygon of fewer than 3 points, which pycocotools cannot evaluate')
+
+
+def _entries(contents: dict, kind: str, keys: tuple[str, ...], path: str | Path) -> dict:
+    """The entries of one of the lists, by their ids; no id is there twice."""
+    listed = contents.get(kind, [] if kind == 'annotations' else None)
+    if not isinstance(listed, list):
+        raise InputError(f'{path} is no annotation file in COCO\'s format: it has no list "{kind}"')
+    entries, needed = {}, set(keys)
+    for index, entry in enumerate(listed):
+        if not isinstance(entry, dict) or not needed <= entry.keys():
+            missing = [key for key in keys if not isinstance(entry, dict) or key not in entry]
+            raise InputError(f'{path}: entry {index} of "{kind}" has no {", ".join(missing)}')
+        number = entry['id']
+        if type(number) not in (int, str) or isinstance(number, int) and abs(number) >= 2**63:
+            raise InputError(f'{path}: entry {index} of "{kind}" has the id {number!r}, which should be a number')
+        if number in entries:
+            raise InputError(f'{path} has the id {number} twice in "{kind}"')
+        entries[number] = entry
+    return entries
+
+
+def _wrong(annotation: dict, images: dict, categories: dict) -> str:
+    """What does not fit in an annotation, as the end of a sentence; '' if all fits."""
+    try:
+        image = images[annotation['image_id']]
+    except (KeyError, TypeError):
+        return f'is of image {annotation["image_id"]}, which "images" does not have'
+    try:
+        categories[annotation['category_id']]
+    except (KeyError, TypeError):
+        return f'is of category {annotation["category_id"]}, which "categories" does not have'
+    box, area = annotation['bbox'], annotation['area']
+    if not isinstance(box, list) or len(box) != 4 or bool in map(type, box) or not _length(box) < 1e15:
+        return f'has bbox {str(box)[:60]}, which should be four numbers: left, top, width, height'
+    left, top, width, height = box
+    if width < 0 or height < 0:
+        return f'has bbox {box} of negative size: a box is left, top, width, height'
+    if left >= image['width'] or top >= image['height'] or left + width < 0 or top + height < 0:
+        return f'has bbox {box}, outside of its image of {image["width"]} x {image["height"]} pixels'
+    if type(area) not in (int, float) or not 0 <= area < 1e15:
+        return f'has area {area!r}, which should be a number of pixels'
+    if annotation.get('iscrowd', 0) not in (0, 1) or annotation.get('ignore', 0) not in (0, 1):
+        key = 'ignore' if annotation.get('iscrowd', 0) in (0, 1) else 'iscrowd'
+        return f'has {key} {annotation[key]!r}, which should be 0 or 1'
+    segmentation = annotation.get('segmentation')
+    if not segmentation:
+        return ''
+    if isinstance(segmentation, dict):
+        return _wrong_rle(segmentation, [image['height'], image['width']])
+    if not isinstance(segmentation, list):
+        return f'has segmentation {str(segmentation)[:40]!r}, which should be a list of polygons, or an RLE'
+    side = max(image['width'], image['height'])
+    for polygon in segmentation:
+        # Polygons far outside of the image cost pycocotools gigabytes, or crash it. On average, the numbers are at most
+        # twice the longest side.
+        if (
+            not isinstance(polygon, list)
+            or len(polygon) % 2
+            or not _length(polygon) <= 2 * side * math.sqrt(len(polygon))
+        ):
+            return (
+                f'has a polygon {str(polygon)[:60]} that should be a list of numbers x, y, x, y ..., '
+                f'in its image of {image["width"]} x {image["height"]} pixels'
+            )
+    return ''
+
+
+def _length(numbers: list) -> float:
+    """The Euclidean norm, which takes less time than a look at each number; infinity or NaN if one is no number."""
+    try:
+        return math.hypot(*numbers)
+    except (TypeError, OverflowError):
+        return math.inf
+
+
+def _wrong_rle(rle: dict, size: list[int]) -> str:
+    """What is wrong with a mask in run-length encoding, as the end of a sentence; '' if it is right.
+
+    Args:
+        rle: with "size" and "counts", a list or a compressed string.
+        size: height and width of the image.
+    """
+    if rle.get('size') != size:
+        return f'has a mask of size {rle.get("size")} in an image of size {size} (height, width)'
+    counts = rle.get('counts')
+    counts = _decompress(counts) if isinstance(counts, str) else counts
+    # pycocotools leaves pixels unset, writes beyond the image or never ends when there are fewer or more.
+    if (
+        not isinstance(counts, list)
+        or not all(type(count) is int and count >= 0 for count in counts)
+        or sum(counts) != math.prod(size)
+    ):
+        return f'has a mask whose counts are not those of the pixels of an image of size {size} (height, width)'
+    return ''
+
+
+def _decompress(text: str) -> list[int] | None:
+    """The counts of a compressed RLE, as ``rleFrString`` of pycocotools reads them; None if it is none.
+
+    pycocotools does not return them, and crashes on some that are wrong.
+    """
+    counts, value, shift = [], 0, 0
+    for character in text:
+        code = ord(character) - 48
+        if not 0 <= code < 64:
+            return None
+        value |= (code & 31) << shift
+        shift += 5
+        if not code & 32:
+            if code & 16:
+                value -= 1 << shift
+            counts.append(value + counts[-2] if len(counts) > 2 else value)
+            value = shift = 0
+    return None if shift else counts
+
+
 def _check_classes(names: list[str], classes: Sequence[str], path: str) -> None:
     """Compare the categories of a file with the classes of a dataset.
 
     MMDetection numbers the classes in the order of the file, and leaves out those that it does not find.
     """
+    if isinstance(classes, str) or len(set(classes)) < len(classes):
+        raise InputError(
+            f'metainfo.classes of the dataset with {path} is {classes!r}, which should be a tuple of different names'
+        )
     absent = [name for name in classes if name not in names]
     if absent:
         raise InputError(

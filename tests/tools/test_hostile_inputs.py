@@ -191,13 +191,13 @@ def test_half_precision_weights_are_tested(run, weights, tmp_path):
     assert run('test', MASK_RCNN, tmp_path / 'c.pth') is None
 
 
-def edited(change):
-    """A function that changes the training annotations."""
+def edited(change, split='train'):
+    """A function that changes the annotations."""
 
     def damage(data):
-        contents = json.loads(annotations(data).read_text())
+        contents = json.loads(annotations(data, split).read_text())
         change(contents)
-        annotations(data).write_text(json.dumps(contents))
+        annotations(data, split).write_text(json.dumps(contents))
 
     return damage
 
@@ -221,6 +221,21 @@ def edited(change):
             '000000000002.jpg cannot',
         ),
         (lambda data: (data / 'coco' / 'train2017' / '000000000002.jpg').write_bytes(b''), '000000000002.jpg cannot'),
+        (edited(lambda c: [one.update(area=0) for one in c['annotations']]), 'has no object to learn from, its annot'),
+        (edited(lambda c: c['annotations'][0].update(iscrowd='0')), "has iscrowd '0', which should be 0 or 1"),
+        (
+            edited(lambda c: c['categories'].append({**c['categories'][0], 'id': 999})),
+            'has person twice in "categories',
+        ),
+        (lambda data: cut(data / 'coco' / 'train2017' / '000000000002.jpg'), 'pixels as it is read, but '),
+        (
+            lambda data: turn(data / 'coco' / 'train2017' / '000000000002.jpg'),
+            'its EXIF orientation is 6, so they must',
+        ),
+        (edited(lambda c: c['annotations'][0].pop('iscrowd'), 'val'), 'has no iscrowd, which pycocotools needs'),
+        (edited(lambda c: c['annotations'][0].update(segmentation=[[1, 2, 3, 4]]), 'val'), 'a polygon of fewer than 3'),
+        (edited(lambda c: c['annotations'][0].update(segmentation=[[1e30] * 6]), 'val'), 'has a polygon [1e+30'),
+        (edited(lambda c: c['annotations'].clear(), 'val'), 'has no annotations to evaluate with'),
     ],
 )
 def test_broken_coco(run, data, damage, message):
@@ -236,6 +251,10 @@ def test_broken_coco(run, data, damage, message):
         (lambda images, maps: maps.unlink(), 'names 1 files that are not there'),
         (lambda images, maps: maps.write_bytes(b'no map'), '000000000002.png cannot be used'),
         (
+            lambda images, maps: cv2.imwrite(str(maps), cv2.imread(str(maps), 0).astype(np.uint16) + 256),
+            '000000000002.png has label 2',
+        ),
+        (
             lambda images, maps: cv2.imwrite(str(maps), np.full_like(cv2.imread(str(maps), 0), 200)),
             'has label 199 where',
         ),
@@ -250,6 +269,19 @@ def test_broken_ade20k(run, data, damage, message):
     root = data / 'ADEChallengeData2016'
     damage(root / 'images' / 'training' / '000000000002.jpg', root / 'annotations' / 'training' / '000000000002.png')
     assert message in run('train', SEMANTIC_FPN)
+
+
+def cut(path):
+    cv2.imwrite(str(path), cv2.imread(str(path))[1:])
+
+
+def turn(path):
+    """Write an image that is not square with an EXIF orientation."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(path) as image:
+        assert image.width != image.height
+        image.save(path, exif=exif)
 
 
 def odd_images(kind):
@@ -396,7 +428,7 @@ def broken(*_, **__):
         'mmengine.runner.Runner.from_cfg',
         'mmattn.engine.config_checks.dataset_configs',
         'mmattn.backbones.ShuntedTransformer.forward',  # in the first step
-        'mmattn.engine.datasets.CheckedPipeline._check_labels',
+        'mmattn.engine.datasets._check_labels',
         'mmseg.datasets.transforms.PackSegInputs.transform',
     ],
 )

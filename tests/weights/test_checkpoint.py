@@ -209,7 +209,11 @@ def test_values_are_numbers(tmp_path, value, what, container):
     'name, value, message',
     [
         ('b.running_var', torch.tensor([1.0, -1e-9]), 'has a negative variance in b.running_var'),
-        ('b.weight', torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), 'b.weight is quantised|_rebuild_qtensor'),
+        (
+            'b.weight',
+            torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+            'b.weight is quantised|_rebuild_qtensor',
+        ),
         ('b.weight', torch.ones(2).to_sparse(), 'b.weight is sparse'),
         ('b.weight', torch.ones(2, 2).to_sparse_csr(), 'b.weight is sparse'),
         ('b.weight', torch.ones(2, device='meta'), 'b.weight is a tensor without values'),

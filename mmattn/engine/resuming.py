@@ -4,6 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
+from numbers import Real
 from pathlib import Path
 
 from mmengine.config import Config
@@ -161,16 +162,22 @@ def _read_meta(path: str, cfg: Config, trusted: bool) -> dict:
 
 
 def _check_state(state: object, source: str) -> None:
-    meta = state.get('meta') if isinstance(state, dict) and set(state) >= STATE_KEYS else None
-    if (
-        not isinstance(meta, dict)
-        or not all(type(meta.get(key)) is int and meta[key] >= 0 for key in ('epoch', 'iter'))
-        or meta.get('seed') is not None
-        and not (type(meta['seed']) is int and 0 <= meta['seed'] < 2**32)  # NumPy's range
-    ):
+    if not isinstance(state, dict) or not set(state) >= STATE_KEYS or not _has_progress(state):
         raise CheckpointError(
             f'{source} holds no state of a training: to start from its weights, leave out --resume and set load_from'
         )
+
+
+def _has_progress(state: dict) -> bool:
+    """Whether steps, seed and logs are what MMEngine writes."""
+    meta, hub = state['meta'], state['message_hub']
+    return (
+        isinstance(meta, dict)
+        and all(type(meta.get(key)) is int and meta[key] >= 0 for key in ('epoch', 'iter'))
+        and (meta.get('seed') is None or type(meta['seed']) is int and 0 <= meta['seed'] < 2**32)  # NumPy's range
+        and isinstance(hub, dict)
+        and all(isinstance(hub.get(key), dict) for key in ('log_scalars', 'runtime_info', 'resumed_keys'))
+    )
 
 
 class CheckpointCheckHook(Hook):
@@ -382,7 +389,12 @@ def _difference_of_schedulers(saved: object, own: list | dict | None) -> str:
         return f'it has {len(saved)} schedulers, the config {len(own)}'
     for number, (state, scheduler) in enumerate(zip(saved, own)):
         name, own_state = f'param_scheduler {number} ({type(scheduler).__name__})', scheduler.state_dict()
-        if not isinstance(state, dict) or set(state) != set(own_state):
+        numbers = {'last_step', '_global_step', 'begin', 'end'} & set(own_state)
+        if (
+            not isinstance(state, dict)
+            or set(state) != set(own_state)
+            or not all(isinstance(state[key], Real) for key in numbers)
+        ):
             return f'{name} of the config is of another kind than its own'
         changing = {'last_step', 'base_values', *(key for key in own_state if key.startswith('_'))}
         _log_ignored(name, _ignored(state, own_state, changing))

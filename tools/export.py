@@ -17,15 +17,14 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
-from mmengine.runner import load_checkpoint
 from torch import nn
 
 import mmattn  # noqa: F401, registers the backbones
 from mmattn.engine.configs import load_config
 from mmattn.engine.export import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
+from mmattn.engine.resuming import check_complete, whole_model_weights
 from mmattn.engine.runs import run_tool, running
-from mmattn.errors import describe
-from mmattn.weights import CheckpointError
+from mmattn.weights import read_file
 
 SIZES = ((64, 64), (97, 131), (256, 320))
 TOLERANCE = 1e-3
@@ -71,12 +70,9 @@ def build(cfg: Config, checkpoint: str | None, backbone: bool) -> nn.Module:
     elif backbone:
         model.load_pretrained(checkpoint)
     else:
-        try:
-            load_checkpoint(model, checkpoint, map_location='cpu', strict=True)
-        except RuntimeError as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(f'{checkpoint} does not fit {cfg.filename}: {describe(error)}') from error
+        weights = whole_model_weights(read_file(checkpoint), model, checkpoint)
+        check_complete(weights, model, checkpoint)
+        model.load_state_dict(weights, strict=False)
     return revert_sync_batchnorm(model).cpu().eval()
 
 

@@ -87,6 +87,7 @@ class Backbone(BaseModule):
         with_cp: bool = False,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
+        init_cfg = init_cfg or None  # A config that deletes the init_cfg of its base has {}.
         _check_init_cfg(init_cfg)
         super().__init__(init_cfg)
         self.num_stages = len(channels)
@@ -381,6 +382,8 @@ def _check_init_cfg(init_cfg: object) -> None:
                 f'init_cfg of type Pretrained needs a checkpoint, a path or an address, not {checkpoint!r}: '
                 'init_cfg=None starts from scratch'
             )
+        if not isinstance(entry.get('prefix'), (str, type(None))):
+            raise ValueError(f'prefix in init_cfg must be a text, not {entry["prefix"]!r}')
 
 
 def _known_layouts() -> dict[str, str]:

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
+from numbers import Real
 from pathlib import Path
 
 from mmengine.config import Config
@@ -12,7 +13,7 @@ from mmengine.hooks import EMAHook, Hook
 from mmengine.logging import print_log
 from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runner
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import CheckpointError, InputError
 from ..weights import Translation, compare_settings, misfits, plain_names, read_file, unusable
@@ -161,15 +162,22 @@ def _read_meta(path: str, cfg: Config, trusted: bool) -> dict:
 
 
 def _check_state(state: object, source: str) -> None:
-    meta = state.get('meta') if isinstance(state, dict) and set(state) >= STATE_KEYS else None
-    if (
-        not isinstance(meta, dict)
-        or not all(isinstance(meta.get(key), int) for key in ('epoch', 'iter'))
-        or not isinstance(meta.get('seed'), (int, type(None)))
-    ):
+    if not isinstance(state, dict) or not set(state) >= STATE_KEYS or not _has_progress(state):
         raise CheckpointError(
             f'{source} holds no state of a training: to start from its weights, leave out --resume and set load_from'
         )
+
+
+def _has_progress(state: dict) -> bool:
+    """Whether steps, seed and logs are what MMEngine writes."""
+    meta, hub = state['meta'], state['message_hub']
+    return (
+        isinstance(meta, dict)
+        and all(type(meta.get(key)) is int and meta[key] >= 0 for key in ('epoch', 'iter'))
+        and (meta.get('seed') is None or type(meta['seed']) is int and 0 <= meta['seed'] < 2**32)  # NumPy's range
+        and isinstance(hub, dict)
+        and all(isinstance(hub.get(key), dict) for key in ('log_scalars', 'runtime_info', 'resumed_keys'))
+    )
 
 
 class CheckpointCheckHook(Hook):
@@ -190,24 +198,12 @@ class CheckpointCheckHook(Hook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: object) -> None:
         source = runner._load_from or 'the checkpoint'
-        weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
-        if not isinstance(weights, dict):
-            raise CheckpointError(f'{source} holds no weights')
-        renamed = plain_names(weights, source)
-        weights.clear()
-        weights.update(renamed)
+        model = unwrapped(runner.model)
+        weights = whole_model_weights(checkpoint, model, source)
+        backbones = backbone_settings(model)
         if runner._resume:
             _check_state(checkpoint, source)
             checkpoint['meta'].pop('config', None)  # MMEngine would run it as Python; it writes "cfg" today.
-        model = unwrapped(runner.model)
-        backbones = backbone_settings(model)
-        meta = checkpoint.get('meta')
-        noted = meta.get('mmattn') if isinstance(meta, dict) else None
-        try:
-            for name, settings in backbones.items() if isinstance(noted, dict) else ():
-                compare_settings(noted.get(name), settings)
-        except CheckpointError as error:
-            raise CheckpointError(f'{source}: {error}') from None
         if isinstance(runner, FlexibleRunner):
             return  # Of a sharded model, each process has a part; FSDP refuses what it cannot copy.
         own = model.state_dict()
@@ -230,12 +226,7 @@ class CheckpointCheckHook(Hook):
             if not fitting and not backbones:
                 raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
         else:
-            absent = [name for name in own if name not in fitting and not name.endswith('num_batches_tracked')]
-            if absent:
-                raise CheckpointError(
-                    f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors '
-                    f'that are not there, or not of that shape, the first being {absent[0]}'
-                )
+            check_complete(weights, model, source)
 
     def before_train(self, runner: Runner) -> None:
         steps = all_gather_object(runner.iter)
@@ -254,6 +245,46 @@ class CheckpointCheckHook(Hook):
             )
         if done == end:
             print_log(f'{what}, the last one: there is nothing left to train.', logger='current')
+
+
+def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> dict[str, object]:
+    """The weights of a checkpoint of a detector or segmentor, without what wrappers add to names.
+
+    The dict with the weights is the checkpoint's own, and its names are changed in it.
+
+    Raises:
+        CheckpointError: if there are none, or if a backbone of mmattn had other settings.
+    """
+    weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
+    if not isinstance(weights, dict):
+        raise CheckpointError(f'{source} holds no weights')
+    renamed = plain_names(weights, source)
+    weights.clear()
+    weights.update(renamed)
+    meta = checkpoint.get('meta')
+    noted = meta.get('mmattn') if isinstance(meta, dict) else None
+    try:
+        for name, settings in backbone_settings(model).items() if isinstance(noted, dict) else ():
+            compare_settings(noted.get(name), settings)
+    except CheckpointError as error:
+        raise CheckpointError(f'{source}: {error}') from None
+    return weights
+
+
+def check_complete(weights: dict[str, object], model: nn.Module, source: str) -> None:
+    """Check that weights have every tensor of a model, as it is tested or exported.
+
+    Raises:
+        CheckpointError: naming the first tensor that is not there, or that cannot be copied.
+    """
+    own = model.state_dict()
+    fitting = _fitting(weights, own, source)
+    absent = [name for name in own if name not in fitting and not name.endswith('num_batches_tracked')]
+    if absent:
+        raise CheckpointError(
+            f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors that are not there, or '
+            f'not of that shape, the first being {absent[0]}'
+        )
 
 
 def _fitting(weights: dict, own: dict[str, Tensor], source: str) -> set[str]:
@@ -358,7 +389,12 @@ def _difference_of_schedulers(saved: object, own: list | dict | None) -> str:
         return f'it has {len(saved)} schedulers, the config {len(own)}'
     for number, (state, scheduler) in enumerate(zip(saved, own)):
         name, own_state = f'param_scheduler {number} ({type(scheduler).__name__})', scheduler.state_dict()
-        if not isinstance(state, dict) or set(state) != set(own_state):
+        numbers = {'last_step', '_global_step', 'begin', 'end'} & set(own_state)
+        if (
+            not isinstance(state, dict)
+            or set(state) != set(own_state)
+            or not all(isinstance(state[key], Real) for key in numbers)
+        ):
             return f'{name} of the config is of another kind than its own'
         changing = {'last_step', 'base_values', *(key for key in own_state if key.startswith('_'))}
         _log_ignored(name, _ignored(state, own_state, changing))

@@ -17,7 +17,12 @@ from .small_training import Killed, Model, train
 
 
 def training_state(path, **contents):
-    state = dict(meta=dict(epoch=0, iter=1, seed=1), state_dict={'w': torch.zeros(1000)}, optimizer={}, message_hub={})
+    state = dict(
+        meta=dict(epoch=0, iter=1, seed=1),
+        state_dict={'w': torch.zeros(1000)},
+        optimizer={},
+        message_hub=dict(log_scalars={}, runtime_info={}, resumed_keys={}),
+    )
     torch.save(dict(state, **contents), path)
 
 
@@ -289,6 +294,11 @@ def changed(path, target, change):
         (lambda c: c['state_dict'].move_to_end('layers.0.weight'), 'its tensors are in another order'),
         (lambda c: c['state_dict'].update({'layers.0.bias': 1}), 'layers.0.bias is a int and no tensor'),
         (lambda c: c.update(state_dict=[1]), 'holds no weights'),
+        (lambda c: c['meta'].update(iter=-1), 'holds no state of a training'),
+        (lambda c: c['meta'].update(seed=2**32), 'holds no state of a training'),
+        (lambda c: c['message_hub'].update(runtime_info=None), 'holds no state of a training'),
+        (lambda c: c.update(message_hub=[1]), 'holds no state of a training'),
+        (lambda c: c['param_schedulers'][0].update(last_step=None), 'of another kind'),
     ],
 )
 def test_spoilt_state(half_way, tmp_path, change, message):

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.weights import CheckpointError
 from tests import ROOT
@@ -30,6 +32,13 @@ def export(monkeypatch):
     return main
 
 
+@pytest.fixture
+def segmentor():
+    """As its config initialises it."""
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        return MODELS.build(Config.fromfile(ROOT / SEGMENTOR).model)
+
+
 @needs_export
 def test_backbone(export, tmp_path, capsys):
     """The file has passed its comparison with the model, and runs at a size that was in none."""
@@ -49,16 +58,11 @@ def test_backbone(export, tmp_path, capsys):
 
 @needs_export
 @pytest.mark.slow
-def test_segmentor(export, tmp_path, capsys):
+def test_segmentor(export, tmp_path, segmentor, capsys):
     """A whole segmentor with trained weights, as ONNX; weights that do not fit are refused."""
     pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
-    from mmengine.config import Config
-    from mmengine.registry import MODELS, DefaultScope
-
-    with DefaultScope.overwrite_default_scope('mmseg'):
-        model = MODELS.build(Config.fromfile(ROOT / SEGMENTOR).model)
-    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'trained.pth')
+    torch.save(dict(state_dict=segmentor.state_dict()), tmp_path / 'trained.pth')
     export(SEGMENTOR, tmp_path / 'trained.pth', '--out', tmp_path / 'setr.onnx')
     assert capsys.readouterr().out.count('of the model') == 3
 
@@ -91,15 +95,39 @@ def test_mistakes_get_a_sentence(export, arguments, message):
 
 
 @pytest.mark.parametrize(
-    'contents, message', [(None, 'there is no checkpoint'), (dict(state_dict=dict(a=torch.zeros(1))), 'not fit')]
+    'change, message',
+    [
+        (lambda c: c['state_dict'].pop('decode_head.conv_seg.bias'), 'is of another model'),
+        (
+            lambda c: c['state_dict'].update({'decode_head.conv_seg.bias': torch.ones(150, dtype=torch.int8)}),
+            'is int8 for float32',
+        ),
+        (
+            lambda c: c.update(meta=dict(mmattn=dict(backbone=dict(type='MSFViT', num_heads=1)))),
+            'trained with num_heads',
+        ),
+    ],
 )
-def test_weights_must_be_of_the_model(export, tmp_path, contents, message):
-    """Rather than exporting a segmentor as it was initialised."""
-    if contents is not None:
-        torch.save(contents, tmp_path / 'c.pth')
+def test_weights_must_be_of_the_model(export, tmp_path, segmentor, change, message):
+    """Rather than exporting a segmentor that is not the trained one. This includes what its tensors do not show."""
+    contents = dict(state_dict=segmentor.state_dict())
+    change(contents)
+    torch.save(contents, tmp_path / 'c.pth')
     with pytest.raises(CheckpointError, match=message):
         export(SEGMENTOR, tmp_path / 'c.pth', '--out', tmp_path / 'x.onnx')
     assert not (tmp_path / 'x.onnx').exists()
+
+
+def test_names_of_wrappers(export, tmp_path, segmentor):
+    """Weights of torch.compile are exported, as tools/test.py tests them."""
+    torch.save({f'_orig_mod.{name}': value for name, value in segmentor.state_dict().items()}, tmp_path / 'c.pth')
+    model = export.tool.build(Config.fromfile(ROOT / SEGMENTOR), tmp_path / 'c.pth', backbone=False)
+    assert all(torch.equal(value, segmentor.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_no_checkpoint(export, tmp_path):
+    with pytest.raises(CheckpointError, match='there is no checkpoint'):
+        export(SEGMENTOR, tmp_path / 'c.pth', '--out', tmp_path / 'x.onnx')
 
 
 def test_nothing_is_overwritten(export, tmp_path):

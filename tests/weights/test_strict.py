@@ -155,6 +155,7 @@ def test_numbers_are_copied_or_refused(release, log, value, message, whole):
         ('x.pth', 'must be a dict with a type'),
         (dict(checkpoint='x.pth'), 'must be a dict with a type'),
         ([dict(type='Kaiming', layer='Linear'), 3], 'must be a dict with a type, .*, not 3'),
+        (dict(type='Pretrained', checkpoint='x.pth', prefix=3), 'prefix in init_cfg must be a text, not 3'),
         (dict(type='Pretrained'), 'needs a checkpoint, a path or an address, not None'),
         (dict(type='Pretrained', checkpoint=None), 'needs a checkpoint'),
         (dict(type='Pretrained', checkpoint=''), 'needs a checkpoint'),
@@ -165,6 +166,11 @@ def test_mistakes_in_init_cfg(init_cfg, message):
     """They are found when the backbone is built, not after the data was read."""
     with pytest.raises(ValueError, match=message):
         ELSASwin(init_cfg=init_cfg)
+
+
+def test_deleted_init_cfg():
+    """A config with init_cfg=dict(_delete_=True) starts from scratch."""
+    ELSASwin(init_cfg={}).init_weights()
 
 
 def test_window_tables_are_stretched(tmp_path, release, log):

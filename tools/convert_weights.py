@@ -18,7 +18,7 @@ import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
 from mmattn.engine.runs import run_tool
-from mmattn.weights import CheckpointError, compare_settings, read_checkpoint
+from mmattn.weights import FLOATS, CheckpointError, compare_settings, read_checkpoint
 
 
 def main() -> None:
@@ -33,7 +33,10 @@ def main() -> None:
         sys.exit(f'There is no folder {args.target.parent} to write {args.target.name} to.')
     released, container, settings = read_checkpoint(args.source, trusted=args.trust_checkpoint)
     backbone, arch = recognise(released, args.source)
-    compare_settings(settings, dict(type=type(backbone).__name__, **backbone.settings))
+    try:
+        compare_settings(settings, dict(type=type(backbone).__name__, **backbone.settings))
+    except CheckpointError as error:
+        raise CheckpointError(f'{args.source}: {error}') from None
     translation = backbone.from_release(released)
     tensors = {key: translation.tensors[key] for key in backbone.state_dict() if key in translation.tensors}
 
@@ -66,6 +69,11 @@ def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[Backbone,
     Raises:
         CheckpointError: if there is none.
     """
+    odd = [name for name, value in released.items() if value.dtype not in FLOATS and name.endswith(('weight', 'bias'))]
+    if odd:
+        raise CheckpointError(
+            f'{source}: {odd[0]} is {str(released[odd[0]].dtype).removeprefix("torch.")} and no weights'
+        )
     for cls in (getattr(backbones, name) for name in backbones.__all__):
         for arch in cls.arch_zoo:
             with torch.device('meta'):

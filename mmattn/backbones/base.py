@@ -304,7 +304,7 @@ class Backbone(BaseModule):
         integers = ('num_batches_tracked', 'relative_position_index')
         wrong = [key for key, value in given.items() if value.dtype not in FLOATS and not key.endswith(integers)]
         if wrong:
-            raise CheckpointError(f'{wrong[0]} is {str(given[wrong[0]].dtype).removeprefix("torch.")} and no weights')
+            raise CheckpointError(f'{wrong[0]} is {given[wrong[0]].dtype} and no weights')
         try:
             translation = self.from_release(given, warm_start=True)
         except KeyError as error:

@@ -32,7 +32,11 @@ def test_converted_release_loads(tmp_path, release):
 
 @pytest.mark.parametrize(
     'contents, message',
-    [({'fc.weight': torch.ones(1)}, 'is no release of any backbone here'), ({}, 'holds no weights')],
+    [
+        ({'fc.weight': torch.ones(1)}, 'is no release of any backbone here'),
+        ({}, 'holds no weights'),
+        ({'fc.weight': torch.ones(1).char()}, 'fc.weight is torch.int8 and no weights'),
+    ],
 )
 def test_other_files_are_refused(tmp_path, contents, message):
     """Nothing is written for a file that is no release."""
@@ -56,6 +60,19 @@ def test_clean_files_are_made_of_trusted_ones(tmp_path, release):
     assert 'code was run' not in refused.stdout and not (tmp_path / 'own.pth').exists()
     assert 'code was run' in convert(tmp_path / 'c.pth', tmp_path / 'own.pth', '--trust-checkpoint').stdout
     ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth'))).init_weights()
+
+
+def test_settings_are_kept(tmp_path):
+    """The file has the settings of the backbone; weights trained with others are no release."""
+    backbone = ELSASwin()
+    own = dict(type='ELSASwin', **backbone.settings)
+    torch.save({'state_dict': backbone.state_dict(), 'meta': {'mmattn': {'': own}}}, tmp_path / 'c.pth')
+    assert convert(tmp_path / 'c.pth', tmp_path / 'own.pth').returncode == 0
+    assert torch.load(tmp_path / 'own.pth', weights_only=True)['meta']['mmattn'] == {'': own}
+    other = {'': dict(own, lam=1.0)}
+    torch.save({'state_dict': backbone.state_dict(), 'meta': {'mmattn': other}}, tmp_path / 'c.pth')
+    done = convert(tmp_path / 'c.pth', tmp_path / 'other.pth')
+    assert done.returncode == 1 and 'were trained with lam=1.0, and this ELSASwin has lam=0.0' in done.stderr
 
 
 def test_target_without_a_folder(tmp_path):

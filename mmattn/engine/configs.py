@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 
 from ..errors import InputError, describe, near_misses
 from ..packages import require, require_ops
-from .config_checks import KNOWN_KEYS, check_config
+from .config_checks import KNOWN_KEYS, check_config, dataset_configs
 from .datasets import use_checked_datasets
 from .sharding import cpu_shards
 
@@ -176,13 +176,21 @@ def enable_tta(cfg: Config) -> None:
     roi_head = cfg.model.get('roi_head', {})
     if 'mask_head' in roi_head:
         roi_head.mask_head = roi_head.mask_roi_extractor = None
-    cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
+    for _, dataset in dataset_configs(cfg.test_dataloader.dataset, 'test_dataloader.dataset'):
+        if not {'dataset', 'datasets'} & set(dataset):  # does not wrap others
+            dataset.pipeline = cfg.tta_pipeline
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
 
 
 def draw_predictions(cfg: Config, folder: Path) -> None:
-    """Make a test draw every image, predictions beside ground truth, into a folder."""
-    hook = cfg.default_hooks.visualization
+    """Make a test draw every image, predictions beside ground truth, into a folder.
+
+    Raises:
+        InputError: if the config has no hook that draws.
+    """
+    hook = cfg.get('default_hooks', {}).get('visualization')
+    if hook is None:
+        raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
     hook.draw = True
     if cfg.default_scope == 'mmdet':
         hook.test_out_dir = str(folder.resolve())
@@ -192,10 +200,20 @@ def draw_predictions(cfg: Config, folder: Path) -> None:
 
 
 def write_predictions(cfg: Config, file: Path) -> None:
-    """Make a test write its predictions to a .pkl file."""
+    """Make a test write its predictions to a .pkl file.
+
+    Raises:
+        InputError: if the config has an evaluator of its own, to which no metric can be added.
+    """
+    if 'metrics' in cfg.test_evaluator:
+        raise InputError(
+            f'--out needs a metric or a list of metrics as test_evaluator, not {cfg.test_evaluator.get("type")}'
+        )
     dump = 'DumpDetResults' if cfg.default_scope == 'mmdet' else 'DumpResults'  # The first packs masks.
     cfg.test_evaluator = [*_evaluators(cfg), dict(type=dump, out_file_path=str(file))]
 
 
 def _evaluators(cfg: Config) -> list[dict]:
-    return cfg.test_evaluator if isinstance(cfg.test_evaluator, list) else [cfg.test_evaluator]
+    metrics = cfg.test_evaluator
+    metrics = metrics.get('metrics', metrics) if isinstance(metrics, dict) else metrics
+    return metrics if isinstance(metrics, list) else [metrics]

@@ -113,9 +113,13 @@ class InputCheckHook(Hook):
             datasets = list(inner_datasets(getattr(getattr(loop, 'dataloader', None), 'dataset', None)))
             for dataset in datasets:
                 check_dataset(dataset, runner.model)
-            for metric in getattr(getattr(loop, 'evaluator', None), 'metrics', ()):
+            evaluator = getattr(loop, 'evaluator', None)
+            for index, metric in enumerate(getattr(evaluator, 'metrics', ())):
                 if hasattr(metric, 'check_datasets'):  # a CheckedCocoMetric
-                    metric.check_datasets(datasets)
+                    # MMDetection's MultiDatasetsEvaluator has a metric for each dataset.
+                    each = hasattr(evaluator, 'dataset_prefixes')
+                    part = inner_datasets(loop.dataloader.dataset.datasets[index]) if each else datasets
+                    metric.check_datasets(list(part))
             for dataset in datasets:
                 dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset)
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from mmengine.config import Config
 
@@ -71,6 +73,25 @@ def test_multi_scale_of_boxes_and_maps():
     configs.enable_tta(cfg)
     scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms
     assert [scale.scale[1] / 512 for scale in scales] == [0.5, 0.75, 1, 1.25, 1.5, 1.75] and len(flips) == 2
+
+
+def test_multi_scale_of_several_datasets():
+    """The pipeline is that of each dataset, not of what wraps them."""
+    cfg = Config.fromfile(UPERNET)
+    part = cfg.test_dataloader.dataset
+    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[part, part])
+    configs.enable_tta(cfg)
+    assert all(one.pipeline == cfg.tta_pipeline for one in cfg.test_dataloader.dataset.datasets)
+    assert 'pipeline' not in cfg.test_dataloader.dataset
+
+
+def test_what_a_test_cannot_write():
+    """MMEngine knows an evaluator of one's own only alone, and without its hook it draws nothing."""
+    cfg = Config(dict(default_scope='mmdet', test_evaluator=dict(type='MultiDatasetsEvaluator', metrics=[dict()])))
+    with pytest.raises(InputError, match='--out needs a metric or a list .* not MultiDatasetsEvaluator'):
+        configs.write_predictions(cfg, Path('a.pkl'))
+    with pytest.raises(InputError, match='--show-dir needs default_hooks.visualization'):
+        configs.draw_predictions(cfg, Path('a'))
 
 
 def test_multi_scale_needs_a_config_for_it():

@@ -30,7 +30,7 @@ from mmattn.engine.datasets import (
 )
 from mmattn.errors import InputError
 from tests import ROOT
-from tests.engine.test_coco import coco_config
+from tests.engine.test_coco import changed, coco_config
 
 
 def test_the_engine_imports_without_mmdetection():
@@ -143,6 +143,27 @@ def test_the_hook_checks_metrics(tmp_path):
     InputCheckHook().before_run(runner)
     assert isinstance(dataset.pipeline, CheckedPipeline)
     metric.images = {}
+    with pytest.raises(InputError, match='is of other images than the dataset'):
+        InputCheckHook().before_run(runner)
+
+
+def test_a_metric_per_dataset(tmp_path):
+    """Each metric of MMDetection's MultiDatasetsEvaluator evaluates one of several datasets."""
+    datasets, metrics = [], []
+    for image_id in (7, 8):
+        contents = changed('images', id=image_id)
+        contents['annotations'][0]['image_id'] = image_id
+        (tmp_path / str(image_id)).mkdir()
+        datasets.append(CheckedCocoDataset(**coco_config(tmp_path / str(image_id), contents)))
+        metrics.append(CheckedCocoMetric(str(tmp_path / str(image_id) / 'a.json')))
+        Image.new('RGB', (20, 10)).save(tmp_path / str(image_id) / 'images' / 'a.jpg')
+    loop = SimpleNamespace(
+        dataloader=SimpleNamespace(dataset=ConcatDataset(datasets)),
+        evaluator=SimpleNamespace(metrics=metrics, dataset_prefixes=['a', 'b']),
+    )
+    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None, model=nn.Identity())
+    InputCheckHook().before_run(runner)
+    metrics.reverse()
     with pytest.raises(InputError, match='is of other images than the dataset'):
         InputCheckHook().before_run(runner)
 

@@ -15,6 +15,7 @@ from mmdet.registry import DATASETS, METRICS
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset, Compose, ConcatDataset, RepeatDataset
 from mmseg.datasets.transforms import LoadAnnotations
+from mmseg.models.decode_heads import FCNHead, STDCHead
 from PIL import Image
 from torch import nn
 
@@ -22,9 +23,11 @@ from mmattn.engine.coco import CheckedCocoDataset, CheckedCocoMetric
 from mmattn.engine.datasets import (
     CheckedPipeline,
     InputCheckHook,
+    check_dataset,
     check_files,
     check_image,
     check_label_map,
+    ignored_labels,
     inner_datasets,
     use_checked_datasets,
 )
@@ -264,6 +267,40 @@ def test_labels(tmp_path, labels, kind, form, message, nested):
     else:
         with pytest.raises(InputError, match=message):
             load({**data, 'ori_shape': (1, 3)})
+
+
+def test_other_labels_than_255_are_ignored(tmp_path):
+    """What is ignored is what the heads of the model ignore."""
+    Image.fromarray(np.array([[0, 1, 254]], np.uint8)).save(tmp_path / 'map.png')
+    data = dict(img_path='a', seg_map_path=str(tmp_path / 'map.png'), reduce_zero_label=False, ori_shape=(1, 3))
+    dataset = Maps(serialize_data=False, metainfo=dict(classes=('a', 'b')))
+    model = nn.ModuleDict(dict(decode_head=FCNHead(in_channels=1, channels=1, num_classes=2, ignore_index=254)))
+    assert ignored_labels(nn.Identity()) == [255]
+    load = CheckedPipeline(Compose([LoadAnnotations()]), dataset, ignored_labels(model))
+    assert load({**data, 'seg_fields': []})['gt_seg_map'].tolist() == [[0, 1, 254]]
+    Image.fromarray(np.array([[0, 1, 255]], np.uint8)).save(tmp_path / 'map.png')
+    with pytest.raises(InputError, match='has label 255 where .* and 254 for what is ignored'):
+        load({**data, 'seg_fields': []})
+
+
+def test_label_maps_without_classes():
+    """MMSegmentation does without them until it evaluates."""
+    with pytest.raises(InputError, match='has no classes: set its metainfo.classes'):
+        check_dataset(Maps(serialize_data=False), nn.Identity())
+
+
+@pytest.mark.parametrize('number, refused', [(2, False), (3, True)])
+def test_heads_of_other_classes(tmp_path, number, refused):
+    """STDC's auxiliary head tells boundaries from the rest. The other heads have the classes of the dataset."""
+    Image.new('RGB', (1, 1)).save(tmp_path / 'a.jpg')
+    dataset = Images(serialize_data=False, metainfo=dict(classes='abcde'), data_prefix=dict(img_path=str(tmp_path)))
+    head = (STDCHead if number == 2 else FCNHead)(in_channels=1, channels=1, num_convs=1, num_classes=number)
+    dataset.data_list = [dict(img_path=str(tmp_path / 'a.jpg'))]
+    if refused:
+        with pytest.raises(InputError, match='has 5 classes and auxiliary_head of the model 3'):
+            check_dataset(dataset, nn.ModuleDict(dict(auxiliary_head=head)))
+    else:
+        check_dataset(dataset, nn.ModuleDict(dict(auxiliary_head=head)))
 
 
 def test_label_maps_that_are_read_in_another_way(tmp_path):

@@ -101,7 +101,7 @@ def _fit_cpu(cfg: Config) -> None:
     if is_sharded(cfg) and not cpu_shards():
         raise InputError(f'the FSDP of torch {torch.__version__} needs accelerators, and there is none here')
     changes = []
-    if cfg.get('optim_wrapper', {}).get('type') == 'AmpOptimWrapper':
+    if (cfg.get('optim_wrapper') or {}).get('type') == 'AmpOptimWrapper':
         cfg.optim_wrapper.type = 'OptimWrapper'
         for key in ('loss_scale', 'dtype', 'use_fsdp'):
             cfg.optim_wrapper.pop(key, None)
@@ -166,7 +166,7 @@ def enable_tta(cfg: Config) -> None:
         InputError: if the config has none, or its test asks for masks, which MMDetection cannot merge.
     """
     for key in ('tta_model', 'tta_pipeline'):
-        if key not in cfg:
+        if cfg.get(key) is None:
             raise InputError(f'multi-scale testing needs {key} in the config, see configs/_base_/datasets')
     if any('segm' in evaluator.get('metric', ()) for evaluator in _evaluators(cfg)):
         raise InputError(
@@ -188,7 +188,7 @@ def draw_predictions(cfg: Config, folder: Path) -> None:
     Raises:
         InputError: if the config has no hook that draws.
     """
-    hook = cfg.get('default_hooks', {}).get('visualization')
+    hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
     hook.draw = True
@@ -205,15 +205,18 @@ def write_predictions(cfg: Config, file: Path) -> None:
     Raises:
         InputError: if the config has an evaluator of its own, to which no metric can be added.
     """
+    metrics = _evaluators(cfg)
     if 'metrics' in cfg.test_evaluator:
         raise InputError(
             f'--out needs a metric or a list of metrics as test_evaluator, not {cfg.test_evaluator.get("type")}'
         )
     dump = 'DumpDetResults' if cfg.default_scope == 'mmdet' else 'DumpResults'  # The first packs masks.
-    cfg.test_evaluator = [*_evaluators(cfg), dict(type=dump, out_file_path=str(file))]
+    cfg.test_evaluator = [*metrics, dict(type=dump, out_file_path=str(file))]
 
 
 def _evaluators(cfg: Config) -> list[dict]:
-    metrics = cfg.test_evaluator
+    metrics = cfg.get('test_evaluator')
+    if metrics is None:
+        raise InputError('the config has no test_evaluator: it has nothing to test')
     metrics = metrics.get('metrics', metrics) if isinstance(metrics, dict) else metrics
     return metrics if isinstance(metrics, list) else [metrics]

@@ -35,7 +35,7 @@ def use_checked_datasets(cfg: Config) -> None:
 
 
 def check_files(cfg: Config, *splits: str) -> None:
-    """Check that annotation files and image folders are there, before anything is built or read.
+    """Check that dataloaders, annotation files and image folders are there, before anything is built or read.
 
     Only datasets on a disk that list their images as CocoDataset or MMSegmentation's BaseSegDataset does are checked.
 
@@ -46,6 +46,9 @@ def check_files(cfg: Config, *splits: str) -> None:
     Raises:
         InputError: naming the dataset, and what is missing.
     """
+    for split in splits:
+        if split != 'val' and cfg.get(f'{split}_dataloader') is None:
+            raise InputError(f'the config has no {split}_dataloader: it has nothing to {split}')
     for node, cls, place in _datasets(cfg, *splits):
         reader = next((base.__name__ for base in cls.__mro__ if 'load_data_list' in vars(base)), None)
         if node.get('backend_args') or reader not in ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset'):

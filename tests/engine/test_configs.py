@@ -26,6 +26,14 @@ def test_cpu_gets_what_it_can_run(monkeypatch):
     assert {head.norm_cfg.type for head in cfg.model.roi_head.bbox_head} == {'SyncBN'}
 
 
+def test_a_config_without_training(monkeypatch, tmp_path):
+    """Such a config can be tested."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    keys = 'train_dataloader', 'train_cfg', 'optim_wrapper', 'param_scheduler'
+    (tmp_path / 'a.py').write_text(f'_base_ = "{UPERNET}"\n' + ''.join(f'{key} = None\n' for key in keys))
+    assert load_config(tmp_path / 'a.py').optim_wrapper is None
+
+
 def test_slurm_without_accelerators_is_told(monkeypatch):
     """MMEngine would divide by the number of GPUs."""
     monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
@@ -89,6 +97,9 @@ def test_what_a_test_cannot_write():
     """MMEngine knows an evaluator of one's own only alone, and without its hook it draws nothing."""
     cfg = Config(dict(default_scope='mmdet', test_evaluator=dict(type='MultiDatasetsEvaluator', metrics=[dict()])))
     with pytest.raises(InputError, match='--out needs a metric or a list .* not MultiDatasetsEvaluator'):
+        configs.write_predictions(cfg, Path('a.pkl'))
+    cfg.test_evaluator = None
+    with pytest.raises(InputError, match='the config has no test_evaluator'):
         configs.write_predictions(cfg, Path('a.pkl'))
     with pytest.raises(InputError, match='--show-dir needs default_hooks.visualization'):
         configs.draw_predictions(cfg, Path('a'))

@@ -88,7 +88,10 @@ def test_files_are_there(tmp_path, settings, message):
     """Missing files are named before anything is read, of those dataloaders that the run uses."""
     settings = {'metainfo': None, **settings}
     cfg = Config(dict(default_scope='mmdet', val_dataloader=dict(dataset={**coco_config(tmp_path), **settings})))
-    check_files(cfg, 'train', 'test')
+    cfg.train_dataloader = {}
+    check_files(cfg, 'train')
+    with pytest.raises(InputError, match='the config has no test_dataloader: it has nothing to test'):
+        check_files(cfg, 'test')
     if message is None:
         check_files(cfg, 'val')
     else:

@@ -1,6 +1,7 @@
 """From a config file to a config that this machine can run."""
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
@@ -186,8 +187,9 @@ def draw_predictions(cfg: Config, folder: Path) -> None:
     """Make a test draw every image, predictions beside ground truth, into a folder.
 
     Raises:
-        InputError: if the config has no hook that draws.
+        InputError: if the config has no hook that draws, or if the folder cannot be written to.
     """
+    _check_folder(folder, '--show-dir')
     hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
@@ -203,8 +205,12 @@ def write_predictions(cfg: Config, file: Path) -> None:
     """Make a test write its predictions to a .pkl file.
 
     Raises:
-        InputError: if the config has an evaluator of its own, to which no metric can be added.
+        InputError: if the config has an evaluator of its own, to which no metric can be added, or if the file cannot be
+            written.
     """
+    _check_folder(file.parent, '--out')
+    if file.is_dir():
+        raise InputError(f'--out names {file}, which is a folder')
     metrics = _evaluators(cfg)
     if 'metrics' in cfg.test_evaluator:
         raise InputError(
@@ -212,6 +218,13 @@ def write_predictions(cfg: Config, file: Path) -> None:
         )
     dump = 'DumpDetResults' if cfg.default_scope == 'mmdet' else 'DumpResults'  # The first packs masks.
     cfg.test_evaluator = [*metrics, dict(type=dump, out_file_path=str(file))]
+
+
+def _check_folder(folder: Path, flag: str) -> None:
+    """Refuse a folder that could not be made or written to at the end of a test."""
+    nearest = next(str(path) for path in (folder, *folder.parents) if os.path.exists(path))
+    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK):
+        raise InputError(f'{flag} cannot write to {folder}: {nearest} is no folder, or may not be written to')
 
 
 def _evaluators(cfg: Config) -> list[dict]:

@@ -105,6 +105,25 @@ def test_what_a_test_cannot_write():
         configs.draw_predictions(cfg, Path('a'))
 
 
+def test_places_that_cannot_be_written(tmp_path):
+    """They would be noticed at the end of a test, when its predictions are lost."""
+
+    def cfg():
+        return Config(dict(default_scope='mmdet', test_evaluator={}, default_hooks=dict(visualization={})))
+
+    configs.write_predictions(cfg(), tmp_path / 'new' / 'a.pkl')
+    configs.draw_predictions(cfg(), tmp_path / 'new')
+    assert not (tmp_path / 'new').exists()
+    with pytest.raises(InputError, match='--out names .*, which is a folder'):
+        configs.write_predictions(cfg(), tmp_path)
+    file = tmp_path / 'a.pkl'
+    file.touch()
+    with pytest.raises(InputError, match='--out cannot write to .*a.pkl is no folder'):
+        configs.write_predictions(cfg(), file / 'new' / 'b.pkl')
+    with pytest.raises(InputError, match='--show-dir cannot write to .*a.pkl is no folder'):
+        configs.draw_predictions(cfg(), file)
+
+
 def test_multi_scale_needs_a_config_for_it():
     with pytest.raises(InputError, match='needs tta_model'):
         configs.enable_tta(Config(dict(test_evaluator=dict())))

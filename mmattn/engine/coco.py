@@ -139,6 +139,10 @@ class CheckedCocoMetric(CocoMetric):
             self.images = {key: image['file_name'] for key, image in contents.imgs.items()}
             self.names = [category['name'] for category in contents.dataset['categories']]
         super().__init__(ann_file, metric, **settings)
+        if ann_file is not None and evaluated and 0 in self._coco_api.anns:
+            # For pycocotools, an object is missed if it is matched with annotation 0.
+            number, annotation = max(self._coco_api.anns) + 1, self._coco_api.anns.pop(0)
+            annotation['id'], self._coco_api.anns[number] = number, annotation
 
     def check_datasets(self, datasets: Sequence[BaseDataset]) -> None:
         """Check that the annotations are those of the datasets whose images are tested.
@@ -237,8 +241,6 @@ def check_evaluation(contents: dict, path: str | Path, masks: bool) -> None:
         raise InputError(f'{path} has numbers and texts as ids in "images": pycocotools evaluates one kind only')
     for annotation in contents['annotations']:
         what = f'{path}: annotation {annotation["id"]}'
-        if annotation['id'] == 0:
-            raise InputError(f'{what} would never be found, for pycocotools takes 0 for none: count from 1')
         if 'iscrowd' not in annotation:
             raise InputError(f'{what} has no iscrowd, which pycocotools needs: set it to 0, or to 1 for a crowd')
         segmentation = annotation.get('segmentation')
@@ -260,7 +262,7 @@ def _entries(contents: dict, kind: str, keys: tuple[str, ...], path: str | Path)
             raise InputError(f'{path}: entry {index} of "{kind}" has no {", ".join(missing)}')
         number = entry['id']
         if type(number) not in (int, str) or isinstance(number, int) and abs(number) >= 2**63:
-            raise InputError(f'{path}: entry {index} of "{kind}" has the id {number!r}, which should be a number')
+            raise InputError(f'{path}: entry {index} of "{kind}" has the id {number!r}, which should be a whole number')
         if number in entries:
             raise InputError(f'{path} has the id {number} twice in "{kind}"')
         entries[number] = entry
@@ -283,7 +285,7 @@ def _wrong(annotation: dict, images: dict, categories: dict) -> str:
     left, top, width, height = box
     if width < 0 or height < 0:
         return f'has bbox {box} of negative size: a box is left, top, width, height'
-    if left >= image['width'] or top >= image['height'] or left + width < 0 or top + height < 0:
+    if left > image['width'] or top > image['height'] or left + width < 0 or top + height < 0:
         return f'has bbox {box}, outside of its image of {image["width"]} x {image["height"]} pixels'
     if type(area) not in (int, float) or not 0 <= area < 1e15:
         return f'has area {area!r}, which should be a number of pixels'

@@ -1,6 +1,7 @@
 """From a config file to a config that this machine can run."""
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from mmengine.logging import print_log
 
 from ..errors import InputError, describe, near_misses
 from ..packages import require, require_ops
-from .config_checks import KNOWN_KEYS, check_config
+from .config_checks import KNOWN_KEYS, check_config, dataset_configs
 from .datasets import use_checked_datasets
 from .sharding import cpu_shards
 
@@ -101,7 +102,7 @@ def _fit_cpu(cfg: Config) -> None:
     if is_sharded(cfg) and not cpu_shards():
         raise InputError(f'the FSDP of torch {torch.__version__} needs accelerators, and there is none here')
     changes = []
-    if cfg.get('optim_wrapper', {}).get('type') == 'AmpOptimWrapper':
+    if (cfg.get('optim_wrapper') or {}).get('type') == 'AmpOptimWrapper':
         cfg.optim_wrapper.type = 'OptimWrapper'
         for key in ('loss_scale', 'dtype', 'use_fsdp'):
             cfg.optim_wrapper.pop(key, None)
@@ -166,7 +167,7 @@ def enable_tta(cfg: Config) -> None:
         InputError: if the config has none, or its test asks for masks, which MMDetection cannot merge.
     """
     for key in ('tta_model', 'tta_pipeline'):
-        if key not in cfg:
+        if cfg.get(key) is None:
             raise InputError(f'multi-scale testing needs {key} in the config, see configs/_base_/datasets')
     if any('segm' in evaluator.get('metric', ()) for evaluator in _evaluators(cfg)):
         raise InputError(
@@ -176,13 +177,22 @@ def enable_tta(cfg: Config) -> None:
     roi_head = cfg.model.get('roi_head', {})
     if 'mask_head' in roi_head:
         roi_head.mask_head = roi_head.mask_roi_extractor = None
-    cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
+    for _, dataset in dataset_configs(cfg.test_dataloader.dataset, 'test_dataloader.dataset'):
+        if not {'dataset', 'datasets'} & set(dataset):  # does not wrap others
+            dataset.pipeline = cfg.tta_pipeline
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
 
 
 def draw_predictions(cfg: Config, folder: Path) -> None:
-    """Make a test draw every image, predictions beside ground truth, into a folder."""
-    hook = cfg.default_hooks.visualization
+    """Make a test draw every image, predictions beside ground truth, into a folder.
+
+    Raises:
+        InputError: if the config has no hook that draws, or if the folder cannot be written to.
+    """
+    _check_folder(folder, '--show-dir')
+    hook = (cfg.get('default_hooks') or {}).get('visualization')
+    if hook is None:
+        raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
     hook.draw = True
     if cfg.default_scope == 'mmdet':
         hook.test_out_dir = str(folder.resolve())
@@ -192,10 +202,34 @@ def draw_predictions(cfg: Config, folder: Path) -> None:
 
 
 def write_predictions(cfg: Config, file: Path) -> None:
-    """Make a test write its predictions to a .pkl file."""
+    """Make a test write its predictions to a .pkl file.
+
+    Raises:
+        InputError: if the config has an evaluator of its own, to which no metric can be added, or if the file cannot be
+            written.
+    """
+    _check_folder(file.parent, '--out')
+    if file.is_dir():
+        raise InputError(f'--out names {file}, which is a folder')
+    metrics = _evaluators(cfg)
+    if 'metrics' in cfg.test_evaluator:
+        raise InputError(
+            f'--out needs a metric or a list of metrics as test_evaluator, not {cfg.test_evaluator.get("type")}'
+        )
     dump = 'DumpDetResults' if cfg.default_scope == 'mmdet' else 'DumpResults'  # The first packs masks.
-    cfg.test_evaluator = [*_evaluators(cfg), dict(type=dump, out_file_path=str(file))]
+    cfg.test_evaluator = [*metrics, dict(type=dump, out_file_path=str(file))]
+
+
+def _check_folder(folder: Path, flag: str) -> None:
+    """Refuse a folder that could not be made or written to at the end of a test."""
+    nearest = next(str(path) for path in (folder, *folder.parents) if os.path.exists(path))
+    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK):
+        raise InputError(f'{flag} cannot write to {folder}: {nearest} is no folder, or may not be written to')
 
 
 def _evaluators(cfg: Config) -> list[dict]:
-    return cfg.test_evaluator if isinstance(cfg.test_evaluator, list) else [cfg.test_evaluator]
+    metrics = cfg.get('test_evaluator')
+    if metrics is None:
+        raise InputError('the config has no test_evaluator: it has nothing to test')
+    metrics = metrics.get('metrics', metrics) if isinstance(metrics, dict) else metrics
+    return metrics if isinstance(metrics, list) else [metrics]

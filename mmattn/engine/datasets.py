@@ -4,7 +4,7 @@ import inspect
 import io
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ def use_checked_datasets(cfg: Config) -> None:
 
 
 def check_files(cfg: Config, *splits: str) -> None:
-    """Check that annotation files and image folders are there, before anything is built or read.
+    """Check that dataloaders, annotation files and image folders are there, before anything is built or read.
 
     Only datasets on a disk that list their images as CocoDataset or MMSegmentation's BaseSegDataset does are checked.
 
@@ -46,6 +46,9 @@ def check_files(cfg: Config, *splits: str) -> None:
     Raises:
         InputError: naming the dataset, and what is missing.
     """
+    for split in splits:
+        if split != 'val' and cfg.get(f'{split}_dataloader') is None:
+            raise InputError(f'the config has no {split}_dataloader: it has nothing to {split}')
     for node, cls, place in _datasets(cfg, *splits):
         reader = next((base.__name__ for base in cls.__mro__ if 'load_data_list' in vars(base)), None)
         if node.get('backend_args') or reader not in ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset'):
@@ -99,6 +102,10 @@ def _has_file(folder: str, suffix: str) -> bool:
     return any(name.endswith(suffix) for _, _, names in os.walk(folder, followlinks=True) for name in names)
 
 
+#: heads whose num_classes is not the number of classes of the dataset: of boundaries, of words
+OTHER_CLASSES = {'STDCHead', 'GroundingDINOHead'}
+
+
 class InputCheckHook(Hook):
     """Checks datasets before the first step, and images and annotations when they are read.
 
@@ -113,11 +120,15 @@ class InputCheckHook(Hook):
             datasets = list(inner_datasets(getattr(getattr(loop, 'dataloader', None), 'dataset', None)))
             for dataset in datasets:
                 check_dataset(dataset, runner.model)
-            for metric in getattr(getattr(loop, 'evaluator', None), 'metrics', ()):
+            evaluator = getattr(loop, 'evaluator', None)
+            for index, metric in enumerate(getattr(evaluator, 'metrics', ())):
                 if hasattr(metric, 'check_datasets'):  # a CheckedCocoMetric
-                    metric.check_datasets(datasets)
+                    # MMDetection's MultiDatasetsEvaluator has a metric for each dataset.
+                    each = hasattr(evaluator, 'dataset_prefixes')
+                    part = inner_datasets(loop.dataloader.dataset.datasets[index]) if each else datasets
+                    metric.check_datasets(list(part))
             for dataset in datasets:
-                dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset)
+                dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))
 
 
 def inner_datasets(dataset: object) -> Iterator[BaseDataset]:
@@ -139,12 +150,15 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     if not len(dataset):
         raise InputError(f'{name} has no image: it lists none, or filter_cfg leaves them all out')
     classes = dataset.metainfo.get('classes')
+    if hasattr(dataset, 'label_map') and not classes:
+        raise InputError(f'{name} has no classes: set its metainfo.classes to their names, in the order of the labels')
     if classes and 'thing_classes' not in dataset.metainfo:
         for path, module in model.named_modules():
             number = getattr(module, 'num_classes', None)
             if (
                 'head' in path
                 and not {'rpn_head', 'semantic_head'} & set(path.split('.'))
+                and not OTHER_CLASSES & {base.__name__ for base in type(module).__mro__}
                 and isinstance(number, int)
                 and number != len(classes)
             ):
@@ -174,6 +188,13 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
         raise InputError(f'{name} names {len(absent)} files that are not there, the first being {absent[0]}')
 
 
+def ignored_labels(model: nn.Module) -> list[int]:
+    """The labels that the heads of a segmentor ignore, ``ignore_index`` of their configs; 255 if there is none."""
+    heads = [module for module in model.modules() if hasattr(module, 'num_classes')]
+    labels = {getattr(head, 'ignore_index', None) for head in heads}
+    return sorted(label for label in labels if isinstance(label, int)) or [255]
+
+
 class CheckedPipeline(Compose):
     """A dataset's pipeline that checks images and label maps when they are loaded, by transforms within others too.
 
@@ -183,12 +204,15 @@ class CheckedPipeline(Compose):
     Args:
         pipeline: of the dataset. Its transforms that load files are replaced.
         dataset: whose samples it takes.
+        ignored: labels that are no classes.
     """
 
-    def __init__(self, pipeline: Compose, dataset: BaseDataset) -> None:
+    def __init__(self, pipeline: Compose, dataset: BaseDataset, ignored: Sequence[int] = (255,)) -> None:
         self.transforms = pipeline.transforms
-        # Only label maps of MMSegmentation have a number per class.
-        _check_loading(self.transforms, len(dataset.metainfo['classes']) if hasattr(dataset, 'label_map') else None)
+        check = None
+        if hasattr(dataset, 'label_map'):  # Only label maps of MMSegmentation have a number per class.
+            check = partial(_check_labels, num_classes=len(dataset.metainfo['classes']), ignored=ignored)
+        _check_loading(self.transforms, check)
 
     def __call__(self, data: dict) -> dict | None:
         for transform in self.transforms:
@@ -205,7 +229,7 @@ class CheckedPipeline(Compose):
         return data
 
 
-def _check_loading(transforms: list, num_classes: int | None) -> None:
+def _check_loading(transforms: list, check: Callable | None) -> None:
     """Replace the transforms of a list that load files, and those within its transforms, by those that check them."""
     from mmcv.transforms import LoadAnnotations, LoadImageFromFile
 
@@ -213,12 +237,12 @@ def _check_loading(transforms: list, num_classes: int | None) -> None:
         if isinstance(transform, LoadImageFromFile):
             transforms[index] = partial(_load_image, transform)
         elif isinstance(transform, LoadAnnotations):
-            transforms[index] = partial(_load_annotations, transform, num_classes)
+            transforms[index] = partial(_load_annotations, transform, check)
         for name in ('transforms', 'subroutines'):  # the second are TestTimeAug's
             inner = getattr(transform, name, None)
             inner = getattr(inner, 'transforms', inner)
             if isinstance(inner, list):
-                _check_loading(inner, num_classes)
+                _check_loading(inner, check)
 
 
 def _load(function: Callable, argument: object, path: str | None) -> object:
@@ -238,14 +262,14 @@ def _load_image(transform: Callable, data: dict) -> dict | None:
     return data
 
 
-def _load_annotations(transform: Callable, num_classes: int | None, data: dict) -> dict:
+def _load_annotations(transform: Callable, check: Callable | None, data: dict) -> dict:
     path = data.get('seg_map_path')
-    if num_classes is None or path is None:
+    if check is None or path is None:
         return _load(transform, data, path or data.get('img_path'))
     content = _load(partial(get, backend_args=transform.backend_args), path, path)
     check_label_map(path, content, transform.imdecode_backend)
     data = _load(transform, data, path)
-    _check_labels(data, num_classes)
+    check(data)
     return data
 
 
@@ -281,7 +305,7 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
             )
 
 
-def _check_labels(data: dict, num_classes: int) -> None:
+def _check_labels(data: dict, num_classes: int, ignored: Sequence[int]) -> None:
     labels, path = data['gt_seg_map'], data['seg_map_path']
     if labels.ndim == 1 and 1 in data['ori_shape'] and labels.size == max(data['ori_shape']):
         # MMSegmentation has squeezed a map of one row or column.
@@ -293,11 +317,13 @@ def _check_labels(data: dict, num_classes: int) -> None:
             f'{path} is {" x ".join(map(str, labels.shape))} and its image '
             f'{" x ".join(map(str, data["ori_shape"]))}{turned}: a label map has a number per pixel'
         )
-    wrong = labels[(labels >= num_classes) & (labels != 255)]
+    wrong = labels[labels >= num_classes]
+    for label in ignored:
+        wrong = wrong[wrong != label]
     if len(wrong):
         raise InputError(
             f'{path} has label {wrong[0]} where the dataset has {num_classes} classes, counted '
-            'from 0 (after reduce_zero_label), and 255 for what is ignored'
+            f'from 0 (after reduce_zero_label), and {" and ".join(map(str, ignored))} for what is ignored'
         )
 
 

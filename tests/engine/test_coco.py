@@ -57,7 +57,7 @@ def compressed(width=20, height=10):
         (changed('annotations', bbox='1 2 3 4'), 'should be four numbers'),
         (changed('annotations', bbox=[1, 2, 3, float('nan')]), 'should be four numbers'),
         (changed('annotations', bbox=[9, 9, -3, 4]), 'of negative size'),
-        (changed('annotations', bbox=[20, 2, 3, 4]), 'outside of its image of 20 x 10'),
+        (changed('annotations', bbox=[21, 2, 3, 4]), 'outside of its image of 20 x 10'),
         (changed('annotations', bbox=[-9, 2, 3, 4]), 'outside of its image of 20 x 10'),
         (changed('annotations', bbox=[1, 2, 3, True]), 'should be four numbers'),
         (changed('annotations', bbox=[1, 2, 3, 10**400]), 'should be four numbers'),
@@ -122,6 +122,7 @@ def test_annotations_that_do_not_fit(contents, message):
         ({**COCO, 'annotations': []}, 0),
         ({k: v for k, v in COCO.items() if k != 'annotations'}, 0),
         (changed('annotations', bbox=[1, 2, 3, 0]), 0),
+        (changed('annotations', bbox=[20, 2, 0, 4]), 0),
         (changed('annotations', bbox=[17, 2, 9, 4]), 1),
         (changed('annotations', iscrowd=True, id='a'), 0),
         (changed('images', width=20.0, file_name='/data/a.jpg'), 0),
@@ -130,7 +131,7 @@ def test_annotations_that_do_not_fit(contents, message):
     ],
 )
 def test_annotations_that_do(contents, words, log):
-    """COCO itself has boxes of no height. Boxes that reach out of their image are counted in the log."""
+    """Boxes may have no height, in COCO itself, or lie on the edge. Boxes that reach out are counted in the log."""
     check_coco(contents, 'file.json')
     assert len([message for message in log if 'boxes reach out' in message]) == words
 
@@ -203,7 +204,8 @@ CROWD = dict(iscrowd=1, segmentation={'size': [10, 20], 'counts': [5, 195]})
     [
         (COCO, ['bbox', 'segm'], None),
         ({**COCO, 'annotations': []}, ['bbox'], 'has no annotations to evaluate with'),
-        (changed('annotations', id=0), ['bbox'], 'annotation 0 would never be found'),
+        (changed('annotations', id=0), ['bbox'], None),
+        (more('annotations', id=0, bbox=[9, 2, 3, 4]), ['bbox', 'segm'], None),
         (changed('annotations', id='a'), ['bbox'], 'has the id \'a\' in "annotations"'),
         (more('images', id='8', file_name='b.jpg'), ['bbox'], 'has numbers and texts as ids in "images"'),
         (masked([[1, 2, 3, 4]]), ['bbox'], None),

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from mmengine.config import Config
 
@@ -22,6 +24,14 @@ def test_cpu_gets_what_it_can_run(monkeypatch):
     cfg = load_config(CASCADE, launcher='pytorch')
     assert cfg.optim_wrapper.type == 'AmpOptimWrapper' and 'model_wrapper_cfg' not in cfg
     assert {head.norm_cfg.type for head in cfg.model.roi_head.bbox_head} == {'SyncBN'}
+
+
+def test_a_config_without_training(monkeypatch, tmp_path):
+    """Such a config can be tested."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    keys = 'train_dataloader', 'train_cfg', 'optim_wrapper', 'param_scheduler'
+    (tmp_path / 'a.py').write_text(f'_base_ = "{UPERNET}"\n' + ''.join(f'{key} = None\n' for key in keys))
+    assert load_config(tmp_path / 'a.py').optim_wrapper is None
 
 
 def test_slurm_without_accelerators_is_told(monkeypatch):
@@ -71,6 +81,47 @@ def test_multi_scale_of_boxes_and_maps():
     configs.enable_tta(cfg)
     scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms
     assert [scale.scale[1] / 512 for scale in scales] == [0.5, 0.75, 1, 1.25, 1.5, 1.75] and len(flips) == 2
+
+
+def test_multi_scale_of_several_datasets():
+    """The pipeline is that of each dataset, not of what wraps them."""
+    cfg = Config.fromfile(UPERNET)
+    part = cfg.test_dataloader.dataset
+    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[part, part])
+    configs.enable_tta(cfg)
+    assert all(one.pipeline == cfg.tta_pipeline for one in cfg.test_dataloader.dataset.datasets)
+    assert 'pipeline' not in cfg.test_dataloader.dataset
+
+
+def test_what_a_test_cannot_write():
+    """MMEngine knows an evaluator of one's own only alone, and without its hook it draws nothing."""
+    cfg = Config(dict(default_scope='mmdet', test_evaluator=dict(type='MultiDatasetsEvaluator', metrics=[dict()])))
+    with pytest.raises(InputError, match='--out needs a metric or a list .* not MultiDatasetsEvaluator'):
+        configs.write_predictions(cfg, Path('a.pkl'))
+    cfg.test_evaluator = None
+    with pytest.raises(InputError, match='the config has no test_evaluator'):
+        configs.write_predictions(cfg, Path('a.pkl'))
+    with pytest.raises(InputError, match='--show-dir needs default_hooks.visualization'):
+        configs.draw_predictions(cfg, Path('a'))
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    """They would be noticed at the end of a test, when its predictions are lost."""
+
+    def cfg():
+        return Config(dict(default_scope='mmdet', test_evaluator={}, default_hooks=dict(visualization={})))
+
+    configs.write_predictions(cfg(), tmp_path / 'new' / 'a.pkl')
+    configs.draw_predictions(cfg(), tmp_path / 'new')
+    assert not (tmp_path / 'new').exists()
+    with pytest.raises(InputError, match='--out names .*, which is a folder'):
+        configs.write_predictions(cfg(), tmp_path)
+    file = tmp_path / 'a.pkl'
+    file.touch()
+    with pytest.raises(InputError, match='--out cannot write to .*a.pkl is no folder'):
+        configs.write_predictions(cfg(), file / 'new' / 'b.pkl')
+    with pytest.raises(InputError, match='--show-dir cannot write to .*a.pkl is no folder'):
+        configs.draw_predictions(cfg(), file)
 
 
 def test_multi_scale_needs_a_config_for_it():

@@ -15,6 +15,7 @@ from mmdet.registry import DATASETS, METRICS
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset, Compose, ConcatDataset, RepeatDataset
 from mmseg.datasets.transforms import LoadAnnotations
+from mmseg.models.decode_heads import FCNHead, STDCHead
 from PIL import Image
 from torch import nn
 
@@ -22,15 +23,17 @@ from mmattn.engine.coco import CheckedCocoDataset, CheckedCocoMetric
 from mmattn.engine.datasets import (
     CheckedPipeline,
     InputCheckHook,
+    check_dataset,
     check_files,
     check_image,
     check_label_map,
+    ignored_labels,
     inner_datasets,
     use_checked_datasets,
 )
 from mmattn.errors import InputError
 from tests import ROOT
-from tests.engine.test_coco import coco_config
+from tests.engine.test_coco import changed, coco_config
 
 
 def test_the_engine_imports_without_mmdetection():
@@ -85,7 +88,10 @@ def test_files_are_there(tmp_path, settings, message):
     """Missing files are named before anything is read, of those dataloaders that the run uses."""
     settings = {'metainfo': None, **settings}
     cfg = Config(dict(default_scope='mmdet', val_dataloader=dict(dataset={**coco_config(tmp_path), **settings})))
-    check_files(cfg, 'train', 'test')
+    cfg.train_dataloader = {}
+    check_files(cfg, 'train')
+    with pytest.raises(InputError, match='the config has no test_dataloader: it has nothing to test'):
+        check_files(cfg, 'test')
     if message is None:
         check_files(cfg, 'val')
     else:
@@ -143,6 +149,27 @@ def test_the_hook_checks_metrics(tmp_path):
     InputCheckHook().before_run(runner)
     assert isinstance(dataset.pipeline, CheckedPipeline)
     metric.images = {}
+    with pytest.raises(InputError, match='is of other images than the dataset'):
+        InputCheckHook().before_run(runner)
+
+
+def test_a_metric_per_dataset(tmp_path):
+    """Each metric of MMDetection's MultiDatasetsEvaluator evaluates one of several datasets."""
+    datasets, metrics = [], []
+    for image_id in (7, 8):
+        contents = changed('images', id=image_id)
+        contents['annotations'][0]['image_id'] = image_id
+        (tmp_path / str(image_id)).mkdir()
+        datasets.append(CheckedCocoDataset(**coco_config(tmp_path / str(image_id), contents)))
+        metrics.append(CheckedCocoMetric(str(tmp_path / str(image_id) / 'a.json')))
+        Image.new('RGB', (20, 10)).save(tmp_path / str(image_id) / 'images' / 'a.jpg')
+    loop = SimpleNamespace(
+        dataloader=SimpleNamespace(dataset=ConcatDataset(datasets)),
+        evaluator=SimpleNamespace(metrics=metrics, dataset_prefixes=['a', 'b']),
+    )
+    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None, model=nn.Identity())
+    InputCheckHook().before_run(runner)
+    metrics.reverse()
     with pytest.raises(InputError, match='is of other images than the dataset'):
         InputCheckHook().before_run(runner)
 
@@ -243,6 +270,40 @@ def test_labels(tmp_path, labels, kind, form, message, nested):
     else:
         with pytest.raises(InputError, match=message):
             load({**data, 'ori_shape': (1, 3)})
+
+
+def test_other_labels_than_255_are_ignored(tmp_path):
+    """What is ignored is what the heads of the model ignore."""
+    Image.fromarray(np.array([[0, 1, 254]], np.uint8)).save(tmp_path / 'map.png')
+    data = dict(img_path='a', seg_map_path=str(tmp_path / 'map.png'), reduce_zero_label=False, ori_shape=(1, 3))
+    dataset = Maps(serialize_data=False, metainfo=dict(classes=('a', 'b')))
+    model = nn.ModuleDict(dict(decode_head=FCNHead(in_channels=1, channels=1, num_classes=2, ignore_index=254)))
+    assert ignored_labels(nn.Identity()) == [255]
+    load = CheckedPipeline(Compose([LoadAnnotations()]), dataset, ignored_labels(model))
+    assert load({**data, 'seg_fields': []})['gt_seg_map'].tolist() == [[0, 1, 254]]
+    Image.fromarray(np.array([[0, 1, 255]], np.uint8)).save(tmp_path / 'map.png')
+    with pytest.raises(InputError, match='has label 255 where .* and 254 for what is ignored'):
+        load({**data, 'seg_fields': []})
+
+
+def test_label_maps_without_classes():
+    """MMSegmentation does without them until it evaluates."""
+    with pytest.raises(InputError, match='has no classes: set its metainfo.classes'):
+        check_dataset(Maps(serialize_data=False), nn.Identity())
+
+
+@pytest.mark.parametrize('number, refused', [(2, False), (3, True)])
+def test_heads_of_other_classes(tmp_path, number, refused):
+    """STDC's auxiliary head tells boundaries from the rest. The other heads have the classes of the dataset."""
+    Image.new('RGB', (1, 1)).save(tmp_path / 'a.jpg')
+    dataset = Images(serialize_data=False, metainfo=dict(classes='abcde'), data_prefix=dict(img_path=str(tmp_path)))
+    head = (STDCHead if number == 2 else FCNHead)(in_channels=1, channels=1, num_convs=1, num_classes=number)
+    dataset.data_list = [dict(img_path=str(tmp_path / 'a.jpg'))]
+    if refused:
+        with pytest.raises(InputError, match='has 5 classes and auxiliary_head of the model 3'):
+            check_dataset(dataset, nn.ModuleDict(dict(auxiliary_head=head)))
+    else:
+        check_dataset(dataset, nn.ModuleDict(dict(auxiliary_head=head)))
 
 
 def test_label_maps_that_are_read_in_another_way(tmp_path):

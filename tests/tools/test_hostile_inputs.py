@@ -428,7 +428,7 @@ def broken(*_, **__):
         'mmengine.runner.Runner.from_cfg',
         'mmattn.engine.config_checks.dataset_configs',
         'mmattn.backbones.ShuntedTransformer.forward',  # in the first step
-        'mmattn.engine.datasets._check_labels',
+        'mmattn.engine.images._check_labels',
         'mmseg.datasets.transforms.PackSegInputs.transform',
     ],
 )

@@ -1,0 +1,231 @@
+"""Checks of images and label maps, made when a dataset's pipeline loads them."""
+
+import io
+import logging
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from mmengine.dataset import BaseDataset, Compose
+from mmengine.fileio import get
+from mmengine.logging import print_log
+from PIL import ExifTags, Image
+
+from ..errors import InputError, describe
+
+
+class CheckedPipeline(Compose):
+    """A dataset's pipeline that checks images and label maps when they are loaded, by transforms within others too.
+
+    An error of a transform that loads a file becomes an InputError with the path of the file. An error of any other
+    transform is raised as it is, and the log names the image.
+
+    Args:
+        pipeline: of the dataset. Its transforms that load files are replaced.
+        dataset: whose samples it takes.
+        ignored: labels that are no classes.
+    """
+
+    def __init__(self, pipeline: Compose, dataset: BaseDataset, ignored: Sequence[int] = (255,)) -> None:
+        self.transforms = pipeline.transforms
+        check = None
+        if hasattr(dataset, 'label_map'):  # Only label maps of MMSegmentation have a number per class.
+            check = partial(_check_labels, num_classes=len(dataset.metainfo['classes']), ignored=ignored)
+        _check_loading(self.transforms, check)
+
+    def __call__(self, data: dict) -> dict | None:
+        for transform in self.transforms:
+            path = data.get('img_path')
+            try:
+                data = transform(data)
+            except InputError:
+                raise
+            except Exception:
+                print_log(f'{type(transform).__name__} failed on {path}', logger='current', level=logging.ERROR)
+                raise
+            if data is None:
+                return None
+        return data
+
+
+def _check_loading(transforms: list, check: Callable | None) -> None:
+    """Replace the transforms of a list that load files, and those within its transforms, by those that check them."""
+    from mmcv.transforms import LoadAnnotations, LoadImageFromFile
+
+    for index, transform in enumerate(transforms):
+        if isinstance(transform, LoadImageFromFile):
+            transforms[index] = partial(_load_image, transform)
+        elif isinstance(transform, LoadAnnotations):
+            transforms[index] = partial(_load_annotations, transform, check)
+        for name in ('transforms', 'subroutines'):  # the second are TestTimeAug's
+            inner = getattr(transform, name, None)
+            inner = getattr(inner, 'transforms', inner)
+            if isinstance(inner, list):
+                _check_loading(inner, check)
+
+
+def _load(function: Callable, argument: object, path: str | None) -> object:
+    """Call a function that reads a file. What it raises becomes an InputError with the path."""
+    try:
+        return function(argument)
+    except Exception as error:
+        raise InputError(f'{path} cannot be used: {describe(error)}') from error
+
+
+def _load_image(transform: Callable, data: dict) -> dict | None:
+    path = data.get('img_path')
+    data = _load(transform, data, path)
+    if data is not None and path and os.path.isfile(path):
+        check_image(path)
+        check_header(path, data, getattr(transform, 'imdecode_backend', None))
+    return data
+
+
+def _load_annotations(transform: Callable, check: Callable | None, data: dict) -> dict:
+    path = data.get('seg_map_path')
+    if check is None or path is None:
+        return _load(transform, data, path or data.get('img_path'))
+    content = _load(partial(get, backend_args=transform.backend_args), path, path)
+    check_label_map(path, content, transform.imdecode_backend)
+    data = _load(transform, data, path)
+    check(data)
+    return data
+
+
+def check_label_map(path: str, content: bytes, backend: str) -> None:
+    """Check that a label map is read as it was written: MMSegmentation casts its labels to 8 bits.
+
+    Args:
+        path: of the file, for the message.
+        content: of the file.
+        backend: what decodes it, ``imdecode_backend`` of the transform.
+
+    Raises:
+        InputError: for labels that are no whole numbers from 0 to 255, and for files that do not keep labels.
+    """
+    mode, form, coding, orientation = _header(io.BytesIO(content))
+    if form in ('JPEG', 'MPO'):
+        raise InputError(f'{path} is a JPEG file, which does not keep the labels: use PNG')
+    if 'L;2' in coding or 'L;4' in coding or mode == '1' and backend != 'pillow':
+        raise InputError(f'{path} has fewer than 8 bits per pixel, which are read as shades of grey: write it with 8')
+    if orientation > 1:
+        raise InputError(
+            f'{path} has EXIF orientation {orientation}, by which label maps are not turned: turn its pixels instead'
+        )
+    if mode is None or mode[0] in 'IF':
+        from mmcv import imfrombytes
+
+        labels = _load(partial(imfrombytes, flag='unchanged', backend=backend), content, path)
+        with np.errstate(invalid='ignore'):
+            wrong = () if labels is None else labels[labels != labels.astype(np.uint8)]
+        if len(wrong):
+            raise InputError(
+                f'{path} has label {wrong[0]}, but labels are whole numbers from 0 to 254, and 255 is what is ignored'
+            )
+
+
+def _check_labels(data: dict, num_classes: int, ignored: Sequence[int]) -> None:
+    labels, path = data['gt_seg_map'], data['seg_map_path']
+    if labels.ndim == 1 and 1 in data['ori_shape'] and labels.size == max(data['ori_shape']):
+        # MMSegmentation has squeezed a map of one row or column.
+        labels = data['gt_seg_map'] = labels.reshape(data['ori_shape'])
+    if labels.shape != tuple(data['ori_shape']):
+        orientation = _header(data['img_path']).orientation
+        turned = f', as it is read (its EXIF orientation is {orientation})' if orientation > 1 else ''
+        raise InputError(
+            f'{path} is {" x ".join(map(str, labels.shape))} and its image '
+            f'{" x ".join(map(str, data["ori_shape"]))}{turned}: a label map has a number per pixel'
+        )
+    wrong = labels[labels >= num_classes]
+    for label in ignored:
+        wrong = wrong[wrong != label]
+    if len(wrong):
+        raise InputError(
+            f'{path} has label {wrong[0]} where the dataset has {num_classes} classes, counted '
+            f'from 0 (after reduce_zero_label), and {" and ".join(map(str, ignored))} for what is ignored'
+        )
+
+
+def check_header(path: str, data: dict, backend: str | None) -> None:
+    """Compare the size of an image with the one that its annotations give.
+
+    Images are used as they are displayed, turned by their EXIF orientation, and annotations are of the turned image.
+    The log names an image of each folder that is turned and keeps its size, for then the size cannot tell.
+
+    Args:
+        path: of the image.
+        data: with "ori_shape" of the image as it was read, and "height" and "width" where the annotations give them.
+        backend: what has decoded it, ``imdecode_backend`` of the transform.
+
+    Raises:
+        InputError: if the sizes differ, or if the image has more than 8 bits, which Pillow would cut off.
+    """
+    mode, *_, orientation = _header(path)
+    if backend == 'pillow' and mode and mode[0] in 'IF':
+        raise InputError(f"{path} has more than 8 bits per channel: read it with imdecode_backend='cv2'")
+    (height, width), given = data['ori_shape'], (data.get('height'), data.get('width'))
+    if all(given) and given != (height, width):
+        raise InputError(
+            f'{path} is {width} x {height} pixels as it is read, but {given[1]} x {given[0]} in its annotations: '
+            + (
+                f'its EXIF orientation is {orientation}, so they must be of the image as it is displayed, or for '
+                "color_type='color_ignore_orientation' of LoadImageFromFile as it is stored"
+                if orientation > 4 and given == (width, height)
+                else 'correct the width and height that they give, or the file name'
+            )
+        )
+    folder = os.path.dirname(path)
+    if (1 < orientation < 5 or orientation > 4 and width == height) and folder not in _folders_in_log:
+        _folders_in_log.add(folder)
+        print_log(
+            f'{path} has EXIF orientation {orientation}, which does not change its size: annotations in {folder} must '
+            "be of the images as they are displayed, or as they are stored for color_type='color_ignore_orientation'",
+            logger='current',
+            level=logging.WARNING,
+        )
+
+
+_folders_in_log: set[str] = set()
+
+
+class _Header(NamedTuple):
+    mode: str | None = None
+    form: str | None = None
+    coding: str = ''
+    orientation: int = 1  # EXIF's, 1 to 8
+
+
+def _header(file: str | io.BytesIO) -> _Header:
+    """What Pillow reads in the first bytes of an image file; the defaults if it cannot read it."""
+    try:
+        with Image.open(file) as image:
+            # Pillow would read a whole PNG file to find EXIF data at its end.
+            exif = image.getexif() if image.format != 'PNG' or 'exif' in image.info else {}
+            orientation = exif.get(ExifTags.Base.Orientation)
+            known = orientation if orientation in range(1, 9) else 1
+            return _Header(image.mode, image.format, str(image.tile), known)
+    except Exception:  # Pillow raises several kinds. It does not read all formats, and not all that cameras write.
+        return _Header()
+
+
+def check_image(path: str) -> None:
+    """Check that a JPEG or PNG file that OpenCV has read was not cut short. OpenCV up to 4.10 makes the rest grey.
+
+    Args:
+        path: of a file.
+
+    Raises:
+        InputError: if it was.
+    """
+    with open(path, 'rb') as file:
+        start = file.read(2)
+        file.seek(-min(12, os.path.getsize(path)), os.SEEK_END)
+        end = file.read()
+    if start == b'\xff\xd8' and not end.endswith(b'\xff\xd9') or start == b'\x89P' and b'IEND' not in end:
+        try:
+            with Image.open(path) as image:
+                image.load()  # Other bytes may follow a complete image.
+        except (OSError, SyntaxError) as error:
+            raise InputError(f'{path} cannot be used: the image is cut short ({describe(error)})') from error

@@ -71,9 +71,7 @@ def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[Backbone,
     """
     odd = [name for name, value in released.items() if value.dtype not in FLOATS and name.endswith(('weight', 'bias'))]
     if odd:
-        raise CheckpointError(
-            f'{source}: {odd[0]} is {str(released[odd[0]].dtype).removeprefix("torch.")} and no weights'
-        )
+        raise CheckpointError(f'{source}: {odd[0]} is {released[odd[0]].dtype} and no weights')
     for cls in (getattr(backbones, name) for name in backbones.__all__):
         for arch in cls.arch_zoo:
             with torch.device('meta'):

@@ -92,7 +92,7 @@ class WindowAttention(Windows):
 def relative_bias(table: Tensor, window_size: int) -> Tensor:
     """Table (heads, (2w - 1) ** 2) of the offsets of key minus query -> (heads, w * w, w * w), the query first.
 
-    A view of the table, and so no index that a module would have to keep.
+    It is made of views of the table, so that no module has to keep an index.
     """
     w = window_size
     table = table.unflatten(1, (2 * w - 1, 2 * w - 1))

@@ -110,7 +110,7 @@ class ELSASwin(SwinBackbone):
         self.settings = dict(dilation=int(dilation), lam=float(lam), gamma=float(gamma))
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """The release also stores ``relative_id``, an index that is computed here."""
+        """The release also stores ``relative_id``, an index that is not needed here."""
         computed = [name for name in state_dict if name.endswith('.relative_id')]
         stored = {name: value for name, value in state_dict.items() if name not in computed}
         translation = super().from_release(stored, warm_start)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import Process
 from multiprocessing.connection import wait
 
@@ -141,12 +141,11 @@ def _run(runner: Runner, run: Callable[[], object]) -> None:
     except InputError:
         raise
     except (RuntimeError, OSError, EOFError) as error:  # by torch for a worker that is gone, or by a broken connection
-        # When torch hears of the worker, it raises an error at whatever line is running.
-        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        try:
-            sentence = _why_gone(runner)
-        finally:
-            signal.signal(signal.SIGCHLD, handler)
+        sentence = ''
+        for _ in range(8):
+            with suppress(RuntimeError):  # by torch, at whatever line is running when it hears of a worker
+                sentence = _why_gone(runner)
+                break
         if not sentence:
             raise
         raise InputError(sentence) from error
@@ -164,15 +163,18 @@ def _why_gone(runner: Runner) -> str:
         if getattr(getattr(loop, 'dataloader', None), 'dataset', None) is iterator._dataset
         for worker in iterator._workers
     ]
-    wait([worker.sentinel for worker, _ in workers], timeout=1)
+    gone = wait([worker.sentinel for worker, _ in workers], timeout=1)
     for worker, loader in workers:
-        if worker.exitcode:
+        # None if torch's error interrupted the reading of the exit status
+        if worker.sentinel in gone and worker.exitcode != 0:
             return _describe_worker(worker, loader)
     return ''
 
 
 def _describe_worker(worker: Process, loader: str) -> str:
     code = worker.exitcode
+    if code is None:
+        return f'a data worker of {loader}, process {worker.pid}, ended, {loader}.num_workers=0 may show why'
     if code == -signal.SIGKILL:
         advice = 'most often for want of memory: lower its num_workers or batch_size'
     elif code == -signal.SIGBUS:

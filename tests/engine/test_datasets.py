@@ -138,12 +138,17 @@ def test_a_metric_per_dataset(tmp_path):
         InputCheckHook().before_run(runner)
 
 
+def head(cls, num_classes, **settings):
+    loss = dict(type='mmseg.CrossEntropyLoss')
+    return cls(in_channels=1, channels=1, num_convs=1, num_classes=num_classes, loss_decode=loss, **settings)
+
+
 def test_other_labels_than_255_are_ignored(tmp_path):
     """What is ignored is what the heads of the model ignore."""
     Image.fromarray(np.array([[0, 1, 254]], np.uint8)).save(tmp_path / 'map.png')
     data = dict(img_path='a', seg_map_path=str(tmp_path / 'map.png'), reduce_zero_label=False, ori_shape=(1, 3))
     dataset = Maps(serialize_data=False, metainfo=dict(classes=('a', 'b')))
-    model = nn.ModuleDict(dict(decode_head=FCNHead(in_channels=1, channels=1, num_classes=2, ignore_index=254)))
+    model = nn.ModuleDict(dict(decode_head=head(FCNHead, 2, ignore_index=254)))
     assert ignored_labels(nn.Identity()) == [255]
     load = CheckedPipeline(Compose([LoadAnnotations()]), dataset, ignored_labels(model))
     assert load({**data, 'seg_fields': []})['gt_seg_map'].tolist() == [[0, 1, 254]]
@@ -163,10 +168,10 @@ def test_heads_of_other_classes(tmp_path, number, refused):
     """STDC's auxiliary head tells boundaries from the rest. The other heads have the classes of the dataset."""
     Image.new('RGB', (1, 1)).save(tmp_path / 'a.jpg')
     dataset = Images(serialize_data=False, metainfo=dict(classes='abcde'), data_prefix=dict(img_path=str(tmp_path)))
-    head = (STDCHead if number == 2 else FCNHead)(in_channels=1, channels=1, num_convs=1, num_classes=number)
+    model = nn.ModuleDict(dict(auxiliary_head=head(STDCHead if number == 2 else FCNHead, number)))
     dataset.data_list = [dict(img_path=str(tmp_path / 'a.jpg'))]
     if refused:
         with pytest.raises(InputError, match='has 5 classes and auxiliary_head of the model 3'):
-            check_dataset(dataset, nn.ModuleDict(dict(auxiliary_head=head)))
+            check_dataset(dataset, model)
     else:
-        check_dataset(dataset, nn.ModuleDict(dict(auxiliary_head=head)))
+        check_dataset(dataset, model)

@@ -18,7 +18,7 @@ import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
 from mmattn.engine.runs import run_tool
-from mmattn.weights import FLOATS, CheckpointError, compare_settings, read_checkpoint
+from mmattn.weights import CheckpointError, check_floats, compare_settings, read_checkpoint
 
 
 def main() -> None:
@@ -32,9 +32,10 @@ def main() -> None:
     if not args.target.parent.is_dir():
         sys.exit(f'There is no folder {args.target.parent} to write {args.target.name} to.')
     released, container, settings = read_checkpoint(args.source, trusted=args.trust_checkpoint)
-    backbone, arch = recognise(released, args.source)
     try:
-        compare_settings(settings, dict(type=type(backbone).__name__, **backbone.settings))
+        check_floats(released)
+        backbone, arch = recognise(released)
+        compare_settings(settings, backbone.settings_note)
     except CheckpointError as error:
         raise CheckpointError(f'{args.source}: {error}') from None
     translation = backbone.from_release(released)
@@ -47,7 +48,7 @@ def main() -> None:
         arch=arch,
         source=Path(args.source).name,
         mmattn_version=mmattn.__version__,
-        mmattn={'': dict(type=name, **backbone.settings)},
+        mmattn={'': backbone.settings_note},
     )
     try:
         torch.save(dict(meta=meta, state_dict=tensors), unfinished)
@@ -63,15 +64,12 @@ def main() -> None:
     )
 
 
-def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[Backbone, str | int]:
+def recognise(released: dict[str, torch.Tensor]) -> tuple[Backbone, str | int]:
     """The backbone that a release has all weights of, and the name of its variant.
 
     Raises:
         CheckpointError: if there is none.
     """
-    odd = [name for name, value in released.items() if value.dtype not in FLOATS and name.endswith(('weight', 'bias'))]
-    if odd:
-        raise CheckpointError(f'{source}: {odd[0]} is {released[odd[0]].dtype} and no weights')
     for cls in (getattr(backbones, name) for name in backbones.__all__):
         for arch in cls.arch_zoo:
             with torch.device('meta'):
@@ -82,7 +80,7 @@ def recognise(released: dict[str, torch.Tensor], source: str) -> tuple[Backbone,
                 continue
             return backbone, arch
     raise CheckpointError(
-        f'{source} is no release of any backbone here ({", ".join(backbones.__all__)}) with its default arguments'
+        f'it is no release of any backbone here ({", ".join(backbones.__all__)}) with its default arguments'
     )
 
 

@@ -16,9 +16,9 @@ from ..errors import InputError, near_misses
 from ..layers.checks import check_rates, check_whole, stage_numbers
 from ..ops.recompute import recompute
 from ..weights import (
-    FLOATS,
     CheckpointError,
     Translation,
+    check_floats,
     compare_settings,
     first_names,
     misfits,
@@ -157,12 +157,18 @@ class Backbone(BaseModule):
             raise ValueError(f'frozen_stages must be from -1 to {self.num_stages}, not {number}')
         return number
 
+    @property
+    def settings_note(self) -> dict[str, object]:
+        """Type and ``settings``, as checkpoints of mmattn keep them."""
+        return dict(type=type(self).__name__, **self.settings)
+
     def stage_modules(self) -> list[list[nn.Module]]:
         """The modules of the stem, then those of each stage that is built, output norm included."""
         raise NotImplementedError
 
     def check_images(self, x: Tensor) -> None:
-        """
+        """Check the input of ``forward``.
+
         Raises:
             InputError: if x cannot be a batch of images; there may be none in it.
         """
@@ -255,7 +261,7 @@ class Backbone(BaseModule):
 
     def _compare_settings(self, saved: dict | None, strict: bool) -> None:
         try:
-            compare_settings(saved, dict(type=type(self).__name__, **self.settings))
+            compare_settings(saved, self.settings_note)
         except CheckpointError as error:
             if strict:
                 raise
@@ -301,10 +307,7 @@ class Backbone(BaseModule):
             CheckpointError: if the weights are of another architecture.
         """
         name = type(self).__name__
-        integers = ('num_batches_tracked', 'relative_position_index')
-        wrong = [key for key, value in given.items() if value.dtype not in FLOATS and not key.endswith(integers)]
-        if wrong:
-            raise CheckpointError(f'{wrong[0]} is {given[wrong[0]].dtype} and no weights')
+        check_floats(given)
         try:
             translation = self.from_release(given, warm_start=True)
         except KeyError as error:

@@ -48,8 +48,8 @@ class GSAResNet(Backbone):
         beyond: what to do with longer distances in larger images, 'stretch' or 'mask'. See
             :func:`mmattn.ops.axial_attention`. Tables of a checkpoint with another ``img_size`` are fitted likewise.
         zero_init_residual: the last norm of every block starts with weight 0, so that a block starts as its shortcut,
-            like MMDetection's ResNet. Without trained running statistics, no norm bounds attention, which is cubic in
-            its input: other blocks then may give infinite maps in evaluation.
+            as in MMDetection's ResNet. With False, an untrained model may give infinite maps in evaluation: attention
+            is cubic in its input, and no norm has learned its size yet.
         norm_eval: see the base class. Do not use it with weights of a plain ResNet: the running statistics after
             attention are not those after the replaced convolutions.
 

@@ -148,11 +148,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def backbone_settings(model: nn.Module) -> dict[str, dict]:
     """The type and the settings of each backbone of mmattn in a model, by the name of the module."""
-    found = {
-        name: dict(type=type(module).__name__, **module.settings)
-        for name, module in model.named_modules()
-        if isinstance(module, Backbone)
-    }
+    found = {name: module.settings_note for name, module in model.named_modules() if isinstance(module, Backbone)}
     return plain_names(found, 'the model')
 
 

@@ -152,7 +152,7 @@ def check_header(path: str, data: dict, backend: str | None) -> None:
     """Compare the size of an image with the one that its annotations give.
 
     Images are used as they are displayed, turned by their EXIF orientation, and annotations are of the turned image.
-    The log names an image of each folder that is turned and keeps its size, for then the size cannot tell.
+    If a turned image keeps its size, the comparison says nothing. Then the log names one image of the folder.
 
     Args:
         path: of the image.

@@ -103,7 +103,7 @@ def _checkpoint_hooks(cfg: Config) -> Iterator[Mapping]:
 
 
 def _patterns(cfg: Config) -> list[re.Pattern]:
-    """Of the names of numbered checkpoints; group 1 is the number."""
+    """Patterns of the names of numbered checkpoints; group 1 is the number."""
     templates = ['epoch_{}.pth', 'iter_{}.pth', *(hook.get('filename_tmpl') for hook in _checkpoint_hooks(cfg))]
     return [re.compile(re.sub(r'\\{.*?\\}', r'(\\d+)', re.escape(name))) for name in dict.fromkeys(templates) if name]
 
@@ -206,6 +206,9 @@ class CheckpointCheckHook(Hook):
             checkpoint['meta'].pop('config', None)  # MMEngine would run it as Python; it writes "cfg" today.
         if isinstance(runner, FlexibleRunner):
             return  # Of a sharded model, each process has a part; FSDP refuses what it cannot copy.
+        if not runner._resume and not isinstance(runner._train_loop, BaseLoop):
+            check_complete(weights, model, source)
+            return
         own = model.state_dict()
         fitting = _fitting(weights, own, source)
         if runner._resume:
@@ -222,11 +225,8 @@ class CheckpointCheckHook(Hook):
                     f'{source} is the state of another training: {difference}; --resume continues the same model with '
                     'the same optimizer, load_from starts a new training from weights'
                 )
-        elif isinstance(runner._train_loop, BaseLoop):
-            if not fitting and not backbones:
-                raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
-        else:
-            check_complete(weights, model, source)
+        elif not fitting and not backbones:
+            raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
 
     def before_train(self, runner: Runner) -> None:
         steps = all_gather_object(runner.iter)

@@ -140,10 +140,10 @@ def _run(runner: Runner, run: Callable[[], object]) -> None:
         run()
     except InputError:
         raise
-    except (RuntimeError, OSError, EOFError) as error:  # by torch for a worker that is gone, or by a broken connection
+    except (RuntimeError, OSError, EOFError) as error:  # also what torch raises for a dead worker
         sentence = ''
         for _ in range(8):
-            with suppress(RuntimeError):  # by torch, at whatever line is running when it hears of a worker
+            with suppress(RuntimeError):  # When a worker dies, torch raises an error at whatever line is running.
                 sentence = _why_gone(runner)
                 break
         if not sentence:

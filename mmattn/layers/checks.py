@@ -6,7 +6,8 @@ from numbers import Integral, Real
 
 
 def check_whole(name: str, value: object, least: int = 1) -> None:
-    """
+    """Check a number that must be whole.
+
     Raises:
         ValueError: if the value is no whole number or too small.
     """
@@ -15,7 +16,8 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
 
 
 def check_rates(**rates: object) -> None:
-    """
+    """Check rates of dropout, by name.
+
     Raises:
         ValueError: if a rate is not in [0, 1).
     """

@@ -2,12 +2,22 @@
 
 from ..errors import CheckpointError
 from .checkpoint import plain_names, read_checkpoint, read_file
-from .comparing import FLOATS, Translation, compare_settings, first_names, misfits, odd_form, take, take_out, unusable
+from .comparing import (
+    Translation,
+    check_floats,
+    compare_settings,
+    first_names,
+    misfits,
+    odd_form,
+    take,
+    take_out,
+    unusable,
+)
 
 __all__ = [
-    'FLOATS',
     'CheckpointError',
     'Translation',
+    'check_floats',
     'compare_settings',
     'first_names',
     'misfits',

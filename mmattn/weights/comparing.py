@@ -123,6 +123,17 @@ def odd_form(value: object) -> str:
     return ''
 
 
+def check_floats(tensors: Mapping[str, Tensor]) -> None:
+    """Check the weights and biases of a checkpoint before they are rearranged, which may hide their dtype.
+
+    Raises:
+        CheckpointError: naming the first one that is not of floating-point numbers.
+    """
+    for name, value in tensors.items():
+        if name.endswith(('weight', 'bias')) and value.dtype not in FLOATS:
+            raise CheckpointError(f'{name} is {value.dtype} and no weights')
+
+
 def compare_settings(saved: object, own: Mapping[str, object]) -> None:
     """Compare the settings of a backbone that a checkpoint was written with, which its tensors do not show.
 

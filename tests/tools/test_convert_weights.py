@@ -33,7 +33,7 @@ def test_converted_release_loads(tmp_path, release):
 @pytest.mark.parametrize(
     'contents, message',
     [
-        ({'fc.weight': torch.ones(1)}, 'is no release of any backbone here'),
+        ({'fc.weight': torch.ones(1)}, 'it is no release of any backbone here'),
         ({}, 'holds no weights'),
         ({'fc.weight': torch.ones(1).char()}, 'fc.weight is torch.int8 and no weights'),
     ],

@@ -11,6 +11,7 @@ PACKAGES = {
     'mmcv': ('2.1.0', 'mmcv or onedl-mmcv'),
     'mmdet': ('3.3.0', 'mmdet or onedl-mmdetection'),
     'mmseg': ('1.2.0', 'mmsegmentation or onedl-mmsegmentation'),
+    'mmpretrain': ('1.2.0', 'mmpretrain or onedl-mmpretrain'),
 }
 
 

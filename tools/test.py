@@ -1,4 +1,4 @@
-"""Test a detector or a segmentor.
+"""Test a detector, a segmentor or a classifier.
 
 python tools/test.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py work_dirs/.../epoch_12.pth
 """

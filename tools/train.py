@@ -1,4 +1,4 @@
-"""Train a detector or a segmentor.
+"""Train a detector, a segmentor or a classifier.
 
 python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py
 """

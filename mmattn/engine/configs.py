@@ -16,12 +16,12 @@ from .datasets import use_checked_datasets
 from .sharding import cpu_shards
 
 #: default_scope -> packages that its models need
-SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg')}
+SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that training and testing have in common, named as in OpenMMLab's own tools."""
-    parser.add_argument('config', help='config of MMDetection or MMSegmentation')
+    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
     parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/NAME_OF_CONFIG)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     parser.add_argument(

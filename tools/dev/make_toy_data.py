@@ -1,9 +1,10 @@
-"""Make a small COCO and a small ADE20K: textured shapes of several classes, scales and overlaps, with exact masks.
+"""Make a small COCO, ADE20K and ImageNet: textured shapes of several classes, scales and overlaps, with exact masks.
 
     python tools/dev/make_toy_data.py data/toy
 
-writes data/toy/coco and data/toy/ADEChallengeData2016. Folders, category numbers and file formats are those of the real
-data sets, so a config needs only another root. Both have the same images. The same seed gives the same images.
+writes data/toy/coco, data/toy/ADEChallengeData2016 and data/toy/imagenet. Folders, numbers of classes and file formats
+are those of the real data sets, so a config needs only another root. COCO and ADE20K have the same images. A class of
+ImageNet is a shape with any of the textures. The same seed gives the same images.
 """
 
 import argparse
@@ -28,6 +29,9 @@ SHAPES = {
 BACKGROUNDS = {'above': 3, 'below': 10}  # sky, grass
 #: numbers from 1 to 90 that none of the 80 COCO categories has
 COCO_GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
+TEXTURES = ('plain', 'stripes', 'checks', 'dots')
+#: images of ImageNet for each image of COCO
+CLASSIFIED = 5
 SPLITS = {'train': ('train2017', 'training'), 'val': ('val2017', 'validation')}
 
 
@@ -44,8 +48,12 @@ def main() -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     for number, (split, count) in enumerate((('train', args.train), ('val', args.val))):
         write_split(unfinished, split, count, np.random.default_rng((args.seed, number)))
+        write_classes(unfinished / 'imagenet', split, count * CLASSIFIED, np.random.default_rng((args.seed, number, 1)))
     unfinished.rename(args.root)
-    print(f'{args.root}: {args.train} training and {args.val} validation images')
+    print(
+        f'{args.root}: {args.train} training and {args.val} validation images, '
+        f'{args.train * CLASSIFIED} and {args.val * CLASSIFIED} for ImageNet'
+    )
 
 
 def write_split(root: Path, split: str, count: int, rng: np.random.Generator) -> None:
@@ -93,6 +101,35 @@ def write_split(root: Path, split: str, count: int, rng: np.random.Generator) ->
     (root / 'coco' / 'annotations' / f'instances_{coco_split}.json').write_text(json.dumps(contents))
 
 
+def write_classes(root: Path, split: str, count: int, rng: np.random.Generator) -> None:
+    """Write a split of ImageNet: as many images of each class, the first of the 1000, and a list with their labels."""
+    classes = [(shape, kind) for shape in SHAPES for kind in TEXTURES]
+    lines = []
+    for index in range(count):
+        label = index % len(classes)
+        name = f'{"-".join(classes[label])}/{index + 1:08d}.JPEG'
+        file = root / split / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = cv2.imencode('.jpg', draw_object(*classes[label], rng), (cv2.IMWRITE_JPEG_QUALITY, 95))[1]
+        file.write_bytes(content.tobytes())
+        lines.append(f'{name} {label}\n')
+    (root / 'meta').mkdir(exist_ok=True)
+    (root / 'meta' / f'{split}.txt').write_text(''.join(lines))
+
+
+def draw_object(shape: str, kind: str, rng: np.random.Generator) -> np.ndarray:
+    """An image (H, W, 3) in BGR of one large shape on a background like those of ``draw_scene``."""
+    height, width = rng.integers(96, 129, 2)
+    horizon = int(height * rng.uniform(0.3, 0.7))
+    image = np.empty((height, width, 3), np.float32)
+    image[:horizon] = texture('plain', None, horizon, width, rng)
+    image[horizon:] = texture('checks', None, height - horizon, width, rng)
+    mask = draw_shape(shape, height, width, rng, radii=(20, 45), centres=(0.35, 0.65))
+    image[mask] = texture(kind, SHAPES[shape][1], height, width, rng)[mask]
+    image += rng.normal(0, 6, image.shape)
+    return image.clip(0, 255).astype(np.uint8)
+
+
 def draw_scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[tuple[str, np.ndarray]]]:
     """An image (H, W, 3) in BGR, its ADE20K class map (H, W), and (shape, visible mask) of every object.
 
@@ -123,12 +160,22 @@ def draw_scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[t
             return image.clip(0, 255).astype(np.uint8), labels, list(zip(shapes, visible))
 
 
-def draw_shape(shape: str, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """The (H, W) mask of a shape with random position, radius (8 to 40 pixels, log-uniform) and orientation."""
-    radius = np.exp(rng.uniform(np.log(8), np.log(40)))
+def draw_shape(
+    shape: str,
+    height: int,
+    width: int,
+    rng: np.random.Generator,
+    radii: tuple[float, float] = (8, 40),
+    centres: tuple[float, float] = (0.1, 0.9),
+) -> np.ndarray:
+    """The (H, W) mask of a shape with random position, radius and orientation.
+
+    ``radii`` are in pixels, and the radius is log-uniform. ``centres`` are fractions of a side.
+    """
+    radius = np.exp(rng.uniform(*np.log(radii)))
     y, x = np.mgrid[:height, :width].astype(np.float32)
-    y -= rng.uniform(0.1, 0.9) * height
-    x -= rng.uniform(0.1, 0.9) * width
+    y -= rng.uniform(*centres) * height
+    x -= rng.uniform(*centres) * width
     turn = rng.uniform(0, 2 * np.pi)
     u, v = (np.cos(turn) * x + np.sin(turn) * y) / radius, (np.cos(turn) * y - np.sin(turn) * x) / radius
     r = np.hypot(u, v)

@@ -26,7 +26,7 @@ READY = VENV / 'ready'
 LOG = VENV / 'setup.log'
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmattn' / 'wheels'
 #: the environment works if this runs; mmcv.ops does not import if it was compiled for another torch
-IMPORTS = 'import torch, torchvision, timm, mmengine, mmcv.ops, mmdet, mmseg, pytest, hypothesis, mmattn'
+IMPORTS = 'import torch, torchvision, timm, mmengine, mmcv.ops, mmdet, mmseg, mmpretrain, pytest, hypothesis, mmattn'
 
 #: fails if an installed file is missing; takes a second
 COMPLETE = """
@@ -64,7 +64,7 @@ def main():
     )
     wheel = mmcv_wheel(pip)
     step(
-        '[4/5] install MMEngine, MMDetection, MMSegmentation and pytest: about 1 minute',
+        '[4/5] install MMEngine, MMDetection, MMSegmentation, MMPretrain and pytest: about 1 minute',
         pip + ['install', '--no-build-isolation', wheel, '-r', REQUIREMENTS],
     )
     step('[5/5] install mmattn itself: seconds', pip + ['install', '--no-build-isolation', '--no-deps', '-e', ROOT])

@@ -1,0 +1,1 @@
+"""What classifiers need beyond MMPretrain; importing it registers it. It needs MMPretrain."""

@@ -45,7 +45,7 @@ def test_backbone(case, tmp_path):
 
 @needs_export
 def test_shift_depends_on_the_size():
-    """Where maps of one window are not shifted, as in classifiers, a graph shifts along the axes that the model does."""
+    """Where maps of one window are not shifted, as in classifiers, a graph shifts along the same axes as the model."""
     case = CASES['ELSASwin']
     model = case.build(case.tiny, elsa_stages=(), shift_small_maps=False).eval()
     torch.nn.init.normal_(model.layers[1].blocks[1].attn.rb)

@@ -9,7 +9,6 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner, load_checkpoint
 
-from mmattn.backbones import MSFSwin
 from mmattn.engine.resuming import CheckpointCheckHook
 from mmattn.weights import CheckpointError
 from tests import ROOT
@@ -20,10 +19,22 @@ pytest.importorskip('mmpretrain')
 TINY = 'elsa_swin_tiny_imagenet'
 
 
-def build(config, **backbone):
+SMALL = dict(
+    type='ImageClassifier',
+    backbone=dict(
+        type='ELSASwin',
+        arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), group_width=4),
+        elsa_stages=(0,),
+        out_indices=(1,),
+    ),
+    neck=dict(type='GlobalAveragePooling'),
+    head=dict(type='LinearClsHead', num_classes=3, in_channels=16),
+)
+
+
+def build(config):
     """The classifier of a config, without the time of initialising it."""
     cfg = Config.fromfile(ROOT / 'configs' / f'{config}_in1k.py')
-    cfg.model.backbone.update(backbone)
     with DefaultScope.overwrite_default_scope('mmpretrain'), torch.device('meta'):
         return MODELS.build(cfg.model).to_empty(device='cpu')
 
@@ -81,6 +92,20 @@ def test_release_fills_the_classifier_of_its_config(tmp_path, release, config, l
         assert all(torch.equal(own[f'{ours}.{kind}'], weights[f'{released}.{kind}']) for kind in ('weight', 'bias'))
 
 
+def build_small():
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        return MODELS.build(SMALL)
+
+
+def small_release(value):
+    """A checkpoint of the small classifier, under the names of a release."""
+    names, weights = {'backbone.norm1.': 'norm.', 'backbone.': '', 'head.fc.': 'head.'}, {}
+    for name, tensor in build_small().state_dict().items():
+        start = next(start for start in names if name.startswith(start))
+        weights[names[start] + name.removeprefix(start)] = torch.full_like(tensor, value)
+    return weights
+
+
 def without(start):
     return lambda w: {name: value for name, value in w.items() if not name.startswith(start)}
 
@@ -91,20 +116,20 @@ def without(start):
         (without('head.'), r'those of ELSASwin without the head of a classifier, head\.\*'),
         (without('head.bias'), 'missing keys in source state_dict: head.fc.bias'),
         (
-            lambda w: {**w, 'head.weight': torch.ones(21841, 768), 'head.bias': torch.ones(21841)},
-            r'head.fc.weight: copying a param with shape torch.Size\(\[21841, 768\]\)',
+            lambda w: {**w, 'head.weight': torch.ones(21841, 16), 'head.bias': torch.ones(21841)},
+            r'head.fc.weight: copying a param with shape torch.Size\(\[21841, 16\]\)',
         ),
-        (without('norm.'), 'Tensors 2 missing: norm3.weight, norm3.bias'),
+        (without('norm.'), 'Tensors 2 missing: norm1.weight, norm1.bias'),
         (without('layers.0.blocks.0.norm1.bias'), 'Tensors 1 missing: layers.0.blocks.0.norm1.bias'),
         (lambda w: {**w, 'aux_head.weight': torch.ones(1)}, 'Tensors 1 not used: aux_head.weight'),
         (lambda w: {f'student.{name}': value for name, value in w.items()}, r'without the head of a classifier'),
         (lambda w: {}, 'no tensor under "backbone."'),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, release, change, message):
+def test_what_does_not_fit_is_named(tmp_path, change, message):
     """A head that is missing or of other classes, a missing norm, a tensor too few or too many."""
     with pytest.raises(RuntimeError, match=message):
-        load(build('elsa_swin/elsa-swin-t'), {'state_dict': change(release(TINY))}, tmp_path)
+        load(build_small(), {'state_dict': change(small_release(0.5))}, tmp_path)
 
 
 def test_backbone_of_a_detector_is_no_classifier(tmp_path, release):
@@ -115,16 +140,17 @@ def test_backbone_of_a_detector_is_no_classifier(tmp_path, release):
 def test_own_classifier(tmp_path):
     """A classifier's own checkpoint, bare or in a container, is loaded as it is. Detectors start from it: they leave
     out its only norm, as that of a release."""
-    model = build('msf/msf-swin-t')
+    model = build_small()
     for value in model.state_dict().values():
         torch.nn.init.constant_(value, 0.5)
     for contents in (model.state_dict(), {'model': prefixed(model.state_dict())}):
-        own = load(build('msf/msf-swin-t'), contents, tmp_path)
+        own = load(build_small(), contents, tmp_path)
         assert all((value == 0.5).all() for value in own.values())
-    dense = MSFSwin(arch='tiny', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'released.pth')))
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'released.pth'))
+    dense = MODELS.build({**SMALL['backbone'], 'out_indices': (0, 1), 'init_cfg': init_cfg})
     dense.init_weights()
-    assert (dense.layers[3].blocks[1].norm2.weight == 0.5).all()
-    assert all((getattr(dense, f'norm{i}').weight == 1).all() for i in range(4))
+    assert (dense.layers[1].blocks[0].norm2.weight == 0.5).all()
+    assert (dense.norm0.weight == 1).all() and (dense.norm1.weight == 1).all()
 
 
 class Images(BaseDataset):
@@ -135,19 +161,6 @@ class Images(BaseDataset):
         from mmpretrain.structures import DataSample
 
         return dict(inputs=torch.zeros(3, 32, 32, dtype=torch.uint8), data_samples=DataSample().set_gt_label(0))
-
-
-SMALL = dict(
-    type='ImageClassifier',
-    backbone=dict(
-        type='ELSASwin',
-        arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), group_width=4),
-        elsa_stages=(0,),
-        out_indices=(1,),
-    ),
-    neck=dict(type='GlobalAveragePooling'),
-    head=dict(type='LinearClsHead', num_classes=3, in_channels=16),
-)
 
 
 def run(folder, how, contents):
@@ -171,16 +184,6 @@ def run(folder, how, contents):
     runner.register_hook(CheckpointCheckHook(), 'HIGHEST')
     runner.test() if how == 'test' else runner.train()
     return runner.model.state_dict()
-
-
-def small_release(value):
-    with DefaultScope.overwrite_default_scope('mmpretrain'):
-        names = {'backbone.norm1.': 'norm.', 'backbone.': '', 'head.fc.': 'head.'}
-        weights = {}
-        for name, tensor in MODELS.build(SMALL).state_dict().items():
-            start = next(start for start in names if name.startswith(start))
-            weights[names[start] + name.removeprefix(start)] = torch.full_like(tensor, value)
-    return weights
 
 
 @pytest.mark.parametrize('how', ['test', 'train'])

@@ -195,7 +195,7 @@ class GSAResNet(Backbone):
         hooks = [block.bn2.register_forward_pre_hook(partial(_scale, block.attn)) for block in blocks]
         hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]
         training = self.training
-        torch.func.functional_call(self.eval(), state, _noise(self.in_channels, self.img_size))
+        torch.func.functional_call(self.eval(), state, noise_image(self.in_channels, self.img_size))
         self.train(training)
         for hook in hooks:
             hook.remove()
@@ -209,7 +209,7 @@ class GSAResNet(Backbone):
         return fit_table(table.float(), shape[0] // 2 + 1, self.beyond).to(table.dtype)
 
 
-def _noise(channels: int, side: int) -> Tensor:
+def noise_image(channels: int, side: int) -> Tensor:
     """An image (1, channels, side, side) of variance 1, always the same: Gaussian noise of the same size in every
     octave, as photographs have it."""
     generator = torch.Generator().manual_seed(0)

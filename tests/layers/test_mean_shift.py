@@ -81,6 +81,19 @@ def test_groups(groups, width, outputs, bias, mode):
     torch.testing.assert_close(F.linear(x, layer.dense_weight(), layer.bias), out)
 
 
+@pytest.mark.parametrize('mode', ['interleaved', 'block'])
+def test_nearest_groups(mode):
+    """The nearest grouped matrix has all numbers of the dense one that no group forces to be zero. One that is grouped
+    already is its own nearest."""
+    layer = GroupedLinear(12, 24, 3, mode).requires_grad_(False)
+    torch.testing.assert_close(layer.nearest(layer.dense_weight()), layer.weight, rtol=0, atol=0)
+    free = layer.dense_weight() != 0
+    dense = torch.randn(24, 12)
+    layer.weight.copy_(layer.nearest(dense))
+    assert free.sum() == 24 * 12 / 3
+    assert torch.equal(layer.dense_weight(), dense * free)
+
+
 @pytest.mark.parametrize('attention', ['msf', 'residual', 'gauss', 'plain'])
 def test_head_ignores_a_constant_in_queries_and_keys(attention):
     """The paper's claim, for a layer: equal biases of query and key change only the plain kernel."""

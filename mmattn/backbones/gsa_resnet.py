@@ -29,9 +29,9 @@ class GSAResNet(Backbone):
     Where a group with attention halves the map, its first module works on the larger map, and 2 x 2 average pooling
     follows; an odd last row or column is pooled alone.
 
-    Weights of a plain ResNet (torchvision's, timm's, MMDetection's) fill everything but the attention, which keeps its
-    initial values. The classifier and the replaced convolutions are left out. The log names both. A checkpoint with
-    attention has to fit to the last tensor.
+    Weights of a plain ResNet (torchvision's, timm's, MMDetection's) fill everything but the attention, which starts
+    untrained, scaled to the norms of the ResNet. The classifier and the replaced convolutions are left out. The log
+    names both. A checkpoint with attention has to fit to the last tensor.
 
     One layout throughout: (B, C, H, W) maps in channels-last memory.
 

@@ -194,8 +194,9 @@ class GSAResNet(Backbone):
         blocks = [block for block in self.modules() if isinstance(block, Bottleneck) and block.attn is not None]
         hooks = [block.bn2.register_forward_pre_hook(partial(_scale, block.attn)) for block in blocks]
         hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]
+        image = noise_image(self.in_channels, max(self.img_size, 64))  # no map of a single pixel
         training = self.training
-        torch.func.functional_call(self.eval(), state, noise_image(self.in_channels, self.img_size))
+        torch.func.functional_call(self.eval(), state, image)
         self.train(training)
         for hook in hooks:
             hook.remove()
@@ -221,7 +222,7 @@ def noise_image(channels: int, side: int) -> Tensor:
 
 def _observe(norm: nn.Module, inputs: tuple[Tensor]) -> None:
     """Take the input of a norm as all that it has ever seen."""
-    variance, mean = torch.var_mean(inputs[0], (0, 2, 3))
+    variance, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)
     norm.running_var.copy_(variance)
     norm.running_mean.copy_(mean)
 

@@ -63,7 +63,7 @@ def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
         name: torch.full(value.shape, i / 1000).to(value.dtype) for i, (name, value) in enumerate(layout.items())
     }
     torch.save(weights, tmp_path / 'resnet.pth')
-    backbone = GSAResNet(depth, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'resnet.pth')))
+    backbone = GSAResNet(depth, img_size=64, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'resnet.pth')))
     fresh = {name: value.clone() for name, value in backbone.state_dict().items() if '.attn.' in name}
     backbone.init_weights()
     for name, value in backbone.state_dict().items():
@@ -126,6 +126,15 @@ def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, content, c
             images = smooth_images(4)
             for ours, theirs in zip(backbone(images), plain(images)):
                 assert 0.25 < ours.std() / theirs.std() < 4
+
+
+@pytest.mark.parametrize('settings', [dict(img_size=1), dict(norm_cfg=dict(type='BN', track_running_stats=False))])
+def test_attention_starts_finite(settings):
+    """Also where the smallest map is one pixel, and where norms have learned no variance."""
+    settings = {**SMALL, **settings}
+    backbone = GSAResNet(**settings)
+    backbone.load_state_dict(GSAResNet(**settings, gsa_stages=()).state_dict())
+    assert all(value.isfinite().all() for value in backbone.state_dict().values())
 
 
 def test_own_checkpoints_are_strict():

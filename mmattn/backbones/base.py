@@ -332,7 +332,7 @@ class Backbone(BaseModule):
             tensors = {self._name_in_classifier(name): value for name, value in tensors.items()}
             if tensors and not any(name.startswith('head.') for name in tensors):
                 raise CheckpointError(
-                    f'the weights are those of a {type(self).__name__} without the head of a classifier, '
+                    f'the weights are those of {type(self).__name__} without the head of a classifier, '
                     f'{" or ".join(f"{name}*" for name in self.head_names)}: init_cfg=dict(type="Pretrained", '
                     'checkpoint=...) of the backbone takes them'
                 )

@@ -134,7 +134,8 @@ class MeanShiftAttention(nn.Module):
         """Own tensors from the projections ``qkv`` and ``proj`` of a plain attention, as timm and Swin have them.
 
         The probe starts at zero. A matrix that several projections share starts as the first of query, key, value and
-        weight among them. Biases are taken if this attention has biases. Grouped projections take no dense matrices.
+        weight among them. Biases are taken if this attention has biases. Grouped projections start as the nearest ones
+        to the dense projections, see :meth:`GroupedLinear.nearest`.
 
         Args:
             state_dict: of a whole model; tensors that are taken are removed from it.
@@ -149,20 +150,18 @@ class MeanShiftAttention(nn.Module):
         """
         start = {}
         dim = self.dim
-        grouped = isinstance(self.pre_proj, GroupedLinear)
-        if self.post_proj is not None or not grouped:
-            back = take(state_dict, f'{prefix}proj.weight', dim, dim)
+        back = take(state_dict, f'{prefix}proj.weight', dim, dim)
         if self.post_proj is not None:
             start['post_proj.weight'] = back
             if self.post_proj.bias is not None and f'{prefix}proj.bias' in state_dict:
                 start['post_proj.bias'] = state_dict.pop(f'{prefix}proj.bias')
-        if grouped:
-            return start
         # If a letter occurs twice, the dict keeps its last value: query before key before value before weight.
         letters = self.sharing[-1] + self.sharing[2::-1]
         q, k, v = take(state_dict, f'{prefix}qkv.weight', 3 * dim, dim).chunk(3)
         first = dict(zip(letters, (back.t(), v, k, q)))
-        start['pre_proj.weight'] = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
+        dense = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
+        grouped = isinstance(self.pre_proj, GroupedLinear)
+        start['pre_proj.weight'] = self.pre_proj.nearest(dense) if grouped else dense
         if self.pre_proj.bias is not None and f'{prefix}qkv.bias' in state_dict:
             q, k, v = take(state_dict, f'{prefix}qkv.bias', 3 * dim).chunk(3)
             first = dict(zip(letters, (torch.zeros_like(v), v, k, q)))
@@ -210,7 +209,18 @@ class GroupedLinear(nn.Linear):
 
     def dense_weight(self) -> Tensor:
         """The matrix (out_features, in_features) of a dense projection that computes the same: zero between groups."""
-        blocks = torch.block_diag(*self.weight.chunk(self.groups)).unflatten(0, (self.groups, self.projections, -1))
+        return self._dense(self.weight)
+
+    def nearest(self, dense: Tensor) -> Tensor:
+        """The weight whose ``dense_weight`` is nearest to a matrix (out_features, in_features), in the Frobenius norm.
+
+        ``dense_weight`` puts each number of the weight at one place. The nearest weight has the matrix's number there,
+        which is what the transpose of that linear map gives.
+        """
+        return torch.func.vjp(self._dense, self.weight)[1](dense.to(self.weight))[0]
+
+    def _dense(self, weight: Tensor) -> Tensor:
+        blocks = torch.block_diag(*weight.chunk(self.groups)).unflatten(0, (self.groups, self.projections, -1))
         order = (1, 2, 0, 3) if self.mode == 'interleaved' else (1, 0, 2, 3)
         return blocks.permute(order).flatten(0, 2)
 

@@ -85,6 +85,19 @@ def test_groups(groups, width, outputs, projections, bias, mode):
     torch.testing.assert_close(F.linear(x, layer.dense_weight(), layer.bias), out)
 
 
+@pytest.mark.parametrize('mode', ['interleaved', 'block'])
+def test_nearest_groups(mode):
+    """The nearest grouped matrix has all numbers of the dense one that no group forces to be zero. One that is grouped
+    already is its own nearest."""
+    layer = GroupedLinear(12, 24, 3, mode, projections=2).requires_grad_(False)
+    torch.testing.assert_close(layer.nearest(layer.dense_weight()), layer.weight, rtol=0, atol=0)
+    free = layer.dense_weight() != 0
+    dense = torch.randn(24, 12)
+    layer.weight.copy_(layer.nearest(dense))
+    assert free.sum() == 24 * 12 / 3
+    assert torch.equal(layer.dense_weight(), dense * free)
+
+
 @pytest.mark.parametrize('attention, sharing', [('msf', None), ('plain', None), ('msf', 'QKKQW')])
 def test_blocks_are_of_heads(attention, sharing):
     """Figure 2a: within each of query, key, value and probe, one half of the heads reads one half of the channels. So

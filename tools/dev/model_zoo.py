@@ -28,7 +28,8 @@ HEAD = """\
 # Model zoo
 
 **Nothing was trained here.** Accuracies are the papers'. The last column links to weights that the authors released and
-gives the authors' score for them, which is not always the paper's.
+gives the authors' score for them, which is not always the paper's. MSF and GSA have none: their detectors and
+segmentors start from classifiers that the configs here train.
 
 Parameters and operations are counted by `python tools/complexity.py CONFIG`. Operations are multiply-adds: at 224 x 224
 for ImageNet classifiers (`_in1k`), at 1280 x 800 for detectors on COCO, at 2048 x 512 for segmentors on ADE20K and at

@@ -29,6 +29,8 @@ class MSFSwin(SwinBackbone):
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in Swin; in the paper they have none.
         window_size: side of the attention windows, in pixels of the map.
+        shift_small_maps: whether windows are shifted along an axis where the map is not larger than one window. Dense
+            prediction shifts them, released classifiers do not. The last map at 224 is of that size.
         mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
@@ -60,6 +62,7 @@ class MSFSwin(SwinBackbone):
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
         window_size: int = 7,
+        shift_small_maps: bool = True,
         mlp_ratio: float = 4.0,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
@@ -79,6 +82,7 @@ class MSFSwin(SwinBackbone):
                 heads,
                 window_size=window_size,
                 shift=shift,
+                shift_small_maps=shift_small_maps,
                 attention=attention,
                 sharing=sharing,
                 groups=groups,

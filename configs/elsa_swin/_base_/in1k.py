@@ -1,5 +1,5 @@
-# ImageNet, trained and tested as by ELSA's paper and script. What the paper does not print is the script's. The backbone,
-# its drop path and head.in_channels are to be added.
+# ImageNet, trained and tested as by ELSA's paper and script. What the paper does not print is the script's. The
+# backbone, its drop path and head.in_channels are to be added.
 _base_ = [
     '../../_base_/classifier.py',
     '../../_base_/datasets/imagenet.py',
@@ -9,12 +9,13 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(out_indices=(3,), shift_small_maps=False),
-    head=dict(loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original')),
+    head=dict(
+        loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
+        init_cfg=dict(type='TruncNormal', layer='Linear', std=0.02),
+    ),
     train_cfg=dict(
         augments=dict(
-            type='MixThenErase',
-            mixing=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)],
-            erase_prob=0.25,
+            type='MixThenErase', mixing=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)], erase_prob=0.25
         )
     ),
 )

@@ -8,20 +8,12 @@ model = dict(head=dict(num_classes=8142))
 
 train_dataloader = dict(
     dataset=dict(
-        _delete_=True,
-        type='CustomDataset',
-        data_root=data_root,
-        data_prefix='train',
-        pipeline=_base_.train_pipeline,
+        _delete_=True, type='CustomDataset', data_root=data_root, data_prefix='train', pipeline=_base_.train_pipeline
     )
 )
 val_dataloader = dict(
     dataset=dict(
-        _delete_=True,
-        type='CustomDataset',
-        data_root=data_root,
-        data_prefix='val',
-        pipeline=_base_.test_pipeline,
+        _delete_=True, type='CustomDataset', data_root=data_root, data_prefix='val', pipeline=_base_.test_pipeline
     )
 )
 test_dataloader = val_dataloader

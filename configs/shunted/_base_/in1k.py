@@ -9,7 +9,10 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(out_indices=(3,)),
-    head=dict(loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original')),
+    head=dict(
+        loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'),
+        init_cfg=dict(type='TruncNormal', layer='Linear', std=0.02),
+    ),
     train_cfg=dict(augments=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)]),
 )
 

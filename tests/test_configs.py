@@ -11,11 +11,13 @@ from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
 
+from mmattn.weights import compare_settings, misfits
 from tests import ROOT
 
 FILES = sorted((ROOT / 'configs').rglob('*.py'))
 CONFIGS = [path for path in FILES if '_base_' not in path.parts]
 CLASSIFIERS = [path for path in CONFIGS if re.search(r'_(in1k|inat\d+|cifar100)$', path.stem)]
+DOWNSTREAM = sorted(set(CONFIGS) - set(CLASSIFIERS))
 #: what a whole config has, among others
 WHOLE = ('train_dataloader', 'val_dataloader', 'test_evaluator', 'optim_wrapper', 'tta_model', 'tta_pipeline')
 METAFILES = sorted((ROOT / 'configs').glob('*/metafile.yml'))
@@ -39,7 +41,7 @@ def test_classifier_builds(path):
     assert scores.shape == (1, cfg.model.head.num_classes)
 
 
-@pytest.mark.parametrize('path', sorted(set(CONFIGS) - set(CLASSIFIERS)), ids=names)
+@pytest.mark.parametrize('path', DOWNSTREAM, ids=names)
 def test_config_builds(path):
     """Every config resolves on its own and builds a model whose parts fit together. A detector has masks, or reads
     none."""
@@ -57,6 +59,25 @@ def test_config_builds(path):
             (load,) = (step for step in loader.dataset.pipeline if step.type == 'LoadAnnotations')
             assert load.get('with_mask', False) == masks
         assert ('segm' in cfg.test_evaluator.metric) == masks
+
+
+@pytest.mark.parametrize('path', [path for path in DOWNSTREAM if path.parent.name in ('msf', 'gsa')], ids=names)
+def test_downstream_starts_from_its_classifier(path):
+    """MSF and GSA have no released weights. Their detectors and segmentors name the checkpoint that a classifier's
+    config leaves after its last epoch, and it fits to the last tensor but for output norms."""
+    settings = Config.fromfile(path).model.backbone
+    folder, epoch = re.fullmatch(r'work_dirs/(.*)/epoch_(\d+)\.pth', settings.init_cfg.checkpoint).groups()
+    cfg = Config.fromfile(path.parent / f'{folder}.py')
+    assert cfg.get('train_cfg', {}).get('max_epochs', int(epoch)) == int(epoch)
+    with torch.device('meta'):
+        classifier, backbone = MODELS.build(cfg.model.backbone), MODELS.build(settings)
+    compare_settings(classifier.settings_note, backbone.settings_note)
+    weights = {
+        name: torch.zeros((), dtype=value.dtype).expand(value.shape) for name, value in classifier.state_dict().items()
+    }
+    translation = backbone.from_release(weights)
+    assert not misfits(translation, backbone.state_dict())
+    assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped))
 
 
 @pytest.mark.parametrize('config', ['msf-vit-s_fpn_8xb2-80k_ade20k-512x512', 'mask-rcnn_msf-vit-s_fpn_ms-1x_coco'])
@@ -102,7 +123,7 @@ def test_root_moves_the_data(monkeypatch, tmp_path, config, slash):
 
 def test_a_checkpoint_is_named_once():
     """The path of ImageNet weights stands in one file, which all configs of that variant read."""
-    pattern = re.compile(r"'((?:checkpoints/|torchvision://)[^']*)'")
+    pattern = re.compile(r"'((?:checkpoints|work_dirs)/[^']*)'")
     paths = Counter(name for path in FILES for name in pattern.findall(path.read_text()))
     assert len(paths) > 8 and set(paths.values()) == {1}
 

@@ -1,3 +1,3 @@
 _base_ = './msf-vit-s_inat2018.py'
 model = dict(backbone=dict(groups=2))
-load_from = 'work_dirs/msf-vit-s-g2_in1k/epoch_100.pth'
+load_from = _base_.pretrained_g2.checkpoint

@@ -1,4 +1,4 @@
 # The paper's baseline.
 _base_ = './msf-vit-s_inat2018.py'
 model = dict(backbone=dict(attention='plain'))
-load_from = 'work_dirs/vit-s_in1k/epoch_100.pth'
+load_from = _base_.pretrained_plain.checkpoint

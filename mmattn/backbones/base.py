@@ -303,6 +303,15 @@ class Backbone(BaseModule):
             )
         return Translation(dict(state_dict))
 
+    def initial_values(self, names: list[str], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Values, by name, of the tensors that weights of a related architecture lack.
+
+        Args:
+            names: ``Translation.fresh``.
+            state_dict: all tensors as they will be, with the present values under these names.
+        """
+        return {name: state_dict[name] for name in names}
+
     def translate_classifier(self, state_dict: dict[str, object], prefix: str = '', *_) -> None:
         """Rename the tensors of a released classifier, in place, to those of an ``ImageClassifier`` of MMPretrain.
 
@@ -323,7 +332,7 @@ class Backbone(BaseModule):
             tensors = {self._name_in_classifier(name): value for name, value in tensors.items()}
             if tensors and not any(name.startswith('head.') for name in tensors):
                 raise CheckpointError(
-                    f'the weights are those of a {type(self).__name__} without the head of a classifier, '
+                    f'the weights are those of {type(self).__name__} without the head of a classifier, '
                     f'{" or ".join(f"{name}*" for name in self.head_names)}: init_cfg=dict(type="Pretrained", '
                     'checkpoint=...) of the backbone takes them'
                 )
@@ -469,10 +478,14 @@ def _translate_before_loading(backbone: Backbone, state_dict: dict[str, Tensor],
     for what, names in (('left out', translation.dropped), ('keep their initial values', translation.fresh)):
         if names:
             print_log(f'{name}: {what}: {", ".join(names)}', logger='current')
-    for key, value in translation.tensors.items():
-        if key not in own or value.shape == own[key].shape and not unusable(value, own[key]):
-            state_dict[prefix + key] = value
-    state_dict.update((prefix + key, own[key]) for key in translation.fresh)
+    taken = {
+        key: value
+        for key, value in translation.tensors.items()
+        if key not in own or value.shape == own[key].shape and not unusable(value, own[key])
+    }
+    if translation.fresh:
+        taken.update(backbone.initial_values(translation.fresh, {key: taken.get(key, own[key]) for key in own}))
+    state_dict.update((prefix + key, value) for key, value in taken.items())
 
 
 def to_map(x: Tensor) -> Tensor:

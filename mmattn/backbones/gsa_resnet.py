@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +29,9 @@ class GSAResNet(Backbone):
     Where a group with attention halves the map, its first module works on the larger map, and 2 x 2 average pooling
     follows; an odd last row or column is pooled alone.
 
-    Weights of a plain ResNet (torchvision's, timm's, MMDetection's) fill everything but the attention, which keeps its
-    initial values. The classifier and the replaced convolutions are left out. The log names both. A checkpoint with
-    attention has to fit to the last tensor.
+    Weights of a plain ResNet (torchvision's, timm's, MMDetection's) fill everything but the attention, which starts
+    untrained, scaled to the norms of the ResNet. The classifier and the replaced convolutions are left out. The log
+    names both. A checkpoint with attention has to fit to the last tensor.
 
     One layout throughout: (B, C, H, W) maps in channels-last memory.
 
@@ -104,6 +105,7 @@ class GSAResNet(Backbone):
             outs, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
         self.norm_eval = norm_eval
+        self.img_size = img_size
         self.beyond = beyond
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
@@ -175,12 +177,65 @@ class GSAResNet(Backbone):
                 tensors[name] = self._fitted(table, own[name].shape, name)
         return Translation(tensors, dropped, [] if has_attention else attention)
 
+    @torch.no_grad()
+    def initial_values(self, names: list[str], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Attention beside weights of a ResNet is scaled to the input that the following norm has learned.
+
+        Attention is cubic in its input, and only the statistics of norms bound it in evaluation. So an image of noise
+        passes through the network, and every attention module that it reaches is scaled.
+        """
+        if not self.bn1.track_running_stats or self.conv1.weight.is_meta:
+            return super().initial_values(names, state_dict)
+        # On the CPU, so that all processes get the same values.
+        state = {
+            name: value.to('cpu', torch.float32 if value.is_floating_point() else None, copy=True)
+            for name, value in state_dict.items()
+        }
+        blocks = [block for block in self.modules() if isinstance(block, Bottleneck) and block.attn is not None]
+        hooks = [block.bn2.register_forward_pre_hook(partial(_scale, block.attn)) for block in blocks]
+        hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]
+        image = noise_image(self.in_channels, max(self.img_size, 64))  # no map of a single pixel
+        training = self.training
+        torch.func.functional_call(self.eval(), state, image)
+        self.train(training)
+        for hook in hooks:
+            hook.remove()
+        return {name: state[name].to(state_dict[name]) for name in names}
+
     def _fitted(self, table: Tensor, shape: torch.Size, name: str) -> Tensor:
         """A table (2L - 1, k) for another L; one that is no such table is returned as it is."""
         if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1:] != shape[1:]:
             return table
         print_log(f'{name} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
         return fit_table(table.float(), shape[0] // 2 + 1, self.beyond).to(table.dtype)
+
+
+def noise_image(channels: int, side: int) -> Tensor:
+    """An image (1, channels, side, side) of variance 1, always the same: Gaussian noise of the same size in every
+    octave, as photographs have it."""
+    generator = torch.Generator().manual_seed(0)
+    sides = [ceil_div(side, 2**i) for i in range(side.bit_length())]
+    octaves = [torch.randn(1, channels, n, n, generator=generator) for n in sides]
+    image = sum(F.interpolate(octave, size=(side, side), mode='bilinear') for octave in octaves)
+    return image / image.std()
+
+
+def _observe(norm: nn.Module, inputs: tuple[Tensor]) -> None:
+    """Take the input of a norm as all that it has ever seen."""
+    variance, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)
+    norm.running_var.copy_(variance)
+    norm.running_mean.copy_(mean)
+
+
+def _scale(attn: GlobalSelfAttention, norm: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    """Scale attention, and its maps, to the variance that the following norm has learned."""
+    factor = norm.running_var.mean().sqrt() / inputs[0].std()
+    factor = factor if factor > 0 and factor.isfinite() else 1.0
+    attn.query.weight.mul_(factor)  # All parts of attention are linear in the query, if the norm inside follows.
+    if attn.bn is not None:
+        attn.bn.running_mean.mul_(factor)
+        attn.bn.running_var.mul_(factor**2)
+    return (inputs[0] * factor,)
 
 
 class Bottleneck(nn.Module):

@@ -37,7 +37,10 @@ class MeanShiftAttention(nn.Module):
             equal where they share. 'QKVPW' and None share nothing; 'QKKQW' is row i of table 1. The weight projects
             back, so a shared weight is the transpose of the other matrix (equation 11).
         groups: groups G of the input projections (section 2.3); divides ``dim``. The weight is never grouped.
-        group_mode: 'interleaved': each head has channels of all groups; 'block': one group after the other (table 4).
+        group_mode: which channels of a query, key, value or probe come from which group (figure 2 and table 4).
+            'interleaved': every head has channels of all groups. 'block': the first heads have those of the first
+            group, and so on. The released code has another block mode, which no model uses: of all projections in one,
+            so that with G = 2 queries and keys read one half of the channels and values and probes the other.
         proj_bias: whether each matrix has a bias, as in plain ViT and Swin; in the paper they have none.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
@@ -94,7 +97,8 @@ class MeanShiftAttention(nn.Module):
         if groups == 1:
             self.pre_proj = nn.Linear(dim, len(self.matrices) * dim, proj_bias)
         else:
-            self.pre_proj = GroupedLinear(dim, len(self.matrices) * dim, groups, group_mode, proj_bias)
+            count = len(self.matrices)
+            self.pre_proj = GroupedLinear(dim, count * dim, groups, group_mode, proj_bias, projections=count)
         self.post_proj = None if self.sharing[-1] in self.matrices else nn.Linear(dim, dim, proj_bias)
         self.drop = nn.Dropout(drop_rate)
 
@@ -130,7 +134,8 @@ class MeanShiftAttention(nn.Module):
         """Own tensors from the projections ``qkv`` and ``proj`` of a plain attention, as timm and Swin have them.
 
         The probe starts at zero. A matrix that several projections share starts as the first of query, key, value and
-        weight among them. Biases are taken if this attention has biases. Grouped projections take no dense matrices.
+        weight among them. Biases are taken if this attention has biases. Grouped projections start as the nearest ones
+        to the dense projections, see :meth:`GroupedLinear.nearest`.
 
         Args:
             state_dict: of a whole model; tensors that are taken are removed from it.
@@ -145,20 +150,18 @@ class MeanShiftAttention(nn.Module):
         """
         start = {}
         dim = self.dim
-        grouped = isinstance(self.pre_proj, GroupedLinear)
-        if self.post_proj is not None or not grouped:
-            back = take(state_dict, f'{prefix}proj.weight', dim, dim)
+        back = take(state_dict, f'{prefix}proj.weight', dim, dim)
         if self.post_proj is not None:
             start['post_proj.weight'] = back
             if self.post_proj.bias is not None and f'{prefix}proj.bias' in state_dict:
                 start['post_proj.bias'] = state_dict.pop(f'{prefix}proj.bias')
-        if grouped:
-            return start
         # If a letter occurs twice, the dict keeps its last value: query before key before value before weight.
         letters = self.sharing[-1] + self.sharing[2::-1]
         q, k, v = take(state_dict, f'{prefix}qkv.weight', 3 * dim, dim).chunk(3)
         first = dict(zip(letters, (back.t(), v, k, q)))
-        start['pre_proj.weight'] = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
+        dense = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
+        grouped = isinstance(self.pre_proj, GroupedLinear)
+        start['pre_proj.weight'] = self.pre_proj.nearest(dense) if grouped else dense
         if self.pre_proj.bias is not None and f'{prefix}qkv.bias' in state_dict:
             q, k, v = take(state_dict, f'{prefix}qkv.bias', 3 * dim).chunk(3)
             first = dict(zip(letters, (torch.zeros_like(v), v, k, q)))
@@ -169,38 +172,57 @@ class MeanShiftAttention(nn.Module):
 class GroupedLinear(nn.Linear):
     """Linear projection of G groups of channels (section 2.3).
 
-    Input channels are split into G contiguous groups. Output e of group g is output channel e * G + g in mode
-    'interleaved' and g * out_features / G + e in mode 'block'.
+    Input channels are split into G contiguous groups, and so are the E output channels of each projection: output e of
+    group g is channel e * G + g in mode 'interleaved' and g * E / G + e in mode 'block'.
 
     Args:
         in_features: channels in.
-        out_features: channels out.
-        groups: G, divides both.
+        out_features: channels out, of all projections.
+        groups: G, divides the channels in and those of each projection.
         mode: 'interleaved' or 'block'.
         bias: whether there is a bias, one value per output channel.
+        projections: how many projections there are, one after the other in the output channels.
     """
 
     def __init__(
-        self, in_features: int, out_features: int, groups: int, mode: str = 'interleaved', bias: bool = True
+        self,
+        in_features: int,
+        out_features: int,
+        groups: int,
+        mode: str = 'interleaved',
+        bias: bool = True,
+        projections: int = 1,
     ) -> None:
-        super().__init__(in_features // groups, out_features, bias)  # weight: one group after the other, as released
+        # Rows of the weight are ordered by group, by projection, by output, as released.
+        super().__init__(in_features // groups, out_features, bias)
         self.groups = groups
         self.mode = mode
+        self.projections = projections
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (..., in_features) -> (..., out_features)."""
         grouped = x.unflatten(-1, (self.groups, -1))
-        weight = self.weight.unflatten(0, (self.groups, -1))
-        order = 'eg' if self.mode == 'interleaved' else 'ge'
-        out = torch.einsum(f'...gi,gei->...{order}', grouped, weight).flatten(-2)
+        weight = self.weight.unflatten(0, (self.groups, self.projections, -1))
+        order = 'peg' if self.mode == 'interleaved' else 'pge'
+        out = torch.einsum(f'...gi,gpei->...{order}', grouped, weight).flatten(-3)
         return out if self.bias is None else out + self.bias
 
     def dense_weight(self) -> Tensor:
         """The matrix (out_features, in_features) of a dense projection that computes the same: zero between groups."""
-        blocks = torch.block_diag(*self.weight.chunk(self.groups))
-        if self.mode == 'interleaved':
-            blocks = blocks.unflatten(0, (self.groups, -1)).transpose(0, 1).flatten(0, 1)
-        return blocks
+        return self._dense(self.weight)
+
+    def nearest(self, dense: Tensor) -> Tensor:
+        """The weight whose ``dense_weight`` is nearest to a matrix (out_features, in_features), in the Frobenius norm.
+
+        ``dense_weight`` puts each number of the weight at one place. The nearest weight has the matrix's number there,
+        which is what the transpose of that linear map gives.
+        """
+        return torch.func.vjp(self._dense, self.weight)[1](dense.to(self.weight))[0]
+
+    def _dense(self, weight: Tensor) -> Tensor:
+        blocks = torch.block_diag(*weight.chunk(self.groups)).unflatten(0, (self.groups, self.projections, -1))
+        order = (1, 2, 0, 3) if self.mode == 'interleaved' else (1, 0, 2, 3)
+        return blocks.permute(order).flatten(0, 2)
 
 
 class MeanShiftWindowAttention(Windows):

@@ -45,26 +45,35 @@ class Windows(nn.Module):
         x = pad_to_multiple(x, w, (1, 2))
         rows, columns = x.shape[1] // w, x.shape[2] // w
         shifts = self._shift(rows, x.device), self._shift(columns, x.device)
-        x = _shifted(x, shifts)
+        x = self._moved(x, shifts, -1)
         x = x.view(B, rows, w, columns, w, C).transpose(2, 3).reshape(B * rows * columns, w * w, C)
 
         x = self.attend(x, self._bias(B, rows, columns, shifts))
 
         x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
-        return crop(_shifted(x, [-shift for shift in shifts]), H, W)
+        return crop(self._moved(x, shifts, 1), H, W)
 
     def _shift(self, count: int, device: torch.device) -> int | Tensor:
-        """The displacement along an axis of so many windows; a tensor in a graph, which serves any number of them."""
+        """The displacement along an axis of so many windows; a tensor if one graph serves one window and several."""
         if not self.shift or self.shift_small_maps:
             return self.shift
         if is_tracing():
-            return torch.arange(count, device=device)[-1].clamp(max=1) * self.shift
+            size = count * self.window_size
+            return (torch.arange(size, device=device)[-1] >= self.window_size) * self.shift
         return self.shift if count > 1 else 0
+
+    def _moved(self, x: Tensor, shifts: Shifts, sign: int) -> Tensor:
+        """A map (B, H, W, C), moved cyclically."""
+        if not isinstance(shifts[0], Tensor):
+            return x.roll([sign * shift for shift in shifts], (1, 2)) if any(shifts) else x
+        for dim, shift in zip((1, 2), shifts):
+            x = torch.where(shift > 0, x.roll(sign * self.shift, dim), x)
+        return x
 
     def _bias(self, B: int, rows: int, columns: int, shifts: Shifts) -> Tensor:
         """Relative position bias and, for shifted windows, the mask: (1 or B * windows, heads, w * w, w * w)."""
         bias = relative_bias(self.rb, self.window_size)[None]
-        if not _any(shifts):
+        if not isinstance(shifts[0], Tensor) and not any(shifts):
             return bias
         mask = shift_mask(rows, columns, self.window_size, shifts, bias.device)
         return (bias + mask.unsqueeze(1).to(bias.dtype)).repeat(B, 1, 1, 1)
@@ -104,23 +113,6 @@ class WindowAttention(Windows):
         v, q, k = self.pre_proj(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         x = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.0)
         return self.drop(self.post_proj(join_heads(x)))
-
-
-def _any(shifts: Shifts) -> bool:
-    """Whether a map may be shifted."""
-    return any(isinstance(shift, Tensor) or shift for shift in shifts)
-
-
-def _shifted(x: Tensor, shifts: Shifts) -> Tensor:
-    """A map (B, H, W, C), moved cyclically up and to the left."""
-    if not _any(shifts):
-        return x
-    if not isinstance(shifts[0], Tensor):
-        return x.roll([-shift for shift in shifts], (1, 2))
-    for dim, shift in zip((1, 2), shifts):
-        size = x.shape[dim]
-        x = x.index_select(dim, (torch.arange(size, device=x.device) + shift) % size)
-    return x
 
 
 def relative_bias(table: Tensor, window_size: int) -> Tensor:

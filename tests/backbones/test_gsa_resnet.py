@@ -1,15 +1,22 @@
+import copy
+from itertools import product
+
 import pytest
 import timm
 import torch
 import torchvision
 from mmengine.config import Config
+from mmengine.runner.checkpoint import load_state_dict
 from torch import nn
 
 from mmattn.backbones import GSAResNet
+from mmattn.backbones.gsa_resnet import noise_image
 from mmattn.layers import GlobalSelfAttention
 from mmattn.weights import CheckpointError
 from tests import ROOT
 
+#: tensors of attention that are scaled beside weights of a ResNet
+SCALED = ('query.weight', 'running_mean', 'running_var')
 SMALL = dict(depth=dict(depths=(1, 2, 1, 1), stem_channels=8, base_channels=4, expansion=2), num_heads=2, img_size=64)
 
 
@@ -48,22 +55,86 @@ def test_without_attention_it_is_a_resnet():
     ids=['torchvision-50', 'timm-50', 'timm-101'],
 )
 def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
-    """torchvision's and timm's weights fill everything but attention. The log names what is left out and what keeps its
-    initial values."""
+    """torchvision's and timm's weights fill everything but attention, which is scaled to them. The log names what is
+    left out and what is not in them."""
     with torch.device('meta'):
         layout = make().state_dict()
     weights = {
         name: torch.full(value.shape, i / 1000).to(value.dtype) for i, (name, value) in enumerate(layout.items())
     }
     torch.save(weights, tmp_path / 'resnet.pth')
-    backbone = GSAResNet(depth, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'resnet.pth')))
+    backbone = GSAResNet(depth, img_size=64, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'resnet.pth')))
     fresh = {name: value.clone() for name, value in backbone.state_dict().items() if '.attn.' in name}
     backbone.init_weights()
     for name, value in backbone.state_dict().items():
-        assert torch.equal(value, fresh[name] if name in fresh else weights[name].to(value.dtype))
+        if name not in fresh:
+            assert torch.equal(value, weights[name].to(value.dtype))
+        elif not name.endswith(SCALED):
+            assert torch.equal(value, fresh[name])
     replaced = [name for name in layout if name.endswith('conv2.weight') and not name.startswith('layer1')]
     assert f'GSAResNet: left out: {", ".join(replaced)}, fc.weight, fc.bias' in log
     assert f'GSAResNet: keep their initial values: {", ".join(fresh)}' in log
+
+
+DEEP = dict(depth=dict(depths=(2, 3, 4, 2), stem_channels=16, base_channels=16, expansion=2), num_heads=4, img_size=64)
+
+
+@pytest.fixture
+def plain():
+    """A plain ResNet whose norms have scales and offsets of their own, and the statistics of some images."""
+    model = randomised(GSAResNet(**DEEP, gsa_stages=())).train()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # the statistics of all images since the reset
+            module.reset_running_stats()
+        if hasattr(module, 'bn3'):
+            module.bn3.weight.data *= 0.3  # a branch is smaller than its shortcut
+    with torch.no_grad():
+        model(smooth_images(16))
+    return model.eval()
+
+
+def smooth_images(number):
+    return nn.functional.interpolate(torch.randn(number, 3, 8, 8), (64, 64), mode='bicubic')
+
+
+@pytest.mark.parametrize('content, column, row', [parts for parts in product((True, False), repeat=3) if any(parts)])
+def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, content, column, row):
+    """Beside weights of a ResNet, attention of any initial size is scaled to the variance of the next norm. So maps are
+    bounded in evaluation, too. It makes no difference whether backbone or whole model loads the weights."""
+    settings = dict(DEEP, content=content, column=column, row=row)
+    for init_cfg in (dict(type='Kaiming', layer='Conv2d'), None):
+        torch.manual_seed(1)
+        backbone = GSAResNet(**settings, init_cfg=init_cfg)
+        backbone.init_weights()
+        twin = copy.deepcopy(backbone)
+        backbone.load_state_dict(plain.state_dict())
+        whole = nn.ModuleDict(dict(backbone=twin))
+        load_state_dict(whole, {f'backbone.{name}': value for name, value in plain.state_dict().items()})
+        for name, value in twin.state_dict().items():
+            assert torch.equal(value, backbone.state_dict()[name])
+        assert backbone.training
+
+        inputs = []
+        blocks = [block for block in backbone.modules() if getattr(block, 'attn', None) is not None]
+        for block in blocks:
+            block.bn2.register_forward_pre_hook(lambda norm, args, inputs=inputs: inputs.append(args[0]))
+        with torch.no_grad():
+            backbone.eval()(noise_image(3, 64))
+            for block, x in zip(blocks, inputs, strict=True):
+                assert x.var() == pytest.approx(block.bn2.running_var.mean(), rel=0.1)  # eps
+            images = smooth_images(4)
+            for ours, theirs in zip(backbone(images), plain(images)):
+                assert 0.25 < ours.std() / theirs.std() < 4
+
+
+@pytest.mark.parametrize('settings', [dict(img_size=1), dict(norm_cfg=dict(type='BN', track_running_stats=False))])
+def test_attention_starts_finite(settings):
+    """Also where the smallest map is one pixel, and where norms have learned no variance."""
+    settings = {**SMALL, **settings}
+    backbone = GSAResNet(**settings)
+    backbone.load_state_dict(GSAResNet(**settings, gsa_stages=()).state_dict())
+    assert all(value.isfinite().all() for value in backbone.state_dict().values())
 
 
 def test_own_checkpoints_are_strict():
@@ -225,10 +296,9 @@ def test_norm_eval():
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'configs' / 'gsa').glob('*_*_*.py')), ids=lambda path: path.stem)
 def test_downstream_configs(path):
-    """Detectors and segmentors have attention in groups 2 to 4, the best of table 5, start from a ResNet, and train the
-    norms of these groups."""
+    """Detectors and segmentors have attention in groups 2 to 4, the best of table 5, and train the norms of these
+    groups."""
     settings = dict(Config.fromfile(path).model.backbone)
-    assert settings['init_cfg']['checkpoint'] == f'torchvision://resnet{settings["depth"]}'
     del settings['type'], settings['init_cfg']
     with torch.device('meta'):
         backbone = GSAResNet(**settings)

@@ -88,17 +88,37 @@ def test_warm_start_from_timm(tmp_path, log, name, settings):
     assert taken | afresh == set(own) and not taken & afresh
     assert all(torch.equal(own[key], fresh[key]) for key in afresh)
     expected_afresh = {f'patch_embed.{norm}.{kind}' for norm in ('patch_norm', 'norm') for kind in ('weight', 'bias')}
-    if 'groups' in settings:
-        expected_afresh |= {f'blocks.{i}.attn.pre_proj.weight' for i in range(12)}
-        assert 'blocks.0.attn.qkv.weight' in left
-    else:
-        torch.testing.assert_close(own['blocks.11.attn.pre_proj.weight'][:1152], weights['blocks.11.attn.qkv.weight'])
-        assert (own['blocks.11.attn.pre_proj.weight'][1152:] == 0).all()  # the probe, if there is one
+    projection = backbone.blocks[11].attn.pre_proj
+    dense = projection.dense_weight() if 'groups' in settings else projection.weight
+    expected = weights['blocks.11.attn.qkv.weight']
+    free = dense[:1152] != 0  # zero between groups
+    assert free.float().mean() == (0.5 if 'groups' in settings else 1)
+    assert torch.equal(dense[:1152], expected * free)
+    assert (dense[1152:] == 0).all()  # the probe, if there is one
     assert afresh == expected_afresh
     assert {'cls_token', 'pos_embed', 'head.bias'} <= left
     assert ('blocks.0.attn.qkv.bias' in left) != ('proj_bias' in settings)
     assert ('norm.weight' in taken) == ('final_norm' in settings) != ('norm.weight' in left)
     assert torch.equal(own['blocks.5.mlp.fc2.weight'], weights['blocks.5.mlp.fc2.weight'])
+
+
+def test_starts_from_a_classifier(tmp_path, log):
+    """A checkpoint of a classifier that was trained here is taken strictly. It has no final norm, which keeps its
+    initial values, and the log says so."""
+    settings = dict(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8)
+    weights = {f'backbone.{name}': value for name, value in MSFViT(**settings).state_dict().items()}
+    head = {'head.norm.weight': torch.ones(24), 'head.fc.weight': torch.ones(5, 24)}
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'epoch_100.pth'))
+    torch.save(dict(meta={}, state_dict={**weights, **head}), init_cfg['checkpoint'])
+    backbone = MSFViT(**settings, final_norm=True, init_cfg=init_cfg)
+    backbone.init_weights()
+    assert 'MSFViT: keep their initial values: norm.weight, norm.bias' in log
+    own = backbone.state_dict()
+    assert all(torch.equal(own[name.removeprefix('backbone.')], value) for name, value in weights.items())
+    del weights['backbone.blocks.1.norm2.weight']
+    torch.save(dict(meta={}, state_dict={**weights, **head}), init_cfg['checkpoint'])
+    with pytest.raises(CheckpointError, match='1 missing: blocks.1.norm2.weight'):
+        MSFViT(**settings, init_cfg=init_cfg).init_weights()
 
 
 def small_vit():

@@ -43,6 +43,16 @@ def test_backbone(case, tmp_path):
     assert max(export_both_ways(case.build(case.tiny, drop_path_rate=0.0).eval(), tmp_path)) < 1e-5
 
 
+@needs_export
+def test_shift_depends_on_the_size():
+    """Where maps of one window are not shifted, as in classifiers, a graph shifts along the same axes as the model."""
+    case = CASES['ELSASwin']
+    model = case.build(case.tiny, elsa_stages=(), shift_small_maps=False).eval()
+    torch.nn.init.normal_(model.layers[1].blocks[1].attn.rb)
+    sizes = ((20, 20), (20, 70), (70, 20), (70, 70))  # the last map has one window along sides of up to 24 pixels
+    assert max(largest_difference(model, as_module(trace(model)), sizes)) < 1e-5
+
+
 @pytest.mark.slow
 @needs_export
 @pytest.mark.parametrize(

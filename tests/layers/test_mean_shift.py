@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -65,20 +67,47 @@ def test_every_form_is_its_equation(attention, sharing, groups, mode):
     groups=st.integers(1, 4),
     width=st.integers(1, 3),
     outputs=st.integers(1, 3),
+    projections=st.integers(1, 3),
     bias=st.booleans(),
     mode=st.sampled_from(['interleaved', 'block']),
 )
-def test_groups(groups, width, outputs, bias, mode):
-    """Output channel e * G + g, or g * E / G + e in blocks, is row g * E / G + e, on channels of group g."""
-    layer = GroupedLinear(groups * width, groups * outputs, groups, mode, bias).double()
+def test_groups(groups, width, outputs, projections, bias, mode):
+    """In each projection, output channel e * G + g, or g * E / G + e in blocks, is computed from the channels of group
+    g. Its row of the weight is where the release has it, for any number of fused projections."""
+    layer = GroupedLinear(groups * width, projections * groups * outputs, groups, mode, bias, projections).double()
     x = torch.randn(2, groups * width, dtype=torch.float64)
     out = layer(x)
-    for g in range(groups):
-        for e in range(outputs):
-            channel = e * groups + g if mode == 'interleaved' else g * outputs + e
-            expected = x[:, g * width : (g + 1) * width] @ layer.weight[g * outputs + e]
-            torch.testing.assert_close(out[:, channel], expected + (layer.bias[channel] if bias else 0))
+    for g, p, e in itertools.product(range(groups), range(projections), range(outputs)):
+        channel = p * groups * outputs + (e * groups + g if mode == 'interleaved' else g * outputs + e)
+        row = layer.weight[(g * projections + p) * outputs + e]
+        expected = x[:, g * width : (g + 1) * width] @ row
+        torch.testing.assert_close(out[:, channel], expected + (layer.bias[channel] if bias else 0))
     torch.testing.assert_close(F.linear(x, layer.dense_weight(), layer.bias), out)
+
+
+@pytest.mark.parametrize('mode', ['interleaved', 'block'])
+def test_nearest_groups(mode):
+    """The nearest grouped matrix has all numbers of the dense one that no group forces to be zero. One that is grouped
+    already is its own nearest."""
+    layer = GroupedLinear(12, 24, 3, mode, projections=2).requires_grad_(False)
+    torch.testing.assert_close(layer.nearest(layer.dense_weight()), layer.weight, rtol=0, atol=0)
+    free = layer.dense_weight() != 0
+    dense = torch.randn(24, 12)
+    layer.weight.copy_(layer.nearest(dense))
+    assert free.sum() == 24 * 12 / 3
+    assert torch.equal(layer.dense_weight(), dense * free)
+
+
+@pytest.mark.parametrize('attention, sharing', [('msf', None), ('plain', None), ('msf', 'QKKQW')])
+def test_blocks_are_of_heads(attention, sharing):
+    """Figure 2a: within each of query, key, value and probe, one half of the heads reads one half of the channels. So
+    without the output projection, each half of the heads depends on its own half of the channels alone."""
+    layer = MeanShiftAttention(8, 4, attention=attention, sharing=sharing, groups=2, group_mode='block')
+    layer.post_proj = torch.nn.Identity()
+    x = torch.randn(1, 5, 8, requires_grad=True)
+    for half, other in ((slice(4), slice(4, 8)), (slice(4, 8), slice(4))):
+        (grad,) = torch.autograd.grad(layer(x)[..., half].square().sum(), x)
+        assert (grad[..., half] != 0).all() and (grad[..., other] == 0).all()
 
 
 @pytest.mark.parametrize('attention', ['msf', 'residual', 'gauss', 'plain'])

@@ -17,9 +17,10 @@ def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
     v, q, k = layer.pre_proj(padded).view(B, Hp * Wp, 3, heads, C // heads).permute(2, 0, 3, 1, 4)
     y, xx = (t.flatten() for t in torch.meshgrid(torch.arange(Hp), torch.arange(Wp), indexing='ij'))
     # A shifted window is a window over positions displaced by -s; what wraps around is apart.
-    window = torch.stack(((y - s) % Hp // w, (xx - s) % Wp // w, (y < s) * s, (xx < s) * s), -1)
+    s, t = (s if layer.shift_small_maps or size > w else 0 for size in (Hp, Wp))
+    window = torch.stack(((y - s) % Hp // w, (xx - t) % Wp // w, (y < s) * s, (xx < t) * t), -1)
     same = (window[:, None] == window[None]).all(-1)
-    ys, xs = (y - s) % Hp, (xx - s) % Wp
+    ys, xs = (y - s) % Hp, (xx - t) % Wp
     offset = (ys[None] - ys[:, None] + w - 1) * (2 * w - 1) + xs[None] - xs[:, None] + w - 1
     bias = layer.rb[:, offset.clamp(0, layer.rb.shape[1] - 1)]
     scores = (q @ k.transpose(-1, -2) * (C // heads) ** -0.5 + bias).masked_fill(~same, float('-inf'))
@@ -28,10 +29,18 @@ def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
 
 
 @settings(max_examples=25, deadline=None)
-@given(H=st.integers(1, 11), W=st.integers(1, 11), w=st.integers(2, 4), shifted=st.booleans(), B=st.integers(1, 2))
-def test_equals_masked_global_attention(H, W, w, shifted, B):
-    """Padding, cyclic shift and mask together compute attention within windows, at any size and batch."""
-    layer = WindowAttention(8, 2, window_size=w, shift=w // 2 if shifted else 0).double()
+@given(
+    H=st.integers(1, 11),
+    W=st.integers(1, 11),
+    w=st.integers(2, 4),
+    shifted=st.booleans(),
+    small=st.booleans(),
+    B=st.integers(1, 2),
+)
+def test_equals_masked_global_attention(H, W, w, shifted, small, B):
+    """Padding, cyclic shift and mask together compute attention within windows, at any size and batch, whether or not
+    maps of one window are shifted."""
+    layer = WindowAttention(8, 2, window_size=w, shift=w // 2 if shifted else 0, shift_small_maps=small).double()
     torch.nn.init.normal_(layer.rb)
     x = torch.randn(B, H, W, 8, dtype=torch.float64)
     torch.testing.assert_close(layer(x), by_hand(layer, x))

@@ -28,7 +28,8 @@ HEAD = """\
 # Model zoo
 
 **Nothing was trained here.** Accuracies are the papers'. The last column links to weights that the authors released and
-gives the authors' score for them, which is not always the paper's.
+gives the authors' score for them, which is not always the paper's. MSF and GSA have none: their detectors and
+segmentors start from classifiers that the configs here train.
 
 The commands are the same for every row, here for the first. A test takes a file of the last column, or one that was
 trained here:

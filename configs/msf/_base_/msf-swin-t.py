@@ -1,4 +1,5 @@
-# MSF's ImageNet weights were not released: training starts from a Swin Transformer.
+# MSF's ImageNet weights were not released: detectors and segmentors start from a classifier that was trained here.
 backbone = dict(type='MSFSwin', arch='tiny')
 in_channels = [96, 192, 384, 768]
-pretrained = dict(type='Pretrained', checkpoint='checkpoints/swin_tiny_patch4_window7_224.pth', warm_start=True)
+pretrained = dict(type='Pretrained', checkpoint='work_dirs/msf-swin-t_in1k/epoch_100.pth')
+pretrained_g2 = dict(type='Pretrained', checkpoint='work_dirs/msf-swin-t-g2_in1k/epoch_100.pth')

@@ -1,4 +1,6 @@
-# MSF's ImageNet weights were not released: training starts from timm's plain ViT.
+# MSF's ImageNet weights were not released: detectors and segmentors start from a classifier that was trained here.
 backbone = dict(type='MSFViT', arch='small')
 in_channels = [384, 384, 384, 384]
-pretrained = dict(type='Pretrained', checkpoint='checkpoints/vit_small_patch16_224.pth', warm_start=True)
+pretrained = dict(type='Pretrained', checkpoint='work_dirs/msf-vit-s_in1k/epoch_100.pth')
+pretrained_g2 = dict(type='Pretrained', checkpoint='work_dirs/msf-vit-s-g2_in1k/epoch_100.pth')
+pretrained_plain = dict(type='Pretrained', checkpoint='work_dirs/vit-s_in1k/epoch_100.pth')

@@ -1,6 +1,8 @@
 """The recipes of the papers' classifiers, against what the released scripts do."""
 
 import itertools
+import re
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -45,8 +47,11 @@ NARROW = {
 }
 
 
-def recipe(name: str) -> Config:
-    cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
+FINE_TUNED = [path for path in (ROOT / 'configs').glob('*/*.py') if re.search('_384_|_inat|_cifar', path.name)]
+
+
+def recipe(name: str | Path) -> Config:
+    cfg = Config.fromfile(name if isinstance(name, Path) else ROOT / 'configs' / f'{name}.py')
     cfg.optim_wrapper.type = 'OptimWrapper'  # mixed precision needs a GPU
     return cfg
 
@@ -134,6 +139,18 @@ def test_rand_augment(name, interpolations):
         assert all(op.pad_val == (104, 116, 124) and op.interpolation == interpolation for op in moving)
         levels = [op for op in augment.transforms if op.magnitude_range]
         assert {(op.magnitude_level, op.magnitude_std, op.total_level) for op in levels} == {(9, 0.5, 10)}
+
+
+@pytest.mark.parametrize('path', FINE_TUNED, ids=lambda path: path.stem)
+def test_starts_from_a_classifier(path):
+    """Fine-tuning starts from the last checkpoint of a classifier that was trained here, or from a released one. It has
+    the same backbone."""
+    start = Path(recipe(path).load_from)
+    name = start.parent.name if start.parts[0] == 'work_dirs' else path.stem.replace('_384', '')
+    source, target = recipe(path.with_name(f'{name}.py')), recipe(path)
+    assert start.parts[0] == 'checkpoints' or start.name == f'epoch_{source.train_cfg.max_epochs}.pth'
+    assert start.parts[0] == 'work_dirs' or start == Path(source.pretrained.checkpoint)
+    assert source.model.backbone == target.model.backbone
 
 
 @pytest.mark.parametrize('name', NARROW)

@@ -16,8 +16,10 @@ from tests import ROOT
 
 FILES = sorted((ROOT / 'configs').rglob('*.py'))
 CONFIGS = [path for path in FILES if '_base_' not in path.parts]
-CLASSIFIERS = [path for path in CONFIGS if path.stem.endswith('_in1k')]
+CLASSIFIERS = [path for path in CONFIGS if re.search(r'_(in1k|inat\d+|cifar100)$', path.stem)]
 DOWNSTREAM = sorted(set(CONFIGS) - set(CLASSIFIERS))
+#: what a whole config has, among others
+WHOLE = ('train_dataloader', 'val_dataloader', 'test_evaluator', 'optim_wrapper', 'tta_model', 'tta_pipeline')
 METAFILES = sorted((ROOT / 'configs').glob('*/metafile.yml'))
 
 
@@ -26,12 +28,17 @@ def names(path: Path) -> str:
 
 
 @pytest.mark.parametrize('path', CLASSIFIERS, ids=names)
-def test_classifier_fits(path):
-    """MMPretrain is not part of the stack, but its linear head takes what the backbone's only map has."""
+def test_classifier_builds(path):
+    """Every config of a classifier is whole, and its head takes what the backbone's only map has and gives a score to
+    each class of its data."""
     cfg = Config.fromfile(path)
-    with torch.device('meta'):
-        (out,) = MODELS.build(cfg.model.backbone)(torch.empty(1, 3, 64, 64))
-    assert cfg.default_scope == 'mmpretrain' and out.shape[1] == cfg.model.head.in_channels
+    for key in WHOLE:
+        assert key in cfg
+    assert cfg.default_scope == 'mmpretrain' and cfg.data_preprocessor.num_classes == cfg.model.head.num_classes
+    with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(cfg.model).eval()
+        scores = model(torch.empty(1, 3, 64, 64))
+    assert scores.shape == (1, cfg.model.head.num_classes)
 
 
 @pytest.mark.parametrize('path', DOWNSTREAM, ids=names)
@@ -39,7 +46,7 @@ def test_config_builds(path):
     """Every config resolves on its own and builds a model whose parts fit together. A detector has masks, or reads
     none."""
     cfg = Config.fromfile(path)
-    for key in ('train_dataloader', 'val_dataloader', 'test_evaluator', 'optim_wrapper', 'tta_model', 'tta_pipeline'):
+    for key in WHOLE:
         assert key in cfg
     with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model).eval()
@@ -147,11 +154,15 @@ def test_rates_of_heads(schedule):
 
 @pytest.mark.parametrize('metafile', METAFILES, ids=lambda path: path.parent.name)
 def test_metafile_is_complete(metafile):
-    """A metafile lists every config of its folder once, under its own name, and only those."""
+    """A metafile lists every config of its folder once, under its own name, and only those. The files that it names are
+    those that the configs start from."""
     content = yaml.safe_load(metafile.read_text())
     listed = [entry['Config'] for entry in content['Models']]
     assert sorted(listed) == sorted(str(path.relative_to(ROOT)) for path in metafile.parent.glob('*.py'))
     assert all(entry['Name'] == Path(entry['Config']).stem for entry in content['Models'])
+    for entry in content['Models']:
+        file = entry.get('Released Weights', {}).get('File')
+        assert file is None or Config.fromfile(ROOT / entry['Config']).pretrained.checkpoint == f'checkpoints/{file}'
     (collection,) = content['Collections']
     assert (ROOT / collection['README']).is_file()
     assert {entry['In Collection'] for entry in content['Models']} == {collection['Name']}

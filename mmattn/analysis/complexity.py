@@ -55,23 +55,25 @@ class Comparison:
 def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     """Count the models of a config and compare them with the metafile beside it.
 
-    The first row is the config's backbone as an ImageNet classifier. After it come the rows of the classifier's
-    ablations if the config is a classifier, or else the whole detector or segmentor.
+    The first row is the config's backbone as an ImageNet classifier, or as the classifier that the config is. After it
+    come the rows of the classifier's ablations if the config is a classifier, or else the whole detector or segmentor.
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
     """
     config = Path(config)
     cfg = _load(config)
-    entry = _classifier_entry(config, cfg.model.backbone)
-    yield compare(f'{config.stem} (backbone)', imagenet_classifier(cfg.model.backbone), 'mmpretrain', entry)
-    if cfg.default_scope != 'mmpretrain':
+    is_classifier = cfg.default_scope == 'mmpretrain'
+    entry = _own_entry(config) if is_classifier else _classifier_entry(config, cfg.model.backbone)
+    classes = cfg.model.head.num_classes if is_classifier else 1000
+    yield compare(f'{config.stem} (backbone)', classifier(cfg.model.backbone, classes), 'mmpretrain', entry)
+    if not is_classifier:
         yield compare(config.stem, build(cfg), cfg.default_scope, _own_entry(config))
         return
     for ablation in entry.get('Ablations', ()):
         settings = ablation['Settings']
         figures = {key: value for key, value in entry['Printed'].items() if key not in ('Parameters', 'FLOPs')}
-        model = imagenet_classifier(ConfigDict({**cfg.model.backbone, **settings}))
+        model = classifier(ConfigDict({**cfg.model.backbone, **settings}), classes)
         name = ', '.join(f'{key}={value}' for key, value in settings.items())
         yield compare(f'  {name}', model, 'mmpretrain', dict(Printed={**figures, **ablation['Printed']}))
 
@@ -112,7 +114,10 @@ def count_config(config: str | Path) -> tuple[int, float]:
     """
     config = Path(config)
     cfg = _load(config)
-    model = imagenet_classifier(cfg.model.backbone) if cfg.default_scope == 'mmpretrain' else build(cfg)
+    if cfg.default_scope == 'mmpretrain':
+        model = classifier(cfg.model.backbone, cfg.model.head.num_classes)
+    else:
+        model = build(cfg)
     sizes = {key: value for key, value in _own_entry(config).items() if key == 'Metadata'}
     counted = compare(config.stem, model, cfg.default_scope, sizes)
     return counted.parameters, counted.operations
@@ -157,16 +162,15 @@ def build(cfg: Config) -> nn.Module:
         return MODELS.build(cfg.model).eval()
 
 
-def imagenet_classifier(backbone: ConfigDict) -> nn.Module:
-    """A backbone's config as a classifier of 1000 classes, on the "meta" device: the mean of its last map and a linear
-    layer."""
+def classifier(backbone: ConfigDict, num_classes: int) -> nn.Module:
+    """A backbone's config as a classifier, on the "meta" device: the mean of its last map and a linear layer."""
     backbone = backbone.copy()
     backbone.pop('out_indices', None)
     with torch.device('meta'):
         last = MODELS.build(backbone.copy()).out_indices[-1:]
         backbone = MODELS.build(dict(backbone, out_indices=last))
         channels = backbone(torch.empty(1, 3, 224, 224))[-1].shape[1]
-        return nn.ModuleDict(dict(backbone=backbone, head=nn.Linear(channels, 1000))).eval()
+        return nn.ModuleDict(dict(backbone=backbone, head=nn.Linear(channels, num_classes))).eval()
 
 
 def _forward_as_counted(model: nn.Module, image: Tensor) -> None:

@@ -7,5 +7,7 @@ import importlib.util
 
 if importlib.util.find_spec('mmpretrain'):
     from .head import NormLinearClsHead
+    from .mixing import MixThenErase
+    from .schedule import TimmCosineLR
 
-    __all__ = ['NormLinearClsHead']
+    __all__ = ['MixThenErase', 'NormLinearClsHead', 'TimmCosineLR']

@@ -178,7 +178,9 @@ def _check_run(cfg: Config) -> None:
         _check_type(hook, HOOKS, place, extra=('priority',))
     _check_optimizer(cfg.get('optim_wrapper'))
     for place, scheduler in _entries(cfg.get('param_scheduler'), 'param_scheduler'):
-        _check_type(scheduler, PARAM_SCHEDULERS, place, extra=('convert_to_iter_based',))
+        cls = _check_type(scheduler, PARAM_SCHEDULERS, place, extra=('convert_to_iter_based',))
+        if scheduler.get('convert_to_iter_based') and not hasattr(cls, 'build_iter_from_epoch'):
+            raise InputError(f'{place} ({scheduler["type"]}) cannot change each step: leave out convert_to_iter_based')
     for key in ('val_evaluator', 'test_evaluator'):
         evaluator, place = cfg.get(key), key
         if isinstance(evaluator, dict) and 'metrics' in evaluator:

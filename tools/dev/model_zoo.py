@@ -10,8 +10,8 @@ What a metafile of ours has beside OpenMMLab's fields:
   paper counts multiplications and additions, ``Parameters Counted: matrices`` that it leaves out biases and norms,
   ``Attention Counted`` what share of attention's products it counts.
 - A model's ``Results``: the paper's.
-- A model's ``Released Weights``: the ``Source``, and the ``Metrics`` that the authors give for their checkpoint, which
-  are not always the paper's.
+- A model's ``Released Weights``: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
+  ``Metrics`` that the authors give for it, which are not always the paper's.
 - A collection's ``Benchmark``: what ``tools/benchmark.py`` compares, a list of a ``Model`` and its ``Peer``.
 """
 
@@ -31,9 +31,27 @@ HEAD = """\
 gives the authors' score for them, which is not always the paper's. MSF and GSA have none: their detectors and
 segmentors start from classifiers that the configs here train.
 
-Parameters and operations are counted by `python tools/complexity.py CONFIG`. Operations are multiply-adds: at 224 x 224
-for ImageNet classifiers (`_in1k`), at 1280 x 800 for detectors on COCO, at 2048 x 512 for segmentors on ADE20K and at
-512 x 512 for SegFormer. The papers' own counts stand beside them.
+The commands are the same for every row, here for the first. A test takes a file of the last column, or one that was
+trained here:
+
+```
+python tools/train.py configs/elsa_swin/elsa-swin-t_in1k.py
+python tools/test.py configs/elsa_swin/elsa-swin-t_in1k.py checkpoints/elsa_swin_tiny.pth
+```
+
+The test of a classifier prints top 1 and top 5. It resizes and crops images as the release does. `--tta` gives
+mIoU(ms+flip).
+
+| configs | data | input at which operations are counted |
+| --- | --- | --- |
+| `_in1k`, `_300e_in1k` (300 epochs) | ImageNet-1k | 224 x 224 |
+| `_384_in1k` (fine-tuned) | ImageNet-1k | 384 x 384 |
+| `_inat2018`, `_inat2019`, `_cifar100` (fine-tuned) | iNaturalist, CIFAR-100 | 224 x 224 |
+| `_coco` | COCO | 1280 x 800 |
+| `_ade20k` | ADE20K | 2048 x 512; SegFormer 512 x 512 |
+
+Parameters and operations are counted by `python tools/complexity.py CONFIG`. Operations are multiply-adds. The papers'
+own counts stand beside them.
 
 - ¹ The paper counts multiplications and additions: two operations for one multiply-add.
 - ² The paper counts weight matrices only: no biases, no norms.
@@ -86,7 +104,7 @@ def row(entry: dict) -> list[str]:
         f'{operations / 1e9:.{2 if operations < 1e11 else 0}f} G',
         printed(entry.get('Printed', {})),
         metrics(results),
-        f'[{metrics(weights["Metrics"])}]({weights["Source"]})' if weights else '',
+        released(weights) if weights else '',
     ]
 
 
@@ -109,6 +127,12 @@ def printed(figures: dict) -> str:
         marks = '¹' * (figures.get('Operations per Multiply-Add') == 2) + '³' * ('Attention Counted' in figures)
         cells.append(f'{figures["FLOPs"] / 1e9:g} G{marks}')
     return ', '.join(cells)
+
+
+def released(weights: dict) -> str:
+    """The authors' score, with a link to their page, and the file."""
+    file = f', `{weights["File"]}`' if 'File' in weights else ''
+    return f'[{metrics(weights["Metrics"])}]({weights["Source"]}){file}'
 
 
 def metrics(values: dict) -> str:

@@ -1,0 +1,20 @@
+# Transfer to iNaturalist 2018, of which the paper prints accuracies only. Here it is trained as ImageNet is, from the
+# weights of ImageNet, at a tenth of the rate. INAT2018_ROOT names another folder; it has train/ and val/, and in each a
+# folder per class. The backbone, head.in_channels and load_from are to be added.
+_base_ = './in1k.py'
+data_root = '{{$INAT2018_ROOT:data/inat2018}}'
+data_preprocessor = dict(num_classes=8142)
+model = dict(head=dict(num_classes=8142))
+
+train_dataloader = dict(
+    dataset=dict(
+        _delete_=True, type='CustomDataset', data_root=data_root, data_prefix='train', pipeline=_base_.train_pipeline
+    )
+)
+val_dataloader = dict(
+    dataset=dict(
+        _delete_=True, type='CustomDataset', data_root=data_root, data_prefix='val', pipeline=_base_.test_pipeline
+    )
+)
+test_dataloader = val_dataloader
+optim_wrapper = dict(optimizer=dict(lr=1e-4))

@@ -1,0 +1,26 @@
+from mmpretrain.models.utils.batch_augments import RandomBatchAugment
+from mmpretrain.registry import BATCH_AUGMENTS
+from timm.data.random_erasing import RandomErasing
+from torch import Tensor
+
+
+@BATCH_AUGMENTS.register_module()
+class MixThenErase:
+    """Mix images, then erase a rectangle in some of them, as timm does it for a batch and so ELSA's script.
+
+    MMPretrain's ``RandomErasing`` is a step of the pipeline and so comes before mixing.
+
+    Args:
+        mixing: configs of batch augmentations; one of them is drawn for each batch, evenly.
+        erase_prob: probability that an image loses a rectangle. Its pixels become normal noise of deviation 1 in
+            normalised units; its area is 0.02 to 1/3 of the image's.
+    """
+
+    def __init__(self, mixing: list[dict], erase_prob: float) -> None:
+        self.mix = RandomBatchAugment(mixing)
+        self.erase_prob = erase_prob
+
+    def __call__(self, images: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised images (B, 3, H, W) and one-hot labels (B, classes) -> both, mixed; images are erased in place."""
+        images, scores = self.mix(images, scores)
+        return RandomErasing(self.erase_prob, mode='pixel', device=images.device)(images), scores

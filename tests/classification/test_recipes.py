@@ -1,0 +1,170 @@
+"""The recipes of the papers' classifiers, against what the released scripts do."""
+
+import itertools
+import re
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmcv.transforms import Compose, RandomChoice
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
+from mmpretrain.datasets import RandAugment
+from timm.optim import param_groups_weight_decay
+
+from tests import ROOT
+
+#: epoch -> rate, as the released scripts of ELSA, Shunted and MSF set it
+RATES = {
+    'elsa_swin/elsa-swin-t_in1k': [
+        *[(0, 1e-6), (1, 5.095e-5), (19, 9.5005e-4), (20, 9.8918e-4), (150, 5.05e-4), (299, 1.0027e-5)],
+        *[(300, 1e-5), (309, 1e-5)],
+    ],
+    'shunted/shunted-t_in1k': [
+        *[(0, 1e-6), (1, 1e-6), (2, 2.008e-4), (5, 8.002e-4), (6, 9.9932e-4)],
+        *[(150, 5.1018e-4), (299, 1.0109e-5)],
+    ],
+    'msf/msf-vit-s_in1k': [(0, 3.3e-5), (1, 1.297e-4), (9, 9.033e-4), (10, 1e-3), (11, 9.997e-4), (99, 3.046e-7)],
+    'msf/msf-vit-s_300e_in1k': [(0, 3.3e-5), (9, 9.033e-4), (10, 1e-3), (155, 5e-4), (299, 2.934e-8)],
+}
+#: config -> settings of a small form of its backbone, and its last channels
+NARROW = {
+    'elsa_swin/elsa-swin-t_in1k': (
+        dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)),
+        128,
+    ),
+    'shunted/shunted-t_in1k': (
+        dict(arch=dict(embed_dims=(16, 32, 64, 128), depths=(1, 1, 1, 1), num_heads=(2, 4, 8, 16), stem_convs=0)),
+        128,
+    ),
+    'msf/msf-vit-s_in1k': (dict(arch=dict(embed_dim=32, depth=2, num_heads=2)), 32),
+    'msf/msf-swin-t_in1k': (dict(arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8))), 128),
+    'gsa/gsa-r50_in1k': (dict(depth=dict(depths=(1, 1, 1, 1), stem_channels=8, base_channels=16, expansion=2)), 256),
+}
+
+
+FINE_TUNED = [path for path in (ROOT / 'configs').glob('*/*.py') if re.search('_384_|_inat|_cifar', path.name)]
+
+
+def recipe(name: str | Path) -> Config:
+    cfg = Config.fromfile(name if isinstance(name, Path) else ROOT / 'configs' / f'{name}.py')
+    cfg.optim_wrapper.type = 'OptimWrapper'  # mixed precision needs a GPU
+    return cfg
+
+
+@pytest.fixture(autouse=True)
+def scope():
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        yield
+
+
+@pytest.fixture(scope='module')
+def image(tmp_path_factory):
+    """An image as a dataset names it."""
+    path = tmp_path_factory.mktemp('images') / 'image.png'
+    cv2.imwrite(str(path), np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8))
+    return dict(img_path=str(path), gt_label=3)
+
+
+@pytest.mark.parametrize('name', RATES)
+def test_rates(name):
+    cfg = recipe(name)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=cfg.optim_wrapper.optimizer.lr)
+    configs = cfg.param_scheduler if isinstance(cfg.param_scheduler, list) else [cfg.param_scheduler]
+    schedulers = [PARAM_SCHEDULERS.build({**config, 'optimizer': optimizer}) for config in configs]
+    rates = []
+    for _ in range(cfg.train_cfg.max_epochs):
+        rates.append(optimizer.param_groups[0]['lr'])
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    for epoch, rate in RATES[name]:
+        assert rates[epoch] == pytest.approx(rate, rel=1e-4), epoch
+    assert len(rates) == RATES[name][-1][0] + 1
+
+
+@pytest.mark.parametrize('name', ['elsa_swin/elsa-swin-t_in1k', 'shunted/shunted-t_in1k', 'msf/msf-vit-s_in1k'])
+def test_weight_decay(name):
+    """ELSA's and Shunted's scripts exempt what timm does: all of one dimension, and not ELSA's ghost heads and bias
+    tables. MSF's exempts nothing."""
+    cfg = recipe(name)
+    with torch.device('meta'):
+        model = MODELS.build(cfg.model)
+    wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    decays = {id(p): group['weight_decay'] for group in wrapper.optimizer.param_groups for p in group['params']}
+    timm = {id(p): group['weight_decay'] for group in param_groups_weight_decay(model, 0.05) for p in group['params']}
+    assert len(decays) == len(list(model.parameters()))
+    assert decays == (dict.fromkeys(decays, 0.05) if name.startswith('msf') else timm)
+
+
+@pytest.mark.parametrize('name', [*NARROW, 'shunted/shunted-s_384_in1k'])
+def test_pipelines(name, image):
+    """Images of any size become images of the size of the model, in training and in a test, of which --tta makes two,
+    one of them flipped."""
+    cfg = recipe(name)
+    size = (3, 384, 384) if '384' in name else (3, 224, 224)
+    assert Compose(cfg.train_pipeline)(dict(image))['inputs'].shape == size
+    test = Compose(cfg.test_pipeline)(dict(image))['inputs']
+    one, other = Compose(cfg.tta_pipeline)(dict(image))['inputs']
+    assert test.shape == size and torch.equal(one, test) and torch.equal(other, test.flip(2))
+
+
+def test_test_images():
+    """Each release resizes test images in its own way."""
+    sizes = {
+        name: [(step.scale, step.interpolation) for step in recipe(name).test_pipeline if 'Resize' in step.type]
+        for name in ('elsa_swin/elsa-swin-b_in1k', 'shunted/shunted-b_in1k', 'msf/msf-vit-b_in1k')
+    }
+    assert [*sizes.values()] == [[(248, 'bicubic')], [(256, 'bicubic')], [(256, 'bilinear')]]
+
+
+@pytest.mark.parametrize(
+    'name, interpolations',
+    [('elsa_swin/elsa-swin-t_in1k', ['bilinear', 'bicubic']), ('shunted/shunted-t_in1k', ['bicubic'])],
+)
+def test_rand_augment(name, interpolations):
+    """rand-m9-mstd0.5-inc1: timm's 15 operations. Those that move pixels fill with the mean colour."""
+    steps = Compose(recipe(name).train_pipeline).transforms
+    ways = [choice.transforms for choice in steps if type(choice) is RandomChoice]
+    found = [step for way in [steps, *itertools.chain(*ways)] for step in way if isinstance(step, RandAugment)]
+    assert len(found) == len(interpolations)
+    for augment, interpolation in zip(found, interpolations):
+        assert (augment.num_policies, len(augment.transforms)) == (2, 15)
+        moving = [op for op in augment.transforms if hasattr(op, 'pad_val')]
+        assert len(moving) == 5  # rotate, and shear and translate along both axes
+        assert all(op.pad_val == (104, 116, 124) and op.interpolation == interpolation for op in moving)
+        levels = [op for op in augment.transforms if op.magnitude_range]
+        assert {(op.magnitude_level, op.magnitude_std, op.total_level) for op in levels} == {(9, 0.5, 10)}
+
+
+@pytest.mark.parametrize('path', FINE_TUNED, ids=lambda path: path.stem)
+def test_starts_from_a_classifier(path):
+    """Fine-tuning starts from the last checkpoint of a classifier that was trained here, or from a released one. It has
+    the same backbone."""
+    start = Path(recipe(path).load_from)
+    name = start.parent.name if start.parts[0] == 'work_dirs' else path.stem.replace('_384', '')
+    source, target = recipe(path.with_name(f'{name}.py')), recipe(path)
+    assert start.parts[0] == 'checkpoints' or start.name == f'epoch_{source.train_cfg.max_epochs}.pth'
+    assert start.parts[0] == 'work_dirs' or start == Path(source.pretrained.checkpoint)
+    assert source.model.backbone == target.model.backbone
+
+
+@pytest.mark.parametrize('name', NARROW)
+def test_trains(name, image):
+    """A step of the whole recipe, with a small form of the model, moves the first and the last weights."""
+    cfg, (settings, channels) = recipe(name), NARROW[name]
+    cfg.model.backbone.update(settings)
+    cfg.model.head.in_channels = channels
+    model = MODELS.build({**cfg.model, 'data_preprocessor': cfg.data_preprocessor})
+    model.init_weights()
+    first, *_, last = model.parameters()
+    before = first.clone(), last.clone()
+    pipeline = Compose(cfg.train_pipeline)
+    batch = pseudo_collate([pipeline(dict(image)) for _ in range(2)])
+    losses = model.train_step(batch, build_optim_wrapper(model, cfg.optim_wrapper))
+    assert losses['loss'].isfinite()
+    assert not torch.equal(first, before[0]) and not torch.equal(last, before[1])

@@ -26,6 +26,7 @@ from ..weights import (
     plain_names,
     read_checkpoint,
     unusable,
+    weights_in,
 )
 
 
@@ -36,8 +37,8 @@ class Backbone(BaseModule):
     ``run``, and translates checkpoints of other layouts in ``from_release``.
 
     Weights fit to the last tensor or are refused, however they are loaded: by ``init_cfg``, by ``load_from`` as part of
-    a detector or segmentor, or by ``load_state_dict``. ``backbone.load_state_dict(..., strict=False)`` takes what fits
-    and logs the rest.
+    a classifier, detector or segmentor, or by ``load_state_dict``. ``backbone.load_state_dict(..., strict=False)``
+    takes what fits and logs the rest. A classifier of MMPretrain takes a released classifier, head included, as it is.
 
     Args:
         channels: channels of the map of every stage; subclasses pass it on from their architecture.
@@ -74,6 +75,8 @@ class Backbone(BaseModule):
     layouts: dict[str, str] = {}
     #: the description, of any backbone's ``layouts``, of the checkpoints that ``warm_start=True`` takes
     warm_start_from: str | None = None
+    #: how names of the head begin in a released classifier -> in MMPretrain's; the first one that fits counts
+    head_names: dict[str, str] = {'head.': 'head.fc.'}
     settings: dict[str, object] = {}
     norm_eval = False
     _strict = True
@@ -299,6 +302,45 @@ class Backbone(BaseModule):
                 f'{type(self).__name__} has no warm start from other architectures: leave warm_start out'
             )
         return Translation(dict(state_dict))
+
+    def translate_classifier(self, state_dict: dict[str, object], prefix: str = '', *_) -> None:
+        """Rename the tensors of a released classifier, in place, to those of an ``ImageClassifier`` of MMPretrain.
+
+        Weights of an ``ImageClassifier`` stay as they are.
+
+        Args:
+            state_dict: of the release, or all that is in its file.
+            prefix: of the classifier's names in the state dict.
+
+        Raises:
+            CheckpointError: if the weights are those of a backbone without a head.
+        """
+        given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+        weights, container = weights_in(given)
+        tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+        tensors = plain_names(tensors, 'the state dict')
+        if not any(name.startswith('backbone.') for name in tensors):
+            tensors = {self._name_in_classifier(name): value for name, value in tensors.items()}
+            if tensors and not any(name.startswith('head.') for name in tensors):
+                raise CheckpointError(
+                    f'the weights are those of a {type(self).__name__} without the head of a classifier, '
+                    f'{" or ".join(f"{name}*" for name in self.head_names)}: init_cfg=dict(type="Pretrained", '
+                    'checkpoint=...) of the backbone takes them'
+                )
+        elif not container:
+            return
+        for name in given:
+            del state_dict[prefix + name]
+        state_dict.update((prefix + name, value) for name, value in tensors.items())
+
+    #: MMPretrain's name; it calls this before a classifier loads weights
+    _checkpoint_filter = translate_classifier
+
+    def _name_in_classifier(self, name: str) -> str:
+        for start, new in self.head_names.items():
+            if name.startswith(start):
+                return new + name.removeprefix(start)
+        return f'backbone.{name}'
 
     def _warm_started(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """The backbone's state dict, updated with what weights of ``warm_start_from`` have for it.

@@ -32,6 +32,8 @@ class ELSASwin(SwinBackbone):
         gamma: :math:`\gamma` of equation 8. ``lam=0, gamma=0`` is Hadamard attention without ghost head (table 4).
         elsa_stages: stages with ELSA blocks; the others have window attention. () is the base model of table 4.
         window_size: side of the attention windows, in pixels of the map.
+        shift_small_maps: whether windows are shifted along an axis where the map is not larger than one window. Dense
+            prediction shifts them, released classifiers do not. The last map at 224 is of that size.
         mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
@@ -63,6 +65,7 @@ class ELSASwin(SwinBackbone):
         gamma: float = 1.0,
         elsa_stages: Sequence[int] = (0, 1, 2),
         window_size: int = 7,
+        shift_small_maps: bool = True,
         mlp_ratio: float = 4.0,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
@@ -92,7 +95,9 @@ class ELSASwin(SwinBackbone):
                     gamma=gamma,
                     **drop,
                 )
-            return WindowAttention(dim, heads, window_size=window_size, shift=shift, **drop)
+            return WindowAttention(
+                dim, heads, window_size=window_size, shift=shift, shift_small_maps=shift_small_maps, **drop
+            )
 
         super().__init__(
             arch,

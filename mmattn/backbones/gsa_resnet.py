@@ -71,6 +71,7 @@ class GSAResNet(Backbone):
         'm50': dict(depths=(3, 4, 6, 3), stem_channels=36, base_channels=72, expansion=2),
     }
     arch_argument = 'depth'
+    head_names = {'fc.': 'head.fc.'}
     layouts = {'a GSA-ResNet': r'layer\d\.\d+\.attn\.rel_', 'a ResNet': r'layer\d\.\d+\.conv\d\.'}
 
     def __init__(

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import MeanShiftWindowAttention
+from ..layers import MeanShiftAttention, MeanShiftWindowAttention
 from ..layers.checks import check_rates
-from ..weights import Translation, take, take_out
-from .swin import SwinBackbone, is_table, resize_table
+from ..weights import CheckpointError, Translation, take, take_out
+from .swin import SwinBackbone, is_table
 
 
 @MODELS.register_module()
@@ -29,13 +29,16 @@ class MSFSwin(SwinBackbone):
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in Swin; in the paper they have none.
         window_size: side of the attention windows, in pixels of the map.
+        shift_small_maps: whether windows are shifted along an axis where the map is not larger than one window. Dense
+            prediction shifts them, released classifiers do not. The last map at 224 is of that size.
         mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a Swin Transformer,
-    as Microsoft released them or as timm has them.
+    as Microsoft released them or as timm has them. ``attention='plain', proj_bias=True`` takes them without
+    ``warm_start``, to the last tensor.
 
     Example:
         >>> import torch
@@ -50,6 +53,7 @@ class MSFSwin(SwinBackbone):
         'small': dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
     }
     warm_start_from = "a Swin Transformer in Microsoft's or timm's layout"
+    head_names = {'head.fc.': 'head.fc.', 'head.': 'head.fc.'}  # timm's, Microsoft's
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class MSFSwin(SwinBackbone):
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
         window_size: int = 7,
+        shift_small_maps: bool = True,
         mlp_ratio: float = 4.0,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
@@ -79,6 +84,7 @@ class MSFSwin(SwinBackbone):
                 heads,
                 window_size=window_size,
                 shift=shift,
+                shift_small_maps=shift_small_maps,
                 attention=attention,
                 sharing=sharing,
                 groups=groups,
@@ -101,12 +107,39 @@ class MSFSwin(SwinBackbone):
             with_cp=with_cp,
             init_cfg=init_cfg,
         )
-        self.settings = self.layers[0].blocks[0].attn.attn.settings
+        self.settings = self._attention(0, 0).settings
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """Nothing was released. A warm start takes a Swin Transformer: all but what mean-shift attention has more."""
-        if not warm_start:
+        """No weights of MSF-Swin were released.
+
+        Weights of a Swin Transformer are those of the plain form with biases. A warm start takes them for all forms:
+        all but what mean-shift attention has more.
+        """
+        is_swin = (
+            self.settings == dict(attention='plain', sharing='QKVW') and self._attention(0, 0).pre_proj.bias is not None
+        )
+        if not warm_start and not (is_swin and any('.relative_position_bias_table' in name for name in state_dict)):
             return super().from_release(state_dict)
+        try:
+            tensors, dropped = self._from_swin(state_dict)
+        except KeyError as error:
+            if warm_start:
+                raise
+            raise CheckpointError(f'the weights of a Swin Transformer lack {error}') from None
+        translation = super().from_release(tensors)
+        translation.dropped += dropped
+        return translation
+
+    def _attention(self, stage: int, block: int) -> MeanShiftAttention:
+        return self.layers[stage].blocks[block].attn.attn
+
+    def _from_swin(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+        """Weights of a Swin Transformer under the backbone's names, and the names of those that have no place.
+
+        Raises:
+            KeyError: naming a tensor that should be in the state dict.
+            CheckpointError: naming a tensor of another shape that has to be rearranged.
+        """
         left, start = dict(state_dict), {}
 
         def move(prefix: str, source: str, *modules: str) -> None:
@@ -119,27 +152,19 @@ class MSFSwin(SwinBackbone):
             for j, block in enumerate(stage.blocks):
                 prefix = f'layers.{i}.blocks.{j}.'
                 move(prefix, prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
-                for name, value in block.attn.attn.warm_start(left, f'{prefix}attn.').items():
+                for name, value in self._attention(i, j).warm_start(left, f'{prefix}attn.').items():
                     start[f'{prefix}attn.attn.{name}'] = value
                 name, shape = f'{prefix}attn.relative_position_bias_table', block.attn.rb.shape
                 if not is_table(left[name].shape[::-1], shape):
                     take(left, name, *shape[::-1])  # raises the error
                 # Swin's table is indexed by query minus key, ours by key minus query.
-                start[f'{prefix}attn.rb'] = resize_table(left.pop(name).t().flip(1), shape, f'{prefix}attn.rb')
+                start[f'{prefix}attn.rb'] = left.pop(name).t().flip(1)
             if stage.downsample is not None:
                 source = f'layers.{i + merging_first}.downsample.'
                 move(f'layers.{i}.downsample.', source, 'norm')
                 start[f'layers.{i}.downsample.reduction.weight'] = left.pop(f'{source}reduction.weight')
 
-        built = len(self.layers)
         blocks = [f'layers.{i}.blocks.{j}.' for i, stage in enumerate(self.layers) for j in range(len(stage.blocks))]
         computed = ('attn.relative_position_index', 'attn.qkv.', 'attn.proj.', 'attn_mask')
-        dropped = take_out(
-            left,
-            'norm.',
-            'head.',
-            f'layers.{built - 1}.downsample.',
-            *(f'layers.{i}.' for i in range(built, self.num_stages)),
-            *(f'{block}{name}' for block in blocks for name in computed),
-        )
-        return Translation({**left, **start}, dropped)
+        dropped = take_out(left, *(f'{block}{name}' for block in blocks for name in computed))
+        return {**left, **start}, dropped

@@ -64,6 +64,7 @@ class MSFViT(Backbone):
         'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight',
     }
     warm_start_from = 'a ViT or DeiT'
+    head_names = {'linear_head.0.': 'head.norm.', 'linear_head.1.': 'head.fc.'}
 
     def __init__(
         self,

@@ -105,21 +105,22 @@ class SwinBackbone(Backbone):
         return tuple(outs)
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """A released classifier has one norm, ``norm``, and no output norms; a released detector has those of all
-        outputs.
+        """A released classifier has one norm, ``norm``, which belongs to a backbone that returns the last stage alone.
+        Other backbones leave it out, as they do with the only norm of a classifier trained here; their norms keep their
+        initial values. A released detector has the norms of all outputs.
 
-        ``norm`` belongs to a backbone that returns the last stage alone, as in a classifier. Tables of relative
-        positions are resized to another window size.
+        Tables of relative positions are resized to another window size.
         """
         tensors = super().from_release(state_dict, warm_start).tensors
         last = self.out_indices[-1]
         output_norms = [f'norm{i}.' for i in range(self.num_stages)]
+        left_out, fresh = [norm for i, norm in enumerate(output_norms) if i not in self.out_indices], []
         if self.out_indices == (self.num_stages - 1,):
             for kind in ('weight', 'bias'):
                 if f'norm.{kind}' in tensors:
                     tensors.setdefault(f'norm{last}.{kind}', tensors.pop(f'norm.{kind}'))
-        fresh = []
-        if not any(name.startswith(tuple(output_norms)) for name in tensors):
+        elif not any(name.startswith(tuple(output_norms[:-1])) for name in tensors):
+            left_out = output_norms
             fresh = [f'norm{i}.{kind}' for i in self.out_indices for kind in ('weight', 'bias')]
         dropped = take_out(
             tensors,
@@ -127,7 +128,7 @@ class SwinBackbone(Backbone):
             'head.',
             f'layers.{last}.downsample.',
             *(f'layers.{i}.' for i in range(last + 1, self.num_stages)),
-            *(norm for i, norm in enumerate(output_norms) if i not in self.out_indices),
+            *left_out,
         )
         own = self.state_dict()
         for name, table in tensors.items():

@@ -1,5 +1,6 @@
 """What a run starts from: the newest whole checkpoint of an interrupted training, and states and weights that fit."""
 
+import copy
 import logging
 import os
 import re
@@ -15,8 +16,9 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runner
 from torch import Tensor, nn
 
+from ..backbones.base import Backbone
 from ..errors import CheckpointError, InputError
-from ..weights import Translation, compare_settings, misfits, plain_names, read_file, unusable
+from ..weights import Translation, compare_settings, misfits, odd_form, plain_names, read_file, unusable, weights_in
 from .checkpoints import backbone_settings, unwrapped
 
 #: keys of the state of a training; a best checkpoint has no optimizer
@@ -248,17 +250,19 @@ class CheckpointCheckHook(Hook):
 
 
 def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> dict[str, object]:
-    """The weights of a checkpoint of a detector or segmentor, without what wrappers add to names.
+    """The weights of a checkpoint of a classifier, detector or segmentor, without what wrappers add to names.
 
-    The dict with the weights is the checkpoint's own, and its names are changed in it.
+    They become the checkpoint's "state_dict", the entry that MMEngine loads. A released classifier gets the names of
+    MMPretrain's.
 
     Raises:
         CheckpointError: if there are none, or if a backbone of mmattn had other settings.
     """
-    weights = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
-    if not isinstance(weights, dict):
+    weights, container = weights_in(checkpoint)
+    if not isinstance(weights, dict) or not container and 'state_dict' in weights:
         raise CheckpointError(f'{source} holds no weights')
     renamed = plain_names(weights, source)
+    weights = checkpoint['state_dict'] = copy.copy(weights)  # keeps torch's _metadata
     weights.clear()
     weights.update(renamed)
     meta = checkpoint.get('meta')
@@ -266,6 +270,9 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> di
     try:
         for name, settings in backbone_settings(model).items() if isinstance(noted, dict) else ():
             compare_settings(noted.get(name), settings)
+        # Of OpenMMLab's models with a backbone, only MMPretrain's have a part of the name "head".
+        if isinstance(getattr(model, 'backbone', None), Backbone) and hasattr(model, 'head'):
+            model.backbone.translate_classifier(weights)
     except CheckpointError as error:
         raise CheckpointError(f'{source}: {error}') from None
     return weights
@@ -278,13 +285,28 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
         CheckpointError: naming the first tensor that is not there, or that cannot be copied.
     """
     own = model.state_dict()
-    fitting = _fitting(weights, own, source)
+    fitting = _fitting(_translated(weights, model, source), own, source)
     absent = [name for name in own if name not in fitting and not name.endswith('num_batches_tracked')]
     if absent:
         raise CheckpointError(
             f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors that are not there, or '
             f'not of that shape, the first being {absent[0]}'
         )
+
+
+def _translated(weights: dict[str, object], model: nn.Module, source: str) -> dict[str, object]:
+    """Weights of a model, those of backbones of mmattn by the backbones' own names, which a release may not have."""
+    weights = dict(weights)
+    for name, backbone in model.named_modules():
+        if isinstance(backbone, Backbone):
+            given = [key for key in weights if key.startswith(f'{name}.') and not odd_form(weights[key])]
+            part = {key.removeprefix(f'{name}.'): weights.pop(key) for key in given}
+            try:
+                part = backbone.from_release(part).tensors
+            except CheckpointError as error:
+                raise CheckpointError(f'{source}: {error}') from None
+            weights.update((f'{name}.{key}', value) for key, value in part.items())
+    return weights
 
 
 def _fitting(weights: dict, own: dict[str, Tensor], source: str) -> set[str]:

@@ -211,11 +211,21 @@ class MeanShiftWindowAttention(Windows):
         num_heads: attention heads; divides ``dim``.
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
+        shift_small_maps: see :class:`mmattn.layers.window.Windows`.
         settings: further arguments of :class:`MeanShiftAttention`.
     """
 
-    def __init__(self, dim: int, num_heads: int, *, window_size: int = 7, shift: int = 0, **settings) -> None:
-        super().__init__(num_heads, window_size, shift)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        window_size: int = 7,
+        shift: int = 0,
+        shift_small_maps: bool = True,
+        **settings,
+    ) -> None:
+        super().__init__(num_heads, window_size, shift, shift_small_maps)
         self.attn = MeanShiftAttention(dim, num_heads, **settings)
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:

@@ -1,9 +1,15 @@
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.heads import join_heads
+from ..ops.tracing import is_tracing
 from .any_size import crop, pad_to_multiple
+
+#: displacement of windows along rows and columns; tensors in a graph
+Shifts = Sequence[int | Tensor]
 
 
 class Windows(nn.Module):
@@ -16,13 +22,16 @@ class Windows(nn.Module):
         num_heads: attention heads.
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
+        shift_small_maps: whether windows are shifted along an axis that is one window long, padding included. Released
+            detectors do so, classifiers do not.
     """
 
-    def __init__(self, num_heads: int, window_size: int = 7, shift: int = 0) -> None:
+    def __init__(self, num_heads: int, window_size: int = 7, shift: int = 0, shift_small_maps: bool = True) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.window_size = window_size
         self.shift = shift
+        self.shift_small_maps = shift_small_maps
         self.rb = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, (2 * window_size - 1) ** 2), std=0.02))
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
@@ -35,23 +44,29 @@ class Windows(nn.Module):
         w = self.window_size
         x = pad_to_multiple(x, w, (1, 2))
         rows, columns = x.shape[1] // w, x.shape[2] // w
-        if self.shift:
-            x = x.roll((-self.shift, -self.shift), (1, 2))
+        shifts = self._shift(rows, x.device), self._shift(columns, x.device)
+        x = _shifted(x, shifts)
         x = x.view(B, rows, w, columns, w, C).transpose(2, 3).reshape(B * rows * columns, w * w, C)
 
-        x = self.attend(x, self._bias(B, rows, columns))
+        x = self.attend(x, self._bias(B, rows, columns, shifts))
 
         x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
-        if self.shift:
-            x = x.roll((self.shift, self.shift), (1, 2))
-        return crop(x, H, W)
+        return crop(_shifted(x, [-shift for shift in shifts]), H, W)
 
-    def _bias(self, B: int, rows: int, columns: int) -> Tensor:
+    def _shift(self, count: int, device: torch.device) -> int | Tensor:
+        """The displacement along an axis of so many windows; a tensor in a graph, which serves any number of them."""
+        if not self.shift or self.shift_small_maps:
+            return self.shift
+        if is_tracing():
+            return torch.arange(count, device=device)[-1].clamp(max=1) * self.shift
+        return self.shift if count > 1 else 0
+
+    def _bias(self, B: int, rows: int, columns: int, shifts: Shifts) -> Tensor:
         """Relative position bias and, for shifted windows, the mask: (1 or B * windows, heads, w * w, w * w)."""
         bias = relative_bias(self.rb, self.window_size)[None]
-        if not self.shift:
+        if not _any(shifts):
             return bias
-        mask = shift_mask(rows, columns, self.window_size, self.shift, bias.device)
+        mask = shift_mask(rows, columns, self.window_size, shifts, bias.device)
         return (bias + mask.unsqueeze(1).to(bias.dtype)).repeat(B, 1, 1, 1)
 
 
@@ -63,6 +78,7 @@ class WindowAttention(Windows):
         num_heads: attention heads; divides ``dim``.
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
+        shift_small_maps: see :class:`Windows`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
     """
@@ -74,10 +90,11 @@ class WindowAttention(Windows):
         *,
         window_size: int = 7,
         shift: int = 0,
+        shift_small_maps: bool = True,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(num_heads, window_size, shift)
+        super().__init__(num_heads, window_size, shift, shift_small_maps)
         self.attn_drop_rate = attn_drop_rate
         self.pre_proj = nn.Linear(dim, 3 * dim)  # value, query, key
         self.post_proj = nn.Linear(dim, dim)
@@ -87,6 +104,23 @@ class WindowAttention(Windows):
         v, q, k = self.pre_proj(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         x = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.0)
         return self.drop(self.post_proj(join_heads(x)))
+
+
+def _any(shifts: Shifts) -> bool:
+    """Whether a map may be shifted."""
+    return any(isinstance(shift, Tensor) or shift for shift in shifts)
+
+
+def _shifted(x: Tensor, shifts: Shifts) -> Tensor:
+    """A map (B, H, W, C), moved cyclically up and to the left."""
+    if not _any(shifts):
+        return x
+    if not isinstance(shifts[0], Tensor):
+        return x.roll([-shift for shift in shifts], (1, 2))
+    for dim, shift in zip((1, 2), shifts):
+        size = x.shape[dim]
+        x = x.index_select(dim, (torch.arange(size, device=x.device) + shift) % size)
+    return x
 
 
 def relative_bias(table: Tensor, window_size: int) -> Tensor:
@@ -101,14 +135,14 @@ def relative_bias(table: Tensor, window_size: int) -> Tensor:
     return windows.flip(1, 2).flatten(3).flatten(1, 2)
 
 
-def shift_mask(rows: int, columns: int, window_size: int, shift: int, device: torch.device | None = None) -> Tensor:
+def shift_mask(rows: int, columns: int, window_size: int, shifts: Shifts, device: torch.device | None = None) -> Tensor:
     """(rows * columns, w * w, w * w): -100 between pixels that only the cyclic shift made neighbours, else 0."""
 
-    def region(count: int) -> Tensor:
+    def region(count: int, shift: int | Tensor) -> Tensor:
         size = count * window_size
         position = torch.arange(size, device=device)
         return (position >= size - window_size).long() + (position >= size - shift).long()
 
-    regions = region(rows)[:, None] * 3 + region(columns)
+    regions = region(rows, shifts[0])[:, None] * 3 + region(columns, shifts[1])
     regions = regions.view(rows, window_size, columns, window_size).transpose(1, 2).reshape(rows * columns, -1)
     return -100.0 * (regions[:, None] != regions[:, :, None])

@@ -1,7 +1,7 @@
 """Reading checkpoint files without running code in them, and comparing their tensors with those of a model."""
 
 from ..errors import CheckpointError
-from .checkpoint import plain_names, read_checkpoint, read_file
+from .checkpoint import plain_names, read_checkpoint, read_file, weights_in
 from .comparing import (
     Translation,
     check_floats,
@@ -28,4 +28,5 @@ __all__ = [
     'take',
     'take_out',
     'unusable',
+    'weights_in',
 ]

@@ -16,7 +16,7 @@ from ..errors import CheckpointError
 from .comparing import odd_form
 from .unpickling import load_weights_only
 
-#: where trainers keep weights; averaged weights come first, because authors evaluate these
+#: where trainers keep weights; averaged weights come first, because authors evaluate these, as of ELSA-Swin-B
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
 #: what torch.compile, FSDP and activation checkpointing add to names, at any place
 WRAPPERS = re.compile(r'(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.')
@@ -41,13 +41,9 @@ def read_checkpoint(
         CheckpointError: if the file cannot be read, has no tensors there, or two tensors for one name.
     """
     contents = read_file(path, trusted=trusted)
-    source, meta = '', {}
-    if isinstance(contents, dict):
-        meta = contents.get('meta')
-        for container in CONTAINERS:
-            if isinstance(contents.get(container), dict):
-                contents, source = contents[container], f' "{container}"'
-                break
+    meta = contents.get('meta') if isinstance(contents, dict) else {}
+    contents, container = weights_in(contents)
+    source = container and f' "{container}"'
     tensors = (
         {name: value for name, value in contents.items() if isinstance(value, Tensor)}
         if isinstance(contents, dict)
@@ -68,6 +64,14 @@ def read_checkpoint(
     if not tensors:
         raise CheckpointError(f'{path} holds no weights{f" under{source}" if source else ""}')
     return tensors, source.strip() or 'top level', _settings_in(meta, chosen)
+
+
+def weights_in(contents: object) -> tuple[object, str]:
+    """What holds the weights in the contents of a file, and its name, one of ``CONTAINERS``; '' if it is the whole."""
+    for container in CONTAINERS if isinstance(contents, dict) else ():
+        if isinstance(contents.get(container), dict):
+            return contents[container], container
+    return contents, ''
 
 
 def plain_names(state_dict: dict[str, object], source: str) -> dict[str, object]:

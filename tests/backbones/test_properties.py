@@ -29,10 +29,11 @@ LAYOUTS = {
 
 #: values of arguments that the strategies of the cases leave out
 OTHERS = dict(norm_cfg=dict(type='BN', eps=0.1), mlp_ratio=2, group_width=1, stem_convs=1, num_heads=1)
-#: arguments of training, of the beginning, and of what is returned; the tensors show in_channels
+#: arguments of training, of the beginning, and of what is returned; the tensors show in_channels. shift_small_maps is
+#: left out because detectors, which shift small maps, start from classifiers, which do not.
 NO_SETTINGS = {
     *('drop_rate', 'attn_drop_rate', 'drop_path_rate', 'norm_eval', 'frozen_stages', 'with_cp'),
-    *('init_cfg', 'zero_init_residual', 'out_indices', 'in_channels'),
+    *('init_cfg', 'zero_init_residual', 'out_indices', 'in_channels', 'shift_small_maps'),
 }
 
 

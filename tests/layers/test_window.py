@@ -45,6 +45,6 @@ def test_bias_is_indexed_by_key_minus_query():
 
 @pytest.mark.parametrize('rows, columns', [(1, 1), (1, 2), (3, 2)])
 def test_mask_is_symmetric_and_keeps_self(rows, columns):
-    mask = shift_mask(rows, columns, 4, 2)
+    mask = shift_mask(rows, columns, 4, (2, 2))
     assert torch.equal(mask, mask.transpose(1, 2)) and (mask.diagonal(dim1=1, dim2=2) == 0).all()
     assert mask.shape == (rows * columns, 16, 16) and (mask[-1] < 0).any()

@@ -32,10 +32,10 @@ COCO_GAPS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
 #: texture of a class of ImageNet -> its second colour: degrees from the hue of the shape, saturation, value
 TEXTURES = {
     'plain': None,
-    'stripes': (0, 0, 1),
-    'checks': (0, 0, 0.05),
+    'stripes': (0, 0, 1),  # white
+    'checks': (0, 0, 0.05),  # black
     'dots': (180, 0.9, 0.9),
-}  # white, black, opposite
+}
 #: images of ImageNet for each image of COCO
 CLASSIFIED = 5
 SPLITS = {'train': ('train2017', 'training'), 'val': ('val2017', 'validation')}

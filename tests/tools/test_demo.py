@@ -19,9 +19,16 @@ def test_quick_demo(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     table = (tmp_path / 'metrics.md').read_text()
-    assert 'mask-rcnn | box AP50' in table and 'upernet | mIoU | 0.' in table
-    for name in ('curves.png', 'mask-rcnn.png', 'upernet.png', 'readme.jpg'):
+    for row in (
+        'classifier | top-1',
+        'mask-rcnn-scratch | box AP50',
+        'mask-rcnn-pretrained | box AP50',
+        'upernet | mIoU',
+    ):
+        assert row in table
+    assert 'classifier/final.pth' in (tmp_path / 'mask-rcnn-pretrained training.log').read_text()
+    for name in ('curves.png', 'mask-rcnn-pretrained.png', 'upernet.png', 'readme.jpg'):
         assert cv2.imread(str(tmp_path / name)) is not None
     assert cv2.imread(str(tmp_path / 'readme.jpg')).shape[1] == 1000
     again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert again.returncode == 0 and again.stdout.count('already done') == 7
+    assert again.returncode == 0 and again.stdout.count('already done') == 11

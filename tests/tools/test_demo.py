@@ -12,16 +12,23 @@ from tests import ROOT
 
 @pytest.mark.slow
 def test_quick_demo(tmp_path):
-    """All steps of ``make demo`` run to the end: data, training, tests, table, curves and images. A second call repeats
-    none of them."""
+    """All steps of ``make demo`` run to the end: data, training, tests, table, curves and images. One detector starts
+    from the classifier. A second call repeats nothing."""
     command = [sys.executable, ROOT / 'tools' / 'dev' / 'demo.py', '--quick', '--work-dir', tmp_path]
     environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'CUDA_VISIBLE_DEVICES': ''}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     table = (tmp_path / 'metrics.md').read_text()
-    assert 'mask-rcnn | box AP50' in table and 'upernet | mIoU | 0.' in table
-    for name in ('curves.png', 'mask-rcnn.png', 'upernet.png', 'readme.jpg'):
+    for row in (
+        'classifier | top-1',
+        'mask-rcnn-scratch | box AP50',
+        'mask-rcnn-pretrained | box AP50',
+        'upernet | mIoU | 0.',
+    ):
+        assert row in table
+    assert 'classifier/final.pth' in (tmp_path / 'mask-rcnn-pretrained training.log').read_text()
+    for name in ('curves.png', 'mask-rcnn-pretrained.png', 'upernet.png', 'readme.jpg'):
         assert cv2.imread(str(tmp_path / name)) is not None
     assert cv2.imread(str(tmp_path / 'readme.jpg')).shape[1] == 1000
     again = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert again.returncode == 0 and again.stdout.count('already done') == 7
+    assert again.returncode == 0 and again.stdout.count('already done') == 11

@@ -64,13 +64,28 @@ def test_names_are_the_real_sets(toy):
     ]
 
 
+@pytest.mark.parametrize('split, count', [('train', 30), ('val', 15)])
+def test_imagenet_has_a_list_of_labels(toy, split, count):
+    """ImageNet has 5 images for each image of COCO, listed with the label of their folder: 20 classes, with the same
+    labels in both splits."""
+    root = toy / 'imagenet'
+    listed = dict(line.split() for line in (root / 'meta' / f'{split}.txt').read_text().splitlines())
+    files = {file.relative_to(root / split).as_posix() for file in (root / split).glob('*/*.JPEG')}
+    assert set(listed) == files and len(files) == count
+    first = ['disk-plain', 'disk-stripes', 'disk-checks', 'disk-dots', 'triangle-plain']
+    for number, name in enumerate(first):
+        assert {label for file, label in listed.items() if file.startswith(f'{name}/')} == {str(number)}
+    assert {listed[file] for file in files} == {str(label) for label in range(min(count, 20))}
+    assert all(cv2.imread(str(root / split / file)) is not None for file in files)
+
+
 def test_seeded(toy, tmp_path):
     """The same seed draws the same images, for any number of them. Another seed draws other images."""
     assert make(tmp_path / 'same', '--train', '2', '--val', '1').returncode == 0
     assert make(tmp_path / 'other', '--train', '2', '--val', '1', '--seed', '1').returncode == 0
-    file = 'coco/train2017/000000000002.jpg'
-    assert (toy / file).read_bytes() == (tmp_path / 'same' / file).read_bytes()
-    assert (toy / file).read_bytes() != (tmp_path / 'other' / file).read_bytes()
+    for file in ('coco/train2017/000000000002.jpg', 'imagenet/train/disk-stripes/00000002.JPEG'):
+        assert (toy / file).read_bytes() == (tmp_path / 'same' / file).read_bytes()
+        assert (toy / file).read_bytes() != (tmp_path / 'other' / file).read_bytes()
 
 
 def test_nothing_is_overwritten(toy):

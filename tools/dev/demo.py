@@ -1,4 +1,5 @@
-"""Train, test and look at a small ELSA-Swin Mask R-CNN and UperNet on toy data.
+"""Train, test and look at small models on toy data: an ELSA-Swin classifier, a Mask R-CNN that starts from it, the same
+Mask R-CNN from scratch, and a UperNet.
 
     make demo
 
@@ -15,34 +16,71 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-#: name -> config, and the metrics to show: key in MMEngine's logs -> (title, factor to a fraction of 1)
+
+
+class Model(NamedTuple):
+    """A model of the demo.
+
+    Args:
+        config: its config.
+        metrics: the metrics to show: key in MMEngine's logs -> (title, factor to a fraction of 1).
+        quick: config options of --quick.
+        multi_scale: config options of the multi-scale test; None leaves out this test.
+        images: whether the tests draw the predictions.
+    """
+
+    config: str
+    metrics: dict[str, tuple[str, float]]
+    quick: list[str]
+    multi_scale: list[str] | None = None
+    images: bool = False
+
+
+CLASSIFIER = Model(
+    'configs/toy/elsa-swin-toy_in1k.py',
+    {'accuracy/top1': ('top-1 accuracy', 0.01), 'accuracy/top5': ('top-5 accuracy', 0.01)},
+    quick=['train_cfg.max_epochs=1'],
+)
+MASK_RCNN = Model(
+    'configs/toy/mask-rcnn_elsa-swin-toy_fpn.py',
+    {
+        'coco/bbox_mAP_50': ('box AP50', 1),
+        'coco/bbox_mAP': ('box AP', 1),
+        'coco/segm_mAP_50': ('mask AP50', 1),
+        'coco/segm_mAP': ('mask AP', 1),
+    },
+    quick=['train_cfg.max_epochs=1'],
+)
+PRETRAINED = MASK_RCNN._replace(
+    config='configs/toy/mask-rcnn_elsa-swin-toy_fpn_pretrained.py',
+    multi_scale=['test_evaluator.metric=bbox'],
+    images=True,
+)
+UPERNET = Model(
+    'configs/toy/elsa-swin-toy_upernet.py',
+    {'mIoU': ('mIoU', 0.01), 'mAcc': ('mean accuracy', 0.01), 'aAcc': ('pixel accuracy', 0.01)},
+    quick=['train_cfg.max_iters=2', 'train_cfg.val_interval=2'],
+    multi_scale=[],
+    images=True,
+)
 MODELS = {
-    'mask-rcnn': (
-        'configs/toy/mask-rcnn_elsa-swin-toy_fpn.py',
-        {
-            'coco/bbox_mAP_50': ('box AP50', 1),
-            'coco/bbox_mAP': ('box AP', 1),
-            'coco/segm_mAP_50': ('mask AP50', 1),
-            'coco/segm_mAP': ('mask AP', 1),
-        },
-    ),
-    'upernet': (
-        'configs/toy/elsa-swin-toy_upernet.py',
-        {'mIoU': ('mIoU', 0.01), 'mAcc': ('mean accuracy', 0.01), 'aAcc': ('pixel accuracy', 0.01)},
-    ),
+    'classifier': CLASSIFIER,
+    'mask-rcnn-scratch': MASK_RCNN,
+    'mask-rcnn-pretrained': PRETRAINED,
+    'upernet': UPERNET,
 }
-
-
-#: options of --quick
-QUICK_TRAINING = {
-    'mask-rcnn': ['train_cfg.max_epochs=1'],
-    'upernet': ['train_cfg.max_iters=2', 'train_cfg.val_interval=2'],
-}
+#: with and without pre-training: folder -> label
+DETECTORS = {'mask-rcnn-scratch': 'from scratch', 'mask-rcnn-pretrained': 'pre-trained'}
+#: metrics that are printed after each evaluation
+KEY_METRICS = ('accuracy/top1', 'coco/bbox_mAP_50', 'coco/segm_mAP_50', 'mIoU')
+#: models with images of predictions, in the order of the columns of readme.jpg
+DRAWN = [name for name, model in MODELS.items() if model.images]
 
 
 def main() -> None:
@@ -56,22 +94,26 @@ def main() -> None:
     started = time.time()
     out.mkdir(parents=True, exist_ok=True)
     data = out / 'data'
-    os.environ.update(COCO_ROOT=f'{data / "coco"}/', ADE20K_ROOT=str(data / 'ADEChallengeData2016'))
+    os.environ.update(
+        IMAGENET_ROOT=str(data / 'imagenet'),
+        COCO_ROOT=f'{data / "coco"}/',
+        ADE20K_ROOT=str(data / 'ADEChallengeData2016'),
+        TOY_CLASSIFIER=str(out / 'classifier' / 'final.pth'),
+    )
     quick_data = ['--train', '8', '--val', '4'] if args.quick else []
     steps = [('toy data', data, ['dev/make_toy_data.py', data, *quick_data])]
-    for name, (config, _) in MODELS.items():
+    for name, model in MODELS.items():
         folder, checkpoint = out / name, out / name / 'final.pth'
-        quick_training = ['--cfg-options', *QUICK_TRAINING[name]] if args.quick else []
+        train = ['train.py', model.config, '--work-dir', folder, '--resume']
+        test = ['test.py', model.config, checkpoint]
+        show = ['--show-dir', folder / 'images'] if model.images else []
         steps += [
-            (f'{name}: training', checkpoint, ['train.py', config, '--work-dir', folder, '--resume', *quick_training]),
-            (f'{name}: test', folder / 'test', ['test.py', config, checkpoint, '--show-dir', folder / 'images']),
-            (
-                f'{name}: multi-scale test',
-                folder / 'multi-scale test',
-                ['test.py', config, checkpoint, '--tta']
-                + (['--cfg-options', 'test_evaluator.metric=bbox'] if name == 'mask-rcnn' else []),
-            ),
+            (f'{name}: training', checkpoint, [*train, *(['--cfg-options', *model.quick] if args.quick else [])]),
+            (f'{name}: test', folder / 'test', [*test, *show]),
         ]
+        if model.multi_scale is not None:
+            options = ['--cfg-options', *model.multi_scale] if model.multi_scale else []
+            steps.append((f'{name}: multi-scale test', folder / 'multi-scale test', [*test, '--tta', *options]))
     for number, (title, result, command) in enumerate(steps, 1):
         print(f'[{number}/{len(steps) + 1}] {title}', flush=True)
         if result.exists():
@@ -88,15 +130,16 @@ def main() -> None:
     print(f'[{len(steps) + 1}/{len(steps) + 1}] table, curves and images', flush=True)
     table = write_table(out)
     write_curves(out)
-    for name in MODELS:
+    for name in DRAWN:
         write_sheet(drawn_images(out, name)[:12], out / f'{name}.png', columns=3, width=640)
-    rows = zip(*(drawn_images(out, name)[:3] for name in MODELS))
-    write_sheet([file for row in rows for file in row], out / 'readme.jpg', columns=len(MODELS), width=492)
+    rows = zip(*(drawn_images(out, name)[:3] for name in DRAWN))
+    write_sheet([file for row in rows for file in row], out / 'readme.jpg', columns=len(DRAWN), width=492)
     print(
         f'\n{table}\nDone in {(time.time() - started) / 60:.1f} minutes. See {out}:\n'
-        '  metrics.md    this table\n'
-        '  curves.png    training losses, and metrics on the validation images\n'
-        '  mask-rcnn.png, upernet.png    ground truth (left) and prediction (right); all images are in */images\n'
+        '  metrics.md    these tables\n'
+        '  curves.png    training losses and scores on the validation images, over training steps; on top, the\n'
+        '                Mask R-CNN from scratch beside the one that starts from the classifier\n'
+        '  mask-rcnn-pretrained.png, upernet.png    ground truth (left) and prediction (right); more are in */images\n'
         '  readme.jpg    some of both: detector in the left column, segmentor in the right one\n'
         '  */final.pth   the trained models\n'
         '  *.log         the output of each step'
@@ -105,7 +148,7 @@ def main() -> None:
 
 def run(command: list, log: Path) -> None:
     """Run a tool and write its output to a log. Print the progress every half minute and at every evaluation."""
-    said, latest = time.time(), None
+    said = time.time()
     with log.open('a') as file:
         process = subprocess.Popen(
             [sys.executable, ROOT / 'tools' / command[0], *command[1:]],
@@ -118,14 +161,14 @@ def run(command: list, log: Path) -> None:
             for line in process.stdout:
                 file.write(line)
                 # "... - INFO - Epoch(train) [1][10/100] base_lr: ... loss: 1.2 ..."
-                found = re.search(r'INFO - (?:Epoch|Iter)\((\w+)\) +(.*)', line)
+                found = re.search(r'INFO - ((?:Epoch|Iter)\((\w+)\) +(?:\[[ \d/]+\])+)', line)
                 if not found:
                     continue
-                latest = re.sub(r' +', ' ', found[0][7:].split('base_lr')[0])
-                numbers = ', '.join(re.findall(r'\b(?:loss|coco/bbox_mAP_50|coco/segm_mAP_50|mIoU): [\d.]+', line))
-                evaluated = found[1] != 'train' and numbers
+                latest = re.sub(r' +', ' ', found[1])
+                numbers = ', '.join(re.findall(rf'\b(?:loss|{"|".join(KEY_METRICS)}): [\d.]+', line))
+                evaluated = found[2] != 'train' and numbers
                 if evaluated or time.time() - said > 30:
-                    print(f'      {latest.split("coco")[0].split("aAcc")[0].strip()} {numbers}', flush=True)
+                    print(f'      {latest} {numbers}', flush=True)
                     said = time.time()
             code = process.wait()
         except KeyboardInterrupt:
@@ -137,48 +180,80 @@ def run(command: list, log: Path) -> None:
 
 
 def write_table(out: Path) -> str:
-    """Write metrics.md: a row per metric, with one scale and with several."""
+    """Write metrics.md: a row per metric, with one scale and with several, and the detectors' box AP as they train."""
     rows = ['| model | metric | one scale | multi-scale |', '|---|---|---|---|']
-    for name, (_, metrics) in MODELS.items():
-        columns = [
-            json.loads(max((out / name / kind).glob('*/*.json')).read_text()) for kind in ('test', 'multi-scale test')
-        ]
-        for key, (title, factor) in metrics.items():
+    for name, model in MODELS.items():
+        columns = [read_test(out / name / kind) for kind in ('test', 'multi-scale test')]
+        for key, (title, factor) in model.metrics.items():
             values = [f'{column[key] * factor:.3f}' if key in column else '-' for column in columns]
             rows.append(f'| {name} | {title} | {values[0]} | {values[1]} |')
+    rows += ['', f'| box AP50 after steps | {" | ".join(DETECTORS.values())} |', '|---|---|---|']
+    curves = [read_curves(out, name)['coco/bbox_mAP_50'] for name in DETECTORS]
+    for step in sorted(set().union(*curves)):
+        values = [f'{curve[step]:.3f}' if step in curve else '-' for curve in curves]
+        rows.append(f'| {step} | {" | ".join(values)} |')
     table = '\n'.join(rows) + '\n'
     (out / 'metrics.md').write_text(table)
     return table
 
 
+def read_test(folder: Path) -> dict[str, float]:
+    """The metrics that tools/test.py wrote; none if there was no such test."""
+    files = list(folder.glob('*/*.json'))
+    return json.loads(max(files).read_text()) if files else {}
+
+
+def read_curves(out: Path, name: str) -> dict[str, dict[int, float]]:
+    """Key -> training step -> value, from the scalars.json files of MMEngine. Resumed runs are joined."""
+    # MMEngine counts the evaluations of some models in epochs. The log has "Epoch(train) [1][10/100]".
+    epoch = re.search(r'Epoch\(train\) +\[\d+\]\[ *\d+/(\d+)\]', (out / f'{name} training.log').read_text())
+    curves: dict[str, dict[int, float]] = defaultdict(dict)
+    for file in sorted((out / name).glob('*/vis_data/scalars.json')):
+        for line in file.read_text().splitlines():
+            scalars = json.loads(line)
+            trained = 'loss' in scalars
+            step = scalars['step'] * (1 if trained or not epoch else int(epoch[1]))
+            for key, value in scalars.items():
+                curves[key][step] = value
+    return curves
+
+
 def write_curves(out: Path) -> None:
-    """Write curves.png from the scalars.json files of MMEngine. Resumed runs are joined."""
+    """Write curves.png: the detectors with and without pre-training, then losses and metrics of each model."""
     import matplotlib
 
     matplotlib.use('Agg')
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(len(MODELS), 2, figsize=(11, 4 * len(MODELS)), layout='constrained')
-    for (name, (_, metrics)), (left, right) in zip(MODELS.items(), axes):
-        curves: dict[str, dict[int, float]] = defaultdict(dict)
-        for file in sorted((out / name).glob('*/vis_data/scalars.json')):
-            for line in file.read_text().splitlines():
-                scalars = json.loads(line)
-                for key, value in scalars.items():
-                    curves[key][scalars['step']] = value
+    figure, axes = plt.subplots(len(MODELS) + 1, 2, figsize=(11, 4 * len(MODELS) + 4), layout='constrained')
+    loss_axis, score_axis = axes[0]
+    for name, label in DETECTORS.items():
+        curves = read_curves(out, name)
+        loss_axis.plot(*points(curves['loss']), label=label)
+        score_axis.plot(*points(curves['coco/bbox_mAP']), 'o-', label=label)
+    loss_axis.set(title='Mask R-CNN with and without pre-training: training loss', yscale='log')
+    score_axis.set(title='Mask R-CNN with and without pre-training: box AP')
+    for (name, model), (left, right) in zip(MODELS.items(), axes[1:]):
+        curves = read_curves(out, name)
         for key in sorted(key for key in curves if 'loss' in key):
-            left.plot(*zip(*sorted(curves[key].items())), label=key, lw=2 if key == 'loss' else 1)
-        for key, (title, factor) in metrics.items():
-            if curves[key]:  # a detector that finds nothing has no metrics
-                steps, values = zip(*sorted(curves[key].items()))
-                right.plot(steps, [value * factor for value in values], 'o-', label=title)
-        left.set(title=f'{name}: training losses', xlabel='step', yscale='log')
-        right.set(title=f'{name}: validation images', xlabel='epoch' if name == 'mask-rcnn' else 'step', ylim=(0, 1))
-        for axis in (left, right):
-            axis.grid(alpha=0.3)
-            if axis.lines:
-                axis.legend(fontsize=8)
+            left.plot(*points(curves[key]), label=key, lw=2 if key == 'loss' else 1)
+        for key, (title, factor) in model.metrics.items():
+            steps, values = points(curves[key])
+            right.plot(steps, [value * factor for value in values], 'o-', label=title)
+        left.set(title=f'{name}: training losses', yscale='log')
+        right.set(title=f'{name}: validation images', ylim=(0, 1.02))
+    for axis in axes.flat:
+        axis.set(xlabel='training step')
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    score_axis.set_ylim(bottom=0)
     figure.savefig(out / 'curves.png', dpi=110)
+
+
+def points(curve: dict[int, float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Steps and values of a curve; a detector that finds nothing has no metrics."""
+    return tuple(zip(*sorted(curve.items()))) or ((), ())
 
 
 def drawn_images(out: Path, name: str) -> list[Path]:

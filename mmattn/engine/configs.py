@@ -172,14 +172,14 @@ def enable_auto_scale_lr(cfg: Config) -> None:
 
 
 def enable_tta(cfg: Config) -> None:
-    """Turn a config's test into its multi-scale test.
+    """Turn a config's test into its test in several views: scales and flipped, or for a classifier flipped or crops.
 
     Raises:
         InputError: if the config has none, or its test asks for masks, which MMDetection cannot merge.
     """
     for key in ('tta_model', 'tta_pipeline'):
         if cfg.get(key) is None:
-            raise InputError(f'multi-scale testing needs {key} in the config, see configs/_base_/datasets')
+            raise InputError(f'--tta needs {key} in the config, see configs/_base_/datasets')
     if any('segm' in evaluator.get('metric', ()) for evaluator in _evaluators(cfg)):
         raise InputError(
             'multi-scale testing cannot merge masks, MMDetection merges boxes only: '
@@ -198,13 +198,16 @@ def draw_predictions(cfg: Config, folder: Path) -> None:
     """Make a test draw every image, predictions beside ground truth, into a folder.
 
     Raises:
-        InputError: if the config has no hook that draws, or if the folder cannot be written to.
+        InputError: if the config has no hook that draws, if the folder cannot be written to, or if a classifier is
+            tested in several views, which MMPretrain's hook cannot draw.
     """
     _check_folder(folder, '--show-dir')
     hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
     if cfg.default_scope == 'mmpretrain':
+        if 'module' in cfg.model:  # enable_tta was called
+            raise InputError('--show-dir cannot draw the views of --tta: leave out one of them')
         hook.update(enable=True, interval=1, out_dir=str(folder.resolve()))
         return
     hook.draw = True

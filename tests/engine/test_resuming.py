@@ -442,8 +442,8 @@ class Parts(Model):
         self.add_module(part, nn.Linear(1, 1))
         del self.layers
 
-    def __getattr__(self, name):
-        return self.backbone if name == 'layers' else super().__getattr__(name)
+    def forward(self, x, mode='tensor'):
+        return dict(loss=self.backbone(torch.stack(x)).square().mean())
 
 
 def test_classifier_to_start_a_detector_from(tmp_path):

@@ -16,7 +16,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     parser.add_argument('checkpoint')
-    parser.add_argument('--tta', action='store_true', help='several scales, and flipped; boxes or class maps')
+    parser.add_argument(
+        '--tta', action='store_true', help='several views: scales and flipped; boxes, class maps or classes'
+    )
     parser.add_argument('--show-dir', type=Path, help='folder for images of predictions beside ground truth')
     parser.add_argument('--out', type=Path, help='.pkl file for the predictions')
     args = parser.parse_args()

@@ -5,12 +5,15 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.hooks import CheckpointHook
+from mmengine.hooks import CheckpointHook, EMAHook
+from mmengine.model import ExponentialMovingAverage
 from mmengine.registry import (
     DATA_SAMPLERS,
     DATASETS,
@@ -34,8 +37,9 @@ from mmengine.registry import (
 from mmengine.runner import FlexibleRunner, Runner
 from torch.utils.data import DataLoader
 
-from ..backbones.base import Backbone
 from ..errors import InputError, near_misses
+from .channels import check_channels
+from .registered import NODE_KEYS, find_type
 
 SPLITS = ('train', 'val', 'test')
 #: what a Runner takes from a config: its arguments, and what it reads from the config beside them
@@ -46,12 +50,12 @@ KNOWN_KEYS = {
 } - {'cfg'}
 #: keys of a dataloader that MMEngine reads itself; torch's DataLoader takes the others
 MMENGINE_LOADER_KEYS = {'num_batch_per_epoch', 'disable_subprocess_warning'}
-#: keys of every dict that a registry builds
-NODE_KEYS = ('type', '_scope_')
 #: places of a model whose types must be in MODELS
-MODULE_PLACE = re.compile(r'model|data_preprocessor|model\..*(backbone|neck|data_preprocessor|loss_\w+|head)(\[\d+\])*')
+MODULE_PLACE = re.compile(r'model|data_preprocessor|model\..*(backbone|neck|data_preprocessor|loss\w*|head)(\[\d+\])*')
 #: places of a model whose types must be in TASK_UTILS
 TASK_PLACE = re.compile(r'model\..*\.(assigner|sampler|anchor_generator|prior_generator|bbox_coder)')
+#: places of RandomBatchAugment's arguments in a classifier of MMPretrain
+MIXING_PLACE = re.compile(r'model\.train_cfg|(model\.)?data_preprocessor\.batch_augments')
 #: how similar a misspelt key is to the known one, in difflib's measure
 SIMILAR = 0.88
 
@@ -80,7 +84,8 @@ def check_config(cfg: Config, path: str | Path) -> None:
             _check_data(cfg)
             _check_run(cfg)
     except InputError as error:
-        raise InputError(f'{path}: {error}') from error.__cause__
+        scope = '' if cfg.get('default_scope') else ' (it has no default_scope)'
+        raise InputError(f'{path}{scope}: {error}') from error.__cause__
 
 
 def _check_keys(cfg: Config) -> None:
@@ -93,7 +98,7 @@ def _check_keys(cfg: Config) -> None:
         if not isinstance(cfg.get(key), (dict, type(None))):
             raise InputError(f'{key} must be a dict, not {cfg[key]!r}')
     if cfg.get('model') is None:
-        raise InputError('there is no model: this is no config of a detector or a segmentor')
+        raise InputError('there is no model: this is no config of a detector, segmentor or classifier')
     for keys in (
         ('train_dataloader', 'train_cfg', 'optim_wrapper'),
         ('val_dataloader', 'val_cfg', 'val_evaluator'),
@@ -109,6 +114,7 @@ def _check_model(cfg: Config) -> None:
         raise InputError('model has no type')
     _check_modules(cfg.model, 'model')
     _check_modules(cfg.get('data_preprocessor'), 'data_preprocessor')
+    _check_type(cfg.get('tta_model'), MODELS, 'tta_model')
 
 
 def _check_modules(node: object, place: str) -> None:
@@ -118,7 +124,9 @@ def _check_modules(node: object, place: str) -> None:
             _check_modules(part, f'{place}[{index}]')
     if not isinstance(node, dict):
         return
-    if node.get('type') is not None:
+    if MIXING_PLACE.fullmatch(place) and difflib.get_close_matches('augments', node) and find_spec('mmpretrain'):
+        _check_mixing(node, place)
+    elif node.get('type') is not None:
         registry = MODELS if MODULE_PLACE.fullmatch(place) or find_type(node) else TASK_UTILS
         if registry is MODELS or TASK_PLACE.fullmatch(place) or find_type(node, TASK_UTILS):
             _check_type(node, registry, place, nested=place.count('.') > 1)
@@ -127,7 +135,19 @@ def _check_modules(node: object, place: str) -> None:
         if not key.endswith('_cfg') or key in ('train_cfg', 'test_cfg'):
             _check_modules(value, f'{place}.{key}')
     if isinstance(node.get('backbone'), dict):
-        _check_channels(node, place)
+        check_channels(node, place)
+
+
+def _check_mixing(node: dict, place: str) -> None:
+    """Check the batch augmentations of a classifier, such as Mixup and CutMix; they are built once."""
+    from mmpretrain.models.utils.batch_augments import RandomBatchAugment
+    from mmpretrain.registry import BATCH_AUGMENTS
+
+    _check_arguments(node, _arguments(RandomBatchAugment)[0], False, place)
+    for where, augment in _entries(node['augments'], f'{place}.augments'):
+        _check_type(augment, BATCH_AUGMENTS, where)
+        _construct(BATCH_AUGMENTS.build, where, cfg=deepcopy(augment))
+    _construct(RandomBatchAugment, place, **deepcopy(dict(node)))
 
 
 def _check_data(cfg: Config) -> None:
@@ -246,12 +266,14 @@ def _construct(cls: type, place: str, **arguments: object) -> object:
     """Build a class, to learn what it says about its arguments.
 
     Raises:
-        InputError: with the text of its ValueError or TypeError.
+        InputError: with the text of its error.
     """
     try:
         return cls(**arguments)
-    except (ValueError, TypeError) as error:
-        raise InputError(f'{place}: {error}') from error
+    except (ValueError, TypeError, AssertionError, KeyError) as error:
+        raise InputError(
+            f'{place}: {str(error) or f"one of these values is not of the kind or range that is needed: {arguments}"}'
+        ) from error
 
 
 def _check_type(
@@ -296,6 +318,8 @@ def _check_arguments(node: dict, known: set[str], more: bool, place: str) -> Non
 
 def _arguments(cls: Callable) -> tuple[set[str], bool]:
     """The names of the arguments of a class or function, base classes included, and whether there may be more."""
+    if isinstance(cls, partial):
+        cls = cls.keywords.get('transform', cls)  # MMPretrain's wrapper of those of torchvision
     names: set[str] = set()
     functions = [base.__init__ for base in cls.__mro__ if '__init__' in vars(base)] if inspect.isclass(cls) else [cls]
     more = False
@@ -310,20 +334,9 @@ def _arguments(cls: Callable) -> tuple[set[str], bool]:
     if inspect.isclass(cls) and issubclass(cls, CheckpointHook):
         # It passes what it does not know to this method, after the first epoch.
         return names | set(inspect.signature(Runner.save_checkpoint).parameters), False
+    if inspect.isclass(cls) and issubclass(cls, EMAHook):
+        names |= _arguments(ExponentialMovingAverage)[0]  # or of another averaged model
     return names, more
-
-
-def find_type(node: dict, registry: Registry = MODELS, default: str | None = None) -> Callable | None:
-    """What the type of a config's dict stands for in the current scope; None if the registry does not know it."""
-    kind = node.get('type', default)
-    if not isinstance(kind, str):
-        return kind if callable(kind) else None
-    with registry.switch_scope_and_registry(node.get('_scope_')) as registry:
-        try:
-            found = registry.get(kind)
-        except RuntimeError:  # from MMEngine, where part of the name is found
-            return None
-    return found if callable(found) else None
 
 
 def _unknown(node: dict, registry: Registry) -> str:
@@ -339,107 +352,3 @@ def _unknown(node: dict, registry: Registry) -> str:
             known |= set(registry.module_dict)
             registry = registry.parent
     return f'{name}{near_misses(short, known)}'
-
-
-def _check_channels(model: dict, place: str) -> None:
-    """Compare the channels that neck and heads expect with those that they get, as far as these are known.
-
-    Args:
-        model: the config of a detector or a segmentor.
-        place: where it stands.
-    """
-    channels = _backbone_channels(model['backbone'], f'{place}.backbone')
-    source, neck = 'backbone', model.get('neck')
-    if isinstance(neck, (list, tuple)):
-        _check_neck(neck[0], channels, f'{place}.neck[0]')
-        source, channels = 'neck', None
-    elif isinstance(neck, dict):
-        _check_neck(neck, channels, f'{place}.neck')
-        source, channels = 'neck', _fpn_channels(neck)
-    for key in ('decode_head', 'auxiliary_head'):
-        heads = model.get(key)
-        if isinstance(heads, dict):
-            _check_decode_head(heads, channels, f'{place}.{key}', source)
-        for index, head in enumerate(heads if isinstance(heads, (list, tuple)) else ()):
-            _check_decode_head(head, channels, f'{place}.{key}[{index}]', source)
-    for key in ('rpn_head', 'bbox_head') if source == 'neck' and channels else ():
-        head = model.get(key)
-        expected = head.get('in_channels') if isinstance(head, dict) else None
-        if isinstance(expected, int) and expected != channels[0] and _is_of(head, 'mmdet.models.dense_heads'):
-            raise InputError(
-                f'{place}.{key}.in_channels is {expected}, but the neck returns maps of {channels[0]} channels: '
-                f'set it to {channels[0]}'
-            )
-
-
-def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
-    """The channels of the maps that a backbone of mmattn returns; None for any other backbone."""
-    cls = find_type(node)
-    if not (inspect.isclass(cls) and issubclass(cls, Backbone)):
-        return None
-    arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
-    try:
-        with torch.device('meta'):
-            return cls(**arguments).out_channels
-    except ValueError as error:
-        raise InputError(f'{place} ({node["type"]}): {error}') from error
-
-
-def _check_neck(neck: dict, channels: tuple[int, ...] | None, place: str) -> None:
-    expected = neck.get('in_channels')
-    if channels is None or not isinstance(expected, (list, tuple)) or not _is_of(neck, 'mmdet.', 'mmseg.'):
-        return
-    if tuple(expected) not in (channels, channels[::-1]):  # YOLOV3Neck begins with the deepest map
-        raise InputError(
-            f'{place}.in_channels is {list(expected)}, but the backbone returns maps of {list(channels)} channels: '
-            f'set it to {list(channels)}'
-        )
-
-
-def _fpn_channels(neck: dict) -> tuple[int, ...] | None:
-    """The channels of the maps that an FPN returns; None for any other neck."""
-    given = neck.get('out_channels'), neck.get('num_outs')
-    if getattr(find_type(neck), '__name__', '') == 'FPN' and all(isinstance(number, int) for number in given):
-        return (given[0],) * given[1]
-    return None
-
-
-def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
-    """Check ``in_channels`` and ``in_index`` of a head of MMSegmentation.
-
-    Args:
-        head: the config of the head.
-        channels: of the maps that it chooses from; None if not known.
-        place: where it stands.
-        source: what returns the maps.
-    """
-    cls = find_type(head)
-    names = [base.__name__ for base in cls.__mro__] if inspect.isclass(cls) else []
-    if 'BaseDecodeHead' not in names or 'in_channels' not in head:
-        return
-    expected, index = head['in_channels'], head.get('in_index', -1)
-    if not isinstance(expected, int) and 'in_index' not in head:
-        return  # for the head to choose
-    if isinstance(expected, int) != isinstance(index, int):
-        raise InputError(
-            f'{place}.in_channels is {expected}, but in_index is {index}: both must be numbers or both lists'
-        )
-    expected, index = ([expected], [index]) if isinstance(expected, int) else (list(expected), list(index))
-    if len(expected) != len(index):
-        raise InputError(f'{place} has {len(expected)} in_channels, but {len(index)} in_index: give one per map')
-    if channels is None:
-        return
-    if not all(-len(channels) <= i < len(channels) for i in index):
-        raise InputError(f'{place}.in_index is {head["in_index"]}, but the {source} returns {len(channels)} maps')
-    given = [channels[i] for i in index]
-    if expected != given:
-        given = given[0] if isinstance(head['in_channels'], int) else given
-        raise InputError(
-            f'{place}.in_channels is {head["in_channels"]}, but the maps from the {source} have {given} channels: '
-            f'set it to {given}'
-        )
-
-
-def _is_of(node: dict, *modules: str) -> bool:
-    """Whether the class of a module's config is defined in one of the packages."""
-    return getattr(find_type(node), '__module__', '').startswith(modules)

@@ -2,12 +2,14 @@
 
 import argparse
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.device import get_device
 from mmengine.logging import print_log
+from mmengine.utils import import_modules_from_strings
 
 from ..errors import InputError, describe, near_misses
 from ..packages import require, require_ops
@@ -56,14 +58,23 @@ def load_config(
     if not Path(path).is_file():
         raise InputError(f'there is no config {path}')
     try:
-        cfg = Config.fromfile(path)
+        cfg = Config.fromfile(path, import_custom_modules=False)
     except InputError:
         raise
     except Exception as error:  # A config is a program, which can raise any error.
         raise InputError(f'{path} cannot be read: {describe(error)}') from error
     _set_options(cfg, options or {}, path)
-    for package in SCOPES.get(cfg.get('default_scope'), ()):
-        require(package, f'{path} ({cfg.default_scope})')
+    scope = cfg.get('default_scope')
+    if scope and scope not in (*SCOPES, 'mmengine') and find_spec(scope) is None:
+        raise InputError(f'{path}: no package is named {scope}, the default_scope{near_misses(scope, SCOPES)}')
+    for package in SCOPES.get(scope, ()):
+        require(package, f'{path} ({scope})')
+    try:  # what a config imports may need these packages
+        import_modules_from_strings(**cfg.get('custom_imports') or dict(imports=[]))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f'{path}: custom_imports cannot be imported: {describe(error)}') from error
     if cfg.get('default_scope') == 'mmdet':
         require_ops(str(path))
     if backbone_only and isinstance(cfg.get('model'), dict):
@@ -161,14 +172,14 @@ def enable_auto_scale_lr(cfg: Config) -> None:
 
 
 def enable_tta(cfg: Config) -> None:
-    """Turn a config's test into its multi-scale test.
+    """Turn a config's test into its test in several views: scales and flipped, or for a classifier flipped or crops.
 
     Raises:
         InputError: if the config has none, or its test asks for masks, which MMDetection cannot merge.
     """
     for key in ('tta_model', 'tta_pipeline'):
         if cfg.get(key) is None:
-            raise InputError(f'multi-scale testing needs {key} in the config, see configs/_base_/datasets')
+            raise InputError(f'--tta needs {key} in the config, see configs/_base_/datasets')
     if any('segm' in evaluator.get('metric', ()) for evaluator in _evaluators(cfg)):
         raise InputError(
             'multi-scale testing cannot merge masks, MMDetection merges boxes only: '
@@ -187,12 +198,18 @@ def draw_predictions(cfg: Config, folder: Path) -> None:
     """Make a test draw every image, predictions beside ground truth, into a folder.
 
     Raises:
-        InputError: if the config has no hook that draws, or if the folder cannot be written to.
+        InputError: if the config has no hook that draws, if the folder cannot be written to, or if a classifier is
+            tested in several views, which MMPretrain's hook cannot draw.
     """
     _check_folder(folder, '--show-dir')
     hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
+    if cfg.default_scope == 'mmpretrain':
+        if 'module' in cfg.model:  # enable_tta was called
+            raise InputError('--show-dir cannot draw the views of --tta: leave out one of them')
+        hook.update(enable=True, interval=1, out_dir=str(folder.resolve()))
+        return
     hook.draw = True
     if cfg.default_scope == 'mmdet':
         hook.test_out_dir = str(folder.resolve())

@@ -10,9 +10,15 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, METRICS, DefaultScope
 from torch import nn
 
-from ..errors import InputError
-from .config_checks import dataset_configs, find_type
+from ..errors import InputError, describe
+from .config_checks import dataset_configs
+from .imagenet import check_images, compare_labels
 from .images import CheckedPipeline
+from .registered import find_type
+
+#: Classes that read annotations. Datasets of other readers are not checked before they are built.
+SEGMENTED_OR_DETECTED = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
+CLASSIFIED = ('CustomDataset', 'CIFAR10')  #: of MMPretrain; ImageNet and CIFAR100 are subclasses
 
 
 def use_checked_datasets(cfg: Config) -> None:
@@ -28,9 +34,10 @@ def use_checked_datasets(cfg: Config) -> None:
 
 
 def check_files(cfg: Config, *splits: str) -> None:
-    """Check that dataloaders, annotation files and image folders are there, before anything is built or read.
+    """Check that dataloaders, annotation files and image folders are there, before anything is built.
 
-    Only datasets on a disk that list their images as CocoDataset or MMSegmentation's BaseSegDataset does are checked.
+    Only datasets on a disk are checked that list their images as CocoDataset, MMSegmentation's BaseSegDataset or
+    MMPretrain's CustomDataset (ImageNet) and CIFAR10 (CIFAR100) do. Lists and folders of classified images are read.
 
     Args:
         cfg: of a run.
@@ -42,16 +49,24 @@ def check_files(cfg: Config, *splits: str) -> None:
     for split in splits:
         if split != 'val' and cfg.get(f'{split}_dataloader') is None:
             raise InputError(f'the config has no {split}_dataloader: it has nothing to {split}')
+    labels = []
     for node, cls, place in _datasets(cfg, *splits):
-        reader = next((base.__name__ for base in cls.__mro__ if 'load_data_list' in vars(base)), None)
-        if node.get('backend_args') or reader not in ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset'):
+        reader = _reader(cls)
+        if node.get('backend_args') or reader not in (*SEGMENTED_OR_DETECTED, *CLASSIFIED):
             continue
         arguments = {key: value for key, value in node.items() if key not in ('type', '_scope_')}
-        try:  # A dataset joins its paths, and reads nothing yet.
+        try:  # A dataset joins its paths, and reads no more than the names of classes yet.
             dataset = cls(**{**arguments, 'pipeline': [], 'lazy_init': True})
-        except ValueError as error:
+        except (ValueError, AssertionError) as error:
             raise InputError(f'{place}: {error}') from error
-        except TypeError:  # a subclass of somebody's without lazy_init
+        except OSError as error:  # a file with the names of classes
+            raise InputError(f'{place}: {describe(error)}') from error
+        except TypeError as error:
+            if 'lazy_init' in str(error):  # a subclass of somebody's
+                continue
+            raise InputError(f'{place}: {error}') from error
+        if reader == 'CIFAR10':
+            _check_cifar(dataset, place)
             continue
         annotations = dataset.ann_file
         if annotations and not os.path.exists(annotations):
@@ -59,8 +74,12 @@ def check_files(cfg: Config, *splits: str) -> None:
         folder = dataset.data_prefix.get('img_path') or dataset.data_prefix.get('img')
         if folder and not os.path.isdir(folder):
             raise InputError(f'{place}: there is no image folder {folder}: set data_root and data_prefix')
-        if folder and not annotations and not _has_file(folder, dataset.img_suffix):
+        if reader == 'CustomDataset':
+            _check_labelled(dataset, place, cfg)
+            labels.append(check_images(dataset, place, _num_classes(dataset, cfg)))
+        elif folder and not annotations and not _has_file(folder, dataset.img_suffix):
             raise InputError(f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix')
+    compare_labels(labels)
     for node, _, place in _evaluators(cfg, *splits):
         annotations = node.get('ann_file')
         if isinstance(annotations, str) and not node.get('backend_args') and not os.path.exists(annotations):
@@ -89,6 +108,38 @@ def _evaluators(cfg: Config, *splits: str) -> Iterator[tuple[dict, type, str]]:
                 cls = find_type(node, METRICS) if isinstance(node, dict) else None
                 if inspect.isclass(cls):
                     yield node, cls, place
+
+
+def _reader(cls: type) -> str | None:
+    """The name of the class that lists the images of a dataset."""
+    return next((base.__name__ for base in cls.__mro__ if 'load_data_list' in vars(base)), None)
+
+
+def _num_classes(dataset: BaseDataset, cfg: Config) -> int | None:
+    """The number of classes that a dataset of MMPretrain gives, or else the model's; None if neither does."""
+    head = cfg.get('model', {}).get('head')
+    return len(dataset.metainfo.get('classes') or ()) or (head.get('num_classes') if isinstance(head, dict) else None)
+
+
+def _check_labelled(dataset: BaseDataset, place: str, cfg: Config) -> None:
+    """Check that a dataset has labels, if a classifier is trained or evaluated with them."""
+    split = place.partition('_')[0]
+    evaluated = any(cls.__name__ != 'DumpResults' for _, cls, _ in _evaluators(cfg, split))
+    classifier = cfg.get('model', {}).get('type') in ('ImageClassifier', 'mmpretrain.ImageClassifier')
+    if not dataset.with_label and classifier and (split == 'train' or evaluated):
+        raise InputError(
+            f'{place} has no labels to {"train" if split == "train" else "evaluate"} with: leave out with_label=False '
+            "and split='test'"
+        )
+
+
+def _check_cifar(dataset: BaseDataset, place: str) -> None:
+    folder = os.path.join(dataset.data_prefix['root'], dataset.base_folder)
+    if not dataset.download and not dataset._check_integrity():
+        raise InputError(
+            f'{place}: the files of {type(dataset).__name__} in {folder} are missing or damaged: unpack '
+            f'{dataset.url} there, or set download=True'
+        )
 
 
 def _has_file(folder: str, suffix: str) -> bool:
@@ -148,8 +199,13 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     if classes and 'thing_classes' not in dataset.metainfo:
         for path, module in model.named_modules():
             number = getattr(module, 'num_classes', None)
+            if number is None and getattr(module, 'to_onehot', False):
+                raise InputError(
+                    f'{path} of the model has no num_classes, which Mixup, CutMix and to_onehot need: set it to '
+                    f'{len(classes)}'
+                )
             if (
-                'head' in path
+                ('head' in path or path.endswith('data_preprocessor'))
                 and not {'rpn_head', 'semantic_head'} & set(path.split('.'))
                 and not OTHER_CLASSES & {base.__name__ for base in type(module).__mro__}
                 and isinstance(number, int)
@@ -159,8 +215,8 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                     f'{name} has {len(classes)} classes and {path} of the model {number}: make '
                     'num_classes of the model and metainfo.classes of the dataset agree'
                 )
-    if getattr(dataset, 'backend_args', None):
-        return  # not on a disk
+    if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in CLASSIFIED:
+        return  # not on a disk, or checked by check_files
     masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)
     absent, folders = [], {}
     for index in range(len(dataset)):

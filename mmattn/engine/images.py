@@ -177,7 +177,9 @@ def check_header(path: str, data: dict, backend: str | None) -> None:
             )
         )
     folder = os.path.dirname(path)
-    if (1 < orientation < 5 or orientation > 4 and width == height) and folder not in _folders_in_log:
+    located = any(given) or 'seg_map_path' in data  # has boxes or a label map, and not only a class
+    same = 1 < orientation < 5 or orientation > 4 and width == height
+    if located and same and folder not in _folders_in_log:
         _folders_in_log.add(folder)
         print_log(
             f'{path} has EXIF orientation {orientation}, which does not change its size: annotations in {folder} must '

@@ -229,6 +229,11 @@ class CheckpointCheckHook(Hook):
                 )
         elif not fitting and not backbones:
             raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
+        elif _shares_backbone_alone(weights, own):
+            raise CheckpointError(
+                f'{source} is of another model than {type(model).__name__}, with the same backbone: load_from is for '
+                "whole models; give it to the backbone, model.backbone.init_cfg=dict(type='Pretrained', checkpoint=...)"
+            )
 
     def before_train(self, runner: Runner) -> None:
         steps = all_gather_object(runner.iter)
@@ -276,6 +281,12 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> di
     except CheckpointError as error:
         raise CheckpointError(f'{source}: {error}') from None
     return weights
+
+
+def _shares_backbone_alone(weights: dict[str, object], own: dict[str, Tensor]) -> bool:
+    """Whether weights and a model have a backbone in common and no other part, as a classifier's and a detector."""
+    parts, own_parts = ({name.partition('.')[0] for name in names} for names in (weights, own))
+    return parts & own_parts == {'backbone'} != parts and own_parts != {'backbone'}
 
 
 def check_complete(weights: dict[str, object], model: nn.Module, source: str) -> None:

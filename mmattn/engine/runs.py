@@ -24,6 +24,7 @@ from .checkpoints import locked
 from .configs import is_sharded
 from .datasets import InputCheckHook, check_files
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
+from .seeding import SeedHook
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
 SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE)
@@ -134,7 +135,7 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
 
 
 def _run(runner: Runner, run: Callable[[], object]) -> None:
-    for hook in (InputCheckHook(), CheckpointCheckHook()):
+    for hook in (InputCheckHook(), CheckpointCheckHook(), SeedHook()):
         runner.register_hook(hook, 'HIGHEST')
     try:
         run()

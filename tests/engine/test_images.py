@@ -169,3 +169,27 @@ def test_errors_of_other_transforms_stay(log):
     with pytest.raises(RuntimeError, match='^too small$'):
         pipeline(broken)(dict(img_path='a.jpg'))
     assert log == ['function failed on a.jpg']
+
+
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize(
+    'mode, form', [('L', 'JPEG'), ('CMYK', 'JPEG'), ('RGB', 'PNG'), ('P', 'PNG'), ('RGBA', 'PNG'), ('LA', 'PNG')]
+)
+def test_what_imagenet_has(tmp_path, log, mode, form, backend):
+    """Grey and CMYK images, and PNG under the name of a JPEG, are read as three channels; so are turned ones, silently:
+    an image with a class alone is right either way."""
+    path, exif = tmp_path / 'n01440764_1.JPEG', Image.Exif()
+    exif[0x0112] = 3
+    Image.new('RGB', (20, 10), (200, 100, 50)).convert(mode).save(path, form, **dict(exif=exif) if mode == 'L' else {})
+    image = pipeline(LoadImageFromFile(imdecode_backend=backend))(dict(img_path=str(path), gt_label=0))['img']
+    assert image.shape == (10, 20, 3) and image.dtype == np.uint8 and not log
+
+
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize('content', [b'', b'<html>not found</html>', b'\xff\xd8\xff\xe0' + b'\0' * 99])
+def test_what_downloads_leave(tmp_path, content, backend):
+    """Files without a byte, or of something else, are named."""
+    path = tmp_path / 'n01440764_1.JPEG'
+    path.write_bytes(content)
+    with pytest.raises(InputError, match='n01440764_1.JPEG cannot be used'):
+        pipeline(LoadImageFromFile(imdecode_backend=backend))(dict(img_path=str(path), gt_label=0))

@@ -431,3 +431,25 @@ def test_heads_of_another_shape(half_way, tmp_path):
     weights = train(tmp_path, steps=4, model=wide(), load_from=str(half_way), **optimizer(lr=0.0, type='SGD'))
     loaded = torch.load(half_way, weights_only=False)['state_dict']
     assert torch.equal(weights['layers.0.weight'], loaded['layers.0.weight'])
+
+
+class Parts(Model):
+    """A model with a backbone and one other part, of a given name."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.backbone = self.layers
+        self.add_module(part, nn.Linear(1, 1))
+        del self.layers
+
+    def forward(self, x, mode='tensor'):
+        return dict(loss=self.backbone(torch.stack(x)).square().mean())
+
+
+def test_classifier_to_start_a_detector_from(tmp_path):
+    """load_from would take the backbone and leave neck and heads at random: init_cfg says that this is meant."""
+    train(tmp_path / 'a', steps=2, model=Parts('head'))
+    checkpoint = str(tmp_path / 'a' / 'iter_2.pth')
+    with pytest.raises(CheckpointError, match='iter_2.pth is of another model than Parts, .* model.backbone.init_cfg='):
+        train(tmp_path / 'b', steps=2, model=Parts('roi_head'), load_from=checkpoint)
+    train(tmp_path / 'c', steps=2, model=Parts('head'), load_from=checkpoint)

@@ -1,0 +1,115 @@
+"""Channels in a model's config, compared before anything is built: what neck and heads expect and what they get."""
+
+import inspect
+
+import torch
+
+from ..backbones.base import Backbone
+from ..errors import InputError
+from .registered import NODE_KEYS, bases, find_type, is_of
+
+
+def check_channels(model: dict, place: str) -> None:
+    """Compare the channels that neck and heads expect with those that they get, as far as these are known.
+
+    Args:
+        model: the config of a detector, segmentor or classifier.
+        place: where it stands.
+
+    Raises:
+        InputError: for the first difference, or with what a backbone of mmattn says about its arguments.
+    """
+    channels = _backbone_channels(model['backbone'], f'{place}.backbone')
+    source, neck = 'backbone', model.get('neck')
+    if isinstance(neck, (list, tuple)):
+        _check_neck(neck[0], channels, f'{place}.neck[0]')
+        source, channels = 'neck', None
+    elif isinstance(neck, dict):
+        _check_neck(neck, channels, f'{place}.neck')
+        source, channels = 'neck', _neck_channels(neck, channels)
+    for key in ('decode_head', 'auxiliary_head'):
+        heads = model.get(key)
+        if isinstance(heads, dict):
+            _check_decode_head(heads, channels, f'{place}.{key}', source)
+        for index, head in enumerate(heads if isinstance(heads, (list, tuple)) else ()):
+            _check_decode_head(head, channels, f'{place}.{key}[{index}]', source)
+    for key, index in (('rpn_head', 0), ('bbox_head', 0), ('head', -1)):
+        head = model.get(key)
+        expected = head.get('in_channels') if isinstance(head, dict) else None
+        given = channels and channels[index]
+        if not channels or not isinstance(expected, int) or expected == given:
+            continue
+        if 'LinearClsHead' in bases(head) or source == 'neck' and is_of(head, 'mmdet.models.dense_heads'):
+            raise InputError(
+                f'{place}.{key}.in_channels is {expected}, but the {source} returns maps of {given} channels: '
+                f'set it to {given}'
+            )
+
+
+def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
+    """The channels of the maps that a backbone of mmattn returns; None for any other backbone."""
+    cls = find_type(node)
+    if not (inspect.isclass(cls) and issubclass(cls, Backbone)):
+        return None
+    arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
+    try:
+        with torch.device('meta'):
+            return cls(**arguments).out_channels
+    except ValueError as error:
+        raise InputError(f'{place} ({node["type"]}): {error}') from error
+
+
+def _check_neck(neck: dict, channels: tuple[int, ...] | None, place: str) -> None:
+    expected = neck.get('in_channels')
+    if channels is None or not isinstance(expected, (list, tuple)) or not is_of(neck, 'mmdet.', 'mmseg.'):
+        return
+    if tuple(expected) not in (channels, channels[::-1]):  # YOLOV3Neck begins with the deepest map
+        raise InputError(
+            f'{place}.in_channels is {list(expected)}, but the backbone returns maps of {list(channels)} channels: '
+            f'set it to {list(channels)}'
+        )
+
+
+def _neck_channels(neck: dict, channels: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The channels of the maps that an FPN or GlobalAveragePooling returns; None for any other neck."""
+    name = ''.join(bases(neck)[:1])
+    if name == 'GlobalAveragePooling':
+        return channels
+    given = neck.get('out_channels'), neck.get('num_outs')
+    if name == 'FPN' and all(isinstance(number, int) for number in given):
+        return (given[0],) * given[1]
+    return None
+
+
+def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
+    """Check ``in_channels`` and ``in_index`` of a head of MMSegmentation.
+
+    Args:
+        head: the config of the head.
+        channels: of the maps that it chooses from; None if not known.
+        place: where it stands.
+        source: what returns the maps.
+    """
+    if 'BaseDecodeHead' not in bases(head) or 'in_channels' not in head:
+        return
+    expected, index = head['in_channels'], head.get('in_index', -1)
+    if not isinstance(expected, int) and 'in_index' not in head:
+        return  # for the head to choose
+    if isinstance(expected, int) != isinstance(index, int):
+        raise InputError(
+            f'{place}.in_channels is {expected}, but in_index is {index}: both must be numbers or both lists'
+        )
+    expected, index = ([expected], [index]) if isinstance(expected, int) else (list(expected), list(index))
+    if len(expected) != len(index):
+        raise InputError(f'{place} has {len(expected)} in_channels, but {len(index)} in_index: give one per map')
+    if channels is None:
+        return
+    if not all(-len(channels) <= i < len(channels) for i in index):
+        raise InputError(f'{place}.in_index is {head["in_index"]}, but the {source} returns {len(channels)} maps')
+    given = [channels[i] for i in index]
+    if expected != given:
+        given = given[0] if isinstance(head['in_channels'], int) else given
+        raise InputError(
+            f'{place}.in_channels is {head["in_channels"]}, but the maps from the {source} have {given} channels: '
+            f'set it to {given}'
+        )

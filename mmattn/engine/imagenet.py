@@ -1,0 +1,147 @@
+"""Checks of images of classes, in folders or lists, before MMPretrain's ImageNet or CustomDataset reads them."""
+
+import os
+from collections.abc import Iterable
+from itertools import combinations
+from typing import NamedTuple
+
+from mmengine.dataset import BaseDataset
+from mmengine.fileio import LocalBackend, list_from_file
+
+from ..errors import InputError, describe
+
+
+class Labels(NamedTuple):
+    """Which label the images of each folder have, if folders are classes."""
+
+    place: str  #: of the dataset, in the config
+    numbers: dict[str, int]  #: name of a folder -> label
+    numbered: bool  #: whether the labels are the numbers of the folders in the order of their names
+
+
+def check_images(dataset: BaseDataset, place: str, num_classes: int | None) -> Labels:
+    """Check that images and labels are there, without opening or counting images.
+
+    Args:
+        dataset: a CustomDataset of MMPretrain, such as ImageNet, that has read nothing yet.
+        place: where it stands in the config.
+        num_classes: labels are from 0 to this less one; None if it is not known.
+
+    Raises:
+        InputError: for a list with a line that gives no image and label, or names files that are not there; for folders
+            that are not as many as the classes, or without images; for images outside of the folders.
+    """
+    check = _check_list if dataset.ann_file else _check_folders
+    return check(dataset, place, num_classes)
+
+
+def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> Labels:
+    path = dataset.ann_file
+    try:
+        lines = list_from_file(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f'{place}: {path} cannot be read: {describe(error)}') from error
+    folders, labels, absent = {}, {}, []
+    for number, line in enumerate(lines, 1):
+        name, label = line, None
+        if dataset.with_label:
+            name, _, text = line.strip().rpartition(' ')
+            try:
+                label = int(text)
+            except ValueError:
+                name = ''
+        if not name:
+            what = 'the path of an image, a space and its label' if dataset.with_label else 'the path of an image'
+            raise InputError(f'{place}: line {number} of {path} must be {what}, a whole number, not {line!r}')
+        if label is not None and (label < 0 or num_classes and label >= num_classes):
+            raise InputError(
+                f'{place}: line {number} of {path} has label {label}: '
+                + (
+                    f'labels of {num_classes} classes are from 0 to {num_classes - 1}'
+                    if num_classes
+                    else 'it is below 0'
+                )
+            )
+        folder, _, file = name.rpartition('/')
+        if folder not in folders:
+            where = os.path.join(dataset.img_prefix, folder)
+            folders[folder] = set(os.listdir(where)) if os.path.isdir(where) else set()
+            labels[folder] = label
+        if file not in folders[folder]:
+            absent.append(name)
+        if labels[folder] != label:
+            labels[folder] = None
+    if not lines:
+        raise InputError(f'{place}: {path} lists no image')
+    if absent:
+        raise InputError(
+            f'{place}: {path} names {len(absent)} images that are not in {dataset.img_prefix}, the first '
+            f'being {absent[0]}'
+        )
+    return Labels(place, {} if None in labels.values() else labels, False)
+
+
+def _check_folders(dataset: BaseDataset, place: str, num_classes: int | None) -> Labels:
+    root, disk = dataset.img_prefix, LocalBackend()
+
+    def image(*folders: str, recursive: bool = True) -> str | None:
+        names = disk.list_dir_or_file(os.path.join(root, *folders), list_dir=False, recursive=recursive)
+        return next(filter(dataset.is_valid_file, names), None)
+
+    if not dataset.with_label:
+        if image() is None:
+            raise InputError(f'{place}: {root} has no image ({", ".join(sorted(dataset.extensions))})')
+        return Labels(place, {}, False)
+    folders = sorted(disk.list_dir_or_file(root, list_file=False))
+    alone = image(recursive=False)
+    if alone:
+        raise InputError(
+            f'{place}: {root} has images outside of folders, as {alone}: each must be in a folder of its class, or '
+            'ann_file must list the images with their labels, as meta/train.txt and meta/val.txt beside ImageNet do'
+        )
+    if not folders:
+        raise InputError(f'{place}: {root} has no folders of classes: set data_root')
+    if num_classes and len(folders) != num_classes:
+        raise InputError(
+            f'{place}: {root} has {len(folders)} folders, from {folders[0]} to {folders[-1]}, and there are '
+            f'{num_classes} classes: there must be a folder for each, or an ann_file with labels; for other '
+            'classes, set metainfo.classes of the dataset and num_classes of the model'
+        )
+    classes = dataset.metainfo.get('classes') or ()
+    if sorted(classes) == folders != list(classes):
+        raise InputError(
+            f'{place}: metainfo.classes are the folders of {root} in another order: MMPretrain numbers the folders in '
+            'the order of their names, so the classes must be in this order too'
+        )
+    empty = [folder for folder in folders if image(folder) is None]
+    if empty:
+        raise InputError(
+            f'{place}: {len(empty)} of the {len(folders)} folders of {root} have no image '
+            f'({", ".join(sorted(dataset.extensions))}), the first being {empty[0]}: complete them, or list the images '
+            'that there are, with labels, in an ann_file'
+        )
+    return Labels(place, {folder: number for number, folder in enumerate(folders)}, True)
+
+
+def compare_labels(datasets: Iterable[Labels]) -> None:
+    """Check that a folder has the same label in all datasets, as far as their folders are classes.
+
+    Raises:
+        InputError: naming a folder with two labels. The model would learn one and be measured by the other.
+    """
+    for first, second in combinations(datasets, 2):
+        if first.numbered and second.numbered and first.numbers != second.numbers:
+            name = min(first.numbers.keys() ^ second.numbers.keys())
+            where = first.place if name in first.numbers else second.place
+            raise InputError(
+                f'the folders of {first.place} and {second.place} are of different classes: only {where} has {name}, '
+                'and labels are the numbers of the folders in the order of their names'
+            )
+        for name in sorted(first.numbers.keys() & second.numbers.keys()):
+            labels = [each.numbers[name] for each in (first, second)]
+            if labels[0] != labels[1]:
+                raise InputError(
+                    f'images in the folder {name} have label {labels[0]} in {first.place} and {labels[1]} in '
+                    f'{second.place}: a list gives labels, and without a list they are the numbers of the folders in '
+                    'the order of their names'
+                )

@@ -1,0 +1,31 @@
+"""What the types in a config stand for."""
+
+from collections.abc import Callable
+
+from mmengine.registry import MODELS, Registry
+
+#: keys of every dict that a registry builds
+NODE_KEYS = ('type', '_scope_')
+
+
+def find_type(node: dict, registry: Registry = MODELS, default: str | None = None) -> Callable | None:
+    """What the type of a config's dict stands for in the current scope; None if the registry does not know it."""
+    kind = node.get('type', default)
+    if not isinstance(kind, str):
+        return kind if callable(kind) else None
+    with registry.switch_scope_and_registry(node.get('_scope_')) as registry:
+        try:
+            found = registry.get(kind)
+        except RuntimeError:  # from MMEngine, where part of the name is found
+            return None
+    return found if callable(found) else None
+
+
+def bases(node: dict) -> list[str]:
+    """The names of the class of a module's config and of its bases."""
+    return [base.__name__ for base in getattr(find_type(node), '__mro__', ())]
+
+
+def is_of(node: dict, *modules: str) -> bool:
+    """Whether the class of a module's config is defined in one of the packages."""
+    return getattr(find_type(node), '__module__', '').startswith(modules)

@@ -175,13 +175,14 @@ def run(command: list, log: Path) -> None:
 
 
 def write_table(out: Path) -> str:
-    """Write metrics.md: a row per metric, with one scale and with several, and the detectors' box AP as they train."""
-    rows = ['| model | metric | one scale | multi-scale |', '|---|---|---|---|']
+    """Write metrics.md: a row per metric of each test, and the detectors' box AP50 as they train."""
+    rows = ['| model | metric | score |', '|---|---|---|']
     for name, model in MODELS.items():
-        columns = [read_test(out / name / kind) for kind in ('test', 'multi-scale test')]
-        for key, (title, factor) in model.metrics.items():
-            values = [f'{column[key] * factor:.3f}' if key in column else '-' for column in columns]
-            rows.append(f'| {name} | {title} | {values[0]} | {values[1]} |')
+        tests = {name: 'test', **({f'{name}, multi-scale': 'multi-scale test'} if model.multi_scale else {})}
+        for title, folder in tests.items():
+            scores = json.loads(max((out / name / folder).glob('*/*.json')).read_text())
+            for key, (metric, factor) in model.metrics.items():
+                rows.append(f'| {title} | {metric} | {f"{scores[key] * factor:.3f}" if key in scores else "-"} |')
     rows += ['', f'| box AP50 after steps | {" | ".join(DETECTORS.values())} |', '|---|---|---|']
     curves = [read_curves(out, name)['coco/bbox_mAP_50'] for name in DETECTORS]
     for step in sorted(set().union(*curves)):
@@ -190,12 +191,6 @@ def write_table(out: Path) -> str:
     table = '\n'.join(rows) + '\n'
     (out / 'metrics.md').write_text(table)
     return table
-
-
-def read_test(folder: Path) -> dict[str, float]:
-    """The metrics that tools/test.py wrote; none if there was no such test."""
-    files = list(folder.glob('*/*.json'))
-    return json.loads(max(files).read_text()) if files else {}
 
 
 def read_curves(out: Path, name: str) -> dict[str, dict[int, float]]:

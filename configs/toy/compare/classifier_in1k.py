@@ -1,0 +1,27 @@
+# What the compared classifiers share. The environment variable MODEL names a file of _base_.
+_base_ = [
+    './_base_/{{$MODEL:swin}}.py',
+    './_base_/schedule.py',
+    '../../_base_/classifier.py',
+    '../../_base_/datasets/toy_imagenet.py',
+    '../../_base_/cls_runtime.py',
+]
+input_size = (64, 64)
+model = dict(
+    backbone=dict(_base_.backbone, out_indices=[3]),
+    # The same head for all: a 1 x 1 convolution to 128 channels. It also takes a list of maps, as PVTv2 returns it.
+    neck=[
+        dict(
+            type='mmdet.ChannelMapper', in_channels=_base_.channels[-1:], out_channels=128, kernel_size=1, act_cfg=None
+        ),
+        dict(type='GlobalAveragePooling'),
+    ],
+    head=dict(in_channels=128),
+)
+train_dataloader = dict(
+    batch_size=8, num_workers=0, persistent_workers=False, sampler=dict(type='InfiniteSampler', shuffle=True)
+)
+val_dataloader = dict(batch_size=50, num_workers=0, persistent_workers=False)
+test_dataloader = val_dataloader
+default_hooks = dict(logger=dict(interval=10), checkpoint=dict(by_epoch=False, interval=-1, save_last=False))
+log_processor = dict(by_epoch=False)

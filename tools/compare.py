@@ -55,7 +55,7 @@ METRICS = {
 Run = tuple[float, int]  #: rate and seed
 
 
-@dataclass
+@dataclass(eq=False)
 class Entry:
     """A row of the table: a config, perhaps with a model of --models, and its scores so far."""
 
@@ -187,14 +187,14 @@ def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
     )
     under_way: dict[Future, tuple[Entry, Run]] = {}
 
-    def submit(entry: Entry) -> None:
-        for run in wanted(entry.scores, args.rates, args.seeds):
-            if not any(entry is other and run == known for other, known in under_way.values()):
-                under_way[pool.submit(train_one, entry, run, args.work_dir, args.cfg_options)] = entry, run
+    def submit() -> None:
+        for entry in entries:
+            for run in wanted(entry.scores, args.rates, args.seeds):
+                if len(under_way) < args.jobs and (entry, run) not in under_way.values():
+                    under_way[pool.submit(train_one, entry, run, args.work_dir, args.cfg_options)] = entry, run
 
     try:
-        for entry in entries:
-            submit(entry)
+        submit()
         while under_way:
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 entry, run = under_way.pop(future)
@@ -205,7 +205,7 @@ def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
                 except InputError as error:
                     raise InputError(f'{name}: {describe(error)}') from error
                 print(f'{name}: {entry.title} {entry.scores[run]:.1f} ({seconds:.0f} s)', flush=True)
-                submit(entry)
+                submit()
                 write_results(entries, args)
     except BaseException:
         for process in multiprocessing.active_children():

@@ -48,6 +48,12 @@ def test_work_dir_and_options():
     assert cfg.work_dir == 'here' and cfg.train_cfg.max_iters == 3
 
 
+@pytest.mark.parametrize('config', [MASK_RCNN, UPERNET, CLASSIFIER], ids=lambda path: path.stem)
+def test_checkpoints_are_written_on_the_way(config):
+    """By default, MMEngine's hook writes one checkpoint, at the end of the training."""
+    assert Config.fromfile(config).default_hooks.checkpoint.interval > 0
+
+
 def test_missing_config_is_named():
     with pytest.raises(InputError, match='there is no config no/where.py'):
         load_config('no/where.py')

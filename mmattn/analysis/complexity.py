@@ -179,7 +179,7 @@ def _forward_as_counted(model: nn.Module, image: Tensor) -> None:
     if isinstance(model, nn.ModuleDict):
         model['head'](model['backbone'](image)[-1].mean((2, 3)))
         return
-    if hasattr(model, 'decode_head'):
+    if hasattr(model, 'decode_head') or hasattr(model, 'head'):  # a segmentor, or MMPretrain's classifier
         model(image)
         return
     maps = model.extract_feat(image)

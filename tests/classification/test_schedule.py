@@ -6,6 +6,9 @@ from mmengine.registry import PARAM_SCHEDULERS
 from timm.scheduler import CosineLRScheduler
 
 from mmattn.classification import TimmCosineLR
+from mmattn.engine.configs import load_config
+from mmattn.errors import InputError
+from tests import ROOT
 
 ELSA = dict(t_initial=300, lr_min=1e-5, warmup_t=20, warmup_lr_init=1e-6)
 
@@ -53,3 +56,13 @@ def test_resumes():
 def test_wrong_settings(wrong):
     with pytest.raises(ValueError, match='must be 1 or more'):
         PARAM_SCHEDULERS.build(dict(type='TimmCosineLR', optimizer=optimizer(), **{**ELSA, **wrong}))
+
+
+@pytest.mark.parametrize(
+    'option, sentence',
+    [('t_initail', 'has no argument t_initail: did you mean t_initial'), ('convert_to_iter_based', 'leave out conv')],
+)
+def test_wrong_arguments_in_a_config(option, sentence):
+    """They are found before a run."""
+    with pytest.raises(InputError, match=f'param_scheduler .TimmCosineLR. .*{sentence}'):
+        load_config(ROOT / 'configs/elsa_swin/elsa-swin-t_in1k.py', {f'param_scheduler.{option}': True})

@@ -14,8 +14,10 @@ from tests import ROOT
 
 DETECTOR = ROOT / 'configs' / 'toy' / 'mask-rcnn_shunted-toy_fpn.py'
 SEGMENTOR = ROOT / 'configs' / 'toy' / 'shunted-toy_fpn.py'
+CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
 SETR = ROOT / 'configs' / 'toy' / 'msf-vit-toy_setr.py'
 CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
+MIXUP, CUTMIX = dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)
 
 
 def check(path, **options):
@@ -33,7 +35,7 @@ def test_toy_configs_pass(path):
 
 @pytest.mark.slow
 def test_all_our_configs_pass():
-    """The same for all configs, of the classifiers too, whose package is not installed."""
+    """The same for all configs."""
     for path in CONFIGS:
         check(path)
 
@@ -87,6 +89,12 @@ def test_configs_of_openmmlab_pass(package):
         (DETECTOR, dict(model__neck=[dict(Config.fromfile(DETECTOR).model.neck), dict(type='mmdet.DyHead')])),
         (SETR, dict(model__decode_head__in_index=-2)),
         (SETR, dict(data_preprocessor=dict(type='SegDataPreProcessor'))),
+        (CLASSIFIER, dict(model__train_cfg=dict(augments=[MIXUP, CUTMIX], probs=[0.5, 0.5]))),
+        (CLASSIFIER, dict(data_preprocessor__batch_augments=dict(augments=MIXUP))),
+        (CLASSIFIER, dict(train_dataloader__sampler=dict(type='RepeatAugSampler', num_repeats=3))),
+        (CLASSIFIER, dict(custom_hooks=[dict(type='EMAHook', momentum=4e-5, update_buffers=True)])),
+        (CLASSIFIER, dict(train_dataloader__dataset__pipeline=[dict(type='torchvision/RandomResizedCrop', size=3)])),
+        (CLASSIFIER, dict(model__neck=None, model__head__type='VisionTransformerClsHead')),
     ],
 )
 def test_unusual_configs_pass(path, options):
@@ -147,6 +155,35 @@ def test_unusual_configs_pass(path, options):
         (DETECTOR, dict(optim_wrapper__optimizer__weight_decay=-1), 'Invalid weight_decay value: -1'),
         (DETECTOR, dict(visualizer__vis_backends=[dict(type='LocalVis')]), 'did you mean LocalVisBackend'),
         (DETECTOR, dict(log_processor__windowsize=3), 'has no argument windowsize: did you mean window_size'),
+        (CLASSIFIER, dict(model__head__in_channels=7), 'the neck returns maps of 256 channels: set it to 256'),
+        (CLASSIFIER, dict(model__neck=None, model__head__in_channels=7), 'the backbone returns maps of 256 channels'),
+        (CLASSIFIER, dict(model__head__loss=dict(type='LabelSmothLoss')), 'did you mean LabelSmoothLoss'),
+        (
+            CLASSIFIER,
+            dict(model__train_cfg=dict(augments=dict(type='Mixpu'))),
+            'train_cfg.augments has an unknown type',
+        ),
+        (
+            CLASSIFIER,
+            dict(model__train_cfg=dict(augments=[dict(MIXUP, alpha=1)])),
+            'augments[0]: one of these values is',
+        ),
+        (CLASSIFIER, dict(model__train_cfg=dict(augments=[dict(MIXUP, alfa=1)])), '(Mixup) has no argument alfa'),
+        (CLASSIFIER, dict(model__train_cfg=dict(augment=[MIXUP])), 'model.train_cfg has no argument augment: did you'),
+        (CLASSIFIER, dict(model__train_cfg=dict(augments=[MIXUP], probs=[0.5, 0.5])), 'must have same lengths'),
+        (
+            CLASSIFIER,
+            dict(data_preprocessor__batch_augments=dict(augments=[dict(type='CutMx')])),
+            'did you mean CutMix',
+        ),
+        (CLASSIFIER, dict(custom_hooks=[dict(type='EMAHook', momntum=4e-5)]), 'momntum: did you mean momentum?'),
+        (CLASSIFIER, dict(tta_model__type='AverageClsScorTTA'), 'did you mean AverageClsScoreTTA'),
+        (CLASSIFIER, dict(default_scope=None), '(it has no default_scope): model has an unknown type ImageClassifier'),
+        (
+            CLASSIFIER,
+            dict(train_dataloader__dataset__pipeline=[dict(type='torchvision/RandomResizedCrop', sise=3)]),
+            'pipeline[0] (torchvision/RandomResizedCrop) has no argument sise: did you mean size?',
+        ),
         (DETECTOR, dict(auto_scal_lr=dict()), 'nothing reads the key auto_scal_lr: did you mean auto_scale_lr'),
     ],
 )
@@ -154,7 +191,7 @@ def test_mistakes_are_named(path, options, message):
     """The sentence has the file, the place in the config and what is known there."""
     with pytest.raises(InputError) as error:
         check(path, **options)
-    assert message in str(error.value) and str(error.value).startswith(f'{path}: ')
+    assert message in str(error.value) and str(error.value).startswith(str(path))
 
 
 def test_mistakes_of_ours_are_raised_as_they_are(monkeypatch):

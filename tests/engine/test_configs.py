@@ -11,6 +11,7 @@ from tests import ROOT
 
 MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
 CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
+CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
 UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512.py'
 
 
@@ -47,6 +48,12 @@ def test_work_dir_and_options():
     assert cfg.work_dir == 'here' and cfg.train_cfg.max_iters == 3
 
 
+@pytest.mark.parametrize('config', [MASK_RCNN, UPERNET, CLASSIFIER], ids=lambda path: path.stem)
+def test_checkpoints_are_written_on_the_way(config):
+    """By default, MMEngine's hook writes one checkpoint, at the end of the training."""
+    assert Config.fromfile(config).default_hooks.checkpoint.interval > 0
+
+
 def test_missing_config_is_named():
     with pytest.raises(InputError, match='there is no config no/where.py'):
         load_config('no/where.py')
@@ -57,6 +64,26 @@ def test_missing_package_is_told_when_needed(monkeypatch):
     with pytest.raises(MissingPackage, match='mmseg'):
         load_config(UPERNET)
     assert load_config(MASK_RCNN).default_scope == 'mmdet'
+
+
+@pytest.mark.parametrize('missing', ['mmpretrain', 'mmcv'])
+def test_classifiers_without_mmpretrain(monkeypatch, missing):
+    """The sentence says what to install, before anything of the config is imported."""
+    monkeypatch.setitem(__import__('sys').modules, missing, None)
+    with pytest.raises(MissingPackage, match=f'elsa-swin-toy_in1k.py .* needs {missing} .* pip install {missing} or'):
+        load_config(CLASSIFIER)
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        (dict(default_scope='mmpretran'), 'no package is named mmpretran, the default_scope: did you mean mmpretrain'),
+        (dict(custom_imports=dict(imports=['nowhere'])), 'custom_imports cannot be imported: .*nowhere'),
+    ],
+)
+def test_packages_that_do_not_exist(options, message):
+    with pytest.raises(InputError, match=message):
+        load_config(CLASSIFIER, options)
 
 
 def test_missing_operators_are_told(monkeypatch):
@@ -81,6 +108,19 @@ def test_multi_scale_of_boxes_and_maps():
     configs.enable_tta(cfg)
     scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms
     assert [scale.scale[1] / 512 for scale in scales] == [0.5, 0.75, 1, 1.25, 1.5, 1.75] and len(flips) == 2
+
+
+def test_views_of_a_classifier():
+    """The scores of an image and of the flipped one are averaged. MMPretrain can draw one view only."""
+    cfg = Config.fromfile(CLASSIFIER)
+    configs.draw_predictions(cfg, Path('a'))
+    hook = cfg.default_hooks.visualization
+    assert hook.enable and hook.interval == 1 and hook.out_dir.endswith('/a')
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'AverageClsScoreTTA' and cfg.model.module.type == 'ImageClassifier'
+    assert cfg.test_dataloader.dataset.pipeline[-1].type == 'TestTimeAug'
+    with pytest.raises(InputError, match='--show-dir cannot draw the views of --tta'):
+        configs.draw_predictions(cfg, Path('a'))
 
 
 def test_multi_scale_of_several_datasets():

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,9 +32,11 @@ from tests.engine.test_coco import changed, coco_config
 from tests.engine.test_images import Images, Maps
 
 
-def test_the_engine_imports_without_mmdetection():
-    """MMDetection is imported when a config has a dataset of its own."""
-    code = 'import sys; sys.modules.update(mmcv=None, mmdet=None, mmseg=None); import mmattn.engine.runs'
+def test_the_engine_imports_alone():
+    """Packages of OpenMMLab are imported when a config needs them."""
+    code = (
+        'import sys; sys.modules.update(mmcv=None, mmdet=None, mmseg=None, mmpretrain=None); import mmattn.engine.runs'
+    )
     subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
 
 
@@ -174,4 +177,23 @@ def test_heads_of_other_classes(tmp_path, number, refused):
         with pytest.raises(InputError, match='has 5 classes and auxiliary_head of the model 3'):
             check_dataset(dataset, model)
     else:
+        check_dataset(dataset, model)
+
+
+@pytest.mark.parametrize(
+    'numbers, message',
+    [
+        (dict(num_classes=5), None),
+        (dict(), None),  # without one-hot labels, nobody asks
+        (dict(num_classes=4), 'has 5 classes and data_preprocessor of the model 4'),
+        (dict(to_onehot=True), 'data_preprocessor of the model has no num_classes, .* set it to 5'),
+    ],
+)
+def test_classes_of_one_hot_labels(numbers, message):
+    """Mixup and CutMix mix one-hot labels of data_preprocessor.num_classes."""
+    data_preprocessor = pytest.importorskip('mmpretrain.models').ClsDataPreprocessor(**numbers)
+    dataset = Images(serialize_data=False, metainfo=dict(classes='abcde'))
+    dataset.data_list = [dict(img=None)]
+    model = nn.ModuleDict(dict(data_preprocessor=data_preprocessor))
+    with nullcontext() if message is None else pytest.raises(InputError, match=message):
         check_dataset(dataset, model)

@@ -1,4 +1,4 @@
-"""tools/train.py and dist_train.sh with two processes and when killed, on images without augmentation."""
+"""tools/train.py and dist_train.sh with two processes and when killed."""
 
 import os
 import signal
@@ -46,6 +46,18 @@ train_cfg = dict(max_epochs=3, val_interval=100)
 val_dataloader = val_cfg = val_evaluator = None
 """
 
+#: draws random numbers in the pipeline, whose workers live for all epochs, in batches, and in the model
+CLASSIFIER = """
+_base_ = '{root}/configs/toy/elsa-swin-toy_in1k.py'
+model = dict(
+    backbone=dict(drop_path_rate=0.2),
+    train_cfg=dict(augments=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)]))
+train_dataloader = dict(batch_size=20, persistent_workers=True, sampler=dict(type='RepeatAugSampler', shuffle=True))
+custom_hooks = [dict(type='EMAHook', momentum=0.1)]
+train_cfg = dict(max_epochs=3, val_interval=100)
+val_dataloader = val_cfg = val_evaluator = None
+"""
+
 
 @pytest.fixture(scope='module')
 def train(tmp_path_factory):
@@ -55,6 +67,7 @@ def train(tmp_path_factory):
         os.environ,
         COCO_ROOT=f'{folder}/toy/coco/',
         ADE20K_ROOT=f'{folder}/toy/ADEChallengeData2016',
+        IMAGENET_ROOT=f'{folder}/toy/imagenet',
         CUDA_VISIBLE_DEVICES='',
         OMP_NUM_THREADS='1',
         PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
@@ -189,19 +202,19 @@ def interrupted(config, step, kind):
     path.write_text(
         f"_base_ = './{config.name}'\n"
         "custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'interruption'])\n"
-        f"custom_hooks = [dict(type='Interruption', step={step}, kind='{kind}')]\n"
+        f"custom_hooks = [*_base_.get('custom_hooks', []), dict(type='Interruption', step={step}, kind='{kind}')]\n"
     )
     return path
 
 
-@pytest.fixture(scope='module', params=['steps', 'epochs'])
+@pytest.fixture(scope='module', params=['steps', 'detector', 'classifier'])
 def whole(request, train, tmp_path_factory):
     """A config, and the weights at the end of a training by it."""
     folder = tmp_path_factory.mktemp(request.param)
     config = segmentor(folder, workers=2, steps=6, optimizer='AdamW')  # workers read ahead
-    if request.param == 'epochs':
-        config = folder / 'detector.py'
-        config.write_text(DETECTOR.format(root=ROOT))
+    if request.param != 'steps':
+        config = folder / f'{request.param}.py'
+        config.write_text(dict(detector=DETECTOR, classifier=CLASSIFIER)[request.param].format(root=ROOT))
     done = train(config, folder / 'work')
     assert done.returncode == 0, done.stdout + done.stderr
     return config, weights(folder / 'work' / (folder / 'work' / 'last_checkpoint').read_text())
@@ -225,7 +238,7 @@ def test_killed(train, whole, tmp_path, kind):
     """The training is killed in the sixth step, or while it writes the third checkpoint."""
     done = train(interrupted(whole[0], 5, kind), tmp_path)
     assert done.returncode == -getattr(signal, 'SIGXFSZ' if kind == 'writing' else kind), done.stdout + done.stderr
-    name = 'epoch_2.pth' if 'detector' in whole[0].name else 'iter_4.pth'
+    name = 'iter_4.pth' if 'ELSASwin' in whole[0].name else 'epoch_2.pth'
     assert len(list(tmp_path.glob('*.part'))) == (kind == 'writing')
     assert_resumed(train, tmp_path, whole, name)
 
@@ -233,8 +246,8 @@ def test_killed(train, whole, tmp_path, kind):
 @pytest.mark.slow
 def test_truncated_and_full(train, whole, tmp_path):
     """The disk is full at the second checkpoint, and later that one is truncated: the first is used both times."""
-    detector = 'detector' in whole[0].name
-    first, second = ('epoch_1.pth', 'epoch_2.pth') if detector else ('iter_2.pth', 'iter_4.pth')
+    steps = 'ELSASwin' in whole[0].name
+    first, second = ('iter_2.pth', 'iter_4.pth') if steps else ('epoch_1.pth', 'epoch_2.pth')
     done = train(interrupted(whole[0], 3, 'full'), tmp_path)
     assert done.returncode == 1 and 'Traceback' not in done.stderr
     assert f'{second} cannot be written (No space left on device)' in done.stderr.splitlines()[-1]

@@ -1,0 +1,2 @@
+_base_ = './gsa-resnet.py'
+backbone = dict(gsa_stages=())

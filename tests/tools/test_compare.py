@@ -1,0 +1,140 @@
+"""tools/compare.py: which runs it does, what it writes, and that a second call continues the first."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+_spec = importlib.util.spec_from_file_location('compare', ROOT / 'tools' / 'compare.py')
+compare = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(compare)
+
+RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
+
+
+def all_runs(score, rates=RATES, seeds=(0, 1, 2)):
+    """The runs that are wanted one after the other, if ``score`` gives their results."""
+    scores = {}
+    while runs := compare.wanted(scores, rates, seeds):
+        scores.update({run: score(*run) for run in runs})
+    return list(scores)
+
+
+@pytest.mark.parametrize(
+    ('best', 'swept'), [(1e-3, RATES[1:4]), (3e-3, RATES[1:]), (1e-2, RATES[1:]), (3e-4, RATES[:4]), (1e-4, RATES[:4])]
+)
+def test_runs(best, swept):
+    """The sweep reaches an end of the rates only from its neighbour, and the best rate gets all the seeds."""
+    runs = all_runs(lambda rate, seed: -abs(RATES.index(rate) - RATES.index(best)))
+    assert sorted(rate for rate, seed in runs if seed == 0) == swept
+    assert sorted(run for run in runs if run[1]) == [(best, 1), (best, 2)]
+
+
+def test_runs_of_few_rates():
+    assert all_runs(lambda *_: 0, rates=[1e-3]) == [(1e-3, 0), (1e-3, 1), (1e-3, 2)]
+    assert all_runs(lambda rate, _: rate, rates=[1e-3, 1e-2], seeds=[4]) == [(1e-3, 4), (1e-2, 4)]
+
+
+def test_only_the_first_seed_chooses_the_rate():
+    """Otherwise a rate with more seeds would have more chances."""
+    assert compare.best_rate({(1e-3, 0): 5, (3e-3, 0): 4, (3e-3, 1): 9}, RATES, [0, 1]) == 1e-3
+
+
+def entry(name, scores):
+    return compare.Entry(Path('fpn_ade20k.py'), name, 'mIoU', 'mIoU', 1, '', (64, 64), 1_250_000, 24.06e6, scores)
+
+
+def test_table():
+    """Mean and sample standard deviation of the seeds at the best rate, and what is not finished."""
+    done = entry('swin', {(1e-3, 0): 40.0, (3e-3, 0): 38.04, (1e-3, 1): 42.0, (1e-3, 2): 47.0})
+    lines = compare.make_table([done, entry('vit', {(1e-3, 0): 1.0}), entry('new', {})], RATES[2:4], [0, 1, 2])
+    assert lines.splitlines()[2:] == [
+        '| model | parameters / M | multiply-adds / M at 64 x 64 | 0.001 | 0.003 | seed 1 | seed 2 | '
+        'mIoU, mean ± spread |',
+        '| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |',
+        '| swin | 1.25 | 24.1 | **40.0** | 38.0 | 42.0 | 47.0 | 43.0 ± 3.6 |',
+        '| vit | 1.25 | 24.1 | **1.0** | - | - | - | 1.0 |',
+        '| new | 1.25 | 24.1 | - | - | - | - | - |',
+    ]
+
+
+def test_nothing_found():
+    """A detector that finds nothing has no metrics at all: 0. Another key is a mistake."""
+    row = entry('swin', {})
+    assert compare.score(row, {}) == 0 and compare.score(row, {'mIoU': 31.0}) == 31
+    with pytest.raises(compare.InputError, match=r'has no metric mIoU: it has aAcc'):
+        compare.score(row, {'aAcc': 31.0})
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    root = tmp_path_factory.mktemp('data') / 'toy'
+    make = [sys.executable, ROOT / 'tools' / 'dev' / 'make_toy_data.py', root, '--train', '4', '--val', '2']
+    environment = dict(
+        os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES='', ADE20K_ROOT=f'{root}/ADEChallengeData2016'
+    )
+    subprocess.run(make, env=environment, check=True)
+
+    def run(*arguments):
+        command = [sys.executable, ROOT / 'tools' / 'compare.py', *map(str, arguments)]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    return run
+
+
+@pytest.mark.slow
+def test_compare(run, tmp_path):
+    """Two models, two seeds, two steps, side by side. A second call trains only what is missing, and scores of another
+    config are refused."""
+    command = [
+        'configs/toy/compare/fpn_ade20k.py',
+        '--models',
+        'swin',
+        'resnet',
+        '--rates',
+        '1e-3',
+        '--seeds',
+        '0',
+        '1',
+    ]
+    command += ['--jobs', '2', '--work-dir', tmp_path]
+    short = ['--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2']
+    done = run(*command, *short)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r'^fpn_ade20k, .* mIoU [\d.]+ \(', done.stdout, re.M)) == 4
+    table = (tmp_path / 'table.md').read_text()
+    assert len(re.findall(r'^\| (?:swin|resnet) .* [\d.]+ ± [\d.]+ \|$', table, re.M)) == 2
+    assert (tmp_path / 'plot.png').stat().st_size > 5000
+    assert len(set(re.findall(r'[\d.]+ ± [\d.]+', table))) == 2, 'models or seeds are mixed up'
+
+    (tmp_path / 'fpn_ade20k' / 'swin' / 'rate0.001_seed1' / 'result.json').unlink()
+    again = run(*command, *short)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert re.findall(r'^fpn_ade20k, (.*): mIoU', again.stdout, re.M) == ['swin, rate 0.001, seed 1']
+    assert (tmp_path / 'table.md').read_text() == table, 'the same seed gives other scores'
+
+    other = run(*command)
+    assert other.returncode == 1 and 'changed: name another --work-dir' in other.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('arguments', 'sentence'),
+    [
+        (['no.py'], 'there is no config no.py'),
+        (['configs/toy/compare/fpn_ade20k.py', '--models', 'sven'], 'cannot be read: .*sven.py'),
+        (['--rates', '1e-2', '1e-3'], '--rates must be positive and ascending'),
+        (['configs/toy/compare/fpn_ade20k.py', '--models', 'vit', 'vit'], 'have the same name'),
+    ],
+)
+def test_mistakes(run, tmp_path, arguments, sentence):
+    """A mistake ends in one sentence, before anything is trained."""
+    done = run(*arguments, '--work-dir', tmp_path / 'work')
+    assert done.returncode == 1 and re.search(sentence, done.stderr.splitlines()[-1])
+    assert 'Traceback' not in done.stderr and not (tmp_path / 'work').exists()

@@ -1,0 +1,333 @@
+"""Train models at several rates and with several seeds, and compare them in a table and a plot.
+
+    python tools/compare.py --jobs 2                                    # configs/toy/compare
+    python tools/compare.py configs/toy/compare/fpn_ade20k.py --models swin elsa-swin
+    python tools/compare.py A.py B.py --rates 1e-4 --seeds 0 1 2 3 4    # any configs, at one rate
+
+Each model gets its own best rate. The rates between the first and the last one are tried with the first seed; the first
+or the last one too if its neighbour is the best. The best rate is then repeated with the other seeds. table.md
+and plot.png in the work folder have the result; they are written again after every run. A second call
+leaves out what is finished, and resumes what was interrupted from its last checkpoint, if the config writes any.
+
+Runs are compared by the metric of the last evaluation. A detector that finds nothing has no metrics: it counts as 0.
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# before torch is imported, here and in the processes that train: as many threads as jobs
+os.environ['OMP_NUM_THREADS'] = '1'
+
+import matplotlib
+import matplotlib.pyplot as plt
+from mmengine.config import Config, DictAction
+from mmengine.logging import MessageHub
+from mmengine.registry import MODELS, DefaultScope
+
+from mmattn.analysis.complexity import INPUT_SIZES, compare
+from mmattn.engine.config_checks import KNOWN_KEYS
+from mmattn.engine.configs import load_config
+from mmattn.engine.runs import run_tool, train
+from mmattn.errors import InputError, describe
+
+matplotlib.use('Agg')
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = sorted((ROOT / 'configs' / 'toy' / 'compare').glob('*.py'))
+#: of configs/toy/compare/_base_
+MODEL_FILES = 'elsa-swin msf-swin swin shunted pvt-v2 msf-vit vit gsa-resnet resnet'.split()
+RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
+#: scope of a config -> metric, its title, and the factor to percent
+METRICS = {
+    'mmpretrain': ('accuracy/top1', 'top-1 accuracy', 1),
+    'mmdet': ('coco/bbox_mAP_50', 'box AP50', 100),
+    'mmseg': ('mIoU', 'mIoU', 1),
+}
+
+Run = tuple[float, int]  #: rate and seed
+
+
+@dataclass(eq=False)
+class Entry:
+    """A row of the table: a config, perhaps with a model of --models, and its scores so far."""
+
+    config: Path
+    model: str | None
+    metric: str
+    title: str  #: of the metric
+    factor: float  #: from the metric to the score
+    digest: str  #: of the config
+    input_size: tuple[int, int]  #: width and height, for the operations
+    parameters: int
+    operations: float  #: multiply-adds
+    scores: dict[Run, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.model or self.config.stem
+
+    def folder(self, work_dir: Path) -> Path:
+        return work_dir / self.config.stem / (self.model or '')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('configs', nargs='*', type=Path, default=CONFIGS, help='default: configs/toy/compare/*.py')
+    parser.add_argument(
+        '--models', nargs='+', help='run each config once per name, which it reads as the environment variable MODEL'
+    )
+    parser.add_argument('--metric', help='key of the evaluation (default: by the scope of the config)')
+    parser.add_argument('--rates', nargs='+', type=float, default=RATES, help='ascending learning rates')
+    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
+    parser.add_argument('--jobs', type=int, default=1, help='trainings side by side, with one thread each')
+    parser.add_argument('--work-dir', type=Path, default=Path('work_dirs') / 'compare')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='settings, key.key=value ...')
+    args = parser.parse_args()
+    if args.rates != sorted(set(args.rates)) or args.rates[0] <= 0:
+        raise InputError(f'--rates must be positive and ascending, not {" ".join(map(str, args.rates))}')
+    if len(args.seeds) != len(set(args.seeds)):
+        raise InputError(f'--seeds names a seed twice: {" ".join(map(str, args.seeds))}')
+    if args.jobs < 1:
+        raise InputError(f'--jobs must be 1 or more, not {args.jobs}')
+    models = args.models or (MODEL_FILES if args.configs == CONFIGS else [None])
+    entries = [make_entry(config, model, args) for config in args.configs for model in models]
+    if len({entry.folder(args.work_dir) for entry in entries}) < len(entries):
+        raise InputError('two configs or models have the same name: their runs would have the same folder')
+    for entry in entries:
+        read_finished(entry, args.work_dir)
+    args.work_dir.mkdir(parents=True, exist_ok=True)
+    train_all(entries, args)
+    print(write_results(entries, args))
+
+
+def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Entry:
+    """Check a config and count its model.
+
+    Raises:
+        InputError: if the config has a mistake, or if nothing says what to compare.
+    """
+    cfg = read_config(config, model, args.cfg_options)
+    if cfg.get('val_dataloader') is None or 'lr' not in (cfg.get('optim_wrapper') or {}).get('optimizer', {}):
+        raise InputError(f'{config} has no val_dataloader or no optim_wrapper.optimizer.lr: it cannot be compared')
+    scope = cfg.get('default_scope')
+    if args.metric is None and scope not in METRICS:
+        raise InputError(f'{config}: no metric is known for the scope {scope}: name one with --metric')
+    metric, title, factor = (args.metric, args.metric, 1) if args.metric else METRICS[scope]
+    size = tuple(cfg.get('input_size') or INPUT_SIZES.get(scope, INPUT_SIZES['mmpretrain']))
+    digest = hashlib.sha256(json.dumps(cfg.to_dict(), sort_keys=True, default=str).encode()).hexdigest()
+    with DefaultScope.overwrite_default_scope(scope):
+        counted = compare(config.stem, MODELS.build(cfg.model).eval(), scope, dict(Metadata={'Input Size': size}))
+    return Entry(config, model, metric, title, factor, digest, size, counted.parameters, counted.operations)
+
+
+def read_config(config: Path, model: str | None, options: dict) -> Config:
+    if model is not None:
+        os.environ['MODEL'] = model
+    return load_config(config, options)
+
+
+def read_finished(entry: Entry, work_dir: Path) -> None:
+    """Read the scores of finished runs.
+
+    Raises:
+        InputError: if they are of another config.
+    """
+    for file in entry.folder(work_dir).glob('*/result.json'):
+        result = json.loads(file.read_text())
+        if result['digest'] != entry.digest:
+            raise InputError(f'{file.parent} was trained before {entry.config} changed: name another --work-dir')
+        entry.scores[result['rate'], result['seed']] = score(entry, result['metrics'])
+
+
+def score(entry: Entry, metrics: dict[str, float]) -> float:
+    """What a run is compared by, in percent if the metric is one of ``METRICS``.
+
+    Raises:
+        InputError: if the evaluation has no such metric.
+    """
+    if metrics and entry.metric not in metrics:
+        raise InputError(f'{entry.config} has no metric {entry.metric}: it has {", ".join(sorted(metrics))}')
+    return entry.factor * metrics.get(entry.metric, 0.0)
+
+
+def wanted(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int]) -> list[Run]:
+    """The runs of a model to do next; none if all are done.
+
+    First the inner rates with the first seed, then an outer rate if its neighbour is the best, then the best rate with
+    the other seeds. Of two rates or one, all are inner.
+    """
+    missing = [(rate, seeds[0]) for rate in rates[1:-1] or rates if (rate, seeds[0]) not in scores]
+    if missing:
+        return missing
+    best = best_rate(scores, rates, seeds)
+    for outer, neighbour in ((rates[0], rates[1:2]), (rates[-1], rates[-2:-1])):
+        if [best] == neighbour and (outer, seeds[0]) not in scores:
+            missing.append((outer, seeds[0]))
+    return missing or [(best, seed) for seed in seeds if (best, seed) not in scores]
+
+
+def best_rate(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int]) -> float | None:
+    """The rate of the best score with the first seed, the lower one of equals; None before the first score."""
+    tried = [rate for rate in rates if (rate, seeds[0]) in scores]
+    return max(tried, key=lambda rate: scores[rate, seeds[0]], default=None)
+
+
+def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
+    """Train until no run is wanted. An error in one of them ends all."""
+    pool = ProcessPoolExecutor(
+        args.jobs, multiprocessing.get_context('spawn'), initializer=write_to, initargs=(args.work_dir / 'log.txt',)
+    )
+    under_way: dict[Future, tuple[Entry, Run]] = {}
+
+    def submit() -> None:
+        for entry in entries:
+            for run in wanted(entry.scores, args.rates, args.seeds):
+                if len(under_way) < args.jobs and (entry, run) not in under_way.values():
+                    under_way[pool.submit(train_one, entry, run, args.work_dir, args.cfg_options)] = entry, run
+
+    try:
+        submit()
+        while under_way:
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                entry, run = under_way.pop(future)
+                name = f'{entry.config.stem}, {entry.name}, rate {run[0]:g}, seed {run[1]}'
+                try:
+                    metrics, seconds = future.result()
+                    entry.scores[run] = score(entry, metrics)
+                except InputError as error:
+                    raise InputError(f'{name}: {describe(error)}') from error
+                print(f'{name}: {entry.title} {entry.scores[run]:.1f} ({seconds:.0f} s)', flush=True)
+                submit()
+                write_results(entries, args)
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def write_to(log: Path) -> None:
+    """Write the output of this process to the end of a file."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+
+
+def train_one(entry: Entry, run: Run, work_dir: Path, options: dict) -> tuple[dict[str, float], float]:
+    """The metrics of the last evaluation of a run, and its time in seconds. They are kept in result.json.
+
+    Raises:
+        InputError: if the training ends without an evaluation, or as :func:`mmattn.engine.runs.train`.
+    """
+    started = time.time()
+    rate, seed = run
+    place = entry.folder(work_dir) / f'rate{rate:g}_seed{seed}'
+    cfg = read_config(entry.config, entry.model, options)
+    for key in {*cfg} - KNOWN_KEYS | {'test_dataloader', 'test_cfg', 'test_evaluator'}:
+        cfg.pop(key, None)  # MMEngine formats all of a config four times, which takes seconds
+    cfg.work_dir = str(place)
+    cfg.optim_wrapper.optimizer.lr = rate
+    cfg.randomness = dict(cfg.get('randomness') or {}, seed=seed)
+    # MMEngine keeps loggers and visualizers by name for the life of the process.
+    cfg.experiment_name = f'{entry.config.stem}-{entry.name}-{place.name}'
+    cfg.visualizer = dict(cfg.get('visualizer') or dict(type='Visualizer'), name=cfg.experiment_name)
+    train(cfg, 'auto')
+    scalars = MessageHub.get_current_instance().log_scalars
+    last = {key.removeprefix('val/'): float(values.current()) for key, values in scalars.items() if key[:4] == 'val/'}
+    if not last:
+        raise InputError('the training ended without an evaluation: train_cfg.val_interval must divide its steps')
+    metrics = {key: value for key, value in last.items() if key not in ('time', 'data_time')}
+    unfinished = place / 'result.json.unfinished'
+    unfinished.write_text(json.dumps(dict(rate=rate, seed=seed, metrics=metrics, digest=entry.digest)))
+    unfinished.rename(place / 'result.json')
+    return metrics, time.time() - started
+
+
+def write_results(entries: list[Entry], args: argparse.Namespace) -> str:
+    """Write table.md and plot.png; the table."""
+    table = '\n'.join(make_table(rows, args.rates, args.seeds) for rows in tables(entries))
+    (args.work_dir / 'table.md').write_text(table)
+    draw(entries, args.rates, args.seeds, args.work_dir / 'plot.png')
+    return table
+
+
+def tables(entries: list[Entry]) -> list[list[Entry]]:
+    """The entries of each table: those of one config if there are models, or else those with the same metric."""
+    found: dict[object, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault((entry.config if entry.model else None, entry.metric, entry.input_size), []).append(entry)
+    return list(found.values())
+
+
+def make_table(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int]) -> str:
+    """A row per entry: its size, the scores of the rates with the first seed, and those of the seeds at the best rate
+    with their mean and sample standard deviation."""
+    title, (width, height) = entries[0].title, entries[0].input_size
+    head = ['model', 'parameters / M', f'multiply-adds / M at {width} x {height}']
+    head += [f'{rate:g}' for rate in rates] + [f'seed {seed}' for seed in seeds[1:]] + [f'{title}, mean ± spread']
+    lines = [head, ['---'] + ['---:'] * (len(head) - 1)]
+    for entry in entries:
+        best = best_rate(entry.scores, rates, seeds)
+        swept = [number(entry.scores.get((rate, seeds[0]))) for rate in rates]
+        lines.append(
+            [
+                entry.name,
+                f'{entry.parameters / 1e6:.2f}',
+                f'{entry.operations / 1e6:.1f}',
+                *(f'**{text}**' if rate == best else text for rate, text in zip(rates, swept)),
+                *(number(entry.scores.get((best, seed))) for seed in seeds[1:]),
+                summary([entry.scores[best, seed] for seed in seeds if (best, seed) in entry.scores]),
+            ]
+        )
+    name = entries[0].config.stem if entries[0].model else 'configs'
+    return f'### {name}\n\n' + ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+
+
+def number(value: float | None) -> str:
+    return '-' if value is None else f'{value:.1f}'
+
+
+def summary(scores: Sequence[float]) -> str:
+    """Mean and sample standard deviation, as far as there are scores enough."""
+    if len(scores) < 2:
+        return number(scores[0] if scores else None)
+    return f'{statistics.mean(scores):.1f} ± {statistics.stdev(scores):.1f}'
+
+
+def draw(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int], file: Path) -> None:
+    """Plot, per table, the scores of all seeds at the best rate (above) and of the rates (below)."""
+    groups = tables(entries)
+    figure, axes = plt.subplots(2, len(groups), figsize=(4.5 * len(groups), 7.5), squeeze=False, layout='constrained')
+    for rows, above, below in zip(groups, *axes):
+        for index, entry in enumerate(rows):
+            color = f'C{index % 10}'
+            best = best_rate(entry.scores, rates, seeds)
+            scores = [entry.scores[best, seed] for seed in seeds if (best, seed) in entry.scores]
+            if scores:
+                above.plot(scores, [index] * len(scores), 'o', color=color, alpha=0.6)
+                above.plot(statistics.mean(scores), index, '|', color=color, ms=22, mew=2)
+            swept = [(rate, entry.scores[rate, seeds[0]]) for rate in rates if (rate, seeds[0]) in entry.scores]
+            if swept:
+                below.plot(*zip(*swept), '.-', color=color, label=entry.name)
+        above.set(title=rows[0].config.stem if rows[0].model else '', xlabel=rows[0].title)
+        above.set_yticks(range(len(rows)), [entry.name for entry in rows])
+        above.invert_yaxis()
+        below.set(xscale='log', xlabel='rate', ylabel=f'{rows[0].title}, seed {seeds[0]}')
+        for axis in (above, below):
+            axis.grid(alpha=0.3)
+    axes[1][0].legend(fontsize=8)
+    figure.savefig(file, dpi=90)
+    plt.close(figure)
+
+
+if __name__ == '__main__':
+    run_tool(main)

@@ -9,6 +9,7 @@ _base_ = [
 input_size = (64, 64)
 # the first of the 1000, those in the toy ImageNet: a shape and a texture each
 classes = dict(classes=[f'{shape} {texture}' for shape in range(5) for texture in range(4)])
+data_preprocessor = dict(num_classes=20)
 model = dict(
     backbone=dict(_base_.backbone, out_indices=[3]),
     # The same head for all: a 1 x 1 convolution to 128 channels. It also takes a list of maps, as PVTv2 returns it.

@@ -1,6 +1,6 @@
 # ImageNet, trained and tested as ViT-S by MSF's paper and script, for 100 epochs. What the paper does not print is the
-# script's. In the paper, batch size, Mixup and CutMix depend on the size of the model, but the supplement with the values
-# is not public: here all sizes have those of ViT-S. The backbone and head.in_channels are to be added.
+# script's. In the paper, batch size, Mixup and CutMix depend on the size of the model, but the supplement with the
+# values is not public: here all sizes have those of ViT-S. The backbone and head.in_channels are to be added.
 _base_ = [
     '../../_base_/classifier.py',
     '../../_base_/datasets/imagenet.py',

@@ -31,14 +31,12 @@ class Model(NamedTuple):
         config: its config.
         metrics: the metrics to show: key in MMEngine's logs -> (title, factor to a fraction of 1).
         quick: config options of --quick.
-        multi_scale: whether it is also tested at several scales.
         images: whether the tests draw the predictions.
     """
 
     config: str
     metrics: dict[str, tuple[str, float]]
     quick: list[str]
-    multi_scale: bool = False
     images: bool = False
 
 
@@ -62,7 +60,6 @@ UPERNET = Model(
     'configs/toy/elsa-swin-toy_upernet.py',
     {'mIoU': ('mIoU', 0.01), 'mAcc': ('mean accuracy', 0.01), 'aAcc': ('pixel accuracy', 0.01)},
     quick=['train_cfg.max_iters=2', 'train_cfg.val_interval=2'],
-    multi_scale=True,
     images=True,
 )
 MODELS = {
@@ -107,8 +104,6 @@ def main() -> None:
             (f'{name}: training', checkpoint, [*train, *(['--cfg-options', *model.quick] if args.quick else [])]),
             (f'{name}: test', folder / 'test', [*test, *show]),
         ]
-        if model.multi_scale:
-            steps.append((f'{name}: multi-scale test', folder / 'multi-scale test', [*test, '--tta']))
     for number, (title, result, command) in enumerate(steps, 1):
         print(f'[{number}/{len(steps) + 1}] {title}', flush=True)
         if result.exists():
@@ -175,13 +170,12 @@ def run(command: list, log: Path) -> None:
 
 
 def write_table(out: Path) -> str:
-    """Write metrics.md: a row per metric, with one scale and with several, and the detectors' box AP as they train."""
-    rows = ['| model | metric | one scale | multi-scale |', '|---|---|---|---|']
+    """Write metrics.md: a row per metric, and the detectors' box AP50 as they train."""
+    rows = ['| model | metric | score |', '|---|---|---|']
     for name, model in MODELS.items():
-        columns = [read_test(out / name / kind) for kind in ('test', 'multi-scale test')]
+        scores = json.loads(max((out / name / 'test').glob('*/*.json')).read_text())
         for key, (title, factor) in model.metrics.items():
-            values = [f'{column[key] * factor:.3f}' if key in column else '-' for column in columns]
-            rows.append(f'| {name} | {title} | {values[0]} | {values[1]} |')
+            rows.append(f'| {name} | {title} | {f"{scores[key] * factor:.3f}" if key in scores else "-"} |')
     rows += ['', f'| box AP50 after steps | {" | ".join(DETECTORS.values())} |', '|---|---|---|']
     curves = [read_curves(out, name)['coco/bbox_mAP_50'] for name in DETECTORS]
     for step in sorted(set().union(*curves)):
@@ -190,12 +184,6 @@ def write_table(out: Path) -> str:
     table = '\n'.join(rows) + '\n'
     (out / 'metrics.md').write_text(table)
     return table
-
-
-def read_test(folder: Path) -> dict[str, float]:
-    """The metrics that tools/test.py wrote; none if there was no such test."""
-    files = list(folder.glob('*/*.json'))
-    return json.loads(max(files).read_text()) if files else {}
 
 
 def read_curves(out: Path, name: str) -> dict[str, dict[int, float]]:
@@ -225,21 +213,25 @@ def write_curves(out: Path) -> None:
     for axis, key in zip(axes[0], ('coco/bbox_mAP', 'coco/segm_mAP')):
         for name, label in DETECTORS.items():
             axis.plot(*points(read_curves(out, name)[key]), 'o-', label=label)
-        axis.set(title=f'Mask R-CNN, {MASK_RCNN.metrics[key][0]} with and without pre-training', ylim=(0, 1.02))
+        axis.set(title=f'Mask R-CNN, {MASK_RCNN.metrics[key][0]} with and without pre-training')
+        axis.set_ylim(bottom=0)
     for (name, model), (left, right) in zip(MODELS.items(), axes[1:]):
         curves = read_curves(out, name)
-        for key in sorted(key for key in curves if 'loss' in key):
+        parts = sorted(key for key in curves if 'loss' in key and key != 'loss')
+        for key in ['loss', *(parts if len(parts) > 1 else [])]:
             left.plot(*points(curves[key]), label=key, lw=2 if key == 'loss' else 1)
         for key, (title, factor) in model.metrics.items():
             steps, values = points(curves[key])
             right.plot(steps, [value * factor for value in values], 'o-', label=title)
-        left.set(title=f'{name}: training losses', yscale='log')
+        left.set(title=f'{name}: training losses', yscale='log', ymargin=0.25)
+        left.yaxis.set_major_formatter('{x:g}')
+        left.yaxis.set_minor_formatter('')
         right.set(title=f'{name}: validation images', ylim=(0, 1.02))
     for axis in axes.flat:
         axis.set(xlabel='training step')
         axis.set_xlim(left=0)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, ncols=2, loc='upper right' if axis in axes[1:, 0] else 'lower right')
     figure.savefig(out / 'curves.png', dpi=110)
 
 

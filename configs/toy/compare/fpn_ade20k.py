@@ -12,8 +12,8 @@ classes = dict(classes=('sky', 'grass', 'book', 'ball', 'fan', 'monitor', 'flag'
 model = dict(
     data_preprocessor=dict(size=input_size),
     backbone=_base_.backbone,
-    neck=[*_base_.pyramid, dict(_base_.model.neck, in_channels=_base_.channels, out_channels=32)],
-    decode_head=dict(num_classes=7, in_channels=[32] * 4, channels=32, dropout_ratio=0.0),
+    neck=[*_base_.pyramid, dict(_base_.model.neck, in_channels=_base_.channels, out_channels=64)],
+    decode_head=dict(num_classes=7, in_channels=[64] * 4, channels=64, dropout_ratio=0.0),
 )
 train_pipeline = [
     dict(type='LoadImageFromFile'),

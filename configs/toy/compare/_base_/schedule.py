@@ -1,5 +1,5 @@
-# 150 steps from scratch, the same for all: warm-up, then half a cosine. tools/compare.py sets the rate.
-steps, warm_up = 150, 20
+# 200 steps from scratch, the same for all: warm-up, then half a cosine. tools/compare.py sets the rate.
+steps, warm_up = 200, 20
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05, foreach=True),

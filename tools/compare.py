@@ -17,7 +17,9 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -177,6 +179,7 @@ def best_rate(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[
 def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
     """Train until no run is wanted. An error in one of them ends all."""
     os.environ['OMP_NUM_THREADS'] = '1'  # for torch in the processes of the pool
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the processes of the pool would live on
     pool = ProcessPoolExecutor(
         args.jobs, multiprocessing.get_context('spawn'), initializer=write_to, initargs=(args.work_dir / 'log.txt',)
     )

@@ -2,11 +2,13 @@
 # make test      run the fast tests
 # make test-all  run all tests
 # make bench     measure time and memory of each backbone beside a known one
+# make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
 # make lint      check code style with ruff
 # make zoo       write docs/model_zoo.md from the metafiles in configs/
 # make setup     build the environment; every other target does this first
 #
 # PYTHON=python3.11 names the Python that the environment is built from.
+# JOBS=8 trains 8 models of make compare side by side. The default is 2.
 # STACK=openmmlab uses OpenMMLab's own last releases, in .venv-openmmlab. The default is onedl, in .venv.
 PYTHON ?= python3
 STACK ?= onedl
@@ -15,7 +17,7 @@ SUFFIX = $(patsubst %,-%,$(filter-out onedl,$(STACK)))
 RUN = .venv$(SUFFIX)/bin/python
 PYTEST = $(RUN) -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test test-all bench lint zoo
+.PHONY: setup demo test test-all bench compare lint zoo
 setup:
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.10 or newer, or name one: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) tools/dev/setup_env.py
@@ -33,6 +35,13 @@ test-all: setup
 
 bench: setup
 	@$(RUN) tools/benchmark.py --sizes 256x256 512x512 800x1333 --out work_dirs/benchmark$(SUFFIX)
+
+compare: JOBS ?= 2
+compare: TOY = work_dirs/compare$(SUFFIX)/toy
+compare: setup
+	@[ -d $(TOY) ] || $(RUN) tools/dev/make_toy_data.py $(TOY)
+	@IMAGENET_ROOT=$(TOY)/imagenet COCO_ROOT=$(TOY)/coco/ ADE20K_ROOT=$(TOY)/ADEChallengeData2016 \
+	    $(RUN) tools/compare.py --jobs $(JOBS) --work-dir work_dirs/compare$(SUFFIX)
 
 lint: setup
 	@$(RUN) -m ruff check .

@@ -1,4 +1,4 @@
-"""Attention backbones for OpenMMLab's detectors and segmentors; importing registers them."""
+"""Attention backbones for OpenMMLab's classifiers, detectors and segmentors; importing registers them."""
 
 from .packages import require
 from .version import __version__

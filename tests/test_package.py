@@ -24,7 +24,7 @@ def run_python(code: str, *arguments: str, **environment: str) -> subprocess.Com
 
 
 def test_backbones_need_mmengine_only():
-    """With mmcv, mmdet, mmseg and timm absent, mmattn imports and its backbones run."""
+    """With mmcv, mmdet, mmseg, mmpretrain and timm absent, mmattn imports and its backbones run."""
     done = run_python("""
 import sys
 for absent in ("mmcv", "mmdet", "mmseg", "mmpretrain", "timm"):

@@ -5,9 +5,9 @@
     python tools/compare.py A.py B.py --rates 1e-4 --seeds 0 1 2 3 4    # any configs, at one rate
 
 Each model gets its own best rate. The rates between the first and the last one are tried with the first seed; the first
-or the last one too if its neighbour is the best. The best rate is then repeated with the other seeds. table.md
-and plot.png in the work folder have the result; they are written again after every run. A second call
-leaves out what is finished, and resumes what was interrupted from its last checkpoint, if the config writes any.
+or the last one too if its neighbour is the best. The best rate is then repeated with the other seeds. table.md and
+plot.png in the work folder have the result; they are written again after every run. A second call leaves out what is
+finished, and resumes what was interrupted from its last checkpoint, if the config writes any.
 
 Runs are compared by the metric of the last evaluation. A detector that finds nothing has no metrics: it counts as 0.
 """
@@ -17,18 +17,15 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# before torch is imported, here and in the processes that train: as many threads as jobs
-os.environ['OMP_NUM_THREADS'] = '1'
-
-import matplotlib
-import matplotlib.pyplot as plt
 from mmengine.config import Config, DictAction
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, DefaultScope
@@ -39,10 +36,9 @@ from mmattn.engine.configs import load_config
 from mmattn.engine.runs import run_tool, train
 from mmattn.errors import InputError, describe
 
-matplotlib.use('Agg')
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / 'configs' / 'toy' / 'compare').glob('*.py'))
-#: of configs/toy/compare/_base_
+#: files of configs/toy/compare/_base_
 MODEL_FILES = 'elsa-swin msf-swin swin shunted pvt-v2 msf-vit vit gsa-resnet resnet'.split()
 RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
 #: scope of a config -> metric, its title, and the factor to percent
@@ -98,9 +94,9 @@ def main() -> None:
     if args.jobs < 1:
         raise InputError(f'--jobs must be 1 or more, not {args.jobs}')
     models = args.models or (MODEL_FILES if args.configs == CONFIGS else [None])
-    entries = [make_entry(config, model, args) for config in args.configs for model in models]
-    if len({entry.folder(args.work_dir) for entry in entries}) < len(entries):
+    if len({(config.stem, model) for config in args.configs for model in models}) < len(args.configs) * len(models):
         raise InputError('two configs or models have the same name: their runs would have the same folder')
+    entries = [make_entry(config, model, args) for config in args.configs for model in models]
     for entry in entries:
         read_finished(entry, args.work_dir)
     args.work_dir.mkdir(parents=True, exist_ok=True)
@@ -182,6 +178,8 @@ def best_rate(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[
 
 def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
     """Train until no run is wanted. An error in one of them ends all."""
+    os.environ['OMP_NUM_THREADS'] = '1'  # for torch in the processes of the pool
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the processes of the pool would live on
     pool = ProcessPoolExecutor(
         args.jobs, multiprocessing.get_context('spawn'), initializer=write_to, initargs=(args.work_dir / 'log.txt',)
     )
@@ -305,6 +303,11 @@ def summary(scores: Sequence[float]) -> str:
 
 def draw(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int], file: Path) -> None:
     """Plot, per table, the scores of all seeds at the best rate (above) and of the rates (below)."""
+    import matplotlib
+
+    matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+
     groups = tables(entries)
     figure, axes = plt.subplots(2, len(groups), figsize=(4.5 * len(groups), 7.5), squeeze=False, layout='constrained')
     for rows, above, below in zip(groups, *axes):

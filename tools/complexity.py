@@ -2,11 +2,12 @@
 
     python tools/complexity.py configs/elsa_swin/*.py
 
-Every config gets a row for its backbone as an ImageNet classifier (224 x 224, 1000 classes), or as the classifier that
-the config is. A detector (1280 x 800) or segmentor (2048 x 512) gets one more for the whole model, a classifier one for
-each of its ablations. The papers' figures come from metafile.yml beside the config. Where a paper left something out,
-the count leaves it out too, and the end of the row says so. A "!" marks a figure that is more than 2 % (parameters) or
-3 % (operations) off; the tool then exits with 1. Nothing is computed: models are built on PyTorch's meta device.
+The first row of a config is its backbone as an ImageNet classifier (224 x 224, 1000 classes). If the config is of a
+classifier, image size and classes are the config's, and its ablations follow. A detector (1280 x 800) or segmentor
+(2048 x 512) gets one more row for the whole model. The papers' figures come from metafile.yml beside the config. Where
+a paper left something out, the count leaves it out too, and the end of the row says so. A "!" marks a figure that is
+more than 2 % (parameters) or 3 % (operations) off; the tool then exits with 1. Nothing is computed: models are built on
+PyTorch's meta device.
 """
 
 import argparse

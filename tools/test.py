@@ -17,7 +17,7 @@ def main() -> None:
     add_arguments(parser)
     parser.add_argument('checkpoint')
     parser.add_argument(
-        '--tta', action='store_true', help='several views: scales and flipped; boxes, class maps or classes'
+        '--tta', action='store_true', help='test several views of each image (scales, flips, crops) and merge them'
     )
     parser.add_argument('--show-dir', type=Path, help='folder for images of predictions beside ground truth')
     parser.add_argument('--out', type=Path, help='.pkl file for the predictions')

@@ -1,4 +1,4 @@
-# The ImageNet classifier of table 6. The paper does not say its drop path; 0.2 is torchvision's Swin-T's.
+# The ImageNet classifier of table 6. The paper does not say its drop path; 0.2 is that of torchvision's Swin-T.
 _base_ = ['./_base_/msf-swin-t.py', './_base_/in1k.py']
 model = dict(
     backbone=dict(_base_.backbone, out_indices=(3,), shift_small_maps=False, drop_path_rate=0.2),

@@ -21,7 +21,13 @@ INPUT_SIZES = {'mmpretrain': (224, 224), 'mmdet': (1280, 800), 'mmseg': (2048, 5
 PARAMETER_TOLERANCE, OPERATION_TOLERANCE = 0.02, 0.03
 #: settings of a backbone that do not change the size of its ImageNet classifier
 _NOT_SIZE = (
-    *('out_indices', 'drop_path_rate', 'norm_cfg', 'norm_eval', 'frozen_stages', 'with_cp', 'init_cfg'),
+    'out_indices',
+    'drop_path_rate',
+    'norm_cfg',
+    'norm_eval',
+    'frozen_stages',
+    'with_cp',
+    'init_cfg',
     'shift_small_maps',
 )
 #: PyTorch's fused attention on the CPU, which its counter of operations leaves out; torch 2.1 has none
@@ -55,8 +61,8 @@ class Comparison:
 def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     """Count the models of a config and compare them with the metafile beside it.
 
-    The first row is the config's backbone as an ImageNet classifier, or as the classifier that the config is. After it
-    come the rows of the classifier's ablations if the config is a classifier, or else the whole detector or segmentor.
+    The first row is the config's backbone as an ImageNet classifier. If the config is of a classifier, image size and
+    classes are the config's, and the rows of its ablations follow. Otherwise the whole detector or segmentor follows.
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.

@@ -75,7 +75,7 @@ class Backbone(BaseModule):
     layouts: dict[str, str] = {}
     #: the description, of any backbone's ``layouts``, of the checkpoints that ``warm_start=True`` takes
     warm_start_from: str | None = None
-    #: how names of the head begin in a released classifier -> in MMPretrain's; the first one that fits counts
+    #: prefix of the head's names in a released classifier -> in MMPretrain's; the first match counts
     head_names: dict[str, str] = {'head.': 'head.fc.'}
     settings: dict[str, object] = {}
     norm_eval = False
@@ -304,11 +304,14 @@ class Backbone(BaseModule):
         return Translation(dict(state_dict))
 
     def initial_values(self, names: list[str], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Values, by name, of the tensors that weights of a related architecture lack.
+        """Values to start with, for the tensors that the loaded weights lack.
 
         Args:
-            names: ``Translation.fresh``.
-            state_dict: all tensors as they will be, with the present values under these names.
+            names: of these tensors, ``Translation.fresh``.
+            state_dict: the backbone's, with the loaded weights, and with the present values under these names.
+
+        Returns:
+            values by name: the present ones, unless a subclass computes others.
         """
         return {name: state_dict[name] for name in names}
 
@@ -318,8 +321,9 @@ class Backbone(BaseModule):
         Weights of an ``ImageClassifier`` stay as they are.
 
         Args:
-            state_dict: of the release, or all that is in its file.
+            state_dict: of the release, or all contents of its file.
             prefix: of the classifier's names in the state dict.
+            _: further arguments of torch's load-state-dict pre-hooks.
 
         Raises:
             CheckpointError: if the weights are those of a backbone without a head.
@@ -342,7 +346,7 @@ class Backbone(BaseModule):
             del state_dict[prefix + name]
         state_dict.update((prefix + name, value) for name, value in tensors.items())
 
-    #: MMPretrain's name; it calls this before a classifier loads weights
+    #: the name by which an ImageClassifier of MMPretrain calls it before it loads weights
     _checkpoint_filter = translate_classifier
 
     def _name_in_classifier(self, name: str) -> str:
@@ -475,7 +479,7 @@ def _translate_before_loading(backbone: Backbone, state_dict: dict[str, Tensor],
         if backbone._strict:
             raise CheckpointError(message)
         print_log(message, logger='current', level=logging.WARNING)
-    for what, names in (('left out', translation.dropped), ('keep their initial values', translation.fresh)):
+    for what, names in (('left out', translation.dropped), ('start untrained', translation.fresh)):
         if names:
             print_log(f'{name}: {what}: {", ".join(names)}', logger='current')
     taken = {

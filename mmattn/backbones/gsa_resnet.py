@@ -179,10 +179,10 @@ class GSAResNet(Backbone):
 
     @torch.no_grad()
     def initial_values(self, names: list[str], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Attention beside weights of a ResNet is scaled to the input that the following norm has learned.
+        """With weights of a ResNet, scales attention to the variance that the norm after it has learned.
 
-        Attention is cubic in its input, and only the statistics of norms bound it in evaluation. So an image of noise
-        passes through the network, and every attention module that it reaches is scaled.
+        Attention is cubic in its input, and in evaluation no norm uses the statistics of the batch, so its maps could
+        overflow. One image of noise passes through the network, and each attention module on its way is scaled.
         """
         if not self.bn1.track_running_stats or self.conv1.weight.is_meta:
             return super().initial_values(names, state_dict)
@@ -211,8 +211,8 @@ class GSAResNet(Backbone):
 
 
 def noise_image(channels: int, side: int) -> Tensor:
-    """An image (1, channels, side, side) of variance 1, always the same: Gaussian noise of the same size in every
-    octave, as photographs have it."""
+    """An image (1, channels, side, side) of variance 1, always the same: a sum of Gaussian noise at all scales, each of
+    the same variance, as in photographs."""
     generator = torch.Generator().manual_seed(0)
     sides = [ceil_div(side, 2**i) for i in range(side.bit_length())]
     octaves = [torch.randn(1, channels, n, n, generator=generator) for n in sides]
@@ -221,17 +221,18 @@ def noise_image(channels: int, side: int) -> Tensor:
 
 
 def _observe(norm: nn.Module, inputs: tuple[Tensor]) -> None:
-    """Take the input of a norm as all that it has ever seen."""
+    """Set the running statistics of a norm to those of its input."""
     variance, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)
     norm.running_var.copy_(variance)
     norm.running_mean.copy_(mean)
 
 
 def _scale(attn: GlobalSelfAttention, norm: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-    """Scale attention, and its maps, to the variance that the following norm has learned."""
+    """Scale the weights of attention, and its output, to the variance that the norm after it has learned."""
     factor = norm.running_var.mean().sqrt() / inputs[0].std()
     factor = factor if factor > 0 and factor.isfinite() else 1.0
-    attn.query.weight.mul_(factor)  # All parts of attention are linear in the query, if the norm inside follows.
+    # Attention is linear in the query, if the statistics of the norm inside are scaled too.
+    attn.query.weight.mul_(factor)
     if attn.bn is not None:
         attn.bn.running_mean.mul_(factor)
         attn.bn.running_var.mul_(factor**2)

@@ -29,16 +29,16 @@ class MSFSwin(SwinBackbone):
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in Swin; in the paper they have none.
         window_size: side of the attention windows, in pixels of the map.
-        shift_small_maps: whether windows are shifted along an axis where the map is not larger than one window. Dense
-            prediction shifts them, released classifiers do not. The last map at 224 is of that size.
+        shift_small_maps: whether windows are shifted along an axis where the map fits into one window, as the last map
+            of a 224 x 224 image does. Swin's detectors and segmentors shift there, its classifiers do not.
         mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a Swin Transformer,
-    as Microsoft released them or as timm has them. ``attention='plain', proj_bias=True`` takes them without
-    ``warm_start``, to the last tensor.
+    as Microsoft released them or as timm has them. With ``attention='plain', proj_bias=True`` the backbone is a Swin
+    Transformer and takes them strictly, without ``warm_start``.
 
     Example:
         >>> import torch
@@ -112,8 +112,8 @@ class MSFSwin(SwinBackbone):
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """No weights of MSF-Swin were released.
 
-        Weights of a Swin Transformer are those of the plain form with biases. A warm start takes them for all forms:
-        all but what mean-shift attention has more.
+        The plain form with biases is a Swin Transformer, and takes its weights strictly. With a warm start every form
+        takes them. Tensors that a Swin Transformer does not have start untrained.
         """
         is_swin = (
             self.settings == dict(attention='plain', sharing='QKVW') and self._attention(0, 0).pre_proj.bias is not None

@@ -105,11 +105,11 @@ class SwinBackbone(Backbone):
         return tuple(outs)
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """A released classifier has one norm, ``norm``, which belongs to a backbone that returns the last stage alone.
-        Other backbones leave it out, as they do with the only norm of a classifier trained here; their norms keep their
-        initial values. A released detector has the norms of all outputs.
+        """Places the norms of the outputs, and resizes tables of relative positions to another window size.
 
-        Tables of relative positions are resized to another window size.
+        A released classifier has one norm, ``norm``. A backbone that returns only the last stage takes it. Other
+        backbones leave it out, as they do with the only norm of a classifier trained here, and their norms start
+        untrained. A released detector has the norms of all its outputs.
         """
         tensors = super().from_release(state_dict, warm_start).tensors
         last = self.out_indices[-1]

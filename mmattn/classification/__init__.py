@@ -1,6 +1,6 @@
-"""What ImageNet classifiers need beside MMPretrain.
+"""What the papers' ImageNet recipes need beside MMPretrain.
 
-A config of a classifier can be read without MMPretrain, as ``tools/complexity.py`` does.
+Without MMPretrain this package is empty, so that ``tools/complexity.py`` can still read the configs.
 """
 
 import importlib.util

@@ -5,14 +5,14 @@ from torch import Tensor, nn
 
 @MODELS.register_module()
 class NormLinearClsHead(LinearClsHead):
-    """MMPretrain's linear head behind a LayerNorm: the head of the simple ViT, whose norm comes after pooling.
+    """LayerNorm, then MMPretrain's linear head: MSF's ViT has its last norm after pooling.
 
-    ``norm`` and ``fc`` are ``linear_head.0`` and ``linear_head.1`` of the MSF release.
+    ``norm`` and ``fc`` are ``linear_head.0`` and ``linear_head.1`` of MSF's released code.
 
     Args:
         num_classes: number of classes.
         in_channels: channels C of the pooled map.
-        init_cfg: by default, layers start as torch initialises them, like the release.
+        init_cfg: by default, layers start as torch initialises them, as in the released code.
         kwargs: further arguments of ``LinearClsHead``.
     """
 
@@ -21,5 +21,5 @@ class NormLinearClsHead(LinearClsHead):
         self.norm = nn.LayerNorm(in_channels)
 
     def pre_logits(self, feats: tuple[Tensor, ...]) -> Tensor:
-        """Pooled maps, (B, C) each -> the last one, normed."""
+        """Pooled maps, (B, C) each -> the last one, normalised, (B, C)."""
         return self.norm(super().pre_logits(feats))

@@ -6,9 +6,9 @@ from torch import Tensor
 
 @BATCH_AUGMENTS.register_module()
 class MixThenErase:
-    """Mix images, then erase a rectangle in some of them, as timm does it for a batch and so ELSA's script.
+    """Mix images, then erase a rectangle in some of them: the order of timm's loader, which ELSA's script uses.
 
-    MMPretrain's ``RandomErasing`` is a step of the pipeline and so comes before mixing.
+    MMPretrain's ``RandomErasing`` is a step of the pipeline, and so erases before images are mixed.
 
     Args:
         mixing: configs of batch augmentations; one of them is drawn for each batch, evenly.

@@ -13,7 +13,7 @@ class TimmCosineLR(LRSchedulerMixin, _ParamScheduler):
     """timm's cosine schedule, once per epoch: the schedule of ELSA's and Shunted's scripts.
 
     The rate rises linearly from ``warmup_lr_init`` in ``warmup_t`` epochs. The cosine is counted from epoch 0, not from
-    the end of the warm-up as MMEngine's. From epoch ``t_initial`` on, the cool-down, the rate is ``lr_min``.
+    the end of the warm-up as MMEngine's. From epoch ``t_initial`` on (the cool-down) the rate is ``lr_min``.
 
     Args:
         optimizer: whose ``lr`` is scheduled.
@@ -21,7 +21,7 @@ class TimmCosineLR(LRSchedulerMixin, _ParamScheduler):
         lr_min: rate at the end of the cosine.
         warmup_t: length of the warm-up in epochs.
         warmup_lr_init: rate of the first epoch.
-        lag: epochs by which the schedule is late: 1 in scripts that end an epoch with the step of the same epoch.
+        lag: epochs by which the schedule is late: 1 for scripts that call ``scheduler.step(epoch)`` after that epoch.
         kwargs: further arguments of MMEngine's schedulers.
 
     Raises:

@@ -140,7 +140,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The detector or segmentor inside of wrappers for several processes and for multi-scale tests."""
+    """The model inside of wrappers for several processes and for tests of several views."""
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.module
     return model

@@ -64,8 +64,8 @@ def check_config(cfg: Config, path: str | Path) -> None:
     """Find the mistakes of a config that can be found without building it.
 
     Types are looked up in the registries, and arguments in the signatures of the classes. Where a class takes
-    ``**kwargs``, only arguments that look misspelt are refused. Torch's optimizers and the backbones of mmattn are
-    built, the latter without memory for their weights, so that their own checks run.
+    ``**kwargs``, only arguments that look misspelt are refused. Torch's optimizers, batch augmentations and mmattn's
+    backbones are built, the backbones without memory for their weights, so that their own checks run.
 
     Args:
         cfg: a whole config, for a Runner.
@@ -139,7 +139,7 @@ def _check_modules(node: object, place: str) -> None:
 
 
 def _check_mixing(node: dict, place: str) -> None:
-    """Check the batch augmentations of a classifier, such as Mixup and CutMix; they are built once."""
+    """Check the batch augmentations of a classifier, such as Mixup and CutMix, by building them."""
     from mmpretrain.models.utils.batch_augments import RandomBatchAugment
     from mmpretrain.registry import BATCH_AUGMENTS
 
@@ -319,7 +319,7 @@ def _check_arguments(node: dict, known: set[str], more: bool, place: str) -> Non
 def _arguments(cls: Callable) -> tuple[set[str], bool]:
     """The names of the arguments of a class or function, base classes included, and whether there may be more."""
     if isinstance(cls, partial):
-        cls = cls.keywords.get('transform', cls)  # MMPretrain's wrapper of those of torchvision
+        cls = cls.keywords.get('transform', cls)  # a transform of torchvision, as MMPretrain registers it
     names: set[str] = set()
     functions = [base.__init__ for base in cls.__mro__ if '__init__' in vars(base)] if inspect.isclass(cls) else [cls]
     more = False

@@ -69,7 +69,7 @@ def load_config(
         raise InputError(f'{path}: no package is named {scope}, the default_scope{near_misses(scope, SCOPES)}')
     for package in SCOPES.get(scope, ()):
         require(package, f'{path} ({scope})')
-    try:  # what a config imports may need these packages
+    try:  # after the check of packages, which custom_imports may need
         import_modules_from_strings(**cfg.get('custom_imports') or dict(imports=[]))
     except InputError:
         raise
@@ -172,7 +172,7 @@ def enable_auto_scale_lr(cfg: Config) -> None:
 
 
 def enable_tta(cfg: Config) -> None:
-    """Turn a config's test into its test in several views: scales and flipped, or for a classifier flipped or crops.
+    """Turn a config's test into a test of several views of each image, whose predictions are merged.
 
     Raises:
         InputError: if the config has none, or its test asks for masks, which MMDetection cannot merge.

@@ -16,9 +16,10 @@ from .imagenet import check_images, compare_labels
 from .images import CheckedPipeline
 from .registered import find_type
 
-#: Classes that read annotations. Datasets of other readers are not checked before they are built.
-SEGMENTED_OR_DETECTED = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
-CLASSIFIED = ('CustomDataset', 'CIFAR10')  #: of MMPretrain; ImageNet and CIFAR100 are subclasses
+#: classes of MMDetection and MMSegmentation that list images; their files are checked before anything is built
+DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
+#: the same for MMPretrain; ImageNet and CIFAR100 are subclasses
+CLASSIFICATION = ('CustomDataset', 'CIFAR10')
 
 
 def use_checked_datasets(cfg: Config) -> None:
@@ -36,8 +37,8 @@ def use_checked_datasets(cfg: Config) -> None:
 def check_files(cfg: Config, *splits: str) -> None:
     """Check that dataloaders, annotation files and image folders are there, before anything is built.
 
-    Only datasets on a disk are checked that list their images as CocoDataset, MMSegmentation's BaseSegDataset or
-    MMPretrain's CustomDataset (ImageNet) and CIFAR10 (CIFAR100) do. Lists and folders of classified images are read.
+    Datasets are checked if they are on a disk and list their images as CocoDataset, MMSegmentation's BaseSegDataset, or
+    MMPretrain's CustomDataset (ImageNet) or CIFAR10 (CIFAR100) do. Lists and folders of MMPretrain's are read.
 
     Args:
         cfg: of a run.
@@ -52,7 +53,7 @@ def check_files(cfg: Config, *splits: str) -> None:
     labels = []
     for node, cls, place in _datasets(cfg, *splits):
         reader = _reader(cls)
-        if node.get('backend_args') or reader not in (*SEGMENTED_OR_DETECTED, *CLASSIFIED):
+        if node.get('backend_args') or reader not in (*DENSE, *CLASSIFICATION):
             continue
         arguments = {key: value for key, value in node.items() if key not in ('type', '_scope_')}
         try:  # A dataset joins its paths, and reads no more than the names of classes yet.
@@ -62,7 +63,7 @@ def check_files(cfg: Config, *splits: str) -> None:
         except OSError as error:  # a file with the names of classes
             raise InputError(f'{place}: {describe(error)}') from error
         except TypeError as error:
-            if 'lazy_init' in str(error):  # a subclass of somebody's
+            if 'lazy_init' in str(error):  # a subclass without this argument
                 continue
             raise InputError(f'{place}: {error}') from error
         if reader == 'CIFAR10':
@@ -215,7 +216,7 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                     f'{name} has {len(classes)} classes and {path} of the model {number}: make '
                     'num_classes of the model and metainfo.classes of the dataset agree'
                 )
-    if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in CLASSIFIED:
+    if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in CLASSIFICATION:
         return  # not on a disk, or checked by check_files
     masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)
     absent, folders = [], {}

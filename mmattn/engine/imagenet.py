@@ -1,4 +1,4 @@
-"""Checks of images of classes, in folders or lists, before MMPretrain's ImageNet or CustomDataset reads them."""
+"""Checks of folders and lists of labelled images, before MMPretrain's ImageNet or CustomDataset reads them."""
 
 import os
 from collections.abc import Iterable
@@ -51,8 +51,8 @@ def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> La
             except ValueError:
                 name = ''
         if not name:
-            what = 'the path of an image, a space and its label' if dataset.with_label else 'the path of an image'
-            raise InputError(f'{place}: line {number} of {path} must be {what}, a whole number, not {line!r}')
+            what = 'the path of an image' + ', a space and its label, a whole number' * dataset.with_label
+            raise InputError(f'{place}: line {number} of {path} must be {what}, not {line!r}')
         if label is not None and (label < 0 or num_classes and label >= num_classes):
             raise InputError(
                 f'{place}: line {number} of {path} has label {label}: '

@@ -275,7 +275,7 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> di
     try:
         for name, settings in backbone_settings(model).items() if isinstance(noted, dict) else ():
             compare_settings(noted.get(name), settings)
-        # Of OpenMMLab's models with a backbone, only MMPretrain's have a part of the name "head".
+        # Among OpenMMLab's models with a backbone, only MMPretrain's have a part named "head".
         if isinstance(getattr(model, 'backbone', None), Backbone) and hasattr(model, 'head'):
             model.backbone.translate_classifier(weights)
     except CheckpointError as error:
@@ -286,7 +286,7 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> di
 def _shares_backbone_alone(weights: dict[str, object], own: dict[str, Tensor]) -> bool:
     """Whether weights and a model have a backbone in common and no other part, as a classifier's and a detector."""
     parts, own_parts = ({name.partition('.')[0] for name in names} for names in (weights, own))
-    return parts & own_parts == {'backbone'} != parts and own_parts != {'backbone'}
+    return parts & own_parts == {'backbone'} and {'backbone'} not in (parts, own_parts)
 
 
 def check_complete(weights: dict[str, object], model: nn.Module, source: str) -> None:
@@ -306,7 +306,7 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
 
 
 def _translated(weights: dict[str, object], model: nn.Module, source: str) -> dict[str, object]:
-    """Weights of a model, those of backbones of mmattn by the backbones' own names, which a release may not have."""
+    """Weights of a model, with the names in backbones of mmattn translated from a release's."""
     weights = dict(weights)
     for name, backbone in model.named_modules():
         if isinstance(backbone, Backbone):

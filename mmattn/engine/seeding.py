@@ -16,11 +16,11 @@ from .datasets import inner_datasets
 class SeedHook(Hook):
     """Seeds each step of a training, and its data workers in each epoch, so that a resumed one draws the same numbers.
 
-    MMEngine seeds once: a resumed training begins again with the numbers of the first step, and workers that are
-    started for each epoch draw the same numbers in each.
+    MMEngine seeds once: a resumed training would draw the numbers of the first step again, and workers that are started
+    for each epoch would draw the same numbers in each epoch.
 
-    What models and batch augmentations draw is the same after a resumption. What pipelines draw is the same in a
-    training by epochs that is saved at their ends.
+    Models and batch augmentations draw the same numbers after a resumption. Transforms of a pipeline do so in a
+    training by epochs that is saved at the end of an epoch.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -58,7 +58,7 @@ class WorkerSeed:
 
 
 def seed_generators(*numbers: int) -> None:
-    """Seed the random numbers of Python, NumPy and torch by several numbers, together."""
+    """Seed the generators of Python, NumPy and torch with one seed made of several numbers."""
     seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
     random.seed(seed)
     np.random.seed(seed)

@@ -8,7 +8,7 @@ from ..ops.heads import join_heads
 from ..ops.tracing import is_tracing
 from .any_size import crop, pad_to_multiple
 
-#: displacement of windows along rows and columns; tensors in a graph
+#: displacement of windows along rows and columns; tensors while a graph is traced
 Shifts = Sequence[int | Tensor]
 
 
@@ -22,8 +22,7 @@ class Windows(nn.Module):
         num_heads: attention heads.
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
-        shift_small_maps: whether windows are shifted along an axis that is one window long, padding included. Released
-            detectors do so, classifiers do not.
+        shift_small_maps: whether windows are shifted along an axis that, padded, is one window long.
     """
 
     def __init__(self, num_heads: int, window_size: int = 7, shift: int = 0, shift_small_maps: bool = True) -> None:
@@ -54,7 +53,7 @@ class Windows(nn.Module):
         return crop(self._moved(x, shifts, 1), H, W)
 
     def _shift(self, count: int, device: torch.device) -> int | Tensor:
-        """The displacement along an axis of so many windows; a tensor if one graph serves one window and several."""
+        """The displacement along an axis of ``count`` windows; a tensor in a graph, which must serve every count."""
         if not self.shift or self.shift_small_maps:
             return self.shift
         if is_tracing():
@@ -63,7 +62,7 @@ class Windows(nn.Module):
         return self.shift if count > 1 else 0
 
     def _moved(self, x: Tensor, shifts: Shifts, sign: int) -> Tensor:
-        """A map (B, H, W, C), moved cyclically."""
+        """A map (B, H, W, C), rolled by the shifts times ``sign``."""
         if not isinstance(shifts[0], Tensor):
             return x.roll([sign * shift for shift in shifts], (1, 2)) if any(shifts) else x
         for dim, shift in zip((1, 2), shifts):

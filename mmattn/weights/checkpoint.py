@@ -16,7 +16,7 @@ from ..errors import CheckpointError
 from .comparing import odd_form
 from .unpickling import load_weights_only
 
-#: where trainers keep weights; averaged weights come first, because authors evaluate these, as of ELSA-Swin-B
+#: where trainers keep weights; averaged weights come first, because ELSA's authors evaluate those of ELSA-Swin-B
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
 #: what torch.compile, FSDP and activation checkpointing add to names, at any place
 WRAPPERS = re.compile(r'(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.')
@@ -43,7 +43,7 @@ def read_checkpoint(
     contents = read_file(path, trusted=trusted)
     meta = contents.get('meta') if isinstance(contents, dict) else {}
     contents, container = weights_in(contents)
-    source = container and f' "{container}"'
+    source = f' "{container}"' if container else ''
     tensors = (
         {name: value for name, value in contents.items() if isinstance(value, Tensor)}
         if isinstance(contents, dict)
@@ -67,7 +67,8 @@ def read_checkpoint(
 
 
 def weights_in(contents: object) -> tuple[object, str]:
-    """What holds the weights in the contents of a file, and its name, one of ``CONTAINERS``; '' if it is the whole."""
+    """The part of a file's contents that holds the weights, and its key in ``CONTAINERS``; all contents and '' if none
+    of these keys is there."""
     for container in CONTAINERS if isinstance(contents, dict) else ():
         if isinstance(contents.get(container), dict):
             return contents[container], container

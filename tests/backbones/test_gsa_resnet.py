@@ -73,7 +73,7 @@ def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
             assert torch.equal(value, fresh[name])
     replaced = [name for name in layout if name.endswith('conv2.weight') and not name.startswith('layer1')]
     assert f'GSAResNet: left out: {", ".join(replaced)}, fc.weight, fc.bias' in log
-    assert f'GSAResNet: keep their initial values: {", ".join(fresh)}' in log
+    assert f'GSAResNet: start untrained: {", ".join(fresh)}' in log
 
 
 DEEP = dict(depth=dict(depths=(2, 3, 4, 2), stem_channels=16, base_channels=16, expansion=2), num_heads=4, img_size=64)

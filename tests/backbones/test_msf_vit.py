@@ -112,7 +112,7 @@ def test_starts_from_a_classifier(tmp_path, log):
     torch.save(dict(meta={}, state_dict={**weights, **head}), init_cfg['checkpoint'])
     backbone = MSFViT(**settings, final_norm=True, init_cfg=init_cfg)
     backbone.init_weights()
-    assert 'MSFViT: keep their initial values: norm.weight, norm.bias' in log
+    assert 'MSFViT: start untrained: norm.weight, norm.bias' in log
     own = backbone.state_dict()
     assert all(torch.equal(own[name.removeprefix('backbone.')], value) for name, value in weights.items())
     del weights['backbone.blocks.1.norm2.weight']

@@ -29,13 +29,13 @@ def save(tmp_path, contents):
     'wrap', [lambda weights: weights, lambda weights: {'state_dict': {f'module.{k}': v for k, v in weights.items()}}]
 )
 def test_release_by_path(tmp_path, release, log, wrap):
-    """init_cfg takes the released file as it is. The log lists what is left out and what keeps its initial values."""
+    """init_cfg takes the released file as it is. The log lists what is left out and what starts untrained."""
     weights = release(TINY)
     backbone = pretrained(save(tmp_path, wrap(weights)))
     assert torch.equal(backbone.layers[2].blocks[5].attn.ghost_head, weights['layers.2.blocks.5.attn.ghost_head'])
     assert torch.equal(backbone.norm0.weight, torch.ones(96))
     text = '\n'.join(log)
-    assert 'head.weight' in text and 'keep their initial values: norm0.weight' in text
+    assert 'head.weight' in text and 'start untrained: norm0.weight' in text
 
 
 def test_norm_of_a_classifier_is_used_by_a_classifier(tmp_path, release):

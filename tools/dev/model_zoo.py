@@ -31,18 +31,18 @@ HEAD = """\
 gives the authors' score for them, which is not always the paper's. MSF and GSA have none: their detectors and
 segmentors start from classifiers that the configs here train.
 
-The commands are the same for every row, here for the first. A test takes a file of the last column, or one that was
-trained here:
+These are the commands for the first row. Those of other rows differ in the config and the checkpoint: a file of the
+last column, or one that was trained here.
 
 ```
 python tools/train.py configs/elsa_swin/elsa-swin-t_in1k.py
 python tools/test.py configs/elsa_swin/elsa-swin-t_in1k.py checkpoints/elsa_swin_tiny.pth
 ```
 
-The test of a classifier prints top 1 and top 5. It resizes and crops images as the release does. `--tta` gives
-mIoU(ms+flip).
+The test of a classifier prints top-1 and top-5 accuracy. It resizes and crops images as the release does. For a
+segmentor, `--tta` gives mIoU(ms+flip).
 
-| configs | data | input at which operations are counted |
+| name of the config | data | input size for counting operations |
 | --- | --- | --- |
 | `_in1k`, `_300e_in1k` (300 epochs) | ImageNet-1k | 224 x 224 |
 | `_384_in1k` (fine-tuned) | ImageNet-1k | 384 x 384 |

@@ -1,5 +1,5 @@
-# ImageNet at 224 x 224, cropped and flipped. The environment variable IMAGENET_ROOT names another folder. A paper's
-# base adds its augmentation.
+# ImageNet at 224 x 224, cropped and flipped. The environment variable IMAGENET_ROOT names another folder. The base of
+# each paper adds its augmentation.
 data_root = '{{$IMAGENET_ROOT:data/imagenet}}'
 data_preprocessor = dict(num_classes=1000, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True)
 

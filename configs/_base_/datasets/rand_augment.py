@@ -1,4 +1,4 @@
-# rand-m9-mstd0.5-inc1 of timm, which ELSA and Shunted use; hparams are to be added.
+# timm's rand-m9-mstd0.5-inc1, which ELSA and Shunted use; hparams are to be added.
 rand_augment = dict(
     type='RandAugment', policies='timm_increasing', num_policies=2, total_level=10, magnitude_level=9, magnitude_std=0.5
 )

@@ -1,4 +1,4 @@
-# What ELSA, Shunted and MSF have in common. A paper's base adds epochs, param_scheduler and the rest.
+# What ELSA, Shunted and MSF have in common. The base of each paper adds epochs, param_scheduler and the rest.
 optim_wrapper = dict(
     type='AmpOptimWrapper', optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05, betas=(0.9, 0.999), eps=1e-8)
 )

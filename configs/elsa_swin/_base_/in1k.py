@@ -20,8 +20,8 @@ model = dict(
     ),
 )
 
-# The script draws the interpolation for each crop, and for each operation of RandAugment; here all operations of an
-# image have the same.
+# The script draws an interpolation for each crop and for each operation of RandAugment. Here all operations on an image
+# have the same one.
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(
@@ -41,7 +41,7 @@ train_pipeline = [
     ),
     dict(type='PackInputs'),
 ]
-# 224 / 0.9; by the paper, which follows Swin, 256
+# int(224 / 0.9), as in the script. The paper follows Swin, which has 256.
 resize = dict(type='ResizeEdge', scale=248, edge='short', backend='pillow', interpolation='bicubic')
 test_pipeline = [_base_.test_pipeline[0], resize, *_base_.test_pipeline[2:]]
 tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]

@@ -1,6 +1,6 @@
-# Transfer to CIFAR-100 as the paper says: 10 000 steps, images of 224 x 224. It does not say the augmentation, here a
-# flip. CIFAR100_ROOT names another folder; MMPretrain downloads what is not there. The backbone, head.in_channels and
-# load_from are to be added.
+# Fine-tuning on CIFAR-100 as the paper says: 10 000 steps, images of 224 x 224. It does not say the augmentation: here
+# it is a flip. CIFAR100_ROOT names another folder; MMPretrain downloads what is missing. The backbone, head.in_channels
+# and load_from are to be added.
 _base_ = ['../../_base_/classifier.py', '../../_base_/cls_runtime.py']
 model = dict(backbone=dict(out_indices=(3,)), head=dict(num_classes=100))
 data_root = '{{$CIFAR100_ROOT:data/cifar100}}'
@@ -8,7 +8,7 @@ data_preprocessor = dict(
     num_classes=100,
     mean=[123.675, 116.28, 103.53],
     std=[58.395, 57.12, 57.375],
-    to_rgb=False,  # they are RGB
+    to_rgb=False,  # MMPretrain reads CIFAR as RGB
 )
 
 resize = dict(type='Resize', scale=224, backend='pillow', interpolation='bicubic')

@@ -1,7 +1,8 @@
 # ImageNet, as the paper says: 90 epochs, batches of 2048, cosine, crop and flip, label smoothing. Its "base learning
-# rate of 0.1" is read as the rate for 256 images, which gives 0.8. It does not say the warm-up (here MMPretrain's for
-# this batch size), the size of test images, and whether norms and biases decay and Nesterov's momentum or mixed
-# precision is used (here they decay, and neither is). The backbone and head.in_channels are to be added.
+# rate of 0.1" is read as the rate for 256 images, which gives 0.8. What the paper does not say: warm-up (here
+# MMPretrain's for this batch size), size of test images (here 256, cropped to 224), weight decay of norms and biases
+# (here as of the others), Nesterov's momentum and mixed precision (here neither). The backbone and head.in_channels are
+# to be added.
 _base_ = ['../../_base_/classifier.py', '../../_base_/datasets/imagenet.py', '../../_base_/cls_runtime.py']
 model = dict(
     backbone=dict(out_indices=(3,)), head=dict(loss=dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'))

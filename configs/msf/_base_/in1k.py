@@ -1,6 +1,6 @@
 # ImageNet, trained and tested as ViT-S by MSF's paper and script, for 100 epochs. What the paper does not print is the
-# script's. Batch size, mixup and cutmix change with the size of the model, in a supplement that is not public: other
-# sizes here have those of ViT-S. The backbone and head.in_channels are to be added.
+# script's. In the paper, batch size, Mixup and CutMix depend on the size of the model, but the supplement with the
+# values is not public: here all sizes have those of ViT-S. The backbone and head.in_channels are to be added.
 _base_ = [
     '../../_base_/classifier.py',
     '../../_base_/datasets/imagenet.py',
@@ -42,10 +42,11 @@ test_dataloader = val_dataloader
 
 # Norms and biases are decayed too.
 optim_wrapper = dict(clip_grad=dict(max_norm=1.0))
-warmup = dict(type='LinearLR', start_factor=0.033, begin=0, end=11)  # MMEngine reaches the full rate one epoch earlier
+# MMEngine's warm-up reaches the full rate one epoch before its end.
+warmup = dict(type='LinearLR', start_factor=0.033, begin=0, end=11)
 param_scheduler = [warmup, dict(type='CosineAnnealingLR', T_max=90, begin=10, end=100)]
 train_cfg = dict(max_epochs=100)
 
-# for configs of 300 epochs; whether their warm-up is longer is not said
+# for configs of 300 epochs; the paper does not say whether their warm-up is longer
 param_scheduler_300e = [warmup, dict(type='CosineAnnealingLR', T_max=290, begin=10, end=300)]
 train_cfg_300e = dict(max_epochs=300)

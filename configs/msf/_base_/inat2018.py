@@ -1,6 +1,6 @@
-# Transfer to iNaturalist 2018, of which the paper prints accuracies only. Here it is trained as ImageNet is, from the
-# weights of ImageNet, at a tenth of the rate. INAT2018_ROOT names another folder; it has train/ and val/, and in each a
-# folder per class. The backbone, head.in_channels and load_from are to be added.
+# Fine-tuning on iNaturalist 2018. The paper prints no recipe, only accuracies. Here it is ImageNet's recipe at a tenth
+# of the rate, from weights trained on ImageNet. INAT2018_ROOT names another folder; it has train/ and val/, and in each
+# a folder per class. The backbone, head.in_channels and load_from are to be added.
 _base_ = './in1k.py'
 data_root = '{{$INAT2018_ROOT:data/inat2018}}'
 data_preprocessor = dict(num_classes=8142)

@@ -33,7 +33,7 @@ train_pipeline = [
 train_dataloader = dict(sampler=dict(type='RepeatAugSampler'), dataset=dict(pipeline=train_pipeline))
 
 optim_wrapper = dict(paramwise_cfg=dict(flat_decay_mult=0.0))
-# The script sets the rate after an epoch by that epoch's number.
+# lag: the script sets the rate after each epoch, with that epoch's number.
 param_scheduler = dict(type='TimmCosineLR', t_initial=300, lr_min=1e-5, warmup_t=5, warmup_lr_init=1e-6, lag=1)
 train_cfg = dict(max_epochs=300)
 custom_hooks = [dict(type='SyncBuffersHook')]  # the stem's batch norm

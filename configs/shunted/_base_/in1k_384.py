@@ -1,5 +1,6 @@
-# Fine-tuning at 384 x 384 from the weights of 224 x 224. The paper prints 30 epochs; its first author says that it was
-# done as Swin does, whose settings these are. Augmentation and drop path are those of 224. load_from is to be added.
+# Fine-tuning at 384 x 384 from the weights of 224 x 224. The paper prints 30 epochs. Its first author says that it was
+# done as in Swin: the other settings are Swin's. Augmentation and drop path are those of 224. The backbone, its drop
+# path, head.in_channels and load_from are to be added.
 _base_ = './in1k.py'
 
 train_pipeline = [_base_.train_pipeline[0], dict(_base_.train_pipeline[1], scale=384), *_base_.train_pipeline[2:]]

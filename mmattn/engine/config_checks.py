@@ -219,7 +219,7 @@ def _check_run(cfg: Config) -> None:
 
 
 def _check_topk(metric: dict, cfg: Config, place: str) -> None:
-    """Refuse a top-k accuracy of more classes than a classifier has; MMPretrain would find it at the first evaluation."""
+    """Refuse a top-k accuracy of more classes than there are, which MMPretrain finds at the first evaluation."""
     head, topk = cfg.model.get('head'), metric.get('topk')
     classes = head.get('num_classes') if isinstance(head, dict) else None
     most = max((k for k in (topk if isinstance(topk, (list, tuple)) else [topk]) if isinstance(k, int)), default=0)

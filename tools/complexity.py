@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mmattn.analysis import compare_with_paper
 from mmattn.analysis.complexity import OPERATION_TOLERANCE, PARAMETER_TOLERANCE, Comparison
+from mmattn.engine.runs import run_tool
 
 
 def main() -> int:
@@ -60,4 +61,4 @@ def as_line(row: Comparison) -> str:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_tool(lambda: sys.exit(main()))

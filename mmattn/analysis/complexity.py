@@ -13,6 +13,7 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from ..errors import InputError
 from ..packages import require
 
 #: width x height at which papers count a model of each scope
@@ -66,6 +67,7 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
+        InputError: if the config has no default_scope, or no model with a backbone.
     """
     config = Path(config)
     cfg = _load(config)
@@ -226,4 +228,9 @@ def _classifier_entry(config: Path, backbone: dict) -> dict:
     return {}
 
 
-_load = functools.cache(Config.fromfile)
+@functools.cache
+def _load(config: Path) -> Config:
+    cfg = Config.fromfile(config)
+    if not cfg.get('default_scope') or 'backbone' not in cfg.get('model', {}):
+        raise InputError(f'{config} is no whole config: it needs default_scope, and model with a backbone')
+    return cfg

@@ -60,7 +60,7 @@ class MSFViT(Backbone):
         'base': dict(embed_dim=768, depth=12, num_heads=12),
     }
     layouts = {
-        'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.|blocks\.\d+\.attn\.pre_proj\.',
+        'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.|(?<!\d\.)blocks\.\d+\.attn\.pre_proj\.',
         'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight',
     }
     warm_start_from = 'a ViT or DeiT'

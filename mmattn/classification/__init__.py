@@ -6,8 +6,9 @@ Without MMPretrain this package is empty, so that ``tools/complexity.py`` can st
 import importlib.util
 
 if importlib.util.find_spec('mmpretrain'):
+    from .drawing import RGBVisualizationHook
     from .head import NormLinearClsHead
     from .mixing import MixThenErase
     from .schedule import TimmCosineLR
 
-    __all__ = ['MixThenErase', 'NormLinearClsHead', 'TimmCosineLR']
+    __all__ = ['MixThenErase', 'NormLinearClsHead', 'RGBVisualizationHook', 'TimmCosineLR']

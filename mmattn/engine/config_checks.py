@@ -207,13 +207,24 @@ def _check_run(cfg: Config) -> None:
             _check_type(evaluator, EVALUATOR, place, default='Evaluator')
             evaluator, place = evaluator['metrics'], f'{key}.metrics'
         for where, metric in _entries(evaluator, place):
-            _check_type(metric, METRICS, where)
+            cls = _check_type(metric, METRICS, where)
+            if cls is not None and cls.__name__ == 'Accuracy':
+                _check_topk(metric, cfg, where)
     visualizer = cfg.get('visualizer')
     _check_type(visualizer, VISUALIZERS, 'visualizer', default='Visualizer')
     if isinstance(visualizer, dict):
         for place, backend in _entries(visualizer.get('vis_backends'), 'visualizer.vis_backends'):
             _check_type(backend, VISBACKENDS, place)
     _check_type(cfg.get('log_processor'), LOG_PROCESSORS, 'log_processor', default='LogProcessor')
+
+
+def _check_topk(metric: dict, cfg: Config, place: str) -> None:
+    """Refuse a top-k accuracy of more classes than there are, which MMPretrain finds at the first evaluation."""
+    head, topk = cfg.model.get('head'), metric.get('topk')
+    classes = head.get('num_classes') if isinstance(head, dict) else None
+    most = max((k for k in (topk if isinstance(topk, (list, tuple)) else [topk]) if isinstance(k, int)), default=0)
+    if isinstance(classes, int) and most > classes:
+        raise InputError(f'{place} asks for the top {most} of {classes} classes: set topk to numbers up to {classes}')
 
 
 def _check_loops(cfg: Config) -> None:

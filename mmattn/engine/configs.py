@@ -205,13 +205,13 @@ def draw_predictions(cfg: Config, folder: Path) -> None:
     hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
-    if cfg.default_scope == 'mmpretrain':
+    if _scope(cfg) == 'mmpretrain':
         if 'module' in cfg.model:  # enable_tta was called
             raise InputError('--show-dir cannot draw the views of --tta: leave out one of them')
         hook.update(enable=True, interval=1, out_dir=str(folder.resolve()))
         return
     hook.draw = True
-    if cfg.default_scope == 'mmdet':
+    if _scope(cfg) == 'mmdet':
         hook.test_out_dir = str(folder.resolve())
     else:
         cfg.visualizer.save_dir = str(folder)
@@ -233,8 +233,13 @@ def write_predictions(cfg: Config, file: Path) -> None:
         raise InputError(
             f'--out needs a metric or a list of metrics as test_evaluator, not {cfg.test_evaluator.get("type")}'
         )
-    dump = 'DumpDetResults' if cfg.default_scope == 'mmdet' else 'DumpResults'  # The first packs masks.
+    dump = 'DumpDetResults' if _scope(cfg) == 'mmdet' else 'DumpResults'  # The first packs masks.
     cfg.test_evaluator = [*metrics, dict(type=dump, out_file_path=str(file))]
+
+
+def _scope(cfg: Config) -> str:
+    """The package of a config's model; a config without default_scope has it in the name of the type."""
+    return cfg.get('default_scope') or cfg.model.type.partition('.')[0]
 
 
 def _check_folder(folder: Path, flag: str) -> None:

@@ -303,6 +303,13 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
             f'{source} is of another model: {type(model).__name__} has {len(absent)} tensors that are not there, or '
             f'not of that shape, the first being {absent[0]}'
         )
+    # The head of a classifier alone: others may leave out auxiliary heads, or masks.
+    unused = [name for name in weights if re.fullmatch(r'head\..*(weight|bias)', name) and name not in own]
+    if unused and hasattr(model, 'head'):
+        raise CheckpointError(
+            f'{source} is of another model: its head has {len(unused)} tensors that {type(model.head).__name__} does '
+            f'not use, the first being {unused[0]}'
+        )
 
 
 def _translated(weights: dict[str, object], model: nn.Module, source: str) -> dict[str, object]:

@@ -7,6 +7,7 @@ import torch
 import yaml
 
 from mmattn.analysis import compare, compare_with_paper, count_config, count_operations
+from mmattn.errors import InputError
 from mmattn.layers import ELSA, EnhancedAttention, WindowAttention
 from tests import ROOT
 
@@ -57,6 +58,13 @@ class Layer(torch.nn.Module):
 def test_counts_in_the_unit_of_the_paper(printed, wrong):
     """A figure of weight matrices, or of two operations per multiply-add, is compared as such, and only then."""
     assert compare('', Layer(), 'mmseg', dict(Printed=printed)).wrong == wrong
+
+
+def test_part_of_a_config(tmp_path):
+    """It is refused in a sentence."""
+    (tmp_path / 'a.py').write_text("model = dict(backbone=dict(type='ELSASwin'))")
+    with pytest.raises(InputError, match='a.py is no whole config: it needs default_scope'):
+        next(compare_with_paper(tmp_path / 'a.py'))
 
 
 def test_lists_ablations():

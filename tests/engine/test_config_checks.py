@@ -95,6 +95,7 @@ def test_configs_of_openmmlab_pass(package):
         (CLASSIFIER, dict(custom_hooks=[dict(type='EMAHook', momentum=4e-5, update_buffers=True)])),
         (CLASSIFIER, dict(train_dataloader__dataset__pipeline=[dict(type='torchvision/RandomResizedCrop', size=3)])),
         (CLASSIFIER, dict(model__neck=None, model__head__type='VisionTransformerClsHead')),
+        (CLASSIFIER, dict(model__head__num_classes=5)),
     ],
 )
 def test_unusual_configs_pass(path, options):
@@ -178,6 +179,7 @@ def test_unusual_configs_pass(path, options):
         ),
         (CLASSIFIER, dict(custom_hooks=[dict(type='EMAHook', momntum=4e-5)]), 'momntum: did you mean momentum?'),
         (CLASSIFIER, dict(tta_model__type='AverageClsScorTTA'), 'did you mean AverageClsScoreTTA'),
+        (CLASSIFIER, dict(model__head__num_classes=3), 'val_evaluator asks for the top 5 of 3 classes: set topk'),
         (CLASSIFIER, dict(default_scope=None), '(it has no default_scope): model has an unknown type ImageClassifier'),
         (
             CLASSIFIER,

@@ -123,6 +123,21 @@ def test_views_of_a_classifier():
         configs.draw_predictions(cfg, Path('a'))
 
 
+def test_drawing_without_a_default_scope():
+    """The package is in the name of the model's type."""
+    cfg = Config(
+        dict(
+            model=dict(type='mmpretrain.ImageClassifier'),
+            test_evaluator=dict(type='mmpretrain.Accuracy'),
+            default_hooks=dict(visualization={}),
+        )
+    )
+    configs.draw_predictions(cfg, Path('a'))
+    assert cfg.default_hooks.visualization.enable
+    configs.write_predictions(cfg, Path('a.pkl'))
+    assert cfg.test_evaluator[-1].type == 'DumpResults'
+
+
 def test_multi_scale_of_several_datasets():
     """The pipeline is that of each dataset, not of what wraps them."""
     cfg = Config.fromfile(UPERNET)

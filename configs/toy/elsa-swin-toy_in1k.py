@@ -1,18 +1,13 @@
-# The narrow ELSA-Swin of the toy Mask R-CNN, as a classifier: trains from scratch on the toy ImageNet in minutes.
+# A classifier for the toy ImageNet.
 _base_ = [
+    './_base_/elsa-swin-toy.py',
     '../_base_/classifier.py',
     '../_base_/datasets/toy_imagenet.py',
     '../_base_/schedules/toy_imagenet.py',
     '../_base_/cls_runtime.py',
 ]
 model = dict(
-    backbone=dict(
-        type='ELSASwin',
-        arch=dict(embed_dim=32, depths=(1, 1, 2, 1), num_heads=(1, 2, 4, 8), group_width=4),
-        out_indices=(3,),
-        drop_path_rate=0.0,
-        init_cfg=None,  # PyTorch's initialisation: Swin's weights are too small for so narrow a model
-    ),
-    head=dict(in_channels=256),
+    backbone=dict(_base_.backbone, out_indices=(3,)),
+    head=dict(in_channels=_base_.in_channels[-1]),
 )
 default_hooks = dict(logger=dict(interval=10))

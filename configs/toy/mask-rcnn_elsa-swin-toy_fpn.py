@@ -1,5 +1,6 @@
-# A narrow ELSA-Swin, neck and heads: trains from scratch on the toy COCO in minutes on a CPU.
+# A detector with narrow neck and heads for the toy COCO.
 _base_ = [
+    './_base_/elsa-swin-toy.py',
     'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
     '../_base_/datasets/toy_coco_instance.py',
     '../_base_/schedules/toy_coco.py',
@@ -7,14 +8,8 @@ _base_ = [
 ]
 strides = [4, 8, 16, 32]
 model = dict(
-    backbone=dict(
-        _delete_=True,
-        type='ELSASwin',
-        arch=dict(embed_dim=32, depths=(1, 1, 2, 1), num_heads=(1, 2, 4, 8), group_width=4),
-        drop_path_rate=0.0,
-        init_cfg=None,  # PyTorch's initialisation: Swin's weights are too small for so narrow a model
-    ),
-    neck=dict(in_channels=[32, 64, 128, 256], out_channels=64, num_outs=4),
+    backbone=dict(_base_.backbone, _delete_=True),
+    neck=dict(in_channels=_base_.in_channels, out_channels=64, num_outs=4),
     rpn_head=dict(in_channels=64, feat_channels=64, anchor_generator=dict(scales=[4], strides=strides)),
     roi_head=dict(
         bbox_roi_extractor=dict(out_channels=64, featmap_strides=strides, finest_scale=28),

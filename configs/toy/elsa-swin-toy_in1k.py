@@ -6,8 +6,5 @@ _base_ = [
     '../_base_/schedules/toy_imagenet.py',
     '../_base_/cls_runtime.py',
 ]
-model = dict(
-    backbone=dict(_base_.backbone, out_indices=(3,)),
-    head=dict(in_channels=_base_.in_channels[-1]),
-)
+model = dict(backbone=dict(_base_.backbone, out_indices=(3,)), head=dict(in_channels=_base_.in_channels[-1]))
 default_hooks = dict(logger=dict(interval=10))

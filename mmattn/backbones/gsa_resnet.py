@@ -211,8 +211,10 @@ class GSAResNet(Backbone):
 
 
 def noise_image(channels: int, side: int) -> Tensor:
-    """An image (1, channels, side, side) of variance 1, always the same: a sum of Gaussian noise at all scales, each of
-    the same variance, as in photographs."""
+    """An image (1, channels, side, side) of variance 1, always the same.
+
+    It is a sum of Gaussian noise at all scales, with the same variance at each scale, as in photographs.
+    """
     generator = torch.Generator().manual_seed(0)
     sides = [ceil_div(side, 2**i) for i in range(side.bit_length())]
     octaves = [torch.randn(1, channels, n, n, generator=generator) for n in sides]

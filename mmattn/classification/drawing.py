@@ -11,9 +11,8 @@ from ..engine.checkpoints import unwrapped
 class RGBVisualizationHook(VisualizationHook):
     """MMPretrain's ``VisualizationHook``, with red and blue in their places.
 
-    MMPretrain takes images for RGB, which are BGR unless they are of CIFAR. Images are turned if the model turns them.
-
-    Args: MMPretrain's.
+    MMPretrain draws images as if they were RGB. Most pipelines load BGR. The channels are reversed here if the model's
+    ``data_preprocessor`` reverses them (``to_rgb=True``). The arguments are those of MMPretrain's hook.
     """
 
     def after_val_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs: Sequence) -> None:

@@ -45,6 +45,6 @@ class TimmCosineLR(LRSchedulerMixin, _ParamScheduler):
         super().__init__(optimizer, **kwargs)
 
     def _get_value(self) -> Sequence[float]:
-        # timm's scheduler has no state, and as an object it could not be in a checkpoint that is read safely
+        # It is made anew in each epoch: it has no state to keep, and a checkpoint cannot hold it as an object.
         CosineLRScheduler(self.optimizer, **self.timm, initialize=False).step(max(self.last_step - self.lag, 0))
         return [group['lr'] for group in self.optimizer.param_groups]

@@ -81,6 +81,14 @@ class Backbone(BaseModule):
     norm_eval = False
     _strict = True
 
+    def __new__(cls, *_: object, **arguments: object) -> 'Backbone':
+        if arguments.get('pretrained') is not None:  # MMSegmentation's segmentors pass theirs on.
+            raise ValueError(
+                f'{cls.__name__} has no argument pretrained: give the checkpoint to the backbone, '
+                "init_cfg=dict(type='Pretrained', checkpoint=...), and write pretrained=None in a segmentor"
+            )
+        return super().__new__(cls)
+
     def __init__(
         self,
         channels: Sequence[int],

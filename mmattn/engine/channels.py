@@ -19,7 +19,9 @@ def check_channels(model: dict, place: str) -> None:
     Raises:
         InputError: for the first difference, or with what a backbone of mmattn says about its arguments.
     """
-    channels = _backbone_channels(model['backbone'], f'{place}.backbone')
+    # Segmentors pass ``pretrained`` on to their backbone.
+    given = {key: model[key] for key in ('pretrained',) if model.get(key) is not None}
+    channels = _backbone_channels({**model['backbone'], **given}, f'{place}.backbone')
     source, neck = 'backbone', model.get('neck')
     if isinstance(neck, (list, tuple)):
         _check_neck(neck[0], channels, f'{place}.neck[0]')

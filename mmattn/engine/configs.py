@@ -2,14 +2,17 @@
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.device import get_device
 from mmengine.logging import print_log
-from mmengine.utils import import_modules_from_strings
+from mmengine.utils import import_modules_from_strings, is_installed
 
 from ..errors import InputError, describe, near_misses
 from ..packages import require, require_ops
@@ -58,7 +61,8 @@ def load_config(
     if not Path(path).is_file():
         raise InputError(f'there is no config {path}')
     try:
-        cfg = Config.fromfile(path, import_custom_modules=False)
+        with _mmseg_bases():
+            cfg = Config.fromfile(path, import_custom_modules=False)
     except InputError:
         raise
     except Exception as error:  # A config is a program, which can raise any error.
@@ -86,6 +90,21 @@ def load_config(
     if get_device() == 'cpu':
         _fit_cpu(cfg)
     return cfg
+
+
+@contextmanager
+def _mmseg_bases() -> Iterator[None]:
+    """Let MMEngine find bases ``mmseg::...`` where MMSegmentation is installed as another distribution.
+
+    MMEngine looks for the distribution mmsegmentation, and has no registry or argument for another one.
+    """
+    distribution = MODULE2PACKAGE['mmseg']
+    if not is_installed(distribution):
+        MODULE2PACKAGE['mmseg'] = 'mmseg'
+    try:
+        yield
+    finally:
+        MODULE2PACKAGE['mmseg'] = distribution
 
 
 def _set_options(cfg: Config, options: dict, path: str | Path) -> None:

@@ -166,6 +166,7 @@ def test_registered_for_every_scope(case, scope):
         (dict(arch=dict(embed_dim=8)), 'lacks'),
         (dict(arch=3), 'not 3'),
         (dict(drop_path=0.1), "'drop_path'"),
+        (dict(pretrained='resnet50'), 'no argument pretrained.*init_cfg=.*pretrained=None in a segmentor'),
     ],
 )
 def test_bad_arguments_are_named(case, wrong, message):

@@ -54,6 +54,25 @@ def test_checkpoints_are_written_on_the_way(config):
     assert Config.fromfile(config).default_hooks.checkpoint.interval > 0
 
 
+def test_bases_of_mmsegmentation(tmp_path):
+    """A base of MMSegmentation is found on either stack, and MMEngine's table is as before. Its ``pretrained``, which
+    names a ResNet, is refused."""
+    from mmengine.config.utils import MODULE2PACKAGE
+
+    before = dict(MODULE2PACKAGE)
+    base = "_base_ = 'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py'"
+    backbone = "dict(_delete_=True, type='ShuntedTransformer', arch='small')"
+    (tmp_path / 'a.py').write_text(
+        f"{base}\ncustom_imports = dict(imports=['mmattn'])\n"
+        f'model = dict(pretrained=None, backbone={backbone}, decode_head=dict(in_channels=[64, 128, 256, 512]), '
+        'auxiliary_head=dict(in_channels=256))'
+    )
+    cfg = load_config(tmp_path / 'a.py')
+    assert cfg.model.decode_head.num_classes == 150 and MODULE2PACKAGE == before
+    with pytest.raises(InputError, match="no argument pretrained.*init_cfg=dict.type='Pretrained'.*pretrained=None"):
+        load_config(tmp_path / 'a.py', {'model.pretrained': 'open-mmlab://resnet50_v1c'})
+
+
 def test_missing_config_is_named():
     with pytest.raises(InputError, match='there is no config no/where.py'):
         load_config('no/where.py')

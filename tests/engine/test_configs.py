@@ -68,8 +68,8 @@ def test_bases_of_mmsegmentation(tmp_path):
         'auxiliary_head=dict(in_channels=256))'
     )
     cfg = load_config(tmp_path / 'a.py')
-    assert cfg.model.decode_head.num_classes == 150 and MODULE2PACKAGE == before
-    with pytest.raises(InputError, match="no argument pretrained.*init_cfg=dict.type='Pretrained'.*pretrained=None"):
+    assert cfg.model.decode_head.num_classes == 150 and before == MODULE2PACKAGE
+    with pytest.raises(InputError, match=r"no argument pretrained.*init_cfg=dict.type='Pretrained'.*pretrained=None"):
         load_config(tmp_path / 'a.py', {'model.pretrained': 'open-mmlab://resnet50_v1c'})
 
 

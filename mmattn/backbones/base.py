@@ -493,8 +493,12 @@ def _translate_before_loading(backbone: Backbone, state_dict: dict[str, Tensor],
     given = plain_names(given, 'the state dict')
     odd = [f'{key} ({form})' for key, value in given.items() if (form := odd_form(value))]
     given = {key: value for key, value in given.items() if not odd_form(value)}
-    translation = backbone.from_release(given)
     own = backbone.state_dict()
+    adapters = {key: value for key, value in own.items() if '.lora_' in key}
+    if adapters and all('.lora_' in key for key in given):  # MMPretrain's LoRAModel saves nothing else.
+        own, translation = adapters, Translation(given)
+    else:
+        translation = backbone.from_release(given)
     problems = misfits(translation, own)
     if odd:
         problems['no ordinary tensors'] = odd

@@ -39,7 +39,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import InputError, near_misses
 from .channels import check_channels
-from .registered import NODE_KEYS, find_type, is_of
+from .registered import NODE_KEYS, bases, find_type, is_of
 
 SPLITS = ('train', 'val', 'test')
 #: what a Runner takes from a config: its arguments, and what it reads from the config beside them
@@ -130,12 +130,22 @@ def _check_modules(node: object, place: str) -> None:
         registry = MODELS if MODULE_PLACE.fullmatch(place) or find_type(node) else TASK_UTILS
         if registry is MODELS or TASK_PLACE.fullmatch(place) or find_type(node, TASK_UTILS):
             _check_type(node, registry, place, nested=place.count('.') > 1)
+        _check_lora(node, place)
     for key, value in node.items():
         # norm_cfg, init_cfg and the like are read by functions with keys of their own
         if not key.endswith('_cfg') or key in ('train_cfg', 'test_cfg'):
             _check_modules(value, f'{place}.{key}')
     if isinstance(node.get('backbone'), dict):
         check_channels(node, place)
+
+
+def _check_lora(node: dict, place: str) -> None:
+    """Refuse LoRA beside batch norms that update their statistics, which MMPretrain's LoRAModel does not save."""
+    module = node.get('module')
+    if bases(node)[:1] != ['LoRAModel'] or not isinstance(module, dict) or not is_of(module, 'mmattn.'):
+        return
+    if 'norm_eval' in _arguments(find_type(module))[0] and not module.get('norm_eval'):
+        raise InputError(f'{place}.module needs norm_eval=True: LoRAModel saves no statistics of batch norms')
 
 
 def _check_mixing(node: dict, place: str) -> None:

@@ -168,7 +168,7 @@ def enable_auto_scale_lr(cfg: Config) -> None:
     Raises:
         InputError: if the config does not say for which batch size its learning rate is.
     """
-    if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+    if not (cfg.get('auto_scale_lr') or {}).get('base_batch_size'):
         raise InputError('--auto-scale-lr needs auto_scale_lr.base_batch_size, which the config does not have')
     cfg.auto_scale_lr.enable = True
 

@@ -213,6 +213,16 @@ def test_other_layer_decay(path, constructor):
     check(CLASSIFIER, optim_wrapper__constructor='LearningRateDecayOptimWrapperConstructor')
 
 
+def test_lora_beside_batch_norm():
+    """LoRAModel saves no running statistics, so they must not change."""
+    module = Config.fromfile(DETECTOR).model.backbone
+    lora = dict(_delete_=True, type='mmpretrain.LoRAModel', module=module, rank=4, targets=[dict(type='fc1')])
+    with pytest.raises(InputError, match='model.backbone.module needs norm_eval=True'):
+        check(DETECTOR, model__backbone=lora)
+    module.norm_eval = True
+    check(DETECTOR, model__backbone=lora)
+
+
 def test_mistakes_of_ours_are_raised_as_they_are(monkeypatch):
     """An error of a backbone's constructor that is no ValueError is not the user's."""
 

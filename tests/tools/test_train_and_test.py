@@ -104,7 +104,11 @@ def test_multi_scale_test(run, trained, tmp_path):
     [
         ('train', ['no.py'], 'there is no config no.py'),
         ('train', [MASK_RCNN, '--amp'], '--amp needs an accelerator'),
-        ('train', [UPERNET, '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
+        (
+            'train',
+            [UPERNET, '--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'],
+            'needs auto_scale_lr.base_batch_size',
+        ),
         ('test', [MASK_RCNN, 'no.pth'], 'There is no checkpoint no.pth'),
         ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
         (

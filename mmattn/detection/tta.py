@@ -6,7 +6,7 @@ from mmdet.models.test_time_augs import DetTTAModel
 from mmdet.structures import DetDataSample
 from mmdet.structures.bbox import bbox2roi, bbox_mapping
 from mmengine.registry import MODELS
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import InputError
 
@@ -64,55 +64,40 @@ class MaskTTAModel(DetTTAModel):
             return super().test_step(data)
         if len(views) == 1 and not any(sample.get('flip') for sample in views[0]['data_samples']):
             return self.module.test_step(views[0])
-        roi_head = self.module.roi_head
+        module, roi_head = self.module, self.module.roi_head
         features, metas, predictions = [], [], []
         for view in views:
-            view = self.module.data_preprocessor(view, False)
+            view = module.data_preprocessor(view, False)
             samples = view['data_samples']
             for sample in samples:  # A pipeline without RandomFlip does not set these.
                 sample.set_metainfo({'flip': False, 'flip_direction': None, **sample.metainfo})
-            features.append(self.module.extract_feat(view['inputs']))
+            features.append(module.extract_feat(view['inputs']))
             metas.append([sample.metainfo for sample in samples])
-            proposals = self.module.rpn_head.predict(features[-1], samples, rescale=False)
+            proposals = module.rpn_head.predict(features[-1], samples, rescale=False)
             boxes = roi_head.predict_bbox(features[-1], metas[-1], proposals, roi_head.test_cfg, rescale=True)
-            predictions.append(self.module.add_pred_to_datasample(samples, boxes))
+            predictions.append(module.add_pred_to_datasample(samples, boxes))
         merged = self.merge_preds(list(zip(*predictions, strict=True)))
         results = [sample.pred_instances for sample in merged]
         boxes = [result.bboxes for result in results]
-        masks = torch.stack([self._masks(*view, boxes) for view in zip(features, metas, strict=True)]).mean(0)
-        _last(roi_head.mask_head).predict_by_feat(
-            masks.split([len(of_image) for of_image in boxes]),
-            results,
-            [dict(ori_shape=meta['ori_shape'], scale_factor=(1.0, 1.0)) for meta in metas[0]],
-            roi_head.test_cfg,
-            rescale=True,
-            activate_map=True,
-        )
+        probabilities = [self._masks(*view, boxes) for view in zip(features, metas, strict=True)]
+        head = roi_head.mask_head[-1] if isinstance(roi_head, CascadeRoIHead) else roi_head.mask_head
+        masks = torch.stack(probabilities).mean(0).split([len(result) for result in results])
+        # The boxes of the results are in the image, not in a view.
+        images = [dict(ori_shape=meta['ori_shape'], scale_factor=(1.0, 1.0)) for meta in metas[0]]
+        head.predict_by_feat(masks, results, images, roi_head.test_cfg, rescale=True, activate_map=True)
         return merged
 
     def _masks(self, features: tuple[Tensor, ...], metas: list[dict], boxes: list[Tensor]) -> Tensor:
-        """Probabilities (N, classes, h, w) of one view's masks, flipped back, for boxes in the images as they are."""
-        roi_head = self.module.roi_head
-        rois = bbox2roi(
-            [
-                bbox_mapping(
-                    box, meta['img_shape'], 2 * tuple(meta['scale_factor']), meta['flip'], meta['flip_direction']
-                )
-                for box, meta in zip(boxes, metas, strict=True)
-            ]
-        )
-        stages = range(roi_head.num_stages) if isinstance(roi_head, CascadeRoIHead) else ()
-        forwards = [roi_head._mask_forward(stage, features, rois) for stage in stages]
-        forwards = forwards or [roi_head._mask_forward(features, rois)]
-        masks = torch.stack([forward['mask_preds'].sigmoid() for forward in forwards]).mean(0)
-        parts = masks.split([len(box) for box in boxes])
-        return torch.cat(
-            [
-                part.flip(FLIPPED[meta['flip_direction']]) if meta['flip'] else part
-                for part, meta in zip(parts, metas, strict=True)
-            ]
-        )
-
-
-def _last(head: nn.Module) -> nn.Module:
-    return head[-1] if isinstance(head, nn.ModuleList) else head
+        """Probabilities (N, classes, h, w) of the masks of boxes in all images, from one view, flipped back."""
+        roi_head, inside = self.module.roi_head, []
+        for box, meta in zip(boxes, metas, strict=True):
+            scale = 2 * tuple(meta['scale_factor'])
+            inside.append(bbox_mapping(box, meta['img_shape'], scale, meta['flip'], meta['flip_direction']))
+        rois = bbox2roi(inside)
+        if isinstance(roi_head, CascadeRoIHead):
+            stages = [roi_head._mask_forward(stage, features, rois) for stage in range(roi_head.num_stages)]
+        else:
+            stages = [roi_head._mask_forward(features, rois)]
+        masks = torch.stack([stage['mask_preds'].sigmoid() for stage in stages]).mean(0)
+        parts = zip(masks.split([len(box) for box in boxes]), metas, strict=True)
+        return torch.cat([part.flip(FLIPPED[meta['flip_direction']]) if meta['flip'] else part for part, meta in parts])

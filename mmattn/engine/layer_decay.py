@@ -62,8 +62,4 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             scales[parameter] = self.paramwise_cfg['layer_decay_rate'] ** (depths - depth - 1)
         for group in params:
             group['lr'] = group.get('lr', self.base_lr) * scales.get(group['params'][0], 1.0)
-        print_log(
-            f'{type(owner).__name__}: learning rates times {min(scales.values()):.3g} in the stem to '
-            f'{max(scales.values()):.3g} at the end',
-            logger='current',
-        )
+        print_log(f'The stem has {min(scales.values()):.3g} of the learning rate of the heads.', logger='current')

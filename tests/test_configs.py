@@ -43,11 +43,12 @@ def test_classifier_builds(path):
 
 @pytest.mark.parametrize('path', DOWNSTREAM, ids=names)
 def test_config_builds(path):
-    """Every config resolves on its own and builds a model whose parts fit together. A detector has masks, or reads
-    none."""
+    """Every config resolves on its own and builds a model whose parts fit together. It says for which batch its
+    learning rate is. A detector has masks, or reads none."""
     cfg = Config.fromfile(path)
     for key in WHOLE:
         assert key in cfg
+    assert path.parent.name == 'toy' or cfg.auto_scale_lr.base_batch_size == 8 * cfg.train_dataloader.batch_size
     with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model).eval()
         maps = model.extract_feat(torch.empty(1, 3, 64, 64))

@@ -177,6 +177,31 @@ class Backbone(BaseModule):
         """The modules of the stem, then those of each stage that is built, output norm included."""
         raise NotImplementedError
 
+    def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
+        """The depth of a parameter, for learning rates that decay from layer to layer.
+
+        The stem has depth 0, the blocks have 1, 2 and so on, and what follows the last block has the largest depth.
+        What stands between two stages belongs to the block before it. All output norms of ELSASwin and MSFSwin have the
+        largest depth, because no block reads them. MMPretrain's Swin has the same depths.
+
+        Args:
+            param_name: name of the parameter in the model.
+            prefix: of the backbone's names in the model; parameters without it follow the backbone.
+
+        Returns:
+            depth, and the number of depths.
+        """
+        # Modules are registered in forward order, output norms last. A wrapped block has the attribute twice.
+        units = [module for module in self.modules() if getattr(module, 'sharding_unit', False)]
+        firsts = dict.fromkeys(next(unit.parameters()) for unit in units)
+        starts = {parameter: depth for depth, parameter in enumerate(firsts, start=1)}
+        last = set(units[-1].parameters())
+        depth, depths = 0, {}
+        for name, parameter in self.named_parameters():
+            depth = starts.get(parameter, depth)
+            depths[prefix + name] = depth if depth < len(starts) or parameter in last else depth + 1
+        return depths.get(param_name, len(starts) + 1), len(starts) + 2
+
     def check_images(self, x: Tensor) -> None:
         """Check the input of ``forward``.
 
@@ -476,8 +501,12 @@ def _translate_before_loading(backbone: Backbone, state_dict: dict[str, Tensor],
     given = plain_names(given, 'the state dict')
     odd = [f'{key} ({form})' for key, value in given.items() if (form := odd_form(value))]
     given = {key: value for key, value in given.items() if not odd_form(value)}
-    translation = backbone.from_release(given)
     own = backbone.state_dict()
+    adapters = {key: value for key, value in own.items() if '.lora_' in key}
+    if adapters and all('.lora_' in key for key in given):  # MMPretrain's LoRAModel saves nothing else.
+        own, translation = adapters, Translation(given)
+    else:
+        translation = backbone.from_release(given)
     problems = misfits(translation, own)
     if odd:
         problems['no ordinary tensors'] = odd

@@ -39,7 +39,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import InputError, near_misses
 from .channels import check_channels
-from .registered import NODE_KEYS, find_type
+from .registered import NODE_KEYS, bases, find_type, is_of
 
 SPLITS = ('train', 'val', 'test')
 #: what a Runner takes from a config: its arguments, and what it reads from the config beside them
@@ -130,12 +130,22 @@ def _check_modules(node: object, place: str) -> None:
         registry = MODELS if MODULE_PLACE.fullmatch(place) or find_type(node) else TASK_UTILS
         if registry is MODELS or TASK_PLACE.fullmatch(place) or find_type(node, TASK_UTILS):
             _check_type(node, registry, place, nested=place.count('.') > 1)
+        _check_lora(node, place)
     for key, value in node.items():
         # norm_cfg, init_cfg and the like are read by functions with keys of their own
         if not key.endswith('_cfg') or key in ('train_cfg', 'test_cfg'):
             _check_modules(value, f'{place}.{key}')
     if isinstance(node.get('backbone'), dict):
         check_channels(node, place)
+
+
+def _check_lora(node: dict, place: str) -> None:
+    """Refuse LoRA beside batch norms that update their statistics, which MMPretrain's LoRAModel does not save."""
+    module = node.get('module')
+    if bases(node)[:1] != ['LoRAModel'] or not isinstance(module, dict) or not is_of(module, 'mmattn.'):
+        return
+    if 'norm_eval' in _arguments(find_type(module))[0] and not module.get('norm_eval'):
+        raise InputError(f'{place}.module needs norm_eval=True: LoRAModel saves no statistics of batch norms')
 
 
 def _check_mixing(node: dict, place: str) -> None:
@@ -197,6 +207,7 @@ def _check_run(cfg: Config) -> None:
     for place, hook in hooks:
         _check_type(hook, HOOKS, place, extra=('priority',))
     _check_optimizer(cfg.get('optim_wrapper'))
+    _check_layer_decay(cfg)
     for place, scheduler in _entries(cfg.get('param_scheduler'), 'param_scheduler'):
         cls = _check_type(scheduler, PARAM_SCHEDULERS, place, extra=('convert_to_iter_based',))
         if scheduler.get('convert_to_iter_based') and not hasattr(cls, 'build_iter_from_epoch'):
@@ -259,6 +270,20 @@ def _check_optimizer(wrapper: dict | None) -> None:
         # fused ones are for accelerators
         arguments = {key: value for key, value in optimizer.items() if key not in (*NODE_KEYS, 'fused')}
         _construct(cls, place, params=[torch.nn.Parameter(torch.zeros(1))], **arguments)
+
+
+def _check_layer_decay(cfg: Config) -> None:
+    """Refuse constructors of layer-wise decay that do not know our backbones: they raise errors without a text."""
+    constructor, backbone = (cfg.get('optim_wrapper') or {}).get('constructor'), cfg.model.get('backbone')
+    if not isinstance(backbone, dict) or not is_of(backbone, 'mmattn.') or 'Decay' not in str(constructor):
+        return
+    package = getattr(find_type(dict(type=constructor), OPTIM_WRAPPER_CONSTRUCTORS), '__module__', '').partition('.')[0]
+    asks_model = package == 'mmpretrain' and hasattr(find_type(cfg.model), 'get_layer_depth')
+    if package in ('mmdet', 'mmseg', 'mmpretrain') and not asks_model:
+        raise InputError(
+            f'optim_wrapper.constructor {constructor} does not know the layers of {backbone["type"]}: take '
+            "constructor='LayerDecayOptimWrapperConstructor', paramwise_cfg=dict(layer_decay_rate=...) of mmattn.engine"
+        )
 
 
 def _entries(node: object, place: str) -> Iterator[tuple[str, object]]:

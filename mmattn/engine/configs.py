@@ -12,12 +12,14 @@ from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.device import get_device
 from mmengine.logging import print_log
+from mmengine.registry import DefaultScope
 from mmengine.utils import import_modules_from_strings, is_installed
 
 from ..errors import InputError, describe, near_misses
 from ..packages import require, require_ops
 from .config_checks import KNOWN_KEYS, check_config, dataset_configs
 from .datasets import use_checked_datasets
+from .registered import find_type
 from .sharding import cpu_shards
 
 #: default_scope -> packages that its models need
@@ -73,14 +75,14 @@ def load_config(
         raise InputError(f'{path}: no package is named {scope}, the default_scope{near_misses(scope, SCOPES)}')
     for package in SCOPES.get(scope, ()):
         require(package, f'{path} ({scope})')
+    if scope == 'mmdet':
+        require_ops(str(path))
     try:  # after the check of packages, which custom_imports may need
         import_modules_from_strings(**cfg.get('custom_imports') or dict(imports=[]))
     except InputError:
         raise
     except Exception as error:
         raise InputError(f'{path}: custom_imports cannot be imported: {describe(error)}') from error
-    if cfg.get('default_scope') == 'mmdet':
-        require_ops(str(path))
     if backbone_only and isinstance(cfg.get('model'), dict):
         cfg.model = ConfigDict({key: cfg.model[key] for key in ('type', 'backbone') if key in cfg.model})
     check_config(cfg, path)
@@ -185,7 +187,7 @@ def enable_auto_scale_lr(cfg: Config) -> None:
     Raises:
         InputError: if the config does not say for which batch size its learning rate is.
     """
-    if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+    if not (cfg.get('auto_scale_lr') or {}).get('base_batch_size'):
         raise InputError('--auto-scale-lr needs auto_scale_lr.base_batch_size, which the config does not have')
     cfg.auto_scale_lr.enable = True
 
@@ -194,18 +196,22 @@ def enable_tta(cfg: Config) -> None:
     """Turn a config's test into a test of several views of each image, whose predictions are merged.
 
     Raises:
-        InputError: if the config has none, or its test asks for masks, which MMDetection cannot merge.
+        InputError: if the config has none, or its test asks for masks, which its ``tta_model`` cannot merge.
     """
     for key in ('tta_model', 'tta_pipeline'):
         if cfg.get(key) is None:
             raise InputError(f'--tta needs {key} in the config, see configs/_base_/datasets')
+    roi_head = cfg.model.get('roi_head') or {}
     if any('segm' in evaluator.get('metric', ()) for evaluator in _evaluators(cfg)):
-        raise InputError(
-            'multi-scale testing cannot merge masks, MMDetection merges boxes only: '
-            'test boxes alone with --cfg-options test_evaluator.metric=bbox'
-        )
-    roi_head = cfg.model.get('roi_head', {})
-    if 'mask_head' in roi_head:
+        with DefaultScope.overwrite_default_scope(_scope(cfg)):
+            check = getattr(find_type(cfg.tta_model), 'check_classes', None)
+            if check is None:
+                raise InputError(
+                    f'tta_model {cfg.tta_model.type} merges boxes only, and the test asks for masks: take '
+                    'MaskTTAModel, as configs/_base_/datasets/coco_tta.py does'
+                )
+            check(find_type(cfg.model), find_type(roi_head))
+    elif 'mask_head' in roi_head:
         roi_head.mask_head = roi_head.mask_roi_extractor = None
     for _, dataset in dataset_configs(cfg.test_dataloader.dataset, 'test_dataloader.dataset'):
         if not {'dataset', 'datasets'} & set(dataset):  # does not wrap others

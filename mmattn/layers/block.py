@@ -14,7 +14,7 @@ class Block(nn.Module):
         eps: eps of the two norms.
     """
 
-    #: FSDP shards block by block, see mmattn/engine/sharding.py
+    #: FSDP shards block by block, see mmattn/engine/sharding.py; learning rates decay block by block
     sharding_unit = True
 
     def __init__(self, dim: int, attn: nn.Module, mlp: nn.Module, drop_path: float = 0.0, eps: float = 1e-5) -> None:

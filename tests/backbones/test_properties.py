@@ -218,3 +218,27 @@ def test_a_constant_in_queries_and_keys_changes_nothing(name, data):
             bias[:2] += torch.randn_like(bias[0])
     for ours, expected in zip(backbone(x), before):
         torch.testing.assert_close(ours, expected)
+
+
+@every_backbone
+@given(data=st.data())
+def test_layer_depths(case, data):
+    """Every parameter has a depth: 0 in the stem, one more in each block, never less than in a layer that ran before.
+    The largest depth is for what no block reads, such as output norms."""
+    backbone = build(case, data.draw(case.architectures)).eval()
+    blocks = [name for name, module in backbone.named_modules() if getattr(module, 'sharding_unit', False)]
+    depths = {name: backbone.get_layer_depth(f'a.{name}', 'a.') for name, _ in backbone.named_parameters()}
+    assert {count for _, count in depths.values()} == {len(blocks) + 2}
+    assert backbone.get_layer_depth('head.weight', 'a.') == (len(blocks) + 1, len(blocks) + 2)
+    depths = {name: depth for name, (depth, _) in depths.items()}
+    for depth, block in enumerate(blocks, start=1):
+        assert {depths[name] for name in depths if name.startswith(f'{block}.')} == {depth}
+    ran = []
+    for name, module in backbone.named_modules():
+        own = {depths[f'{name}.{key}'] for key, _ in module.named_parameters(recurse=False)}
+        assert len(own) < 2
+        if own:
+            module.register_forward_hook(lambda *_, depth=own.pop(): ran.append(depth))
+    backbone(torch.randn(1, 3, 32, 32))
+    inner = [depth for depth in ran if depth <= len(blocks)]
+    assert inner == sorted(inner) and ran[0] == 0

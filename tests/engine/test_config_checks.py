@@ -196,6 +196,33 @@ def test_mistakes_are_named(path, options, message):
     assert message in str(error.value) and str(error.value).startswith(str(path))
 
 
+@pytest.mark.parametrize(
+    'path, constructor',
+    [
+        (DETECTOR, 'mmdet.LearningRateDecayOptimizerConstructor'),
+        (SEGMENTOR, 'LayerDecayOptimizerConstructor'),
+        (SEGMENTOR, 'mmpretrain.LearningRateDecayOptimWrapperConstructor'),
+    ],
+)
+def test_other_layer_decay(path, constructor):
+    """Constructors that do not know our backbones are refused. MMPretrain's knows them in a classifier, and
+    MMDetection's knows ConvNeXt."""
+    with pytest.raises(InputError, match=f"{constructor} does not know .*='LayerDecayOptimWrapperConstructor'"):
+        check(path, optim_wrapper__constructor=constructor)
+    check(path, optim_wrapper__constructor=constructor, model__backbone=dict(_delete_=True, type='mmpretrain.ConvNeXt'))
+    check(CLASSIFIER, optim_wrapper__constructor='LearningRateDecayOptimWrapperConstructor')
+
+
+def test_lora_beside_batch_norm():
+    """LoRAModel saves no running statistics, so they must not change."""
+    module = Config.fromfile(DETECTOR).model.backbone
+    lora = dict(_delete_=True, type='mmpretrain.LoRAModel', module=module, rank=4, targets=[dict(type='fc1')])
+    with pytest.raises(InputError, match='model.backbone.module needs norm_eval=True'):
+        check(DETECTOR, model__backbone=lora)
+    module.norm_eval = True
+    check(DETECTOR, model__backbone=lora)
+
+
 def test_mistakes_of_ours_are_raised_as_they_are(monkeypatch):
     """An error of a backbone's constructor that is no ValueError is not the user's."""
 

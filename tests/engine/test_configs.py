@@ -1,3 +1,4 @@
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -112,9 +113,16 @@ def test_missing_operators_are_told(monkeypatch):
     assert load_config(UPERNET).default_scope == 'mmseg'
 
 
-def test_multi_scale_of_masks_is_refused():
-    with pytest.raises(InputError, match='cannot merge masks.*test_evaluator.metric=bbox'):
-        configs.enable_tta(Config.fromfile(MASK_RCNN))
+@pytest.mark.parametrize('path', [MASK_RCNN, CASCADE], ids=lambda path: path.stem)
+def test_multi_scale_of_masks(path):
+    """Mask heads stay, and our model merges what they predict; MMDetection's would fail an assertion."""
+    cfg = load_config(path)
+    other = deepcopy(cfg)
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'MaskTTAModel' and cfg.model.module.roi_head.mask_head
+    other.tta_model.type = 'DetTTAModel'
+    with pytest.raises(InputError, match='tta_model DetTTAModel merges boxes only.*take MaskTTAModel'):
+        configs.enable_tta(other)
 
 
 def test_multi_scale_of_boxes_and_maps():
@@ -122,7 +130,7 @@ def test_multi_scale_of_boxes_and_maps():
     cfg = Config.fromfile(MASK_RCNN)
     cfg.test_evaluator.metric = 'bbox'
     configs.enable_tta(cfg)
-    assert cfg.model.type == 'DetTTAModel' and cfg.model.module.roi_head.mask_head is None
+    assert cfg.model.type == 'MaskTTAModel' and cfg.model.module.roi_head.mask_head is None
     cfg = Config.fromfile(UPERNET)
     configs.enable_tta(cfg)
     scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms

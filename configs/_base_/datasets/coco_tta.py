@@ -1,5 +1,5 @@
-# Multi-scale testing of boxes. MMDetection cannot merge masks.
-tta_model = dict(type='DetTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
+# Multi-scale testing of boxes and masks.
+tta_model = dict(type='MaskTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
 tta_keys = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor', 'flip', 'flip_direction')
 tta_pipeline = [
     dict(type='LoadImageFromFile'),

@@ -1,0 +1,65 @@
+"""Layer-wise decay of the learning rate, for detectors, segmentors and classifiers."""
+
+from numbers import Real
+
+from mmengine.logging import print_log
+from mmengine.optim import DefaultOptimWrapperConstructor
+from mmengine.registry import OPTIM_WRAPPER_CONSTRUCTORS
+from torch import nn
+
+from ..errors import InputError, near_misses
+
+#: keys of paramwise_cfg that MMEngine's constructor reads
+KEYS = {
+    *('custom_keys', 'bias_lr_mult', 'bias_decay_mult', 'norm_decay_mult', 'dwconv_decay_mult', 'flat_decay_mult'),
+    *('dcn_offset_lr_mult', 'bypass_duplicate'),
+}
+
+
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
+class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
+    """MMEngine's constructor, with learning rates that decay from layer to layer of the backbone.
+
+    What follows the backbone has the full rate, the last block has it times ``layer_decay_rate``, the block before it
+    times the square, and so on to the stem. The backbone has a method ``get_layer_depth``, as backbones of mmattn and
+    MMPretrain do. A classifier gets the same rates as from MMPretrain's own constructor. Those of MMDetection and
+    MMSegmentation know ConvNeXt and BEiT only.
+
+    Args:
+        optim_wrapper_cfg: as for MMEngine's ``DefaultOptimWrapperConstructor``; the optimizer must have a ``lr``.
+        paramwise_cfg: likewise, and ``layer_decay_rate``, above 0 and at most 1.
+
+    Raises:
+        InputError: if a key or value cannot be used, or if the model has no backbone with ``get_layer_depth``.
+    """
+
+    def _validate_cfg(self) -> None:
+        super()._validate_cfg()
+        known = KEYS | {'layer_decay_rate'}
+        for key in set(self.paramwise_cfg) - known:
+            raise InputError(f'paramwise_cfg of {type(self).__name__} has no key {key}{near_misses(key, known)}')
+        rate = self.paramwise_cfg.get('layer_decay_rate')
+        if not isinstance(rate, Real) or not 0 < rate <= 1:
+            raise InputError(
+                f'paramwise_cfg.layer_decay_rate of {type(self).__name__} must be above 0 and at most 1, not {rate}'
+            )
+        if self.base_lr is None:
+            raise InputError(f'{type(self).__name__} needs optimizer.lr')
+
+    def add_params(self, params: list[dict], module: nn.Module, prefix: str = '', **kwargs) -> None:
+        super().add_params(params, module, prefix, **kwargs)
+        if prefix:  # a call of MMEngine's for a part of the model
+            return
+        backbone = getattr(module, 'backbone', None)
+        if not hasattr(backbone, 'get_layer_depth'):
+            raise InputError(
+                f'layer_decay_rate needs a backbone with get_layer_depth, and {type(backbone).__name__} has none: '
+                f'leave out constructor={type(self).__name__!r}'
+            )
+        scales, owner = {}, backbone.get_layer_depth.__self__  # the backbone in a wrapper such as LoRAModel
+        for name, parameter in owner.named_parameters():
+            depth, depths = owner.get_layer_depth(name)
+            scales[parameter] = self.paramwise_cfg['layer_decay_rate'] ** (depths - depth - 1)
+        for group in params:
+            group['lr'] = group.get('lr', self.base_lr) * scales.get(group['params'][0], 1.0)
+        print_log(f'The stem has {min(scales.values()):.3g} of the learning rate of the heads.', logger='current')

@@ -103,9 +103,9 @@ def join_detections(
     """The objects of an image, from those detected in its tiles.
 
     A detection is cut if its box ends at an edge of its tile that is not the image's. It is of one object with a
-    detection in a tile across this edge if both have one class and their parts in what the tiles share have an IoU of
-    at least 0.5, of masks, or of boxes if there are no masks. Each joins one detection of the other tile, that of the
-    largest IoU times scores. An object may be joined from many tiles, such as four with a common corner. Its box and
+    detection of another tile if both have one class and their parts in what the tiles share have an IoU of at least
+    0.5, of masks, or of boxes if there are no masks. Each joins one detection of the other tile, that of the largest
+    IoU times scores. An object may be joined from many tiles, such as four with a common corner. Its box and
     mask are those of a detection that is not cut, if it has one, or else the unions. Its score is the largest. Without
     an overlap, nothing is joined.
 
@@ -133,21 +133,18 @@ def _join(found: Sequence[list[Detection]], tiles: Sequence[Tile], height: int, 
     every = [(one, tile.box) for each, tile in zip(found, tiles) for one in each]
     numbers = iter(range(len(every)))
     members = [[next(numbers) for _ in each] for each in found]
-    cuts = [_cut_at(one.box, box, height, width) for one, box in every]
+    is_cut = [_is_cut(one.box, box, height, width) for one, box in every]
     group = list(range(len(every)))
     for a, b in combinations(range(len(tiles)), 2):
         shared = _intersection(tiles[a].box, tiles[b].box)
         if shared is None:
             continue
-        across_a, across_b = (
-            # the cut detections of one tile whose edge lies inside the other
-            [index for index in members[one] if any(_inside(tiles[other].box, *cut) for cut in cuts[index])]
-            for one, other in ((a, b), (b, a))
-        )
         agreeing = []
-        for i, j in {*product(across_a, members[b]), *product(members[a], across_b)}:
+        for i, j in product(members[a], members[b]):
             first, second = every[i][0], every[j][0]
-            if first.label == second.label and (iou := _iou_within(shared, first, second, height, width)) >= AGREEMENT:
+            if first.label != second.label or not (is_cut[i] or is_cut[j]):
+                continue
+            if (iou := _iou_within(shared, first, second, height, width)) >= AGREEMENT:
                 agreeing.append((iou * first.score * second.score, i, j))
         used = set()
         for _, i, j in sorted(agreeing, reverse=True):
@@ -155,7 +152,7 @@ def _join(found: Sequence[list[Detection]], tiles: Sequence[Tile], height: int, 
                 used |= {i, j}
                 group = [group[i] if number == group[j] else number for number in group]
     return [
-        _unite([every[index][0] for index in same], [every[index][0] for index in same if not cuts[index]])
+        _unite([every[index][0] for index in same], [every[index][0] for index in same if not is_cut[index]])
         for same in ([index for index, other in enumerate(group) if other == number] for number in dict.fromkeys(group))
     ]
 
@@ -173,18 +170,13 @@ def _unite(parts: list[Detection], complete: list[Detection]) -> Detection:
     return Detection((min(x1), min(y1), max(x2), max(y2)), parts[0].label, score, mask)
 
 
-def _cut_at(box: Sequence[float], tile: Sequence[int], height: int, width: int) -> list[tuple[int, int]]:
-    """The edges of its tile, not of the image, at which a box ends: 0 for x or 1 for y, and where."""
+def _is_cut(box: Sequence[float], tile: Sequence[int], height: int, width: int) -> bool:
+    """Whether a box ends at an edge of its tile that is not the image's."""
     sides = (tile[2] - tile[0], tile[3] - tile[1])
-    return [
-        (side % 2, tile[side])
-        for side, border in enumerate((0, 0, width, height))
-        if tile[side] != border and abs(box[side] - tile[side]) <= EDGE * sides[side % 2]
-    ]
-
-
-def _inside(box: Sequence[float], axis: int, place: float) -> bool:
-    return box[axis] < place < box[axis + 2]
+    return any(
+        tile[edge] != border and abs(box[edge] - tile[edge]) <= EDGE * sides[edge % 2]
+        for edge, border in enumerate((0, 0, width, height))
+    )
 
 
 def _intersection(a: Sequence[float], b: Sequence[float]) -> tuple | None:

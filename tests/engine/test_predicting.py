@@ -1,5 +1,7 @@
 """OpenMMLab's inferencers with the configs here, by themselves and in tools/predict.py, which tests/tools runs."""
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,12 @@ from mmattn.errors import InputError
 from tests import ROOT
 
 CONFIGS = ['mask-rcnn_shunted-toy_fpn', 'elsa-swin-toy_upernet', 'elsa-swin-toy_in1k']
+
+
+@pytest.fixture(autouse=True)
+def own_scope(monkeypatch):
+    """The inferencers set the scope of the process, which the next test would find."""
+    monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())
 
 
 @pytest.mark.parametrize('name', CONFIGS)

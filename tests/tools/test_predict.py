@@ -3,6 +3,7 @@
 import json
 import runpy
 import sys
+from collections import OrderedDict
 
 import cv2
 import numpy as np
@@ -37,6 +38,12 @@ def weights(tmp_path_factory):
             torch.save(MODELS.build(cfg.model).state_dict(), folder / f'{len(files)}.pth')
         files[config] = folder / f'{len(files)}.pth'
     return files
+
+
+@pytest.fixture(autouse=True)
+def own_scope(monkeypatch):
+    """The inferencers set the scope of the process, which the next test would find."""
+    monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())
 
 
 @pytest.fixture

@@ -75,16 +75,8 @@ def predict(
         advance = partial(progress.advance, task)
         reader = _read(files, load, problems, videos)
         for batch in _batches(reader, 1 if tile else batch_size, model.one_shape):
-            images = [image for *_, image in batch]
-            height, width = images[0].shape[:2]
-            tiles = cut(height, width, tile, overlap) if tile else []
-            if len(tiles) > 1:
-                found = _in_tiles(model, images[0], tiles, batch_size, advance)
-                results = [model.join(found, tiles, height, width)]
-            else:
-                results = model(images)
-                advance(len(batch))
-            for (name, file_name, image), result in zip(batch, results):
+            predicted = partial(_results, model, tile=tile, overlap=overlap, size=batch_size, advance=advance)
+            for (name, file_name, image), result in _one_by_one(predicted, batch, problems):
                 height, width = image.shape[:2]
                 entry = dict(id=len(contents['images']) + 1, file_name=file_name, height=height, width=width)
                 contents['images'].append(entry)
@@ -183,6 +175,29 @@ def _batches(reader: Iterator[tuple], size: int, one_shape: bool) -> Iterator[li
         batch.append(item)
     if batch:
         yield batch
+
+
+def _one_by_one(predicted: Callable, batch: list[tuple], problems: list[str]) -> list[tuple]:
+    """The images of a batch and their results, without those that cannot be prepared; these go to ``problems``."""
+    try:
+        return list(zip(batch, predicted([image for *_, image in batch])))
+    except InputError as error:
+        if len(batch) > 1:
+            return [pair for one in batch for pair in _one_by_one(predicted, [one], problems)]
+        problems.append(f'{batch[0][1]}: {error}')
+        return []
+
+
+def _results(
+    model: '_Model', images: list[np.ndarray], tile: int | None, overlap: int, size: int, advance: Callable
+) -> list:
+    height, width = images[0].shape[:2]
+    tiles = cut(height, width, tile, overlap) if tile else []
+    if len(tiles) > 1:
+        return [model.join(_in_tiles(model, images[0], tiles, size, advance), tiles, height, width)]
+    results = model(images)
+    advance(len(images))
+    return results
 
 
 def _in_tiles(model: '_Model', image: np.ndarray, tiles: list[Tile], size: int, advance: Callable) -> Iterator:
@@ -293,7 +308,11 @@ class _Model:
     def __call__(self, images: list[np.ndarray], places: list[tuple] | None = None) -> list:
         """The results of images, which are whole or at places x, y of an image of some height and width."""
         samples = []
-        for data in self.inferencer.preprocess(images, len(images)):
+        try:
+            prepared = list(self.inferencer.preprocess(images, len(images)))
+        except Exception as error:  # A transform can raise any error, as for an image of one row.
+            raise InputError(f"the config's test pipeline cannot prepare it: {describe(error)}") from error
+        for data in prepared:
             # DetInferencer adds the images.
             samples += self.inferencer.forward(data if isinstance(data, dict) else data[1])
         return [
@@ -305,9 +324,9 @@ class _Model:
         """Write on an image, on the color of a class; x, y is the upper left corner."""
         import cv2
 
-        scale = max(0.35, max(image.shape) / 2500)
+        scale = min(0.6, max(0.35, max(image.shape) / 2500))
         font = cv2.FONT_HERSHEY_SIMPLEX, scale
-        thickness = max(1, round(2 * scale))
+        thickness = 1
         (width, height), base = cv2.getTextSize(text, *font, thickness)
         x, y = int(max(0, min(x, image.shape[1] - width))), int(max(0, min(y, image.shape[0] - height - base)))
         color = self.colors[label].tolist()
@@ -354,7 +373,7 @@ class _Detector(_Model):
                 mask = decode(one.mask)[y : y + height, x : x + width].astype(bool)
                 part[mask] = (0.5 * part[mask] + 0.5 * np.array(color)).astype(np.uint8)
             x1, y1, x2, y2 = map(round, one.box)
-            cv2.rectangle(image, (x1, y1), (x2, y2), color, max(1, max(image.shape) // 1000))
+            cv2.rectangle(image, (x1, y1), (x2, y2), color, 2 if max(image.shape) > 1000 else 1)
         for one in drawn:
             self.put_text(image, f'{self.classes[one.label]} {one.score:.2f}', *one.box[:2], one.label)
 

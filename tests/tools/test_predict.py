@@ -147,11 +147,14 @@ def test_broken_files(run, photos, tmp_path):
     """They are named at the end, and the others are predicted."""
     whole = (photos / 'b.jpg').read_bytes()
     (photos / 'b.jpg').write_bytes(whole[: len(whole) // 2])
+    cv2.imwrite(str(photos / 'thinner.png'), np.zeros((1, 3000, 3), np.uint8))  # of one batch with the other
     (photos / 'empty.png').touch()
     (photos / 'text.png').write_text('no image')
-    sentence, found = run(CLASSIFIER, photos)
-    assert sentence.startswith('3 of 6 files could not be used')
+    cv2.imwrite(str(photos / 'thin.png'), np.zeros((1, 3000, 3), np.uint8))  # the pipeline makes it 0 pixels high
+    sentence, found = run(SEGMENTOR, photos, '--batch-size', 4)
+    assert sentence.startswith('5 of 8 files could not be used')
     assert all(str(photos / name) in sentence for name in ('b.jpg', 'empty.png', 'text.png'))
+    assert 'thin.png: ' in sentence and 'thinner.png: ' in sentence
     assert len(found['images']) == 3 and len(drawn(tmp_path)) == 3
 
 

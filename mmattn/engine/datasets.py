@@ -205,13 +205,8 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                     f'{path} of the model has no num_classes, which Mixup, CutMix and to_onehot need: set it to '
                     f'{len(classes)}'
                 )
-            if (
-                ('head' in path or path.endswith('data_preprocessor'))
-                and not {'rpn_head', 'semantic_head'} & set(path.split('.'))
-                and not OTHER_CLASSES & {base.__name__ for base in type(module).__mro__}
-                and isinstance(number, int)
-                and number != len(classes)
-            ):
+        for path, number in class_numbers(model):
+            if number != len(classes):
                 raise InputError(
                     f'{name} has {len(classes)} classes and {path} of the model {number}: make '
                     'num_classes of the model and metainfo.classes of the dataset agree'
@@ -236,6 +231,19 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
             )
     if absent:
         raise InputError(f'{name} names {len(absent)} files that are not there, the first being {absent[0]}')
+
+
+def class_numbers(model: nn.Module) -> Iterator[tuple[str, int]]:
+    """The parts of a model that have ``num_classes`` of the dataset, by name, and these numbers."""
+    for path, module in model.named_modules():
+        number = getattr(module, 'num_classes', None)
+        if (
+            ('head' in path or path.endswith('data_preprocessor'))
+            and not {'rpn_head', 'semantic_head'} & set(path.split('.'))
+            and not OTHER_CLASSES & {base.__name__ for base in type(module).__mro__}
+            and isinstance(number, int)
+        ):
+            yield path, number
 
 
 def ignored_labels(model: nn.Module) -> list[int]:

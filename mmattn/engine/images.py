@@ -56,7 +56,7 @@ def _check_loading(transforms: list, check: Callable | None) -> None:
 
     for index, transform in enumerate(transforms):
         if isinstance(transform, LoadImageFromFile):
-            transforms[index] = partial(_load_image, transform)
+            transforms[index] = partial(load_image, transform)
         elif isinstance(transform, LoadAnnotations):
             transforms[index] = partial(_load_annotations, transform, check)
         for name in ('transforms', 'subroutines'):  # the second are TestTimeAug's
@@ -74,7 +74,12 @@ def _load(function: Callable, argument: object, path: str | None) -> object:
         raise InputError(f'{path} cannot be used: {describe(error)}') from error
 
 
-def _load_image(transform: Callable, data: dict) -> dict | None:
+def load_image(transform: Callable, data: dict) -> dict | None:
+    """Call a transform that loads an image.
+
+    Raises:
+        InputError: naming the file, if it cannot be read or was cut short.
+    """
     path = data.get('img_path')
     data = _load(transform, data, path)
     if data is not None and path and os.path.isfile(path):

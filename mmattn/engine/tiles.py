@@ -1,0 +1,202 @@
+"""Images cut into overlapping tiles, and the predictions of the tiles joined into those of the image."""
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations, product
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from mmengine.structures import InstanceData
+
+#: a box ends at the edge of its tile if it is nearer than this part of the tile's side
+EDGE = 0.02
+#: intersection over union, within the overlap, of two parts of one object
+AGREEMENT = 0.5
+
+
+class Tile(NamedTuple):
+    """Two boxes, x1, y1, x2, y2 in pixels of the image: the tile, and its pixels that no other tile has farther from
+    its edge. The second kind, of all tiles, covers the image once."""
+
+    box: tuple[int, int, int, int]
+    core: tuple[int, int, int, int]
+
+
+def cut(height: int, width: int, tile: int, overlap: int) -> list[Tile]:
+    """Cut an image into square tiles of equal size. The last ones are shifted inwards, so that they end at its edge.
+
+    Args:
+        height, width: of the image, in pixels.
+        tile: side of a tile; an image that is smaller has one tile of its own size in that direction.
+        overlap: pixels that neighbours share, at least; smaller than ``tile``.
+    """
+    columns, rows = _cut_side(width, tile, overlap), _cut_side(height, tile, overlap)
+    return [
+        Tile((x1, y1, x2, y2), (left, top, right, bottom))
+        for (y1, y2, top, bottom), (x1, x2, left, right) in product(rows, columns)
+    ]
+
+
+def _cut_side(size: int, tile: int, overlap: int) -> list[tuple[int, int, int, int]]:
+    starts = [*range(0, size - tile, tile - overlap), max(size - tile, 0)]
+    ends = [min(start + tile, size) for start in starts]
+    middles = [0, *((end + start) // 2 for end, start in zip(ends, starts[1:])), size]
+    return list(zip(starts, ends, middles, middles[1:]))
+
+
+def join_maps(maps: Iterable[np.ndarray], tiles: Sequence[Tile], height: int, width: int) -> np.ndarray:
+    """The label map of an image: each pixel has the label of the tile in which it lies farthest from the edge.
+
+    Args:
+        maps: (H, W) of each tile.
+
+    Returns:
+        label map (height, width).
+    """
+    whole = None
+    for labels, ((x, y, *_), (x1, y1, x2, y2)) in zip(maps, tiles):
+        whole = np.empty((height, width), labels.dtype) if whole is None else whole
+        whole[y1:y2, x1:x2] = labels[y1 - y : y2 - y, x1 - x : x2 - x]
+    return whole
+
+
+class Detection(NamedTuple):
+    """An object in an image; its box is x1, y1, x2, y2 in pixels, its mask COCO's run-length code, or None."""
+
+    box: tuple[float, float, float, float]
+    label: int
+    score: float
+    mask: dict | None = None
+
+
+def detections(instances: InstanceData, x: int, y: int, height: int, width: int) -> list[Detection]:
+    """What a detector found in a tile, placed in its image.
+
+    Args:
+        instances: bboxes (n, 4) in pixels of the tile, labels (n,), scores (n,), and masks (n, H, W) if it has them.
+        x, y: where the tile begins in the image.
+        height, width: of the image.
+    """
+    boxes = (instances.bboxes + instances.bboxes.new_tensor([x, y, x, y])).tolist()
+    masks = [None] * len(boxes)
+    if 'masks' in instances:
+        masks = [_encode(mask, x, y, height, width) for mask in np.asarray(instances.masks, bool)]
+    return list(map(Detection, map(tuple, boxes), instances.labels.tolist(), instances.scores.tolist(), masks))
+
+
+def _encode(mask: np.ndarray, x: int, y: int, height: int, width: int) -> dict:
+    """The code of a mask whose first pixel is x, y of an image, made without a mask of the size of the image."""
+    from pycocotools.mask import frPyObjects
+
+    filled = np.flatnonzero(mask.any(0))
+    first, last = (filled[0], filled[-1] + 1) if len(filled) else (0, 0)
+    columns = np.zeros((last - first, height), bool)
+    columns[:, y : y + len(mask)] = mask[:, first:last].T
+    edges = np.flatnonzero(np.diff(columns.ravel(), prepend=False, append=False)) + (x + first) * height
+    ends = [*edges, *([height * width] if not len(edges) or edges[-1] < height * width else [])]
+    return frPyObjects(dict(size=[height, width], counts=np.diff(ends, prepend=0).tolist()), height, width)
+
+
+def join_detections(
+    found: Sequence[list[Detection]], tiles: Sequence[Tile], height: int, width: int, iou_threshold: float = 0.5
+) -> list[Detection]:
+    """The objects of an image, from those detected in its tiles.
+
+    A detection is cut if its box ends at an edge of its tile that is not the image's. It is of one object with a
+    detection of another tile if both have one class and their parts in what the tiles share have an IoU of at least
+    0.5, of masks, or of boxes if there are no masks. Each joins one detection of the other tile, that of the largest
+    IoU times scores. An object may be joined from many tiles, such as four with a common corner. Its box and
+    mask are those of a detection that is not cut, if it has one, or else the unions. Its score is the largest. Without
+    an overlap, nothing is joined.
+
+    At the end, non-maximum suppression of the boxes of each class removes what two tiles see completely.
+
+    Args:
+        found: of each tile, in the image, from :func:`detections`.
+        height, width: of the image.
+        iou_threshold: of the suppression.
+
+    Returns:
+        best scores first.
+    """
+    from mmcv.ops import batched_nms
+
+    objects = _join(found, tiles, height, width)
+    if not objects:
+        return []
+    boxes, labels, scores = (torch.tensor([one[part] for one in objects]) for part in range(3))
+    _, kept = batched_nms(boxes, scores, labels, nms_cfg=dict(type='nms', iou_threshold=iou_threshold))
+    return [objects[index] for index in kept.tolist()]
+
+
+def _join(found: Sequence[list[Detection]], tiles: Sequence[Tile], height: int, width: int) -> list[Detection]:
+    every = [(one, tile.box) for each, tile in zip(found, tiles) for one in each]
+    numbers = iter(range(len(every)))
+    members = [[next(numbers) for _ in each] for each in found]
+    is_cut = [_is_cut(one.box, box, height, width) for one, box in every]
+    group = list(range(len(every)))
+    for a, b in combinations(range(len(tiles)), 2):
+        shared = _intersection(tiles[a].box, tiles[b].box)
+        if shared is None:
+            continue
+        agreeing = []
+        for i, j in product(members[a], members[b]):
+            first, second = every[i][0], every[j][0]
+            if first.label != second.label or not (is_cut[i] or is_cut[j]):
+                continue
+            if (iou := _iou_within(shared, first, second, height, width)) >= AGREEMENT:
+                agreeing.append((iou * first.score * second.score, i, j))
+        used = set()
+        for _, i, j in sorted(agreeing, reverse=True):
+            if not {i, j} & used:
+                used |= {i, j}
+                group = [group[i] if number == group[j] else number for number in group]
+    return [
+        _unite([every[index][0] for index in same], [every[index][0] for index in same if not is_cut[index]])
+        for same in ([index for index, other in enumerate(group) if other == number] for number in dict.fromkeys(group))
+    ]
+
+
+def _unite(parts: list[Detection], complete: list[Detection]) -> Detection:
+    if len(parts) == 1:
+        return parts[0]
+    from pycocotools.mask import merge
+
+    score = max(part.score for part in parts)
+    if complete:
+        return max(complete, key=lambda one: one.score)._replace(score=score)
+    x1, y1, x2, y2 = zip(*(part.box for part in parts))
+    mask = merge([part.mask for part in parts]) if parts[0].mask else None
+    return Detection((min(x1), min(y1), max(x2), max(y2)), parts[0].label, score, mask)
+
+
+def _is_cut(box: Sequence[float], tile: Sequence[int], height: int, width: int) -> bool:
+    """Whether a box ends at an edge of its tile that is not the image's."""
+    sides = (tile[2] - tile[0], tile[3] - tile[1])
+    return any(
+        tile[edge] != border and abs(box[edge] - tile[edge]) <= EDGE * sides[edge % 2]
+        for edge, border in enumerate((0, 0, width, height))
+    )
+
+
+def _intersection(a: Sequence[float], b: Sequence[float]) -> tuple | None:
+    x1, y1, x2, y2 = max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])
+    return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
+
+
+def _iou_within(window: Sequence[int], a: Detection, b: Detection, height: int, width: int) -> float:
+    """IoU of the parts of two detections in a window of the image."""
+    boxes = _intersection(a.box, window), _intersection(b.box, window)
+    if None in boxes:
+        return 0.0
+    if a.mask:
+        from pycocotools.mask import iou, merge
+
+        x1, y1, x2, y2 = window
+        inside = _encode(np.ones((y2 - y1, x2 - x1), bool), x1, y1, height, width)
+        parts = ([merge([one.mask, inside], intersect=True)] for one in (a, b))
+        return float(iou(*parts, [0])[0, 0])
+    areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in boxes]
+    both = _intersection(*boxes)
+    common = (both[2] - both[0]) * (both[3] - both[1]) if both else 0.0
+    return common / (sum(areas) - common)

@@ -1,0 +1,233 @@
+"""tools/predict.py as a user calls it, on small models with random weights."""
+
+import json
+import runpy
+import sys
+from collections import OrderedDict
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
+from PIL import Image
+
+from tests import ROOT
+
+DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
+SEGMENTOR = 'configs/toy/shunted-toy_fpn.py'
+CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
+#: random weights give low scores
+OPTIONS = {
+    DETECTOR: ['model.test_cfg.rcnn.score_thr=0.', 'model.test_cfg.rcnn.max_per_img=10'],
+    SEGMENTOR: ['model.test_cfg.mode=whole'],
+    CLASSIFIER: [],
+}
+
+
+@pytest.fixture(scope='module')
+def weights(tmp_path_factory):
+    """A file of random weights of each model, as small as torch.save makes it: without names of classes."""
+    folder = tmp_path_factory.mktemp('weights')
+    files = {}
+    for config in OPTIONS:
+        cfg = Config.fromfile(ROOT / config)
+        torch.manual_seed(0)
+        with DefaultScope.overwrite_default_scope(cfg.default_scope):
+            torch.save(MODELS.build(cfg.model).state_dict(), folder / f'{len(files)}.pth')
+        files[config] = folder / f'{len(files)}.pth'
+    return files
+
+
+@pytest.fixture(autouse=True)
+def own_scope(monkeypatch):
+    """The inferencers set the scope of the process, which the next test would find."""
+    monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder with images of two sizes, within folders, and a text."""
+    random = np.random.default_rng(0)
+    for name, size in {'a.png': (64, 80), 'b.jpg': (64, 80), 'in/a.png': (70, 50), 'in/er/c.png': (64, 80)}.items():
+        (tmp_path / 'photos' / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(tmp_path / 'photos' / name), random.integers(0, 256, (*size, 3), np.uint8))
+    (tmp_path / 'photos' / 'notes.txt').write_text('none')
+    return tmp_path / 'photos'
+
+
+@pytest.fixture
+def run(weights, tmp_path, monkeypatch):
+    """Run the tool; the sentence that ends it, or None, and what it wrote."""
+
+    def run(config, *arguments, options=()):
+        out = tmp_path / 'out'
+        set_options = [*OPTIONS[config], *options]
+        arguments = [config, weights[config], *arguments, '--out', out]
+        arguments += ['--cfg-options', *set_options] if set_options else []
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setattr(sys, 'argv', ['predict.py', *map(str, arguments)])
+        sentence = None
+        try:
+            runpy.run_path(str(ROOT / 'tools' / 'predict.py'), run_name='__main__')
+        except SystemExit as end:
+            sentence = end.code
+            assert isinstance(sentence, str) and '\n' not in sentence  # Python prints it and exits with 1
+        assert not list(out.rglob('*.part*'))
+        return sentence, json.loads((out / 'predictions.json').read_text()) if out.exists() else None
+
+    return run
+
+
+def drawn(tmp_path):
+    return sorted(str(file.relative_to(tmp_path / 'out' / 'images')) for file in (tmp_path / 'out').rglob('*.jpg'))
+
+
+def test_detector(run, photos, tmp_path):
+    """Results in COCO's format, which pycocotools reads, of a folder with folders; other files are left out."""
+    from pycocotools import mask
+    from pycocotools.coco import COCO
+
+    sentence, found = run(DETECTOR, photos)
+    assert sentence is None and drawn(tmp_path) == ['a.jpg', 'b.jpg', 'in/a.jpg', 'in/er/c.jpg']
+    assert [image['file_name'] for image in found['images']] == ['a.png', 'b.jpg', 'in/a.png', 'in/er/c.png']
+    assert [category['name'] for category in found['categories']][:2] == ['person', 'bicycle']
+    coco = COCO()
+    coco.dataset = dict(images=found['images'], categories=found['categories'])
+    coco.createIndex()
+    results = coco.loadRes(found['annotations'])
+    (first, *_) = results.loadAnns(results.getAnnIds(imgIds=[3]))
+    assert mask.decode(first['segmentation']).shape == (70, 50) and 0 < first['score'] < 1
+    assert cv2.imread(str(tmp_path / 'out' / 'images' / 'in' / 'a.jpg')).shape == (70, 50, 3)
+
+
+def test_segmentor(run, photos, tmp_path):
+    """A label map of each image, of its size, in batches of images of several sizes."""
+    sentence, found = run(SEGMENTOR, photos, '--batch-size', 3)
+    assert sentence is None and len(drawn(tmp_path)) == 4 and found['categories'][0] == dict(id=0, name='wall')
+    for image in found['images']:
+        labels = cv2.imread(str(tmp_path / 'out' / image['label_map']), cv2.IMREAD_UNCHANGED)
+        assert labels.shape == (image['height'], image['width']) and labels.dtype == np.uint8 and labels.max() < 150
+
+
+def test_classifier(run, photos, tmp_path):
+    """The five best classes of each image; a label is of a whole image, so tiles are refused."""
+    sentence, found = run(CLASSIFIER, photos, '--batch-size', 2)
+    assert sentence is None and len(drawn(tmp_path)) == 4
+    scores = [one['score'] for one in found['annotations'] if one['image_id'] == 2]
+    assert len(scores) == 5 and scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])
+def test_tiles_of_a_small_image_change_nothing(run, photos, tmp_path, config):
+    """An image that one tile holds is predicted as a whole, to the last digit."""
+    wholes = run(config, photos / 'a.png')
+    (tmp_path / 'out').rename(tmp_path / 'wholes')
+    assert run(config, photos / 'a.png', '--tile', 80) == wholes
+    for file in (tmp_path / 'wholes').rglob('*.*'):
+        assert file.read_bytes() == (tmp_path / 'out' / file.relative_to(tmp_path / 'wholes')).read_bytes()
+
+
+@pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])
+def test_tiles(run, photos, tmp_path, config):
+    """Tiles in batches give results of the size of the image, in all its parts."""
+    sentence, found = run(config, photos / 'a.png', '--tile', 40, '--overlap', 8, '--batch-size', 4)
+    assert sentence is None and drawn(tmp_path) == ['a.jpg']
+    if config == SEGMENTOR:
+        labels = cv2.imread(str(tmp_path / 'out' / 'labels' / 'a.png'), cv2.IMREAD_UNCHANGED)
+        assert labels.shape == (64, 80)
+    else:
+        x, y, width, height = np.array([one['bbox'] for one in found['annotations']]).T
+        assert (x + width).max() > 60 and (y + height).max() > 50
+        assert {tuple(one['segmentation']['size']) for one in found['annotations']} == {(64, 80)}
+
+
+def test_broken_files(run, photos, tmp_path):
+    """They are named at the end, and the others are predicted."""
+    whole = (photos / 'b.jpg').read_bytes()
+    (photos / 'b.jpg').write_bytes(whole[: len(whole) // 2])
+    cv2.imwrite(str(photos / 'thinner.png'), np.zeros((1, 3000, 3), np.uint8))  # of one batch with the other
+    (photos / 'empty.png').touch()
+    (photos / 'text.png').write_text('no image')
+    cv2.imwrite(str(photos / 'thin.png'), np.zeros((1, 3000, 3), np.uint8))  # the pipeline makes it 0 pixels high
+    sentence, found = run(SEGMENTOR, photos, '--batch-size', 4)
+    assert sentence.startswith('5 of 8 files could not be used')
+    assert all(str(photos / name) in sentence for name in ('b.jpg', 'empty.png', 'text.png'))
+    assert 'thin.png: ' in sentence and 'thinner.png: ' in sentence
+    assert len(found['images']) == 3 and len(drawn(tmp_path)) == 3
+
+
+def test_names(run, photos, tmp_path):
+    """Images of one name do not overwrite each other: from two folders, with two suffixes, and frames of a video."""
+    (photos / 'a.jpg').write_bytes((photos / 'b.jpg').read_bytes())
+    sentence, _ = run(SEGMENTOR, photos / 'a.png', photos / 'in' / 'a.png', f'{photos}/*.jpg')
+    assert sentence is None
+    assert drawn(tmp_path) == ['a.jpg.jpg', 'a.png.jpg', 'b.jpg.jpg', 'in/a.png.jpg']
+    assert (tmp_path / 'out' / 'labels' / 'in' / 'a.png.png').is_file()
+
+
+def test_video(run, tmp_path):
+    """Frames are numbered, and drawn ones make a video. A video that cannot be opened is named."""
+    writer = cv2.VideoWriter(str(tmp_path / 'film.avi'), cv2.VideoWriter_fourcc(*'MJPG'), 10, (64, 48))
+    for shade in range(0, 250, 50):
+        writer.write(np.full((48, 64, 3), shade, np.uint8))
+    writer.release()
+    (tmp_path / 'broken.mp4').write_bytes(b'no video')
+    sentence, found = run(CLASSIFIER, f'{tmp_path}/*.*', '--batch-size', 3)
+    assert sentence.startswith('1 of 2 files could not be used') and 'broken.mp4' in sentence
+    assert [image['file_name'] for image in found['images']] == [f'film_{number:06d}.jpg' for number in range(1, 6)]
+    film = cv2.VideoCapture(str(tmp_path / 'out' / 'images' / 'film.mp4'))
+    assert (film.get(cv2.CAP_PROP_FRAME_COUNT), film.get(cv2.CAP_PROP_FPS)) == (5, 10)
+
+
+def test_forms_of_images(run, tmp_path):
+    """Grey, palette, transparent and 16-bit images, and a JPEG that is turned by its EXIF orientation."""
+    rgb = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
+    for mode in ('L', 'P', 'RGBA', '1', 'I;16'):
+        image = Image.new(mode, (60, 40), 1000) if mode == 'I;16' else rgb.convert(mode)
+        image.save(tmp_path / f'{mode.replace(";", "")}.png')
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    rgb.save(tmp_path / 'turned.jpg', exif=exif)
+    sentence, found = run(SEGMENTOR, tmp_path)
+    assert sentence is None and len(found['images']) == 6
+    for image in found['images']:
+        turned = image['file_name'] == 'turned.jpg'
+        assert (image['height'], image['width']) == ((60, 40) if turned else (40, 60))
+        for file in ('labels/{}.png', 'images/{}.jpg'):
+            path = tmp_path / 'out' / file.format(image['file_name'].split('.')[0])
+            assert cv2.imread(str(path)).shape[:2] == (image['height'], image['width'])
+
+
+@pytest.mark.parametrize(
+    'config, arguments, message',
+    [
+        (CLASSIFIER, ['--tile', 32], '--tile is for detectors and segmentors'),
+        (DETECTOR, ['--tile', 32, '--overlap', 32], '--overlap must be smaller than --tile'),
+        (DETECTOR, ['--tile', -1], '--overlap must be smaller than --tile'),
+        (DETECTOR, ['--overlap', 8], '--overlap is for --tile'),
+        (DETECTOR, ['--batch-size', 0], '--batch-size must be 1 or more'),
+        (DETECTOR, ['--score-thr', 'nan'], '--score-thr must be from 0 to 1'),
+        (DETECTOR, ['--device', 'nonsense'], '--device nonsense cannot be used here'),
+        (DETECTOR, ['absent.png'], 'there is no file or folder absent.png'),
+        (DETECTOR, ['docs/add*.md'], 'has no image and no video'),
+    ],
+)
+def test_mistakes_get_a_sentence(run, photos, config, arguments, message):
+    sentence, found = run(config, photos / 'a.png', *arguments)
+    assert message in sentence and found is None
+
+
+def test_weights_of_another_model(run, weights, photos):
+    weights = dict(weights)
+    sentence, found = run(CLASSIFIER, photos, options=['model.head.num_classes=7'])
+    assert 'is of another model' in sentence and found is None
+
+
+def test_results_are_not_mixed(run, photos, tmp_path):
+    """A folder that has something in it is left as it is."""
+    (tmp_path / 'out').mkdir()
+    (tmp_path / 'out' / 'predictions.json').write_text('{"kept": 1}')
+    sentence, kept = run(CLASSIFIER, photos)
+    assert 'is no empty folder' in sentence and kept == dict(kept=1)

@@ -1,0 +1,1 @@
+"""What detectors need beside MMDetection. Without MMDetection this package is empty."""

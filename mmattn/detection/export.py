@@ -18,17 +18,17 @@ from ..errors import InputError
 from ..layers.any_size import every_second_pixel, pad_to_multiple
 
 #: part of a detector -> the classes whose computations the graph repeats
-SUPPORTED = {
-    'bbox_head': ('RetinaHead',),
-    'rpn_head': ('RPNHead',),
-    'roi_head': ('StandardRoIHead', 'CascadeRoIHead'),
-    'roi_head.bbox_head': ('ConvFCBBoxHead', 'Shared2FCBBoxHead', 'Shared4Conv1FCBBoxHead'),
-    'roi_head.mask_head': ('FCNMaskHead',),
-    'roi_extractor': ('SingleRoIExtractor',),
-    'roi_layer': ('RoIAlign',),
-    'prior_generator': ('AnchorGenerator',),
-    'bbox_coder': ('DeltaXYWHBBoxCoder',),
-}
+SUPPORTED = dict(
+    detector='SingleStageDetector RetinaNet TwoStageDetector FasterRCNN MaskRCNN CascadeRCNN',
+    dense_head='RetinaHead RPNHead',
+    roi_head='StandardRoIHead CascadeRoIHead',
+    bbox_head='ConvFCBBoxHead Shared2FCBBoxHead Shared4Conv1FCBBoxHead',
+    mask_head='FCNMaskHead',
+    roi_extractor='SingleRoIExtractor',
+    roi_layer='RoIAlign',
+    prior_generator='AnchorGenerator',
+    bbox_coder='DeltaXYWHBBoxCoder',
+)
 #: names of the outputs; the last is missing if the detector has no mask head
 OUTPUTS = ('boxes', 'labels', 'scores', 'masks')
 
@@ -49,10 +49,11 @@ class TraceableDetector(nn.Module):
         super().__init__()
         _check(detector)
         self.detector = copy.deepcopy(detector)
-        self.extra_maps, neck = 0, self.detector.neck
-        if not getattr(neck, 'add_extra_convs', True):  # FPN would pool, and so ask whether the size is odd
-            self.extra_maps = neck.num_outs - len(neck.lateral_convs)
-            neck.num_outs = len(neck.lateral_convs)
+        self.extra_maps = 0
+        for neck in self.detector.modules():
+            if type(neck).__name__ == 'FPN' and not neck.add_extra_convs:  # it would pool, and ask if the size is odd
+                self.extra_maps = neck.num_outs - len(neck.lateral_convs)
+                neck.num_outs = len(neck.lateral_convs)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Detect what the detector's ``predict`` does with ``rescale=False``.
@@ -65,7 +66,7 @@ class TraceableDetector(nn.Module):
             has a mask head, masks (N, H, W) of type bool.
         """
         size, detector = image.shape[2:], self.detector
-        maps = list(detector.neck(detector.backbone(_pad(detector, image))))
+        maps = list(detector.extract_feat(_pad(detector, image)))
         for _ in range(self.extra_maps):
             maps.append(every_second_pixel(maps[-1]))
         if not hasattr(detector, 'roi_head'):
@@ -113,50 +114,46 @@ def largest_differences(expected: tuple[Tensor, ...], found: tuple[Tensor, ...])
 
 def _check(detector: nn.Module) -> None:
     """Raise an InputError that names the first part or setting that the graph would not repeat."""
-
-    def check(part: str, modules: object) -> None:
-        for module in _stages(modules):
-            if (name := type(module).__name__) not in SUPPORTED[part]:
-                known = ', '.join(SUPPORTED[part])
-                raise InputError(f'{part} {name} cannot be exported: supported are {known}; export the backbone.')
-
-    def refuse(condition: object, what: str) -> None:
-        if condition:
-            raise InputError(f'{what} cannot be exported: change the config, or export the backbone.')
-
-    two_stages = hasattr(detector, 'roi_head')
-    dense = getattr(detector, 'rpn_head' if two_stages else 'bbox_head', None)
-    check('rpn_head' if two_stages else 'bbox_head', dense)
-    check('prior_generator', dense.prior_generator)
-    boxed, configs = [dense], [dense.test_cfg]
-    refuse(not dense.test_cfg.get('nms_pre', 0) > 0, 'A test_cfg without nms_pre')
-    if two_stages:
-        head = detector.roi_head
-        check('roi_head', head)
-        refuse(head.with_shared_head, 'A shared head')
-        parts = [('roi_head.bbox_head', head.bbox_head)]
-        extractors = [*_stages(head.bbox_roi_extractor)]
-        if head.with_mask:
-            parts.append(('roi_head.mask_head', head.mask_head))
-            extractors += _stages(head.mask_roi_extractor)
-            refuse(head.test_cfg.mask_thr_binary < 0, 'A negative mask_thr_binary')
-        for part, modules in parts:
-            check(part, modules)
-        check('roi_extractor', extractors)
-        for layer in (layer for extractor in extractors for layer in extractor.roi_layers):
-            check('roi_layer', layer)
-            refuse(layer.pool_mode != 'avg', f'RoIAlign with pool_mode {layer.pool_mode}')
-        boxed += _stages(head.bbox_head)
-        configs.append(head.test_cfg)
-    for head in boxed:
-        check('bbox_coder', head.bbox_coder)
-        refuse(getattr(head.loss_cls, 'custom_cls_channels', False), f'Loss {type(head.loss_cls).__name__}')
-    for cfg in configs:
-        refuse(cfg.nms.get('type', 'nms') != 'nms', f'NMS of type {cfg.nms.get("type")}')
-        options = set(cfg.nms) - {'type', 'iou_threshold', 'split_thr'}  # split_thr saves memory, with the same result
-        refuse(options, f'The option {", ".join(sorted(options))} of NMS')
-        refuse(not cfg.max_per_img > 0, 'A test_cfg with max_per_img of 0 or less')
-    refuse(getattr(detector.data_preprocessor, 'pad_value', 0), 'Padding with another value than 0')
+    roi = getattr(detector, 'roi_head', None)
+    heads = [getattr(detector, 'rpn_head' if roi else 'bbox_head', None)]
+    extractors, masks = [], []
+    if roi:
+        heads += _stages(roi.bbox_head)
+        masks = [*_stages(roi.mask_head)] if roi.with_mask else []
+        extractors = [*_stages(roi.bbox_roi_extractor), *(_stages(roi.mask_roi_extractor) if masks else ())]
+    layers = [layer for extractor in extractors for layer in extractor.roi_layers]
+    parts = dict(
+        detector=[detector],
+        dense_head=heads[:1],
+        roi_head=[roi] if roi else [],
+        bbox_head=heads[1:],
+        mask_head=masks,
+        roi_extractor=extractors,
+        roi_layer=layers,
+        prior_generator=[getattr(heads[0], 'prior_generator', None)],
+        bbox_coder=[getattr(head, 'bbox_coder', None) for head in heads],
+    )
+    for part, modules in parts.items():
+        for name in (type(module).__name__ for module in modules):
+            if name not in (known := SUPPORTED[part].split()):
+                raise InputError(f'{part} {name} cannot be exported, only {", ".join(known)}: export the backbone.')
+    configs = [heads[0].test_cfg, *([roi.test_cfg] if roi else [])]
+    options = {option for cfg in configs for option in cfg.nms}  # split_thr saves memory, with the same result
+    for setting, found in {
+        'a test_cfg without nms_pre': not heads[0].test_cfg.get('nms_pre', 0) > 0,
+        'a max_per_img of 0 or less': not all(cfg.max_per_img > 0 for cfg in configs),
+        'another type of NMS than nms': any(cfg.nms.get('type', 'nms') != 'nms' for cfg in configs),
+        'an option of NMS other than iou_threshold': options - {'type', 'iou_threshold', 'split_thr'},
+        'a negative mask_thr_binary': masks and roi.test_cfg.mask_thr_binary < 0,
+        'a pad_value other than 0': getattr(detector.data_preprocessor, 'pad_value', 0),
+        'a shared_head': roi and roi.with_shared_head,
+        'max pooling in RoIAlign': any(layer.pool_mode != 'avg' for layer in layers),
+        'a loss with scores of its own': any(getattr(head.loss_cls, 'custom_cls_channels', False) for head in heads),
+    }.items():
+        if found:
+            raise InputError(
+                f'a detector with {setting} cannot be exported: change the config, or export the backbone.'
+            )
 
 
 def _stages(modules: object) -> Iterable:

@@ -89,17 +89,14 @@ def test_finds_what_the_detector_finds(config, options):
 @pytest.mark.parametrize(
     'config, change, message',
     [
-        (
-            RETINANET,
-            dict(bbox_head__type='FreeAnchorRetinaHead'),
-            'bbox_head FreeAnchorRetinaHead .* RetinaHead; export',
-        ),
-        (RETINANET, dict(test_cfg__nms=dict(type='soft_nms', iou_threshold=0.5)), 'NMS of type soft_nms'),
-        (RETINANET, dict(test_cfg__nms=dict(type='nms', iou_threshold=0.5, offset=1)), 'The option offset of NMS'),
+        (RETINANET, dict(bbox_head__type='FreeAnchorRetinaHead'), 'dense_head FreeAnchorRetinaHead .* only RetinaHead'),
+        (RETINANET, dict(type='FSAF'), 'detector FSAF cannot be exported'),
+        (RETINANET, dict(test_cfg__nms=dict(type='soft_nms', iou_threshold=0.5)), 'another type of NMS'),
+        (RETINANET, dict(test_cfg__nms=dict(type='nms', iou_threshold=0.5, offset=1)), 'an option of NMS'),
         (RETINANET, dict(test_cfg__nms_pre=-1), 'without nms_pre'),
-        (RETINANET, dict(data_preprocessor__pad_value=114), 'Padding with another value'),
+        (RETINANET, dict(data_preprocessor__pad_value=114), 'a pad_value other than 0'),
         (MASK_RCNN, dict(test_cfg__rcnn__mask_thr_binary=-1), 'negative mask_thr_binary'),
-        (MASK_RCNN, dict(roi_head__mask_head__type='HTCMaskHead'), 'roi_head.mask_head HTCMaskHead cannot be exported'),
+        (MASK_RCNN, dict(roi_head__mask_head__type='HTCMaskHead'), 'mask_head HTCMaskHead cannot be exported'),
     ],
 )
 def test_what_is_not_supported_is_refused(config, change, message, monkeypatch):

@@ -1,23 +1,28 @@
-"""Export a segmentor, or the backbone of any config, to ONNX or torch.export, for images of any size.
+"""Export a segmentor, a detector, or the backbone of any config to ONNX or torch.export, for images of any size.
 
     python tools/export.py configs/shunted/shunted-s_fpn_8xb2-80k_ade20k-512x512.py CHECKPOINT --out shunted.onnx
+    python tools/export.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py CHECKPOINT --out detector.onnx
 
-The input is one image, normalised as the config's data preprocessor does it. The output of a segmentor is the class
-scores of its decode head, at the head's stride; the output of a backbone is its feature maps. The file is compared
-with the model at three sizes before it gets its name; an ONNX file only if onnxruntime is installed.
+The input is one image, normalised as the config's data preprocessor does it, but not padded. The output of a segmentor
+is the class scores of its decode head, at the head's stride; that of a detector is boxes, labels, scores and masks;
+that of a backbone is its feature maps. The file is compared with the model at three sizes before it gets its name; an
+ONNX file only if onnxruntime is installed.
 """
 
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import cv2
+import mmcv
 import torch
 from mmengine.config import Config, DictAction
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
-from torch import nn
+from torch import Tensor, nn
 
 import mmattn  # noqa: F401, registers the backbones
 from mmattn.engine.configs import load_config
@@ -28,14 +33,20 @@ from mmattn.weights import read_file
 
 SIZES = ((64, 64), (97, 131), (256, 320))
 TOLERANCE = 1e-3
+#: sizes for detectors, whose last map has a stride of up to 128
+DETECTOR_SIZES = ((160, 257), (229, 150), (256, 320))
+#: pixels of a box, score, share of the pixels of a mask. A mask's border may move where its probability is at the
+#: threshold, by rounding
+DETECTOR_TOLERANCES = (0.05, 1e-3, 1e-3)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config of a segmentor, or with --backbone of any model')
+    parser.add_argument('config', help='config of a segmentor or detector, or with --backbone of any model')
     parser.add_argument('checkpoint', nargs='?', help="weights (default: those of the config's init_cfg)")
     parser.add_argument('--out', type=Path, required=True, help='file to write, .onnx or .pt2; it must not exist yet')
     parser.add_argument('--backbone', action='store_true', help='the backbone alone')
+    parser.add_argument('--image', type=Path, help='compare a detector on this image, resized (default: on noise)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     args = parser.parse_args()
     if args.out.suffix not in ('.onnx', '.pt2'):
@@ -46,15 +57,30 @@ def main() -> None:
         sys.exit(f'there is no folder {args.out.parent} for {args.out.name}.')
 
     cfg = load_config(args.config, args.cfg_options, backbone_only=args.backbone)
-    if not args.backbone and cfg.get('default_scope') != 'mmseg':
-        sys.exit(f'{args.config} is no segmentor: of other models the backbone is exported, with --backbone.')
+    is_detector = not args.backbone and cfg.get('default_scope') == 'mmdet'
+    if not is_detector and not args.backbone and cfg.get('default_scope') != 'mmseg':
+        sys.exit(f'{args.config} is no segmentor or detector: of others the backbone is exported, with --backbone.')
+    if is_detector and args.out.suffix != '.onnx':
+        sys.exit(f'a detector is exported as .onnx, not as {args.out.suffix}.')
+    if args.image and not is_detector:
+        sys.exit('--image is for detectors: other models are compared on noise.')
+    if args.image and (not args.image.is_file() or mmcv.imread(args.image) is None):
+        sys.exit(f'--image {args.image} is no image file that OpenCV reads.')
     in_channels = cfg.model.backbone.get('in_channels', 3)
     with running(cfg):
         model = build(cfg, args.checkpoint, args.backbone)
-    graph = trace(model, in_channels)
+    if is_detector:
+        from mmattn.detection.export import TraceableDetector  # imported here, since it needs mmdet
+
+        graph = trace(TraceableDetector(model), in_channels)
+    else:
+        graph = trace(model, in_channels)
     unfinished = args.out.with_name(f'{args.out.stem}.unfinished{args.out.suffix}')
     try:
-        write(model, graph, in_channels, unfinished)
+        if is_detector:
+            write_detector(model, graph, images(model, args.image, in_channels), unfinished)
+        else:
+            write(model, graph, in_channels, unfinished)
         os.replace(unfinished, args.out)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -91,6 +117,41 @@ def write(model: nn.Module, graph: 'torch.export.ExportedProgram', in_channels: 
         print(f'{height} x {width}: within {difference:.1e} of the model')
         if not difference <= TOLERANCE:
             sys.exit(f'{file.name} does not compute what the model does; it was removed.')
+
+
+def write_detector(
+    model: nn.Module, graph: 'torch.export.ExportedProgram', examples: Iterator[Tensor], file: Path
+) -> None:
+    """Write a detector's graph to an ONNX file, and compare what the file and the model find in images."""
+    from mmattn.detection.export import OUTPUTS, detect, largest_differences
+
+    write_onnx(graph, file, OUTPUTS)
+    if not find_spec('onnxruntime'):
+        print('Not compared with the model: onnxruntime is not installed.')
+        return
+    run, count = read_onnx(file), 0
+    for image in examples:
+        expected = detect(model, image)
+        differences = largest_differences(expected, run(image))
+        count += len(expected[0])
+        print(
+            '{} x {}: {} detections, boxes within {:.1e} pixels, scores within {:.1e}, masks differ in {:.1e} of the '
+            'pixels'.format(*image.shape[2:], len(expected[0]), *differences)
+        )
+        if not all(difference <= limit for difference, limit in zip(differences, DETECTOR_TOLERANCES)):
+            sys.exit(f'{file.name} does not find what the model does; it was removed.')
+    if not count:
+        print('The model found nothing, so that little was compared: name an image with objects by --image.')
+
+
+def images(model: nn.Module, file: Path | None, in_channels: int) -> Iterator[Tensor]:
+    """Normalised images (1, in_channels, H, W) of every size: a file's, resized, or noise."""
+    for height, width in DETECTOR_SIZES:
+        if file is None:
+            yield torch.randn(1, in_channels, height, width)
+        else:
+            pixels = torch.from_numpy(cv2.resize(mmcv.imread(file), (width, height))).permute(2, 0, 1)
+            yield model.data_preprocessor(dict(inputs=[pixels]))['inputs'][..., :height, :width]
 
 
 if __name__ == '__main__':

@@ -60,10 +60,15 @@ def smallest_side(graph: 'torch.export.ExportedProgram') -> int:
     return max(int(sizes.lower) for sizes in graph.range_constraints.values())
 
 
-def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path) -> None:
+def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path, names: Sequence[str] | None = None) -> None:
     """Write a graph of :func:`trace` as one ONNX file.
 
-    Its input is "image", (1, in_channels, height, width), its outputs are "output0" and so on.
+    Its input is "image", (1, in_channels, height, width).
+
+    Args:
+        graph: of :func:`trace`.
+        file: to write.
+        names: of the outputs, as many as there are or more (default: "output0" and so on).
 
     Raises:
         MissingPackage: if onnx or onnxscript, which torch needs for it, is missing.
@@ -72,7 +77,8 @@ def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingPackage(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
-    outputs = [f'output{i}' for i in range(len(graph.graph_signature.user_outputs))]
+    count = len(graph.graph_signature.user_outputs)
+    outputs = list(names or (f'output{i}' for i in range(count)))[:count]
     torch.onnx.export(
         graph, f=str(file), input_names=['image'], output_names=outputs, dynamo=True, external_data=False, verbose=False
     )

@@ -13,6 +13,8 @@ from tests import ROOT
 from tests.engine.test_export import needs_export
 
 SEGMENTOR = 'configs/toy/msf-vit-toy_setr.py'
+CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
+RETINANET = 'configs/toy/retinanet_shunted-toy_fpn.py'
 DETECTOR = 'configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
 
 
@@ -68,6 +70,30 @@ def test_segmentor(export, tmp_path, segmentor, capsys):
 
 
 @needs_export
+@pytest.mark.slow
+def test_detector(export, tmp_path, capsys):
+    """A whole detector, compared on noise, in which one without training finds nothing."""
+    pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    export(RETINANET, '--out', tmp_path / 'retinanet.onnx')
+    out = capsys.readouterr().out
+    assert out.count('0 detections') == 3 and 'name an image with objects by --image' in out
+
+
+@needs_export
+def test_a_wrong_detector_does_not_stay(export, tmp_path, monkeypatch):
+    """Likewise if the file finds one box more."""
+    pytest.importorskip('onnxruntime')
+    more = tuple(torch.zeros(1, *shape) for shape in ((4,), (), ()))
+    monkeypatch.setattr(export.tool, 'trace', lambda *_: None)
+    monkeypatch.setattr(export.tool, 'write_onnx', lambda _, file, names: file.write_bytes(b'0'))
+    monkeypatch.setattr(export.tool, 'read_onnx', lambda _: lambda image: more)
+    with pytest.raises(SystemExit, match='does not find what the model does'):
+        export(RETINANET, '--out', tmp_path / 'x.onnx')
+    assert not list(tmp_path.iterdir())
+
+
+@needs_export
 def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
     """A file that does not compute what the model does is removed, and the exit status is 1."""
     monkeypatch.setattr(export.tool, 'trace', lambda *_: None)
@@ -86,7 +112,10 @@ def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
         ([SEGMENTOR, '--out', 'x.pb'], '--out must name a .onnx or .pt2 file'),
         ([SEGMENTOR, '--out', 'no/x.onnx'], 'there is no folder no for x.onnx'),
         ([SEGMENTOR, '--out', 'README.md/x.onnx'], 'there is no folder'),
-        ([DETECTOR, '--out', 'x.onnx'], 'is no segmentor: of other models the backbone is exported, with --backbone'),
+        ([CLASSIFIER, '--out', 'x.onnx'], 'is no segmentor or detector: of others the backbone is exported'),
+        ([DETECTOR, '--out', 'x.pt2'], 'a detector is exported as .onnx, not as .pt2'),
+        ([DETECTOR, '--out', 'x.onnx', '--image', 'README.md'], '--image README.md is no image file'),
+        ([SEGMENTOR, '--out', 'x.onnx', '--image', 'README.md'], '--image is for detectors'),
     ],
 )
 def test_mistakes_get_a_sentence(export, arguments, message):

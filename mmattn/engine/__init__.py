@@ -1,6 +1,6 @@
-"""What extends MMEngine's runs; importing it registers the checkpoint hook and the units of sharding."""
+"""What extends MMEngine's runs; importing it registers the checkpoint hook and the strategy of sharded training."""
 
 from .checkpoints import AtomicCheckpointHook
-from .sharding import wrap_blocks
+from .sharding import ShardedStrategy, wrap_blocks
 
-__all__ = ['AtomicCheckpointHook', 'wrap_blocks']
+__all__ = ['AtomicCheckpointHook', 'ShardedStrategy', 'wrap_blocks']

@@ -91,14 +91,6 @@ def test_process_group(monkeypatch, device):
     assert not distributed.is_initialized()
 
 
-@pytest.mark.parametrize(
-    'launcher, resume, message', [('none', None, 'dist_train.sh'), ('pytorch', 'auto', 'cannot be resumed')]
-)
-def test_what_sharded_training_cannot_do(launcher, resume, message):
-    with pytest.raises(InputError, match=message):
-        train(Config(dict(launcher=launcher, strategy=dict(type='FSDPStrategy'))), resume)
-
-
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """Calls runs.train for the small model; the arguments are those of ``build``."""

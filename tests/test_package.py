@@ -6,6 +6,7 @@ import sys
 import zipfile
 
 import pytest
+import yaml
 
 from mmattn import packages
 from mmattn.packages import MissingPackage
@@ -206,3 +207,13 @@ def test_wheel_carries_mim(wheel):
 def test_wheel_carries_licence(wheel):
     """Whoever gets the package gets the licence, too."""
     assert any(name.endswith('LICENSE') for name in wheel.namelist())
+
+
+def test_model_index_is_read_by_mim():
+    """mim joins lists in Metadata as text; one number in them, and it shows no model at all."""
+    (pattern,) = yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']
+    for file in ROOT.glob(pattern):
+        index = yaml.safe_load(file.read_text())
+        for entry in index['Collections'] + index['Models']:
+            for value in entry.get('Metadata', {}).values():
+                assert not isinstance(value, list) or all(isinstance(item, str) for item in value), entry['Name']

@@ -120,7 +120,7 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
     size = tuple(cfg.get('input_size') or INPUT_SIZES.get(scope, INPUT_SIZES['mmpretrain']))
     digest = hashlib.sha256(json.dumps(cfg.to_dict(), sort_keys=True, default=str).encode()).hexdigest()
     with DefaultScope.overwrite_default_scope(scope):
-        counted = compare(config.stem, MODELS.build(cfg.model).eval(), scope, dict(Metadata={'Input Size': size}))
+        counted = compare(config.stem, MODELS.build(cfg.model).eval(), scope, {'Input Size': size})
     return Entry(config, model, metric, title, factor, digest, size, counted.parameters, counted.operations)
 
 

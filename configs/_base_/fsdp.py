@@ -3,9 +3,7 @@
 # tools/dist_train.sh.
 runner_type = 'FlexibleRunner'
 strategy = dict(
-    type='FSDPStrategy',
+    type='ShardedStrategy',
     # use_orig_params: a unit may hold frozen parameters, and parameters without weight decay
     model_wrapper=dict(auto_wrap_policy='wrap_blocks', use_orig_params=True),
-    # The first process writes whole checkpoints, as unsharded training does.
-    state_dict_cfg='full',
 )

@@ -98,7 +98,7 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
             it counts; ``Operations per Multiply-Add`` is its unit.
     """
     printed = entry.get('Printed', {})
-    width, height = entry.get('Metadata', {}).get('Input Size', INPUT_SIZES[scope])
+    width, height = entry.get('Input Size', INPUT_SIZES[scope])
     matrices = printed.get('Parameters Counted') == 'matrices'
     share = printed.get('Attention Counted', 1)
     image = torch.empty(1, 3, height, width, device=next(model.parameters()).device)
@@ -126,7 +126,7 @@ def count_config(config: str | Path) -> tuple[int, float]:
         model = classifier(cfg.model.backbone, cfg.model.head.num_classes)
     else:
         model = build(cfg)
-    sizes = {key: value for key, value in _own_entry(config).items() if key == 'Metadata'}
+    sizes = {key: value for key, value in _own_entry(config).items() if key == 'Input Size'}
     counted = compare(config.stem, model, cfg.default_scope, sizes)
     return counted.parameters, counted.operations
 

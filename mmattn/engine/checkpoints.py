@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -56,11 +57,17 @@ class AtomicBackend(LocalBackend):
             raise OSError(error.errno, error.strerror, str(filepath)) from error
 
     def remove(self, filepath: str | Path) -> None:
-        """Remove a file, inside of :meth:`removing_afterwards` at its end."""
-        if self._superseded is None:
-            super().remove(filepath)
-        else:
+        """Remove a file or a folder, inside of :meth:`removing_afterwards` at its end."""
+        if self._superseded is not None:
             self._superseded.append(filepath)
+        elif self.isdir(filepath):
+            part = f'{filepath}.{token_hex(4)}.part'  # No checkpoint is there in parts, also after a kill.
+            os.replace(filepath, part)
+            super().rmtree(part)
+        else:
+            super().remove(filepath)
+
+    rmtree = remove
 
     @contextmanager
     def removing_afterwards(self) -> Iterator[None]:
@@ -81,8 +88,8 @@ class AtomicCheckpointHook(CheckpointHook):
 
     A checkpoint on a local disk is there whole or not at all. What it supersedes by ``max_keep_ckpts`` or
     ``save_best`` is removed after it was written, so for a moment there is one checkpoint more. Where ``backend_args``
-    or ``file_client_args`` are given, and for folders elsewhere, it does what MMEngine's hook does. FlexibleRunner
-    (FSDP) passes no backend on: its checkpoints are written as MMEngine writes them, and removed as here.
+    or ``file_client_args`` are given, and for folders elsewhere, it does what MMEngine's hook does. Sharded checkpoints
+    are written by :class:`mmattn.engine.sharding.ShardedStrategy`, and removed as here.
 
     Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`.
 
@@ -191,5 +198,8 @@ def locked(folders: Iterable[str | Path]) -> Iterator[None]:
             else:
                 holder.write_text(f'process {os.getpid()} on {socket.gethostname()}\n')
                 for part in folder.glob('*.pth*.part'):
-                    part.unlink(missing_ok=True)
+                    if part.is_dir():
+                        shutil.rmtree(part)
+                    else:
+                        part.unlink(missing_ok=True)
         yield

@@ -20,7 +20,7 @@ from ..packages import require, require_ops
 from .config_checks import KNOWN_KEYS, check_config, dataset_configs
 from .datasets import use_checked_datasets
 from .registered import find_type
-from .sharding import cpu_shards
+from .sharding import cpu_shards, is_sharded
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
@@ -119,11 +119,6 @@ def _set_options(cfg: Config, options: dict, path: str | Path) -> None:
         raise InputError(f'--cfg-options sets {key}, which nothing reads{near_misses(key, known)}')
 
 
-def is_sharded(cfg: Config) -> bool:
-    """Whether a config shards the model over processes, as configs/_base_/fsdp.py does."""
-    return cfg.get('strategy', {}).get('type') == 'FSDPStrategy'
-
-
 def _fit_cpu(cfg: Config) -> None:
     """Replace what runs on an accelerator only, and log what was replaced."""
     if cfg.launcher in ('slurm', 'mpi'):
@@ -149,12 +144,6 @@ def _fit_cpu(cfg: Config) -> None:
         changes.append('processes talk through gloo')
     if is_sharded(cfg):
         cfg.strategy.model_wrapper.device_id = 'cpu'
-        # By default, PyTorch moves the tensors to the CPU and frees where they were, which here is the CPU too.
-        cfg.strategy.state_dict_cfg = dict(
-            state_dict_type='FULL_STATE_DICT',
-            state_dict_config=dict(type='FullStateDictConfig', rank0_only=True),
-            optim_state_dict_config=dict(type='FullOptimStateDictConfig', rank0_only=True),
-        )
     if changes:
         print_log(f'No accelerator here: {", ".join(changes)}.', logger='current')
 

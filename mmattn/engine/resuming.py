@@ -20,6 +20,7 @@ from ..backbones.base import Backbone
 from ..errors import CheckpointError, InputError
 from ..weights import Translation, compare_settings, misfits, odd_form, plain_names, read_file, unusable, weights_in
 from .checkpoints import backbone_settings, unwrapped
+from .sharding import REST, is_sharded, read_shard_metadata
 
 #: keys of the state of a training; a best checkpoint has no optimizer
 STATE_KEYS = {'meta', 'state_dict', 'message_hub', 'optimizer'}
@@ -139,26 +140,32 @@ def _noted(cfg: Config) -> str | None:
         return None
     folder, name = os.path.split(last)
     for path in (os.path.join(cfg.work_dir, name), os.path.join(folder, name)):  # The work folder may be a copy.
-        if name and (os.path.isfile(path) or _is_sharded_state(path, cfg)):
+        if name and os.path.exists(path):
             return path
     return None
-
-
-def _is_sharded_state(path: str, cfg: Config) -> bool:
-    return 'runner_type' in cfg and os.path.isdir(path)
 
 
 def _read_meta(path: str, cfg: Config, trusted: bool) -> dict:
     """The ``meta`` of a training's state.
 
     Raises:
-        CheckpointError: if the file is missing or damaged, or holds no state of a training.
+        CheckpointError: if the file is missing or damaged, holds no state of a training, or is for training of
+            another kind, sharded or not.
     """
-    if '://' in path or _is_sharded_state(path, cfg):
-        return {}  # MMEngine reads them.
-    if not os.path.isfile(path):
+    if '://' in path:
+        return {}  # MMEngine reads it.
+    if not os.path.exists(path):
         raise CheckpointError(f'there is no checkpoint {path}')
-    state = read_file(path, trusted=trusted)
+    file = path
+    if is_sharded(cfg):
+        if not os.path.isdir(path):
+            raise CheckpointError(
+                f'{path} is an ordinary checkpoint, which sharded training cannot resume from: leave out '
+                'configs/_base_/fsdp.py, or start a new training from its weights with load_from'
+            )
+        read_shard_metadata(path)
+        file = os.path.join(path, REST)
+    state = read_file(file, trusted=trusted)
     _check_state(state, path)
     return state['meta']
 
@@ -207,7 +214,11 @@ class CheckpointCheckHook(Hook):
             _check_state(checkpoint, source)
             checkpoint['meta'].pop('config', None)  # MMEngine would run it as Python; it writes "cfg" today.
         if isinstance(runner, FlexibleRunner):
-            return  # Of a sharded model, each process has a part; FSDP refuses what it cannot copy.
+            # Each process has a part of the tensors, which the strategy compares.
+            if runner._resume:
+                without = dict(checkpoint, optimizer=dict(checkpoint['optimizer'], state={}))
+                _refuse(source, _difference_of_progress(without, runner))
+            return
         if not runner._resume and not isinstance(runner._train_loop, BaseLoop):
             check_complete(weights, model, source)
             return
@@ -219,14 +230,9 @@ class CheckpointCheckHook(Hook):
             difference = (
                 _difference_of_weights(weights, own, strict)
                 or _difference_of_averages(runner, checkpoint.get('ema_state_dict'), strict, source)
-                or _difference_of_schedulers(checkpoint.get('param_schedulers'), runner.param_schedulers)
-                or _difference_of_optimizers(checkpoint['optimizer'], runner.optim_wrapper)
+                or _difference_of_progress(checkpoint, runner)
             )
-            if difference:
-                raise CheckpointError(
-                    f'{source} is the state of another training: {difference}; --resume continues the same model with '
-                    'the same optimizer, load_from starts a new training from weights'
-                )
+            _refuse(source, difference)
         elif not fitting and not backbones:
             raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
         elif _shares_backbone_alone(weights, own):
@@ -252,6 +258,14 @@ class CheckpointCheckHook(Hook):
             )
         if done == end:
             print_log(f'{what}, the last one: there is nothing left to train.', logger='current')
+
+
+def _refuse(source: str, difference: str) -> None:
+    if difference:
+        raise CheckpointError(
+            f'{source} is the state of another training: {difference}; --resume continues the same model with the same '
+            'optimizer, load_from starts a new training from weights'
+        )
 
 
 def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> dict[str, object]:
@@ -368,6 +382,12 @@ def _difference_of_averages(runner: Runner, saved: object, excused: tuple[str, .
     own = hook.ema_model.state_dict()
     _fitting(saved, own, source)
     return _difference_of_weights(saved, own, excused)
+
+
+def _difference_of_progress(checkpoint: dict, runner: Runner) -> str:
+    return _difference_of_schedulers(
+        checkpoint.get('param_schedulers'), runner.param_schedulers
+    ) or _difference_of_optimizers(checkpoint['optimizer'], runner.optim_wrapper)
 
 
 def _difference_of_optimizers(saved: object, wrapper: OptimWrapper | OptimWrapperDict) -> str:

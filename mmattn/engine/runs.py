@@ -21,10 +21,10 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ..errors import InputError, describe
 from ..weights import read_file
 from .checkpoints import locked
-from .configs import is_sharded
 from .datasets import InputCheckHook, check_files
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
 from .seeding import SeedHook
+from .sharding import check_sharding
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
 SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE)
@@ -90,18 +90,15 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
         trusted: see :func:`running`.
 
     Raises:
-        InputError: if the config shards the model and there is one process, or a checkpoint to resume from; if another
-            training runs in the work folder, or was there and is not resumed; if a data worker is killed.
+        InputError: if another training runs in the work folder, or was there and is not resumed; if a data worker is
+            killed; see :func:`mmattn.engine.sharding.check_sharding`.
         CheckpointError: see :func:`mmattn.engine.resuming.prepare_resume` and
             :class:`mmattn.engine.resuming.CheckpointCheckHook`.
     """
     resume = resume or cfg.get('resume')
     if resume and not isinstance(resume, str):
         resume = cfg.get('load_from') or 'auto'
-    if is_sharded(cfg) and cfg.launcher == 'none':
-        raise InputError('the config shards the model over processes: start it with tools/dist_train.sh')
-    if is_sharded(cfg) and resume:
-        raise InputError('sharded training cannot be resumed: leave out configs/_base_/fsdp.py to resume it')
+    check_sharding(cfg)
     check_files(cfg, 'train', 'val')
     # Only the first process writes checkpoints.
     first = cfg.launcher == 'none' or os.environ.get(RANK[cfg.launcher], '0') == '0'

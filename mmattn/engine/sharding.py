@@ -1,8 +1,43 @@
-"""Sharded training by MMEngine's FSDP strategy, see configs/_base_/fsdp.py."""
+"""Sharded training by MMEngine's FSDP strategy, see configs/_base_/fsdp.py.
+
+A sharded checkpoint is a folder, as ``epoch_3.pth``. Each process writes its part of all tensors there, by
+``torch.distributed.checkpoint`` (DCP). ``rest.pth`` has everything else of MMEngine's state of a training.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path, PosixPath
 
 import torch
-from mmengine.registry import FUNCTIONS
-from torch import nn
+from mmengine._strategy import FSDPStrategy
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.dist import barrier, is_main_process
+from mmengine.registry import FUNCTIONS, STRATEGIES
+from mmengine.runner.checkpoint import _load_checkpoint
+from torch import Tensor, nn
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, TensorStorageMetadata, filesystem, metadata
+
+from ..errors import CheckpointError, InputError, describe
+from ..packages import version_numbers
+from ..weights import read_file, restricted_unpickler
+
+with suppress(ImportError):  # older than OLDEST_TORCH
+    from torch.distributed.checkpoint import CheckpointException, DefaultSavePlanner, load, save
+    from torch.distributed.checkpoint.state_dict import (
+        get_model_state_dict,
+        get_optimizer_state_dict,
+        set_model_state_dict,
+        set_optimizer_state_dict,
+    )
+    from torch.distributed.device_mesh import init_device_mesh
+
+#: the first torch whose DCP reads tensors without running code in the files
+OLDEST_TORCH = (2, 6)
+#: what a sharded checkpoint has beside tensors
+REST = 'rest.pth'
 
 
 @FUNCTIONS.register_module()
@@ -18,3 +53,201 @@ def cpu_shards() -> bool:
     except TypeError:
         return False
     return True
+
+
+def is_sharded(cfg: Config) -> bool:
+    """Whether a config shards the model over processes, as configs/_base_/fsdp.py does."""
+    return cfg.get('strategy', {}).get('type') == 'ShardedStrategy'
+
+
+def check_sharding(cfg: Config) -> None:
+    """Check that a config can shard its training.
+
+    Raises:
+        InputError: if it is for MMEngine's strategy, which cannot be resumed; if there is one process without a group,
+            an old torch, or an averaged model.
+    """
+    if cfg.get('strategy', {}).get('type') == 'FSDPStrategy':
+        raise InputError('training by FSDPStrategy cannot be resumed: take ShardedStrategy, see configs/_base_/fsdp.py')
+    if not is_sharded(cfg):
+        return
+    if cfg.launcher == 'none':
+        raise InputError('the config shards the model over processes: start it with tools/dist_train.sh')
+    if version_numbers(torch.__version__) < OLDEST_TORCH:
+        raise InputError(f'sharded training needs torch 2.6 or newer, and this is {torch.__version__}')
+    if any('EMAHook' in str(hook) for hook in cfg.get('custom_hooks') or ()):
+        raise InputError("sharded training cannot average weights: remove EMAHook from the config's custom_hooks")
+
+
+@STRATEGIES.register_module()
+class ShardedStrategy(FSDPStrategy):
+    """MMEngine's FSDPStrategy with sharded checkpoints that any number of processes can resume from.
+
+    All processes write and read a checkpoint. It is there whole or not at all, if all of them see the same folder.
+    ``load_from`` takes ordinary checkpoints too.
+
+    Args: MMEngine's, without ``state_dict_cfg``.
+
+    Raises:
+        OSError: in all processes, if a checkpoint cannot be written.
+        CheckpointError: if a sharded checkpoint is damaged, or of another model or optimizer.
+    """
+
+    def __init__(self, **kwargs) -> None:
+        # How an ordinary checkpoint is loaded. MMEngine's "full" moves tensors to the CPU and frees where they were,
+        # which may be the CPU too.
+        full = dict(
+            state_dict_type='FULL_STATE_DICT',
+            state_dict_config=dict(type='FullStateDictConfig'),
+            optim_state_dict_config=dict(type='FullOptimStateDictConfig'),
+        )
+        super().__init__(state_dict_cfg=full, **kwargs)
+
+    def _wrap_model(self, model: nn.Module) -> nn.Module:
+        mesh = init_device_mesh(get_device(), (self.world_size,))  # With it, state dicts hold DTensors.
+        self.model_wrapper = dict(self.model_wrapper or {}, device_mesh=mesh)
+        return super()._wrap_model(model)
+
+    def model_state_dict(self) -> dict:
+        return get_model_state_dict(self.model)
+
+    def optim_state_dict(self) -> dict:
+        own = self.optim_wrapper.state_dict()  # has a scaler, too
+        return {**own, **get_optimizer_state_dict(self.model, self.optim_wrapper.optimizer)}
+
+    def load_optim_state_dict(self, state_dict: dict) -> None:
+        sharded = {key: state_dict.pop(key) for key in ('state', 'param_groups')}
+        set_optimizer_state_dict(self.model, self.optim_wrapper.optimizer, sharded)
+        self.optim_wrapper.load_state_dict({**self.optim_wrapper.state_dict(), **state_dict})
+
+    def save_checkpoint(self, filename: str, *, callback: Callable[[dict], None] | None = None, **kwargs) -> None:
+        part = f'{filename}.part'
+
+        def save_tensors(state: dict) -> None:
+            if callback is not None:
+                callback(state)
+            # Buffers, as of batch norms, differ between processes. Those of the first one count, as in DDP.
+            planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+            save(_take_tensors(state), storage_writer=FileSystemWriter(part), planner=planner)
+
+        try:
+            super().save_checkpoint(os.path.join(part, REST), callback=save_tensors, **kwargs)
+        except CheckpointException as error:
+            first = next(iter(error.failures.values()))[0]
+            if is_main_process():
+                shutil.rmtree(part, ignore_errors=True)
+            if isinstance(first, OSError):
+                raise OSError(first.errno, first.strerror, filename) from error
+            raise
+        if is_main_process():
+            with open(os.path.join(part, REST), 'rb+') as file:
+                os.fsync(file.fileno())
+            old = f'{filename}.old.part'
+            if os.path.exists(filename):
+                os.replace(filename, old)
+            os.replace(part, filename)
+            shutil.rmtree(old, ignore_errors=True)
+        barrier()
+
+    def load_checkpoint(self, filename: str, *, callback: Callable[[dict], None] | None = None, **kwargs) -> dict:
+        if not os.path.isdir(filename):
+            return super().load_checkpoint(filename, callback=callback, **kwargs)
+        self.logger.info(f'Load checkpoint from {filename}')
+        state, saved = _load_checkpoint(os.path.join(filename, REST)), read_shard_metadata(filename)
+        own = dict(state_dict=self.model_state_dict())
+        if 'optimizer' in state:
+            own['optimizer'] = self.optim_state_dict()
+        tensors = _take_tensors(own)
+        for key in {**saved, **tensors}:
+            # A parameter that had no gradient yet has no state.
+            if key not in tensors or key not in saved and not key.startswith('optimizer.'):
+                where = 'the checkpoint' if key in saved else 'the model'
+                difference = f'only {where} has {key}'
+            elif key in saved and saved[key].size != tensors[key].size():
+                difference = f'{key} is {tuple(saved[key].size)} instead of {tuple(tensors[key].size())}'
+            else:
+                continue
+            raise CheckpointError(f'{filename} is of another model or optimizer than that of the config: {difference}')
+        tensors = {key: tensors[key] for key in saved}
+        load(tensors, storage_reader=FileSystemReader(filename))
+        _put_back(state, tensors)
+        if callback is not None:
+            callback(state)
+        set_model_state_dict(self.model, state.pop('state_dict'))
+        return state
+
+
+def merge_shards(folder: str | Path, trusted: bool = False) -> dict:
+    """The state in a sharded checkpoint, as MMEngine writes it to an ordinary one.
+
+    Args:
+        folder: of the checkpoint.
+        trusted: of ``rest.pth``, see :func:`mmattn.weights.read_file`.
+
+    Raises:
+        CheckpointError: if the checkpoint is missing or damaged.
+        InputError: if this torch cannot read it.
+    """
+    if version_numbers(torch.__version__) < OLDEST_TORCH:
+        raise InputError(f'reading sharded checkpoints needs torch 2.6 or newer, and this is {torch.__version__}')
+    saved, state = read_shard_metadata(folder), read_file(Path(folder, REST), trusted=trusted)
+    tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in saved.items()}
+    load(tensors, storage_reader=FileSystemReader(folder), no_dist=True)
+    _put_back(state, tensors)
+    return state
+
+
+def read_shard_metadata(folder: str | Path) -> dict[str, TensorStorageMetadata]:
+    """Size and dtype of each tensor in a sharded checkpoint, by name. No code in its files is run.
+
+    Raises:
+        CheckpointError: if the checkpoint is missing or damaged, or has other things than tensors.
+    """
+    file = Path(folder, '.metadata')
+    if not file.is_file():
+        raise CheckpointError(f'{folder} is no sharded checkpoint: it has no file {file.name}')
+    classes = (
+        *(getattr(metadata, name) for name in metadata.__all__),
+        metadata._MEM_FORMAT_ENCODING,
+        filesystem._StorageInfo,
+        torch.serialization._get_layout,
+        torch.Size,
+        PosixPath,
+    )
+    allowed = {f'{value.__module__}.{value.__qualname__}': value for value in classes}
+    allowed.update((str(value), value) for value in vars(torch).values() if isinstance(value, torch.dtype))
+    try:
+        with file.open('rb') as opened:
+            contents = restricted_unpickler(allowed)(opened).load()
+        for shard in contents.storage_data.values():
+            if Path(folder, shard.relative_path).stat().st_size < shard.offset + shard.length:
+                raise EOFError(f'{shard.relative_path} is cut short')
+        tensors = contents.state_dict_metadata
+        if not all(isinstance(value, TensorStorageMetadata) for value in tensors.values()):
+            raise TypeError('it has other things than tensors, which only code can build')
+    except Exception as error:  # a damaged file can raise any error
+        raise CheckpointError(f'{folder} cannot be read as a sharded checkpoint: {describe(error)}') from error
+    return tensors
+
+
+def _parts(state: dict) -> Iterator[tuple[str, dict]]:
+    """The dicts of a state that hold tensors by name, with their own names."""
+    yield 'state_dict', state['state_dict']
+    for name, values in state.get('optimizer', {}).get('state', {}).items():
+        yield f'optimizer.{name}', values
+
+
+def _take_tensors(state: dict) -> dict[str, Tensor]:
+    """Replace the tensors of a state by None; they are returned."""
+    tensors = {}
+    for part, values in _parts(state):
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f'{part}.{name}'], values[name] = value, None
+    return tensors
+
+
+def _put_back(state: dict, tensors: dict[str, Tensor]) -> None:
+    """Undo :func:`_take_tensors`."""
+    for part, values in _parts(state):
+        values.update((name, tensors[f'{part}.{name}']) for name in values if f'{part}.{name}' in tensors)

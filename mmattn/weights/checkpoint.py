@@ -126,6 +126,10 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
         raise
     except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:  # whatever is no path or no address
         raise CheckpointError(f'{_shortened(path)} cannot be read ({_shortened(error)})') from error
+    if size is None and (file / '.metadata').is_file():
+        raise CheckpointError(
+            f'{path} is a sharded checkpoint: python tools/merge_shards.py {path} TARGET makes an ordinary one of it'
+        )
     if size is None:
         raise CheckpointError(
             f'there is no checkpoint {_shortened(path)}: put the weights there, or set init_cfg=None to start from '

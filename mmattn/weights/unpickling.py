@@ -27,16 +27,22 @@ def load_weights_only(file: Path, map_location: str | torch.device) -> object:
             return torch.load(file, map_location=map_location, weights_only=True)
     allowed.update(torch._weights_only_unpickler._get_allowed_globals())
 
+    unpickler, restricted = restricted_unpickler(allowed), types.ModuleType('restricted_pickle')
+    restricted.Unpickler, restricted.load = unpickler, lambda *args, **kwargs: unpickler(*args, **kwargs).load()
+    return torch.load(file, map_location=map_location, pickle_module=restricted, weights_only=False)
+
+
+def restricted_unpickler(allowed: dict[str, object]) -> type[pickle.Unpickler]:
+    """An ``Unpickler`` of files that use nothing but ``allowed``, by name; it raises ``pickle.UnpicklingError``."""
+
     class Unpickler(pickle.Unpickler):
-        def find_class(self, module, name):
+        def find_class(self, module: str, name: str) -> object:
             name = f'{module}.{name}'.replace('__builtin__.', 'builtins.')
             if name not in allowed:
                 raise pickle.UnpicklingError(f'unsupported class {name}')
             return allowed[name]
 
-    restricted = types.ModuleType('restricted_pickle')
-    restricted.Unpickler, restricted.load = Unpickler, lambda *args, **kwargs: Unpickler(*args, **kwargs).load()
-    return torch.load(file, map_location=map_location, pickle_module=restricted, weights_only=False)
+    return Unpickler
 
 
 def _allowed_globals() -> dict[str, object]:

@@ -17,7 +17,7 @@ from mmattn.errors import InputError
 from mmattn.packages import MissingPackage
 from mmattn.weights import CheckpointError
 
-from .small_training import build
+from .small_training import STEPS, build
 
 
 def raising(error):
@@ -89,14 +89,6 @@ def test_process_group(monkeypatch, device):
         assert distributed.is_initialized() == (device == 'cpu')
         assert device != 'cpu' or distributed.get_backend() == 'gloo'
     assert not distributed.is_initialized()
-
-
-@pytest.mark.parametrize(
-    'launcher, resume, message', [('none', None, 'dist_train.sh'), ('pytorch', 'auto', 'cannot be resumed')]
-)
-def test_what_sharded_training_cannot_do(launcher, resume, message):
-    with pytest.raises(InputError, match=message):
-        train(Config(dict(launcher=launcher, strategy=dict(type='FSDPStrategy'))), resume)
 
 
 @pytest.fixture
@@ -194,3 +186,21 @@ def test_other_errors_of_workers_stay(small, monkeypatch):
     loader = dict(batch_size=2, num_workers=1, sampler=dict(type='InfiniteSampler'), dataset=Ill(0))
     with pytest.raises(ZeroDivisionError):
         small(train_dataloader=loader)
+
+
+def test_tensorboard(tmp_path):
+    """The line of docs/openmmlab_tools.md: TensorBoard gets the scalars of every step."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    backends = [dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')]
+    runner = build(
+        tmp_path,
+        visualizer=dict(type='Visualizer', vis_backends=backends),
+        default_hooks=dict(logger=dict(type='LoggerHook', interval=1)),
+    )
+    runner.train()
+    runner.visualizer.close()
+    (file,) = tmp_path.glob('*/vis_data/events.out.tfevents.*')
+    events = EventAccumulator(str(file)).Reload()
+    assert [event.step for event in events.Scalars('loss')] == list(range(1, STEPS + 1))
+    assert list(tmp_path.glob('*/vis_data/scalars.json'))

@@ -77,8 +77,8 @@ def train(tmp_path_factory):
         check=True,
     )
 
-    def train(config, work_dir, *arguments, processes=1):
-        if processes > 1:
+    def train(config, work_dir, *arguments, processes=None):
+        if processes:
             with socket.socket() as free:
                 free.bind(('', 0))
                 environment['PORT'] = str(free.getsockname()[1])
@@ -168,7 +168,11 @@ class Interruption(Hook):
         elif self.kind == 'full':  # the disk is full at the next checkpoint
             checkpoints.token_hex = lambda count: 'full'
             for name in (f'iter_{runner.iter + 1}.pth', f'epoch_{runner.epoch + 1}.pth'):
-                Path(runner.work_dir, f'{name}.full.part').symlink_to('/dev/full')
+                part = Path(runner.work_dir, f'{name}.full.part')
+                if 'strategy' in runner.cfg:
+                    part = Path(runner.work_dir, f'{name}.part', f'__{runner.rank}_0.distcp')
+                    part.parent.mkdir(exist_ok=True)
+                part.symlink_to('/dev/full')
         else:
             os.kill(os.getpid(), getattr(signal, self.kind))
 """
@@ -279,10 +283,101 @@ def test_work_folder_is_in_use(train, tmp_path):
     assert checkpoints == {path: path.stat().st_mtime for path in (tmp_path / 'work').glob('*.pth')}
 
 
+@pytest.fixture(scope='module')
+def sharded(train, tmp_path_factory):
+    """A config of sharded training by two processes, and the work folder of one that ended."""
+    if not cpu_shards():
+        pytest.skip('FSDP of this torch needs accelerators')
+    folder = tmp_path_factory.mktemp('sharded')
+    plain = segmentor(folder, batch_size=3, frozen=1, with_cp=True, steps=6, optimizer='AdamW')
+    config = folder / 'sharded.py'
+    config.write_text(f"_base_ = ['./{plain.name}', '{ROOT}/configs/_base_/fsdp.py']")
+    done = train(config, folder / 'work', processes=2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return config, folder / 'work'
+
+
+def merged(work_dir, step, target):
+    """The weights in a sharded checkpoint, by tools/merge_shards.py."""
+    source = work_dir / f'iter_{step}.pth'
+    subprocess.run([sys.executable, ROOT / 'tools' / 'merge_shards.py', source, target], check=True)
+    return weights(target)
+
+
+@pytest.mark.slow
+def test_sharded_training_is_killed(train, sharded, tmp_path):
+    """Two processes are killed while they write the second checkpoint. --resume takes the first, and ends with the same
+    weights as without the kill. An ended training does not start again in its folder."""
+    config, whole = sharded
+    done = train(interrupted(config, 3, 'writing'), tmp_path / 'work', processes=2)
+    assert done.returncode and {path.name for path in (tmp_path / 'work').glob('*.pth*')} == {
+        'iter_2.pth',
+        'iter_4.pth.part',
+    }
+    done = train(config, tmp_path / 'work', '--resume', processes=2)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0 and f'Load checkpoint from {tmp_path}/work/iter_2.pth' in output, output
+    assert {path.name for path in (tmp_path / 'work').glob('*.pth*')} == {'iter_2.pth', 'iter_4.pth', 'iter_6.pth'}
+    resumed, expected = (
+        merged(work_dir, 6, tmp_path / f'{name}.pth') for name, work_dir in (('a', tmp_path / 'work'), ('b', whole))
+    )
+    assert all(torch.equal(resumed[key], value) for key, value in expected.items())
+    again = train(config, tmp_path / 'work', processes=2)
+    assert again.returncode and 'has checkpoints of another training' in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('processes', [1, 3, None])
+def test_other_number_of_processes(train, sharded, tmp_path, processes):
+    """A sharded training is resumed by one process, by three, or without sharding: the weights are those of two
+    processes, up to rounding. A step would change them by 1e-2 if the optimizer started anew."""
+    config, whole = sharded
+    expected = merged(whole, 6, tmp_path / 'expected.pth')
+    start = whole / 'iter_4.pth'
+    if not processes:
+        merged(whole, 4, start := tmp_path / 'start.pth')
+        config = config.with_name('ELSASwin_3.py')
+    batch_size = f'train_dataloader.batch_size={6 // (processes or 1)}'
+    work_dir = tmp_path / 'work'
+    done = train(config, work_dir, '--resume', start, '--cfg-options', batch_size, processes=processes)
+    assert done.returncode == 0, done.stdout + done.stderr
+    resumed = merged(work_dir, 6, tmp_path / 'resumed.pth') if processes else weights(work_dir / 'iter_6.pth')
+    for key, value in expected.items():
+        torch.testing.assert_close(
+            resumed[key], value, atol=2e-4, rtol=1e-3, msg=lambda message, key=key: f'{key}: {message}'
+        )
+
+
+@pytest.mark.slow
+def test_sharded_state_of_another_training(train, sharded, tmp_path):
+    config, whole = sharded
+    start, options = whole / 'iter_4.pth', ('--cfg-options', 'model.decode_head.channels=8')
+    done = train(config, tmp_path / 'work', '--resume', start, *options, processes=2)
+    assert done.returncode and f'{start} is of another model or optimizer than that of the config: ' in done.stderr
+
+
+@pytest.mark.slow
+def test_sharded_from_ordinary(train, sharded, tmp_path):
+    """load_from gives a sharded training the weights of an ordinary checkpoint. A full disk ends it in a sentence."""
+    config, whole = sharded
+    expected = merged(whole, 6, tmp_path / 'start.pth')
+    options = (
+        f'load_from={tmp_path}/start.pth',
+        'optim_wrapper.optimizer.lr=0.',
+        'default_hooks.checkpoint.interval=1',
+    )
+    work_dir = tmp_path / 'work'
+    done = train(interrupted(config, 1, 'full'), work_dir, '--cfg-options', *options, processes=2)
+    assert done.returncode and f'{work_dir}/iter_2.pth cannot be written (No space left on device)' in done.stderr
+    assert 'CheckpointException' not in done.stderr
+    assert not list(work_dir.glob('iter_2*'))
+    assert all(torch.equal(value, expected[key]) for key, value in merged(work_dir, 1, tmp_path / 'end.pth').items())
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not cpu_shards(), reason='FSDP of this torch needs accelerators')
 def test_sharded(train, tmp_path):
-    """FSDP over two processes on the CPU: the weights of one process with both batches. One process can resume it."""
+    """FSDP over two processes on the CPU: the weights of one process with both batches."""
     config = segmentor(tmp_path, batch_size=2, frozen=1, with_cp=True)
     sharded = tmp_path / 'sharded.py'
     sharded.write_text(f"_base_ = ['./{config.name}', '{ROOT}/configs/_base_/fsdp.py']")
@@ -290,10 +385,8 @@ def test_sharded(train, tmp_path):
     assert two.returncode == 0, two.stdout + two.stderr
     one = train(segmentor(tmp_path, batch_size=4, frozen=1, with_cp=True), tmp_path / 'one')
     assert one.returncode == 0, one.stdout + one.stderr
-    two, one = (weights(tmp_path / folder / 'iter_3.pth') for folder in ('two', 'one'))
+    two, one = merged(tmp_path / 'two', 3, tmp_path / 'two.pth'), weights(tmp_path / 'one' / 'iter_3.pth')
     for key, value in one.items():
         torch.testing.assert_close(
             two[key], value, atol=1e-5, rtol=1e-4, msg=lambda message, key=key: f'{key}: {message}'
         )
-    resumed = train(segmentor(tmp_path, batch_size=4, frozen=1, with_cp=True, steps=4), tmp_path / 'two', '--resume')
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr

@@ -6,6 +6,7 @@ What a metafile of ours has beside OpenMMLab's fields:
 
 - A model's ``Metadata``: all parameters and multiply-adds as ``tools/complexity.py`` counts them. They are counted anew
   where a metafile has none.
+- A model's ``Input Size``, if it is not the usual one. It is not in ``Metadata``, where mim can read texts only.
 - A model's ``Printed``: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` says that the
   paper counts multiplications and additions, ``Parameters Counted: matrices`` that it leaves out biases and norms,
   ``Attention Counted`` what share of attention's products it counts.

@@ -1,0 +1,34 @@
+"""Turn a sharded checkpoint, which is a folder, into an ordinary one: tools/test.py takes it, and a training that is
+not sharded resumes from it.
+
+    python tools/merge_shards.py work_dirs/NAME_OF_CONFIG/epoch_12.pth epoch_12.pth
+"""
+
+import argparse
+from io import BytesIO
+from pathlib import Path
+
+import torch
+
+from mmattn.engine.checkpoints import AtomicBackend
+from mmattn.engine.runs import run_tool
+from mmattn.engine.sharding import merge_shards
+from mmattn.errors import InputError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('source', type=Path, help='folder of the sharded checkpoint')
+    parser.add_argument('target', type=Path, help='file to write; it must not exist yet')
+    parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in rest.pth, if there is any')
+    args = parser.parse_args()
+    if args.target.exists():
+        raise InputError(f'{args.target} exists already: remove it, or name another file')
+    state = merge_shards(args.source, trusted=args.trust_checkpoint)
+    torch.save(state, buffer := BytesIO())
+    AtomicBackend().put(buffer.getvalue(), args.target)
+    print(f'{args.target} has {len(state["state_dict"])} tensors of step {state["meta"]["iter"]}')
+
+
+if __name__ == '__main__':
+    run_tool(main)

@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
@@ -53,6 +54,11 @@ def check_files(cfg: Config, *splits: str) -> None:
     labels = []
     for node, cls, place in _datasets(cfg, *splits):
         reader = _reader(cls)
+        if cls.__name__ == 'CocoPanopticDataset' and find_spec('panopticapi') is None:
+            raise InputError(
+                f'{place}: CocoPanopticDataset needs the package panopticapi: '
+                'pip install git+https://github.com/cocodataset/panopticapi.git'
+            )
         if node.get('backend_args') or reader not in (*DENSE, *CLASSIFICATION):
             continue
         arguments = {key: value for key, value in node.items() if key not in ('type', '_scope_')}
@@ -229,7 +235,12 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                     folders[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
                 if file not in folders[folder]:
                     absent.append(path)
-        if masks and not all('mask' in instance for instance in info.get('instances', ())):
+        # a panoptic image has its masks in a file
+        if (
+            masks
+            and 'segments_info' not in info
+            and not all('mask' in instance for instance in info.get('instances', ()))
+        ):
             raise InputError(
                 f'{name}: an annotation of {info["img_path"]} has no segmentation, which LoadAnnotations '
                 'with_mask=True needs'

@@ -225,6 +225,7 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in CLASSIFICATION:
         return  # not on a disk, or checked by check_files
     masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)
+    masks = masks and 'thing_classes' not in dataset.metainfo  # panoptic masks are in files
     absent, folders = [], {}
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
@@ -235,12 +236,7 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                     folders[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
                 if file not in folders[folder]:
                     absent.append(path)
-        # a panoptic image has its masks in a file
-        if (
-            masks
-            and 'segments_info' not in info
-            and not all('mask' in instance for instance in info.get('instances', ()))
-        ):
+        if masks and not all('mask' in instance for instance in info.get('instances', ())):
             raise InputError(
                 f'{name}: an annotation of {info["img_path"]} has no segmentation, which LoadAnnotations '
                 'with_mask=True needs'

@@ -42,7 +42,7 @@ class Comparison:
     name: str
     input_size: tuple[int, int]  #: width, height
     parameters: int
-    operations: float  #: multiply-adds
+    operations: float | None  #: multiply-adds; None with deformable attention, which does not run without data
     printed_parameters: float | None
     printed_operations: float | None  #: multiply-adds, whatever the paper's unit is
     notes: list[str]  #: what the paper left out, and so does this count
@@ -51,7 +51,7 @@ class Comparison:
     def wrong(self) -> int:
         """How many figures are farther from the paper's than the tolerances allow."""
         return sum(
-            printed is not None and abs(counted / printed - 1) > tolerance
+            None not in (printed, counted) and abs(counted / printed - 1) > tolerance
             for counted, printed, tolerance in (
                 (self.parameters, self.printed_parameters, PARAMETER_TOLERANCE),
                 (self.operations, self.printed_operations, OPERATION_TOLERANCE),
@@ -103,19 +103,22 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
     share = printed.get('Attention Counted', 1)
     image = torch.empty(1, 3, height, width, device=next(model.parameters()).device)
     flops = printed.get('FLOPs')
+    deformable = any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules())
     return Comparison(
         name,
         (width, height),
         count_parameters(model, matrices_only=matrices),
-        count_operations(lambda: _forward_as_counted(model, image), share),
+        None if deformable else count_operations(lambda: _forward_as_counted(model, image), share),
         printed.get('Parameters'),
         flops and flops / printed.get('Operations per Multiply-Add', 1),
         ['matrices'] * matrices + [f'attention x {share}'] * (share != 1),
     )
 
 
-def count_config(config: str | Path) -> tuple[int, float]:
+def count_config(config: str | Path) -> tuple[int, float | None]:
     """All parameters and multiply-adds of a config's classifier, detector or segmentor, at the papers' input size.
+
+    Multiply-adds are None for models with deformable attention, which does not run without data.
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.

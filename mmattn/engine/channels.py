@@ -35,6 +35,9 @@ def check_channels(model: dict, place: str) -> None:
             _check_decode_head(heads, channels, f'{place}.{key}', source)
         for index, head in enumerate(heads if isinstance(heads, (list, tuple)) else ()):
             _check_decode_head(head, channels, f'{place}.{key}[{index}]', source)
+    for key in ('decode_head', 'panoptic_head'):
+        if isinstance(model.get(key), dict):
+            _check_mask_head(model[key], channels, f'{place}.{key}', source)
     for key, index in (('rpn_head', 0), ('bbox_head', 0), ('head', -1)):
         head = model.get(key)
         expected = head.get('in_channels') if isinstance(head, dict) else None
@@ -114,4 +117,30 @@ def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str,
         raise InputError(
             f'{place}.in_channels is {head["in_channels"]}, but the maps from the {source} have {given} channels: '
             f'set it to {given}'
+        )
+
+
+def _check_mask_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
+    """Check ``in_channels`` of a MaskFormer or Mask2Former, and that its loss has a weight for each class.
+
+    Args:
+        head: the config of the head.
+        channels: of the maps that it takes, all of them; None if not known.
+        place: where it stands.
+        source: what returns the maps.
+    """
+    if 'MaskFormerHead' not in bases(head):
+        return
+    if channels and list(head.get('in_channels', channels)) != list(channels):
+        raise InputError(
+            f'{place}.in_channels is {list(head["in_channels"])}, but the {source} returns maps of {list(channels)} '
+            f'channels: set it to {list(channels)}'
+        )
+    # MMSegmentation's head has num_classes.
+    classes = head.get('num_classes') or head.get('num_things_classes', 80) + head.get('num_stuff_classes', 53)
+    weights = (head.get('loss_cls') or {}).get('class_weight')
+    if isinstance(weights, (list, tuple)) and len(weights) != classes + 1:
+        raise InputError(
+            f'{place}.loss_cls.class_weight has {len(weights)} numbers for {classes} classes: give one per class, and '
+            'one for "no object"'
         )

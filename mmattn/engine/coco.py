@@ -161,7 +161,9 @@ class CheckedCocoMetric(CocoMetric):
             return
         seen = set()
         for dataset in datasets:
-            _check_classes(self.names, dataset.metainfo['classes'], self.ann_file)
+            _check_classes(
+                self.names, dataset.metainfo.get('thing_classes') or dataset.metainfo['classes'], self.ann_file
+            )
             for index in range(len(dataset)):
                 image = dataset.get_data_info(index)
                 name = self.images.get(image['img_id'])

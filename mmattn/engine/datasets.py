@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
@@ -53,6 +54,11 @@ def check_files(cfg: Config, *splits: str) -> None:
     labels = []
     for node, cls, place in _datasets(cfg, *splits):
         reader = _reader(cls)
+        if cls.__name__ == 'CocoPanopticDataset' and find_spec('panopticapi') is None:
+            raise InputError(
+                f'{place}: CocoPanopticDataset needs the package panopticapi: '
+                'pip install git+https://github.com/cocodataset/panopticapi.git'
+            )
         if node.get('backend_args') or reader not in (*DENSE, *CLASSIFICATION):
             continue
         arguments = {key: value for key, value in node.items() if key not in ('type', '_scope_')}
@@ -214,6 +220,7 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in CLASSIFICATION:
         return  # not on a disk, or checked by check_files
     masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)
+    masks = masks and 'thing_classes' not in dataset.metainfo  # panoptic masks are in files
     absent, folders = [], {}
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)

@@ -16,6 +16,9 @@ DETECTOR = ROOT / 'configs' / 'toy' / 'mask-rcnn_shunted-toy_fpn.py'
 SEGMENTOR = ROOT / 'configs' / 'toy' / 'shunted-toy_fpn.py'
 CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
 SETR = ROOT / 'configs' / 'toy' / 'msf-vit-toy_setr.py'
+DINO = ROOT / 'configs' / 'toy' / 'dino_elsa-swin-toy.py'
+MASK2FORMER = ROOT / 'configs' / 'toy' / 'shunted-toy_mask2former.py'
+PANOPTIC = ROOT / 'configs' / 'shunted' / 'mask2former_shunted-s_8xb2-lsj-50e_coco-panoptic.py'
 CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
 MIXUP, CUTMIX = dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)
 
@@ -129,6 +132,15 @@ def test_unusual_configs_pass(path, options):
         (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2]), 'has 4 in_channels, but 3 in_index'),
         (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2, 4]), 'but the neck returns 4 maps'),
         (SETR, dict(model__decode_head__in_channels=7), 'the maps from the backbone have 96 channels: set it to 96'),
+        (DINO, dict(model__neck__in_channels=[1, 2, 3]), 'the backbone returns maps of [64, 128, 256] channels'),
+        (
+            MASK2FORMER,
+            dict(model__decode_head__in_channels=[1] * 4),
+            'model.decode_head.in_channels is [1, 1, 1, 1], but the backbone returns maps of [32, 64, 128, 256]',
+        ),
+        (MASK2FORMER, dict(model__decode_head__num_classes=3), 'class_weight has 151 numbers for 3 classes'),
+        (PANOPTIC, dict(model__panoptic_head__in_channels=[1] * 4), 'maps of [64, 128, 256, 512] channels'),
+        (PANOPTIC, dict(model__panoptic_head__num_stuff_classes=3), 'class_weight has 134 numbers for 83 classes'),
         (DETECTOR, dict(train_dataloader__batchsize=3), 'has no argument batchsize: did you mean batch_size'),
         (DETECTOR, dict(train_dataloader__num_workers=0), 'persistent_workers option needs num_workers > 0'),
         (DETECTOR, dict(train_dataloader__sampler__type='DefaltSampler'), 'did you mean DefaultSampler'),

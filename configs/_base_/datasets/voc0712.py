@@ -1,0 +1,15 @@
+# Detection on VOC 2007 and 2012, tested on VOC 2007. The environment variable VOC_ROOT names another folder, which has
+# VOC2007 and VOC2012.
+_base_ = ['mmdet::_base_/datasets/voc0712.py', './coco_tta.py']
+
+data_root = '{{$VOC_ROOT:data/VOCdevkit}}'
+train_sets = _base_.train_dataloader.dataset.dataset.datasets
+train_dataloader = dict(
+    dataset=dict(dataset=dict(datasets=[dict(dataset, data_root=data_root) for dataset in train_sets]))
+)
+val_dataloader = dict(dataset=dict(data_root=data_root))
+test_dataloader = val_dataloader
+tta_pipeline = _base_.tta_pipeline
+tta_pipeline[1].transforms[0] = [
+    dict(type='Resize', scale=(side * 1000 // 600, side), keep_ratio=True) for side in (450, 600, 750)
+]

@@ -1,0 +1,28 @@
+# Two-stage Deformable DETR with box refinement for 12 epochs: the recipe of H-Deformable-DETR's baseline with Swin-T
+# (configs/two_stage/deformable-detr-baseline/12eps/swin), with drop path 0.2. It differs from MMDetection's for R50 in
+# epochs, in batches of 16 and in wider feed-forward layers. No decay on norms and position tables is ours. The
+# backbone, with maps of strides 8 to 32, and neck.in_channels are to be added.
+_base_ = [
+    'mmdet::deformable_detr/deformable-detr-refine-twostage_r50_16xb2-50e_coco.py',
+    '../datasets/coco_tta.py',
+    '../schedules/slow_backbone.py',
+]
+custom_imports = dict(imports=['mmattn', 'mmattn.engine'])
+default_hooks = dict(checkpoint=dict(type='AtomicCheckpointHook', max_keep_ckpts=3))
+
+model = dict(
+    encoder=dict(layer_cfg=dict(ffn_cfg=dict(feedforward_channels=2048))),
+    decoder=dict(layer_cfg=dict(ffn_cfg=dict(feedforward_channels=2048))),
+)
+
+data_root = '{{$COCO_ROOT:data/coco}}'
+train_dataloader = dict(dataset=dict(data_root=data_root))
+val_dataloader = dict(dataset=dict(data_root=data_root))
+test_dataloader = val_dataloader
+val_evaluator = dict(ann_file=f'{data_root}/annotations/instances_val2017.json')
+test_evaluator = val_evaluator
+
+optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.0, custom_keys=_base_.slow_backbone))
+train_cfg = dict(max_epochs=12)
+param_scheduler = [dict(type='MultiStepLR', begin=0, end=12, by_epoch=True, milestones=[11], gamma=0.1)]
+auto_scale_lr = dict(base_batch_size=16)

@@ -1,0 +1,14 @@
+# Mask2Former for instances, 50 epochs with large-scale jitter: MMDetection's recipe, for Swin-T with drop path 0.3. The
+# backbone and panoptic_head.in_channels are to be added.
+_base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', '../schedules/slow_backbone.py']
+custom_imports = dict(imports=['mmattn', 'mmattn.engine'])
+default_hooks = dict(checkpoint=dict(type='AtomicCheckpointHook'))
+
+data_root = '{{$COCO_ROOT:data/coco}}'
+train_dataloader = dict(dataset=dict(data_root=data_root))
+val_dataloader = dict(dataset=dict(data_root=data_root))
+test_dataloader = val_dataloader
+val_evaluator = dict(ann_file=f'{data_root}/annotations/instances_val2017.json')
+test_evaluator = val_evaluator
+
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys=_base_.slow_backbone))

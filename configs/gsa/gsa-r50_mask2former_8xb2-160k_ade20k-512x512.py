@@ -1,0 +1,12 @@
+_base_ = [
+    './_base_/gsa-r50.py',
+    './_base_/ade20k.py',
+    '../_base_/models/mask2former.py',
+    '../_base_/datasets/ade20k_short_side.py',
+    '../_base_/schedules/ade20k_160k_mask2former.py',
+    '../_base_/seg_runtime.py',
+]
+model = dict(
+    backbone=dict(_base_.backbone, **_base_.settings, init_cfg=_base_.pretrained),
+    decode_head=dict(in_channels=_base_.in_channels),
+)

@@ -25,7 +25,7 @@ test_pipeline = [
     dict(type='PackSegInputs'),
 ]
 train_dataloader = dict(
-    batch_size=2,  # on each of 8 GPUs: 16
+    batch_size=2,  # on each of 8 GPUs
     num_workers=4,
     persistent_workers=True,
     sampler=dict(type='InfiniteSampler', shuffle=True),
@@ -36,6 +36,7 @@ train_dataloader = dict(
         pipeline=train_pipeline,
     ),
 )
+auto_scale_lr = dict(enable=False, base_batch_size=16)
 val_dataloader = dict(
     batch_size=1,
     num_workers=4,

@@ -16,4 +16,3 @@ param_scheduler = [dict(type='PolyLR', power=0.9, eta_min=0, by_epoch=False, beg
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=160000, val_interval=5000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
-auto_scale_lr = dict(enable=False, base_batch_size=16)

@@ -13,3 +13,4 @@ param_scheduler = [
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=160000, val_interval=16000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
+auto_scale_lr = dict(base_batch_size=16)

@@ -10,3 +10,4 @@ param_scheduler = [dict(type='PolyLR', power=0.9, eta_min=1e-4, by_epoch=False, 
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=160000, val_interval=16000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
+auto_scale_lr = dict(base_batch_size=16)

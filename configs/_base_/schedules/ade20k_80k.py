@@ -5,3 +5,4 @@ param_scheduler = [dict(type='PolyLR', power=0.9, eta_min=0.0, by_epoch=False, b
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=80000, val_interval=8000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
+auto_scale_lr = dict(base_batch_size=16)

@@ -74,9 +74,8 @@ def clone(tmp_path_factory):
     for name, block in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(block)
-    (root / 'tools').symlink_to(ROOT / 'tools')
-    for folder in (ROOT / 'configs').iterdir():
-        (root / 'configs' / folder.name).symlink_to(folder)
+    for name in ('tools', 'configs'):
+        (root / name).symlink_to(ROOT / name)
 
     own, coco = root / 'data' / 'own', root / 'toy' / 'coco'
     shutil.copytree(coco / 'train2017', own / 'images')
@@ -123,7 +122,7 @@ def test_data_is_split_and_translated(clone):
     for command in COMMANDS:
         if 'tools/' not in command:
             printed = bash(command, clone)
-            assert 'split.py' not in command or printed in FILES['configs/own/detector.py']
+            assert 'split.py' not in command or printed in FILES['own/detector.py']
     parts = {part: json.loads((own / f'{part}.json').read_text()) for part in ('train', 'val')}
     files = {part: {image['file_name'] for image in contents['images']} for part, contents in parts.items()}
     assert (len(files['train']), len(files['val'])) == (8, 2) and not files['train'] & files['val']
@@ -151,10 +150,10 @@ def test_configs_pass_their_checks(clone, monkeypatch):
         if 'fsdp' not in name or cpu_shards():
             cfg = load_config(name)
             assert 'anywhere' in name or 'data/own' in cfg.train_dataloader.dataset.data_root
-    settings = re.findall(r'`([\w.]+)=(\w+)` \|', PAGE)
+    settings = re.findall(r'`(\w+\.[\w.]+)=(\w+)` \|', PAGE)
     assert len(settings) >= 3
     for key, value in settings:
-        load_config('configs/own/detector.py', {key: eval(value)})
+        load_config('own/detector.py', {key: eval(value)})
 
 
 @pytest.mark.slow

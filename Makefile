@@ -4,7 +4,7 @@
 # make bench     measure time and memory of each backbone beside a known one
 # make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
 # make lint      check code style with ruff
-# make zoo       write docs/model_zoo.md from the metafiles in configs/
+# make zoo       write docs/model_zoo.md and its plot from the metafiles in configs/
 # make setup     build the environment; every other target does this first
 #
 # PYTHON=python3.11 names the Python that the environment is built from.

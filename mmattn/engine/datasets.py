@@ -203,6 +203,10 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     classes = dataset.metainfo.get('classes')
     if hasattr(dataset, 'label_map') and not classes:
         raise InputError(f'{name} has no classes: set its metainfo.classes to their names, in the order of the labels')
+    if hasattr(dataset, 'label_map') and len(classes) == 1:
+        raise InputError(
+            f'{name} has one class, {classes[0]}, and nothing to tell it from: add the background to metainfo.classes'
+        )
     if classes and 'thing_classes' not in dataset.metainfo:
         for path, module in model.named_modules():
             number = getattr(module, 'num_classes', None)

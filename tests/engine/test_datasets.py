@@ -166,6 +166,12 @@ def test_label_maps_without_classes():
         check_dataset(Maps(serialize_data=False), nn.Identity())
 
 
+def test_segmentor_of_one_class():
+    """The loss of a softmax over one class is 0: the training would go through and learn nothing."""
+    with pytest.raises(InputError, match='has one class, road, .* add the background'):
+        check_dataset(Maps(serialize_data=False, metainfo=dict(classes=('road',))), nn.Identity())
+
+
 @pytest.mark.parametrize('number, refused', [(2, False), (3, True)])
 def test_heads_of_other_classes(tmp_path, number, refused):
     """STDC's auxiliary head tells boundaries from the rest. The other heads have the classes of the dataset."""

@@ -45,3 +45,11 @@ def test_units_of_papers_are_marked(tool):
     """GSA's paper counts multiplications and additions; the other column has multiply-adds."""
     (line,) = (line for line in tool.model_zoo().splitlines() if line.startswith('| [gsa-r50-all_in1k]'))
     assert '| 3.58 G | 18.1 M, 7.2 G¹ |' in line
+
+
+def test_comparison_joins_papers_and_benchmarks(tool):
+    """A row has costs, the papers' accuracies and, of the five benchmarked backbones, the measured time."""
+    rows = tool.comparison().splitlines()
+    assert '| ELSA-Swin | t | 29.1 M | 4.8 G | 82.7 | 45.6 | 1.31 x Swin-T |' in rows
+    assert sum(' x ' in row for row in rows if row.startswith('|')) == 5
+    assert not [row for row in rows if '384' in row or 'g2' in row]

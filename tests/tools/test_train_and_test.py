@@ -104,11 +104,7 @@ def test_multi_scale_test(run, trained, tmp_path):
     [
         ('train', ['no.py'], 'there is no config no.py'),
         ('train', [MASK_RCNN, '--amp'], '--amp needs an accelerator'),
-        (
-            'train',
-            [UPERNET, '--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'],
-            'needs auto_scale_lr.base_batch_size',
-        ),
+        ('train', ['configs/toy/elsa-swin-toy_in1k.py', '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
         ('test', [MASK_RCNN, 'no.pth'], 'There is no checkpoint no.pth'),
         ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
         (

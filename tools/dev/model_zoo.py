@@ -1,4 +1,6 @@
-"""Write docs/model_zoo.md from the metafiles of configs/*, or with --check exit with 1 if it is stale.
+"""Write docs/model_zoo.md and docs/images/cost_accuracy.png from the metafiles of configs/*.
+
+With --check, write nothing and exit with 1 if the page is stale.
 
     python tools/dev/model_zoo.py [--check]
 
@@ -17,6 +19,7 @@ What a metafile of ours has beside OpenMMLab's fields:
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -24,6 +27,33 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'model_zoo.md'
+PLOT = ROOT / 'docs' / 'images' / 'cost_accuracy.png'
+METAFILES = sorted(ROOT.glob('configs/*/metafile.yml'))
+#: name of an ImageNet classifier in the comparison: its family, and the variant in it
+CLASSIFIER = re.compile(r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|swin-|vit-|r)([a-z\d]+)(-all)?(_300e)?_in1k')
+LEFT, ABOVE, BELOW, RIGHT = (-12, -3), (-12, 5), (4, -11), (7, -9)
+#: family -> its name, and where labels stand in the plot
+FAMILIES = {
+    'elsa-swin-': ('ELSA-Swin', BELOW),
+    'shunted-': ('Shunted', ABOVE),
+    'msf-swin-': ('MSF-Swin', RIGHT),
+    'msf-vit-': ('MSF-ViT', RIGHT),
+    'gsa-r': ('GSA-ResNet', ABOVE),
+    'swin-': ("Swin, in MSF's paper", BELOW),
+    'vit-': ("ViT, in MSF's paper", BELOW),
+    'r': ("ResNet, in GSA's paper", BELOW),
+    'own-swin-': ('Swin, in its paper', LEFT),
+    'pvtv2-': ('PVTv2, in its paper', ABOVE),
+}
+#: family, variant, parameters, multiply-adds and top-1 accuracy as https://arxiv.org/abs/2103.14030 (Swin) and
+#: https://arxiv.org/abs/2106.13797 (PVTv2) print them
+PEERS = [
+    ('own-swin-', 't', 29e6, 4.5e9, 81.3),
+    ('own-swin-', 's', 50e6, 8.7e9, 83.0),
+    ('pvtv2-', 'b1', 13.1e6, 2.1e9, 78.7),
+    ('pvtv2-', 'b2', 25.4e6, 4.0e9, 82.0),
+    ('pvtv2-', 'b3', 45.2e6, 6.9e9, 83.2),
+]
 HEAD = """\
 <!-- written by tools/dev/model_zoo.py from configs/*/metafile.yml -->
 # Model zoo
@@ -62,6 +92,20 @@ those of the stack onedl.
 - ² The paper counts weight matrices only: no biases, no norms.
 - ³ The paper counts no products of attention, or a part of them.
 """
+COMPARISON = """\
+## Cost and accuracy
+
+What backbones cost as classifiers, and the papers' accuracies: top-1 on ImageNet-1k at 224 x 224, trained on it alone,
+and box AP of a Mask R-CNN on COCO after 12 epochs, which ELSA's paper trains with images of several sizes. Classifiers
+were trained for 300 epochs (ELSA: 310, GSA and its ResNets: 90). The time of a training step on a CPU is a multiple of
+the time that the named model takes, from the [benchmarks](benchmarks.md). GSA-ResNet-50 has attention in groups 2 to 4,
+38 and 101 have it in all. Squares are models of others, which MMDetection and MMSegmentation have.
+
+![Top-1 accuracy over multiply-adds, a line per family](images/cost_accuracy.png)
+
+| backbone | variant | parameters | multiply-adds | top-1 | box AP | training step on a CPU |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
 COLUMNS = ('config', 'parameters', 'multiply-adds', "the paper's count", "the paper's accuracy", 'released weights')
 
 
@@ -72,13 +116,65 @@ def main() -> None:
     page = model_zoo()
     if not args.check:
         PAGE.write_text(page)
+        plot()
     elif not PAGE.is_file() or PAGE.read_text() != page:
         sys.exit('docs/model_zoo.md is stale: run python tools/dev/model_zoo.py')
 
 
 def model_zoo() -> str:
     """The page."""
-    return '\n'.join([HEAD, *(family(path) for path in sorted(ROOT.glob('configs/*/metafile.yml')))])
+    return '\n'.join([HEAD, comparison(), *(family(path) for path in METAFILES)])
+
+
+def compared() -> list[tuple]:
+    """Of ImageNet classifiers: family, variant, parameters, multiply-adds, top-1, box AP, time of a training step."""
+    models = [model for path in METAFILES for model in yaml.safe_load(path.read_text())['Models'] if 'Results' in model]
+    # the first of a model's results
+    results = {model['Name']: next(iter(model['Results'][0]['Metrics'].values())) for model in models}
+    measured = (ROOT / 'docs' / 'benchmarks.md').read_text()
+    rows = [(*peer, '', '') for peer in PEERS]
+    for model in models:
+        name, match = model['Name'], CLASSIFIER.fullmatch(model['Name'])
+        better = {name.replace('_in1k', '_300e_in1k'), name.replace('-all', '')} - {name}
+        if match and not better & set(results):
+            backbone = match[1] + match[2]
+            detector = f'mask-rcnn_{backbone}_fpn_'
+            box_ap = results.get(f'{detector}ms-1x_coco', results.get(f'{detector}1x_coco', ''))
+            step = re.search(rf"^\| {backbone}[^|]* \| \w+'s (\S+) \|[^|]*\| ([\d.]+) ", measured, re.M | re.I)
+            ratio = f'{step[2]} x {step[1]}' if step else ''
+            rows.append((*match.group(1, 2), *size(model), results[name], box_ap, ratio))
+    return sorted(rows, key=lambda row: (list(FAMILIES).index(row[0]), row[3]))
+
+
+def comparison() -> str:
+    """The section on cost and accuracy."""
+    lines = []
+    for family, variant, parameters, operations, top1, box_ap, step in compared():
+        costs = f'{parameters / 1e6:.1f} M | {operations / 1e9:.1f} G'
+        lines.append(f'| {FAMILIES[family][0]} | {variant} | {costs} | {top1:.1f} | {box_ap} | {step} |')
+    return COMPARISON + '\n'.join(lines) + '\n'
+
+
+def plot() -> None:
+    """Draw top-1 accuracy over multiply-adds."""
+    import matplotlib
+
+    matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(9.5, 8), layout='constrained')
+    for number, (family, (name, place)) in enumerate(FAMILIES.items()):
+        style = 'o-' if number < 5 else 's--'  # mmattn's come first
+        variants = [(row[1], (row[3] / 1e9, row[4])) for row in compared() if row[0] == family]
+        axis.plot(*zip(*(point for _, point in variants)), style, label=name, color=f'C{number}', markersize=5)
+        for variant, point in variants:
+            axis.annotate(variant.upper(), point, place, textcoords='offset points', color=f'C{number}', size=9)
+    axis.set(xlabel='multiply-adds, billions', ylabel="the papers' top-1 accuracy on ImageNet-1k at 224 x 224, %")
+    axis.set(xscale='log', xticks=(1, 2, 5, 10, 20), xticklabels=(1, 2, 5, 10, 20))
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+    axis.legend(loc='lower right')
+    figure.savefig(PLOT, dpi=110)
 
 
 def family(metafile: Path) -> str:

@@ -3,7 +3,7 @@ data_root = '{{$ADE20K_ROOT:data/ade/ADEChallengeData2016}}'
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='LoadAnnotations'),
     dict(type='RandomResize', scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=(512, 512), cat_max_ratio=0.75),
     dict(type='RandomFlip', prob=0.5),
@@ -14,7 +14,7 @@ test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),
     # after Resize: the ground truth keeps its size
-    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
 ]
 train_dataloader = dict(
@@ -60,7 +60,7 @@ tta_pipeline = [
                 dict(type='RandomFlip', prob=0.0, direction='horizontal'),
                 dict(type='RandomFlip', prob=1.0, direction='horizontal'),
             ],
-            [dict(type='LoadAnnotations', reduce_zero_label=True)],
+            [dict(type='LoadAnnotations')],
             [dict(type='PackSegInputs')],
         ],
     ),

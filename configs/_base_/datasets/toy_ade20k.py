@@ -4,7 +4,7 @@ data_root = '{{$ADE20K_ROOT:data/toy/ADEChallengeData2016}}'
 
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='LoadAnnotations', reduce_zero_label=True),
+    dict(type='LoadAnnotations'),
     dict(type='RandomResize', scale=(640, 128), ratio_range=(0.75, 1.5), keep_ratio=True),
     dict(type='RandomCrop', crop_size=(128, 128), cat_max_ratio=0.9),
     dict(type='RandomFlip', prob=0.5),

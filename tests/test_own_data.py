@@ -1,0 +1,174 @@
+"""docs/own_data.md, followed word for word on toy data."""
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import mmattn
+from mmattn.backbones import ELSASwin
+from mmattn.engine.configs import load_config
+from mmattn.engine.sharding import cpu_shards
+from tests import ROOT
+
+PAGE = (ROOT / 'docs' / 'own_data.md').read_text()
+BLOCKS = re.findall(r'```(python|bash)\n(.*?)```', PAGE, re.DOTALL)
+FILES = {block.partition('\n')[0].removeprefix('# '): block for kind, block in BLOCKS if kind == 'python'}
+COMMANDS = [block for kind, block in BLOCKS if kind == 'bash']
+#: what the page's colours and classes stand for: category and ADE20K number of the toy data
+CLASSES = {'kite': 150, 'donut': 144, 'book': 68}
+COLOURS = [(0, 0, 0), (128, 0, 0), (0, 128, 0), (0, 0, 128)]
+ARCH = dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
+#: a narrow backbone, small images and few steps
+SHORT = [
+    *(f'model.backbone.arch.{key}={value}'.replace(' ', '') for key, value in dict(_delete_=True, **ARCH).items()),
+    *(f'{split}_dataloader.num_workers=0' for split in ('train', 'val', 'test')),
+    *(f'{split}_dataloader.persistent_workers=False' for split in ('train', 'val', 'test')),
+]
+MULTI_SCALE = 'train_dataloader.dataset.pipeline.3.transforms'
+SHORT_DETECTOR = [
+    *SHORT,
+    'model.neck.in_channels=[32,64,128,256]',
+    'model.roi_head.bbox_head.fc_out_channels=64',
+    'model.train_cfg.rpn_proposal.max_per_img=50',
+    'model.test_cfg.rpn.max_per_img=50',
+    'model.test_cfg.rcnn.score_thr=0.0',
+    'train_cfg.max_epochs=2',
+    f'{MULTI_SCALE}.0.0.scales=[(128,96)]',
+    f'{MULTI_SCALE}.1.0.scales=[(128,96)]',
+    f'{MULTI_SCALE}.1.1.crop_size=(64,96)',
+    f'{MULTI_SCALE}.1.2.scales=[(128,96)]',
+    *(f'{split}_dataloader.dataset.pipeline.1.scale=(128,96)' for split in ('val', 'test')),
+]
+SHORT_SEGMENTOR = [
+    *SHORT,
+    'model.decode_head.in_channels=[32,64,128,256]',
+    'model.decode_head.channels=16',
+    'model.auxiliary_head.in_channels=128',
+    'model.data_preprocessor.size=(64,64)',
+    'train_cfg.max_iters=4',
+    'train_cfg.val_interval=2',
+    'default_hooks.checkpoint.interval=2',
+    'train_dataloader.dataset.pipeline.2.scale=(256,64)',
+    'train_dataloader.dataset.pipeline.3.crop_size=(64,64)',
+    *(f'{split}_dataloader.dataset.pipeline.1.scale=(256,64)' for split in ('val', 'test')),
+]
+
+
+@pytest.fixture(scope='module')
+def clone(tmp_path_factory):
+    """A folder like a clone, with the page's files, and toy data as the page's reader has it."""
+    root = tmp_path_factory.mktemp('own')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, 'argv', ['make_toy_data', str(root / 'toy'), '--train', '10', '--val', '1'])
+        runpy.run_path(str(ROOT / 'tools' / 'dev' / 'make_toy_data.py'), run_name='__main__')
+    for name, block in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(block)
+    for name in ('tools', 'configs'):
+        (root / name).symlink_to(ROOT / name)
+
+    own, coco = root / 'data' / 'own', root / 'toy' / 'coco'
+    shutil.copytree(coco / 'train2017', own / 'images')
+    contents = json.loads((coco / 'annotations' / 'instances_train2017.json').read_text())
+    numbers = {category['name']: category['id'] for category in contents['categories']}
+    contents['categories'] = [dict(id=numbers[name], name=name) for name in sorted(CLASSES, key=numbers.get)]
+    contents['annotations'] = [a for a in contents['annotations'] if a['category_id'] in map(numbers.get, CLASSES)]
+    (own / 'annotations.json').write_text(json.dumps(contents))
+    (own / 'coloured').mkdir()
+    for file in (root / 'toy' / 'ADEChallengeData2016' / 'annotations' / 'training').iterdir():
+        labels = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
+        coloured = np.zeros((*labels.shape, 3), np.uint8)
+        for number, colour in zip(CLASSES.values(), COLOURS[1:]):
+            coloured[labels == number] = colour[::-1]
+        cv2.imwrite(str(own / 'coloured' / file.name), coloured)
+
+    (root / 'checkpoints').mkdir()
+    torch.save(ELSASwin(ARCH).state_dict(), root / 'checkpoints' / 'elsa_swin_tiny.pth')
+    wrapper = root / 'bin' / 'python'
+    wrapper.parent.mkdir()
+    wrapper.write_text(
+        '#!/bin/bash\n'
+        'case "$*" in\n'
+        f'tools/*segmentor*) set -- "$@" --cfg-options {" ".join(map(repr, SHORT_SEGMENTOR))};;\n'
+        f'tools/*) set -- "$@" --cfg-options {" ".join(map(repr, SHORT_DETECTOR))};;\n'
+        f'esac\nexec {sys.executable} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    yield root
+    shutil.rmtree(root)
+
+
+def bash(command: str, clone: Path) -> str:
+    """Run a block as it stands; ``python`` stands for this Python, with SHORT settings for the tools."""
+    env = {**os.environ, 'PATH': f'{clone}/bin:{os.environ["PATH"]}', 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    done = subprocess.run(['bash', '-ec', command], cwd=clone, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, f'{command}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}'
+    return done.stdout
+
+
+def test_data_is_split_and_translated(clone):
+    """No image is in both parts, no object is lost, and colours become the labels that the classes have."""
+    own = clone / 'data' / 'own'
+    for command in COMMANDS:
+        if 'tools/' not in command:
+            printed = bash(command, clone)
+            assert 'split.py' not in command or printed in FILES['own/detector.py']
+    parts = {part: json.loads((own / f'{part}.json').read_text()) for part in ('train', 'val')}
+    files = {part: {image['file_name'] for image in contents['images']} for part, contents in parts.items()}
+    assert (len(files['train']), len(files['val'])) == (8, 2) and not files['train'] & files['val']
+    whole = json.loads((own / 'annotations.json').read_text())
+    assert sum(len(contents['annotations']) for contents in parts.values()) == len(whole['annotations'])
+    names = {part: set((own / f'{part}.txt').read_text().split()) for part in ('train', 'val')}
+    assert (len(names['train']), len(names['val'])) == (8, 2) and not names['train'] & names['val']
+    for file in (own / 'labels').iterdir():
+        original = cv2.imread(str(clone / 'toy/ADEChallengeData2016/annotations/training' / file.name), -1)
+        labels = cv2.imread(str(file), -1)
+        for label, number in enumerate(CLASSES.values(), 1):
+            assert np.array_equal(labels == label, original == number)
+        assert set(np.unique(labels)) <= {0, 1, 2, 3}
+
+
+def test_configs_pass_their_checks(clone, monkeypatch):
+    """Each config of the page can be read and run, and so can each setting of its table."""
+    monkeypatch.chdir(clone)
+    (clone / '.mim').mkdir()
+    (clone / '.mim' / 'configs').symlink_to(ROOT / 'configs')
+    monkeypatch.setattr(mmattn, '__path__', [str(clone), *mmattn.__path__])
+    configs = [name for name in FILES if not name.startswith('data/')]
+    assert len(configs) >= 7
+    for name in configs:
+        if 'fsdp' not in name or cpu_shards():
+            cfg = load_config(name)
+            assert 'anywhere' in name or 'data/own' in cfg.train_dataloader.dataset.data_root
+    settings = re.findall(r'`(\w+\.[\w.]+)=(\w+)` \|', PAGE)
+    assert len(settings) >= 3
+    for key, value in settings:
+        load_config('own/detector.py', {key: eval(value)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('command', [command for command in COMMANDS if 'tools/' in command])
+def test_commands(command, clone):
+    """The page's commands run one after the other, and write what the page says."""
+    if not (clone / 'data' / 'own' / 'train.txt').exists():
+        test_data_is_split_and_translated(clone)
+    if not (ROOT / 'tools' / 'predict.py').exists():
+        command = '\n'.join(line for line in command.splitlines() if 'tools/predict.py' not in line)
+    if '--resume' in command:
+        (clone / 'work_dirs' / 'detector' / 'epoch_2.pth').unlink()  # as if it had been interrupted
+    bash(command, clone)
+    for option, folder in re.findall(r'(--out|--show-dir|--work-dir) (\S+)', command):
+        kind = {'--work-dir': '*.pth'}.get(option, '*.[jp][pn]g')
+        assert list((clone / folder).rglob(kind)), folder
+    if '--resume' in command:
+        assert (clone / 'work_dirs' / 'detector' / 'epoch_2.pth').exists()

@@ -1,0 +1,88 @@
+"""tools/browse.py, in this process."""
+
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
+SEGMENTOR = 'configs/toy/shunted-toy_fpn.py'
+
+
+@pytest.fixture(scope='module')
+def toy(tmp_path_factory):
+    root = tmp_path_factory.mktemp('browse') / 'toy'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, 'argv', ['make_toy_data', str(root), '--train', '3', '--val', '2'])
+        runpy.run_path(str(ROOT / 'tools' / 'dev' / 'make_toy_data.py'), run_name='__main__')
+    return root
+
+
+@pytest.fixture
+def browse(toy, tmp_path, monkeypatch):
+    """Run the tool; returns what ends it, None if all is well."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv('COCO_ROOT', str(toy / 'coco'))
+    monkeypatch.setenv('ADE20K_ROOT', str(toy / 'ADEChallengeData2016'))
+
+    def run(config: str, *arguments: str) -> str | int | None:
+        monkeypatch.setattr(sys, 'argv', ['browse', config, '--out', str(tmp_path / 'look'), *arguments])
+        try:
+            runpy.run_path(str(ROOT / 'tools' / 'browse.py'), run_name='__main__')
+        except SystemExit as end:
+            return end.code
+        return None
+
+    return run
+
+
+def counts(printed: str) -> dict[str, tuple[int, int]]:
+    """Name of a class -> objects or pixels, images; classes that are not there are left out."""
+    rows = [line.split() for line in printed.splitlines() if ' in ' in line and line.rstrip().endswith('images')]
+    return {row[1]: (int(row[-5]), int(row[-2])) for row in rows if int(row[-5])}
+
+
+def test_detector(browse, toy, tmp_path, capsys):
+    """Images are drawn, and objects counted by class; a class without objects has a line too."""
+    assert browse(DETECTOR, '--draw', '2') is None
+    printed = capsys.readouterr().out
+    found = counts(printed)
+    assert set(found) <= {'frisbee', 'kite', 'book', 'donut', 'scissors'}
+    from pycocotools.coco import COCO
+
+    annotated = COCO(toy / 'coco' / 'annotations' / 'instances_train2017.json')
+    assert sum(number for number, _ in found.values()) == len(annotated.anns)
+    assert len(list((tmp_path / 'look').glob('train_*.jpg'))) == 2
+    assert ' person ' in printed
+
+
+def test_segmentor(browse, toy, tmp_path, capsys):
+    """The images of the validation data are drawn with their whole label maps, and pixels are counted."""
+    assert browse(SEGMENTOR, '--split', 'val') is None
+    found = counts(capsys.readouterr().out)
+    assert found['sky'][1] == found['grass'][1] == 2
+    files = sorted((tmp_path / 'look').glob('val_*.jpg'))
+    assert len(files) == 2
+    import cv2
+
+    original = toy / 'ADEChallengeData2016' / 'images' / 'validation' / '000000000001.jpg'
+    assert cv2.imread(str(files[0])).shape == cv2.imread(str(original)).shape
+
+
+@pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])
+def test_all_broken_images_are_named(config, browse, toy, tmp_path, monkeypatch, capsys):
+    """After a broken image the others are checked too, and the exit status tells a script."""
+    shutil.copytree(toy, tmp_path / 'toy')
+    monkeypatch.setenv('COCO_ROOT', str(tmp_path / 'toy' / 'coco'))
+    monkeypatch.setenv('ADE20K_ROOT', str(tmp_path / 'toy' / 'ADEChallengeData2016'))
+    folder = 'coco/train2017' if config == DETECTOR else 'ADEChallengeData2016/images/training'
+    for number in (1, 3):
+        Path(tmp_path / 'toy' / folder / f'{number:012d}.jpg').write_bytes(b'')
+    assert browse(config) == '2 of 3 images cannot be used.'
+    errors = capsys.readouterr().err
+    assert all(f'{number:012d}.jpg cannot be used' in errors for number in (1, 3))
+    assert [file.name for file in (tmp_path / 'look').iterdir()] == ['train_000001_000000000002.jpg']

@@ -4,6 +4,7 @@ import argparse
 import codecs
 import pickle
 import types
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..packages import version_numbers
 
 def load_weights_only(file: Path, map_location: str | torch.device) -> object:
     """``torch.load`` with ``weights_only``, which also allows what trainers keep beside the weights: MMEngine's history
-    of logs, NumPy's arrays and numbers, timm's arguments. None of these can run code.
+    of logs, the milestones of a schedule, NumPy's arrays and numbers, timm's arguments. None of these can run code.
 
     torch takes a list of allowed classes since version 2.6. For older versions, pickle is restricted to the same list.
 
@@ -53,7 +54,7 @@ def _allowed_globals() -> dict[str, object]:
     types_ = {type(np.dtype(code)) for code in np.typecodes['AllInteger'] + np.typecodes['AllFloat'] + '?'}
     allowed = {
         f'{value.__module__}.{value.__qualname__}': value
-        for value in (HistoryBuffer, argparse.Namespace, np.ndarray, np.dtype, *types_)
+        for value in (HistoryBuffer, Counter, argparse.Namespace, np.ndarray, np.dtype, *types_)
     }
     for name in ('_reconstruct', 'scalar'):  # in different places in NumPy 1 and 2
         for package in ('core', '_core'):

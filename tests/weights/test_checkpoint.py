@@ -3,6 +3,7 @@ import contextlib
 import os
 import pickle
 import shutil
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -167,14 +168,20 @@ def test_trusted_files_are_read_whole(tmp_path):
 
 
 def test_state_of_a_training_is_read(tmp_path, unpickler):
-    """What MMEngine keeps beside the weights: its history of logs, NumPy's numbers and arrays."""
+    """What MMEngine keeps beside the weights: its history of logs, the milestones of MultiStepLR, NumPy's numbers."""
     history = HistoryBuffer([1.0, 3.0], [1, 1])
     state = {'log_scalars': {'loss': history}, 'runtime_info': {'best': np.float64(2), 'seed': np.arange(3)}}
     torch.save(
-        {'state_dict': WEIGHTS, 'message_hub': state, 'optimizer': {'state': {0: {'step': torch.ones(1)}}}},
+        {
+            'state_dict': WEIGHTS,
+            'message_hub': state,
+            'optimizer': {'state': {0: {'step': torch.ones(1)}}},
+            'param_schedulers': [{'milestones': Counter([8, 11])}],
+        },
         tmp_path / 'c.pth',
     )
     contents = read_file(str(tmp_path / 'c.pth'))
+    assert contents['param_schedulers'] == [{'milestones': Counter([8, 11])}]
     hub = contents['message_hub']
     assert hub['log_scalars']['loss'].mean() == 2 and hub['runtime_info']['best'] == 2
     assert hub['runtime_info']['seed'].tolist() == [0, 1, 2] and contents['optimizer']['state'][0]['step'] == 1

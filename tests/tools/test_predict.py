@@ -205,7 +205,7 @@ def test_forms_of_images(run, tmp_path):
     [
         (CLASSIFIER, ['--tile', 32], '--tile is for detectors and segmentors'),
         (DETECTOR, ['--tile', 32, '--overlap', 32], '--overlap must be smaller than --tile'),
-        (DETECTOR, ['--tile', -1], '--overlap must be smaller than --tile'),
+        (DETECTOR, ['--tile', 0], '--tile must be 1 or more'),
         (DETECTOR, ['--overlap', 8], '--overlap is for --tile'),
         (DETECTOR, ['--batch-size', 0], '--batch-size must be 1 or more'),
         (DETECTOR, ['--score-thr', 'nan'], '--score-thr must be from 0 to 1'),

@@ -142,7 +142,7 @@ def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
             # ** follows links to folders, also to one that it is in.
             files.setdefault((os.path.realpath(folder), name), os.path.join(folder, name))
     if others:
-        print_log(f'{len(others)} files are left out, which have no suffix of images or videos.', logger='current')
+        print_log(f'Left out, without a suffix of images or videos: {len(others)} files', logger='current')
     paths = list(files.values())
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     full = [os.path.relpath(path, root) for path in paths]
@@ -160,7 +160,7 @@ def _files_below(given: str) -> list[str]:
     paths = []
     for match in matches:
         paths += sorted(map(str, Path(match).rglob('*'))) if os.path.isdir(match) else [match]
-    return [path for path in paths if os.path.isfile(path)]
+    return [path for path in paths if not os.path.isdir(path)]
 
 
 def _is_video(path: str) -> bool:
@@ -185,7 +185,9 @@ def _read(files: list[tuple], lengths: list[int], load: Callable, problems: list
                 yield Image(f'{name}_{number:06d}', f'{name}_{number:06d}.jpg', pixels, done + number)
             if number:
                 videos.append((name, video.fps, number))
-            if number < max(length - MISSING_FRAMES, 1):
+            else:
+                problems.append(f'{path} cannot be read as a video')
+            if 0 < number < length - MISSING_FRAMES:
                 problems.append(f'{path} ends after {number} of {length} frames')
         else:
             try:

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 import torch
-from mmcv import VideoReader
+from mmcv import VideoReader, frames2video
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
@@ -82,21 +83,28 @@ def predict(
         raise InputError('--tile is for detectors and segmentors: a class is of a whole image')
     categories = [dict(id=id, name=name) for id, name in zip(model.ids, model.classes)]
     images, annotations, problems, videos = [], [], [], []
-    lengths = [_length(path) for *_, path in files]
+    lengths = [max(VideoReader(path).frame_cnt, 1) if _is_video(path) else 1 for *_, path in files]
     with Progress() as progress:
         task = progress.add_task('Predicting', total=sum(lengths))
 
-        def infer(images: list[np.ndarray]) -> list:
-            height, width = images[0].shape[:2]
-            if not tile or max(height, width) <= tile:
-                return model.infer(images, [(0, 0, image.shape[1], image.shape[0]) for image in images])
-            tiles = cut(height, width, tile, overlap)
-            results = _infer_tiles(model, images[0], tiles, batch_size, partial(progress.advance, task))
-            return [model.join(results, tiles, height, width)]
+        def infer(batch: list[Image]) -> list[tuple[Image, object]]:
+            """The images of a batch and their results, without the images that cannot be prepared."""
+            height, width = batch[0].pixels.shape[:2]
+            try:
+                if not tile or max(height, width) <= tile:
+                    return list(zip(batch, model.infer([image.pixels for image in batch])))
+                tiles = cut(height, width, tile, overlap)
+                results = _infer_tiles(model, batch[0].pixels, tiles, batch_size, partial(progress.advance, task))
+                return [(batch[0], model.join(results, tiles, height, width))]
+            except InputError as error:
+                if len(batch) > 1:
+                    return list(chain.from_iterable(infer([image]) for image in batch))
+                problems.append(f'{batch[0].file_name}: {error}')
+                return []
 
         reader = _read(files, lengths, load, problems, videos)
         for batch in _batches(reader, 1 if tile else batch_size, model.one_shape):
-            for image, result in _infer_usable(infer, batch, problems):
+            for image, result in infer(batch):
                 height, width = image.pixels.shape[:2]
                 entry = dict(id=len(images) + 1, file_name=image.file_name, height=height, width=width)
                 images.append(entry)
@@ -116,14 +124,12 @@ def predict(
 
 
 def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Images and videos: the name of what is written of each, its path below the folder of all, and its path.
+    """Of each image and video: the name of what is written, the path below the folder of all, and the path.
 
     The name is the second without its suffix; with it, if two files would get one name.
 
     Args:
-        inputs: files, folders, of which the folders within are read too, and patterns as of a shell, with ** for any
-            folders. In folders and among matches, files that have no suffix of images or videos are left out, and the
-            log says how many. Links to folders are followed where they are given, and not within folders.
+        inputs: files, folders, and patterns as of a shell, with ** for any folders; docs/predict.md says what is read.
 
     Raises:
         InputError: if one of them names nothing, or has no image and no video.
@@ -167,11 +173,6 @@ def _is_video(path: str) -> bool:
     return path.lower().endswith(VIDEOS)
 
 
-def _length(path: str) -> int:
-    """The frames of a video, as its header says; 1 of an image and of what cannot be read."""
-    return max(VideoReader(path).frame_cnt, 1) if _is_video(path) else 1
-
-
 def _read(files: list[tuple], lengths: list[int], load: Callable, problems: list[str], videos: list) -> Iterator[Image]:
     """Each image and frame.
 
@@ -183,10 +184,10 @@ def _read(files: list[tuple], lengths: list[int], load: Callable, problems: list
             number, video = 0, VideoReader(path)
             for number, pixels in enumerate(video, 1):
                 yield Image(f'{name}_{number:06d}', f'{name}_{number:06d}.jpg', pixels, done + number)
-            if number:
-                videos.append((name, video.fps, number))
-            else:
+            if number == 0:
                 problems.append(f'{path} cannot be read as a video')
+            else:
+                videos.append((name, video.fps, number))
             if 0 < number < length - MISSING_FRAMES:
                 problems.append(f'{path} ends after {number} of {length} frames')
         else:
@@ -208,20 +209,6 @@ def _batches(reader: Iterable[Image], size: int, one_shape: bool) -> Iterator[li
         batch.append(image)
     if batch:
         yield batch
-
-
-def _infer_usable(infer: Callable, batch: list[Image], problems: list[str]) -> list[tuple]:
-    """The images of a batch and their results, without those that cannot be prepared; these go to ``problems``."""
-    try:
-        return list(zip(batch, infer([image.pixels for image in batch])))
-    except InputError as error:
-        if len(batch) == 1:
-            problems.append(f'{batch[0].file_name}: {error}')
-            return []
-    pairs = []
-    for image in batch:
-        pairs += _infer_usable(infer, [image], problems)
-    return pairs
 
 
 def _infer_tiles(model: '_Model', image: np.ndarray, tiles: list[Tile], size: int, advance: Callable) -> Iterator:
@@ -251,8 +238,6 @@ def _write_image(out: Path, name: str, pixels: np.ndarray) -> None:
 
 def _write_video(out: Path, name: str, fps: float, frames: int) -> None:
     """Make a video of the drawn frames."""
-    from mmcv import frames2video
-
     template = name.replace('{', '{{').replace('}', '}}') + '_{:06d}.jpg'
     with _whole_file(out, f'images/{name}.mp4') as part:
         frames2video(str(out / 'images'), str(part), fps or 25, 'mp4v', template, 1, frames + 1, show_progress=False)
@@ -346,16 +331,17 @@ class _Model:
         self.cfg, self.inferencer, self.classes, self.ids = cfg, inferencer, classes, ids
         self.colors = np.array(palette, np.uint8)[:, ::-1]
 
-    def infer(self, images: list[np.ndarray], boxes: list[tuple[int, int, int, int]]) -> list:
-        """The results of a part of each image, which a box x1, y1, x2, y2 gives."""
+    def infer(self, images: list[np.ndarray], boxes: list[tuple] | None = None) -> list:
+        """The results of images, or of a part of each, which a box x1, y1, x2, y2 gives."""
+        boxes = boxes or [(0, 0, image.shape[1], image.shape[0]) for image in images]
         parts = [np.ascontiguousarray(image[y1:y2, x1:x2]) for image, (x1, y1, x2, y2) in zip(images, boxes)]
         try:
             (prepared,) = self.inferencer.preprocess(parts, len(parts))
         except Exception as error:  # A transform can raise any error, as for an image of one row.
             raise InputError(f"the config's test pipeline cannot prepare it: {describe(error)}") from error
         data = prepared if isinstance(prepared, dict) else prepared[1]  # DetInferencer adds the images.
-        samples = self.inferencer.forward(data)
-        return [self.result(sample, box, *image.shape[:2]) for sample, box, image in zip(samples, boxes, images)]
+        results = zip(self.inferencer.forward(data), boxes, images)
+        return [self.result(sample, box, *image.shape[:2]) for sample, box, image in results]
 
 
 class _Detector(_Model):
@@ -364,7 +350,7 @@ class _Detector(_Model):
 
     def join(self, found: Iterator[list[Detection]], tiles: list[Tile], height: int, width: int) -> list[Detection]:
         settings = self.cfg.model.get('test_cfg') or {}
-        nms = settings.get('rcnn', settings).get('nms') or {}
+        nms = settings.get('rcnn', settings).get('nms') or {}  # one-stage detectors have no part "rcnn"
         return join_detections(list(found), tiles, height, width, nms.get('iou_threshold', 0.5))
 
     def write(self, result: list[Detection], entry: dict, out: Path, name: str) -> list[dict]:

@@ -65,6 +65,17 @@ def test_find_files(tmp_path, log):
     assert {name for name, *_ in find_files([f'{tmp_path}/in/film*'])} == {'film.mp4', 'film_000001.jpg'}
 
 
+def test_links(tmp_path):
+    """A file is found once, also through a link to the folder it is in. A broken link is found, to be named later."""
+    (tmp_path / 'in').mkdir()
+    (tmp_path / 'in' / 'a.png').touch()
+    (tmp_path / 'in' / 'loop').symlink_to('.')
+    (tmp_path / 'in' / 'link.png').symlink_to('a.png')
+    (tmp_path / 'in' / 'broken.png').symlink_to('absent.png')
+    found = [name for name, *_ in find_files([f'{tmp_path}/in', f'{tmp_path}/**/*.png', f'{tmp_path}/in/loop'])]
+    assert sorted(found) == ['a', 'broken', 'link']
+
+
 @pytest.mark.parametrize('given', ['absent', 'empty', '*.txt'])
 def test_nothing_found(tmp_path, given):
     (tmp_path / 'empty').mkdir()

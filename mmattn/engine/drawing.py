@@ -35,11 +35,11 @@ def draw_label_map(image: np.ndarray, labels: np.ndarray, names: Sequence[str], 
 
 
 def draw_text(image: np.ndarray, text: str, x: float, y: float, color: np.ndarray) -> None:
-    """Write on a background of a color; x, y is its upper left corner, moved so that the text is in the image."""
+    """Write on a background of a color; x, y is its lower left corner, moved so that the text is in the image."""
     font, scale = cv2.FONT_HERSHEY_SIMPLEX, min(0.6, max(0.35, max(image.shape) / 2500))
     (width, height), base = cv2.getTextSize(text, font, scale, 1)
     x = int(max(0, min(x, image.shape[1] - width)))
-    y = int(max(0, min(y, image.shape[0] - height - base)))
+    y = int(max(0, min(y, image.shape[0]) - height - base))
     cv2.rectangle(image, (x, y), (x + width, y + height + base), color.tolist(), cv2.FILLED)
     ink = (0, 0, 0) if color.sum() > 380 else (255, 255, 255)
     cv2.putText(image, text, (x, y + height), font, scale, ink, 1, cv2.LINE_AA)

@@ -137,16 +137,22 @@ def test_tiles_of_a_small_image_change_nothing(run, photos, tmp_path, config):
 
 @pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])
 def test_tiles(run, photos, tmp_path, config):
-    """Tiles in batches give results of the size of the image, in all its parts."""
+    """Tiles in batches give results of the size of the image, in all its parts; a tile is predicted as an image."""
     sentence, found = run(config, photos / 'a.png', '--tile', 40, '--overlap', 8, '--batch-size', 4)
     assert sentence is None and drawn(tmp_path) == ['a.jpg']
-    if config == SEGMENTOR:
-        labels = cv2.imread(str(tmp_path / 'out' / 'labels' / 'a.png'), cv2.IMREAD_UNCHANGED)
-        assert labels.shape == (64, 80)
-    else:
+    if config == DETECTOR:
         x, y, width, height = np.array([one['bbox'] for one in found['annotations']]).T
         assert (x + width).max() > 60 and (y + height).max() > 50
         assert {tuple(one['segmentation']['size']) for one in found['annotations']} == {(64, 80)}
+        return
+    (tmp_path / 'out').rename(tmp_path / 'joined')
+    cv2.imwrite(str(photos / 'last_tile.png'), cv2.imread(str(photos / 'a.png'))[24:, 40:])
+    run(config, photos / 'last_tile.png')
+    joined, last = (
+        cv2.imread(str(tmp_path / file), -1) for file in ('joined/labels/a.png', 'out/labels/last_tile.png')
+    )
+    assert joined.shape == (64, 80) and len(np.unique(last)) > 1
+    assert (joined[32:, 56:] == last[8:, 16:]).all()  # the part that is farther from the edges of other tiles
 
 
 def test_broken_files(run, photos, tmp_path):

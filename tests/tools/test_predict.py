@@ -125,7 +125,7 @@ def test_classifier(run, photos, tmp_path):
     assert len(scores) == 5 and scores == sorted(scores, reverse=True)
 
 
-@pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])
+@pytest.mark.parametrize('config', [pytest.param(DETECTOR, marks=pytest.mark.slow), SEGMENTOR])
 def test_tiles_of_a_small_image_change_nothing(run, photos, tmp_path, config):
     """An image that one tile holds is predicted as a whole, to the last digit."""
     wholes = run(config, photos / 'a.png')

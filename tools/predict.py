@@ -35,6 +35,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.overlap is not None and args.tile is None:
         sys.exit('--overlap is for --tile: give both, or none.')
+    if args.tile is not None and args.tile < 1:
+        sys.exit(f'--tile must be 1 or more, not {args.tile}.')
     overlap = (args.tile or 0) // 8 if args.overlap is None else args.overlap
     if args.tile is not None and not 0 <= overlap < args.tile:
         sys.exit(f'--overlap must be smaller than --tile and not negative, not {overlap} for tiles of {args.tile}.')
@@ -44,18 +46,21 @@ def main() -> None:
         sys.exit(f'--score-thr must be from 0 to 1, not {args.score_thr}.')
 
     cfg = load_config(args.config, args.cfg_options)
-    predict(
-        cfg,
-        args.checkpoint,
-        args.inputs,
-        args.out,
-        tile=args.tile,
-        overlap=overlap,
-        score_thr=args.score_thr,
-        batch_size=args.batch_size,
-        device=args.device,
-        trusted=args.trust_checkpoint,
-    )
+    try:
+        predict(
+            cfg,
+            args.checkpoint,
+            args.inputs,
+            args.out,
+            tile=args.tile,
+            overlap=overlap,
+            score_thr=args.score_thr,
+            batch_size=args.batch_size,
+            device=args.device,
+            trusted=args.trust_checkpoint,
+        )
+    except KeyboardInterrupt:
+        sys.exit(f'Interrupted: {args.out} has no predictions.json, and the files in it are whole.')
 
 
 if __name__ == '__main__':

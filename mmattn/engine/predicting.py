@@ -5,11 +5,16 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
+import cv2
 import numpy as np
 import torch
+from mmcv import VideoReader, frames2video
 from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.logging import print_log
@@ -19,6 +24,7 @@ from rich.progress import Progress
 from ..errors import InputError, describe
 from ..weights import read_file
 from .datasets import class_numbers
+from .drawing import draw_detections, draw_label_map, draw_text
 from .images import load_image
 from .resuming import check_complete, whole_model_weights
 from .runs import running
@@ -26,6 +32,19 @@ from .tiles import Detection, Tile, cut, detections, join_detections, join_maps
 
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.ppm', '.pgm', '.tif', '.tiff', '.webp')
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm', '.m4v')
+#: frames that a video may have less than its header says: some encoders count a few too many
+MISSING_FRAMES = 2
+#: a JPEG image cannot have a longer side
+LONGEST_JPEG = 65535
+
+
+class Image(NamedTuple):
+    """An image, or a frame of a video."""
+
+    name: str  # of what is written of it, without a suffix
+    file_name: str  # in predictions.json
+    pixels: np.ndarray  # uint8 (H, W, 3), BGR
+    position: int  # among all images and frames, counted from 1
 
 
 def predict(
@@ -48,11 +67,7 @@ def predict(
         checkpoint: file or address of its weights.
         inputs: see :func:`find_files`.
         out: folder to write to; it is new or empty.
-        tile: side in pixels of the tiles that larger images are cut into; None for whole images.
-        overlap: pixels that neighbouring tiles share.
-        score_thr: score above which detections are drawn.
-        batch_size: images or tiles that the model takes at once.
-        device: of the model. The default is an accelerator, if there is one.
+        tile, overlap, score_thr, batch_size, device: see tools/predict.py.
         trusted: see :func:`mmattn.engine.runs.running`.
 
     Raises:
@@ -63,181 +78,172 @@ def predict(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f'{out} is no empty folder: name another one, or remove it')
     with running(cfg, trusted):
-        load, model = _model(cfg, checkpoint, device, trusted)
+        load, model = _build(cfg, checkpoint, device, trusted)
     if tile and isinstance(model, _Classifier):
         raise InputError('--tile is for detectors and segmentors: a class is of a whole image')
-    contents = dict(
-        images=[], categories=[dict(id=id, name=name) for id, name in zip(model.ids, model.classes)], annotations=[]
-    )
-    problems, videos = [], {}
+    categories = [dict(id=id, name=name) for id, name in zip(model.ids, model.classes)]
+    images, annotations, problems, videos = [], [], [], []
+    lengths = [max(VideoReader(path).frame_cnt, 1) if _is_video(path) else 1 for *_, path in files]
     with Progress() as progress:
-        task = progress.add_task('Predicting', total=sum(_length(path) for *_, path in files))
-        advance = partial(progress.advance, task)
-        reader = _read(files, load, problems, videos)
+        task = progress.add_task('Predicting', total=sum(lengths))
+
+        def infer(batch: list[Image]) -> list[tuple[Image, object]]:
+            """The images of a batch and their results, without the images that cannot be prepared."""
+            height, width = batch[0].pixels.shape[:2]
+            try:
+                if not tile or max(height, width) <= tile:
+                    return list(zip(batch, model.infer([image.pixels for image in batch])))
+                tiles = cut(height, width, tile, overlap)
+                results = _infer_tiles(model, batch[0].pixels, tiles, batch_size, partial(progress.advance, task))
+                return [(batch[0], model.join(results, tiles, height, width))]
+            except InputError as error:
+                if len(batch) > 1:
+                    return list(chain.from_iterable(infer([image]) for image in batch))
+                problems.append(f'{batch[0].file_name}: {error}')
+                return []
+
+        reader = _read(files, lengths, load, problems, videos)
         for batch in _batches(reader, 1 if tile else batch_size, model.one_shape):
-            predicted = partial(_results, model, tile=tile, overlap=overlap, size=batch_size, advance=advance)
-            for (name, file_name, image), result in _one_by_one(predicted, batch, problems):
-                height, width = image.shape[:2]
-                entry = dict(id=len(contents['images']) + 1, file_name=file_name, height=height, width=width)
-                contents['images'].append(entry)
-                contents['annotations'] += model.write(result, entry, out, name)
-                model.draw(image, result, score_thr)
-                _write_image(out / 'images' / f'{name}.jpg', image)
-    for name, (fps, frames) in videos.items():
-        _write_video(out / 'images' / name, fps, frames)
-    _write(out / 'predictions.json', json.dumps(contents).encode())
-    print_log(f'{out}: predictions on {len(contents["images"])} images', logger='current')
+            for image, result in infer(batch):
+                height, width = image.pixels.shape[:2]
+                entry = dict(id=len(images) + 1, file_name=image.file_name, height=height, width=width)
+                images.append(entry)
+                annotations += model.write(result, entry, out, image.name)
+                model.draw(image.pixels, result, score_thr)
+                suffix = 'jpg' if max(height, width) <= LONGEST_JPEG else 'png'
+                _write_image(out, f'images/{image.name}.{suffix}', image.pixels)
+                progress.update(task, completed=image.position)
+        progress.update(task, completed=sum(lengths))
+        for video in videos:
+            _write_video(out, *video)
+    with _whole_file(out, 'predictions.json') as part:
+        part.write_text(json.dumps(dict(images=images, categories=categories, annotations=annotations)))
+    print_log(f'{out}: predictions on {len(images)} images', logger='current')
     if problems:
         raise InputError(f'{len(problems)} of {len(files)} files could not be used: {"; ".join(problems)}')
 
 
 def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Images and videos: the name of what is written of each, its path below the folder of all, and its path.
+    """Of each image and video: the name of what is written, the path below the folder of all, and the path.
 
     The name is the second without its suffix; with it, if two files would get one name.
 
     Args:
-        inputs: files, folders, of which the folders within are read too, and patterns as of a shell, with ** for any
-            folders. In folders and among matches, files that have no suffix of images or videos are left out, and the
-            log says how many.
+        inputs: files, folders, and patterns as of a shell, with ** for any folders; docs/predict.md says what is read.
 
     Raises:
         InputError: if one of them names nothing, or has no image and no video.
     """
-    files, others = {}, 0
+    files, others = {}, set()
     for given in inputs:
-        if os.path.isfile(given):
-            files[os.path.abspath(given)] = None
-            continue
-        matches = [given] if os.path.isdir(given) else sorted(glob.glob(given, recursive=True))
-        if not matches:
-            raise InputError(f'there is no file or folder {given}, and it matches none as a pattern')
-        below = [
-            file for path in matches for file in ([path], sorted(map(str, Path(path).rglob('*'))))[os.path.isdir(path)]
-        ]
-        below = [os.path.abspath(file) for file in below if os.path.isfile(file)]
-        known = [file for file in below if file.lower().endswith(IMAGES + VIDEOS)]
-        if not known:
-            raise InputError(f'{given} has no image and no video: their names end with {", ".join(IMAGES + VIDEOS)}')
-        files.update(dict.fromkeys(known))
-        others += len(below) - len(known)
+        found = [given]
+        if not os.path.isfile(given):
+            below = _files_below(given)
+            found = [path for path in below if path.lower().endswith(IMAGES + VIDEOS)]
+            if not found:
+                raise InputError(f'{given} has no image and no video, which end with {", ".join(IMAGES + VIDEOS)}')
+            others.update(set(below) - set(found))
+        for path in found:
+            folder, name = os.path.split(os.path.abspath(path))
+            # ** follows links to folders, also to one that it is in.
+            files.setdefault((os.path.realpath(folder), name), os.path.join(folder, name))
     if others:
-        print_log(f'{others} files are left out, which have no suffix of images or videos.', logger='current')
-    root = os.path.commonpath([os.path.dirname(file) for file in files])
-    full = [os.path.relpath(file, root) for file in files]
+        print_log(f'Left out, without a suffix of images or videos: {len(others)} files', logger='current')
+    paths = list(files.values())
+    root = os.path.commonpath([os.path.dirname(path) for path in paths])
+    full = [os.path.relpath(path, root) for path in paths]
     names = [os.path.splitext(name)[0] for name in full]
-    frames = tuple(f'{os.path.splitext(name)[0]}_' for name in full if _is_video(name))
+    frames = tuple(f'{name}_' for name, path in zip(names, paths) if _is_video(path))
     unique = len(set(names)) == len(names) and not any(name.startswith(frames) for name in names)
-    return list(zip(names if unique else full, full, files))
+    return list(zip(names if unique else full, full, paths))
+
+
+def _files_below(given: str) -> list[str]:
+    """The files of a folder and the folders within, or those that a pattern matches."""
+    matches = [given] if os.path.isdir(given) else sorted(glob.glob(given, recursive=True))
+    if not matches:
+        raise InputError(f'there is no file or folder {given}, and it matches none as a pattern')
+    paths = []
+    for match in matches:
+        paths += sorted(map(str, Path(match).rglob('*'))) if os.path.isdir(match) else [match]
+    return [path for path in paths if not os.path.isdir(path)]
 
 
 def _is_video(path: str) -> bool:
     return path.lower().endswith(VIDEOS)
 
 
-def _length(path: str) -> int:
-    from mmcv import VideoReader
+def _read(files: list[tuple], lengths: list[int], load: Callable, problems: list[str], videos: list) -> Iterator[Image]:
+    """Each image and frame.
 
-    return max(VideoReader(path).frame_cnt, 1) if _is_video(path) else 1
-
-
-def _read(files: list[tuple], load: Callable, problems: list[str], videos: dict) -> Iterator[tuple]:
-    """Name, file name and pixels of each image and frame.
-
-    What cannot be read is added to ``problems``; the rate and the number of frames of each video to ``videos``.
+    What cannot be read is added to ``problems``; name, rate and number of frames of each video to ``videos``.
     """
-    from mmcv import VideoReader
-
-    for name, file_name, path in files:
-        if not _is_video(path):
+    done = 0
+    for (name, file_name, path), length in zip(files, lengths):
+        if _is_video(path):
+            number, video = 0, VideoReader(path)
+            for number, pixels in enumerate(video, 1):
+                yield Image(f'{name}_{number:06d}', f'{name}_{number:06d}.jpg', pixels, done + number)
+            if number == 0:
+                problems.append(f'{path} cannot be read as a video')
+            else:
+                videos.append((name, video.fps, number))
+            if 0 < number < length - MISSING_FRAMES:
+                problems.append(f'{path} ends after {number} of {length} frames')
+        else:
             try:
-                image = load_image(load, dict(img_path=path))['img']
+                pixels = load_image(load, dict(img_path=path))['img']
             except InputError as error:
                 problems.append(describe(error))
             else:
-                yield name, file_name, image
-            continue
-        number, video = 0, VideoReader(path)
-        for number, image in enumerate(video, 1):
-            yield f'{name}_{number:06d}', f'{name}_{number:06d}.jpg', image
-        if number:
-            videos[name] = video.fps, number
-        if number < max(video.frame_cnt, 1):
-            problems.append(f'{path} ends after {number} of {video.frame_cnt} frames')
+                yield Image(name, file_name, pixels, done + 1)
+        done += length
 
 
-def _batches(reader: Iterator[tuple], size: int, one_shape: bool) -> Iterator[list[tuple]]:
+def _batches(reader: Iterable[Image], size: int, one_shape: bool) -> Iterator[list[Image]]:
     batch = []
-    for item in reader:
-        if batch and (len(batch) == size or one_shape and item[-1].shape != batch[0][-1].shape):
+    for image in reader:
+        if batch and (len(batch) == size or one_shape and image.pixels.shape != batch[0].pixels.shape):
             yield batch
             batch = []
-        batch.append(item)
+        batch.append(image)
     if batch:
         yield batch
 
 
-def _one_by_one(predicted: Callable, batch: list[tuple], problems: list[str]) -> list[tuple]:
-    """The images of a batch and their results, without those that cannot be prepared; these go to ``problems``."""
-    try:
-        return list(zip(batch, predicted([image for *_, image in batch])))
-    except InputError as error:
-        if len(batch) > 1:
-            return [pair for one in batch for pair in _one_by_one(predicted, [one], problems)]
-        problems.append(f'{batch[0][1]}: {error}')
-        return []
-
-
-def _results(
-    model: '_Model', images: list[np.ndarray], tile: int | None, overlap: int, size: int, advance: Callable
-) -> list:
-    height, width = images[0].shape[:2]
-    tiles = cut(height, width, tile, overlap) if tile else []
-    if len(tiles) > 1:
-        return [model.join(_in_tiles(model, images[0], tiles, size, advance), tiles, height, width)]
-    results = model(images)
-    advance(len(images))
-    return results
-
-
-def _in_tiles(model: '_Model', image: np.ndarray, tiles: list[Tile], size: int, advance: Callable) -> Iterator:
+def _infer_tiles(model: '_Model', image: np.ndarray, tiles: list[Tile], size: int, advance: Callable) -> Iterator:
     for start in range(0, len(tiles), size):
         boxes = [box for box, _ in tiles[start : start + size]]
-        yield from model(
-            [np.ascontiguousarray(image[y1:y2, x1:x2]) for x1, y1, x2, y2 in boxes],
-            [(x, y, *image.shape[:2]) for x, y, *_ in boxes],
-        )
+        yield from model.infer([image] * len(boxes), boxes)
         advance(len(boxes) / len(tiles))
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
-    part = path.with_name(f'{path.name}.part')
-    part.parent.mkdir(parents=True, exist_ok=True)
+@contextmanager
+def _whole_file(out: Path, name: str) -> Iterator[Path]:
+    """A file to write to. It gets its name below ``out`` at the end; after an error it is removed."""
+    path = out / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = out / f'part{path.suffix}'
     try:
-        part.write_bytes(content)
+        yield part
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _write_image(path: Path, image: np.ndarray) -> None:
-    from cv2 import imencode
-
-    _write(path, imencode(path.suffix, image)[1].tobytes())
-
-
-def _write_video(frames: Path, fps: float, number: int) -> None:
-    """Make a video of numbered images."""
-    from mmcv import frames2video
-
-    part = frames.with_name(f'{frames.name}.part.mp4')
-    template = f'{frames.name.replace("{", "{{").replace("}", "}}")}_{{:06d}}.jpg'
-    frames2video(str(frames.parent), str(part), fps or 25, 'mp4v', template, 1, number + 1, show_progress=False)
-    os.replace(part, frames.with_name(f'{frames.name}.mp4'))
+def _write_image(out: Path, name: str, pixels: np.ndarray) -> None:
+    with _whole_file(out, name) as part:
+        part.write_bytes(cv2.imencode(part.suffix, pixels)[1].tobytes())
 
 
-def _model(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tuple[Callable, '_Model']:
+def _write_video(out: Path, name: str, fps: float, frames: int) -> None:
+    """Make a video of the drawn frames."""
+    template = name.replace('{', '{{').replace('}', '}}') + '_{:06d}.jpg'
+    with _whole_file(out, f'images/{name}.mp4') as part:
+        frames2video(str(out / 'images'), str(part), fps or 25, 'mp4v', template, 1, frames + 1, show_progress=False)
+
+
+def _build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tuple[Callable, '_Model']:
     """What loads an image, and the model of a config with the weights of a checkpoint."""
     scope = cfg.get('default_scope')
     if scope not in MODELS:
@@ -248,37 +254,55 @@ def _model(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> t
         raise InputError(
             'the config has no test_dataloader.dataset.pipeline with LoadImageFromFile, which reads images'
         )
-    if device:
-        try:
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f'--device {device} cannot be used here: {describe(error).splitlines()[0]}') from error
-    cfg.visualizer = dict(type='DetLocalVisualizer' if scope == 'mmdet' else 'SegLocalVisualizer')
+    device = device or get_device()
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f'--device {device} cannot be used here: {describe(error).splitlines()[0]}') from error
+    cfg.visualizer = dict(type='DetLocalVisualizer' if scope == 'mmdet' else 'SegLocalVisualizer')  # writes nothing
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # The inferencers warn that there are no weights. They come next.
         load = TRANSFORMS.build(loaders[0])
         dataset = DATASETS.build(dict(node, pipeline=[], lazy_init=True))
-        inferencer = MODELS[scope].build(cfg, device)
+        inferencer = _inferencer(scope, cfg, device)
     contents = read_file(checkpoint, trusted=trusted)
     weights = whole_model_weights(contents, inferencer.model, checkpoint)
     check_complete(weights, inferencer.model, checkpoint)
     inferencer.model.load_state_dict(weights, strict=False)
-
-    numbers = [number for _, number in class_numbers(inferencer.model)]
     meta = contents.get('meta')
     saved = meta.get('dataset_meta') if isinstance(meta, dict) else None
-    for source in (saved, dataset.metainfo):
+    classes, palette = _classes(inferencer.model, saved, dataset.metainfo)
+    return load, MODELS[scope](cfg, inferencer, classes, palette, _category_ids(dataset, classes))
+
+
+def _inferencer(scope: str, cfg: Config, device: str) -> object:
+    if scope == 'mmdet':
+        from mmdet.apis import DetInferencer
+
+        return DetInferencer(cfg, device=device)
+    if scope == 'mmseg':
+        from mmseg.apis import MMSegInferencer
+
+        return MMSegInferencer(cfg, device=device)
+    from mmpretrain import ImageClassificationInferencer
+
+    return ImageClassificationInferencer(cfg, pretrained=False, device=device)
+
+
+def _classes(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]:
+    """The names of the classes and their colors, RGB, from the first source that has names for this model."""
+    numbers = [number for _, number in class_numbers(model)]
+    for source in sources:
         source = {str(key).lower(): value for key, value in source.items()} if isinstance(source, dict) else {}
         classes, palette = source.get('classes'), source.get('palette')
         if isinstance(classes, (list, tuple)) and (not numbers or len(classes) in numbers):
             break
     else:
-        classes = range(max(numbers, default=1000))
-        print_log(f'Neither {checkpoint} nor the config has names of the classes: they are numbers.', logger='current')
-    palette = palette if isinstance(palette, (list, tuple)) and len(palette) == len(classes) else None
-    palette = palette or np.random.RandomState(0).randint(0, 256, (len(classes), 3)).tolist()
-    classes = [str(name) for name in classes]
-    return load, MODELS[scope](cfg, inferencer, classes, palette, _category_ids(dataset, classes))
+        classes, palette = range(max(numbers, default=1000)), None
+        print_log('Neither checkpoint nor config has names of the classes: they are numbers.', logger='current')
+    if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
+        palette = np.random.RandomState(0).randint(0, 256, (len(classes), 3)).tolist()
+    return [str(name) for name in classes], palette
 
 
 def _category_ids(dataset: object, classes: list[str]) -> list[int]:
@@ -287,67 +311,46 @@ def _category_ids(dataset: object, classes: list[str]) -> list[int]:
     if file.endswith('.json') and os.path.isfile(file):
         ids = {one['name']: one['id'] for one in json.loads(Path(file).read_bytes()).get('categories', ())}
         if set(classes) <= set(ids):
+            print_log(f'Category ids are those of {file}.', logger='current')
             return [ids[name] for name in classes]
+    print_log('Category ids are the numbers of the classes, counted from 0.', logger='current')
     return list(range(len(classes)))
 
 
 class _Model:
-    """A model that predicts on images of uint8 (H, W, 3), BGR.
+    """A model, and what becomes of its results.
 
     Args:
         inferencer: with the weights.
-        classes, colors, ids: names of the classes, RGB, and their ids in predictions.json.
+        classes, palette, ids: names of the classes, RGB, and their ids in predictions.json.
     """
 
     one_shape = False  # of all images of a batch
 
-    def __init__(self, cfg: Config, inferencer: object, classes: list[str], colors: list, ids: list[int]) -> None:
+    def __init__(self, cfg: Config, inferencer: object, classes: list[str], palette: list, ids: list[int]) -> None:
         self.cfg, self.inferencer, self.classes, self.ids = cfg, inferencer, classes, ids
-        self.colors = np.array(colors, np.uint8)[:, ::-1]
+        self.colors = np.array(palette, np.uint8)[:, ::-1]
 
-    def __call__(self, images: list[np.ndarray], places: list[tuple] | None = None) -> list:
-        """The results of images, which are whole or at places x, y of an image of some height and width."""
-        samples = []
+    def infer(self, images: list[np.ndarray], boxes: list[tuple] | None = None) -> list:
+        """The results of images, or of a part of each, which a box x1, y1, x2, y2 gives."""
+        boxes = boxes or [(0, 0, image.shape[1], image.shape[0]) for image in images]
+        parts = [np.ascontiguousarray(image[y1:y2, x1:x2]) for image, (x1, y1, x2, y2) in zip(images, boxes)]
         try:
-            prepared = list(self.inferencer.preprocess(images, len(images)))
+            (prepared,) = self.inferencer.preprocess(parts, len(parts))
         except Exception as error:  # A transform can raise any error, as for an image of one row.
             raise InputError(f"the config's test pipeline cannot prepare it: {describe(error)}") from error
-        for data in prepared:
-            # DetInferencer adds the images.
-            samples += self.inferencer.forward(data if isinstance(data, dict) else data[1])
-        return [
-            self.result(sample, *place)
-            for sample, place in zip(samples, places or [(0, 0, *image.shape[:2]) for image in images])
-        ]
-
-    def put_text(self, image: np.ndarray, text: str, x: float, y: float, label: int) -> None:
-        """Write on an image, on the color of a class; x, y is the upper left corner."""
-        import cv2
-
-        scale = min(0.6, max(0.35, max(image.shape) / 2500))
-        font = cv2.FONT_HERSHEY_SIMPLEX, scale
-        thickness = 1
-        (width, height), base = cv2.getTextSize(text, *font, thickness)
-        x, y = int(max(0, min(x, image.shape[1] - width))), int(max(0, min(y, image.shape[0] - height - base)))
-        color = self.colors[label].tolist()
-        cv2.rectangle(image, (x, y), (x + width, y + height + base), color, -1)
-        ink = (0, 0, 0) if sum(color) > 380 else (255, 255, 255)
-        cv2.putText(image, text, (x, y + height), *font, ink, thickness, cv2.LINE_AA)
+        data = prepared if isinstance(prepared, dict) else prepared[1]  # DetInferencer adds the images.
+        results = zip(self.inferencer.forward(data), boxes, images)
+        return [self.result(sample, box, *image.shape[:2]) for sample, box, image in results]
 
 
 class _Detector(_Model):
-    @staticmethod
-    def build(cfg: Config, device: str | None) -> object:
-        from mmdet.apis import DetInferencer
-
-        return DetInferencer(cfg, device=device, show_progress=False)
-
-    def result(self, sample: object, x: int, y: int, height: int, width: int) -> list[Detection]:
-        return detections(sample.pred_instances.cpu(), x, y, height, width)
+    def result(self, sample: object, box: tuple, height: int, width: int) -> list[Detection]:
+        return detections(sample.pred_instances.cpu(), *box[:2], height, width)
 
     def join(self, found: Iterator[list[Detection]], tiles: list[Tile], height: int, width: int) -> list[Detection]:
         settings = self.cfg.model.get('test_cfg') or {}
-        nms = settings.get('rcnn', settings).get('nms') or {}
+        nms = settings.get('rcnn', settings).get('nms') or {}  # one-stage detectors have no part "rcnn"
         return join_detections(list(found), tiles, height, width, nms.get('iou_threshold', 0.5))
 
     def write(self, result: list[Detection], entry: dict, out: Path, name: str) -> list[dict]:
@@ -360,61 +363,28 @@ class _Detector(_Model):
         return annotations
 
     def draw(self, image: np.ndarray, result: list[Detection], score_thr: float) -> None:
-        import cv2
-
-        drawn = [one for one in reversed(result) if one.score >= score_thr]  # the best one on top
-        for one in drawn:
-            color = self.colors[one.label].tolist()
-            if one.mask:
-                from pycocotools.mask import decode, toBbox
-
-                x, y, width, height = map(int, toBbox(one.mask))
-                part = image[y : y + height, x : x + width]
-                mask = decode(one.mask)[y : y + height, x : x + width].astype(bool)
-                part[mask] = (0.5 * part[mask] + 0.5 * np.array(color)).astype(np.uint8)
-            x1, y1, x2, y2 = map(round, one.box)
-            cv2.rectangle(image, (x1, y1), (x2, y2), color, 2 if max(image.shape) > 1000 else 1)
-        for one in drawn:
-            self.put_text(image, f'{self.classes[one.label]} {one.score:.2f}', *one.box[:2], one.label)
+        draw_detections(image, [one for one in result if one.score >= score_thr], self.classes, self.colors)
 
 
 class _Segmentor(_Model):
     one_shape = True
     join = staticmethod(join_maps)
 
-    @staticmethod
-    def build(cfg: Config, device: str | None) -> object:
-        from mmseg.apis import MMSegInferencer
-
-        return MMSegInferencer(cfg, device=device)
-
-    def result(self, sample: object, *place: int) -> np.ndarray:
+    def result(self, sample: object, *_: object) -> np.ndarray:
         kind = np.uint8 if len(self.classes) <= 256 else np.uint16
         return sample.pred_sem_seg.data[0].cpu().numpy().astype(kind)
 
     def write(self, result: np.ndarray, entry: dict, out: Path, name: str) -> list[dict]:
         entry['label_map'] = f'labels/{name}.png'
-        _write_image(out / entry['label_map'], result)
+        _write_image(out, entry['label_map'], result)
         return []
 
     def draw(self, image: np.ndarray, result: np.ndarray, score_thr: float) -> None:
-        import cv2
-
-        cv2.addWeighted(image, 0.4, self.colors[result], 0.6, 0, dst=image)
-        for label in np.unique(result).tolist():
-            inside = cv2.distanceTransform((result == label).astype(np.uint8), cv2.DIST_L2, 3)
-            y, x = np.unravel_index(inside.argmax(), inside.shape)
-            self.put_text(image, self.classes[label], x, y, label)
+        draw_label_map(image, result, self.classes, self.colors)
 
 
 class _Classifier(_Model):
-    @staticmethod
-    def build(cfg: Config, device: str | None) -> object:
-        from mmpretrain import ImageClassificationInferencer
-
-        return ImageClassificationInferencer(cfg, pretrained=False, device=device or get_device())
-
-    def result(self, sample: object, *place: int) -> list[tuple[int, float]]:
+    def result(self, sample: object, *_: object) -> list[tuple[int, float]]:
         scores, labels = sample.pred_score.cpu().topk(min(5, len(sample.pred_score)))
         return list(zip(labels.tolist(), scores.tolist()))
 
@@ -423,7 +393,7 @@ class _Classifier(_Model):
 
     def draw(self, image: np.ndarray, result: list[tuple[int, float]], score_thr: float) -> None:
         label, score = result[0]
-        self.put_text(image, f'{self.classes[label]} {score:.2f}', 0, 0, label)
+        draw_text(image, f'{self.classes[label]} {score:.2f}', 0, 0, self.colors[label])
 
 
 #: default_scope -> how its models predict

@@ -15,8 +15,10 @@ AGREEMENT = 0.5
 
 
 class Tile(NamedTuple):
-    """Two boxes, x1, y1, x2, y2 in pixels of the image: the tile, and its pixels that no other tile has farther from
-    its edge. The second kind, of all tiles, covers the image once."""
+    """A tile, and its core, from which a label map is taken: boxes x1, y1, x2, y2 in pixels of the image.
+
+    Tiles overlap. Cores do not: a pixel is in the core of the tile in which it lies farthest from an edge.
+    """
 
     box: tuple[int, int, int, int]
     core: tuple[int, int, int, int]
@@ -102,14 +104,16 @@ def join_detections(
 ) -> list[Detection]:
     """The objects of an image, from those detected in its tiles.
 
-    A detection is cut if its box ends at an edge of its tile that is not the image's. It is of one object with a
-    detection of another tile if both have one class and their parts in what the tiles share have an IoU of at least
-    0.5, of masks, or of boxes if there are no masks. Each joins one detection of the other tile, that of the largest
-    IoU times scores. An object may be joined from many tiles, such as four with a common corner. Its box and
-    mask are those of a detection that is not cut, if it has one, or else the unions. Its score is the largest. Without
-    an overlap, nothing is joined.
+    A detection is cut if its box ends at an edge of its tile that is not an edge of the image. Two detections of two
+    tiles are of one object if one of them is cut, both have one class, and their parts in the pixels that the tiles
+    share have an IoU of at least 0.5 (of masks, or of boxes if there are no masks). If a detection agrees with several
+    of another tile, it is joined with one of them, that of the largest product of IoU and scores. An object can be
+    joined from many tiles, such as four with a common corner. Without an overlap, nothing is joined.
 
-    At the end, non-maximum suppression of the boxes of each class removes what two tiles see completely.
+    An object has the box and the mask of its best detection that is not cut. If all are cut, it has their unions. Its
+    score is the largest of all.
+
+    At the end, non-maximum suppression of the boxes of each class removes objects that two tiles see completely.
 
     Args:
         found: of each tile, in the image, from :func:`detections`.

@@ -59,10 +59,21 @@ def test_find_files(tmp_path, log):
         ('in/b', 'in/b.JPEG'),
         ('in/deep/a', 'in/deep/a.png'),
     ]
-    assert any(message.startswith('1 files are left out') for message in log)
+    assert any(message.startswith('Left out') and message.endswith(': 1 files') for message in log)
     (tmp_path / 'in' / 'film.mp4').touch()
     (tmp_path / 'in' / 'film_000001.jpg').touch()  # as a frame would be named
     assert {name for name, *_ in find_files([f'{tmp_path}/in/film*'])} == {'film.mp4', 'film_000001.jpg'}
+
+
+def test_links(tmp_path):
+    """A file is found once, also through a link to the folder it is in. A broken link is found, to be named later."""
+    (tmp_path / 'in').mkdir()
+    (tmp_path / 'in' / 'a.png').touch()
+    (tmp_path / 'in' / 'loop').symlink_to('.')
+    (tmp_path / 'in' / 'link.png').symlink_to('a.png')
+    (tmp_path / 'in' / 'broken.png').symlink_to('absent.png')
+    found = [name for name, *_ in find_files([f'{tmp_path}/in', f'{tmp_path}/**/*.png', f'{tmp_path}/in/loop'])]
+    assert sorted(found) == ['a', 'broken', 'link']
 
 
 @pytest.mark.parametrize('given', ['absent', 'empty', '*.txt'])

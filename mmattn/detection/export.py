@@ -1,8 +1,7 @@
 """MMDetection's anchor-based detectors in a form that torch.export traces, for ONNX files that take images of any size.
 
 MMDetection's heads decide about boxes in Python, which fixes their number in a graph. Here the steps after the heads'
-convolutions are written in tensors, with NMS and RoIAlign of torchvision, which become operators of ONNX. Anchors, box
-coders, layers and thresholds are those of the detector.
+convolutions are tensor operations, with NMS and RoIAlign of torchvision. All else is taken from the detector.
 """
 
 import copy
@@ -10,6 +9,7 @@ from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
+from mmcv.cnn.utils.fuse_conv_bn import fuse_conv_bn
 from mmdet.structures import DetDataSample
 from torch import Tensor, nn
 from torchvision.ops import nms, roi_align
@@ -17,18 +17,12 @@ from torchvision.ops import nms, roi_align
 from ..errors import InputError
 from ..layers.any_size import every_second_pixel, pad_to_multiple
 
-#: part of a detector -> the classes whose computations the graph repeats
-SUPPORTED = dict(
-    detector='SingleStageDetector RetinaNet TwoStageDetector FasterRCNN MaskRCNN CascadeRCNN',
-    dense_head='RetinaHead RPNHead',
-    roi_head='StandardRoIHead CascadeRoIHead',
-    bbox_head='ConvFCBBoxHead Shared2FCBBoxHead Shared4Conv1FCBBoxHead',
-    mask_head='FCNMaskHead',
-    roi_extractor='SingleRoIExtractor',
-    roi_layer='RoIAlign',
-    prior_generator='AnchorGenerator',
-    bbox_coder='DeltaXYWHBBoxCoder',
-)
+#: classes of a detector and its parts whose computations the graph repeats
+SUPPORTED = (
+    'RetinaNet FasterRCNN MaskRCNN CascadeRCNN RetinaHead RPNHead StandardRoIHead CascadeRoIHead FCNMaskHead '
+    'ConvFCBBoxHead Shared2FCBBoxHead Shared4Conv1FCBBoxHead SingleRoIExtractor RoIAlign AnchorGenerator '
+    'DeltaXYWHBBoxCoder'
+).split()
 #: names of the outputs; the last is missing if the detector has no mask head
 OUTPUTS = ('boxes', 'labels', 'scores', 'masks')
 
@@ -48,8 +42,8 @@ class TraceableDetector(nn.Module):
     def __init__(self, detector: nn.Module) -> None:
         super().__init__()
         _check(detector)
-        self.detector = copy.deepcopy(detector)
-        self.extra_maps = 0
+        self.detector, self.extra_maps = copy.deepcopy(detector), 0
+        fuse_conv_bn(getattr(self.detector, 'roi_head', nn.Identity()))  # batch norm would ask whether there are boxes
         for neck in self.detector.modules():
             if type(neck).__name__ == 'FPN' and not neck.add_extra_convs:  # it would pool, and ask if the size is odd
                 self.extra_maps = neck.num_outs - len(neck.lateral_convs)
@@ -77,8 +71,7 @@ class TraceableDetector(nn.Module):
             return boxes, labels, scores
         stages = list(zip(_stages(head.mask_roi_extractor), _stages(head.mask_head)))
         masks = sum(mask_head(_features(extractor, maps, boxes)).sigmoid() for extractor, mask_head in stages)
-        which = torch.zeros_like(labels) if stages[-1][1].class_agnostic else labels
-        masks = masks[torch.arange(labels.shape[0], device=labels.device), which] / len(stages)
+        masks = masks[torch.arange(labels.shape[0], device=labels.device), labels % masks.shape[1]] / len(stages)
         return boxes, labels, scores, _paste(masks, boxes, size) >= head.test_cfg.mask_thr_binary
 
 
@@ -88,60 +81,43 @@ def detect(detector: nn.Module, image: Tensor) -> tuple[Tensor, ...]:
     sample = DetDataSample(metainfo=dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0)))
     with torch.no_grad():
         found = detector.predict(_pad(detector, image), [sample], rescale=False)[0].pred_instances
-    names = ('bboxes', 'labels', 'scores', 'masks')
-    return tuple(found[name] for name in names if name in found)
+    return tuple(found[name] for name in ('bboxes', *OUTPUTS[1:]) if name in found)
 
 
-def largest_differences(expected: tuple[Tensor, ...], found: tuple[Tensor, ...]) -> tuple[float, float, float]:
-    """How much detections differ, whatever their order: equal scores have none.
+def largest_differences(expected: tuple[Tensor, ...], found: tuple[Tensor, ...]) -> tuple[int, float, float, float]:
+    """How much detections differ, in any order. Two are a pair if labels are equal and boxes within 0.05 pixels.
 
     Returns:
-        the largest difference of boxes, in pixels, and of scores, and the largest share of an image's pixels in which
-        two masks differ. All are infinite if no pairs of boxes with equal labels can be formed.
+        how many detections are in no pair (a few may be, as NMS keeps any of overlapping boxes with equal scores), and
+        over all pairs the largest difference of boxes, in pixels, of scores, and of masks, in shares of the image.
     """
     boxes, labels, scores, *masks = expected
+    if not len(boxes) or not len(found[0]):
+        return len(boxes) + len(found[0]), 0.0, 0.0, 0.0
     distances = (boxes[:, None] - found[0]).abs().amax(2) + torch.where(labels[:, None] == found[1], 0.0, torch.inf)
-    if len(expected) != len(found) or len(boxes) != len(found[0]):
-        return (torch.inf,) * 3
-    if not len(boxes):
-        return (0.0,) * 3
-    distances, match = distances.min(1)
-    if distances.isinf().any() or len(match.unique()) < len(match):
-        return (torch.inf,) * 3
-    shares = [(a != b[match]).float().mean((1, 2)).max() for a, b in zip(masks, found[3:])]
-    return float(distances.max()), float((scores - found[2][match]).abs().max()), float(max(shares, default=0.0))
+    smallest, match = distances.min(1)
+    pair = (smallest <= 0.05) & (distances.argmin(0)[match] == torch.arange(len(match)))
+    shares = [(a[pair] != b[match[pair]]).float().mean((1, 2)) for a, b in zip(masks, found[3:])] or [smallest[:0]]
+    differences = smallest[pair], (scores[pair] - found[2][match[pair]]).abs(), shares[0]
+    return max(len(boxes), len(found[0])) - int(pair.sum()), *(max(x.tolist(), default=0.0) for x in differences)
 
 
 def _check(detector: nn.Module) -> None:
     """Raise an InputError that names the first part or setting that the graph would not repeat."""
+    _check_classes([detector])
     roi = getattr(detector, 'roi_head', None)
-    heads = [getattr(detector, 'rpn_head' if roi else 'bbox_head', None)]
-    extractors, masks = [], []
-    if roi:
-        heads += _stages(roi.bbox_head)
-        masks = [*_stages(roi.mask_head)] if roi.with_mask else []
-        extractors = [*_stages(roi.bbox_roi_extractor), *(_stages(roi.mask_roi_extractor) if masks else ())]
+    dense = detector.rpn_head if roi else detector.bbox_head
+    heads = [dense, *_stages(getattr(roi, 'bbox_head', []))]
+    masks = _stages(getattr(roi, 'mask_head', []))
+    extractors = [x for kind in ('bbox', 'mask') for x in _stages(getattr(roi, f'{kind}_roi_extractor', []))]
+    _check_classes([*heads, *masks, *([roi] if roi else []), *extractors])
     layers = [layer for extractor in extractors for layer in extractor.roi_layers]
-    parts = dict(
-        detector=[detector],
-        dense_head=heads[:1],
-        roi_head=[roi] if roi else [],
-        bbox_head=heads[1:],
-        mask_head=masks,
-        roi_extractor=extractors,
-        roi_layer=layers,
-        prior_generator=[getattr(heads[0], 'prior_generator', None)],
-        bbox_coder=[getattr(head, 'bbox_coder', None) for head in heads],
-    )
-    for part, modules in parts.items():
-        for name in (type(module).__name__ for module in modules):
-            if name not in (known := SUPPORTED[part].split()):
-                raise InputError(f'{part} {name} cannot be exported, only {", ".join(known)}: export the backbone.')
-    configs = [heads[0].test_cfg, *([roi.test_cfg] if roi else [])]
+    _check_classes([*layers, dense.prior_generator, *(head.bbox_coder for head in heads)])
+    configs = [dense.test_cfg, *([roi.test_cfg] if roi else [])]
     options = {option for cfg in configs for option in cfg.nms}  # split_thr saves memory, with the same result
     for setting, found in {
-        'a test_cfg without nms_pre': not heads[0].test_cfg.get('nms_pre', 0) > 0,
-        'a max_per_img of 0 or less': not all(cfg.max_per_img > 0 for cfg in configs),
+        'no positive nms_pre': dense.test_cfg.get('nms_pre', 0) <= 0,
+        'no positive max_per_img': min(cfg.max_per_img for cfg in configs) <= 0,
         'another type of NMS than nms': any(cfg.nms.get('type', 'nms') != 'nms' for cfg in configs),
         'an option of NMS other than iou_threshold': options - {'type', 'iou_threshold', 'split_thr'},
         'a negative mask_thr_binary': masks and roi.test_cfg.mask_thr_binary < 0,
@@ -151,9 +127,14 @@ def _check(detector: nn.Module) -> None:
         'a loss with scores of its own': any(getattr(head.loss_cls, 'custom_cls_channels', False) for head in heads),
     }.items():
         if found:
-            raise InputError(
-                f'a detector with {setting} cannot be exported: change the config, or export the backbone.'
-            )
+            raise InputError(f'a detector with {setting} cannot be exported: change that, or export the backbone.')
+
+
+def _check_classes(parts: Iterable) -> None:
+    """Raise an InputError that names the first part whose class is not supported."""
+    for name in (type(part).__name__ for part in parts):
+        if name not in SUPPORTED:
+            raise InputError(f'{name} cannot be exported, only {", ".join(SUPPORTED)}: export the backbone alone.')
 
 
 def _stages(modules: object) -> Iterable:
@@ -166,9 +147,10 @@ def _pad(detector: nn.Module, image: Tensor) -> Tensor:
     return pad_to_multiple(image, getattr(detector.data_preprocessor, 'pad_size_divisor', 1), (2, 3))
 
 
-def _dense_boxes(head: nn.Module, maps: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+def _dense_boxes(head: nn.Module, maps: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, ...]:
     """Boxes, labels and scores of an RPNHead or a RetinaHead."""
     cfg, levels = head.test_cfg, []
+    is_rpn = type(head).__name__ == 'RPNHead'  # it has no score_thr, and its NMS is per level instead of per class
     for level, (logits, deltas) in enumerate(zip(*head(maps))):
         logits = logits[0].permute(1, 2, 0).reshape(-1, head.cls_out_channels)
         scores = logits.sigmoid() if head.use_sigmoid_cls else logits.softmax(1)[:, :-1]
@@ -177,28 +159,22 @@ def _dense_boxes(head: nn.Module, maps: list[Tensor], size: tuple[int, int]) -> 
         anchor, labels = index // classes, index % classes
         anchors = head.prior_generator.single_level_grid_priors(deltas.shape[2:], level, device=deltas.device)[anchor]
         deltas = deltas[0].permute(1, 2, 0).reshape(-1, 4)[anchor]
-        levels.append((anchors, deltas, labels, scores, torch.full_like(labels, level)))
-    found = [torch.cat(parts) for parts in zip(*levels)]
-    is_rpn = type(head).__name__ == 'RPNHead'  # it has no score_thr, and its NMS is per level instead of per class
-    keep = (found[3] > (-1 if is_rpn else cfg.get('score_thr', 0))).nonzero()[:, 0]
-    anchors, deltas, labels, scores, level = (x[keep] for x in found)
+        levels.append((anchors, deltas, labels, scores, torch.full_like(labels, level) if is_rpn else labels))
+    anchors, deltas, labels, scores, groups = (torch.cat(parts) for parts in zip(*levels))
     boxes = _decode(head.bbox_coder, anchors, deltas, size)
-    keep = (boxes[:, 2:] - boxes[:, :2] > cfg.get('min_bbox_size', -1)).all(1).nonzero()[:, 0]
-    boxes, labels, scores, level = (x[keep] for x in (boxes, labels, scores, level))
-    return _nms(boxes, labels, scores, level if is_rpn else labels, cfg)
+    keep = (boxes[:, 2:] - boxes[:, :2] > cfg.get('min_bbox_size', -1)).all(1)
+    keep = (keep & (scores > (-1 if is_rpn else cfg.get('score_thr', 0)))).nonzero()[:, 0]
+    return _nms(boxes[keep], labels[keep], scores[keep], groups[keep], cfg)
 
 
-def _refined_boxes(
-    head: nn.Module, maps: list[Tensor], boxes: Tensor, size: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor]:
+def _refined_boxes(head: nn.Module, maps: list[Tensor], boxes: Tensor, size: tuple[int, int]) -> tuple[Tensor, ...]:
     """Boxes, labels and scores of a StandardRoIHead or a CascadeRoIHead, from proposals (N, 4)."""
     total, stages = 0, list(zip(_stages(head.bbox_roi_extractor), _stages(head.bbox_head)))
     for stage, (extractor, bbox_head) in enumerate(stages, 1):
         logits, deltas = bbox_head(_features(extractor, maps, boxes))
         total = total + logits
         count = 1 if bbox_head.reg_class_agnostic else bbox_head.num_classes
-        rois, deltas = boxes.repeat_interleave(count, 0), deltas.reshape(-1, 4)
-        decoded = _decode(bbox_head.bbox_coder, rois, deltas, size).reshape(-1, count, 4)
+        decoded = _decode(bbox_head.bbox_coder, boxes.repeat_interleave(count, 0), deltas, size).reshape(-1, count, 4)
         if stage < len(stages):
             best = logits[:, :-1].argmax(1) % count
             boxes = decoded[torch.arange(best.shape[0], device=best.device), best]
@@ -208,11 +184,11 @@ def _refined_boxes(
 
 
 def _decode(coder: object, boxes: Tensor, deltas: Tensor, size: tuple[int, int]) -> Tensor:
-    """Boxes (N, 4) moved by deltas (N, 4). The coder asks whether there are any: with one more, there are."""
-    return coder.decode(F.pad(boxes, (0, 0, 0, 1)), F.pad(deltas, (0, 0, 0, 1)), max_shape=size)[:-1]
+    """Boxes (N, 4) moved by N deltas of 4. The coder asks whether there are any: with one more, there are."""
+    return coder.decode(F.pad(boxes, (0, 0, 0, 1)), F.pad(deltas.reshape(-1, 4), (0, 0, 0, 1)), max_shape=size)[:-1]
 
 
-def _nms(boxes: Tensor, labels: Tensor, scores: Tensor, groups: Tensor, cfg: dict) -> tuple[Tensor, Tensor, Tensor]:
+def _nms(boxes: Tensor, labels: Tensor, scores: Tensor, groups: Tensor, cfg: dict) -> tuple[Tensor, ...]:
     """The best of overlapping boxes of a group, in descending order of scores; groups are moved apart, as in mmcv."""
     apart = torch.cat((boxes.flatten(), boxes.new_zeros(1))).max() + 1
     keep = nms(boxes + (groups.to(boxes) * apart)[:, None], scores, cfg.nms.iou_threshold)[: cfg.max_per_img]
@@ -233,16 +209,12 @@ def _features(extractor: nn.Module, maps: list[Tensor], boxes: Tensor) -> Tensor
 
 
 def _paste(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Masks (N, h, w) of boxes, resized bilinearly into images. (N, H, W).
-
-    ``grid_sample`` in MMDetection does the same. Two matrix products need half of its memory.
-    """
+    """Masks (N, h, w) resized bilinearly into images (N, H, W). MMDetection's grid_sample needs twice the memory."""
 
     def weights(start: Tensor, stop: Tensor, pixels: int, cells: int) -> Tensor:
         centers = torch.arange(pixels, device=masks.device) + 0.5
         position = (centers - start[:, None]) / (stop - start)[:, None] * cells - 0.5
         return (1 - (position[..., None] - torch.arange(cells, device=masks.device)).abs()).clamp(min=0)
 
-    x1, y1, x2, y2 = boxes.unbind(1)
-    rows = weights(y1, y2, size[0], masks.shape[1])
-    return rows @ masks @ weights(x1, x2, size[1], masks.shape[2]).transpose(1, 2)
+    rows = weights(boxes[:, 1], boxes[:, 3], size[0], masks.shape[1])
+    return rows @ masks @ weights(boxes[:, 0], boxes[:, 2], size[1], masks.shape[2]).transpose(1, 2)

@@ -162,8 +162,6 @@ def test_commands(command, clone):
     """The commands of the page run one after the other and write to the folders in their options."""
     if not (clone / 'data' / 'own' / 'train.txt').exists():
         test_data_is_split_and_translated(clone)
-    if not (ROOT / 'tools' / 'predict.py').exists():
-        command = '\n'.join(line for line in command.splitlines() if 'tools/predict.py' not in line)
     if '--resume' in command:
         (clone / 'work_dirs' / 'detector' / 'epoch_2.pth').unlink()  # as if it had been interrupted
     bash(command, clone)

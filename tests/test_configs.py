@@ -45,7 +45,7 @@ def test_classifier_builds(path):
 
 
 def loaders(cfg: Config) -> list:
-    """The configs of all datasets that list images."""
+    """The configs of all datasets that read images, without those that wrap others."""
     parts = (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)
     datasets = [node for loader in parts for _, node in dataset_configs(loader.dataset, '')]
     return [node for node in datasets if 'data_root' in node]
@@ -53,9 +53,9 @@ def loaders(cfg: Config) -> list:
 
 @pytest.mark.parametrize('path', DOWNSTREAM, ids=names)
 def test_config_builds(path):
-    """Every config resolves on its own and builds a model whose parts fit together. It says for which batch its
-    learning rate is. A detector has masks, or reads none. Only MMDetection's Mask2Former has no test of several
-    views."""
+    """Every config is complete and builds a model whose parts fit together. Its base_batch_size is the batch size of
+    its name. A detector reads and evaluates masks if it predicts them. Only MMDetection's Mask2Former has no test-time
+    augmentation."""
     cfg = Config.fromfile(path)
     for key in WHOLE:
         assert key in cfg
@@ -97,7 +97,7 @@ def test_config_builds(path):
     ],
 )
 def test_deformable_attention_runs(config):
-    """A whole model of each head that the meta device cannot run predicts on the CPU."""
+    """Models with deformable attention, which the meta device cannot run, predict on the CPU."""
     cfg = Config.fromfile(ROOT / 'configs' / 'elsa_swin' / f'{config}.py')
     shape = dict(img_shape=(64, 96), ori_shape=(64, 96), pad_shape=(64, 96), batch_input_shape=(64, 96))
     with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.no_grad():
@@ -224,7 +224,8 @@ def test_rates_of_heads(schedule):
     ],
 )
 def test_rates_of_recipes(config, slow):
-    """The backbone's rate is that of the recipe, the heads keep theirs, and no norm and no position table decays."""
+    """The backbone has the learning rate of the recipe, the heads the full one. Norms and position tables have no
+    weight decay."""
     cfg = Config.fromfile(ROOT / 'configs' / f'{config}.py')
     with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model)
@@ -248,8 +249,9 @@ def test_rates_of_recipes(config, slow):
 
 @pytest.mark.parametrize('data', ['160k_ade20k-512x512', '90k_cityscapes-512x1024'])
 def test_mask2former_is_mmsegmentations(data):
-    """Mask2Former for ADE20K and Cityscapes has every value of MMSegmentation's config with Swin-T but the backbone's
-    and the keys of its optimizer. (An mmseg:: base would not need this test, but one stack cannot read it.)"""
+    """Mask2Former for ADE20K and Cityscapes has all values of MMSegmentation's config with Swin-T, except those of the
+    backbone and of paramwise_cfg. An mmseg:: base would make this test unnecessary, but MMEngine does not find it on
+    the stack onedl."""
     folder = Path(mmseg.__file__).parent / '.mim' / 'configs' / 'mask2former'
     theirs = Config.fromfile(folder / f'mask2former_swin-t_8xb2-{data}.py')
     ours = Config.fromfile(ROOT / 'configs' / 'elsa_swin' / f'elsa-swin-t_mask2former_8xb2-{data}.py')

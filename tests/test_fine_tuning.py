@@ -21,7 +21,7 @@ EXAMPLES = dict(
 
 @pytest.fixture
 def load(tmp_path):
-    """Loads an example, without the pretrained weights."""
+    """A function that loads an example and leaves out the pretrained weights."""
 
     def load(name):
         path = tmp_path / 'example.py'
@@ -46,7 +46,7 @@ def test_freezing(load):
 
 
 def test_layer_decay(load):
-    """12 blocks lie between the stem and the heads."""
+    """There are 14 learning rates: of the stem, 12 blocks and the heads."""
     cfg = load('decay')
     with torch.device('meta'), DefaultScope.overwrite_default_scope('mmseg'):
         groups = build_optim_wrapper(MODELS.build(cfg.model), cfg.optim_wrapper).param_groups
@@ -55,7 +55,8 @@ def test_layer_decay(load):
 
 
 def test_lora(load):
-    """Two matrices for each linear layer that the table names. Blocks of the last stage have a linear pre_proj."""
+    """Each linear layer in the table gets two matrices. Nothing else of the backbone is trained. Only the two blocks
+    of the last stage have a linear pre_proj."""
     names = trained(MODELS.build(load('lora').model.backbone))
     assert all('.lora_' in name for name in names) and len(names) == 2 * (2 + 12 + 12 + 12)
 

@@ -24,11 +24,11 @@ PAGE = (ROOT / 'docs' / 'own_data.md').read_text()
 BLOCKS = re.findall(r'```(python|bash)\n(.*?)```', PAGE, re.DOTALL)
 FILES = {block.partition('\n')[0].removeprefix('# '): block for kind, block in BLOCKS if kind == 'python'}
 COMMANDS = [block for kind, block in BLOCKS if kind == 'bash']
-#: what the page's colours and classes stand for: category and ADE20K number of the toy data
+#: class of the page -> label in the toy ADE20K
 CLASSES = {'kite': 150, 'donut': 144, 'book': 68}
 COLOURS = [(0, 0, 0), (128, 0, 0), (0, 128, 0), (0, 0, 128)]
 ARCH = dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
-#: a narrow backbone, small images and few steps
+#: settings for a narrow backbone; with those below, small images and few steps
 SHORT = [
     *(f'model.backbone.arch.{key}={value}'.replace(' ', '') for key, value in dict(_delete_=True, **ARCH).items()),
     *(f'{split}_dataloader.num_workers=0' for split in ('train', 'val', 'test')),
@@ -66,7 +66,7 @@ SHORT_SEGMENTOR = [
 
 @pytest.fixture(scope='module')
 def clone(tmp_path_factory):
-    """A folder like a clone, with the page's files, and toy data as the page's reader has it."""
+    """A folder like a clone, with the files of the page and with toy data in data/own."""
     root = tmp_path_factory.mktemp('own')
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, 'argv', ['make_toy_data', str(root / 'toy'), '--train', '10', '--val', '1'])
@@ -109,7 +109,7 @@ def clone(tmp_path_factory):
 
 
 def bash(command: str, clone: Path) -> str:
-    """Run a block as it stands; ``python`` stands for this Python, with SHORT settings for the tools."""
+    """Run a block of the page. ``python`` is this Python, and the tools get the SHORT settings."""
     env = {**os.environ, 'PATH': f'{clone}/bin:{os.environ["PATH"]}', 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
     done = subprocess.run(['bash', '-ec', command], cwd=clone, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f'{command}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}'
@@ -117,7 +117,7 @@ def bash(command: str, clone: Path) -> str:
 
 
 def test_data_is_split_and_translated(clone):
-    """No image is in both parts, no object is lost, and colours become the labels that the classes have."""
+    """No image is in both parts, no object is lost, and each colour becomes the label of its class."""
     own = clone / 'data' / 'own'
     for command in COMMANDS:
         if 'tools/' not in command:
@@ -139,7 +139,7 @@ def test_data_is_split_and_translated(clone):
 
 
 def test_configs_pass_their_checks(clone, monkeypatch):
-    """Each config of the page can be read and run, and so can each setting of its table."""
+    """Each config of the page passes the checks, and so does each setting of the table about memory."""
     monkeypatch.chdir(clone)
     (clone / '.mim').mkdir()
     (clone / '.mim' / 'configs').symlink_to(ROOT / 'configs')
@@ -159,11 +159,9 @@ def test_configs_pass_their_checks(clone, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize('command', [command for command in COMMANDS if 'tools/' in command])
 def test_commands(command, clone):
-    """The page's commands run one after the other, and write what the page says."""
+    """The commands of the page run one after the other and write to the folders in their options."""
     if not (clone / 'data' / 'own' / 'train.txt').exists():
         test_data_is_split_and_translated(clone)
-    if not (ROOT / 'tools' / 'predict.py').exists():
-        command = '\n'.join(line for line in command.splitlines() if 'tools/predict.py' not in line)
     if '--resume' in command:
         (clone / 'work_dirs' / 'detector' / 'epoch_2.pth').unlink()  # as if it had been interrupted
     bash(command, clone)

@@ -210,7 +210,7 @@ def test_wheel_carries_licence(wheel):
 
 
 def test_model_index_is_read_by_mim():
-    """mim joins lists in Metadata as text; one number in them, and it shows no model at all."""
+    """Lists in Metadata have no numbers: mim joins them as text, and would show no model at all."""
     (pattern,) = yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']
     for file in ROOT.glob(pattern):
         index = yaml.safe_load(file.read_text())

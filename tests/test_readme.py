@@ -54,7 +54,7 @@ def test_detector(tmp_path, monkeypatch, release):
 
 
 def test_segmentor(tmp_path, monkeypatch, release):
-    """The README's config for MMSegmentation loads a released checkpoint and trains, after the README's two lines."""
+    """After the two lines in the README, its config for MMSegmentation loads a released checkpoint and trains."""
     from mmengine.config.utils import MODULE2PACKAGE
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample

@@ -2,9 +2,9 @@
 
     python tools/browse.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py --out look
 
-The config is of a detector or a segmentor. The checks are those of training, see docs/robustness.md. Images are read as
-they are annotated: they are not resized, cropped or flipped. If some cannot be used, each gets a sentence, the others
-are drawn and counted, and the exit status is 1.
+The config must be for a detector or a segmentor. The checks are the same as in training, see docs/robustness.md. Images
+are not resized, cropped or flipped. For each image that cannot be used, the tool prints a sentence and continues. Then
+the exit status is 1.
 """
 
 import argparse
@@ -32,13 +32,13 @@ def main() -> None:
     parser.add_argument('config', help='config of MMDetection or MMSegmentation')
     parser.add_argument('--out', type=Path, required=True, help='folder for the drawn images')
     parser.add_argument('--split', choices=('train', 'val', 'test'), default='train', help='default: train')
-    parser.add_argument('--draw', type=int, default=50, metavar='NUMBER', help='of images to draw (default: 50)')
+    parser.add_argument('--draw', type=int, default=50, metavar='NUMBER', help='number of images to draw (default: 50)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     args = parser.parse_args()
 
     cfg = load_config(args.config, args.cfg_options)
     if cfg.get('default_scope') not in ('mmdet', 'mmseg'):
-        sys.exit(f'{args.config} is no config of a detector or segmentor: MMPretrain has its own browse_dataset.py.')
+        sys.exit(f'{args.config} is not for a detector or segmentor: use browse_dataset.py of MMPretrain.')
     check_files(cfg, args.split)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         datasets = read_datasets(cfg, args.split)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def read_datasets(cfg: Config, split: str) -> list[BaseDataset]:
-    """The checked datasets of a split, which load images and annotations and leave out other transforms."""
+    """The checked datasets of a split. Their pipelines only load and pack images and annotations."""
     model = MODELS.build(cfg.model)
     datasets = list(inner_datasets(DATASETS.build(cfg[f'{split}_dataloader'].dataset)))
     for dataset in datasets:
@@ -62,7 +62,7 @@ def read_datasets(cfg: Config, split: str) -> list[BaseDataset]:
 
 
 def browse(dataset: BaseDataset, visualizer: Visualizer, args: argparse.Namespace) -> int:
-    """Check and draw the images of a dataset, and print a line for each class; the number of images with mistakes."""
+    """Check and draw the images of a dataset, print a line for each class, and return the number of unusable images."""
     visualizer.dataset_meta = dataset.metainfo
     classes, sizes, images, wrong = dataset.metainfo['classes'], Counter(), Counter(), 0
     for index in range(len(dataset)):
@@ -88,7 +88,7 @@ def browse(dataset: BaseDataset, visualizer: Visualizer, args: argparse.Namespac
 
 
 def read(sample: dict) -> tuple[Counter, object, BaseDataElement]:
-    """Objects or pixels of each label, the image (H, W, 3) in RGB, and the annotations to draw."""
+    """The number of objects or pixels of each label, the image (H, W, 3) in RGB, and the annotations to draw."""
     annotated = sample['data_samples']
     image = sample['inputs'].permute(1, 2, 0).flip(-1).contiguous().numpy()
     if 'gt_instances' not in annotated:

@@ -7,7 +7,8 @@ classifier, image size and classes are the config's, and its ablations follow. A
 (2048 x 512) gets one more row for the whole model. The papers' figures come from metafile.yml beside the config. Where
 a paper left something out, the count leaves it out too, and the end of the row says so. A "!" marks a figure that is
 more than 2 % (parameters) or 3 % (operations) off; the tool then exits with 1. Nothing is computed: models are built on
-PyTorch's meta device. Deformable attention does not run there, so DETRs and Mask2Former have no operations.
+PyTorch's meta device. Deformable attention does not run there, so the operations of DINO, Deformable DETR and
+Mask2Former are not counted.
 """
 
 import argparse

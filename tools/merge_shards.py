@@ -1,5 +1,5 @@
-"""Turn a sharded checkpoint, which is a folder, into an ordinary one: tools/test.py takes it, and a training that is
-not sharded resumes from it.
+"""Turn a sharded checkpoint, which is a folder, into an ordinary checkpoint. tools/test.py takes it, and training
+without configs/_base_/fsdp.py can resume from it.
 
     python tools/merge_shards.py work_dirs/NAME_OF_CONFIG/epoch_12.pth epoch_12.pth
 """

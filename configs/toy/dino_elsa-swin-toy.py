@@ -1,5 +1,5 @@
-# DINO with few queries, two encoder and two decoder layers for the toy COCO: trains from scratch in minutes on a CPU.
-# MMDetection 3.3 takes no other width than 256 for DINO's queries.
+# DINO for the toy COCO, with few queries, two encoder layers and two decoder layers. It trains from scratch in minutes
+# on a CPU. In MMDetection 3.3, DINO's queries must have 256 channels.
 _base_ = ['./_base_/elsa-swin-toy.py', '../_base_/recipes/dino-4scale_12e_coco.py']
 narrow = dict(num_layers=2, layer_cfg=dict(ffn_cfg=dict(feedforward_channels=256)))
 model = dict(

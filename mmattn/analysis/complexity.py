@@ -42,7 +42,7 @@ class Comparison:
     name: str
     input_size: tuple[int, int]  #: width, height
     parameters: int
-    operations: float | None  #: multiply-adds; None with deformable attention, which does not run without data
+    operations: float | None  #: multiply-adds; None with deformable attention, which meta tensors cannot run
     printed_parameters: float | None
     printed_operations: float | None  #: multiply-adds, whatever the paper's unit is
     notes: list[str]  #: what the paper left out, and so does this count
@@ -118,7 +118,7 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
 def count_config(config: str | Path) -> tuple[int, float | None]:
     """All parameters and multiply-adds of a config's classifier, detector or segmentor, at the papers' input size.
 
-    Multiply-adds are None for models with deformable attention, which does not run without data.
+    Multiply-adds are None for models with deformable attention, because meta tensors cannot run it.
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.

@@ -82,10 +82,10 @@ class Backbone(BaseModule):
     _strict = True
 
     def __new__(cls, *_: object, **arguments: object) -> 'Backbone':
-        if arguments.get('pretrained') is not None:  # MMSegmentation's segmentors pass theirs on.
+        if arguments.get('pretrained') is not None:  # A segmentor of MMSegmentation gives its own to the backbone.
             raise ValueError(
-                f'{cls.__name__} has no argument pretrained: give the checkpoint to the backbone, '
-                "init_cfg=dict(type='Pretrained', checkpoint=...), and write pretrained=None in a segmentor"
+                f'{cls.__name__} has no argument pretrained: set '
+                "init_cfg=dict(type='Pretrained', checkpoint=...) of the backbone, and pretrained=None in a segmentor"
             )
         return super().__new__(cls)
 
@@ -178,20 +178,22 @@ class Backbone(BaseModule):
         raise NotImplementedError
 
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
-        """The depth of a parameter, for learning rates that decay from layer to layer.
+        """The depth of a parameter, for layer-wise decay of the learning rate. MMPretrain's Swin has the same depths.
 
-        The stem has depth 0, the blocks have 1, 2 and so on, and what follows the last block has the largest depth.
-        What stands between two stages belongs to the block before it. All output norms of ELSASwin and MSFSwin have the
-        largest depth, because no block reads them. MMPretrain's Swin has the same depths.
+        The stem has depth 0. The blocks have the depths 1, 2 and so on. A layer between two stages has the depth of the
+        block before it. Layers after the last block have the largest depth, and so have all output norms of ELSASwin
+        and MSFSwin, because no block takes their output.
 
         Args:
             param_name: name of the parameter in the model.
-            prefix: of the backbone's names in the model; parameters without it follow the backbone.
+            prefix: start of the names of the backbone's parameters in the model. Parameters with other names, such as
+                those of the heads, have the largest depth.
 
         Returns:
-            depth, and the number of depths.
+            The depth, and the number of depths.
         """
-        # Modules are registered in forward order, output norms last. A wrapped block has the attribute twice.
+        # Modules are registered in the order of the forward pass, output norms last. A wrapper can have the attributes
+        # of its block, so a block is counted by its first parameter.
         units = [module for module in self.modules() if getattr(module, 'sharding_unit', False)]
         firsts = dict.fromkeys(next(unit.parameters()) for unit in units)
         starts = {parameter: depth for depth, parameter in enumerate(firsts, start=1)}
@@ -503,7 +505,7 @@ def _translate_before_loading(backbone: Backbone, state_dict: dict[str, Tensor],
     given = {key: value for key, value in given.items() if not odd_form(value)}
     own = backbone.state_dict()
     adapters = {key: value for key, value in own.items() if '.lora_' in key}
-    if adapters and all('.lora_' in key for key in given):  # MMPretrain's LoRAModel saves nothing else.
+    if adapters and all('.lora_' in key for key in given):  # MMPretrain's LoRAModel saves only these.
         own, translation = adapters, Translation(given)
     else:
         translation = backbone.from_release(given)

@@ -16,18 +16,18 @@ FLIPPED = dict(horizontal=(3,), vertical=(2,), diagonal=(2, 3))
 
 @MODELS.register_module()
 class MaskTTAModel(DetTTAModel):
-    """MMDetection's ``DetTTAModel`` for Mask R-CNN and Cascade Mask R-CNN: it merges masks, too.
+    """Test-time augmentation for boxes and for the masks of Mask R-CNN and Cascade Mask R-CNN.
 
-    Boxes are merged as ``DetTTAModel`` merges them. The mask head then predicts a mask of each merged box in each view.
-    The probabilities are averaged over the views, and over the stages of a cascade, as MMDetection 2 averaged them.
-    MMDetection pastes the mean into the image. One view that is not flipped needs no merging: its result is that of
-    the ordinary test. Detectors without masks are tested as ``DetTTAModel`` tests them.
+    ``DetTTAModel`` of MMDetection merges the boxes of all views. Then the mask head predicts a mask for each merged box
+    in each view. The probabilities are averaged over the views and over the stages of a cascade, as in MMDetection 2.
+    MMDetection pastes the mean into the image. With a single view that is not flipped, the result is that of the
+    ordinary test. Detectors without masks are tested as with ``DetTTAModel``.
 
     Args:
         kwargs: arguments of ``DetTTAModel``.
 
     Raises:
-        InputError: if the detector predicts masks in another way than Mask R-CNN and Cascade Mask R-CNN.
+        InputError: if the detector has masks and is not a Mask R-CNN or Cascade Mask R-CNN.
     """
 
     def __init__(self, **kwargs) -> None:
@@ -37,10 +37,10 @@ class MaskTTAModel(DetTTAModel):
 
     @staticmethod
     def check_classes(detector: type, roi_head: type | None) -> None:
-        """Check that masks are those of boxes that the RoI head is given.
+        """Check that the RoI head predicts a mask for each box that it gets, as in (Cascade) Mask R-CNN.
 
         Raises:
-            InputError: if they are not.
+            InputError: if it does not.
         """
         if (
             getattr(detector, 'predict', None) is not TwoStageDetector.predict
@@ -48,7 +48,7 @@ class MaskTTAModel(DetTTAModel):
             or roi_head.predict_mask not in (StandardRoIHead.predict_mask, CascadeRoIHead.predict_mask)
         ):
             raise InputError(
-                f'the masks of several views of {detector.__name__} cannot be merged, only those of Mask R-CNN and '
+                f'masks of {detector.__name__} cannot be merged over several views, only masks of Mask R-CNN and '
                 'Cascade Mask R-CNN: leave out --tta'
             )
 
@@ -58,7 +58,11 @@ class MaskTTAModel(DetTTAModel):
         return super().merge_preds(data_samples_list)
 
     def test_step(self, data: dict[str, list]) -> list[DetDataSample]:
-        """Batches of views, as MMEngine's ``BaseTTAModel`` takes them -> the merged predictions of each image."""
+        """Predict a batch of images, each in several views, and merge the views of each image.
+
+        Args:
+            data: ``inputs`` and ``data_samples``, each a list of batches with one view of every image.
+        """
         views = [{key: batches[i] for key, batches in data.items()} for i in range(len(data['inputs']))]
         if not self.module.with_mask:
             return super().test_step(data)
@@ -69,7 +73,7 @@ class MaskTTAModel(DetTTAModel):
         for view in views:
             view = module.data_preprocessor(view, False)
             samples = view['data_samples']
-            for sample in samples:  # A pipeline without RandomFlip does not set these.
+            for sample in samples:  # A pipeline without RandomFlip does not set the flip.
                 sample.set_metainfo({'flip': False, 'flip_direction': None, **sample.metainfo})
             features.append(module.extract_feat(view['inputs']))
             metas.append([sample.metainfo for sample in samples])
@@ -82,13 +86,13 @@ class MaskTTAModel(DetTTAModel):
         probabilities = [self._masks(*view, boxes) for view in zip(features, metas, strict=True)]
         head = roi_head.mask_head[-1] if isinstance(roi_head, CascadeRoIHead) else roi_head.mask_head
         masks = torch.stack(probabilities).mean(0).split([len(result) for result in results])
-        # The boxes of the results are in the image, not in a view.
+        # The merged boxes have coordinates of the image, not of a view.
         images = [dict(ori_shape=meta['ori_shape'], scale_factor=(1.0, 1.0)) for meta in metas[0]]
         head.predict_by_feat(masks, results, images, roi_head.test_cfg, rescale=True, activate_map=True)
         return merged
 
     def _masks(self, features: tuple[Tensor, ...], metas: list[dict], boxes: list[Tensor]) -> Tensor:
-        """Probabilities (N, classes, h, w) of the masks of boxes in all images, from one view, flipped back."""
+        """Mask probabilities (N, classes, h, w) for boxes (n, 4) in each image, from one view, flipped back."""
         roi_head, inside = self.module.roi_head, []
         for box, meta in zip(boxes, metas, strict=True):
             scale = 2 * tuple(meta['scale_factor'])

@@ -19,7 +19,7 @@ def check_channels(model: dict, place: str) -> None:
     Raises:
         InputError: for the first difference, or with what a backbone of mmattn says about its arguments.
     """
-    # Segmentors pass ``pretrained`` on to their backbone.
+    # A segmentor of MMSegmentation gives its ``pretrained`` to the backbone.
     given = {key: model[key] for key in ('pretrained',) if model.get(key) is not None}
     channels = _backbone_channels({**model['backbone'], **given}, f'{place}.backbone')
     source, neck = 'backbone', model.get('neck')
@@ -121,13 +121,17 @@ def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str,
 
 
 def _check_mask_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
-    """Check ``in_channels`` of a MaskFormer or Mask2Former, and that its loss has a weight for each class.
+    """Check ``in_channels`` and the class weights of a head of MaskFormer or Mask2Former.
 
     Args:
         head: the config of the head.
-        channels: of the maps that it takes, all of them; None if not known.
-        place: where it stands.
+        channels: of all maps that the head takes; None if not known.
+        place: where the head is in the config.
         source: what returns the maps.
+
+    Raises:
+        InputError: if ``in_channels`` differs from the channels, or if the loss does not have one weight per class and
+            one for "no object".
     """
     if 'MaskFormerHead' not in bases(head):
         return
@@ -136,7 +140,7 @@ def _check_mask_head(head: dict, channels: tuple[int, ...] | None, place: str, s
             f'{place}.in_channels is {list(head["in_channels"])}, but the {source} returns maps of {list(channels)} '
             f'channels: set it to {list(channels)}'
         )
-    # MMSegmentation's head has num_classes.
+    # MMSegmentation's head has num_classes, MMDetection's has the other two.
     classes = head.get('num_classes') or head.get('num_things_classes', 80) + head.get('num_stuff_classes', 53)
     weights = (head.get('loss_cls') or {}).get('class_weight')
     if isinstance(weights, (list, tuple)) and len(weights) != classes + 1:

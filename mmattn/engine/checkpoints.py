@@ -57,11 +57,11 @@ class AtomicBackend(LocalBackend):
             raise OSError(error.errno, error.strerror, str(filepath)) from error
 
     def remove(self, filepath: str | Path) -> None:
-        """Remove a file or a folder, inside of :meth:`removing_afterwards` at its end."""
+        """Remove a file or a folder; in a block of :meth:`removing_afterwards`, at the end of the block."""
         if self._superseded is not None:
             self._superseded.append(filepath)
         elif self.isdir(filepath):
-            part = f'{filepath}.{token_hex(4)}.part'  # No checkpoint is there in parts, also after a kill.
+            part = f'{filepath}.{token_hex(4)}.part'  # A kill during the removal leaves no incomplete checkpoint.
             os.replace(filepath, part)
             super().rmtree(part)
         else:
@@ -86,10 +86,10 @@ class AtomicBackend(LocalBackend):
 class AtomicCheckpointHook(CheckpointHook):
     """MMEngine's CheckpointHook for training that may be killed at any moment or run out of disk.
 
-    A checkpoint on a local disk is there whole or not at all. What it supersedes by ``max_keep_ckpts`` or
-    ``save_best`` is removed after it was written, so for a moment there is one checkpoint more. Where ``backend_args``
-    or ``file_client_args`` are given, and for folders elsewhere, it does what MMEngine's hook does. Sharded checkpoints
-    are written by :class:`mmattn.engine.sharding.ShardedStrategy`, and removed as here.
+    A checkpoint on a local disk is complete or does not exist. ``max_keep_ckpts`` and ``save_best`` remove an older
+    checkpoint only after the next one is written, so for a moment there is one checkpoint more. With ``backend_args``
+    or ``file_client_args``, and for folders that are not on a local disk, the hook works as MMEngine's. Sharded
+    checkpoints are written by :class:`mmattn.engine.sharding.ShardedStrategy` and removed by this hook.
 
     Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`.
 

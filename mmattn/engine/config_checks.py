@@ -140,12 +140,12 @@ def _check_modules(node: object, place: str) -> None:
 
 
 def _check_lora(node: dict, place: str) -> None:
-    """Refuse LoRA beside batch norms that update their statistics, which MMPretrain's LoRAModel does not save."""
+    """Refuse LoRA in a backbone whose batch norms update their statistics: LoRAModel does not save these."""
     module = node.get('module')
     if bases(node)[:1] != ['LoRAModel'] or not isinstance(module, dict) or not is_of(module, 'mmattn.'):
         return
     if 'norm_eval' in _arguments(find_type(module))[0] and not module.get('norm_eval'):
-        raise InputError(f'{place}.module needs norm_eval=True: LoRAModel saves no statistics of batch norms')
+        raise InputError(f'{place}.module must have norm_eval=True: LoRAModel does not save statistics of batch norms')
 
 
 def _check_mixing(node: dict, place: str) -> None:
@@ -273,7 +273,7 @@ def _check_optimizer(wrapper: dict | None) -> None:
 
 
 def _check_layer_decay(cfg: Config) -> None:
-    """Refuse constructors of layer-wise decay that do not know our backbones: they raise errors without a text."""
+    """Refuse constructors of layer-wise decay that do not support our backbones: their errors have no text."""
     constructor, backbone = (cfg.get('optim_wrapper') or {}).get('constructor'), cfg.model.get('backbone')
     if not isinstance(backbone, dict) or not is_of(backbone, 'mmattn.') or 'Decay' not in str(constructor):
         return
@@ -281,7 +281,7 @@ def _check_layer_decay(cfg: Config) -> None:
     asks_model = package == 'mmpretrain' and hasattr(find_type(cfg.model), 'get_layer_depth')
     if package in ('mmdet', 'mmseg', 'mmpretrain') and not asks_model:
         raise InputError(
-            f'optim_wrapper.constructor {constructor} does not know the layers of {backbone["type"]}: take '
+            f'optim_wrapper.constructor {constructor} does not support {backbone["type"]}: use '
             "constructor='LayerDecayOptimWrapperConstructor', paramwise_cfg=dict(layer_decay_rate=...) of mmattn.engine"
         )
 

@@ -96,9 +96,9 @@ def load_config(
 
 @contextmanager
 def _mmseg_bases() -> Iterator[None]:
-    """Let MMEngine find bases ``mmseg::...`` where MMSegmentation is installed as another distribution.
+    """Let MMEngine find bases ``mmseg::...`` if MMSegmentation is installed under another name.
 
-    MMEngine looks for the distribution mmsegmentation, and has no registry or argument for another one.
+    MMEngine looks for the distribution mmsegmentation, and no argument sets another name.
     """
     distribution = MODULE2PACKAGE['mmseg']
     if not is_installed(distribution):
@@ -174,10 +174,12 @@ def enable_auto_scale_lr(cfg: Config) -> None:
     """Scale the learning rate with the batch size.
 
     Raises:
-        InputError: if the config does not say for which batch size its learning rate is.
+        InputError: if the config has no ``auto_scale_lr.base_batch_size``.
     """
     if not (cfg.get('auto_scale_lr') or {}).get('base_batch_size'):
-        raise InputError('--auto-scale-lr needs auto_scale_lr.base_batch_size, which the config does not have')
+        raise InputError(
+            '--auto-scale-lr needs auto_scale_lr.base_batch_size: set it to the batch size of its learning rate'
+        )
     cfg.auto_scale_lr.enable = True
 
 
@@ -185,7 +187,8 @@ def enable_tta(cfg: Config) -> None:
     """Turn a config's test into a test of several views of each image, whose predictions are merged.
 
     Raises:
-        InputError: if the config has none, or its test asks for masks, which its ``tta_model`` cannot merge.
+        InputError: if the config has no ``tta_model`` or ``tta_pipeline``, or if the test evaluates masks and
+            ``tta_model`` cannot merge them.
     """
     for key in ('tta_model', 'tta_pipeline'):
         if cfg.get(key) is None:
@@ -196,8 +199,8 @@ def enable_tta(cfg: Config) -> None:
             check = getattr(find_type(cfg.tta_model), 'check_classes', None)
             if check is None:
                 raise InputError(
-                    f'tta_model {cfg.tta_model.type} merges boxes only, and the test asks for masks: take '
-                    'MaskTTAModel, as configs/_base_/datasets/coco_tta.py does'
+                    f'tta_model {cfg.tta_model.type} cannot merge masks: use MaskTTAModel, as '
+                    'configs/_base_/datasets/coco_tta.py does'
                 )
             check(find_type(cfg.model), find_type(roi_head))
     elif 'mask_head' in roi_head:

@@ -56,7 +56,7 @@ def check_files(cfg: Config, *splits: str) -> None:
         reader = _reader(cls)
         if cls.__name__ == 'CocoPanopticDataset' and find_spec('panopticapi') is None:
             raise InputError(
-                f'{place}: CocoPanopticDataset needs the package panopticapi: '
+                f'{place}: CocoPanopticDataset needs the package panopticapi, which is not installed: '
                 'pip install git+https://github.com/cocodataset/panopticapi.git'
             )
         if node.get('backend_args') or reader not in (*DENSE, *CLASSIFICATION):
@@ -205,7 +205,8 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
         raise InputError(f'{name} has no classes: set its metainfo.classes to their names, in the order of the labels')
     if hasattr(dataset, 'label_map') and len(classes) == 1:
         raise InputError(
-            f'{name} has one class, {classes[0]}, and nothing to tell it from: add the background to metainfo.classes'
+            f'{name} has only one class, {classes[0]}, so a model would learn nothing: add the background to '
+            'metainfo.classes'
         )
     if classes and 'thing_classes' not in dataset.metainfo:
         for path, module in model.named_modules():
@@ -224,7 +225,8 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in CLASSIFICATION:
         return  # not on a disk, or checked by check_files
     masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)
-    masks = masks and 'thing_classes' not in dataset.metainfo  # panoptic masks are in files
+    # The masks of a panoptic dataset are in image files.
+    masks = masks and 'thing_classes' not in dataset.metainfo
     absent, folders = [], {}
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
@@ -245,7 +247,7 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
 
 
 def class_numbers(model: nn.Module) -> Iterator[tuple[str, int]]:
-    """The parts of a model that have ``num_classes`` of the dataset, by name, and these numbers."""
+    """Name and ``num_classes`` of each part of a model whose ``num_classes`` must be that of the dataset."""
     for path, module in model.named_modules():
         number = getattr(module, 'num_classes', None)
         if (

@@ -18,19 +18,19 @@ KEYS = {
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
-    """MMEngine's constructor, with learning rates that decay from layer to layer of the backbone.
+    """MMEngine's constructor with layer-wise decay of the learning rate in the backbone.
 
-    What follows the backbone has the full rate, the last block has it times ``layer_decay_rate``, the block before it
-    times the square, and so on to the stem. The backbone has a method ``get_layer_depth``, as backbones of mmattn and
-    MMPretrain do. A classifier gets the same rates as from MMPretrain's own constructor. Those of MMDetection and
-    MMSegmentation know ConvNeXt and BEiT only.
+    Neck and heads have the full learning rate. In the backbone, it is multiplied by ``layer_decay_rate`` in the last
+    block, by the square of it in the block before, and so on to the stem. The backbone must have a method
+    ``get_layer_depth``, as backbones of mmattn and MMPretrain do. For classifiers, the learning rates are those of
+    MMPretrain's ``LearningRateDecayOptimWrapperConstructor``.
 
     Args:
-        optim_wrapper_cfg: as for MMEngine's ``DefaultOptimWrapperConstructor``; the optimizer must have a ``lr``.
-        paramwise_cfg: likewise, and ``layer_decay_rate``, above 0 and at most 1.
+        optim_wrapper_cfg: as for MMEngine's ``DefaultOptimWrapperConstructor``; the optimizer must have an ``lr``.
+        paramwise_cfg: as for the same class, and ``layer_decay_rate``, above 0 and at most 1.
 
     Raises:
-        InputError: if a key or value cannot be used, or if the model has no backbone with ``get_layer_depth``.
+        InputError: if a key or value cannot be used, or if the backbone has no method ``get_layer_depth``.
     """
 
     def _validate_cfg(self) -> None:
@@ -44,22 +44,22 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
                 f'paramwise_cfg.layer_decay_rate of {type(self).__name__} must be above 0 and at most 1, not {rate}'
             )
         if self.base_lr is None:
-            raise InputError(f'{type(self).__name__} needs optimizer.lr')
+            raise InputError(f'{type(self).__name__} needs a learning rate: set optim_wrapper.optimizer.lr')
 
     def add_params(self, params: list[dict], module: nn.Module, prefix: str = '', **kwargs) -> None:
         super().add_params(params, module, prefix, **kwargs)
-        if prefix:  # a call of MMEngine's for a part of the model
+        if prefix:  # MMEngine calls this method again for each part of the model.
             return
         backbone = getattr(module, 'backbone', None)
         if not hasattr(backbone, 'get_layer_depth'):
             raise InputError(
-                f'layer_decay_rate needs a backbone with get_layer_depth, and {type(backbone).__name__} has none: '
-                f'leave out constructor={type(self).__name__!r}'
+                f'layer_decay_rate needs a backbone with a method get_layer_depth, and {type(backbone).__name__} has '
+                f'none: leave out constructor={type(self).__name__!r}'
             )
-        scales, owner = {}, backbone.get_layer_depth.__self__  # the backbone in a wrapper such as LoRAModel
+        scales, owner = {}, backbone.get_layer_depth.__self__  # not a wrapper such as LoRAModel, but the backbone
         for name, parameter in owner.named_parameters():
             depth, depths = owner.get_layer_depth(name)
             scales[parameter] = self.paramwise_cfg['layer_decay_rate'] ** (depths - depth - 1)
         for group in params:
             group['lr'] = group.get('lr', self.base_lr) * scales.get(group['params'][0], 1.0)
-        print_log(f'The stem has {min(scales.values()):.3g} of the learning rate of the heads.', logger='current')
+        print_log(f'The stem has {min(scales.values()):.3g} times the learning rate of the heads.', logger='current')

@@ -149,18 +149,18 @@ def _read_meta(path: str, cfg: Config, trusted: bool) -> dict:
     """The ``meta`` of a training's state.
 
     Raises:
-        CheckpointError: if the file is missing or damaged, holds no state of a training, or is for training of
-            another kind, sharded or not.
+        CheckpointError: if the checkpoint is missing or damaged, if it has no state of a training, or if only one of
+            the checkpoint and the training is sharded.
     """
     if '://' in path:
-        return {}  # MMEngine reads it.
+        return {}  # MMEngine reads checkpoints at addresses.
     if not os.path.exists(path):
         raise CheckpointError(f'there is no checkpoint {path}')
     file = path
     if is_sharded(cfg):
         if not os.path.isdir(path):
             raise CheckpointError(
-                f'{path} is an ordinary checkpoint, which sharded training cannot resume from: leave out '
+                f'sharded training cannot resume from {path}, an ordinary checkpoint: leave out '
                 'configs/_base_/fsdp.py, or start a new training from its weights with load_from'
             )
         read_shard_metadata(path)
@@ -214,7 +214,7 @@ class CheckpointCheckHook(Hook):
             _check_state(checkpoint, source)
             checkpoint['meta'].pop('config', None)  # MMEngine would run it as Python; it writes "cfg" today.
         if isinstance(runner, FlexibleRunner):
-            # Each process has a part of the tensors, which the strategy compares.
+            # Each process has only its part of the tensors. ShardedStrategy compares them.
             if runner._resume:
                 without = dict(checkpoint, optimizer=dict(checkpoint['optimizer'], state={}))
                 _refuse(source, _difference_of_progress(without, runner))

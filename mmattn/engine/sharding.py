@@ -1,7 +1,7 @@
-"""Sharded training by MMEngine's FSDP strategy, see configs/_base_/fsdp.py.
+"""Sharded training with MMEngine's FSDP strategy, see configs/_base_/fsdp.py.
 
-A sharded checkpoint is a folder, as ``epoch_3.pth``. Each process writes its part of all tensors there, by
-``torch.distributed.checkpoint`` (DCP). ``rest.pth`` has everything else of MMEngine's state of a training.
+A sharded checkpoint is a folder, such as ``epoch_3.pth``. ``torch.distributed.checkpoint`` (DCP) writes the tensors:
+each process writes its part of them. ``rest.pth`` has everything else that MMEngine saves of a training.
 """
 
 import os
@@ -34,15 +34,15 @@ with suppress(ImportError):  # older than OLDEST_TORCH
     )
     from torch.distributed.device_mesh import init_device_mesh
 
-#: the first torch whose DCP reads tensors without running code in the files
+#: the first version of torch whose DCP reads tensors without running code in the files
 OLDEST_TORCH = (2, 6)
-#: what a sharded checkpoint has beside tensors
+#: the file with what a sharded checkpoint has beside tensors
 REST = 'rest.pth'
 
 
 @FUNCTIONS.register_module()
 def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """PyTorch's ``auto_wrap_policy`` that shards every block whose class says ``sharding_unit``, and nothing else."""
+    """An ``auto_wrap_policy`` of PyTorch's FSDP: each block whose class sets ``sharding_unit`` becomes a unit."""
     return recurse or getattr(module, 'sharding_unit', False)
 
 
@@ -61,41 +61,43 @@ def is_sharded(cfg: Config) -> bool:
 
 
 def check_sharding(cfg: Config) -> None:
-    """Check that a config can shard its training.
+    """Check that sharded training can run as the config says. Configs without sharding pass.
 
     Raises:
-        InputError: if it is for MMEngine's strategy, which cannot be resumed; if there is one process without a group,
-            an old torch, or an averaged model.
+        InputError: if the strategy is MMEngine's FSDPStrategy, if there is no launcher, if torch is too old, or if the
+            config averages weights.
     """
     if cfg.get('strategy', {}).get('type') == 'FSDPStrategy':
-        raise InputError('training by FSDPStrategy cannot be resumed: take ShardedStrategy, see configs/_base_/fsdp.py')
+        raise InputError(
+            'training with FSDPStrategy cannot be resumed: use ShardedStrategy, see configs/_base_/fsdp.py'
+        )
     if not is_sharded(cfg):
         return
     if cfg.launcher == 'none':
         raise InputError('the config shards the model over processes: start it with tools/dist_train.sh')
     if version_numbers(torch.__version__) < OLDEST_TORCH:
-        raise InputError(f'sharded training needs torch 2.6 or newer, and this is {torch.__version__}')
+        raise InputError(f'sharded training needs torch 2.6 or newer, and this is {torch.__version__}: update torch')
     if any('EMAHook' in str(hook) for hook in cfg.get('custom_hooks') or ()):
         raise InputError("sharded training cannot average weights: remove EMAHook from the config's custom_hooks")
 
 
 @STRATEGIES.register_module()
 class ShardedStrategy(FSDPStrategy):
-    """MMEngine's FSDPStrategy with sharded checkpoints that any number of processes can resume from.
+    """MMEngine's FSDPStrategy with sharded checkpoints. Any number of processes can resume from them.
 
-    All processes write and read a checkpoint. It is there whole or not at all, if all of them see the same folder.
-    ``load_from`` takes ordinary checkpoints too.
+    All processes write and read a checkpoint together, so all of them must see the same folder. A checkpoint is
+    complete or does not exist. ``load_from`` takes ordinary checkpoints too.
 
-    Args: MMEngine's, without ``state_dict_cfg``.
+    Args: those of MMEngine's FSDPStrategy, without ``state_dict_cfg``.
 
     Raises:
         OSError: in all processes, if a checkpoint cannot be written.
-        CheckpointError: if a sharded checkpoint is damaged, or of another model or optimizer.
+        CheckpointError: if a sharded checkpoint is damaged, or belongs to another model or optimizer.
     """
 
     def __init__(self, **kwargs) -> None:
-        # How an ordinary checkpoint is loaded. MMEngine's "full" moves tensors to the CPU and frees where they were,
-        # which may be the CPU too.
+        # This is for loading ordinary checkpoints. MMEngine's "full" copies tensors to the CPU and frees the originals.
+        # For a model on the CPU, these are the same tensors.
         full = dict(
             state_dict_type='FULL_STATE_DICT',
             state_dict_config=dict(type='FullStateDictConfig'),
@@ -104,7 +106,7 @@ class ShardedStrategy(FSDPStrategy):
         super().__init__(state_dict_cfg=full, **kwargs)
 
     def _wrap_model(self, model: nn.Module) -> nn.Module:
-        mesh = init_device_mesh(get_device(), (self.world_size,))  # With it, state dicts hold DTensors.
+        mesh = init_device_mesh(get_device(), (self.world_size,))  # With a mesh, state dicts contain DTensors.
         self.model_wrapper = dict(self.model_wrapper or {}, device_mesh=mesh)
         return super()._wrap_model(model)
 
@@ -112,7 +114,7 @@ class ShardedStrategy(FSDPStrategy):
         return get_model_state_dict(self.model)
 
     def optim_state_dict(self) -> dict:
-        own = self.optim_wrapper.state_dict()  # has a scaler, too
+        own = self.optim_wrapper.state_dict()  # It also has the scaler of mixed precision.
         return {**own, **get_optimizer_state_dict(self.model, self.optim_wrapper.optimizer)}
 
     def load_optim_state_dict(self, state_dict: dict) -> None:
@@ -126,7 +128,7 @@ class ShardedStrategy(FSDPStrategy):
         def save_tensors(state: dict) -> None:
             if callback is not None:
                 callback(state)
-            # Buffers, as of batch norms, differ between processes. Those of the first one count, as in DDP.
+            # Buffers, such as those of batch norms, differ between processes. Those of the first are saved, as in DDP.
             planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
             save(_take_tensors(state), storage_writer=FileSystemWriter(part), planner=planner)
 
@@ -159,7 +161,7 @@ class ShardedStrategy(FSDPStrategy):
             own['optimizer'] = self.optim_state_dict()
         tensors = _take_tensors(own)
         for key in {**saved, **tensors}:
-            # A parameter that had no gradient yet has no state.
+            # The optimizer has no state for a parameter without a gradient so far.
             if key not in tensors or key not in saved and not key.startswith('optimizer.'):
                 where = 'the checkpoint' if key in saved else 'the model'
                 difference = f'only {where} has {key}'
@@ -167,7 +169,10 @@ class ShardedStrategy(FSDPStrategy):
                 difference = f'{key} is {tuple(saved[key].size)} instead of {tuple(tensors[key].size())}'
             else:
                 continue
-            raise CheckpointError(f'{filename} is of another model or optimizer than that of the config: {difference}')
+            raise CheckpointError(
+                f'{filename} belongs to another model or optimizer than the config: {difference}; take the config of '
+                'that training'
+            )
         tensors = {key: tensors[key] for key in saved}
         load(tensors, storage_reader=FileSystemReader(filename))
         _put_back(state, tensors)
@@ -178,18 +183,23 @@ class ShardedStrategy(FSDPStrategy):
 
 
 def merge_shards(folder: str | Path, trusted: bool = False) -> dict:
-    """The state in a sharded checkpoint, as MMEngine writes it to an ordinary one.
+    """Read a sharded checkpoint.
 
     Args:
-        folder: of the checkpoint.
-        trusted: of ``rest.pth``, see :func:`mmattn.weights.read_file`.
+        folder: the checkpoint.
+        trusted: run the code in ``rest.pth``, if there is any, see :func:`mmattn.weights.read_file`.
+
+    Returns:
+        The contents of an ordinary checkpoint of MMEngine.
 
     Raises:
         CheckpointError: if the checkpoint is missing or damaged.
-        InputError: if this torch cannot read it.
+        InputError: if torch is too old to read it.
     """
     if version_numbers(torch.__version__) < OLDEST_TORCH:
-        raise InputError(f'reading sharded checkpoints needs torch 2.6 or newer, and this is {torch.__version__}')
+        raise InputError(
+            f'reading sharded checkpoints needs torch 2.6 or newer, and this is {torch.__version__}: update torch'
+        )
     saved, state = read_shard_metadata(folder), read_file(Path(folder, REST), trusted=trusted)
     tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in saved.items()}
     load(tensors, storage_reader=FileSystemReader(folder), no_dist=True)
@@ -201,11 +211,11 @@ def read_shard_metadata(folder: str | Path) -> dict[str, TensorStorageMetadata]:
     """Size and dtype of each tensor in a sharded checkpoint, by name. No code in its files is run.
 
     Raises:
-        CheckpointError: if the checkpoint is missing or damaged, or has other things than tensors.
+        CheckpointError: if the checkpoint is missing or damaged, or contains anything but tensors.
     """
     file = Path(folder, '.metadata')
     if not file.is_file():
-        raise CheckpointError(f'{folder} is no sharded checkpoint: it has no file {file.name}')
+        raise CheckpointError(f'{folder} is not a sharded checkpoint: it has no file {file.name}')
     classes = (
         *(getattr(metadata, name) for name in metadata.__all__),
         metadata._MEM_FORMAT_ENCODING,
@@ -224,21 +234,21 @@ def read_shard_metadata(folder: str | Path) -> dict[str, TensorStorageMetadata]:
                 raise EOFError(f'{shard.relative_path} is cut short')
         tensors = contents.state_dict_metadata
         if not all(isinstance(value, TensorStorageMetadata) for value in tensors.values()):
-            raise TypeError('it has other things than tensors, which only code can build')
+            raise TypeError('it contains objects that are not tensors')
     except Exception as error:  # a damaged file can raise any error
         raise CheckpointError(f'{folder} cannot be read as a sharded checkpoint: {describe(error)}') from error
     return tensors
 
 
 def _parts(state: dict) -> Iterator[tuple[str, dict]]:
-    """The dicts of a state that hold tensors by name, with their own names."""
+    """The dicts with tensors in a state, each with the prefix of the names of its tensors."""
     yield 'state_dict', state['state_dict']
     for name, values in state.get('optimizer', {}).get('state', {}).items():
         yield f'optimizer.{name}', values
 
 
 def _take_tensors(state: dict) -> dict[str, Tensor]:
-    """Replace the tensors of a state by None; they are returned."""
+    """Replace the tensors of a state by None, and return them by name."""
     tensors = {}
     for part, values in _parts(state):
         for name, value in values.items():
@@ -248,6 +258,6 @@ def _take_tensors(state: dict) -> dict[str, Tensor]:
 
 
 def _put_back(state: dict, tensors: dict[str, Tensor]) -> None:
-    """Undo :func:`_take_tensors`."""
+    """Put tensors that :func:`_take_tensors` took back into a state."""
     for part, values in _parts(state):
         values.update((name, tensors[f'{part}.{name}']) for name in values if f'{part}.{name}' in tensors)

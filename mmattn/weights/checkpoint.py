@@ -128,7 +128,7 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
         raise CheckpointError(f'{_shortened(path)} cannot be read ({_shortened(error)})') from error
     if size is None and (file / '.metadata').is_file():
         raise CheckpointError(
-            f'{path} is a sharded checkpoint: python tools/merge_shards.py {path} TARGET makes an ordinary one of it'
+            f'{path} is a sharded checkpoint: make an ordinary one with python tools/merge_shards.py {path} TARGET'
         )
     if size is None:
         raise CheckpointError(

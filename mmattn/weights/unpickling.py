@@ -34,7 +34,7 @@ def load_weights_only(file: Path, map_location: str | torch.device) -> object:
 
 
 def restricted_unpickler(allowed: dict[str, object]) -> type[pickle.Unpickler]:
-    """An ``Unpickler`` of files that use nothing but ``allowed``, by name; it raises ``pickle.UnpicklingError``."""
+    """An ``Unpickler`` that raises ``pickle.UnpicklingError`` for classes and functions that are not in ``allowed``."""
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> object:

@@ -1,4 +1,4 @@
-"""LoRA in our backbones, by MMPretrain's LoRAModel."""
+"""Our backbones in MMPretrain's LoRAModel."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ every_target = pytest.mark.parametrize('name', TARGETS)
 
 
 def build(name, pretrained=None, **settings):
-    """A classifier whose backbone is wrapped."""
+    """A classifier whose backbone is wrapped in LoRAModel."""
     case = CASES[name]
     settings = dict(settings, norm_eval=True) if case.batch_norm else settings
     init_cfg = pretrained and dict(type='Pretrained', checkpoint=str(pretrained))
@@ -49,7 +49,7 @@ def pretrained(tmp_path, name):
 
 
 def train(model, steps=2):
-    """Some steps, from one seed. The first changes one of LoRA's two matrices only."""
+    """Train for some steps with a fixed seed. The first step changes only one of the two matrices of LoRA."""
     torch.manual_seed(0)
     optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), 0.01, eps=1e-30)
     for _ in range(steps):
@@ -60,8 +60,8 @@ def train(model, steps=2):
 
 @every_target
 def test_trains_saves_and_loads(name, pretrained, tmp_path):
-    """LoRA and the head are trained and saved, and nothing else. A new model takes them beside the pretrained weights
-    and predicts the same."""
+    """Only LoRA's matrices and the head are trained and saved. A second model with the same pretrained weights loads
+    them and predicts the same."""
     model = build(name, pretrained)
     given = torch.load(pretrained)
     before = {key: value.clone() for key, value in model.named_parameters()}
@@ -87,7 +87,7 @@ def test_trains_saves_and_loads(name, pretrained, tmp_path):
 
 @every_target
 def test_recomputed_activations(name):
-    """with_cp changes no gradient, though the image and the first weights have none."""
+    """with_cp changes no gradient, although the image and the frozen weights have no gradients."""
     grads = []
     for with_cp in (False, True):
         torch.manual_seed(1)

@@ -223,8 +223,8 @@ def test_a_constant_in_queries_and_keys_changes_nothing(name, data):
 @every_backbone
 @given(data=st.data())
 def test_layer_depths(case, data):
-    """Every parameter has a depth: 0 in the stem, one more in each block, never less than in a layer that ran before.
-    The largest depth is for what no block reads, such as output norms."""
+    """Every parameter has a depth: 0 in the stem, one more in each block. In the order of the forward pass, depths
+    never decrease. Layers whose output no block takes, such as output norms, have the largest depth."""
     backbone = build(case, data.draw(case.architectures)).eval()
     blocks = [name for name, module in backbone.named_modules() if getattr(module, 'sharding_unit', False)]
     depths = {name: backbone.get_layer_depth(f'a.{name}', 'a.') for name, _ in backbone.named_parameters()}

@@ -1,4 +1,4 @@
-"""Masks of several views, against MMDetection and a loop over single boxes."""
+"""MaskTTAModel, compared with MMDetection and with a loop over single boxes."""
 
 from copy import deepcopy
 
@@ -24,9 +24,9 @@ SCALES = 0.75, 1, 1.5
 
 
 def detector(kind, threshold=-1, class_agnostic=False):
-    """A small Mask R-CNN or Cascade Mask R-CNN whose random weights find objects and draw distinct masks.
+    """A small Mask R-CNN or Cascade Mask R-CNN. With its random weights it finds objects with distinct masks.
 
-    Its masks are 255 times the probability with a threshold of -1.
+    With a threshold of -1, its masks are 255 times the probability.
     """
     cfg = Config.fromfile(ROOT / 'configs' / 'toy' / 'mask-rcnn_elsa-swin-toy_fpn.py').model
     head = cfg.roi_head
@@ -47,7 +47,7 @@ def detector(kind, threshold=-1, class_agnostic=False):
 
 
 def batch(scale, flip=None, images=2):
-    """A view of some images."""
+    """One view of each image of a batch."""
     h, w = (round(side * scale) for side in SIZE)
     pixels = 255 * torch.rand(images, 3, 6, 8, generator=torch.Generator().manual_seed(1))
     pixels = nn.functional.interpolate(pixels, (h, w), mode='bicubic').clamp(0, 255)
@@ -73,7 +73,7 @@ def assert_same(found, expected):
 
 @torch.no_grad()
 def mask_of_one_box(model, views, image, box, label):
-    """The mean over views and stages of a mask's probability, pasted into the image."""
+    """The probability of a mask, averaged over views and stages and pasted into the image."""
     head, total, count = model.roi_head, 0, 0
     stages = zip(head.mask_roi_extractor, head.mask_head) if hasattr(head, 'num_stages') else None
     stages = list(stages or [(head.mask_roi_extractor, head.mask_head)])
@@ -98,7 +98,7 @@ def mask_of_one_box(model, views, image, box, label):
 
 @pytest.mark.parametrize('kind', ['mask-rcnn', 'cascade'])
 def test_views_are_merged_as_in_a_loop(kind):
-    """Boxes are those of DetTTAModel. Masks are the mean of each box's masks in all views and stages."""
+    """Boxes are those of DetTTAModel. The mask of a box is the mean of its masks in all views and stages."""
     model = detector(kind)
     views = [batch(scale, flip) for scale in SCALES for flip in (None, 'horizontal')]
     without = deepcopy(model)
@@ -116,7 +116,7 @@ def test_views_are_merged_as_in_a_loop(kind):
 
 @pytest.mark.parametrize('flip', ['horizontal', 'vertical', 'diagonal'])
 def test_flipped_views(flip):
-    """Masks are flipped back, whatever the direction; here all classes have one mask."""
+    """Masks are flipped back, for each direction of a flip. Here the mask head is class-agnostic."""
     model = detector('mask-rcnn', class_agnostic=True)
     view = batch(1, flip, images=1)
     (found,) = predictions(MaskTTAModel(module=model, tta_cfg=Config(TTA)), collate([deepcopy(view)]))
@@ -140,7 +140,7 @@ def test_one_view_is_the_ordinary_test(kind):
 
 @pytest.mark.parametrize('kind', ['mask-rcnn', 'cascade'])
 def test_images_without_detections(kind):
-    """They have no masks, beside an image that has some or not."""
+    """An image without detections gets no masks, also if the other image of the batch has detections."""
     model = detector(kind)
     tta = MaskTTAModel(module=model, tta_cfg=Config(TTA))
     views = [batch(1), batch(1, 'horizontal')]
@@ -153,7 +153,7 @@ def test_images_without_detections(kind):
 
 
 def test_detectors_without_masks():
-    """They are tested as by DetTTAModel."""
+    """Detectors without masks get the boxes of DetTTAModel."""
     model = detector('mask-rcnn')
     model.roi_head.mask_head = None
     views = collate([batch(1), batch(1.5)])
@@ -174,10 +174,10 @@ def test_detectors_without_masks():
     ],
 )
 def test_other_masks_are_refused(config):
-    """Masks that are not those of a box alone are refused in a sentence, before the test and by the model."""
+    """Detectors that predict masks in another way are refused, by enable_tta and by the model."""
     cfg = get_config(f'mmdet::{config}.py')
     cfg.update(tta_model=dict(type='MaskTTAModel', tta_cfg=TTA), tta_pipeline=[])
-    message = 'the masks of several views of .* cannot be merged'
+    message = 'masks of .* cannot be merged over several views.*leave out --tta'
     with pytest.raises(InputError, match=message):
         enable_tta(deepcopy(cfg))
     with torch.device('meta'), DefaultScope.overwrite_default_scope('mmdet'):

@@ -217,19 +217,19 @@ def test_mistakes_are_named(path, options, message):
     ],
 )
 def test_other_layer_decay(path, constructor):
-    """Constructors that do not know our backbones are refused. MMPretrain's knows them in a classifier, and
-    MMDetection's knows ConvNeXt."""
-    with pytest.raises(InputError, match=f"{constructor} does not know .*='LayerDecayOptimWrapperConstructor'"):
+    """Constructors of layer-wise decay that do not support our backbones are refused. MMPretrain's supports them in a
+    classifier. Other backbones, such as ConvNeXt, are not checked."""
+    with pytest.raises(InputError, match=f"{constructor} does not support .*='LayerDecayOptimWrapperConstructor'"):
         check(path, optim_wrapper__constructor=constructor)
     check(path, optim_wrapper__constructor=constructor, model__backbone=dict(_delete_=True, type='mmpretrain.ConvNeXt'))
     check(CLASSIFIER, optim_wrapper__constructor='LearningRateDecayOptimWrapperConstructor')
 
 
 def test_lora_beside_batch_norm():
-    """LoRAModel saves no running statistics, so they must not change."""
+    """LoRA is refused for batch norms that update their statistics, because LoRAModel does not save these."""
     module = Config.fromfile(DETECTOR).model.backbone
     lora = dict(_delete_=True, type='mmpretrain.LoRAModel', module=module, rank=4, targets=[dict(type='fc1')])
-    with pytest.raises(InputError, match='model.backbone.module needs norm_eval=True'):
+    with pytest.raises(InputError, match='model.backbone.module must have norm_eval=True'):
         check(DETECTOR, model__backbone=lora)
     module.norm_eval = True
     check(DETECTOR, model__backbone=lora)

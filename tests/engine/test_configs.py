@@ -56,8 +56,8 @@ def test_checkpoints_are_written_on_the_way(config):
 
 
 def test_bases_of_mmsegmentation(tmp_path):
-    """A base of MMSegmentation is found on either stack, and MMEngine's table is as before. Its ``pretrained``, which
-    names a ResNet, is refused."""
+    """A config of MMSegmentation can be a base on both stacks, and MMEngine's table of packages stays as it was.
+    Weights in ``pretrained`` are refused."""
     from mmengine.config.utils import MODULE2PACKAGE
 
     before = dict(MODULE2PACKAGE)
@@ -115,13 +115,13 @@ def test_missing_operators_are_told(monkeypatch):
 
 @pytest.mark.parametrize('path', [MASK_RCNN, CASCADE], ids=lambda path: path.stem)
 def test_multi_scale_of_masks(path):
-    """Mask heads stay, and our model merges what they predict; MMDetection's would fail an assertion."""
+    """MaskTTAModel keeps the mask head. MMDetection's DetTTAModel is refused, because it cannot merge masks."""
     cfg = load_config(path)
     other = deepcopy(cfg)
     configs.enable_tta(cfg)
     assert cfg.model.type == 'MaskTTAModel' and cfg.model.module.roi_head.mask_head
     other.tta_model.type = 'DetTTAModel'
-    with pytest.raises(InputError, match='tta_model DetTTAModel merges boxes only.*take MaskTTAModel'):
+    with pytest.raises(InputError, match='tta_model DetTTAModel cannot merge masks.*use MaskTTAModel'):
         configs.enable_tta(other)
 
 

@@ -167,8 +167,8 @@ def test_label_maps_without_classes():
 
 
 def test_segmentor_of_one_class():
-    """The loss of a softmax over one class is 0: the training would go through and learn nothing."""
-    with pytest.raises(InputError, match='has one class, road, .* add the background'):
+    """A segmentor with one class is refused: its softmax loss is always 0, so it would learn nothing."""
+    with pytest.raises(InputError, match='has only one class, road, .* add the background'):
         check_dataset(Maps(serialize_data=False, metainfo=dict(classes=('road',))), nn.Identity())
 
 

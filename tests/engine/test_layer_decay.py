@@ -1,4 +1,4 @@
-"""Learning rates that decay from layer to layer."""
+"""Layer-wise decay of the learning rate."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def build(name, scope):
 
 @every_backbone
 def test_classifiers_get_the_rates_of_mmpretrain(case):
-    """So they do from MMPretrain's own constructor, which asks our backbones."""
+    """Our constructor and MMPretrain's give each parameter of a classifier the same rate and weight decay."""
     with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
         backbone = case.config(case.small, frozen_stages=0)
         model = MODELS.build(
@@ -54,7 +54,7 @@ def test_classifiers_get_the_rates_of_mmpretrain(case):
 
 @pytest.mark.parametrize('name, scope', [('mask-rcnn_elsa-swin-toy_fpn', 'mmdet'), ('shunted-toy_fpn', 'mmseg')])
 def test_detectors_and_segmentors(name, scope):
-    """Heads have the full rate, the last block has a part of it, and each rate of custom_keys counts beside it."""
+    """Heads have the full learning rate, each block half of the next one's. lr_mult of custom_keys multiplies it."""
     model = build(name, scope)
     found = groups(model, scope, **RULES)
     blocks = [key for key, module in model.backbone.named_modules() if hasattr(module, 'sharding_unit')]
@@ -77,7 +77,7 @@ def test_depths_are_those_of_swin():
 
 
 def test_wrapped_models():
-    """Names under wrappers of the model, the backbone or its blocks do not matter."""
+    """Wrappers around the model, the backbone or its blocks change no learning rate."""
     model = build('mask-rcnn_elsa-swin-toy_fpn', 'mmdet')
     rates = [group['lr'] for group in groups(model, 'mmdet', **RULES).values()]
 
@@ -105,11 +105,11 @@ def test_wrapped_models():
         (dict(layer_decay_rate=0.0), 'layer_decay_rate .* must be above 0 and at most 1, not 0.0'),
         (dict(norm_decay_mult=0.0), 'layer_decay_rate .* must be above 0 and at most 1, not None'),
         (dict(decay_rate=0.9), 'has no key decay_rate: did you mean layer_decay_rate'),
-        (dict(layer_decay_rate=0.9), 'needs a backbone with get_layer_depth, and Linear has none'),
+        (dict(layer_decay_rate=0.9), 'needs a backbone with a method get_layer_depth, and Linear has none'),
     ],
 )
 def test_mistakes_are_named(rules, message):
-    """MMEngine would ignore such keys."""
+    """Each mistake is refused with a sentence. MMEngine would ignore unknown keys."""
     model = nn.Module()
     model.backbone = nn.Linear(1, 1)
     with pytest.raises(InputError, match=message):

@@ -189,7 +189,7 @@ def test_other_errors_of_workers_stay(small, monkeypatch):
 
 
 def test_tensorboard(tmp_path):
-    """The line of docs/openmmlab_tools.md: TensorBoard gets the scalars of every step."""
+    """With the setting of docs/openmmlab_tools.md, TensorBoard gets the loss of every step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     backends = [dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')]

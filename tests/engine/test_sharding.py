@@ -1,4 +1,4 @@
-"""Sharded checkpoints in one process; tests/tools/test_dist_and_resume.py trains by two."""
+"""Sharded checkpoints in one process. tests/tools/test_dist_and_resume.py trains with several."""
 
 import pickle
 
@@ -21,7 +21,7 @@ SHARDED = dict(strategy=dict(type='ShardedStrategy'), launcher='pytorch')
 
 @pytest.fixture
 def sharded(tmp_path):
-    """Writes a sharded checkpoint of a step; its folder, and the state in it."""
+    """A function that writes a sharded checkpoint of a step. It returns the folder and the state in it."""
 
     def write(step, **tensors):
         weight = dict(step=torch.tensor(float(step)), exp_avg=torch.randn(2, 3), none=None)
@@ -43,7 +43,7 @@ def sharded(tmp_path):
 
 @needs_dcp
 def test_merged(sharded):
-    """The ordinary state has all tensors in the order of the model, which is the order of the optimizer."""
+    """The merged checkpoint has the same state, with tensors in the order of the model, as the optimizer expects."""
     folder, state = sharded(2)
     merged = merge_shards(folder)
     assert list(merged) == list(state) and list(merged['state_dict']) == list(state['state_dict'])
@@ -63,10 +63,10 @@ class Harmful:
 
 @needs_dcp
 def test_code_is_not_run(sharded, tmp_path, monkeypatch):
-    """Code in the metadata is refused, and so are objects in the shards, which DCP would unpickle."""
+    """Code in the metadata is refused, and so are objects in the shards: DCP would unpickle them and run their code."""
     monkeypatch.chdir(tmp_path)
     folder, _ = sharded(2, harmful=Harmful())
-    with pytest.raises(CheckpointError, match='has other things than tensors'):
+    with pytest.raises(CheckpointError, match='contains objects that are not tensors'):
         merge_shards(folder)
     (folder / '.metadata').write_bytes(pickle.dumps(Harmful()))
     with pytest.raises(CheckpointError, match='unsupported class .*open'):
@@ -77,7 +77,7 @@ def test_code_is_not_run(sharded, tmp_path, monkeypatch):
 @needs_dcp
 @pytest.mark.parametrize('damage', ['missing', 'cut', 'metadata', 'rest'])
 def test_newest_whole_one(sharded, tmp_path, log, damage):
-    """--resume takes the newest sharded checkpoint that is whole, and the log says why it is not the last one."""
+    """--resume takes the newest complete sharded checkpoint, and the log says why it leaves out a newer one."""
     older, newest = (sharded(step)[0] for step in (2, 4))
     (tmp_path / 'last_checkpoint').write_text(str(newest))
     cfg = Config(dict(work_dir=str(tmp_path), **SHARDED))
@@ -94,18 +94,18 @@ def test_newest_whole_one(sharded, tmp_path, log, damage):
 
 
 @needs_dcp
-def test_the_other_kind(sharded, tmp_path):
-    """Each kind of training says what to do with checkpoints of the other kind."""
+def test_sharded_for_ordinary_and_back(sharded, tmp_path):
+    """Ordinary training refuses sharded checkpoints, sharded training ordinary ones. Both say what to do."""
     folder, state = sharded(2)
     for read in (read_file, lambda path: prepare_resume(Config(dict(work_dir=str(tmp_path))), str(path))):
         with pytest.raises(CheckpointError, match=f'python tools/merge_shards.py {folder} TARGET'):
             read(folder)
     torch.save(state, tmp_path / 'ordinary.pth')
     with pytest.raises(
-        CheckpointError, match='sharded training cannot resume from: leave out .*fsdp.py, or .*load_from'
+        CheckpointError, match='sharded training cannot resume from .*: leave out .*fsdp.py, or .*load_from'
     ):
         prepare_resume(Config(dict(work_dir=str(tmp_path), **SHARDED)), str(tmp_path / 'ordinary.pth'))
-    with pytest.raises(CheckpointError, match='is no sharded checkpoint'):
+    with pytest.raises(CheckpointError, match='is not a sharded checkpoint'):
         merge_shards(tmp_path / 'ordinary.pth')
 
 
@@ -114,10 +114,11 @@ def test_the_other_kind(sharded, tmp_path):
     [
         (dict(launcher='none'), 'dist_train.sh'),
         (dict(custom_hooks=[dict(type='EMAHook')]), 'cannot average weights'),
-        (dict(strategy=dict(type='FSDPStrategy')), 'take ShardedStrategy'),
+        (dict(strategy=dict(type='FSDPStrategy')), 'use ShardedStrategy'),
     ],
 )
 def test_what_sharded_training_cannot_do(settings, message, monkeypatch):
+    """Each setting that sharded training cannot work with is refused; without them, the check passes."""
     monkeypatch.setattr(sharding, 'OLDEST_TORCH', (2,))
     check_sharding(Config(SHARDED))
     with pytest.raises(InputError, match=message):
@@ -125,6 +126,7 @@ def test_what_sharded_training_cannot_do(settings, message, monkeypatch):
 
 
 def test_old_torch(monkeypatch, tmp_path):
+    """Training and merging say which torch they need."""
     monkeypatch.setattr(sharding, 'OLDEST_TORCH', (1000,))
     for refused in (lambda: check_sharding(Config(SHARDED)), lambda: merge_shards(tmp_path)):
         with pytest.raises(InputError, match='needs torch 2.6 or newer, and this is'):
@@ -132,8 +134,8 @@ def test_old_torch(monkeypatch, tmp_path):
 
 
 def test_folders_are_removed(tmp_path):
-    """A superseded folder goes when the new one is written, under another name first; a part-folder when the next
-    training starts."""
+    """A superseded folder is removed at the end of the block, and kept if the block fails. The next training removes an
+    incomplete folder."""
     folder, backend = tmp_path / 'iter_2.pth', AtomicBackend()
     folder.mkdir()
     with pytest.raises(ZeroDivisionError), backend.removing_afterwards():

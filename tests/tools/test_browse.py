@@ -24,7 +24,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture
 def browse(toy, tmp_path, monkeypatch):
-    """Run the tool; returns what ends it, None if all is well."""
+    """A function that runs the tool and returns its exit status or last sentence; None if all images can be used."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv('COCO_ROOT', str(toy / 'coco'))
     monkeypatch.setenv('ADE20K_ROOT', str(toy / 'ADEChallengeData2016'))
@@ -41,13 +41,13 @@ def browse(toy, tmp_path, monkeypatch):
 
 
 def counts(printed: str) -> dict[str, tuple[int, int]]:
-    """Name of a class -> objects or pixels, images; classes that are not there are left out."""
+    """Class name -> number of objects or pixels, number of images. Classes without any are left out."""
     rows = [line.split() for line in printed.splitlines() if ' in ' in line and line.rstrip().endswith('images')]
     return {row[1]: (int(row[-5]), int(row[-2])) for row in rows if int(row[-5])}
 
 
 def test_detector(browse, toy, tmp_path, capsys):
-    """Images are drawn, and objects counted by class; a class without objects has a line too."""
+    """Images are drawn, and the objects of each class counted. A class without objects has a line too."""
     assert browse(DETECTOR, '--draw', '2') is None
     printed = capsys.readouterr().out
     found = counts(printed)
@@ -61,7 +61,7 @@ def test_detector(browse, toy, tmp_path, capsys):
 
 
 def test_segmentor(browse, toy, tmp_path, capsys):
-    """The images of the validation data are drawn with their whole label maps, and pixels are counted."""
+    """The validation images are drawn in full size, and the pixels of each class counted."""
     assert browse(SEGMENTOR, '--split', 'val') is None
     found = counts(capsys.readouterr().out)
     assert found['sky'][1] == found['grass'][1] == 2
@@ -75,7 +75,7 @@ def test_segmentor(browse, toy, tmp_path, capsys):
 
 @pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])
 def test_all_broken_images_are_named(config, browse, toy, tmp_path, monkeypatch, capsys):
-    """After a broken image the others are checked too, and the exit status tells a script."""
+    """A broken image does not stop the tool: all are named, and the tool ends with an error."""
     shutil.copytree(toy, tmp_path / 'toy')
     monkeypatch.setenv('COCO_ROOT', str(tmp_path / 'toy' / 'coco'))
     monkeypatch.setenv('ADE20K_ROOT', str(tmp_path / 'toy' / 'ADEChallengeData2016'))

@@ -285,7 +285,7 @@ def test_work_folder_is_in_use(train, tmp_path):
 
 @pytest.fixture(scope='module')
 def sharded(train, tmp_path_factory):
-    """A config of sharded training by two processes, and the work folder of one that ended."""
+    """A config of sharded training, and the work folder of a training with two processes that is complete."""
     if not cpu_shards():
         pytest.skip('FSDP of this torch needs accelerators')
     folder = tmp_path_factory.mktemp('sharded')
@@ -298,7 +298,7 @@ def sharded(train, tmp_path_factory):
 
 
 def merged(work_dir, step, target):
-    """The weights in a sharded checkpoint, by tools/merge_shards.py."""
+    """The weights in a sharded checkpoint, read with tools/merge_shards.py."""
     source = work_dir / f'iter_{step}.pth'
     subprocess.run([sys.executable, ROOT / 'tools' / 'merge_shards.py', source, target], check=True)
     return weights(target)
@@ -306,8 +306,8 @@ def merged(work_dir, step, target):
 
 @pytest.mark.slow
 def test_sharded_training_is_killed(train, sharded, tmp_path):
-    """Two processes are killed while they write the second checkpoint. --resume takes the first, and ends with the same
-    weights as without the kill. An ended training does not start again in its folder."""
+    """Two processes are killed while they write the second checkpoint. --resume continues from the first one and ends
+    with the same weights as an uninterrupted training. Without --resume, no training starts in this folder."""
     config, whole = sharded
     done = train(interrupted(config, 3, 'writing'), tmp_path / 'work', processes=2)
     assert done.returncode and {path.name for path in (tmp_path / 'work').glob('*.pth*')} == {
@@ -329,8 +329,8 @@ def test_sharded_training_is_killed(train, sharded, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('processes', [1, 3, None])
 def test_other_number_of_processes(train, sharded, tmp_path, processes):
-    """A sharded training is resumed by one process, by three, or without sharding: the weights are those of two
-    processes, up to rounding. A step would change them by 1e-2 if the optimizer started anew."""
+    """A training with two processes is resumed with one process, with three, and without sharding. Its weights are the
+    same up to rounding. A new optimizer state would change them by 1e-2 in a step."""
     config, whole = sharded
     expected = merged(whole, 6, tmp_path / 'expected.pth')
     start = whole / 'iter_4.pth'
@@ -350,15 +350,16 @@ def test_other_number_of_processes(train, sharded, tmp_path, processes):
 
 @pytest.mark.slow
 def test_sharded_state_of_another_training(train, sharded, tmp_path):
+    """--resume refuses a sharded checkpoint of another model, with the first difference."""
     config, whole = sharded
     start, options = whole / 'iter_4.pth', ('--cfg-options', 'model.decode_head.channels=8')
     done = train(config, tmp_path / 'work', '--resume', start, *options, processes=2)
-    assert done.returncode and f'{start} is of another model or optimizer than that of the config: ' in done.stderr
+    assert done.returncode and f'{start} belongs to another model or optimizer than the config: ' in done.stderr
 
 
 @pytest.mark.slow
 def test_sharded_from_ordinary(train, sharded, tmp_path):
-    """load_from gives a sharded training the weights of an ordinary checkpoint. A full disk ends it in a sentence."""
+    """Sharded training starts from an ordinary checkpoint in load_from. With a full disk, it ends with a sentence."""
     config, whole = sharded
     expected = merged(whole, 6, tmp_path / 'start.pth')
     options = (
@@ -377,7 +378,7 @@ def test_sharded_from_ordinary(train, sharded, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not cpu_shards(), reason='FSDP of this torch needs accelerators')
 def test_sharded(train, tmp_path):
-    """FSDP over two processes on the CPU: the weights of one process with both batches."""
+    """FSDP with two processes on the CPU gives the weights of one process with both batches."""
     config = segmentor(tmp_path, batch_size=2, frozen=1, with_cp=True)
     sharded = tmp_path / 'sharded.py'
     sharded.write_text(f"_base_ = ['./{config.name}', '{ROOT}/configs/_base_/fsdp.py']")

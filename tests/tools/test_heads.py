@@ -1,4 +1,4 @@
-"""Trainings and tests of the newer heads, and of data sets other than COCO and ADE20K, as a user runs them."""
+"""The tools train and test DINO, Mask2Former and RTMDet, and models for Cityscapes, VOC and panoptic COCO."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope='module')
 def toy(tmp_path_factory):
-    """The toy COCO and ADE20K, and the same images as Cityscapes, VOC and panoptic COCO."""
+    """Toy COCO and ADE20K, and their images in the formats of Cityscapes, VOC and panoptic COCO."""
     folder = tmp_path_factory.mktemp('data') / 'toy'
     command = [sys.executable, ROOT / 'tools' / 'dev' / 'make_toy_data.py', folder, '--train', '240', '--val', '4']
     subprocess.run(command, check=True, capture_output=True)
@@ -70,7 +70,7 @@ def write_voc(folder: Path, contents: dict, coco_split: str, years: list[str]) -
 
 
 def write_panoptic(coco: Path, contents: dict, split: str) -> None:
-    """Objects as in the annotations of instances, on a background of sky."""
+    """Write panoptic annotations: the objects of the instance annotations, and sky everywhere else."""
     from mmdet.datasets import CocoPanopticDataset
 
     stuff = {name: 101 + index for index, name in enumerate(CocoPanopticDataset.METAINFO['stuff_classes'])}
@@ -137,7 +137,7 @@ def losses(folder: Path) -> list[float]:
     ],
 )
 def test_toy_form_learns(toy, tmp_path, config, options, last, metric):
-    """60 steps lower the loss by a fifth, and the checkpoint can be tested."""
+    """60 steps lower the loss by a fifth or more, and the checkpoint can be tested."""
     config = f'configs/toy/{config}.py'
     options += ['default_hooks.logger.interval=1', 'log_processor.window_size=1']
     run('train', toy, config, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
@@ -148,7 +148,7 @@ def test_toy_form_learns(toy, tmp_path, config, options, last, metric):
     assert np.isfinite(metrics(tmp_path / 'test')[metric])
 
 
-#: a test of small images, whatever the config's size
+#: settings for small images in tests
 SMALL = [
     'train_dataloader.batch_size=2',
     'model.backbone.init_cfg=None',

@@ -92,7 +92,7 @@ def test_test(run, trained, tmp_path):
 
 
 def test_multi_scale_test(run, trained, tmp_path):
-    """--tta gives metrics of class maps, boxes and masks."""
+    """--tta gives the metrics of segmentation, boxes and masks."""
     config, _, checkpoint = trained
     done = run('test', config, checkpoint, '--work-dir', tmp_path, '--tta', '--cfg-options', *TEST[config])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -168,7 +168,8 @@ def test_trusted_files_are_read_whole(tmp_path):
 
 
 def test_state_of_a_training_is_read(tmp_path, unpickler):
-    """What MMEngine keeps beside the weights: its history of logs, the milestones of MultiStepLR, NumPy's numbers."""
+    """A checkpoint may contain what MMEngine saves beside the weights: log history, milestones of MultiStepLR, NumPy
+    numbers."""
     history = HistoryBuffer([1.0, 3.0], [1, 1])
     state = {'log_scalars': {'loss': history}, 'runtime_info': {'best': np.float64(2), 'seed': np.arange(3)}}
     torch.save(

@@ -4,18 +4,19 @@ With --check, write nothing and exit with 1 if the page is stale.
 
     python tools/dev/model_zoo.py [--check]
 
-What a metafile of ours has beside OpenMMLab's fields:
+Our metafiles have OpenMMLab's fields and these:
 
-- A model's ``Metadata``: all parameters and multiply-adds as ``tools/complexity.py`` counts them, without multiply-adds
-  where it counts none. They are counted anew where a metafile has no parameters.
-- A model's ``Input Size``, if it is not the usual one. It is not in ``Metadata``, where mim can read texts only.
-- A model's ``Printed``: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` says that the
-  paper counts multiplications and additions, ``Parameters Counted: matrices`` that it leaves out biases and norms,
-  ``Attention Counted`` what share of attention's products it counts.
-- A model's ``Results``: the paper's.
-- A model's ``Released Weights``: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
-  ``Metrics`` that the authors give for it, which are not always the paper's.
-- A collection's ``Benchmark``: what ``tools/benchmark.py`` compares, a list of a ``Model`` and its ``Peer``.
+- ``Metadata`` of a model: all parameters and multiply-adds, as ``tools/complexity.py`` counts them. If it counts no
+  multiply-adds, there are none. If a metafile has no parameters, this tool counts both.
+- ``Input Size`` of a model, if it is not the usual one. It is not in ``Metadata``, where mim can read only lists of
+  text.
+- ``Printed`` of a model: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` means that
+  the paper counts multiplications and additions. ``Parameters Counted: matrices`` means that it leaves out biases and
+  norms. ``Attention Counted`` is the share of attention's products that it counts.
+- ``Results`` of a model: the paper's accuracy.
+- ``Released Weights`` of a model: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
+  ``Metrics`` that the authors give for this file. They can differ from the paper's.
+- ``Benchmark`` of a collection: a list of a ``Model`` and its ``Peer``, which ``tools/benchmark.py`` compares.
 """
 
 import argparse
@@ -29,10 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'model_zoo.md'
 PLOT = ROOT / 'docs' / 'images' / 'cost_accuracy.png'
 METAFILES = sorted(ROOT.glob('configs/*/metafile.yml'))
-#: name of an ImageNet classifier in the comparison: its family, and the variant in it
+#: name of an ImageNet classifier in the comparison; group 1 is its family, group 2 the variant
 CLASSIFIER = re.compile(r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|swin-|vit-|r)([a-z\d]+)(-all)?(_300e)?_in1k')
 LEFT, ABOVE, BELOW, RIGHT = (-12, -3), (-12, 5), (4, -11), (7, -9)
-#: family -> its name, and where labels stand in the plot
+#: family -> its name, and the offset of its labels in the plot
 FAMILIES = {
     'elsa-swin-': ('ELSA-Swin', BELOW),
     'shunted-': ('Shunted', ABOVE),
@@ -45,8 +46,8 @@ FAMILIES = {
     'own-swin-': ('Swin, in its paper', LEFT),
     'pvtv2-': ('PVTv2, in its paper', ABOVE),
 }
-#: family, variant, parameters, multiply-adds and top-1 accuracy as https://arxiv.org/abs/2103.14030 (Swin) and
-#: https://arxiv.org/abs/2106.13797 (PVTv2) print them
+#: family, variant, parameters, multiply-adds and top-1 accuracy, from https://arxiv.org/abs/2103.14030 (Swin) and
+#: https://arxiv.org/abs/2106.13797 (PVTv2)
 PEERS = [
     ('own-swin-', 't', 29e6, 4.5e9, 81.3),
     ('own-swin-', 's', 50e6, 8.7e9, 83.0),
@@ -58,19 +59,19 @@ HEAD = """\
 <!-- written by tools/dev/model_zoo.py from configs/*/metafile.yml -->
 # Model zoo
 
-**Nothing was trained here.** Accuracies are the papers'. The last column links to weights that the authors released and
-gives the authors' score for them, which is not always the paper's. MSF and GSA have none: their detectors and
-segmentors start from classifiers that the configs here train.
+**None of these models was trained here.** Accuracies are the papers'. The last column links to weights that the
+authors released, and gives the authors' score for these weights. It can differ from the paper's accuracy. MSF and GSA
+have no released weights: their detectors and segmentors start from classifiers that you train with the configs here.
 
-These are the commands for the first row. Those of other rows differ in the config and the checkpoint: a file of the
-last column, or one that was trained here.
+These are the commands for the first row. For another row, change the config and the checkpoint. The checkpoint is the
+file in the last column, or one that you trained.
 
 ```
 python tools/train.py configs/elsa_swin/elsa-swin-t_in1k.py
 python tools/test.py configs/elsa_swin/elsa-swin-t_in1k.py checkpoints/elsa_swin_tiny.pth
 ```
 
-The test of a classifier prints top-1 and top-5 accuracy. It resizes and crops images as the release does. For a
+The test of a classifier prints top-1 and top-5 accuracy. It resizes and crops images as the authors' code does. For a
 segmentor, `--tta` gives mIoU(ms+flip).
 
 | name of the config | data | input size for counting operations |
@@ -83,23 +84,28 @@ segmentor, `--tta` gives mIoU(ms+flip).
 | `_cityscapes` | Cityscapes | not counted |
 | `_voc0712` | Pascal VOC 2007 and 2012 | 1280 x 800 |
 
-Parameters and operations are counted by `python tools/complexity.py CONFIG`. Operations are multiply-adds. The papers'
-own counts stand beside them. DINO, Deformable DETR and Mask2Former have no count of operations: their deformable
-attention does not run without data. With MMDetection 3.3, DINO has 0.1 M parameters fewer: its checkpoints do not fit
-those of the stack onedl.
+`python tools/complexity.py CONFIG` counts parameters and multiply-adds. The next column has the paper's own count. For
+DINO, Deformable DETR and Mask2Former, no multiply-adds are counted, because deformable attention does not run without
+data. With MMDetection 3.3, DINO has 0.1 M parameters fewer than with 3.5. So a checkpoint of DINO fits only one of
+them.
 
 - ¹ The paper counts multiplications and additions: two operations for one multiply-add.
 - ² The paper counts weight matrices only: no biases, no norms.
-- ³ The paper counts no products of attention, or a part of them.
+- ³ The paper counts no products of attention, or only some of them.
 """
 COMPARISON = """\
 ## Cost and accuracy
 
-What backbones cost as classifiers, and the papers' accuracies: top-1 on ImageNet-1k at 224 x 224, trained on it alone,
-and box AP of a Mask R-CNN on COCO after 12 epochs, which ELSA's paper trains with images of several sizes. Classifiers
-were trained for 300 epochs (ELSA: 310, GSA and its ResNets: 90). The time of a training step on a CPU is a multiple of
-the time that the named model takes, from the [benchmarks](benchmarks.md). GSA-ResNet-50 has attention in groups 2 to 4,
-38 and 101 have it in all. Squares are models of others, which MMDetection and MMSegmentation have.
+This table compares the backbones as ImageNet-1k classifiers at 224 x 224.
+
+- **Parameters and multiply-adds** are those of the classifier.
+- **Top-1** is the paper's accuracy, for training on ImageNet-1k alone for 300 epochs (ELSA: 310, GSA and its ResNets:
+  90).
+- **Box AP** is the paper's, for a Mask R-CNN on COCO after 12 epochs. ELSA's paper trains with images of several sizes.
+- **Training step on a CPU** is the time of a step, as a multiple of the time of the model named beside it. See the
+  [benchmarks](benchmarks.md).
+- GSA-ResNet-50 has attention in groups 2 to 4, GSA-ResNet-38 and 101 have it in all groups.
+- In the plot, squares are models of other papers. MMDetection or MMSegmentation has them.
 
 ![Top-1 accuracy over multiply-adds, a line per family](images/cost_accuracy.png)
 
@@ -127,9 +133,9 @@ def model_zoo() -> str:
 
 
 def compared() -> list[tuple]:
-    """Of ImageNet classifiers: family, variant, parameters, multiply-adds, top-1, box AP, time of a training step."""
+    """Rows of the comparison: family, variant, parameters, multiply-adds, top-1, box AP, time of a training step."""
     models = [model for path in METAFILES for model in yaml.safe_load(path.read_text())['Models'] if 'Results' in model]
-    # the first of a model's results
+    # only the first result of each model
     results = {model['Name']: next(iter(model['Results'][0]['Metrics'].values())) for model in models}
     measured = (ROOT / 'docs' / 'benchmarks.md').read_text()
     rows = [(*peer, '', '') for peer in PEERS]

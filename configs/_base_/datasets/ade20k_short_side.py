@@ -1,4 +1,4 @@
-# ADE20K with the short side of training images drawn from 256 to 1024, as Mask2Former has it.
+# ADE20K for Mask2Former: training images are resized to a random short side of 256 to 1024.
 _base_ = './ade20k.py'
 
 resize = dict(

@@ -1,6 +1,6 @@
-# Cityscapes at crops of 512 x 1024, with the short side of training images drawn from 512 to 2048, as Mask2Former has
-# it. The environment variable CITYSCAPES_ROOT names another folder. Label maps *_labelTrainIds.png are made by
-# cityscapesscripts.
+# Cityscapes for Mask2Former: training images are resized to a random short side of 512 to 2048 and cropped to 512 x
+# 1024. The environment variable CITYSCAPES_ROOT names another folder. The package cityscapesscripts makes the label
+# maps *_labelTrainIds.png.
 data_root = '{{$CITYSCAPES_ROOT:data/cityscapes}}'
 
 train_pipeline = [
@@ -54,7 +54,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
 
-# ratios of the test scale, as for ADE20K
+# 0.5 to 1.75 times the test scale, as for ADE20K
 tta_model = dict(type='SegTTAModel')
 tta_scales = [(2048 * quarters // 4, 1024 * quarters // 4) for quarters in (2, 3, 4, 5, 6, 7)]
 tta_pipeline = [

@@ -1,4 +1,4 @@
-# Multi-scale testing of boxes and masks.
+# Multi-scale testing with flip, for boxes and masks.
 tta_model = dict(type='MaskTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
 tta_keys = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor', 'flip', 'flip_direction')
 tta_pipeline = [

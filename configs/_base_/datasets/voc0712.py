@@ -1,5 +1,5 @@
-# Detection on VOC 2007 and 2012, tested on VOC 2007. The environment variable VOC_ROOT names another folder, which has
-# VOC2007 and VOC2012.
+# VOC for detection: training on VOC 2007 and 2012, test on VOC 2007. The environment variable VOC_ROOT names another
+# folder with VOC2007 and VOC2012 in it.
 _base_ = ['mmdet::_base_/datasets/voc0712.py', './coco_tta.py']
 
 data_root = '{{$VOC_ROOT:data/VOCdevkit}}'

@@ -1,5 +1,5 @@
-# MMSegmentation's Mask2Former, for ADE20K's 150 classes. Its head needs MMDetection. The backbone and the head's
-# in_channels are to be added.
+# MMSegmentation's Mask2Former for the 150 classes of ADE20K. The head needs MMDetection. Add the backbone and
+# decode_head.in_channels.
 _base_ = './segmentor.py'
 
 attention = dict(
@@ -56,7 +56,7 @@ model = dict(
             ),
             init_cfg=None,
         ),
-        # the last is the weight of "no object"
+        # The last weight is that of "no object".
         loss_cls=dict(cross_entropy, use_sigmoid=False, loss_weight=2.0, class_weight=[1.0] * 150 + [0.1]),
         loss_mask=dict(cross_entropy, use_sigmoid=True, loss_weight=5.0),
         loss_dice=dict(

@@ -1,4 +1,4 @@
-# The same for Cityscapes: 19 classes, crops of 512 x 1024.
+# Mask2Former for Cityscapes: 19 classes, crops of 512 x 1024.
 _base_ = './mask2former.py'
 model = dict(
     data_preprocessor=dict(size=(512, 1024)),

@@ -1,7 +1,7 @@
-# Two-stage Deformable DETR with box refinement for 12 epochs: the recipe of H-Deformable-DETR's baseline with Swin-T
-# (configs/two_stage/deformable-detr-baseline/12eps/swin), with drop path 0.2. It differs from MMDetection's for R50 in
-# epochs, in batches of 16 and in wider feed-forward layers. No decay on norms and position tables is ours. The
-# backbone, with maps of strides 8 to 32, and neck.in_channels are to be added.
+# Two-stage Deformable DETR with box refinement, 12 epochs. Source: the baseline of H-Deformable-DETR with Swin-T and
+# drop path 0.2 (configs/two_stage/deformable-detr-baseline/12eps/swin). MMDetection's recipe for R50 has 50 epochs,
+# batches of 32 and narrower feed-forward layers. Our addition: norms and position tables have no weight decay. Add a
+# backbone with feature maps of strides 8 to 32, and neck.in_channels.
 _base_ = [
     'mmdet::deformable_detr/deformable-detr-refine-twostage_r50_16xb2-50e_coco.py',
     '../datasets/coco_tta.py',

@@ -1,6 +1,6 @@
-# DINO-4scale for 12 epochs: MMDetection's recipe for R50, which is also detrex's for Swin-T
-# (dino_swin_tiny_224_4scale_12ep, with drop path 0.1 and no decay on norms). No decay on position tables is ours. The
-# backbone, with maps of strides 8 to 32, and neck.in_channels are to be added.
+# DINO-4scale, 12 epochs. Source: MMDetection's recipe for R50. detrex uses the same recipe for Swin-T, with drop path
+# 0.1 and no weight decay on norms (dino_swin_tiny_224_4scale_12ep). Our addition: position tables have no weight decay.
+# Add a backbone with feature maps of strides 8 to 32, and neck.in_channels.
 _base_ = ['mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py', '../datasets/coco_tta.py', '../schedules/slow_backbone.py']
 custom_imports = dict(imports=['mmattn', 'mmattn.engine'])
 default_hooks = dict(checkpoint=dict(type='AtomicCheckpointHook', max_keep_ckpts=3))

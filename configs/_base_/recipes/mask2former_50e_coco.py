@@ -1,5 +1,5 @@
-# Mask2Former for instances, 50 epochs with large-scale jitter: MMDetection's recipe, for Swin-T with drop path 0.3. The
-# backbone and panoptic_head.in_channels are to be added.
+# Mask2Former for instance segmentation, 50 epochs with large-scale jitter: MMDetection's recipe, for Swin-T with drop
+# path 0.3. Add the backbone and panoptic_head.in_channels.
 _base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', '../schedules/slow_backbone.py']
 custom_imports = dict(imports=['mmattn', 'mmattn.engine'])
 default_hooks = dict(checkpoint=dict(type='AtomicCheckpointHook'))

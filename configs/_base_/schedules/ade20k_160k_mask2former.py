@@ -1,5 +1,5 @@
-# MMSegmentation's recipe for Mask2Former with Swin-T, with drop path 0.3: AdamW, poly decay without warm-up, clipped
-# gradients.
+# MMSegmentation's recipe for Mask2Former with Swin-T and drop path 0.3: AdamW, polynomial decay of the learning rate
+# without warm-up, clipped gradients.
 _base_ = './slow_backbone.py'
 
 undecayed = dict(decay_mult=0.0)

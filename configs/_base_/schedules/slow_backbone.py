@@ -1,6 +1,6 @@
-# Keys for optim_wrapper: the backbone learns at a tenth of the rate, and its norms and position tables do not decay, as
-# in MMDetection's Mask2Former with Swin-T. MMEngine's norm_decay_mult leaves out what a key names, so norms need keys.
-# Of the keys that match a parameter, the longest counts.
+# custom_keys for optim_wrapper.paramwise_cfg. The backbone has a tenth of the learning rate, and its norms and position
+# tables have no weight decay, as in MMDetection's Mask2Former with Swin-T. The key 'backbone' switches norm_decay_mult
+# off for the backbone, so each of its norms needs a key. If several keys match a parameter, MMEngine takes the longest.
 slow = dict(lr_mult=0.1)
 slow_backbone = {
     'backbone': slow,

@@ -1,4 +1,5 @@
-# COCO's recipe for VOC: 4 epochs over the data repeated 3 times, MMDetection's schedule for RetinaNet with R50.
+# VOC: the optimizer of COCO's 1x schedule, and 4 epochs as MMDetection has for RetinaNet with R50. The dataset repeats
+# VOC 3 times in each epoch.
 _base_ = './coco_1x.py'
 
 param_scheduler = [

@@ -26,7 +26,7 @@ def main() -> None:
         raise InputError(f'{args.target} exists already: remove it, or name another file')
     state = merge_shards(args.source, trusted=args.trust_checkpoint)
     torch.save(state, buffer := BytesIO())
-    AtomicBackend().put(buffer.getvalue(), args.target)
+    AtomicBackend().put(buffer.getbuffer(), args.target)
     print(f'{args.target} has {len(state["state_dict"])} tensors of step {state["meta"]["iter"]}')
 
 

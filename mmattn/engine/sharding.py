@@ -57,7 +57,7 @@ def cpu_shards() -> bool:
 
 def is_sharded(cfg: Config) -> bool:
     """Whether a config shards the model over processes, as configs/_base_/fsdp.py does."""
-    return cfg.get('strategy', {}).get('type') == 'ShardedStrategy'
+    return (cfg.get('strategy') or {}).get('type') == 'ShardedStrategy'
 
 
 def check_sharding(cfg: Config) -> None:
@@ -67,7 +67,7 @@ def check_sharding(cfg: Config) -> None:
         InputError: if the strategy is MMEngine's FSDPStrategy, if there is no launcher, if torch is too old, or if the
             config averages weights.
     """
-    if cfg.get('strategy', {}).get('type') == 'FSDPStrategy':
+    if (cfg.get('strategy') or {}).get('type') == 'FSDPStrategy':
         raise InputError(
             'training with FSDPStrategy cannot be resumed: use ShardedStrategy, see configs/_base_/fsdp.py'
         )

@@ -39,6 +39,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import InputError, near_misses
 from .channels import check_channels
+from .layer_decay import KEYS
 from .registered import NODE_KEYS, bases, find_type, is_of
 
 SPLITS = ('train', 'val', 'test')
@@ -262,6 +263,14 @@ def _check_optimizer(wrapper: dict | None) -> None:
     constructor = wrapper.get('constructor')
     if constructor is not None:
         _check_type(dict(type=constructor), OPTIM_WRAPPER_CONSTRUCTORS, 'optim_wrapper.constructor')
+    else:
+        keys = wrapper.get('paramwise_cfg') or {}
+        if 'layer_decay_rate' in keys:
+            raise InputError(
+                'nothing reads optim_wrapper.paramwise_cfg.layer_decay_rate: add '
+                "optim_wrapper.constructor='LayerDecayOptimWrapperConstructor'"
+            )
+        _check_arguments(keys, KEYS, True, 'optim_wrapper.paramwise_cfg')
     _check_type(
         wrapper, OPTIM_WRAPPERS, 'optim_wrapper', default='OptimWrapper', extra=('constructor', 'paramwise_cfg')
     )

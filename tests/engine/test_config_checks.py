@@ -199,6 +199,16 @@ def test_unusual_configs_pass(path, options):
             'pipeline[0] (torchvision/RandomResizedCrop) has no argument sise: did you mean size?',
         ),
         (DETECTOR, dict(auto_scal_lr=dict()), 'nothing reads the key auto_scal_lr: did you mean auto_scale_lr'),
+        (
+            DETECTOR,
+            dict(optim_wrapper__paramwise_cfg__layer_decay_rate=0.9),
+            "layer_decay_rate: add optim_wrapper.constructor='LayerDecayOptimWrapperConstructor'",
+        ),
+        (
+            DETECTOR,
+            dict(optim_wrapper__paramwise_cfg__norm_decay_mul=0),
+            'norm_decay_mul: did you mean norm_decay_mult',
+        ),
     ],
 )
 def test_mistakes_are_named(path, options, message):

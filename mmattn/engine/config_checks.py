@@ -141,12 +141,15 @@ def _check_modules(node: object, place: str) -> None:
 
 
 def _check_lora(node: dict, place: str) -> None:
-    """Refuse LoRA beside batch norms that update their statistics, which MMPretrain's LoRAModel does not save."""
+    """Refuse LoRA that LoRAModel cannot save, that ``frozen_stages`` would freeze, or that has no layer."""
     module = node.get('module')
     if bases(node)[:1] != ['LoRAModel'] or not isinstance(module, dict) or not is_of(module, 'mmattn.'):
         return
     if 'norm_eval' in _arguments(find_type(module))[0] and not module.get('norm_eval'):
         raise InputError(f'{place}.module needs norm_eval=True: LoRAModel saves no statistics of batch norms')
+    if module.get('frozen_stages', -1) >= 0:
+        raise InputError(f'{place}.module.frozen_stages would freeze matrices of LoRA: leave it out')
+    _construct(MODELS.build, place, cfg=deepcopy(dict(node, module=dict(module, init_cfg=None))))
 
 
 def _check_mixing(node: dict, place: str) -> None:

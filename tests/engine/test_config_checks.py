@@ -235,14 +235,20 @@ def test_other_layer_decay(path, constructor):
     check(CLASSIFIER, optim_wrapper__constructor='LearningRateDecayOptimWrapperConstructor')
 
 
-def test_lora_beside_batch_norm():
-    """LoRAModel saves no running statistics, so they must not change."""
+def test_lora():
+    """LoRAModel saves no running statistics, so they must not change. Its matrices are not frozen, and there are
+    some."""
     module = Config.fromfile(DETECTOR).model.backbone
     lora = dict(_delete_=True, type='mmpretrain.LoRAModel', module=module, rank=4, targets=[dict(type='fc1')])
     with pytest.raises(InputError, match='model.backbone.module needs norm_eval=True'):
         check(DETECTOR, model__backbone=lora)
     module.norm_eval = True
     check(DETECTOR, model__backbone=lora)
+    with pytest.raises(InputError, match='model.backbone: .*No lora layer is replaced'):
+        check(DETECTOR, model__backbone=dict(lora, targets=[dict(type='qkv')]))
+    module.frozen_stages = 0
+    with pytest.raises(InputError, match='model.backbone.module.frozen_stages would freeze matrices of LoRA'):
+        check(DETECTOR, model__backbone=lora)
 
 
 def test_mistakes_of_ours_are_raised_as_they_are(monkeypatch):

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import mmseg
@@ -30,11 +31,19 @@ def names(path: Path) -> str:
     return path.stem
 
 
+def missing_imports(cfg: Config) -> list[str]:
+    """Packages of mmattn that a config uses and does not import. In this process, other configs may import them."""
+    text, packages = str(cfg.to_dict()), ('mmattn.engine', 'mmattn.detection', 'mmattn.classification')
+    used = [name for name in packages if any(f"'{kind}'" in text for kind in import_module(name).__all__)]
+    return [name for name in used if name not in cfg.custom_imports.imports]
+
+
 @pytest.mark.parametrize('path', CLASSIFIERS, ids=names)
 def test_classifier_builds(path):
     """Every config of a classifier is whole, and its head takes what the backbone's only map has and gives a score to
-    each class of its data."""
+    each class of its data. It imports what it uses."""
     cfg = Config.fromfile(path)
+    assert not missing_imports(cfg)
     for key in (*WHOLE, 'tta_model', 'tta_pipeline'):
         assert key in cfg
     assert cfg.default_scope == 'mmpretrain' and cfg.data_preprocessor.num_classes == cfg.model.head.num_classes
@@ -53,10 +62,11 @@ def loaders(cfg: Config) -> list:
 
 @pytest.mark.parametrize('path', DOWNSTREAM, ids=names)
 def test_config_builds(path):
-    """Every config is complete and builds a model whose parts fit together. Its base_batch_size is the batch size of
-    its name. A detector reads and evaluates masks if it predicts them. Only MMDetection's Mask2Former has no test-time
-    augmentation."""
+    """Every config is complete, imports what it uses, and builds a model whose parts fit together. Its base_batch_size
+    is the batch size of its name. A detector reads and evaluates masks if it predicts them. Only MMDetection's
+    Mask2Former has no test-time augmentation."""
     cfg = Config.fromfile(path)
+    assert not missing_imports(cfg)
     for key in WHOLE:
         assert key in cfg
     gpus = re.search(r'_(\d+)xb', path.stem)

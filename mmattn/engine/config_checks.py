@@ -39,6 +39,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import InputError, near_misses
 from .channels import check_channels
+from .layer_decay import KEYS
 from .registered import NODE_KEYS, bases, find_type, is_of
 
 SPLITS = ('train', 'val', 'test')
@@ -140,12 +141,15 @@ def _check_modules(node: object, place: str) -> None:
 
 
 def _check_lora(node: dict, place: str) -> None:
-    """Refuse LoRA in a backbone whose batch norms update their statistics: LoRAModel does not save these."""
+    """Refuse LoRA that LoRAModel cannot save, that ``frozen_stages`` would freeze, or that has no layer."""
     module = node.get('module')
     if bases(node)[:1] != ['LoRAModel'] or not isinstance(module, dict) or not is_of(module, 'mmattn.'):
         return
     if 'norm_eval' in _arguments(find_type(module))[0] and not module.get('norm_eval'):
         raise InputError(f'{place}.module must have norm_eval=True: LoRAModel does not save statistics of batch norms')
+    if module.get('frozen_stages', -1) >= 0:
+        raise InputError(f'{place}.module.frozen_stages would freeze matrices of LoRA: leave it out')
+    _construct(MODELS.build, place, cfg=deepcopy(dict(node, module=dict(module, init_cfg=None))))
 
 
 def _check_mixing(node: dict, place: str) -> None:
@@ -262,6 +266,14 @@ def _check_optimizer(wrapper: dict | None) -> None:
     constructor = wrapper.get('constructor')
     if constructor is not None:
         _check_type(dict(type=constructor), OPTIM_WRAPPER_CONSTRUCTORS, 'optim_wrapper.constructor')
+    else:
+        keys = wrapper.get('paramwise_cfg') or {}
+        if 'layer_decay_rate' in keys:
+            raise InputError(
+                'nothing reads optim_wrapper.paramwise_cfg.layer_decay_rate: add '
+                "optim_wrapper.constructor='LayerDecayOptimWrapperConstructor'"
+            )
+        _check_arguments(keys, KEYS, True, 'optim_wrapper.paramwise_cfg')
     _check_type(
         wrapper, OPTIM_WRAPPERS, 'optim_wrapper', default='OptimWrapper', extra=('constructor', 'paramwise_cfg')
     )

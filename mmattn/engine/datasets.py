@@ -224,13 +224,16 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                 )
     if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in CLASSIFICATION:
         return  # not on a disk, or checked by check_files
-    masks = any(getattr(transform, 'with_mask', False) for transform in dataset.pipeline.transforms)
+    transforms = dataset.pipeline.transforms
+    masks = any(getattr(transform, 'with_mask', False) for transform in transforms)
     # The masks of a panoptic dataset are in image files.
     masks = masks and 'thing_classes' not in dataset.metainfo
+    # MMDetection's Mask2Former for instances has a prefix of label maps, too, and does not read them.
+    maps = hasattr(dataset, 'label_map') or any(getattr(transform, 'with_seg', False) for transform in transforms)
     absent, folders = [], {}
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
-        for path in (info.get('img_path'), info.get('seg_map_path')):
+        for path in (info.get('img_path'), info.get('seg_map_path') if maps else None):
             if path and isinstance(path, str):
                 folder, file = os.path.split(path)
                 if folder not in folders:

@@ -199,6 +199,16 @@ def test_unusual_configs_pass(path, options):
             'pipeline[0] (torchvision/RandomResizedCrop) has no argument sise: did you mean size?',
         ),
         (DETECTOR, dict(auto_scal_lr=dict()), 'nothing reads the key auto_scal_lr: did you mean auto_scale_lr'),
+        (
+            DETECTOR,
+            dict(optim_wrapper__paramwise_cfg__layer_decay_rate=0.9),
+            "layer_decay_rate: add optim_wrapper.constructor='LayerDecayOptimWrapperConstructor'",
+        ),
+        (
+            DETECTOR,
+            dict(optim_wrapper__paramwise_cfg__norm_decay_mul=0),
+            'norm_decay_mul: did you mean norm_decay_mult',
+        ),
     ],
 )
 def test_mistakes_are_named(path, options, message):
@@ -225,14 +235,20 @@ def test_other_layer_decay(path, constructor):
     check(CLASSIFIER, optim_wrapper__constructor='LearningRateDecayOptimWrapperConstructor')
 
 
-def test_lora_beside_batch_norm():
-    """LoRA is refused for batch norms that update their statistics, because LoRAModel does not save these."""
+def test_lora():
+    """LoRA is refused for batch norms that update their statistics, because LoRAModel does not save these; with frozen
+    stages, which would freeze its matrices; and if no layer has the name of a target."""
     module = Config.fromfile(DETECTOR).model.backbone
     lora = dict(_delete_=True, type='mmpretrain.LoRAModel', module=module, rank=4, targets=[dict(type='fc1')])
     with pytest.raises(InputError, match='model.backbone.module must have norm_eval=True'):
         check(DETECTOR, model__backbone=lora)
     module.norm_eval = True
     check(DETECTOR, model__backbone=lora)
+    with pytest.raises(InputError, match='model.backbone: .*No lora layer is replaced'):
+        check(DETECTOR, model__backbone=dict(lora, targets=[dict(type='qkv')]))
+    module.frozen_stages = 0
+    with pytest.raises(InputError, match='model.backbone.module.frozen_stages would freeze matrices of LoRA'):
+        check(DETECTOR, model__backbone=lora)
 
 
 def test_mistakes_of_ours_are_raised_as_they_are(monkeypatch):

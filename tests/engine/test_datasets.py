@@ -141,6 +141,19 @@ def test_a_metric_per_dataset(tmp_path):
         InputCheckHook().before_run(runner)
 
 
+@pytest.mark.parametrize('with_seg', [False, True])
+def test_label_maps_that_are_read(tmp_path, with_seg):
+    """Label maps are needed if the pipeline reads them. MMDetection's Mask2Former for instances names some that it does
+    not read."""
+    load = dict(type='LoadAnnotations', with_bbox=True, with_seg=with_seg)
+    settings = dict(coco_config(tmp_path), pipeline=[dict(type='LoadImageFromFile'), load])
+    settings['data_prefix'] = dict(settings['data_prefix'], seg='maps')
+    Image.new('RGB', (20, 10)).save(tmp_path / 'images' / 'a.jpg')
+    dataset = CocoDataset(**settings)
+    with pytest.raises(InputError, match='the first being .*/maps/a.png') if with_seg else nullcontext():
+        check_dataset(dataset, nn.Identity())
+
+
 def head(cls, num_classes, **settings):
     loss = dict(type='mmseg.CrossEntropyLoss')
     return cls(in_channels=1, channels=1, num_convs=1, num_classes=num_classes, loss_decode=loss, **settings)

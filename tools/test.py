@@ -24,7 +24,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.out and args.out.suffix not in ('.pkl', '.pickle'):
         sys.exit(f'--out must name a .pkl file, not {args.out}.')
-    if not os.path.isfile(args.checkpoint) and '://' not in args.checkpoint:
+    if not os.path.exists(args.checkpoint) and '://' not in args.checkpoint:
         sys.exit(f'There is no checkpoint {args.checkpoint}.')
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))  # MMEngine reads it
 

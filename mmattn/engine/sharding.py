@@ -202,7 +202,10 @@ def merge_shards(folder: str | Path, trusted: bool = False) -> dict:
         )
     saved, state = read_shard_metadata(folder), read_file(Path(folder, REST), trusted=trusted)
     tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in saved.items()}
-    load(tensors, storage_reader=FileSystemReader(folder), no_dist=True)
+    try:
+        load(tensors, storage_reader=FileSystemReader(folder), no_dist=True)
+    except CheckpointException as error:
+        raise CheckpointError(f'{folder} cannot be read: its tensors are damaged') from error
     _put_back(state, tensors)
     return state
 

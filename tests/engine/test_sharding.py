@@ -94,6 +94,16 @@ def test_newest_whole_one(sharded, tmp_path, log, damage):
 
 
 @needs_dcp
+def test_damaged_tensors(sharded):
+    """Damage that leaves the sizes of files as they are is named when the tensors are read."""
+    folder, _ = sharded(2)
+    shard = folder / '__0_0.distcp'
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(CheckpointError, match='its tensors are damaged'):
+        merge_shards(folder)
+
+
+@needs_dcp
 def test_sharded_for_ordinary_and_back(sharded, tmp_path):
     """Ordinary training refuses sharded checkpoints, sharded training ordinary ones. Both say what to do."""
     folder, state = sharded(2)

@@ -199,8 +199,8 @@ def enable_tta(cfg: Config) -> None:
             check = getattr(find_type(cfg.tta_model), 'check_classes', None)
             if check is None:
                 raise InputError(
-                    f'tta_model {cfg.tta_model.type} cannot merge masks: use MaskTTAModel, as '
-                    'configs/_base_/datasets/coco_tta.py does'
+                    f'tta_model {cfg.tta_model.type} cannot merge masks: use '
+                    'mmattn.detection.MaskTTAModel, as configs/_base_/datasets/coco_tta.py does'
                 )
             check(find_type(cfg.model), find_type(roi_head))
     elif 'mask_head' in roi_head:

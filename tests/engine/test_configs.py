@@ -119,9 +119,9 @@ def test_multi_scale_of_masks(path):
     cfg = load_config(path)
     other = deepcopy(cfg)
     configs.enable_tta(cfg)
-    assert cfg.model.type == 'MaskTTAModel' and cfg.model.module.roi_head.mask_head
+    assert cfg.model.type == 'mmattn.detection.MaskTTAModel' and cfg.model.module.roi_head.mask_head
     other.tta_model.type = 'DetTTAModel'
-    with pytest.raises(InputError, match='tta_model DetTTAModel cannot merge masks.*use MaskTTAModel'):
+    with pytest.raises(InputError, match='tta_model DetTTAModel cannot merge masks.*use mmattn.detection.MaskTTAModel'):
         configs.enable_tta(other)
 
 
@@ -130,7 +130,7 @@ def test_multi_scale_of_boxes_and_maps():
     cfg = Config.fromfile(MASK_RCNN)
     cfg.test_evaluator.metric = 'bbox'
     configs.enable_tta(cfg)
-    assert cfg.model.type == 'MaskTTAModel' and cfg.model.module.roi_head.mask_head is None
+    assert cfg.model.type == 'mmattn.detection.MaskTTAModel' and cfg.model.module.roi_head.mask_head is None
     cfg = Config.fromfile(UPERNET)
     configs.enable_tta(cfg)
     scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms

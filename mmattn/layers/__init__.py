@@ -3,6 +3,7 @@ from .drop_path import DropPath
 from .elsa import ELSA
 from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
+from .mechanism import MECHANISMS, build_mechanism
 from .mlp import MLP
 from .norm import batch_norm
 from .shunted import DetailMLP, EnhancedAttention, LocalEnhancement, ShuntedAttention, TokenMerging
@@ -19,6 +20,7 @@ __all__ = [
     'GlobalSelfAttention',
     'GroupedLinear',
     'LocalEnhancement',
+    'MECHANISMS',
     'MeanShiftAttention',
     'MeanShiftWindowAttention',
     'ShuntedAttention',
@@ -26,4 +28,5 @@ __all__ = [
     'TokenMerging',
     'WindowAttention',
     'batch_norm',
+    'build_mechanism',
 ]

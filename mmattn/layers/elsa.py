@@ -4,9 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from ..ops import elsa_attention
+from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 
 
+@MECHANISMS.register_module()
 class ELSA(nn.Module):
     r"""Enhanced local self-attention ("ELSA", section 5 and appendix D).
 

@@ -4,9 +4,11 @@ from torch.utils.checkpoint import checkpoint
 
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
 from .checks import check_whole
+from .mechanism import MECHANISMS
 from .norm import batch_norm
 
 
+@MECHANISMS.register_module()
 class GlobalSelfAttention(nn.Module):
     """Global self-attention module ("Global Self-Attention Networks for Image Recognition", section 3.1, equations 1 to
     8): content attention to all pixels, plus positional attention along the column and then along the row.

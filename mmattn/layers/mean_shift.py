@@ -8,6 +8,7 @@ from ..ops import mean_shift_attention
 from ..ops.heads import join_heads
 from ..weights import take
 from .checks import check_whole
+from .mechanism import MECHANISMS
 from .window import Windows
 
 #: attention -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
@@ -15,6 +16,7 @@ COLUMNS = {'msf': 'QKVPW', 'residual': 'QKVPW', 'gauss': 'QKVW', 'plain': 'QKVW'
 GROUP_MODES = ('interleaved', 'block')
 
 
+@MECHANISMS.register_module()
 class MeanShiftAttention(nn.Module):
     r"""Multi-head mean-shift feature transformation, or the plain one.
 
@@ -225,6 +227,7 @@ class GroupedLinear(nn.Linear):
         return blocks.permute(order).flatten(0, 2)
 
 
+@MECHANISMS.register_module(name='MeanShiftWindow')
 class MeanShiftWindowAttention(Windows):
     """Mean-shift attention within (shifted) windows, for Swin; with Swin's relative position bias.
 

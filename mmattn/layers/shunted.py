@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..ops import shunted_attention
 from .any_size import repeat_to_multiple
+from .mechanism import MECHANISMS
 from .mlp import MLP
 from .token_conv import TokenConv2d
 
@@ -50,6 +51,7 @@ class LocalEnhancement(TokenConv2d):
         return x.permute(0, 2, 3, 1)
 
 
+@MECHANISMS.register_module()
 class ShuntedAttention(nn.Module):
     """Shunted self-attention (equations 1 and 2).
 
@@ -109,6 +111,7 @@ class ShuntedAttention(nn.Module):
         return pairs
 
 
+@MECHANISMS.register_module()
 class EnhancedAttention(nn.Module):
     """Shunted attention at r = 1 (stage 4): attention to all tokens, plus a depth-wise convolution of the values.
 

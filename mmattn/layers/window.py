@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from ..ops.heads import join_heads
 from ..ops.tracing import is_tracing
 from .any_size import crop, pad_to_multiple
+from .mechanism import MECHANISMS
 
 #: displacement of windows along rows and columns; tensors while a graph is traced
 Shifts = Sequence[int | Tensor]
@@ -78,6 +79,7 @@ class Windows(nn.Module):
         return (bias + mask.unsqueeze(1).to(bias.dtype)).repeat(B, 1, 1, 1)
 
 
+@MECHANISMS.register_module()
 class WindowAttention(Windows):
     """(Shifted-)window multi-head self-attention of Swin Transformer, with the tensors of the ELSA-Swin release.
 

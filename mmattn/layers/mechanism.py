@@ -1,0 +1,49 @@
+"""The registry of mechanisms: layers that a backbone's config can put in the place of attention."""
+
+import inspect
+
+from mmengine.registry import Registry
+from torch import nn
+
+from ..errors import near_misses
+
+#: A mechanism is a module from tokens (B, H, W, C) to tokens of the same shape. By the names of its arguments it says
+#: what it needs from the backbone, see ``build_mechanism``; all other arguments come from the config. Its attribute
+#: ``settings`` holds, by name, the arguments that no tensor shows.
+MECHANISMS = Registry('mechanism', scope='mmattn', locations=['mmattn.layers'])
+
+
+def build_mechanism(cfg: dict, **offered: object) -> nn.Module:
+    """Build a mechanism from its config.
+
+    Args:
+        cfg: ``type`` is the name of a mechanism in ``MECHANISMS``, or the class; other keys are its arguments.
+        offered: what the backbone knows of the place: ``dim`` (channels), ``num_heads``, ``shift`` (displacement of
+            windows, in pixels of the map), ``stride`` (of the map), ``window_size`` and others. The mechanism gets
+            those that are among its arguments and not in the config.
+
+    Raises:
+        ValueError: if there is no such mechanism, or it lacks an argument or has no such argument.
+    """
+    if not isinstance(cfg, dict) or 'type' not in cfg:
+        raise ValueError(f"a mechanism must be a dict with a type, such as dict(type='ELSA'), not {cfg!r}")
+    settings = dict(cfg)
+    name = settings.pop('type')
+    mechanism = MECHANISMS.get(name) if isinstance(name, str) else name
+    if mechanism is None:
+        known = sorted(MECHANISMS.module_dict)
+        raise ValueError(
+            f'there is no mechanism {name}; there are {", ".join(known)}, and those of the modules in custom_imports'
+            f'{near_misses(name, known)}'
+        )
+    parameters = inspect.signature(mechanism).parameters
+    for key in settings:
+        if key not in parameters:
+            raise ValueError(f'mechanism {name} has no argument {key}{near_misses(key, parameters)}')
+    arguments = {**{key: value for key, value in offered.items() if key in parameters}, **settings}
+    missing = [
+        key for key, parameter in parameters.items() if parameter.default is parameter.empty and key not in arguments
+    ]
+    if missing:
+        raise ValueError(f'mechanism {name} needs {", ".join(missing)}: add it to its dict in the config')
+    return mechanism(**arguments)

@@ -6,14 +6,24 @@ from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttent
 from .mechanism import MECHANISMS, build_mechanism
 from .mlp import MLP
 from .norm import batch_norm
-from .shunted import DetailMLP, EnhancedAttention, LocalEnhancement, ShuntedAttention, TokenMerging
+from .shunted import (
+    FEED_FORWARD,
+    ConvMLP,
+    DetailMLP,
+    EnhancedAttention,
+    LocalEnhancement,
+    ShuntedAttention,
+    TokenMerging,
+)
 from .token_conv import TokenConv2d
 from .window import WindowAttention
 
 __all__ = [
     'ELSA',
+    'FEED_FORWARD',
     'MLP',
     'Block',
+    'ConvMLP',
     'DetailMLP',
     'DropPath',
     'EnhancedAttention',

@@ -168,3 +168,16 @@ class DetailMLP(MLP):
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
         x = self.drop(self.act(self.dwconv(self.fc1(x))))
         return self.drop(self.fc2(x))
+
+
+class ConvMLP(DetailMLP):
+    """Convolutional feed-forward layer (table 9, "Conv-Feedforward"): a :class:`DetailMLP` without the skip around the
+    convolution, as in PVTv2. Arguments and tensors are the same."""
+
+    def __init__(self, dim: int, hidden_dim: int, drop_rate: float = 0.0) -> None:
+        super().__init__(dim, hidden_dim, drop_rate)
+        self.dwconv = TokenConv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim)
+
+
+#: feed-forward layers of table 9. The tensors of 'conv' and 'detail' have the same names and shapes.
+FEED_FORWARD: dict[str, type[MLP]] = {'plain': MLP, 'conv': ConvMLP, 'detail': DetailMLP}

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from numbers import Real
 
 from mmengine.registry import MODELS
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..layers import ELSA, WindowAttention
-from ..layers.checks import check_rates, check_whole, stage_numbers
+from ..layers.checks import check_whole, stage_numbers
 from ..weights import Translation
-from .swin import SwinBackbone
+from .swin import SwinFrame
 
 
 @MODELS.register_module()
-class ELSASwin(SwinBackbone):
+class ELSASwin(SwinFrame):
     r"""ELSA-Swin (section 6 and table 6): ELSA blocks in stages 0 to 2, shifted-window attention in stage 3.
 
     One layout throughout: (B, H, W, C) tokens.
@@ -80,31 +79,17 @@ class ELSASwin(SwinBackbone):
         group_width = arch['group_width'] if group_width is None else group_width
         elsa_stages = stage_numbers('elsa_stages', elsa_stages, len(arch['depths']))
         _check(group_width, kernel_size, dilation, lam, gamma)
-        check_rates(attn_drop_rate=attn_drop_rate)
-
-        def attention(stage: int, dim: int, heads: int, shift: int) -> nn.Module:
-            drop = dict(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
-            if stage in elsa_stages:
-                return ELSA(
-                    dim,
-                    heads,
-                    kernel_size=kernel_size,
-                    dilation=dilation,
-                    group_width=group_width,
-                    lam=lam,
-                    gamma=gamma,
-                    **drop,
-                )
-            return WindowAttention(
-                dim, heads, window_size=window_size, shift=shift, shift_small_maps=shift_small_maps, **drop
-            )
-
+        elsa = dict(
+            type='ELSA', kernel_size=kernel_size, dilation=dilation, group_width=group_width, lam=lam, gamma=gamma
+        )
         super().__init__(
             arch,
-            window_size,
-            attention,
+            [elsa if i in elsa_stages else dict(type='WindowAttention') for i in range(len(arch['depths']))],
+            window_size=window_size,
+            shift_small_maps=shift_small_maps,
             mlp_ratio=mlp_ratio,
             drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
             drop_path_rate=drop_path_rate,
             in_channels=in_channels,
             out_indices=out_indices,

@@ -6,16 +6,15 @@
 from collections.abc import Sequence
 
 from mmengine.registry import MODELS
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..layers import MeanShiftAttention, MeanShiftWindowAttention
-from ..layers.checks import check_rates
+from ..layers import MeanShiftAttention
 from ..weights import CheckpointError, Translation, take, take_out
-from .swin import SwinBackbone, is_table
+from .swin import SwinFrame, is_table
 
 
 @MODELS.register_module()
-class MSFSwin(SwinBackbone):
+class MSFSwin(SwinFrame):
     """MSF-Swin (section 3.2 and table 5): Swin Transformer whose (shifted-)window attention is mean-shift attention.
 
     The paper does not mention the relative position bias. Here it is Swin's: it is added to the logits.
@@ -48,10 +47,7 @@ class MSFSwin(SwinBackbone):
         [(1, 96, 17, 25), (1, 192, 9, 13), (1, 384, 5, 7), (1, 768, 3, 4)]
     """
 
-    arch_zoo = {
-        'tiny': dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
-        'small': dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
-    }
+    arch_zoo = {name: SwinFrame.arch_zoo[name] for name in ('tiny', 'small')}
     warm_start_from = "a Swin Transformer in Microsoft's or timm's layout"
     head_names = {'head.fc.': 'head.fc.', 'head.': 'head.fc.'}  # timm's, Microsoft's
 
@@ -75,31 +71,22 @@ class MSFSwin(SwinBackbone):
         with_cp: bool = False,
         init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
     ) -> None:
-        arch = self.resolve_arch(arch)
-        check_rates(attn_drop_rate=attn_drop_rate)
-
-        def window_attention(stage: int, dim: int, heads: int, shift: int) -> nn.Module:
-            return MeanShiftWindowAttention(
-                dim,
-                heads,
-                window_size=window_size,
-                shift=shift,
-                shift_small_maps=shift_small_maps,
-                attention=attention,
-                sharing=sharing,
-                groups=groups,
-                group_mode=group_mode,
-                proj_bias=proj_bias,
-                attn_drop_rate=attn_drop_rate,
-                drop_rate=drop_rate,
-            )
-
+        mechanism = dict(
+            type='MeanShiftWindow',
+            attention=attention,
+            sharing=sharing,
+            groups=groups,
+            group_mode=group_mode,
+            proj_bias=proj_bias,
+        )
         super().__init__(
             arch,
-            window_size,
-            window_attention,
+            mechanism,
+            window_size=window_size,
+            shift_small_maps=shift_small_maps,
             mlp_ratio=mlp_ratio,
             drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
             drop_path_rate=drop_path_rate,
             in_channels=in_channels,
             out_indices=out_indices,

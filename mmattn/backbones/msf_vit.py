@@ -6,19 +6,15 @@
 import re
 from collections.abc import Sequence
 
-import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import MLP, Block, MeanShiftAttention
-from ..layers.any_size import pad_to_multiple
-from ..layers.checks import check_rates, check_whole, hidden_channels
 from ..weights import Translation, take, take_out
-from .base import Backbone, drop_path_schedule, to_map
+from .vit import ViTFrame
 
 
 @MODELS.register_module()
-class MSFViT(Backbone):
+class MSFViT(ViTFrame):
     """MSF-ViT (section 3 and table 5): the simple ViT of "Better plain ViT baselines for ImageNet-1k", with mean-shift
     attention. It has no class token. Its position code is fixed and computed for the size of the image.
 
@@ -53,15 +49,8 @@ class MSFViT(Backbone):
         [(1, 384, 5, 7), (1, 384, 5, 7), (1, 384, 5, 7), (1, 384, 5, 7)]
     """
 
-    arch_zoo = {
-        'tiny': dict(embed_dim=192, depth=12, num_heads=3),
-        'ss': dict(embed_dim=384, depth=6, num_heads=6),
-        'small': dict(embed_dim=384, depth=12, num_heads=6),
-        'base': dict(embed_dim=768, depth=12, num_heads=12),
-    }
     layouts = {
-        'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.|(?<!\d\.)blocks\.\d+\.attn\.pre_proj\.',
-        'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight',
+        'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.|(?<!\d\.)blocks\.\d+\.attn\.pre_proj\.'
     }
     warm_start_from = 'a ViT or DeiT'
     head_names = {'linear_head.0.': 'head.norm.', 'linear_head.1.': 'head.fc.'}
@@ -86,73 +75,32 @@ class MSFViT(Backbone):
         with_cp: bool = False,
         init_cfg: dict | list[dict] | None = None,
     ) -> None:
-        arch = self.resolve_arch(arch)
-        dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
-        _check(dim, num_heads, patch_size)
-        check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
-        out_indices = (depth - 1,) if out_indices is None else out_indices
+        mechanism = dict(
+            type='MeanShiftAttention',
+            attention=attention,
+            sharing=sharing,
+            groups=groups,
+            group_mode=group_mode,
+            proj_bias=proj_bias,
+        )
         super().__init__(
-            [dim] * depth,
-            out_indices,
+            arch,
+            mechanism,
+            patch_size=patch_size,
+            mlp_ratio=mlp_ratio,
+            final_norm=final_norm,
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+            drop_path_rate=drop_path_rate,
             in_channels=in_channels,
+            out_indices=out_indices,
             frozen_stages=frozen_stages,
             with_cp=with_cp,
             init_cfg=init_cfg,
         )
-
-        (drop_path,) = drop_path_schedule([depth], drop_path_rate)
-        self.patch_embed = PatchEmbed(in_channels, dim, patch_size)
-        self.drop = nn.Dropout(drop_rate)
-        self.blocks = nn.ModuleList()
-        for rate in drop_path[: self.out_indices[-1] + 1]:
-            attn = MeanShiftAttention(
-                dim,
-                num_heads,
-                attention=attention,
-                sharing=sharing,
-                groups=groups,
-                group_mode=group_mode,
-                proj_bias=proj_bias,
-                attn_drop_rate=attn_drop_rate,
-                drop_rate=drop_rate,
-            )
-            self.blocks.append(Block(dim, attn, MLP(dim, hidden_channels(dim, mlp_ratio), drop_rate), rate))
-        self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
-        self.settings = dict(self.blocks[0].attn.settings, num_heads=int(num_heads), patch_size=int(patch_size))
-        self.train()
-
-    def stage_modules(self) -> list[list[nn.Module]]:
-        *blocks, last = self.blocks
-        return [[self.patch_embed, self.drop], *([block] for block in blocks), [last, self.norm]]
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x: (B, in_channels, H, W) -> per output, (B, C, ceil(H / patch_size), ceil(W / patch_size))."""
-        self.check_images(x)
-        outs = []
-        x = self.embed(x)
-        for i, block in enumerate(self.blocks):
-            x = self.run(block, x)
-            if i in self.out_indices:
-                outs.append(to_map(self.norm(x) if i == self.out_indices[-1] else x))
-        return tuple(outs)
-
-    def embed(self, x: Tensor) -> Tensor:
-        """The input of the first block. x: (B, in_channels, H, W) -> (B, h, w, C)."""
-        x = self.patch_embed(x)
-        return self.drop(x + position_code(*x.shape[1:], device=x.device).to(x.dtype))
-
-    @torch.no_grad()
-    def feature_norms(self, x: Tensor) -> Tensor:
-        """Mean L2 norm of the features of each image, after the patch embedding and after every block (figure 4).
-
-        x: (B, in_channels, H, W) -> (1 + blocks, B).
-        """
-        x = self.embed(x)
-        norms = [x.norm(dim=-1).mean((1, 2))]
-        for block in self.blocks:
-            x = block(x)
-            norms.append(x.norm(dim=-1).mean((1, 2)))
-        return torch.stack(norms)
+        self.settings = dict(
+            self.blocks[0].attn.settings, num_heads=self.settings['num_heads'], patch_size=int(patch_size)
+        )
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """A release has other names, a classifier ``linear_head`` and no final norm.
@@ -181,11 +129,9 @@ class MSFViT(Backbone):
             dropped = take_out(tensors, 'linear_head.')
             if isinstance(self.norm, nn.Identity):
                 dropped += take_out(tensors, 'norm.')
-        dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(len(self.blocks), self.num_stages)))
-        fresh = []
-        if isinstance(self.norm, nn.LayerNorm) and not any(name.startswith('norm.') for name in tensors):
-            fresh = ['norm.weight', 'norm.bias']
-        return Translation({**tensors, **start}, dropped, fresh)
+        translation = super().from_release({**tensors, **start})
+        translation.dropped += dropped
+        return translation
 
     def _take_plain_vit(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         """Own tensors, by name, from a plain ViT of timm. They are removed from the state dict.
@@ -227,38 +173,3 @@ RELEASED_NAMES = {
     r'^transformer\.layers\.(\d+)\.1\.net\.1\.': r'blocks.\1.mlp.fc1.',
     r'^transformer\.layers\.(\d+)\.1\.net\.3\.': r'blocks.\1.mlp.fc2.',
 }
-
-
-class PatchEmbed(nn.Module):
-    """Patches as tokens: norm, linear layer, norm. A patch is flattened as (row, column, channel)."""
-
-    def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
-        super().__init__()
-        self.patch_size = patch_size
-        self.patch_norm = nn.LayerNorm(in_channels * patch_size**2)
-        self.proj = nn.Linear(in_channels * patch_size**2, dim)
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
-        p = self.patch_size
-        x = pad_to_multiple(x, p, (2, 3))
-        x = x.unflatten(3, (-1, p)).unflatten(2, (-1, p)).permute(0, 2, 4, 3, 5, 1).flatten(3)
-        return self.norm(self.proj(self.patch_norm(x)))
-
-
-def position_code(height: int, width: int, dim: int, device: torch.device | None = None) -> Tensor:
-    """(height, width, dim): sines and cosines of the column, then of the row, at dim / 4 frequencies, float32."""
-    frequencies = 10000.0 ** -torch.linspace(0, 1, dim // 4, device=device)
-    x = torch.arange(width, device=device)[:, None] * frequencies
-    y = torch.arange(height, device=device)[:, None] * frequencies
-    x, y = (torch.cat((angle.sin(), angle.cos()), 1) for angle in (x, y))
-    return torch.cat((x.expand(height, -1, -1), y[:, None].expand(-1, width, -1)), 2)
-
-
-def _check(dim: int, num_heads: int, patch_size: int) -> None:
-    if dim < 8 or dim % 4:
-        raise ValueError(f'arch: embed_dim must be a multiple of 4 and at least 8, for the position code, not {dim}')
-    if dim % num_heads:
-        raise ValueError(f'arch: num_heads {num_heads} does not divide the {dim} channels')
-    check_whole('patch_size', patch_size)

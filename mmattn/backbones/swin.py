@@ -1,36 +1,58 @@
-"""The frame of Swin Transformer, for backbones that put other attention into its blocks."""
+"""The frame of Swin Transformer, whose stages take any mechanism in the place of attention.
+
+"Swin Transformer: Hierarchical Vision Transformer using Shifted Windows", https://arxiv.org/abs/2103.14030
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch.nn.functional as F
 from mmengine.logging import print_log
+from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import MLP, Block
+from ..layers import MLP, Block, build_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
 from ..layers.checks import check_rates, check_whole, hidden_channels
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 
 
-class SwinBackbone(Backbone):
-    """Patch embedding, stages of pre-norm blocks with patch merging between them, a norm per output.
+@MODELS.register_module()
+class SwinFrame(Backbone):
+    """Patch embedding, stages of pre-norm blocks with patch merging between them, a norm per output. Each stage names
+    the mechanism of its blocks.
 
     One layout throughout: (B, H, W, C) tokens.
 
     Args:
-        arch: a dict with ``embed_dim``, ``depths`` and ``num_heads`` from ``resolve_arch``. ``embed_dim`` is the number
-            of channels of the first stage; each further stage has twice as many.
-        window_size: side of the attention windows, in pixels of the map.
-        attention: function of stage (counted from 0), channels, heads and shift of the windows that makes the attention
-            of a block, from (B, H, W, C) to (B, H, W, C).
+        arch: 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths`` and ``num_heads``. ``embed_dim`` is the
+            number of channels of the first stage; each further stage has twice as many.
+        stages: the mechanism of every stage, or a list with that of each, as ``dict(type='ELSA', kernel_size=5)``. See
+            :func:`mmattn.layers.build_mechanism`. The default is Swin Transformer itself.
+        window_size: side of the attention windows, in pixels of the map, where the mechanism does not set it.
+        shift_small_maps: whether windows are shifted along an axis where the map fits into one window, as the last map
+            of a 224 x 224 image does. Swin's detectors and segmentors shift there, its classifiers do not.
         mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
-        drop_rate: dropout of the embedding and MLP.
+        drop_rate: dropout of the embedding, attention output and MLP.
+        attn_drop_rate: dropout of attention weights.
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
+
+    Example:
+        >>> import torch
+        >>> from mmattn.backbones import SwinFrame
+        >>> stages = [dict(type='ELSA'), dict(type='ELSA', kernel_size=5), dict(type='MeanShiftWindow')]
+        >>> backbone = SwinFrame(arch='tiny', stages=[*stages, dict(type='GlobalSelfAttention')])
+        >>> [tuple(m.shape) for m in backbone.eval()(torch.zeros(1, 3, 65, 97))]
+        [(1, 96, 17, 25), (1, 192, 9, 13), (1, 384, 5, 7), (1, 768, 3, 4)]
     """
 
+    arch_zoo = {
+        'tiny': dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
+        'small': dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
+        'base': dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
+    }
     layouts = {
         "a Swin Transformer in Microsoft's or timm's layout": r'layers\.\d+\.blocks\.\d+\.attn\.relative_position',
         "a Swin Transformer in MMDetection's layout": r'stages\.\d+\.blocks\.\d+\.attn\.w_msa\.',
@@ -38,26 +60,40 @@ class SwinBackbone(Backbone):
 
     def __init__(
         self,
-        arch: dict,
-        window_size: int,
-        attention: Callable[[int, int, int, int], nn.Module],
+        arch: str | dict = 'tiny',
+        stages: dict | Sequence[dict] = dict(type='WindowAttention'),
+        window_size: int = 7,
+        shift_small_maps: bool = True,
         mlp_ratio: float = 4.0,
         drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.1,
         in_channels: int = 3,
         out_indices: Sequence[int] = (0, 1, 2, 3),
         frozen_stages: int = -1,
         with_cp: bool = False,
-        init_cfg: dict | list[dict] | None = None,
+        init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
     ) -> None:
-        check_whole('window_size', window_size)
-        check_rates(drop_rate=drop_rate)
+        arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
+        stages = [stages] * len(depths) if isinstance(stages, dict) else stages
+        if (
+            not isinstance(stages, Sequence)
+            or len(stages) != len(depths)
+            or not all(isinstance(stage, dict) and 'type' in stage for stage in stages)
+        ):
+            raise ValueError(
+                f"stages must be a mechanism, such as dict(type='ELSA'), or a list of {len(depths)}, one per stage, "
+                f'not {stages!r}'
+            )
+        check_whole('window_size', window_size)
+        check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
         super().__init__(
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
 
+        self.settings = {}
         drop_path = drop_path_schedule(depths, drop_path_rate)
         last = self.out_indices[-1]
         self.patch_embed = PatchEmbed(in_channels, dims[0])
@@ -66,10 +102,21 @@ class SwinBackbone(Backbone):
         for i in range(last + 1):
             blocks = []
             for j in range(depths[i]):
-                attn = attention(i, dims[i], num_heads[i], window_size // 2 * (j % 2))
+                attn = build_mechanism(
+                    stages[i],
+                    dim=dims[i],
+                    num_heads=num_heads[i],
+                    shift=stages[i].get('window_size', window_size) // 2 * (j % 2),
+                    stride=4 * 2**i,
+                    window_size=window_size,
+                    shift_small_maps=shift_small_maps,
+                    attn_drop_rate=attn_drop_rate,
+                    drop_rate=drop_rate,
+                )
                 mlp = MLP(dims[i], hidden_channels(dims[i], mlp_ratio), drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j]))
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i < last else None))
+            self.settings.update(mechanism_settings(stages[i], blocks[0].attn, f'stages[{i}]'))
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()
@@ -132,7 +179,7 @@ class SwinBackbone(Backbone):
         )
         own = self.state_dict()
         for name, table in tensors.items():
-            if name.endswith('.rb') and name in own:
+            if name.endswith(('.rb', '.rk', '.rq')) and name in own:
                 tensors[name] = resize_table(table, own[name].shape, name)
         return Translation(tensors, dropped, fresh)
 

@@ -1,9 +1,10 @@
 from .block import Block
 from .drop_path import DropPath
 from .elsa import ELSA
+from .ghost_head import GhostHeadAttention
 from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
-from .mechanism import MECHANISMS, build_mechanism
+from .mechanism import MECHANISMS, build_mechanism, mechanism_settings
 from .mlp import MLP
 from .norm import batch_norm
 from .shunted import (
@@ -27,6 +28,7 @@ __all__ = [
     'DetailMLP',
     'DropPath',
     'EnhancedAttention',
+    'GhostHeadAttention',
     'GlobalSelfAttention',
     'GroupedLinear',
     'LocalEnhancement',
@@ -39,4 +41,5 @@ __all__ = [
     'WindowAttention',
     'batch_norm',
     'build_mechanism',
+    'mechanism_settings',
 ]

@@ -15,6 +15,16 @@ def check_whole(name: str, value: object, least: int = 1) -> None:
         raise ValueError(f'{name} must be a whole number of at least {least}, not {value!r}')
 
 
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Check an argument that is one of a few words.
+
+    Raises:
+        ValueError: if it is none of them.
+    """
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f'{name} must be one of {", ".join(choices)}, not {value!r}')
+
+
 def check_rates(**rates: object) -> None:
     """Check rates of dropout, by name.
 

@@ -237,7 +237,8 @@ class MeanShiftWindowAttention(Windows):
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
         shift_small_maps: see :class:`mmattn.layers.window.Windows`.
-        settings: further arguments of :class:`MeanShiftAttention`.
+
+    Further arguments: see :class:`MeanShiftAttention`.
     """
 
     def __init__(
@@ -248,10 +249,27 @@ class MeanShiftWindowAttention(Windows):
         window_size: int = 7,
         shift: int = 0,
         shift_small_maps: bool = True,
-        **settings,
+        attention: str = 'msf',
+        sharing: str | None = None,
+        groups: int = 1,
+        group_mode: str = 'interleaved',
+        proj_bias: bool = False,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
     ) -> None:
         super().__init__(num_heads, window_size, shift, shift_small_maps)
-        self.attn = MeanShiftAttention(dim, num_heads, **settings)
+        self.attn = MeanShiftAttention(
+            dim,
+            num_heads,
+            attention=attention,
+            sharing=sharing,
+            groups=groups,
+            group_mode=group_mode,
+            proj_bias=proj_bias,
+            attn_drop_rate=attn_drop_rate,
+            drop_rate=drop_rate,
+        )
+        self.settings = self.attn.settings
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         return self.attn(x, bias)

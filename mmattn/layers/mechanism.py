@@ -25,8 +25,6 @@ def build_mechanism(cfg: dict, **offered: object) -> nn.Module:
     Raises:
         ValueError: if there is no such mechanism, or it lacks an argument or has no such argument.
     """
-    if not isinstance(cfg, dict) or 'type' not in cfg:
-        raise ValueError(f"a mechanism must be a dict with a type, such as dict(type='ELSA'), not {cfg!r}")
     settings = dict(cfg)
     name = settings.pop('type')
     mechanism = MECHANISMS.get(name) if isinstance(name, str) else name
@@ -42,8 +40,25 @@ def build_mechanism(cfg: dict, **offered: object) -> nn.Module:
             raise ValueError(f'mechanism {name} has no argument {key}{near_misses(key, parameters)}')
     arguments = {**{key: value for key, value in offered.items() if key in parameters}, **settings}
     missing = [
-        key for key, parameter in parameters.items() if parameter.default is parameter.empty and key not in arguments
+        key
+        for key, parameter in parameters.items()
+        if parameter.default is parameter.empty and key not in arguments and parameter.kind is not parameter.VAR_KEYWORD
     ]
     if missing:
         raise ValueError(f'mechanism {name} needs {", ".join(missing)}: add it to its dict in the config')
     return mechanism(**arguments)
+
+
+def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str, object]:
+    """What tensors do not show of a mechanism, for the ``settings`` of a backbone.
+
+    Args:
+        cfg: its config.
+        mechanism: the module.
+        place: the backbone's argument, as 'stages[0]'.
+
+    Returns:
+        the name of the mechanism under ``place``, and its settings under ``place.name``.
+    """
+    name = cfg['type'] if isinstance(cfg['type'], str) else cfg['type'].__name__
+    return {place: name, **{f'{place}.{key}': value for key, value in getattr(mechanism, 'settings', {}).items()}}

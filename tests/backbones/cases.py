@@ -130,6 +130,34 @@ def msf_vits(draw):
 
 
 @st.composite
+def swin_frames(draw, depths):
+    """Every stage has a mechanism of its own."""
+    kinds = st.sampled_from(
+        [dict(type='WindowAttention'), dict(type='ELSA', kernel_size=3, group_width=1), dict(type='MeanShiftWindow')]
+    )
+    return dict(draw(swins(depths)), stages=draw(stages(kinds, len(depths))))
+
+
+@st.composite
+def vit_frames(draw):
+    dim = draw(st.sampled_from([8, 16]))
+    attentions = [
+        dict(type='MeanShiftAttention', attention='plain', proj_bias=True),
+        dict(type='GhostHeadAttention', img_size=40),
+        dict(type='GhostHeadAttention', lam=0, multiple=1),
+    ]
+    return dict(
+        arch=dict(embed_dim=dim, depth=draw(st.integers(1, 3)), num_heads=draw(divisors(dim // 2))),
+        attention=draw(st.sampled_from(attentions)),
+        feed_forward=draw(st.sampled_from(['plain', 'conv', 'detail'])),
+        embedding=draw(st.sampled_from(['simple', 'deit'])),
+        img_size=draw(st.integers(1, 60)),
+        patch_size=draw(st.sampled_from([7, 8, 16])),
+        final_norm=draw(st.booleans()),
+    )
+
+
+@st.composite
 def shunteds(draw, depths):
     count = len(depths)
     heads = draw(stages(st.sampled_from([2, 4]), count))
@@ -317,6 +345,63 @@ CASES = {
                 'elsa-swin-toy_upernet': dict(arch=dict(embed_dim=32, depths=(2, 1, 1, 1), num_heads=(1, 2, 4, 8)))
             },
             shifting=shifting_msf_swins,
+        ),
+        Case(
+            name='SwinFrame',
+            small=dict(
+                arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8)),
+                stages=[
+                    dict(type='ELSA', kernel_size=3, group_width=4),
+                    dict(type='MeanShiftWindow'),
+                    dict(type='WindowAttention', window_size=2),
+                    dict(type='EnhancedAttention'),
+                ],
+                window_size=3,
+            ),
+            tiny=dict(
+                arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2)),
+                stages=[dict(type='ELSA', kernel_size=3, group_width=4), dict(type='MeanShiftWindow')],
+                window_size=3,
+                out_indices=(0, 1),
+            ),
+            architectures=depths.flatmap(swin_frames),
+            channels=doubling_channels,
+            half_precision=4,
+            trained=dict(
+                arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2)),
+                stages=[dict(type='ELSA', group_width=4), *[dict(type='MeanShiftWindow')] * 3],
+            ),
+            segmentors={
+                'elsa-swin-toy_upernet': dict(
+                    arch=dict(embed_dim=32, depths=(2, 1, 1, 1), num_heads=(1, 2, 4, 8)),
+                    stages=[dict(type='WindowAttention')] * 3 + [dict(type='EnhancedAttention')],
+                )
+            },
+        ),
+        Case(
+            name='ViTFrame',
+            small=dict(
+                arch=dict(embed_dim=16, depth=4, num_heads=2),
+                attention=dict(type='GhostHeadAttention', img_size=64),
+                feed_forward='detail',
+                embedding='deit',
+                img_size=64,
+                out_indices=(0, 1, 2, 3),
+            ),
+            tiny=dict(
+                arch=dict(embed_dim=16, depth=2, num_heads=2),
+                attention=dict(type='GhostHeadAttention', img_size=64),
+                embedding='deit',
+                img_size=64,
+                out_indices=(0, 1),
+            ),
+            architectures=vit_frames(),
+            channels=lambda settings: [settings['arch']['embed_dim']] * settings['arch']['depth'],
+            half_precision=2.5,
+            trained=dict(arch=dict(embed_dim=16, depth=4, num_heads=2), patch_size=8, out_indices=(0, 1, 2, 3)),
+            trained_channels=(16, 16, 16, 16),
+            segmentors={'msf-vit-toy_setr': dict()},
+            strides=lambda settings: [settings['patch_size']] * settings['arch']['depth'],
         ),
     )
 }

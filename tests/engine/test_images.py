@@ -85,8 +85,10 @@ def test_sizes_of_images(tmp_path, suffix, backend, orientation, colour, height,
 def test_turns_that_keep_the_size(tmp_path, log, orientation, size, lines):
     """Nobody can see whether annotations are of the turned image. The log names one image of a folder."""
     load = pipeline(LoadImageFromFile())
+    folder = tmp_path / str(orientation)  # pytest uses a path again after it has removed it
+    folder.mkdir()
     for _ in range(2):
-        load(dict(img_path=turned(tmp_path, orientation, size), height=size[1], width=size[0]))
+        load(dict(img_path=turned(folder, orientation, size), height=size[1], width=size[0]))
     assert len(log) == lines
     assert all(f'a.jpg has EXIF orientation {orientation}, which does not change its size' in line for line in log)
 

@@ -1,0 +1,210 @@
+"""The frame of a plain Vision Transformer, whose blocks take any mechanism in the place of attention."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from mmengine.logging import print_log
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from ..layers import FEED_FORWARD, Block, build_mechanism, mechanism_settings
+from ..layers.any_size import ceil_div, pad_to_multiple
+from ..layers.checks import check_choice, check_rates, check_whole, hidden_channels
+from ..ops.tracing import is_tracing
+from ..weights import Translation, take_out
+from .base import Backbone, drop_path_schedule, to_map
+
+
+@MODELS.register_module()
+class ViTFrame(Backbone):
+    """Patch embedding and pre-norm blocks of one resolution, without a class token.
+
+    One layout throughout: (B, H, W, C) tokens.
+
+    Args:
+        arch: 'tiny', 'ss', 'small', 'base', or a dict with ``embed_dim``, ``depth``, ``num_heads``.
+        attention: the mechanism of the blocks, see :func:`mmattn.layers.build_mechanism`. The default is plain
+            attention.
+        feed_forward: 'plain', 'conv' or 'detail', the rows of table 9 of "Shunted Self-Attention".
+        embedding: 'simple', as "Better plain ViT baselines for ImageNet-1k" has it: a linear layer on patches between
+            two norms, and a fixed position code. Or 'deit': a convolution, and a learned table of positions.
+        img_size: side of the images, in pixels, that the learned table of positions is for. It is interpolated for
+            other sizes.
+        patch_size: side of the patches, in pixels. If it does not divide an image, the image is padded with zeros at
+            the bottom and the right.
+        mlp_ratio: hidden channels of the feed-forward layers divided by the channels of the embedding.
+        final_norm: whether the last output has a LayerNorm. All other outputs are the plain sums of residuals.
+        drop_rate: dropout of the embedding, attention output and feed-forward layers.
+        attn_drop_rate: dropout of attention weights.
+        out_indices: blocks whose maps are returned, ascending, counted from 0; by default the last one.
+        frozen_stages: freezes the patch embedding (0) and that many blocks.
+
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
+
+    Example:
+        >>> import torch
+        >>> from mmattn.backbones import ViTFrame
+        >>> backbone = ViTFrame(arch='tiny', attention=dict(type='GhostHeadAttention'), embedding='deit')
+        >>> [tuple(m.shape) for m in backbone.eval()(torch.zeros(1, 3, 65, 97))]
+        [(1, 192, 5, 7)]
+    """
+
+    arch_zoo = {
+        'tiny': dict(embed_dim=192, depth=12, num_heads=3),
+        'ss': dict(embed_dim=384, depth=6, num_heads=6),
+        'small': dict(embed_dim=384, depth=12, num_heads=6),
+        'base': dict(embed_dim=768, depth=12, num_heads=12),
+    }
+    layouts = {'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight'}
+
+    def __init__(
+        self,
+        arch: str | dict = 'small',
+        attention: dict = dict(type='MeanShiftAttention', attention='plain', proj_bias=True),
+        feed_forward: str = 'plain',
+        embedding: str = 'simple',
+        img_size: int = 224,
+        patch_size: int = 16,
+        mlp_ratio: float = 4.0,
+        final_norm: bool = False,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        in_channels: int = 3,
+        out_indices: Sequence[int] | None = None,
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = None,
+    ) -> None:
+        arch = self.resolve_arch(arch)
+        dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
+        if dim % num_heads:
+            raise ValueError(f'arch: num_heads {num_heads} does not divide the {dim} channels')
+        check_choice('feed_forward', feed_forward, FEED_FORWARD)
+        check_choice('embedding', embedding, ('simple', 'deit'))
+        check_whole('patch_size', patch_size)
+        check_whole('img_size', img_size)
+        check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
+        super().__init__(
+            [dim] * depth,
+            (depth - 1,) if out_indices is None else out_indices,
+            in_channels=in_channels,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
+        )
+
+        (drop_path,) = drop_path_schedule([depth], drop_path_rate)
+        if embedding == 'simple':
+            self.patch_embed: nn.Module = PatchEmbed(in_channels, dim, patch_size)
+        else:
+            self.patch_embed = DeiTEmbed(in_channels, dim, patch_size, ceil_div(img_size, patch_size))
+        self.drop = nn.Dropout(drop_rate)
+        self.blocks = nn.ModuleList()
+        for rate in drop_path[: self.out_indices[-1] + 1]:
+            attn = build_mechanism(
+                attention,
+                dim=dim,
+                num_heads=num_heads,
+                stride=patch_size,
+                attn_drop_rate=attn_drop_rate,
+                drop_rate=drop_rate,
+            )
+            mlp = FEED_FORWARD[feed_forward](dim, hidden_channels(dim, mlp_ratio), drop_rate)
+            self.blocks.append(Block(dim, attn, mlp, rate))
+        self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
+        self.settings = dict(
+            mechanism_settings(attention, self.blocks[0].attn, 'attention'),
+            num_heads=int(num_heads),
+            patch_size=int(patch_size),
+            feed_forward=feed_forward,
+        )
+        self.train()
+
+    def stage_modules(self) -> list[list[nn.Module]]:
+        *blocks, last = self.blocks
+        return [[self.patch_embed, self.drop], *([block] for block in blocks), [last, self.norm]]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x: (B, in_channels, H, W) -> per output, (B, C, ceil(H / patch_size), ceil(W / patch_size))."""
+        self.check_images(x)
+        outs = []
+        x = self.drop(self.patch_embed(x))
+        for i, block in enumerate(self.blocks):
+            x = self.run(block, x)
+            if i in self.out_indices:
+                outs.append(to_map(self.norm(x) if i == self.out_indices[-1] else x))
+        return tuple(outs)
+
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """Leaves out blocks that are not built, and resizes the table of positions. A checkpoint of a backbone without
+        a final norm leaves that norm untrained."""
+        tensors = super().from_release(state_dict, warm_start).tensors
+        dropped = take_out(tensors, *(f'blocks.{i}.' for i in range(len(self.blocks), self.num_stages)))
+        fresh = []
+        if isinstance(self.norm, nn.LayerNorm) and not any(name.startswith('norm.') for name in tensors):
+            fresh = ['norm.weight', 'norm.bias']
+        table, own = (each.get('patch_embed.pos_embed') for each in (tensors, self.state_dict()))
+        if table is not None and own is not None and table.dim() == own.dim() and table.shape[:2] == own.shape[:2]:
+            if table.shape != own.shape:
+                print_log(f'pos_embed resized from {tuple(table.shape)} to {tuple(own.shape)}', logger='current')
+            tensors['patch_embed.pos_embed'] = resized(table.float(), *own.shape[2:]).to(table.dtype)
+        return Translation(tensors, dropped, fresh)
+
+
+class PatchEmbed(nn.Module):
+    """Patches as tokens: norm, linear layer, norm; plus a position code.
+
+    A patch is flattened as (row, column, channel).
+    """
+
+    def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
+        super().__init__()
+        if dim < 8 or dim % 4:
+            raise ValueError(
+                f'arch: embed_dim must be a multiple of 4 and at least 8, for the position code, not {dim}'
+            )
+        self.patch_size = patch_size
+        self.patch_norm = nn.LayerNorm(in_channels * patch_size**2)
+        self.proj = nn.Linear(in_channels * patch_size**2, dim)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
+        p = self.patch_size
+        x = pad_to_multiple(x, p, (2, 3))
+        x = x.unflatten(3, (-1, p)).unflatten(2, (-1, p)).permute(0, 2, 4, 3, 5, 1).flatten(3)
+        x = self.norm(self.proj(self.patch_norm(x)))
+        return x + position_code(*x.shape[1:], device=x.device).to(x.dtype)
+
+
+class DeiTEmbed(nn.Module):
+    """Patches as tokens by a convolution; plus a learned table of positions, interpolated to the size of the map."""
+
+    def __init__(self, in_channels: int, dim: int, patch_size: int, side: int) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.proj = nn.Conv2d(in_channels, dim, patch_size, patch_size)
+        self.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, dim, side, side), std=0.02))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
+        x = self.proj(pad_to_multiple(x, self.patch_size, (2, 3)))
+        return (x + resized(self.pos_embed, *x.shape[2:])).permute(0, 2, 3, 1)
+
+
+def resized(table: Tensor, height: int, width: int) -> Tensor:
+    """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation."""
+    if not is_tracing() and table.shape[2:] == (height, width):
+        return table
+    return F.interpolate(table, (height, width), mode='bicubic', align_corners=False)
+
+
+def position_code(height: int, width: int, dim: int, device: torch.device | None = None) -> Tensor:
+    """(height, width, dim): sines and cosines of the column, then of the row, at dim / 4 frequencies, float32."""
+    frequencies = 10000.0 ** -torch.linspace(0, 1, dim // 4, device=device)
+    x = torch.arange(width, device=device)[:, None] * frequencies
+    y = torch.arange(height, device=device)[:, None] * frequencies
+    x, y = (torch.cat((angle.sin(), angle.cos()), 1) for angle in (x, y))
+    return torch.cat((x.expand(height, -1, -1), y[:, None].expand(-1, width, -1)), 2)

@@ -1,0 +1,108 @@
+import math
+from numbers import Real
+
+import torch
+from torch import Tensor, nn
+
+from ..ops.global_self_attention import fit_table
+from ..ops.heads import join_heads
+from .any_size import ceil_div
+from .checks import check_whole
+from .mechanism import MECHANISMS
+
+
+@MECHANISMS.register_module()
+class GhostHeadAttention(nn.Module):
+    r"""Global self-attention whose heads are multiplied by a ghost head ("ELSA", equation 8 and table 11).
+
+    .. math::
+        \hat A^c_{ij} = (O^c_{j-i})^\lambda A^{c \bmod h}_{ij} + \gamma S^c_{j-i}, \qquad c = 0, \dots, mh - 1
+
+    A are the h attention maps after the softmax. The values are taken as mh groups of channels. O and S are tables by
+    relative position: with one matrix per pair of pixels, table 11's network would have 11 million parameters and not
+    6. The paper does not say how they start: here O is 1 and S nearly 0, so that the layer starts as plain attention.
+
+    Args:
+        dim: channels C.
+        num_heads: attention heads h.
+        multiple: m; ``num_heads * multiple`` divides ``dim``. In table 11, 3 heads become 6.
+        lam: :math:`\lambda`, a whole number; 0: no O. The paper does not print it for table 11.
+        gamma: :math:`\gamma`; 0: no S. Neither is this printed.
+        stride: of the map, in pixels of the image.
+        img_size: side of the images, in pixels, that the tables are for. For smaller ones they are cropped; for larger
+            ones they are stretched, and S is scaled down so that its sum over the map stays the same.
+        attn_drop_rate: dropout of attention weights.
+        drop_rate: dropout of the output.
+
+    Raises:
+        ValueError: if an argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        multiple: int = 2,
+        lam: int = 1,
+        gamma: float = 1.0,
+        stride: int = 16,
+        img_size: int = 224,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_whole('multiple', multiple)
+        check_whole('img_size', img_size)
+        check_whole('lam', lam, 0)
+        if not isinstance(gamma, Real) or not math.isfinite(gamma):
+            raise ValueError(f'gamma must be a finite number, not {gamma!r}')
+        ghosts = num_heads * multiple
+        if dim % ghosts:
+            raise ValueError(f'{num_heads} heads times multiple {multiple} must divide the {dim} channels')
+        self.num_heads = num_heads
+        self.multiple = multiple
+        self.lam = lam
+        self.gamma = gamma
+        #: what no tensor shows
+        self.settings = dict(multiple=int(multiple), lam=int(lam), gamma=float(gamma))
+
+        side = 2 * ceil_div(img_size, stride) - 1
+        self.pre_proj = nn.Linear(dim, 3 * dim)
+        self.post_proj = nn.Linear(dim, dim)
+        self.attn_drop = nn.Dropout(attn_drop_rate)
+        self.drop = nn.Dropout(drop_rate)
+        self.ghost_mul = nn.Parameter(torch.ones(ghosts, side, side)) if lam else None
+        self.ghost_add = (
+            nn.Parameter(nn.init.trunc_normal_(torch.zeros(ghosts, side, side), std=0.02)) if gamma else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        shape = x.shape
+        q, k, v = self.pre_proj(x).flatten(1, 2).chunk(3, -1)
+        v = v.unflatten(-1, (self.num_heads * self.multiple, -1)).transpose(1, 2)
+        return self.drop(self.post_proj(join_heads(self.weights(q, k, *shape[1:3]) @ v))).view(shape)
+
+    def weights(self, q: Tensor, k: Tensor, height: int, width: int) -> Tensor:
+        """Equation 8. q and k: (B, H * W, C) -> (B, multiple * heads, H * W, H * W)."""
+        q, k = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (q, k))
+        weights = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1).to(q.dtype)
+        weights = self.attn_drop(weights).repeat(1, self.multiple, 1, 1)
+        if self.ghost_mul is not None:
+            weights = weights * self._by_pair(self.ghost_mul, height, width, False).to(q.dtype) ** self.lam
+        if self.ghost_add is not None:
+            weights = weights + self.gamma * self._by_pair(self.ghost_add, height, width, True).to(q.dtype)
+        return weights
+
+    def _by_pair(self, table: Tensor, height: int, width: int, keep_sum: bool) -> Tensor:
+        """A table fitted to a map, for pairs of its pixels: (heads, H * W of the query, H * W of the other)."""
+        for length in (height, width):  # each turn fits the rows, and makes them the columns
+            L = table.shape[1] // 2 + 1
+            rows = fit_table(table.transpose(0, 1).flatten(1), length).unflatten(1, (len(table), -1))
+            table = rows.permute(1, 2, 0)
+            if not keep_sum:  # fit_table divides a longer table
+                table = table * (torch.sym_max(length, L) / L)
+        # Window (i, j) of the table has the neighbours of the pixel at (H - 1 - i, W - 1 - j).
+        windows = table.unfold(1, height, 1).unfold(2, width, 1)
+        return windows.flip(1, 2).flatten(3).flatten(1, 2)

@@ -1,0 +1,77 @@
+"""How a config names a mechanism, and what a user's own needs."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mmattn.backbones import SwinFrame, ViTFrame
+from mmattn.layers import MECHANISMS, build_mechanism
+
+ARCH = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
+
+
+class Gate(nn.Module):
+    """A mechanism that asks for everything that SwinFrame knows."""
+
+    def __init__(self, dim, num_heads, shift, stride, *, window_size, shift_small_maps, factor=1.0) -> None:
+        super().__init__()
+        self.given = dim, num_heads, shift, stride, window_size, shift_small_maps, factor
+        self.scale = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale(x)
+
+
+@pytest.fixture
+def gate():
+    MECHANISMS.register_module('Gate', module=Gate)
+    yield
+    MECHANISMS.module_dict.pop('Gate')
+
+
+def test_gets_what_it_asks_for(gate):
+    """Each block gets its channels, heads, shift and stride. The config goes before the backbone's arguments."""
+    stages = [dict(type='Gate', window_size=5), dict(type=Gate, factor=2.0)]
+    backbone = SwinFrame(arch=ARCH, stages=stages, window_size=3, shift_small_maps=False, out_indices=(0, 1))
+    assert [block.attn.given for stage in backbone.layers for block in stage.blocks] == [
+        (8, 1, 0, 4, 5, False, 1.0),
+        (8, 1, 2, 4, 5, False, 1.0),
+        (16, 2, 0, 8, 3, False, 2.0),
+    ]
+    assert backbone.settings['stages[0]'] == backbone.settings['stages[1]'] == 'Gate'
+    assert [tuple(out.shape) for out in backbone(torch.zeros(1, 3, 9, 13))] == [(1, 8, 3, 4), (1, 16, 2, 2)]
+
+
+@pytest.mark.parametrize('name', sorted(MECHANISMS.module_dict))
+def test_every_mechanism_in_both_frames(name):
+    """The example of the docs names no arguments but the type. Odd sizes; every parameter learns."""
+    cfg = dict(type=name, **({'reduction': 2} if name == 'ShuntedAttention' else {}))
+    if name == 'MeanShiftWindow' or 'Window' in name or name == 'LocalAttention':
+        cfg['window_size'] = 3
+    arch = dict(embed_dim=12, depths=(2, 1), num_heads=(2, 2))
+    swin = SwinFrame(arch=arch, stages=cfg, out_indices=(0, 1))
+    vit = ViTFrame(arch=dict(embed_dim=12, depth=2, num_heads=2), attention=cfg, patch_size=8)
+    for backbone in (swin, vit):
+        out = backbone(torch.randn(2, 3, 41, 31))
+        sum(part.square().sum() for part in out).backward()
+        unused = [name for name, parameter in backbone.named_parameters() if parameter.grad is None]
+        assert not unused
+
+
+@pytest.mark.parametrize(
+    'cfg, message',
+    [
+        (dict(type='ELSSA'), 'there is no mechanism ELSSA; .*did you mean ELSA'),
+        (dict(type='ELSA', kernel=3), 'mechanism ELSA has no argument kernel: did you mean kernel_size'),
+        (dict(type='ShuntedAttention'), 'mechanism ShuntedAttention needs reduction'),
+    ],
+)
+def test_mistakes(cfg, message):
+    with pytest.raises(ValueError, match=message):
+        build_mechanism(cfg, dim=8, num_heads=2)
+
+
+@pytest.mark.parametrize('stages', ['ELSA', [dict(type='ELSA')], [dict(kernel_size=3)] * 2, [None] * 2])
+def test_mistakes_in_stages(stages):
+    with pytest.raises(ValueError, match='stages must be a mechanism, such as .* or a list of 2, one per stage'):
+        SwinFrame(arch=ARCH, stages=stages, out_indices=(0,))

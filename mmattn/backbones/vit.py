@@ -145,11 +145,12 @@ class ViTFrame(Backbone):
         fresh = []
         if isinstance(self.norm, nn.LayerNorm) and not any(name.startswith('norm.') for name in tensors):
             fresh = ['norm.weight', 'norm.bias']
-        table, own = (each.get('patch_embed.pos_embed') for each in (tensors, self.state_dict()))
-        if table is not None and own is not None and table.dim() == own.dim() and table.shape[:2] == own.shape[:2]:
-            if table.shape != own.shape:
-                print_log(f'pos_embed resized from {tuple(table.shape)} to {tuple(own.shape)}', logger='current')
-            tensors['patch_embed.pos_embed'] = resized(table.float(), *own.shape[2:]).to(table.dtype)
+        name = 'patch_embed.pos_embed'
+        table, own = tensors.get(name), self.state_dict().get(name)
+        if table is not None and own is not None and table.dim() == 4 and table.shape != own.shape:
+            if table.shape == (*own.shape[:2], table.shape[3], table.shape[3]):
+                print_log(f'{name} resized from {tuple(table.shape)} to {tuple(own.shape)}', logger='current')
+                tensors[name] = resized(table.float(), *own.shape[2:]).to(table.dtype)
         return Translation(tensors, dropped, fresh)
 
 

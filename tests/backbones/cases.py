@@ -384,8 +384,6 @@ CASES = {
                 arch=dict(embed_dim=16, depth=4, num_heads=2),
                 attention=dict(type='GhostHeadAttention', img_size=64),
                 feed_forward='detail',
-                embedding='deit',
-                img_size=64,
                 out_indices=(0, 1, 2, 3),
             ),
             tiny=dict(

@@ -147,10 +147,10 @@ class ViTFrame(Backbone):
             fresh = ['norm.weight', 'norm.bias']
         name = 'patch_embed.pos_embed'
         table, own = tensors.get(name), self.state_dict().get(name)
-        if table is not None and own is not None and table.dim() == 4 and table.shape != own.shape:
-            if table.shape == (*own.shape[:2], table.shape[3], table.shape[3]):
-                print_log(f'{name} resized from {tuple(table.shape)} to {tuple(own.shape)}', logger='current')
-                tensors[name] = resized(table.float(), *own.shape[2:]).to(table.dtype)
+        is_table = table is not None and own is not None and table.dim() == 4
+        if is_table and table.shape != own.shape and table.shape == (*own.shape[:2], table.shape[3], table.shape[3]):
+            print_log(f'{name} resized from {tuple(table.shape)} to {tuple(own.shape)}', logger='current')
+            tensors[name] = resized(table.float(), *own.shape[2:]).to(table.dtype)
         return Translation(tensors, dropped, fresh)
 
 

@@ -3,6 +3,7 @@
     python tools/compare.py --jobs 2                                    # configs/toy/compare
     python tools/compare.py configs/toy/compare/fpn_ade20k.py --models swin elsa-swin
     python tools/compare.py A.py B.py --rates 1e-4 --seeds 0 1 2 3 4    # any configs, at one rate
+    python tools/compare.py configs/elsa_swin/ablations/swin-t_in1k.py --models net6 net7 --rates 1e-3 --seeds 0
 
 Each model gets its own best rate. The rates between the first and the last one are tried with the first seed; the first
 or the last one too if its neighbour is the best. The best rate is then repeated with the other seeds. table.md and
@@ -78,7 +79,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('configs', nargs='*', type=Path, default=CONFIGS, help='default: configs/toy/compare/*.py')
     parser.add_argument(
-        '--models', nargs='+', help='run each config once per name, which it reads as the environment variable MODEL'
+        '--models',
+        nargs='+',
+        help='run each config once per name, which it reads as the environment variable MODEL (default: all rows of a '
+        'config of ablations)',
     )
     parser.add_argument('--metric', help='key of the evaluation (default: by the scope of the config)')
     parser.add_argument('--rates', nargs='+', type=float, default=RATES, help='ascending learning rates')
@@ -93,15 +97,20 @@ def main() -> None:
         raise InputError(f'--seeds names a seed twice: {" ".join(map(str, args.seeds))}')
     if args.jobs < 1:
         raise InputError(f'--jobs must be 1 or more, not {args.jobs}')
-    models = args.models or (MODEL_FILES if args.configs == CONFIGS else [None])
-    if len({(config.stem, model) for config in args.configs for model in models}) < len(args.configs) * len(models):
+    pairs = [(config, model) for config in args.configs for model in args.models or default_models(config)]
+    if len({(config.stem, model) for config, model in pairs}) < len(pairs):
         raise InputError('two configs or models have the same name: their runs would have the same folder')
-    entries = [make_entry(config, model, args) for config in args.configs for model in models]
+    entries = [make_entry(config, model, args) for config, model in pairs]
     for entry in entries:
         read_finished(entry, args.work_dir)
     args.work_dir.mkdir(parents=True, exist_ok=True)
     train_all(entries, args)
     print(write_results(entries, args))
+
+
+def default_models(config: Path) -> list[str | None]:
+    """The values of MODEL for a config: the rows of a config of ablations; or else none, but for our own configs."""
+    return MODEL_FILES if config in CONFIGS else list(read_config(config, None, {}).get('rows') or [None])
 
 
 def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Entry:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +47,15 @@ class Comparison:
     printed_parameters: float | None
     printed_operations: float | None  #: multiply-adds, whatever the paper's unit is
     notes: list[str]  #: what the paper left out, and so does this count
+    same_digits: bool | None = None  #: whether the counts, rounded, are the printed figures; None: not compared
+    unknown: str = ''  #: what the paper leaves open, so that the figures cannot be expected to agree
 
     @property
     def wrong(self) -> int:
-        """How many figures are farther from the paper's than the tolerances allow."""
+        """How many figures are farther from the paper's than the tolerances allow; 1 where digits must agree, but do
+        not."""
+        if self.unknown or self.same_digits is not None:
+            return int(not self.unknown and not self.same_digits)
         return sum(
             None not in (printed, counted) and abs(counted / printed - 1) > tolerance
             for counted, printed, tolerance in (
@@ -63,7 +69,8 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     """Count the models of a config and compare them with the metafile beside it.
 
     The first row is the config's backbone as an ImageNet classifier. If the config is of a classifier, image size and
-    classes are the config's, and the rows of its ablations follow. Otherwise the whole detector or segmentor follows.
+    classes are the config's. Otherwise the whole detector or segmentor follows. A config with ``rows``, one of which
+    the environment variable MODEL chooses, gives all of them, beside the figures of printed.yml.
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
@@ -71,19 +78,35 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     """
     config = Path(config)
     cfg = _load(config)
+    if 'rows' in cfg:
+        yield from _compare_rows(config)
+        return
     is_classifier = cfg.default_scope == 'mmpretrain'
     entry = _own_entry(config) if is_classifier else _classifier_entry(config, cfg.model.backbone)
     classes = cfg.model.head.num_classes if is_classifier else 1000
     yield compare(f'{config.stem} (backbone)', classifier(cfg.model.backbone, classes), 'mmpretrain', entry)
     if not is_classifier:
         yield compare(config.stem, build(cfg), cfg.default_scope, _own_entry(config))
-        return
-    for ablation in entry.get('Ablations', ()):
-        settings = ablation['Settings']
-        figures = {key: value for key, value in entry['Printed'].items() if key not in ('Parameters', 'FLOPs')}
-        model = classifier(ConfigDict({**cfg.model.backbone, **settings}), classes)
-        name = ', '.join(f'{key}={value}' for key, value in settings.items())
-        yield compare(f'  {name}', model, 'mmpretrain', dict(Printed={**figures, **ablation['Printed']}))
+
+
+def _compare_rows(config: Path) -> Iterator[Comparison]:
+    """The classifiers of a config's ``rows``. printed.yml gives millions and 10^9, in the digits that the paper has."""
+    printed = yaml.safe_load(config.with_name('printed.yml').read_text())[config.stem]
+    rows = printed.pop('Rows')
+    for row in _load(config).rows:
+        figures = rows.get(row, {})
+        params, flops = figures.get('params'), figures.get('flops')
+        model = _load(config, row).model
+        entry = dict(printed, Parameters=params and 1e6 * float(params), FLOPs=flops and 1e9 * float(flops))
+        found = compare(row, classifier(model.backbone, model.head.num_classes), 'mmpretrain', dict(Printed=entry))
+        unit = 1e9 / printed.get('Operations per Multiply-Add', 1)
+        pairs = [(found.parameters / 1e6, params), (found.operations / unit, flops)]
+        same = [f'{count:.{len(str(text).partition(".")[2])}f}' == str(text) for count, text in pairs if text]
+        found.same_digits = all(same) if same else None
+        found.unknown = figures.get('unknown', '')
+        if same:
+            found.notes.append('=' if all(same) else found.unknown or 'other digits')
+        yield found
 
 
 def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
@@ -232,8 +255,16 @@ def _classifier_entry(config: Path, backbone: dict) -> dict:
 
 
 @functools.cache
-def _load(config: Path) -> Config:
-    cfg = Config.fromfile(config)
+def _load(config: Path, row: str | None = None) -> Config:
+    """A config; with a row, as the environment variable MODEL chooses it."""
+    before = os.environ.get('MODEL')
+    if row is not None:
+        os.environ['MODEL'] = row
+    try:
+        cfg = Config.fromfile(config)
+    finally:
+        if row is not None:
+            os.environ.pop('MODEL') if before is None else os.environ.update(MODEL=before)
     if not cfg.get('default_scope') or 'backbone' not in cfg.get('model', {}):
         raise InputError(f'{config} is no whole config: it needs default_scope, and model with a backbone')
     return cfg

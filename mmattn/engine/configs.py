@@ -68,6 +68,10 @@ def load_config(
     except InputError:
         raise
     except Exception as error:  # A config is a program, which can raise any error.
+        if error.args == (os.environ.get('MODEL'),):
+            raise InputError(
+                f'{path} has no row {error.args[0]}, which the environment variable MODEL names'
+            ) from error
         raise InputError(f'{path} cannot be read: {describe(error)}') from error
     _set_options(cfg, options or {}, path)
     scope = cfg.get('default_scope')

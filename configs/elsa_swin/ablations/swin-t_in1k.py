@@ -1,0 +1,57 @@
+# Swin-T with other mechanisms: tables 1 to 5 and figure 2 of ELSA. MODEL=net7 in the environment chooses a row.
+_base_ = '../_base_/in1k.py'
+
+window, elsa = dict(type='WindowAttention'), dict(type='ELSA', group_width=4)
+depthwise = dict(type='DepthwiseConv')
+# equation 4; Net1 is qk alone
+net2 = dict(type='LocalAttention', terms=['qr'])
+net3 = dict(type='LocalAttention', terms=['rk'])
+net4 = dict(type='LocalAttention', terms=['b'])
+net5 = dict(type='LocalAttention', terms=['qr', 'rk'])
+net6 = dict(type='LocalAttention', terms=['qr', 'rk', 'b'])
+net7 = dict(type='LocalAttention', terms=['qk', 'qr', 'rk', 'b'])
+neighbours = dict(type='LocalAttention', terms=['qk', 'b'], area='neighbours')
+
+rows = {
+    # table 5: the operator, in all stages but ELSA's
+    'lsa': dict(stages=window),
+    'dwconv': dict(stages=depthwise),
+    'd-dwconv': dict(stages=dict(type='DynamicDepthwiseConv')),
+    'ddf': dict(stages=dict(type='DecoupledDynamicFilter')),
+    'elsa': dict(stages=[elsa, elsa, elsa, window]),
+    # table 1: the parameterisation, in windows
+    'net1': dict(stages=dict(type='LocalAttention', terms=['qk'])),
+    'net2': dict(stages=net2),
+    'net3': dict(stages=net3),
+    'net4': dict(stages=net4),
+    'net5': dict(stages=net5),
+    'net6': dict(stages=net6),
+    'net7': dict(stages=net7),
+    # tables 2 and 9: the normalisation of Net7. With the identity, the paper's training crashes.
+    'net7-filter': dict(stages=dict(net7, norm='filter')),
+    'net7-identity': dict(stages=dict(net7, norm='identity')),
+    # table 3: neighbours instead of windows, but in the last stage, whose map is one window
+    'swin-t-n': dict(stages=[neighbours] * 3 + [window]),
+    'net6-n': dict(stages=[dict(net6, area='neighbours')] * 3 + [net6]),
+    'net7-n': dict(stages=[dict(net7, area='neighbours')] * 3 + [net7]),
+    # table 4: Hadamard attention without the ghost head, as released and as equation 7 has it
+    'hadamard': dict(stages=[dict(elsa, gamma=0.0)] * 3 + [window]),
+    'hadamard-equation-7': dict(stages=[dict(elsa, gamma=0.0, hadamard='equation')] * 3 + [window]),
+    # figure 2: heads. "1x" is lsa for window attention.
+    'lsa-1-head': dict(stages=window, num_heads=(1, 1, 1, 1)),
+    'lsa-2x-heads': dict(stages=window, num_heads=(6, 12, 24, 48)),
+    'lsa-c-heads': dict(stages=window, num_heads=(96, 192, 384, 768)),
+    'dwconv-1-head': dict(stages=dict(depthwise, filters=1)),
+    'dwconv-1x-heads': dict(stages=[dict(depthwise, filters=heads) for heads in (3, 6, 12, 24)]),
+    'dwconv-2x-heads': dict(stages=[dict(depthwise, filters=heads) for heads in (6, 12, 24, 48)]),
+}
+row = rows['{{$MODEL:lsa}}']
+model = dict(
+    backbone=dict(
+        type='SwinFrame',
+        arch=dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=row.get('num_heads', (3, 6, 12, 24))),
+        stages=row['stages'],
+        drop_path_rate=0.1,
+    ),
+    head=dict(in_channels=768),
+)

@@ -1,0 +1,23 @@
+# Table 5 of ELSA in a narrow Swin: the operator, in all stages but ELSA's. MODEL=ddf in the environment chooses a row.
+# Sides are those of configs/toy/compare/_base_/swin.py.
+_base_ = '../compare/_base_/tasks/classifier.py'
+window = dict(type='WindowAttention', window_size=4)
+elsa = dict(type='ELSA', kernel_size=5, group_width=4)
+rows = {
+    'lsa': window,
+    'dwconv': dict(type='DepthwiseConv', kernel_size=5),
+    'd-dwconv': dict(type='DynamicDepthwiseConv', kernel_size=5),
+    'ddf': dict(type='DecoupledDynamicFilter', kernel_size=5),
+    'elsa': [elsa, elsa, elsa, window],
+}
+model = dict(
+    backbone=dict(
+        type='SwinFrame',
+        arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8)),
+        stages=rows['{{$MODEL:lsa}}'],
+        drop_path_rate=0.0,
+        out_indices=(3,),
+        init_cfg=None,
+    ),
+    head=dict(in_channels=192),
+)

@@ -18,8 +18,9 @@ from ..layers import (
     TokenMerging,
     batch_norm,
     build_mechanism,
+    mechanism_settings,
 )
-from ..layers.checks import check_rates, check_whole, hidden_channels
+from ..layers.checks import check_choice, check_rates, check_whole, hidden_channels
 from ..layers.shunted import group_rates
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
@@ -101,10 +102,8 @@ class ShuntedTransformer(Backbone):
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
         mechanisms = [attention] * len(dims) if isinstance(attention, dict) or attention is None else attention
         _check(dims, depths, num_heads, reductions, mlp_ratios, mechanisms)
-        if stem not in ('overlap', 'patches'):
-            raise ValueError(f'stem must be overlap or patches, not {stem!r}')
-        if feed_forward not in FEED_FORWARD:
-            raise ValueError(f'feed_forward must be one of {", ".join(FEED_FORWARD)}, not {feed_forward!r}')
+        check_choice('stem', stem, ('overlap', 'patches'))
+        check_choice('feed_forward', feed_forward, FEED_FORWARD)
         stem_convs = arch['stem_convs'] if stem_convs is None else stem_convs
         check_whole('stem_convs', stem_convs, 0)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
@@ -122,7 +121,6 @@ class ShuntedTransformer(Backbone):
             else:
                 patch_embed = PatchEmbed(dims[i - 1], dims[i])
             mechanism = mechanisms[i] or dict(type=EnhancedAttention if reductions[i] == 1 else ShuntedAttention)
-            window_size = mechanism.get('window_size', 7)
             blocks = []
             for j, rate in enumerate(drop_path[i]):
                 attn = build_mechanism(
@@ -132,16 +130,15 @@ class ShuntedTransformer(Backbone):
                     stride=4 * 2**i,
                     reduction=reductions[i],
                     aggregation=aggregation,
-                    window_size=window_size,
-                    shift=window_size // 2 * (j % 2),
+                    window_size=7,
+                    shift=mechanism.get('window_size', 7) // 2 * (j % 2),
                     norm_cfg=norm_cfg,
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
                 )
                 mlp = FEED_FORWARD[feed_forward](dims[i], hidden_channels(dims[i], mlp_ratios[i]), drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate, eps=1e-6))
-            if getattr(attn, 'settings', {}):
-                self.settings[f'attention{i + 1}'] = attn.settings
+            self.settings.update(mechanism_settings(mechanism, blocks[0].attn, f'attention[{i}]'))
             self.add_module(f'patch_embed{i + 1}', patch_embed)
             self.add_module(f'block{i + 1}', nn.ModuleList(blocks))
             self.add_module(f'norm{i + 1}', nn.LayerNorm(dims[i], 1e-6))
@@ -249,8 +246,12 @@ def _check(
             'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios, attention '
             f'must be of one length, not {per_stage}'
         )
+    for mechanism in attention:
+        if mechanism is not None and not (isinstance(mechanism, dict) and 'type' in mechanism):
+            raise ValueError(
+                f"attention must be None, a mechanism such as dict(type='ELSA'), or a list of these, not {attention!r}"
+            )
     for dim, heads, reduction in zip(dims, num_heads, reductions):
         if dim % heads:
             raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')
-        if reduction != 1:
-            group_rates(reduction, heads, 'reductions')
+        group_rates(reduction, heads, 'reductions')

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..ops import shunted_attention
 from .any_size import repeat_to_multiple
-from .checks import check_whole
+from .checks import check_choice, check_whole
 from .mechanism import MECHANISMS
 from .mlp import MLP
 from .token_conv import TokenConv2d
@@ -90,8 +90,9 @@ class ShuntedAttention(nn.Module):
     Args:
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
-        reduction: r, even; or a list of one rate per group, whose length divides ``num_heads``: [r, r / 2] is the same
-            as r. At rate 1, a token is not merged with others. None: 32 / ``stride``, at least 2, the paper's r.
+        reduction: r, even; or a list of one rate per group, whose length divides ``num_heads``: r is the same as
+            [r, r / 2], 1 as [1]. At rate 1, a token is not merged with others. None: 32 / ``stride``, at least 2, the
+            paper's r.
         stride: of the map, in pixels of the image.
         aggregation: of tokens (table 8). 'shunted': convolutions merge them, and a depth-wise convolution enhances the
             values; 'convolution': no enhancement; 'linear': enhancement, and merging by :class:`TokenPooling`.
@@ -117,8 +118,7 @@ class ShuntedAttention(nn.Module):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        if aggregation not in AGGREGATIONS:
-            raise ValueError(f'aggregation must be one of {", ".join(AGGREGATIONS)}, not {aggregation!r}')
+        check_choice('aggregation', aggregation, AGGREGATIONS)
         rates = group_rates(max(32 // stride, 2) if reduction is None else reduction, num_heads)
         self.num_heads = num_heads
         self.num_groups = len(rates)
@@ -166,16 +166,16 @@ class ShuntedAttention(nn.Module):
 
 
 def group_rates(reduction: int | Sequence[int], num_heads: int, name: str = 'reduction') -> list[int]:
-    """The rate of each group of heads: [r, r / 2] for a whole number r, which must be even.
+    """The rate of each group of heads: [r, r / 2] for an even number r, one group for 1.
 
     Raises:
         ValueError: if a rate is impossible, or heads cannot be divided into the groups; ``name`` is the argument's.
     """
     if not isinstance(reduction, Sequence):
-        check_whole(name, reduction, 2)
-        if reduction % 2:
-            raise ValueError(f'{name} must be even, or a list of one rate per group of heads, not {reduction}')
-        reduction = [reduction, reduction // 2]
+        check_whole(name, reduction)
+        if reduction > 1 and reduction % 2:
+            raise ValueError(f'{name} must be even, 1 or a list of one rate per group of heads, not {reduction}')
+        reduction = [reduction, reduction // 2] if reduction > 1 else [1]
     for rate in reduction:
         check_whole(name, rate)
     if not reduction or num_heads % len(reduction):

@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import DropPath, GlobalSelfAttention, batch_norm
+from ..layers import DropPath, GlobalSelfAttention, batch_norm, build_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.checks import check_whole, stage_numbers
 from ..ops.global_self_attention import fit_table
@@ -41,13 +41,20 @@ class GSAResNet(Backbone):
             (output channels of a block divided by those of its inner layer).
         gsa_stages: groups with attention, counted from 0.
         num_heads: attention heads.
-        content: attend by content, in every module. See :class:`mmattn.layers.GlobalSelfAttention` and table 4.
+        content: attend by content, in every module: True, False or 'axial'. See
+            :class:`mmattn.layers.GlobalSelfAttention` for this and what follows, and table 4.
         column: attend along columns by relative position, in every module.
         row: attend along rows by relative position, in every module.
         img_size: longest side of an image, in pixels, for which every relative position has an embedding: L of a module
             is ``img_size`` divided by the stride of its map.
         beyond: what to do with longer distances in larger images, 'stretch' or 'mask'. See
             :func:`mmattn.ops.axial_attention`. Tables of a checkpoint with another ``img_size`` are fitted likewise.
+        axial_softmax: softmax of the products along columns and rows.
+        softmax_queries: softmax of the queries of content attention.
+        neighbourhood: odd side of the square of pixels of the map that positional attention is limited to, in every
+            module; it replaces ``img_size`` and ``beyond``.
+        attention: config of a mechanism in the place of global self-attention, see
+            :func:`mmattn.layers.build_mechanism`. It gets the arguments above that it has, too.
         zero_init_residual: the last norm of every block starts with weight 0, so that a block starts as its shortcut,
             as in MMDetection's ResNet. With False, an untrained model may give infinite maps in evaluation: attention
             is cubic in its input, and no norm has learned its size yet.
@@ -80,11 +87,15 @@ class GSAResNet(Backbone):
         depth: int | str | dict = 50,
         gsa_stages: Sequence[int] = (1, 2, 3),
         num_heads: int = 8,
-        content: bool = True,
+        content: bool | str = True,
         column: bool = True,
         row: bool = True,
         img_size: int = 224,
         beyond: str = 'stretch',
+        axial_softmax: bool = False,
+        softmax_queries: bool = False,
+        neighbourhood: int | None = None,
+        attention: dict | None = None,
         zero_init_residual: bool = True,
         norm_cfg: dict = dict(type='BN'),
         norm_eval: bool = False,
@@ -107,24 +118,36 @@ class GSAResNet(Backbone):
         self.norm_eval = norm_eval
         self.img_size = img_size
         self.beyond = beyond
+        self.neighbourhood = neighbourhood
+        mechanism = attention or dict(type=GlobalSelfAttention, project=False)
+        if not (isinstance(mechanism, dict) and 'type' in mechanism):
+            raise ValueError(f"attention must be None or a mechanism, such as dict(type='ELSA'), not {attention!r}")
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         self.num_built = self.out_indices[-1] + 1
         self.conv1 = nn.Conv2d(in_channels, channels, 7, 2, 3, bias=False)
         self.bn1 = batch_norm(channels, norm_cfg)
+        self.settings = dict(norm_eps=float(self.bn1.eps))
         for i in range(self.num_built):
             blocks = []
             for j, rate in enumerate(drop_path[i]):
                 stride = 2 if i > 0 and j == 0 else 1
                 attn = None
                 if i in gsa_stages:
-                    attn = GlobalSelfAttention(
-                        widths[i],
-                        num_heads,
+                    attn = build_mechanism(
+                        mechanism,
+                        dim=widths[i],
+                        num_heads=num_heads,
+                        stride=4 * 2**i // stride,
+                        window_size=7,
+                        shift=mechanism.get('window_size', 7) // 2 * (j % 2),
                         rel_pos_length=ceil_div(img_size, 4 * 2**i // stride),
                         content=content,
                         column=column,
                         row=row,
+                        axial_softmax=axial_softmax,
+                        softmax_queries=softmax_queries,
+                        neighbourhood=neighbourhood,
                         beyond=beyond,
                         norm_cfg=norm_cfg,
                     )
@@ -136,10 +159,10 @@ class GSAResNet(Backbone):
                     nn.init.zeros_(scale)
                 blocks.append(block)
                 channels = outs[i]
+            if i in gsa_stages:  # Without attention, a plain ResNet serves every kind.
+                of_attention = mechanism_settings(mechanism, attn, 'attention') if attention else attn.settings
+                self.settings.update(of_attention, num_heads=int(num_heads))
             self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
-        # Of attention, only if there is any: a plain ResNet serves every kind.
-        attention = dict(num_heads=int(num_heads), beyond=beyond) if gsa_stages else {}
-        self.settings = dict(norm_eps=float(self.bn1.eps), **attention)
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -173,7 +196,8 @@ class GSAResNet(Backbone):
             *(f'{block}conv2.' for block in replaced),
         )
         for name, table in tensors.items():
-            if name.endswith(('.rel_col', '.rel_row')) and name in own and table.shape != own[name].shape:
+            is_table = name.endswith(('.rel_col', '.rel_row')) and self.neighbourhood is None
+            if is_table and name in own and table.shape != own[name].shape:
                 tensors[name] = self._fitted(table, own[name].shape, name)
         return Translation(tensors, dropped, [] if has_attention else attention)
 
@@ -191,7 +215,11 @@ class GSAResNet(Backbone):
             name: value.to('cpu', torch.float32 if value.is_floating_point() else None, copy=True)
             for name, value in state_dict.items()
         }
-        blocks = [block for block in self.modules() if isinstance(block, Bottleneck) and block.attn is not None]
+        blocks = [
+            block
+            for block in self.modules()
+            if isinstance(block, Bottleneck) and isinstance(block.attn, GlobalSelfAttention) and block.attn.proj is None
+        ]
         hooks = [block.bn2.register_forward_pre_hook(partial(_scale, block.attn)) for block in blocks]
         hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]
         image = noise_image(self.in_channels, max(self.img_size, 64))  # no map of a single pixel
@@ -233,11 +261,15 @@ def _scale(attn: GlobalSelfAttention, norm: nn.Module, inputs: tuple[Tensor]) ->
     """Scale the weights of attention, and its output, to the variance that the norm after it has learned."""
     factor = norm.running_var.mean().sqrt() / inputs[0].std()
     factor = factor if factor > 0 and factor.isfinite() else 1.0
-    # Attention is linear in the query, if the statistics of the norm inside are scaled too.
-    attn.query.weight.mul_(factor)
+    # Attention is linear in the query, or after a softmax in the value, if the norm inside is scaled too.
+    after_softmax = attn.axial_softmax or attn.softmax_queries
+    (attn.value if after_softmax else attn.query).weight.mul_(factor)
     if attn.bn is not None:
         attn.bn.running_mean.mul_(factor)
         attn.bn.running_var.mul_(factor**2)
+        for tensor in (attn.bn.weight, attn.bn.bias):
+            if after_softmax and tensor is not None:
+                tensor.mul_(factor)
     return (inputs[0] * factor,)
 
 
@@ -249,7 +281,7 @@ class Bottleneck(nn.Module):
         width: channels of the inner layer.
         out_channels: channels out.
         stride: 1 or 2.
-        attn: from (B, width, H, W) to (B, width, H, W); None means a convolution.
+        attn: from (B, H, W, width) to (B, H, W, width); None means a convolution.
         norm_cfg: see :func:`mmattn.layers.batch_norm`.
         drop_path: probability of dropping the branch.
     """
@@ -296,7 +328,7 @@ class Bottleneck(nn.Module):
         if self.attn is None:
             x = self.conv2(x)
         else:
-            x = self.attn(x)
+            x = self.attn(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             if self.stride > 1:
                 x = average_pool(x)
         x = F.relu(self.bn2(x), inplace=True)

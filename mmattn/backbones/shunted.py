@@ -9,8 +9,19 @@ from collections.abc import Sequence
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import Block, DetailMLP, EnhancedAttention, ShuntedAttention, TokenConv2d, TokenMerging, batch_norm
-from ..layers.checks import check_rates, check_whole, hidden_channels
+from ..layers import (
+    FEED_FORWARD,
+    Block,
+    EnhancedAttention,
+    ShuntedAttention,
+    TokenConv2d,
+    TokenMerging,
+    batch_norm,
+    build_mechanism,
+    mechanism_settings,
+)
+from ..layers.checks import check_choice, check_rates, check_whole, hidden_channels
+from ..layers.shunted import group_rates
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 
@@ -31,9 +42,16 @@ class ShuntedTransformer(Backbone):
         arch: 'tiny', 'small', 'base', 'large', or a dict with ``embed_dims``, ``depths``, ``num_heads`` and
             ``stem_convs``. Weights of Large were never released.
         reductions: r of each stage: half of the heads sees tokens merged r x r, half r / 2 x r / 2. Even; 1 means plain
-            attention.
+            attention. A list instead of a number has one rate for each of any number of groups of heads.
         mlp_ratios: per stage, hidden channels of the feed-forward layers divided by the channels of the stage.
-        stem_convs: 3 x 3 convolutions between the first and the last of the stem; by default those of the arch.
+        stem: 'overlap', or 'patches' (table 7, "Non-Overlap"): 4 x 4 patches, a linear layer and a norm.
+        stem_convs: of 'overlap', 3 x 3 convolutions between the first and the last; by default those of the arch. 0 is
+            table 7's "Overlap".
+        aggregation: 'shunted', 'convolution' or 'linear' (table 8), see :class:`mmattn.layers.ShuntedAttention`. Where
+            r is 1, no tokens are merged, and the values are enhanced in any case; the paper does not say.
+        feed_forward: 'detail', 'conv' or 'plain' (table 9), see ``mmattn.layers.FEED_FORWARD``.
+        attention: config of a mechanism in the place of shunted attention, see
+            :func:`mmattn.layers.build_mechanism`; or a list of one per stage, None where it is shunted attention.
         drop_rate: dropout of attention output and MLP.
         attn_drop_rate: dropout of attention weights.
 
@@ -62,9 +80,13 @@ class ShuntedTransformer(Backbone):
     def __init__(
         self,
         arch: str | dict = 'tiny',
-        reductions: Sequence[int] = (8, 4, 2, 1),
+        reductions: Sequence[int | Sequence[int]] = (8, 4, 2, 1),
         mlp_ratios: Sequence[float] = (8, 8, 4, 4),
+        stem: str = 'overlap',
         stem_convs: int | None = None,
+        aggregation: str = 'shunted',
+        feed_forward: str = 'detail',
+        attention: dict | Sequence[dict | None] | None = None,
         norm_cfg: dict = dict(type='BN'),
         norm_eval: bool = False,
         drop_rate: float = 0.0,
@@ -78,8 +100,11 @@ class ShuntedTransformer(Backbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
+        mechanisms = [attention] * len(dims) if isinstance(attention, dict) or attention is None else attention
+        _check(dims, depths, num_heads, reductions, mlp_ratios, mechanisms)
+        check_choice('stem', stem, ('overlap', 'patches'))
+        check_choice('feed_forward', feed_forward, FEED_FORWARD)
         stem_convs = arch['stem_convs'] if stem_convs is None else stem_convs
-        _check(dims, depths, num_heads, reductions, mlp_ratios)
         check_whole('stem_convs', stem_convs, 0)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         super().__init__(
@@ -89,26 +114,37 @@ class ShuntedTransformer(Backbone):
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         self.num_built = self.out_indices[-1] + 1
+        self.settings = dict(num_heads=[int(heads) for heads in num_heads], feed_forward=feed_forward)
         for i in range(self.num_built):
             if i == 0:
-                patch_embed: nn.Module = Stem(in_channels, dims[0], stem_convs, norm_cfg)
+                patch_embed: nn.Module = Stem(in_channels, dims[0], stem_convs if stem == 'overlap' else None, norm_cfg)
             else:
                 patch_embed = PatchEmbed(dims[i - 1], dims[i])
+            mechanism = mechanisms[i] or dict(type=EnhancedAttention if reductions[i] == 1 else ShuntedAttention)
             blocks = []
-            drop = dict(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
-            for rate in drop_path[i]:
-                if reductions[i] > 1:
-                    attn: nn.Module = ShuntedAttention(dims[i], num_heads[i], reductions[i], **drop)
-                else:
-                    attn = EnhancedAttention(dims[i], num_heads[i], **drop)
-                mlp = DetailMLP(dims[i], hidden_channels(dims[i], mlp_ratios[i]), drop_rate)
+            for j, rate in enumerate(drop_path[i]):
+                attn = build_mechanism(
+                    mechanism,
+                    dim=dims[i],
+                    num_heads=num_heads[i],
+                    stride=4 * 2**i,
+                    reduction=reductions[i],
+                    aggregation=aggregation,
+                    window_size=7,
+                    shift=mechanism.get('window_size', 7) // 2 * (j % 2),
+                    norm_cfg=norm_cfg,
+                    attn_drop_rate=attn_drop_rate,
+                    drop_rate=drop_rate,
+                )
+                mlp = FEED_FORWARD[feed_forward](dims[i], hidden_channels(dims[i], mlp_ratios[i]), drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate, eps=1e-6))
+            self.settings.update(mechanism_settings(mechanism, blocks[0].attn, f'attention[{i}]'))
             self.add_module(f'patch_embed{i + 1}', patch_embed)
             self.add_module(f'block{i + 1}', nn.ModuleList(blocks))
             self.add_module(f'norm{i + 1}', nn.LayerNorm(dims[i], 1e-6))
         _init_convolutions(self)
-        stem_norm = self.patch_embed1.conv[1]
-        self.settings = dict(num_heads=[int(heads) for heads in num_heads], norm_eps=float(stem_norm.eps))
+        if stem == 'overlap':
+            self.settings['norm_eps'] = float(self.patch_embed1.conv[1].eps)
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -141,14 +177,19 @@ class ShuntedTransformer(Backbone):
 
 
 class Stem(nn.Module):
-    """Patch embedding (section 3.2): a 7 x 7 convolution of stride 2, 3 x 3 convolutions, a merging of 2 x 2 tokens."""
+    """Patch embedding (section 3.2): a 7 x 7 convolution of stride 2, 3 x 3 convolutions, a merging of 2 x 2 tokens.
 
-    def __init__(self, in_channels: int, dim: int, num_convs: int, norm_cfg: dict) -> None:
+    ``num_convs`` None: a merging of 4 x 4 pixels alone (table 7).
+    """
+
+    def __init__(self, in_channels: int, dim: int, num_convs: int | None, norm_cfg: dict) -> None:
         super().__init__()
-        layers = [nn.Conv2d(in_channels, dim, 7, 2, 3, bias=False), batch_norm(dim, norm_cfg), nn.ReLU(inplace=True)]
-        for _ in range(num_convs):
-            layers += [nn.Conv2d(dim, dim, 3, 1, 1, bias=False), batch_norm(dim, norm_cfg), nn.ReLU(inplace=True)]
-        self.conv = nn.ModuleList([*layers, TokenMerging(dim, dim, 2)])
+        layers: list[nn.Module] = []
+        kernels = [] if num_convs is None else [(in_channels, dim, 7, 2, 3), *[(dim, dim, 3, 1, 1)] * num_convs]
+        for kernel in kernels:
+            layers += [nn.Conv2d(*kernel, bias=False), batch_norm(dim, norm_cfg), nn.ReLU(inplace=True)]
+        layers.append(TokenMerging(dim, dim, 2) if kernels else TokenMerging(in_channels, dim, 4))
+        self.conv = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -188,20 +229,29 @@ def _check(
     dims: Sequence[int],
     depths: Sequence[int],
     num_heads: Sequence[int],
-    reductions: Sequence[int],
+    reductions: Sequence[int | Sequence[int]],
     mlp_ratios: Sequence[float],
+    attention: Sequence[dict | None],
 ) -> None:
-    per_stage = dict(embed_dims=dims, depths=depths, num_heads=num_heads, reductions=reductions, mlp_ratios=mlp_ratios)
+    per_stage = dict(
+        embed_dims=dims,
+        depths=depths,
+        num_heads=num_heads,
+        reductions=reductions,
+        mlp_ratios=mlp_ratios,
+        attention=attention,
+    )
     if len({len(values) if isinstance(values, Sequence) else None for values in per_stage.values()}) > 1:
         raise ValueError(
-            'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios must be of one '
-            f'length, not {per_stage}'
+            'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios, attention '
+            f'must be of one length, not {per_stage}'
         )
+    for mechanism in attention:
+        if mechanism is not None and not (isinstance(mechanism, dict) and 'type' in mechanism):
+            raise ValueError(
+                f"attention must be None, a mechanism such as dict(type='ELSA'), or a list of these, not {attention!r}"
+            )
     for dim, heads, reduction in zip(dims, num_heads, reductions):
         if dim % heads:
             raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')
-        check_whole('reductions', reduction)
-        if reduction != 1 and reduction % 2:
-            raise ValueError(f'reductions must be even, or 1 for plain attention, not {reduction}')
-        if reduction > 1 and heads % 2:
-            raise ValueError(f'arch: num_heads must be even where reductions are above 1, not {heads}')
+        group_rates(reduction, heads, 'reductions')

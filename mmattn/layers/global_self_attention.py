@@ -3,9 +3,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
-from .checks import check_whole
+from .any_size import ceil_div
+from .checks import check_choice, check_whole
 from .mechanism import MECHANISMS
 from .norm import batch_norm
+from .token_conv import TokenConv2d
 
 
 @MECHANISMS.register_module()
@@ -13,21 +15,30 @@ class GlobalSelfAttention(nn.Module):
     """Global self-attention module ("Global Self-Attention Networks for Image Recognition", section 3.1, equations 1 to
     8): content attention to all pixels, plus positional attention along the column and then along the row.
 
-    It replaces a 3 x 3 convolution: it has no bias and no output projection, and a batch norm follows it. One or two of
-    the three parts may be left out (table 4). Without content there are no keys; without columns or rows there is no
-    batch norm between them.
+    One or two of the three parts may be left out (table 4). Without content there are no keys; without columns or rows
+    there is no batch norm between them.
 
     Args:
         dim: channels C of input, query, key, value and output.
         num_heads: attention heads; divides ``dim``.
+        stride: of the map, in pixels of the image.
         rel_pos_length: L, the longest side of a map for which every relative position has an embedding. The two tables
-            have 2L - 1 rows.
-        content: attend by content (equation 4).
+            have 2L - 1 rows. None: that of a 224 x 224 image, 224 / ``stride``.
+        neighbourhood: odd side of the square of pixels that positional attention, or axial content, is limited to (L
+            of the paper's equation 2), in pixels of the map; None: the whole map. It replaces ``rel_pos_length`` and
+            ``beyond``: tables have this many rows. Sums still run over whole lines, at their cost.
+        content: attend by content (equation 4). 'axial': not to all pixels at once, but along columns and rows,
+            together with the positions (table 2, "axial content and positional attention").
         column: attend along columns by relative position (equation 7).
         row: attend along rows by relative position.
+        axial_softmax: softmax of the products along columns and rows. The paper's positional attention has none. Of
+            axial content it does not say: the work that it names as similar has one. The default is none, as for GSA.
+        softmax_queries: softmax of the queries of content attention, over their channels. The paper tried it, and left
+            it out (section 3.1).
         beyond: for pixels farther than L - 1 apart: 'stretch' the tables to the map, or 'mask' those pixels. See
             :func:`mmattn.ops.axial_attention`.
-        norm_cfg: batch norm between columns and rows, see :func:`mmattn.layers.batch_norm`.
+        project: a batch norm and a 1 x 1 convolution with bias follow. False in a bottleneck, which has its own.
+        norm_cfg: batch norms, see :func:`mmattn.layers.batch_norm`.
 
     Attributes:
         backend: of :func:`mmattn.ops.content_attention` and :func:`mmattn.ops.axial_attention`; None chooses the
@@ -42,66 +53,99 @@ class GlobalSelfAttention(nn.Module):
         dim: int,
         num_heads: int = 8,
         *,
-        rel_pos_length: int = 56,
-        content: bool = True,
+        stride: int = 4,
+        rel_pos_length: int | None = None,
+        neighbourhood: int | None = None,
+        content: bool | str = True,
         column: bool = True,
         row: bool = True,
+        axial_softmax: bool = False,
+        softmax_queries: bool = False,
         beyond: str = 'stretch',
+        project: bool = True,
         norm_cfg: dict = dict(type='BN'),
     ) -> None:
         super().__init__()
+        if neighbourhood is not None:
+            check_whole('neighbourhood', neighbourhood)
+            if neighbourhood % 2 == 0:
+                raise ValueError(f'neighbourhood must be odd, not {neighbourhood}')
+            rel_pos_length, beyond = neighbourhood // 2 + 1, 'mask'
+        if rel_pos_length is None:
+            rel_pos_length = ceil_div(224, stride)
         check_whole('num_heads', num_heads)
         check_whole('rel_pos_length', rel_pos_length)
+        check_choice('beyond', beyond, BEYOND)
         if dim % num_heads:
             raise ValueError(f'num_heads {num_heads} does not divide the {dim} channels of its map')
-        if not (content or column or row):
-            raise ValueError('one of content, column and row must be True')
-        if beyond not in BEYOND:
-            raise ValueError(f'beyond must be one of {", ".join(BEYOND)}, not {beyond!r}')
+        if not isinstance(content, bool) and content != 'axial':
+            raise ValueError(f"content must be True, False or 'axial', not {content!r}")
+        if not (content is True or column or row):
+            raise ValueError('one of content, column and row must be True; axial content needs column or row')
+        if softmax_queries and content is not True:
+            raise ValueError(f'softmax_queries is of content attention: content must be True, not {content!r}')
         self.num_heads = num_heads
+        self.content = content
+        self.axial_softmax = axial_softmax
+        self.softmax_queries = softmax_queries
         self.beyond = beyond
         self.backend: str | None = None
+        self.settings = dict(
+            content=content, axial_softmax=axial_softmax, softmax_queries=softmax_queries, beyond=beyond
+        )
 
-        # Registered before the convolutions: MMCV's fuse_conv_bn joins a norm with the convolution before it, but this
-        # norm follows attention.
+        # Registered before the convolutions: MMCV's fuse_conv_bn joins a norm with the convolution before it, but these
+        # norms follow attention.
         self.bn = batch_norm(dim, norm_cfg) if column and row else None
-        self.query = nn.Conv2d(dim, dim, 1, bias=False)
-        self.key = nn.Conv2d(dim, dim, 1, bias=False) if content else None
-        self.value = nn.Conv2d(dim, dim, 1, bias=False)
+        self.norm = batch_norm(dim, norm_cfg) if project else None
+        self.query = TokenConv2d(dim, dim, 1, bias=False)
+        self.key = TokenConv2d(dim, dim, 1, bias=False) if content else None
+        self.value = TokenConv2d(dim, dim, 1, bias=False)
+        self.proj = TokenConv2d(dim, dim, 1) if project else None
         shape = 2 * rel_pos_length - 1, dim // num_heads
         std = (rel_pos_length * shape[1]) ** -0.5  # No softmax divides the sum over the pixels of a line.
         self.rel_col = nn.Parameter(nn.init.normal_(torch.empty(shape), std=std)) if column else None
         self.rel_row = nn.Parameter(nn.init.normal_(torch.empty(shape), std=std)) if row else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, C, H, W) -> (B, C, H, W)."""
+        """x: (B, H, W, C) -> (B, H, W, C)."""
         query, value = self._split(self.query(x)), self._split(self.value(x))  # eq. 3
         if value.dtype == torch.float16:  # under autocast: the result of attention may be too large for float16
             value = value.to(self.value.weight.dtype)
-        positional = value
+        key = self._split(self.key(x)) if self.content == 'axial' else None
+        out = value
         if self.rel_col is not None:
-            positional = axial_attention(query, positional, self.rel_col, 1, self.beyond, backend=self.backend)
+            out = self._along(1, query, key, out, self.rel_col)
         if self.bn is not None:
-            positional = self._split(self.bn(self._merge(positional)))
+            out = self._split(_over_channels(self.bn, out.flatten(-2)))
         if self.rel_row is not None:
-            positional = axial_attention(query, positional, self.rel_row, 2, self.beyond, backend=self.backend)
-        if self.key is None:
-            return self._merge(positional)
-        if torch.is_grad_enabled() and x.device.type != 'meta':  # meta: nothing to save, and torch 2.1 fails
-            content = checkpoint(self._content, x, query, value, use_reentrant=False, preserve_rng_state=False)
-        else:
-            content = self._content(x, query, value)
-        return self._merge(content if positional is value else content + positional)  # eq. 8
+            out = self._along(2, query, key, out, self.rel_row)
+        if self.content is True:
+            if torch.is_grad_enabled() and x.device.type != 'meta':  # meta: nothing to save, and torch 2.1 fails
+                content = checkpoint(self._content, x, query, value, use_reentrant=False, preserve_rng_state=False)
+            else:
+                content = self._content(x, query, value)
+            out = content if out is value else content + out  # eq. 8
+        out = out.flatten(-2)
+        return out if self.proj is None else self.proj(_over_channels(self.norm, out))
+
+    def _along(self, dim: int, query: Tensor, key: Tensor | None, value: Tensor, table: Tensor) -> Tensor:
+        return axial_attention(
+            query, value, table, dim, self.beyond, backend=self.backend, key=key, softmax=self.axial_softmax
+        )
 
     def _content(self, x: Tensor, query: Tensor, value: Tensor) -> Tensor:
         """Content attention. The backward pass computes it again, which is cheap; otherwise it would keep a map of keys
         and, for batches, three more copies of maps."""
+        if self.softmax_queries:
+            query = query.softmax(-1).to(query.dtype)
         return content_attention(query, self._split(self.key(x)), value, backend=self.backend)
 
     def _split(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, H, W, heads, C / heads), a view."""
-        return x.permute(0, 2, 3, 1).unflatten(-1, (self.num_heads, -1))
+        """(B, H, W, C) -> (B, H, W, heads, C / heads), a view."""
+        return x.unflatten(-1, (self.num_heads, -1))
 
-    def _merge(self, x: Tensor) -> Tensor:
-        """The inverse of ``_split``."""
-        return x.flatten(-2).permute(0, 3, 1, 2)
+
+def _over_channels(norm: nn.Module, x: Tensor) -> Tensor:
+    """A batch norm of (B, C, H, W) over tokens (B, H, W, C)."""
+    return norm(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

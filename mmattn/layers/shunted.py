@@ -1,11 +1,14 @@
 """The two halves of a block of the Shunted Transformer (sections 3.1.1 and 3.1.2), on (B, H, W, C) tokens."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import shunted_attention
 from .any_size import repeat_to_multiple
+from .checks import check_choice, check_whole
 from .mechanism import MECHANISMS
 from .mlp import MLP
 from .token_conv import TokenConv2d
@@ -31,6 +34,28 @@ class TokenMerging(TokenConv2d):
         return super().forward(repeat_to_multiple(x, self.stride[0], (1, 2)))
 
 
+class TokenPooling(nn.Linear):
+    """Merge r x r tokens into their mean, and apply a linear layer (table 8, "Linear").
+
+    The last row and column are repeated as in :class:`TokenMerging`. The paper does not define this form: it prints
+    18.5 M parameters and 4.5 G for Shunted-S, this one has 18.22 M and 4.74 G.
+
+    Args:
+        dim: channels in and out.
+        reduction: r.
+    """
+
+    def __init__(self, dim: int, reduction: int) -> None:
+        super().__init__(dim, dim)
+        self.reduction = reduction
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, dim) -> (B, ceil(H / r), ceil(W / r), dim)."""
+        r = self.reduction
+        x = repeat_to_multiple(x, r, (1, 2)).unflatten(2, (-1, r)).unflatten(1, (-1, r))
+        return super().forward(x.mean((2, 4)))
+
+
 class LocalEnhancement(TokenConv2d):
     """x plus its 3 x 3 depth-wise convolution: LE of equation 1 and DS of equation 3.
 
@@ -51,37 +76,67 @@ class LocalEnhancement(TokenConv2d):
         return x.permute(0, 2, 3, 1)
 
 
+#: ways to merge tokens, see ``ShuntedAttention``
+AGGREGATIONS = ('shunted', 'convolution', 'linear')
+
+
 @MECHANISMS.register_module()
 class ShuntedAttention(nn.Module):
     """Shunted self-attention (equations 1 and 2).
 
-    Keys and values of the first half of the heads come from tokens merged r x r, those of the second half from tokens
-    merged r / 2 x r / 2. Each half pads the map for its own merging.
+    The heads form groups of equal size. Keys and values of a group come from tokens merged at the rate of the group.
+    Each group pads the map for its own merging. The paper has two groups, merged r x r and r / 2 x r / 2.
 
     Args:
         dim: channels C.
-        num_heads: attention heads; even, divides ``dim``.
-        reduction: r, even.
+        num_heads: attention heads; divides ``dim``.
+        reduction: r, even; or a list of one rate per group, whose length divides ``num_heads``: r is the same as
+            [r, r / 2], 1 as [1]. At rate 1, a token is not merged with others. None: 32 / ``stride``, at least 2, the
+            paper's r.
+        stride: of the map, in pixels of the image.
+        aggregation: of tokens (table 8). 'shunted': convolutions merge them, and a depth-wise convolution enhances the
+            values; 'convolution': no enhancement; 'linear': enhancement, and merging by :class:`TokenPooling`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
     Attributes:
         backend: of :func:`mmattn.ops.shunted_attention`; None chooses the fastest.
+
+    Raises:
+        ValueError: if an argument is wrong; the message names it.
     """
 
     def __init__(
-        self, dim: int, num_heads: int, reduction: int, *, attn_drop_rate: float = 0.0, drop_rate: float = 0.0
+        self,
+        dim: int,
+        num_heads: int,
+        reduction: int | Sequence[int] | None = None,
+        *,
+        stride: int = 16,
+        aggregation: str = 'shunted',
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
+        check_choice('aggregation', aggregation, AGGREGATIONS)
+        rates = group_rates(max(32 // stride, 2) if reduction is None else reduction, num_heads)
         self.num_heads = num_heads
+        self.num_groups = len(rates)
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
+        self.settings = dict(reduction=rates) if aggregation == 'linear' else {}
 
         self.q = nn.Linear(dim, dim)
-        self.sr1, self.sr2 = TokenMerging(dim, dim, reduction), TokenMerging(dim, dim, reduction // 2)
-        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.kv1, self.kv2 = nn.Linear(dim, dim), nn.Linear(dim, dim)
-        self.local_conv1, self.local_conv2 = LocalEnhancement(dim // 2), LocalEnhancement(dim // 2)
+        width = dim // self.num_groups
+        parts = {
+            'sr': lambda rate: TokenPooling(dim, rate) if aggregation == 'linear' else TokenMerging(dim, dim, rate),
+            'norm': lambda _: nn.LayerNorm(dim),
+            'kv': lambda _: nn.Linear(dim, 2 * width),
+            'local_conv': lambda _: LocalEnhancement(width) if aggregation != 'convolution' else nn.Identity(),
+        }
+        for name, make in parts.items():  # sr1, sr2, norm1, norm2, ...
+            for group, rate in enumerate(rates, start=1):
+                self.add_module(f'{name}{group}', make(rate))
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
@@ -99,16 +154,33 @@ class ShuntedAttention(nn.Module):
         return self.drop(self.proj(x))
 
     def keys_values(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Equation 1. x: (B, H, W, C) -> key and value of each half, (B, ceil(H / r_i), ceil(W / r_i), C / 2)."""
-        halves = (
-            (self.sr1, self.norm1, self.kv1, self.local_conv1),
-            (self.sr2, self.norm2, self.kv2, self.local_conv2),
-        )
+        """Equation 1. x: (B, H, W, C) -> key and value of each group, (B, ceil(H / r_g), ceil(W / r_g), C / groups)."""
         pairs = []
-        for merge, norm, project, enhance in halves:
+        for group in range(1, self.num_groups + 1):
+            merge, norm, project, enhance = (
+                getattr(self, f'{name}{group}') for name in ('sr', 'norm', 'kv', 'local_conv')
+            )
             k, v = project(F.gelu(norm(merge(x)))).chunk(2, -1)
             pairs.append((k, enhance(v)))
         return pairs
+
+
+def group_rates(reduction: int | Sequence[int], num_heads: int, name: str = 'reduction') -> list[int]:
+    """The rate of each group of heads: [r, r / 2] for an even number r, one group for 1.
+
+    Raises:
+        ValueError: if a rate is impossible, or heads cannot be divided into the groups; ``name`` is the argument's.
+    """
+    if not isinstance(reduction, Sequence):
+        check_whole(name, reduction)
+        if reduction > 1 and reduction % 2:
+            raise ValueError(f'{name} must be even, 1 or a list of one rate per group of heads, not {reduction}')
+        reduction = [reduction, reduction // 2] if reduction > 1 else [1]
+    for rate in reduction:
+        check_whole(name, rate)
+    if not reduction or num_heads % len(reduction):
+        raise ValueError(f'num_heads must be a multiple of the {len(reduction)} groups of {name}, not {num_heads}')
+    return [int(rate) for rate in reduction]
 
 
 @MECHANISMS.register_module()

@@ -9,6 +9,7 @@ the result is scaled back in the dtype of the given values.
 """
 
 import contextlib
+import math
 from collections.abc import Callable
 
 import torch
@@ -71,14 +72,23 @@ def content_attention_batched(query: Tensor, key: Tensor, value: Tensor) -> Tens
 
 
 def axial_attention(
-    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch', backend: str | None = None
+    query: Tensor,
+    value: Tensor,
+    table: Tensor,
+    dim: int,
+    beyond: str = 'stretch',
+    backend: str | None = None,
+    *,
+    key: Tensor | None = None,
+    softmax: bool = False,
 ) -> Tensor:
     r"""Attend along columns or rows by relative position (equations 2 and 5 to 7). For columns,
 
     .. math::
         Y_{yx} = \sum_{i=0}^{H-1} (Q_{yx} \cdot R_{i-y}) \, V_{ix},
 
-    and likewise for rows. There is no softmax. :math:`R_\delta` is row :math:`\delta + L - 1` of the table.
+    and likewise for rows. There is no softmax. :math:`R_\delta` is row :math:`\delta + L - 1` of the table. With keys,
+    :math:`Q_{yx} \cdot (K_{ix} + R_{i-y})` takes the place of the product (table 2, "axial content and positional").
 
     On maps shorter than L, the outer rows of the table are not used, as in the paper. On longer maps:
 
@@ -93,15 +103,23 @@ def axial_attention(
         dim: 1 attends along columns, 2 along rows.
         beyond: 'stretch' or 'mask'.
         backend: 'reference' or 'batched'; None chooses 'batched'.
+        key: (B, H, W, heads, k) or None.
+        softmax: of the products, over the pixels that are attended to.
 
     Returns:
-        (B, H, W, heads, v), of the dtype of ``value``.
+        (B, H, W, heads, v), of the dtype of ``value``. With keys or softmax, computed in float32 at least.
 
     Raises:
         ValueError: if shapes do not fit each other, or an argument is wrong; the message names it.
     """
-    _check(query, value, table, dim, beyond)
+    _check(query, value, table, dim, beyond, key)
     function = named_backend(AXIAL_BACKENDS, backend or 'batched')
+    if key is not None or softmax:
+        exact = torch.promote_types(query.dtype, torch.float32)
+        key = None if key is None else key.to(exact)
+        with _without_autocast(query):
+            out = function(query.to(exact), value.to(exact), table.to(exact), dim, beyond, key, softmax)
+        return out.to(value.dtype)
 
     def attend(query: Tensor, value: Tensor) -> Tensor:
         return function(query, value, table, dim, beyond)
@@ -109,10 +127,19 @@ def axial_attention(
     return _in_range(attend, query, value).to(value.dtype)
 
 
-def axial_attention_reference(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
+def axial_attention_reference(
+    query: Tensor,
+    value: Tensor,
+    table: Tensor,
+    dim: int,
+    beyond: str = 'stretch',
+    key: Tensor | None = None,
+    softmax: bool = False,
+) -> Tensor:
     """Equations 5 to 7 as they are written, re-indexing tensor included, along columns (dim 1) or rows (dim 2)."""
     if dim == 2:
         query, value = query.transpose(1, 2), value.transpose(1, 2)
+        key = None if key is None else key.transpose(1, 2)
     length = query.shape[1]
     if beyond == 'stretch' and length > len(table) // 2 + 1:
         table = fit_table(table, length)
@@ -121,54 +148,102 @@ def axial_attention_reference(query: Tensor, value: Tensor, table: Tensor, dim: 
     reindex = ((i - x)[..., None] == torch.arange(1 - L, L)).to(table)  # eq. 5, (x, i, r)
     positions = torch.einsum('xir,rk->xik', reindex, table).to(query.dtype)  # eq. 6
     scores = torch.einsum('bxynk,xik->bxyin', query, positions)  # eq. 7
+    if key is not None:
+        scores = scores + torch.einsum('bxynk,biynk->bxyin', query, key)
+    far = ~reindex.any(-1)[:, None, :, None]  # (x, 1, i, 1)
+    scores = scores.masked_fill(far, -math.inf).softmax(3) if softmax else scores.masked_fill(far, 0)
     out = torch.einsum('bxyin,biynv->bxynv', scores, value.to(query.dtype))
     return out.transpose(1, 2) if dim == 2 else out
 
 
-def axial_attention_batched(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str = 'stretch') -> Tensor:
-    """The same sums as two batched products, over the positions and over the lines, without a re-indexing tensor.
+def axial_attention_batched(
+    query: Tensor,
+    value: Tensor,
+    table: Tensor,
+    dim: int,
+    beyond: str = 'stretch',
+    key: Tensor | None = None,
+    softmax: bool = False,
+) -> Tensor:
+    """The same sums as batched products, over the positions and over the lines, without a re-indexing tensor.
 
     The backward pass computes the scores again. If there are many, both passes work on blocks of lines.
     """
     length = query.shape[dim]
     index = torch.arange(length, device=table.device)
-    positions = F.embedding(index - index[:, None] + length - 1, fit_table(table, length, beyond).to(query.dtype))
-    return _AxialSum.apply(query, value.to(query.dtype), positions, dim)
+    offset = index - index[:, None]
+    positions = F.embedding(offset + length - 1, fit_table(table, length, beyond).to(query.dtype))
+    far = None
+    if beyond == 'mask' and (key is not None or softmax):  # otherwise scores are 0 where the positions are
+        far = offset.abs() > len(table) // 2
+    return _AxialSum.apply(query, value.to(query.dtype), positions, key, far, dim, softmax)
 
 
 class _AxialSum(torch.autograd.Function):
-    """``sum_i (query[x] . positions[x, i]) value[i]`` along dimension 1 or 2 of maps; scores are not kept.
+    """``sum_i (query[x] . (positions[x, i] + key[i])) value[i]`` along dimension 1 or 2 of maps; scores are not kept.
 
-    query: (B, H, W, heads, k); value: (B, H, W, heads, v); positions: (A, A, k), where A is H or W. Inside, queries are
-    (A, lines, k), values and gradients (lines, A, v), scores (A, lines, A), with the lines of all samples and heads.
+    query, key: (B, H, W, heads, k); value: (B, H, W, heads, v); positions: (A, A, k) and far: (A, A), where A is H or
+    W; key and far may be None. Inside, queries are (A, lines, k), values, keys and gradients (lines, A, v), scores
+    (A, lines, A), with the lines of all samples and heads.
     """
 
     @staticmethod
-    def forward(ctx, query: Tensor, value: Tensor, positions: Tensor, dim: int) -> Tensor:
-        ctx.save_for_backward(query, value, positions)
-        ctx.dim = dim
+    def forward(
+        ctx,
+        query: Tensor,
+        value: Tensor,
+        positions: Tensor,
+        key: Tensor | None,
+        far: Tensor | None,
+        dim: int,
+        softmax: bool,
+    ) -> Tensor:
+        ctx.save_for_backward(query, value, positions, key, far)
+        ctx.dim, ctx.softmax = dim, softmax
         out = torch.empty_like(value)
         for block in _blocks(query, dim):
-            scores = _by_position(query[block], dim).bmm(positions.transpose(1, 2))
             v = value[block]
+            scores = _scores(query[block], positions, None if key is None else key[block], far, dim, softmax)
             out[block] = _from_lines(scores.transpose(0, 1).bmm(_by_line(v, dim)), v.shape, dim)
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, value, positions = ctx.saved_tensors
+        query, value, positions, key, far = ctx.saved_tensors
         dim = ctx.dim
         grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
+        grad_key = None if key is None else torch.empty_like(key)
         grad_positions = torch.zeros_like(positions, dtype=torch.promote_types(positions.dtype, torch.float32))
         for block in _blocks(query, dim):
             shape, q, g = query[block].shape, _by_position(query[block], dim), _by_line(grad[block], dim)
             v = value[block]
-            scores = q.bmm(positions.transpose(1, 2))
+            scores = _scores(query[block], positions, None if key is None else key[block], far, dim, ctx.softmax)
             grad_value[block] = _from_lines(scores.permute(1, 2, 0).bmm(g), v.shape, dim)
             grad_scores = g.bmm(_by_line(v, dim).transpose(1, 2)).transpose(0, 1)
+            if ctx.softmax:
+                grad_scores = scores * (grad_scores - (scores * grad_scores).sum(-1, keepdim=True))
+            elif far is not None:
+                grad_scores = grad_scores.masked_fill(far[:, None], 0)
             grad_query[block] = _from_lines(grad_scores.bmm(positions).transpose(0, 1), shape, dim)
             grad_positions += grad_scores.transpose(1, 2).bmm(q)
-        return grad_query, grad_value, grad_positions.to(positions.dtype), None
+            if key is not None:
+                by_line = grad_scores.transpose(0, 1)
+                grad_query[block] += _from_lines(by_line.bmm(_by_line(key[block], dim)), shape, dim)
+                grad_key[block] = _from_lines(by_line.transpose(1, 2).bmm(q.transpose(0, 1)), shape, dim)
+        return grad_query, grad_value, grad_positions.to(positions.dtype), grad_key, None, None, None
+
+
+def _scores(
+    query: Tensor, positions: Tensor, key: Tensor | None, far: Tensor | None, dim: int, softmax: bool
+) -> Tensor:
+    """What ``_AxialSum`` multiplies values with, (A, lines, A)."""
+    q = _by_position(query, dim)
+    scores = q.bmm(positions.transpose(1, 2))
+    if key is not None:
+        scores = scores + q.transpose(0, 1).bmm(_by_line(key, dim).transpose(1, 2)).transpose(0, 1)
+    if far is not None:
+        scores = scores.masked_fill(far[:, None], -math.inf if softmax else 0)
+    return scores.softmax(-1) if softmax else scores
 
 
 def _blocks(query: Tensor, dim: int) -> list[tuple[slice, ...]]:
@@ -251,12 +326,14 @@ AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> None:
+def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None) -> None:
     if query.dim() != 5 or value.dim() != 5 or value.shape[:-1] != query.shape[:-1]:
         raise ValueError(
             f'query must be (B, H, W, heads, k) and value (B, H, W, heads, v), not {tuple(query.shape)} '
             f'and {tuple(value.shape)}'
         )
+    if key is not None and key.shape != query.shape:
+        raise ValueError(f'key must be as query, {tuple(query.shape)}, not {tuple(key.shape)}')
     if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1] != query.shape[-1]:
         raise ValueError(f'table must be (2L - 1, {query.shape[-1]}), not {tuple(table.shape)}')
     if dim not in (1, 2):

@@ -161,7 +161,10 @@ def test_settings_reach_the_layers():
         (dict(norm_cfg=dict(type='LN')), "norm_cfg .* not {'type': 'LN'}"),
         (dict(drop_rate=1.0), 'drop_rate'),
         (dict(attn_drop_rate=-0.1), 'attn_drop_rate'),
-        (dict(arch={**SMALL['arch'], 'num_heads': (1, 2, 4, 4)}), 'num_heads must be even'),
+        (
+            dict(arch={**SMALL['arch'], 'num_heads': (1, 2, 4, 4)}),
+            'num_heads must be a multiple of the 2 groups of reductions, not 1',
+        ),
         (dict(arch={**SMALL['arch'], 'num_heads': (3, 2, 4, 4)}), 'num_heads 3 does not divide the 8'),
         (
             dict(arch={**SMALL['arch'], 'depths': (1, 0, 1, 1)}),

@@ -12,7 +12,8 @@ PARTS = [dict(zip(('content', 'column', 'row'), given)) for given in itertools.p
 def from_golden(data, **parts):
     """The module of golden/gsa.pt, in float64 and eval mode; parts can be left out."""
     c, bn = data['config'], data['bn']
-    layer = GlobalSelfAttention(c['channels'], c['heads'], rel_pos_length=c['rel_pos_length'], **parts).double().eval()
+    layer = GlobalSelfAttention(c['channels'], c['heads'], rel_pos_length=c['rel_pos_length'], project=False, **parts)
+    layer = layer.double().eval()
     weights = {f'{name}.weight': data[f'w_{name}'][:, :, None, None] for name in ('query', 'key', 'value')}
     weights.update(rel_col=data['rel_col'], rel_row=data['rel_row'])
     weights.update(
@@ -33,11 +34,12 @@ def from_golden(data, **parts):
 def test_computes_the_equations(golden, memory_format, backend):
     """To 1e-9 in double precision: the whole module and the columns alone, by every backend, in every memory layout."""
     data = golden('gsa')
-    x = data['input'].contiguous(memory_format=memory_format)
+    x = data['input'].contiguous(memory_format=memory_format).permute(0, 2, 3, 1)
     whole, columns = from_golden(data), from_golden(data, content=False, row=False)
     whole.backend = columns.backend = backend
-    torch.testing.assert_close(whole(x), data['output'], atol=1e-9, rtol=0)
-    torch.testing.assert_close(columns(x), data['column_attention_before_bn'], atol=1e-9, rtol=0)
+    torch.testing.assert_close(whole(x), data['output'].permute(0, 2, 3, 1), atol=1e-9, rtol=0)
+    expected = data['column_attention_before_bn'].permute(0, 2, 3, 1)
+    torch.testing.assert_close(columns(x), expected, atol=1e-9, rtol=0)
 
 
 def einsums(layer, data, content, column, row):
@@ -63,7 +65,7 @@ def einsums(layer, data, content, column, row):
         P = layer.bn(P.flatten(-2).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).view_as(P)
     if row:
         P = torch.einsum('bxynk,xik,biynv->bxynv', Q, positions(data['rel_row'], X.shape[1]), P)
-    return (Y + P if column or row else Y).flatten(-2).permute(0, 3, 2, 1)
+    return (Y + P if column or row else Y).flatten(-2).transpose(1, 2)
 
 
 @pytest.mark.parametrize('parts', PARTS, ids=lambda parts: '+'.join(name for name, there in parts.items() if there))
@@ -71,7 +73,7 @@ def test_parts(golden, parts):
     """Table 4: each combination of content, column and row computes its equations; every weight has a gradient."""
     data = golden('gsa')
     layer = from_golden(data, **parts)
-    out = layer(data['input'])
+    out = layer(data['input'].permute(0, 2, 3, 1))
     torch.testing.assert_close(out, einsums(layer, data, **parts), atol=1e-9, rtol=0)
     out.sum().backward()
     assert all(p.grad is not None for p in layer.parameters())
@@ -85,7 +87,7 @@ def test_beyond_its_tables():
         GlobalSelfAttention(8, 2, rel_pos_length=4, beyond=beyond).eval() for beyond in ('stretch', 'mask')
     )
     mask.load_state_dict(stretch.state_dict())
-    small, long = torch.randn(1, 8, 4, 3), torch.randn(1, 8, 3, 9)
+    small, long = torch.randn(1, 4, 3, 8), torch.randn(1, 3, 9, 8)
     torch.testing.assert_close(stretch(small), mask(small))
     assert not torch.allclose(stretch(long), mask(long))
 
@@ -93,8 +95,8 @@ def test_beyond_its_tables():
 def test_mask_is_translation_equivariant():
     """With 'mask', pixels farther than L - 1 rows and columns away have no effect on attention by position."""
     layer = GlobalSelfAttention(8, 2, rel_pos_length=3, content=False, beyond='mask').eval()
-    x = torch.randn(1, 8, 12, 11)
-    torch.testing.assert_close(layer(x)[..., 4:7, 4:7], layer(x[..., 2:9, 2:9])[..., 2:5, 2:5])
+    x = torch.randn(1, 12, 11, 8)
+    torch.testing.assert_close(layer(x)[:, 4:7, 4:7], layer(x[:, 2:9, 2:9])[:, 2:5, 2:5])
 
 
 @pytest.mark.parametrize(

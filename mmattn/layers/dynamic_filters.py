@@ -1,5 +1,4 @@
-"""Convolutions and dynamic filters that ELSA is compared with (table 5 and figure 2 of "ELSA: Enhanced Local
-Self-Attention for Vision Transformer"). Each stands between a value and an output projection, as attention does."""
+"""Convolutions and dynamic filters that "ELSA: Enhanced Local Self-Attention" is compared with (table 5, figure 2)."""
 
 import math
 
@@ -13,7 +12,7 @@ from .norm import batch_norm
 
 
 class ValueFilter(nn.Module):
-    """Value projection, a filter of k x k neighbourhoods, output projection; ``filter`` is a subclass's.
+    """Value projection, ``filter`` of a subclass on k x k neighbourhoods, output projection.
 
     Args:
         dim: channels C.
@@ -21,7 +20,7 @@ class ValueFilter(nn.Module):
         drop_rate: dropout of the output.
 
     Raises:
-        ValueError: if an argument of this class or a subclass is wrong; the message names it.
+        ValueError: if an argument, also of a subclass, is wrong; the message names it.
     """
 
     def __init__(self, dim: int, kernel_size: int = 7, drop_rate: float = 0.0) -> None:
@@ -143,7 +142,8 @@ def filter_norm(x: Tensor) -> Tensor:
     """Filter normalisation of DDF: minus the mean, divided by the unbiased deviation, over the last dimension."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))  # half precision has no 1e-10
     wide = wide - wide.mean(-1, keepdim=True)
-    return (wide / (wide.std(-1, keepdim=True) + 1e-10)).to(x.dtype)
+    deviation = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) / (wide.shape[-1] - 1) ** 0.5
+    return (wide / (deviation + 1e-10)).to(x.dtype)
 
 
 def convolve_each(x: Tensor, filters: Tensor) -> Tensor:

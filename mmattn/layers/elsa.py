@@ -14,21 +14,15 @@ class ELSA(nn.Module):
 
     Hadamard attention (equation 7), the ghost head (equation 8) and the sum over the neighbourhood (equation 5).
 
-    ==========  ====================================================================================================
-    hadamard    logits of the k * k neighbours of each head, from :math:`p = q \odot k`
-    ==========  ====================================================================================================
-    'released'  a k x k grouped convolution, GELU and a 1 x 1 convolution, as in the released models
-    'equation'  :math:`p_i r^k_{j-i} + r^q_{j-i} p_j + r^b_{j-i}`, equation 7 as written; p is zero outside the map
-    ==========  ====================================================================================================
-
     Args:
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
         kernel_size: side k of the neighbourhood, odd.
         dilation: distance of neighbours, in pixels.
-        group_width: channels per group of the k x k convolution. It divides the channels of query and key, also where
-            there is no such convolution.
-        hadamard: a row of the table above. The default is the form of all printed accuracies.
+        group_width: channels per group of the k x k convolution; the channels of query and key are a multiple of it.
+        hadamard: how :math:`p = q \odot k` gives the logits. 'released': a k x k grouped convolution, GELU and a 1 x 1
+            convolution, the form of all printed accuracies. 'equation': :math:`p_i r^k_{j-i} + r^q_{j-i} p_j +
+            r^b_{j-i}`, equation 7 as written, with p zero outside the map.
         qkv_bias: whether the projections to query, key and value have biases, as in the released models.
         lam: exponent :math:`\lambda` of the ghost multiplier O, a whole number; 0: no multiplier.
         gamma: factor :math:`\gamma` of the ghost summand S; 0: no summand. If both are 0, there is no ghost head

@@ -67,7 +67,7 @@ class LocalAttention(Windows):
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(num_heads, window_size, shift, shift_small_maps, bias=False)
+        super().__init__(num_heads, window_size, shift, shift_small_maps)
         self.terms = tuple(term for term in TERMS if term in terms)
         self.side = window_size if area == 'window' else kernel_size
         if not self.terms or len(self.terms) < len(terms):

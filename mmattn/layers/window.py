@@ -25,18 +25,15 @@ class Windows(nn.Module):
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
         shift_small_maps: whether windows are shifted along an axis that, padded, is one window long.
-        bias: whether there is a table of relative position biases.
     """
 
-    def __init__(
-        self, num_heads: int, window_size: int = 7, shift: int = 0, shift_small_maps: bool = True, bias: bool = True
-    ) -> None:
+    def __init__(self, num_heads: int, window_size: int = 7, shift: int = 0, shift_small_maps: bool = True) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.window_size = window_size
         self.shift = shift
         self.shift_small_maps = shift_small_maps
-        self.rb = position_table(num_heads, (2 * window_size - 1) ** 2) if bias else None
+        self.rb = position_table(num_heads, (2 * window_size - 1) ** 2)
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         """x: (B * windows, w * w, C); bias of the logits: (1 or B * windows, heads, w * w, w * w) -> the shape of x."""

@@ -1,8 +1,10 @@
 from .block import Block
 from .drop_path import DropPath
+from .dynamic_filters import DecoupledDynamicFilter, DepthwiseConv, DynamicDepthwiseConv
 from .elsa import ELSA
 from .ghost_head import GhostHeadAttention
 from .global_self_attention import GlobalSelfAttention
+from .local_attention import LocalAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
 from .mechanism import MECHANISMS, build_mechanism, mechanism_settings
 from .mlp import MLP
@@ -25,12 +27,16 @@ __all__ = [
     'MLP',
     'Block',
     'ConvMLP',
+    'DecoupledDynamicFilter',
+    'DepthwiseConv',
     'DetailMLP',
     'DropPath',
+    'DynamicDepthwiseConv',
     'EnhancedAttention',
     'GhostHeadAttention',
     'GlobalSelfAttention',
     'GroupedLinear',
+    'LocalAttention',
     'LocalEnhancement',
     'MECHANISMS',
     'MeanShiftAttention',

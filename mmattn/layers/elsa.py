@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..ops import elsa_attention
+from ..ops.elsa import elsa_attention, neighbourhood_shift
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 
@@ -13,15 +13,17 @@ class ELSA(nn.Module):
     r"""Enhanced local self-attention ("ELSA", section 5 and appendix D).
 
     Hadamard attention (equation 7), the ghost head (equation 8) and the sum over the neighbourhood (equation 5).
-    Equation 7 is in its released form: a k x k grouped convolution of :math:`q \odot k`, GELU and a 1 x 1 convolution
-    give the logits of the k * k neighbours of each head.
 
     Args:
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
         kernel_size: side k of the neighbourhood, odd.
         dilation: distance of neighbours, in pixels.
-        group_width: channels per group of the k x k convolution.
+        group_width: channels per group of the k x k convolution; the channels of query and key are a multiple of it.
+        hadamard: how :math:`p = q \odot k` gives the logits. 'released': a k x k grouped convolution, GELU and a 1 x 1
+            convolution, the form of all printed accuracies. 'equation': :math:`p_i r^k_{j-i} + r^q_{j-i} p_j +
+            r^b_{j-i}`, equation 7 as written, with p zero outside the map.
+        qkv_bias: whether the projections to query, key and value have biases, as in the released models.
         lam: exponent :math:`\lambda` of the ghost multiplier O, a whole number; 0: no multiplier.
         gamma: factor :math:`\gamma` of the ghost summand S; 0: no summand. If both are 0, there is no ghost head
             (table 4, "HA").
@@ -30,6 +32,9 @@ class ELSA(nn.Module):
 
     Attributes:
         backend: of :func:`mmattn.ops.elsa_attention`; None chooses the fastest.
+
+    Raises:
+        ValueError: if ``hadamard`` is unknown.
     """
 
     def __init__(
@@ -42,10 +47,14 @@ class ELSA(nn.Module):
         group_width: int = 8,
         lam: float = 0.0,
         gamma: float = 1.0,
+        hadamard: str = 'released',
+        qkv_bias: bool = True,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
+        if hadamard not in ('released', 'equation'):
+            raise ValueError(f'hadamard must be released or equation, not {hadamard!r}')
         self.dim = dim
         self.num_heads = num_heads
         self.dilation = dilation
@@ -53,21 +62,31 @@ class ELSA(nn.Module):
         self.gamma = gamma
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
+        #: what no tensor shows
+        self.settings = dict(dilation=int(dilation), lam=float(lam), gamma=float(gamma))
 
         self.dim_qk = math.ceil(dim // 3 * 2 / group_width) * group_width
-        self.pre_proj = TokenConv2d(dim, 2 * self.dim_qk + dim, 1)
-        self.attn = nn.Sequential(
-            TokenConv2d(
-                self.dim_qk,
-                self.dim_qk,
-                kernel_size,
-                padding=dilation * (kernel_size // 2),
-                dilation=dilation,
-                groups=self.dim_qk // group_width,
-            ),
-            nn.GELU(),
-            TokenConv2d(self.dim_qk, num_heads * kernel_size**2, 1),
-        )
+        self.pre_proj = TokenConv2d(dim, 2 * self.dim_qk + dim, 1, bias=qkv_bias)
+        positions = num_heads * kernel_size**2
+        if hadamard == 'released':
+            self.attn: nn.Module = nn.Sequential(
+                TokenConv2d(
+                    self.dim_qk,
+                    self.dim_qk,
+                    kernel_size,
+                    padding=dilation * (kernel_size // 2),
+                    dilation=dilation,
+                    groups=self.dim_qk // group_width,
+                ),
+                nn.GELU(),
+                TokenConv2d(self.dim_qk, positions, 1),
+            )
+        else:  # r^k with the bias r^b, and r^q, which has none: read at the neighbour, the border would get less of it
+            self.attn = nn.ModuleDict(
+                {name: TokenConv2d(self.dim_qk, positions, 1, bias=name == 'rk') for name in ('rk', 'rq')}
+            )
+            for table in self.attn.parameters():
+                nn.init.trunc_normal_(table, std=0.02)
         self.post_proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
@@ -84,7 +103,7 @@ class ELSA(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         q, k, v = self.pre_proj(x).split((self.dim_qk, self.dim_qk, self.dim), dim=-1)
-        logits = self.attn(q * k).unflatten(-1, (self.num_heads, -1))
+        logits = self._logits(q * k)
         ghost_mul, ghost_add = self._ghost_matrices()
         x = elsa_attention(
             logits,
@@ -96,6 +115,13 @@ class ELSA(nn.Module):
             backend=self.backend,
         )
         return self.drop(self.post_proj(x))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """Product of query and key, (B, H, W, dim_qk) -> (B, H, W, heads, k * k)."""
+        if isinstance(self.attn, nn.Sequential):
+            return self.attn(x).unflatten(-1, (self.num_heads, -1))
+        own, neighbours = (self.attn[name](x).unflatten(-1, (self.num_heads, -1)) for name in ('rk', 'rq'))
+        return own + neighbourhood_shift(neighbours, self.dilation)
 
     def _ghost_matrices(self) -> tuple[Tensor | None, Tensor | None]:
         """O ** lambda and gamma * S of equation 8, (C, k, k) each, or None."""

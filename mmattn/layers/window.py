@@ -14,7 +14,8 @@ Shifts = Sequence[int | Tensor]
 
 
 class Windows(nn.Module):
-    """Swin Transformer's (shifted) windows; a subclass computes the attention within them in ``attend``.
+    """Swin Transformer's (shifted) windows; a subclass computes the attention within them in ``attend``, or in
+    ``attend_masked`` if it is not of logits with a relative position bias.
 
     If windows do not divide a map, it is padded with zeros at the bottom and the right. These take part as keys, as in
     Swin's own dense-prediction code.
@@ -32,11 +33,17 @@ class Windows(nn.Module):
         self.window_size = window_size
         self.shift = shift
         self.shift_small_maps = shift_small_maps
-        self.rb = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, (2 * window_size - 1) ** 2), std=0.02))
+        self.rb = position_table(num_heads, (2 * window_size - 1) ** 2)
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         """x: (B * windows, w * w, C); bias of the logits: (1 or B * windows, heads, w * w, w * w) -> the shape of x."""
         raise NotImplementedError
+
+    def attend_masked(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x: (B * windows, w * w, C); mask: (B * windows, 1, w * w, w * w), see ``shift_mask``, or None if windows are
+        not shifted -> the shape of x."""
+        bias = relative_bias(self.rb, self.window_size)[None]
+        return self.attend(x, bias if mask is None else bias + mask.to(bias.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
@@ -48,7 +55,10 @@ class Windows(nn.Module):
         x = self._moved(x, shifts, -1)
         x = x.view(B, rows, w, columns, w, C).transpose(2, 3).reshape(B * rows * columns, w * w, C)
 
-        x = self.attend(x, self._bias(B, rows, columns, shifts))
+        mask = None
+        if isinstance(shifts[0], Tensor) or any(shifts):
+            mask = shift_mask(rows, columns, w, shifts, x.device).unsqueeze(1).repeat(B, 1, 1, 1)
+        x = self.attend_masked(x, mask)
 
         x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
         return crop(self._moved(x, shifts, 1), H, W)
@@ -69,14 +79,6 @@ class Windows(nn.Module):
         for dim, shift in zip((1, 2), shifts):
             x = torch.where(shift > 0, x.roll(sign * self.shift, dim), x)
         return x
-
-    def _bias(self, B: int, rows: int, columns: int, shifts: Shifts) -> Tensor:
-        """Relative position bias and, for shifted windows, the mask: (1 or B * windows, heads, w * w, w * w)."""
-        bias = relative_bias(self.rb, self.window_size)[None]
-        if not isinstance(shifts[0], Tensor) and not any(shifts):
-            return bias
-        mask = shift_mask(rows, columns, self.window_size, shifts, bias.device)
-        return (bias + mask.unsqueeze(1).to(bias.dtype)).repeat(B, 1, 1, 1)
 
 
 @MECHANISMS.register_module()
@@ -116,15 +118,20 @@ class WindowAttention(Windows):
         return self.drop(self.post_proj(join_heads(x)))
 
 
+def position_table(rows: int, positions: int) -> nn.Parameter:
+    """A table (rows, positions) of relative positions as it starts: normal, of deviation 0.02."""
+    return nn.Parameter(nn.init.trunc_normal_(torch.zeros(rows, positions), std=0.02))
+
+
 def relative_bias(table: Tensor, window_size: int) -> Tensor:
-    """Table (heads, (2w - 1) ** 2) of the offsets of key minus query -> (heads, w * w, w * w), the query first.
+    """Table (rows, (2w - 1) ** 2) of the offsets of key minus query -> (rows, w * w, w * w), the query first.
 
     It is made of views of the table, so that no module has to keep an index.
     """
     w = window_size
     table = table.unflatten(1, (2 * w - 1, 2 * w - 1))
     # Window (i, j) of the table has the keys of the query at (w - 1 - i, w - 1 - j).
-    windows = table.unfold(1, w, 1).unfold(2, w, 1)  # (heads, i, j, row of the key, column of the key)
+    windows = table.unfold(1, w, 1).unfold(2, w, 1)  # (rows, i, j, row of the key, column of the key)
     return windows.flip(1, 2).flatten(3).flatten(1, 2)
 
 

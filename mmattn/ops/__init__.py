@@ -1,8 +1,15 @@
 """Operators: functions on tensors. Each has a reference, and ``backend`` names the path; None chooses the fastest."""
 
-from .elsa import elsa_attention
+from .elsa import elsa_attention, neighbourhood_sum
 from .global_self_attention import axial_attention, content_attention
 from .mean_shift import mean_shift_attention
 from .shunted import shunted_attention
 
-__all__ = ['axial_attention', 'content_attention', 'elsa_attention', 'mean_shift_attention', 'shunted_attention']
+__all__ = [
+    'axial_attention',
+    'content_attention',
+    'elsa_attention',
+    'mean_shift_attention',
+    'neighbourhood_sum',
+    'shunted_attention',
+]

@@ -1,9 +1,10 @@
 """The ELSA operator: equations 5, 7 and 8 of "ELSA: Enhanced Local Self-Attention for Vision Transformer".
 
 Layers call ``elsa_attention``. Every backend takes the arguments of ``elsa_attention_reference``, which tests compare
-with.
+with. Layers with other filters than a softmax call its parts, the functions ``neighbourhood_...``.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -51,9 +52,54 @@ def elsa_attention(
     Raises:
         ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
     """
-    _check(logits, value, ghost_mul, ghost_add, dilation)
+    _check('logits', logits, value, dilation)
+    shape = (value.shape[-1], *[math.isqrt(logits.shape[-1])] * 2)
+    for name, ghost in (('ghost_mul', ghost_mul), ('ghost_add', ghost_add)):
+        if ghost is not None and ghost.shape != shape:
+            raise ValueError(f'{name} must be {shape}, not {tuple(ghost.shape)}')
     function = named_backend(BACKENDS, backend or _fastest(value))
     return function(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
+
+
+def neighbourhood_sum(weights: Tensor, value: Tensor, mul: Tensor | None = None, dilation: int = 1) -> Tensor:
+    r"""The sum of ``elsa_attention`` with any weights: :math:`f_i = \sum_j \mathrm{mul}^c_{j-i} w_{i, j-i} v_j`.
+
+    Args:
+        weights: (B, H, W, heads, k * k), k odd.
+        value: (B, H, W, C), C divisible by heads.
+        mul: (C, k * k), or (B, C, k * k) for each image; None means ones.
+        dilation: distance of neighbours, in pixels.
+
+    Returns:
+        (B, H, W, C), of the dtype of ``value``.
+
+    Raises:
+        ValueError: if shapes do not fit each other.
+    """
+    _check('weights', weights, value, dilation)
+    shape = (*value.shape[:1], value.shape[-1], weights.shape[-1])
+    if mul is not None and mul.shape not in (shape, shape[1:]):
+        raise ValueError(f'mul must be {shape[1:]} or {shape}, not {tuple(mul.shape)}')
+    return _summed(_shifted_sum if is_tracing() else _ShiftedSum.apply, weights, value, mul, dilation)
+
+
+def neighbourhood_products(query: Tensor, key: Tensor, kernel_size: int) -> Tensor:
+    """:math:`q_i k_j` for all neighbours j, zero outside the map, without a copy per neighbour.
+
+    query, key: (B, H, W, heads, d) -> (B, H, W, heads, k * k), in at least float32.
+    """
+    zero = query.new_zeros((), dtype=torch.promote_types(query.dtype, torch.float32)).expand_as(query)
+    neighbours = _neighbours(_pad(key, kernel_size**2, 1), key.shape, 1)
+    # addcmul is a product that counts of operations see.
+    return torch.stack([torch.addcmul(zero, query, neighbour).sum(-1) for neighbour in neighbours], -1)
+
+
+def neighbourhood_shift(x: Tensor, dilation: int = 1) -> Tensor:
+    """(B, H, W, heads, k * k) -> the same shape: for each neighbour j the number of j in the map at j, zero outside."""
+    H, W, taps = x.shape[1], x.shape[2], x.shape[-1]
+    offsets = itertools.product(range(0, math.isqrt(taps) * dilation, dilation), repeat=2)
+    maps = zip(_pad(x, taps, dilation).unbind(-1), offsets)
+    return torch.stack([numbers[:, row : row + H, column : column + W] for numbers, (row, column) in maps], -1)
 
 
 def elsa_attention_reference(
@@ -115,14 +161,9 @@ def _shifted(
     dilation: int,
     dropout_p: float,
 ) -> Tensor:
-    heads, taps = logits.shape[-2:]
-    k = math.isqrt(taps)
-    attention = F.dropout(logits.softmax(-1), dropout_p).to(value.dtype)
-    if ghost_mul is not None:  # (taps, heads, C / heads)
-        ghost_mul = ghost_mul.to(value.dtype).flatten(1).t().unflatten(1, (heads, -1))
-    # Neighbours come first, so that each step of the sum reads one contiguous map.
-    attention = attention.permute(4, 0, 1, 2, 3).contiguous()
-    out = shifted_sum(attention, value.unflatten(-1, (heads, -1)), ghost_mul, dilation).flatten(-2)
+    k = math.isqrt(logits.shape[-1])
+    mul = None if ghost_mul is None else ghost_mul.flatten(1)
+    out = _summed(shifted_sum, F.dropout(logits.softmax(-1), dropout_p), value, mul, dilation)
     if ghost_add is not None:
         static = F.conv2d(
             value.permute(0, 3, 1, 2),
@@ -135,18 +176,34 @@ def _shifted(
     return out
 
 
+def _summed(
+    shifted_sum: Callable[..., Tensor], weights: Tensor, value: Tensor, mul: Tensor | None, dilation: int
+) -> Tensor:
+    """``shifted_sum`` of the arguments of ``neighbourhood_sum``."""
+    heads = weights.shape[-2]
+    if mul is not None:  # (taps, heads, C / heads) or (taps, B, 1, 1, heads, C / heads)
+        mul = mul.to(value.dtype).movedim(-1, 0).unflatten(-1, (heads, -1))
+        mul = mul if mul.dim() == 3 else mul[:, :, None, None]
+    # Neighbours come first, so that each step of the sum reads one contiguous map.
+    weights = weights.to(value.dtype).permute(4, 0, 1, 2, 3).contiguous()
+    return shifted_sum(weights, value.unflatten(-1, (heads, -1)), mul, dilation).flatten(-2)
+
+
 def _shifted_sum(attention: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> Tensor:
     """``sum_j attention[j] * mul[j] * shift_j(value)``.
 
-    attention: (taps, B, H, W, heads); value: (B, H, W, heads, d); mul: (taps, heads, d) or None.
+    attention: (taps, B, H, W, heads); value: (B, H, W, heads, d); mul: (taps, heads, d), (taps, B, 1, 1, heads, d) or
+    None.
     """
     # Half-precision sums of k * k terms are kept in float32.
     out = torch.zeros_like(
         value, dtype=torch.promote_types(value.dtype, torch.float32), memory_format=torch.contiguous_format
     )
+    zero = value.new_zeros(())
     for j, neighbour in enumerate(_neighbours(_pad(value, len(attention), dilation), value.shape, dilation)):
         weight = attention[j].unsqueeze(-1)
-        out.addcmul_(weight if mul is None else weight * mul[j], neighbour)
+        # addcmul is a product that counts of operations see.
+        out.addcmul_(weight if mul is None else torch.addcmul(zero, weight, mul[j]), neighbour)
     return out.to(value.dtype)
 
 
@@ -176,7 +233,7 @@ class _ShiftedSum(torch.autograd.Function):
                 grad_neighbour.addcmul_(weight, grad)
             else:
                 grad_attention[j] = (product * mul[j]).sum(-1)
-                grad_mul[j] = (product * weight).sum((0, 1, 2))
+                grad_mul[j] = (product * weight).sum_to_size(mul[j].shape)
                 grad_neighbour.addcmul_(weight * mul[j], grad)
         pad_h, pad_w = ((p - n) // 2 for p, n in zip(padded.shape[1:3], value.shape[1:3]))
         grad_value = grad_padded[:, pad_h : pad_h + value.shape[1], pad_w : pad_w + value.shape[2]]
@@ -225,21 +282,18 @@ def _fastest(value: Tensor) -> str:
     return 'shifted'
 
 
-def _check(logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int) -> None:
-    if logits.dim() != 5 or value.dim() != 4 or logits.shape[:3] != value.shape[:3]:
+def _check(name: str, weights: Tensor, value: Tensor, dilation: int) -> None:
+    if weights.dim() != 5 or value.dim() != 4 or weights.shape[:3] != value.shape[:3]:
         raise ValueError(
-            f'logits must be (B, H, W, heads, k * k) and value (B, H, W, C) of the same B, H and W, '
-            f'not {tuple(logits.shape)} and {tuple(value.shape)}'
+            f'{name} must be (B, H, W, heads, k * k) and value (B, H, W, C) of the same B, H and W, '
+            f'not {tuple(weights.shape)} and {tuple(value.shape)}'
         )
-    heads, taps = logits.shape[-2:]
+    heads, taps = weights.shape[-2:]
     C = value.shape[-1]
     k = math.isqrt(taps)
     if k * k != taps or k % 2 == 0:
-        raise ValueError(f'logits must hold k * k neighbours with odd k, not {taps}')
+        raise ValueError(f'{name} must hold k * k neighbours with odd k, not {taps}')
     if C % heads:
         raise ValueError(f'the {C} channels of value do not divide into {heads} heads')
     if dilation < 1:
         raise ValueError(f'dilation must be at least 1, not {dilation}')
-    for name, ghost in (('ghost_mul', ghost_mul), ('ghost_add', ghost_add)):
-        if ghost is not None and ghost.shape != (C, k, k):
-            raise ValueError(f'{name} must be {(C, k, k)}, not {tuple(ghost.shape)}')

@@ -6,7 +6,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmattn.ops.elsa import elsa_attention, elsa_attention_reference, elsa_attention_shifted
+from mmattn.ops.elsa import (
+    elsa_attention,
+    elsa_attention_reference,
+    elsa_attention_shifted,
+    neighbourhood_products,
+    neighbourhood_shift,
+    neighbourhood_sum,
+)
 
 PATHS = [elsa_attention_reference, elsa_attention_shifted]
 
@@ -148,3 +155,52 @@ def test_compiled_gradients(lam):
     for eager, fast in zip(*results):
         assert eager.abs().max() > 0
         torch.testing.assert_close(fast, eager)
+
+
+def sum_by_hand(weights, value, mul, dilation=1):
+    """One pixel, channel and neighbour at a time."""
+    B, H, W, C = value.shape
+    heads, taps = weights.shape[-2:]
+    k = math.isqrt(taps)
+    out = torch.zeros_like(value)
+    for b, y, x, c, j in torch.cartesian_prod(*map(torch.arange, (B, H, W, C, taps))).tolist():
+        yy, xx = y + dilation * (j // k - k // 2), x + dilation * (j % k - k // 2)
+        if 0 <= yy < H and 0 <= xx < W:
+            factor = 1 if mul is None else mul[b, c, j] if mul.dim() == 3 else mul[c, j]
+            out[b, y, x, c] += weights[b, y, x, c // (C // heads), j] * factor * value[b, yy, xx, c]
+    return out
+
+
+@pytest.mark.parametrize('mul', [None, (6, 9), (2, 6, 9)])
+@pytest.mark.parametrize('dilation', [1, 2])
+def test_neighbourhood_sum(mul, dilation):
+    """The sum with weights of any sign, and filters of all or of each image; its gradients are derivatives."""
+    inputs = [torch.randn(2, 3, 4, 2, 9), torch.randn(2, 3, 4, 6), None if mul is None else torch.randn(mul)]
+    inputs = [None if x is None else x.double().requires_grad_() for x in inputs]
+    torch.testing.assert_close(neighbourhood_sum(*inputs, dilation), sum_by_hand(*inputs, dilation))
+    assert torch.autograd.gradcheck(lambda *given: neighbourhood_sum(*given, dilation), inputs, fast_mode=True)
+
+
+def test_neighbourhood_sum_names_bad_shapes():
+    weights, value = torch.zeros(2, 4, 4, 2, 9), torch.zeros(2, 4, 4, 4)
+    with pytest.raises(ValueError, match='weights must hold k . k neighbours with odd k, not 8'):
+        neighbourhood_sum(weights[..., :8], value)
+    with pytest.raises(ValueError, match=r'mul must be \(4, 9\) or \(2, 4, 9\), not \(3, 4, 9\)'):
+        neighbourhood_sum(weights, value, torch.zeros(3, 4, 9))
+
+
+@pytest.mark.parametrize('H, W, k', [(4, 5, 3), (2, 3, 5)])
+def test_products_and_shift(H, W, k):
+    """Products of queries and neighbours' keys, and numbers read at the neighbour, by loops."""
+    query, key = (torch.randn(2, H, W, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    numbers = torch.randn(2, H, W, 2, k * k, dtype=torch.float64, requires_grad=True)
+    products, shifted = torch.zeros_like(numbers), torch.zeros_like(numbers)
+    for y, x, j in torch.cartesian_prod(*map(torch.arange, (H, W, k * k))).tolist():
+        yy, xx = y + j // k - k // 2, x + j % k - k // 2
+        if 0 <= yy < H and 0 <= xx < W:
+            products[:, y, x, :, j] = (query[:, y, x] * key[:, yy, xx]).sum(-1)
+            shifted[:, y, x, :, j] = numbers[:, yy, xx, :, j]
+    torch.testing.assert_close(neighbourhood_products(query, key, k), products)
+    torch.testing.assert_close(neighbourhood_shift(numbers), shifted)
+    assert torch.autograd.gradcheck(lambda q, v: neighbourhood_products(q, v, k), (query, key), fast_mode=True)
+    assert torch.autograd.gradcheck(neighbourhood_shift, numbers, fast_mode=True)

@@ -1,0 +1,156 @@
+"""Convolutions and dynamic filters that "ELSA: Enhanced Local Self-Attention" is compared with (table 5, figure 2)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops import neighbourhood_sum
+from .mechanism import MECHANISMS
+from .norm import batch_norm
+
+
+class ValueFilter(nn.Module):
+    """Value projection, ``filter`` of a subclass on k x k neighbourhoods, output projection.
+
+    Args:
+        dim: channels C.
+        kernel_size: side k of the filters, odd.
+        drop_rate: dropout of the output.
+
+    Raises:
+        ValueError: if an argument, also of a subclass, is wrong; the message names it.
+    """
+
+    def __init__(self, dim: int, kernel_size: int = 7, drop_rate: float = 0.0) -> None:
+        super().__init__()
+        if kernel_size < 1 or kernel_size % 2 == 0:
+            raise ValueError(f'kernel_size must be odd and positive, not {kernel_size}')
+        self.kernel_size = kernel_size
+        self.pre_proj = nn.Linear(dim, dim)
+        self.post_proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+    def filter(self, value: Tensor) -> Tensor:
+        """(B, H, W, C) -> (B, H, W, C)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        return self.drop(self.post_proj(self.filter(self.pre_proj(x))))
+
+
+@MECHANISMS.register_module()
+class DepthwiseConv(ValueFilter):
+    """Depth-wise convolution, zero outside the map ("DwConv").
+
+    Args:
+        filters: number of filters, divides ``dim``; each serves as many consecutive channels, as the weights of an
+            attention head do (figure 2). By default every channel has its own (table 5). The bias has C numbers.
+
+    Further arguments, and errors: see :class:`ValueFilter`.
+    """
+
+    def __init__(self, dim: int, *, kernel_size: int = 7, filters: int | None = None, drop_rate: float = 0.0) -> None:
+        super().__init__(dim, kernel_size, drop_rate)
+        filters = dim if filters is None else filters
+        if filters < 1 or dim % filters:
+            raise ValueError(f'filters must divide the {dim} channels, not {filters}')
+        self.conv = nn.Conv2d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
+        self.conv.weight = nn.Parameter(self.conv.weight.detach()[:filters].clone())
+
+    def filter(self, value: Tensor) -> Tensor:
+        C = value.shape[-1]
+        weight = self.conv.weight.repeat_interleave(C // len(self.conv.weight), 0)
+        out = F.conv2d(value.permute(0, 3, 1, 2), weight, self.conv.bias, padding=self.conv.padding, groups=C)
+        return out.permute(0, 2, 3, 1)
+
+
+@MECHANISMS.register_module()
+class DynamicDepthwiseConv(ValueFilter):
+    """Depth-wise convolution with filters made for each image, and a static bias ("D-DwConv").
+
+    The filters come from the mean of the values by a linear layer to C / 4, batch norm, ReLU and a linear layer.
+
+    Args:
+        norm_cfg: the batch norm, see :func:`mmattn.layers.batch_norm`. In training it needs more than one image.
+
+    Further arguments, and errors: see :class:`ValueFilter`.
+    """
+
+    def __init__(
+        self, dim: int, *, kernel_size: int = 7, norm_cfg: dict = dict(type='BN'), drop_rate: float = 0.0
+    ) -> None:
+        super().__init__(dim, kernel_size, drop_rate)
+        self.reduce = nn.Linear(dim, dim // 4, bias=False)
+        self.norm = batch_norm(dim // 4, norm_cfg)
+        self.expand = nn.Linear(dim // 4, dim * kernel_size**2)
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def filter(self, value: Tensor) -> Tensor:
+        reduced = F.relu(self.norm(self.reduce(value.mean((1, 2)))[..., None, None])).flatten(1)
+        return convolve_each(value, self.expand(reduced).unflatten(1, (-1, self.kernel_size**2))) + self.bias
+
+
+@MECHANISMS.register_module()
+class DecoupledDynamicFilter(ValueFilter):
+    r"""Decoupled dynamic filter ("DDF"): :math:`f_{ci} = \sum_j S_{i, j-i} T_{c, j-i} v_{cj}`.
+
+    The filter S of a pixel is a linear map of its value. The filter T of a channel comes from the mean of the values by
+    a linear layer, ReLU and a linear layer. Both are normalised by :func:`filter_norm`; then a constant, sqrt(2) / k,
+    scales S, and learned numbers scale T.
+
+    Args:
+        reduction: channels between the layers of T divided by C, rounded down.
+        combination: 'mul', or 'sum' for S + T in place of their product. The default is that of DDF; ELSA does not say
+            which one it compares with.
+
+    Further arguments, and errors: see :class:`ValueFilter`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        kernel_size: int = 7,
+        reduction: float = 0.2,
+        combination: str = 'mul',
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__(dim, kernel_size, drop_rate)
+        if combination not in ('mul', 'sum'):
+            raise ValueError(f'combination must be mul or sum, not {combination!r}')
+        if dim * reduction < 1 or kernel_size == 1:
+            raise ValueError(f'reduction {reduction} and kernel_size {kernel_size} leave nothing of {dim} channels')
+        self.settings = dict(combination=combination)
+        hidden, taps = int(dim * reduction), kernel_size**2
+        self.spatial = nn.Linear(dim, taps)
+        self.reduce, self.expand = nn.Linear(dim, hidden), nn.Linear(hidden, dim * taps)
+        self.scale = nn.Parameter(torch.randn(dim, taps) * 2**0.5 / kernel_size)
+
+    def filter(self, value: Tensor) -> Tensor:
+        spatial = filter_norm(self.spatial(value)).unsqueeze(3) * (2**0.5 / self.kernel_size)
+        channel = self.expand(F.relu(self.reduce(value.mean((1, 2))))).unflatten(1, self.scale.shape)
+        channel = filter_norm(channel) * self.scale
+        if self.settings['combination'] == 'mul':
+            return neighbourhood_sum(spatial, value, channel)
+        return neighbourhood_sum(spatial, value) + convolve_each(value, channel)
+
+
+def filter_norm(x: Tensor) -> Tensor:
+    """Filter normalisation of DDF: minus the mean, divided by the unbiased deviation, over the last dimension."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))  # half precision has no 1e-10
+    wide = wide - wide.mean(-1, keepdim=True)
+    deviation = torch.linalg.vector_norm(wide, dim=-1, keepdim=True) / (wide.shape[-1] - 1) ** 0.5
+    return (wide / (deviation + 1e-10)).to(x.dtype)
+
+
+def convolve_each(x: Tensor, filters: Tensor) -> Tensor:
+    """Depth-wise convolution of each image, (B, H, W, C), with filters of its own, (B, C, k * k), k odd."""
+    B, H, W, C = x.shape
+    if not B:  # A convolution has at least one group.
+        return x * filters.sum(-1)[:, None, None]
+    k = math.isqrt(filters.shape[-1])
+    maps, filters = x.permute(0, 3, 1, 2).reshape(1, B * C, H, W), filters.reshape(B * C, 1, k, k)
+    return F.conv2d(maps, filters.to(x.dtype), padding=k // 2, groups=B * C).view(B, C, H, W).permute(0, 2, 3, 1)

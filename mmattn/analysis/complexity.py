@@ -202,7 +202,7 @@ def classifier(backbone: ConfigDict, num_classes: int) -> nn.Module:
     backbone.pop('out_indices', None)
     with torch.device('meta'):
         last = MODELS.build(backbone.copy()).out_indices[-1:]
-        backbone = MODELS.build(dict(backbone, out_indices=last))
+        backbone = MODELS.build(dict(backbone, out_indices=last)).eval()
         channels = backbone(torch.empty(1, 3, 224, 224))[-1].shape[1]
         return nn.ModuleDict(dict(backbone=backbone, head=nn.Linear(channels, num_classes))).eval()
 

@@ -168,13 +168,15 @@ def test_half_precision(norm, area):
 
 @pytest.mark.parametrize('terms', COMBINATIONS, ids='+'.join)
 @pytest.mark.parametrize('area', ['window', 'neighbours'])
-def test_size(terms, area):
+@pytest.mark.parametrize('shared', [False, True])
+def test_size(terms, area, shared):
     """Parameters and operations of a block: no projection, table or product that no term needs."""
     C, heads, positions = 96, 3, 169 if area == 'window' else 49
     with torch.device('meta'):
-        layer, x = LocalAttention(C, heads, terms=terms, area=area), torch.empty(1, 14, 21, C)
+        layer = LocalAttention(C, heads, terms=terms, area=area, shared_tables=shared)
+        x = torch.empty(1, 14, 21, C)
     projections = 2 + bool({'qk', 'qr'} & set(terms)) + bool({'qk', 'rk'} & set(terms))
-    tables = C * (('qr' in terms) + ('rk' in terms)) + heads * ('b' in terms)
+    tables = (32 if shared else C) * (('qr' in terms) + ('rk' in terms)) + heads * ('b' in terms)
     assert sum(p.numel() for p in layer.parameters()) == projections * (C * C + C) + tables * positions
 
     def product(*shapes, out_shape=None, **_):

@@ -233,14 +233,8 @@ def _check(
     mlp_ratios: Sequence[float],
     attention: Sequence[dict | None],
 ) -> None:
-    per_stage = dict(
-        embed_dims=dims,
-        depths=depths,
-        num_heads=num_heads,
-        reductions=reductions,
-        mlp_ratios=mlp_ratios,
-        attention=attention,
-    )
+    per_stage = dict(embed_dims=dims, depths=depths, num_heads=num_heads, reductions=reductions, mlp_ratios=mlp_ratios)
+    per_stage['attention'] = attention
     if len({len(values) if isinstance(values, Sequence) else None for values in per_stage.values()}) > 1:
         raise ValueError(
             'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios, attention '

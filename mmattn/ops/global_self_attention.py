@@ -188,16 +188,8 @@ class _AxialSum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx,
-        query: Tensor,
-        value: Tensor,
-        positions: Tensor,
-        key: Tensor | None,
-        far: Tensor | None,
-        dim: int,
-        softmax: bool,
-    ) -> Tensor:
+    def forward(ctx, query: Tensor, value: Tensor, positions: Tensor, *others: object) -> Tensor:
+        key, far, dim, softmax = others
         ctx.save_for_backward(query, value, positions, key, far)
         ctx.dim, ctx.softmax = dim, softmax
         out = torch.empty_like(value)

@@ -81,6 +81,97 @@ def test_parts(golden, parts):
     assert ('bn.weight' in layer.state_dict()) == (parts['column'] and parts['row'])
 
 
+def loops(layer, x):
+    """The module of any form, from its weights, one pixel and one neighbour at a time. Maps are not longer than L, or
+    pixels farther apart are masked."""
+    B, H, W, C = x.shape
+
+    def project(conv):
+        return torch.einsum('bhwc,dc->bhwd', x, conv.weight[:, :, 0, 0]).unflatten(-1, (layer.num_heads, -1))
+
+    def along(value, table, dim):
+        if table is None:
+            return value
+        L, out = len(table) // 2 + 1, torch.zeros_like(value)
+        for y, u in itertools.product(range(H), range(W)):
+            scores, values = [], []
+            for i in range(x.shape[dim]):
+                there = (i, u) if dim == 1 else (y, i)
+                offset = i - (y, u)[dim - 1]
+                if abs(offset) < L:
+                    term = query[:, y, u] @ table[offset + L - 1]
+                    if layer.content == 'axial':
+                        term = term + (query[:, y, u] * key[:, there[0], there[1]]).sum(-1)
+                    scores.append(term)
+                    values.append(value[:, there[0], there[1]])
+            weights = torch.stack(scores)
+            weights = weights.softmax(0) if layer.axial_softmax else weights
+            out[:, y, u] = sum(weight[..., None] * v for weight, v in zip(weights, values))
+        return out
+
+    query, value = project(layer.query), project(layer.value)
+    key = project(layer.key) if layer.key is not None else None
+    out = along(value, layer.rel_col, 1)
+    if layer.bn is not None:
+        out = layer.bn(out.flatten(-2).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).view_as(out)
+    out = along(out, layer.rel_row, 2)
+    if layer.content is True:
+        queries = query.softmax(-1) if layer.softmax_queries else query
+        content = torch.zeros_like(value)
+        weights = key.flatten(1, 2).softmax(1)
+        for p in range(H * W):
+            for y, u in itertools.product(range(H), range(W)):
+                content[:, y, u] += (queries[:, y, u] * weights[:, p]).sum(-1, True) * value.flatten(1, 2)[:, p]
+        out = content + out if layer.rel_col is not None or layer.rel_row is not None else content
+    out = out.flatten(-2)
+    if layer.proj is not None:
+        out = layer.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        out = torch.einsum('bhwc,dc->bhwd', out, layer.proj.weight[:, :, 0, 0]) + layer.proj.bias
+    return out
+
+
+@pytest.mark.parametrize('axial_softmax', [False, True])
+@pytest.mark.parametrize('neighbourhood', [None, 1, 5])
+@pytest.mark.parametrize('content', [True, False, 'axial'])
+@pytest.mark.parametrize('column, row', [(True, True), (True, False), (False, True)])
+def test_forms(column, row, content, neighbourhood, axial_softmax):
+    """Every combination of parts, in train and eval mode, and every weight has a gradient."""
+    layer = GlobalSelfAttention(
+        8,
+        2,
+        stride=32,
+        neighbourhood=neighbourhood,
+        content=content,
+        column=column,
+        row=row,
+        axial_softmax=axial_softmax,
+        softmax_queries=content is True and neighbourhood is None,
+    ).double()
+    x = torch.randn(2, 4, 5, 8, dtype=torch.float64)
+    for train in (True, False):
+        torch.testing.assert_close(layer.train(train)(x), loops(layer, x))
+    layer(x).square().sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+    table = layer.rel_col if column else layer.rel_row
+    assert len(table) == (neighbourhood or 2 * 7 - 1)
+    assert layer.settings['content'] == content and layer.settings['axial_softmax'] == axial_softmax
+
+
+def test_softmax_of_queries_without_positions():
+    layer = GlobalSelfAttention(8, 2, column=False, row=False, softmax_queries=True, project=False).double()
+    x = torch.randn(2, 4, 5, 8, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), loops(layer, x))
+
+
+def test_neighbourhood():
+    """Pixels more than (L - 1) / 2 rows or columns away have no effect, whatever the size of the map."""
+    layer = GlobalSelfAttention(8, 2, neighbourhood=5, content='axial', axial_softmax=True).double().eval()
+    x = torch.randn(1, 11, 12, 8, dtype=torch.float64, requires_grad=True)
+    (grad,) = torch.autograd.grad(layer(x)[0, 5, 5].sum(), x)
+    seen = grad[0].abs().sum(-1) > 0
+    assert seen[3:8, 3:8].all() and seen.sum() == 25
+
+
 def test_beyond_its_tables():
     """On a map longer than L the two rules differ; on a shorter one they are the same."""
     stretch, mask = (
@@ -106,6 +197,11 @@ def test_mask_is_translation_equivariant():
         (dict(num_heads=0), 'num_heads must be a whole number of at least 1, not 0'),
         (dict(rel_pos_length=0), 'rel_pos_length must be a whole number of at least 1, not 0'),
         (dict(content=False, column=False, row=False), 'one of content, column and row'),
+        (dict(content='axial', column=False, row=False), 'axial content needs column or row'),
+        (dict(content='rows'), "content must be True, False or 'axial', not 'rows'"),
+        (dict(content=False, softmax_queries=True), 'content must be True, not False'),
+        (dict(neighbourhood=4), 'neighbourhood must be odd, not 4'),
+        (dict(neighbourhood=0), 'neighbourhood must be a whole number of at least 1, not 0'),
         (dict(beyond='clip'), "beyond must be .* not 'clip'"),
         (dict(norm_cfg=dict(type='LN')), 'norm_cfg'),
     ],

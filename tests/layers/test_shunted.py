@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.layers import FEED_FORWARD, EnhancedAttention, ShuntedAttention, TokenConv2d, TokenMerging
+from mmattn.layers.shunted import AGGREGATIONS
 
 sizes = st.tuples(st.integers(1, 2), st.integers(1, 11), st.integers(1, 11))
 
@@ -22,36 +23,76 @@ def tokens(conv, x):
     ).permute(0, 2, 3, 1)
 
 
-def by_hand(layer, x):
-    """Equations 1 and 2, head by head, on a map padded by F.pad."""
+def by_hand(layer, x, rates, aggregation='shunted'):
+    """Equations 1 and 2, head by head, on a map padded by F.pad. A group of heads has its own rate."""
     B, H, W, C = x.shape
     d = C // layer.num_heads
+    in_group = layer.num_heads // len(rates)
     heads = []
     for i in range(layer.num_heads):
-        group = 1 if i < layer.num_heads // 2 else 2
-        sr, norm, kv, local = (getattr(layer, f'{name}{group}') for name in ('sr', 'norm', 'kv', 'local_conv'))
-        r = sr.stride[0]
-        padded = F.pad(x.permute(0, 3, 1, 2), (0, -W % r, 0, -H % r), mode='replicate').permute(0, 2, 3, 1)
-        key, value = kv(F.gelu(norm(tokens(sr, padded)))).chunk(2, -1)
-        value = value + tokens(local, value)
-        mine = slice(i % (layer.num_heads // 2) * d, (i % (layer.num_heads // 2) + 1) * d)
+        group, place = divmod(i, in_group)
+        r = rates[group]
+        sr, norm, kv, local = (getattr(layer, f'{name}{group + 1}') for name in ('sr', 'norm', 'kv', 'local_conv'))
+        padded = F.pad(x.permute(0, 3, 1, 2), (0, -W % r, 0, -H % r), mode='replicate')
+        if aggregation == 'linear':
+            merged = F.linear(F.avg_pool2d(padded, r).permute(0, 2, 3, 1), sr.weight, sr.bias)
+        else:
+            merged = F.conv2d(padded, sr.weight, sr.bias, r).permute(0, 2, 3, 1)
+        key, value = kv(F.gelu(norm(merged))).chunk(2, -1)
+        if aggregation != 'convolution':
+            value = value + tokens(local, value)
+        mine = slice(place * d, (place + 1) * d)
         q = layer.q(x)[..., i * d : (i + 1) * d]
         heads.append(softmax_attention(*(t.reshape(B, -1, d) for t in (q, key[..., mine], value[..., mine]))))
     return layer.proj(torch.cat(heads, -1)).reshape(x.shape)
 
 
-@settings(max_examples=15, deadline=None)
-@given(size=sizes, r=st.sampled_from([2, 4, 8]))
-def test_equals_equations_1_and_2(size, r):
-    """Fused attention equals the explicit softmax, forward and backward, in double precision at any size."""
-    layer = ShuntedAttention(8, 4, r).double()
+@settings(max_examples=25, deadline=None)
+@given(size=sizes, r=st.sampled_from([2, 4, 8, [3], [2, 1], [5, 4, 2, 1]]), aggregation=st.sampled_from(AGGREGATIONS))
+def test_equals_equations_1_and_2(size, r, aggregation):
+    """Fused attention equals the explicit softmax, forward and backward, in double precision at any size, in every form
+    of table 8 and with any number of groups."""
+    layer = ShuntedAttention(8, 4, r, aggregation=aggregation).double()
     x = torch.randn(*size, 8, dtype=torch.float64, requires_grad=True)
     wanted = (x, *layer.parameters())
-    out, expected = layer(x), by_hand(layer, x)
+    out, expected = layer(x), by_hand(layer, x, r if isinstance(r, list) else [r, r // 2], aggregation)
     torch.testing.assert_close(out, expected)
     upstream = torch.randn_like(out)
     for a, b in zip(torch.autograd.grad(out, wanted, upstream), torch.autograd.grad(expected, wanted, upstream)):
         torch.testing.assert_close(a, b)
+
+
+def test_rates():
+    """A number is the same as its two rates; None is the paper's r for the stride of the map."""
+    pairs = [(4, [4, 2]), (1, [1])]
+    layers = [[ShuntedAttention(8, 4, reduction) for reduction in pair] for pair in pairs]
+    layers += [
+        [ShuntedAttention(8, 4, stride=stride), ShuntedAttention(8, 4, r)]
+        for stride, r in ((4, 8), (8, 4), (16, 2), (32, 2))
+    ]
+    for one, other in layers:
+        other.load_state_dict(one.state_dict())
+
+
+def test_a_number_is_seen_where_tensors_do_not_show_it():
+    """The tensors of a linear layer do not tell its rate."""
+    linear = ShuntedAttention(8, 4, 4, aggregation='linear')
+    assert linear.settings == dict(reduction=[4, 2]) and not ShuntedAttention(8, 4, 4).settings
+
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(reduction=3), 'reduction must be even, 1 or a list of one rate per group of heads, not 3'),
+        (dict(reduction=[4, 0]), 'reduction must be a whole number of at least 1, not 0'),
+        (dict(reduction=[4, 2, 1]), 'num_heads must be a multiple of the 3 groups of reduction, not 4'),
+        (dict(reduction=[]), 'num_heads must be a multiple of the 0 groups'),
+        (dict(aggregation='mean'), "aggregation must be one of shunted, convolution, linear, not 'mean'"),
+    ],
+)
+def test_impossible_arguments_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        ShuntedAttention(8, 4, **wrong)
 
 
 @settings(max_examples=10, deadline=None)

@@ -50,6 +50,25 @@ def axial_by_hand(query, value, table, dim, beyond):
     return out
 
 
+def axial_content_by_hand(query, key, value, table, dim, beyond, softmax):
+    """The same with keys, and with a softmax over the pixels that are attended to."""
+    out = torch.zeros_like(value)
+    length, L = query.shape[dim], len(table) // 2 + 1
+    for y, x in torch.cartesian_prod(*map(torch.arange, query.shape[1:3])).tolist():
+        here = (y, x)[dim - 1]
+        seen = [i for i in range(length) if beyond == 'stretch' or abs(i - here) < L]
+        pixels = [(i, x) if dim == 1 else (y, i) for i in seen]
+        scores = torch.stack(
+            [
+                (query[:, y, x] * (key[:, v, u] + embedding(table, i - here, length, beyond))).sum(-1)
+                for i, (v, u) in zip(seen, pixels)
+            ]
+        )
+        weights = scores.softmax(0) if softmax else scores
+        out[:, y, x] = sum(weight[..., None] * value[:, v, u] for weight, (v, u) in zip(weights, pixels))
+    return out
+
+
 def content_by_hand(query, key, value):
     """Equation 1 with a weight for every pair of pixels."""
     weights = key.flatten(1, 2).softmax(1)
@@ -65,6 +84,22 @@ def test_axial_equations(path, dim, beyond, L, max_scores):
     """Every path computes the paper's sum: direction and sign of the shift, both rules for lines longer than L."""
     inputs = make_inputs(2, 4, 5, 2, 3, 4, L)
     torch.testing.assert_close(path(*inputs, dim, beyond), axial_by_hand(*inputs, dim, beyond))
+
+
+@pytest.mark.parametrize('backend', ['reference', 'batched'])
+@pytest.mark.parametrize('dim', [1, 2])
+@pytest.mark.parametrize('beyond', gsa.BEYOND)
+@pytest.mark.parametrize('softmax', [False, True])
+@pytest.mark.parametrize('L', [1, 3, 8])
+def test_axial_content(backend, dim, beyond, softmax, L, max_scores):
+    """Keys beside positions, along columns and rows, on maps shorter and longer than L."""
+    query, value, table = make_inputs(2, 4, 5, 2, 3, 4, L)
+    for key in (torch.randn_like(query), torch.zeros_like(query)):
+        out = axial_attention(query, value, table, dim, beyond, backend, key=key, softmax=softmax)
+        expected = axial_content_by_hand(query, key, value, table, dim, beyond, softmax)
+        torch.testing.assert_close(out, expected, atol=1e-6, rtol=0)  # L / l is rounded to float32
+    alone = axial_attention(query, value, table, dim, beyond, backend, softmax=softmax)
+    torch.testing.assert_close(alone, out)
 
 
 @settings(max_examples=30, deadline=None)
@@ -116,15 +151,30 @@ def test_axial_gradcheck(path, dim, max_scores):
     assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs)
 
 
+@pytest.mark.parametrize('dim', [1, 2])
+@pytest.mark.parametrize('beyond', gsa.BEYOND)
+@pytest.mark.parametrize('softmax', [False, True])
+@pytest.mark.parametrize('with_key', [False, True])
+def test_axial_content_gradcheck(dim, beyond, softmax, with_key, max_scores):
+    """The same with keys and softmax."""
+    inputs = make_inputs(2, 3, 4, 2, 2, 3, 2)
+    inputs = [t.requires_grad_() for t in (*inputs, *[torch.randn_like(inputs[0])] * with_key)]
+
+    def attend(query, value, table, key=None):
+        return axial_attention(query, value, table, dim, beyond, key=key, softmax=softmax)
+
+    assert torch.autograd.gradcheck(attend, inputs)
+
+
 @pytest.mark.usefixtures('torch_compiles')
 def test_compiled_gradients(max_scores):
     """torch.compile gives the gradients of eager mode; it can silently lose those of tensors written in place."""
     inputs = [t.requires_grad_() for t in make_inputs(1, 3, 4, 2, 2, 2, 2)]
     compiled = torch.compile(axial_attention, fullgraph=True, backend='aot_eager')
-    for dim in (1, 2):
+    for dim, others in ((1, {}), (2, {}), (1, dict(key=inputs[0].sin())), (2, dict(beyond='mask', softmax=True))):
         results = [
-            (out, *torch.autograd.grad(out.square().sum(), inputs))
-            for out in (path(*inputs, dim) for path in (compiled, axial_attention))
+            (out, *torch.autograd.grad(out.square().sum(), inputs, retain_graph=True))
+            for out in (path(*inputs, dim, **others) for path in (compiled, axial_attention))
         ]
         for ours, reference in zip(*results):
             torch.testing.assert_close(ours, reference)
@@ -229,9 +279,26 @@ def test_axial_in_half_precision(backend, dtype, size):
         assert_near(ours, reference, 8 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('softmax', [False, True])
+def test_axial_content_in_half_precision(dtype, softmax):
+    """Computed in float32, under autocast too: products of keys and queries may be too large for float16."""
+    query, value, table = make_inputs(1, 32, 8, 2, 8, 8, 32, torch.float32)
+    tensors = [(100 * query).to(dtype), value, table, (100 * query).to(dtype)]
+
+    def attend(query, value, table, key):
+        return axial_attention(query, value, table, 1, key=key, softmax=softmax)
+
+    with torch.autocast('cpu', torch.bfloat16):
+        out = attend(*tensors)
+    assert out.dtype == torch.float32
+    assert_near(out, attend(*(t.double() for t in tensors)), 1e-5)
+
+
 @pytest.mark.parametrize(
     'change, message',
     [
+        (dict(key=torch.zeros(1, 4, 4, 2, 2)), r'key must be as query, \(1, 4, 4, 2, 3\), not'),
         (dict(query=torch.zeros(1, 4, 5, 2, 3)), 'query must be'),
         (dict(value=torch.zeros(1, 4, 4, 6)), 'value'),
         (dict(table=torch.zeros(6, 3)), r'table must be \(2L - 1, 3\), not \(6, 3\)'),

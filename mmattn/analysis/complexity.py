@@ -169,8 +169,9 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
         forward: what to count. It runs once; on the "meta" device nothing is computed.
         attention_share: share of attention's products that is counted.
     """
-    # PyTorch does not count the steps of the ELSA operator and the CPU's fused attention.
-    uncounted = {torch.ops.aten.addcmul_: lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape)}
+    # PyTorch does not count the steps of the ELSA operators and the CPU's fused attention.
+    steps = torch.ops.aten.addcmul_, torch.ops.aten.addcmul
+    uncounted = dict.fromkeys(steps, lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape))
     if _CPU_ATTENTION is not None:
         uncounted[_CPU_ATTENTION] = lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
     with FlopCounterMode(display=False, custom_mapping=uncounted) as counter, torch.no_grad():

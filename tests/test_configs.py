@@ -53,6 +53,19 @@ def test_classifier_builds(path):
     assert scores.shape == (1, cfg.model.head.num_classes)
 
 
+def rows() -> list:
+    """Configs of toy ablations, with each of their rows."""
+    found = (ROOT / 'configs' / 'toy' / 'ablations').glob('*.py')
+    return [pytest.param(path, row, id=f'{path.stem}-{row}') for path in found for row in Config.fromfile(path).rows]
+
+
+@pytest.mark.parametrize('path, row', rows())
+def test_toy_ablations_build(path, row, monkeypatch):
+    """Every row is a classifier of the toy ImageNet. tests/analysis/test_complexity.py has those of ImageNet."""
+    monkeypatch.setenv('MODEL', row)
+    test_classifier_builds(path)
+
+
 def loaders(cfg: Config) -> list:
     """The configs of all datasets that read images, without those that wrap others."""
     parts = (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)

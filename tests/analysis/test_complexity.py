@@ -67,14 +67,38 @@ def test_part_of_a_config(tmp_path):
         next(compare_with_paper(tmp_path / 'a.py'))
 
 
-def test_lists_ablations():
-    """Table 1 of MSF: a row per tied form with the paper's number of parameters; a figure that is 5 % higher is
-    noticed."""
-    rows = list(compare_with_paper(CONFIGS / 'msf' / 'msf-vit-s_in1k.py'))
-    assert len(rows) == 20 and rows[9].name.strip() == 'sharing=QKKQW'
-    assert all(row.printed_parameters and not row.wrong for row in rows)
-    rows[9].printed_parameters *= 1.05
-    assert rows[9].wrong == 1
+#: config of ablations -> how many of its rows have printed sizes that the counts must meet
+ABLATIONS = {
+    'elsa_swin/ablations/swin-t_in1k': 6,
+    'elsa_swin/ablations/deit-ti_in1k': 2,
+    'msf/ablations/msf-vit-s_in1k': 21,
+    'msf/ablations/vit-s_in1k': 11,
+    'shunted/ablations/shunted-s_in1k': 2,
+    'shunted/ablations/deit-s_in1k': 0,
+    'gsa/ablations/gsa-r50_in1k': 4,
+}
+
+
+@pytest.mark.parametrize('config', ABLATIONS)
+def test_rows_have_the_digits_of_the_paper(config):
+    """Every row builds. Where the paper prints sizes and says what the row is, the counts round to its digits."""
+    rows = list(compare_with_paper(CONFIGS / f'{config}.py'))
+    assert not any(row.wrong for row in rows)
+    assert sum(row.same_digits is True for row in rows) == ABLATIONS[config]
+    printed = yaml.safe_load((CONFIGS / config).with_name('printed.yml').read_text())[config.split('/')[-1]]['Rows']
+    assert set(printed) <= {row.name for row in rows}
+
+
+def test_other_digits_are_noticed(tmp_path):
+    """A count that does not round to the printed figure makes the row wrong, unless the paper leaves the row open."""
+    (tmp_path / 'a.py').write_text(
+        "default_scope = 'mmpretrain'\nrows = dict(one=3, two=3)\nchannels = rows['{{$MODEL:one}}']\n"
+        "model = dict(backbone=dict(type='SwinFrame', arch='tiny', in_channels=channels), head=dict(num_classes=1000))"
+    )
+    figures = '{params: 28.2, flops: 4.5}', '{params: 28.2, flops: 4.5, unknown: it}'
+    (tmp_path / 'printed.yml').write_text('a:\n  Rows:\n    one: {}\n    two: {}\n'.format(*figures))
+    one, two = compare_with_paper(tmp_path / 'a.py')
+    assert (one.same_digits, one.wrong, two.same_digits, two.wrong) == (False, 1, False, 0)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,11 @@ class Gate(nn.Module):
         return x * self.scale(x)
 
 
+class Wants(nn.Module):
+    def __init__(self, dim, colour) -> None:
+        super().__init__()
+
+
 @pytest.fixture
 def gate():
     MECHANISMS.register_module('Gate', module=Gate)
@@ -45,9 +50,7 @@ def test_gets_what_it_asks_for(gate):
 @pytest.mark.parametrize('name', sorted(MECHANISMS.module_dict))
 def test_every_mechanism_in_both_frames(name):
     """The example of the docs names no arguments but the type. Odd sizes; every parameter learns."""
-    cfg = dict(type=name, **({'reduction': 2} if name == 'ShuntedAttention' else {}))
-    if name == 'MeanShiftWindow' or 'Window' in name or name == 'LocalAttention':
-        cfg['window_size'] = 3
+    cfg = dict(type=name)
     arch = dict(embed_dim=12, depths=(2, 1), num_heads=(2, 2))
     swin = SwinFrame(arch=arch, stages=cfg, out_indices=(0, 1))
     vit = ViTFrame(arch=dict(embed_dim=12, depth=2, num_heads=2), attention=cfg, patch_size=8)
@@ -63,7 +66,7 @@ def test_every_mechanism_in_both_frames(name):
     [
         (dict(type='ELSSA'), 'there is no mechanism ELSSA; .*did you mean ELSA'),
         (dict(type='ELSA', kernel=3), 'mechanism ELSA has no argument kernel: did you mean kernel_size'),
-        (dict(type='ShuntedAttention'), 'mechanism ShuntedAttention needs reduction'),
+        (dict(type=Wants), 'mechanism .*Wants.* needs colour'),
     ],
 )
 def test_mistakes(cfg, message):

@@ -1,5 +1,6 @@
 # Which mechanism in which stage of a narrow Swin, at equal cost: one in the first two stages, and one in the last two.
-# mlp_ratio makes up for the cost of the mechanisms: all rows have 16.0 to 16.4 million multiply-adds. MODEL=elsa-msf in the environment chooses a row.
+# mlp_ratio makes up for the cost of the mechanisms: all rows have 16.0 to 16.4 million multiply-adds. MODEL=elsa-msf in
+# the environment chooses a row.
 _base_ = '../compare/_base_/tasks/classifier.py'
 mechanisms = {
     'swin': dict(type='WindowAttention', window_size=4),

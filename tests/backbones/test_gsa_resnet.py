@@ -5,10 +5,11 @@ import pytest
 import timm
 import torch
 import torchvision
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.runner.checkpoint import load_state_dict
 from torch import nn
 
+from mmattn.analysis.complexity import classifier, count_operations, count_parameters
 from mmattn.backbones import GSAResNet
 from mmattn.backbones.gsa_resnet import noise_image
 from mmattn.layers import GlobalSelfAttention
@@ -308,8 +309,94 @@ def test_downstream_configs(path):
 
 
 @pytest.mark.parametrize(
+    'settings, parameters, operations',
+    [
+        (dict(), 18.05, 7.17),
+        (dict(content='axial'), 18.05, 7.31),
+        (dict(content='axial', axial_softmax=True), 18.05, 7.31),
+        (dict(softmax_queries=True), 18.05, 7.17),
+        (dict(content=False), 16.80, 6.37),
+        (dict(row=False), 18.03, 6.87),
+        (dict(column=False), 18.03, 6.87),
+        (dict(content=False, row=False), 16.77, 6.07),
+        (dict(content=False, column=False), 16.77, 6.07),
+        (dict(column=False, row=False), 18.01, 6.57),
+        (dict(gsa_stages=(1, 2, 3)), 18.12, 7.34),
+        (dict(gsa_stages=(2, 3)), 18.50, 7.44),
+        (dict(gsa_stages=(3,)), 20.85, 8.00),
+        (dict(gsa_stages=()), 25.56, 8.18),
+    ],
+)
+def test_sizes_of_tables_2_4_and_5(settings, parameters, operations):
+    """GSA-ResNet-50 in millions of parameters and 10^9 multiplications and additions at 224 x 224."""
+    model = classifier(ConfigDict({'type': 'GSAResNet', 'gsa_stages': (0, 1, 2, 3), **settings}), 1000)
+    image = torch.empty(1, 3, 224, 224, device='meta')
+    counted = count_operations(lambda: model['head'](model['backbone'](image)[-1].mean((2, 3))))
+    assert (round(count_parameters(model) / 1e6, 2), round(2 * counted / 1e9, 2)) == (parameters, operations)
+
+
+FORMS = [
+    dict(content='axial'),
+    dict(axial_softmax=True),
+    dict(softmax_queries=True),
+    dict(neighbourhood=5),
+    dict(attention=dict(type='WindowAttention', window_size=4)),
+    dict(attention=dict(type='GlobalSelfAttention')),
+]
+
+
+@pytest.mark.parametrize('settings', FORMS, ids=str)
+def test_forms(settings, tmp_path):
+    """Each form takes maps of odd sides and trains all its weights. Its checkpoint fits it, and not the default."""
+    backbone = GSAResNet(**SMALL, zero_init_residual=False, **settings)
+    maps = backbone(torch.randn(2, 3, 37, 61))
+    assert [tuple(out.shape[2:]) for out in maps] == [(10, 16), (5, 8), (3, 4), (2, 2)]
+    sum(out.square().sum() for out in maps).backward()
+    assert all(p.grad is not None for p in backbone.parameters())
+    path = tmp_path / 'weights.pth'
+    torch.save(dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': backbone.settings_note})), path)
+    GSAResNet(**SMALL, **settings).load_pretrained(path)
+    with pytest.raises(CheckpointError):
+        GSAResNet(**SMALL).load_pretrained(path)
+    assert 'attention' not in GSAResNet(**SMALL).settings
+
+
+@pytest.mark.parametrize('settings', FORMS, ids=str)
+def test_forms_start_from_a_resnet(plain, settings):
+    """Attention after a softmax is scaled too; another mechanism starts as it is."""
+    backbone = GSAResNet(**DEEP, **settings)
+    before = {name: value.clone() for name, value in backbone.state_dict().items() if '.attn.' in name}
+    backbone.load_state_dict(plain.state_dict())
+    if 'attention' in settings:
+        assert all(torch.equal(value, backbone.state_dict()[name]) for name, value in before.items())
+        return
+    inputs = []
+    blocks = [block for block in backbone.modules() if getattr(block, 'attn', None) is not None]
+    for block in blocks:
+        block.bn2.register_forward_pre_hook(lambda norm, args: inputs.append(args[0]))
+    with torch.no_grad():
+        backbone.eval()(noise_image(3, 64))
+    for block, x in zip(blocks, inputs, strict=True):
+        assert x.var() == pytest.approx(block.bn2.running_var.mean(), rel=0.1)  # eps
+
+
+def test_settings_of_old_checkpoints(tmp_path):
+    """A checkpoint that does not name the newer settings loads into the form that has their defaults."""
+    backbone = GSAResNet(**SMALL)
+    path = tmp_path / 'weights.pth'
+    note = dict(type='GSAResNet', norm_eps=1e-5, num_heads=2, beyond='stretch')
+    torch.save(dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': note})), path)
+    GSAResNet(**SMALL).load_pretrained(path)
+    with pytest.raises(CheckpointError, match='beyond'):
+        GSAResNet(**SMALL, beyond='mask').load_pretrained(path)
+
+
+@pytest.mark.parametrize(
     'wrong, message',
     [
+        (dict(attention='ELSA'), 'attention must be None or a mechanism'),
+        (dict(neighbourhood=2), 'neighbourhood must be odd, not 2'),
+        (dict(content='rows'), 'content must be True, False or'),
         (dict(depth=34), 'depth of GSAResNet must be one of 38, 50, 101, m50 or a dict, not 34'),
         (
             dict(depth={**SMALL['depth'], 'depths': (1, 0)}),

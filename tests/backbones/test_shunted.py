@@ -1,11 +1,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from torch import nn
 
+from mmattn.analysis.complexity import classifier, count_operations, count_parameters
 from mmattn.backbones import ShuntedTransformer
-from mmattn.layers import EnhancedAttention, ShuntedAttention
+from mmattn.layers import MECHANISMS, EnhancedAttention, ShuntedAttention
 from mmattn.weights import CheckpointError
 from tests import ROOT
 
@@ -150,8 +151,92 @@ def test_settings_reach_the_layers():
 
 
 @pytest.mark.parametrize(
+    'settings, parameters, operations',
+    [
+        (dict(stem='patches'), 22.34, 4.37),
+        (dict(stem_convs=0), 22.36, 4.53),
+        (dict(), 22.40, 4.99),
+        (dict(aggregation='convolution'), 22.36, 4.99),
+        (dict(aggregation='linear'), 18.22, 4.74),
+        (dict(feed_forward='plain'), 22.21, 4.91),
+        (dict(feed_forward='conv'), 22.40, 4.99),
+    ],
+)
+def test_sizes_of_tables_7_to_9(settings, parameters, operations):
+    """Shunted-S in millions of parameters and 10^9 multiply-adds at 224 x 224."""
+    model = classifier(ConfigDict(type='ShuntedTransformer', arch='small', **settings), 1000)
+    image = torch.empty(1, 3, 224, 224, device='meta')
+    counted = count_operations(lambda: model['head'](model['backbone'](image)[-1].mean((2, 3))))
+    assert (round(count_parameters(model) / 1e6, 2), round(counted / 1e9, 2)) == (parameters, operations)
+
+
+VARIANTS = [
+    dict(stem='patches'),
+    dict(aggregation='convolution'),
+    dict(aggregation='linear'),
+    dict(feed_forward='plain'),
+    dict(feed_forward='conv'),
+    dict(reductions=([4, 2], [3], [1, 2, 5, 1], [2, 1])),
+    dict(attention=dict(type='ShuntedAttention')),
+    dict(attention=[None, dict(type='WindowAttention', window_size=4), dict(type='ELSA'), dict(type='LocalEnhanced')]),
+]
+
+
+@MECHANISMS.register_module(name='LocalEnhanced', force=True)
+class OwnMechanism(nn.Conv2d):
+    def __init__(self, dim, stride):
+        super().__init__(dim, dim, 1)
+        self.map_stride = stride
+
+    def forward(self, x):
+        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize('settings', VARIANTS, ids=str)
+def test_variants(settings, tmp_path):
+    """Each form takes maps of odd sides and trains all its weights. Its checkpoint fits it, and not the default."""
+    backbone = ShuntedTransformer(**SMALL, **settings)
+    maps = backbone(torch.randn(2, 3, 37, 61))
+    assert [tuple(out.shape[2:]) for out in maps] == [(10, 16), (5, 8), (3, 4), (2, 2)]
+    sum(out.square().sum() for out in maps).backward()
+    assert all(p.grad is not None for p in backbone.parameters())
+    path = tmp_path / 'weights.pth'
+    torch.save(dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': backbone.settings_note})), path)
+    ShuntedTransformer(**SMALL, **settings).load_pretrained(path)
+    with pytest.raises(CheckpointError):
+        ShuntedTransformer(**SMALL).load_pretrained(path)
+
+
+def test_rates_of_a_linear_layer_are_settings(tmp_path):
+    """Its tensors do not show the rate."""
+    one, other = (dict(SMALL, aggregation='linear', reductions=(r, 2, 2, 1)) for r in (2, 4))
+    backbone = ShuntedTransformer(**one)
+    path = tmp_path / 'weights.pth'
+    torch.save(dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': backbone.settings_note})), path)
+    with pytest.raises(CheckpointError, match='reduction'):
+        ShuntedTransformer(**other).load_pretrained(path)
+
+
+def test_mechanisms_get_what_they_need():
+    """Windows of every second block are shifted; the stride of the map and the rates of the stage reach the layer."""
+    arch = {**SMALL['arch'], 'depths': (2, 2, 1, 1)}
+    attention = [dict(type='WindowAttention', window_size=4), None, dict(type='LocalEnhanced'), None]
+    backbone = ShuntedTransformer(**{**SMALL, 'arch': arch}, attention=attention)
+    assert [block.attn.shift for block in backbone.block1] == [0, 2]
+    assert backbone.block3[0].attn.map_stride == 16
+    assert isinstance(backbone.block2[1].attn, ShuntedAttention)
+    assert backbone.settings['attention[0]'] == 'WindowAttention'
+
+
+@pytest.mark.parametrize(
     'wrong, message',
     [
+        (dict(stem='convolutions'), "stem must be one of overlap, patches, not 'convolutions'"),
+        (dict(aggregation='mean'), 'aggregation must be one of shunted, convolution, linear'),
+        (dict(feed_forward='mlp'), "feed_forward must be one of plain, conv, detail, not 'mlp'"),
+        (dict(attention='ELSA'), 'attention must be None, a mechanism'),
+        (dict(attention=[None]), 'attention must be of one length'),
+        (dict(reductions=([8, 4, 2], 4, 2, 1)), 'num_heads must be a multiple of the 3 groups of reductions, not 2'),
         (dict(reductions=(8, 4, 3, 1)), 'reductions must be even'),
         (dict(reductions=(8, 4, 0, 1)), 'reductions'),
         (dict(reductions=(8, 4, 2)), 'of one length'),

@@ -78,7 +78,7 @@ def predict(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f'{out} is no empty folder: name another one, or remove it')
     with running(cfg, trusted):
-        load, model = _build(cfg, checkpoint, device, trusted)
+        load, model = build(cfg, checkpoint, device, trusted)
     if tile and isinstance(model, _Classifier):
         raise InputError('--tile is for detectors and segmentors: a class is of a whole image')
     categories = [dict(id=id, name=name) for id, name in zip(model.ids, model.classes)]
@@ -211,7 +211,7 @@ def _batches(reader: Iterable[Image], size: int, one_shape: bool) -> Iterator[li
         yield batch
 
 
-def _infer_tiles(model: '_Model', image: np.ndarray, tiles: list[Tile], size: int, advance: Callable) -> Iterator:
+def _infer_tiles(model: 'Model', image: np.ndarray, tiles: list[Tile], size: int, advance: Callable) -> Iterator:
     for start in range(0, len(tiles), size):
         boxes = [box for box, _ in tiles[start : start + size]]
         yield from model.infer([image] * len(boxes), boxes)
@@ -243,8 +243,9 @@ def _write_video(out: Path, name: str, fps: float, frames: int) -> None:
         frames2video(str(out / 'images'), str(part), fps or 25, 'mp4v', template, 1, frames + 1, show_progress=False)
 
 
-def _build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tuple[Callable, '_Model']:
-    """What loads an image, and the model of a config with the weights of a checkpoint."""
+def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tuple[Callable, 'Model']:
+    """What loads an image, for :func:`mmattn.engine.images.load_image`, and the model of a config with the weights of a
+    checkpoint. Errors are those of :func:`predict`."""
     scope = cfg.get('default_scope')
     if scope not in MODELS:
         raise InputError(f'the default_scope of the config is {scope}: predictions are of {", ".join(MODELS)}')
@@ -317,7 +318,7 @@ def _category_ids(dataset: object, classes: list[str]) -> list[int]:
     return list(range(len(classes)))
 
 
-class _Model:
+class Model:
     """A model, and what becomes of its results.
 
     Args:
@@ -331,20 +332,23 @@ class _Model:
         self.cfg, self.inferencer, self.classes, self.ids = cfg, inferencer, classes, ids
         self.colors = np.array(palette, np.uint8)[:, ::-1]
 
+    def prepare(self, images: list[np.ndarray]) -> dict:
+        """What the config's test pipeline makes of images, uint8 (H, W, 3), BGR: a batch for the model."""
+        try:
+            (prepared,) = self.inferencer.preprocess(images, len(images))
+        except Exception as error:  # A transform can raise any error, as for an image of one row.
+            raise InputError(f"the config's test pipeline cannot prepare it: {describe(error)}") from error
+        return prepared if isinstance(prepared, dict) else prepared[1]  # DetInferencer adds the images.
+
     def infer(self, images: list[np.ndarray], boxes: list[tuple] | None = None) -> list:
         """The results of images, or of a part of each, which a box x1, y1, x2, y2 gives."""
         boxes = boxes or [(0, 0, image.shape[1], image.shape[0]) for image in images]
         parts = [np.ascontiguousarray(image[y1:y2, x1:x2]) for image, (x1, y1, x2, y2) in zip(images, boxes)]
-        try:
-            (prepared,) = self.inferencer.preprocess(parts, len(parts))
-        except Exception as error:  # A transform can raise any error, as for an image of one row.
-            raise InputError(f"the config's test pipeline cannot prepare it: {describe(error)}") from error
-        data = prepared if isinstance(prepared, dict) else prepared[1]  # DetInferencer adds the images.
-        results = zip(self.inferencer.forward(data), boxes, images)
+        results = zip(self.inferencer.forward(self.prepare(parts)), boxes, images)
         return [self.result(sample, box, *image.shape[:2]) for sample, box, image in results]
 
 
-class _Detector(_Model):
+class _Detector(Model):
     def result(self, sample: object, box: tuple, height: int, width: int) -> list[Detection]:
         return detections(sample.pred_instances.cpu(), *box[:2], height, width)
 
@@ -366,7 +370,7 @@ class _Detector(_Model):
         draw_detections(image, [one for one in result if one.score >= score_thr], self.classes, self.colors)
 
 
-class _Segmentor(_Model):
+class _Segmentor(Model):
     one_shape = True
     join = staticmethod(join_maps)
 
@@ -383,7 +387,7 @@ class _Segmentor(_Model):
         draw_label_map(image, result, self.classes, self.colors)
 
 
-class _Classifier(_Model):
+class _Classifier(Model):
     def result(self, sample: object, *_: object) -> list[tuple[int, float]]:
         scores, labels = sample.pred_score.cpu().topk(min(5, len(sample.pred_score)))
         return list(zip(labels.tolist(), scores.tolist()))

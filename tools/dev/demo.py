@@ -104,6 +104,10 @@ def main() -> None:
             (f'{name}: training', checkpoint, [*train, *(['--cfg-options', *model.quick] if args.quick else [])]),
             (f'{name}: test', folder / 'test', [*test, *show]),
         ]
+    photo = data / 'ADEChallengeData2016' / 'images' / 'validation' / '000000000001.jpg'
+    look = ['--images', photo, '--what', 'attention', '--query', '0.6', '0.4', '--out', out]
+    seen = out / f'{photo.stem}_attention.json'
+    steps.append(('attention', seen, ['analyze.py', UPERNET.config, out / 'upernet' / 'final.pth', *look]))
     for number, (title, result, command) in enumerate(steps, 1):
         print(f'[{number}/{len(steps) + 1}] {title}', flush=True)
         if result.exists():
@@ -130,6 +134,7 @@ def main() -> None:
         '  curves.png    training losses and scores on the validation images, over training steps; on top, the\n'
         '                Mask R-CNN from scratch beside the one that starts from the classifier\n'
         '  mask-rcnn-pretrained.png, upernet.png    ground truth (left) and prediction (right); more are in */images\n'
+        '  000000000001_attention.png    what a position of this image attends to, in the UperNet (docs/analyze.md)\n'
         '  readme.jpg    some of both: detector in the left column, segmentor in the right one\n'
         '  */final.pth   the trained models\n'
         '  *.log         the output of each step'

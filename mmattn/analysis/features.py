@@ -1,0 +1,157 @@
+"""Feature norms by depth, effective receptive fields, and the subspaces of the projections."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from ..backbones.base import Backbone
+from ..errors import InputError
+from ..layers import (
+    Block,
+    EnhancedAttention,
+    GroupedLinear,
+    MeanShiftAttention,
+    MeanShiftWindowAttention,
+    WindowAttention,
+)
+
+
+def blocks_of(backbone: nn.Module) -> list[list[nn.Module]]:
+    """The blocks of each stage, in the order of the forward pass. Of a ViT, each block is a stage.
+
+    Raises:
+        InputError: if it is no backbone of mmattn.
+    """
+    if not isinstance(backbone, Backbone):
+        raise InputError(f'only backbones of mmattn can be analysed, not {type(backbone).__name__}')
+    return [
+        [unit for part in stage for unit in part.modules() if getattr(unit, 'sharding_unit', False)]
+        for stage in backbone.stage_modules()[1:]
+    ]
+
+
+@contextmanager
+def removing(hooks: Sequence[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks at the end."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def feature_norms(backbone: nn.Module, images: Tensor) -> Tensor:
+    """Mean L2 norm of the features of each image: the input of the first block, then the output of every block.
+
+    This is figure 4 of "Mean-Shift Feature Transformer". The first number is of the patch embedding, or of the stem.
+
+    Args:
+        backbone: in evaluation mode.
+        images: (B, C, H, W).
+
+    Returns:
+        (1 + blocks, B).
+    """
+    norms = []
+
+    def keep(unit: nn.Module, x: Tensor) -> None:
+        channels = -1 if isinstance(unit, Block) else 1  # tokens (B, H, W, C), or the maps (B, C, H, W) of a ResNet
+        norms.append(x.float().norm(dim=channels).mean((1, 2)))
+
+    units = [unit for stage in blocks_of(backbone) for unit in stage]
+    hooks = [units[0].register_forward_pre_hook(lambda unit, inputs: keep(unit, inputs[0]))]
+    hooks += [unit.register_forward_hook(lambda unit, _, output: keep(unit, output)) for unit in units]
+    with removing(hooks):
+        backbone(images)
+    return torch.stack(norms)
+
+
+def receptive_field(backbone: nn.Module, image: Tensor, stage: int) -> tuple[Tensor, tuple[int, int]]:
+    """The effective receptive field of the centre of a stage's last map, for one image.
+
+    It is the gradient of that position, summed over the channels, with respect to the image, as in "Understanding the
+    Effective Receptive Field in Deep Convolutional Neural Networks" (Luo et al., 2016): its absolute values, summed
+    over the channels of the image. The output norm is left out: a LayerNorm makes the sum of the channels constant.
+
+    Args:
+        backbone: in evaluation mode.
+        image: (1, C, H, W).
+        stage: counted from 0.
+
+    Returns:
+        (H, W), and the row and column of the image at the centre of that position.
+    """
+    unit = blocks_of(backbone)[stage][-1]
+    found = []
+    hook = unit.register_forward_hook(lambda *arguments: found.append(arguments[-1]))
+    image = image.detach().requires_grad_()
+    with removing([hook]), torch.enable_grad():
+        backbone(image)
+        x = found[0] if isinstance(unit, Block) else found[0].permute(0, 2, 3, 1)
+        row, column = x.shape[1] // 2, x.shape[2] // 2
+        (gradient,) = torch.autograd.grad(x[0, row, column].sum(), image)
+    stride = stride_of(image.shape[2:], x.shape[1:3])
+    centre = tuple(min(int((i + 0.5) * stride), size - 1) for i, size in zip((row, column), image.shape[2:]))
+    return gradient[0].abs().sum(0), centre
+
+
+def side_of_share(field: Tensor, centre: tuple[int, int], share: float) -> int:
+    """The side of the smallest square around a pixel that holds a share of the sum of a map (H, W)."""
+    rows, columns = ((torch.arange(size) - middle).abs() for size, middle in zip(field.shape, centre))
+    distance = torch.maximum(rows[:, None], columns).flatten()
+    within = torch.bincount(distance, field.detach().double().cpu().flatten()).cumsum(0)
+    return 2 * int((within < share * within[-1]).sum()) + 1
+
+
+def stride_of(image: tuple[int, int], shape: tuple[int, int]) -> int:
+    """The stride s of a map of sides ceil(side / s): a power of two if one fits, or else the smallest number."""
+    strides = range(1, max(image) + 1)
+    fitting = [s for s in strides if all(-(-side // s) == length for side, length in zip(image, shape))]
+    return next((s for s in fitting if s & (s - 1) == 0), next(iter(fitting), max(1, round(image[0] / shape[0]))))
+
+
+def subspace_similarity(x: Tensor, y: Tensor) -> Tensor:
+    """Equation 13 of "Mean-Shift Feature Transformer": the mean squared cosine of the canonical angles, in [0, 1].
+
+    Two random subspaces have n / d on average.
+
+    Args:
+        x, y: (..., d, n) matrices, whose columns span the subspaces; n <= d.
+
+    Returns:
+        (...).
+    """
+    bases = []
+    for matrix in (x, y):
+        u, size, _ = torch.linalg.svd(matrix.double(), full_matrices=False)
+        # A matrix of lower rank spans fewer dimensions: the other columns of u are arbitrary.
+        bases.append(u * (size > size.amax(-1, True).clamp(min=1e-30) * 1e-6).unsqueeze(-2))
+    return (bases[0].transpose(-1, -2) @ bases[1]).square().sum((-1, -2)) / x.shape[-1]
+
+
+def projections(layer: nn.Module) -> dict[str, Tensor] | None:
+    """The matrices of equation 13 of an attention layer: letter of the projection -> (heads, d, n), d channels of the
+    features and n of a head. The weight W projects back; its columns are those of its head.
+
+    None if there are no such matrices: ELSA's queries have no heads, Shunted's keys are of other tokens than its
+    queries.
+    """
+    layer = layer.attn if isinstance(layer, MeanShiftWindowAttention) else layer
+    if isinstance(layer, MeanShiftAttention):
+        weight = layer.pre_proj.dense_weight() if isinstance(layer.pre_proj, GroupedLinear) else layer.pre_proj.weight
+        inner = dict(zip(layer.matrices, weight.chunk(len(layer.matrices))))
+        found = {name: inner[letter] for name, letter in zip('QKVP', layer.sharing[:-1])}
+        found['W'] = (layer._tied_weight() if layer.post_proj is None else layer.post_proj.weight).t()
+    elif isinstance(layer, WindowAttention):
+        v, q, k = layer.pre_proj.weight.chunk(3)
+        found = dict(Q=q, K=k, V=v, W=layer.post_proj.weight.t())
+    elif isinstance(layer, EnhancedAttention):
+        k, v = layer.kv.weight.chunk(2)
+        found = dict(Q=layer.q.weight, K=k, V=v, W=layer.proj.weight.t())
+    else:
+        return None
+    return {name: matrix.detach().unflatten(0, (layer.num_heads, -1)).mT for name, matrix in found.items()}

@@ -1,0 +1,290 @@
+"""The weights that are read out, applied to a layer's values, give the layer's output."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mmattn.analysis.attention import READERS, elsa_kernel, query_attention
+from mmattn.analysis.features import blocks_of
+from mmattn.errors import InputError
+from mmattn.layers import (
+    ELSA,
+    DecoupledDynamicFilter,
+    DepthwiseConv,
+    DynamicDepthwiseConv,
+    EnhancedAttention,
+    GhostHeadAttention,
+    GlobalSelfAttention,
+    LocalAttention,
+    MeanShiftAttention,
+    MeanShiftWindowAttention,
+    ShuntedAttention,
+    WindowAttention,
+)
+from tests.backbones.cases import CASES, every_backbone
+
+DIM, HEADS = 8, 2
+QUERIES = [(0, 0), (4, 6), (2, 3)]  # on a map of 5 x 7
+QUERY_IDS = ['first', 'last', 'inner']
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def rough(layer):
+    """A layer in float64 with weights large enough to make attention uneven."""
+    layer = layer.double().eval()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    return layer
+
+
+def tokens():
+    return torch.randn(1, 5, 7, DIM, dtype=torch.float64)
+
+
+def by_heads(weights, values):
+    """The sum over the map of weights (heads, H, W) times values (H, W, heads * d) -> (heads * d)."""
+    return torch.einsum('nhw,hwnd->nd', weights, values.unflatten(-1, (len(weights), -1))).flatten()
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize('dilation', [1, 2])
+@pytest.mark.parametrize(('lam', 'gamma'), [(0, 0), (0, 1), (2, 0.5)])
+def test_elsa(lam, gamma, dilation, row, column):
+    layer = rough(ELSA(DIM, HEADS, kernel_size=3, dilation=dilation, group_width=2, lam=lam, gamma=gamma))
+    x = tokens()
+    with torch.no_grad():
+        kernel, (weights,) = elsa_kernel(layer, x, row, column), READERS[ELSA](layer, x, row, column)
+        values = layer.pre_proj(x)[0, ..., -DIM:]
+        aggregated = torch.zeros(DIM, dtype=torch.float64)
+        for i in range(3):
+            for j in range(3):
+                y, z = row + dilation * (i - 1), column + dilation * (j - 1)
+                if 0 <= y < 5 and 0 <= z < 7:
+                    aggregated += kernel[:, i, j] * values[y, z]
+                mean = kernel[:, i, j].view(HEADS, -1).mean(1)
+                torch.testing.assert_close(weights.values[:, y - weights.top, z - weights.left], mean)
+        torch.testing.assert_close(layer.post_proj(aggregated), layer(x)[0, row, column])
+        torch.testing.assert_close(weights.values.sum((1, 2)), kernel.view(HEADS, -1).sum(1) / (DIM // HEADS))
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize('shift', [0, 1])
+@pytest.mark.parametrize('attention', ['window', 'msf', 'residual', 'gauss', 'plain'])
+def test_windows(attention, shift, row, column):
+    """Padding of the map takes part, and a shifted window keeps to its own part of the map."""
+    if attention == 'window':
+        layer = rough(WindowAttention(DIM, HEADS, window_size=4, shift=shift))
+    else:
+        layer = rough(MeanShiftWindowAttention(DIM, HEADS, window_size=4, shift=shift, attention=attention))
+    x = tokens()
+    with torch.no_grad():
+        (weights,) = READERS[type(layer)](layer, x, row, column)
+        assert weights.values.shape == (HEADS, 8, 8)
+        torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
+        padded = F.pad(x, (0, 0, 0, 1, 0, 3))[0]
+        if attention == 'window':
+            out = layer.post_proj(by_heads(weights.values, layer.pre_proj(padded)[..., :DIM]))
+        else:
+            out = mean_shift_output(layer.attn, weights.values, padded, row, column)
+        torch.testing.assert_close(out, layer(x)[0, row, column])
+
+
+def mean_shift_output(layer, weights, x, row, column):
+    """Equations 1, 12 and 14 with given weights; x: (H, W, C)."""
+    projected = dict(zip(layer.matrices, layer.pre_proj(x).chunk(len(layer.matrices), -1)))
+    out = by_heads(weights, projected[layer.sharing[2]])
+    if layer.attention == 'msf':
+        out = out - projected[layer.sharing[3]][row, column]
+    out = out @ layer._tied_weight().t() if layer.post_proj is None else layer.post_proj(out)
+    return out - projected[layer.sharing[3]][row, column] if layer.attention == 'residual' else out
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize(
+    ('attention', 'sharing', 'groups'),
+    [('msf', None, 1), ('msf', 'QKKQW', 2), ('msf', 'QKKQQ', 1), ('residual', None, 1), ('gauss', None, 1)]
+    + [('plain', None, 1)],
+)
+def test_mean_shift(attention, sharing, groups, row, column):
+    layer = rough(MeanShiftAttention(DIM, HEADS, attention=attention, sharing=sharing, groups=groups))
+    x = tokens()
+    with torch.no_grad():
+        (weights,) = READERS[MeanShiftAttention](layer, x, row, column)
+        torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
+        out = mean_shift_output(layer, weights.values, x[0], row, column)
+        torch.testing.assert_close(out, layer(x)[0, row, column])
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize(
+    ('reduction', 'aggregation', 'shapes'),
+    [
+        (4, 'shunted', [((2, 2, 2), 4, 0), ((2, 3, 4), 2, 2)]),
+        ([1], 'convolution', [((4, 5, 7), 1, 0)]),
+        ([1, 2, 3, 4], 'linear', [((1, 5, 7), 1, 0), ((1, 3, 4), 2, 1), ((1, 2, 3), 3, 2), ((1, 2, 2), 4, 3)]),
+    ],
+)
+def test_shunted(reduction, aggregation, shapes, row, column):
+    """Each group of heads has merged tokens of its own size."""
+    layer = rough(ShuntedAttention(DIM, 4, reduction, aggregation=aggregation))
+    x = tokens()
+    with torch.no_grad():
+        found = READERS[ShuntedAttention](layer, x, row, column)
+        assert [(w.values.shape, w.cell, w.first_head) for w in found] == shapes
+        for weights in found:
+            torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(len(weights.values)).double())
+        out = [by_heads(w.values, value[0]) for w, (_, value) in zip(found, layer.keys_values(x))]
+        torch.testing.assert_close(layer.proj(torch.cat(out)), layer(x)[0, row, column])
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+def test_enhanced(row, column):
+    layer = rough(EnhancedAttention(DIM, HEADS))
+    x = tokens()
+    with torch.no_grad():
+        (weights,) = READERS[EnhancedAttention](layer, x, row, column)
+        torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
+        value = layer.kv(x).chunk(2, -1)[1]
+        out = by_heads(weights.values, value[0]) + layer.local_conv(value)[0, row, column]
+        torch.testing.assert_close(layer.proj(out), layer(x)[0, row, column])
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize(
+    'settings',
+    [
+        dict(rel_pos_length=3),
+        dict(rel_pos_length=3, beyond='mask', project=False),
+        dict(rel_pos_length=9, softmax_queries=True),
+        dict(rel_pos_length=3, column=False, row=False),
+        dict(rel_pos_length=3, content=False, row=False),
+        dict(rel_pos_length=9, content=False, column=False),
+        dict(neighbourhood=3, axial_softmax=True),
+        dict(rel_pos_length=3, content='axial'),
+        dict(neighbourhood=3, content='axial', axial_softmax=True),
+    ],
+    ids=str,
+)
+def test_global(settings, row, column):
+    """Equation 8, on maps longer and shorter than the tables; rows take the result of the columns."""
+    layer = rough(GlobalSelfAttention(DIM, HEADS, **settings))
+    x = tokens()
+
+    def weigh(part, values, row, column):
+        (weights,) = [w for w in READERS[GlobalSelfAttention](layer, x, row, column) if w.part == part]
+        _, h, w = weights.values.shape
+        return by_heads(weights.values, values[weights.top :, weights.left :][:h, :w])
+
+    def weigh_all(part, values):
+        return torch.stack([torch.stack([weigh(part, values, i, j) for j in range(7)]) for i in range(5)])
+
+    def normed(norm, values):
+        return norm(values.permute(2, 0, 1)[None])[0].permute(1, 2, 0)
+
+    with torch.no_grad():
+        parts = [w.part for w in READERS[GlobalSelfAttention](layer, x, row, column)]
+        value = layer.value(x)[0]
+        out = weigh_all('column', value) if 'column' in parts else value
+        out = normed(layer.bn, out) if layer.bn is not None else out
+        out = weigh_all('row', out) if 'row' in parts else out
+        if 'content' in parts:
+            out = weigh_all('content', value) + (out if len(parts) > 1 else 0)
+        if layer.proj is not None:
+            out = layer.proj(normed(layer.norm, out)[None])[0]
+        torch.testing.assert_close(out[row, column], layer(x)[0, row, column])
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize('settings', [dict(), dict(multiple=1, lam=0), dict(gamma=0, img_size=64)], ids=str)
+def test_ghost(settings, row, column):
+    layer = rough(GhostHeadAttention(DIM, HEADS, **settings))
+    x = tokens()
+    with torch.no_grad():
+        (weights,) = READERS[GhostHeadAttention](layer, x, row, column)
+        out = layer.post_proj(by_heads(weights.values, layer.pre_proj(x)[0, ..., -DIM:]))
+        torch.testing.assert_close(out, layer(x)[0, row, column])
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize('terms', [['b'], ['qk', 'b'], ['qr'], ['qk', 'qr', 'rk', 'b']], ids='-'.join)
+@pytest.mark.parametrize('norm', ['softmax', 'filter', 'identity'])
+@pytest.mark.parametrize('area', [dict(shift=0), dict(shift=1), dict(area='neighbours')], ids=str)
+def test_local(area, norm, terms, row, column):
+    layer = rough(LocalAttention(DIM, HEADS, terms=terms, norm=norm, window_size=4, kernel_size=3, **area))
+    x = tokens()
+    with torch.no_grad():
+        (weights,) = READERS[LocalAttention](layer, x, row, column)
+        _, H, W = weights.values.shape
+        padded = F.pad(x, (0, 0, 0, W - 7, 0, H - 5))[0]
+        out = layer.post_proj(by_heads(weights.values, layer.pre_proj(padded)[..., :DIM]))
+        torch.testing.assert_close(out, layer(x)[0, row, column])
+        assert (weights.values[0].abs() > 1e-30).sum() <= (9 if 'area' in area else 16)
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize(
+    'build',
+    [
+        lambda: DepthwiseConv(DIM, kernel_size=3),
+        lambda: DepthwiseConv(DIM, kernel_size=3, filters=2),
+        lambda: DynamicDepthwiseConv(DIM, kernel_size=3),
+        lambda: DecoupledDynamicFilter(DIM, kernel_size=3),
+        lambda: DecoupledDynamicFilter(DIM, kernel_size=3, combination='sum'),
+    ],
+    ids=['static', 'shared', 'dynamic', 'product', 'sum'],
+)
+def test_filters(build, row, column):
+    layer = rough(build())
+    x = tokens()
+    with torch.no_grad():
+        (weights,) = READERS[type(layer)](layer, x, row, column)
+        padded = F.pad(layer.pre_proj(x), (0, 0, 1, 1, 1, 1))[0, row : row + 3, column : column + 3]
+        assert (weights.top, weights.left) == (row - 1, column - 1)
+        out = by_heads(weights.values, padded)
+        out = out + (layer.conv.bias if isinstance(layer, DepthwiseConv) else getattr(layer, 'bias', 0))
+        torch.testing.assert_close(layer.post_proj(out), layer(x)[0, row, column])
+
+
+@every_backbone
+def test_backbones(case):
+    """All attention layers are read, in the order of the forward pass, and nothing of the model changes."""
+    backbone = case.build(case.small).eval()
+    image = torch.randn(1, 3, 65, 97)
+    with torch.no_grad():
+        before = backbone(image)
+        found = query_attention(backbone, image, 96.5, 0)
+        after = backbone(image)
+    layers = [unit.attn for stage in blocks_of(backbone) for unit in stage if getattr(unit, 'attn', None) is not None]
+    assert [one.layer for one in found] == [type(layer).__name__ for layer in layers]
+    for one in found:
+        height, width = math.ceil(65 / one.stride), math.ceil(97 / one.stride)
+        assert one.query == (0, width - 1)
+        for weights in one.weights:
+            _, h, w = weights.values.shape
+            assert weights.values.isfinite().all()
+            assert weights.top < height <= weights.top + h * weights.cell or weights.part or one.layer == 'ELSA'
+    assert all(torch.equal(a, b) for a, b in zip(before, after))
+    assert not any(module._forward_pre_hooks for module in backbone.modules())
+
+
+def test_unknown_layers():
+    """A user's own layer is left out; other backbones are refused."""
+
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean((1, 2), keepdim=True).expand_as(x)
+
+    backbone = CASES['ELSASwin'].build(CASES['ELSASwin'].small).eval()
+    blocks_of(backbone)[0][0].attn = Mean()
+    first, second, *_ = query_attention(backbone, torch.zeros(1, 3, 32, 32), 0, 0)
+    assert first.layer == 'Mean' and first.weights is None and second.weights
+    with pytest.raises(InputError, match='only backbones of mmattn can be analysed, not Linear'):
+        query_attention(nn.Linear(1, 1), torch.zeros(1, 3, 32, 32), 0, 0)

@@ -1,0 +1,132 @@
+"""tools/analyze.py as a user calls it, on small models with random weights."""
+
+import json
+import runpy
+import sys
+from collections import OrderedDict
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
+
+from tests import ROOT
+
+CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
+DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
+SEGMENTORS = ['configs/toy/gsa-resnet-toy_fpn.py', 'configs/toy/msf-vit-toy_setr.py']
+
+
+@pytest.fixture(autouse=True)
+def own_scope(monkeypatch):
+    """The inferencers set the scope of the process, which the next test would find."""
+    monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Two images of different sizes."""
+    random = np.random.default_rng(0)
+    (tmp_path / 'photos').mkdir()
+    for name, size in {'a.png': (64, 80), 'b.jpg': (70, 50)}.items():
+        cv2.imwrite(str(tmp_path / 'photos' / name), random.integers(0, 256, (*size, 3), np.uint8))
+    return tmp_path / 'photos'
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run the tool on a model with random weights; the sentence that ends it, or None, and what it printed."""
+
+    def run(config, *arguments):
+        cfg = Config.fromfile(ROOT / config)
+        torch.manual_seed(0)
+        with DefaultScope.overwrite_default_scope(cfg.default_scope):
+            torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / 'weights.pth')
+        arguments = [config, tmp_path / 'weights.pth', '--out', tmp_path / 'out', '--device', 'cpu', *arguments]
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setattr(sys, 'argv', ['analyze.py', *map(str, arguments)])
+        try:
+            runpy.run_path(str(ROOT / 'tools' / 'analyze.py'), run_name='__main__')
+        except SystemExit as end:
+            assert isinstance(end.code, str) and '\n' not in end.code
+            return end.code, capsys.readouterr().out
+        return None, capsys.readouterr().out
+
+    return run
+
+
+def numbers(tmp_path, name):
+    """The JSON of a sheet, which is also drawn."""
+    assert cv2.imread(str(tmp_path / 'out' / f'{name}.png')).size
+    return json.loads((tmp_path / 'out' / f'{name}.json').read_text())
+
+
+def test_classifier(run, photos, tmp_path):
+    sentence, said = run(CLASSIFIER, '--images', photos, '--query', '0.25', '0.75')
+    assert sentence is None and said.count('.png') == 5
+    attention = numbers(tmp_path, 'a_attention')
+    layers = attention['layers']
+    assert [one['layer'] for one in layers] == ['ELSA'] * 4 + ['WindowAttention']
+    assert [(one['stage'], one['block'], one['stride']) for one in layers[2:]] == [(3, 1, 16), (3, 2, 16), (4, 1, 32)]
+    assert len(layers[-1]['heads']) == 8 and all(abs(head['sum'] - 1) < 1e-5 for head in layers[-1]['heads'])
+    assert len(numbers(tmp_path, 'norms')['mean']) == 6
+    assert numbers(tmp_path, 'similarity')['stages'][0]['random'] == pytest.approx(1 / 8)
+    assert [one['stage'] for one in numbers(tmp_path, 'erf')['stages']] == [1, 2, 3, 4]
+
+
+def test_detector(run, photos, tmp_path):
+    """The query follows the pipeline, which makes the image larger; only the sheets that are asked for."""
+    sentence, _ = run(DETECTOR, '--images', photos / 'a.png', '--query', 79, 0, '--what', 'attention')
+    assert sentence is None and sorted(file.name for file in (tmp_path / 'out').iterdir()) == [
+        'a_attention.json',
+        'a_attention.png',
+    ]
+    seen = numbers(tmp_path, 'a_attention')
+    first, *_ = seen['layers']
+    assert first['layer'] == 'ShuntedAttention' and {head['cell'] for head in first['heads']} == {4, 8}
+    x, y = seen['query']
+    assert first['query'] == [0, int(x / 4)] and x > 79 / 80 * first['query'][1] and y < 2
+
+
+@pytest.mark.parametrize('config', SEGMENTORS)
+def test_segmentors(run, photos, tmp_path, config):
+    sentence, said = run(config, '--images', photos / 'b.jpg')
+    assert sentence is None and numbers(tmp_path, 'b_attention')['layers']
+    assert ('There is no sheet of similarity' in said) == ('gsa' in config)  # it has no projection back
+
+
+def test_refused(run, photos, tmp_path):
+    """Mistakes end in one sentence, before anything is written."""
+    (photos / 'broken.png').write_bytes((photos / 'a.png').read_bytes()[:500])
+    image = photos / 'a.png'
+    for arguments, sentence in (
+        (['--images', image, '--query', 80, 0], 'is outside'),
+        (['--images', image, '--query', '1.5', '0.5'], 'is outside'),
+        (['--images', image, '--query', 'left', '3'], '--query must be two numbers'),
+        (['--images', photos], 'broken.png cannot be used'),
+        (['--images', tmp_path / 'none'], 'there is no file or folder'),
+    ):
+        assert sentence in run(CLASSIFIER, *arguments)[0]
+        assert not (tmp_path / 'out').exists()
+    assert 'cam is for classifiers' in run(DETECTOR, '--images', image, '--what', 'cam')[0]
+
+
+def test_cut_off(run, photos):
+    """A classifier's pipeline cuts the sides of a wide image."""
+    cv2.imwrite(str(photos / 'wide.png'), np.zeros((64, 300, 3), np.uint8))
+    sentence, _ = run(CLASSIFIER, '--images', photos / 'wide.png', '--query', 2, 2, '--what', 'attention')
+    assert "the config's test pipeline cuts off" in sentence
+
+
+def test_cam(run, photos, tmp_path):
+    pytest.importorskip('pytorch_grad_cam')
+    sentence, _ = run(CLASSIFIER, '--images', photos / 'a.png', '--what', 'cam')
+    assert sentence is None and 0 < numbers(tmp_path, 'a_cam')['score'] < 1
+
+
+def test_cam_without_its_package(run, photos, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pytorch_grad_cam', None)
+    sentence, _ = run(CLASSIFIER, '--images', photos / 'a.png', '--what', 'cam')
+    assert 'pip install grad-cam' in sentence

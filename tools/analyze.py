@@ -1,0 +1,411 @@
+"""Look inside a backbone: pictures of what its attention, features and projections do, and numbers beside them.
+
+    python tools/analyze.py configs/shunted/shunted-s_in1k.py CHECKPOINT --images photos --query 0.3 0.6 --out seen
+
+--out gets a sheet (PNG) and a JSON of each kind of --what:
+
+    attention     NAME_attention: of each image, the weights that one query gives to the image, by stage and head
+    norms         mean norm of the features after each block, over the images
+    similarity    of the projections of attention: how much query, key, value ... read the same subspace
+    erf           effective receptive field of the centre, by stage, over the images
+    cam           NAME_cam: classifiers only, what speaks for the best class; it needs the package grad-cam
+
+docs/analyze.md explains each sheet.
+"""
+
+import argparse
+import json
+import textwrap
+from collections.abc import Sequence
+from itertools import combinations_with_replacement
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from mmengine.config import DictAction
+from torch import Tensor, nn
+
+from mmattn.analysis.attention import LayerAttention, Weights, query_attention
+from mmattn.analysis.features import (
+    blocks_of,
+    feature_norms,
+    projections,
+    receptive_field,
+    side_of_share,
+    subspace_similarity,
+)
+from mmattn.engine.configs import load_config
+from mmattn.engine.images import load_image
+from mmattn.engine.predicting import VIDEOS, Model, build, find_files
+from mmattn.engine.runs import run_tool, running
+from mmattn.errors import InputError
+from mmattn.layers import Block
+
+KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam')
+MAX_HEADS = 8  # in a row of a sheet
+#: layer -> how to read its pictures
+CAPTIONS = {
+    'ELSA': 'ELSA: k x k neighbours, mean over the channels of a head; the ghost head can make weights negative.',
+    'GlobalSelfAttention': 'GlobalSelfAttention: content, then column and row of the query by relative position.',
+    'MeanShiftAttention': "MeanShiftAttention: weights of the Gaussian kernel, or of the form's softmax.",
+    'MeanShiftWindowAttention': "MeanShiftWindowAttention: weights of the kernel within the query's (shifted) window.",
+    'ShuntedAttention': 'ShuntedAttention: each cell is a merged token; the groups of heads merge n x n positions.',
+    'WindowAttention': "WindowAttention: softmax within the query's (shifted) window.",
+    'LocalAttention': 'LocalAttention: weights of equation 4 in its window or among its neighbours.',
+    'DepthwiseConv': 'DepthwiseConv: its filters; heads are channels.',
+    'DynamicDepthwiseConv': 'DynamicDepthwiseConv: the filters of this image; heads are channels.',
+    'DecoupledDynamicFilter': 'DecoupledDynamicFilter: the filters at the query; heads are channels.',
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    parser.add_argument('checkpoint', help='weights of the whole model')
+    parser.add_argument('--images', nargs='+', required=True, help='images, folders with them, or patterns in quotes')
+    parser.add_argument('--out', type=Path, required=True, help='folder for the sheets')
+    parser.add_argument('--what', nargs='+', choices=KINDS, help='sheets to write (default: all but cam)')
+    parser.add_argument(
+        '--query',
+        nargs=2,
+        metavar=('X', 'Y'),
+        default=('0.5', '0.5'),
+        help='position whose attention is shown: pixels of the image, or, with a decimal point, fractions of its width '
+        'and height (default: 0.5 0.5)',
+    )
+    parser.add_argument('--device', help='cpu, cuda, cuda:1 ... (default: an accelerator, if there is one)')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
+    parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
+    args = parser.parse_args()
+    cfg = load_config(args.config, args.cfg_options)
+    kinds = args.what or KINDS[:-1]
+    if 'cam' in kinds and cfg.get('default_scope') != 'mmpretrain':
+        raise InputError('cam is for classifiers: leave it out of --what')
+    files = [(name, path) for name, _, path in find_files(args.images) if not path.lower().endswith(VIDEOS)]
+    if not files:
+        raise InputError('--images names videos only: give images')
+    with running(cfg, args.trust_checkpoint):
+        load, model = build(cfg, args.checkpoint, args.device, args.trust_checkpoint)
+    network = model.inferencer.model
+    stages = blocks_of(network.backbone)
+    images = []  # all are read first: where one is at fault, nothing has been written
+    for name, path in files:
+        pixels = load_image(load, dict(img_path=path))['img']
+        images.append((name, *prepare(model, pixels, args.query, path)))
+    for name, x, query in images:
+        if 'attention' in kinds:
+            write_attention(args.out, name, network, x, query)
+        if 'cam' in kinds:
+            write_cam(args.out, name, model, x)
+    if 'norms' in kinds:
+        write_norms(args.out, network.backbone, stages, [x for _, x, _ in images])
+    if 'similarity' in kinds:
+        write_similarity(args.out, stages)
+    if 'erf' in kinds:
+        write_fields(args.out, network.backbone, stages, [x for _, x, _ in images])
+
+
+def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) -> tuple[Tensor, tuple[float, float]]:
+    """An image as the backbone takes it, (1, C, H, W), and the query in its pixels.
+
+    Raises:
+        InputError: if the test pipeline cannot prepare the image, or the query is not in what it leaves of it.
+    """
+    network = model.inferencer.model
+    try:
+        fractions = [
+            float(given) if '.' in given else (int(given) + 0.5) / size
+            for given, size in zip(query, image.shape[1::-1])
+        ]
+    except ValueError:
+        raise InputError(f'--query must be two numbers, not {" ".join(query)}') from None
+    if not all(0 <= fraction < 1 for fraction in fractions):
+        height, width = image.shape[:2]
+        raise InputError(
+            f'--query {" ".join(query)} is outside {path}, which is {width} x {height} pixels: '
+            'whole numbers are pixels, numbers with a decimal point are fractions below 1.0'
+        )
+    x = network.data_preprocessor(model.prepare([image]), False)['inputs']
+    # The pipeline may resize and cut. So it also gets an image whose channels are the position of each pixel.
+    ramps = np.empty_like(image)
+    ramps[..., 2] = 255
+    for channel, size in enumerate(image.shape[1::-1]):
+        ramp = (np.arange(size) + 0.5) * (255 / size)
+        ramps[..., channel] = np.expand_dims(ramp.round(), channel)
+    positions = model.prepare([ramps])['inputs'][0].float()
+    distance = torch.maximum(*((positions[i] - 255 * fraction).abs() for i, fraction in enumerate(fractions)))
+    distance[positions[2] < 250] = 255  # padding
+    if distance.min() > 2 + 255 / min(*image.shape[:2], *distance.shape):
+        raise InputError(f"--query {' '.join(query)} is in a part of {path} that the config's test pipeline cuts off")
+    row, column = (distance == distance.min()).nonzero().float().mean(0).tolist()
+    return x, (column + 0.5, row + 0.5)
+
+
+def picture_of(network: nn.Module, x: Tensor) -> np.ndarray:
+    """The image of a batch of one as the backbone sees it, (H, W, 3), RGB from 0 to 1."""
+    preprocessor, x = network.data_preprocessor, x[0]
+    if hasattr(preprocessor, 'mean'):
+        x = x * preprocessor.std.view(-1, 1, 1) + preprocessor.mean.view(-1, 1, 1)
+    turned = any(getattr(preprocessor, name, False) for name in ('_channel_conversion', 'channel_conversion', 'to_rgb'))
+    picture = (x / 255).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
+    return picture if turned else picture[..., ::-1]
+
+
+def write(out: Path, name: str, figure: plt.Figure, title: str, caption: str, numbers: object) -> None:
+    """Write a sheet and its numbers."""
+    width = int(figure.get_figwidth() * 13)
+    figure.suptitle('\n'.join(textwrap.wrap(title, width)), fontsize=11)
+    figure.supxlabel('\n'.join(textwrap.wrap(caption, width)), fontsize=9, x=0.01, ha='left')
+    (out / name).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out / f'{name}.png', dpi=90)
+    plt.close(figure)
+    (out / f'{name}.json').write_text(json.dumps(dict(title=title, caption=caption, **numbers), indent=1))
+    print(f'{out / name}.png', flush=True)
+
+
+def write_attention(out: Path, name: str, network: nn.Module, x: Tensor, query: tuple[float, float]) -> None:
+    """The sheet of an image: a row per layer and part of its attention, a column per head."""
+    layers = query_attention(network.backbone, x, *query)
+    unknown = {one.layer for one in layers if one.weights is None}
+    for layer in sorted(unknown):
+        print(f'{layer} is left out: its attention cannot be read (see READERS in mmattn/analysis/attention.py)')
+    layers = [one for one in layers if one.weights is not None]
+    if not layers:
+        print('There is no sheet of attention: no layer of the backbone has attention that can be read.')
+        return
+    rows = [(one, rows) for one in shown(layers) for rows in by_part(one)]
+    heads = min(MAX_HEADS, max(sum(len(part.values) for part in parts) for _, parts in rows))
+    picture = picture_of(network, x)
+    height = 1.7 * min(2, max(0.5, picture.shape[0] / picture.shape[1])) + 0.25
+    figure, axes = plt.subplots(
+        len(rows), heads + 1, figsize=(1.7 * heads + 3, height * len(rows) + 1.5), squeeze=False, layout='constrained'
+    )
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+    for (one, parts), (first, *others) in zip(rows, axes):
+        draw_query(first, picture, one, query, parts[0].part)
+        maps = [(part, head) for part in parts for head in range(len(part.values))]
+        # Of several groups of heads, the same number of each.
+        maps = [maps[i * len(maps) // min(heads, len(maps))] for i in range(min(heads, len(maps)))]
+        for axis, (part, head) in zip(others, maps):
+            draw_weights(axis, picture, one, part, head)
+    most = max(sum(len(part.values) for part in parts) for _, parts in rows)
+    caption = (
+        'Left: the image as the network sees it, with the query. Right: the weight that the query gives to each '
+        'position, over the darkened image; the brightest has the number above. Where weights are negative, these are '
+        'blue and others red. "Outside" is the share that goes to padding. A frame in the corner enlarges a region. '
+    )
+    caption += f'Of up to {most} heads, {heads} are shown; the JSON has all heads and blocks. ' * (most > heads)
+    caption += ' '.join(text for layer, text in CAPTIONS.items() if layer in {one.layer for one, _ in rows})
+    numbers = dict(query=query, layers=[summary(one, picture.shape[:2]) for one in layers], left_out=sorted(unknown))
+    title = f'Attention of the query at ({query[0]:.0f}, {query[1]:.0f}) in {name}'
+    write(out, f'{name}_attention', figure, title, caption, numbers)
+
+
+def shown(layers: list[LayerAttention]) -> list[LayerAttention]:
+    """The last layer of each stage, and the one before it for attention of one part; six layers of a ViT."""
+    stages = [[one for one in layers if one.stage == stage] for stage in sorted({one.stage for one in layers})]
+    if len(stages) > 6:
+        return [one for stage in spread(stages, 6) for one in stage]
+    return [one for stage in stages for one in stage[-1 if stage[0].weights[0].part else -2 :]]
+
+
+def spread(items: Sequence, most: int) -> list:
+    """At most so many items, evenly spread, the last one among them."""
+    count = min(most, len(items))
+    return [items[(i + 1) * len(items) // count - 1] for i in range(count)]
+
+
+def by_part(one: LayerAttention) -> list[list[Weights]]:
+    return [[w for w in one.weights if w.part == part] for part in dict.fromkeys(w.part for w in one.weights)]
+
+
+def draw_query(axis: plt.Axes, picture: np.ndarray, one: LayerAttention, query: tuple, part: str) -> None:
+    """The image with the query and its position on the map."""
+    axis.imshow(picture, extent=(0, picture.shape[1], picture.shape[0], 0))
+    row, column = (i * one.stride for i in one.query)
+    axis.add_patch(plt.Rectangle((column, row), one.stride, one.stride, fill=False, ec='white', lw=2.5))
+    axis.add_patch(plt.Rectangle((column, row), one.stride, one.stride, fill=False, ec='red', lw=1.2))
+    text = f'stage {one.stage + 1}, block {one.block + 1}\nstride {one.stride}\n{one.layer}\n{part}'
+    axis.set_ylabel(text.strip(), rotation=0, ha='right', va='center', fontsize=8)
+
+
+def draw_weights(axis: plt.Axes, picture: np.ndarray, one: LayerAttention, part: Weights, head: int) -> None:
+    """The weights of a head over the image."""
+    height, width = picture.shape[:2]
+    values = np.nan_to_num(part.values[head].float().cpu().numpy())
+    size, outside = np.abs(values), outside_of(one, part, (height, width))
+    largest = size[~outside].max(initial=0) or 1.0
+    lost = size[outside].sum() / (size.sum() or 1.0)
+    values, size = values.clip(-largest, largest), size.clip(0, largest)
+    signed = values.min() < -1e-3 * largest
+    colors = plt.get_cmap('bwr' if signed else 'inferno')(values / largest / 2 + 0.5 if signed else values / largest)
+    colors[..., 3] = 0.85 * np.sqrt(size / largest)
+    gray = picture.mean(2) * 0.55
+    side = one.stride * part.cell
+    left, top = part.left * one.stride, part.top * one.stride
+    extent = (left, left + values.shape[1] * side, top + values.shape[0] * side, top)
+    seen = np.argwhere(size >= 1e-6 * size.max())
+    box = np.r_[seen.min(0), seen.max(0) + 1] * side + np.tile((top, left), 2)  # top, left, bottom, right
+    views = [(axis, (0, width, height, 0))]
+    if not part.part and max(box[2] - box[0], box[3] - box[1]) < 0.45 * min(height, width):
+        x = 0.0 if box[1] + box[3] > width else 0.55
+        y = 0.55 if box[0] + box[2] > height else 0.0
+        views.append((axis.inset_axes((x, y, 0.45, 0.45)), (box[1], box[3], box[2], box[0])))
+        axis.add_patch(plt.Rectangle((box[1], box[0]), box[3] - box[1], box[2] - box[0], fill=False, ec='w', lw=0.6))
+    for view, (x1, x2, y2, y1) in views:
+        view.imshow(gray, cmap='gray', vmin=0, vmax=1, extent=(0, width, height, 0))
+        view.imshow(colors, extent=extent, interpolation='nearest')
+        view.set(xticks=[], yticks=[], xlim=(x1, x2), ylim=(y2, y1), aspect='equal', facecolor='0.3')
+        for spine in view.spines.values():
+            spine.set(visible=view is not axis, color='white')
+    cells = f' ({part.cell} x {part.cell})' if part.cell > 1 else ''
+    beyond = f', {lost:.0%} outside' if lost > 0.005 else ''
+    axis.set_title(f'head {part.first_head + head + 1}{cells}: {largest:.2g}{beyond}', fontsize=7, pad=2)
+
+
+def outside_of(one: LayerAttention, part: Weights, shape: tuple[int, int]) -> np.ndarray:
+    """Which weights are of positions outside the image: those in padding."""
+    sides = zip((part.top, part.left), part.values.shape[1:], shape)
+    y, x = ((offset + np.arange(n) * part.cell, -(-size // one.stride)) for offset, n, size in sides)
+    rows, columns = ((start <= -part.cell) | (start >= length) for start, length in (y, x))
+    return rows[:, None] | columns
+
+
+def summary(one: LayerAttention, shape: tuple[int, int]) -> dict:
+    """The numbers of a layer: of each head, the sum and the largest of its weights and where it is, the mean distance
+    from the query, and the share of the weights outside the image; distance and share by their absolute values."""
+    heads, query = [], [(i + 0.5) * one.stride for i in one.query]
+    for part in one.weights:
+        sides = zip((part.top, part.left), part.values.shape[1:])
+        places = [(offset + (np.arange(n) + 0.5) * part.cell) * one.stride for offset, n in sides]
+        y, x = np.meshgrid(*places, indexing='ij')
+        distance, outside = np.hypot(y - query[0], x - query[1]), outside_of(one, part, shape)
+        for head, values in enumerate(part.values.double().cpu().numpy(), part.first_head + 1):
+            best = np.abs(values).argmax()
+            share = np.abs(values) / (np.abs(values).sum() or 1.0)
+            numbers = dict(sum=values.sum(), largest=values.flat[best], x=x.flat[best], y=y.flat[best])
+            numbers |= dict(mean_distance=(share * distance).sum(), outside=share[outside].sum())
+            numbers = {key: float(value) for key, value in numbers.items()}
+            heads.append(dict(part=part.part, head=head, cell=part.cell, **numbers))
+    place = dict(stage=one.stage + 1, block=one.block + 1, layer=one.layer, stride=one.stride)
+    return dict(place, query=one.query, heads=heads)
+
+
+def write_norms(out: Path, backbone: nn.Module, stages: list[list[nn.Module]], images: list[Tensor]) -> None:
+    norms = torch.cat([feature_norms(backbone, x) for x in images], 1).cpu()
+    figure, axis = plt.subplots(figsize=(7, 4.2), layout='constrained')
+    axis.fill_between(range(len(norms)), norms.amin(1), norms.amax(1), alpha=0.2)
+    axis.plot(norms.mean(1), 'o-')
+    ends = np.cumsum([len(stage) for stage in stages])
+    if len(stages) < len(norms) - 1:  # not a ViT
+        for number, end in enumerate(ends, 1):
+            axis.axvline(end + 0.5, color='0.7', lw=0.8)
+            axis.text(end + 0.45, 0.01, f'stage {number}', transform=axis.get_xaxis_transform(), ha='right', fontsize=8)
+    axis.set(xlabel='block (0: the input of the first)', ylabel='mean L2 norm of a position')
+    axis.set_ylim(bottom=0)
+    axis.grid(alpha=0.3)
+    caption = (
+        'The norm of the features at each position, averaged over the positions of an image, after every block. '
+        f'Line: mean of {len(images)} images; band: smallest and largest image. Norms of stages with different numbers '
+        'of channels do not compare.'
+    )
+    numbers = dict(mean=norms.mean(1).tolist(), images=norms.t().tolist(), last_block_of_stage=ends.tolist())
+    write(out, 'norms', figure, 'Feature norms by depth', caption, numbers)
+
+
+def write_similarity(out: Path, stages: list[list[nn.Module]]) -> None:
+    layers = [[projections(unit.attn) for unit in stage if getattr(unit, 'attn', None) is not None] for stage in stages]
+    if len(stages) > 6:  # a ViT
+        layers = [[layer for stage in layers for layer in stage]]
+    groups = {i: [one for one in stage if one] for i, stage in enumerate(layers, 1) if any(stage)}
+    if not groups:
+        print('There is no sheet of similarity: the backbone has no layer with query, key and value of one input.')
+        return
+    figure, axes = plt.subplots(
+        1, len(groups), figsize=(max(6, 3.4 * len(groups)), 4.6), squeeze=False, layout='constrained'
+    )
+    numbers = []
+    for axis, (stage, found) in zip(axes[0], groups.items()):
+        names = list(found[0])
+        heads, channels, width = found[0][names[0]].shape
+        table = np.full((len(names), len(names)), np.nan)
+        for i, j in combinations_with_replacement(range(len(names)), 2):
+            table[i, j] = np.mean([subspace_similarity(one[names[i]], one[names[j]]).mean().item() for one in found])
+            axis.text(j, i, f'{table[i, j]:.2f}', ha='center', va='center', color='w' if table[i, j] < 0.6 else 'k')
+        axis.imshow(table, vmin=0, vmax=1)
+        axis.set_xticks(range(len(names)), names)
+        axis.set_yticks(range(len(names)), names)
+        title = 'all blocks' if len(stages) > 6 else f'stage {stage}'
+        axis.set_title(f'{title}: {heads} heads, blocks: {len(found)}\nrandom: {width / channels:.2f}', fontsize=9)
+        pairs = {f'{a}-{b}': float(table[i, j]) for i, a in enumerate(names) for j, b in enumerate(names) if i < j}
+        numbers.append(dict(stage=title, blocks=len(found), heads=heads, random=width / channels, **pairs))
+    caption = (
+        'Query, Key, Value, Probe and Weight (the projection back): how much of the subspace of one lies in that of '
+        'the other, mean over heads and blocks (1: the same subspace; "random": what independent projections have).'
+    )
+    write(out, 'similarity', figure, 'Subspace similarity of projections', caption, dict(stages=numbers))
+
+
+def write_fields(out: Path, backbone: nn.Module, stages: list[list[nn.Module]], images: list[Tensor]) -> None:
+    chosen = spread(range(len(stages)), 4)
+    figure, axes = plt.subplots(1, len(chosen), figsize=(3.4 * len(chosen), 4.6), squeeze=False, layout='constrained')
+    numbers = []
+    for axis, stage in zip(axes[0], chosen):
+        fields = [receptive_field(backbone, x, stage) for x in images]
+        # Images of several sizes: what all have around their centres.
+        before = [min(centre[i] for _, centre in fields) for i in (0, 1)]
+        after = [min(field.shape[i] - centre[i] for field, centre in fields) for i in (0, 1)]
+        parts = [field[y - before[0] : y + after[0], x - before[1] : x + after[1]].cpu() for field, (y, x) in fields]
+        field = torch.stack(parts).mean(0)
+        shown = (field / field.max().clamp(min=1e-30)).clamp(min=1e-4).log10()
+        drawn = axis.imshow(shown, cmap='magma', vmin=-4, vmax=0)
+        sides = {share: side_of_share(field, before, share) for share in (0.5, 0.95)}
+        for side, style in zip(sides.values(), ('-', '--')):
+            corner = [centre - side / 2 for centre in before[::-1]]
+            axis.add_patch(plt.Rectangle(corner, side, side, fill=False, ec='w', ls=style))
+        axis.set(xlim=(-0.5, field.shape[1] - 0.5), ylim=(field.shape[0] - 0.5, -0.5))
+        kind = 'block' if len(stages) > 6 else 'stage'
+        axis.set_title(f'{kind} {stage + 1}: 50 % in {sides[0.5]}, 95 % in {sides[0.95]}', fontsize=9)
+        numbers.append({kind: stage + 1, 'side_of_50_percent': sides[0.5], 'side_of_95_percent': sides[0.95]})
+    figure.colorbar(drawn, ax=axes, shrink=0.6, label='gradient / largest, powers of 10')
+    caption = (
+        'How much each pixel changes the features at the centre of the last map of a stage: absolute gradient, mean of '
+        f'{len(images)} images. Squares around the centre hold 50 % (line) and 95 % (dashed) of the sum; their sides '
+        'are in pixels of the image as the network sees it.'
+    )
+    write(out, 'erf', figure, 'Effective receptive fields', caption, dict(stages=numbers))
+
+
+def write_cam(out: Path, name: str, model: Model, x: Tensor) -> None:
+    """Grad-CAM of the best class, at the last map of the backbone."""
+    try:
+        from pytorch_grad_cam import GradCAM
+    except ImportError as error:
+        raise InputError(f'cam needs the package grad-cam (pip install grad-cam): {error}') from error
+    network = model.inferencer.model
+    last = network.backbone.stage_modules()[-1]
+    tokens = any(isinstance(unit, Block) for part in last for unit in part.modules())
+    with torch.no_grad():
+        scores = network(x).softmax(1)[0]
+    label = int(scores.argmax())
+    with GradCAM(network, [last[-1]], (lambda x: x.permute(0, 3, 1, 2)) if tokens else None) as cam:
+        field = cam(x, None)[0]
+    picture = picture_of(network, x)
+    figure, axes = plt.subplots(1, 2, figsize=(8, 4.6), layout='constrained')
+    for axis in axes:
+        axis.imshow(picture)
+        axis.set(xticks=[], yticks=[])
+    axes[1].imshow(field, cmap='jet', alpha=0.5, vmin=0, vmax=1)
+    title = f'{name}: {model.classes[label]}, {scores[label]:.2f}'
+    caption = 'Grad-CAM at the last map of the backbone: red regions raise the score of the best class.'
+    write(out, f'{name}_cam', figure, title, caption, dict(label=label, score=float(scores[label])))
+
+
+if __name__ == '__main__':
+    run_tool(main)

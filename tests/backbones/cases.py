@@ -11,7 +11,9 @@ from mmengine.registry import MODELS
 from torch import nn
 
 import mmattn  # noqa: F401, registers the backbones
+from mmattn.layers import FEED_FORWARD
 from mmattn.layers.mean_shift import COLUMNS, GROUP_MODES
+from mmattn.layers.shunted import AGGREGATIONS
 from mmattn.ops.global_self_attention import BEYOND
 
 
@@ -132,10 +134,18 @@ def msf_vits(draw):
 @st.composite
 def swin_frames(draw, depths):
     """Every stage has a mechanism of its own."""
-    kinds = st.sampled_from(
-        [dict(type='WindowAttention'), dict(type='ELSA', kernel_size=3, group_width=1), dict(type='MeanShiftWindow')]
-    )
-    return dict(draw(swins(depths)), stages=draw(stages(kinds, len(depths))))
+    kinds = [
+        dict(type='WindowAttention'),
+        dict(type='ELSA', kernel_size=3, group_width=1),
+        dict(type='ELSA', kernel_size=3, group_width=1, hadamard='equation', qkv_bias=False),
+        dict(type='MeanShiftWindow'),
+        dict(type='LocalAttention', terms=['qr', 'rk']),
+        dict(type='LocalAttention', area='neighbours', kernel_size=3),
+        dict(type='DepthwiseConv', kernel_size=3),
+        dict(type='DecoupledDynamicFilter', kernel_size=3, reduction=0.3),
+        dict(type='EnhancedAttention'),
+    ]
+    return dict(draw(swins(depths)), stages=draw(stages(st.sampled_from(kinds), len(depths))))
 
 
 @st.composite
@@ -168,8 +178,12 @@ def shunteds(draw, depths):
             num_heads=heads,
             stem_convs=draw(st.integers(0, 2)),
         ),
-        reductions=draw(stages(st.sampled_from([1, 2, 4, 8]), count)),
+        reductions=draw(stages(st.sampled_from([1, 2, 4, 8, [3], [3, 1]]), count)),
         mlp_ratios=draw(stages(st.sampled_from([1, 2.5]), count)),
+        stem=draw(st.sampled_from(['overlap', 'patches'])),
+        aggregation=draw(st.sampled_from(AGGREGATIONS)),
+        feed_forward=draw(st.sampled_from(list(FEED_FORWARD))),
+        attention=draw(stages(st.sampled_from([None, None, dict(type='WindowAttention', window_size=3)]), count)),
     )
 
 
@@ -177,18 +191,23 @@ def shunteds(draw, depths):
 def gsa_resnets(draw, depths):
     width = draw(st.sampled_from([2, 4, 6]))
     parts = draw(st.integers(1, 7))
+    content = draw(st.sampled_from([True, 'axial'] if parts > 1 else [True])) if parts & 1 else False
     return dict(
         arch=dict(
             depths=depths, stem_channels=draw(st.integers(1, 8)), base_channels=width, expansion=draw(st.integers(1, 3))
         ),
         gsa_stages=draw(st.sets(st.integers(0, len(depths) - 1))),
         num_heads=draw(divisors(width)),
-        content=bool(parts & 1),
+        content=content,
         column=bool(parts & 2),
         row=bool(parts & 4),
         img_size=draw(st.integers(1, 100)),
         zero_init_residual=False,  # a block that starts as its shortcut would show nothing
         beyond=draw(st.sampled_from(BEYOND)),
+        axial_softmax=draw(st.booleans()),
+        softmax_queries=content is True and draw(st.booleans()),
+        neighbourhood=draw(st.sampled_from([None, 1, 5])),
+        attention=draw(st.sampled_from([None, None, dict(type='WindowAttention', window_size=3)])),
     )
 
 

@@ -109,6 +109,25 @@ assert [{p.grad is None for m in stage for p in m.parameters()} for stage in par
     assert done.returncode == 0, done.stderr
 
 
+def test_example_of_a_new_mechanism(tmp_path):
+    """The ten lines in docs/add_a_mechanism.md, and its config: an image passes through all stages."""
+    text = (ROOT / 'docs' / 'add_a_mechanism.md').read_text()
+    example, config = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+    (tmp_path / 'my_mechanism.py').write_text(example)
+    (tmp_path / 'config.py').write_text(config)
+    check = """
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+backbone = MODELS.build(Config.fromfile('config.py').model.backbone)
+assert [type(stage.blocks[0].attn).__name__ for stage in backbone.layers] == [
+    'RowMean', 'RowMean', 'ELSA', 'WindowAttention']
+assert [m.shape[1] for m in backbone(torch.randn(1, 3, 65, 97))] == [96, 192, 384, 768]
+"""
+    done = subprocess.run([sys.executable, '-c', check], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_table_agrees_with_metafiles():
     """Parameters and accuracies in the README's table are those of the metafiles."""
     rows = re.findall(r'\]\((configs/\S+\.py)\) \| ([\d.]+) M \| ([\d.]+) \|', README)

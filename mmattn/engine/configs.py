@@ -17,7 +17,7 @@ from mmengine.utils import import_modules_from_strings, is_installed
 
 from ..errors import InputError, describe, near_misses
 from ..packages import require, require_ops
-from .config_checks import KNOWN_KEYS, check_config, dataset_configs
+from .config_checks import KNOWN_KEYS, check_config, dataset_configs, metric_configs
 from .datasets import use_checked_datasets
 from .registered import find_type
 from .sharding import cpu_shards, is_sharded
@@ -198,7 +198,7 @@ def enable_tta(cfg: Config) -> None:
         if cfg.get(key) is None:
             raise InputError(f'--tta needs {key} in the config, see configs/_base_/datasets')
     roi_head = cfg.model.get('roi_head') or {}
-    if any('segm' in evaluator.get('metric', ()) for evaluator in _evaluators(cfg)):
+    if any('segm' in evaluator.get('metric', ()) for evaluator in _test_metrics(cfg)):
         with DefaultScope.overwrite_default_scope(_scope(cfg)):
             check = getattr(find_type(cfg.tta_model), 'check_classes', None)
             if check is None:
@@ -249,7 +249,7 @@ def write_predictions(cfg: Config, file: Path) -> None:
     _check_folder(file.parent, '--out')
     if file.is_dir():
         raise InputError(f'--out names {file}, which is a folder')
-    metrics = _evaluators(cfg)
+    metrics = _test_metrics(cfg)
     if 'metrics' in cfg.test_evaluator:
         raise InputError(
             f'--out needs a metric or a list of metrics as test_evaluator, not {cfg.test_evaluator.get("type")}'
@@ -270,9 +270,8 @@ def _check_folder(folder: Path, flag: str) -> None:
         raise InputError(f'{flag} cannot write to {folder}: {nearest} is no folder, or may not be written to')
 
 
-def _evaluators(cfg: Config) -> list[dict]:
-    metrics = cfg.get('test_evaluator')
-    if metrics is None:
+def _test_metrics(cfg: Config) -> list[dict]:
+    metrics = [metric for _, metric in metric_configs(cfg, 'test')]
+    if not metrics:
         raise InputError('the config has no test_evaluator: it has nothing to test')
-    metrics = metrics.get('metrics', metrics) if isinstance(metrics, dict) else metrics
-    return metrics if isinstance(metrics, list) else [metrics]
+    return metrics

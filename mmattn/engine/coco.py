@@ -1,6 +1,5 @@
 """MMDetection's COCO dataset and metric with checked annotations; importing this imports MMDetection."""
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.fileio import get_local_path
 from mmengine.logging import print_log
 
-from ..errors import InputError, describe
+from ..errors import InputError, refusing, warn
 
 #: the longest side of an image that OpenCV reads
 MAX_SIDE = 2**20
@@ -34,14 +33,9 @@ class CheckedCOCO(COCO):
 
     def __init__(self, annotation_file: str, evaluated: Sequence[str] = ()) -> None:
         self.path, self.evaluated = annotation_file, evaluated
-        try:
+        unreadable = refusing(f'{annotation_file} cannot be read', (OSError,))
+        with refusing(f"{annotation_file} is no annotation file in COCO's format"), unreadable:
             super().__init__(annotation_file)
-        except InputError:
-            raise
-        except OSError as error:
-            raise InputError(f'{annotation_file} cannot be read: {describe(error)}') from error
-        except Exception as error:  # whatever contents of another kind raise
-            raise InputError(f"{annotation_file} is no annotation file in COCO's format: {describe(error)}") from error
 
     def createIndex(self) -> None:
         check_coco(self.dataset, self.path)
@@ -174,11 +168,9 @@ class CheckedCocoMetric(CocoMetric):
                     )
                 seen.add(image['img_id'])
         if len(seen) < len(self.images):
-            print_log(
+            warn(
                 f'{self.ann_file}: {len(self.images) - len(seen)} of {len(self.images)} images are not in the '
-                'dataset, all their objects count as missed',
-                logger='current',
-                level=logging.WARNING,
+                'dataset, all their objects count as missed'
             )
 
 
@@ -215,11 +207,7 @@ def check_coco(contents: dict, path: str | Path) -> None:
         (left, top, width, height), image = annotation['bbox'], images[annotation['image_id']]
         outside += left < -1 or top < -1 or left + width > image['width'] + 1 or top + height > image['height'] + 1
     if outside:
-        print_log(
-            f'{path}: {outside} boxes reach out of their images; are they left, top, width, height?',
-            logger='current',
-            level=logging.WARNING,
-        )
+        warn(f'{path}: {outside} boxes reach out of their images; are they left, top, width, height?')
 
 
 def check_evaluation(contents: dict, path: str | Path, masks: bool) -> None:

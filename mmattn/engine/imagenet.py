@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mmengine.dataset import BaseDataset
 from mmengine.fileio import LocalBackend, list_from_file
 
-from ..errors import InputError, describe
+from ..errors import InputError, refusing
 
 
 class Labels(NamedTuple):
@@ -37,10 +37,8 @@ def check_images(dataset: BaseDataset, place: str, num_classes: int | None) -> L
 
 def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> Labels:
     path = dataset.ann_file
-    try:
+    with refusing(f'{place}: {path} cannot be read', (OSError, UnicodeDecodeError)):
         lines = list_from_file(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f'{place}: {path} cannot be read: {describe(error)}') from error
     folders, labels, absent = {}, {}, []
     for number, line in enumerate(lines, 1):
         name, label = line, None

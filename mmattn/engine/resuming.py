@@ -1,7 +1,6 @@
 """What a run starts from: the newest whole checkpoint of an interrupted training, and states and weights that fit."""
 
 import copy
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runne
 from torch import Tensor, nn
 
 from ..backbones.base import Backbone
-from ..errors import CheckpointError, InputError
+from ..errors import CheckpointError, InputError, warn
 from ..weights import Translation, compare_settings, misfits, odd_form, plain_names, read_file, unusable, weights_in
 from .checkpoints import backbone_settings, unwrapped
 from .sharding import REST, is_sharded, read_shard_metadata
@@ -67,15 +66,11 @@ def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = F
     cfg.resume = bool(found)
     if not found:
         check_unused(cfg)
-        print_log(
-            f'There is no checkpoint to resume from in {cfg.work_dir}: a new training starts.',
-            logger='current',
-            level=logging.WARNING,
-        )
+        warn(f'There is no checkpoint to resume from in {cfg.work_dir}: a new training starts.')
         return
     meta, cfg.load_from = max(found, key=lambda one: one[0].get('iter', 0))
     for problem in problems:
-        print_log(f'{problem}: resuming from {cfg.load_from}', logger='current', level=logging.WARNING)
+        warn(f'{problem}: resuming from {cfg.load_from}')
     if checkpoint and os.path.realpath(os.path.dirname(checkpoint)) not in map(
         os.path.realpath, checkpoint_folders(cfg)
     ):
@@ -472,8 +467,4 @@ def _ignored(saved: dict, own: dict, changing: set[str]) -> dict[str, str]:
 
 def _log_ignored(what: str, ignored: dict[str, str]) -> None:
     if ignored:
-        print_log(
-            f'--resume continues {what} with the settings of the checkpoint: {", ".join(ignored.values())}',
-            logger='current',
-            level=logging.WARNING,
-        )
+        warn(f'--resume continues {what} with the settings of the checkpoint: {", ".join(ignored.values())}')

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from ..errors import InputError, near_misses
 from .channels import check_channels
 from .layer_decay import KEYS
-from .registered import NODE_KEYS, bases, find_type, is_of
+from .registered import NODE_KEYS, bases, find_type, is_of, listed
 
 SPLITS = ('train', 'val', 'test')
 #: what a Runner takes from a config: its arguments, and what it reads from the config beside them
@@ -99,7 +99,7 @@ def _check_model(cfg: Config) -> None:
 
 def _check_modules(node: object, place: str) -> None:
     """Check a model's config: types, arguments, channels, and the modules in it."""
-    for where, module in _listed(node, place):
+    for where, module in listed(node, place):
         if isinstance(module, dict):
             _check_module(module, where)
 
@@ -138,7 +138,7 @@ def _check_mixing(node: dict, place: str) -> None:
     from mmpretrain.registry import BATCH_AUGMENTS
 
     _check_arguments(node, _arguments(RandomBatchAugment)[0], False, place)
-    for where, augment in _listed(node['augments'], f'{place}.augments'):
+    for where, augment in listed(node['augments'], f'{place}.augments'):
         _check_type(augment, BATCH_AUGMENTS, where)
         _construct(BATCH_AUGMENTS.build, where, cfg=deepcopy(augment))
     _construct(RandomBatchAugment, place, **deepcopy(dict(node)))
@@ -164,7 +164,7 @@ def _check_data(cfg: Config) -> None:
 
 def dataset_configs(node: object, place: str) -> Iterator[tuple[str, dict]]:
     """The config of a dataset and of those that it wraps, each with its place in the whole config."""
-    for where, dataset in _listed(node, place):
+    for where, dataset in listed(node, place):
         if isinstance(dataset, dict):
             yield where, dataset
             for key in ('dataset', 'datasets'):
@@ -177,12 +177,12 @@ def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
     evaluator = cfg.get(place)
     if isinstance(evaluator, dict) and 'metrics' in evaluator:
         evaluator, place = evaluator['metrics'], f'{place}.metrics'
-    return ((where, metric) for where, metric in _listed(evaluator, place) if isinstance(metric, dict))
+    return ((where, metric) for where, metric in listed(evaluator, place) if isinstance(metric, dict))
 
 
 def _check_transforms(node: object, place: str) -> None:
     """Check a transform, or lists of them, and the transforms in those of MMCV that wrap others."""
-    for where, transform in _listed(node, place):
+    for where, transform in listed(node, place):
         cls = _check_type(transform, registries.TRANSFORMS, where)
         if cls is not None and cls.__module__.startswith('mmcv.'):  # Albu's are of another package
             _check_transforms(transform.get('transforms'), f'{where}.transforms')
@@ -191,14 +191,14 @@ def _check_transforms(node: object, place: str) -> None:
 def _check_run(cfg: Config) -> None:
     _check_loops(cfg)
     hooks = [(f'default_hooks.{name}', hook) for name, hook in (cfg.get('default_hooks') or {}).items()]
-    for place, hook in (*hooks, *_listed(cfg.get('custom_hooks'), 'custom_hooks')):
+    for place, hook in (*hooks, *listed(cfg.get('custom_hooks'), 'custom_hooks')):
         _check_type(hook, registries.HOOKS, place, extra=('priority',))
     _check_optimizer(cfg.get('optim_wrapper'))
     _check_layer_decay(cfg)
     schedulers = cfg.get('param_scheduler')
     if isinstance(schedulers, dict) and 'type' not in schedulers:
         schedulers = list(schedulers.values())  # of several optimizers
-    for place, scheduler in _listed(schedulers, 'param_scheduler'):
+    for place, scheduler in listed(schedulers, 'param_scheduler'):
         cls = _check_type(scheduler, registries.PARAM_SCHEDULERS, place, extra=('convert_to_iter_based',))
         if scheduler.get('convert_to_iter_based') and not hasattr(cls, 'build_iter_from_epoch'):
             raise InputError(f'{place} ({scheduler["type"]}) cannot change each step: leave out convert_to_iter_based')
@@ -212,7 +212,7 @@ def _check_run(cfg: Config) -> None:
     visualizer = cfg.get('visualizer')
     _check_type(visualizer, registries.VISUALIZERS, 'visualizer', default='Visualizer')
     if isinstance(visualizer, dict):
-        for place, backend in _listed(visualizer.get('vis_backends'), 'visualizer.vis_backends'):
+        for place, backend in listed(visualizer.get('vis_backends'), 'visualizer.vis_backends'):
             _check_type(backend, registries.VISBACKENDS, place)
     _check_type(cfg.get('log_processor'), registries.LOG_PROCESSORS, 'log_processor', default='LogProcessor')
 
@@ -279,15 +279,6 @@ def _check_layer_decay(cfg: Config) -> None:
             f'optim_wrapper.constructor {constructor} does not support {backbone["type"]}: use '
             "constructor='LayerDecayOptimWrapperConstructor', paramwise_cfg=dict(layer_decay_rate=...) of mmattn.engine"
         )
-
-
-def _listed(node: object, place: str) -> Iterator[tuple[str, object]]:
-    """The entries of lists within lists, with their places; what is no list is one entry."""
-    if isinstance(node, (list, tuple)):
-        for index, part in enumerate(node):
-            yield from _listed(part, f'{place}[{index}]')
-    elif node is not None:
-        yield place, node
 
 
 def _construct(cls: Callable, place: str, **arguments: object) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from mmdet.datasets import CocoDataset
@@ -104,12 +104,8 @@ class CheckedCocoDataset(CocoDataset):
         if annotation['area'] == 0:
             return 'of area 0, though their boxes are not'
         polygons = annotation.get('segmentation')
-        if (
-            isinstance(polygons, list)
-            and polygons
-            and all(len(polygon) < 6 for polygon in polygons)
-            and any(getattr(transform, 'with_mask', False) for transform in self.pipeline.transforms)
-        ):
+        short = isinstance(polygons, list) and polygons and all(len(polygon) < 6 for polygon in polygons)
+        if short and any(getattr(transform, 'with_mask', False) for transform in self.pipeline.transforms):
             return 'with polygons of fewer than 3 points'
         return ''
 
@@ -261,15 +257,11 @@ def _entries(contents: dict, kind: str, keys: tuple[str, ...], path: str | Path)
 
 def _wrong(annotation: dict, images: dict, categories: dict) -> str:
     """What does not fit in an annotation, as the end of a sentence; '' if all fits."""
-    try:
-        image = images[annotation['image_id']]
-    except (KeyError, TypeError):
-        return f'is of image {annotation["image_id"]}, which "images" does not have'
-    try:
-        categories[annotation['category_id']]
-    except (KeyError, TypeError):
-        return f'is of category {annotation["category_id"]}, which "categories" does not have'
-    box, area = annotation['bbox'], annotation['area']
+    for one, several, entries in (('image', 'images', images), ('category', 'categories', categories)):
+        number = annotation[f'{one}_id']
+        if not isinstance(number, Hashable) or number not in entries:
+            return f'is of {one} {number}, which "{several}" does not have'
+    image, box, area = images[annotation['image_id']], annotation['bbox'], annotation['area']
     if not isinstance(box, list) or len(box) != 4 or bool in map(type, box) or not _length(box) < 1e15:
         return f'has bbox {str(box)[:60]}, which should be four numbers: left, top, width, height'
     left, top, width, height = box
@@ -293,11 +285,8 @@ def _wrong(annotation: dict, images: dict, categories: dict) -> str:
     for polygon in segmentation:
         # Polygons far outside of the image cost pycocotools gigabytes, or crash it. On average, the numbers are at most
         # twice the longest side.
-        if (
-            not isinstance(polygon, list)
-            or len(polygon) % 2
-            or not _length(polygon) <= 2 * side * math.sqrt(len(polygon))
-        ):
+        even = isinstance(polygon, list) and len(polygon) % 2 == 0
+        if not even or not _length(polygon) <= 2 * side * math.sqrt(len(polygon)):
             return (
                 f'has a polygon {str(polygon)[:60]} that should be a list of numbers x, y, x, y ..., '
                 f'in its image of {image["width"]} x {image["height"]} pixels'
@@ -314,12 +303,8 @@ def _length(numbers: list) -> float:
 
 
 def _wrong_rle(rle: dict, size: list[int]) -> str:
-    """What is wrong with a mask in run-length encoding, as the end of a sentence; '' if it is right.
-
-    Args:
-        rle: with "size" and "counts", a list or a compressed string.
-        size: height and width of the image.
-    """
+    """What is wrong with a mask in run-length encoding, as the end of a sentence; '' if it is right. ``size`` is height
+    and width of the image."""
     if rle.get('size') != size:
         return f'has a mask of size {rle.get("size")} in an image of size {size} (height, width)'
     counts = rle.get('counts')

@@ -12,7 +12,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, METRICS, DefaultScope, Registry
 from torch import nn
 
-from ..errors import InputError, describe
+from ..errors import InputError
 from .config_checks import dataset_configs, metric_configs
 from .imagenet import check_images, compare_labels
 from .images import CheckedPipeline
@@ -65,12 +65,8 @@ def check_files(cfg: Config, *splits: str) -> None:
         arguments = {key: value for key, value in node.items() if key not in ('type', '_scope_')}
         try:  # A dataset joins its paths, and reads no more than the names of classes yet.
             dataset = cls(**{**arguments, 'pipeline': [], 'lazy_init': True})
-        except (ValueError, AssertionError) as error:
-            raise InputError(f'{place}: {error}') from error
-        except OSError as error:  # a file with the names of classes
-            raise InputError(f'{place}: {describe(error)}') from error
-        except TypeError as error:
-            if 'lazy_init' in str(error):  # a subclass without this argument
+        except (ValueError, AssertionError, TypeError, OSError) as error:
+            if isinstance(error, TypeError) and 'lazy_init' in str(error):  # a subclass without this argument
                 continue
             raise InputError(f'{place}: {error}') from error
         if reader == 'CIFAR10':

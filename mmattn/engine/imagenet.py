@@ -52,14 +52,10 @@ def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> La
             what = 'the path of an image' + ', a space and its label, a whole number' * dataset.with_label
             raise InputError(f'{place}: line {number} of {path} must be {what}, not {line!r}')
         if label is not None and (label < 0 or num_classes and label >= num_classes):
-            raise InputError(
-                f'{place}: line {number} of {path} has label {label}: '
-                + (
-                    f'labels of {num_classes} classes are from 0 to {num_classes - 1}'
-                    if num_classes
-                    else 'it is below 0'
-                )
-            )
+            why = 'it is below 0'
+            if num_classes:
+                why = f'labels of {num_classes} classes are from 0 to {num_classes - 1}'
+            raise InputError(f'{place}: line {number} of {path} has label {label}: {why}')
         folder, _, file = name.rpartition('/')
         if folder not in folders:
             where = os.path.join(dataset.img_prefix, folder)

@@ -1,7 +1,9 @@
-"""The error that stands for a user's mistake, and how errors are put in one line."""
+"""The error that stands for a user's mistake, and how errors and warnings are put in one line."""
 
 import difflib
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class InputError(ValueError):
@@ -25,3 +27,21 @@ def describe(error: Exception) -> str:
         # DataLoader raises a worker's error again, with the worker's traceback as its text. The sentence ends it.
         return text.split(f'{name}: ')[-1]
     return f'{name}: {text}' if text else name
+
+
+@contextmanager
+def refusing(sentence: str, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+    """Turn errors of some kinds in a block into an :class:`InputError` of a sentence and the error."""
+    try:
+        yield
+    except InputError:
+        raise
+    except kinds as error:
+        raise InputError(f'{sentence}: {describe(error)}') from error
+
+
+def warn(sentence: str) -> None:
+    """Write a warning to MMEngine's current log."""
+    from mmengine.logging import print_log  # imported here, so that packages.py can say that MMEngine is missing
+
+    print_log(sentence, logger='current', level=logging.WARNING)

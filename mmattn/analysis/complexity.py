@@ -22,16 +22,7 @@ INPUT_SIZES = {'mmpretrain': (224, 224), 'mmdet': (1280, 800), 'mmseg': (2048, 5
 #: how far a count may be from the paper's figure
 PARAMETER_TOLERANCE, OPERATION_TOLERANCE = 0.02, 0.03
 #: settings of a backbone that do not change the size of its ImageNet classifier
-_NOT_SIZE = (
-    'out_indices',
-    'drop_path_rate',
-    'norm_cfg',
-    'norm_eval',
-    'frozen_stages',
-    'with_cp',
-    'init_cfg',
-    'shift_small_maps',
-)
+_NOT_SIZE = 'out_indices drop_path_rate norm_cfg norm_eval frozen_stages with_cp init_cfg shift_small_maps'.split()
 #: PyTorch's fused attention on the CPU, which its counter of operations leaves out; torch 2.1 has none
 _CPU_ATTENTION = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
 

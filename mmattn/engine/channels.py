@@ -6,7 +6,7 @@ import torch
 
 from ..backbones.base import Backbone
 from ..errors import InputError
-from .registered import NODE_KEYS, bases, find_type, is_of
+from .registered import NODE_KEYS, bases, find_type, is_of, listed
 
 
 def check_channels(model: dict, place: str) -> None:
@@ -22,33 +22,31 @@ def check_channels(model: dict, place: str) -> None:
     # A segmentor of MMSegmentation gives its ``pretrained`` to the backbone.
     given = {key: model[key] for key in ('pretrained',) if model.get(key) is not None}
     channels = _backbone_channels({**model['backbone'], **given}, f'{place}.backbone')
-    source, neck = 'backbone', model.get('neck')
-    if isinstance(neck, (list, tuple)):
-        _check_neck(neck[0], channels, f'{place}.neck[0]')
-        source, channels = 'neck', None
-    elif isinstance(neck, dict):
-        _check_neck(neck, channels, f'{place}.neck')
-        source, channels = 'neck', _neck_channels(neck, channels)
+    source, necks = 'backbone', list(listed(model.get('neck'), f'{place}.neck'))
+    if necks:
+        where, neck = necks[0]
+        _check_neck(neck, channels, where)
+        source, channels = 'neck', _neck_channels(neck, channels) if len(necks) == 1 else None
     for key in ('decode_head', 'auxiliary_head'):
-        heads = model.get(key)
-        if isinstance(heads, dict):
-            _check_decode_head(heads, channels, f'{place}.{key}', source)
-        for index, head in enumerate(heads if isinstance(heads, (list, tuple)) else ()):
-            _check_decode_head(head, channels, f'{place}.{key}[{index}]', source)
+        for where, head in listed(model.get(key), f'{place}.{key}'):
+            _check_decode_head(head, channels, where, source)
     for key in ('decode_head', 'panoptic_head'):
         if isinstance(model.get(key), dict):
             _check_mask_head(model[key], channels, f'{place}.{key}', source)
     for key, index in (('rpn_head', 0), ('bbox_head', 0), ('head', -1)):
         head = model.get(key)
         expected = head.get('in_channels') if isinstance(head, dict) else None
-        given = channels and channels[index]
-        if not channels or not isinstance(expected, int) or expected == given:
+        if not channels or not isinstance(expected, int):
             continue
         if 'LinearClsHead' in bases(head) or source == 'neck' and is_of(head, 'mmdet.models.dense_heads'):
-            raise InputError(
-                f'{place}.{key}.in_channels is {expected}, but the {source} returns maps of {given} channels: '
-                f'set it to {given}'
-            )
+            _compare(expected, channels[index], f'{place}.{key}', source)
+
+
+def _compare(expected: int | list[int], given: int | list[int], place: str, source: str) -> None:
+    if expected != given:
+        raise InputError(
+            f'{place}.in_channels is {expected}, but the {source} returns maps of {given} channels: set it to {given}'
+        )
 
 
 def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
@@ -68,11 +66,8 @@ def _check_neck(neck: dict, channels: tuple[int, ...] | None, place: str) -> Non
     expected = neck.get('in_channels')
     if channels is None or not isinstance(expected, (list, tuple)) or not is_of(neck, 'mmdet.', 'mmseg.'):
         return
-    if tuple(expected) not in (channels, channels[::-1]):  # YOLOV3Neck begins with the deepest map
-        raise InputError(
-            f'{place}.in_channels is {list(expected)}, but the backbone returns maps of {list(channels)} channels: '
-            f'set it to {list(channels)}'
-        )
+    if tuple(expected) != channels[::-1]:  # YOLOV3Neck begins with the deepest map
+        _compare(list(expected), list(channels), place, 'backbone')
 
 
 def _neck_channels(neck: dict, channels: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -87,14 +82,7 @@ def _neck_channels(neck: dict, channels: tuple[int, ...] | None) -> tuple[int, .
 
 
 def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
-    """Check ``in_channels`` and ``in_index`` of a head of MMSegmentation.
-
-    Args:
-        head: the config of the head.
-        channels: of the maps that it chooses from; None if not known.
-        place: where it stands.
-        source: what returns the maps.
-    """
+    """Check ``in_channels`` and ``in_index`` of a head of MMSegmentation, which chooses from the maps of the source."""
     if 'BaseDecodeHead' not in bases(head) or 'in_channels' not in head:
         return
     expected, index = head['in_channels'], head.get('in_index', -1)
@@ -112,34 +100,17 @@ def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str,
     if not all(-len(channels) <= i < len(channels) for i in index):
         raise InputError(f'{place}.in_index is {head["in_index"]}, but the {source} returns {len(channels)} maps')
     given = [channels[i] for i in index]
-    if expected != given:
-        given = given[0] if isinstance(head['in_channels'], int) else given
-        raise InputError(
-            f'{place}.in_channels is {head["in_channels"]}, but the maps from the {source} have {given} channels: '
-            f'set it to {given}'
-        )
+    if isinstance(head['in_channels'], int):
+        expected, given = expected[0], given[0]
+    _compare(expected, given, place, source)
 
 
 def _check_mask_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
-    """Check ``in_channels`` and the class weights of a head of MaskFormer or Mask2Former.
-
-    Args:
-        head: the config of the head.
-        channels: of all maps that the head takes; None if not known.
-        place: where the head is in the config.
-        source: what returns the maps.
-
-    Raises:
-        InputError: if ``in_channels`` differs from the channels, or if the loss does not have one weight per class and
-            one for "no object".
-    """
+    """Check ``in_channels`` and the class weights of a head of MaskFormer or Mask2Former, which takes all maps."""
     if 'MaskFormerHead' not in bases(head):
         return
-    if channels and list(head.get('in_channels', channels)) != list(channels):
-        raise InputError(
-            f'{place}.in_channels is {list(head["in_channels"])}, but the {source} returns maps of {list(channels)} '
-            f'channels: set it to {list(channels)}'
-        )
+    if channels:
+        _compare(list(head.get('in_channels', channels)), list(channels), place, source)
     # MMSegmentation's head has num_classes, MMDetection's has the other two.
     classes = head.get('num_classes') or head.get('num_things_classes', 80) + head.get('num_stuff_classes', 53)
     weights = (head.get('loss_cls') or {}).get('class_weight')

@@ -1,7 +1,6 @@
 """Writing checkpoints: whole or not at all, with the settings of the backbones, in a work folder that is locked."""
 
 import errno
-import logging
 import os
 import shutil
 import socket
@@ -13,14 +12,13 @@ from secrets import token_hex
 from filelock import FileLock, Timeout
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
-from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
 from ..backbones.base import Backbone
-from ..errors import CheckpointError, InputError, describe
+from ..errors import CheckpointError, InputError, describe, warn
 from ..weights import plain_names
 
 #: name of :class:`AtomicBackend` among MMEngine's file backends
@@ -190,16 +188,9 @@ def locked(folders: Iterable[str | Path]) -> Iterator[None]:
             except (NotImplementedError, OSError) as error:
                 if isinstance(error, OSError) and error.errno not in NO_LOCKS:
                     raise
-                print_log(
-                    f'{folder} cannot be locked ({describe(error)}): start no second training in it',
-                    logger='current',
-                    level=logging.WARNING,
-                )
+                warn(f'{folder} cannot be locked ({describe(error)}): start no second training in it')
             else:
                 holder.write_text(f'process {os.getpid()} on {socket.gethostname()}\n')
                 for part in folder.glob('*.pth*.part'):
-                    if part.is_dir():
-                        shutil.rmtree(part)
-                    else:
-                        part.unlink(missing_ok=True)
+                    shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
         yield

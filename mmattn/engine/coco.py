@@ -1,9 +1,8 @@
 """MMDetection's COCO dataset and metric with checked annotations; importing this imports MMDetection."""
 
-import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from mmdet.datasets import CocoDataset
@@ -14,7 +13,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.fileio import get_local_path
 from mmengine.logging import print_log
 
-from ..errors import InputError, describe
+from ..errors import InputError, refusing, warn
 
 #: the longest side of an image that OpenCV reads
 MAX_SIDE = 2**20
@@ -34,14 +33,9 @@ class CheckedCOCO(COCO):
 
     def __init__(self, annotation_file: str, evaluated: Sequence[str] = ()) -> None:
         self.path, self.evaluated = annotation_file, evaluated
-        try:
+        unreadable = refusing(f'{annotation_file} cannot be read', (OSError,))
+        with refusing(f"{annotation_file} is no annotation file in COCO's format"), unreadable:
             super().__init__(annotation_file)
-        except InputError:
-            raise
-        except OSError as error:
-            raise InputError(f'{annotation_file} cannot be read: {describe(error)}') from error
-        except Exception as error:  # whatever contents of another kind raise
-            raise InputError(f"{annotation_file} is no annotation file in COCO's format: {describe(error)}") from error
 
     def createIndex(self) -> None:
         check_coco(self.dataset, self.path)
@@ -110,12 +104,8 @@ class CheckedCocoDataset(CocoDataset):
         if annotation['area'] == 0:
             return 'of area 0, though their boxes are not'
         polygons = annotation.get('segmentation')
-        if (
-            isinstance(polygons, list)
-            and polygons
-            and all(len(polygon) < 6 for polygon in polygons)
-            and any(getattr(transform, 'with_mask', False) for transform in self.pipeline.transforms)
-        ):
+        short = isinstance(polygons, list) and polygons and all(len(polygon) < 6 for polygon in polygons)
+        if short and any(getattr(transform, 'with_mask', False) for transform in self.pipeline.transforms):
             return 'with polygons of fewer than 3 points'
         return ''
 
@@ -174,11 +164,9 @@ class CheckedCocoMetric(CocoMetric):
                     )
                 seen.add(image['img_id'])
         if len(seen) < len(self.images):
-            print_log(
+            warn(
                 f'{self.ann_file}: {len(self.images) - len(seen)} of {len(self.images)} images are not in the '
-                'dataset, all their objects count as missed',
-                logger='current',
-                level=logging.WARNING,
+                'dataset, all their objects count as missed'
             )
 
 
@@ -215,11 +203,7 @@ def check_coco(contents: dict, path: str | Path) -> None:
         (left, top, width, height), image = annotation['bbox'], images[annotation['image_id']]
         outside += left < -1 or top < -1 or left + width > image['width'] + 1 or top + height > image['height'] + 1
     if outside:
-        print_log(
-            f'{path}: {outside} boxes reach out of their images; are they left, top, width, height?',
-            logger='current',
-            level=logging.WARNING,
-        )
+        warn(f'{path}: {outside} boxes reach out of their images; are they left, top, width, height?')
 
 
 def check_evaluation(contents: dict, path: str | Path, masks: bool) -> None:
@@ -273,15 +257,11 @@ def _entries(contents: dict, kind: str, keys: tuple[str, ...], path: str | Path)
 
 def _wrong(annotation: dict, images: dict, categories: dict) -> str:
     """What does not fit in an annotation, as the end of a sentence; '' if all fits."""
-    try:
-        image = images[annotation['image_id']]
-    except (KeyError, TypeError):
-        return f'is of image {annotation["image_id"]}, which "images" does not have'
-    try:
-        categories[annotation['category_id']]
-    except (KeyError, TypeError):
-        return f'is of category {annotation["category_id"]}, which "categories" does not have'
-    box, area = annotation['bbox'], annotation['area']
+    for one, several, entries in (('image', 'images', images), ('category', 'categories', categories)):
+        number = annotation[f'{one}_id']
+        if not isinstance(number, Hashable) or number not in entries:
+            return f'is of {one} {number}, which "{several}" does not have'
+    image, box, area = images[annotation['image_id']], annotation['bbox'], annotation['area']
     if not isinstance(box, list) or len(box) != 4 or bool in map(type, box) or not _length(box) < 1e15:
         return f'has bbox {str(box)[:60]}, which should be four numbers: left, top, width, height'
     left, top, width, height = box
@@ -305,11 +285,8 @@ def _wrong(annotation: dict, images: dict, categories: dict) -> str:
     for polygon in segmentation:
         # Polygons far outside of the image cost pycocotools gigabytes, or crash it. On average, the numbers are at most
         # twice the longest side.
-        if (
-            not isinstance(polygon, list)
-            or len(polygon) % 2
-            or not _length(polygon) <= 2 * side * math.sqrt(len(polygon))
-        ):
+        even = isinstance(polygon, list) and len(polygon) % 2 == 0
+        if not even or not _length(polygon) <= 2 * side * math.sqrt(len(polygon)):
             return (
                 f'has a polygon {str(polygon)[:60]} that should be a list of numbers x, y, x, y ..., '
                 f'in its image of {image["width"]} x {image["height"]} pixels'
@@ -326,12 +303,8 @@ def _length(numbers: list) -> float:
 
 
 def _wrong_rle(rle: dict, size: list[int]) -> str:
-    """What is wrong with a mask in run-length encoding, as the end of a sentence; '' if it is right.
-
-    Args:
-        rle: with "size" and "counts", a list or a compressed string.
-        size: height and width of the image.
-    """
+    """What is wrong with a mask in run-length encoding, as the end of a sentence; '' if it is right. ``size`` is height
+    and width of the image."""
     if rle.get('size') != size:
         return f'has a mask of size {rle.get("size")} in an image of size {size} (height, width)'
     counts = rle.get('counts')

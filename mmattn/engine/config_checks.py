@@ -11,36 +11,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from mmengine import registry as registries
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, EMAHook
 from mmengine.model import ExponentialMovingAverage
-from mmengine.registry import (
-    DATA_SAMPLERS,
-    DATASETS,
-    EVALUATOR,
-    HOOKS,
-    LOG_PROCESSORS,
-    LOOPS,
-    METRICS,
-    MODELS,
-    OPTIM_WRAPPER_CONSTRUCTORS,
-    OPTIM_WRAPPERS,
-    OPTIMIZERS,
-    PARAM_SCHEDULERS,
-    TASK_UTILS,
-    TRANSFORMS,
-    VISBACKENDS,
-    VISUALIZERS,
-    DefaultScope,
-    Registry,
-)
+from mmengine.registry import MODELS, TASK_UTILS, DefaultScope, Registry
 from mmengine.runner import FlexibleRunner, Runner
 from torch.utils.data import DataLoader
 
 from ..errors import InputError, near_misses
 from .channels import check_channels
 from .layer_decay import KEYS
-from .registered import NODE_KEYS, bases, find_type, is_of
+from .registered import NODE_KEYS, bases, find_type, is_of, listed
 
 SPLITS = ('train', 'val', 'test')
 #: what a Runner takes from a config: its arguments, and what it reads from the config beside them
@@ -100,11 +82,8 @@ def _check_keys(cfg: Config) -> None:
             raise InputError(f'{key} must be a dict, not {cfg[key]!r}')
     if cfg.get('model') is None:
         raise InputError('there is no model: this is no config of a detector, segmentor or classifier')
-    for keys in (
-        ('train_dataloader', 'train_cfg', 'optim_wrapper'),
-        ('val_dataloader', 'val_cfg', 'val_evaluator'),
-        ('test_dataloader', 'test_cfg', 'test_evaluator'),
-    ):
+    for split, last in zip(SPLITS, ('optim_wrapper', 'val_evaluator', 'test_evaluator')):
+        keys = f'{split}_dataloader', f'{split}_cfg', last
         absent = [key for key in keys if cfg.get(key) is None]
         if 0 < len(absent) < len(keys):
             raise InputError(f'{" and ".join(absent)} must be set too, or none of {", ".join(keys)}')
@@ -120,11 +99,12 @@ def _check_model(cfg: Config) -> None:
 
 def _check_modules(node: object, place: str) -> None:
     """Check a model's config: types, arguments, channels, and the modules in it."""
-    if isinstance(node, (list, tuple)):
-        for index, part in enumerate(node):
-            _check_modules(part, f'{place}[{index}]')
-    if not isinstance(node, dict):
-        return
+    for where, module in listed(node, place):
+        if isinstance(module, dict):
+            _check_module(module, where)
+
+
+def _check_module(node: dict, place: str) -> None:
     if MIXING_PLACE.fullmatch(place) and difflib.get_close_matches('augments', node) and find_spec('mmpretrain'):
         _check_mixing(node, place)
     elif node.get('type') is not None:
@@ -158,7 +138,7 @@ def _check_mixing(node: dict, place: str) -> None:
     from mmpretrain.registry import BATCH_AUGMENTS
 
     _check_arguments(node, _arguments(RandomBatchAugment)[0], False, place)
-    for where, augment in _entries(node['augments'], f'{place}.augments'):
+    for where, augment in listed(node['augments'], f'{place}.augments'):
         _check_type(augment, BATCH_AUGMENTS, where)
         _construct(BATCH_AUGMENTS.build, where, cfg=deepcopy(augment))
     _construct(RandomBatchAugment, place, **deepcopy(dict(node)))
@@ -172,10 +152,10 @@ def _check_data(cfg: Config) -> None:
         known = {*inspect.signature(DataLoader).parameters} | MMENGINE_LOADER_KEYS
         _check_arguments(loader, known, False, place)
         for where, dataset in dataset_configs(loader.get('dataset'), f'{place}.dataset'):
-            _check_type(dataset, DATASETS, where)
+            _check_type(dataset, registries.DATASETS, where)
             _check_transforms(dataset.get('pipeline'), f'{where}.pipeline')
         for key in ('sampler', 'batch_sampler'):
-            _check_type(loader.get(key), DATA_SAMPLERS, f'{place}.{key}')
+            _check_type(loader.get(key), registries.DATA_SAMPLERS, f'{place}.{key}')
         plain = {key: loader[key] for key in ('batch_size', 'num_workers', 'persistent_workers') if key in loader}
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about the number of workers
@@ -184,53 +164,57 @@ def _check_data(cfg: Config) -> None:
 
 def dataset_configs(node: object, place: str) -> Iterator[tuple[str, dict]]:
     """The config of a dataset and of those that it wraps, each with its place in the whole config."""
-    if isinstance(node, (list, tuple)):
-        for index, part in enumerate(node):
-            yield from dataset_configs(part, f'{place}[{index}]')
-    elif isinstance(node, dict):
-        yield place, node
-        for key in ('dataset', 'datasets'):
-            yield from dataset_configs(node.get(key), f'{place}.{key}')
+    for where, dataset in listed(node, place):
+        if isinstance(dataset, dict):
+            yield where, dataset
+            for key in ('dataset', 'datasets'):
+                yield from dataset_configs(dataset.get(key), f'{where}.{key}')
+
+
+def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
+    """The configs of the metrics of "val" or "test", each with its place in the whole config."""
+    place = f'{split}_evaluator'
+    evaluator = cfg.get(place)
+    if isinstance(evaluator, dict) and 'metrics' in evaluator:
+        evaluator, place = evaluator['metrics'], f'{place}.metrics'
+    return ((where, metric) for where, metric in listed(evaluator, place) if isinstance(metric, dict))
 
 
 def _check_transforms(node: object, place: str) -> None:
     """Check a transform, or lists of them, and the transforms in those of MMCV that wrap others."""
-    if isinstance(node, (list, tuple)):
-        for index, part in enumerate(node):
-            _check_transforms(part, f'{place}[{index}]')
-    elif isinstance(node, dict):
-        cls = _check_type(node, TRANSFORMS, place)
-        if cls.__module__.startswith('mmcv.'):  # Albu's are of another package
-            _check_transforms(node.get('transforms'), f'{place}.transforms')
+    for where, transform in listed(node, place):
+        cls = _check_type(transform, registries.TRANSFORMS, where)
+        if cls is not None and cls.__module__.startswith('mmcv.'):  # Albu's are of another package
+            _check_transforms(transform.get('transforms'), f'{where}.transforms')
 
 
 def _check_run(cfg: Config) -> None:
     _check_loops(cfg)
     hooks = [(f'default_hooks.{name}', hook) for name, hook in (cfg.get('default_hooks') or {}).items()]
-    hooks += [(f'custom_hooks[{index}]', hook) for index, hook in enumerate(cfg.get('custom_hooks') or ())]
-    for place, hook in hooks:
-        _check_type(hook, HOOKS, place, extra=('priority',))
+    for place, hook in (*hooks, *listed(cfg.get('custom_hooks'), 'custom_hooks')):
+        _check_type(hook, registries.HOOKS, place, extra=('priority',))
     _check_optimizer(cfg.get('optim_wrapper'))
     _check_layer_decay(cfg)
-    for place, scheduler in _entries(cfg.get('param_scheduler'), 'param_scheduler'):
-        cls = _check_type(scheduler, PARAM_SCHEDULERS, place, extra=('convert_to_iter_based',))
+    schedulers = cfg.get('param_scheduler')
+    if isinstance(schedulers, dict) and 'type' not in schedulers:
+        schedulers = list(schedulers.values())  # of several optimizers
+    for place, scheduler in listed(schedulers, 'param_scheduler'):
+        cls = _check_type(scheduler, registries.PARAM_SCHEDULERS, place, extra=('convert_to_iter_based',))
         if scheduler.get('convert_to_iter_based') and not hasattr(cls, 'build_iter_from_epoch'):
             raise InputError(f'{place} ({scheduler["type"]}) cannot change each step: leave out convert_to_iter_based')
-    for key in ('val_evaluator', 'test_evaluator'):
-        evaluator, place = cfg.get(key), key
-        if isinstance(evaluator, dict) and 'metrics' in evaluator:
-            _check_type(evaluator, EVALUATOR, place, default='Evaluator')
-            evaluator, place = evaluator['metrics'], f'{key}.metrics'
-        for where, metric in _entries(evaluator, place):
-            cls = _check_type(metric, METRICS, where)
+    for split in SPLITS[1:]:
+        if 'metrics' in (cfg.get(f'{split}_evaluator') or ()):
+            _check_type(cfg[f'{split}_evaluator'], registries.EVALUATOR, f'{split}_evaluator', default='Evaluator')
+        for place, metric in metric_configs(cfg, split):
+            cls = _check_type(metric, registries.METRICS, place)
             if cls is not None and cls.__name__ == 'Accuracy':
-                _check_topk(metric, cfg, where)
+                _check_topk(metric, cfg, place)
     visualizer = cfg.get('visualizer')
-    _check_type(visualizer, VISUALIZERS, 'visualizer', default='Visualizer')
+    _check_type(visualizer, registries.VISUALIZERS, 'visualizer', default='Visualizer')
     if isinstance(visualizer, dict):
-        for place, backend in _entries(visualizer.get('vis_backends'), 'visualizer.vis_backends'):
-            _check_type(backend, VISBACKENDS, place)
-    _check_type(cfg.get('log_processor'), LOG_PROCESSORS, 'log_processor', default='LogProcessor')
+        for place, backend in listed(visualizer.get('vis_backends'), 'visualizer.vis_backends'):
+            _check_type(backend, registries.VISBACKENDS, place)
+    _check_type(cfg.get('log_processor'), registries.LOG_PROCESSORS, 'log_processor', default='LogProcessor')
 
 
 def _check_topk(metric: dict, cfg: Config, place: str) -> None:
@@ -249,13 +233,13 @@ def _check_loops(cfg: Config) -> None:
         if 'type' not in train and by_epoch is None:
             raise InputError('train_cfg needs a type, EpochBasedTrainLoop or IterBasedTrainLoop for instance')
         default = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
-        _check_type(train, LOOPS, 'train_cfg', default=default, extra=('by_epoch',))
+        _check_type(train, registries.LOOPS, 'train_cfg', default=default, extra=('by_epoch',))
         for key in ('max_epochs', 'max_iters'):
             value = train.get(key, 1)
             if isinstance(value, (int, float)) and value < 1:
                 raise InputError(f'train_cfg.{key} must be 1 or more, not {value}')
-    _check_type(cfg.get('val_cfg'), LOOPS, 'val_cfg', default='ValLoop')
-    _check_type(cfg.get('test_cfg'), LOOPS, 'test_cfg', default='TestLoop')
+    _check_type(cfg.get('val_cfg'), registries.LOOPS, 'val_cfg', default='ValLoop')
+    _check_type(cfg.get('test_cfg'), registries.LOOPS, 'test_cfg', default='TestLoop')
 
 
 def _check_optimizer(wrapper: dict | None) -> None:
@@ -265,7 +249,7 @@ def _check_optimizer(wrapper: dict | None) -> None:
     place, optimizer = 'optim_wrapper.optimizer', wrapper['optimizer']
     constructor = wrapper.get('constructor')
     if constructor is not None:
-        _check_type(dict(type=constructor), OPTIM_WRAPPER_CONSTRUCTORS, 'optim_wrapper.constructor')
+        _check_type(dict(type=constructor), registries.OPTIM_WRAPPER_CONSTRUCTORS, 'optim_wrapper.constructor')
     else:
         keys = wrapper.get('paramwise_cfg') or {}
         if 'layer_decay_rate' in keys:
@@ -274,10 +258,8 @@ def _check_optimizer(wrapper: dict | None) -> None:
                 "optim_wrapper.constructor='LayerDecayOptimWrapperConstructor'"
             )
         _check_arguments(keys, KEYS, True, 'optim_wrapper.paramwise_cfg')
-    _check_type(
-        wrapper, OPTIM_WRAPPERS, 'optim_wrapper', default='OptimWrapper', extra=('constructor', 'paramwise_cfg')
-    )
-    cls = _check_type(optimizer, OPTIMIZERS, place)
+    _check_type(wrapper, registries.OPTIM_WRAPPERS, 'optim_wrapper', 'OptimWrapper', ('constructor', 'paramwise_cfg'))
+    cls = _check_type(optimizer, registries.OPTIMIZERS, place)
     if inspect.isclass(cls) and cls.__module__.startswith('torch.optim'):
         # fused ones are for accelerators
         arguments = {key: value for key, value in optimizer.items() if key not in (*NODE_KEYS, 'fused')}
@@ -289,7 +271,8 @@ def _check_layer_decay(cfg: Config) -> None:
     constructor, backbone = (cfg.get('optim_wrapper') or {}).get('constructor'), cfg.model.get('backbone')
     if not isinstance(backbone, dict) or not is_of(backbone, 'mmattn.') or 'Decay' not in str(constructor):
         return
-    package = getattr(find_type(dict(type=constructor), OPTIM_WRAPPER_CONSTRUCTORS), '__module__', '').partition('.')[0]
+    cls = find_type(dict(type=constructor), registries.OPTIM_WRAPPER_CONSTRUCTORS)
+    package = getattr(cls, '__module__', '').partition('.')[0]
     asks_model = package == 'mmpretrain' and hasattr(find_type(cfg.model), 'get_layer_depth')
     if package in ('mmdet', 'mmseg', 'mmpretrain') and not asks_model:
         raise InputError(
@@ -298,26 +281,10 @@ def _check_layer_decay(cfg: Config) -> None:
         )
 
 
-def _entries(node: object, place: str) -> Iterator[tuple[str, object]]:
-    """The entries of a list, or of a dict of lists, with their places; a dict with a type is one entry."""
-    if isinstance(node, (list, tuple)):
-        for index, part in enumerate(node):
-            yield from _entries(part, f'{place}[{index}]')
-    elif isinstance(node, dict) and 'type' not in node:
-        for key, value in node.items():
-            yield from _entries(value, f'{place}.{key}')
-    elif node is not None:
-        yield place, node
-
-
-def _construct(cls: type, place: str, **arguments: object) -> object:
-    """Build a class, to learn what it says about its arguments.
-
-    Raises:
-        InputError: with the text of its error.
-    """
+def _construct(cls: Callable, place: str, **arguments: object) -> None:
+    """Build a class, and raise what it says about its arguments as an InputError."""
     try:
-        return cls(**arguments)
+        cls(**arguments)
     except (ValueError, TypeError, AssertionError, KeyError) as error:
         raise InputError(
             f'{place}: {str(error) or f"one of these values is not of the kind or range that is needed: {arguments}"}'
@@ -332,18 +299,10 @@ def _check_type(
     extra: Iterable[str] = (),
     nested: bool = False,
 ) -> Callable | None:
-    """Check the type of a config's dict, and that the type takes its arguments.
+    """Check the type of a dict and its arguments; returns what the type stands for. What is no dict is not checked.
 
-    Args:
-        node: a dict; anything else is not checked.
-        registry: where the type is registered.
-        place: where the dict stands in the config.
-        default: the type of a dict without one.
-        extra: further keys that it may have.
-        nested: whether the dict belongs to a module that may take keys out of it before it is built.
-
-    Returns:
-        what the type stands for; None of what is not a dict.
+    The type may be missing if there is a default. The dict may have extra keys; if it is nested in a module, that may
+    take out keys before it is built, so only those that look misspelt are refused.
     """
     if not isinstance(node, dict):
         return None
@@ -368,23 +327,20 @@ def _arguments(cls: Callable) -> tuple[set[str], bool]:
     """The names of the arguments of a class or function, base classes included, and whether there may be more."""
     if isinstance(cls, partial):
         cls = cls.keywords.get('transform', cls)  # a transform of torchvision, as MMPretrain registers it
-    names: set[str] = set()
-    functions = [base.__init__ for base in cls.__mro__ if '__init__' in vars(base)] if inspect.isclass(cls) else [cls]
-    more = False
-    for index, function in enumerate(functions):
+    is_class = inspect.isclass(cls)
+    names, passes_on = set(), []
+    for function in [base.__init__ for base in cls.__mro__ if '__init__' in vars(base)] if is_class else [cls]:
         parameters = inspect.signature(function).parameters.values()
         names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        passes_on = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        if index == 0:
-            more = passes_on
-        if not passes_on:
+        passes_on.append(any(p.kind is p.VAR_KEYWORD for p in parameters))
+        if not passes_on[-1]:
             break
-    if inspect.isclass(cls) and issubclass(cls, CheckpointHook):
+    if is_class and issubclass(cls, CheckpointHook):
         # It passes what it does not know to this method, after the first epoch.
         return names | set(inspect.signature(Runner.save_checkpoint).parameters), False
-    if inspect.isclass(cls) and issubclass(cls, EMAHook):
+    if is_class and issubclass(cls, EMAHook):
         names |= _arguments(ExponentialMovingAverage)[0]  # or of another averaged model
-    return names, more
+    return names, passes_on[0]
 
 
 def _unknown(node: dict, registry: Registry) -> str:
@@ -394,7 +350,7 @@ def _unknown(node: dict, registry: Registry) -> str:
     package = scope.partition('.')[0]
     if package and find_spec(package) is None:
         return f'{name}: the package {package} is not installed'
-    known: set[str] = set()
+    known = set()
     with registry.switch_scope_and_registry(scope or node.get('_scope_')) as registry:
         while registry is not None:
             known |= set(registry.module_dict)

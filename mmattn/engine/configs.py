@@ -15,9 +15,9 @@ from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
 from mmengine.utils import import_modules_from_strings, is_installed
 
-from ..errors import InputError, describe, near_misses
+from ..errors import InputError, near_misses, refusing
 from ..packages import require, require_ops
-from .config_checks import KNOWN_KEYS, check_config, dataset_configs
+from .config_checks import KNOWN_KEYS, check_config, dataset_configs, metric_configs
 from .datasets import use_checked_datasets
 from .registered import find_type
 from .sharding import cpu_shards, is_sharded
@@ -62,17 +62,14 @@ def load_config(
     """
     if not Path(path).is_file():
         raise InputError(f'there is no config {path}')
-    try:
-        with _mmseg_bases():
+    row = os.environ.get('MODEL')
+    with refusing(f'{path} cannot be read'), _mmseg_bases():  # A config is a program, which can raise any error.
+        try:
             cfg = Config.fromfile(path, import_custom_modules=False)
-    except InputError:
-        raise
-    except Exception as error:  # A config is a program, which can raise any error.
-        if error.args == (os.environ.get('MODEL'),):
-            raise InputError(
-                f'{path} has no row {error.args[0]}, which the environment variable MODEL names'
-            ) from error
-        raise InputError(f'{path} cannot be read: {describe(error)}') from error
+        except KeyError as error:
+            if error.args == (row,):
+                raise InputError(f'{path} has no row {row}, which the environment variable MODEL names') from error
+            raise
     _set_options(cfg, options or {}, path)
     scope = cfg.get('default_scope')
     if scope and scope not in (*SCOPES, 'mmengine') and find_spec(scope) is None:
@@ -81,12 +78,8 @@ def load_config(
         require(package, f'{path} ({scope})')
     if scope == 'mmdet':
         require_ops(str(path))
-    try:  # after the check of packages, which custom_imports may need
+    with refusing(f'{path}: custom_imports cannot be imported'):  # after the check of packages, which it may need
         import_modules_from_strings(**cfg.get('custom_imports') or dict(imports=[]))
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f'{path}: custom_imports cannot be imported: {describe(error)}') from error
     if backbone_only and isinstance(cfg.get('model'), dict):
         cfg.model = ConfigDict({key: cfg.model[key] for key in ('type', 'backbone') if key in cfg.model})
     check_config(cfg, path)
@@ -115,10 +108,8 @@ def _mmseg_bases() -> Iterator[None]:
 
 def _set_options(cfg: Config, options: dict, path: str | Path) -> None:
     known = {*KNOWN_KEYS, *cfg}
-    try:
+    with refusing(f'--cfg-options cannot be set in {path}'):  # MMEngine raises several kinds of errors.
         cfg.merge_from_dict(options)
-    except Exception as error:  # MMEngine raises several kinds for a list index or a value that cannot be set.
-        raise InputError(f'--cfg-options cannot be set in {path}: {describe(error)}') from error
     for key in set(cfg) - known:
         raise InputError(f'--cfg-options sets {key}, which nothing reads{near_misses(key, known)}')
 
@@ -198,7 +189,7 @@ def enable_tta(cfg: Config) -> None:
         if cfg.get(key) is None:
             raise InputError(f'--tta needs {key} in the config, see configs/_base_/datasets')
     roi_head = cfg.model.get('roi_head') or {}
-    if any('segm' in evaluator.get('metric', ()) for evaluator in _evaluators(cfg)):
+    if any('segm' in evaluator.get('metric', ()) for evaluator in _test_metrics(cfg)):
         with DefaultScope.overwrite_default_scope(_scope(cfg)):
             check = getattr(find_type(cfg.tta_model), 'check_classes', None)
             if check is None:
@@ -249,7 +240,7 @@ def write_predictions(cfg: Config, file: Path) -> None:
     _check_folder(file.parent, '--out')
     if file.is_dir():
         raise InputError(f'--out names {file}, which is a folder')
-    metrics = _evaluators(cfg)
+    metrics = _test_metrics(cfg)
     if 'metrics' in cfg.test_evaluator:
         raise InputError(
             f'--out needs a metric or a list of metrics as test_evaluator, not {cfg.test_evaluator.get("type")}'
@@ -270,9 +261,8 @@ def _check_folder(folder: Path, flag: str) -> None:
         raise InputError(f'{flag} cannot write to {folder}: {nearest} is no folder, or may not be written to')
 
 
-def _evaluators(cfg: Config) -> list[dict]:
-    metrics = cfg.get('test_evaluator')
-    if metrics is None:
+def _test_metrics(cfg: Config) -> list[dict]:
+    metrics = [metric for _, metric in metric_configs(cfg, 'test')]
+    if not metrics:
         raise InputError('the config has no test_evaluator: it has nothing to test')
-    metrics = metrics.get('metrics', metrics) if isinstance(metrics, dict) else metrics
-    return metrics if isinstance(metrics, list) else [metrics]
+    return metrics

@@ -2,17 +2,18 @@
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
+from itertools import chain
 
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
-from mmengine.registry import DATASETS, METRICS, DefaultScope
+from mmengine.registry import DATASETS, METRICS, DefaultScope, Registry
 from torch import nn
 
-from ..errors import InputError, describe
-from .config_checks import dataset_configs
+from ..errors import InputError
+from .config_checks import dataset_configs, metric_configs
 from .imagenet import check_images, compare_labels
 from .images import CheckedPipeline
 from .registered import find_type
@@ -29,7 +30,7 @@ def use_checked_datasets(cfg: Config) -> None:
     Subclasses of CocoDataset and CocoMetric stay as they are.
     """
     splits = 'train', 'val', 'test'
-    for node, cls, _ in (*_datasets(cfg, *splits), *_evaluators(cfg, *splits)):
+    for node, cls, _ in (*_datasets(cfg, *splits), *_metrics(cfg, *splits)):
         if cls.__name__ in ('CocoDataset', 'CocoMetric') and cls.__module__.startswith('mmdet.'):
             # The full name, so that the config that MMEngine writes to the work folder needs no import.
             node['type'] = f'mmattn.engine.coco.Checked{cls.__name__}'
@@ -64,12 +65,8 @@ def check_files(cfg: Config, *splits: str) -> None:
         arguments = {key: value for key, value in node.items() if key not in ('type', '_scope_')}
         try:  # A dataset joins its paths, and reads no more than the names of classes yet.
             dataset = cls(**{**arguments, 'pipeline': [], 'lazy_init': True})
-        except (ValueError, AssertionError) as error:
-            raise InputError(f'{place}: {error}') from error
-        except OSError as error:  # a file with the names of classes
-            raise InputError(f'{place}: {describe(error)}') from error
-        except TypeError as error:
-            if 'lazy_init' in str(error):  # a subclass without this argument
+        except (ValueError, AssertionError, TypeError, OSError) as error:
+            if isinstance(error, TypeError) and 'lazy_init' in str(error):  # a subclass without this argument
                 continue
             raise InputError(f'{place}: {error}') from error
         if reader == 'CIFAR10':
@@ -87,34 +84,28 @@ def check_files(cfg: Config, *splits: str) -> None:
         elif folder and not annotations and not _has_file(folder, dataset.img_suffix):
             raise InputError(f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix')
     compare_labels(labels)
-    for node, _, place in _evaluators(cfg, *splits):
+    for node, _, place in _metrics(cfg, *splits):
         annotations = node.get('ann_file')
         if isinstance(annotations, str) and not node.get('backend_args') and not os.path.exists(annotations):
             raise InputError(f'{place}: there is no annotation file {annotations}: set ann_file')
 
 
-def _datasets(cfg: Config, *splits: str) -> Iterator[tuple[dict, type, str]]:
+def _datasets(cfg: Config, *splits: str) -> list[tuple[dict, type, str]]:
     """The configs of the datasets of dataloaders, with their classes and places in the config."""
-    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        for split in splits:
-            loader = cfg.get(f'{split}_dataloader') or {}
-            for place, node in dataset_configs(loader.get('dataset'), f'{split}_dataloader.dataset'):
-                cls = find_type(node, DATASETS)
-                if inspect.isclass(cls):
-                    yield node, cls, place
+    loaders = [(split, cfg.get(f'{split}_dataloader') or {}) for split in splits]
+    nodes = [dataset_configs(loader.get('dataset'), f'{split}_dataloader.dataset') for split, loader in loaders]
+    return _with_classes(cfg, DATASETS, nodes)
 
 
-def _evaluators(cfg: Config, *splits: str) -> Iterator[tuple[dict, type, str]]:
+def _metrics(cfg: Config, *splits: str) -> list[tuple[dict, type, str]]:
     """The configs of the metrics of evaluators, with their classes and places in the config."""
+    return _with_classes(cfg, METRICS, [metric_configs(cfg, split) for split in splits])
+
+
+def _with_classes(cfg: Config, registry: Registry, nodes: list[Iterable]) -> list[tuple[dict, type, str]]:
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        for split in splits:
-            place = f'{split}_evaluator'
-            metrics = cfg.get(place)
-            metrics = metrics.get('metrics', metrics) if isinstance(metrics, dict) else metrics
-            for node in metrics if isinstance(metrics, (list, tuple)) else [metrics]:
-                cls = find_type(node, METRICS) if isinstance(node, dict) else None
-                if inspect.isclass(cls):
-                    yield node, cls, place
+        found = [(node, find_type(node, registry), place) for place, node in chain.from_iterable(nodes)]
+    return [each for each in found if inspect.isclass(each[1])]
 
 
 def _reader(cls: type) -> str | None:
@@ -131,7 +122,7 @@ def _num_classes(dataset: BaseDataset, cfg: Config) -> int | None:
 def _check_labelled(dataset: BaseDataset, place: str, cfg: Config) -> None:
     """Check that a dataset has labels, if a classifier is trained or evaluated with them."""
     split = place.partition('_')[0]
-    evaluated = any(cls.__name__ != 'DumpResults' for _, cls, _ in _evaluators(cfg, split))
+    evaluated = any(cls.__name__ != 'DumpResults' for _, cls, _ in _metrics(cfg, split))
     classifier = cfg.get('model', {}).get('type') in ('ImageClassifier', 'mmpretrain.ImageClassifier')
     if not dataset.with_label and classifier and (split == 'train' or evaluated):
         raise InputError(

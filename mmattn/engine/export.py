@@ -114,14 +114,10 @@ def largest_difference(
     for height, width in sizes:
         x = torch.randn(1, in_channels, height, width)
         with torch.no_grad():
-            pairs = zip(
-                *(out if isinstance(out, (tuple, list)) else (out,) for out in (model(x), graph(x))), strict=True
-            )
-            found.append(
-                max(
-                    float((a - b).abs().max() / a.abs().max()) if a.shape == b.shape else float('inf') for a, b in pairs
-                )
-            )
+            ours, theirs = (out if isinstance(out, (tuple, list)) else (out,) for out in (model(x), graph(x)))
+        pairs = zip(ours, theirs, strict=True)
+        differences = [(a - b).abs().max() / a.abs().max() if a.shape == b.shape else torch.inf for a, b in pairs]
+        found.append(max(map(float, differences)))
     return found
 
 

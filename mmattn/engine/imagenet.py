@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mmengine.dataset import BaseDataset
 from mmengine.fileio import LocalBackend, list_from_file
 
-from ..errors import InputError, describe
+from ..errors import InputError, refusing
 
 
 class Labels(NamedTuple):
@@ -37,10 +37,8 @@ def check_images(dataset: BaseDataset, place: str, num_classes: int | None) -> L
 
 def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> Labels:
     path = dataset.ann_file
-    try:
+    with refusing(f'{place}: {path} cannot be read', (OSError, UnicodeDecodeError)):
         lines = list_from_file(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f'{place}: {path} cannot be read: {describe(error)}') from error
     folders, labels, absent = {}, {}, []
     for number, line in enumerate(lines, 1):
         name, label = line, None
@@ -54,14 +52,10 @@ def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> La
             what = 'the path of an image' + ', a space and its label, a whole number' * dataset.with_label
             raise InputError(f'{place}: line {number} of {path} must be {what}, not {line!r}')
         if label is not None and (label < 0 or num_classes and label >= num_classes):
-            raise InputError(
-                f'{place}: line {number} of {path} has label {label}: '
-                + (
-                    f'labels of {num_classes} classes are from 0 to {num_classes - 1}'
-                    if num_classes
-                    else 'it is below 0'
-                )
-            )
+            why = 'it is below 0'
+            if num_classes:
+                why = f'labels of {num_classes} classes are from 0 to {num_classes - 1}'
+            raise InputError(f'{place}: line {number} of {path} has label {label}: {why}')
         folder, _, file = name.rpartition('/')
         if folder not in folders:
             where = os.path.join(dataset.img_prefix, folder)

@@ -13,7 +13,7 @@ from mmengine.fileio import get
 from mmengine.logging import print_log
 from PIL import ExifTags, Image
 
-from ..errors import InputError, describe
+from ..errors import InputError, describe, refusing, warn
 
 
 class CheckedPipeline(Compose):
@@ -66,14 +66,6 @@ def _check_loading(transforms: list, check: Callable | None) -> None:
                 _check_loading(inner, check)
 
 
-def _load(function: Callable, argument: object, path: str | None) -> object:
-    """Call a function that reads a file. What it raises becomes an InputError with the path."""
-    try:
-        return function(argument)
-    except Exception as error:
-        raise InputError(f'{path} cannot be used: {describe(error)}') from error
-
-
 def load_image(transform: Callable, data: dict) -> dict | None:
     """Call a transform that loads an image.
 
@@ -81,7 +73,8 @@ def load_image(transform: Callable, data: dict) -> dict | None:
         InputError: naming the file, if it cannot be read or was cut short.
     """
     path = data.get('img_path')
-    data = _load(transform, data, path)
+    with refusing(f'{path} cannot be used'):
+        data = transform(data)
     if data is not None and path and os.path.isfile(path):
         check_image(path)
         check_header(path, data, getattr(transform, 'imdecode_backend', None))
@@ -90,12 +83,15 @@ def load_image(transform: Callable, data: dict) -> dict | None:
 
 def _load_annotations(transform: Callable, check: Callable | None, data: dict) -> dict:
     path = data.get('seg_map_path')
-    if check is None or path is None:
-        return _load(transform, data, path or data.get('img_path'))
-    content = _load(partial(get, backend_args=transform.backend_args), path, path)
-    check_label_map(path, content, transform.imdecode_backend)
-    data = _load(transform, data, path)
-    check(data)
+    checked = check is not None and path is not None
+    if checked:
+        with refusing(f'{path} cannot be used'):
+            content = get(path, backend_args=transform.backend_args)
+        check_label_map(path, content, transform.imdecode_backend)
+    with refusing(f'{path or data.get("img_path")} cannot be used'):
+        data = transform(data)
+    if checked:
+        check(data)
     return data
 
 
@@ -122,7 +118,8 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
     if mode is None or mode[0] in 'IF':
         from mmcv import imfrombytes
 
-        labels = _load(partial(imfrombytes, flag='unchanged', backend=backend), content, path)
+        with refusing(f'{path} cannot be used'):
+            labels = imfrombytes(content, flag='unchanged', backend=backend)
         with np.errstate(invalid='ignore'):
             wrong = () if labels is None else labels[labels != labels.astype(np.uint8)]
         if len(wrong):
@@ -186,11 +183,9 @@ def check_header(path: str, data: dict, backend: str | None) -> None:
     same = 1 < orientation < 5 or orientation > 4 and width == height
     if located and same and folder not in _folders_in_log:
         _folders_in_log.add(folder)
-        print_log(
+        warn(
             f'{path} has EXIF orientation {orientation}, which does not change its size: annotations in {folder} must '
-            "be of the images as they are displayed, or as they are stored for color_type='color_ignore_orientation'",
-            logger='current',
-            level=logging.WARNING,
+            "be of the images as they are displayed, or as they are stored for color_type='color_ignore_orientation'"
         )
 
 

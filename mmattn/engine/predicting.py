@@ -319,12 +319,7 @@ def _category_ids(dataset: object, classes: list[str]) -> list[int]:
 
 
 class Model:
-    """A model, and what becomes of its results.
-
-    Args:
-        inferencer: with the weights.
-        classes, palette, ids: names of the classes, RGB, and their ids in predictions.json.
-    """
+    """A model, and what becomes of its results: names, RGB colors and ids in predictions.json of its classes."""
 
     one_shape = False  # of all images of a batch
 

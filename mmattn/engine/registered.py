@@ -1,6 +1,6 @@
 """What the types in a config stand for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from mmengine.registry import MODELS, Registry
 
@@ -19,6 +19,15 @@ def find_type(node: dict, registry: Registry = MODELS, default: str | None = Non
         except RuntimeError:  # from MMEngine, where part of the name is found
             return None
     return found if callable(found) else None
+
+
+def listed(node: object, place: str) -> Iterator[tuple[str, object]]:
+    """The entries of lists within lists, with their places in a config; what is no list is one entry."""
+    if isinstance(node, (list, tuple)):
+        for index, part in enumerate(node):
+            yield from listed(part, f'{place}[{index}]')
+    elif node is not None:
+        yield place, node
 
 
 def bases(node: dict) -> list[str]:

@@ -1,7 +1,6 @@
 """What a run starts from: the newest whole checkpoint of an interrupted training, and states and weights that fit."""
 
 import copy
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -17,8 +16,9 @@ from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runne
 from torch import Tensor, nn
 
 from ..backbones.base import Backbone
-from ..errors import CheckpointError, InputError
+from ..errors import CheckpointError, InputError, warn
 from ..weights import Translation, compare_settings, misfits, odd_form, plain_names, read_file, unusable, weights_in
+from ..weights.checkpoint import noted_settings
 from .checkpoints import backbone_settings, unwrapped
 from .sharding import REST, is_sharded, read_shard_metadata
 
@@ -67,18 +67,13 @@ def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = F
     cfg.resume = bool(found)
     if not found:
         check_unused(cfg)
-        print_log(
-            f'There is no checkpoint to resume from in {cfg.work_dir}: a new training starts.',
-            logger='current',
-            level=logging.WARNING,
-        )
+        warn(f'There is no checkpoint to resume from in {cfg.work_dir}: a new training starts.')
         return
     meta, cfg.load_from = max(found, key=lambda one: one[0].get('iter', 0))
     for problem in problems:
-        print_log(f'{problem}: resuming from {cfg.load_from}', logger='current', level=logging.WARNING)
-    if checkpoint and os.path.realpath(os.path.dirname(checkpoint)) not in map(
-        os.path.realpath, checkpoint_folders(cfg)
-    ):
+        warn(f'{problem}: resuming from {cfg.load_from}')
+    own_folders = map(os.path.realpath, checkpoint_folders(cfg))
+    if checkpoint and os.path.realpath(os.path.dirname(checkpoint)) not in own_folders:
         check_unused(cfg)
     if meta.get('seed') is not None:
         cfg.randomness = {**cfg.get('randomness', {}), 'seed': meta['seed']}
@@ -113,10 +108,8 @@ def _patterns(cfg: Config) -> list[re.Pattern]:
 
 def _newest_first(cfg: Config) -> list[list[str]]:
     """The checkpoint that MMEngine noted, and those of lower numbers; without a note, those of each kind of name."""
-    folders = checkpoint_folders(cfg)
     noted = _noted(cfg)
-    if noted:
-        folders = [os.path.dirname(noted)]
+    folders = [os.path.dirname(noted)] if noted else checkpoint_folders(cfg)
     kinds = []
     for pattern in _patterns(cfg):
         numbered = {
@@ -146,12 +139,7 @@ def _noted(cfg: Config) -> str | None:
 
 
 def _read_meta(path: str, cfg: Config, trusted: bool) -> dict:
-    """The ``meta`` of a training's state.
-
-    Raises:
-        CheckpointError: if the checkpoint is missing or damaged, if it has no state of a training, or if only one of
-            the checkpoint and the training is sharded.
-    """
+    """The ``meta`` of a training's state, which must be whole, and sharded if the training is."""
     if '://' in path:
         return {}  # MMEngine reads checkpoints at addresses.
     if not os.path.exists(path):
@@ -284,10 +272,9 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> di
     weights = checkpoint['state_dict'] = copy.copy(weights)  # keeps torch's _metadata
     weights.clear()
     weights.update(renamed)
-    meta = checkpoint.get('meta')
-    noted = meta.get('mmattn') if isinstance(meta, dict) else None
+    noted = noted_settings(checkpoint)
     try:
-        for name, settings in backbone_settings(model).items() if isinstance(noted, dict) else ():
+        for name, settings in backbone_settings(model).items():
             compare_settings(noted.get(name), settings)
         # Among OpenMMLab's models with a backbone, only MMPretrain's have a part named "head".
         if isinstance(getattr(model, 'backbone', None), Backbone) and hasattr(model, 'head'):
@@ -342,20 +329,15 @@ def _translated(weights: dict[str, object], model: nn.Module, source: str) -> di
 
 
 def _fitting(weights: dict, own: dict[str, Tensor], source: str) -> set[str]:
-    """The names of the tensors that have the shape of the model's.
-
-    Raises:
-        CheckpointError: for a value that cannot be copied.
-    """
-    fitting = {
-        name
-        for name, value in weights.items()
-        if name in own and not (isinstance(value, Tensor) and value.shape != own[name].shape)
-    }
-    for name in weights:
-        problem = name in fitting and unusable(weights[name], own[name])
+    """The names of the tensors that have the shape of the model's; a value that cannot be copied is refused."""
+    fitting = set()
+    for name, value in weights.items():
+        if name not in own or isinstance(value, Tensor) and value.shape != own[name].shape:
+            continue
+        problem = unusable(value, own[name])
         if problem:
             raise CheckpointError(f'{source}: {name} is {problem}, so it cannot be copied: use another checkpoint')
+        fitting.add(name)
     return fitting
 
 
@@ -385,9 +367,8 @@ def _difference_of_averages(runner: Runner, saved: object, excused: tuple[str, .
 
 
 def _difference_of_progress(checkpoint: dict, runner: Runner) -> str:
-    return _difference_of_schedulers(
-        checkpoint.get('param_schedulers'), runner.param_schedulers
-    ) or _difference_of_optimizers(checkpoint['optimizer'], runner.optim_wrapper)
+    schedulers = _difference_of_schedulers(checkpoint.get('param_schedulers'), runner.param_schedulers)
+    return schedulers or _difference_of_optimizers(checkpoint['optimizer'], runner.optim_wrapper)
 
 
 def _difference_of_optimizers(saved: object, wrapper: OptimWrapper | OptimWrapperDict) -> str:
@@ -472,8 +453,4 @@ def _ignored(saved: dict, own: dict, changing: set[str]) -> dict[str, str]:
 
 def _log_ignored(what: str, ignored: dict[str, str]) -> None:
     if ignored:
-        print_log(
-            f'--resume continues {what} with the settings of the checkpoint: {", ".join(ignored.values())}',
-            logger='current',
-            level=logging.WARNING,
-        )
+        warn(f'--resume continues {what} with the settings of the checkpoint: {", ".join(ignored.values())}')

@@ -41,15 +41,10 @@ def read_checkpoint(
         CheckpointError: if the file cannot be read, has no tensors there, or two tensors for one name.
     """
     contents = read_file(path, trusted=trusted)
-    meta = contents.get('meta') if isinstance(contents, dict) else {}
-    contents, container = weights_in(contents)
+    weights, container = weights_in(contents)
     source = f' "{container}"' if container else ''
-    tensors = (
-        {name: value for name, value in contents.items() if isinstance(value, Tensor)}
-        if isinstance(contents, dict)
-        else {}
-    )
-    tensors = plain_names(tensors, str(path))
+    weights = weights if isinstance(weights, dict) else {}
+    tensors = plain_names({name: value for name, value in weights.items() if isinstance(value, Tensor)}, str(path))
     chosen = 'backbone.' if prefix is None else _plain_name(prefix and f'{prefix.removesuffix(".")}.')
     inside = {name.removeprefix(chosen): value for name, value in tensors.items() if name.startswith(chosen)}
     if prefix is None:
@@ -63,7 +58,8 @@ def read_checkpoint(
         tensors, source = inside, f'{source} "{chosen}*"'
     if not tensors:
         raise CheckpointError(f'{path} holds no weights{f" under{source}" if source else ""}')
-    return tensors, source.strip() or 'top level', _settings_in(meta, chosen)
+    noted = noted_settings(contents)
+    return tensors, source.strip() or 'top level', noted.get(chosen.removesuffix('.'), noted.get(''))
 
 
 def weights_in(contents: object) -> tuple[object, str]:
@@ -101,10 +97,11 @@ def _plain_name(name: str) -> str:
     return re.sub(r'^(module\.)+', '', WRAPPERS.sub('', name))
 
 
-def _settings_in(meta: object, prefix: str) -> dict | None:
-    """The settings that mmattn noted in the ``meta`` of a file for a backbone under a prefix."""
+def noted_settings(contents: object) -> dict[str, object]:
+    """``type`` and settings of the backbones, by their names in the model, that mmattn noted in a file."""
+    meta = contents.get('meta') if isinstance(contents, dict) else None
     noted = meta.get('mmattn') if isinstance(meta, dict) else None
-    return noted.get(prefix.removesuffix('.'), noted.get('')) if isinstance(noted, dict) else None
+    return noted if isinstance(noted, dict) else {}
 
 
 def read_file(path: str | Path, map_location: str | torch.device = 'cpu', trusted: bool = False) -> object:
@@ -208,11 +205,7 @@ def _reason(error: Exception, file: Path) -> str:
 
 
 def _check_values(path: str, contents: object) -> None:
-    """Check that all weights are ordinary tensors of finite values; log it if they have half precision.
-
-    Raises:
-        CheckpointError: naming the first tensor that is not.
-    """
+    """Check that all weights are ordinary tensors of finite values; log it if they have half precision."""
     halves = set()
     for name, value in _weights(contents):
         if not isinstance(name, str):
@@ -222,12 +215,11 @@ def _check_values(path: str, contents: object) -> None:
             raise CheckpointError(f'{path}: {name} is {form}, which no model here takes: use another checkpoint')
         if not value.is_floating_point():
             continue
+        what = ''
         if not value.isfinite().all():
             what = 'NaN' if value.isnan().any() else 'an infinity'
         elif name.endswith('running_var') and (value < 0).any():
             what = 'a negative variance'
-        else:
-            what = ''
         if what:
             raise CheckpointError(f'{path} has {what} in {name}: these weights are broken, use another checkpoint')
         if value.dtype in (torch.float16, torch.bfloat16):

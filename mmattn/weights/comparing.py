@@ -99,11 +99,10 @@ def unusable(value: object, own: Tensor) -> str:
             return names
         large = value.dtype != own.dtype and bool((value.to(own.dtype).isinf() & value.isfinite()).any())
         return f'{names}, with values beyond its range' if large else ''
-    if value.is_floating_point() or {value.dtype.is_complex, own.dtype.is_complex} == {True, False}:
-        return names
-    if (value.dtype == torch.bool) != (own.dtype == torch.bool):
-        return names
-    return names if value.dtype != own.dtype and not torch.equal(value.to(own.dtype).to(value.dtype), value) else ''
+    kinds = {(each.is_floating_point(), each.is_complex(), each.dtype == torch.bool) for each in (value, own)}
+    if value.dtype == own.dtype or len(kinds) == 1 and torch.equal(value.to(own.dtype).to(value.dtype), value):
+        return ''
+    return names
 
 
 def odd_form(value: object) -> str:

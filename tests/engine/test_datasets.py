@@ -59,7 +59,7 @@ def test_coco_metrics_are_checked(tmp_path, several):
     evaluator = several((metric, other)) if several is list else several(metric, other)
     cfg = Config(dict(default_scope='mmdet', val_evaluator=evaluator))
     use_checked_datasets(cfg)
-    with pytest.raises(InputError, match='val_evaluator: there is no annotation file .*/a.json: set ann_file'):
+    with pytest.raises(InputError, match=r'val_evaluator.*: there is no annotation file .*/a.json: set ann_file'):
         check_files(cfg, 'val')
     coco_config(tmp_path)
     check_files(cfg, 'val')

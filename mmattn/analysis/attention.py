@@ -1,23 +1,25 @@
 """Attention weights of one query, read out of a backbone without changing it.
 
-A hook keeps the input of each attention layer. A function per class of layers in ``READERS`` computes the weights again
-from that input and the layer's own projections, by the equations of the papers.
+A hook keeps the input of each attention layer. A function per class of layers in ``READERS`` finds the weights from it.
+The result of attention is linear in its values, so its weights are its gradient with respect to the values, while
+queries and keys are held. Dynamic filters, which the values make themselves, are read from the layer.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from .. import layers
 from ..layers.any_size import pad_to_multiple
-from ..layers.dynamic_filters import ValueFilter, filter_norm
+from ..layers.dynamic_filters import ValueFilter
 from ..layers.shunted import TokenPooling
-from ..layers.window import Windows, relative_bias, shift_mask
-from ..ops.global_self_attention import fit_table
+from ..ops import mean_shift_attention, shunted_attention
+from ..ops.heads import join_heads
 from .features import blocks_of, removing, stride_of
 
 
@@ -80,124 +82,90 @@ def query_attention(backbone: nn.Module, image: Tensor, x: float, y: float) -> l
     return found
 
 
-def elsa_kernel(layer: layers.ELSA, x: Tensor, row: int, column: int) -> Tensor:
-    """Equations 7 and 8: the weights of a query in each channel. x: (1, H, W, C) -> (C, k, k)."""
-    q, k, _ = layer.pre_proj(x).split((layer.dim_qk, layer.dim_qk, layer.dim), dim=-1)
-    logits = layer._logits(q * k)[0, row, column]
-    side = math.isqrt(logits.shape[1])
-    weights = logits.softmax(-1).repeat_interleave(layer.dim // layer.num_heads, 0).view(-1, side, side)
-    mul, add = layer._ghost_matrices()
-    weights = weights if mul is None else weights * mul
-    return weights if add is None else weights + add
+def by_channel(attend: Callable[[Tensor], Tensor], value: Tensor, row: int, column: int) -> Tensor:
+    """The weights (C, h, w) of a query, in each channel of the values (1, h, w, C) that ``attend`` sums."""
+    with torch.enable_grad():
+        value = value.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(attend(value)[0, row, column].sum(), value)
+    return gradient[0].flatten(2).permute(2, 0, 1)
 
 
-def _elsa(layer: layers.ELSA, x: Tensor, row: int, column: int) -> list[Weights]:
-    """The mean over the channels of each head, because the ghost head gives each channel its own weights."""
-    return [_neighbours(elsa_kernel(layer, x, row, column), layer.num_heads, layer.dilation, row, column)]
+def _by_head(attend: Callable[[Tensor], Tensor], value: Tensor, heads: int, row: int, column: int) -> Tensor:
+    """The means (heads, h, w) over the channels of each head."""
+    return by_channel(attend, value, row, column).unflatten(0, (heads, -1)).mean(1)
 
 
-def _neighbours(kernel: Tensor, heads: int, dilation: int, row: int, column: int) -> Weights:
-    """The means (C, k, k) -> (heads, k, k) of the channels of each head, around the query."""
-    kernel = kernel.unflatten(0, (heads, -1)).mean(1)
-    side = dilation * (kernel.shape[-1] - 1) + 1
-    spread = kernel.new_zeros(heads, side, side)
-    spread[:, ::dilation, ::dilation] = kernel
-    return Weights('', spread, top=row - side // 2, left=column - side // 2)
-
-
-def _windows(layer: Windows, x: Tensor, row: int, column: int) -> list[Weights]:
-    """The weights within the query's window, on the padded map."""
-    w = layer.window_size
-    x = pad_to_multiple(x, w, (1, 2))
-    H, W = x.shape[1:3]
-    shifts = layer._shift(H // w, x.device), layer._shift(W // w, x.device)
-    row, column = (row - shifts[0]) % H, (column - shifts[1]) % W
-    top, left = row // w * w, column // w * w
-    tokens = layer._moved(x, shifts, -1)[:, top : top + w, left : left + w].flatten(1, 2)
-    index = row % w * w + column % w
-    mask = shift_mask(H // w, W // w, w, shifts, x.device)[top // w * (W // w) + left // w]
-    if isinstance(layer, layers.LocalAttention):
-        inside = _by_gradient(layer, index, lambda: layer.attend_masked(tokens, mask[None, None]))
+def _projected(layer: nn.Module, x: Tensor, row: int, column: int) -> list[Weights]:
+    """Layers that project to values, queries and keys at once. If a ghost head gives each channel its own weights, the
+    mean over the channels of a head."""
+    heads, border = layer.num_heads, 0
+    if isinstance(layer, layers.GhostHeadAttention):
+        heads *= layer.multiple
+    elif isinstance(layer, layers.ELSA):
+        border = layer.dilation * (layer.kernel_size // 2)
+    elif getattr(layer, 'area', 'window') == 'window':
+        x = pad_to_multiple(x, layer.window_size, (1, 2))
     else:
-        bias = relative_bias(layer.rb, w)[:, index] + mask[index]
-        inside = _pairs(getattr(layer, 'attn', layer), tokens[0], index, bias)
-    weights = x.new_zeros(layer.num_heads, H, W)
-    weights[:, top : top + w, left : left + w] = inside.unflatten(1, (w, w))
-    return [Weights('', weights.roll(shifts, (1, 2)))]
+        border = layer.side // 2
+    x = F.pad(x, (0, 0, *[border] * 4))
+    with removing(input_as_values(layer, border)):
+        weights = _by_head(layer.forward, x, heads, row + border, column + border)
+    return [Weights('', weights, top=-border, left=-border)]
 
 
-def _local(layer: layers.LocalAttention, x: Tensor, row: int, column: int) -> list[Weights]:
-    """Equation 4, in windows or among neighbours."""
-    if layer.area == 'window':
-        return _windows(layer, x, row, column)
-    weights = _by_gradient(layer, row * x.shape[2] + column, lambda: layer(x))
-    return [Weights('', weights.unflatten(1, x.shape[1:3]))]
+def input_as_values(layer: nn.Module, border: int = 0) -> list[RemovableHandle]:
+    """Make a layer weigh its input in place of its values, by queries and keys that are held and zero in a border."""
+
+    def replace(_: nn.Module, inputs: tuple[Tensor], projected: Tensor) -> Tensor:
+        (x,), projected = inputs, projected.detach()
+        if border:
+            inside = torch.ones_like(x[:, border:-border, border:-border, :1])
+            projected = projected * F.pad(inside, (0, 0, *[border] * 4))
+        if isinstance(layer, (layers.ELSA, layers.GhostHeadAttention)):  # the values come last
+            return torch.cat((projected[..., : -x.shape[-1]], x), -1)
+        return torch.cat((x, projected[..., x.shape[-1] :]), -1)
+
+    return [
+        layer.pre_proj.register_forward_hook(replace),
+        layer.post_proj.register_forward_hook(lambda _, inputs, __: inputs[0]),
+    ]
 
 
-def _by_gradient(layer: layers.LocalAttention, index: int, run: Callable[[], Tensor]) -> Tensor:
-    """The weights (heads, N) as the gradient of the sum over the values with respect to the values.
+def _mean_shift(layer: layers.MeanShiftAttention, x: Tensor, row: int, column: int) -> list[Weights]:
+    return [Weights('', _by_head(partial(_kernel_sum, layer), x, layer.num_heads, row, column))]
 
-    The layer has many forms, but the sum is linear in the values in all of them.
-    """
-    kept = []
 
-    def replace(_: nn.Module, __: tuple, projected: Tensor) -> Tensor:
-        value, rest = projected.detach().tensor_split((layer.post_proj.in_features,), -1)
-        kept.append(value.requires_grad_())
-        return torch.cat((value, rest), -1)
+def _mean_shift_windows(layer: layers.MeanShiftWindowAttention, x: Tensor, row: int, column: int) -> list[Weights]:
+    x = pad_to_multiple(x, layer.window_size, (1, 2))
+    with removing([layer.attn.register_forward_hook(lambda attn, inputs, _: _kernel_sum(attn, *inputs))]):
+        return [Weights('', _by_head(layer.forward, x, layer.num_heads, row, column))]
 
-    hooks = [layer.pre_proj.register_forward_hook(replace)]
-    hooks.append(layer.post_proj.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0])))
-    with removing(hooks), torch.enable_grad():
-        run()
-        value, out = kept
-        (gradient,) = torch.autograd.grad(out.flatten(0, -2)[index].sum(), value)
-    return gradient.flatten(0, -2).unflatten(1, (layer.num_heads, -1)).mean(2).t()
+
+def _kernel_sum(layer: layers.MeanShiftAttention, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Equation 12 or 1 with the input (B, ..., C) in place of the values, which may share a matrix with the keys."""
+    projected = dict(zip(layer.matrices, layer.pre_proj(x.detach()).chunk(len(layer.matrices), -1)))
+    q, k, v = (
+        part.flatten(1, -2).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+        for part in (projected[layer.sharing[0]], projected[layer.sharing[1]], x)
+    )
+    attend = F.scaled_dot_product_attention if layer.attention == 'plain' else mean_shift_attention
+    bias = {} if bias is None else {'attn_mask' if layer.attention == 'plain' else 'bias': bias.to(q.dtype)}
+    return join_heads(attend(q, k, v, **bias)).view(x.shape)
 
 
 def _filter(layer: ValueFilter, x: Tensor, row: int, column: int) -> list[Weights]:
     """The filter at the query. Each channel counts as a head."""
-    value = layer.pre_proj(x)
-    mean, side = value.mean((1, 2)), layer.kernel_size
+    side = layer.kernel_size
     if isinstance(layer, layers.DepthwiseConv):
-        kernel = layer.conv.weight.flatten(1)
+        kernel = layer.conv.weight
     elif isinstance(layer, layers.DynamicDepthwiseConv):
-        reduced = layer.norm(layer.reduce(mean)[..., None, None]).flatten(1).relu()
-        kernel = layer.expand(reduced).unflatten(1, (-1, side**2))[0]
+        kernel = layer.kernels(layer.pre_proj(x))
     else:
-        channel = filter_norm(layer.expand(layer.reduce(mean).relu()).unflatten(1, layer.scale.shape))[0] * layer.scale
-        spatial = filter_norm(layer.spatial(value[0, row, column])) * (2**0.5 / side)
+        spatial, channel = layer.kernels(layer.pre_proj(x))
+        spatial = spatial[:, row, column]
         kernel = spatial * channel if layer.settings['combination'] == 'mul' else spatial + channel
-    return [_neighbours(kernel.unflatten(1, (side, side)), len(kernel), 1, row, column)]
-
-
-def _ghost(layer: layers.GhostHeadAttention, x: Tensor, row: int, column: int) -> list[Weights]:
-    H, W = x.shape[1:3]
-    q, k, _ = layer.pre_proj(x).flatten(1, 2).chunk(3, -1)
-    return [Weights('', layer.weights(q, k, H, W)[0, :, row * W + column].unflatten(1, (H, W)))]
-
-
-def _mean_shift(layer: layers.MeanShiftAttention, x: Tensor, row: int, column: int) -> list[Weights]:
-    return [Weights('', _pairs(layer, x[0].flatten(0, 1), row * x.shape[2] + column).unflatten(1, x.shape[1:3]))]
-
-
-def _pairs(layer: nn.Module, tokens: Tensor, index: int, bias: Tensor | float = 0.0) -> Tensor:
-    """Softmax attention of one of the tokens (N, C) to all of them; bias of the logits (heads, N) -> (heads, N).
-
-    Equation 12's Gaussian kernel of mean-shift attention, or the product of equation 1.
-    """
-    projected = layer.pre_proj(tokens)
-    if isinstance(layer, layers.MeanShiftAttention):
-        projected = dict(zip(layer.matrices, projected.chunk(len(layer.matrices), -1)))
-        q, k = (projected[letter] for letter in layer.sharing[:2])
-    else:
-        _, q, k = projected.chunk(3, -1)
-    q, k = q[index].view(layer.num_heads, 1, -1), k.unflatten(-1, (layer.num_heads, -1)).transpose(0, 1)
-    if getattr(layer, 'attention', 'plain') == 'plain':
-        logits = (q * k).sum(-1)
-    else:
-        logits = -(k - q).square().sum(-1) / 2
-    return (logits / math.sqrt(q.shape[-1]) + bias).softmax(-1)
+    kernel = kernel.view(-1, side, side)
+    return [Weights('', kernel, top=row - side // 2, left=column - side // 2)]
 
 
 def _shunted(
@@ -205,18 +173,19 @@ def _shunted(
 ) -> list[Weights]:
     """Equation 2: each group of heads has keys of its own merging."""
     if isinstance(layer, layers.EnhancedAttention):
-        keys, cells = [layer.kv(x).chunk(2, -1)[0]], [1]
+        pairs, cells = [layer.kv(x).chunk(2, -1)], [1]
     else:
-        keys, _ = zip(*layer.keys_values(x))
-        merges = [getattr(layer, f'sr{group + 1}') for group in range(len(keys))]
+        pairs = layer.keys_values(x)
+        merges = [getattr(layer, f'sr{group + 1}') for group in range(len(pairs))]
         cells = [merge.reduction if isinstance(merge, TokenPooling) else merge.stride[0] for merge in merges]
-    queries = layer.q(x[0, row, column]).unflatten(0, (layer.num_heads, -1))
-    heads = layer.num_heads // len(keys)
-    found = []
-    for group, (key, cell, q) in enumerate(zip(keys, cells, queries.split(heads))):
-        logits = torch.einsum('nd,hwnd->nhw', q, key[0].unflatten(-1, (heads, -1))) / math.sqrt(q.shape[1])
-        weights = logits.flatten(1).softmax(1).view_as(logits)
-        found.append(Weights('', weights, cell, first_head=group * heads))
+    heads, found = layer.num_heads // len(pairs), []
+
+    def attend(q: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return shunted_attention(q, [key], [value], heads)
+
+    for q, (key, value), cell in zip(layer.q(x).chunk(len(pairs), -1), pairs, cells):
+        weights = _by_head(partial(attend, q, key), value, heads, row, column)
+        found.append(Weights('', weights, cell, first_head=len(found) * heads))
     return found
 
 
@@ -225,45 +194,30 @@ def _global(layer: layers.GlobalSelfAttention, x: Tensor, row: int, column: int)
 
     Rows attend to the result of the columns. The parts are shown one by one.
     """
-    query = layer._split(layer.query(x))[0, row, column]
-    key = None if layer.key is None else layer._split(layer.key(x))[0]
-    found = []
+    query, value = layer._split(layer.query(x)), layer._split(layer.value(x))
+    key = layer._split(layer.key(x)) if layer.content == 'axial' else None
+    parts = {}
     if layer.content is True:
-        q = query.softmax(-1) if layer.softmax_queries else query
-        weights = key.flatten(0, 1).softmax(0).view_as(key)
-        found.append(Weights('content', torch.einsum('nk,hwnk->nhw', q, weights)))
-
-    def along(table: Tensor, length: int, place: int, keys: Tensor | None) -> Tensor:
-        L = len(table) // 2 + 1
-        weights = query @ fit_table(table, length, layer.beyond)[length - 1 - place :][:length].t()
-        if layer.content == 'axial':
-            weights = weights + torch.einsum('nk,ink->ni', query, keys)
-        if layer.beyond == 'mask':
-            far = (torch.arange(length, device=x.device) - place).abs() >= L
-            weights = weights.masked_fill(far, -math.inf if layer.axial_softmax else 0)
-        return weights.softmax(-1) if layer.axial_softmax else weights
-
+        parts['content'] = lambda value: layer._content(x, query, value)
     if layer.rel_col is not None:
-        weights = along(layer.rel_col, x.shape[1], row, None if key is None else key[:, column])
-        found.append(Weights('column', weights[:, :, None], left=column))
+        parts['column'] = lambda value: layer._along(1, query, key, value, layer.rel_col)
     if layer.rel_row is not None:
-        weights = along(layer.rel_row, x.shape[2], column, None if key is None else key[row])
-        found.append(Weights('row', weights[:, None], top=row))
-    return found
+        parts['row'] = lambda value: layer._along(2, query, key, value, layer.rel_row)
+    return [Weights(part, _by_head(attend, value, layer.num_heads, row, column)) for part, attend in parts.items()]
 
 
 #: class of layers -> function of the layer, its input (1, H, W, C), and row and column of the query
 READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weights]]] = {
-    layers.ELSA: _elsa,
+    layers.ELSA: _projected,
     layers.DecoupledDynamicFilter: _filter,
     layers.DepthwiseConv: _filter,
     layers.DynamicDepthwiseConv: _filter,
     layers.EnhancedAttention: _shunted,
-    layers.GhostHeadAttention: _ghost,
+    layers.GhostHeadAttention: _projected,
     layers.GlobalSelfAttention: _global,
-    layers.LocalAttention: _local,
+    layers.LocalAttention: _projected,
     layers.MeanShiftAttention: _mean_shift,
-    layers.MeanShiftWindowAttention: _windows,
+    layers.MeanShiftWindowAttention: _mean_shift_windows,
     layers.ShuntedAttention: _shunted,
-    layers.WindowAttention: _windows,
+    layers.WindowAttention: _projected,
 }

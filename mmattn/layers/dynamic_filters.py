@@ -88,9 +88,13 @@ class DynamicDepthwiseConv(ValueFilter):
         self.expand = nn.Linear(dim // 4, dim * kernel_size**2)
         self.bias = nn.Parameter(torch.zeros(dim))
 
-    def filter(self, value: Tensor) -> Tensor:
+    def kernels(self, value: Tensor) -> Tensor:
+        """Values (B, H, W, C) -> (B, C, k * k)."""
         reduced = F.relu(self.norm(self.reduce(value.mean((1, 2)))[..., None, None])).flatten(1)
-        return convolve_each(value, self.expand(reduced).unflatten(1, (-1, self.kernel_size**2))) + self.bias
+        return self.expand(reduced).unflatten(1, (-1, self.kernel_size**2))
+
+    def filter(self, value: Tensor) -> Tensor:
+        return convolve_each(value, self.kernels(value)) + self.bias
 
 
 @MECHANISMS.register_module()
@@ -129,10 +133,14 @@ class DecoupledDynamicFilter(ValueFilter):
         self.reduce, self.expand = nn.Linear(dim, hidden), nn.Linear(hidden, dim * taps)
         self.scale = nn.Parameter(torch.randn(dim, taps) * 2**0.5 / kernel_size)
 
-    def filter(self, value: Tensor) -> Tensor:
+    def kernels(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Values (B, H, W, C) -> S (B, H, W, 1, k * k) and T (B, C, k * k)."""
         spatial = filter_norm(self.spatial(value)).unsqueeze(3) * (2**0.5 / self.kernel_size)
         channel = self.expand(F.relu(self.reduce(value.mean((1, 2))))).unflatten(1, self.scale.shape)
-        channel = filter_norm(channel) * self.scale
+        return spatial, filter_norm(channel) * self.scale
+
+    def filter(self, value: Tensor) -> Tensor:
+        spatial, channel = self.kernels(value)
         if self.settings['combination'] == 'mul':
             return neighbourhood_sum(spatial, value, channel)
         return neighbourhood_sum(spatial, value) + convolve_each(value, channel)

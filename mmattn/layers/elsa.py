@@ -57,6 +57,7 @@ class ELSA(nn.Module):
             raise ValueError(f'hadamard must be released or equation, not {hadamard!r}')
         self.dim = dim
         self.num_heads = num_heads
+        self.kernel_size = kernel_size
         self.dilation = dilation
         self.lam = lam
         self.gamma = gamma

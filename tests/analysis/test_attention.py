@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmattn.analysis.attention import READERS, elsa_kernel, query_attention
-from mmattn.analysis.features import blocks_of
+from mmattn.analysis.attention import READERS, by_channel, input_as_values, query_attention
+from mmattn.analysis.features import blocks_of, removing
+from mmattn.backbones import SwinFrame
 from mmattn.errors import InputError
 from mmattn.layers import (
     ELSA,
@@ -61,7 +62,11 @@ def test_elsa(lam, gamma, dilation, row, column):
     layer = rough(ELSA(DIM, HEADS, kernel_size=3, dilation=dilation, group_width=2, lam=lam, gamma=gamma))
     x = tokens()
     with torch.no_grad():
-        kernel, (weights,) = elsa_kernel(layer, x, row, column), READERS[ELSA](layer, x, row, column)
+        (weights,), border = READERS[ELSA](layer, x, row, column), dilation
+        padded = F.pad(x, (0, 0, *[border] * 4))
+        with removing(input_as_values(layer, border)):
+            kernel = by_channel(layer.forward, padded, row + border, column + border)
+        kernel = kernel[:, row : row + 2 * border + 1 : border, column : column + 2 * border + 1 : border]
         values = layer.pre_proj(x)[0, ..., -DIM:]
         aggregated = torch.zeros(DIM, dtype=torch.float64)
         for i in range(3):
@@ -72,7 +77,7 @@ def test_elsa(lam, gamma, dilation, row, column):
                 mean = kernel[:, i, j].view(HEADS, -1).mean(1)
                 torch.testing.assert_close(weights.values[:, y - weights.top, z - weights.left], mean)
         torch.testing.assert_close(layer.post_proj(aggregated), layer(x)[0, row, column])
-        torch.testing.assert_close(weights.values.sum((1, 2)), kernel.view(HEADS, -1).sum(1) / (DIM // HEADS))
+        torch.testing.assert_close(weights.values.sum((1, 2)), kernel.reshape(HEADS, -1).sum(1) / (DIM // HEADS))
 
 
 @pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
@@ -222,9 +227,12 @@ def test_local(area, norm, terms, row, column):
     x = tokens()
     with torch.no_grad():
         (weights,) = READERS[LocalAttention](layer, x, row, column)
-        _, H, W = weights.values.shape
-        padded = F.pad(x, (0, 0, 0, W - 7, 0, H - 5))[0]
-        out = layer.post_proj(by_heads(weights.values, layer.pre_proj(padded)[..., :DIM]))
+        if 'area' in area:  # values are zero outside the map
+            values = F.pad(layer.pre_proj(x)[0, ..., :DIM], (0, 0, 1, 1, 1, 1))
+            assert (weights.top, weights.left) == (-1, -1)
+        else:
+            values = layer.pre_proj(F.pad(x, (0, 0, 0, 1, 0, 3))[0])[..., :DIM]
+        out = layer.post_proj(by_heads(weights.values, values))
         torch.testing.assert_close(out, layer(x)[0, row, column])
         assert (weights.values[0].abs() > 1e-30).sum() <= (9 if 'area' in area else 16)
 
@@ -273,6 +281,15 @@ def test_backbones(case):
             assert weights.top < height <= weights.top + h * weights.cell or weights.part or one.layer == 'ELSA'
     assert all(torch.equal(a, b) for a, b in zip(before, after))
     assert not any(module._forward_pre_hooks for module in backbone.modules())
+
+
+def test_reads_once():
+    """A layer that is run again to be read is not read again."""
+    layer = dict(type='LocalAttention', area='neighbours', kernel_size=3)
+    arch = dict(embed_dim=8, depths=(1,), num_heads=(2,))
+    backbone = SwinFrame(arch, layer, out_indices=(0,)).eval()
+    (one,) = query_attention(backbone, torch.zeros(1, 3, 32, 32), 0, 0)
+    assert one.weights[0].values.shape == (2, 10, 10)
 
 
 def test_unknown_layers():

@@ -30,14 +30,10 @@ class ELSASwin(SwinFrame):
             have 0: no ghost multiplier.
         gamma: :math:`\gamma` of equation 8. ``lam=0, gamma=0`` is Hadamard attention without ghost head (table 4).
         elsa_stages: stages with ELSA blocks; the others have window attention. () is the base model of table 4.
-        window_size: side of the attention windows, in pixels of the map.
         shift_small_maps: whether windows are shifted along an axis where the map fits into one window, as the last map
             of a 224 x 224 image does. Released detectors and segmentors shift there, classifiers do not.
-        mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
-        drop_rate: dropout of the embedding, attention output and MLP.
-        attn_drop_rate: dropout of attention weights.
 
-    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
+    Further arguments, and errors: see :class:`mmattn.backbones.SwinFrame`.
 
     Example:
         >>> import torch

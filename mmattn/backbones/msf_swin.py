@@ -27,14 +27,8 @@ class MSFSwin(SwinFrame):
         groups: groups of the input projections.
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in Swin; in the paper they have none.
-        window_size: side of the attention windows, in pixels of the map.
-        shift_small_maps: whether windows are shifted along an axis where the map fits into one window, as the last map
-            of a 224 x 224 image does. Swin's detectors and segmentors shift there, its classifiers do not.
-        mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
-        drop_rate: dropout of the embedding, attention output and MLP.
-        attn_drop_rate: dropout of attention weights.
 
-    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
+    Further arguments, and errors: see :class:`mmattn.backbones.SwinFrame`.
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a Swin Transformer,
     as Microsoft released them or as timm has them. With ``attention='plain', proj_bias=True`` the backbone is a Swin
     Transformer and takes them strictly, without ``warm_start``.

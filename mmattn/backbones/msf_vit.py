@@ -22,24 +22,16 @@ class MSFViT(ViTFrame):
 
     Args:
         arch: 'tiny', 'ss', 'small', 'base', or a dict with ``embed_dim``, ``depth``, ``num_heads``.
-        patch_size: side of the patches, in pixels. If it does not divide an image, the image is padded with zeros at
-            the bottom and the right.
         attention: 'msf'; or 'residual', 'gauss' (table 3), 'plain' for comparison, see
             :class:`mmattn.layers.MeanShiftAttention`. 'plain' is the paper's own baseline ViT.
         sharing: which projections share a matrix (tables 1 and 2), see there; by default none.
         groups: groups of the input projections (table 4).
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in other ViTs; in the paper they have none.
-        mlp_ratio: hidden channels of the MLP divided by the channels of the embedding.
-        final_norm: whether the last output has a LayerNorm. All other outputs are the plain sums of residuals.
-        drop_rate: dropout of the embedding, attention output and MLP.
-        attn_drop_rate: dropout of attention weights.
-        out_indices: blocks whose maps are returned, ascending, counted from 0; by default the last one.
-        frozen_stages: freezes the patch embedding (0) and that many blocks.
 
-    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`. By default layers start as torch
-    initialises them, like the release. ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts
-    with the weights of a plain ViT of timm.
+    Further arguments, and errors: see :class:`mmattn.backbones.ViTFrame`. By default layers start as torch initialises
+    them, like the release. ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the
+    weights of a plain ViT of timm.
 
     Example:
         >>> import torch

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
 from ..ops.heads import join_heads
+from .checks import check_choice
 from .dynamic_filters import filter_norm
 from .mechanism import MECHANISMS
 from .window import Windows, position_table, relative_bias
@@ -72,10 +73,8 @@ class LocalAttention(Windows):
         self.side = window_size if area == 'window' else kernel_size
         if not self.terms or len(self.terms) < len(terms):
             raise ValueError(f'terms must be a list of one or more of {", ".join(TERMS)}, not {terms!r}')
-        if area not in ('window', 'neighbours'):
-            raise ValueError(f'area must be window or neighbours, not {area!r}')
-        if norm not in ('softmax', 'filter', 'scaled_filter', 'identity'):
-            raise ValueError(f'norm must be softmax, filter, scaled_filter or identity, not {norm!r}')
+        check_choice('area', area, ('window', 'neighbours'))
+        check_choice('norm', norm, ('softmax', 'filter', 'scaled_filter', 'identity'))
         if area == 'neighbours' and kernel_size % 2 == 0:
             raise ValueError(f'kernel_size must be odd, not {kernel_size}')
         if self.side == 1 and 'filter' in norm:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..ops import mean_shift_attention
 from ..ops.heads import join_heads
 from ..weights import take
-from .checks import check_whole
+from .checks import check_choice, check_whole
 from .mechanism import MECHANISMS
 from .window import Windows
 
@@ -68,8 +68,7 @@ class MeanShiftAttention(nn.Module):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        if attention not in COLUMNS:
-            raise ValueError(f'attention must be one of {", ".join(COLUMNS)}, not {attention!r}')
+        check_choice('attention', attention, COLUMNS)
         columns = COLUMNS[attention]
         sharing = columns if sharing is None else sharing
         if not isinstance(sharing, str) or len(sharing) != len(columns) or not set(sharing) <= set(columns):
@@ -80,8 +79,7 @@ class MeanShiftAttention(nn.Module):
         check_whole('groups', groups)
         if dim % groups:
             raise ValueError(f'groups must divide the {dim} channels, not {groups}')
-        if group_mode not in GROUP_MODES:
-            raise ValueError(f'group_mode must be one of {", ".join(GROUP_MODES)}, not {group_mode!r}')
+        check_choice('group_mode', group_mode, GROUP_MODES)
         self.dim = dim
         self.num_heads = num_heads
         self.attention = attention

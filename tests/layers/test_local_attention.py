@@ -220,7 +220,7 @@ def test_compiled(norm, area):
     [
         (dict(terms=()), 'terms must be a list of one or more of qk, qr, rk, b'),
         (dict(terms=('qk', 'kq')), 'terms must be'),
-        (dict(area='row'), "area must be window or neighbours, not 'row'"),
+        (dict(area='row'), "area must be one of window, neighbours, not 'row'"),
         (dict(norm='l2'), "norm must be .* not 'l2'"),
         (dict(area='neighbours', kernel_size=4), 'kernel_size must be odd, not 4'),
         (dict(norm='filter', window_size=1), 'needs an area of more than one pixel'),

@@ -1,21 +1,12 @@
 # Table 11 of ELSA: DeiT-Ti without class token, and with the ghost head on its global attention. The paper prints no
 # recipe. DeiT's own is Shunted's with another batch and drop path. MODEL=ghost-head in the environment chooses a row.
-_base_ = '../../shunted/_base_/in1k.py'
+_base_ = ['../../_base_/models/deit.py', '../../shunted/_base_/in1k.py']
 rows = {
     'average-pooling': dict(type='MeanShiftAttention', attention='plain', proj_bias=True),
     'ghost-head': dict(type='GhostHeadAttention'),
 }
 model = dict(
-    backbone=dict(
-        type='ViTFrame',
-        arch='tiny',
-        attention=rows['{{$MODEL:average-pooling}}'],
-        embedding='deit',
-        final_norm=True,
-        drop_path_rate=0.1,
-        out_indices=(11,),
-        init_cfg=dict(type='TruncNormal', layer='Linear', std=0.02),
-    ),
+    backbone=dict(_base_.backbone, arch='tiny', attention=rows['{{$MODEL:average-pooling}}']),
     head=dict(in_channels=192),
 )
 train_dataloader = dict(batch_size=256)  # on each of 4 GPUs: 1024

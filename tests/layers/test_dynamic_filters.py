@@ -144,6 +144,7 @@ def test_equal_numbers_normalise_to_zero():
         assert torch.equal(filter_norm(torch.full((1, 9), 0.5, dtype=dtype)), torch.zeros(1, 9, dtype=dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('torch_compiles')
 @every_layer
 def test_compiled(name):

@@ -200,9 +200,16 @@ def test_attention_dropout_only_in_training(norm):
 
 
 @pytest.mark.usefixtures('torch_compiles')
-@pytest.mark.parametrize('norm', ['softmax', 'identity'])
-@pytest.mark.parametrize('area', ['window', 'neighbours'])
-def test_compiled(norm, area):
+@pytest.mark.parametrize(
+    'area, norm',
+    [
+        ('window', 'softmax'),
+        pytest.param('window', 'identity', marks=pytest.mark.slow),
+        pytest.param('neighbours', 'softmax', marks=pytest.mark.slow),
+        ('neighbours', 'identity'),
+    ],
+)
+def test_compiled(area, norm):
     """One graph serves maps of any size, with the gradients of eager mode."""
     layer = make(area=area, norm=norm, window_size=3, kernel_size=3, shift=1, shift_small_maps=False)
     compiled = torch.compile(layer, fullgraph=True, backend='aot_eager', dynamic=True)

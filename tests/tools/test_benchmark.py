@@ -71,8 +71,8 @@ def test_compiled(tmp_path):
 
 
 def test_models_of_the_metafiles():
-    """The metafiles name at least one model of every backbone but the frames, and a peer that exists. The model gives all
-    maps."""
+    """The metafiles name at least one model of every backbone but the frames, and a peer that exists. The model gives
+    all maps."""
     names = benchmark_tool.benchmarked()
     configs = {name: benchmark_tool.backbone_config(name) for name in names}
     assert {config['type'] for config in configs.values()} == set(CASES) - {'SwinFrame', 'ViTFrame'}

@@ -103,6 +103,7 @@ class GhostHeadAttention(nn.Module):
             table = rows.permute(1, 2, 0)
             if not keep_sum:  # fit_table divides a longer table
                 table = table * (torch.sym_max(length, L) / L)
-        # Window (i, j) of the table has the neighbours of the pixel at (H - 1 - i, W - 1 - j).
-        windows = table.unfold(1, height, 1).unfold(2, width, 1)
-        return windows.flip(1, 2).flatten(3).flatten(1, 2)
+        # An index and not Tensor.unfold, which would bind a graph to one size.
+        rows, columns = (torch.arange(length, device=table.device) for length in (height, width))
+        rows, columns = (position - position[:, None] + len(position) - 1 for position in (rows, columns))
+        return table[:, rows[:, None, :, None], columns[:, None]].flatten(3).flatten(1, 2)

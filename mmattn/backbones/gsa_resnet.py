@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import DropPath, GlobalSelfAttention, batch_norm, build_mechanism, mechanism_settings
+from ..layers import DropPath, GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.checks import check_whole, stage_numbers
 from ..ops.global_self_attention import fit_table
@@ -120,8 +120,7 @@ class GSAResNet(Backbone):
         self.beyond = beyond
         self.neighbourhood = neighbourhood
         mechanism = attention or dict(type=GlobalSelfAttention, project=False)
-        if not (isinstance(mechanism, dict) and 'type' in mechanism):
-            raise ValueError(f"attention must be None or a mechanism, such as dict(type='ELSA'), not {attention!r}")
+        check_mechanism('attention', mechanism)
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         self.num_built = self.out_indices[-1] + 1
@@ -139,8 +138,7 @@ class GSAResNet(Backbone):
                         dim=widths[i],
                         num_heads=num_heads,
                         stride=4 * 2**i // stride,
-                        window_size=7,
-                        shift=mechanism.get('window_size', 7) // 2 * (j % 2),
+                        block=j,
                         rel_pos_length=ceil_div(img_size, 4 * 2**i // stride),
                         content=content,
                         column=column,

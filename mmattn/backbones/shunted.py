@@ -18,6 +18,7 @@ from ..layers import (
     TokenMerging,
     batch_norm,
     build_mechanism,
+    check_mechanism,
     mechanism_settings,
 )
 from ..layers.checks import check_choice, check_rates, check_whole, hidden_channels
@@ -130,8 +131,7 @@ class ShuntedTransformer(Backbone):
                     stride=4 * 2**i,
                     reduction=reductions[i],
                     aggregation=aggregation,
-                    window_size=7,
-                    shift=mechanism.get('window_size', 7) // 2 * (j % 2),
+                    block=j,
                     norm_cfg=norm_cfg,
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
@@ -240,11 +240,9 @@ def _check(
             'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios, attention '
             f'must be of one length, not {per_stage}'
         )
-    for mechanism in attention:
-        if mechanism is not None and not (isinstance(mechanism, dict) and 'type' in mechanism):
-            raise ValueError(
-                f"attention must be None, a mechanism such as dict(type='ELSA'), or a list of these, not {attention!r}"
-            )
+    for i, mechanism in enumerate(attention):
+        if mechanism is not None:
+            check_mechanism(f'attention[{i}]', mechanism)
     for dim, heads, reduction in zip(dims, num_heads, reductions):
         if dim % heads:
             raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')

@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import MLP, Block, build_mechanism, mechanism_settings
+from ..layers import MLP, Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
 from ..layers.checks import check_rates, check_whole, hidden_channels
 from ..weights import Translation, take_out
@@ -77,15 +77,10 @@ class SwinFrame(Backbone):
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
         stages = [stages] * len(depths) if isinstance(stages, dict) else stages
-        if (
-            not isinstance(stages, Sequence)
-            or len(stages) != len(depths)
-            or not all(isinstance(stage, dict) and 'type' in stage for stage in stages)
-        ):
-            raise ValueError(
-                f"stages must be a mechanism, such as dict(type='ELSA'), or a list of {len(depths)}, one per stage, "
-                f'not {stages!r}'
-            )
+        if not isinstance(stages, Sequence) or len(stages) != len(depths):
+            raise ValueError(f'stages must be a mechanism, or a list of {len(depths)}, one per stage, not {stages!r}')
+        for i, mechanism in enumerate(stages):
+            check_mechanism(f'stages[{i}]', mechanism)
         check_whole('window_size', window_size)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
@@ -93,7 +88,7 @@ class SwinFrame(Backbone):
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
 
-        self.settings = {}
+        self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)
         last = self.out_indices[-1]
         self.patch_embed = PatchEmbed(in_channels, dims[0])
@@ -106,7 +101,7 @@ class SwinFrame(Backbone):
                     stages[i],
                     dim=dims[i],
                     num_heads=num_heads[i],
-                    shift=stages[i].get('window_size', window_size) // 2 * (j % 2),
+                    block=j,
                     stride=4 * 2**i,
                     window_size=window_size,
                     shift_small_maps=shift_small_maps,

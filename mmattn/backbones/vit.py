@@ -8,7 +8,7 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import FEED_FORWARD, Block, build_mechanism, mechanism_settings
+from ..layers import FEED_FORWARD, Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..layers.checks import check_choice, check_rates, check_whole, hidden_channels
 from ..ops.tracing import is_tracing
@@ -81,6 +81,7 @@ class ViTFrame(Backbone):
         dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
         if dim % num_heads:
             raise ValueError(f'arch: num_heads {num_heads} does not divide the {dim} channels')
+        check_mechanism('attention', attention)
         check_choice('feed_forward', feed_forward, FEED_FORWARD)
         check_choice('embedding', embedding, ('simple', 'deit'))
         check_whole('patch_size', patch_size)

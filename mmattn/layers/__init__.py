@@ -6,7 +6,7 @@ from .ghost_head import GhostHeadAttention
 from .global_self_attention import GlobalSelfAttention
 from .local_attention import LocalAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
-from .mechanism import MECHANISMS, build_mechanism, mechanism_settings
+from .mechanism import MECHANISMS, build_mechanism, check_mechanism, mechanism_settings
 from .mlp import MLP
 from .norm import batch_norm
 from .shunted import (
@@ -47,5 +47,6 @@ __all__ = [
     'WindowAttention',
     'batch_norm',
     'build_mechanism',
+    'check_mechanism',
     'mechanism_settings',
 ]

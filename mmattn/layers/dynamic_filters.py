@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import neighbourhood_sum
+from .checks import check_choice
 from .mechanism import MECHANISMS
 from .norm import batch_norm
 
@@ -123,8 +124,7 @@ class DecoupledDynamicFilter(ValueFilter):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__(dim, kernel_size, drop_rate)
-        if combination not in ('mul', 'sum'):
-            raise ValueError(f'combination must be mul or sum, not {combination!r}')
+        check_choice('combination', combination, ('mul', 'sum'))
         if dim * reduction < 1 or kernel_size == 1:
             raise ValueError(f'reduction {reduction} and kernel_size {kernel_size} leave nothing of {dim} channels')
         self.settings = dict(combination=combination)

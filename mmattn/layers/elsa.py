@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.elsa import elsa_attention, neighbourhood_shift
+from .checks import check_choice
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 
@@ -53,8 +54,7 @@ class ELSA(nn.Module):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        if hadamard not in ('released', 'equation'):
-            raise ValueError(f'hadamard must be released or equation, not {hadamard!r}')
+        check_choice('hadamard', hadamard, ('released', 'equation'))
         self.dim = dim
         self.num_heads = num_heads
         self.kernel_size = kernel_size
@@ -63,7 +63,6 @@ class ELSA(nn.Module):
         self.gamma = gamma
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
-        #: what no tensor shows
         self.settings = dict(dilation=int(dilation), lam=float(lam), gamma=float(gamma))
 
         self.dim_qk = math.ceil(dim // 3 * 2 / group_width) * group_width
@@ -82,7 +81,7 @@ class ELSA(nn.Module):
                 nn.GELU(),
                 TokenConv2d(self.dim_qk, positions, 1),
             )
-        else:  # r^k with the bias r^b, and r^q, which has none: read at the neighbour, the border would get less of it
+        else:  # Only r^k has the bias r^b: r^q is read at the neighbours, and pixels at the border have fewer of them.
             self.attn = nn.ModuleDict(
                 {name: TokenConv2d(self.dim_qk, positions, 1, bias=name == 'rk') for name in ('rk', 'rq')}
             )

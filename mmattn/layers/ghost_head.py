@@ -13,7 +13,8 @@ from .mechanism import MECHANISMS
 
 @MECHANISMS.register_module()
 class GhostHeadAttention(nn.Module):
-    r"""Global self-attention whose heads are multiplied by a ghost head ("ELSA", equation 8 and table 11).
+    r"""Global self-attention with a ghost head, which makes several maps of each attention map ("ELSA", equation 8 and
+    table 11).
 
     .. math::
         \hat A^c_{ij} = (O^c_{j-i})^\lambda A^{c \bmod h}_{ij} + \gamma S^c_{j-i}, \qquad c = 0, \dots, mh - 1
@@ -27,7 +28,7 @@ class GhostHeadAttention(nn.Module):
         num_heads: attention heads h.
         multiple: m; ``num_heads * multiple`` divides ``dim``. In table 11, 3 heads become 6.
         lam: :math:`\lambda`, a whole number; 0: no O. The paper does not print it for table 11.
-        gamma: :math:`\gamma`; 0: no S. Neither is this printed.
+        gamma: :math:`\gamma`; 0: no S. The paper does not print it either.
         stride: of the map, in pixels of the image.
         img_size: side of the images, in pixels, that the tables are for. For smaller ones they are cropped; for larger
             ones they are stretched, and S is scaled down so that its sum over the map stays the same.
@@ -64,7 +65,6 @@ class GhostHeadAttention(nn.Module):
         self.multiple = multiple
         self.lam = lam
         self.gamma = gamma
-        #: what no tensor shows
         self.settings = dict(multiple=int(multiple), lam=int(lam), gamma=float(gamma))
 
         side = 2 * ceil_div(img_size, stride) - 1

@@ -31,8 +31,8 @@ class GlobalSelfAttention(nn.Module):
             together with the positions (table 2, "axial content and positional attention").
         column: attend along columns by relative position (equation 7).
         row: attend along rows by relative position.
-        axial_softmax: softmax of the products along columns and rows. The paper's positional attention has none. Of
-            axial content it does not say: the work that it names as similar has one. The default is none, as for GSA.
+        axial_softmax: softmax of the products along columns and rows. The paper's positional attention has none. For
+            axial content, the paper does not say it; the similar work that it names has a softmax. The default is none.
         softmax_queries: softmax of the queries of content attention, over their channels. The paper tried it, and left
             it out (section 3.1).
         beyond: for pixels farther than L - 1 apart: 'stretch' the tables to the map, or 'mask' those pixels. See

@@ -33,9 +33,9 @@ class LocalAttention(Windows):
         area: 'window', Swin's (shifted) windows, or 'neighbours', the k x k pixels around each pixel. Keys and values
             are zero outside the map; the softmax is not masked there, as in ELSA's release.
         norm: 'softmax', 'filter' (:func:`mmattn.layers.dynamic_filters.filter_norm`), 'scaled_filter' (times
-            :math:`\sqrt 2 / k`, as in DDF) or 'identity'. It is unknown which filter norm table 2 has; 'filter' has
-            the variance of 1 that the text names. After any norm, pixels that only the shift of windows made
-            neighbours have the weight zero.
+            :math:`\sqrt 2 / k`, as in DDF) or 'identity'. The paper does not say which filter norm table 2 has. The
+            text names a variance of 1, which 'filter' has. Pixels that are in one window only because of the shift
+            give each other the weight zero, whatever the norm.
         window_size: side w of the windows, in pixels.
         kernel_size: side k of the neighbourhood, odd.
         shift: displacement of the windows, 0 to w - 1 pixels; neighbourhoods have none.
@@ -84,7 +84,7 @@ class LocalAttention(Windows):
         self.width = dim // num_heads
         self.table_scale = self.width**-0.5 if scale_tables else 1.0
         self.attn_drop_rate = attn_drop_rate
-        #: what no tensor shows; of the term 'qk' alone none shows heads and side either
+        # With the term 'qk' alone, no tensor shows heads and side.
         self.settings = dict(terms=list(self.terms), area=area, norm=norm, num_heads=num_heads, side=self.side)
         self.settings['scale_tables'] = bool(scale_tables)
 

@@ -13,14 +13,26 @@ from ..errors import near_misses
 MECHANISMS = Registry('mechanism', scope='mmattn', locations=['mmattn.layers'])
 
 
-def build_mechanism(cfg: dict, **offered: object) -> nn.Module:
+def check_mechanism(name: str, cfg: object) -> None:
+    """Check the form of a mechanism's config, which a backbone has as the argument ``name``.
+
+    Raises:
+        ValueError: if it is no dict with a type.
+    """
+    if not isinstance(cfg, dict) or 'type' not in cfg:
+        raise ValueError(f"{name} must be a mechanism, such as dict(type='ELSA'), not {cfg!r}")
+
+
+def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offered: object) -> nn.Module:
     """Build a mechanism from its config.
 
     Args:
         cfg: ``type`` is the name of a mechanism in ``MECHANISMS``, or the class; other keys are its arguments.
-        offered: what the backbone knows of the place: ``dim`` (channels), ``num_heads``, ``shift`` (displacement of
-            windows, in pixels of the map), ``stride`` (of the map), ``window_size`` and others. The mechanism gets
-            those that are among its arguments and not in the config.
+        block: number of the block in its stage. Windows are shifted in every second block: the mechanism is offered
+            ``shift``, their displacement in pixels of the map.
+        window_size: side of the windows, in pixels of the map; offered, too.
+        offered: what else the backbone knows of the place: ``dim`` (channels), ``num_heads``, ``stride`` (of the map)
+            and others. The mechanism gets what is among its arguments and not in the config.
 
     Raises:
         ValueError: if there is no such mechanism, or it lacks an argument or has no such argument.
@@ -34,6 +46,8 @@ def build_mechanism(cfg: dict, **offered: object) -> nn.Module:
             f'there is no mechanism {name}; there are {", ".join(known)}, and those of the modules in custom_imports'
             f'{near_misses(name, known)}'
         )
+    offered['window_size'] = window_size
+    offered['shift'] = settings.get('window_size', window_size) // 2 * (block % 2)
     parameters = inspect.signature(mechanism).parameters
     for key in settings:
         if key not in parameters:

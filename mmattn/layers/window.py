@@ -14,8 +14,8 @@ Shifts = Sequence[int | Tensor]
 
 
 class Windows(nn.Module):
-    """Swin Transformer's (shifted) windows; a subclass computes the attention within them in ``attend``, or in
-    ``attend_masked`` if it is not of logits with a relative position bias.
+    """Swin Transformer's (shifted) windows. A subclass computes the attention within them in ``attend``; if its logits
+    have no relative position bias, in ``attend_masked``.
 
     If windows do not divide a map, it is padded with zeros at the bottom and the right. These take part as keys, as in
     Swin's own dense-prediction code.

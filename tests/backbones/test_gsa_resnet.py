@@ -394,7 +394,7 @@ def test_settings_of_old_checkpoints(tmp_path):
 @pytest.mark.parametrize(
     'wrong, message',
     [
-        (dict(attention='ELSA'), 'attention must be None or a mechanism'),
+        (dict(attention='ELSA'), 'attention must be a mechanism'),
         (dict(neighbourhood=2), 'neighbourhood must be odd, not 2'),
         (dict(content='rows'), 'content must be True, False or'),
         (dict(depth=34), 'depth of GSAResNet must be one of 38, 50, 101, m50 or a dict, not 34'),

@@ -9,6 +9,8 @@ from mmengine.registry import MODELS
 from tests.backbones.cases import every_backbone
 
 SWIN = dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(2,)), out_indices=(0,))
+HEADS = [dict(arch=dict(SWIN['arch'], num_heads=(heads,))) for heads in (1, 2)]
+GAUSS = dict(type='MeanShiftAttention', attention='residual')
 ELSA = dict(arch=dict(SWIN['arch'], group_width=4), elsa_stages=(0,), out_indices=(0,))
 VIT = dict(embed_dim=16, depth=1, num_heads=2)
 SHUNTED = dict(embed_dims=(16,), depths=(1,), num_heads=(4,), stem_convs=0)
@@ -39,6 +41,9 @@ def build(name, *settings):
         ('MSFSwin', SWIN, dict(attention='gauss'), dict(attention='plain')),
         ('MSFSwin', SWIN, dict(sharing='QKVQW'), dict(sharing='QKVVW')),
         ('MSFSwin', dict(SWIN, groups=2), dict(), dict(group_mode='block')),
+        ('SwinFrame', dict(stages=dict(type='EnhancedAttention'), out_indices=(0,)), *HEADS),
+        ('SwinFrame', dict(SWIN, stages=dict(type='MeanShiftAttention')), dict(), dict(stages=GAUSS)),
+        ('ViTFrame', dict(arch=VIT), dict(feed_forward='conv'), dict(feed_forward='detail')),
         ('MSFViT', {}, dict(arch=VIT), dict(arch=dict(VIT, num_heads=4))),
         ('MSFViT', dict(arch=VIT), dict(patch_size=8, in_channels=12), dict(patch_size=16)),
         ('ShuntedTransformer', STAGE, dict(arch=SHUNTED), FEW_HEADS),

@@ -161,7 +161,7 @@ def test_compiled(name):
     [
         (DepthwiseConv, dict(kernel_size=4), 'kernel_size must be odd and positive, not 4'),
         (DepthwiseConv, dict(filters=3), 'filters must divide the 8 channels, not 3'),
-        (DecoupledDynamicFilter, dict(combination='max'), "combination must be mul or sum, not 'max'"),
+        (DecoupledDynamicFilter, dict(combination='max'), "combination must be one of mul, sum, not 'max'"),
         (DecoupledDynamicFilter, dict(reduction=0.1), 'reduction 0.1 .* of 8 channels'),
     ],
 )

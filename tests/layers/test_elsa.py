@@ -142,5 +142,5 @@ def test_settings_are_plain():
 
 
 def test_unknown_form():
-    with pytest.raises(ValueError, match="hadamard must be released or equation, not 'gelu'"):
+    with pytest.raises(ValueError, match="hadamard must be one of released, equation, not 'gelu'"):
         ELSA(6, 2, hadamard='gelu')

@@ -30,10 +30,9 @@ class ELSASwin(SwinFrame):
             have 0: no ghost multiplier.
         gamma: :math:`\gamma` of equation 8. ``lam=0, gamma=0`` is Hadamard attention without ghost head (table 4).
         elsa_stages: stages with ELSA blocks; the others have window attention. () is the base model of table 4.
-        shift_small_maps: whether windows are shifted along an axis where the map fits into one window, as the last map
-            of a 224 x 224 image does. Released detectors and segmentors shift there, classifiers do not.
+        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``stages``.
 
-    Further arguments, and errors: see :class:`mmattn.backbones.SwinFrame`.
+    Errors: see there.
 
     Example:
         >>> import torch
@@ -59,17 +58,7 @@ class ELSASwin(SwinFrame):
         lam: float = 0.0,
         gamma: float = 1.0,
         elsa_stages: Sequence[int] = (0, 1, 2),
-        window_size: int = 7,
-        shift_small_maps: bool = True,
-        mlp_ratio: float = 4.0,
-        drop_rate: float = 0.0,
-        attn_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.1,
-        in_channels: int = 3,
-        out_indices: Sequence[int] = (0, 1, 2, 3),
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
+        **kwargs,
     ) -> None:
         arch = self.resolve_arch(arch)
         group_width = arch['group_width'] if group_width is None else group_width
@@ -78,21 +67,8 @@ class ELSASwin(SwinFrame):
         elsa = dict(
             type='ELSA', kernel_size=kernel_size, dilation=dilation, group_width=group_width, lam=lam, gamma=gamma
         )
-        super().__init__(
-            arch,
-            [elsa if i in elsa_stages else dict(type='WindowAttention') for i in range(len(arch['depths']))],
-            window_size=window_size,
-            shift_small_maps=shift_small_maps,
-            mlp_ratio=mlp_ratio,
-            drop_rate=drop_rate,
-            attn_drop_rate=attn_drop_rate,
-            drop_path_rate=drop_path_rate,
-            in_channels=in_channels,
-            out_indices=out_indices,
-            frozen_stages=frozen_stages,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
-        )
+        stages = [elsa if i in elsa_stages else dict(type='WindowAttention') for i in range(len(arch['depths']))]
+        super().__init__(arch, stages, **kwargs)
         self.settings = dict(dilation=int(dilation), lam=float(lam), gamma=float(gamma))
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:

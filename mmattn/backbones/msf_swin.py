@@ -3,8 +3,6 @@
 "Mean-Shift Feature Transformer", CVPR 2024
 """
 
-from collections.abc import Sequence
-
 from mmengine.registry import MODELS
 from torch import Tensor
 
@@ -27,8 +25,9 @@ class MSFSwin(SwinFrame):
         groups: groups of the input projections.
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in Swin; in the paper they have none.
+        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``stages``.
 
-    Further arguments, and errors: see :class:`mmattn.backbones.SwinFrame`.
+    Errors: see there.
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a Swin Transformer,
     as Microsoft released them or as timm has them. With ``attention='plain', proj_bias=True`` the backbone is a Swin
     Transformer and takes them strictly, without ``warm_start``.
@@ -53,41 +52,10 @@ class MSFSwin(SwinFrame):
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
-        window_size: int = 7,
-        shift_small_maps: bool = True,
-        mlp_ratio: float = 4.0,
-        drop_rate: float = 0.0,
-        attn_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.1,
-        in_channels: int = 3,
-        out_indices: Sequence[int] = (0, 1, 2, 3),
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
+        **kwargs,
     ) -> None:
-        mechanism = dict(
-            type='MeanShiftWindow',
-            attention=attention,
-            sharing=sharing,
-            groups=groups,
-            group_mode=group_mode,
-            proj_bias=proj_bias,
-        )
-        super().__init__(
-            arch,
-            mechanism,
-            window_size=window_size,
-            shift_small_maps=shift_small_maps,
-            mlp_ratio=mlp_ratio,
-            drop_rate=drop_rate,
-            attn_drop_rate=attn_drop_rate,
-            drop_path_rate=drop_path_rate,
-            in_channels=in_channels,
-            out_indices=out_indices,
-            frozen_stages=frozen_stages,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
-        )
+        settings = dict(attention=attention, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
+        super().__init__(arch, dict(type='MeanShiftWindow', **settings), **kwargs)
         self.settings = self._attention(0, 0).settings
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:

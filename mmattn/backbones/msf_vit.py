@@ -4,12 +4,11 @@
 """
 
 import re
-from collections.abc import Sequence
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..weights import Translation, take, take_out
+from ..weights import Translation, take_out
 from .vit import ViTFrame
 
 
@@ -28,10 +27,9 @@ class MSFViT(ViTFrame):
         groups: groups of the input projections (table 4).
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in other ViTs; in the paper they have none.
+        kwargs: further arguments of :class:`mmattn.backbones.ViTFrame`.
 
-    Further arguments, and errors: see :class:`mmattn.backbones.ViTFrame`. By default layers start as torch initialises
-    them, like the release. ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the
-    weights of a plain ViT of timm.
+    Errors, and warm starts: see there. By default layers start as torch initialises them, like the release.
 
     Example:
         >>> import torch
@@ -44,113 +42,34 @@ class MSFViT(ViTFrame):
     layouts = {
         'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.|(?<!\d\.)blocks\.\d+\.attn\.pre_proj\.'
     }
-    warm_start_from = 'a ViT or DeiT'
     head_names = {'linear_head.0.': 'head.norm.', 'linear_head.1.': 'head.fc.'}
 
     def __init__(
         self,
         arch: str | dict = 'small',
-        patch_size: int = 16,
         attention: str = 'msf',
         sharing: str | None = None,
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
-        mlp_ratio: float = 4.0,
-        final_norm: bool = False,
-        drop_rate: float = 0.0,
-        attn_drop_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        in_channels: int = 3,
-        out_indices: Sequence[int] | None = None,
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        init_cfg: dict | list[dict] | None = None,
+        **kwargs,
     ) -> None:
-        mechanism = dict(
-            type='MeanShiftAttention',
-            attention=attention,
-            sharing=sharing,
-            groups=groups,
-            group_mode=group_mode,
-            proj_bias=proj_bias,
-        )
-        super().__init__(
-            arch,
-            mechanism,
-            patch_size=patch_size,
-            mlp_ratio=mlp_ratio,
-            final_norm=final_norm,
-            drop_rate=drop_rate,
-            attn_drop_rate=attn_drop_rate,
-            drop_path_rate=drop_path_rate,
-            in_channels=in_channels,
-            out_indices=out_indices,
-            frozen_stages=frozen_stages,
-            with_cp=with_cp,
-            init_cfg=init_cfg,
-        )
-        self.settings = dict(
-            self.blocks[0].attn.settings, num_heads=self.settings['num_heads'], patch_size=int(patch_size)
-        )
+        settings = dict(attention=attention, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
+        super().__init__(arch, dict(type='MeanShiftAttention', **settings), **kwargs)
+        of_frame = {key: value for key, value in self.settings.items() if not key.startswith('attention')}
+        self.settings = dict(of_frame, **self.blocks[0].attn.settings)
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """A release has other names, a classifier ``linear_head`` and no final norm.
-
-        A warm start takes timm's plain ViT: all but the class token, the position code and what mean-shift attention
-        has more.
-        """
-        tensors, start = dict(state_dict), {}
+        """A release has other names, a classifier ``linear_head`` and no final norm."""
         if warm_start:
-            start = self._take_plain_vit(tensors)
-            blocks = range(len(self.blocks))
-            dropped = take_out(
-                tensors,
-                'head',
-                'fc_norm.',
-                'pre_logits.',
-                *(f'blocks.{i}.attn.{name}.' for i in blocks for name in ('qkv', 'proj')),
-                *([] if 'norm.weight' in start else ['norm.']),
-            )
-            for name in ('cls_token', 'dist_token', 'pos_embed'):
-                if tensors.pop(name, None) is not None:
-                    dropped.append(name)
-        else:
-            for pattern, ours in RELEASED_NAMES.items():
-                tensors = {re.sub(pattern, ours, name): value for name, value in tensors.items()}
-            dropped = take_out(tensors, 'linear_head.')
-            if isinstance(self.norm, nn.Identity):
-                dropped += take_out(tensors, 'norm.')
-        translation = super().from_release({**tensors, **start})
+            return super().from_release(state_dict, warm_start)
+        tensors = dict(state_dict)
+        for pattern, ours in RELEASED_NAMES.items():
+            tensors = {re.sub(pattern, ours, name): value for name, value in tensors.items()}
+        dropped = take_out(tensors, 'linear_head.', *(['norm.'] if isinstance(self.norm, nn.Identity) else []))
+        translation = super().from_release(tensors)
         translation.dropped += dropped
         return translation
-
-    def _take_plain_vit(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Own tensors, by name, from a plain ViT of timm. They are removed from the state dict.
-
-        Raises:
-            KeyError: naming a tensor that should be in the state dict.
-            CheckpointError: naming a tensor of another shape that has to be rearranged.
-        """
-        start = {}
-
-        def move(prefix: str, *modules: str) -> None:
-            for name in (f'{prefix}{module}.{kind}' for module in modules for kind in ('weight', 'bias')):
-                start[name] = state_dict.pop(name)
-
-        # timm's convolution of patches is a linear layer on patches in another order, here between two norms.
-        dim, p = self.patch_embed.proj.out_features, self.patch_embed.patch_size
-        kernel = take(state_dict, 'patch_embed.proj.weight', dim, self.in_channels, p, p)
-        start['patch_embed.proj.weight'] = kernel.permute(0, 2, 3, 1).flatten(1)
-        start['patch_embed.proj.bias'] = state_dict.pop('patch_embed.proj.bias')
-        for i, block in enumerate(self.blocks):
-            prefix = f'blocks.{i}.'
-            move(prefix, 'norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')
-            for name, value in block.attn.warm_start(state_dict, f'{prefix}attn.').items():
-                start[f'{prefix}attn.{name}'] = value
-        if isinstance(self.norm, nn.LayerNorm) and len(self.blocks) == self.num_stages:
-            move('', 'norm')
-        return start
 
 
 #: pattern in a name of the release -> ours

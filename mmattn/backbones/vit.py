@@ -1,5 +1,6 @@
 """The frame of a plain Vision Transformer, whose blocks take any mechanism in the place of attention."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,7 @@ from ..layers import FEED_FORWARD, Block, build_mechanism, check_mechanism, mech
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..layers.checks import check_choice, check_rates, check_whole, hidden_channels
 from ..ops.tracing import is_tracing
-from ..weights import Translation, take_out
+from ..weights import Translation, take, take_out
 from .base import Backbone, drop_path_schedule, to_map
 
 
@@ -41,6 +42,8 @@ class ViTFrame(Backbone):
         frozen_stages: freezes the patch embedding (0) and that many blocks.
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
+    ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a plain ViT of
+    timm.
 
     Example:
         >>> import torch
@@ -56,6 +59,7 @@ class ViTFrame(Backbone):
         'small': dict(embed_dim=384, depth=12, num_heads=6),
         'base': dict(embed_dim=768, depth=12, num_heads=12),
     }
+    warm_start_from = 'a ViT or DeiT'
     layouts = {'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight'}
 
     def __init__(
@@ -140,9 +144,12 @@ class ViTFrame(Backbone):
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """Leaves out blocks that are not built, and resizes the table of positions. A checkpoint of a backbone without
-        a final norm leaves that norm untrained."""
-        tensors = super().from_release(state_dict, warm_start).tensors
-        dropped = take_out(tensors, *(f'blocks.{i}.' for i in range(len(self.blocks), self.num_stages)))
+        a final norm leaves that norm untrained.
+
+        A warm start takes a plain ViT of timm: all but the class token and what the mechanism has more.
+        """
+        tensors, dropped = self._from_plain_vit(state_dict) if warm_start else (dict(state_dict), [])
+        dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(len(self.blocks), self.num_stages)))
         fresh = []
         if isinstance(self.norm, nn.LayerNorm) and not any(name.startswith('norm.') for name in tensors):
             fresh = ['norm.weight', 'norm.bias']
@@ -153,6 +160,44 @@ class ViTFrame(Backbone):
             print_log(f'{name} resized from {tuple(table.shape)} to {tuple(own.shape)}', logger='current')
             tensors[name] = resized(table.float(), *own.shape[2:]).to(table.dtype)
         return Translation(tensors, dropped, fresh)
+
+    def _from_plain_vit(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+        """Weights of a plain ViT of timm under the backbone's names, and the names of those that have no place.
+
+        Raises:
+            KeyError: naming a tensor that should be in the state dict.
+            CheckpointError: naming a tensor of another shape that has to be rearranged.
+        """
+        left, start = dict(state_dict), {}
+
+        def move(*modules: str) -> None:
+            for name in (f'{module}.{kind}' for module in modules for kind in ('weight', 'bias')):
+                start[name] = left.pop(name)
+
+        embed = self.patch_embed
+        if isinstance(embed, DeiTEmbed):
+            move('patch_embed.proj')
+            count = left['pos_embed'].shape[1] if left['pos_embed'].dim() == 3 else 1
+            side = math.isqrt(count)
+            tokens = min(count - side**2, 2)  # of the class and of distillation; they come first
+            table = take(left, 'pos_embed', 1, tokens + side**2, embed.pos_embed.shape[1])
+            start['patch_embed.pos_embed'] = table[:, tokens:].mT.unflatten(-1, (side, side))
+        else:  # a linear layer on patches in another order, between two norms
+            dim, p = embed.proj.out_features, embed.patch_size
+            kernel = take(left, 'patch_embed.proj.weight', dim, self.in_channels, p, p)
+            start['patch_embed.proj.weight'] = kernel.permute(0, 2, 3, 1).flatten(1)
+            start['patch_embed.proj.bias'] = left.pop('patch_embed.proj.bias')
+        for i, block in enumerate(self.blocks):
+            move(*(f'blocks.{i}.{module}' for module in ('norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')))
+            if hasattr(block.attn, 'warm_start'):
+                for name, value in block.attn.warm_start(left, f'blocks.{i}.attn.').items():
+                    start[f'blocks.{i}.attn.{name}'] = value
+        if isinstance(self.norm, nn.LayerNorm) and len(self.blocks) == self.num_stages:
+            move('norm')
+        projections = (f'blocks.{i}.attn.{name}.' for i in range(len(self.blocks)) for name in ('qkv', 'proj'))
+        tokens = 'cls_token', 'dist_token', 'pos_embed'
+        dropped = take_out(left, 'norm.', 'head', 'fc_norm.', 'pre_logits.', *tokens, *projections)
+        return {**left, **start}, dropped
 
 
 class PatchEmbed(nn.Module):

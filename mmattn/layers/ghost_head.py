@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..ops.global_self_attention import fit_table
 from ..ops.heads import join_heads
+from ..weights import take
 from .any_size import ceil_div
 from .checks import check_whole
 from .mechanism import MECHANISMS
@@ -94,6 +95,20 @@ class GhostHeadAttention(nn.Module):
         if self.ghost_add is not None:
             weights = weights + self.gamma * self._by_pair(self.ghost_add, height, width, True).to(q.dtype)
         return weights
+
+    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Own tensors from plain attention, see :meth:`MeanShiftAttention.warm_start`. Channels of the values change
+        places, so that each keeps its attention map."""
+        dim = len(self.post_proj.weight)
+
+        def regrouped(x: Tensor) -> Tensor:
+            return x.unflatten(0, (self.num_heads, self.multiple, -1)).transpose(0, 1).flatten(0, 2)
+
+        start = {'post_proj.weight': regrouped(take(state_dict, f'{prefix}proj.weight', dim, dim).T).T}
+        for kind, shape in (('weight', (3 * dim, dim)), ('bias', (3 * dim,))):
+            *qk, v = take(state_dict, f'{prefix}qkv.{kind}', *shape).chunk(3)
+            start[f'pre_proj.{kind}'] = torch.cat([*qk, regrouped(v)])
+        return {**start, 'post_proj.bias': state_dict.pop(f'{prefix}proj.bias')}
 
     def _by_pair(self, table: Tensor, height: int, width: int, keep_sum: bool) -> Tensor:
         """A table fitted to a map, for pairs of its pixels: (heads, H * W of the query, H * W of the other)."""

@@ -125,9 +125,19 @@ def msf_vits(draw):
     dim = draw(st.sampled_from([8, 12, 16]))
     return dict(
         arch=dict(embed_dim=dim, depth=draw(st.integers(1, 3)), num_heads=draw(divisors(dim))),
+        **draw(vit_forms()),
+        **draw(mean_shifts(dim)),
+    )
+
+
+@st.composite
+def vit_forms(draw):
+    return dict(
+        feed_forward=draw(st.sampled_from(['plain', 'conv', 'detail'])),
+        embedding=draw(st.sampled_from(['simple', 'deit'])),
+        img_size=draw(st.integers(1, 60)),
         patch_size=draw(st.sampled_from([7, 8, 16])),
         final_norm=draw(st.booleans()),
-        **draw(mean_shifts(dim)),
     )
 
 
@@ -159,11 +169,7 @@ def vit_frames(draw):
     return dict(
         arch=dict(embed_dim=dim, depth=draw(st.integers(1, 3)), num_heads=draw(divisors(dim // 2))),
         attention=draw(st.sampled_from(attentions)),
-        feed_forward=draw(st.sampled_from(['plain', 'conv', 'detail'])),
-        embedding=draw(st.sampled_from(['simple', 'deit'])),
-        img_size=draw(st.integers(1, 60)),
-        patch_size=draw(st.sampled_from([7, 8, 16])),
-        final_norm=draw(st.booleans()),
+        **draw(vit_forms()),
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from mmattn.backbones import GSAResNet, MSFSwin, MSFViT
+from mmattn.backbones import GSAResNet, MSFSwin, MSFViT, ViTFrame
 from mmattn.weights import CheckpointError, Translation, misfits
 from tests.backbones.cases import every_backbone
 
@@ -80,6 +80,19 @@ def test_warm_starts(form, settings):
         assert passed == (name in dropped), name
         count += not passed
     assert count > 200
+
+
+@pytest.mark.parametrize('attention', ['GhostHeadAttention', 'DepthwiseConv'])
+def test_warm_start_from_deit(attention):
+    frame = ViTFrame(arch=ATTENTION, attention=dict(type=attention), embedding='deit', img_size=16, patch_size=8)
+    dropped = frame.from_release(vit(), warm_start=True).dropped
+    for name, given in wrong(vit()):
+        try:
+            passed = not refused(frame, Translation(frame._warm_started(given)))
+        except CheckpointError as error:
+            assert f': {name} ' in str(error)
+            passed = False
+        assert passed == (name in dropped), name
 
 
 def test_a_resnet():

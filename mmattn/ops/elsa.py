@@ -43,8 +43,8 @@ def elsa_attention(
         ghost_add: (C, k, k), the matrix :math:`\gamma S` of equation 8; None means zeros.
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference', 'shifted' (eager mode on any device), 'traced' (for torch.compile and export) or 'triton'
-            (GPUs). None chooses by device, dtype and whether a graph is traced.
+        backend: 'reference', 'shifted' (any device) or 'triton' (GPUs). None chooses by device, dtype and whether a
+            graph is traced.
 
     Returns:
         (B, H, W, C), of the dtype of ``value``.
@@ -80,7 +80,7 @@ def neighbourhood_sum(weights: Tensor, value: Tensor, mul: Tensor | None = None,
     shape = (*value.shape[:1], value.shape[-1], weights.shape[-1])
     if mul is not None and mul.shape not in (shape, shape[1:]):
         raise ValueError(f'mul must be {shape[1:]} or {shape}, not {tuple(mul.shape)}')
-    return _summed(_shifted_sum if is_tracing() else _ShiftedSum.apply, weights, value, mul, dilation)
+    return _summed(weights, value, mul, dilation)
 
 
 def neighbourhood_products(query: Tensor, key: Tensor, kernel_size: int) -> Tensor:
@@ -103,12 +103,7 @@ def neighbourhood_shift(x: Tensor, dilation: int = 1) -> Tensor:
 
 
 def elsa_attention_reference(
-    logits: Tensor,
-    value: Tensor,
-    ghost_mul: Tensor | None = None,
-    ghost_add: Tensor | None = None,
-    dilation: int = 1,
-    dropout_p: float = 0.0,
+    logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int, dropout_p: float
 ) -> Tensor:
     """Equations 7 (its softmax), 8 and 5 as they are written, over k * k unfolded copies of the value map."""
     B, H, W, C = value.shape
@@ -126,44 +121,15 @@ def elsa_attention_reference(
 
 
 def elsa_attention_shifted(
-    logits: Tensor,
-    value: Tensor,
-    ghost_mul: Tensor | None = None,
-    ghost_add: Tensor | None = None,
-    dilation: int = 1,
-    dropout_p: float = 0.0,
+    logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int, dropout_p: float
 ) -> Tensor:
     """The same sum over k * k shifted views of the zero-padded value map, without a copy per neighbour.
 
     The static part of equation 8 does not depend on the pixel, so it is a depth-wise convolution of the value map.
     """
-    return _shifted(_ShiftedSum.apply, logits, value, ghost_mul, ghost_add, dilation, dropout_p)
-
-
-def elsa_attention_traced(
-    logits: Tensor,
-    value: Tensor,
-    ghost_mul: Tensor | None = None,
-    ghost_add: Tensor | None = None,
-    dilation: int = 1,
-    dropout_p: float = 0.0,
-) -> Tensor:
-    """The same for a graph: torch differentiates, fuses or exports the single steps."""
-    return _shifted(_shifted_sum, logits, value, ghost_mul, ghost_add, dilation, dropout_p)
-
-
-def _shifted(
-    shifted_sum: Callable[..., Tensor],
-    logits: Tensor,
-    value: Tensor,
-    ghost_mul: Tensor | None,
-    ghost_add: Tensor | None,
-    dilation: int,
-    dropout_p: float,
-) -> Tensor:
     k = math.isqrt(logits.shape[-1])
     mul = None if ghost_mul is None else ghost_mul.flatten(1)
-    out = _summed(shifted_sum, F.dropout(logits.softmax(-1), dropout_p), value, mul, dilation)
+    out = _summed(F.dropout(logits.softmax(-1), dropout_p), value, mul, dilation)
     if ghost_add is not None:
         static = F.conv2d(
             value.permute(0, 3, 1, 2),
@@ -176,16 +142,15 @@ def _shifted(
     return out
 
 
-def _summed(
-    shifted_sum: Callable[..., Tensor], weights: Tensor, value: Tensor, mul: Tensor | None, dilation: int
-) -> Tensor:
-    """``shifted_sum`` of the arguments of ``neighbourhood_sum``."""
+def _summed(weights: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> Tensor:
+    """``neighbourhood_sum``. In a graph, torch differentiates, fuses or exports the single steps."""
     heads = weights.shape[-2]
     if mul is not None:  # (taps, heads, C / heads) or (taps, B, 1, 1, heads, C / heads)
         mul = mul.to(value.dtype).movedim(-1, 0).unflatten(-1, (heads, -1))
         mul = mul if mul.dim() == 3 else mul[:, :, None, None]
     # Neighbours come first, so that each step of the sum reads one contiguous map.
     weights = weights.to(value.dtype).permute(4, 0, 1, 2, 3).contiguous()
+    shifted_sum = _shifted_sum if is_tracing() else _ShiftedSum.apply
     return shifted_sum(weights, value.unflatten(-1, (heads, -1)), mul, dilation).flatten(-2)
 
 
@@ -268,18 +233,14 @@ HAS_TRITON = find_spec('triton') is not None
 BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': elsa_attention_reference,
     'shifted': elsa_attention_shifted,
-    'traced': elsa_attention_traced,
     'triton': _triton,
 }
 
 
 def _fastest(value: Tensor) -> str:
     """The backend for a device and dtype."""
-    if is_tracing():
-        return 'traced'
-    if HAS_TRITON and value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16):
-        return 'triton'
-    return 'shifted'
+    has_kernel = HAS_TRITON and value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return 'triton' if has_kernel and not is_tracing() else 'shifted'
 
 
 def _check(name: str, weights: Tensor, value: Tensor, dilation: int) -> None:

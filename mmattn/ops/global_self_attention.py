@@ -128,13 +128,7 @@ def axial_attention(
 
 
 def axial_attention_reference(
-    query: Tensor,
-    value: Tensor,
-    table: Tensor,
-    dim: int,
-    beyond: str = 'stretch',
-    key: Tensor | None = None,
-    softmax: bool = False,
+    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
 ) -> Tensor:
     """Equations 5 to 7 as they are written, re-indexing tensor included, along columns (dim 1) or rows (dim 2)."""
     if dim == 2:
@@ -157,13 +151,7 @@ def axial_attention_reference(
 
 
 def axial_attention_batched(
-    query: Tensor,
-    value: Tensor,
-    table: Tensor,
-    dim: int,
-    beyond: str = 'stretch',
-    key: Tensor | None = None,
-    softmax: bool = False,
+    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
 ) -> Tensor:
     """The same sums as batched products, over the positions and over the lines, without a re-indexing tensor.
 

@@ -52,12 +52,7 @@ def mean_shift_attention(
 
 
 def mean_shift_attention_reference(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    probe: Tensor | None = None,
-    bias: Tensor | None = None,
-    dropout_p: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None, dropout_p: float
 ) -> Tensor:
     """Equation 12 as it is written, with every pair's distance; temperature as below equation 1."""
     distance = (key.unsqueeze(-3) - query.unsqueeze(-2)).square().sum(-1)  # (B, heads, N, M)
@@ -69,12 +64,7 @@ def mean_shift_attention_reference(
 
 
 def mean_shift_attention_channels(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    probe: Tensor | None = None,
-    bias: Tensor | None = None,
-    dropout_p: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None, dropout_p: float
 ) -> Tensor:
     """Fused attention with half the squared key norm as further channels of the keys: (q, 1) . (k, -|k|^2 / 2).
 
@@ -109,12 +99,7 @@ def mean_shift_attention_channels(
 
 
 def mean_shift_attention_bias(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    probe: Tensor | None = None,
-    bias: Tensor | None = None,
-    dropout_p: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None, dropout_p: float
 ) -> Tensor:
     """Attention with the key norms added to a bias of the logits: less work where that matrix exists anyway, but the
     norms are rounded to its dtype."""

@@ -22,7 +22,7 @@ def from_golden(data) -> ELSASwin:
 @pytest.mark.parametrize(
     'backend',
     # Triton's interpreter is slow.
-    ['reference', 'shifted', 'traced', pytest.param('triton', marks=pytest.mark.slow)],
+    ['reference', 'shifted', pytest.param('triton', marks=pytest.mark.slow)],
 )
 def test_computes_what_the_release_computes(golden, request, name, backend):
     """All four maps of both released settings, at even and odd sizes, by every backend."""

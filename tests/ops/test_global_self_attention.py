@@ -1,17 +1,14 @@
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmattn.ops import global_self_attention as gsa
-from mmattn.ops.global_self_attention import (
-    axial_attention,
-    axial_attention_batched,
-    axial_attention_reference,
-    content_attention,
-)
+from mmattn.ops.global_self_attention import axial_attention, content_attention
 
-PATHS = [axial_attention_reference, axial_attention_batched]
+PATHS = [partial(axial_attention, backend=name) for name in ('reference', 'batched')]
 
 
 @pytest.fixture(params=[gsa.MAX_SCORES, 0], ids=['whole', 'line by line'])

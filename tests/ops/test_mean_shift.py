@@ -1,16 +1,15 @@
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmattn.ops.mean_shift import (
-    mean_shift_attention,
-    mean_shift_attention_bias,
-    mean_shift_attention_channels,
-    mean_shift_attention_reference,
-)
+from mmattn.ops.mean_shift import mean_shift_attention
 
-PATHS = [mean_shift_attention_reference, mean_shift_attention_channels, mean_shift_attention_bias]
+REFERENCE, CHANNELS, BIAS = PATHS = [
+    partial(mean_shift_attention, backend=name) for name in ('reference', 'channels', 'bias')
+]
 
 
 def make_inputs(B, heads, N, M, d, probe=True, bias=False, dtype=torch.float64):
@@ -58,11 +57,7 @@ def test_paths_agree(B, heads, N, M, d, probe, bias):
 @pytest.mark.parametrize('path', PATHS)
 def test_gradcheck(path):
     """Gradients are right, also of the key norm, which one path differentiates in one of its two parts only."""
-    inputs = [
-        t.requires_grad_()
-        for t in make_inputs(1, 2, 3, 4, 3, bias=path is not mean_shift_attention_channels)
-        if t is not None
-    ]
+    inputs = [t.requires_grad_() for t in make_inputs(1, 2, 3, 4, 3, bias=path is not CHANNELS) if t is not None]
     assert torch.autograd.gradcheck(path, inputs)
 
 
@@ -104,7 +99,7 @@ def test_half_precision(dtype, bias, scale):
     out = mean_shift_attention(q, k, v, p, b)
     out.sum().backward()
     assert out.dtype == dtype and all(t.grad.isfinite().all() for t in (q, k, v, p))
-    exact = mean_shift_attention_reference(q.double(), k.double(), v.double(), p.double(), b)
+    exact = REFERENCE(q.double(), k.double(), v.double(), p.double(), b)
     assert (out - exact).abs().max() < 8 * torch.finfo(dtype).eps * exact.abs().max()
 
 

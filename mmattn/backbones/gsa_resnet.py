@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from mmengine.logging import print_log
 from mmengine.registry import MODELS
+from timm.layers import DropPath
 from torch import Tensor, nn
 
-from ..layers import DropPath, GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.checks import check_whole, stage_numbers
 from ..ops.global_self_attention import fit_table

@@ -136,7 +136,7 @@ class ShuntedTransformer(Backbone):
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
                 )
-                mlp = FEED_FORWARD[feed_forward](dims[i], hidden_channels(dims[i], mlp_ratios[i]), drop_rate)
+                mlp = FEED_FORWARD[feed_forward](dims[i], hidden_channels(dims[i], mlp_ratios[i]), drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate, eps=1e-6))
             self.settings.update(mechanism_settings(mechanism, blocks[0].attn, f'attention[{i}]'))
             self.add_module(f'patch_embed{i + 1}', patch_embed)

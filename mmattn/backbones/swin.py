@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from mmengine.logging import print_log
 from mmengine.registry import MODELS
+from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ..layers import MLP, Block, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
 from ..layers.checks import check_rates, check_whole, hidden_channels
 from ..weights import Translation, take_out
@@ -108,7 +109,7 @@ class SwinFrame(Backbone):
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
                 )
-                mlp = MLP(dims[i], hidden_channels(dims[i], mlp_ratio), drop_rate)
+                mlp = Mlp(dims[i], hidden_channels(dims[i], mlp_ratio), drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j]))
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i < last else None))
             self.settings.update(mechanism_settings(stages[i], blocks[0].attn, f'stages[{i}]'))

@@ -116,7 +116,7 @@ class ViTFrame(Backbone):
                 attn_drop_rate=attn_drop_rate,
                 drop_rate=drop_rate,
             )
-            mlp = FEED_FORWARD[feed_forward](dim, hidden_channels(dim, mlp_ratio), drop_rate)
+            mlp = FEED_FORWARD[feed_forward](dim, hidden_channels(dim, mlp_ratio), drop=drop_rate)
             self.blocks.append(Block(dim, attn, mlp, rate))
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
         self.settings = dict(

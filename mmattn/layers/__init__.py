@@ -1,5 +1,4 @@
 from .block import Block
-from .drop_path import DropPath
 from .dynamic_filters import DecoupledDynamicFilter, DepthwiseConv, DynamicDepthwiseConv
 from .elsa import ELSA
 from .ghost_head import GhostHeadAttention
@@ -7,7 +6,6 @@ from .global_self_attention import GlobalSelfAttention
 from .local_attention import LocalAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
 from .mechanism import MECHANISMS, build_mechanism, check_mechanism, mechanism_settings
-from .mlp import MLP
 from .norm import batch_norm
 from .shunted import (
     FEED_FORWARD,
@@ -24,13 +22,11 @@ from .window import WindowAttention
 __all__ = [
     'ELSA',
     'FEED_FORWARD',
-    'MLP',
     'Block',
     'ConvMLP',
     'DecoupledDynamicFilter',
     'DepthwiseConv',
     'DetailMLP',
-    'DropPath',
     'DynamicDepthwiseConv',
     'EnhancedAttention',
     'GhostHeadAttention',

@@ -1,6 +1,5 @@
+from timm.layers import DropPath
 from torch import Tensor, nn
-
-from .drop_path import DropPath
 
 
 class Block(nn.Module):

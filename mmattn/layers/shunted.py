@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from timm.layers import Mlp
 from torch import Tensor, nn
 
 from ..ops import shunted_attention
 from .any_size import repeat_to_multiple
 from .checks import check_choice, check_whole
 from .mechanism import MECHANISMS
-from .mlp import MLP
 from .token_conv import TokenConv2d
 
 
@@ -223,33 +223,28 @@ class EnhancedAttention(nn.Module):
         return self.drop(self.proj(x + self.local_conv(v)))
 
 
-class DetailMLP(MLP):
-    """Detail-specific feed-forward layer (equation 3): an MLP with a depth-wise convolution before the activation.
+class DetailMLP(Mlp):
+    """Detail-specific feed-forward layer (equation 3): timm's ``Mlp`` with a depth-wise convolution before the
+    activation. Arguments are those of ``Mlp``."""
 
-    Args:
-        dim: channels in and out.
-        hidden_dim: channels between the two linear layers.
-        drop_rate: dropout after each linear layer.
-    """
-
-    def __init__(self, dim: int, hidden_dim: int, drop_rate: float = 0.0) -> None:
-        super().__init__(dim, hidden_dim, drop_rate)
+    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
+        super().__init__(dim, hidden_dim, **kwargs)
         self.dwconv = LocalEnhancement(hidden_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
-        x = self.drop(self.act(self.dwconv(self.fc1(x))))
-        return self.drop(self.fc2(x))
+        x = self.drop1(self.act(self.dwconv(self.fc1(x))))
+        return self.drop2(self.fc2(self.norm(x)))
 
 
 class ConvMLP(DetailMLP):
     """Convolutional feed-forward layer (table 9, "Conv-Feedforward"): a :class:`DetailMLP` without the skip around the
     convolution, as in PVTv2. Arguments and tensors are the same."""
 
-    def __init__(self, dim: int, hidden_dim: int, drop_rate: float = 0.0) -> None:
-        super().__init__(dim, hidden_dim, drop_rate)
+    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
+        super().__init__(dim, hidden_dim, **kwargs)
         self.dwconv = TokenConv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim)
 
 
 #: feed-forward layers of table 9. The tensors of 'conv' and 'detail' have the same names and shapes.
-FEED_FORWARD: dict[str, type[MLP]] = {'plain': MLP, 'conv': ConvMLP, 'detail': DetailMLP}
+FEED_FORWARD: dict[str, type[Mlp]] = {'plain': Mlp, 'conv': ConvMLP, 'detail': DetailMLP}

@@ -94,10 +94,10 @@ def test_settings_reach_the_layers():
     assert isinstance(elsa, ELSA) and elsa.attn[0].kernel_size == (5, 5) and elsa.attn[0].dilation == (2, 2)
     assert elsa.attn[0].weight.shape[1] == 16 and (elsa.lam, elsa.gamma, elsa.dilation) == (1, 0.25, 2)
     assert (window.window_size, window.shift) == (4, 2) and backbone.layers[3].blocks[0].attn.shift == 0
-    assert block.mlp.fc1.out_features == 2 * 384 and block.mlp.drop.p == elsa.drop.p == 0.1
+    assert block.mlp.fc1.out_features == 2 * 384 and block.mlp.drop1.p == elsa.drop.p == 0.1
     assert elsa.attn_drop_rate == window.attn_drop_rate == 0.2
-    assert backbone.layers[3].blocks[1].drop_path.p == pytest.approx(0.3)
-    assert backbone.layers[0].blocks[0].drop_path.p == 0
+    assert backbone.layers[3].blocks[1].drop_path.drop_prob == pytest.approx(0.3)
+    assert backbone.layers[0].blocks[0].drop_path.drop_prob == 0
     assert backbone.patch_embed.proj.in_channels == 1
 
 

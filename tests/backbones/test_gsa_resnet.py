@@ -280,7 +280,7 @@ def test_settings_reach_the_layers():
     assert all(m.num_heads == 4 and m.rel_col is None and m.beyond == 'mask' for m in modules.values())
     assert all(m.momentum == 0.2 for m in backbone.modules() if isinstance(m, nn.BatchNorm2d))
     assert backbone.conv1.in_channels == 1
-    assert backbone.layer1[0].drop_path.p == 0 and backbone.layer4[-1].drop_path.p == pytest.approx(0.3)
+    assert backbone.layer1[0].drop_path.drop_prob == 0 and backbone.layer4[-1].drop_path.drop_prob == pytest.approx(0.3)
     assert [len(getattr(backbone, f'layer{i}')) for i in (1, 2, 3, 4)] == [2, 3, 5, 2]
 
 

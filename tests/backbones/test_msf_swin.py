@@ -154,8 +154,8 @@ def test_settings_reach_the_layers():
     assert (block.attn.window_size, block.attn.shift, backbone.layers[3].blocks[0].attn.shift) == (4, 2, 0)
     assert (attn.attention, attn.sharing, attn.num_heads, attn.attn_drop_rate) == ('residual', 'QKVVW', 24, 0.2)
     assert (attn.pre_proj.groups, attn.pre_proj.mode) == (2, 'block') and attn.post_proj.bias is not None
-    assert block.mlp.fc1.out_features == 1536 and block.drop_path.p == pytest.approx(0.3)
-    assert backbone.drop.p == attn.drop.p == block.mlp.drop.p == 0.1
+    assert block.mlp.fc1.out_features == 1536 and block.drop_path.drop_prob == pytest.approx(0.3)
+    assert backbone.drop.p == attn.drop.p == block.mlp.drop1.p == 0.1
     assert backbone.patch_embed.proj.in_channels == 1
 
 

@@ -255,8 +255,8 @@ def test_settings_reach_the_layers():
     assert (attn.pre_proj.groups, attn.pre_proj.mode) == (4, 'block') and attn.pre_proj.weight.shape == (576, 48)
     assert attn.post_proj.bias is not None and attn.pre_proj.bias is not None
     assert backbone.blocks[0].mlp.fc1.out_features == 384
-    assert backbone.drop.p == attn.drop.p == backbone.blocks[0].mlp.drop.p == 0.1
-    assert backbone.blocks[-1].drop_path.p == pytest.approx(0.3) and backbone.blocks[0].drop_path.p == 0
+    assert backbone.drop.p == attn.drop.p == backbone.blocks[0].mlp.drop1.p == 0.1
+    assert backbone.blocks[-1].drop_path.drop_prob == pytest.approx(0.3) and backbone.blocks[0].drop_path.drop_prob == 0
     assert backbone.patch_embed.proj.in_features == 64
 
 

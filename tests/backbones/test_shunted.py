@@ -145,9 +145,9 @@ def test_settings_reach_the_layers():
     convs = [m for m in backbone.patch_embed1.modules() if isinstance(m, nn.Conv2d)]
     assert [c.kernel_size[0] for c in convs] == [7, 3, 3, 3, 2] and convs[0].in_channels == 1
     assert backbone.patch_embed1.conv[1].momentum == 0.2
-    assert first.mlp.drop.p == first.attn.drop.p == last.attn.drop.p == 0.1
+    assert first.mlp.drop1.p == first.attn.drop.p == last.attn.drop.p == 0.1
     assert first.attn.attn_drop_rate == last.attn.attn_drop_rate == 0.2
-    assert first.drop_path.p == 0 and last.drop_path.p == pytest.approx(0.3)
+    assert first.drop_path.drop_prob == 0 and last.drop_path.drop_prob == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

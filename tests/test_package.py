@@ -137,6 +137,7 @@ def test_library_is_a_guest(tmp_path):
     assert not changes_in(done.stdout)
 
 
+@pytest.mark.slow
 def test_tools_undo_what_they_change(tmp_path):
     """After tools/train.py, nothing in this process is different from what MMEngine's own Runner leaves."""
     toy = tmp_path / 'toy'
@@ -188,8 +189,8 @@ def wheel(tmp_path_factory):
 
 
 def test_wheel_changes_no_torch(wheel):
-    """Installing mmattn cannot change anybody's torch or OpenMMLab packages: torch needs filelock itself, and timm takes
-    any torch."""
+    """Installing mmattn cannot change anybody's torch or OpenMMLab packages: torch needs filelock itself,
+    and timm takes any torch."""
     (metadata,) = (name for name in wheel.namelist() if name.endswith('METADATA'))
     required = re.findall('Requires-Dist: (.*)', wheel.read(metadata).decode())
     assert required == ['filelock', 'timm'] and 'filelock' in importlib.metadata.requires('torch')

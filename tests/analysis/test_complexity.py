@@ -121,23 +121,20 @@ def test_metafile_has_the_counted_size(config):
 
 
 def test_tool_fails_on_a_wrong_figure(tmp_path):
-    """Beside the paper's row the tool passes; with the figure 5 % higher it says so and exits with 1."""
-    source = CONFIGS / 'elsa_swin'
-    (tmp_path / 'elsa-swin-t_in1k.py').write_text(f"_base_ = '{source / 'elsa-swin-t_in1k.py'}'")
-    entries = yaml.safe_load((source / 'metafile.yml').read_text())
-    entries['Models'] = entries['Models'][:1]
-
-    def run() -> subprocess.CompletedProcess:
-        (tmp_path / 'metafile.yml').write_text(yaml.safe_dump(entries))
-        return subprocess.run(
-            [sys.executable, ROOT / 'tools' / 'complexity.py', tmp_path / 'elsa-swin-t_in1k.py'],
-            capture_output=True,
-            text=True,
-            env=dict(os.environ, CUDA_VISIBLE_DEVICES=''),
-        )
-
-    done = run()
-    assert done.returncode == 0, done.stderr
-    entries['Models'][0]['Printed']['FLOPs'] = int(4.8e9 * 1.05)
-    done = run()
-    assert done.returncode == 1 and '1 figures are off' in done.stdout
+    """The tool says which figure is 5 % higher than the paper's, and exits with 1."""
+    source, names = CONFIGS / 'elsa_swin', ['right', 'wrong']
+    entries = [yaml.safe_load((source / 'metafile.yml').read_text())['Models'][0] for _ in names]
+    for name, entry in zip(names, entries):
+        (tmp_path / f'{name}.py').write_text(f"_base_ = '{source / 'elsa-swin-t_in1k.py'}'")
+        entry['Name'] = name
+    entries[1]['Printed']['FLOPs'] = int(4.8e9 * 1.05)
+    (tmp_path / 'metafile.yml').write_text(yaml.safe_dump(dict(Models=entries)))
+    done = subprocess.run(
+        [sys.executable, ROOT / 'tools' / 'complexity.py', *(tmp_path / f'{name}.py' for name in names)],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ, CUDA_VISIBLE_DEVICES=''),
+    )
+    assert done.returncode == 1 and '1 figures are off' in done.stdout, done.stderr
+    _, right, wrong, _ = done.stdout.splitlines()
+    assert '!' not in right and '-5.' in wrong and '!' in wrong

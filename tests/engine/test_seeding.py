@@ -54,7 +54,8 @@ def train(folder, workers=0, persistent=False, by_epoch=True, data=Augmented, **
     [
         dict(),
         dict(workers=2, persistent=True),
-        dict(by_epoch=False, data=Data),  # What models draw is the same at any step.
+        # What models draw is the same at any step.
+        pytest.param(dict(by_epoch=False, data=Data), marks=pytest.mark.slow),
     ],
 )
 def test_resumed_random_numbers(tmp_path, loader):

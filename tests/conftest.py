@@ -3,7 +3,6 @@ import itertools
 import json
 import logging
 import lzma
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -15,8 +14,6 @@ from mmattn.engine.export import any_size
 from tests import ROOT
 
 DATA = ROOT / 'tests' / 'data'
-if not torch.cuda.is_available():
-    os.environ['TRITON_INTERPRET'] = '1'  # Triton reads it at its first import
 
 settings.register_profile('few', max_examples=3, deadline=None, derandomize=True)
 settings.register_profile('many', max_examples=60, deadline=None, print_blob=True)

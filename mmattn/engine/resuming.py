@@ -24,6 +24,8 @@ from .sharding import REST, is_sharded, read_shard_metadata
 
 #: keys of the state of a training; a best checkpoint has no optimizer
 STATE_KEYS = {'meta', 'state_dict', 'message_hub', 'optimizer'}
+#: what changes in the states of optimizers and schedulers while training, beside learning rates and the like
+CHANGING = {'params', 'last_step', 'base_values'}
 
 
 def checkpoint_folders(cfg: Config) -> list[str]:
@@ -159,22 +161,19 @@ def _read_meta(path: str, cfg: Config, trusted: bool) -> dict:
 
 
 def _check_state(state: object, source: str) -> None:
-    if not isinstance(state, dict) or not set(state) >= STATE_KEYS or not _has_progress(state):
+    """Check that steps, seed and logs are what MMEngine writes."""
+    if not (
+        isinstance(state, dict)
+        and set(state) >= STATE_KEYS
+        and isinstance(meta := state['meta'], dict)
+        and all(type(meta.get(key)) is int and meta[key] >= 0 for key in ('epoch', 'iter'))
+        and (meta.get('seed') is None or type(meta['seed']) is int and 0 <= meta['seed'] < 2**32)  # NumPy's range
+        and isinstance(hub := state['message_hub'], dict)
+        and all(isinstance(hub.get(key), dict) for key in ('log_scalars', 'runtime_info', 'resumed_keys'))
+    ):
         raise CheckpointError(
             f'{source} holds no state of a training: to start from its weights, leave out --resume and set load_from'
         )
-
-
-def _has_progress(state: dict) -> bool:
-    """Whether steps, seed and logs are what MMEngine writes."""
-    meta, hub = state['meta'], state['message_hub']
-    return (
-        isinstance(meta, dict)
-        and all(type(meta.get(key)) is int and meta[key] >= 0 for key in ('epoch', 'iter'))
-        and (meta.get('seed') is None or type(meta['seed']) is int and 0 <= meta['seed'] < 2**32)  # NumPy's range
-        and isinstance(hub, dict)
-        and all(isinstance(hub.get(key), dict) for key in ('log_scalars', 'runtime_info', 'resumed_keys'))
-    )
 
 
 class CheckpointCheckHook(Hook):
@@ -221,9 +220,12 @@ class CheckpointCheckHook(Hook):
                 or _difference_of_progress(checkpoint, runner)
             )
             _refuse(source, difference)
-        elif not fitting and not backbones:
+            return
+        if not fitting and not backbones:
             raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
-        elif _shares_backbone_alone(weights, own):
+        parts, own_parts = ({name.partition('.')[0] for name in names} for names in (weights, own))
+        # As a classifier's and a detector
+        if parts & own_parts == {'backbone'} and {'backbone'} not in (parts, own_parts):
             raise CheckpointError(
                 f'{source} is of another model than {type(model).__name__}, with the same backbone: load_from is for '
                 "whole models; give it to the backbone, model.backbone.init_cfg=dict(type='Pretrained', checkpoint=...)"
@@ -241,9 +243,7 @@ class CheckpointCheckHook(Hook):
         done, end = (loop.epoch, loop.max_epochs) if by_epoch else (loop.iter, loop.max_iters)
         what = f'{runner._load_from} is of {"epoch" if by_epoch else "step"} {done}'
         if done > end:
-            raise InputError(
-                f'{what}, and the training ends at {end}: raise {"max_epochs" if by_epoch else "max_iters"}'
-            )
+            raise InputError(f'{what}, the training ends at {end}: raise {"max_epochs" if by_epoch else "max_iters"}')
         if done == end:
             print_log(f'{what}, the last one: there is nothing left to train.', logger='current')
 
@@ -282,12 +282,6 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> di
     except CheckpointError as error:
         raise CheckpointError(f'{source}: {error}') from None
     return weights
-
-
-def _shares_backbone_alone(weights: dict[str, object], own: dict[str, Tensor]) -> bool:
-    """Whether weights and a model have a backbone in common and no other part, as a classifier's and a detector."""
-    parts, own_parts = ({name.partition('.')[0] for name in names} for names in (weights, own))
-    return parts & own_parts == {'backbone'} and {'backbone'} not in (parts, own_parts)
 
 
 def check_complete(weights: dict[str, object], model: nn.Module, source: str) -> None:
@@ -343,9 +337,7 @@ def _fitting(weights: dict, own: dict[str, Tensor], source: str) -> set[str]:
 
 def _difference_of_weights(weights: dict, own: dict[str, Tensor], excused: tuple[str, ...] = ()) -> str:
     """What does not fit first, as part of a sentence, or ''; names that begin with those in ``excused`` all fit."""
-    given, own = (
-        {name: value for name, value in tensors.items() if not name.startswith(excused)} for tensors in (weights, own)
-    )
+    given, own = ({key: each[key] for key in each if not key.startswith(excused)} for each in (weights, own))
     for kind, names in misfits(Translation(given), own).items():
         return f'{len(names)} of its tensors are {kind}, the first being {names[0]}'
     if [name for name in given if name in own] != [name for name in own if name in given]:
@@ -388,33 +380,24 @@ def _difference_of_optimizers(saved: object, wrapper: OptimWrapper | OptimWrappe
         or not all(isinstance(name, (int, str)) for group in groups for name in group['params'])
     ):
         return 'it has no state of a single optimizer'
-    counts, own_counts = ([len(group['params']) for group in each] for each in (groups, own_groups))
-    if counts != own_counts:
-        return (
-            f'its optimizer has {sum(counts)} parameters in {len(counts)} groups, that of the config '
-            f'{sum(own_counts)} in {len(own_counts)}'
-        )
-    parameters, ignored = {}, {}
+    counts, own = ([len(group['params']) for group in each] for each in (groups, own_groups))
+    if counts != own:
+        has = f'has {sum(counts)} parameters in {len(counts)} groups'
+        return f'its optimizer {has}, that of the config {sum(own)} in {len(own)}'
+    parameters = {}
     for group, own_group in zip(groups, own_groups):
         # Versions of torch add flags, which have defaults.
-        keys, own_keys = (
-            {key for key, value in each.items() if not isinstance(value, (bool, type(None)))}
-            for each in (group, own_group)
-        )
-        if keys != own_keys:
-            differing = ', '.join(sorted(map(str, keys ^ own_keys)))
-            return f'only one of its optimizer and that of the config has {differing}'
+        both = {**group, **own_group}
+        differing = [str(key) for key in group.keys() ^ own_group if not isinstance(both[key], (bool, type(None)))]
+        if differing:
+            return f'only one of its optimizer and that of the config has {", ".join(sorted(differing))}'
         parameters.update(zip(group['params'], own_group['params']))
-        scheduled = {key.removeprefix('initial_') for key in own_group if key.startswith('initial_')}
-        ignored.update(_ignored(group, own_group, {'params', *scheduled}))
     for key, state in states.items():
-        parameter = parameters.get(key)
+        own = parameters.get(key)
         for name, value in state.items():
-            if parameter is None or (
-                isinstance(value, Tensor) and value.ndim == parameter.ndim and value.shape != parameter.shape
-            ):
+            if own is None or isinstance(value, Tensor) and value.ndim == own.ndim and value.shape != own.shape:
                 return f'{name} of its optimizer fits no parameter'
-    _log_ignored('the optimizer', ignored)
+    _log_ignored('the optimizer', *zip(groups, own_groups))
     return ''
 
 
@@ -437,20 +420,19 @@ def _difference_of_schedulers(saved: object, own: list | dict | None) -> str:
             or not all(isinstance(state[key], Real) for key in numbers)
         ):
             return f'{name} of the config is of another kind than its own'
-        changing = {'last_step', 'base_values', *(key for key in own_state if key.startswith('_'))}
-        _log_ignored(name, _ignored(state, own_state, changing))
+        _log_ignored(name, (state, own_state))
     return ''
 
 
-def _ignored(saved: dict, own: dict, changing: set[str]) -> dict[str, str]:
-    """Settings that a resumed training takes from the checkpoint, where the config has others."""
-    return {
+def _log_ignored(what: str, *states: tuple[dict, dict]) -> None:
+    """Warn of settings that a resumed training takes from the checkpoint (first of a pair), not from the config."""
+    ignored = {
         key: f'{key}={saved[key]} instead of {own[key]}'
+        for saved, own in states
         for key in own
-        if key in saved and key not in changing and str(saved[key]) != str(own[key])
+        if key in saved and str(saved[key]) != str(own[key])
+        # The schedule changes lr, and not initial_lr.
+        if key not in CHANGING and not key.startswith('_') and f'initial_{key}' not in own
     }
-
-
-def _log_ignored(what: str, ignored: dict[str, str]) -> None:
     if ignored:
         warn(f'--resume continues {what} with the settings of the checkpoint: {", ".join(ignored.values())}')

@@ -14,6 +14,7 @@ from mmengine.fileio import get_local_path
 from mmengine.logging import print_log
 
 from ..errors import InputError, refusing, warn
+from ..weights import first_names
 
 #: the longest side of an image that OpenCV reads
 MAX_SIDE = 2**20
@@ -27,8 +28,7 @@ class CheckedCOCO(COCO):
         evaluated: what pycocotools is to evaluate with them, of "bbox", "segm" and the like; empty if nothing.
 
     Raises:
-        InputError: if the file cannot be read, or its contents do not fit, see :func:`check_coco` and
-            :func:`check_evaluation`.
+        InputError: if the file cannot be read, or its contents do not fit, see :func:`check_coco`.
     """
 
     def __init__(self, annotation_file: str, evaluated: Sequence[str] = ()) -> None:
@@ -38,9 +38,7 @@ class CheckedCOCO(COCO):
             super().__init__(annotation_file)
 
     def createIndex(self) -> None:
-        check_coco(self.dataset, self.path)
-        if self.evaluated:
-            check_evaluation(self.dataset, self.path, 'segm' in self.evaluated)
+        check_coco(self.dataset, self.path, self.evaluated)
         super().createIndex()
 
     def get_cat_ids(self, cat_names: Sequence[str] = (), **others) -> list[int]:
@@ -151,9 +149,8 @@ class CheckedCocoMetric(CocoMetric):
             return
         seen = set()
         for dataset in datasets:
-            _check_classes(
-                self.names, dataset.metainfo.get('thing_classes') or dataset.metainfo['classes'], self.ann_file
-            )
+            classes = dataset.metainfo.get('thing_classes') or dataset.metainfo['classes']
+            _check_classes(self.names, classes, self.ann_file)
             for index in range(len(dataset)):
                 image = dataset.get_data_info(index)
                 name = self.images.get(image['img_id'])
@@ -170,8 +167,12 @@ class CheckedCocoMetric(CocoMetric):
             )
 
 
-def check_coco(contents: dict, path: str | Path) -> None:
+def check_coco(contents: dict, path: str | Path, evaluated: Sequence[str] = ()) -> None:
     """Check the contents of an annotation file. Boxes that reach out of their image are counted in the log.
+
+    Args:
+        contents: of the file at ``path``.
+        evaluated: see :class:`CheckedCOCO`. If there is any, pycocotools must be able to evaluate each annotation.
 
     Raises:
         InputError: naming the first entry that does not fit.
@@ -198,42 +199,36 @@ def check_coco(contents: dict, path: str | Path) -> None:
     outside = 0
     for number, annotation in annotations.items():
         wrong = _wrong(annotation, images, categories)
+        if evaluated and not wrong:
+            wrong = _unevaluable(annotation, 'segm' in evaluated)
         if wrong:
             raise InputError(f'{path}: annotation {number} {wrong}')
         (left, top, width, height), image = annotation['bbox'], images[annotation['image_id']]
         outside += left < -1 or top < -1 or left + width > image['width'] + 1 or top + height > image['height'] + 1
     if outside:
         warn(f'{path}: {outside} boxes reach out of their images; are they left, top, width, height?')
-
-
-def check_evaluation(contents: dict, path: str | Path, masks: bool) -> None:
-    """Check that pycocotools can evaluate with annotations that :func:`check_coco` has passed.
-
-    Args:
-        contents: of the file.
-        path: of the file, for the message.
-        masks: whether masks are evaluated.
-
-    Raises:
-        InputError: naming the first annotation that it cannot evaluate with.
-    """
-    if not contents.get('annotations'):
+    if not evaluated:
+        return
+    if not annotations:
         raise InputError(f'{path} has no annotations to evaluate with')
-    for kind in ('categories', 'annotations'):
-        for entry in contents[kind]:
-            if not isinstance(entry['id'], int):
-                raise InputError(f'{path} has the id {entry["id"]!r} in "{kind}": pycocotools evaluates numbers only')
-    if len({type(image['id']) for image in contents['images']}) > 1:
+    for kind, entries in (('categories', categories), ('annotations', annotations)):
+        for number in entries:
+            if not isinstance(number, int):
+                raise InputError(f'{path} has the id {number!r} in "{kind}": pycocotools evaluates numbers only')
+    if len(set(map(type, images))) > 1:
         raise InputError(f'{path} has numbers and texts as ids in "images": pycocotools evaluates one kind only')
-    for annotation in contents['annotations']:
-        what = f'{path}: annotation {annotation["id"]}'
-        if 'iscrowd' not in annotation:
-            raise InputError(f'{what} has no iscrowd, which pycocotools needs: set it to 0, or to 1 for a crowd')
-        segmentation = annotation.get('segmentation')
-        if masks and not segmentation:
-            raise InputError(f'{what} has no segmentation, and masks are evaluated')
-        if masks and isinstance(segmentation, list) and any(len(polygon) < 6 for polygon in segmentation):
-            raise InputError(f'{what} has a polygon of fewer than 3 points, which pycocotools cannot evaluate')
+
+
+def _unevaluable(annotation: dict, masks: bool) -> str:
+    """Why pycocotools cannot evaluate boxes, or masks, with an annotation, as the end of a sentence; '' if it can."""
+    if 'iscrowd' not in annotation:
+        return 'has no iscrowd, which pycocotools needs: set it to 0, or to 1 for a crowd'
+    segmentation = annotation.get('segmentation')
+    if masks and not segmentation:
+        return 'has no segmentation, and masks are evaluated'
+    if masks and isinstance(segmentation, list) and any(len(polygon) < 6 for polygon in segmentation):
+        return 'has a polygon of fewer than 3 points, which pycocotools cannot evaluate'
+    return ''
 
 
 def _entries(contents: dict, kind: str, keys: tuple[str, ...], path: str | Path) -> dict:
@@ -271,9 +266,9 @@ def _wrong(annotation: dict, images: dict, categories: dict) -> str:
         return f'has bbox {box}, outside of its image of {image["width"]} x {image["height"]} pixels'
     if type(area) not in (int, float) or not 0 <= area < 1e15:
         return f'has area {area!r}, which should be a number of pixels'
-    if annotation.get('iscrowd', 0) not in (0, 1) or annotation.get('ignore', 0) not in (0, 1):
-        key = 'ignore' if annotation.get('iscrowd', 0) in (0, 1) else 'iscrowd'
-        return f'has {key} {annotation[key]!r}, which should be 0 or 1'
+    for key in ('iscrowd', 'ignore'):
+        if annotation.get(key, 0) not in (0, 1):
+            return f'has {key} {annotation[key]!r}, which should be 0 or 1'
     segmentation = annotation.get('segmentation')
     if not segmentation:
         return ''
@@ -287,10 +282,8 @@ def _wrong(annotation: dict, images: dict, categories: dict) -> str:
         # twice the longest side.
         even = isinstance(polygon, list) and len(polygon) % 2 == 0
         if not even or not _length(polygon) <= 2 * side * math.sqrt(len(polygon)):
-            return (
-                f'has a polygon {str(polygon)[:60]} that should be a list of numbers x, y, x, y ..., '
-                f'in its image of {image["width"]} x {image["height"]} pixels'
-            )
+            size = f'{image["width"]} x {image["height"]} pixels'
+            return f'has a polygon {str(polygon)[:60]} that should be a list of numbers x, y ... in its image of {size}'
     return ''
 
 
@@ -303,8 +296,7 @@ def _length(numbers: list) -> float:
 
 
 def _wrong_rle(rle: dict, size: list[int]) -> str:
-    """What is wrong with a mask in run-length encoding, as the end of a sentence; '' if it is right. ``size`` is height
-    and width of the image."""
+    """What is wrong with a run-length code for an image of a size (height, width), as the end of a sentence, or ''."""
     if rle.get('size') != size:
         return f'has a mask of size {rle.get("size")} in an image of size {size} (height, width)'
     counts = rle.get('counts')
@@ -345,14 +337,11 @@ def _check_classes(names: list[str], classes: Sequence[str], path: str) -> None:
     MMDetection numbers the classes in the order of the file, and leaves out those that it does not find.
     """
     if isinstance(classes, str) or len(set(classes)) < len(classes):
-        raise InputError(
-            f'metainfo.classes of the dataset with {path} is {classes!r}, which should be a tuple of different names'
-        )
+        raise InputError(f'metainfo.classes for {path} is {classes!r}, which should be a tuple of different names')
     absent = [name for name in classes if name not in names]
     if absent:
         raise InputError(
-            f'{path} has no category {", ".join(absent[:6])}{" ..." if len(absent) > 6 else ""} of the '
-            f"dataset's classes, but {', '.join(names[:6])}{' ...' if len(names) > 6 else ''}: "
+            f"{path} has no category {first_names(absent)} of the dataset's classes, but {first_names(names)}: "
             'set metainfo.classes of the dataset to those to be learned'
         )
     ordered = [name for name in names if name in classes]

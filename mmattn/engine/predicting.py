@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby, islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 import cv2
@@ -21,7 +22,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from rich.progress import Progress
 
-from ..errors import InputError, describe
+from ..errors import InputError, describe, refusing
 from ..weights import read_file
 from .datasets import class_numbers
 from .drawing import draw_detections, draw_label_map, draw_text
@@ -67,8 +68,7 @@ def predict(
         checkpoint: file or address of its weights.
         inputs: see :func:`find_files`.
         out: folder to write to; it is new or empty.
-        tile, overlap, score_thr, batch_size, device: see tools/predict.py.
-        trusted: see :func:`mmattn.engine.runs.running`.
+        tile, overlap, score_thr, batch_size, device, trusted: see tools/predict.py.
 
     Raises:
         InputError: if nothing can be predicted, or, after the rest was written, naming the files that cannot be read.
@@ -201,14 +201,9 @@ def _read(files: list[tuple], lengths: list[int], load: Callable, problems: list
 
 
 def _batches(reader: Iterable[Image], size: int, one_shape: bool) -> Iterator[list[Image]]:
-    batch = []
-    for image in reader:
-        if batch and (len(batch) == size or one_shape and image.pixels.shape != batch[0].pixels.shape):
+    for _, images in groupby(reader, lambda image: one_shape and image.pixels.shape):
+        while batch := list(islice(images, size)):
             yield batch
-            batch = []
-        batch.append(image)
-    if batch:
-        yield batch
 
 
 def _infer_tiles(model: 'Model', image: np.ndarray, tiles: list[Tile], size: int, advance: Callable) -> Iterator:
@@ -252,20 +247,17 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
     node = (cfg.get('test_dataloader') or {}).get('dataset') or {}
     loaders = [step for step in node.get('pipeline') or () if str(step.get('type')).endswith('LoadImageFromFile')]
     if not loaders:
-        raise InputError(
-            'the config has no test_dataloader.dataset.pipeline with LoadImageFromFile, which reads images'
-        )
+        raise InputError('the config has no test_dataloader.dataset.pipeline with LoadImageFromFile: it reads images')
     device = device or get_device()
-    try:
+    with refusing(f'--device {device} cannot be used here', (RuntimeError, AssertionError)):
         torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f'--device {device} cannot be used here: {describe(error).splitlines()[0]}') from error
+    kind = MODELS[scope]
     cfg.visualizer = dict(type='DetLocalVisualizer' if scope == 'mmdet' else 'SegLocalVisualizer')  # writes nothing
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # The inferencers warn that there are no weights. They come next.
         load = TRANSFORMS.build(loaders[0])
         dataset = DATASETS.build(dict(node, pipeline=[], lazy_init=True))
-        inferencer = _inferencer(scope, cfg, device)
+        inferencer = resolve_name(kind.inferencer_class)(cfg, device=device, **kind.inferencer_settings)
     contents = read_file(checkpoint, trusted=trusted)
     weights = whole_model_weights(contents, inferencer.model, checkpoint)
     check_complete(weights, inferencer.model, checkpoint)
@@ -273,21 +265,7 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
     meta = contents.get('meta')
     saved = meta.get('dataset_meta') if isinstance(meta, dict) else None
     classes, palette = _classes(inferencer.model, saved, dataset.metainfo)
-    return load, MODELS[scope](cfg, inferencer, classes, palette, _category_ids(dataset, classes))
-
-
-def _inferencer(scope: str, cfg: Config, device: str) -> object:
-    if scope == 'mmdet':
-        from mmdet.apis import DetInferencer
-
-        return DetInferencer(cfg, device=device)
-    if scope == 'mmseg':
-        from mmseg.apis import MMSegInferencer
-
-        return MMSegInferencer(cfg, device=device)
-    from mmpretrain import ImageClassificationInferencer
-
-    return ImageClassificationInferencer(cfg, pretrained=False, device=device)
+    return load, kind(cfg, inferencer, classes, palette, _category_ids(dataset, classes))
 
 
 def _classes(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]:
@@ -322,6 +300,7 @@ class Model:
     """A model, and what becomes of its results: names, RGB colors and ids in predictions.json of its classes."""
 
     one_shape = False  # of all images of a batch
+    inferencer_settings = {}
 
     def __init__(self, cfg: Config, inferencer: object, classes: list[str], palette: list, ids: list[int]) -> None:
         self.cfg, self.inferencer, self.classes, self.ids = cfg, inferencer, classes, ids
@@ -329,10 +308,8 @@ class Model:
 
     def prepare(self, images: list[np.ndarray]) -> dict:
         """What the config's test pipeline makes of images, uint8 (H, W, 3), BGR: a batch for the model."""
-        try:
+        with refusing("the config's test pipeline cannot prepare it"):  # any error, as for an image of one row
             (prepared,) = self.inferencer.preprocess(images, len(images))
-        except Exception as error:  # A transform can raise any error, as for an image of one row.
-            raise InputError(f"the config's test pipeline cannot prepare it: {describe(error)}") from error
         return prepared if isinstance(prepared, dict) else prepared[1]  # DetInferencer adds the images.
 
     def infer(self, images: list[np.ndarray], boxes: list[tuple] | None = None) -> list:
@@ -344,6 +321,8 @@ class Model:
 
 
 class _Detector(Model):
+    inferencer_class = 'mmdet.apis.DetInferencer'
+
     def result(self, sample: object, box: tuple, height: int, width: int) -> list[Detection]:
         return detections(sample.pred_instances.cpu(), *box[:2], height, width)
 
@@ -366,6 +345,7 @@ class _Detector(Model):
 
 
 class _Segmentor(Model):
+    inferencer_class = 'mmseg.apis.MMSegInferencer'
     one_shape = True
     join = staticmethod(join_maps)
 
@@ -383,6 +363,9 @@ class _Segmentor(Model):
 
 
 class _Classifier(Model):
+    inferencer_class = 'mmpretrain.ImageClassificationInferencer'
+    inferencer_settings = dict(pretrained=False)  # no weights yet
+
     def result(self, sample: object, *_: object) -> list[tuple[int, float]]:
         scores, labels = sample.pred_score.cpu().topk(min(5, len(sample.pred_score)))
         return list(zip(labels.tolist(), scores.tolist()))

@@ -14,9 +14,9 @@ from torch import nn
 
 from ..errors import InputError
 from .config_checks import dataset_configs, metric_configs
-from .imagenet import check_images, compare_labels
+from .imagenet import absent_files, check_images, compare_labels
 from .images import CheckedPipeline
-from .registered import find_type
+from .registered import NODE_KEYS, find_type
 
 #: classes of MMDetection and MMSegmentation that list images; their files are checked before anything is built
 DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
@@ -41,10 +41,7 @@ def check_files(cfg: Config, *splits: str) -> None:
 
     Datasets are checked if they are on a disk and list their images as CocoDataset, MMSegmentation's BaseSegDataset, or
     MMPretrain's CustomDataset (ImageNet) or CIFAR10 (CIFAR100) do. Lists and folders of MMPretrain's are read.
-
-    Args:
-        cfg: of a run.
-        splits: dataloaders that the run reads, of "train", "val" and "test".
+    ``splits`` are those that a run reads, of "train", "val" and "test".
 
     Raises:
         InputError: naming the dataset, and what is missing.
@@ -62,7 +59,7 @@ def check_files(cfg: Config, *splits: str) -> None:
             )
         if node.get('backend_args') or reader not in (*DENSE, *CLASSIFICATION):
             continue
-        arguments = {key: value for key, value in node.items() if key not in ('type', '_scope_')}
+        arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
         try:  # A dataset joins its paths, and reads no more than the names of classes yet.
             dataset = cls(**{**arguments, 'pipeline': [], 'lazy_init': True})
         except (ValueError, AssertionError, TypeError, OSError) as error:
@@ -70,7 +67,12 @@ def check_files(cfg: Config, *splits: str) -> None:
                 continue
             raise InputError(f'{place}: {error}') from error
         if reader == 'CIFAR10':
-            _check_cifar(dataset, place)
+            folder = os.path.join(dataset.data_prefix['root'], dataset.base_folder)
+            if not dataset.download and not dataset._check_integrity():
+                raise InputError(
+                    f'{place}: the files of {cls.__name__} in {folder} are missing or damaged: unpack {dataset.url} '
+                    'there, or set download=True'
+                )
             continue
         annotations = dataset.ann_file
         if annotations and not os.path.exists(annotations):
@@ -81,8 +83,10 @@ def check_files(cfg: Config, *splits: str) -> None:
         if reader == 'CustomDataset':
             _check_labelled(dataset, place, cfg)
             labels.append(check_images(dataset, place, _num_classes(dataset, cfg)))
-        elif folder and not annotations and not _has_file(folder, dataset.img_suffix):
-            raise InputError(f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix')
+        elif folder and not annotations:
+            files = chain.from_iterable(names for _, _, names in os.walk(folder, followlinks=True))
+            if not any(name.endswith(dataset.img_suffix) for name in files):
+                raise InputError(f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix')
     compare_labels(labels)
     for node, _, place in _metrics(cfg, *splits):
         annotations = node.get('ann_file')
@@ -129,19 +133,6 @@ def _check_labelled(dataset: BaseDataset, place: str, cfg: Config) -> None:
             f'{place} has no labels to {"train" if split == "train" else "evaluate"} with: leave out with_label=False '
             "and split='test'"
         )
-
-
-def _check_cifar(dataset: BaseDataset, place: str) -> None:
-    folder = os.path.join(dataset.data_prefix['root'], dataset.base_folder)
-    if not dataset.download and not dataset._check_integrity():
-        raise InputError(
-            f'{place}: the files of {type(dataset).__name__} in {folder} are missing or damaged: unpack '
-            f'{dataset.url} there, or set download=True'
-        )
-
-
-def _has_file(folder: str, suffix: str) -> bool:
-    return any(name.endswith(suffix) for _, _, names in os.walk(folder, followlinks=True) for name in names)
 
 
 #: heads whose num_classes is not the number of classes of the dataset: of boundaries, of words
@@ -221,21 +212,16 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     masks = masks and 'thing_classes' not in dataset.metainfo
     # MMDetection's Mask2Former for instances has a prefix of label maps, too, and does not read them.
     maps = hasattr(dataset, 'label_map') or any(getattr(transform, 'with_seg', False) for transform in transforms)
-    absent, folders = [], {}
+    files = []
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
-        for path in (info.get('img_path'), info.get('seg_map_path') if maps else None):
-            if path and isinstance(path, str):
-                folder, file = os.path.split(path)
-                if folder not in folders:
-                    folders[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
-                if file not in folders[folder]:
-                    absent.append(path)
+        files += [info.get('img_path'), info.get('seg_map_path') if maps else None]
         if masks and not all('mask' in instance for instance in info.get('instances', ())):
             raise InputError(
                 f'{name}: an annotation of {info["img_path"]} has no segmentation, which LoadAnnotations '
                 'with_mask=True needs'
             )
+    absent = absent_files(file for file in files if file and isinstance(file, str))
     if absent:
         raise InputError(f'{name} names {len(absent)} files that are not there, the first being {absent[0]}')
 

@@ -1,5 +1,6 @@
 """Checks of folders and lists of labelled images, before MMPretrain's ImageNet or CustomDataset reads them."""
 
+import functools
 import os
 from collections.abc import Iterable
 from itertools import combinations
@@ -35,11 +36,17 @@ def check_images(dataset: BaseDataset, place: str, num_classes: int | None) -> L
     return check(dataset, place, num_classes)
 
 
+def absent_files(names: Iterable[str], root: str = '') -> list[str]:
+    """The names of no file below ``root``. Each folder is read once: looking for each file would take minutes."""
+    files = functools.cache(lambda folder: set(os.listdir(folder)) if os.path.isdir(folder) else set())
+    return [name for name in names if os.path.basename(name) not in files(os.path.join(root, os.path.dirname(name)))]
+
+
 def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> Labels:
     path = dataset.ann_file
     with refusing(f'{place}: {path} cannot be read', (OSError, UnicodeDecodeError)):
         lines = list_from_file(path)
-    folders, labels, absent = {}, {}, []
+    names, labels = [], {}
     for number, line in enumerate(lines, 1):
         name, label = line, None
         if dataset.with_label:
@@ -56,17 +63,13 @@ def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> La
             if num_classes:
                 why = f'labels of {num_classes} classes are from 0 to {num_classes - 1}'
             raise InputError(f'{place}: line {number} of {path} has label {label}: {why}')
-        folder, _, file = name.rpartition('/')
-        if folder not in folders:
-            where = os.path.join(dataset.img_prefix, folder)
-            folders[folder] = set(os.listdir(where)) if os.path.isdir(where) else set()
-            labels[folder] = label
-        if file not in folders[folder]:
-            absent.append(name)
-        if labels[folder] != label:
+        names.append(name)
+        folder = name.rpartition('/')[0]
+        if labels.setdefault(folder, label) != label:
             labels[folder] = None
     if not lines:
         raise InputError(f'{place}: {path} lists no image')
+    absent = absent_files(names, dataset.img_prefix)
     if absent:
         raise InputError(
             f'{place}: {path} names {len(absent)} images that are not in {dataset.img_prefix}, the first '

@@ -23,8 +23,7 @@ class MaskTTAModel(DetTTAModel):
     MMDetection pastes the mean into the image. With a single view that is not flipped, the result is that of the
     ordinary test. Detectors without masks are tested as with ``DetTTAModel``.
 
-    Args:
-        kwargs: arguments of ``DetTTAModel``.
+    Args: those of ``DetTTAModel``.
 
     Raises:
         InputError: if the detector has masks and is not a Mask R-CNN or Cascade Mask R-CNN.

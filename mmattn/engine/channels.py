@@ -10,11 +10,7 @@ from .registered import NODE_KEYS, bases, find_type, is_of, listed
 
 
 def check_channels(model: dict, place: str) -> None:
-    """Compare the channels that neck and heads expect with those that they get, as far as these are known.
-
-    Args:
-        model: the config of a detector, segmentor or classifier.
-        place: where it stands.
+    """Compare the channels that neck and heads of a model expect with those that they get, as far as these are known.
 
     Raises:
         InputError: for the first difference, or with what a backbone of mmattn says about its arguments.
@@ -89,9 +85,7 @@ def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str,
     if not isinstance(expected, int) and 'in_index' not in head:
         return  # for the head to choose
     if isinstance(expected, int) != isinstance(index, int):
-        raise InputError(
-            f'{place}.in_channels is {expected}, but in_index is {index}: both must be numbers or both lists'
-        )
+        raise InputError(f'{place}.in_channels is {expected}, in_index is {index}: both must be numbers or both lists')
     expected, index = ([expected], [index]) if isinstance(expected, int) else (list(expected), list(index))
     if len(expected) != len(index):
         raise InputError(f'{place} has {len(expected)} in_channels, but {len(index)} in_index: give one per map')

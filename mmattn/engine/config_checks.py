@@ -50,12 +50,8 @@ def check_config(cfg: Config, path: str | Path) -> None:
     ``**kwargs``, only arguments that look misspelt are refused. Torch's optimizers, batch augmentations and mmattn's
     backbones are built, the backbones without memory for their weights, so that their own checks run.
 
-    Args:
-        cfg: a whole config, for a Runner.
-        path: its file, for the message.
-
     Raises:
-        InputError: for the first mistake, with its place in the config.
+        InputError: for the first mistake, with the file and the place in the config.
     """
     try:
         _check_keys(cfg)

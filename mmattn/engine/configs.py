@@ -31,9 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
     parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/NAME_OF_CONFIG)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
-    parser.add_argument(
-        '--trust-checkpoint', action='store_true', help='run the code in the checkpoint to load or resume, if any'
-    )
+    parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
     # passed by torch.distributed.launch
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
@@ -172,9 +170,7 @@ def enable_auto_scale_lr(cfg: Config) -> None:
         InputError: if the config has no ``auto_scale_lr.base_batch_size``.
     """
     if not (cfg.get('auto_scale_lr') or {}).get('base_batch_size'):
-        raise InputError(
-            '--auto-scale-lr needs auto_scale_lr.base_batch_size: set it to the batch size of its learning rate'
-        )
+        raise InputError('--auto-scale-lr needs auto_scale_lr.base_batch_size: the batch size of the learning rate')
     cfg.auto_scale_lr.enable = True
 
 
@@ -242,9 +238,8 @@ def write_predictions(cfg: Config, file: Path) -> None:
         raise InputError(f'--out names {file}, which is a folder')
     metrics = _test_metrics(cfg)
     if 'metrics' in cfg.test_evaluator:
-        raise InputError(
-            f'--out needs a metric or a list of metrics as test_evaluator, not {cfg.test_evaluator.get("type")}'
-        )
+        kind = cfg.test_evaluator.get('type')
+        raise InputError(f'--out needs a metric or a list of metrics as test_evaluator, not {kind}')
     dump = 'DumpDetResults' if _scope(cfg) == 'mmdet' else 'DumpResults'  # The first packs masks.
     cfg.test_evaluator = [*metrics, dict(type=dump, out_file_path=str(file))]
 

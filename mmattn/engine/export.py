@@ -24,7 +24,6 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
     Args:
         model: takes (1, in_channels, H, W): a backbone, or a segmentor of MMSegmentation, which returns the class
             scores of its decode head at the stride of the head. It is not changed.
-        in_channels: channels of the image.
 
     Returns:
         the graph in evaluation mode, on the CPU. :func:`as_module` turns it into a module.
@@ -63,12 +62,8 @@ def smallest_side(graph: 'torch.export.ExportedProgram') -> int:
 def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path, names: Sequence[str] | None = None) -> None:
     """Write a graph of :func:`trace` as one ONNX file.
 
-    Its input is "image", (1, in_channels, height, width).
-
-    Args:
-        graph: of :func:`trace`.
-        file: to write.
-        names: of the outputs, as many as there are or more (default: "output0" and so on).
+    Its input is "image", (1, in_channels, height, width). There may be more ``names`` than outputs; by default they are
+    "output0" and so on.
 
     Raises:
         MissingPackage: if onnx or onnxscript, which torch needs for it, is missing.
@@ -78,10 +73,8 @@ def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path, names: S
     except ImportError as error:
         raise MissingPackage(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
     count = len(graph.graph_signature.user_outputs)
-    outputs = list(names or (f'output{i}' for i in range(count)))[:count]
-    torch.onnx.export(
-        graph, f=str(file), input_names=['image'], output_names=outputs, dynamo=True, external_data=False, verbose=False
-    )
+    names = dict(input_names=['image'], output_names=list(names or (f'output{i}' for i in range(count)))[:count])
+    torch.onnx.export(graph, f=str(file), **names, dynamo=True, external_data=False, verbose=False)
 
 
 def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -99,13 +92,10 @@ def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
 def largest_difference(
     model: nn.Module, graph: Callable, sizes: Sequence[tuple[int, int]], in_channels: int = 3
 ) -> list[float]:
-    """How much a graph differs from the model for a random image of every (height, width).
+    """How much a graph, called like the model, differs from the model for a random image of every (height, width).
 
     Args:
         model: in evaluation mode, on the CPU.
-        graph: called like the model.
-        sizes: heights and widths to try.
-        in_channels: channels of the image.
 
     Returns:
         per size, the largest difference divided by the largest value, over all outputs.
@@ -122,11 +112,7 @@ def largest_difference(
 
 
 class AveragePool(nn.Module):
-    """``nn.AdaptiveAvgPool2d`` as two matrix products. ONNX has no adaptive pooling of an unknown size.
-
-    Args:
-        output_size: height and width of the result.
-    """
+    """``nn.AdaptiveAvgPool2d`` as two matrix products. ONNX has no adaptive pooling of an unknown size."""
 
     def __init__(self, output_size: int | tuple[int, int]) -> None:
         super().__init__()
@@ -139,12 +125,7 @@ class AveragePool(nn.Module):
 
 
 class CropToMultiple(nn.Module):
-    """Leave out the last rows and columns that no pooling window covers. torch's pooling asks for their number while
-    tracing.
-
-    Args:
-        kernel_size: side of the windows.
-    """
+    """Leave out the last rows and columns that no pooling window covers: torch's asks for their number in tracing."""
 
     def __init__(self, kernel_size: int) -> None:
         super().__init__()

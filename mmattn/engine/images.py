@@ -13,7 +13,7 @@ from mmengine.fileio import get
 from mmengine.logging import print_log
 from PIL import ExifTags, Image
 
-from ..errors import InputError, describe, refusing, warn
+from ..errors import InputError, refusing, warn
 
 
 class CheckedPipeline(Compose):
@@ -99,8 +99,7 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
     """Check that a label map is read as it was written: MMSegmentation casts its labels to 8 bits.
 
     Args:
-        path: of the file, for the message.
-        content: of the file.
+        path, content: of the file.
         backend: what decodes it, ``imdecode_backend`` of the transform.
 
     Raises:
@@ -112,9 +111,7 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
     if 'L;2' in coding or 'L;4' in coding or mode == '1' and backend != 'pillow':
         raise InputError(f'{path} has fewer than 8 bits per pixel, which are read as shades of grey: write it with 8')
     if orientation > 1:
-        raise InputError(
-            f'{path} has EXIF orientation {orientation}, by which label maps are not turned: turn its pixels instead'
-        )
+        raise InputError(f'{path} has EXIF orientation {orientation}, which label maps ignore: turn its pixels instead')
     if mode is None or mode[0] in 'IF':
         from mmcv import imfrombytes
 
@@ -123,9 +120,7 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
         with np.errstate(invalid='ignore'):
             wrong = () if labels is None else labels[labels != labels.astype(np.uint8)]
         if len(wrong):
-            raise InputError(
-                f'{path} has label {wrong[0]}, but labels are whole numbers from 0 to 254, and 255 is what is ignored'
-            )
+            raise InputError(f'{path} has label {wrong[0]}, but labels are whole numbers from 0 to 254, 255 is ignored')
 
 
 def _check_labels(data: dict, num_classes: int, ignored: Sequence[int]) -> None:
@@ -215,9 +210,6 @@ def _header(file: str | io.BytesIO) -> _Header:
 def check_image(path: str) -> None:
     """Check that a JPEG or PNG file that OpenCV has read was not cut short. OpenCV up to 4.10 makes the rest grey.
 
-    Args:
-        path: of a file.
-
     Raises:
         InputError: if it was.
     """
@@ -226,8 +218,6 @@ def check_image(path: str) -> None:
         file.seek(-min(12, os.path.getsize(path)), os.SEEK_END)
         end = file.read()
     if start == b'\xff\xd8' and not end.endswith(b'\xff\xd9') or start == b'\x89P' and b'IEND' not in end:
-        try:
-            with Image.open(path) as image:
-                image.load()  # Other bytes may follow a complete image.
-        except (OSError, SyntaxError) as error:
-            raise InputError(f'{path} cannot be used: the image is cut short ({describe(error)})') from error
+        cut = refusing(f'{path} cannot be used: the image is cut short', (OSError, SyntaxError))
+        with cut, Image.open(path) as image:
+            image.load()  # Other bytes may follow a complete image.

@@ -40,9 +40,7 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
             raise InputError(f'paramwise_cfg of {type(self).__name__} has no key {key}{near_misses(key, known)}')
         rate = self.paramwise_cfg.get('layer_decay_rate')
         if not isinstance(rate, Real) or not 0 < rate <= 1:
-            raise InputError(
-                f'paramwise_cfg.layer_decay_rate of {type(self).__name__} must be above 0 and at most 1, not {rate}'
-            )
+            raise InputError(f'layer_decay_rate of paramwise_cfg must be above 0 and at most 1, not {rate}')
         if self.base_lr is None:
             raise InputError(f'{type(self).__name__} needs a learning rate: set optim_wrapper.optimizer.lr')
 

@@ -51,9 +51,8 @@ def run_tool(main: Callable[[], None]) -> None:
 def running(cfg: Config, trusted: bool = False) -> Iterator[None]:
     """Set up what a run by our tools needs in this process, and undo it at the end.
 
-    - MMEngine's ``CheckpointLoader`` reads checkpoints as :func:`mmattn.weights.read_file` does. This is the only
-      replacement in another package. Our tools never run code in a checkpoint, but MMEngine runs it; MMEngine reads
-      checkpoints in many places (Runner, ``init_cfg`` of any module) and has no setting for this.
+    - MMEngine's ``CheckpointLoader``, which would run code in a checkpoint, reads as :func:`mmattn.weights.read_file`
+      does. This is the only replacement in another package: no setting covers all places that read checkpoints.
     - Without an accelerator, launcher "pytorch" gets a process group of gloo. MMEngine would select a GPU first.
     - Python's logging does not print a traceback for each line that cannot be written, as on a full disk. The run
       fails at its next checkpoint, with one sentence.
@@ -85,15 +84,13 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
     """Train the model of a config.
 
     Args:
-        cfg: see :func:`running`.
+        cfg, trusted: see :func:`running`.
         resume: checkpoint to resume from; "auto" is the newest in the work folder. The default is what cfg says.
-        trusted: see :func:`running`.
 
     Raises:
         InputError: if another training runs in the work folder, or was there and is not resumed; if a data worker is
             killed; see :func:`mmattn.engine.sharding.check_sharding`.
-        CheckpointError: see :func:`mmattn.engine.resuming.prepare_resume` and
-            :class:`mmattn.engine.resuming.CheckpointCheckHook`.
+        CheckpointError: see ``prepare_resume`` and ``CheckpointCheckHook`` of :mod:`mmattn.engine.resuming`.
     """
     resume = resume or cfg.get('resume')
     if resume and not isinstance(resume, str):
@@ -116,9 +113,8 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
     """Test the model of a config with the weights of a checkpoint.
 
     Args:
-        cfg: see :func:`running`.
+        cfg, trusted: see :func:`running`.
         checkpoint: file or address.
-        trusted: see :func:`running`.
 
     Raises:
         InputError: if a data worker is killed.

@@ -39,9 +39,7 @@ class SeedHook(Hook):
 class WorkerSeed:
     """A transform that seeds a data worker when it reads its first sample of an epoch, and leaves samples as they are.
 
-    Args:
-        seed: of the training.
-        rank: of the process that starts the workers.
+    ``rank`` is that of the process that starts the workers.
     """
 
     def __init__(self, seed: int, rank: int) -> None:

@@ -68,9 +68,7 @@ def check_sharding(cfg: Config) -> None:
             config averages weights.
     """
     if (cfg.get('strategy') or {}).get('type') == 'FSDPStrategy':
-        raise InputError(
-            'training with FSDPStrategy cannot be resumed: use ShardedStrategy, see configs/_base_/fsdp.py'
-        )
+        raise InputError('training with FSDPStrategy cannot be resumed: use ShardedStrategy of configs/_base_/fsdp.py')
     if not is_sharded(cfg):
         return
     if cfg.launcher == 'none':
@@ -96,8 +94,8 @@ class ShardedStrategy(FSDPStrategy):
     """
 
     def __init__(self, **kwargs) -> None:
-        # This is for loading ordinary checkpoints. MMEngine's "full" copies tensors to the CPU and frees the originals.
-        # For a model on the CPU, these are the same tensors.
+        # For loading ordinary checkpoints. MMEngine's "full" copies tensors to the CPU and frees the originals, which
+        # are the same tensors for a model on the CPU.
         full = dict(
             state_dict_type='FULL_STATE_DICT',
             state_dict_config=dict(type='FullStateDictConfig'),
@@ -163,8 +161,7 @@ class ShardedStrategy(FSDPStrategy):
         for key in {**saved, **tensors}:
             # The optimizer has no state for a parameter without a gradient so far.
             if key not in tensors or key not in saved and not key.startswith('optimizer.'):
-                where = 'the checkpoint' if key in saved else 'the model'
-                difference = f'only {where} has {key}'
+                difference = f'only {"the checkpoint" if key in saved else "the model"} has {key}'
             elif key in saved and saved[key].size != tensors[key].size():
                 difference = f'{key} is {tuple(saved[key].size)} instead of {tuple(tensors[key].size())}'
             else:
@@ -197,9 +194,7 @@ def merge_shards(folder: str | Path, trusted: bool = False) -> dict:
         InputError: if torch is too old to read it.
     """
     if version_numbers(torch.__version__) < OLDEST_TORCH:
-        raise InputError(
-            f'reading sharded checkpoints needs torch 2.6 or newer, and this is {torch.__version__}: update torch'
-        )
+        raise InputError(f'merging shards needs torch 2.6 or newer, and this is {torch.__version__}: update torch')
     saved, state = read_shard_metadata(folder), read_file(Path(folder, REST), trusted=trusted)
     tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in saved.items()}
     try:

@@ -74,10 +74,6 @@ def weights_in(contents: object) -> tuple[object, str]:
 def plain_names(state_dict: dict[str, object], source: str) -> dict[str, object]:
     """A state dict without what wrappers add to names: "module." at their beginning, torch.compile's "_orig_mod." ...
 
-    Args:
-        state_dict: of a model or a part of it.
-        source: what it is from, for messages.
-
     Raises:
         CheckpointError: if two names become one, or one is no text.
     """
@@ -87,9 +83,7 @@ def plain_names(state_dict: dict[str, object], source: str) -> dict[str, object]
             raise CheckpointError(f'{source} has the name {name!r} among its tensors: names of tensors must be text')
         other = original.setdefault(_plain_name(name), name)
         if other != name:
-            raise CheckpointError(
-                f'{source} has both {other} and {name}, which are one tensor of the model: remove one of them'
-            )
+            raise CheckpointError(f'{source} has both {other} and {name}, one tensor of the model: remove one of them')
     return {name: state_dict[given] for name, given in original.items()}
 
 
@@ -124,9 +118,7 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
     except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:  # whatever is no path or no address
         raise CheckpointError(f'{_shortened(path)} cannot be read ({_shortened(error)})') from error
     if size is None and (file / '.metadata').is_file():
-        raise CheckpointError(
-            f'{path} is a sharded checkpoint: make an ordinary one with python tools/merge_shards.py {path} TARGET'
-        )
+        raise CheckpointError(f'{path} is a sharded checkpoint: merge it: python tools/merge_shards.py {path} TARGET')
     if size is None:
         raise CheckpointError(
             f'there is no checkpoint {_shortened(path)}: put the weights there, or set init_cfg=None to start from '
@@ -225,11 +217,8 @@ def _check_values(path: str, contents: object) -> None:
         if value.dtype in (torch.float16, torch.bfloat16):
             halves.add(str(value.dtype).removeprefix('torch.'))
     if halves:
-        print_log(
-            f'{path} has weights of half precision ({", ".join(sorted(halves))}): they are cast to the dtype of the '
-            'model',
-            logger='current',
-        )
+        what = f'weights of half precision ({", ".join(sorted(halves))})'
+        print_log(f'{path} has {what}: they are cast to the dtype of the model', logger='current')
 
 
 def _weights(contents: object) -> Iterator[tuple[object, Tensor]]:

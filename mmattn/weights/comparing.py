@@ -43,9 +43,7 @@ def take(tensors: dict[str, Tensor], name: str, *shape: int) -> Tensor:
         CheckpointError: if it has another shape.
     """
     if tensors[name].shape != shape:
-        raise CheckpointError(
-            f'a tensor is of another shape: {name} {tuple(tensors[name].shape)} instead of {tuple(shape)}'
-        )
+        raise CheckpointError(f'a tensor is of another shape: {name} {tuple(tensors[name].shape)} instead of {shape}')
     return tensors.pop(name)
 
 
@@ -147,9 +145,7 @@ def compare_settings(saved: object, own: Mapping[str, object]) -> None:
         return
     differing = [name for name in own if name in saved and _plain(saved[name]) != _plain(own[name])]
     if differing:
-        theirs, ours = (
-            ', '.join(f'{name}={_plain(settings[name])!r}' for name in differing) for settings in (saved, own)
-        )
+        theirs, ours = (', '.join(f'{name}={_plain(each[name])!r}' for name in differing) for each in (saved, own))
         raise CheckpointError(
             f'the weights were trained with {theirs}, and this {own["type"]} has {ours}, which their tensors do not '
             'show: give the backbone the settings of the training'

@@ -85,7 +85,7 @@ def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str,
     if not isinstance(expected, int) and 'in_index' not in head:
         return  # for the head to choose
     if isinstance(expected, int) != isinstance(index, int):
-        raise InputError(f'{place}.in_channels is {expected}, in_index is {index}: both must be numbers or both lists')
+        raise InputError(f'{place}.in_channels is {expected}, but in_index is {index}: both must be numbers, or lists')
     expected, index = ([expected], [index]) if isinstance(expected, int) else (list(expected), list(index))
     if len(expected) != len(index):
         raise InputError(f'{place} has {len(expected)} in_channels, but {len(index)} in_index: give one per map')

@@ -59,7 +59,9 @@ def check_config(cfg: Config, path: str | Path) -> None:
         if find_spec(scope) is None:
             return  # The types of a package that is missing are not known.
         with DefaultScope.overwrite_default_scope(scope):
-            _check_model(cfg)
+            _check_modules(cfg.model, 'model')
+            _check_modules(cfg.get('data_preprocessor'), 'data_preprocessor')
+            _check_type(cfg.get('tta_model'), MODELS, 'tta_model')
             _check_data(cfg)
             _check_run(cfg)
     except InputError as error:
@@ -78,19 +80,13 @@ def _check_keys(cfg: Config) -> None:
             raise InputError(f'{key} must be a dict, not {cfg[key]!r}')
     if cfg.get('model') is None:
         raise InputError('there is no model: this is no config of a detector, segmentor or classifier')
+    if cfg.model.get('type') is None:
+        raise InputError('model has no type')
     for split, last in zip(SPLITS, ('optim_wrapper', 'val_evaluator', 'test_evaluator')):
         keys = f'{split}_dataloader', f'{split}_cfg', last
         absent = [key for key in keys if cfg.get(key) is None]
         if 0 < len(absent) < len(keys):
             raise InputError(f'{" and ".join(absent)} must be set too, or none of {", ".join(keys)}')
-
-
-def _check_model(cfg: Config) -> None:
-    if cfg.model.get('type') is None:
-        raise InputError('model has no type')
-    _check_modules(cfg.model, 'model')
-    _check_modules(cfg.get('data_preprocessor'), 'data_preprocessor')
-    _check_type(cfg.get('tta_model'), MODELS, 'tta_model')
 
 
 def _check_modules(node: object, place: str) -> None:

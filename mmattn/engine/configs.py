@@ -68,7 +68,11 @@ def load_config(
             if error.args == (row,):
                 raise InputError(f'{path} has no row {row}, which the environment variable MODEL names') from error
             raise
-    _set_options(cfg, options or {}, path)
+    known = {*KNOWN_KEYS, *cfg}
+    with refusing(f'--cfg-options cannot be set in {path}'):  # MMEngine raises several kinds of errors.
+        cfg.merge_from_dict(options or {})
+    for key in set(cfg) - known:
+        raise InputError(f'--cfg-options sets {key}, which nothing reads{near_misses(key, known)}')
     scope = cfg.get('default_scope')
     if scope and scope not in (*SCOPES, 'mmengine') and find_spec(scope) is None:
         raise InputError(f'{path}: no package is named {scope}, the default_scope{near_misses(scope, SCOPES)}')
@@ -102,14 +106,6 @@ def _mmseg_bases() -> Iterator[None]:
         yield
     finally:
         MODULE2PACKAGE['mmseg'] = distribution
-
-
-def _set_options(cfg: Config, options: dict, path: str | Path) -> None:
-    known = {*KNOWN_KEYS, *cfg}
-    with refusing(f'--cfg-options cannot be set in {path}'):  # MMEngine raises several kinds of errors.
-        cfg.merge_from_dict(options)
-    for key in set(cfg) - known:
-        raise InputError(f'--cfg-options sets {key}, which nothing reads{near_misses(key, known)}')
 
 
 def _fit_cpu(cfg: Config) -> None:

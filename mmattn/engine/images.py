@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from mmengine.dataset import BaseDataset, Compose
@@ -129,7 +128,7 @@ def _check_labels(data: dict, num_classes: int, ignored: Sequence[int]) -> None:
         # MMSegmentation has squeezed a map of one row or column.
         labels = data['gt_seg_map'] = labels.reshape(data['ori_shape'])
     if labels.shape != tuple(data['ori_shape']):
-        orientation = _header(data['img_path']).orientation
+        *_, orientation = _header(data['img_path'])
         turned = f', as it is read (its EXIF orientation is {orientation})' if orientation > 1 else ''
         raise InputError(
             f'{path} is {" x ".join(map(str, labels.shape))} and its image '
@@ -152,7 +151,6 @@ def check_header(path: str, data: dict, backend: str | None) -> None:
     If a turned image keeps its size, the comparison says nothing. Then the log names one image of the folder.
 
     Args:
-        path: of the image.
         data: with "ori_shape" of the image as it was read, and "height" and "width" where the annotations give them.
         backend: what has decoded it, ``imdecode_backend`` of the transform.
 
@@ -187,24 +185,17 @@ def check_header(path: str, data: dict, backend: str | None) -> None:
 _folders_in_log: set[str] = set()
 
 
-class _Header(NamedTuple):
-    mode: str | None = None
-    form: str | None = None
-    coding: str = ''
-    orientation: int = 1  # EXIF's, 1 to 8
-
-
-def _header(file: str | io.BytesIO) -> _Header:
-    """What Pillow reads in the first bytes of an image file; the defaults if it cannot read it."""
+def _header(file: str | io.BytesIO) -> tuple[str | None, str | None, str, int]:
+    """What Pillow reads in the first bytes of an image file: mode, format, coding and EXIF orientation, 1 to 8."""
     try:
         with Image.open(file) as image:
             # Pillow would read a whole PNG file to find EXIF data at its end.
             exif = image.getexif() if image.format != 'PNG' or 'exif' in image.info else {}
             orientation = exif.get(ExifTags.Base.Orientation)
             known = orientation if orientation in range(1, 9) else 1
-            return _Header(image.mode, image.format, str(image.tile), known)
+            return image.mode, image.format, str(image.tile), known
     except Exception:  # Pillow raises several kinds. It does not read all formats, and not all that cameras write.
-        return _Header()
+        return None, None, '', 1
 
 
 def check_image(path: str) -> None:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import Process
 from multiprocessing.connection import wait
 
 from mmengine.config import Config
@@ -159,21 +158,18 @@ def _why_gone(runner: Runner) -> str:
     ]
     gone = wait([worker.sentinel for worker, _ in workers], timeout=1)
     for worker, loader in workers:
-        # None if torch's error interrupted the reading of the exit status
         if worker.sentinel in gone and worker.exitcode != 0:
-            return _describe_worker(worker, loader)
+            return f'a data worker of {loader}, process {worker.pid}, {_end(worker.exitcode, loader)}'
     return ''
 
 
-def _describe_worker(worker: Process, loader: str) -> str:
-    code = worker.exitcode
-    if code is None:
-        return f'a data worker of {loader}, process {worker.pid}, ended, {loader}.num_workers=0 may show why'
-    if code == -signal.SIGKILL:
-        advice = 'most often for want of memory: lower its num_workers or batch_size'
-    elif code == -signal.SIGBUS:
-        advice = 'most often for want of shared memory: lower its num_workers, or give more (docker run --shm-size)'
-    else:
-        advice = f'{loader}.num_workers=0 shows where'
-    end = f'was killed by signal {-code} ({signal.strsignal(-code)})' if code < 0 else f'ended with exit status {code}'
-    return f'a data worker of {loader}, process {worker.pid}, {end}, {advice}'
+def _end(code: int | None, loader: str) -> str:
+    if code is None:  # torch's error interrupted the reading of the exit status
+        return f'ended, {loader}.num_workers=0 may show why'
+    if code >= 0:
+        return f'ended with exit status {code}, {loader}.num_workers=0 shows where'
+    advice = {
+        signal.SIGKILL: 'most often for want of memory: lower its num_workers or batch_size',
+        signal.SIGBUS: 'most often for want of shared memory: lower its num_workers, or docker run --shm-size=...',
+    }.get(-code, f'{loader}.num_workers=0 shows where')
+    return f'was killed by signal {-code} ({signal.strsignal(-code)}), {advice}'

@@ -47,13 +47,9 @@ def _cut_side(size: int, tile: int, overlap: int) -> list[tuple[int, int, int, i
 
 
 def join_maps(maps: Iterable[np.ndarray], tiles: Sequence[Tile], height: int, width: int) -> np.ndarray:
-    """The label map of an image: each pixel has the label of the tile in which it lies farthest from the edge.
+    """The label map (height, width) of an image, from those of its tiles, each (H, W).
 
-    Args:
-        maps: (H, W) of each tile.
-
-    Returns:
-        label map (height, width).
+    Each pixel has the label of the tile in which it lies farthest from the edge.
     """
     whole = None
     for labels, ((x, y, *_), (x1, y1, x2, y2)) in zip(maps, tiles):
@@ -193,14 +189,12 @@ def _iou_within(window: Sequence[int], a: Detection, b: Detection, height: int, 
     boxes = _intersection(a.box, window), _intersection(b.box, window)
     if None in boxes:
         return 0.0
-    if a.mask:
-        from pycocotools.mask import iou, merge
+    from pycocotools.mask import iou, merge
 
+    if a.mask:
         x1, y1, x2, y2 = window
         inside = _encode(np.ones((y2 - y1, x2 - x1), bool), x1, y1, height, width)
         parts = ([merge([one.mask, inside], intersect=True)] for one in (a, b))
-        return float(iou(*parts, [0])[0, 0])
-    areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in boxes]
-    both = _intersection(*boxes)
-    common = (both[2] - both[0]) * (both[3] - both[1]) if both else 0.0
-    return common / (sum(areas) - common)
+    else:
+        parts = ([[x1, y1, x2 - x1, y2 - y1]] for x1, y1, x2, y2 in boxes)
+    return float(iou(*parts, [0])[0, 0])

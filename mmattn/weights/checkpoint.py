@@ -5,7 +5,7 @@ import http.client
 import re
 import urllib.parse
 import zipfile
-from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -198,8 +198,13 @@ def _reason(error: Exception, file: Path) -> str:
 
 def _check_values(path: str, contents: object) -> None:
     """Check that all weights are ordinary tensors of finite values; log it if they have half precision."""
+    # All places where trainers keep weights
+    places = (contents, *map(contents.get, (*CONTAINERS, 'ema_state_dict'))) if isinstance(contents, dict) else ()
+    pairs = chain.from_iterable(place.items() for place in places if isinstance(place, dict))
     halves = set()
-    for name, value in _weights(contents):
+    for name, value in pairs:
+        if not isinstance(value, Tensor):
+            continue
         if not isinstance(name, str):
             raise CheckpointError(f'{path} has a tensor of the name {name!r}: names of tensors must be text')
         form = odd_form(value)
@@ -219,13 +224,3 @@ def _check_values(path: str, contents: object) -> None:
     if halves:
         what = f'weights of half precision ({", ".join(sorted(halves))})'
         print_log(f'{path} has {what}: they are cast to the dtype of the model', logger='current')
-
-
-def _weights(contents: object) -> Iterator[tuple[object, Tensor]]:
-    """The tensors at all places where trainers keep weights, with their names."""
-    if not isinstance(contents, dict):
-        return
-    for container in (contents, *(contents.get(name) for name in (*CONTAINERS, 'ema_state_dict'))):
-        for name, value in container.items() if isinstance(container, dict) else ():
-            if isinstance(value, Tensor):
-                yield name, value

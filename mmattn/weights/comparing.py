@@ -50,9 +50,7 @@ def take(tensors: dict[str, Tensor], name: str, *shape: int) -> Tensor:
 def misfits(translation: Translation, own: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """The tensors that keep a checkpoint from filling a model completely.
 
-    Args:
-        translation: of the checkpoint.
-        own: state dict of the model. Counters of batch norms may be missing in the checkpoint, as in old ones.
+    Counters of batch norms may be missing in the checkpoint, as in old ones.
 
     Returns:
         names by kind: 'missing', 'of another shape' (with both shapes), 'of another kind' (with what they are),
@@ -78,15 +76,11 @@ def misfits(translation: Translation, own: Mapping[str, Tensor]) -> dict[str, li
 
 
 def unusable(value: object, own: Tensor) -> str:
-    """Why a value of a checkpoint cannot be copied into a tensor of a model without a change of its numbers.
-
-    Args:
-        value: what the checkpoint has; its shape is not compared.
-        own: the tensor of the model.
+    """Why a value of a checkpoint cannot be copied into a model's own tensor without a change of its numbers.
 
     Returns:
         what the value is, to follow "is", as in "int8 for float32"; '' if it can be copied. Rounding to fewer bits is
-        no change.
+        no change. Shapes are not compared.
     """
     problem = odd_form(value)
     if problem:
@@ -134,9 +128,7 @@ def check_floats(tensors: Mapping[str, Tensor]) -> None:
 def compare_settings(saved: object, own: Mapping[str, object]) -> None:
     """Compare the settings of a backbone that a checkpoint was written with, which its tensors do not show.
 
-    Args:
-        saved: ``type`` and settings by name, from the file; what is no dict, or is of another type, is passed over.
-        own: ``type`` of the backbone and its ``settings``.
+    Both are ``type`` and settings by name. What is no dict in the file, or is of another type, is passed over.
 
     Raises:
         CheckpointError: naming the settings that differ.

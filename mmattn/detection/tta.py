@@ -36,11 +36,7 @@ class MaskTTAModel(DetTTAModel):
 
     @staticmethod
     def check_classes(detector: type, roi_head: type | None) -> None:
-        """Check that the RoI head predicts a mask for each box that it gets, as in (Cascade) Mask R-CNN.
-
-        Raises:
-            InputError: if it does not.
-        """
+        """Raise an InputError unless the RoI head predicts a mask for each box that it gets, as in Mask R-CNN."""
         if (
             getattr(detector, 'predict', None) is not TwoStageDetector.predict
             or getattr(roi_head, 'predict', None) is not BaseRoIHead.predict

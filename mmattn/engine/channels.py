@@ -23,12 +23,10 @@ def check_channels(model: dict, place: str) -> None:
         where, neck = necks[0]
         _check_neck(neck, channels, where)
         source, channels = 'neck', _neck_channels(neck, channels) if len(necks) == 1 else None
-    for key in ('decode_head', 'auxiliary_head'):
+    for key in ('decode_head', 'auxiliary_head', 'panoptic_head'):
         for where, head in listed(model.get(key), f'{place}.{key}'):
             _check_decode_head(head, channels, where, source)
-    for key in ('decode_head', 'panoptic_head'):
-        if isinstance(model.get(key), dict):
-            _check_mask_head(model[key], channels, f'{place}.{key}', source)
+            _check_mask_head(head, channels, where, source)
     for key, index in (('rpn_head', 0), ('bbox_head', 0), ('head', -1)):
         head = model.get(key)
         expected = head.get('in_channels') if isinstance(head, dict) else None

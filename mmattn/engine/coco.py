@@ -50,8 +50,6 @@ class CheckedCOCO(COCO):
 class CheckedCocoDataset(CocoDataset):
     """MMDetection's ``CocoDataset``, which refuses annotations that do not fit and logs what it leaves out.
 
-    Arguments, samples and ``metainfo`` are those of ``CocoDataset``.
-
     Raises:
         InputError: naming the file and the first entry that does not fit, or if no object is left.
     """
@@ -111,8 +109,6 @@ class CheckedCocoDataset(CocoDataset):
 @METRICS.register_module()
 class CheckedCocoMetric(CocoMetric):
     """MMDetection's ``CocoMetric``, which refuses annotations that pycocotools cannot evaluate before it is built.
-
-    Arguments and results are those of ``CocoMetric``.
 
     Raises:
         InputError: see :class:`CheckedCOCO`.

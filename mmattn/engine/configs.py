@@ -174,8 +174,7 @@ def enable_tta(cfg: Config) -> None:
     """Turn a config's test into a test of several views of each image, whose predictions are merged.
 
     Raises:
-        InputError: if the config has no ``tta_model`` or ``tta_pipeline``, or if the test evaluates masks and
-            ``tta_model`` cannot merge them.
+        InputError: if ``tta_model`` or ``tta_pipeline`` is missing, or ``tta_model`` cannot merge masks to evaluate.
     """
     for key in ('tta_model', 'tta_pipeline'):
         if cfg.get(key) is None:
@@ -202,8 +201,7 @@ def draw_predictions(cfg: Config, folder: Path) -> None:
     """Make a test draw every image, predictions beside ground truth, into a folder.
 
     Raises:
-        InputError: if the config has no hook that draws, if the folder cannot be written to, or if a classifier is
-            tested in several views, which MMPretrain's hook cannot draw.
+        InputError: if no hook draws, if the folder cannot be written to, or for a classifier tested in several views.
     """
     _check_folder(folder, '--show-dir')
     hook = (cfg.get('default_hooks') or {}).get('visualization')
@@ -226,8 +224,7 @@ def write_predictions(cfg: Config, file: Path) -> None:
     """Make a test write its predictions to a .pkl file.
 
     Raises:
-        InputError: if the config has an evaluator of its own, to which no metric can be added, or if the file cannot be
-            written.
+        InputError: if no metric can be added to the config's evaluator, or if the file cannot be written.
     """
     _check_folder(file.parent, '--out')
     if file.is_dir():

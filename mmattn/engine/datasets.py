@@ -82,7 +82,9 @@ def check_files(cfg: Config, *splits: str) -> None:
             raise InputError(f'{place}: there is no image folder {folder}: set data_root and data_prefix')
         if reader == 'CustomDataset':
             _check_labelled(dataset, place, cfg)
-            labels.append(check_images(dataset, place, _num_classes(dataset, cfg)))
+            head = cfg.get('model', {}).get('head')
+            in_model = head.get('num_classes') if isinstance(head, dict) else None
+            labels.append(check_images(dataset, place, len(dataset.metainfo.get('classes') or ()) or in_model))
         elif folder and not annotations:
             files = chain.from_iterable(names for _, _, names in os.walk(folder, followlinks=True))
             if not any(name.endswith(dataset.img_suffix) for name in files):
@@ -117,12 +119,6 @@ def _reader(cls: type) -> str | None:
     return next((base.__name__ for base in cls.__mro__ if 'load_data_list' in vars(base)), None)
 
 
-def _num_classes(dataset: BaseDataset, cfg: Config) -> int | None:
-    """The number of classes that a dataset of MMPretrain gives, or else the model's; None if neither does."""
-    head = cfg.get('model', {}).get('head')
-    return len(dataset.metainfo.get('classes') or ()) or (head.get('num_classes') if isinstance(head, dict) else None)
-
-
 def _check_labelled(dataset: BaseDataset, place: str, cfg: Config) -> None:
     """Check that a dataset has labels, if a classifier is trained or evaluated with them."""
     split = place.partition('_')[0]
@@ -140,9 +136,7 @@ OTHER_CLASSES = {'STDCHead', 'GroundingDINOHead'}
 
 
 class InputCheckHook(Hook):
-    """Checks datasets before the first step, and images and annotations when they are read.
-
-    The checks before the first step open no image.
+    """Checks datasets before the first step, opening no image, and images and annotations when they are read.
 
     Raises:
         InputError: for the first thing that does not fit.

@@ -25,7 +25,6 @@ def check_images(dataset: BaseDataset, place: str, num_classes: int | None) -> L
 
     Args:
         dataset: a CustomDataset of MMPretrain, such as ImageNet, that has read nothing yet.
-        place: where it stands in the config.
         num_classes: labels are from 0 to this less one; None if it is not known.
 
     Raises:
@@ -59,9 +58,7 @@ def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> La
             what = 'the path of an image' + ', a space and its label, a whole number' * dataset.with_label
             raise InputError(f'{place}: line {number} of {path} must be {what}, not {line!r}')
         if label is not None and (label < 0 or num_classes and label >= num_classes):
-            why = 'it is below 0'
-            if num_classes:
-                why = f'labels of {num_classes} classes are from 0 to {num_classes - 1}'
+            why = f'labels of {num_classes} classes are from 0 to {num_classes - 1}' if num_classes else 'it is below 0'
             raise InputError(f'{place}: line {number} of {path} has label {label}: {why}')
         names.append(name)
         folder = name.rpartition('/')[0]

@@ -23,7 +23,6 @@ class CheckedPipeline(Compose):
 
     Args:
         pipeline: of the dataset. Its transforms that load files are replaced.
-        dataset: whose samples it takes.
         ignored: labels that are no classes.
     """
 
@@ -66,11 +65,7 @@ def _check_loading(transforms: list, check: Callable | None) -> None:
 
 
 def load_image(transform: Callable, data: dict) -> dict | None:
-    """Call a transform that loads an image.
-
-    Raises:
-        InputError: naming the file, if it cannot be read or was cut short.
-    """
+    """Call a transform that loads an image; an InputError names a file that cannot be used."""
     path = data.get('img_path')
     with refusing(f'{path} cannot be used'):
         data = transform(data)
@@ -199,11 +194,7 @@ def _header(file: str | io.BytesIO) -> tuple[str | None, str | None, str, int]:
 
 
 def check_image(path: str) -> None:
-    """Check that a JPEG or PNG file that OpenCV has read was not cut short. OpenCV up to 4.10 makes the rest grey.
-
-    Raises:
-        InputError: if it was.
-    """
+    """Raise an InputError if a JPEG or PNG file was cut short. OpenCV up to 4.10 reads it, and makes the rest grey."""
     with open(path, 'rb') as file:
         start = file.read(2)
         file.seek(-min(12, os.path.getsize(path)), os.SEEK_END)

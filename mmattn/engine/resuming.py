@@ -48,12 +48,10 @@ def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = F
 
     Args:
         cfg: of the training; ``resume``, ``load_from`` and ``randomness`` are set.
-        checkpoint: file or address to resume from.
-        trusted: see :func:`mmattn.weights.read_file`.
+        checkpoint, trusted: see :func:`mmattn.weights.read_file`.
 
     Raises:
-        CheckpointError: if the checkpoint is missing, damaged or no state of a training, or if there are checkpoints
-            and all of them are so.
+        CheckpointError: if the checkpoint, or every one that there is, is missing, damaged or no state of a training.
         InputError: see :func:`check_unused`.
     """
     found, problems = [], []
@@ -290,8 +288,17 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
     Raises:
         CheckpointError: naming the first tensor that is not there, or that cannot be copied.
     """
-    own = model.state_dict()
-    fitting = _fitting(_translated(weights, model, source), own, source)
+    own, translated = model.state_dict(), dict(weights)
+    for name, backbone in model.named_modules():
+        if isinstance(backbone, Backbone):  # The names may be those of a release.
+            given = [key for key in translated if key.startswith(f'{name}.') and not odd_form(translated[key])]
+            part = {key.removeprefix(f'{name}.'): translated.pop(key) for key in given}
+            try:
+                part = backbone.from_release(part).tensors
+            except CheckpointError as error:
+                raise CheckpointError(f'{source}: {error}') from None
+            translated.update((f'{name}.{key}', value) for key, value in part.items())
+    fitting = _fitting(translated, own, source)
     absent = [name for name in own if name not in fitting and not name.endswith('num_batches_tracked')]
     if absent:
         raise CheckpointError(
@@ -305,21 +312,6 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
             f'{source} is of another model: its head has {len(unused)} tensors that {type(model.head).__name__} does '
             f'not use, the first being {unused[0]}'
         )
-
-
-def _translated(weights: dict[str, object], model: nn.Module, source: str) -> dict[str, object]:
-    """Weights of a model, with the names in backbones of mmattn translated from a release's."""
-    weights = dict(weights)
-    for name, backbone in model.named_modules():
-        if isinstance(backbone, Backbone):
-            given = [key for key in weights if key.startswith(f'{name}.') and not odd_form(weights[key])]
-            part = {key.removeprefix(f'{name}.'): weights.pop(key) for key in given}
-            try:
-                part = backbone.from_release(part).tensors
-            except CheckpointError as error:
-                raise CheckpointError(f'{source}: {error}') from None
-            weights.update((f'{name}.{key}', value) for key, value in part.items())
-    return weights
 
 
 def _fitting(weights: dict, own: dict[str, Tensor], source: str) -> set[str]:

@@ -22,7 +22,8 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, Ten
 
 from ..errors import CheckpointError, InputError, describe
 from ..packages import version_numbers
-from ..weights import read_file, restricted_unpickler
+from ..weights import read_file
+from ..weights.unpickling import restricted_unpickler
 
 with suppress(ImportError):  # older than OLDEST_TORCH
     from torch.distributed.checkpoint import CheckpointException, DefaultSavePlanner, load, save
@@ -64,8 +65,7 @@ def check_sharding(cfg: Config) -> None:
     """Check that sharded training can run as the config says. Configs without sharding pass.
 
     Raises:
-        InputError: if the strategy is MMEngine's FSDPStrategy, if there is no launcher, if torch is too old, or if the
-            config averages weights.
+        InputError: for MMEngine's FSDPStrategy, a missing launcher, a torch that is too old, and averaged weights.
     """
     if (cfg.get('strategy') or {}).get('type') == 'FSDPStrategy':
         raise InputError('training with FSDPStrategy cannot be resumed: use ShardedStrategy of configs/_base_/fsdp.py')
@@ -180,14 +180,10 @@ class ShardedStrategy(FSDPStrategy):
 
 
 def merge_shards(folder: str | Path, trusted: bool = False) -> dict:
-    """Read a sharded checkpoint.
+    """The contents of a sharded checkpoint, in the form of MMEngine's ordinary checkpoints.
 
     Args:
-        folder: the checkpoint.
         trusted: run the code in ``rest.pth``, if there is any, see :func:`mmattn.weights.read_file`.
-
-    Returns:
-        The contents of an ordinary checkpoint of MMEngine.
 
     Raises:
         CheckpointError: if the checkpoint is missing or damaged.

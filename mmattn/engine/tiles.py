@@ -109,12 +109,11 @@ def join_detections(
     An object has the box and the mask of its best detection that is not cut. If all are cut, it has their unions. Its
     score is the largest of all.
 
-    At the end, non-maximum suppression of the boxes of each class removes objects that two tiles see completely.
+    At the end, non-maximum suppression of the boxes of each class, with ``iou_threshold``, removes objects that two
+    tiles see completely.
 
     Args:
         found: of each tile, in the image, from :func:`detections`.
-        height, width: of the image.
-        iou_threshold: of the suppression.
 
     Returns:
         best scores first.

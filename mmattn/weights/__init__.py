@@ -13,7 +13,6 @@ from .comparing import (
     take_out,
     unusable,
 )
-from .unpickling import restricted_unpickler
 
 __all__ = [
     'CheckpointError',
@@ -26,7 +25,6 @@ __all__ = [
     'plain_names',
     'read_checkpoint',
     'read_file',
-    'restricted_unpickler',
     'take',
     'take_out',
     'unusable',

@@ -103,7 +103,6 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
 
     Args:
         path: a file, an address http(s)://..., or torchvision://NAME. Downloads are kept in the folder of torch.hub.
-        map_location: device of the tensors.
         trusted: read any object, as ``torch.load(weights_only=False)`` does. This runs code in the file.
 
     Raises:

@@ -115,11 +115,7 @@ def odd_form(value: object) -> str:
 
 
 def check_floats(tensors: Mapping[str, Tensor]) -> None:
-    """Check the weights and biases of a checkpoint before they are rearranged, which may hide their dtype.
-
-    Raises:
-        CheckpointError: naming the first one that is not of floating-point numbers.
-    """
+    """Raise a CheckpointError for weights or biases that are no floats. Rearranging them later may hide their dtype."""
     for name, value in tensors.items():
         if name.endswith(('weight', 'bias')) and value.dtype not in FLOATS:
             raise CheckpointError(f'{name} is {value.dtype} and no weights')

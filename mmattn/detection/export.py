@@ -28,12 +28,9 @@ OUTPUTS = ('boxes', 'labels', 'scores', 'masks')
 
 
 class TraceableDetector(nn.Module):
-    """A detector as a function of one image, which :func:`mmattn.engine.export.trace` turns into a graph.
+    """A copy of a detector in evaluation mode, which :func:`mmattn.engine.export.trace` turns into a graph.
 
     Supported are RetinaNet, Faster R-CNN, Mask R-CNN and Cascade (Mask) R-CNN with the classes in ``SUPPORTED``.
-
-    Args:
-        detector: of MMDetection, in evaluation mode. It is not changed.
 
     Raises:
         InputError: if a part of the detector, or a setting of its ``test_cfg``, is not supported.
@@ -56,8 +53,8 @@ class TraceableDetector(nn.Module):
             image: (1, 3, H, W), normalised but not padded: the graph pads it as the data preprocessor does.
 
         Returns:
-            boxes (N, 4) as x1, y1, x2, y2 in pixels, labels (N,), scores (N,) in descending order, and if the detector
-            has a mask head, masks (N, H, W) of type bool.
+            boxes (N, 4) as x1, y1, x2, y2 in pixels, labels (N,), descending scores (N,), and of a detector with a mask
+            head, masks (N, H, W) of type bool.
         """
         size, detector = image.shape[2:], self.detector
         maps = list(detector.extract_feat(_pad(detector, image)))

@@ -18,12 +18,11 @@ FLIPPED = dict(horizontal=(3,), vertical=(2,), diagonal=(2, 3))
 class MaskTTAModel(DetTTAModel):
     """Test-time augmentation for boxes and for the masks of Mask R-CNN and Cascade Mask R-CNN.
 
-    ``DetTTAModel`` of MMDetection merges the boxes of all views. Then the mask head predicts a mask for each merged box
-    in each view. The probabilities are averaged over the views and over the stages of a cascade, as in MMDetection 2.
-    MMDetection pastes the mean into the image. With a single view that is not flipped, the result is that of the
-    ordinary test. Detectors without masks are tested as with ``DetTTAModel``.
+    ``DetTTAModel`` of MMDetection, whose arguments it takes, merges the boxes of all views. Then the mask head predicts
+    a mask for each merged box in each view. The probabilities are averaged over the views and over the stages of a
+    cascade, as in MMDetection 2. MMDetection pastes the mean into the image. A single view that is not flipped has the
+    result of the ordinary test. Detectors without masks are tested as with ``DetTTAModel``.
 
-    Args: those of ``DetTTAModel``.
 
     Raises:
         InputError: if the detector has masks and is not a Mask R-CNN or Cascade Mask R-CNN.
@@ -53,11 +52,7 @@ class MaskTTAModel(DetTTAModel):
         return super().merge_preds(data_samples_list)
 
     def test_step(self, data: dict[str, list]) -> list[DetDataSample]:
-        """Predict a batch of images, each in several views, and merge the views of each image.
-
-        Args:
-            data: ``inputs`` and ``data_samples``, each a list of batches with one view of every image.
-        """
+        """Merge what is found in several views; ``inputs`` and ``data_samples`` list a batch for each view."""
         views = [{key: batches[i] for key, batches in data.items()} for i in range(len(data['inputs']))]
         if not self.module.with_mask:
             return super().test_step(data)

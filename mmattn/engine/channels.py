@@ -21,7 +21,10 @@ def check_channels(model: dict, place: str) -> None:
     source, necks = 'backbone', list(listed(model.get('neck'), f'{place}.neck'))
     if necks:
         where, neck = necks[0]
-        _check_neck(neck, channels, where)
+        expected = neck.get('in_channels')
+        known = channels and isinstance(expected, (list, tuple)) and is_of(neck, 'mmdet.', 'mmseg.')
+        if known and tuple(expected) != channels[::-1]:  # YOLOV3Neck begins with the deepest map
+            _compare(list(expected), list(channels), where, source)
         source, channels = 'neck', _neck_channels(neck, channels) if len(necks) == 1 else None
     for key in ('decode_head', 'auxiliary_head', 'panoptic_head'):
         for where, head in listed(model.get(key), f'{place}.{key}'):
@@ -54,14 +57,6 @@ def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
             return cls(**arguments).out_channels
     except ValueError as error:
         raise InputError(f'{place} ({node["type"]}): {error}') from error
-
-
-def _check_neck(neck: dict, channels: tuple[int, ...] | None, place: str) -> None:
-    expected = neck.get('in_channels')
-    if channels is None or not isinstance(expected, (list, tuple)) or not is_of(neck, 'mmdet.', 'mmseg.'):
-        return
-    if tuple(expected) != channels[::-1]:  # YOLOV3Neck begins with the deepest map
-        _compare(list(expected), list(channels), place, 'backbone')
 
 
 def _neck_channels(neck: dict, channels: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -82,7 +82,7 @@ class AtomicBackend(LocalBackend):
 
 @HOOKS.register_module()
 class AtomicCheckpointHook(CheckpointHook):
-    """MMEngine's CheckpointHook for training that may be killed at any moment or run out of disk.
+    """MMEngine's CheckpointHook, with its arguments, for training that may be killed any moment or run out of disk.
 
     A checkpoint on a local disk is complete or does not exist. ``max_keep_ckpts`` and ``save_best`` remove an older
     checkpoint only after the next one is written, so for a moment there is one checkpoint more. With ``backend_args``
@@ -91,7 +91,6 @@ class AtomicCheckpointHook(CheckpointHook):
 
     Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`.
 
-    Args: MMEngine's.
 
     Raises:
         CheckpointError: if a checkpoint cannot be written, while training.

@@ -24,7 +24,6 @@ class CheckedCOCO(COCO):
     """The annotations of a file in COCO's format, checked when they are read.
 
     Args:
-        annotation_file: path.
         evaluated: what pycocotools is to evaluate with them, of "bbox", "segm" and the like; empty if nothing.
 
     Raises:
@@ -139,8 +138,7 @@ class CheckedCocoMetric(CocoMetric):
             packed = [transform.meta_keys for transform in transforms if hasattr(transform, 'meta_keys')]
             if packed and not any('instances' in keys for keys in packed):
                 raise InputError(
-                    'CocoMetric has no annotations: set ann_file of the evaluator, or add "instances" to meta_keys of '
-                    'PackDetInputs'
+                    'CocoMetric has no annotations: set ann_file, or add "instances" to meta_keys of PackDetInputs'
                 )
             return
         seen = set()
@@ -167,7 +165,6 @@ def check_coco(contents: dict, path: str | Path, evaluated: Sequence[str] = ()) 
     """Check the contents of an annotation file. Boxes that reach out of their image are counted in the log.
 
     Args:
-        contents: of the file at ``path``.
         evaluated: see :class:`CheckedCOCO`. If there is any, pycocotools must be able to evaluate each annotation.
 
     Raises:

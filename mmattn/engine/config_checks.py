@@ -92,24 +92,21 @@ def _check_keys(cfg: Config) -> None:
 def _check_modules(node: object, place: str) -> None:
     """Check a model's config: types, arguments, channels, and the modules in it."""
     for where, module in listed(node, place):
-        if isinstance(module, dict):
-            _check_module(module, where)
-
-
-def _check_module(node: dict, place: str) -> None:
-    if MIXING_PLACE.fullmatch(place) and difflib.get_close_matches('augments', node) and find_spec('mmpretrain'):
-        _check_mixing(node, place)
-    elif node.get('type') is not None:
-        registry = MODELS if MODULE_PLACE.fullmatch(place) or find_type(node) else TASK_UTILS
-        if registry is MODELS or TASK_PLACE.fullmatch(place) or find_type(node, TASK_UTILS):
-            _check_type(node, registry, place, nested=place.count('.') > 1)
-        _check_lora(node, place)
-    for key, value in node.items():
-        # norm_cfg, init_cfg and the like are read by functions with keys of their own
-        if not key.endswith('_cfg') or key in ('train_cfg', 'test_cfg'):
-            _check_modules(value, f'{place}.{key}')
-    if isinstance(node.get('backbone'), dict):
-        check_channels(node, place)
+        if not isinstance(module, dict):
+            continue
+        if MIXING_PLACE.fullmatch(where) and difflib.get_close_matches('augments', module) and find_spec('mmpretrain'):
+            _check_mixing(module, where)
+        elif module.get('type') is not None:
+            registry = MODELS if MODULE_PLACE.fullmatch(where) or find_type(module) else TASK_UTILS
+            if registry is MODELS or TASK_PLACE.fullmatch(where) or find_type(module, TASK_UTILS):
+                _check_type(module, registry, where, nested=where.count('.') > 1)
+            _check_lora(module, where)
+        for key, value in module.items():
+            # norm_cfg, init_cfg and the like are read by functions with keys of their own
+            if not key.endswith('_cfg') or key in ('train_cfg', 'test_cfg'):
+                _check_modules(value, f'{where}.{key}')
+        if isinstance(module.get('backbone'), dict):
+            check_channels(module, where)
 
 
 def _check_lora(node: dict, place: str) -> None:

@@ -48,7 +48,6 @@ def load_config(
     """Read a config, check it, and fit it to this machine.
 
     Args:
-        path: config file.
         options: values to set, by dotted key, as of ``--cfg-options``.
         work_dir: folder for logs and checkpoints. The default is what the config says, or work_dirs/NAME_OF_CONFIG.
         launcher: "none", "pytorch", "slurm" or "mpi", what starts the processes.

@@ -181,16 +181,14 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
         raise InputError(f'{name} has no classes: set its metainfo.classes to their names, in the order of the labels')
     if hasattr(dataset, 'label_map') and len(classes) == 1:
         raise InputError(
-            f'{name} has only one class, {classes[0]}, so a model would learn nothing: add the background to '
-            'metainfo.classes'
+            f'{name} has only one class, {classes[0]}, so models learn nothing: add the background to metainfo.classes'
         )
     if classes and 'thing_classes' not in dataset.metainfo:
         for path, module in model.named_modules():
             number = getattr(module, 'num_classes', None)
             if number is None and getattr(module, 'to_onehot', False):
                 raise InputError(
-                    f'{path} of the model has no num_classes, which Mixup, CutMix and to_onehot need: set it to '
-                    f'{len(classes)}'
+                    f'{path} of the model has no num_classes, for Mixup, CutMix and to_onehot: set it to {len(classes)}'
                 )
         for path, number in class_numbers(model):
             if number != len(classes):

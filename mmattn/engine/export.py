@@ -92,10 +92,7 @@ def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
 def largest_difference(
     model: nn.Module, graph: Callable, sizes: Sequence[tuple[int, int]], in_channels: int = 3
 ) -> list[float]:
-    """How much a graph, called like the model, differs from the model for a random image of every (height, width).
-
-    Args:
-        model: in evaluation mode, on the CPU.
+    """How much a graph differs from its model, in evaluation mode on the CPU, for a random image of each height, width.
 
     Returns:
         per size, the largest difference divided by the largest value, over all outputs.

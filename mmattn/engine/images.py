@@ -130,8 +130,7 @@ def _check_labels(data: dict, num_classes: int, ignored: Sequence[int]) -> None:
             f'{" x ".join(map(str, data["ori_shape"]))}{turned}: a label map has a number per pixel'
         )
     wrong = labels[labels >= num_classes]
-    for label in ignored:
-        wrong = wrong[wrong != label]
+    wrong = wrong[~np.isin(wrong, ignored)]
     if len(wrong):
         raise InputError(
             f'{path} has label {wrong[0]} where the dataset has {num_classes} classes, counted '

@@ -183,8 +183,7 @@ class CheckpointCheckHook(Hook):
     - A training takes those that have the right shape; heads may be others. A backbone of mmattn takes all or none.
     - A resumed training takes a state that fits completely: model, averaged model, optimizer, schedulers. It is of the
       same step in all processes.
-
-    The settings of backbones, which tensors do not show, are compared if the checkpoint has them.
+    - The settings of backbones, which tensors do not show, are compared if the checkpoint has them.
 
     Raises:
         CheckpointError: naming the checkpoint and what does not fit first.

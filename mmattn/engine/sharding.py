@@ -167,8 +167,7 @@ class ShardedStrategy(FSDPStrategy):
             else:
                 continue
             raise CheckpointError(
-                f'{filename} belongs to another model or optimizer than the config: {difference}; take the config of '
-                'that training'
+                f'{filename} belongs to another model or optimizer than the config: {difference}; take its own config'
             )
         tensors = {key: tensors[key] for key in saved}
         load(tensors, storage_reader=FileSystemReader(filename))
@@ -210,14 +209,8 @@ def read_shard_metadata(folder: str | Path) -> dict[str, TensorStorageMetadata]:
     file = Path(folder, '.metadata')
     if not file.is_file():
         raise CheckpointError(f'{folder} is not a sharded checkpoint: it has no file {file.name}')
-    classes = (
-        *(getattr(metadata, name) for name in metadata.__all__),
-        metadata._MEM_FORMAT_ENCODING,
-        filesystem._StorageInfo,
-        torch.serialization._get_layout,
-        torch.Size,
-        PosixPath,
-    )
+    classes = [*(getattr(metadata, name) for name in metadata.__all__), torch.Size, PosixPath]
+    classes += [metadata._MEM_FORMAT_ENCODING, filesystem._StorageInfo, torch.serialization._get_layout]
     allowed = {f'{value.__module__}.{value.__qualname__}': value for value in classes}
     allowed.update((str(value), value) for value in vars(torch).values() if isinstance(value, torch.dtype))
     try:

@@ -72,8 +72,7 @@ def detections(instances: InstanceData, x: int, y: int, height: int, width: int)
 
     Args:
         instances: bboxes (n, 4) in pixels of the tile, labels (n,), scores (n,), and masks (n, H, W) if it has them.
-        x, y: where the tile begins in the image.
-        height, width: of the image.
+        x, y, height, width: where the tile begins in the image, and the sides of the image.
     """
     boxes = (instances.bboxes + instances.bboxes.new_tensor([x, y, x, y])).tolist()
     masks = [None] * len(boxes)

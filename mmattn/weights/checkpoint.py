@@ -28,10 +28,9 @@ def read_checkpoint(
     """The tensors of a backbone in a checkpoint of any trainer.
 
     Args:
-        path: see :func:`read_file`.
+        path, trusted: see :func:`read_file`.
         prefix: the names of the wanted tensors begin with it; it is removed, and what wrappers add is not part of it.
             Its last dot may be missing. By default "backbone." if any name begins with that. '' means all tensors.
-        trusted: see :func:`read_file`.
 
     Returns:
         the tensors by name; a phrase that says where they are in the file; ``type`` and settings of the backbone, if
@@ -120,8 +119,7 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
         raise CheckpointError(f'{path} is a sharded checkpoint: merge it: python tools/merge_shards.py {path} TARGET')
     if size is None:
         raise CheckpointError(
-            f'there is no checkpoint {_shortened(path)}: put the weights there, or set init_cfg=None to start from '
-            'scratch'
+            f'there is no checkpoint {_shortened(path)}: put it there, or set init_cfg=None to start from scratch'
         )
     if not size:
         raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: it is empty')
@@ -155,8 +153,7 @@ def _download(address: str) -> Path:
         address = models[name]
     if not address.startswith(('http://', 'https://')):
         raise CheckpointError(
-            f'{_shortened(address)} is no address that mmattn can read without running code: download the file and '
-            'give its path'
+            f'{_shortened(address)} cannot be read without running code: download the file and give its path'
         )
     name = Path(urllib.parse.urlparse(address).path).name
     if name in ('', '..'):

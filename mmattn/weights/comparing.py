@@ -58,17 +58,14 @@ def misfits(translation: Translation, own: Mapping[str, Tensor]) -> dict[str, li
     """
     tensors = translation.tensors
     excused = {*tensors, *translation.fresh}
+    shared = [(name, value, own[name]) for name, value in tensors.items() if name in own]
     found = {
         'missing': [name for name in own if name not in excused and not name.endswith('num_batches_tracked')],
         'of another shape': [
-            f'{name} {tuple(value.shape)} instead of {tuple(own[name].shape)}'
-            for name, value in tensors.items()
-            if name in own and value.shape != own[name].shape
+            f'{name} {tuple(a.shape)} instead of {tuple(b.shape)}' for name, a, b in shared if a.shape != b.shape
         ],
         'of another kind': [
-            f'{name} ({problem})'
-            for name, value in tensors.items()
-            if name in own and value.shape == own[name].shape and (problem := unusable(value, own[name]))
+            f'{name} ({problem})' for name, a, b in shared if a.shape == b.shape and (problem := unusable(a, b))
         ],
         'not used': [name for name in tensors if name not in own],
     }

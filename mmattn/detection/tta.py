@@ -23,7 +23,6 @@ class MaskTTAModel(DetTTAModel):
     cascade, as in MMDetection 2. MMDetection pastes the mean into the image. A single view that is not flipped has the
     result of the ordinary test. Detectors without masks are tested as with ``DetTTAModel``.
 
-
     Raises:
         InputError: if the detector has masks and is not a Mask R-CNN or Cascade Mask R-CNN.
     """

@@ -91,7 +91,6 @@ class AtomicCheckpointHook(CheckpointHook):
 
     Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`.
 
-
     Raises:
         CheckpointError: if a checkpoint cannot be written, while training.
     """

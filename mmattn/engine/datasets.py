@@ -188,7 +188,8 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
             number = getattr(module, 'num_classes', None)
             if number is None and getattr(module, 'to_onehot', False):
                 raise InputError(
-                    f'{path} of the model has no num_classes, for Mixup, CutMix and to_onehot: set it to {len(classes)}'
+                    f'{path} of the model has no num_classes, which Mixup, CutMix and to_onehot need: set it to '
+                    f'{len(classes)}'
                 )
         for path, number in class_numbers(model):
             if number != len(classes):

@@ -73,8 +73,9 @@ def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path, names: S
     except ImportError as error:
         raise MissingPackage(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
     count = len(graph.graph_signature.user_outputs)
-    names = dict(input_names=['image'], output_names=list(names or (f'output{i}' for i in range(count)))[:count])
-    torch.onnx.export(graph, f=str(file), **names, dynamo=True, external_data=False, verbose=False)
+    outputs = list(names or (f'output{i}' for i in range(count)))[:count]
+    settings = dict(input_names=['image'], output_names=outputs, dynamo=True, external_data=False, verbose=False)
+    torch.onnx.export(graph, f=str(file), **settings)
 
 
 def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:

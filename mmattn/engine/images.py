@@ -105,7 +105,7 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
     if 'L;2' in coding or 'L;4' in coding or mode == '1' and backend != 'pillow':
         raise InputError(f'{path} has fewer than 8 bits per pixel, which are read as shades of grey: write it with 8')
     if orientation > 1:
-        raise InputError(f'{path} has EXIF orientation {orientation}, which label maps ignore: turn its pixels instead')
+        raise InputError(f'{path} has EXIF orientation {orientation}, ignored for label maps: turn its pixels instead')
     if mode is None or mode[0] in 'IF':
         from mmcv import imfrombytes
 

@@ -221,7 +221,7 @@ class CheckpointCheckHook(Hook):
         if not fitting and not backbones:
             raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
         parts, own_parts = ({name.partition('.')[0] for name in names} for names in (weights, own))
-        # As a classifier's and a detector
+        # as those of a classifier and of a detector
         if parts & own_parts == {'backbone'} and {'backbone'} not in (parts, own_parts):
             raise CheckpointError(
                 f'{source} is of another model than {type(model).__name__}, with the same backbone: load_from is for '
@@ -371,10 +371,10 @@ def _difference_of_optimizers(saved: object, wrapper: OptimWrapper | OptimWrappe
         or not all(isinstance(name, (int, str)) for group in groups for name in group['params'])
     ):
         return 'it has no state of a single optimizer'
-    counts, own = ([len(group['params']) for group in each] for each in (groups, own_groups))
-    if counts != own:
-        has = f'has {sum(counts)} parameters in {len(counts)} groups'
-        return f'its optimizer {has}, that of the config {sum(own)} in {len(own)}'
+    sizes, own_sizes = ([len(group['params']) for group in each] for each in (groups, own_groups))
+    if sizes != own_sizes:
+        what = f'{sum(sizes)} parameters in {len(sizes)} groups'
+        return f'its optimizer has {what}, that of the config {sum(own_sizes)} in {len(own_sizes)}'
     parameters = {}
     for group, own_group in zip(groups, own_groups):
         # Versions of torch add flags, which have defaults.

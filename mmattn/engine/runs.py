@@ -170,6 +170,6 @@ def _end(code: int | None, loader: str) -> str:
         return f'ended with exit status {code}, {loader}.num_workers=0 shows where'
     advice = {
         signal.SIGKILL: 'most often for want of memory: lower its num_workers or batch_size',
-        signal.SIGBUS: 'most often for want of shared memory: lower its num_workers, or docker run --shm-size=...',
+        signal.SIGBUS: 'most often for want of shared memory: lower num_workers, or give more (docker run --shm-size)',
     }.get(-code, f'{loader}.num_workers=0 shows where')
     return f'was killed by signal {-code} ({signal.strsignal(-code)}), {advice}'

@@ -69,7 +69,7 @@ def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> La
     absent = absent_files(names, dataset.img_prefix)
     if absent:
         raise InputError(
-            f'{place}: {path} names {len(absent)} images that are not in {dataset.img_prefix}, the first is {absent[0]}'
+            f'{place}: {path} names {len(absent)} images not in {dataset.img_prefix}, the first being {absent[0]}'
         )
     return Labels(place, {} if None in labels.values() else labels, False)
 

@@ -7,11 +7,12 @@
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..layers import MLP, Block, TokenConv2d, batch_norm, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import MLP, Block, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..layers.checks import check_rates, check_whole
 from ..weights import Translation, take_out
@@ -261,10 +262,22 @@ class Downsample(nn.Module):
 
     def __init__(self, in_dim: int, dim: int, side: int) -> None:
         super().__init__()
-        self.proj = TokenConv2d(in_dim, dim, 2, 2)
+        self.proj = PatchConv2d(in_dim, dim, 2, 2)
         self.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, side, side, dim), std=0.02))
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_dim) -> (B, ceil(H / 2), ceil(W / 2), dim)."""
         x = self.proj(pad_to_multiple(x, 2, (1, 2)))
         return x + fitted(self.pos_embed, *x.shape[1:3])
+
+
+class PatchConv2d(nn.Conv2d):
+    """2 x 2 convolution of stride 2 of (B, H, W, C) tokens, as a linear layer on patches.
+
+    The gradient of torch's convolution has another memory layout than a compiled graph expects.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, 2 * h, 2 * w, in_channels) -> (B, h, w, out_channels)."""
+        patches = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)
+        return F.linear(patches, self.weight.permute(0, 2, 3, 1).flatten(1), self.bias)

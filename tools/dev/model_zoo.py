@@ -12,7 +12,8 @@ Our metafiles have OpenMMLab's fields and these:
   text.
 - ``Printed`` of a model: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` means that
   the paper counts multiplications and additions. ``Parameters Counted: matrices`` means that it leaves out biases and
-  norms. ``Attention Counted`` is the share of attention's products that it counts.
+  norms. ``Attention Counted`` is the share of attention's products that it counts. ``Unknown`` says why the operations
+  cannot agree.
 - ``Results`` of a model: the paper's accuracy.
 - ``Released Weights`` of a model: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
   ``Metrics`` that the authors give for this file. They can differ from the paper's.

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from mmengine.logging import print_log
 from mmengine.registry import MODELS
+from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ..layers import MLP, Block, batch_norm, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import Block, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..layers.checks import check_rates, check_whole
 from ..weights import Translation, take_out
@@ -134,7 +135,7 @@ class ELSAVOLO(Backbone):
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
                 )
-                mlp = MLP(dims[i], dims[i] * arch['mlp_ratio'], drop_rate)
+                mlp = Mlp(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate))
             self.network.append(blocks)
             self.settings.update(mechanism_settings(stages[later], blocks[0].attn, f'stages[{later}]'))

@@ -1,6 +1,8 @@
 """The two attentions of VOLO, on (B, H, W, C) tokens, with the tensors of its release.
 
 "VOLO: Vision Outlooker for Visual Recognition", https://arxiv.org/abs/2106.13112
+
+They compute what timm's do. With timm's, torch.compile makes new graphs for new sizes of images.
 """
 
 import torch.nn.functional as F

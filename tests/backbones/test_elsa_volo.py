@@ -182,10 +182,10 @@ def test_settings_reach_the_layers():
     elsa, plain = backbone.network[0][1], backbone.network[4][0]
     assert isinstance(elsa.attn, ELSA) and elsa.attn.kernel_size == 5 and elsa.attn.num_heads == 2
     assert plain.attn.num_heads == 4 and plain.mlp.fc1.out_features == 3 * 24 and elsa.mlp.fc1.out_features == 3 * 12
-    assert elsa.attn.drop.p == plain.mlp.drop.p == 0.1 and elsa.attn.attn_drop_rate == plain.attn.attn_drop_rate == 0.2
+    assert elsa.attn.drop.p == plain.mlp.drop1.p == 0.1 and elsa.attn.attn_drop_rate == plain.attn.attn_drop_rate == 0.2
     assert backbone.patch_embed.conv[4].eps == 0.1 and backbone.patch_embed.conv[0].in_channels == 1
     assert backbone.network[1].pos_embed.shape == (1, 7, 7, 24)
-    rates = [block.drop_path.p for part in (0, 2, 3, 4) for block in backbone.network[part]]
+    rates = [block.drop_path.drop_prob for part in (0, 2, 3, 4) for block in backbone.network[part]]
     reference = [
         getattr(block.drop_path1, 'drop_prob', 0.0)
         for part in (0, 2, 3, 4)

@@ -327,7 +327,7 @@ CASES = {
                 arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(2, 4), stem_dim=8, mlp_ratio=2), norm_eval=True
             ),
             trained_channels=(16, 32, 32, 32),
-            segmentors={},
+            segmentors={'elsa-volo-toy_upernet': dict()},
             strides=lambda settings: [8] + [16] * (len(settings['arch']['depths']) - 1),
             batch_norm=True,
         ),

@@ -1,5 +1,5 @@
-# A classifier for the toy ImageNet, trained with token labels and MixToken. TOKEN_LABELS names another folder of label
-# maps, which tools/make_token_labels.py makes.
+# A classifier for the toy ImageNet, trained with token labels and MixToken. TOKEN_LABELS_ROOT names another folder of
+# label maps, which tools/make_token_labels.py makes.
 _base_ = [
     './_base_/elsa-volo-toy.py',
     '../_base_/classifier.py',
@@ -9,13 +9,13 @@ _base_ = [
 ]
 model = dict(
     type='TokenLabelClassifier',
-    backbone=dict(_base_.backbone, out_indices=(3,)),
+    backbone=dict(_base_.backbone, img_size=64, out_indices=(3,)),
     neck=None,
-    head=dict(_base_.head, type='VOLOHead', init_cfg=None),
+    head=dict(type='VOLOHead', in_channels=_base_.in_channels[-1], num_heads=4, init_cfg=None),
 )
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='LoadTokenLabels', label_root='{{$TOKEN_LABELS:data/toy/token_labels}}'),
+    dict(type='LoadTokenLabels', label_root='{{$TOKEN_LABELS_ROOT:data/toy/token_labels}}'),
     dict(type='MoveTokenLabels', transforms=[dict(type='RandomFlip', prob=0.5, direction='horizontal')]),
     dict(type='CropTokenLabels', scale=64, crop_ratio_range=(0.5, 1.0)),
     dict(type='PackInputs', algorithm_keys=('label_map', 'label_box')),

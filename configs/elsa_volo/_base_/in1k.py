@@ -1,5 +1,5 @@
 # ImageNet with token labels, as by VOLO's script, which ELSA's paper follows and whose copy trains ELSA-Swin. The
-# environment variable TOKEN_LABELS names another folder of label maps: the published ones, or those of
+# environment variable TOKEN_LABELS_ROOT names another folder of label maps: the published ones, or those of
 # tools/make_token_labels.py. The backbone, its drop path, the head's in_channels, num_heads and mlp_ratio, and the rate
 # are to be added.
 _base_ = '../../elsa_swin/_base_/in1k.py'
@@ -11,7 +11,7 @@ model = dict(
     train_cfg=dict(augments=dict(type='MixThenErase', mixing=[], erase_prob=0.25)),
 )
 
-label_root = '{{$TOKEN_LABELS:data/token_labels}}'
+label_root = '{{$TOKEN_LABELS_ROOT:data/token_labels}}'
 load = [dict(type='LoadImageFromFile'), dict(type='LoadTokenLabels', label_root=label_root)]
 move = dict(type='MoveTokenLabels', transforms=_base_.train_pipeline[2:4])  # flip and RandAugment
 # The script draws an interpolation for each crop.

@@ -135,10 +135,12 @@ def test_deformable_attention_runs(config):
     assert len(found) > 0 and found.bboxes.isfinite().all()
 
 
-@pytest.mark.parametrize('path', [path for path in DOWNSTREAM if path.parent.name in ('msf', 'gsa')], ids=names)
+@pytest.mark.parametrize(
+    'path', [path for path in DOWNSTREAM if path.parent.name in ('msf', 'gsa', 'elsa_volo')], ids=names
+)
 def test_downstream_starts_from_its_classifier(path):
-    """MSF and GSA have no released weights. Their detectors and segmentors name the checkpoint that a classifier's
-    config leaves after its last epoch, and it fits to the last tensor but for output norms."""
+    """MSF, GSA and ELSA-VOLO have no released weights. Their detectors and segmentors name the checkpoint that a
+    classifier's config leaves after its last epoch, and it fits to the last tensor but for output norms."""
     settings = Config.fromfile(path).model.backbone
     folder, epoch = re.fullmatch(r'work_dirs/(.*)/epoch_(\d+)\.pth', settings.init_cfg.checkpoint).groups()
     cfg = Config.fromfile(path.parent / f'{folder}.py')
@@ -166,6 +168,21 @@ def test_pyramid_over_vit(config):
     maps = [torch.randn(2, 384, 7, 9, requires_grad=True) for _ in range(4)]
     assert [tuple(out.shape[2:]) for out in pyramid(maps)] == [(28, 36), (14, 18), (7, 9), (3, 4)]
     sum(out.square().mean() for out in necks(maps)).backward()
+    assert all(m.grad.abs().sum() > 0 for m in maps)
+
+
+@pytest.mark.parametrize(
+    'config', ['elsa-volo-d1_fpn_8xb2-80k_ade20k-512x512', 'mask-rcnn_elsa-volo-d1_fpn_ms-1x_coco']
+)
+def test_pyramid_over_volo(config):
+    """The same for the maps of VOLO, of strides 8 and 16 and of two widths."""
+    cfg = Config.fromfile(ROOT / 'configs' / 'elsa_volo' / f'{config}.py')
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        pyramid, fpn = (MODELS.build(neck) for neck in cfg.model.neck)
+    sizes = [(192, 13, 17), *[(384, 7, 9)] * 3]
+    maps = [torch.randn(2, *size, requires_grad=True) for size in sizes]
+    assert [tuple(out.shape[2:]) for out in pyramid(maps)] == [(26, 34), (14, 18), (7, 9), (3, 4)]
+    sum(out.square().mean() for out in fpn(pyramid(maps))).backward()
     assert all(m.grad.abs().sum() > 0 for m in maps)
 
 

@@ -38,13 +38,15 @@ from mmattn.analysis import count_operations
 from mmattn.engine.export import any_size
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
-#: name -> config of a backbone of another package
+#: name -> config of a backbone of another package, or of VOLO
 PEERS = {
     'swin-t': dict(type='mmdet.SwinTransformer'),
     'pvtv2-b2': dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[3, 4, 6, 3]),
     'r50': dict(type='mmdet.ResNet', depth=50),
     'mit-b2': dict(type='mmseg.MixVisionTransformer', embed_dims=64, num_layers=[3, 4, 6, 3], num_heads=[1, 2, 5, 8]),
     'vit-s': dict(type='mmseg.VisionTransformer', img_size=(512, 512), embed_dims=384, num_layers=12, num_heads=6),
+    # timm's VOLO takes images of one size only
+    'volo-d1': dict(type='ELSAVOLO', arch='d1', stages=[dict(type='OutlookAttention'), dict(type='SelfAttention')]),
 }
 STEPS = ('inference', 'training')
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h

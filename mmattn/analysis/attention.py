@@ -206,6 +206,19 @@ def _global(layer: layers.GlobalSelfAttention, x: Tensor, row: int, column: int)
     return [Weights(part, _by_head(attend, value, layer.num_heads, row, column)) for part, attend in parts.items()]
 
 
+def _outlook(layer: layers.OutlookAttention, x: Tensor, row: int, column: int) -> list[Weights]:
+    return [Weights('', _by_head(partial(layer.weigh, x), x, layer.num_heads, row, column))]
+
+
+def _plain(layer: layers.SelfAttention, x: Tensor, row: int, column: int) -> list[Weights]:
+    q, k, v = layer.qkv(x).chunk(3, -1)
+
+    def attend(value: Tensor) -> Tensor:
+        return shunted_attention(q, [k], [value], layer.num_heads)
+
+    return [Weights('', _by_head(attend, v, layer.num_heads, row, column))]
+
+
 #: class of layers -> function of the layer, its input (1, H, W, C), and row and column of the query
 READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weights]]] = {
     layers.ELSA: _projected,
@@ -218,6 +231,8 @@ READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weig
     layers.LocalAttention: _projected,
     layers.MeanShiftAttention: _mean_shift,
     layers.MeanShiftWindowAttention: _mean_shift_windows,
+    layers.OutlookAttention: _outlook,
+    layers.SelfAttention: _plain,
     layers.ShuntedAttention: _shunted,
     layers.WindowAttention: _projected,
 }

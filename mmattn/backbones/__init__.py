@@ -1,4 +1,5 @@
 from .elsa_swin import ELSASwin
+from .elsa_volo import ELSAVOLO
 from .gsa_resnet import GSAResNet
 from .msf_swin import MSFSwin
 from .msf_vit import MSFViT
@@ -6,4 +7,4 @@ from .shunted import ShuntedTransformer
 from .swin import SwinFrame
 from .vit import ViTFrame
 
-__all__ = ['ELSASwin', 'GSAResNet', 'MSFSwin', 'MSFViT', 'ShuntedTransformer', 'SwinFrame', 'ViTFrame']
+__all__ = ['ELSASwin', 'ELSAVOLO', 'GSAResNet', 'MSFSwin', 'MSFViT', 'ShuntedTransformer', 'SwinFrame', 'ViTFrame']

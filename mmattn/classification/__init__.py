@@ -10,5 +10,17 @@ if importlib.util.find_spec('mmpretrain'):
     from .head import NormLinearClsHead
     from .mixing import MixThenErase
     from .schedule import TimmCosineLR
+    from .token_labels import CropTokenLabels, LoadTokenLabels, MoveTokenLabels
+    from .volo import TokenLabelClassifier, VOLOHead
 
-    __all__ = ['MixThenErase', 'NormLinearClsHead', 'RGBVisualizationHook', 'TimmCosineLR']
+    __all__ = [
+        'CropTokenLabels',
+        'LoadTokenLabels',
+        'MixThenErase',
+        'MoveTokenLabels',
+        'NormLinearClsHead',
+        'RGBVisualizationHook',
+        'TimmCosineLR',
+        'TokenLabelClassifier',
+        'VOLOHead',
+    ]

@@ -11,16 +11,17 @@ class MixThenErase:
     MMPretrain's ``RandomErasing`` is a step of the pipeline, and so erases before images are mixed.
 
     Args:
-        mixing: configs of batch augmentations; one of them is drawn for each batch, evenly.
+        mixing: configs of batch augmentations; one of them is drawn for each batch, evenly. [] mixes nothing.
         erase_prob: probability that an image loses a rectangle. Its pixels become normal noise of deviation 1 in
             normalised units; its area is 0.02 to 1/3 of the image's.
     """
 
     def __init__(self, mixing: list[dict], erase_prob: float) -> None:
-        self.mix = RandomBatchAugment(mixing)
+        self.mix = RandomBatchAugment(mixing) if mixing else None
         self.erase_prob = erase_prob
 
     def __call__(self, images: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised images (B, 3, H, W) and one-hot labels (B, classes) -> both, mixed; images are erased in place."""
-        images, scores = self.mix(images, scores)
+        if self.mix:
+            images, scores = self.mix(images, scores)
         return RandomErasing(self.erase_prob, mode='pixel', device=images.device)(images), scores

@@ -17,6 +17,7 @@ from .shunted import (
     TokenMerging,
 )
 from .token_conv import TokenConv2d
+from .volo import OutlookAttention, SelfAttention
 from .window import WindowAttention
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     'MECHANISMS',
     'MeanShiftAttention',
     'MeanShiftWindowAttention',
+    'OutlookAttention',
+    'SelfAttention',
     'ShuntedAttention',
     'TokenConv2d',
     'TokenMerging',

@@ -22,6 +22,8 @@ from mmattn.layers import (
     LocalAttention,
     MeanShiftAttention,
     MeanShiftWindowAttention,
+    OutlookAttention,
+    SelfAttention,
     ShuntedAttention,
     WindowAttention,
 )
@@ -160,6 +162,17 @@ def test_enhanced(row, column):
         value = layer.kv(x).chunk(2, -1)[1]
         out = by_heads(weights.values, value[0]) + layer.local_conv(value)[0, row, column]
         torch.testing.assert_close(layer.proj(out), layer(x)[0, row, column])
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize('kind', [OutlookAttention, SelfAttention])
+def test_volo(kind, row, column):
+    layer = rough(kind(DIM, HEADS))
+    x = tokens()
+    with torch.no_grad():
+        (weights,) = READERS[kind](layer, x, row, column)
+        value = layer.v(x) if kind is OutlookAttention else layer.qkv(x)[..., -DIM:]
+        torch.testing.assert_close(layer.proj(by_heads(weights.values, value[0])), layer(x)[0, row, column])
 
 
 @pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)

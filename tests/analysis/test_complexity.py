@@ -53,10 +53,13 @@ class Layer(torch.nn.Module):
         (dict(FLOPs=8), 0),
         (dict(FLOPs=16), 1),
         (dict(FLOPs=16, **{'Operations per Multiply-Add': 2}), 0),
+        (dict(Parameters=10, FLOPs=16, Unknown='how'), 0),
+        (dict(Parameters=8, FLOPs=8, Unknown='how'), 1),
     ],
 )
 def test_counts_in_the_unit_of_the_paper(printed, wrong):
-    """A figure of weight matrices, or of two operations per multiply-add, is compared as such, and only then."""
+    """A figure of weight matrices, or of two operations per multiply-add, is compared as such, and only then. With
+    ``Unknown``, operations are not compared."""
     assert compare('', Layer(), 'mmseg', dict(Printed=printed)).wrong == wrong
 
 

@@ -174,6 +174,29 @@ def vit_frames(draw):
 
 
 @st.composite
+def elsa_volos(draw):
+    dim = draw(st.sampled_from([8, 12]))
+    first = [
+        dict(type='ELSA', kernel_size=3, group_width=1, qkv_bias=False),
+        dict(type='OutlookAttention'),
+        dict(type='WindowAttention', window_size=3),
+    ]
+    second = [dict(type='SelfAttention'), dict(type='EnhancedAttention')]
+    return dict(
+        arch=dict(
+            embed_dim=dim,
+            depths=draw(st.lists(st.integers(1, 2), min_size=2, max_size=4)),
+            num_heads=(draw(divisors(dim)), draw(divisors(dim))),
+            stem_dim=draw(st.integers(1, 8)),
+            mlp_ratio=draw(st.integers(1, 3)),
+        ),
+        stages=[draw(st.sampled_from(first)), draw(st.sampled_from(second))],
+        img_size=draw(st.integers(1, 100)),
+        final_norm=draw(st.booleans()),
+    )
+
+
+@st.composite
 def shunteds(draw, depths):
     count = len(depths)
     heads = draw(stages(st.sampled_from([2, 4]), count))
@@ -281,6 +304,32 @@ CASES = {
                 )
             },
             shifting=shifting_elsa_swins,
+        ),
+        Case(
+            name='ELSAVOLO',
+            small=dict(
+                arch=dict(embed_dim=8, depths=(1, 1, 2, 1), num_heads=(2, 4), stem_dim=8, mlp_ratio=2),
+                stages=[dict(type='ELSA', kernel_size=3, group_width=2, qkv_bias=False), dict(type='SelfAttention')],
+                img_size=64,
+            ),
+            tiny=dict(
+                arch=dict(embed_dim=8, depths=(1, 1), num_heads=(2, 4), stem_dim=4, mlp_ratio=2),
+                stages=[dict(type='OutlookAttention'), dict(type='SelfAttention')],
+                img_size=64,
+                out_indices=(0, 1),
+            ),
+            architectures=elsa_volos(),
+            channels=lambda settings: [
+                settings['arch']['embed_dim'] * (1 + (i > 0)) for i in range(len(settings['arch']['depths']))
+            ],
+            half_precision=4,
+            trained=dict(
+                arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(2, 4), stem_dim=8, mlp_ratio=2), norm_eval=True
+            ),
+            trained_channels=(16, 32, 32, 32),
+            segmentors={'elsa-volo-toy_upernet': dict()},
+            strides=lambda settings: [8] + [16] * (len(settings['arch']['depths']) - 1),
+            batch_norm=True,
         ),
         Case(
             name='GSAResNet',

@@ -35,3 +35,12 @@ def test_probability(batch):
     """Without erasing, the batch is mixed only."""
     images, _ = BATCH_AUGMENTS.build(dict(type='MixThenErase', mixing=MIXING, erase_prob=0.0))(*batch)
     assert images.min() >= 10
+
+
+def test_erases_only(batch):
+    """Without mixing, the scores stay, and each image loses a part of itself."""
+    images, scores = BATCH_AUGMENTS.build(dict(type='MixThenErase', mixing=[], erase_prob=1.0))(*batch)
+    assert torch.equal(scores, torch.eye(4))
+    for index, image in enumerate(images):
+        kept = image[image > 6]
+        assert (kept == index + 10).all() and 0.6 < len(kept) / image.numel() < 1

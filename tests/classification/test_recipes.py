@@ -18,11 +18,18 @@ from timm.optim import param_groups_weight_decay
 
 from tests import ROOT
 
-#: epoch -> rate, as the released scripts of ELSA, Shunted and MSF set it
+#: epoch -> rate, as the released scripts of ELSA, VOLO, Shunted and MSF set it
 RATES = {
     'elsa_swin/elsa-swin-t_in1k': [
         *[(0, 1e-6), (1, 5.095e-5), (19, 9.5005e-4), (20, 9.8918e-4), (150, 5.05e-4), (299, 1.0027e-5)],
         *[(300, 1e-5), (309, 1e-5)],
+    ],
+    'elsa_volo/elsa-volo-d1_in1k': [
+        *[(0, 1e-6), (1, 8.095e-5), (19, 1.5201e-3), (20, 1.5826e-3), (150, 8.05e-4), (299, 1.0044e-5)],
+        *[(300, 1e-5), (309, 1e-5)],
+    ],
+    'elsa_volo/volo-d1_384_in1k': [
+        *[(0, 1e-6), (1, 2.4e-6), (4, 6.6e-6), (5, 7.732e-6), (15, 6e-6), (30, 4e-6), (39, 4e-6)]
     ],
     'shunted/shunted-t_in1k': [
         *[(0, 1e-6), (1, 1e-6), (2, 2.008e-4), (5, 8.002e-4), (6, 9.9932e-4)],
@@ -47,7 +54,9 @@ NARROW = {
 }
 
 
-FINE_TUNED = [path for path in (ROOT / 'configs').glob('*/*.py') if re.search('_384_|_inat|_cifar', path.name)]
+FINE_TUNED = [
+    path for path in (ROOT / 'configs').glob('*/*.py') if re.search(r'_(384|448|512)_in1k|_inat|_cifar', path.name)
+]
 
 
 def recipe(name: str | Path) -> Config:
@@ -87,16 +96,22 @@ def test_rates(name):
     assert len(rates) == RATES[name][-1][0] + 1
 
 
-@pytest.mark.parametrize('name', ['elsa_swin/elsa-swin-t_in1k', 'shunted/shunted-t_in1k', 'msf/msf-vit-s_in1k'])
+@pytest.mark.parametrize(
+    'name',
+    ['elsa_swin/elsa-swin-t_in1k', 'elsa_volo/elsa-volo-d1_in1k', 'shunted/shunted-t_in1k', 'msf/msf-vit-s_in1k'],
+)
 def test_weight_decay(name):
-    """ELSA's and Shunted's scripts exempt what timm does: all of one dimension, and not ELSA's ghost heads and bias
-    tables. MSF's exempts nothing."""
+    """ELSA's, VOLO's and Shunted's scripts exempt what timm does: all of one dimension, and not ELSA's ghost heads and
+    bias tables; of VOLO also positions and class token. MSF's exempts nothing."""
     cfg = recipe(name)
     with torch.device('meta'):
         model = MODELS.build(cfg.model)
     wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
     decays = {id(p): group['weight_decay'] for group in wrapper.optimizer.param_groups for p in group['params']}
-    timm = {id(p): group['weight_decay'] for group in param_groups_weight_decay(model, 0.05) for p in group['params']}
+    exempt = [name for name, _ in model.named_parameters() if name.endswith(('pos_embed', 'cls_token'))]
+    assert len(exempt) == (2 if 'volo' in name else 0)
+    groups = param_groups_weight_decay(model, 0.05, no_weight_decay_list=exempt)
+    timm = {id(p): group['weight_decay'] for group in groups for p in group['params']}
     assert len(decays) == len(list(model.parameters()))
     assert decays == (dict.fromkeys(decays, 0.05) if name.startswith('msf') else timm)
 
@@ -144,12 +159,13 @@ def test_rand_augment(name, interpolations):
 @pytest.mark.parametrize('path', FINE_TUNED, ids=lambda path: path.stem)
 def test_starts_from_a_classifier(path):
     """Fine-tuning starts from the last checkpoint of a classifier that was trained here, or from a released one. It has
-    the same backbone."""
+    the same backbone, but for the size of its images."""
     start = Path(recipe(path).load_from)
-    name = start.parent.name if start.parts[0] == 'work_dirs' else path.stem.replace('_384', '')
+    name = start.parent.name if start.parts[0] == 'work_dirs' else re.sub(r'_\d+_in1k', '_in1k', path.stem)
     source, target = recipe(path.with_name(f'{name}.py')), recipe(path)
     assert start.parts[0] == 'checkpoints' or start.name == f'epoch_{source.train_cfg.max_epochs}.pth'
     assert start.parts[0] == 'work_dirs' or start == Path(source.pretrained.checkpoint)
+    target.model.backbone.pop('img_size', None)  # a table of positions is resized
     assert source.model.backbone == target.model.backbone
 
 
@@ -167,4 +183,49 @@ def test_trains(name, image):
     batch = pseudo_collate([pipeline(dict(image)) for _ in range(2)])
     losses = model.train_step(batch, build_optim_wrapper(model, cfg.optim_wrapper))
     assert losses['loss'].isfinite()
+    assert not torch.equal(first, before[0]) and not torch.equal(last, before[1])
+
+
+@pytest.fixture
+def labelled(image, tmp_path, monkeypatch):
+    """The image, with a label map in the folder that TOKEN_LABELS_ROOT names."""
+    monkeypatch.setenv('TOKEN_LABELS_ROOT', str(tmp_path))
+    file = tmp_path / Path(image['img_path']).parent.name / 'image.pt'
+    file.parent.mkdir()
+    numbers = torch.arange(5.0).view(5, 1, 1).expand(5, 18, 18)
+    torch.save(torch.stack((torch.randn(5, 18, 18), numbers)).half(), file)
+    return dict(image)
+
+
+@pytest.mark.parametrize(
+    'name, size, border',
+    [('elsa-volo-d1', 224, 0), ('elsa-volo-d5', 224, 15), ('volo-d1_384', 384, 0), ('volo-d5_512', 512, 33)],
+)
+def test_token_label_pipelines(name, size, border, labelled):
+    """Images become images of the size of the model, with label map and crop. Test images of D5 have a black border."""
+    cfg = recipe(f'elsa_volo/{name}_in1k')
+    data = Compose(cfg.train_pipeline)(dict(labelled))
+    sample = data['data_samples']
+    assert data['inputs'].shape == (3, size, size)
+    assert sample.label_map.shape == (2, 5, 18, 18) and ((sample.label_box >= 0) & (sample.label_box <= 1)).all()
+    one, other = Compose(cfg.tta_pipeline)(dict(labelled))['inputs']
+    assert one.shape == (3, size, size) and torch.equal(other, one.flip(2))
+    rows = one.any(0).any(1)
+    assert not rows[:border].any() and rows[border + 1 : size - border - 1].all() and rows[-1] == (border == 0)
+    assert cfg.model.get('ground_truth', False) == (size > 224)
+
+
+def test_trains_with_token_labels(labelled):
+    """A step of the whole recipe, with a small form of the model, moves the first and the last weights."""
+    cfg = recipe('elsa_volo/elsa-volo-d1_in1k')
+    cfg.model.backbone.arch = dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(2, 2), stem_dim=8, mlp_ratio=2)
+    cfg.model.head.update(in_channels=64, num_heads=2)
+    model = MODELS.build({**cfg.model, 'data_preprocessor': cfg.data_preprocessor})
+    model.init_weights()
+    first, *_, last = model.parameters()
+    before = first.clone(), last.clone()
+    pipeline = Compose(cfg.train_pipeline)
+    batch = pseudo_collate([pipeline(dict(labelled)) for _ in range(2)])
+    losses = model.train_step(batch, build_optim_wrapper(model, cfg.optim_wrapper))
+    assert set(losses) == {'loss', 'loss_class', 'loss_tokens'} and losses['loss'].isfinite()
     assert not torch.equal(first, before[0]) and not torch.equal(last, before[1])

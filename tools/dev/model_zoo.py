@@ -12,7 +12,8 @@ Our metafiles have OpenMMLab's fields and these:
   text.
 - ``Printed`` of a model: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` means that
   the paper counts multiplications and additions. ``Parameters Counted: matrices`` means that it leaves out biases and
-  norms. ``Attention Counted`` is the share of attention's products that it counts.
+  norms. ``Attention Counted`` is the share of attention's products that it counts. ``Unknown`` says why the operations
+  cannot agree.
 - ``Results`` of a model: the paper's accuracy.
 - ``Released Weights`` of a model: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
   ``Metrics`` that the authors give for this file. They can differ from the paper's.
@@ -60,8 +61,9 @@ HEAD = """\
 # Model zoo
 
 **None of these models was trained here.** Accuracies are the papers'. The last column links to weights that the
-authors released, and gives the authors' score for these weights. It can differ from the paper's accuracy. MSF and GSA
-have no released weights: their detectors and segmentors start from classifiers that you train with the configs here.
+authors released, and gives the authors' score for these weights. It can differ from the paper's accuracy. MSF, GSA
+and ELSA-VOLO have no released weights: their detectors and segmentors start from classifiers that you train with the
+configs here.
 
 These are the commands for the first row. For another row, change the config and the checkpoint. The checkpoint is the
 file in the last column, or one that you trained.
@@ -77,7 +79,7 @@ segmentor, `--tta` gives mIoU(ms+flip).
 | name of the config | data | input size for counting operations |
 | --- | --- | --- |
 | `_in1k`, `_300e_in1k` (300 epochs) | ImageNet-1k | 224 x 224 |
-| `_384_in1k` (fine-tuned) | ImageNet-1k | 384 x 384 |
+| `_384_in1k`, `_448_in1k`, `_512_in1k` (fine-tuned) | ImageNet-1k | 384 x 384, 448 x 448, 512 x 512 |
 | `_inat2018`, `_inat2019`, `_cifar100` (fine-tuned) | iNaturalist, CIFAR-100 | 224 x 224 |
 | `_coco` | COCO | 1280 x 800 |
 | `_ade20k` | ADE20K | 2048 x 512; SegFormer 512 x 512 |
@@ -92,6 +94,8 @@ them.
 - ¹ The paper counts multiplications and additions: two operations for one multiply-add.
 - ² The paper counts weight matrices only: no biases, no norms.
 - ³ The paper counts no products of attention, or only some of them.
+- ⁴ The layout of ELSA-VOLO is a reconstruction, and how its paper counted is not known: see
+  [its README](../configs/elsa_volo/README.md).
 """
 COMPARISON = """\
 ## Cost and accuracy
@@ -232,6 +236,7 @@ def printed(figures: dict) -> str:
         cells.append(f'{figures["Parameters"] / 1e6:g} M' + '²' * ('Parameters Counted' in figures))
     if 'FLOPs' in figures:
         marks = '¹' * (figures.get('Operations per Multiply-Add') == 2) + '³' * ('Attention Counted' in figures)
+        marks += '⁴' * ('Unknown' in figures)
         cells.append(f'{figures["FLOPs"] / 1e9:g} G{marks}')
     return ', '.join(cells)
 

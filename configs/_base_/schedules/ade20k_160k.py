@@ -3,7 +3,9 @@ optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
     # no decay on norms and position tables
-    paramwise_cfg=dict(norm_decay_mult=0.0, custom_keys={'.rb': dict(decay_mult=0.0), '.rel_': dict(decay_mult=0.0)}),
+    paramwise_cfg=dict(
+        norm_decay_mult=0.0, custom_keys={name: dict(decay_mult=0.0) for name in ('.rb', '.rel_', '.pos_embed')}
+    ),
 )
 
 param_scheduler = [

@@ -1,0 +1,18 @@
+# For D3.
+_base_ = './in1k_ft.py'
+crops = [dict(crop, scale=448) for crop in _base_.crops]
+train_pipeline = [
+    *_base_.train_pipeline[:-2],
+    dict(type='RandomChoice', transforms=[[crop] for crop in crops]),
+    _base_.train_pipeline[-1],
+]
+test_pipeline = [
+    _base_.test_pipeline[0],
+    dict(_base_.test_pipeline[1], scale=466),  # int(448 / 0.96)
+    dict(type='CenterCrop', crop_size=448),
+    _base_.test_pipeline[-1],
+]
+tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
+test_dataloader = val_dataloader

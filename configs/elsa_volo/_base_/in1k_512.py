@@ -1,0 +1,20 @@
+# For D5. Its batch is not known: it is that of D3 here.
+_base_ = './in1k_ft.py'
+crops = [dict(crop, scale=512) for crop in _base_.crops]
+train_pipeline = [
+    *_base_.train_pipeline[:-2],
+    dict(type='RandomChoice', transforms=[[crop] for crop in crops]),
+    _base_.train_pipeline[-1],
+]
+test_pipeline = [
+    _base_.test_pipeline[0],
+    dict(_base_.test_pipeline[1], scale=445),  # int(512 / 1.15); the crop has a black border
+    dict(type='NumpyToPIL', to_rgb=True),
+    dict(type='torchvision/CenterCrop', size=512),
+    dict(type='PILToNumpy', to_bgr=True),
+    _base_.test_pipeline[-1],
+]
+tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
+test_dataloader = val_dataloader

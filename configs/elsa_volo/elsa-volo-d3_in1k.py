@@ -1,0 +1,3 @@
+# Table 6 of ELSA, a reconstruction: see README.md. The rate is VOLO's.
+_base_ = ['./_base_/elsa-volo-d3.py', './_base_/in1k.py']
+model = dict(backbone=dict(_base_.backbone, drop_path_rate=0.5), head=_base_.head)

@@ -1,0 +1,16 @@
+_base_ = [
+    './_base_/elsa-volo-toy.py',
+    '../_base_/models/upernet.py',
+    '../_base_/datasets/toy_ade20k.py',
+    '../_base_/schedules/toy_ade20k.py',
+    '../_base_/seg_runtime.py',
+]
+model = dict(
+    data_preprocessor=dict(size=(128, 128)),
+    backbone=dict(_base_.backbone, img_size=128),
+    # to strides 4, 8, 16, 32
+    neck=dict(type='MultiLevelNeck', in_channels=_base_.in_channels, out_channels=64, scales=[2, 2, 1, 0.5]),
+    decode_head=dict(in_channels=[64, 64, 64, 64], channels=64, dropout_ratio=0.0),
+    auxiliary_head=None,
+)
+default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=100))

@@ -1,0 +1,2 @@
+_base_ = './elsa-volo-toy_upernet.py'
+model = dict(backbone=dict(stages=[dict(type='OutlookAttention'), dict(type='SelfAttention')]))

@@ -1,0 +1,284 @@
+"""ELSA-VOLO, and VOLO itself.
+
+"ELSA: Enhanced Local Self-Attention for Vision Transformer", https://arxiv.org/abs/2112.12786
+"VOLO: Vision Outlooker for Visual Recognition", https://arxiv.org/abs/2106.13112
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from mmengine.logging import print_log
+from mmengine.registry import MODELS
+from timm.layers import Mlp
+from torch import Tensor, nn
+
+from ..layers import Block, batch_norm, build_mechanism, check_mechanism, mechanism_settings
+from ..layers.any_size import ceil_div, pad_to_multiple
+from ..layers.checks import check_rates, check_whole
+from ..weights import Translation, take_out
+from .base import Backbone, drop_path_schedule, to_map
+from .vit import resized
+
+
+@MODELS.register_module()
+class ELSAVOLO(Backbone):
+    """ELSA-VOLO ("ELSA", table 6): a convolutional stem, ELSA blocks at stride 8, plain attention blocks at stride 16.
+
+    **A reconstruction.** Its authors never released it. The paper says that ELSA takes the place of outlook attention
+    in VOLO, with other hyperparameters than in Swin, and does not print them. The defaults here, a kernel of 7 and a
+    group width of 16 in the first stage, meet the parameters that the paper prints of D1, D3 and D5, and the operations
+    within 4 %.
+
+    ``stages=[dict(type='OutlookAttention'), dict(type='SelfAttention')]`` is VOLO itself, with the names of its
+    release. A table of learned positions is added where the stride becomes 16.
+
+    One layout throughout: (B, H, W, C) tokens. VOLO's release takes sides that are multiples of 16. Here, the image is
+    padded with zeros at the bottom and the right to a multiple of 8, and the map of stride 8 to one of 2.
+
+    Args:
+        arch: 'd1' to 'd5', or a dict with ``embed_dim``, ``depths``, ``num_heads``, ``stem_dim``, ``mlp_ratio``.
+            ``embed_dim`` is the number of channels of the first stage; all others have twice as many. ``depths`` has a
+            number per stage, ``num_heads`` one for the first stage and one for all others, ``stem_dim`` are the
+            channels of the stem. The ELSA paper has D1, D3 and D5.
+        stages: the mechanism of the first stage and that of all others, see :func:`mmattn.layers.build_mechanism`.
+        img_size: side of the images, in pixels, that the table of positions is for. It is interpolated for other sizes.
+        final_norm: whether the map of the last stage, if it is returned, has VOLO's LayerNorm; VOLO's classifier has
+            it after class attention instead. All other maps are the plain sums of residuals.
+        drop_rate: dropout of attention output and MLP.
+        attn_drop_rate: dropout of attention weights.
+        drop_path_rate: stochastic depth of the last block. The rate rises linearly over all blocks, but it is 0 in the
+            first stage, as in VOLO's code; the ELSA paper does not say.
+
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`. ``init_cfg=dict(type='Pretrained',
+    checkpoint=..., warm_start=True)`` takes the weights of a VOLO, except those of attentions that are others here.
+
+    Example:
+        >>> import torch
+        >>> from mmattn.backbones import ELSAVOLO
+        >>> maps = ELSAVOLO(arch='d1').eval()(torch.zeros(1, 3, 65, 97))
+        >>> [tuple(m.shape) for m in maps]
+        [(1, 192, 9, 13), (1, 384, 5, 7), (1, 384, 5, 7), (1, 384, 5, 7)]
+    """
+
+    arch_zoo = {
+        'd1': dict(embed_dim=192, depths=(4, 4, 8, 2), num_heads=(6, 12), stem_dim=64, mlp_ratio=3),
+        'd2': dict(embed_dim=256, depths=(6, 4, 10, 4), num_heads=(8, 16), stem_dim=64, mlp_ratio=3),
+        'd3': dict(embed_dim=256, depths=(8, 8, 16, 4), num_heads=(8, 16), stem_dim=64, mlp_ratio=3),
+        'd4': dict(embed_dim=384, depths=(8, 8, 16, 4), num_heads=(12, 16), stem_dim=64, mlp_ratio=3),
+        'd5': dict(embed_dim=384, depths=(12, 12, 20, 4), num_heads=(12, 16), stem_dim=128, mlp_ratio=4),
+    }
+    layouts = {'a VOLO': r'network\.0\.\d+\.attn\.v\.', 'an ELSA-VOLO': r'network\.0\.\d+\.attn\.pre_proj\.'}
+    warm_start_from = 'a VOLO'
+    head_names = {
+        'post_network.': 'head.post_network.',
+        'cls_token': 'head.cls_token',
+        'norm.': 'head.norm.',
+        'head.': 'head.fc.',
+        'aux_head.': 'head.aux_head.',
+    }
+
+    def __init__(
+        self,
+        arch: str | dict = 'd1',
+        stages: Sequence[dict] = (
+            dict(type='ELSA', kernel_size=7, group_width=16, lam=0, gamma=1, qkv_bias=False),
+            dict(type='SelfAttention'),
+        ),
+        img_size: int = 224,
+        final_norm: bool = False,
+        norm_cfg: dict = dict(type='BN'),
+        norm_eval: bool = False,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.1,
+        in_channels: int = 3,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
+    ) -> None:
+        arch = self.resolve_arch(arch)
+        depths, num_heads = arch['depths'], arch['num_heads']
+        if not isinstance(stages, Sequence) or len(stages) != 2:
+            raise ValueError(f'stages must be a list of two mechanisms, of the first stage and others, not {stages!r}')
+        for i, mechanism in enumerate(stages):
+            check_mechanism(f'stages[{i}]', mechanism)
+        check_whole('img_size', img_size)
+        check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
+        dims = [arch['embed_dim'], *[2 * arch['embed_dim']] * (len(depths) - 1)]
+        super().__init__(
+            dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
+        )
+        self.norm_eval = norm_eval
+
+        drop_path = drop_path_schedule(depths, drop_path_rate)
+        drop_path[0] = [0.0] * depths[0]
+        self.patch_embed = Stem(in_channels, arch['stem_dim'], dims[0], norm_cfg)
+        self.settings = dict(
+            num_heads=[int(heads) for heads in num_heads], norm_eps=float(self.patch_embed.conv[1].eps)
+        )
+        self.network = nn.ModuleList()
+        for i in range(self.out_indices[-1] + 1):
+            later = int(i > 0)
+            if i == 1:
+                self.network.append(Downsample(dims[0], dims[1], ceil_div(img_size, 16)))
+            blocks = nn.ModuleList()
+            for j, rate in enumerate(drop_path[i]):
+                attn = build_mechanism(
+                    stages[later],
+                    dim=dims[i],
+                    num_heads=num_heads[later],
+                    block=j,
+                    stride=8 * 2**later,
+                    norm_cfg=norm_cfg,
+                    attn_drop_rate=attn_drop_rate,
+                    drop_rate=drop_rate,
+                )
+                mlp = Mlp(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
+                blocks.append(Block(dims[i], attn, mlp, rate))
+            self.network.append(blocks)
+            self.settings.update(mechanism_settings(stages[later], blocks[0].attn, f'stages[{later}]'))
+        has_norm = final_norm and self.out_indices[-1] == self.num_stages - 1
+        self.norm = nn.LayerNorm(dims[-1]) if has_norm else nn.Identity()
+        self.train()
+
+    @classmethod
+    def resolve_arch(cls, arch: str | dict) -> dict:
+        arch = super().resolve_arch(arch)
+        if len(arch['depths']) < 2 or len(arch['num_heads']) != 2:
+            raise ValueError(
+                'arch: depths must have two or more numbers, and num_heads two, of the first stage and of all others, '
+                f'not {arch["depths"]} and {arch["num_heads"]}'
+            )
+        for heads, dim in zip(arch['num_heads'], (arch['embed_dim'], 2 * arch['embed_dim'])):
+            if dim % heads:
+                raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')
+        return arch
+
+    def stage_modules(self) -> list[list[nn.Module]]:
+        stages = [[self.network[0]], *([part] for part in self.network[2:])]
+        if len(stages) > 1:
+            stages[1].insert(0, self.network[1])
+        stages[-1].append(self.norm)
+        return [[self.patch_embed], *stages]
+
+    def forward(self, x: Tensor, box: Sequence[int] | None = None) -> tuple[Tensor, ...]:
+        """Maps of images.
+
+        Args:
+            x: (B, in_channels, H, W).
+            box: MixToken: top, left, bottom and right of a box on the map of stride 16, without its last row and
+                column. The tokens of the stem in it are those of the reversed batch.
+
+        Returns:
+            per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 8, 16, 16, 16.
+        """
+        self.check_images(x)
+        x = self.patch_embed(x)
+        if box is not None:
+            top, left, bottom, right = (2 * side for side in box)
+            reversed_batch, x = x.flip(0), x.clone()
+            x[:, top:bottom, left:right] = reversed_batch[:, top:bottom, left:right]
+        outs = []
+        for i in range(self.out_indices[-1] + 1):
+            if i == 1:
+                x = self.network[1](x)
+            for block in self.network[i + (i > 0)]:
+                x = self.run(block, x)
+            if i in self.out_indices:
+                outs.append(to_map(self.norm(x) if i == self.num_stages - 1 else x))
+        return tuple(outs)
+
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """A VOLO has its table of positions under another name, and a classifier. The table is resized. A checkpoint of
+        a backbone without a final norm leaves that norm untrained.
+
+        A warm start takes a VOLO without the attentions whose tensors have other names than those here.
+        """
+        tensors, own = dict(state_dict), self.state_dict()
+        if 'pos_embed' in tensors:
+            tensors[POSITIONS] = tensors.pop('pos_embed')
+        built = len(self.network)
+        dropped = take_out(
+            tensors,
+            'post_network.',
+            'cls_token',
+            'head.',
+            'aux_head.',
+            *(f'network.{i}.' for i in range(built, self.num_stages + 1)),
+            *(['norm.'] if isinstance(self.norm, nn.Identity) else []),
+        )
+        fresh = []
+        if 'norm.weight' in own and not any(name.startswith('norm.') for name in tensors):
+            fresh = ['norm.weight', 'norm.bias']
+        table, wanted = tensors.get(POSITIONS), own.get(POSITIONS)
+        if table is not None and wanted is not None and table.shape != wanted.shape and is_table(table, wanted):
+            print_log(f'{POSITIONS} resized from {tuple(table.shape)} to {tuple(wanted.shape)}', logger='current')
+            tensors[POSITIONS] = fitted(table.float(), *wanted.shape[1:3]).to(table.dtype)
+        if warm_start:
+            for prefix in (f'{name}.attn.' for name, part in self.named_modules() if isinstance(part, Block)):
+                mine, given = ({name for name in names if name.startswith(prefix)} for names in (own, tensors))
+                if mine != given:
+                    dropped += take_out(tensors, prefix)
+                    own = {name: value for name, value in own.items() if name not in mine}
+            missing = [name for name in own if name not in {*tensors, *fresh} and 'num_batches' not in name]
+            if missing:
+                raise KeyError(missing[0])
+        return Translation(tensors, dropped, fresh)
+
+
+#: the table of positions, ``pos_embed`` in VOLO's release
+POSITIONS = 'network.1.pos_embed'
+
+
+def is_table(given: Tensor, wanted: Tensor) -> bool:
+    """Whether a tensor is a table of positions (1, h, w, C) for as many channels as another."""
+    return given.dim() == 4 and given.numel() > 0 and (given.shape[0], given.shape[3]) == (1, wanted.shape[3])
+
+
+def fitted(table: Tensor, height: int, width: int) -> Tensor:
+    """A table of positions (1, h, w, C) -> (1, height, width, C), with bicubic interpolation."""
+    return resized(table.permute(0, 3, 1, 2), height, width).permute(0, 2, 3, 1)
+
+
+class Stem(nn.Module):
+    """Patch embedding of VOLO: three convolutions at stride 2, then 4 x 4 patches."""
+
+    def __init__(self, in_channels: int, hidden_dim: int, dim: int, norm_cfg: dict) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for kernel in ((in_channels, hidden_dim, 7, 2, 3), *[(hidden_dim, hidden_dim, 3, 1, 1)] * 2):
+            layers += [nn.Conv2d(*kernel, bias=False), batch_norm(hidden_dim, norm_cfg), nn.ReLU(inplace=True)]
+        self.conv = nn.Sequential(*layers)
+        self.proj = nn.Conv2d(hidden_dim, dim, 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / 8), ceil(W / 8), dim)."""
+        return self.proj(self.conv(pad_to_multiple(x, 8, (2, 3)))).permute(0, 2, 3, 1)
+
+
+class Downsample(nn.Module):
+    """Merge 2 x 2 tokens into one, and add learned positions."""
+
+    def __init__(self, in_dim: int, dim: int, side: int) -> None:
+        super().__init__()
+        self.proj = PatchConv2d(in_dim, dim, 2, 2)
+        self.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, side, side, dim), std=0.02))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, in_dim) -> (B, ceil(H / 2), ceil(W / 2), dim)."""
+        x = self.proj(pad_to_multiple(x, 2, (1, 2)))
+        return x + fitted(self.pos_embed, *x.shape[1:3])
+
+
+class PatchConv2d(nn.Conv2d):
+    """2 x 2 convolution of stride 2 of (B, H, W, C) tokens, as a linear layer on patches.
+
+    The gradient of torch's convolution has another memory layout than a compiled graph expects.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, 2 * h, 2 * w, in_channels) -> (B, h, w, out_channels)."""
+        patches = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)
+        return F.linear(patches, self.weight.permute(0, 2, 3, 1).flatten(1), self.bias)

@@ -1,0 +1,222 @@
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from mmengine.registry import MODELS
+from timm.models.volo import ClassBlock
+from torch import nn
+
+from mmattn.backbones import ELSAVOLO
+from mmattn.layers import ELSA, OutlookAttention
+from mmattn.weights import CheckpointError
+
+VOLO = [dict(type='OutlookAttention'), dict(type='SelfAttention')]
+SMALL = dict(embed_dim=12, depths=(2, 1, 1, 1), num_heads=(2, 4), stem_dim=8, mlp_ratio=3)
+
+
+def timm_small(img_size=64, drop_path_rate=0.0):
+    """The VOLO of SMALL, with running statistics that make a difference."""
+    model = timm.models.volo.VOLO(
+        layers=[2, 1, 1, 1],
+        img_size=img_size,
+        num_classes=5,
+        stem_hidden_dim=8,
+        embed_dims=[12, 24, 24, 24],
+        num_heads=[2, 4, 4, 4],
+        drop_path_rate=drop_path_rate,
+    ).eval()
+    for name, value in model.named_buffers():
+        if 'running' in name:
+            nn.init.uniform_(value, 0.5, 1.5)
+    return model
+
+
+@pytest.mark.parametrize('img_size', [224, pytest.param(384, marks=pytest.mark.slow)])
+@torch.no_grad()
+def test_maps_of_timm(img_size):
+    """timm's VOLO-D1 fills the plain form to the last tensor of its backbone, and gives the same maps."""
+    reference = timm.create_model('volo_d1_224', pretrained=False, img_size=img_size).eval()
+    backbone = ELSAVOLO('d1', VOLO, img_size=img_size).eval()
+    backbone.load_state_dict(reference.state_dict())
+    x = torch.randn(1, 3, img_size, img_size)
+    expected = reference.forward_intermediates(x, norm=False, intermediates_only=True)
+    for out, wanted in zip(backbone(x), expected, strict=True):
+        torch.testing.assert_close(out, wanted, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_file_of_the_authors(tmp_path):
+    """The authors' file, and another image size than that of the checkpoint: the table of positions is resized. With
+    final_norm, the map of the last stage has VOLO's norm."""
+    reference = timm_small()
+    nn.init.normal_(reference.norm.weight)
+    weights = {f'module.{name}': value for name, value in reference.state_dict().items()}
+    torch.save(dict(state_dict=weights, epoch=3), tmp_path / 'd1.pth.tar')
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'd1.pth.tar'))
+    backbone = MODELS.build(
+        dict(type='ELSAVOLO', arch=SMALL, stages=VOLO, img_size=96, final_norm=True, init_cfg=init_cfg)
+    )
+    backbone.init_weights()
+    table = reference.pos_embed.permute(0, 3, 1, 2)
+    resized = F.interpolate(table, (6, 6), mode='bicubic', align_corners=False).permute(0, 2, 3, 1)
+    torch.testing.assert_close(backbone.network[1].pos_embed, resized)
+    reference.pos_embed.data = resized
+    x = torch.randn(1, 3, 96, 96)
+    expected = reference.forward_features(x)[:, 1:].transpose(1, 2).unflatten(2, (6, 6))
+    torch.testing.assert_close(backbone.eval()(x)[-1], expected)
+
+
+@torch.no_grad()
+def test_other_sizes_of_images():
+    """The table is resized to the map, as it would be if it were loaded for that size."""
+    weights = timm_small().state_dict()
+    x = torch.randn(1, 3, 96, 96)
+    maps = []
+    for img_size in (64, 96):
+        backbone = ELSAVOLO(SMALL, VOLO, img_size=img_size).eval()
+        backbone.load_state_dict(weights)
+        maps.append(backbone(x))
+    torch.testing.assert_close(*maps)
+
+
+@torch.no_grad()
+def test_padding():
+    """An image is padded with zeros to a multiple of 8 pixels, and the map of stride 8 to one of 2 pixels."""
+    backbone = ELSAVOLO(SMALL, VOLO, img_size=64).eval()
+    x = torch.randn(1, 3, 60, 83)
+    for out, expected in zip(backbone(x), backbone(F.pad(x, (0, 5, 0, 4)))):
+        torch.testing.assert_close(out, expected)
+    tokens = torch.randn(1, 3, 5, 12)
+    torch.testing.assert_close(backbone.network[1](tokens), backbone.network[1](F.pad(tokens, (0, 0, 0, 1, 0, 1))))
+
+
+@pytest.mark.parametrize('settings', [dict(), dict(out_indices=(0, 1)), dict(final_norm=True)], ids=str)
+def test_warm_start(log, settings):
+    """The ELSA form takes all of a VOLO but the first stage's attention, and says what starts afresh."""
+    reference = timm_small().state_dict()
+    backbone = ELSAVOLO(SMALL, img_size=96, **settings)
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    backbone.load_state_dict(backbone._warm_started(reference))
+    (kept,) = (line.split(': ')[-1].split(', ') for line in log if 'keep their initial values' in line)
+    assert (
+        set(kept) == {name for name in before if name.startswith(('network.0.0.attn.', 'network.0.1.attn.'))} != set()
+    )
+    for name, value in backbone.state_dict().items():
+        if name in kept:
+            assert torch.equal(value, before[name])
+        elif 'pos_embed' not in name:
+            assert torch.equal(value, reference[name])
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (lambda weights: weights.pop('network.2.0.mlp.fc1.weight'), 'lack .network.2.0.mlp.fc1.weight'),
+        (lambda weights: weights.update(other=torch.zeros(1)), 'does not know 1 tensors of these weights: other'),
+    ],
+)
+def test_warm_start_of_something_else(change, message):
+    weights = timm_small().state_dict()
+    change(weights)
+    with pytest.raises(CheckpointError, match=message):
+        ELSAVOLO(SMALL)._warm_started(weights)
+
+
+def test_weights_of_the_other_form():
+    """VOLO's weights do not pass for those of ELSA-VOLO; the error tells of the warm start."""
+    with pytest.raises(CheckpointError, match='they look like a VOLO; warm_start=True beside the checkpoint'):
+        ELSAVOLO(SMALL, img_size=64).load_state_dict(timm_small().state_dict())
+    with pytest.raises(CheckpointError, match='they look like an ELSA-VOLO'):
+        ELSAVOLO(SMALL, VOLO).load_state_dict(ELSAVOLO(SMALL).state_dict())
+
+
+@pytest.mark.parametrize(
+    'arch, elsa, millions, printed',
+    [
+        ('d1', True, 27.05, 27),
+        ('d3', True, 87.47, 87),
+        ('d5', True, 297.78, 298),
+        ('d1', False, 26.63, 27),
+        ('d3', False, 86.33, 86),
+        ('d5', False, 295.46, 295),
+    ],
+)
+def test_sizes_of_table_6(arch, elsa, millions, printed):
+    """With class attention and both classifiers, the numbers of parameters of ELSA's table 6."""
+    with torch.device('meta'):
+        backbone = ELSAVOLO(arch) if elsa else ELSAVOLO(arch, VOLO)
+        dim, (_, heads) = backbone.out_channels[-1], ELSAVOLO.arch_zoo[arch]['num_heads']
+        blocks = [ClassBlock(dim, heads, mlp_ratio=ELSAVOLO.arch_zoo[arch]['mlp_ratio']) for _ in range(2)]
+        head = nn.ModuleList([*blocks, nn.LayerNorm(dim), nn.Linear(dim, 1000), nn.Linear(dim, 1000)])
+    count = sum(p.numel() for module in (backbone, head) for p in module.parameters()) + dim  # the class token
+    assert count / 1e6 == pytest.approx(millions, abs=0.006) and count / 1e6 == pytest.approx(printed, rel=0.02)
+
+
+def test_mix_token():
+    """In the box, on the map of stride 16, the tokens of the stem are those of the reversed batch."""
+    backbone = ELSAVOLO(SMALL, VOLO).eval()
+    x, box = torch.randn(3, 3, 64, 96), (1, 2, 3, 5)
+    tokens = backbone.patch_embed(x)
+    mixed = tokens.clone()
+    for row in range(2, 6):
+        for column in range(4, 10):
+            mixed[:, row, column] = tokens[[2, 1, 0], row, column]
+    maps = backbone(x, box)
+    backbone.patch_embed.register_forward_hook(lambda *_: mixed)
+    for out, expected in zip(maps, backbone(x), strict=True):
+        torch.testing.assert_close(out, expected)
+
+
+def test_settings_reach_the_layers():
+    """Every argument reaches its layer. Drop path is 0 in the first stage and rises as in timm's VOLO."""
+    backbone = ELSAVOLO(
+        SMALL,
+        [dict(type='ELSA', kernel_size=5), dict(type='EnhancedAttention')],
+        norm_cfg=dict(type='BN', eps=0.1),
+        drop_rate=0.1,
+        attn_drop_rate=0.2,
+        drop_path_rate=0.4,
+        in_channels=1,
+        img_size=100,
+    )
+    elsa, plain = backbone.network[0][1], backbone.network[4][0]
+    assert isinstance(elsa.attn, ELSA) and elsa.attn.kernel_size == 5 and elsa.attn.num_heads == 2
+    assert plain.attn.num_heads == 4 and plain.mlp.fc1.out_features == 3 * 24 and elsa.mlp.fc1.out_features == 3 * 12
+    assert elsa.attn.drop.p == plain.mlp.drop1.p == 0.1 and elsa.attn.attn_drop_rate == plain.attn.attn_drop_rate == 0.2
+    assert backbone.patch_embed.conv[4].eps == 0.1 and backbone.patch_embed.conv[0].in_channels == 1
+    assert backbone.network[1].pos_embed.shape == (1, 7, 7, 24)
+    rates = [block.drop_path.drop_prob for part in (0, 2, 3, 4) for block in backbone.network[part]]
+    reference = [
+        getattr(block.drop_path1, 'drop_prob', 0.0)
+        for part in (0, 2, 3, 4)
+        for block in timm_small(drop_path_rate=0.4).network[part]
+    ]
+    assert rates == pytest.approx(reference) and rates[:2] == [0, 0] and rates[-1] == 0.4
+
+
+def test_defaults():
+    """The reconstruction: a kernel of 7, a group width of 16, the ghost summand alone, and no bias for query, key and
+    value; VOLO's attention elsewhere."""
+    with torch.device('meta'):
+        backbone = ELSAVOLO('d1')
+    elsa = backbone.network[0][0].attn
+    assert (elsa.kernel_size, elsa.attn[0].weight.shape[1], elsa.lam, elsa.gamma) == (7, 16, 0, 1)
+    assert elsa.pre_proj.bias is None and elsa.num_heads == 6 and elsa.ghost_head.shape == (1, 192, 7, 7)
+    assert not any(isinstance(module, OutlookAttention) for module in backbone.modules())
+
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(stages=dict(type='ELSA')), 'stages must be a list of two mechanisms'),
+        (dict(stages=[dict(type='ELSA')]), 'stages must be a list of two mechanisms'),
+        (dict(stages=[dict(type='ELSA'), 'SelfAttention']), r'stages\[1\] must be a mechanism'),
+        (dict(img_size=0), 'img_size'),
+        (dict(arch=dict(SMALL, depths=(2,))), 'depths must have two or more numbers'),
+        (dict(arch=dict(SMALL, num_heads=(2, 4, 4, 4))), 'and num_heads two'),
+        (dict(arch=dict(SMALL, num_heads=(2, 5))), 'num_heads 5 does not divide the 24 channels'),
+    ],
+)
+def test_impossible_settings_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        ELSAVOLO(**wrong)

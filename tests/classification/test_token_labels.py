@@ -107,20 +107,20 @@ def test_crop():
 
 
 def test_targets():
-    """A crop of half a map, at tokens of a place each, in plain loops: the softmax over logits, 0 for all classes that
-    a place does not have; the class token's is of the mean logits."""
+    """A crop of half a map of 4 x 3 places, at tokens of a place each, in plain loops: the softmax over logits, 0 for
+    all classes that a place does not have; the class token's is of the mean logits."""
     torch.manual_seed(0)
-    numbers = torch.stack([torch.randperm(9)[:2] for _ in range(16)], 1).view(2, 4, 4)
-    label_map = torch.stack((torch.randn(2, 4, 4), numbers.float()))
-    of_class, of_tokens = token_targets(label_map[None].half(), torch.tensor([[0, 0.5, 1, 1]]), 9, (2, 4), 0.1)
-    dense = np.zeros((9, 2, 4))
-    for k, y, x in np.ndindex(2, 2, 4):
+    numbers = torch.stack([torch.randperm(9)[:2] for _ in range(12)], 1).view(2, 4, 3)
+    label_map = torch.stack((torch.randn(2, 4, 3), numbers.float()))
+    of_class, of_tokens = token_targets(label_map[None].half(), torch.tensor([[0, 0.5, 1, 1]]), 9, (2, 3), 0.1)
+    dense = np.zeros((9, 2, 3))
+    for k, y, x in np.ndindex(2, 2, 3):
         dense[int(numbers[k, y + 2, x]), y, x] = label_map[0, k, y + 2, x].half()
 
     def target(logits):
         return 0.9 * np.exp(logits) / np.exp(logits).sum() + 0.1 / 9
 
-    for y, x in np.ndindex(2, 4):
+    for y, x in np.ndindex(2, 3):
         np.testing.assert_allclose(of_tokens[0, :, y, x], target(dense[:, y, x]), atol=1e-6)
     np.testing.assert_allclose(of_class[0], target(dense.mean((1, 2))), atol=1e-6)
 

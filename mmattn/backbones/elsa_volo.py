@@ -212,10 +212,12 @@ class ELSAVOLO(Backbone):
         fresh = []
         if 'norm.weight' in own and not any(name.startswith('norm.') for name in tensors):
             fresh = ['norm.weight', 'norm.bias']
-        table, wanted = tensors.get(POSITIONS), own.get(POSITIONS)
-        if table is not None and wanted is not None and table.shape != wanted.shape and is_table(table, wanted):
-            print_log(f'{POSITIONS} resized from {tuple(table.shape)} to {tuple(wanted.shape)}', logger='current')
-            tensors[POSITIONS] = fitted(table.float(), *wanted.shape[1:3]).to(table.dtype)
+        if POSITIONS in tensors and POSITIONS in own:
+            table, shape = tensors[POSITIONS], own[POSITIONS].shape
+            is_table = table.dim() == 4 and table.numel() > 0 and (table.shape[0], table.shape[3]) == (1, shape[3])
+            if is_table and table.shape != shape:
+                print_log(f'{POSITIONS} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
+                tensors[POSITIONS] = fitted(table.float(), *shape[1:3]).to(table.dtype)
         if warm_start:
             for prefix in (f'{name}.attn.' for name, part in self.named_modules() if isinstance(part, Block)):
                 mine, given = ({name for name in names if name.startswith(prefix)} for names in (own, tensors))
@@ -230,11 +232,6 @@ class ELSAVOLO(Backbone):
 
 #: the table of positions, ``pos_embed`` in VOLO's release
 POSITIONS = 'network.1.pos_embed'
-
-
-def is_table(given: Tensor, wanted: Tensor) -> bool:
-    """Whether a tensor is a table of positions (1, h, w, C) for as many channels as another."""
-    return given.dim() == 4 and given.numel() > 0 and (given.shape[0], given.shape[3]) == (1, wanted.shape[3])
 
 
 def fitted(table: Tensor, height: int, width: int) -> Tensor:

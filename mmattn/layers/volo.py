@@ -81,7 +81,6 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         q, k, v = self.qkv(x).chunk(3, -1)
-        x = shunted_attention(
-            q, [k], [v], self.num_heads, dropout_p=self.attn_drop_rate if self.training else 0.0, backend=self.backend
-        )
+        dropout_p = self.attn_drop_rate if self.training else 0.0
+        x = shunted_attention(q, [k], [v], self.num_heads, dropout_p, self.backend)
         return self.drop(self.proj(x))

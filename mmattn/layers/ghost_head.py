@@ -117,7 +117,7 @@ class GhostHeadAttention(nn.Module):
             rows = fit_table(table.transpose(0, 1).flatten(1), length).unflatten(1, (len(table), -1))
             table = rows.permute(1, 2, 0)
             if not keep_sum:  # fit_table divides a longer table
-                table = table * (torch.sym_max(length, L) / L)
+                table = table * (torch.arange(1, length + 1, device=table.device)[-1].clamp(min=L) / L)
         # An index and not Tensor.unfold, which would bind a graph to one size.
         rows, columns = (torch.arange(length, device=table.device) for length in (height, width))
         rows, columns = (position - position[:, None] + len(position) - 1 for position in (rows, columns))

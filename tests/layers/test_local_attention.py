@@ -206,7 +206,7 @@ def test_attention_dropout_only_in_training(norm):
         ('window', 'softmax'),
         pytest.param('window', 'identity', marks=pytest.mark.slow),
         pytest.param('neighbours', 'softmax', marks=pytest.mark.slow),
-        ('neighbours', 'identity'),
+        pytest.param('neighbours', 'identity', marks=pytest.mark.slow),
     ],
 )
 def test_compiled(area, norm):

@@ -9,9 +9,9 @@ _base_ = [
 ]
 model = dict(
     type='TokenLabelClassifier',
-    backbone=dict(_base_.backbone, img_size=64, out_indices=(3,)),
+    backbone=dict(_base_.volo, img_size=64, out_indices=(3,)),
     neck=None,
-    head=dict(type='VOLOHead', in_channels=_base_.in_channels[-1], num_heads=4, init_cfg=None),
+    head=dict(type='VOLOHead', in_channels=_base_.pyramid.in_channels[-1], num_heads=4, init_cfg=None),
 )
 train_pipeline = [
     dict(type='LoadImageFromFile'),

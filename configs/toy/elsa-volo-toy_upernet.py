@@ -7,9 +7,8 @@ _base_ = [
 ]
 model = dict(
     data_preprocessor=dict(size=(128, 128)),
-    backbone=dict(_base_.backbone, img_size=128),
-    # to strides 4, 8, 16, 32
-    neck=dict(type='MultiLevelNeck', in_channels=_base_.in_channels, out_channels=64, scales=[2, 2, 1, 0.5]),
+    backbone=dict(_base_.volo, img_size=128),
+    neck=_base_.pyramid,
     decode_head=dict(in_channels=[64, 64, 64, 64], channels=64, dropout_ratio=0.0),
     auxiliary_head=None,
 )

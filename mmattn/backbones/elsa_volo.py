@@ -168,8 +168,8 @@ class ELSAVOLO(Backbone):
 
         Args:
             x: (B, in_channels, H, W).
-            box: of MixToken, in pixels of the map of stride 16: top, left, bottom, right; bottom and right are the first
-                row and column outside of it. Its tokens after the stem are taken from the reversed batch.
+            box: of MixToken, in pixels of the map of stride 16: top, left, bottom, right. Bottom and right are the
+                first row and column outside of it. Its tokens after the stem are taken from the reversed batch.
 
         Returns:
             per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 8, 16, 16, 16.

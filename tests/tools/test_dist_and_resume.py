@@ -205,7 +205,7 @@ def interrupted(config, step, kind):
     path = config.with_name(f'interrupted_{config.name}')
     path.write_text(
         f"_base_ = './{config.name}'\n"
-        "custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'interruption'])\n"
+        "custom_imports = dict(imports=[*_base_.custom_imports.imports, 'interruption'])\n"
         f"custom_hooks = [*_base_.get('custom_hooks', []), dict(type='Interruption', step={step}, kind='{kind}')]\n"
     )
     return path
@@ -272,7 +272,7 @@ def test_work_folder_is_in_use(train, tmp_path):
     two = tmp_path / 'two.py'
     two.write_text(
         f"_base_ = './{config.name}'\n"
-        "custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'second'])\n"
+        "custom_imports = dict(imports=[*_base_.custom_imports.imports, 'second'])\n"
         f"custom_hooks = [dict(type='Second', config='{config}')]\n"
     )
     done = train(two, tmp_path / 'work', processes=2)

@@ -120,5 +120,5 @@ class GhostHeadAttention(nn.Module):
                 table = table * (torch.arange(1, length + 1, device=table.device)[-1].clamp(min=L) / L)
         # An index and not Tensor.unfold, which would bind a graph to one size.
         rows, columns = (torch.arange(length, device=table.device) for length in (height, width))
-        rows, columns = (position - position[:, None] + len(position) - 1 for position in (rows, columns))
+        rows, columns = (position - position[:, None] + position.shape[0] - 1 for position in (rows, columns))
         return table[:, rows[:, None, :, None], columns[:, None]].flatten(3).flatten(1, 2)

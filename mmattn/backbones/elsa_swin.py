@@ -30,9 +30,7 @@ class ELSASwin(SwinFrame):
             have 0: no ghost multiplier.
         gamma: :math:`\gamma` of equation 8. ``lam=0, gamma=0`` is Hadamard attention without ghost head (table 4).
         elsa_stages: stages with ELSA blocks; the others have window attention. () is the base model of table 4.
-        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``stages``.
-
-    Errors: see there.
+        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``stages``. Errors are the same.
 
     Example:
         >>> import torch

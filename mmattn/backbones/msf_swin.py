@@ -25,9 +25,8 @@ class MSFSwin(SwinFrame):
         groups: groups of the input projections.
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in Swin; in the paper they have none.
-        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``stages``.
+        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``stages``. Errors are the same.
 
-    Errors: see there.
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a Swin Transformer,
     as Microsoft released them or as timm has them. With ``attention='plain', proj_bias=True`` the backbone is a Swin
     Transformer and takes them strictly, without ``warm_start``.

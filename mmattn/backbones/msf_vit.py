@@ -27,9 +27,10 @@ class MSFViT(ViTFrame):
         groups: groups of the input projections (table 4).
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in other ViTs; in the paper they have none.
-        kwargs: further arguments of :class:`mmattn.backbones.ViTFrame`.
+        kwargs: further arguments of :class:`mmattn.backbones.ViTFrame`, except ``attention``. Errors and warm starts
+            are the same.
 
-    Errors, and warm starts: see there. By default layers start as torch initialises them, like the release.
+    By default layers start as torch initialises them, like the release.
 
     Example:
         >>> import torch

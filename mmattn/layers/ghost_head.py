@@ -118,7 +118,7 @@ class GhostHeadAttention(nn.Module):
             table = rows.permute(1, 2, 0)
             if not keep_sum:  # fit_table divides a longer table
                 table = table * (torch.arange(1, length + 1, device=table.device)[-1].clamp(min=L) / L)
-        # An index and not Tensor.unfold, which would bind a graph to one size.
+        # An index and position.shape[0]: Tensor.unfold and len() would bind a graph to one size.
         rows, columns = (torch.arange(length, device=table.device) for length in (height, width))
         rows, columns = (position - position[:, None] + position.shape[0] - 1 for position in (rows, columns))
         return table[:, rows[:, None, :, None], columns[:, None]].flatten(3).flatten(1, 2)

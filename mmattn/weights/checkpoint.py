@@ -116,7 +116,7 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
     except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:  # whatever is no path or no address
         raise CheckpointError(f'{_shortened(path)} cannot be read ({_shortened(error)})') from error
     if size is None and (file / '.metadata').is_file():
-        raise CheckpointError(f'{path} is a sharded checkpoint: merge it: python tools/merge_shards.py {path} TARGET')
+        raise CheckpointError(f'{path} is sharded, merge it first: python tools/merge_shards.py {path} TARGET')
     if size is None:
         raise CheckpointError(
             f'there is no checkpoint {_shortened(path)}: put it there, or set init_cfg=None to start from scratch'

@@ -1,4 +1,5 @@
-"""Puts configs, tools and the model index into the wheel, as mmattn/.mim, where OpenMMLab's `mim` looks for them.
+"""Compiles the C++ operator, and puts configs, tools and the model index into the wheel, as mmattn/.mim, where
+OpenMMLab's `mim` looks for them.
 
 Everything else about the package stands in pyproject.toml.
 """
@@ -6,7 +7,7 @@ Everything else about the package stands in pyproject.toml.
 import shutil
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -25,4 +26,13 @@ class BuildWithMim(build_py):
         shutil.copy(ROOT / 'model-index.yml', mim)
 
 
-setup(cmdclass=dict(build_py=BuildWithMim))
+# Without a compiler mmattn is installed all the same, and slower: see mmattn/ops/elsa_cpu.py.
+NEIGHBOURHOOD = Extension(
+    'mmattn.ops._neighbourhood',
+    ['mmattn/ops/neighbourhood.cpp'],
+    extra_compile_args='-std=c++17 -O3 -g0 -fopenmp -fno-math-errno -fno-trapping-math -Wno-psabi'.split(),
+    extra_link_args=['-fopenmp'],
+    optional=True,
+)
+
+setup(cmdclass=dict(build_py=BuildWithMim), ext_modules=[NEIGHBOURHOOD])

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import elsa_cpu
 from .backend import named_backend
 from .tracing import is_tracing
 
@@ -43,8 +44,8 @@ def elsa_attention(
         ghost_add: (C, k, k), the matrix :math:`\gamma S` of equation 8; None means zeros.
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference', 'shifted' (any device) or 'triton' (GPUs). None chooses by device, dtype and whether a
-            graph is traced.
+        backend: 'reference', 'shifted' (any device), 'cpp' (float32 on the CPU, no second derivatives) or 'triton'
+            (GPUs). None chooses by device, dtype and whether a graph is traced.
 
     Returns:
         (B, H, W, C), of the dtype of ``value``.
@@ -57,7 +58,7 @@ def elsa_attention(
     for name, ghost in (('ghost_mul', ghost_mul), ('ghost_add', ghost_add)):
         if ghost is not None and ghost.shape != shape:
             raise ValueError(f'{name} must be {shape}, not {tuple(ghost.shape)}')
-    function = named_backend(BACKENDS, backend or _fastest(value))
+    function = named_backend(BACKENDS, backend or _fastest(logits, value))
     return function(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
 
 
@@ -80,7 +81,7 @@ def neighbourhood_sum(weights: Tensor, value: Tensor, mul: Tensor | None = None,
     shape = (*value.shape[:1], value.shape[-1], weights.shape[-1])
     if mul is not None and mul.shape not in (shape, shape[1:]):
         raise ValueError(f'mul must be {shape[1:]} or {shape}, not {tuple(mul.shape)}')
-    return _summed(weights, value, mul, dilation)
+    return (_summed_cpp if _takes_cpp(weights, value) else _summed)(weights, value, mul, None, dilation)
 
 
 def neighbourhood_products(query: Tensor, key: Tensor, kernel_size: int) -> Tensor:
@@ -127,23 +128,39 @@ def elsa_attention_shifted(
 
     The static part of equation 8 does not depend on the pixel, so it is a depth-wise convolution of the value map.
     """
-    k = math.isqrt(logits.shape[-1])
-    mul = None if ghost_mul is None else ghost_mul.flatten(1)
-    out = _summed(F.dropout(logits.softmax(-1), dropout_p), value, mul, dilation)
-    if ghost_add is not None:
-        static = F.conv2d(
-            value.permute(0, 3, 1, 2),
-            ghost_add.to(value.dtype).unsqueeze(1),
-            padding=dilation * (k // 2),
-            dilation=dilation,
-            groups=value.shape[-1],
+    return _summed(F.dropout(logits.softmax(-1), dropout_p), value, *_by_channel(ghost_mul, ghost_add), dilation)
+
+
+def elsa_attention_cpp(
+    logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int, dropout_p: float
+) -> Tensor:
+    """The same sum in one pass over the map, compiled: :mod:`mmattn.ops.elsa_cpu`."""
+    if not elsa_cpu.HAS_LIBRARY:
+        raise ValueError("backend 'cpp' was not compiled: install a C++ compiler, then mmattn again")
+    if not _takes_cpp(logits, value):
+        raise ValueError(
+            f"backend 'cpp' takes float32 tensors on the CPU, and is not for graphs; value is {value.dtype} on "
+            f'{value.device}'
         )
-        out = out + static.permute(0, 2, 3, 1)
-    return out
+    attention = F.dropout(logits.softmax(-1), dropout_p)
+    return _summed_cpp(attention, value, *_by_channel(ghost_mul, ghost_add), dilation)
 
 
-def _summed(weights: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> Tensor:
-    """``neighbourhood_sum``. In a graph, torch differentiates, fuses or exports the single steps."""
+def _by_channel(*ghosts: Tensor | None) -> Iterator[Tensor | None]:
+    """Ghost matrices (C, k, k) -> (C, k * k)."""
+    return (None if ghost is None else ghost.flatten(1) for ghost in ghosts)
+
+
+def _summed_cpp(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:
+    mul, add = (None if ghost is None else ghost.float().transpose(-1, -2) for ghost in (mul, add))
+    return elsa_cpu.neighbourhood_sum_cpu(weights, value, mul, add, dilation)
+
+
+def _summed(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:
+    """``sum_j (weights[..., j] * mul[j] + add[j]) * shift_j(value)``, see ``neighbourhood_sum``. add: (C, k * k), None.
+
+    In a graph, torch differentiates, fuses or exports the single steps.
+    """
     heads = weights.shape[-2]
     if mul is not None:  # (taps, heads, C / heads) or (taps, B, 1, 1, heads, C / heads)
         mul = mul.to(value.dtype).movedim(-1, 0).unflatten(-1, (heads, -1))
@@ -151,7 +168,15 @@ def _summed(weights: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -
     # Neighbours come first, so that each step of the sum reads one contiguous map.
     weights = weights.to(value.dtype).permute(4, 0, 1, 2, 3).contiguous()
     shifted_sum = _shifted_sum if is_tracing() else _ShiftedSum.apply
-    return shifted_sum(weights, value.unflatten(-1, (heads, -1)), mul, dilation).flatten(-2)
+    out = shifted_sum(weights, value.unflatten(-1, (heads, -1)), mul, dilation).flatten(-2)
+    if add is None:
+        return out
+    k = math.isqrt(add.shape[-1])
+    kernel = add.to(value.dtype).view(-1, 1, k, k)
+    static = F.conv2d(
+        value.permute(0, 3, 1, 2), kernel, padding=dilation * (k // 2), dilation=dilation, groups=len(add)
+    )
+    return out + static.permute(0, 2, 3, 1)
 
 
 def _shifted_sum(attention: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> Tensor:
@@ -233,14 +258,23 @@ HAS_TRITON = find_spec('triton') is not None
 BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': elsa_attention_reference,
     'shifted': elsa_attention_shifted,
+    'cpp': elsa_attention_cpp,
     'triton': _triton,
 }
 
 
-def _fastest(value: Tensor) -> str:
+def _fastest(logits: Tensor, value: Tensor) -> str:
     """The backend for a device and dtype."""
+    if _takes_cpp(logits, value):
+        return 'cpp'
     has_kernel = HAS_TRITON and value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return 'triton' if has_kernel and not is_tracing() else 'shifted'
+
+
+def _takes_cpp(weights: Tensor, value: Tensor) -> bool:
+    """Whether the C++ code can read the tensors, which excludes fake tensors and other subclasses."""
+    plain = all(type(x) is Tensor and x.device.type == 'cpu' and x.dtype == torch.float32 for x in (weights, value))
+    return elsa_cpu.HAS_LIBRARY and plain and not is_tracing()
 
 
 def _check(name: str, weights: Tensor, value: Tensor, dilation: int) -> None:

@@ -126,7 +126,7 @@ def test_uniform_attention_is_a_mean_filter():
         (dict(ghost_mul=torch.zeros(4, 5, 5)), 'ghost_mul must be'),
         (dict(ghost_add=torch.zeros(2, 3, 3)), 'ghost_add must be'),
         (dict(dilation=0), 'dilation must be at least 1'),
-        (dict(backend='fast'), "backend must be None or one of reference, shifted, triton, not 'fast'"),
+        (dict(backend='fast'), "backend must be None or one of reference, shifted, cpp, triton, not 'fast'"),
     ],
 )
 def test_bad_shapes_are_named(change, message):

@@ -40,10 +40,12 @@ for d in m.distributions():
 
 def main():
     check_machine()
+    files = [REQUIREMENTS, Path(__file__), ROOT / 'setup.py', *sorted((ROOT / 'mmattn' / 'ops').glob('*.cpp'))]
     fingerprint = hashlib.sha256(
-        '\n'.join((REQUIREMENTS.read_text(), Path(__file__).read_text(), sys.version, str(ROOT))).encode()
+        '\n'.join([sys.version, str(ROOT)] + [path.read_text() for path in files]).encode()
     ).hexdigest()
-    if READY.is_file() and READY.read_text() == fingerprint and works(COMPLETE):
+    compiled = any((ROOT / 'mmattn' / 'ops').glob('*.so'))
+    if READY.is_file() and READY.read_text() == fingerprint and compiled and works(COMPLETE):
         return
     print(
         'Setting up {}. This happens once. It takes 6 GB, about 3 minutes, and 5 to 15 minutes more (on 2 cores) if '

@@ -1,4 +1,4 @@
-"""Compiles the C++ operator, and puts configs, tools and the model index into the wheel, as mmattn/.mim, where
+"""Compiles the C++ operators, and puts configs, tools and the model index into the wheel, as mmattn/.mim, where
 OpenMMLab's `mim` looks for them.
 
 Everything else about the package stands in pyproject.toml.
@@ -26,13 +26,14 @@ class BuildWithMim(build_py):
         shutil.copy(ROOT / 'model-index.yml', mim)
 
 
-# Without a compiler mmattn is installed all the same, and slower: see mmattn/ops/elsa_cpu.py.
-NEIGHBOURHOOD = Extension(
-    'mmattn.ops._neighbourhood',
-    ['mmattn/ops/neighbourhood.cpp'],
+# Without a compiler mmattn is installed all the same, and slower: see mmattn/ops/library.py.
+CPU = Extension(
+    'mmattn.ops._cpu',
+    sorted(str(path) for path in Path('mmattn/ops/csrc').glob('*.cpp')),
+    depends=['mmattn/ops/csrc/vector.h'],
     extra_compile_args='-std=c++17 -O3 -g0 -fopenmp -fno-math-errno -fno-trapping-math -Wno-psabi'.split(),
     extra_link_args=['-fopenmp'],
     optional=True,
 )
 
-setup(cmdclass=dict(build_py=BuildWithMim), ext_modules=[NEIGHBOURHOOD])
+setup(cmdclass=dict(build_py=BuildWithMim), ext_modules=[CPU])

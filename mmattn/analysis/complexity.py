@@ -162,7 +162,9 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
     # PyTorch does not count the steps of the ELSA operators and the CPU's fused attention.
     steps = torch.ops.aten.addcmul_, torch.ops.aten.addcmul
     uncounted = dict.fromkeys(steps, lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape))
-    uncounted[torch.ops.mmattn.neighbourhood_sum] = _neighbourhood_flops
+    uncounted.update(
+        {torch.ops.mmattn.neighbourhood_sum: _neighbourhood_flops, torch.ops.mmattn.axial_sum: _axial_flops}
+    )
     if _CPU_ATTENTION is not None:
         uncounted[_CPU_ATTENTION] = lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
     with FlopCounterMode(display=False, custom_mapping=uncounted) as counter, torch.no_grad():
@@ -171,14 +173,18 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
     attention = sum(
         flops
         for op, flops in counter.get_flop_counts()['Global'].items()
-        if 'bmm' in str(op) or 'scaled_dot_product' in str(op)
+        if any(name in str(op) for name in ('bmm', 'scaled_dot_product', 'axial_sum'))
     )
     return (counter.get_total_flops() - (1 - attention_share) * attention) / 2
 
 
+# Of the C++ operators, from the shapes of their tensors: as the steps that they replace are counted.
 def _neighbourhood_flops(weights: tuple, value: tuple, mul: tuple | None, add: tuple | None, *_, **__) -> int:
-    """Of the C++ operator, from the shapes of its tensors: as the steps that it replaces are counted."""
     return 2 * math.prod(value) * weights[-1] * (1 + (mul is not None) + (add is not None))
+
+
+def _axial_flops(query: tuple, value: tuple, table: tuple, dim: int, **_) -> int:
+    return 2 * math.prod(query[:-1]) * query[dim] * (query[-1] + value[-1])
 
 
 def build(cfg: Config) -> nn.Module:

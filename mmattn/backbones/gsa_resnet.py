@@ -331,4 +331,6 @@ class Bottleneck(nn.Module):
             if self.stride > 1:
                 x = average_pool(x)
         x = F.relu(self.bn2(x), inplace=True)
-        return F.relu(identity + self.drop_path(self.bn3(self.conv3(x))), inplace=True)
+        x = self.drop_path(self.bn3(self.conv3(x)))
+        x += identity
+        return F.relu(x, inplace=True)

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import elsa_cpu
+from . import library
 from .backend import named_backend
+from .elsa_cpu import neighbourhood_sum_cpu
 from .tracing import is_tracing
 
 
@@ -81,7 +82,7 @@ def neighbourhood_sum(weights: Tensor, value: Tensor, mul: Tensor | None = None,
     shape = (*value.shape[:1], value.shape[-1], weights.shape[-1])
     if mul is not None and mul.shape not in (shape, shape[1:]):
         raise ValueError(f'mul must be {shape[1:]} or {shape}, not {tuple(mul.shape)}')
-    return (_summed_cpp if _takes_cpp(weights, value) else _summed)(weights, value, mul, None, dilation)
+    return (_summed_cpp if library.takes(weights, value) else _summed)(weights, value, mul, None, dilation)
 
 
 def neighbourhood_products(query: Tensor, key: Tensor, kernel_size: int) -> Tensor:
@@ -134,14 +135,8 @@ def elsa_attention_shifted(
 def elsa_attention_cpp(
     logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int, dropout_p: float
 ) -> Tensor:
-    """The same sum in one pass over the map, compiled: :mod:`mmattn.ops.elsa_cpu`."""
-    if not elsa_cpu.HAS_LIBRARY:
-        raise ValueError("backend 'cpp' was not compiled: install a C++ compiler, then mmattn again")
-    if not _takes_cpp(logits, value):
-        raise ValueError(
-            f"backend 'cpp' takes float32 tensors on the CPU, and is not for graphs; value is {value.dtype} on "
-            f'{value.device}'
-        )
+    """The same sum in one pass over the map, in C++."""
+    library.check_takes(logits, value)
     attention = F.dropout(logits.softmax(-1), dropout_p)
     return _summed_cpp(attention, value, *_by_channel(ghost_mul, ghost_add), dilation)
 
@@ -153,7 +148,7 @@ def _by_channel(*ghosts: Tensor | None) -> Iterator[Tensor | None]:
 
 def _summed_cpp(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:
     mul, add = (None if ghost is None else ghost.float().transpose(-1, -2) for ghost in (mul, add))
-    return elsa_cpu.neighbourhood_sum_cpu(weights, value, mul, add, dilation)
+    return neighbourhood_sum_cpu(weights, value, mul, add, dilation)
 
 
 def _summed(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:
@@ -265,16 +260,10 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 
 def _fastest(logits: Tensor, value: Tensor) -> str:
     """The backend for a device and dtype."""
-    if _takes_cpp(logits, value):
+    if library.takes(logits, value):
         return 'cpp'
     has_kernel = HAS_TRITON and value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return 'triton' if has_kernel and not is_tracing() else 'shifted'
-
-
-def _takes_cpp(weights: Tensor, value: Tensor) -> bool:
-    """Whether the C++ code can read the tensors, which excludes fake tensors and other subclasses."""
-    plain = all(type(x) is Tensor and x.device.type == 'cpu' and x.dtype == torch.float32 for x in (weights, value))
-    return elsa_cpu.HAS_LIBRARY and plain and not is_tracing()
 
 
 def _check(name: str, weights: Tensor, value: Tensor, dilation: int) -> None:

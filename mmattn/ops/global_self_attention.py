@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import library
+from .axial_cpu import axial_attention_cpu
 from .backend import named_backend
 from .tracing import is_tracing
 
@@ -32,7 +34,7 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
         query: (B, H, W, heads, k).
         key: (B, H, W, heads, k).
         value: (B, H, W, heads, v).
-        backend: 'reference' or 'batched'; None chooses 'batched'.
+        backend: 'reference' or 'batched'; None chooses 'batched', and so does 'cpp', which is of axial attention.
 
     Returns:
         (B, H, W, heads, v), of the dtype of ``value``.
@@ -102,7 +104,8 @@ def axial_attention(
         table: (2L - 1, k) embeddings of the relative positions 1 - L to L - 1, shared by the heads.
         dim: 1 attends along columns, 2 along rows.
         beyond: 'stretch' or 'mask'.
-        backend: 'reference' or 'batched'; None chooses 'batched'.
+        backend: 'reference', 'batched' or 'cpp' (float32 on the CPU, without keys and softmax, no second derivatives).
+            None chooses by device and dtype.
         key: (B, H, W, heads, k) or None.
         softmax: of the products, over the pixels that are attended to.
 
@@ -113,8 +116,10 @@ def axial_attention(
         ValueError: if shapes do not fit each other, or an argument is wrong; the message names it.
     """
     _check(query, value, table, dim, beyond, key)
-    function = named_backend(AXIAL_BACKENDS, backend or 'batched')
-    if key is not None or softmax:
+    positional = key is None and not softmax
+    fastest = 'cpp' if positional and library.takes(query, value) else 'batched'
+    function = named_backend(AXIAL_BACKENDS, backend or fastest)
+    if not positional:
         exact = torch.promote_types(query.dtype, torch.float32)
         key = None if key is None else key.to(exact)
         with _without_autocast(query):
@@ -165,6 +170,16 @@ def axial_attention_batched(
     if beyond == 'mask' and (key is not None or softmax):  # otherwise scores are 0 where the positions are
         far = offset.abs() > len(table) // 2
     return _AxialSum.apply(query, value.to(query.dtype), positions, key, far, dim, softmax)
+
+
+def axial_attention_cpp(
+    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
+) -> Tensor:
+    """The same sums in C++, whose scores stay in the cache."""
+    if key is not None or softmax:
+        raise ValueError("backend 'cpp' has neither keys nor softmax along lines: choose backend 'batched'")
+    library.check_takes(query, value)
+    return axial_attention_cpu(query, value, fit_table(table, query.shape[dim], beyond).float(), dim)
 
 
 class _AxialSum(torch.autograd.Function):
@@ -299,10 +314,12 @@ def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
 CONTENT_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': content_attention_reference,
     'batched': content_attention_batched,
+    'cpp': content_attention_batched,
 }
 AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': axial_attention_reference,
     'batched': axial_attention_batched,
+    'cpp': axial_attention_cpp,
 }
 
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmattn.analysis import count_operations
-from mmattn.ops import elsa, elsa_attention, elsa_cpu, neighbourhood_sum
+from mmattn.ops import elsa, elsa_attention, library, neighbourhood_sum
 from tests.ops.test_elsa import make_inputs, sum_by_hand
 
 
 @pytest.fixture(autouse=True)
-def library():
-    assert elsa_cpu.HAS_LIBRARY, 'the C++ code was not compiled: pip install --no-deps --no-build-isolation -e .'
+def compiled():
+    assert library.HAS_LIBRARY, 'the C++ code was not compiled: pip install --no-deps --no-build-isolation -e .'
 
 
 @settings(deadline=None)
@@ -87,12 +87,14 @@ def test_when_it_is_chosen():
 def test_refusals(monkeypatch):
     """A dtype that the code does not serve, second derivatives, and a missing library end in a sentence."""
     logits, value = torch.zeros(1, 2, 2, 1, 9, requires_grad=True), torch.ones(1, 2, 2, 4)
-    with pytest.raises(ValueError, match="backend 'cpp' takes float32 tensors on the CPU.*float64"):
+    with pytest.raises(
+        ValueError, match="backend 'cpp' takes float32 tensors on the CPU.*torch.float32 on cpu, torch.float64 on cpu"
+    ):
         elsa_attention(logits, value.double(), backend='cpp')
     (grad,) = torch.autograd.grad(elsa_attention(logits, value).square().sum(), logits, create_graph=True)
     with pytest.raises(RuntimeError, match='once_differentiable'):
         grad.sum().backward()
-    monkeypatch.setattr(elsa_cpu, 'HAS_LIBRARY', False)
+    monkeypatch.setattr(library, 'HAS_LIBRARY', False)
     assert elsa._fastest(logits, value) == 'shifted'
     with pytest.raises(ValueError, match="backend 'cpp' was not compiled"):
         elsa_attention(logits, value, backend='cpp')

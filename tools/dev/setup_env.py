@@ -40,7 +40,7 @@ for d in m.distributions():
 
 def main():
     check_machine()
-    files = [REQUIREMENTS, Path(__file__), ROOT / 'setup.py', *sorted((ROOT / 'mmattn' / 'ops').glob('*.cpp'))]
+    files = [REQUIREMENTS, Path(__file__), ROOT / 'setup.py', *sorted((ROOT / 'mmattn' / 'ops' / 'csrc').iterdir())]
     fingerprint = hashlib.sha256(
         '\n'.join([sys.version, str(ROOT)] + [path.read_text() for path in files]).encode()
     ).hexdigest()

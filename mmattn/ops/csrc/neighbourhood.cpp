@@ -5,18 +5,14 @@
 // weights: (B, H, W, heads, k * k); value: (B, H, W, heads * d), whose pixels are `stride` apart; mul: (1 or B, k * k,
 // heads * d) or null, its images `mul_stride` apart; add: (k * k, heads * d) or null. All other maps are contiguous.
 //
-// elsa_cpu.py calls it through ctypes. The functions are plain C, so that one library serves every version of torch.
+// mmattn/ops/elsa_cpu.py calls it.
 
 #include <algorithm>
-#include <cstdint>
-#include <cstring>
 #include <vector>
 
+#include "vector.h"
+
 namespace {
-
-#define INLINE inline __attribute__((always_inline))
-
-typedef float Vector __attribute__((vector_size(32)));  // 8 channels
 
 // Passed by value: of a reference, the compiler would read all members again after each store of a number.
 struct Sum {
@@ -38,18 +34,6 @@ struct Range {
     while (outside(last - 1)) --last;
   }
 };
-
-template <class T>
-INLINE T load(const float *p) {
-  T x;
-  std::memcpy(&x, p, sizeof(T));  // p need not be aligned
-  return x;
-}
-
-template <class T>
-INLINE void store(float *p, T x) {
-  std::memcpy(p, &x, sizeof(T));
-}
 
 INLINE float total(float x) { return x; }
 INLINE float total(Vector x) {
@@ -171,48 +155,49 @@ INLINE void backward_channels(
   }
 
 ROWS(plain, )
-#if defined(__x86_64__)
-ROWS(avx2, __attribute__((target("avx2,fma"))))
-const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-const auto forward_row = has_avx2 ? forward_avx2 : forward_plain;
-const auto backward_row = has_avx2 ? backward_avx2 : backward_plain;
-#else
-const auto forward_row = forward_plain;
-const auto backward_row = backward_plain;
-#endif
+ROWS(avx2, AVX2)
+BEST_OF(forward)
+BEST_OF(backward)
+
+Sum describe(
+    const float *weights, const float *value, const float *mul, const float *add, const int64_t *numbers) {
+  Sum s{weights, value, mul, add};
+  std::memcpy(&s.B, numbers, 9 * sizeof(int64_t));
+  return s;
+}
 
 }  // namespace
 
 extern "C" {
 
+// numbers: B, H, W, heads, d, k, dilation, stride, mul_stride.
 void neighbourhood_sum(
-    const float *weights, const float *value, const float *mul, const float *add, float *out, int64_t B, int64_t H,
-    int64_t W, int64_t heads, int64_t d, int64_t k, int64_t dilation, int64_t stride, int64_t mul_stride, int threads) {
-  const Sum s{weights, value, mul, add, B, H, W, heads, d, k, dilation, stride, mul_stride};
+    const float *weights, const float *value, const float *mul, const float *add, float *out, const int64_t *numbers,
+    int threads) {
+  const Sum s = describe(weights, value, mul, add, numbers);
 #pragma omp parallel for num_threads(threads)
-  for (int64_t row = 0; row < B * H; ++row) forward_row(s, out, row / H, row % H);
+  for (int64_t row = 0; row < s.B * s.H; ++row) forward(s, out, row / s.H, row % s.H);
 }
 
 // All gradients are zero on entry. That of mul is (1 or B, k * k, heads * d), like mul. Sums over pixels are in float32
 // along a row and in float64 over rows.
 void neighbourhood_sum_backward(
     const float *weights, const float *value, const float *mul, const float *add, const float *grad,
-    float *grad_weights, float *grad_value, float *grad_mul, float *grad_add, int64_t B, int64_t H, int64_t W,
-    int64_t heads, int64_t d, int64_t k, int64_t dilation, int64_t stride, int64_t mul_stride, int threads) {
-  const Sum s{weights, value, mul, add, B, H, W, heads, d, k, dilation, stride, mul_stride};
+    float *grad_weights, float *grad_value, float *grad_mul, float *grad_add, const int64_t *numbers, int threads) {
+  const Sum s = describe(weights, value, mul, add, numbers);
   const Gradients g{grad, grad_weights, grad_value};
-  const int64_t size = k * k * heads * d;
-  const int64_t muls = mul ? (mul_stride ? B : 1) * size : 0, adds = add ? size : 0;
+  const int64_t rows = s.B * s.H, size = s.k * s.k * s.heads * s.d;
+  const int64_t muls = mul ? (s.mul_stride ? s.B : 1) * size : 0, adds = add ? size : 0;
   std::vector<double> totals(threads * (muls + adds));  // of each thread, so that sums do not depend on their timing
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int thread = 0; thread < threads; ++thread) {
     double *total_mul = totals.data() + thread * (muls + adds), *total_add = total_mul + muls;
     std::vector<float> row_mul(mul ? size : 0), row_add(adds);
-    for (int64_t row = B * H * thread / threads; row < B * H * (thread + 1) / threads; ++row) {
+    for (int64_t row = rows * thread / threads; row < rows * (thread + 1) / threads; ++row) {
       std::fill(row_mul.begin(), row_mul.end(), 0.f);
       std::fill(row_add.begin(), row_add.end(), 0.f);
-      backward_row(s, g, row_mul.data(), row_add.data(), row / H, row % H);
-      double *image_mul = total_mul + (mul_stride ? row / H * size : 0);
+      backward(s, g, row_mul.data(), row_add.data(), row / s.H, row % s.H);
+      double *image_mul = total_mul + (s.mul_stride ? row / s.H * size : 0);
       for (size_t i = 0; i < row_mul.size(); ++i) image_mul[i] += row_mul[i];
       for (size_t i = 0; i < row_add.size(); ++i) total_add[i] += row_add[i];
     }

@@ -1,0 +1,57 @@
+"""The C++ code of csrc/, which setup.py compiles where mmattn is installed.
+
+Without a compiler there is no library, and operators choose other paths. Functions are plain C and called through
+ctypes, so that one library serves every version of torch.
+"""
+
+import ctypes
+import sysconfig
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .tracing import is_tracing
+
+_FILE = Path(__file__).with_name('_cpu' + sysconfig.get_config_var('EXT_SUFFIX'))
+_C = ctypes.CDLL(str(_FILE)) if _FILE.is_file() else None
+HAS_LIBRARY = _C is not None
+#: operators of torch's that call the library, so that profiles and counts of operations see them
+OPERATORS = torch.library.Library('mmattn', 'FRAGMENT')
+
+
+def takes(*tensors: Tensor) -> bool:
+    """Whether the library serves tensors: plain ones, not fake tensors or other subclasses, of float32 on the CPU."""
+    plain = all(type(x) is Tensor and x.device.type == 'cpu' and x.dtype == torch.float32 for x in tensors)
+    return HAS_LIBRARY and plain and not is_tracing()
+
+
+def check_takes(*tensors: Tensor) -> None:
+    """Check that the backend 'cpp' can be used.
+
+    Raises:
+        ValueError: if the library was not compiled, or does not serve the tensors.
+    """
+    if not HAS_LIBRARY:
+        raise ValueError("backend 'cpp' was not compiled: install a C++ compiler, then mmattn again")
+    if not takes(*tensors):
+        kinds = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
+        raise ValueError(f"backend 'cpp' takes float32 tensors on the CPU, and is not for graphs; here are {kinds}")
+
+
+def call(name: str, *arguments: Tensor | list[int] | None) -> None:
+    """Call a function of the library: with tensors, None, or arrays of int64; and last, the number of threads."""
+    converted = [
+        (ctypes.c_int64 * len(x))(*x) if isinstance(x, list) else ctypes.c_void_p(None if x is None else x.data_ptr())
+        for x in arguments
+    ]
+    getattr(_C, name)(*converted, ctypes.c_int(torch.get_num_threads()))
+
+
+def rows_of(x: Tensor) -> tuple[Tensor, int]:
+    """A map (B, H, W, ...) and the distance of its pixels in memory; a copy if that is not the same everywhere."""
+    H, W = x.shape[1:3]
+    stride = x.stride(2)
+    if x[0, 0, 0].is_contiguous() and x.stride()[:2] == (H * W * stride, W * stride):
+        return x, stride  # a part of a fused projection, too
+    return x.contiguous(), x[0, 0, 0].numel()

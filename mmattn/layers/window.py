@@ -1,3 +1,4 @@
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -5,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.heads import join_heads
-from ..ops.tracing import is_tracing
+from ..ops.tracing import is_plain, is_tracing
 from .any_size import crop, pad_to_multiple
 from .mechanism import MECHANISMS
 
@@ -57,7 +58,7 @@ class Windows(nn.Module):
 
         mask = None
         if isinstance(shifts[0], Tensor) or any(shifts):
-            mask = shift_mask(rows, columns, w, shifts, x.device).unsqueeze(1).repeat(B, 1, 1, 1)
+            mask = _mask(rows, columns, w, shifts, x).unsqueeze(1).repeat(B, 1, 1, 1)
         x = self.attend_masked(x, mask)
 
         x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
@@ -146,3 +147,27 @@ def shift_mask(rows: int, columns: int, window_size: int, shifts: Shifts, device
     regions = region(rows, shifts[0])[:, None] * 3 + region(columns, shifts[1])
     regions = regions.view(rows, window_size, columns, window_size).transpose(1, 2).reshape(rows * columns, -1)
     return -100.0 * (regions[:, None] != regions[:, :, None])
+
+
+def _mask(rows: int, columns: int, window_size: int, shifts: Shifts, x: Tensor) -> Tensor:
+    """``shift_mask`` on the device of ``x``, kept for later calls where that is possible."""
+    if not is_plain(x):
+        return shift_mask(rows, columns, window_size, shifts, x.device)
+    # Work of another stream does not wait for the kernels that make a mask.
+    stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
+    return _kept_mask(rows, columns, window_size, shifts, x.device, stream)
+
+
+# Eight masks are those of four stages for two sizes of images. The largest one of an 800 x 1333 image has 13 MB, all
+# four have 18 MB.
+@functools.lru_cache(maxsize=8)
+def _kept_mask(
+    rows: int,
+    columns: int,
+    window_size: int,
+    shifts: Shifts,
+    device: torch.device,
+    stream: torch.cuda.Stream | None,  # only tells masks apart
+) -> Tensor:
+    with torch.inference_mode(False):  # A training step could not use a mask made in inference mode.
+        return shift_mask(rows, columns, window_size, shifts, device)

@@ -1,4 +1,18 @@
 import torch
+from torch import Tensor
 
 #: whether torch.compile or torch.export is tracing; torch 2.1 and 2.2 have the function in another place
 is_tracing = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether a tensor made now is worth keeping for later calls on the device of ``x``.
+
+    It is not if a graph is traced or captured, or if operations go through a transform or mode of torch, such as
+    ``torch.func.grad`` or fake tensors, which gives tensors of its own kind.
+    """
+    if is_tracing() or torch.jit.is_tracing() or x.is_meta:
+        return False
+    if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())

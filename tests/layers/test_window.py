@@ -1,10 +1,13 @@
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mmattn.layers import WindowAttention
+from mmattn.layers import WindowAttention, window
 from mmattn.layers.window import relative_bias, shift_mask
 
 
@@ -57,3 +60,52 @@ def test_mask_is_symmetric_and_keeps_self(rows, columns):
     mask = shift_mask(rows, columns, 4, (2, 2))
     assert torch.equal(mask, mask.transpose(1, 2)) and (mask.diagonal(dim1=1, dim2=2) == 0).all()
     assert mask.shape == (rows * columns, 16, 16) and (mask[-1] < 0).any()
+
+
+def call_under(mode, layer, x):
+    """Call a layer in a mode of torch."""
+    if mode == 'functionalize':
+        torch.func.functionalize(layer)(x)
+    elif mode == 'fake':
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+            layer(fake.from_tensor(x))
+    elif mode == 'meta':
+        copy.deepcopy(layer).to('meta')(x.to('meta'))
+    elif mode == 'jit.trace':
+        torch.jit.trace(layer, x, check_trace=False)
+    else:
+        with getattr(torch, mode)():
+            layer(x)
+
+
+@pytest.mark.parametrize('mode', ['inference_mode', 'no_grad', 'functionalize', 'fake', 'meta', 'jit.trace'])
+@pytest.mark.parametrize('kept', [False, True])
+def test_masks_are_kept_outside_of_modes(mode, kept):
+    """A call in a mode of torch, before or after a mask is kept, does not change what training computes."""
+    layer, x = WindowAttention(8, 2, window_size=3, shift=1), torch.randn(2, 5, 7, 8)
+    window._kept_mask.cache_clear()
+    if kept:
+        layer(x)
+    before = window._kept_mask.cache_info()
+    call_under(mode, layer, x)
+    assert (window._kept_mask.cache_info() == before) == (mode not in ('inference_mode', 'no_grad'))
+    out = layer(x)
+    torch.testing.assert_close(out, by_hand(layer, x))
+    out.sum().backward()
+    assert layer.rb.grad.isfinite().all()
+    assert not window._kept_mask(2, 3, 3, (1, 1), x.device, None).is_inference()
+
+
+def test_masks_are_made_once(monkeypatch):
+    """Blocks and steps share the masks of their sizes; few are kept."""
+    calls = []
+    monkeypatch.setattr(window, 'shift_mask', lambda *sizes: calls.append(sizes) or shift_mask(*sizes))
+    window._kept_mask.cache_clear()
+    layers = [WindowAttention(8, 2, window_size=3, shift=1) for _ in range(2)]
+    for size in (4, 7, 4):
+        for layer in layers:
+            layer(torch.randn(1, size, 5, 8))
+    assert len(calls) == 2
+    for size in range(100, 130, 3):
+        layers[0](torch.randn(1, size, 5, 8))
+    assert window._kept_mask.cache_info().currsize == window._kept_mask.cache_info().maxsize == 8

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import library
 from .axial_cpu import axial_attention_cpu
-from .backend import named_backend
+from .backend import check_triton, named_backend
 from .tracing import is_tracing
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
@@ -34,7 +34,8 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
         query: (B, H, W, heads, k).
         key: (B, H, W, heads, k).
         value: (B, H, W, heads, v).
-        backend: 'reference' or 'batched'; None chooses 'batched', and so does 'cpp', which is of axial attention.
+        backend: 'reference' or 'batched'; None chooses 'batched', and so do 'cpp' and 'triton', which are of axial
+            attention.
 
     Returns:
         (B, H, W, heads, v), of the dtype of ``value``.
@@ -104,8 +105,8 @@ def axial_attention(
         table: (2L - 1, k) embeddings of the relative positions 1 - L to L - 1, shared by the heads.
         dim: 1 attends along columns, 2 along rows.
         beyond: 'stretch' or 'mask'.
-        backend: 'reference', 'batched' or 'cpp' (float32 on the CPU, without keys and softmax, no second derivatives).
-            None chooses by device and dtype.
+        backend: 'reference', 'batched', 'cpp' (float32 on the CPU, no second derivatives) or 'triton' (GPUs, sums in
+            float32). The last two have neither keys nor softmax. None chooses by device and dtype, and never 'triton'.
         key: (B, H, W, heads, k) or None.
         softmax: of the products, over the pixels that are attended to.
 
@@ -228,6 +229,19 @@ class _AxialSum(torch.autograd.Function):
         return grad_query, grad_value, grad_positions.to(positions.dtype), grad_key, None, None, None
 
 
+def _triton(
+    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
+) -> Tensor:
+    """``axial_triton``, imported when it is needed: Triton is not everywhere."""
+    if key is not None or softmax:
+        raise ValueError("backend 'triton' has neither keys nor softmax along lines: choose backend 'batched'")
+    check_triton(value)
+    from .axial_triton import axial_attention_triton
+
+    fitted = fit_table(table, query.shape[dim], beyond).to(query.dtype)
+    return axial_attention_triton(query, value.to(query.dtype), fitted, dim)
+
+
 def _scores(
     query: Tensor, positions: Tensor, key: Tensor | None, far: Tensor | None, dim: int, softmax: bool
 ) -> Tensor:
@@ -315,11 +329,13 @@ CONTENT_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': content_attention_reference,
     'batched': content_attention_batched,
     'cpp': content_attention_batched,
+    'triton': content_attention_batched,
 }
 AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': axial_attention_reference,
     'batched': axial_attention_batched,
     'cpp': axial_attention_cpp,
+    'triton': _triton,
 }
 
 

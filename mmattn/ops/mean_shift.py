@@ -4,6 +4,7 @@ Layers call ``mean_shift_attention``. Every backend takes the arguments of ``mea
 tests compare with.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -12,6 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .backend import named_backend
+from .tracing import is_tracing
+
+try:
+    from torch.nn.attention.flex_attention import flex_attention
+except ImportError:  # torch 2.4 and older
+    flex_attention = None
 
 
 def mean_shift_attention(
@@ -37,8 +44,9 @@ def mean_shift_attention(
         probe: (B, heads, N, d); None returns the weighted mean itself ("Gauss-Orig." of table 3).
         bias: of the logits, (1 or B, 1 or heads, N, M); None means zeros, and no N x M matrix is made.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference', 'channels' (key norms as further channels of the keys) or 'bias' (key norms added to the
-            bias). None chooses by dtype and whether there is a bias.
+        backend: 'reference', 'channels' (key norms as further channels of the keys), 'bias' (key norms added to the
+            bias) or 'flex' (FlexAttention adds them to the logits; no dropout, and on the CPU no backward pass). None
+            chooses by dtype and whether there is a bias, and never 'flex'.
 
     Returns:
         (B, heads, N, d), of the dtype of ``value``.
@@ -110,6 +118,37 @@ def mean_shift_attention_bias(
     return out if probe is None else out - probe
 
 
+def mean_shift_attention_flex(
+    query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None, dropout_p: float
+) -> Tensor:
+    """FlexAttention with the key norms added to each logit in float32; heads keep their width.
+
+    Plain attention over d channels cannot give these logits: up to a constant per query, they are a matrix of rank
+    d + 1. On a GPU, the first calls compile the kernel, and the backward pass adds the gradients of norms and bias
+    atomically, in no fixed order. On the CPU, torch computes the N x M logits.
+    """
+    if flex_attention is None:
+        raise ValueError(f"backend 'flex' needs torch 2.6 or newer, not {torch.__version__}: choose 'channels'")
+    if dropout_p:
+        raise ValueError(f"backend 'flex' needs dropout_p=0, not {dropout_p}: choose 'channels'")
+    norm = _half_square(key).squeeze(-1) * query.shape[-1] ** -0.5  # (B, heads, M)
+    if bias is not None:
+        bias = bias.expand(len(query), query.shape[1], -1, -1)
+
+    def logit(product: Tensor, sample: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        product = product - norm[sample, head, j]
+        return product if bias is None else product + bias[sample, head, i, j]
+
+    attend = _compiled_flex_attention() if query.is_cuda and not is_tracing() else flex_attention
+    out = attend(query, key, value, score_mod=logit)
+    return out if probe is None else out - probe
+
+
+@functools.cache
+def _compiled_flex_attention() -> Callable[..., Tensor]:
+    return torch.compile(flex_attention)
+
+
 def _half_square(key: Tensor) -> Tensor:
     """|k|^2 / 2, (B, heads, M, 1), in at least float32."""
     return key.to(torch.promote_types(key.dtype, torch.float32)).square().sum(-1, keepdim=True) / 2
@@ -119,6 +158,7 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': mean_shift_attention_reference,
     'channels': mean_shift_attention_channels,
     'bias': mean_shift_attention_bias,
+    'flex': mean_shift_attention_flex,
 }
 
 

@@ -81,3 +81,20 @@ def test_wrong_arguments_are_named(change, message):
     query, keys, values = make_inputs(1, 2, 2, 8, 2)
     with pytest.raises(ValueError, match=message):
         shunted_attention(**{**dict(query=query, keys=keys, values=values, num_heads=2), **change})
+
+
+def test_attention_reads_maps_where_they_are(monkeypatch):
+    """One call a group, without layout copies: fused kernels on a GPU take any strides but for contiguous channels."""
+    given, attend = [], torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*heads, **settings):
+        given.extend(heads)
+        return attend(*heads, **settings)
+
+    monkeypatch.setattr(torch.nn.functional, 'scaled_dot_product_attention', watched)
+    query = torch.randn(2, 4, 6, 32)
+    pairs = torch.randn(2, 2, 2, 3, 32).split(16, -1)  # keys and values are halves of a projection
+    shunted_attention(query, *zip(*pairs), 4)
+    owners = [query, *pairs[0], query, *pairs[1]]
+    assert [t.untyped_storage().data_ptr() for t in given] == [t.untyped_storage().data_ptr() for t in owners]
+    assert all(t.stride(-1) == 1 for t in given)

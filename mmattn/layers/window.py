@@ -155,19 +155,12 @@ def _mask(rows: int, columns: int, window_size: int, shifts: Shifts, x: Tensor) 
         return shift_mask(rows, columns, window_size, shifts, x.device)
     # Work of another stream does not wait for the kernels that make a mask.
     stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
-    return _kept_mask(rows, columns, window_size, shifts, x.device, stream)
+    return _kept_mask(stream, rows, columns, window_size, shifts, x.device)
 
 
 # Eight masks are those of four stages for two sizes of images. The largest one of an 800 x 1333 image has 13 MB, all
 # four have 18 MB.
 @functools.lru_cache(maxsize=8)
-def _kept_mask(
-    rows: int,
-    columns: int,
-    window_size: int,
-    shifts: Shifts,
-    device: torch.device,
-    stream: torch.cuda.Stream | None,  # only tells masks apart
-) -> Tensor:
+def _kept_mask(stream: torch.cuda.Stream | None, *arguments: object) -> Tensor:
     with torch.inference_mode(False):  # A training step could not use a mask made in inference mode.
-        return shift_mask(rows, columns, window_size, shifts, device)
+        return shift_mask(*arguments)

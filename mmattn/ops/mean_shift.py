@@ -139,14 +139,13 @@ def mean_shift_attention_flex(
         product = product - norm[sample, head, j]
         return product if bias is None else product + bias[sample, head, i, j]
 
-    attend = _compiled_flex_attention() if query.is_cuda and not is_tracing() else flex_attention
+    attend = _compiled(flex_attention) if query.is_cuda and not is_tracing() else flex_attention
     out = attend(query, key, value, score_mod=logit)
     return out if probe is None else out - probe
 
 
-@functools.cache
-def _compiled_flex_attention() -> Callable[..., Tensor]:
-    return torch.compile(flex_attention)
+#: torch.compile, once for each function
+_compiled = functools.cache(torch.compile)
 
 
 def _half_square(key: Tensor) -> Tensor:

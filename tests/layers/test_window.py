@@ -93,7 +93,7 @@ def test_masks_are_kept_outside_of_modes(mode, kept):
     torch.testing.assert_close(out, by_hand(layer, x))
     out.sum().backward()
     assert layer.rb.grad.isfinite().all()
-    assert not window._kept_mask(2, 3, 3, (1, 1), x.device, None).is_inference()
+    assert not window._kept_mask(None, 2, 3, 3, (1, 1), x.device).is_inference()
 
 
 def test_masks_are_made_once(monkeypatch):

@@ -183,6 +183,19 @@ def axial_attention_cpp(
     return axial_attention_cpu(query, value, fit_table(table, query.shape[dim], beyond).float(), dim)
 
 
+def _triton(
+    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
+) -> Tensor:
+    """``axial_triton``, imported when it is needed: Triton is not everywhere."""
+    if key is not None or softmax:
+        raise ValueError("backend 'triton' has neither keys nor softmax along lines: choose backend 'batched'")
+    check_triton(value)
+    from .axial_triton import axial_attention_triton
+
+    fitted = fit_table(table, query.shape[dim], beyond).to(query.dtype)
+    return axial_attention_triton(query, value.to(query.dtype), fitted, dim)
+
+
 class _AxialSum(torch.autograd.Function):
     """``sum_i (query[x] . (positions[x, i] + key[i])) value[i]`` along dimension 1 or 2 of maps; scores are not kept.
 
@@ -227,19 +240,6 @@ class _AxialSum(torch.autograd.Function):
                 grad_query[block] += _from_lines(by_line.bmm(_by_line(key[block], dim)), shape, dim)
                 grad_key[block] = _from_lines(by_line.transpose(1, 2).bmm(q.transpose(0, 1)), shape, dim)
         return grad_query, grad_value, grad_positions.to(positions.dtype), grad_key, None, None, None
-
-
-def _triton(
-    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
-) -> Tensor:
-    """``axial_triton``, imported when it is needed: Triton is not everywhere."""
-    if key is not None or softmax:
-        raise ValueError("backend 'triton' has neither keys nor softmax along lines: choose backend 'batched'")
-    check_triton(value)
-    from .axial_triton import axial_attention_triton
-
-    fitted = fit_table(table, query.shape[dim], beyond).to(query.dtype)
-    return axial_attention_triton(query, value.to(query.dtype), fitted, dim)
 
 
 def _scores(

@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..ops.elsa import elsa_attention, neighbourhood_shift
+from ..ops.elsa import elsa_attention, has_kernels, neighbourhood_shift
 from .checks import check_choice
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
@@ -103,21 +103,26 @@ class ELSA(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         q, k, v = self.pre_proj(x).split((self.dim_qk, self.dim_qk, self.dim), dim=-1)
-        logits = self._logits(q * k)
+        dropout_p = self.attn_drop_rate if self.training else 0.0
+        tap_major = has_kernels(v, dropout_p) if self.backend is None else self.backend == 'triton'
+        logits = self._logits(q * k, tap_major)
         ghost_mul, ghost_add = self._ghost_matrices()
-        x = elsa_attention(
-            logits,
-            v,
-            ghost_mul,
-            ghost_add,
-            dilation=self.dilation,
-            dropout_p=self.attn_drop_rate if self.training else 0.0,
-            backend=self.backend,
-        )
+        x = elsa_attention(logits, v, ghost_mul, ghost_add, self.dilation, dropout_p, self.backend)
         return self.drop(self.post_proj(x))
 
-    def _logits(self, x: Tensor) -> Tensor:
-        """Product of query and key, (B, H, W, dim_qk) -> (B, H, W, heads, k * k)."""
+    def _logits(self, x: Tensor, tap_major: bool = False) -> Tensor:
+        """Product of query and key, (B, H, W, dim_qk) -> (B, H, W, heads, k * k).
+
+        If ``tap_major``, logits of the released form are in memory as (B, heads, k * k, H, W): the GPU kernels read one
+        tap of many pixels at a time.
+        """
+        if isinstance(self.attn, nn.Sequential) and tap_major:
+            B, H, W, _ = x.shape
+            conv = self.attn[-1]
+            x = self.attn[:-1](x).flatten(1, 2).transpose(1, 2)
+            # Not matmul, which makes one product of all images and so the usual layout.
+            x = torch.baddbmm(conv.bias[:, None], conv.weight.flatten(1).expand(B, -1, -1), x)
+            return x.view(B, self.num_heads, -1, H, W).permute(0, 3, 4, 1, 2)
         if isinstance(self.attn, nn.Sequential):
             return self.attn(x).unflatten(-1, (self.num_heads, -1))
         own, neighbours = (self.attn[name](x).unflatten(-1, (self.num_heads, -1)) for name in ('rk', 'rq'))

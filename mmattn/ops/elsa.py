@@ -17,7 +17,7 @@ from torch import Tensor
 from . import library
 from .backend import named_backend
 from .elsa_cpu import neighbourhood_sum_cpu
-from .tracing import is_tracing
+from .tracing import is_exporting, is_tracing
 
 
 def elsa_attention(
@@ -46,7 +46,7 @@ def elsa_attention(
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
         backend: 'reference', 'shifted' (any device), 'cpp' (float32 on the CPU, no second derivatives) or 'triton'
-            (GPUs). None chooses by device, dtype and whether a graph is traced.
+            (GPUs, no dropout). None chooses by device, dtype, dropout and whether a graph is traced.
 
     Returns:
         (B, H, W, C), of the dtype of ``value``.
@@ -59,7 +59,7 @@ def elsa_attention(
     for name, ghost in (('ghost_mul', ghost_mul), ('ghost_add', ghost_add)):
         if ghost is not None and ghost.shape != shape:
             raise ValueError(f'{name} must be {shape}, not {tuple(ghost.shape)}')
-    function = named_backend(BACKENDS, backend or _fastest(logits, value))
+    function = named_backend(BACKENDS, backend or _fastest(logits, value, dropout_p))
     return function(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
 
 
@@ -258,12 +258,17 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _fastest(logits: Tensor, value: Tensor) -> str:
-    """The backend for a device and dtype."""
+def has_kernels(value: Tensor, dropout_p: float) -> bool:
+    """Whether Triton's kernels are the default: on GPUs, without dropout, and not in graphs to be exported."""
+    served = value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and not dropout_p
+    return HAS_TRITON and served and not is_exporting()
+
+
+def _fastest(logits: Tensor, value: Tensor, dropout_p: float = 0.0) -> str:
+    """The backend for a device, dtype and dropout."""
     if library.takes(logits, value):
         return 'cpp'
-    has_kernel = HAS_TRITON and value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return 'triton' if has_kernel and not is_tracing() else 'shifted'
+    return 'triton' if has_kernels(value, dropout_p) else 'shifted'
 
 
 def _check(name: str, weights: Tensor, value: Tensor, dilation: int) -> None:

@@ -1,19 +1,24 @@
-"""The ELSA operator on a GPU. The forward and the backward pass each read the neighbours once; only inputs are kept.
+"""The ELSA operator on a GPU. Attention weights are never in memory: the kernels make them from the logits.
 
-A program works on ``BLOCK`` pixels of one head. Sums are in float32, whatever the dtype of the maps.
+As in FlashAttention, the forward pass keeps the log-sum-exp of the logits, and the backward pass makes weights from it.
+As in NATTEN, a program works on a tile of pixels in two dimensions, whose neighbourhoods overlap, so that most
+values come from the cache. In the kernels, products have the dimensions (pixels, taps of one row, channels of a head).
+Sums are in float32, whatever the dtype of the maps.
 """
 
 import math
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 64
+#: products that a program makes at a time, in bytes of the values; more take over 128 registers a thread
+BLOCK_BYTES = 16384
 #: pixels that one program of the ghost matrices' gradient sums over
-CHUNK = 4096
+CHUNK = 1024
+#: number of elements of a map from which on indices have 64 bits
+WIDE = 2**31
 
 
 def elsa_attention_triton(
@@ -24,203 +29,251 @@ def elsa_attention_triton(
     dilation: int = 1,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """``elsa_attention_reference``, both ghost terms in one kernel."""
+    """``elsa_attention_reference``, all of it in one kernel.
+
+    Logits may have any strides. The kernels are fastest if neighbouring pixels are contiguous.
+
+    Raises:
+        ValueError: if ``dropout_p`` is not 0.
+    """
+    if dropout_p:
+        raise ValueError(f"backend 'triton' needs dropout_p=0, not {dropout_p}: choose backend 'shifted'")
     heads = logits.shape[-2]
-    attention = F.dropout(logits.softmax(-1), dropout_p)
+    if torch.empty_like(logits).stride() != logits.stride():  # gradients have the strides of the logits
+        logits = logits.contiguous()
     # (taps, C): a program then reads contiguous parts of a ghost matrix
     ghosts = (None if ghost is None else ghost.float().flatten(1).t().contiguous() for ghost in (ghost_mul, ghost_add))
-    return _Aggregate.apply(attention, value.unflatten(-1, (heads, -1)), *ghosts, dilation).flatten(-2)
+    return _operator(logits, value.unflatten(-1, (heads, -1)), *ghosts, dilation)[0].flatten(-2)
 
 
-class _Aggregate(torch.autograd.Function):
-    """``sum_j (attention[j] * mul[j] + add[j]) * shift_j(value)``.
+def _aggregate(
+    logits: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int
+) -> tuple[Tensor, Tensor]:
+    """``sum_j (softmax(logits)[j] * mul[j] + add[j]) * shift_j(value)``, and the log-sum-exp of the logits.
 
-    attention: (B, H, W, heads, taps); value: (B, H, W, heads, d); mul, add: (taps, heads * d), float32, or None.
+    logits: (B, H, W, heads, taps); value: (B, H, W, heads, d); mul, add: (taps, heads * d), float32, or None ->
+    (B, H, W, heads, d), and (B, heads, H, W) in float32.
     """
-
-    @staticmethod
-    def forward(ctx, attention: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:
-        attention = attention.contiguous()
-        ctx.save_for_backward(attention, value, mul, add)
-        ctx.dilation = dilation
-        out = torch.empty_like(value, memory_format=torch.contiguous_format)
-        rows = value.reshape(-1, value.shape[3] * value.shape[4])  # no copy of a part of a fused projection
-        settings = _settings(attention, value, mul, add, dilation)
-        _forward[_grid(value)](attention, rows, mul, add, out, rows.stride(0), **settings)
-        return out
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        attention, value, mul, add = ctx.saved_tensors
-        grad = grad.contiguous()
-        rows = value.reshape(-1, value.shape[3] * value.shape[4])
-        settings = _settings(attention, value, mul, add, ctx.dilation)
-        grad_attention = torch.empty_like(attention)
-        grad_value = torch.empty_like(value, memory_format=torch.contiguous_format)
-        _backward[_grid(value)](attention, rows, mul, add, grad, grad_attention, grad_value, rows.stride(0), **settings)
-        grad_mul = grad_add = None
-        if mul is not None or add is not None:
-            chunks = triton.cdiv(len(rows), CHUNK)
-            partial = rows.new_empty(2, chunks, attention.shape[4], rows.shape[1], dtype=torch.float32)
-            _backward_ghost[(attention.shape[4], attention.shape[3], chunks)](
-                attention, rows, grad, partial[0], partial[1], rows.stride(0), CHUNK=CHUNK, **settings
-            )
-            grad_mul, grad_add = (None if ghost is None else sums.sum(0) for ghost, sums in zip((mul, add), partial))
-        return grad_attention, grad_value, grad_mul, grad_add, None
-
-
-def _grid(value: Tensor) -> tuple[int, int]:
     B, H, W, heads, _ = value.shape
-    return triton.cdiv(B * H * W, BLOCK), heads
+    lse = value.new_empty(B, heads, H, W, dtype=torch.float32)
+    return _weighted_sum(logits, lse, value, mul, add, dilation, reverse=False), lse
 
 
-def _settings(attention: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> dict:
-    B, H, W, heads, d = value.shape
+def _gradients(
+    grad: Tensor, logits: Tensor, lse: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the arguments of ``_aggregate``; those of mul and add are one tensor, (2, taps, heads * d)."""
+    grad = grad.contiguous()
+    grad_value = _weighted_sum(logits, lse, grad, mul, add, dilation, reverse=True)
+    grad_logits = torch.empty_like(logits)
+    rows, settings = _rows(value), _settings(logits, value, mul, dilation)
+    _launch(_logits_gradient, _grid(value, settings), logits, lse, rows, mul, grad, grad_logits, **settings)
+    chunks = triton.cdiv(len(rows), CHUNK) if mul is not None or add is not None else 0
+    sums = grad.new_empty(2, chunks, logits.shape[-1], rows.shape[1], dtype=torch.float32)
+    if chunks:
+        settings['BLOCK'] = min(settings['BLOCK'] // 2, CHUNK)  # its sums take more registers
+        grid = (chunks * settings['K'], settings['heads'])
+        _launch(_ghost_gradient, grid, logits, lse, rows, grad, sums[0], sums[1], N=len(rows), CHUNK=CHUNK, **settings)
+    return grad_logits, grad_value, sums.sum(1)
+
+
+def _setup(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    logits, value, mul, add, ctx.dilation = inputs
+    ctx.set_materialize_grads(False)  # the log-sum-exp has none
+    ctx.save_for_backward(logits, output[1], value, mul, add)
+
+
+def _differentiate(ctx, grad: Tensor, _) -> tuple[Tensor | None, ...]:
+    _, _, _, mul, add = ctx.saved_tensors
+    grad_logits, grad_value, sums = _gradient_operator(grad, *ctx.saved_tensors, ctx.dilation)
+    return grad_logits, grad_value, None if mul is None else sums[0], None if add is None else sums[1], None
+
+
+if hasattr(torch.library, 'triton_op'):  # torch.compile then sees the kernels and keeps them
+    _operator = torch.library.triton_op('mmattn::elsa', _aggregate, mutates_args=())
+    _operator.register_autograd(_differentiate, setup_context=_setup)
+    _gradient_operator = torch.library.triton_op('mmattn::elsa_gradient', _gradients, mutates_args=())
+else:
+    _functions = dict(forward=_aggregate, setup_context=_setup, backward=_differentiate)
+    _functions = {name: staticmethod(function) for name, function in _functions.items()}
+    _operator = type('Aggregate', (torch.autograd.Function,), _functions).apply
+    _gradient_operator = _gradients
+
+
+def _weighted_sum(
+    logits: Tensor, lse: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int, reverse: bool
+) -> Tensor:
+    """The output; writes ``lse``. If reverse: the gradient of the value, and ``value`` is that of the output."""
+    out = torch.empty_like(value, memory_format=torch.contiguous_format)
+    mul, add = (None if ghost is None else ghost.to(value.dtype) for ghost in (mul, add))
+    settings = _settings(logits, value, mul, dilation) | dict(HAS_ADD=add is not None, REVERSE=reverse)
+    _launch(_sum, _grid(value, settings), logits, lse, _rows(value), mul, add, out, **settings)
+    return out
+
+
+def _launch(kernel, grid: tuple[int, int], *args, **kwargs) -> None:
+    if hasattr(torch.library, 'triton_op') and isinstance(kernel, triton.runtime.JITFunction):  # not interpreted
+        kernel = torch.library.wrap_triton(kernel)
+    kernel[grid](*args, **kwargs)
+
+
+def _rows(value: Tensor) -> Tensor:
+    """(pixels, channels), without a copy of a part of a fused projection."""
+    return value.reshape(-1, value.shape[3] * value.shape[4])
+
+
+def _grid(value: Tensor, settings: dict) -> tuple[int, int]:
+    B, H, W, heads, _ = value.shape
+    return B * triton.cdiv(H, settings['BLOCK'] // 8) * triton.cdiv(W, 8), heads
+
+
+def _settings(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> dict:
+    """Arguments that all kernels have."""
+    _, H, W, heads, d = value.shape
+    k, stride = math.isqrt(logits.shape[-1]), _rows(value).stride(0)
+    block_row, block_d = triton.next_power_of_2(k), triton.next_power_of_2(d)
+    block = BLOCK_BYTES // value.element_size() // (1 if mul is None else 2) // block_row // block_d
     return dict(
-        N=B * H * W,
-        H=H,
-        W=W,
-        heads=heads,
-        dilation=dilation,
-        D=d,
-        K=math.isqrt(attention.shape[-1]),
-        HAS_MUL=mul is not None,
-        HAS_ADD=add is not None,
-        BLOCK=BLOCK,
-        BLOCK_D=triton.next_power_of_2(d),
+        **dict(zip(('stride_b', 'stride_y', 'stride_x', 'stride_h', 'stride_t'), logits.stride()), stride=stride),
+        **dict(H=H, W=W, heads=heads, dilation=dilation, D=d, K=k, HAS_MUL=mul is not None),
+        **dict(BLOCK=max(block, 8), BLOCK_ROW=block_row, BLOCK_D=block_d),
+        WIDE=max(logits.numel(), value.shape[:3].numel() * stride) >= WIDE,
     )
 
 
 @triton.jit
-def _forward(
-    attention,
-    value,
-    mul,
-    add,
-    out,
-    stride,
-    N,
-    H,
-    W,
-    heads,
-    dilation,
-    D: tl.constexpr,
-    K: tl.constexpr,
-    HAS_MUL: tl.constexpr,
-    HAS_ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    n = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    head = tl.program_id(1)
-    c = tl.arange(0, BLOCK_D)
-    y, x = n // W % H, n % W
-    total = tl.zeros((BLOCK, BLOCK_D), tl.float32)
-    for j in range(K * K):
-        dy, dx = (j // K - K // 2) * dilation, (j % K - K // 2) * dilation
-        there = (n < N) & (y + dy >= 0) & (y + dy < H) & (x + dx >= 0) & (x + dx < W)
-        both = there[:, None] & (c < D)[None, :]
-        weight = tl.load(attention + (n * heads + head) * K * K + j, there, 0.0).to(tl.float32)[:, None]
-        if HAS_MUL:
-            weight = weight * tl.load(mul + (j * heads + head) * D + c, c < D, 0.0)[None, :]
-        if HAS_ADD:
-            weight = weight + tl.load(add + (j * heads + head) * D + c, c < D, 0.0)[None, :]
-        neighbour = tl.load(value + (n + dy * W + dx)[:, None] * stride + head * D + c[None, :], both, 0.0)
-        total += weight * neighbour.to(tl.float32)
-    tl.store(out + ((n * heads + head) * D)[:, None] + c[None, :], total, (n < N)[:, None] & (c < D)[None, :])
+def _arange(N: tl.constexpr, WIDE: tl.constexpr):
+    return tl.arange(0, N).to(tl.int64 if WIDE else tl.int32)
 
 
 @triton.jit
-def _backward(
-    attention,
-    value,
-    mul,
-    add,
-    grad,
-    grad_attention,
-    grad_value,
-    stride,
-    N,
-    H,
-    W,
-    heads,
-    dilation,
-    D: tl.constexpr,
-    K: tl.constexpr,
-    HAS_MUL: tl.constexpr,
-    HAS_ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    n = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
-    head = tl.program_id(1)
-    c = tl.arange(0, BLOCK_D)
-    y, x = n // W % H, n % W
-    here = (n < N)[:, None] & (c < D)[None, :]
-    g = tl.load(grad + ((n * heads + head) * D)[:, None] + c[None, :], here, 0.0).to(tl.float32)
-    total = tl.zeros((BLOCK, BLOCK_D), tl.float32)
-    for j in range(K * K):
-        dy, dx = (j // K - K // 2) * dilation, (j % K - K // 2) * dilation
-        # The pixel as query: it received a value from its neighbour j.
-        there = (n < N) & (y + dy >= 0) & (y + dy < H) & (x + dx >= 0) & (x + dx < W)
-        both = there[:, None] & (c < D)[None, :]
-        neighbour = tl.load(value + (n + dy * W + dx)[:, None] * stride + head * D + c[None, :], both, 0.0)
-        product = g * neighbour.to(tl.float32)
-        # The pixel as neighbour j of another query.
-        there = (n < N) & (y - dy >= 0) & (y - dy < H) & (x - dx >= 0) & (x - dx < W)
-        both = there[:, None] & (c < D)[None, :]
-        query = (n - dy * W - dx) * heads + head
-        weight = tl.load(attention + query * K * K + j, there, 0.0).to(tl.float32)[:, None]
-        if HAS_MUL:
-            factor = tl.load(mul + (j * heads + head) * D + c, c < D, 0.0)[None, :]
-            product, weight = product * factor, weight * factor
-        if HAS_ADD:
-            weight = weight + tl.load(add + (j * heads + head) * D + c, c < D, 0.0)[None, :]
-        total += weight * tl.load(grad + (query * D)[:, None] + c[None, :], both, 0.0).to(tl.float32)
-        tl.store(grad_attention + (n * heads + head) * K * K + j, tl.sum(product, 1), n < N)
-    tl.store(grad_value + ((n * heads + head) * D)[:, None] + c[None, :], total, here)
+def _pixels(H, W, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """Image, rows and columns of a program's tile of pixels, 8 columns wide, and whether they are in the map."""
+    tile, i = tl.program_id(0), _arange(BLOCK, WIDE)
+    across, down = tl.cdiv(W, 8), tl.cdiv(H, BLOCK // 8)
+    y, x = tile // across % down * (BLOCK // 8) + i // 8, tile % across * 8 + i % 8
+    return tile // across // down, y, x, (y < H) & (x < W)
 
 
 @triton.jit
-def _backward_ghost(
-    attention,
-    value,
-    grad,
-    grad_mul,
-    grad_add,
-    stride,
-    N,
-    H,
-    W,
-    heads,
-    dilation,
-    D: tl.constexpr,
-    K: tl.constexpr,
-    HAS_MUL: tl.constexpr,
-    HAS_ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    j, head, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    c = tl.arange(0, BLOCK_D)
-    dy, dx = (j // K - K // 2) * dilation, (j % K - K // 2) * dilation
-    total_mul = tl.zeros((BLOCK_D,), tl.float32)
-    total_add = tl.zeros((BLOCK_D,), tl.float32)
+def _sum(
+    logits, lse, value, mul, add, out, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
+    H, W, heads, dilation, D: tl.constexpr, K: tl.constexpr, HAS_MUL: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_ROW: tl.constexpr, BLOCK_D: tl.constexpr, HAS_ADD: tl.constexpr, REVERSE: tl.constexpr,
+):  # fmt: skip
+    """The sum over the neighbourhood. REVERSE: with the weights that the neighbours have for the pixel."""
+    b, y, x, inside = _pixels(H, W, WIDE, BLOCK)
+    c = _arange(BLOCK_D, WIDE)
+    head = tl.program_id(1).to(c.dtype)
+    column = _arange(BLOCK_ROW, WIDE)[None, :]
+    logits += b * stride_b + head * stride_h
+    lse += (b * heads + head) * H * W
+    own = (y * stride_y + x * stride_x)[:, None]
+    if not REVERSE:
+        taps = _arange(BLOCK_ROW * BLOCK_ROW, WIDE)[None, :]
+        nothing = tl.where(taps < K * K, 0.0, float('-inf'))
+        logit = tl.load(logits + own + taps * stride_t, inside[:, None] & (taps < K * K), nothing).to(tl.float32)
+        top = tl.max(logit, 1)
+        tl.store(lse + y * W + x, top + tl.log(tl.sum(tl.exp(logit - top[:, None]), 1)), inside)
+        tl.debug_barrier()  # Other threads of the program read what was stored, in the layout of the loop.
+        norm = tl.load(lse + y * W + x, inside, 0.0)[:, None]
+    total = tl.zeros((BLOCK, BLOCK_D), tl.float32)
+    for row in range(K):
+        tap = row * K + column
+        to_y, to_x = (y + (row - K // 2) * dilation)[:, None], x[:, None] + (column - K // 2) * dilation
+        there = inside[:, None] & (column < K) & (to_y >= 0) & (to_y < H) & (to_x >= 0) & (to_x < W)
+        both = there[:, :, None] & (c < D)[None, None, :]
+        place = ((b * H + to_y) * W + to_x) * stride + head * D
+        v = tl.load(value + place[:, :, None] + c[None, None, :], both, 0.0).to(tl.float32)
+        if REVERSE:
+            tap = K * K - 1 - tap
+            at = logits + to_y * stride_y + to_x * stride_x
+            norm = tl.load(lse + to_y * W + to_x, there, 0.0)
+        else:
+            at = logits + own
+        weight = tl.load(at + tap * stride_t, there, float('-inf')).to(tl.float32)
+        weight = tl.exp(weight - norm)[:, :, None]
+        # Each pixel reads the ghost matrices, so that their layout in threads is that of the values.
+        ghost = tl.broadcast_to(((tap * heads + head) * D)[:, :, None] + c[None, None, :], both.shape)
+        if HAS_MUL:
+            weight = weight * tl.load(mul + ghost, both, 0.0).to(tl.float32)
+        if HAS_ADD:
+            weight = weight + tl.load(add + ghost, both, 0.0).to(tl.float32)
+        total += tl.sum(weight * v, 1)
+    place = (((b * H + y) * W + x) * heads + head) * D
+    tl.store(out + place[:, None] + c[None, :], total, inside[:, None] & (c < D)[None, :])
+
+
+@triton.jit
+def _logits_gradient(
+    logits, lse, value, mul, grad, grad_logits, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
+    H, W, heads, dilation, D: tl.constexpr, K: tl.constexpr, HAS_MUL: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_ROW: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    b, y, x, inside = _pixels(H, W, WIDE, BLOCK)
+    c = _arange(BLOCK_D, WIDE)
+    head = tl.program_id(1).to(c.dtype)
+    column = _arange(BLOCK_ROW, WIDE)[None, :]
+    logits += b * stride_b + head * stride_h
+    grad_logits += b * stride_b + head * stride_h
+    own = (y * stride_y + x * stride_x)[:, None]
+    place = (((b * H + y) * W + x) * heads + head) * D
+    g = tl.load(grad + place[:, None] + c[None, :], inside[:, None] & (c < D)[None, :], 0.0).to(tl.float32)
+    for row in range(K):
+        tap = row * K + column
+        to_y, to_x = (y + (row - K // 2) * dilation)[:, None], x[:, None] + (column - K // 2) * dilation
+        there = inside[:, None] & (column < K) & (to_y >= 0) & (to_y < H) & (to_x >= 0) & (to_x < W)
+        both = there[:, :, None] & (c < D)[None, None, :]
+        neighbour = ((b * H + to_y) * W + to_x) * stride + head * D
+        v = tl.load(value + neighbour[:, :, None] + c[None, None, :], both, 0.0).to(tl.float32)
+        if HAS_MUL:
+            ghost = tl.broadcast_to(((tap * heads + head) * D)[:, :, None] + c[None, None, :], both.shape)
+            v *= tl.load(mul + ghost, both, 0.0)
+        tl.store(grad_logits + own + tap * stride_t, tl.sum(g[:, None, :] * v, 2), inside[:, None] & (column < K))
+    # The gradient of the softmax needs a sum over all taps. Other threads of the program read what was stored.
+    tl.debug_barrier()
+    taps = _arange(BLOCK_ROW * BLOCK_ROW, WIDE)[None, :]
+    mask = inside[:, None] & (taps < K * K)
+    logit = tl.load(logits + own + taps * stride_t, mask, float('-inf')).to(tl.float32)
+    norm = tl.load(lse + ((b * heads + head) * H + y) * W + x, inside, 0.0)
+    weight = tl.exp(logit - norm[:, None])
+    of_weight = tl.load(grad_logits + own + taps * stride_t, mask, 0.0).to(tl.float32)
+    of_logit = weight * (of_weight - tl.sum(weight * of_weight, 1)[:, None])
+    tl.store(grad_logits + own + taps * stride_t, of_logit, mask)
+
+
+@triton.jit
+def _ghost_gradient(
+    logits, lse, value, grad, grad_mul, grad_add, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
+    H, W, heads, dilation, N, D: tl.constexpr, K: tl.constexpr, HAS_MUL: tl.constexpr, WIDE: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROW: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """A program sums over a chunk of the pixels for a row of taps, so that it reads a gradient once for all of them."""
+    c, column = _arange(BLOCK_D, WIDE), _arange(BLOCK_ROW, WIDE)[None, :]
+    chunk, row, head = tl.program_id(0) // K, tl.program_id(0) % K, tl.program_id(1).to(c.dtype)
+    logits += head * stride_h
+    total_mul = tl.zeros((BLOCK, BLOCK_ROW, BLOCK_D), tl.float32)
+    total_add = tl.zeros((BLOCK, BLOCK_ROW, BLOCK_D), tl.float32)
     for start in range(0, CHUNK, BLOCK):
-        n = (chunk * CHUNK + start + tl.arange(0, BLOCK)).to(tl.int64)
-        y, x = n // W % H, n % W
-        there = (n < N) & (y + dy >= 0) & (y + dy < H) & (x + dx >= 0) & (x + dx < W)
-        both = there[:, None] & (c < D)[None, :]
-        g = tl.load(grad + ((n * heads + head) * D)[:, None] + c[None, :], both, 0.0).to(tl.float32)
-        neighbour = tl.load(value + (n + dy * W + dx)[:, None] * stride + head * D + c[None, :], both, 0.0)
-        product = g * neighbour.to(tl.float32)
-        total_add += tl.sum(product, 0)
+        n = chunk * CHUNK + start + _arange(BLOCK, WIDE)
+        b, y, x, inside = n // W // H, n // W % H, n % W, n < N
+        place = (n * heads + head) * D
+        g = tl.load(grad + place[:, None] + c[None, :], inside[:, None] & (c < D)[None, :], 0.0).to(tl.float32)
+        to_y, to_x = (y + (row - K // 2) * dilation)[:, None], x[:, None] + (column - K // 2) * dilation
+        there = inside[:, None] & (column < K) & (to_y >= 0) & (to_y < H) & (to_x >= 0) & (to_x < W)
+        both = there[:, :, None] & (c < D)[None, None, :]
+        neighbour = ((b[:, None] * H + to_y) * W + to_x) * stride + head * D
+        v = tl.load(value + neighbour[:, :, None] + c[None, None, :], both, 0.0).to(tl.float32)
+        product = g[:, None, :] * v
+        total_add += product
         if HAS_MUL:
-            weight = tl.load(attention + (n * heads + head) * K * K + j, there, 0.0).to(tl.float32)
-            total_mul += tl.sum(product * weight[:, None], 0)
-    place = ((chunk * K * K + j) * heads + head) * D + c
+            at = logits + (b * stride_b + y * stride_y + x * stride_x)[:, None]
+            weight = tl.load(at + (row * K + column) * stride_t, there, float('-inf')).to(tl.float32)
+            norm = tl.load(lse + ((b * heads + head) * H + y) * W + x, inside, 0.0)
+            total_mul += product * tl.exp(weight - norm[:, None])[:, :, None]
+    column = _arange(BLOCK_ROW, WIDE)[:, None]
+    place = ((chunk * K * K + row * K + column) * heads + head) * D + c[None, :]
+    mask = (column < K) & (c < D)[None, :]
+    tl.store(grad_add + place, tl.sum(total_add, 0), mask)
     if HAS_MUL:
-        tl.store(grad_mul + place, total_mul, c < D)
-    if HAS_ADD:
-        tl.store(grad_add + place, total_add, c < D)
+        tl.store(grad_mul + place, tl.sum(total_mul, 0), mask)

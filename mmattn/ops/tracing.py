@@ -16,3 +16,11 @@ def is_plain(x: Tensor) -> bool:
     if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def is_exporting() -> bool:
+    """Whether torch.export is tracing. Before torch 2.7, which can tell, also whether torch.compile is.
+
+    Dynamo takes ``torch.compiler.is_exporting()`` for true in torch.compile, too, but reads its variable.
+    """
+    return getattr(torch.compiler, '_is_exporting_flag', is_tracing())

@@ -6,7 +6,9 @@ values come from the cache. In the kernels, products have the dimensions (pixels
 Sums are in float32, whatever the dtype of the maps.
 """
 
+import inspect
 import math
+import os
 
 import torch
 import triton
@@ -112,7 +114,7 @@ def _weighted_sum(
 
 
 def _launch(kernel, grid: tuple[int, int], *args, **kwargs) -> None:
-    if hasattr(torch.library, 'triton_op') and isinstance(kernel, triton.runtime.JITFunction):  # not interpreted
+    if hasattr(torch.library, 'triton_op') and os.environ.get('TRITON_INTERPRET') != '1':
         kernel = torch.library.wrap_triton(kernel)
     kernel[grid](*args, **kwargs)
 
@@ -141,6 +143,13 @@ def _settings(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int) 
     )
 
 
+def _limited(kernel):
+    """Limits the registers of a thread. Without, ptxas takes more or, for more programs at a time, spills a few bytes."""
+    if 'maxnreg' not in inspect.signature(triton.Config).parameters:  # Triton 2
+        return kernel
+    return triton.autotune([triton.Config({}, maxnreg=128)], key=[])(kernel)  # nothing is measured for one choice
+
+
 @triton.jit
 def _arange(N: tl.constexpr, WIDE: tl.constexpr):
     return tl.arange(0, N).to(tl.int64 if WIDE else tl.int32)
@@ -155,6 +164,7 @@ def _pixels(H, W, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     return tile // across // down, y, x, (y < H) & (x < W)
 
 
+@_limited
 @triton.jit
 def _sum(
     logits, lse, value, mul, add, out, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
@@ -204,6 +214,7 @@ def _sum(
     tl.store(out + place[:, None] + c[None, :], total, inside[:, None] & (c < D)[None, :])
 
 
+@_limited
 @triton.jit
 def _logits_gradient(
     logits, lse, value, mul, grad, grad_logits, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
@@ -242,6 +253,7 @@ def _logits_gradient(
     tl.store(grad_logits + own + taps * stride_t, of_logit, mask)
 
 
+@_limited
 @triton.jit
 def _ghost_gradient(
     logits, lse, value, grad, grad_mul, grad_add, stride, stride_b, stride_y, stride_x, stride_h, stride_t,

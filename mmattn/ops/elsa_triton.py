@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-#: products that a program makes at a time, in bytes of the values; more take over 128 registers a thread
+#: products that a program makes at a time, in bytes of the values; more would spill at 128 registers a thread
 BLOCK_BYTES = 16384
 #: pixels that one program of the ghost matrices' gradient sums over
 CHUNK = 1024
@@ -70,12 +70,13 @@ def _gradients(
     grad_logits = torch.empty_like(logits)
     rows, settings = _rows(value), _settings(logits, value, mul, dilation)
     _launch(_logits_gradient, _grid(value, settings), logits, lse, rows, mul, grad, grad_logits, **settings)
-    chunks = triton.cdiv(len(rows), CHUNK) if mul is not None or add is not None else 0
+    chunks = triton.cdiv(rows.shape[0], CHUNK) if mul is not None or add is not None else 0
     sums = grad.new_empty(2, chunks, logits.shape[-1], rows.shape[1], dtype=torch.float32)
     if chunks:
         settings['BLOCK'] = min(settings['BLOCK'] // 2, CHUNK)  # its sums take more registers
+        settings.update(N=rows.shape[0], CHUNK=CHUNK)
         grid = (chunks * settings['K'], settings['heads'])
-        _launch(_ghost_gradient, grid, logits, lse, rows, grad, sums[0], sums[1], N=len(rows), CHUNK=CHUNK, **settings)
+        _launch(_ghost_gradient, grid, logits, lse, rows, grad, sums[0], sums[1], **settings)
     return grad_logits, grad_value, sums.sum(1)
 
 
@@ -139,26 +140,26 @@ def _settings(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int) 
         **dict(zip(('stride_b', 'stride_y', 'stride_x', 'stride_h', 'stride_t'), logits.stride()), stride=stride),
         **dict(H=H, W=W, heads=heads, dilation=dilation, D=d, K=k, HAS_MUL=mul is not None),
         **dict(BLOCK=max(block, 8), BLOCK_ROW=block_row, BLOCK_D=block_d),
-        WIDE=max(logits.numel(), value.shape[:3].numel() * stride) >= WIDE,
+        WIDE=bool(max(logits.numel(), value.shape[:3].numel() * stride) >= WIDE),
     )
 
 
 def _limited(kernel):
-    """Limits the registers of a thread. Without, ptxas takes more or, for more programs at a time, spills a few bytes."""
+    """Limits the registers of a thread. Without, ptxas takes more, or fewer and spills a few bytes."""
     if 'maxnreg' not in inspect.signature(triton.Config).parameters:  # Triton 2
         return kernel
     return triton.autotune([triton.Config({}, maxnreg=128)], key=[])(kernel)  # nothing is measured for one choice
 
 
 @triton.jit
-def _arange(N: tl.constexpr, WIDE: tl.constexpr):
-    return tl.arange(0, N).to(tl.int64 if WIDE else tl.int32)
+def _index(i, WIDE: tl.constexpr):
+    return i.to(tl.int64) if WIDE else i
 
 
 @triton.jit
 def _pixels(H, W, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     """Image, rows and columns of a program's tile of pixels, 8 columns wide, and whether they are in the map."""
-    tile, i = tl.program_id(0), _arange(BLOCK, WIDE)
+    tile, i = tl.program_id(0), _index(tl.arange(0, BLOCK), WIDE)
     across, down = tl.cdiv(W, 8), tl.cdiv(H, BLOCK // 8)
     y, x = tile // across % down * (BLOCK // 8) + i // 8, tile % across * 8 + i % 8
     return tile // across // down, y, x, (y < H) & (x < W)
@@ -173,14 +174,14 @@ def _sum(
 ):  # fmt: skip
     """The sum over the neighbourhood. REVERSE: with the weights that the neighbours have for the pixel."""
     b, y, x, inside = _pixels(H, W, WIDE, BLOCK)
-    c = _arange(BLOCK_D, WIDE)
+    c = _index(tl.arange(0, BLOCK_D), WIDE)
     head = tl.program_id(1).to(c.dtype)
-    column = _arange(BLOCK_ROW, WIDE)[None, :]
+    column = _index(tl.arange(0, BLOCK_ROW), WIDE)[None, :]
     logits += b * stride_b + head * stride_h
     lse += (b * heads + head) * H * W
     own = (y * stride_y + x * stride_x)[:, None]
     if not REVERSE:
-        taps = _arange(BLOCK_ROW * BLOCK_ROW, WIDE)[None, :]
+        taps = _index(tl.arange(0, BLOCK_ROW * BLOCK_ROW), WIDE)[None, :]
         nothing = tl.where(taps < K * K, 0.0, float('-inf'))
         logit = tl.load(logits + own + taps * stride_t, inside[:, None] & (taps < K * K), nothing).to(tl.float32)
         top = tl.max(logit, 1)
@@ -222,9 +223,9 @@ def _logits_gradient(
     BLOCK: tl.constexpr, BLOCK_ROW: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     b, y, x, inside = _pixels(H, W, WIDE, BLOCK)
-    c = _arange(BLOCK_D, WIDE)
+    c = _index(tl.arange(0, BLOCK_D), WIDE)
     head = tl.program_id(1).to(c.dtype)
-    column = _arange(BLOCK_ROW, WIDE)[None, :]
+    column = _index(tl.arange(0, BLOCK_ROW), WIDE)[None, :]
     logits += b * stride_b + head * stride_h
     grad_logits += b * stride_b + head * stride_h
     own = (y * stride_y + x * stride_x)[:, None]
@@ -243,7 +244,7 @@ def _logits_gradient(
         tl.store(grad_logits + own + tap * stride_t, tl.sum(g[:, None, :] * v, 2), inside[:, None] & (column < K))
     # The gradient of the softmax needs a sum over all taps. Other threads of the program read what was stored.
     tl.debug_barrier()
-    taps = _arange(BLOCK_ROW * BLOCK_ROW, WIDE)[None, :]
+    taps = _index(tl.arange(0, BLOCK_ROW * BLOCK_ROW), WIDE)[None, :]
     mask = inside[:, None] & (taps < K * K)
     logit = tl.load(logits + own + taps * stride_t, mask, float('-inf')).to(tl.float32)
     norm = tl.load(lse + ((b * heads + head) * H + y) * W + x, inside, 0.0)
@@ -261,13 +262,13 @@ def _ghost_gradient(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROW: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """A program sums over a chunk of the pixels for a row of taps, so that it reads a gradient once for all of them."""
-    c, column = _arange(BLOCK_D, WIDE), _arange(BLOCK_ROW, WIDE)[None, :]
+    c, column = _index(tl.arange(0, BLOCK_D), WIDE), _index(tl.arange(0, BLOCK_ROW), WIDE)[None, :]
     chunk, row, head = tl.program_id(0) // K, tl.program_id(0) % K, tl.program_id(1).to(c.dtype)
     logits += head * stride_h
     total_mul = tl.zeros((BLOCK, BLOCK_ROW, BLOCK_D), tl.float32)
     total_add = tl.zeros((BLOCK, BLOCK_ROW, BLOCK_D), tl.float32)
     for start in range(0, CHUNK, BLOCK):
-        n = chunk * CHUNK + start + _arange(BLOCK, WIDE)
+        n = chunk * CHUNK + start + _index(tl.arange(0, BLOCK), WIDE)
         b, y, x, inside = n // W // H, n // W % H, n % W, n < N
         place = (n * heads + head) * D
         g = tl.load(grad + place[:, None] + c[None, :], inside[:, None] & (c < D)[None, :], 0.0).to(tl.float32)
@@ -283,7 +284,7 @@ def _ghost_gradient(
             weight = tl.load(at + (row * K + column) * stride_t, there, float('-inf')).to(tl.float32)
             norm = tl.load(lse + ((b * heads + head) * H + y) * W + x, inside, 0.0)
             total_mul += product * tl.exp(weight - norm[:, None])[:, :, None]
-    column = _arange(BLOCK_ROW, WIDE)[:, None]
+    column = _index(tl.arange(0, BLOCK_ROW), WIDE)[:, None]
     place = ((chunk * K * K + row * K + column) * heads + head) * D + c[None, :]
     mask = (column < K) & (c < D)[None, :]
     tl.store(grad_add + place, tl.sum(total_add, 0), mask)

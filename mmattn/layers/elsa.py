@@ -120,7 +120,7 @@ class ELSA(nn.Module):
             B, H, W, _ = x.shape
             conv = self.attn[-1]
             x = self.attn[:-1](x).flatten(1, 2).transpose(1, 2)
-            # Not matmul, which makes one product of all images and so the usual layout.
+            # One product for each image, with the taps first, so that nothing is transposed in memory.
             x = torch.baddbmm(conv.bias[:, None], conv.weight.flatten(1).expand(B, -1, -1), x)
             return x.view(B, self.num_heads, -1, H, W).permute(0, 3, 4, 1, 2)
         if isinstance(self.attn, nn.Sequential):

@@ -68,13 +68,19 @@ def test_large_logits():
 
 @pytest.mark.usefixtures('triton_runs')
 def test_gradient_of_logits_has_their_strides():
-    """Otherwise the convolution that made the logits would copy it, and kernels would write outside of it."""
+    """Otherwise the layer's product would copy it. Logits that share memory get a gradient of their own each."""
+    value = torch.randn(1, 4, 5, 8, device=DEVICE)
     tap_major = torch.randn(1, 2, 9, 4, 5, device=DEVICE).permute(0, 3, 4, 1, 2)
     repeated = torch.randn(1, 1, 5, 2, 9, device=DEVICE).expand(1, 4, 5, 2, 9)
-    for logits, dense in ((tap_major, True), (repeated, False)):
-        logits = logits.detach().requires_grad_()
-        elsa_attention(logits, torch.randn(1, 4, 5, 8, device=DEVICE), backend='triton').sum().backward()
-        assert logits.grad.shape == logits.shape and (logits.grad.stride() == logits.stride()) == dense
+    for logits in (tap_major, repeated):
+        gradients = []
+        for backend in ('reference', 'triton'):
+            logits = logits.detach().requires_grad_()
+            out = elsa_attention(logits, value, backend=backend)
+            gradients += torch.autograd.grad(out.square().sum(), logits)
+        torch.testing.assert_close(*gradients)
+        if logits.stride(1):
+            assert gradients[1].stride() == logits.stride()
 
 
 @pytest.mark.usefixtures('triton_runs')
@@ -82,7 +88,7 @@ def test_layer_makes_tap_major_logits(monkeypatch):
     """The layer gives the kernels logits of neighbouring pixels side by side, and the same output as without."""
     layer = ELSA(12, 2, kernel_size=3, group_width=4).to(DEVICE)
     x = torch.randn(2, 4, 5, 12, device=DEVICE)
-    product = torch.randn(2, 4, 5, layer.dim_qk, device=DEVICE)
+    product = torch.randn(2, 4, 5, layer.dim_qk, device=DEVICE, requires_grad=True)
     logits = layer._logits(product, tap_major=True)
     torch.testing.assert_close(logits, layer._logits(product))
     assert logits.stride() == (2 * 9 * 20, 5, 1, 9 * 20, 20)

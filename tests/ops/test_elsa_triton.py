@@ -127,6 +127,7 @@ print(*('triton_kernel' in graph.code for graph in graphs))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(torch.compiler, 'is_exporting'), reason='only torch 2.7 tells export from compile')
 def test_kernels_in_graphs():
     """On a GPU, torch.compile keeps the kernels, and torch.export does not. The GPU and its tensors are pretended, in a

@@ -14,25 +14,32 @@ if tuple(map(int, triton.__version__.split('.')[:2])) < (3, 6):
     pytest.skip(f'tools/dev/triton_report.py needs Triton 3.6, not {triton.__version__}', allow_module_level=True)
 
 
+ELSA = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
+AXIAL = {'_forward', '_backward', '_backward_table'}
+
+
 @pytest.mark.parametrize(
-    'arch, dtypes, kernel_sizes, ghosts',
+    'arch, dtypes, cases, kernels',
     [
-        (80, ['bfloat16'], [7], ['add']),
+        (80, ['bfloat16'], ['7 x 7, ghost add'], ELSA),
         *(
-            pytest.param(arch, ['float32', 'bfloat16', 'float16'], sizes, ghosts, marks=pytest.mark.slow)
+            pytest.param(arch, ['float32', 'bfloat16', 'float16'], cases, kernels, marks=pytest.mark.slow)
             for arch in (75, 80, 90, 100)
-            for sizes, ghosts in (([7], ['', 'add', 'mul+add']), ([3, 5], ['add']))
+            for cases, kernels in (
+                (['7 x 7, ghost add', '7 x 7, ghost none', '7 x 7, ghost mul + add'], ELSA),
+                (['5 x 5, ghost add', '3 x 3, ghost add'], ELSA),
+                (['axial, 16 channels', 'axial, 32 channels', 'axial, 64 channels'], AXIAL),
+            )
         ),
     ],
 )
-def test_kernels_fit_a_gpu(tmp_path, arch, dtypes, kernel_sizes, ghosts):
-    """No kernel spills registers or takes so many that few programs fit a multiprocessor. All four are compiled."""
-    options = [f'--arch={arch}', *(f'--dtype={dtype}' for dtype in dtypes)]
-    options += [*(f'--kernel-size={k}' for k in kernel_sizes), *(f'--ghost={ghost}' for ghost in ghosts)]
+def test_kernels_fit_a_gpu(tmp_path, arch, dtypes, cases, kernels):
+    """No kernel spills registers or takes so many that few programs fit a multiprocessor. All of them are compiled."""
+    options = [f'--arch={arch}', *(f'--dtype={dtype}' for dtype in dtypes), *(f'--case={case}' for case in cases)]
     command = [sys.executable, ROOT / 'tools' / 'dev' / 'triton_report.py', '--json', *options]
     # A new process, because this one interprets kernels. An empty cache, so that they are compiled.
     env = {**os.environ, 'TRITON_CACHE_DIR': str(tmp_path)}
     rows = json.loads(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout)
-    assert {row['kernel'] for row in rows} == {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
+    assert {row['kernel'] for row in rows} == kernels
     for row in rows:
         assert row['spills'] == 0 and 0 < row['registers'] <= 128, row

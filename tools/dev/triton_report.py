@@ -1,6 +1,6 @@
 """Compile the Triton kernels for GPUs that need not be here, and print what they take as a Markdown table.
 
-    python tools/dev/triton_report.py [--arch 90] [--dtype bfloat16] [--kernel-size 7] [--ghost add] [--json]
+    python tools/dev/triton_report.py [--arch 90] [--dtype bfloat16] [--case 'axial, 16 channels'] [--json]
 
 Options may be repeated. Every launch of a forward and a backward pass is compiled instead of run. Registers and spills
 (stores and loads, in bytes) are per thread, shared memory (in bytes) is per program. Tried with Triton 3.6.
@@ -14,6 +14,8 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,30 +24,58 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch  # noqa: E402
 import triton  # noqa: E402
+from torch import Tensor  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 
+from mmattn.ops.axial_triton import axial_attention_triton  # noqa: E402
 from mmattn.ops.elsa_triton import elsa_attention_triton  # noqa: E402
 
 #: compute capabilities: Turing, Ampere, Hopper, Blackwell
 ARCHS = (75, 80, 90, 100)
 DTYPES = ('float32', 'bfloat16', 'float16')
-#: parts of the ghost head; the released models have 'add'
-GHOSTS = ('', 'add', 'mul', 'mul+add')
+#: channels of a head, sides of maps: GSA-R50 at 512 x 512
+AXIAL = ((16, 128), (32, 64), (64, 32))
 
 
-def report(archs=ARCHS, dtypes=DTYPES, kernel_sizes=(7,), ghosts=('add',), head_dim: int = 32) -> list[dict]:
+def elsa(dtype: torch.dtype, k: int, ghosts: str) -> Tensor:
+    """ELSA's operator with the 32 channels a head that all models have."""
+    heads, d = 3, 32
+    mul, add = (empty(dtype, heads * d, k, k) if part in ghosts else None for part in ('mul', 'add'))
+    logits = empty(dtype, 2, heads, k * k, 50, 50).permute(0, 3, 4, 1, 2)  # as the layer makes them
+    return elsa_attention_triton(logits, empty(dtype, 2, 50, 50, heads * d), mul, add)
+
+
+def axial(dtype: torch.dtype, channels: int, length: int) -> Tensor:
+    """GSA's attention along columns."""
+    query, value = (empty(dtype, 2, length, length, 8, channels) for _ in range(2))
+    return axial_attention_triton(query, value, empty(dtype, 2 * length - 1, channels), 1)
+
+
+def empty(dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=dtype, requires_grad=True)
+
+
+#: name -> operator; the released models have 7 x 7 neighbours and the ghost summand
+CASES = {
+    f'{k} x {k}, ghost {ghosts}': partial(elsa, k=k, ghosts=ghosts)
+    for k, ghosts in ((7, 'add'), (7, 'none'), (7, 'mul + add'), (5, 'add'), (3, 'add'))
+}
+CASES |= {f'axial, {channels} channels': partial(axial, channels=channels, length=A) for channels, A in AXIAL}
+
+
+def report(archs: Sequence[int], dtypes: Sequence[str], cases: Sequence[str]) -> list[dict]:
     """A row of figures for each kernel in each setting."""
     rows = []
-    for arch, dtype, k, ghost in itertools.product(archs, dtypes, kernel_sizes, ghosts):
-        for name, kernel in launched(arch, getattr(torch, dtype), k, ghost, head_dim):
+    for arch, dtype, case in itertools.product(archs, dtypes, cases):
+        for name, kernel in launched(arch, partial(CASES[case], getattr(torch, dtype))):
             figures = dict(assembled(kernel.asm['ptx'], arch), shared=kernel.metadata.shared)
-            rows.append(dict(kernel=name, arch=arch, dtype=dtype, k=k, ghost=ghost, **figures))
+            rows.append(dict(kernel=name, arch=arch, dtype=dtype, case=case, **figures))
     return rows
 
 
-def launched(arch: int, dtype: torch.dtype, k: int, ghost: str, head_dim: int) -> list[tuple]:
-    """Names and kernels that a forward and a backward pass launch, compiled for ``arch``."""
+def launched(arch: int, operator: Callable[[], Tensor]) -> list[tuple]:
+    """Names and kernels that the forward and the backward pass of an operator launch, compiled for ``arch``."""
     kernels = []
     run = triton.runtime.JITFunction.run
 
@@ -56,11 +86,7 @@ def launched(arch: int, dtype: torch.dtype, k: int, ghost: str, head_dim: int) -
     no_device(arch)
     triton.runtime.JITFunction.run = compiled
     try:
-        heads, size = 3, (2, 50, 50)
-        empty = lambda *shape: torch.empty(shape, dtype=dtype, requires_grad=True)
-        mul, add = (empty(heads * head_dim, k, k) if part in ghost.split('+') else None for part in ('mul', 'add'))
-        logits = empty(2, heads, k * k, 50, 50).permute(0, 3, 4, 1, 2)  # as the layer makes them
-        elsa_attention_triton(logits, empty(*size, heads * head_dim), mul, add).sum().backward()
+        operator().sum().backward()
     finally:
         triton.runtime.JITFunction.run = run
     return kernels
@@ -95,14 +121,10 @@ def table(rows: list[dict]) -> str:
 
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option, to, default in (
-        ('arch', int, ARCHS),
-        ('dtype', str, DTYPES),
-        ('kernel-size', int, (7,)),
-        ('ghost', str, ('add',)),
-    ):
-        parser.add_argument(f'--{option}', type=to, action='append', help=f'by default {default}')
+    parser.add_argument('--arch', type=int, action='append', help=f'compute capability; by default {ARCHS}')
+    parser.add_argument('--dtype', choices=DTYPES, action='append')
+    parser.add_argument('--case', choices=CASES, action='append')
     parser.add_argument('--json', action='store_true', help='print JSON instead of the table')
     args = parser.parse_args()
-    rows = report(args.arch or ARCHS, args.dtype or DTYPES, args.kernel_size or (7,), args.ghost or ('add',))
+    rows = report(args.arch or ARCHS, args.dtype or DTYPES, args.case or list(CASES))
     print(json.dumps(rows) if args.json else table(rows))

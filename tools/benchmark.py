@@ -205,7 +205,9 @@ def backbone_config(model: str) -> dict:
     """The config of a model's backbone."""
     if model in PEERS:
         return PEERS[model]
-    cfg = Config.fromfile(config_file(model))
+    cfg = Config.fromfile(config_file(model), import_custom_modules=False)
+    modules = cfg.get('custom_imports', dict(imports=[]))['imports']
+    import_modules_from_strings(modules, allow_failed_imports=True)  # a backbone needs no MMPretrain
     config = dict(cfg.model.backbone)
     if 'Classifier' in cfg.model.get('type', ''):
         config.pop('out_indices', None)  # a classifier needs the last map only, a detector all

@@ -113,13 +113,14 @@ def main() -> None:
                     model.eval()(image(64, 64, args))
         except (FileNotFoundError, ValueError, InputError) as error:
             parser.error(f'{name}: {error}')
+    onnx = 'onnx' in args.runtime
+    if onnx and (args.whole or (args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps):
+        parser.error('--runtime onnx is for inference of backbones in float32 on the CPU')
     if set(args.runtime) != {'eager'} and any_size is None:
         parser.error(f'--runtime compile and onnx need torch 2.6 or newer, but {torch.__version__} is installed')
-    if 'onnx' in args.runtime:
-        if missing := [package for package in ('onnx', 'onnxscript', 'onnxruntime') if not find_spec(package)]:
-            parser.error(f'--runtime onnx needs {" and ".join(missing)}: pip install {" ".join(missing)}')
-        if args.whole or (args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps:
-            parser.error('--runtime onnx is for inference of backbones in float32 on the CPU')
+    missing = [package for package in ('onnx', 'onnxscript', 'onnxruntime') if onnx and not find_spec(package)]
+    if missing:
+        parser.error(f'--runtime onnx needs {" and ".join(missing)}: pip install {" ".join(missing)}')
     torch.set_num_threads(args.threads)
     machine = (
         f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '

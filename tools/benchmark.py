@@ -16,12 +16,11 @@ left out, because random weights find none in one image and hundreds in the next
 made-up objects, or of a random map of classes, and the backward pass. Images are not padded. "compile" compiles the
 backbone. The batch norm of UperNet needs --batch 2 to train.
 
-Each model is compared with the peer in the same runtime. In ONNX Runtime, both are graphs of one fixed size.
-
 A time is the median over runs in one process, in which the models take turns. A run repeats the step for 0.1 s or more.
-Ratios are to the peer. Memory is the peak of a process that runs only one model, minus what the process held before. If
-there are several sizes, "n^..." is the power of the number of pixels with which time, memory and operations grow. A
-table and a JSON file are written to --out, after each peer and its models.
+Ratios are to the peer in the same runtime. In ONNX Runtime, models are graphs of one fixed size. Memory is the peak of
+a process that runs only one model, minus what the process held before. If there are several sizes, "n^..." is the power
+of the number of pixels with which time, memory and operations grow. A table and a JSON file are written to --out, after
+each peer and its models.
 """
 
 import argparse
@@ -66,11 +65,10 @@ PEERS = {
     'pvtv2-b2': dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[3, 4, 6, 3]),
     'r50': dict(type='mmdet.ResNet', depth=50),
     'mit-b2': dict(type='mmseg.MixVisionTransformer', embed_dims=64, num_layers=[3, 4, 6, 3], num_heads=[1, 2, 5, 8]),
-    # its attention asks for the weights, so that torch does not fuse it
     'vit-s': dict(type='mmseg.VisionTransformer', img_size=(512, 512), embed_dims=384, num_layers=12, num_heads=6),
     # timm's VOLO takes images of one size only
     'volo-d1': dict(type='ELSAVOLO', arch='d1', stages=[dict(type='OutlookAttention'), dict(type='SelfAttention')]),
-    # with fused attention, and without OpenMMLab's packages; timm's Swin takes multiples of 4 only
+    # without OpenMMLab's packages. ViT's attention is fused, unlike MMSegmentation's. Swin takes multiples of 4 only.
     'timm-swin-t': dict(type='timm', model_name='swin_tiny_patch4_window7_224', strict_img_size=False),
     'timm-pvtv2-b2': dict(type='timm', model_name='pvt_v2_b2'),
     'timm-r50': dict(type='timm', model_name='resnet50', out_indices=(1, 2, 3, 4)),
@@ -364,8 +362,8 @@ def profile(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> 
 def profile_table(row: dict) -> str:
     """A Markdown table of the operators of a row."""
     title = f'{row["model"]}, {row["runtime"]}, {row["step"]}, {row["size"]}, {row["seconds"] * 1e3:.1f} ms'
-    lines = [f'| `{name[:90]}` | {count} | {share:.1%} |' for name, count, share in row['profile']]
-    return '\n'.join([title, '', '| operator | calls | share of self time |', '|---|---|---|', *lines, ''])
+    lines = [f'| `{name[:90]}` | {count} | {share:.1%} |\n' for name, count, share in row['profile']]
+    return f'{title}\n\n| operator | calls | share of self time |\n|---|---|---|\n{"".join(lines)}'
 
 
 def peak_memory(name: str, runtime: str, step: str, args: argparse.Namespace) -> list[int]:

@@ -1,7 +1,8 @@
 # make demo      train and test small models on images made on the spot, and draw what they predict
 # make test      run the fast tests
 # make test-all  run all tests
-# make bench     measure time and memory of each backbone beside a known one
+# make bench     measure time and memory of each backbone beside a known one. DEVICE=cuda: on a GPU, eager and compiled
+# make gpu-check check and measure everything on a GPU, in 45 minutes at most: work_dirs/gpu_check/results.md
 # make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
 # make lint      check code style with ruff
 # make zoo       write docs/model_zoo.md and its plot from the metafiles in configs/
@@ -17,7 +18,7 @@ SUFFIX = $(patsubst %,-%,$(filter-out onedl,$(STACK)))
 RUN = .venv$(SUFFIX)/bin/python
 PYTEST = $(RUN) -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test test-all bench compare lint zoo
+.PHONY: setup demo test test-all bench gpu-check compare lint zoo
 setup:
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.10 or newer, or name one: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) tools/dev/setup_env.py
@@ -33,8 +34,19 @@ test: setup
 test-all: setup
 	@$(PYTEST) -m ''
 
+bench: OUT = work_dirs/benchmark$(SUFFIX)
 bench: setup
-	@$(RUN) tools/benchmark.py --sizes 256x256 512x512 800x1333 --out work_dirs/benchmark$(SUFFIX)
+ifeq ($(DEVICE),cuda)
+	@for run in "1 512x512" "16 512x512" "2 800x1333"; do set -- $$run; \
+	    options="--device cuda --dtype bfloat16 --runtime eager compile --profile --runs 10 --batch $$1 --sizes $$2"; \
+	    $(RUN) tools/benchmark.py $$options --out $(OUT)/cuda-$$1x$$2 && \
+	    $(RUN) tools/benchmark.py msf-vit-s --peer timm-vit-s $$options --out $(OUT)/cuda-$$1x$$2-fused || exit 1; done
+else
+	@$(RUN) tools/benchmark.py --sizes 256x256 512x512 800x1333 --out $(OUT)
+endif
+
+gpu-check: setup
+	@$(RUN) tools/dev/gpu_check.py --out work_dirs/gpu_check$(SUFFIX)
 
 compare: JOBS ?= 2
 compare: TOY = work_dirs/compare$(SUFFIX)/toy

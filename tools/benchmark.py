@@ -1,41 +1,62 @@
-"""Measure the time and memory of backbones and of their peers.
+"""Measure the time and memory of models and of their peers.
 
     python tools/benchmark.py                                             # the models that the metafiles name
     python tools/benchmark.py elsa-swin-t mit-b2 --peer swin-t --sizes 512x512 800x1333 --steps training
-    python tools/benchmark.py configs/shunted/shunted-s_in1k.py --peer pvtv2-b2 --device cuda --dtype bfloat16 --compile
+    python tools/benchmark.py shunted-s --peer pvtv2-b2 --device cuda --dtype bfloat16 --runtime eager compile
+    python tools/benchmark.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py r50 --peer swin-t --whole
 
 A model is the path of a config, the name of a config in configs/*/ (without ".py", and without "_in1k"), or a peer: see
 PEERS. Its backbone is measured. "elsa-swin-t:reference" runs the operators of a model on the backend "reference", see
 mmattn/ops. Without models, those in the field Benchmark of the metafiles are measured beside the peers named there.
 
-A time is the median over runs in one process, in which the models take turns. Ratios are to the peer. Memory is the
-peak of a process that runs only one model, minus what the process held before. If there are several sizes, "n^..." is
-the power of the number of pixels with which time, memory and operations grow. A table, a JSON file and a plot are
-written to --out.
+With --whole, the first model is the config of a detector or segmentor, and all of it is measured. Any other name stands
+for the same neck and heads on the backbone of that name. Inference is the forward pass up to the outputs of the heads:
+a Mask R-CNN refines the proposals of its RPN, up to 1000 an image, and draws 100 masks. The selection of objects is
+left out, because random weights find none in one image and hundreds in the next. A training step is the losses of
+made-up objects, or of a random map of classes, and the backward pass. Images are not padded. "compile" compiles the
+backbone. The batch norm of UperNet needs --batch 2 to train.
+
+A time is the median over runs in one process, in which the models take turns. A run repeats the step for 0.1 s or more.
+Ratios are to the peer in the same runtime. In ONNX Runtime, models are graphs of one fixed size. Memory is the peak of
+a process that runs only one model, minus what the process held before. If there are several sizes, "n^..." is the power
+of the number of pixels with which time, memory and operations grow. A table and a JSON file are written to --out, after
+each peer and its models.
 """
 
 import argparse
-import contextlib
 import ctypes
+import functools
 import gc
 import json
+import math
 import multiprocessing
 import platform
 import re
 import statistics
+import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import timm
 import torch
 import yaml
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.logging import MMLogger
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, DefaultScope
 from mmengine.utils import import_modules_from_strings
 from torch import Tensor, nn
 
 from mmattn.analysis import count_operations
-from mmattn.engine.export import any_size
+from mmattn.engine.configs import load_config
+from mmattn.engine.export import any_size, read_onnx, write_onnx
+from mmattn.errors import InputError
+from mmattn.packages import require
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 #: name -> config of a backbone of another package, or of VOLO
@@ -47,8 +68,14 @@ PEERS = {
     'vit-s': dict(type='mmseg.VisionTransformer', img_size=(512, 512), embed_dims=384, num_layers=12, num_heads=6),
     # timm's VOLO takes images of one size only
     'volo-d1': dict(type='ELSAVOLO', arch='d1', stages=[dict(type='OutlookAttention'), dict(type='SelfAttention')]),
+    # without OpenMMLab's packages. ViT's attention is fused, unlike MMSegmentation's. Swin takes multiples of 4 only.
+    'timm-swin-t': dict(type='timm', model_name='swin_tiny_patch4_window7_224', strict_img_size=False),
+    'timm-pvtv2-b2': dict(type='timm', model_name='pvt_v2_b2'),
+    'timm-r50': dict(type='timm', model_name='resnet50', out_indices=(1, 2, 3, 4)),
+    'timm-vit-s': dict(type='timm', model_name='vit_small_patch16_224', dynamic_img_size=True, dynamic_img_pad=True),
 }
 STEPS = ('inference', 'training')
+LEAST_SECONDS = 0.1  # of a run
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
@@ -61,7 +88,9 @@ def main() -> None:
     parser.add_argument('--batch', type=int, default=1)
     parser.add_argument('--device', default='cpu')
     parser.add_argument('--dtype', choices=('float32', 'bfloat16', 'float16'), default='float32', help='of autocast')
-    parser.add_argument('--compile', action='store_true', help='torch.compile, dynamic sizes')
+    parser.add_argument('--runtime', nargs='+', choices=('eager', 'compile', 'onnx'), default=('eager',))
+    parser.add_argument('--whole', action='store_true', help='whole detectors or segmentors')
+    parser.add_argument('--profile', action='store_true', help='write the operators that take most time to --out')
     parser.add_argument('--threads', type=int, default=2)
     parser.add_argument('--runs', type=int, default=5)
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'))
@@ -70,66 +99,81 @@ def main() -> None:
     models = args.models or list(peers)
     if args.peer is None and not set(models) <= set(peers):
         parser.error(f'--peer is needed for {", ".join(sorted(set(models) - set(peers)))}')
-    for name in models if args.peer is None else [*models, args.peer]:
-        try:
-            backbone = eager(name, args)
-            if ':' in name:
-                with torch.no_grad():
-                    backbone.eval()(image(64, 64, args))
-        except (FileNotFoundError, ValueError) as error:
-            parser.error(f'{name}: {error}')
-    if args.compile and any_size is None:
-        parser.error(f'--compile needs torch 2.6 or newer, but {torch.__version__} is installed')
-    torch.set_num_threads(args.threads)
-    machine = (
-        f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '
-        f'{args.dtype}{", compiled" if args.compile else ""}, median of {args.runs}'
-    )
-    print(machine, flush=True)
-
     groups: dict[str, list[str]] = {}
     for model in models:
         groups.setdefault(args.peer or peers[model], []).append(model)
-    rows = [row for peer, ours in groups.items() for row in compare([peer, *ours], args)]
+    args.heads = models[0] if args.whole else None  # the model whose neck and heads all have
+    for name in dict.fromkeys([*models, *groups]):
+        try:
+            model = eager(name, args)
+            if ':' in name:
+                with torch.no_grad():
+                    model.eval()(image(64, 64, args))
+        except (FileNotFoundError, ValueError, InputError) as error:
+            parser.error(f'{name}: {error}')
+    onnx = 'onnx' in args.runtime
+    if onnx and (args.whole or (args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps):
+        parser.error('--runtime onnx is for inference of backbones in float32 on the CPU')
+    if set(args.runtime) != {'eager'} and any_size is None:
+        parser.error(f'--runtime compile and onnx need torch 2.6 or newer, but {torch.__version__} is installed')
+    missing = [package for package in ('onnx', 'onnxscript', 'onnxruntime') if onnx and not find_spec(package)]
+    if missing:
+        parser.error(f'--runtime onnx needs {" and ".join(missing)}: pip install {" ".join(missing)}')
+    torch.set_num_threads(args.threads)
+    machine = (
+        f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '
+        f'{args.dtype}, median of {args.runs}'
+    )
+    print(machine, flush=True)
+
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / 'benchmark.json').write_text(json.dumps(dict(machine=machine, rows=rows), indent=1))
-    (args.out / 'benchmark.md').write_text(f'{machine}\n\n{table(rows)}')
-    if len(args.sizes) > 1:
-        plot(rows, args.out / 'benchmark.png')
+    rows = []
+    with tempfile.TemporaryDirectory() as args.graphs:
+        for runtime in args.runtime:
+            for peer, ours in groups.items():
+                rows += compare(list(dict.fromkeys([peer, *ours])), runtime, args)
+                torch._dynamo.reset()  # torch compiles a class a few times only
+                (args.out / 'benchmark.json').write_text(json.dumps(dict(machine=machine, rows=rows), indent=1))
+                (args.out / 'benchmark.md').write_text(f'{machine}\n\n{table(rows)}')
+    if args.profile:
+        (args.out / 'profile.md').write_text('\n'.join(map(profile_table, rows)))
     print(f'\n{table(rows)}\nSee {args.out}.')
 
 
-def compare(names: list[str], args: argparse.Namespace) -> list[dict]:
+def compare(names: list[str], runtime: str, args: argparse.Namespace) -> list[dict]:
     """Measure a peer, which comes first, and models to compare with it: a row per step, size and model."""
     rows = []
-    models = {name: build(name, args) for name in names}
-    for step in args.steps:
-        peaks = {name: peak_memory(name, step, args) for name in names}
+    models = {name: build(name, runtime, args) for name in names}
+    warm_up = 1 if runtime != 'compile' and args.device == 'cpu' else 3
+    for step in STEPS[:1] if runtime == 'onnx' else args.steps:
+        peaks = {name: peak_memory(name, runtime, step, args) for name in names}
         for number, (height, width) in enumerate(args.sizes):
             x = image(height, width, args)
-            seconds: dict[str, list[float]] = {name: [] for name in names}
-            for run in range(args.runs + 1):
+            repeats, seconds = dict.fromkeys(names, 1), {name: [] for name in names}
+            for run in range(warm_up + args.runs):
                 for name in names:
-                    elapsed = timed(models[name], x, step, args)
-                    if run:  # the first run is a warm-up
+                    elapsed = timed(models[name], x, step, repeats[name], args)
+                    if run >= warm_up:
                         seconds[name].append(elapsed)
+                    elif run == warm_up - 1:
+                        repeats[name] = math.ceil(LEAST_SECONDS / elapsed)
             for name in names:
                 row = dict(
                     model=name,
                     peer=names[0],
+                    runtime=runtime,
                     step=step,
                     size=f'{height}x{width}',
                     pixels=height * width,
                     seconds=statistics.median(seconds[name]),
+                    images_per_second=args.batch / statistics.median(seconds[name]),
                     memory=peaks[name][number],
-                    operations=operations(models[name], x),
+                    operations=operations(name, x, args),
                 )
+                if args.profile:
+                    row['profile'] = profile(models[name], x, step, args)
                 rows.append(row)
-                print(
-                    f'{name:24s} {step:10s} {row["size"]:>10s} {row["seconds"]:8.3f} s '
-                    f'{row["memory"] / 2**30:6.2f} GiB',
-                    flush=True,
-                )
+                print(f'{name:24s} {runtime:8s} {step:10s} {row["size"]:>10s} {row["seconds"]:8.4f} s', flush=True)
     return rows
 
 
@@ -143,19 +187,26 @@ def benchmarked() -> dict[str, str]:
     }
 
 
-def backbone_config(model: str) -> dict:
-    """The config of a model's backbone.
+def config_file(model: str) -> Path:
+    """The config that a command line names.
 
     Raises:
         FileNotFoundError: if there is no such config.
     """
-    if model in PEERS:
-        return PEERS[model]
     files = [Path(model)] if model.endswith('.py') else sorted(CONFIGS.glob(f'*/{model}.py'))
     files += CONFIGS.glob(f'*/{model}_in1k.py')
     if not files or not files[0].is_file():
         raise FileNotFoundError(f'there is no such config, and the peers are {", ".join(PEERS)}')
-    cfg = Config.fromfile(files[0])
+    return files[0]
+
+
+def backbone_config(model: str) -> dict:
+    """The config of a model's backbone."""
+    if model in PEERS:
+        return PEERS[model]
+    cfg = Config.fromfile(config_file(model), import_custom_modules=False)
+    modules = cfg.get('custom_imports', dict(imports=[]))['imports']
+    import_modules_from_strings(modules, allow_failed_imports=True)  # a backbone needs no MMPretrain
     config = dict(cfg.model.backbone)
     if 'Classifier' in cfg.model.get('type', ''):
         config.pop('out_indices', None)  # a classifier needs the last map only, a detector all
@@ -163,93 +214,189 @@ def backbone_config(model: str) -> dict:
 
 
 def eager(name: str, args: argparse.Namespace) -> nn.Module:
-    """The backbone that a command line names, with its initial weights, before torch.compile.
+    """The backbone or whole model that a command line names, with initial weights.
 
     Raises:
         FileNotFoundError: if there is no such config.
-        ValueError: if it is to run on a backend, but has none.
+        InputError: if a package that it needs is missing.
+        ValueError: if it is to run on a backend, but has none, or if neck and heads do not fit the backbone.
     """
+    torch.manual_seed(0)
     model, _, backend = name.partition(':')
     config = backbone_config(model)
-    package = re.match(r'(mm\w+)\.', config['type'])
+    package = re.match(r'timm|mm\w+(?=\.)', config['type'])
     if backend and package:
         raise ValueError('only the backbones of mmattn have backends')
-    import_modules_from_strings([f'{package[1]}.models' if package else 'mmattn'])
-    backbone = MODELS.build({**config, 'init_cfg': None}).to(args.device)
+    if config['type'] == 'timm':
+        backbone = timm.create_model(features_only=True, **{key: config[key] for key in config.keys() - {'type'}})
+    else:
+        if package:
+            require(package[0], name)
+        import_modules_from_strings([f'{package[0]}.models' if package else 'mmattn'])
+        backbone = MODELS.build({**config, 'init_cfg': None})
     if backend:
         backbone.set_backend(backend)
-    return backbone
+    return (Whole(load_config(config_file(args.heads)), backbone) if args.heads else backbone).to(args.device)
 
 
-def build(name: str, args: argparse.Namespace) -> nn.Module:
-    """That backbone, compiled if the command line says so."""
-    backbone = eager(name, args)
-    if not args.compile:
-        return backbone
-    torch.fx.experimental._config.use_duck_shape = False  # the first image may be square
-    return torch.compile(backbone, dynamic=True, options=dict(layout_optimization=False))
+class Whole(nn.Module):
+    """The neck and heads of a config on a backbone, as a function of images alone.
+
+    Raises:
+        ValueError: if the config is no detector or segmentor, or has a neck or heads that do not fit the backbone.
+    """
+
+    def __init__(self, cfg: Config, backbone: nn.Module) -> None:
+        super().__init__()
+        MMLogger.get_current_instance().setLevel('WARNING')  # not a line for each initialised weight
+        self.is_detector = cfg.get('default_scope') == 'mmdet'
+        if not self.is_detector and cfg.get('default_scope') != 'mmseg':
+            raise ValueError('with --whole, the first model must be the config of a detector or segmentor')
+        with torch.no_grad():
+            backbone.eval()
+            maps = backbone(torch.randn(1, 3, 64, 64))
+        if [x.shape[2] for x in maps] != [16, 8, 4, 2]:
+            raise ValueError('only backbones with maps of strides 4, 8, 16 and 32 can be exchanged')
+        channels = [x.shape[1] for x in maps]
+        if 'neck' in cfg.model:
+            cfg.model.neck.in_channels = channels
+        else:
+            cfg.model.decode_head.in_channels = channels
+            if cfg.model.get('auxiliary_head'):
+                cfg.model.auxiliary_head.in_channels = channels[cfg.model.auxiliary_head.in_index]
+        with DefaultScope.overwrite_default_scope(cfg.default_scope):
+            model = MODELS.build({**cfg.model, 'backbone': dict(cfg.model.backbone, init_cfg=None)})
+        model.init_weights()  # before training, the mask head has about as many boxes with each backbone
+        model.backbone = backbone
+        self.model = revert_sync_batchnorm(model)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x: (B, 3, H, W). Return the sum of the losses in training mode, else what the heads return."""
+        samples = made_up(len(x), *x.shape[2:], self.is_detector, x.device)
+        if not self.training:
+            return self.model(x, samples, mode='tensor')
+        return (self.model.parse_losses(self.model(x, samples, mode='loss'))[0],)
 
 
-def run(model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> None:
+@functools.cache
+def made_up(batch: int, height: int, width: int, is_detector: bool, device: torch.device) -> list:
+    """For each image, eight objects with masks, or a map of random classes."""
+    if is_detector:
+        from mmdet.testing import demo_mm_inputs
+
+        shapes = [(3, height, width)] * batch
+        made = demo_mm_inputs(batch, shapes, [8] * batch, with_mask=True, device=device)['data_samples']
+    else:
+        from mmengine.structures import PixelData
+        from mmseg.structures import SegDataSample
+
+        maps = torch.randint(10, (batch, 1, height, width), device=device)
+        made = [SegDataSample(gt_sem_seg=PixelData(data=x)) for x in maps]
+    for sample in made:
+        sample.set_metainfo(dict.fromkeys(('img_shape', 'pad_shape', 'batch_input_shape'), (height, width)))
+    return made
+
+
+def build(name: str, runtime: str, args: argparse.Namespace) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """That model in a runtime."""
+    model = eager(name, args)
+    if runtime == 'compile':
+        torch.fx.experimental._config.use_duck_shape = False  # the first image may be square
+        compile = functools.partial(torch.compile, dynamic=True, options=dict(layout_optimization=False))
+        if not args.whole:
+            return compile(model)
+        model.model.backbone = compile(model.model.backbone)
+    if runtime != 'onnx':
+        return model
+    graphs = {}
+    for height, width in args.sizes:
+        file = Path(args.graphs, f'{name.replace("/", "-")}-{height}x{width}.onnx')
+        if not file.exists():  # the process that measures memory reads it again
+            model.eval()
+            with torch.no_grad():
+                write_onnx(torch.export.export(model, (image(height, width, args),), strict=False), file)
+        graphs[height, width] = read_onnx(file, args.threads)
+    return lambda x: graphs[tuple(x.shape[2:])](x)
+
+
+def run(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> None:
     """One inference, or one forward and backward pass, which leaves gradients behind."""
     training = step == 'training'
-    model.train(training)
-    model.zero_grad(set_to_none=True)
-    half = args.dtype != 'float32'
+    if isinstance(model, nn.Module):  # not a graph of ONNX
+        model.train(training)
+        model.zero_grad(set_to_none=True)
+    half = torch.autocast(x.device.type, getattr(torch, args.dtype)) if args.dtype != 'float32' else nullcontext()
     with torch.set_grad_enabled(training):
-        with torch.autocast(x.device.type, getattr(torch, args.dtype)) if half else contextlib.nullcontext():
-            maps = model(x)
+        with half:
+            outputs = model(x)
         if training:
-            sum(out.float().square().mean() for out in maps).backward()
+            sum(out.float().square().mean() for out in outputs).backward()
 
 
-def timed(model: nn.Module, x: Tensor, step: str, args: argparse.Namespace) -> float:
-    """Seconds of one run."""
+def timed(model: Callable, x: Tensor, step: str, repeats: int, args: argparse.Namespace) -> float:
+    """Mean seconds of a step over several repeats."""
     synchronize = torch.cuda.synchronize if x.is_cuda else lambda: None
     synchronize()
     started = time.perf_counter()
-    run(model, x, step, args)
+    for _ in range(repeats):
+        run(model, x, step, args)
     synchronize()
-    return time.perf_counter() - started
+    return (time.perf_counter() - started) / repeats
 
 
-def peak_memory(name: str, step: str, args: argparse.Namespace) -> list[int]:
+def profile(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> list[tuple[str, int, float]]:
+    """Name, calls and share of time of the ten operators, on a GPU kernels, that take most time themselves."""
+    device = 'device' if torch.__version__ >= (2, 3) else 'cuda'
+    kind, time_of = ('CUDA', f'self_{device}_time_total') if x.is_cuda else ('CPU', 'self_cpu_time_total')
+    with torch.profiler.profile() as profiler:
+        timed(model, x, step, 1, args)
+    found = [
+        (event.key, event.count, getattr(event, time_of))
+        for event in profiler.key_averages()
+        if event.device_type.name == kind and not getattr(event, 'is_user_annotation', False)
+    ]
+    total = sum(time for *_, time in found)
+    return [(name, count, time / total) for name, count, time in sorted(found, key=lambda row: -row[2])[:10]]
+
+
+def profile_table(row: dict) -> str:
+    """A Markdown table of the operators of a row."""
+    title = f'{row["model"]}, {row["runtime"]}, {row["step"]}, {row["size"]}, {row["seconds"] * 1e3:.1f} ms'
+    lines = [f'| `{name[:90]}` | {count} | {share:.1%} |\n' for name, count, share in row['profile']]
+    return f'{title}\n\n| operator | calls | share of self time |\n|---|---|---|\n{"".join(lines)}'
+
+
+def peak_memory(name: str, runtime: str, step: str, args: argparse.Namespace) -> list[int]:
     """For every size, the bytes that a new process needs for a step, besides the model."""
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context('spawn').Process(target=_measure_memory, args=(name, step, args, sender))
-    process.start()
-    sender.close()
-    peaks = receiver.recv()
-    process.join()
-    return peaks
+    with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:
+        return pool.submit(_measure_memory, name, runtime, step, args).result()
 
 
-def _measure_memory(name: str, step: str, args: argparse.Namespace, sender) -> None:
+def _measure_memory(name: str, runtime: str, step: str, args: argparse.Namespace) -> list[int]:
     torch.set_num_threads(args.threads)
     # Large blocks are returned to the system at once. Otherwise gaps in the heap count as memory, and differ by run.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
-    model = build(name, args)
-    run(model, image(64, 64, args), step, args)  # libraries load what they need
-    model.zero_grad(set_to_none=True)
-    cuda = args.device.startswith('cuda')
+    model = build(name, runtime, args)
+    if runtime != 'onnx':
+        run(model, image(64, 64, args), step, args)  # libraries load what they need
+        model.zero_grad(set_to_none=True)
+    return [_peak(model, size, step, args) for size in args.sizes]
+
+
+def _peak(model: Callable, size: tuple[int, int], step: str, args: argparse.Namespace) -> int:
+    """Bytes that a step needs."""
+    if isinstance(model, nn.Module):
+        model.zero_grad(set_to_none=True)
     gc.collect()
-    if cuda:
+    if cuda := args.device.startswith('cuda'):
         idle = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
     else:
         ctypes.CDLL(None).malloc_trim(0)
         idle = _status('VmRSS')
-    peaks = []
-    for height, width in args.sizes:
-        model.zero_grad(set_to_none=True)
-        x = image(height, width, args)
-        if cuda:
-            torch.cuda.reset_peak_memory_stats()
-        else:
-            ctypes.CDLL(None).malloc_trim(0)
-            Path('/proc/self/clear_refs').write_text('5')  # resets the peak
-        run(model, x, step, args)
-        peaks.append((torch.cuda.max_memory_allocated() if cuda else _status('VmHWM')) - idle)
-    sender.send(peaks)
+        Path('/proc/self/clear_refs').write_text('5')  # resets the peak
+    run(model, image(*size, args), step, args)
+    return (torch.cuda.max_memory_allocated() if cuda else _status('VmHWM')) - idle
 
 
 def _status(key: str) -> int:
@@ -261,65 +408,44 @@ def image(height: int, width: int, args: argparse.Namespace) -> Tensor:
     return torch.randn(args.batch, 3, height, width, device=args.device)
 
 
-def operations(model: nn.Module, x: Tensor) -> float:
+def operations(name: str, x: Tensor, args: argparse.Namespace) -> float:
     """Multiply-adds for one image."""
+    model = eager(name, args).cpu()  # a GPU's kernels are not counted
     model.eval()
-    return count_operations(lambda: getattr(model, '_orig_mod', model)(x[:1]))  # the model before torch.compile
+    return count_operations(lambda: model(x[:1].cpu()))
 
 
 def table(rows: list[dict]) -> str:
     """A Markdown table of the figures, their ratios to the peer, and their growth over the sizes."""
     lines = [
-        '| step | model | size | time | ratio | memory | ratio | operations | ratio | growth of the three |',
-        '|---|---|---|---|---|---|---|---|---|---|',
+        '| step | model | runtime | size | time | ratio | images/s | memory | ratio | operations | ratio | growth |',
+        '|---|---|---|---|---|---|---|---|---|---|---|---|',
     ]
     for row in rows:
-        (peer,) = (
-            r
-            for r in rows
-            if r['model'] == row['peer'] == r['peer'] and (r['step'], r['size']) == (row['step'], row['size'])
-        )
+        same = [r for r in rows if all(r[key] == row[key] for key in ('model', 'peer', 'runtime', 'step'))]
+        beside = [r for r in rows if all(r[key] == row[key] for key in ('peer', 'runtime', 'step', 'size'))]
+        peer = next(r for r in beside if r['model'] == r['peer'])
+        growth = ''
+        if len(same) > 1 and row is same[-1]:
+            growth = ', '.join(f'n^{exponent(same, key):.2f}' for key in ('seconds', 'memory', 'operations'))
         cells = [
-            f'{row["seconds"] * 1e3:.0f} ms',
+            *(row[key] for key in ('step', 'model', 'runtime', 'size')),
+            f'{row["seconds"] * 1e3:.{0 if row["seconds"] > 0.1 else 2}f} ms',
             f'{row["seconds"] / peer["seconds"]:.2f}',
+            f'{row["images_per_second"]:.4g}',
             f'{row["memory"] / 2**30:.2f} GiB',
             f'{row["memory"] / peer["memory"]:.2f}',
             f'{row["operations"] / 1e9:.1f} G',
             f'{row["operations"] / peer["operations"]:.2f}',
+            growth,
         ]
-        same = [r for r in rows if (r['model'], r['peer'], r['step']) == (row['model'], row['peer'], row['step'])]
-        growth = ''
-        if len(same) > 1 and row is same[-1]:
-            growth = ', '.join(f'n^{exponent(same, key):.2f}' for key in ('seconds', 'memory', 'operations'))
-        lines.append(f'| {row["step"]} | {row["model"]} | {row["size"]} | {" | ".join(cells)} | {growth} |')
+        lines.append(f'| {" | ".join(cells)} |')
     return '\n'.join(lines) + '\n'
 
 
 def exponent(rows: list[dict], key: str) -> float:
     """The exponent e of a fit of the figures by pixels ** e."""
     return np.polyfit(np.log([row['pixels'] for row in rows]), np.log([row[key] for row in rows]), 1)[0]
-
-
-def plot(rows: list[dict], path: Path) -> None:
-    """Plot time and memory over the number of pixels."""
-    import matplotlib
-
-    matplotlib.use('Agg')
-    import matplotlib.pyplot as plt
-
-    steps = list(dict.fromkeys(row['step'] for row in rows))
-    figure, axes = plt.subplots(len(steps), 2, figsize=(12, 5 * len(steps)), layout='constrained', squeeze=False)
-    for step, pair in zip(steps, axes):
-        for axis, (key, unit, factor) in zip(pair, (('seconds', 's', 1), ('memory', 'GiB', 2**-30))):
-            for model in dict.fromkeys(row['model'] for row in rows):
-                points = sorted(
-                    {(row['pixels'], row[key] * factor) for row in rows if (row['model'], row['step']) == (model, step)}
-                )
-                axis.plot(*zip(*points), 'o-', label=model)
-            axis.set(title=step, xlabel='pixels', ylabel=f'{key}, {unit}', xscale='log', yscale='log')
-            axis.grid(alpha=0.3, which='both')
-            axis.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
 
 
 def size(text: str) -> tuple[int, int]:

@@ -78,11 +78,17 @@ def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path, names: S
     torch.onnx.export(graph, f=str(file), **settings)
 
 
-def read_onnx(file: str | Path) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    """An ONNX file as a function from an image to a tuple of tensors, run by onnxruntime on the CPU."""
+def read_onnx(file: str | Path, threads: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """An ONNX file as a function from an image to a tuple of tensors, run by onnxruntime on the CPU.
+
+    Args:
+        threads: of an operator; 0 is onnxruntime's choice.
+    """
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(os.fspath(file), providers=['CPUExecutionProvider'])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(os.fspath(file), options, providers=['CPUExecutionProvider'])
 
     def run(x: Tensor) -> tuple[Tensor, ...]:
         return tuple(torch.from_numpy(np.asarray(out)) for out in session.run(None, {'image': x.numpy()}))

@@ -5,8 +5,10 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests import ROOT
 from tests.backbones.cases import CASES
@@ -28,8 +30,9 @@ def config(folder, name, arch):
     return path
 
 
-def test_table_json_and_plot(tmp_path):
-    """A model on the reference of its operator beside itself: a row per model and size, ratios to the peer, growth."""
+def test_table_and_json(tmp_path):
+    """A model on the reference of its operator beside itself: a row per model and size, ratios to the peer, growth, and
+    the operators that take most time."""
     model = config(tmp_path, 'ELSASwin', dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1), group_width=4))
     done = benchmark(
         f'{model}:reference',
@@ -42,32 +45,68 @@ def test_table_json_and_plot(tmp_path):
         'training',
         '--runs',
         '1',
+        '--profile',
         '--out',
         str(tmp_path),
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / 'benchmark.json').read_text())['rows']
-    assert len(rows) == 2 * 2 and (tmp_path / 'benchmark.png').is_file()
+    assert len(rows) == 2 * 2
     fast, plain = (row for row in rows if row['size'] == '128x128')
+    assert plain['images_per_second'] == 1 / plain['seconds']
+    for row in rows:
+        shares = [share for _, _, share in row['profile']]
+        assert shares == sorted(shares, reverse=True) and 0.5 < sum(shares) <= 1
+        assert f'| `{row["profile"][0][0]}` |' in (tmp_path / 'profile.md').read_text()
     assert plain['memory'] > fast['memory'] > 0 and plain['seconds'] > 0
     table = (tmp_path / 'benchmark.md').read_text()
-    (line,) = (line for line in table.splitlines() if f'{model}:reference | 128x128 |' in line)
+    (line,) = (line for line in table.splitlines() if f'{model}:reference | eager | 128x128 |' in line)
     assert f'| {plain["seconds"] / fast["seconds"]:.2f} |' in line and 'n^' in line
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures('torch_compiles')
 def test_compiled(tmp_path):
-    """--compile measures both steps of a model and its peer."""
+    """--runtime measures both steps of a model and its peer in eager mode and compiled, and inference as ONNX."""
     model = config(tmp_path, 'MSFSwin', dict(embed_dim=8, depths=(1, 1), num_heads=(1, 1)))
     peer = config(tmp_path, 'MSFViT', dict(embed_dim=8, depth=2, num_heads=1))
+    pytest.importorskip('onnxruntime')
+    runtimes = ('--runtime', 'eager', 'compile', 'onnx')
     done = benchmark(
-        str(model), '--peer', str(peer), '--sizes', '64x96', '--runs', '1', '--compile', '--out', str(tmp_path)
+        str(model), '--peer', str(peer), '--sizes', '64x96', '--runs', '1', *runtimes, '--out', str(tmp_path)
     )
     assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / 'benchmark.json').read_text())
-    assert 'compiled' in report['machine'] and len(report['rows']) == 2 * 2
-    assert all(row['seconds'] > 0 and row['operations'] > 0 for row in report['rows'])
+    rows = json.loads((tmp_path / 'benchmark.json').read_text())['rows']
+    assert [row['runtime'] for row in rows] == ['eager'] * 4 + ['compile'] * 4 + ['onnx'] * 2
+    assert all(row['seconds'] > 0 and row['operations'] > 0 for row in rows)
+    assert rows[-1]['step'] == 'inference'
+
+
+@pytest.mark.parametrize(
+    'config, peer, classes',
+    [
+        ('elsa-swin-toy_upernet', 'swin-t', 150),
+        pytest.param('mask-rcnn_elsa-swin-toy_fpn', 'r50', 81, marks=pytest.mark.slow),
+    ],
+)
+def test_whole_models(config, peer, classes):
+    """A detector and a segmentor, as configured and on the backbone of a peer, score classes and train all weights."""
+    args = SimpleNamespace(device='cpu', dtype='float32', heads=str(ROOT / 'configs' / 'toy' / f'{config}.py'))
+    for name in (args.heads, peer):
+        model, x = benchmark_tool.eager(name, args), torch.randn(2, 3, 64, 96)
+        benchmark_tool.run(model, x, 'training', args)
+        assert all(weight.grad.isfinite().all() for weight in model.parameters())
+        model.eval()
+        scores = model(x)
+        scores = scores[0][0] if isinstance(scores, tuple) else scores
+        assert scores.shape[1] == classes
+
+
+@pytest.mark.parametrize('heads, name', [('elsa-swin-t', 'r50'), ('elsa-swin-toy_upernet', 'vit-s')])
+def test_what_cannot_be_whole(heads, name):
+    """A classifier has no heads to exchange, and a ViT has maps of one stride."""
+    with pytest.raises(ValueError, match='the config of a detector or segmentor|maps of strides 4, 8, 16 and 32'):
+        benchmark_tool.eager(name, SimpleNamespace(device='cpu', heads=heads))
 
 
 def test_models_of_the_metafiles():
@@ -99,6 +138,10 @@ def test_names_of_configs():
         (['r50:reference', '--peer', 'r50'], 'only the backbones of mmattn have backends'),
         (['elsa-swin-t:fast', '--peer', 'swin-t'], "backend must be None or one of reference, .* not 'fast'"),
         (['elsa-swin-t', '--sizes', '512'], 'a size is HEIGHTxWIDTH'),
+        (
+            ['elsa-swin-t', '--runtime', 'onnx', '--dtype', 'float16'],
+            'for inference of backbones in float32 on the CPU',
+        ),
     ],
 )
 def test_bad_arguments_are_named(monkeypatch, capsys, arguments, message):

@@ -1,0 +1,92 @@
+"""tools/dev/gpu_check.py with steps of its own kind: nothing here needs a GPU."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from tests import ROOT
+
+_spec = importlib.util.spec_from_file_location('gpu_check', ROOT / 'tools' / 'dev' / 'gpu_check.py')
+gpu_check = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(gpu_check)
+
+
+def python(code):
+    return [sys.executable, '-c', code]
+
+
+def results(folder):
+    """Step -> its section of the results."""
+    return dict(section.split(': ', 1) for section in (folder / 'results.md').read_text().split('\n## ')[1:])
+
+
+def test_every_end_is_written(tmp_path):
+    """A step that passes, fails, hangs or lacks a package does not stop the next one. Tables and ends are shown."""
+    child = tmp_path / 'child'
+    hang = (
+        f'import subprocess as s; p = s.Popen(["sleep", "60"]); open({str(child)!r}, "w").write(str(p.pid)); p.wait()'
+    )
+    steps = [
+        gpu_check.Step('good', python('print("| a | 1 |"); [print(i) for i in range(50)]')),
+        gpu_check.Step('bad', python('import sys; sys.exit("this went wrong")')),
+        gpu_check.Step('slow', python(hang)),
+        gpu_check.Step('else', python(''), ('torch', 'no_such_package')),
+        gpu_check.Step('last', python('print("still here")'), ('torch',)),
+    ]
+    assert gpu_check.run_steps(steps, tmp_path, step_limit=2) == 2
+    written = results(tmp_path)
+    assert list(written) == ['good', 'bad', 'slow', 'else', 'last']
+    assert re.match(r'passed, \d+ s\n\n\| a \| 1 \|\n\n```\n45\n', written['good'])
+    assert written['bad'].startswith('FAILED') and 'this went wrong' in written['bad']
+    assert written['slow'].startswith('STOPPED')
+    assert written['else'].startswith("left out\n\nNo module named 'no_such_package'")
+    assert written['last'].startswith('passed') and 'still here' in written['last']
+    assert len((tmp_path / 'good.log').read_text().splitlines()) == 51
+    with pytest.raises(ProcessLookupError):  # what a stopped step started is stopped too
+        for _ in range(50):
+            os.kill(int(child.read_text()), 0)
+            time.sleep(0.1)
+
+
+def test_limit_of_all_steps(tmp_path):
+    """A step that runs when the time is up is stopped, later ones are left out. Results of two runs are kept."""
+    steps = [gpu_check.Step(name, python('import time; time.sleep(60)')) for name in ('first', 'second')]
+    for _ in range(2):
+        assert gpu_check.run_steps(steps, tmp_path, whole_limit=1) == 1
+    assert (tmp_path / 'results.md').read_text().count('## first: STOPPED') == 2
+    assert results(tmp_path)['second'].startswith('left out\n\nno time is left')
+
+
+def test_steps_name_what_exists(tmp_path):
+    """Scripts, tests and configs in the commands are there, also where MMDetection is missing."""
+    steps = gpu_check.steps(tmp_path)
+    assert len({step.name for step in steps}) == len(steps) and steps[0].name == 'environment'
+    files = {part for step in steps for part in map(str, step.command) if re.match(r'(tests|tools|configs)/', part)}
+    assert len(files) >= 6 and all((ROOT / file).is_file() for file in files)
+    for config in gpu_check.TOY:
+        assert (ROOT / 'configs' / 'toy' / f'{config}.py').is_file()
+
+
+def test_without_mmdetection(monkeypatch, tmp_path):
+    """timm's models are the peers, and the trainings are left out."""
+    absent = gpu_check.absent
+    monkeypatch.setattr(gpu_check, 'absent', lambda need: 'missing' if need.startswith('mm') else absent(need))
+    steps = gpu_check.steps(tmp_path)
+    peers = {
+        step.command[step.command.index('--peer') + 1] for step in steps if '--peer' in step.command and not step.needs
+    }
+    assert peers == {'timm-swin-t', 'timm-pvtv2-b2', 'timm-vit-s', 'timm-r50'}
+    assert not any('800x1333' in step.command for step in steps if not step.needs)
+    assert any('800x1344' in step.command for step in steps)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='there is a GPU')
+def test_no_gpu():
+    done = subprocess.run([sys.executable, ROOT / 'tools/dev/gpu_check.py'], capture_output=True, text=True)
+    assert done.returncode == 1 and re.fullmatch('There is no GPU that torch .* for GPUs.\n', done.stderr)

@@ -38,9 +38,9 @@ class _Sum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         maps, numbers = _arguments(*ctx.saved_tensors, ctx.dilation)
-        grad_value = torch.empty_like(maps[1], memory_format=torch.contiguous_format)
-        grad_weights, grad_mul, grad_add = (None if x is None else torch.zeros_like(x) for x in (maps[0], *maps[2:]))
-        gradients = grad_weights, grad_value, grad_mul, grad_add
+        grad_weights = torch.zeros_like(maps[0])
+        others = (None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in maps[1:])
+        gradients = grad_weights, *others
         call('neighbourhood_sum_backward', *maps, grad.contiguous(), *gradients, numbers)
         return *gradients, None
 

@@ -5,6 +5,7 @@ ctypes, so that one library serves every version of torch.
 """
 
 import ctypes
+import math
 import sysconfig
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from .tracing import is_tracing
 
-_FILE = Path(__file__).with_name('_cpu' + sysconfig.get_config_var('EXT_SUFFIX'))
-_C = ctypes.CDLL(str(_FILE)) if _FILE.is_file() else None
+try:
+    _C = ctypes.CDLL(str(Path(__file__).with_name('_cpu' + sysconfig.get_config_var('EXT_SUFFIX'))))
+except OSError:  # not compiled, or for another machine
+    _C = None
 HAS_LIBRARY = _C is not None
 #: operators of torch's that call the library, so that profiles and counts of operations see them
 OPERATORS = torch.library.Library('mmattn', 'FRAGMENT')
@@ -33,7 +36,7 @@ def check_takes(*tensors: Tensor) -> None:
         ValueError: if the library was not compiled, or does not serve the tensors.
     """
     if not HAS_LIBRARY:
-        raise ValueError("backend 'cpp' was not compiled: install a C++ compiler, then mmattn again")
+        raise ValueError("the library of backend 'cpp' is missing: install a C++ compiler, then mmattn again")
     if not takes(*tensors):
         kinds = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
         raise ValueError(f"backend 'cpp' takes float32 tensors on the CPU, and is not for graphs; here are {kinds}")
@@ -52,6 +55,7 @@ def rows_of(x: Tensor) -> tuple[Tensor, int]:
     """A map (B, H, W, ...) and the distance of its pixels in memory; a copy if that is not the same everywhere."""
     H, W = x.shape[1:3]
     stride = x.stride(2)
-    if x[0, 0, 0].is_contiguous() and x.stride()[:2] == (H * W * stride, W * stride):
+    inside = [math.prod(x.shape[i + 1 :]) for i in range(3, x.dim())]
+    if x.stride() == (H * W * stride, W * stride, stride, *inside):
         return x, stride  # a part of a fused projection, too
-    return x.contiguous(), x[0, 0, 0].numel()
+    return x.contiguous(), math.prod(x.shape[3:])

@@ -40,7 +40,7 @@ def test_code_is_the_reference(B, H, W, heads, k, v, L, dim, beyond, threads):
     torch.set_num_threads(before)
     for expected, actual in zip(*results):
         assert actual.is_contiguous()
-        assert (actual.double() - expected).abs().max() <= 2e-6 * expected.abs().max()
+        torch.testing.assert_close(actual.double(), expected, atol=2e-6 * expected.abs().max().item(), rtol=0)
 
 
 def test_when_it_is_chosen(monkeypatch):

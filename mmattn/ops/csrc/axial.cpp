@@ -67,7 +67,8 @@ struct Buffers {
 struct Table {
   int64_t width;  // numbers in a row of the transpose
   std::vector<float> rows, columns;
-  Table(const Axial &a, const float *table, int64_t k) : width(2 * a.A + BLOCK + 3 * L), rows((2 * a.A + 2 * BLOCK) * k), columns(k * width) {
+  Table(const Axial &a, const float *table, int64_t k)
+      : width(2 * a.A + BLOCK + 3 * L), rows((2 * a.A + 2 * BLOCK) * k), columns(k * width) {
     copy_rows(table, a.k, 2 * a.A - 1, a.k, rows.data() + BLOCK * k, k);
     transpose(rows.data(), 2 * a.A + BLOCK, k, columns.data(), width);
   }
@@ -139,14 +140,15 @@ INLINE void forward_line(const Axial a, const Table &table, Buffers &u, float *o
     const int64_t offset = a.A - 1 - i + BLOCK;  // of the first query to pixel 0, in the padded table
     products(u.query.data() + i * k, k, table.columns.data() + offset, table.width, -1, u.scores.data(), width, a.A);
     BY_CHANNELS(weighted_sum, v, u.scores.data(), width, a.A, u.value.data(), v, 0, c, u.sums.data())
-    copy_rows(u.sums.data(), v, std::min(BLOCK, a.A - i), a.v, out + (l.first + i * l.step) * a.heads * a.v + l.head * a.v,
-            l.step * a.heads * a.v);
+    float *to = out + (l.first + i * l.step) * a.heads * a.v + l.head * a.v;
+    copy_rows(u.sums.data(), v, std::min(BLOCK, a.A - i), a.v, to, l.step * a.heads * a.v);
   }
 }
 
 // Adds the table's gradient, padded as the table, to u.grad_table.
 INLINE void backward_line(
-    const Axial a, const Table &table, Buffers &u, const float *grad, float *grad_query, float *grad_value, int64_t line) {
+    const Axial a, const Table &table, Buffers &u, const float *grad, float *grad_query, float *grad_value,
+    int64_t line) {
   const Line l(a, line);
   const int64_t k = u.k, v = u.v, width = u.width;
   const int64_t queries = l.first * a.heads * a.k + l.head * a.k, values = l.first * a.heads * a.v + l.head * a.v;
@@ -161,7 +163,8 @@ INLINE void backward_line(
     products(u.query.data() + i * k, k, table.columns.data() + offset, table.width, -1, u.scores.data(), width, a.A);
     BY_CHANNELS(outer_products, v, u.scores.data(), width, a.A, u.grad.data() + i * v, v, 0, c, u.grad_value.data())
     products(u.grad.data() + i * v, v, u.value_t.data(), width, 0, grad_scores, width, a.A);
-    BY_CHANNELS(weighted_sum, k, grad_scores, width, a.A, table.rows.data() + offset * k, k, -1, c, u.grad_query.data() + i * k)
+    BY_CHANNELS(weighted_sum, k, grad_scores, width, a.A, table.rows.data() + offset * k, k, -1, c,
+                u.grad_query.data() + i * k)
     // The last query of the block is the farthest: its first pixel is BLOCK - 1 rows before that of the first query.
     BY_CHANNELS(outer_products, k, grad_scores - (BLOCK - 1), width, a.A + BLOCK - 1, u.query.data() + i * k, k, -1, c,
                 u.grad_table.data() + (offset - (BLOCK - 1)) * k)

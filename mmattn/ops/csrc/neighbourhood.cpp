@@ -40,11 +40,13 @@ INLINE float total(Vector x) {
   return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
-// The sum at the pixels of a row, for N * sizeof(T) / 4 channels from `c` of a head. With sign 1, `map` is the value map;
-// with sign -1 it is the gradient, summed over the queries that a pixel is a neighbour of: the gradient of the value.
+// The sum at the pixels of a row, for N * sizeof(T) / 4 channels from `c` of a head. With sign 1, `map` is the value
+// map. With sign -1 it is the gradient of the output, summed over the queries that a pixel is a neighbour of, which
+// gives the gradient of the value.
 template <class T, int N, bool MUL, bool ADD>
 INLINE void sum_row(
-    const Sum s, const float *map, int64_t stride, int sign, float *out, int64_t b, int64_t y, int64_t head, int64_t c) {
+    const Sum s, const float *map, int64_t stride, int sign, float *out, int64_t b, int64_t y, int64_t head,
+    int64_t c) {
   constexpr int L = sizeof(T) / sizeof(float);
   const int64_t C = s.heads * s.d, taps = s.k * s.k, middle = s.k / 2, step = sign * s.dilation;
   const Range rows(y, s.H, s.k, step);
@@ -179,8 +181,8 @@ void neighbourhood_sum(
   for (int64_t row = 0; row < s.B * s.H; ++row) forward(s, out, row / s.H, row % s.H);
 }
 
-// All gradients are zero on entry. That of mul is (1 or B, k * k, heads * d), like mul. Sums over pixels are in float32
-// along a row and in float64 over rows.
+// grad_weights is zero on entry. grad_mul is (1 or B, k * k, heads * d), like mul. Sums over pixels are in float32 along
+// a row and in float64 over rows.
 void neighbourhood_sum_backward(
     const float *weights, const float *value, const float *mul, const float *add, const float *grad,
     float *grad_weights, float *grad_value, float *grad_mul, float *grad_add, const int64_t *numbers, int threads) {

@@ -181,8 +181,8 @@ void neighbourhood_sum(
   for (int64_t row = 0; row < s.B * s.H; ++row) forward(s, out, row / s.H, row % s.H);
 }
 
-// grad_weights is zero on entry. grad_mul is (1 or B, k * k, heads * d), like mul. Sums over pixels are in float32 along
-// a row and in float64 over rows.
+// grad_weights is zero on entry. grad_mul is (1 or B, k * k, heads * d), like mul. Sums over pixels are in float32
+// along a row and in float64 over rows.
 void neighbourhood_sum_backward(
     const float *weights, const float *value, const float *mul, const float *add, const float *grad,
     float *grad_weights, float *grad_value, float *grad_mul, float *grad_add, const int64_t *numbers, int threads) {

@@ -6,7 +6,6 @@ with. Layers with other filters than a softmax call its parts, the functions ``n
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import library
-from .backend import named_backend
+from .backend import check_triton, named_backend
 from .elsa_cpu import neighbourhood_sum_cpu
 from .tracing import is_exporting, is_tracing
 
@@ -240,10 +239,7 @@ def _neighbours(padded: Tensor, shape: torch.Size, dilation: int) -> Iterator[Te
 
 def _triton(logits: Tensor, value: Tensor, *arguments) -> Tensor:
     """:func:`mmattn.ops.elsa_triton.elsa_attention_triton`, imported when it is needed: Triton is not everywhere."""
-    if not HAS_TRITON:
-        raise ValueError("backend 'triton' needs Triton, which is not installed")
-    if not value.is_cuda and os.environ.get('TRITON_INTERPRET') != '1':
-        raise ValueError(f"backend 'triton' needs tensors on a GPU, not on {value.device}")
+    check_triton(value)
     from .elsa_triton import elsa_attention_triton
 
     return elsa_attention_triton(logits, value, *arguments)

@@ -158,7 +158,12 @@ def distiller():
 
 def distil(folder, *hooks, epochs=2):
     """Train a narrow student, validated after each epoch; its weights."""
-    loader = dict(batch_size=4, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=False), dataset=Pictures())
+    loader = dict(
+        batch_size=4,
+        num_workers=0,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        dataset=Pictures(serialize_data=False),
+    )
     torch.manual_seed(0)
     return train(
         folder,

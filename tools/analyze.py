@@ -428,7 +428,7 @@ def write_distillation(out: Path, name: str, network: nn.Module, batch: dict) ->
     caption = (
         "Red, green and blue: the first three principal components of the teacher's standardised features. The student "
         'shows the same components of what it predicts: where colours agree, these components do. Numbers: cosine '
-        'similarity of prediction and teacher in all components, mean over positions; "global" is that of the whole image.'
+        'similarity of prediction and teacher in all components, mean over positions; "global": of the whole image.'
     )
     numbers = dict(teachers=[dict(name=each, cosines=cosines(one)) for each, one in zip(network.names, compared)])
     write(out, f'{name}_distillation', figure, f'Features of teacher and student in {name}', caption, numbers)

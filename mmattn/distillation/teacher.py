@@ -96,7 +96,7 @@ class Teacher(nn.Module):
         return super().train(False)
 
     def __deepcopy__(self, memo: dict) -> 'Teacher':
-        """The teacher itself: copies of a model, such as the average of EMAHook, need no frozen weights of their own."""
+        """The teacher itself: copies of a model, such as the average of EMAHook, share its frozen weights."""
         return self
 
     @torch.no_grad()

@@ -82,10 +82,12 @@ def test_any_folder(tmp_path):
     (root / 'deep' / 'notes.txt').write_text('none')
     (root / 'deep' / 'round').symlink_to(root)
     (root / 'deep' / 'again').symlink_to(root / 'deep' / 'er')
+    write(tmp_path / 'other' / 'a.bmp')
+    (root / 'linked').symlink_to(tmp_path / 'other')
     dataset = UnlabelledImages(str(root), [LOAD, CROP, PACK])
     found = [name.replace('again', 'er') for name in names(root)]
-    assert found == sorted(found) and sorted(found) == sorted(odd)
-    assert all(dataset[index]['inputs'].shape == (3, 16, 16) for index in range(4))
+    assert found == sorted(found) == sorted([*odd, 'linked/a.bmp'])
+    assert [dataset[index]['inputs'].shape for index in range(len(dataset))] == [(3, 16, 16)] * 5
 
 
 @pytest.mark.parametrize(
@@ -158,6 +160,7 @@ def test_what_pillow_does_not_read(tmp_path, monkeypatch, log):
         assert images.find_flaw(path) is None
         assert images.find_flaw(str(tmp_path / 'log')) == 'empty'
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)
+    monkeypatch.setattr(images, 'imread', None)  # It would take gigabytes to read the whole image here.
     assert images.find_flaw(path) is None
 
 
@@ -468,7 +471,7 @@ def test_fixed_views():
     pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3), np.uint8)
 
     def views(name, seed, size=16):
-        np.random.seed(seed)
+        seed_all(seed)
         data = [
             dict(img=pixels, img_path=f'/data{seed}/{name}', name=name, view=dict(size=(size, size))) for _ in range(20)
         ]
@@ -480,13 +483,18 @@ def test_fixed_views():
 
     states = []
     for transform in (lambda data: np.random.randint(3), FixedViews(fixed, views=3)):
-        for seed in (random.seed, np.random.seed, torch.manual_seed):
-            seed(0)
+        seed_all(0)
         transform(dict(img=pixels, img_path='a.jpg'))
         states.append((random.random(), np.random.rand(), torch.rand(1).item()))
     assert states[0] == states[1]
     with pytest.raises(ValueError, match='views must be a whole number of at least 1, not 0'):
         FixedViews([], 0)
+
+
+def seed_all(seed):
+    for generator in (random, np.random):
+        generator.seed(seed)
+    torch.manual_seed(seed)
 
 
 def noise(data):

@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
-from multiprocessing.sharedctypes import RawArray
 from numbers import Integral, Real
 
 import numpy as np
+import torch
 from mmcv import imread
 from mmengine.dataset import BaseDataset, DefaultSampler
 from mmengine.registry import DATA_SAMPLERS, DATASETS
@@ -81,7 +81,8 @@ class UnlabelledImages(BaseDataset):
     def full_init(self) -> None:
         if not self._fully_initialized:
             super().full_init()
-            self.broken = RawArray('b', len(self))  # Data workers share it, so that each file is named once.
+            # Data workers share it, so that each file is named once.
+            self.broken = torch.zeros(len(self), dtype=torch.bool).share_memory_()
 
     def load_data_list(self) -> list[dict]:
         root, unread = self.data_root, []

@@ -12,6 +12,7 @@ import yaml
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
+from mmpretrain.structures import DataSample
 from torch import nn
 
 from mmattn.engine.config_checks import dataset_configs
@@ -21,7 +22,9 @@ from tests import ROOT
 FILES = sorted((ROOT / 'configs').rglob('*.py'))
 CONFIGS = [path for path in FILES if '_base_' not in path.parts]
 CLASSIFIERS = [path for path in CONFIGS if re.search(r'_(in1k|inat\d+|cifar100)$', path.stem)]
-DOWNSTREAM = sorted(set(CONFIGS) - set(CLASSIFIERS))
+DISTILLATIONS = [path for path in CONFIGS if path.parent.name == 'distillation']
+TOY_DISTILLATION = ROOT / 'configs' / 'toy' / 'distill.py'
+DOWNSTREAM = sorted(set(CONFIGS) - {*CLASSIFIERS, *DISTILLATIONS, TOY_DISTILLATION})
 #: what a whole config has, among others
 WHOLE = ('train_dataloader', 'val_dataloader', 'test_evaluator', 'optim_wrapper')
 METAFILES = sorted((ROOT / 'configs').glob('*/metafile.yml'))
@@ -33,7 +36,7 @@ def names(path: Path) -> str:
 
 def missing_imports(cfg: Config) -> list[str]:
     """Packages of mmattn that a config uses and does not import. In this process, other configs may import them."""
-    text, packages = str(cfg.to_dict()), ('mmattn.engine', 'mmattn.detection', 'mmattn.classification')
+    text, packages = str(cfg.to_dict()), ('mmattn.engine', 'mmattn.detection', 'mmattn.classification', 'mmattn.distillation')
     used = [name for name in packages if any(f"'{kind}'" in text for kind in import_module(name).__all__)]
     return [name for name in used if name not in cfg.custom_imports.imports]
 
@@ -154,6 +157,108 @@ def test_downstream_starts_from_its_classifier(path):
     translation = backbone.from_release(weights)
     assert not misfits(translation, backbone.state_dict())
     assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped))
+
+
+@pytest.mark.parametrize('path', DISTILLATIONS, ids=names)
+def test_distillation_is_whole(path):
+    """The batch and the epochs are those of the name, the rate is UNIC's for this batch, and its schedule ends with the
+    training. The config imports what it uses. The validation has the images that the training leaves out."""
+    cfg = Config.fromfile(path)
+    assert not missing_imports(cfg)
+    assert all(key in cfg for key in WHOLE)
+    gpus, batch, epochs = map(int, re.fullmatch(r'.+_dinov[23]-b_(\d)xb(\d+)-(\d+)e', path.stem).groups())
+    assert cfg.train_dataloader.batch_size == batch and cfg.auto_scale_lr.base_batch_size == gpus * batch
+    assert cfg.optim_wrapper.optimizer.lr == pytest.approx(3e-4 * gpus * batch / 256)
+    warm_up, cosine = cfg.param_scheduler
+    assert cfg.train_cfg.max_epochs == epochs == cosine.end == cosine.begin + cosine.T_max
+    assert warm_up.end == cosine.begin == epochs / 20
+    train, val = cfg.train_dataloader.dataset, cfg.val_dataloader.dataset
+    assert (train.split, val.split) == ('train', 'held_out') and train.held_out == val.held_out > 0
+    assert sum(size.share for size in cfg.train_dataloader.batch_sampler.sizes) == pytest.approx(1)
+
+
+@pytest.mark.parametrize('path', [path for path in DISTILLATIONS if '_1x' in path.stem], ids=names)
+def test_distillation_builds(path):
+    """Student and teacher fit, and the student's maps have strides 8 to 32. For eight GPUs they are the same."""
+    cfg = Config.fromfile(path)
+    assert cfg.model == Config.fromfile(path.with_name(path.name.replace('1xb128-100e', '8xb128-200e'))).model
+    cfg.model.teacher.pretrained = False
+    with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(cfg.model)
+        maps = model(torch.empty(1, 3, 64, 64))
+    assert model.teachers[0].channels == 768
+    assert [64 // x.shape[2] for x in maps] in ([8, 16, 32], [8, 16, 16], [16, 16, 16])
+
+
+@pytest.mark.parametrize('path', [path for path in DISTILLATIONS if 'dinov2-b_1x' in path.stem], ids=names)
+def test_downstream_starts_from_a_distilled_backbone(path):
+    """All detectors and segmentors of a student's backbone take its weights to the last tensor, but for output norms."""
+    student = Config.fromfile(path).model.backbone
+    with torch.device('meta'):
+        distilled = MODELS.build(student)
+    weights = {
+        name: torch.zeros((), dtype=value.dtype).expand(value.shape) for name, value in distilled.state_dict().items()
+    }
+    name = path.stem.partition('_')[0]
+    (folder,) = (ROOT / 'configs').glob(f'*/_base_/{name}.py')
+    downstream = [other for other in DOWNSTREAM if other.parent == folder.parents[1] and f'{name}_' in other.stem]
+    assert len(downstream) > 1
+    for other in downstream:
+        settings = Config.fromfile(other).model.backbone
+        with torch.device('meta'):
+            backbone = MODELS.build(settings)
+        compare_settings(distilled.settings_note, backbone.settings_note)
+        translation = backbone.from_release(weights)
+        assert not misfits(translation, backbone.state_dict()), other.name
+        assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped)), other.name
+
+
+def tiny_teacher(cfg: Config) -> None:
+    """Replace the teacher of a distillation by a random one that costs little."""
+    arch = dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
+    cfg.model.teacher = dict(model=dict(type='ELSASwin', arch=arch, out_indices=(1,)))
+
+
+def check_step(cfg: Config) -> None:
+    """A training step of a distillation: all losses are finite, and every parameter that learns gets a gradient."""
+    tiny_teacher(cfg)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(cfg.model)
+    model.init_weights()
+    images = [torch.randint(256, (3, 64, 96), dtype=torch.uint8) for _ in range(2)]
+    data = model.data_preprocessor(dict(inputs=images, data_samples=[DataSample(), DataSample()]), True)
+    losses = model(**data, mode='loss')
+    assert len(losses) == 4 and all(loss.isfinite() for loss in losses.values())
+    sum(losses.values()).backward()
+    assert not [name for name, param in model.named_parameters() if param.requires_grad and param.grad is None]
+
+
+@pytest.mark.parametrize('name', ['elsa-swin', 'shunted', 'msf-vit', 'msf-swin', 'gsa-resnet'])
+def test_toy_distillation_runs(monkeypatch, name):
+    """Narrow students of all families learn: no parameter is left out, which would stop a training with several
+    processes."""
+    monkeypatch.setenv('MODEL', name)
+    cfg = Config.fromfile(TOY_DISTILLATION)
+    assert not missing_imports(cfg)
+    assert all(key in cfg for key in WHOLE)
+    check_step(cfg)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('path', [path for path in DISTILLATIONS if 'dinov3-b_1x' in path.stem], ids=names)
+def test_distillation_runs(path):
+    """The same for the students of full size."""
+    check_step(Config.fromfile(path))
+
+
+@pytest.mark.parametrize('slash', ['', '/'], ids=['no slash', 'slash'])
+def test_root_moves_the_images(monkeypatch, tmp_path, slash):
+    """IMAGES_ROOT moves the images of training and validation."""
+    monkeypatch.setenv('IMAGES_ROOT', f'{tmp_path}{slash}')
+    for path in (DISTILLATIONS[0], TOY_DISTILLATION):
+        cfg = Config.fromfile(path)
+        for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+            assert Path(loader.dataset.data_root) == tmp_path
 
 
 @pytest.mark.parametrize('config', ['msf-vit-s_fpn_8xb2-80k_ade20k-512x512', 'mask-rcnn_msf-vit-s_fpn_ms-1x_coco'])

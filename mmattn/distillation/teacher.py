@@ -1,0 +1,253 @@
+"""A frozen teacher: a model of timm by its name, or any backbone of the registries."""
+
+import hashlib
+import inspect
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import safetensors.torch
+import timm
+import torch
+import torch.nn.functional as F
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+from ..engine.checkpoints import AtomicBackend
+from ..errors import CheckpointError, InputError, describe, near_misses, warn
+from ..weights import Translation, first_names, misfits, read_file, weights_in
+
+#: of ImageNet, on the scale from 0 to 1
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class Teacher(nn.Module):
+    """The last map of a frozen model, and one vector for the whole image.
+
+    It runs without gradients and in evaluation mode, on a GPU in bfloat16, or float16 where there is none. An image is
+    resized to whole patches first: 800 x 1344 becomes 798 x 1344 for patches of 14.
+
+    Of a ViT of timm, the map is made of the patch tokens and the vector is the class token, both after the last norm;
+    registers are left out. Of other models, the vector is the mean of the map.
+
+    Args:
+        model: name of a model of timm, as ``'vit_base_patch16_dinov3'`` or ``'convnext_tiny.dinov3_lvd1689m'``, or the
+            config of a backbone of MODELS, which loads its own weights by its ``init_cfg``. Its last map is used.
+        checkpoint: file with weights of timm's or of the original release (.safetensors, .pth). No code in it is run.
+        pretrained: if there is no ``checkpoint``, get the weights by timm's own download. False leaves them random.
+        img_size: height and width, or the side of a square, that images are resized to. By default they keep the size
+            that the student sees.
+        cache: folder that keeps the features of each view that has a key, as float16. The folder can be shared: each
+            set of weights and ``img_size`` has its own place there.
+        weight: factor of this teacher's losses, beside other teachers.
+        mean, std: normalisation of RGB images on the scale from 0 to 1. The default is timm's of the model, or that of
+            ImageNet.
+
+    Attributes:
+        name: of the model.
+        channels: of map and vector.
+
+    Raises:
+        InputError: if an argument is wrong, or the weights cannot be downloaded.
+        CheckpointError: if the weights cannot be read, or do not fit the model.
+    """
+
+    def __init__(
+        self,
+        model: str | dict,
+        checkpoint: str | None = None,
+        pretrained: bool = True,
+        img_size: int | Sequence[int] | None = None,
+        cache: str | None = None,
+        weight: float = 1.0,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        if weight <= 0:
+            raise InputError(f'weight of a teacher must be positive, not {weight}')
+        if img_size is not None:
+            img_size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
+            if len(img_size) != 2 or not all(isinstance(side, int) and side > 0 for side in img_size):
+                raise InputError(f'img_size of a teacher must be a side, or height and width, not {img_size}')
+        self.img_size, self.weight = img_size, weight
+        own, self.patch = {}, 1
+        if isinstance(model, str):
+            self.name, self.model = model, _timm_model(model, checkpoint, pretrained)
+            own, self.patch = self.model.pretrained_cfg, self.model.feature_info[-1]['reduction']
+            self._read = _read_class_token if getattr(self.model, 'cls_token', None) is not None else _read_maps
+            self.channels = self.model.num_features
+        else:
+            if checkpoint is not None:
+                raise InputError("the teacher is a backbone: give its checkpoint in its init_cfg, of type 'Pretrained'")
+            self.name, self.model, self._read = model['type'].split('.')[-1], MODELS.build(model), _read_backbone
+            self.model.init_weights()
+            self.channels = map_channels(self.model)[-1]
+        for name, given, default in (('mean', mean, MEAN), ('std', std, STD)):
+            values = torch.tensor(given or own.get(name, default)).view(1, 3, 1, 1)
+            self.register_buffer(name, 255 * values, persistent=False)
+        self.requires_grad_(False)
+        self.eval()
+        self.cache = cache and Path(cache, f'{self.name}-{self._digest()}')
+
+    def train(self, mode: bool = True) -> 'Teacher':
+        """A teacher always stays in evaluation mode."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor, keys: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
+        """Images -> their map and vector, in float32.
+
+        Args:
+            images: (B, 3, H, W), RGB from 0 to 255.
+            keys: of the views, for ``cache``.
+
+        Returns:
+            (B, C, h, w) and (B, C).
+        """
+        if self.cache is None or keys is None:
+            return self._features(images)
+        found = [self._cached(key) for key in keys]
+        new = [i for i, features in enumerate(found) if features is None]
+        if new:
+            for i, *features in zip(new, *self._features(images[new])):
+                # Also now as float16, so that a view is the same each time.
+                found[i] = tuple(each.half() for each in features)
+                self._keep(keys[i], found[i])
+        return tuple(torch.stack(each).to(images.device, torch.float32) for each in zip(*found))
+
+    def _features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        size = self.img_size or images.shape[2:]
+        size = [max(1, round(side / self.patch)) * self.patch for side in size]
+        x = images.float()
+        if list(x.shape[2:]) != size:
+            x = F.interpolate(x, size, mode='bicubic', antialias=True).clamp(0, 255)
+        x = (x - self.mean) / self.std
+        half = torch.bfloat16 if x.is_cuda and torch.cuda.is_bf16_supported() else torch.float16
+        with torch.autocast(x.device.type, half if x.is_cuda else torch.bfloat16, enabled=x.is_cuda):
+            last, vector = self._read(self.model, x)
+        last = last.float()
+        return last, last.mean((2, 3)) if vector is None else vector.float()
+
+    def _cached(self, key: str) -> tuple[Tensor, Tensor] | None:
+        """The features of a view; None if they are not in the cache, or their file is damaged."""
+        file = self.cache / key[:2] / f'{key}.pt'
+        if not file.exists():
+            return None
+        try:
+            last, vector = torch.load(file, map_location='cpu', weights_only=True)
+            if (last.shape[0], *vector.shape) == (self.channels,) * 2 and last.dim() == 3:
+                return last, vector
+            problem = 'it has features of another shape'
+        except Exception as error:  # torch raises many kinds
+            problem = describe(error)
+        warn(f'{file} is made again: {problem[:200]}')
+        return None
+
+    def _keep(self, key: str, features: tuple[Tensor, Tensor]) -> None:
+        content = io.BytesIO()
+        torch.save(tuple(each.cpu().clone() for each in features), content)
+        AtomicBackend().put(content.getvalue(), self.cache / key[:2] / f'{key}.pt')
+
+    def _digest(self) -> str:
+        digest = hashlib.sha1(repr((self.name, self.img_size, self.mean, self.std)).encode())
+        for tensor in self.model.state_dict().values():
+            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()[:16]
+
+
+def _read_class_token(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The map of the patch tokens of a ViT of timm, and its class token."""
+    settings = dict(indices=1, norm=True, intermediates_only=True)
+    ((last, tokens),) = model.forward_intermediates(x, return_prefix_tokens=True, **settings)
+    return last, tokens[:, 0]
+
+
+def _read_maps(model: nn.Module, x: Tensor) -> tuple[Tensor, None]:
+    """The last map of any other model of timm."""
+    return model.forward_intermediates(x, indices=1, norm=True, intermediates_only=True)[-1], None
+
+
+def _read_backbone(model: nn.Module, x: Tensor) -> tuple[Tensor, None]:
+    return maps_of(model, x)[-1], None
+
+
+def maps_of(backbone: nn.Module, x: Tensor) -> Sequence[Tensor]:
+    """The maps (B, C, h, w) of a backbone.
+
+    Raises:
+        InputError: if it returns something else.
+    """
+    maps = backbone(x)
+    maps = [maps] if isinstance(maps, Tensor) else maps
+    if not all(isinstance(each, Tensor) and each.dim() == 4 for each in maps):
+        raise InputError(
+            f'{type(backbone).__name__} must return feature maps (B, C, H, W) to be a student or a teacher'
+        )
+    return maps
+
+
+@torch.no_grad()
+def map_channels(backbone: nn.Module) -> list[int]:
+    """The channels of the maps of a backbone."""
+    known = getattr(backbone, 'out_channels', None)
+    if isinstance(known, tuple):
+        return list(known)
+    training, device = backbone.training, next(backbone.parameters()).device
+    backbone.eval()  # returns nothing with some backbones of MMDetection
+    maps = maps_of(backbone, torch.zeros(1, 3, 224, 224, device=device))
+    backbone.train(training)
+    return [each.shape[1] for each in maps]
+
+
+def _timm_model(name: str, checkpoint: str | None, pretrained: bool) -> nn.Module:
+    base = name.split('.')[0]
+    if not timm.is_model(base):
+        raise InputError(f'timm {timm.__version__} has no model {name}{near_misses(base, timm.list_models())}')
+    with torch.device('meta'):
+        cls = type(timm.create_model(base))
+    if not hasattr(cls, 'forward_intermediates'):
+        raise InputError(f"timm's {name} cannot be a teacher: it has no forward_intermediates, which returns maps")
+    accepted = inspect.signature(cls.__init__).parameters
+    settings = dict(dynamic_img_size=True, strict_img_size=False)  # of models that take one size by default
+    settings = {key: value for key, value in settings.items() if key in accepted}
+    if checkpoint is None and pretrained:
+        try:
+            return timm.create_model(name, pretrained=True, num_classes=0, **settings)
+        except Exception as error:  # of networks, files and formats: many kinds
+            source = timm.get_pretrained_cfg(name)
+            source = source and source.hf_hub_id or 'its release'
+            raise InputError(
+                f'the weights of the teacher {name} cannot be downloaded by timm ({describe(error)[:80]} ...): get '
+                f'model.safetensors of {source} where there is a network, and set checkpoint of the teacher to it'
+            ) from error
+    model = timm.create_model(name, num_classes=0, **settings)
+    if checkpoint is not None:
+        _load(model, name, checkpoint)
+    return model
+
+
+def _load(model: nn.Module, name: str, checkpoint: str) -> None:
+    if str(checkpoint).endswith('.safetensors') and Path(checkpoint).is_file():
+        try:
+            tensors = safetensors.torch.load_file(checkpoint)
+        except Exception as error:  # safetensors raises an own kind, and the system's
+            raise CheckpointError(f'{checkpoint} cannot be read as safetensors: {describe(error)[:200]}') from error
+    else:
+        tensors, _ = weights_in(read_file(checkpoint))
+    # Each file of timm with models has such a function, which renames the tensors of the original release.
+    rename = getattr(sys.modules[type(model).__module__], 'checkpoint_filter_fn', None)
+    try:
+        tensors = dict(rename(tensors, model) if rename else tensors)
+    except Exception as error:  # a file may hold anything
+        raise CheckpointError(f'{checkpoint} does not fit the teacher {name}: {describe(error)[:200]}') from error
+    classifiers = model.pretrained_cfg.get('classifier') or ()
+    classifiers = (classifiers,) if isinstance(classifiers, str) else classifiers
+    heads = tuple(f'{each}.' for each in classifiers)
+    tensors = {key: value for key, value in tensors.items() if not key.startswith(heads or '.')}
+    found = misfits(Translation(tensors), model.state_dict())
+    if found:
+        what = '; '.join(f'{len(names)} tensors are {kind}: {first_names(names, 3)}' for kind, names in found.items())
+        raise CheckpointError(f'{checkpoint} does not fit the teacher {name}: {what}')
+    model.load_state_dict(tensors)

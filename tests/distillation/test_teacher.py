@@ -1,0 +1,204 @@
+import re
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+from mmengine.registry import MODELS
+
+from mmattn.distillation import teacher as module
+from mmattn.distillation.teacher import Teacher
+from mmattn.errors import CheckpointError, InputError
+
+TINY = dict(type='ELSASwin', arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4))
+#: a small model of timm for each way in which its features are read, with the side of its patch
+MODELS_OF_TIMM = {
+    'vit_small_patch14_reg4_dinov2': 14,
+    'vit_tiny_patch16_dinov3_qkvb': 16,
+    'convnext_atto': 32,
+    'swin_tiny_patch4_window7_224': 32,
+}
+
+
+def images(height=64, width=96, batch=2):
+    return 255 * torch.rand(batch, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize('name', MODELS_OF_TIMM)
+def test_features_are_those_of_timm(name):
+    """Map and vector are what timm's own forward_features gives, without prefix tokens, in the order of the image."""
+    teacher, side = Teacher(name, pretrained=False), MODELS_OF_TIMM[name]
+    height, width = 2 * side, 4 * side
+    x = images(height, width)
+    last, vector = teacher(x)
+    own, model = teacher.model.pretrained_cfg, teacher.model
+    mean, std = (torch.tensor(own[key]).view(1, 3, 1, 1) for key in ('mean', 'std'))
+    with torch.no_grad():
+        features = model.forward_features((x / 255 - mean) / std)
+    if features.dim() == 3:
+        wanted = features[:, 0]
+        features = features[:, model.num_prefix_tokens :].unflatten(1, (2, 4)).permute(0, 3, 1, 2)
+    else:
+        features = features.permute(0, 3, 1, 2) if 'swin' in name else features
+        wanted = features.mean((2, 3))
+    assert last.shape == (2, teacher.channels, 2, 4) and not last.requires_grad
+    torch.testing.assert_close(last, features, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(vector, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_image_becomes_whole_patches():
+    """An image is resized to the nearest number of patches, or to img_size, in the order height, width."""
+    assert Teacher('vit_small_patch14_reg4_dinov2', pretrained=False)(images(50, 100))[0].shape[2:] == (4, 7)
+    teacher = Teacher('vit_tiny_patch16_dinov3_qkvb', pretrained=False, img_size=(32, 80))
+    assert teacher(images(50, 100))[0].shape[2:] == (2, 5)
+
+
+def test_backbone_as_teacher(tmp_path):
+    """A backbone with a checkpoint of its own is a teacher: its last map, of normalised images."""
+    backbone = MODELS.build(dict(TINY, out_indices=(3,)))
+    torch.save(backbone.state_dict(), tmp_path / 'weights.pth')
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'weights.pth'))
+    teacher = Teacher(dict(TINY, out_indices=(3,), init_cfg=init_cfg))
+    x = images()
+    last, vector = teacher(x)
+    mean, std = torch.tensor([[123.675, 116.28, 103.53], [58.395, 57.12, 57.375]]).view(2, 1, 3, 1, 1)
+    with torch.no_grad():
+        wanted = backbone.eval()((x - mean) / std)[0]
+    torch.testing.assert_close(last, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(vector, last.mean((2, 3)))
+
+
+def test_backbone_without_out_channels():
+    """A backbone of MMDetection, which does not name its channels, is a teacher; it stays in evaluation mode."""
+    teacher = Teacher(dict(type='mmdet.ResNet', depth=18)).train()
+    assert teacher.channels == 512 and teacher(images())[0].shape == (2, 512, 2, 3)
+    assert not any(part.training for part in teacher.model.modules())
+
+
+@pytest.mark.parametrize('suffix', ['pth', 'safetensors'])
+def test_weights_of_a_file(tmp_path, suffix):
+    """Weights of timm are loaded strictly from both kinds of files; a classifier in them is left out."""
+    name = 'swin_tiny_patch4_window7_224'
+    source = timm.create_model(name, num_classes=10)
+    file = str(tmp_path / f'weights.{suffix}')
+    (torch.save if suffix == 'pth' else safetensors.torch.save_file)(source.state_dict(), file)
+    teacher = Teacher(name, checkpoint=file)
+    for key, value in teacher.model.state_dict().items():
+        torch.testing.assert_close(value, source.state_dict()[key])
+
+
+def test_position_embeddings_of_another_size(tmp_path):
+    """A file of a ViT that was trained at another size fits: timm resizes its position embeddings."""
+    source = timm.create_model('vit_small_patch14_dinov2', img_size=70)
+    torch.save(source.state_dict(), tmp_path / 'weights.pth')
+    teacher = Teacher('vit_small_patch14_dinov2', checkpoint=str(tmp_path / 'weights.pth'))
+    assert teacher.model.pos_embed.shape[1] > source.pos_embed.shape[1]
+
+
+@pytest.mark.parametrize('kind', ['missing file', 'damaged', 'damaged safetensors', 'other model', 'code', 'NaN'])
+def test_refuses_weights(tmp_path, kind):
+    """What is no weights of the teacher ends in a sentence with the file, and no code in a file is run."""
+    name, file = 'vit_tiny_patch16_dinov3_qkvb', tmp_path / 'weights.pth'
+    tensors = timm.create_model(name).state_dict()
+    if kind == 'damaged':
+        file.write_bytes(b'PK damaged')
+    elif kind == 'damaged safetensors':
+        file = tmp_path / 'weights.safetensors'
+        file.write_bytes(b'\xff' * 100)
+    elif kind == 'other model':
+        torch.save(timm.create_model('convnext_atto').state_dict(), file)
+    elif kind == 'code':
+        torch.save(dict(tensors, code=Runs(tmp_path / 'ran')), file)
+    elif kind == 'NaN':
+        torch.save(dict(tensors, **{'patch_embed.proj.bias': tensors['patch_embed.proj.bias'] * torch.nan}), file)
+    with pytest.raises(CheckpointError, match=re.escape(str(file))):
+        Teacher(name, checkpoint=str(file))
+    assert not (tmp_path / 'ran').exists()
+
+
+class Runs:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_without_network(monkeypatch):
+    """Weights that timm cannot download end in a sentence that names their file's place and what to set."""
+
+    def refused(*args, pretrained=False, **kwargs):
+        if pretrained:
+            raise OSError('no network')
+        return create(*args, **kwargs)
+
+    create = timm.create_model
+    monkeypatch.setattr(module.timm, 'create_model', refused)
+    with pytest.raises(InputError, match=r'no network.*timm/vit_base_patch16_dinov3\.lvd1689m.*set checkpoint'):
+        Teacher('vit_base_patch16_dinov3')
+
+
+@pytest.mark.parametrize(
+    'arguments, named',
+    [
+        (dict(model='vit_bas_patch16_dinov3'), 'did you mean vit_base_patch16_dinov3'),
+        (dict(model='convnext_atto', img_size=0), 'img_size'),
+        (dict(model='convnext_atto', img_size=(1, 2, 3)), 'img_size'),
+        (dict(model='convnext_atto', weight=0), 'weight'),
+        (dict(model=TINY, checkpoint='a.pth'), 'init_cfg'),
+        (dict(model=dict(type='mmpretrain.VisionTransformer', arch='deit-tiny')), 'VisionTransformer'),
+    ],
+)
+def test_refuses_arguments(arguments, named):
+    """A wrong argument is named. A backbone that returns class tokens is no teacher."""
+    with pytest.raises(InputError, match=named):
+        Teacher(**arguments)
+
+
+def cached_teacher(folder, **settings):
+    torch.manual_seed(0)
+    return Teacher('vit_tiny_patch16_dinov3_qkvb', pretrained=False, cache=str(folder), **settings)
+
+
+def test_cache(tmp_path, monkeypatch):
+    """Features of a key are computed once, are the same to the bit each time, and are near the exact ones."""
+    teacher, x, keys = cached_teacher(tmp_path), images(), ['aa1', 'bb2']
+    first = teacher(x, keys)
+    torch.testing.assert_close(first, teacher(x), rtol=1e-2, atol=1e-2)
+    monkeypatch.setattr(teacher, '_features', lambda x: pytest.fail('computed again'))
+    for one, other in zip(first, teacher(torch.zeros_like(x), keys)):
+        assert torch.equal(one, other)
+
+
+def test_cache_of_a_part(tmp_path):
+    """A batch may have views of which some are in the cache."""
+    teacher, x = cached_teacher(tmp_path), images(batch=3)
+    whole = teacher(x, ['a', 'b', 'c'])
+    (tmp_path / next(tmp_path.iterdir()).name / 'b' / 'b.pt').unlink()
+    for one, other in zip(whole, teacher(x, ['a', 'b', 'c'])):
+        assert torch.equal(one, other)
+
+
+def test_cache_belongs_to_weights(tmp_path):
+    """Other weights, or another size of the image, have another place in the folder."""
+    cached_teacher(tmp_path), cached_teacher(tmp_path, img_size=32)
+    torch.manual_seed(1)
+    one = cached_teacher(tmp_path).cache
+    two = cached_teacher(tmp_path, img_size=32).cache
+    three = Teacher('vit_tiny_patch16_dinov3_qkvb', pretrained=False, cache=str(tmp_path)).cache
+    assert len({one, two, three}) == 3 and one == cached_teacher(tmp_path).cache
+
+
+def test_damaged_cache(tmp_path):
+    """A file of the cache that is damaged, or of another form, is made again."""
+    teacher, x = cached_teacher(tmp_path), images(batch=2)
+    whole = teacher(x, ['a', 'b'])
+    (teacher.cache / 'a' / 'a.pt').write_bytes(b'damaged')
+    torch.save((torch.zeros(3, 1, 1), torch.zeros(3)), teacher.cache / 'b' / 'b.pt')
+    for one, other in zip(whole, teacher(x, ['a', 'b'])):
+        assert torch.equal(one, other)
+    for one, other in zip(whole, teacher(torch.zeros_like(x), ['a', 'b'])):
+        assert torch.equal(one, other)

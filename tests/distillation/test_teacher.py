@@ -11,7 +11,11 @@ from mmattn.distillation import teacher as module
 from mmattn.distillation.teacher import Teacher
 from mmattn.errors import CheckpointError, InputError
 
-TINY = dict(type='ELSASwin', arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4))
+TINY = dict(
+    type='ELSASwin',
+    arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4),
+    drop_path_rate=0.0,
+)
 #: a small model of timm for each way in which its features are read, with the side of its patch
 MODELS_OF_TIMM = {
     'vit_small_patch14_reg4_dinov2': 14,

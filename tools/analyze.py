@@ -9,6 +9,7 @@
     similarity    of the projections of attention: how much query, key, value ... read the same subspace
     erf           effective receptive field of the centre, by stage, over the images
     cam           NAME_cam: classifiers only, what speaks for the best class; it needs the package grad-cam
+    distillation  NAME_distillation: models that are distilled only, features of teachers and student as colours
 
 docs/analyze.md explains each sheet.
 """
@@ -45,7 +46,9 @@ from mmattn.engine.runs import run_tool, running
 from mmattn.errors import InputError
 from mmattn.layers import Block
 
-KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam')
+KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam', 'distillation')
+#: kind -> the attribute of the models that it is for, and what they are; the default of --what leaves these out
+SPECIAL = dict(cam=('head', 'classifiers'), distillation=('compare', 'FeatureDistiller'))
 MAX_HEADS = 8  # in a row of a sheet
 #: layer -> how to read its pictures
 CAPTIONS = {
@@ -68,7 +71,7 @@ def main() -> None:
     parser.add_argument('checkpoint', help='weights of the whole model')
     parser.add_argument('--images', nargs='+', required=True, help='images, folders with them, or patterns in quotes')
     parser.add_argument('--out', type=Path, required=True, help='folder for the sheets')
-    parser.add_argument('--what', nargs='+', choices=KINDS, help='sheets to write (default: all but cam)')
+    parser.add_argument('--what', nargs='+', choices=KINDS, help='sheets to write (default: all but cam and distillation)')
     parser.add_argument(
         '--query',
         nargs=2,
@@ -82,35 +85,39 @@ def main() -> None:
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
     args = parser.parse_args()
     cfg = load_config(args.config, args.cfg_options)
-    kinds = args.what or KINDS[:-1]
-    if 'cam' in kinds and cfg.get('default_scope') != 'mmpretrain':
-        raise InputError('cam is for classifiers: leave it out of --what')
+    kinds = args.what or [kind for kind in KINDS if kind not in SPECIAL]
     files = [(name, path) for name, _, path in find_files(args.images) if not path.lower().endswith(VIDEOS)]
     if not files:
         raise InputError('--images names videos only: give images')
     with running(cfg, args.trust_checkpoint):
         load, model = build(cfg, args.checkpoint, args.device, args.trust_checkpoint)
     network = model.inferencer.model
-    stages = blocks_of(network.backbone)
+    for kind, (part, models) in SPECIAL.items():
+        if kind in kinds and not hasattr(network, part):
+            raise InputError(f'{kind} is for {models}: leave it out of --what')
+    stages = [] if set(kinds) == {'distillation'} else blocks_of(network.backbone)
     images = []  # all are read first: where one is at fault, nothing has been written
     for name, path in files:
         pixels = load_image(load, dict(img_path=path))['img']
         images.append((name, *prepare(model, pixels, args.query, path)))
-    for name, x, query in images:
+    for name, batch, query in images:
         if 'attention' in kinds:
-            write_attention(args.out, name, network, x, query)
+            write_attention(args.out, name, network, batch['inputs'], query)
         if 'cam' in kinds:
-            write_cam(args.out, name, model, x)
+            write_cam(args.out, name, model, batch['inputs'])
+        if 'distillation' in kinds:
+            write_distillation(args.out, name, network, batch)
+    inputs = [batch['inputs'] for _, batch, _ in images]
     if 'norms' in kinds:
-        write_norms(args.out, network.backbone, stages, [x for _, x, _ in images])
+        write_norms(args.out, network.backbone, stages, inputs)
     if 'similarity' in kinds:
         write_similarity(args.out, stages)
     if 'erf' in kinds:
-        write_fields(args.out, network.backbone, stages, [x for _, x, _ in images])
+        write_fields(args.out, network.backbone, stages, inputs)
 
 
-def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) -> tuple[Tensor, tuple[float, float]]:
-    """An image as the backbone takes it, (1, C, H, W), and the query in its pixels.
+def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) -> tuple[dict, tuple[float, float]]:
+    """An image as the model takes it, a batch whose "inputs" are (1, C, H, W), and the query in its pixels.
 
     Raises:
         InputError: if the test pipeline cannot prepare the image, or the query is not in what it leaves of it.
@@ -129,7 +136,7 @@ def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) ->
             f'--query {" ".join(query)} is outside {path}, which is {width} x {height} pixels: '
             'whole numbers are pixels, numbers with a decimal point are fractions below 1.0'
         )
-    x = network.data_preprocessor(model.prepare([image]), False)['inputs']
+    batch = network.data_preprocessor(model.prepare([image]), False)
     # The pipeline may resize and cut. So it also gets an image whose channels are the position of each pixel.
     ramps = np.empty_like(image)
     ramps[..., 2] = 255
@@ -142,7 +149,7 @@ def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) ->
     if distance.min() > 2 + 255 / min(*image.shape[:2], *distance.shape):
         raise InputError(f"--query {' '.join(query)} is in a part of {path} that the config's test pipeline cuts off")
     row, column = (distance == distance.min()).nonzero().float().mean(0).tolist()
-    return x, (column + 0.5, row + 0.5)
+    return batch, (column + 0.5, row + 0.5)
 
 
 def picture_of(network: nn.Module, x: Tensor) -> np.ndarray:
@@ -405,6 +412,26 @@ def write_cam(out: Path, name: str, model: Model, x: Tensor) -> None:
     title = f'{name}: {model.classes[label]}, {scores[label]:.2f}'
     caption = 'Grad-CAM at the last map of the backbone: red regions raise the score of the best class.'
     write(out, f'{name}_cam', figure, title, caption, dict(label=label, score=float(scores[label])))
+
+
+def write_distillation(out: Path, name: str, network: nn.Module, batch: dict) -> None:
+    """Principal components of the features of teachers and student."""
+    from mmattn.distillation.watching import component_sheet, cosines  # imported here, since it imports MMPretrain
+
+    with torch.no_grad():
+        compared = network.compare(batch['inputs'], batch['teacher_inputs'])
+    sheet = component_sheet(batch['teacher_inputs'][0], compared, network.names)
+    height, width = sheet.shape[:2]
+    figure, axis = plt.subplots(figsize=(width / 90, height / 90 + 1.4), layout='constrained')
+    axis.imshow(sheet)
+    axis.axis('off')
+    caption = (
+        "Red, green and blue: the first three principal components of the teacher's standardised features. The student "
+        'shows the same components of what it predicts: where colours agree, features do. Numbers: cosine similarity '
+        'of prediction and teacher, mean over positions; "global" is the term of the whole image.'
+    )
+    numbers = dict(teachers=[dict(name=each, cosines=cosines(one)) for each, one in zip(network.names, compared)])
+    write(out, f'{name}_distillation', figure, f'Features of teacher and student in {name}', caption, numbers)
 
 
 if __name__ == '__main__':

@@ -152,19 +152,22 @@ class SwinFrame(Backbone):
 
         A released classifier has one norm, ``norm``. A backbone that returns only the last stage takes it. Other
         backbones leave it out, as they do with the only norm of a classifier trained here, and their norms start
-        untrained. A released detector has the norms of all its outputs.
+        untrained. A released detector has the norms of all its outputs. A distilled backbone may lack those of its
+        first stages, which start untrained.
         """
         tensors = super().from_release(state_dict, warm_start).tensors
         last = self.out_indices[-1]
         output_norms = [f'norm{i}.' for i in range(self.num_stages)]
+        given = [i for i, norm in enumerate(output_norms) if any(name.startswith(norm) for name in tensors)]
         left_out, fresh = [norm for i, norm in enumerate(output_norms) if i not in self.out_indices], []
         if self.out_indices == (self.num_stages - 1,):
             for kind in ('weight', 'bias'):
                 if f'norm.{kind}' in tensors:
                     tensors.setdefault(f'norm{last}.{kind}', tensors.pop(f'norm.{kind}'))
-        elif not any(name.startswith(tuple(output_norms[:-1])) for name in tensors):
-            left_out = output_norms
-            fresh = [f'norm{i}.{kind}' for i in self.out_indices for kind in ('weight', 'bias')]
+        elif given in ([], [self.num_stages - 1]):
+            left_out, fresh = output_norms, self.out_indices
+        else:
+            fresh = [i for i in self.out_indices if i < given[0]]
         dropped = take_out(
             tensors,
             'norm.',
@@ -177,7 +180,7 @@ class SwinFrame(Backbone):
         for name, table in tensors.items():
             if name.endswith(('.rb', '.rk', '.rq')) and name in own:
                 tensors[name] = resize_table(table, own[name].shape, name)
-        return Translation(tensors, dropped, fresh)
+        return Translation(tensors, dropped, [f'norm{i}.{kind}' for i in fresh for kind in ('weight', 'bias')])
 
 
 def resize_table(table: Tensor, shape: tuple[int, int], name: str) -> Tensor:

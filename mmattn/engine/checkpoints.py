@@ -132,14 +132,20 @@ class AtomicCheckpointHook(CheckpointHook):
         if not isinstance(backend, AtomicBackend):
             yield
             return
-        try:
-            with backend.removing_afterwards():
-                yield
-        except OSError as error:
-            raise CheckpointError(
-                f'{error.filename or self.out_dir} cannot be written ({error.strerror}); the '
-                'checkpoints before it are whole: free or repair the disk, then continue with --resume'
-            ) from error
+        with writing_checkpoints(self.out_dir), backend.removing_afterwards():
+            yield
+
+
+@contextmanager
+def writing_checkpoints(folder: str | Path) -> Iterator[None]:
+    """Turn the error of a checkpoint that cannot be written into a :class:`CheckpointError` that names it, or the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f'{error.filename or folder} cannot be written ({error.strerror}); the '
+            'checkpoints before it are whole: free or repair the disk, then continue with --resume'
+        ) from error
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -85,7 +85,7 @@ def check_unused(cfg: Config) -> None:
     Raises:
         InputError: naming the folder and a checkpoint. The training would overwrite and remove checkpoints.
     """
-    patterns = [*_patterns(cfg), re.compile(r'best_.+\.pth')]
+    patterns = [*_patterns(cfg), re.compile(r'(backbone_epoch|best)_.+\.pth')]
     for folder in checkpoint_folders(cfg):
         for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
             if any(pattern.fullmatch(name) for pattern in patterns):

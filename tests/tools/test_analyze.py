@@ -17,6 +17,24 @@ from tests import ROOT
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
 SEGMENTORS = ['configs/toy/gsa-resnet-toy_fpn.py', 'configs/toy/msf-vit-toy_setr.py']
+#: a distillation with images of any size
+DISTILLATION = """
+default_scope = 'mmpretrain'
+custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'mmattn.distillation'])
+arch = dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
+model = dict(
+    type='FeatureDistiller',
+    backbone=dict(type='ELSASwin', arch=arch, out_indices=(1, 2, 3)),
+    teacher=dict(model=dict(type='ELSASwin', arch=arch, out_indices=(2,), init_cfg=None)),
+    data_preprocessor=dict(type='ViewPreprocessor'),
+)
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='ResizeEdge', scale=64, edge='short'),
+    dict(type='PackViews'),
+]
+test_dataloader = dict(batch_size=1, dataset=dict(type='UnlabelledImages', data_root={root!r}, pipeline=test_pipeline))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +148,18 @@ def test_cam_without_its_package(run, photos, monkeypatch):
     monkeypatch.setitem(sys.modules, 'pytorch_grad_cam', None)
     sentence, _ = run(CLASSIFIER, '--images', photos / 'a.png', '--what', 'cam')
     assert 'pip install grad-cam' in sentence
+
+
+def test_distillation(run, photos, tmp_path):
+    """The sheet of student and teacher has its cosines in the JSON; the other kinds show the student."""
+    pytest.importorskip('mmpretrain')
+    config = tmp_path / 'distillation.py'
+    config.write_text(DISTILLATION.format(root=str(photos)))
+    kinds = ['attention', 'norms', 'similarity', 'erf', 'distillation']
+    sentence, said = run(config, '--images', photos, '--what', *kinds)
+    assert sentence is None and said.count('.png') == 2 + 3 + 2
+    (teacher,) = numbers(tmp_path, 'b_distillation')['teachers']
+    assert teacher['name'] == '' and list(teacher['cosines']) == ['stage1', 'stage2', 'stage3', 'global']
+    assert all(-1 <= cosine <= 1 for cosine in teacher['cosines'].values())
+    assert 'distillation is for FeatureDistiller' in run(CLASSIFIER, '--images', photos, '--what', 'distillation')[0]
+    assert 'cam is for classifiers' in run(config, '--images', photos, '--what', 'cam')[0]

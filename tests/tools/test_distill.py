@@ -1,7 +1,8 @@
-"""Distillation with tools/train.py as a user calls it. tests/tools/test_dist_and_resume.py interrupts such trainings."""
+"""Distillation with tools/train.py as a user calls it. test_dist_and_resume.py interrupts such trainings."""
 
 import json
 import os
+import re
 import runpy
 import socket
 import subprocess
@@ -44,7 +45,10 @@ def config(tmp_path):
         cv2.imwrite(str(folder / f'{index}.{"JPG" if index % 2 else "png"}'), cv2.resize(colours, (60 + index, 50)))
     (tmp_path / 'photos' / 'broken.jpg').write_bytes(b'no image')
     teacher = MODELS.build(Config.fromfile(ROOT / 'configs' / 'toy' / 'teacher_in1k.py').teacher)
-    torch.save({'state_dict': {f'backbone.{name}': value for name, value in teacher.state_dict().items()}}, tmp_path / 'teacher.pth')
+    torch.save(
+        {'state_dict': {f'backbone.{name}': value for name, value in teacher.state_dict().items()}},
+        tmp_path / 'teacher.pth',
+    )
     (tmp_path / 'short.py').write_text(CONFIG.format(root=ROOT, folder=tmp_path))
     return tmp_path / 'short.py'
 
@@ -108,8 +112,6 @@ def test_training(train, config, tmp_path):
 def test_missing_teacher(train, config, monkeypatch, teacher, sentence):
     """Without the weights of the teacher, the training ends in a sentence that says how to get them, and writes no
     checkpoint."""
-    import re
-
     monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
     config.write_text(config.read_text() + f'model = dict(teacher=dict({teacher}))\n')
     assert re.search(sentence, train(config))

@@ -170,10 +170,10 @@ def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
 
 
 def _check_transforms(node: object, place: str) -> None:
-    """Check a transform, or lists of them, and the transforms in those of MMCV that wrap others."""
+    """Check a transform, or lists of them, and the transforms in those of MMCV and mmattn that wrap others."""
     for where, transform in listed(node, place):
         cls = _check_type(transform, registries.TRANSFORMS, where)
-        if cls is not None and cls.__module__.startswith('mmcv.'):  # Albu's are of another package
+        if cls is not None and cls.__module__.startswith(('mmcv.', 'mmattn.')):  # Albu's are of another package
             _check_transforms(transform.get('transforms'), f'{where}.transforms')
 
 

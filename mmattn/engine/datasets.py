@@ -22,6 +22,8 @@ from .registered import NODE_KEYS, find_type
 DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
 #: the same for MMPretrain; ImageNet and CIFAR100 are subclasses
 CLASSIFICATION = ('CustomDataset', 'CIFAR10')
+#: the same for mmattn: it looks for its folder when it is built, and for broken files when it is read
+UNLABELLED = 'UnlabelledImages'
 
 
 def use_checked_datasets(cfg: Config) -> None:
@@ -40,7 +42,8 @@ def check_files(cfg: Config, *splits: str) -> None:
     """Check that dataloaders, annotation files and image folders are there, before anything is built.
 
     Datasets are checked if they are on a disk and list their images as CocoDataset, MMSegmentation's BaseSegDataset, or
-    MMPretrain's CustomDataset (ImageNet) or CIFAR10 (CIFAR100) do. Lists and folders of MMPretrain's are read.
+    MMPretrain's CustomDataset (ImageNet) or CIFAR10 (CIFAR100), or mmattn's UnlabelledImages do. Lists and folders of
+    MMPretrain's are read.
     ``splits`` are those that a run reads, of "train", "val" and "test".
 
     Raises:
@@ -57,7 +60,7 @@ def check_files(cfg: Config, *splits: str) -> None:
                 f'{place}: CocoPanopticDataset needs the package panopticapi, which is not installed: '
                 'pip install git+https://github.com/cocodataset/panopticapi.git'
             )
-        if node.get('backend_args') or reader not in (*DENSE, *CLASSIFICATION):
+        if node.get('backend_args') or reader not in (*DENSE, *CLASSIFICATION, UNLABELLED):
             continue
         arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
         try:  # A dataset joins its paths, and reads no more than the names of classes yet.
@@ -66,6 +69,8 @@ def check_files(cfg: Config, *splits: str) -> None:
             if isinstance(error, TypeError) and 'lazy_init' in str(error):  # a subclass without this argument
                 continue
             raise InputError(f'{place}: {error}') from error
+        if reader == UNLABELLED:
+            continue
         if reader == 'CIFAR10':
             folder = os.path.join(dataset.data_prefix['root'], dataset.base_folder)
             if not dataset.download and not dataset._check_integrity():
@@ -197,8 +202,8 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                     f'{name} has {len(classes)} classes and {path} of the model {number}: make '
                     'num_classes of the model and metainfo.classes of the dataset agree'
                 )
-    if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in CLASSIFICATION:
-        return  # not on a disk, or checked by check_files
+    if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in (*CLASSIFICATION, UNLABELLED):
+        return  # not on a disk, or checked before
     transforms = dataset.pipeline.transforms
     masks = any(getattr(transform, 'with_mask', False) for transform in transforms)
     # The masks of a panoptic dataset are in image files.

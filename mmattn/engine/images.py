@@ -14,6 +14,9 @@ from PIL import ExifTags, Image
 
 from ..errors import InputError, refusing, warn
 
+#: suffixes of image files, in lower case
+IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.ppm', '.pgm', '.tif', '.tiff', '.webp')
+
 
 class CheckedPipeline(Compose):
     """A dataset's pipeline that checks images and label maps when they are loaded, by transforms within others too.

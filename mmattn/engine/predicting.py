@@ -26,12 +26,11 @@ from ..errors import InputError, describe, refusing
 from ..weights import read_file
 from .datasets import class_numbers
 from .drawing import draw_detections, draw_label_map, draw_text
-from .images import load_image
+from .images import IMAGES, load_image
 from .resuming import check_complete, whole_model_weights
 from .runs import running
 from .tiles import Detection, Tile, cut, detections, join_detections, join_maps
 
-IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.ppm', '.pgm', '.tif', '.tiff', '.webp')
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm', '.m4v')
 #: frames that a video may have less than its header says: some encoders count a few too many
 MISSING_FRAMES = 2

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .library import OPERATORS, call, rows_of
+from .library import call, empty_like, operator, rows_of
 
 
 def axial_attention_cpu(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
@@ -32,21 +32,31 @@ class _AxialSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        maps, numbers = _arguments(*ctx.saved_tensors, ctx.dim)
-        gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in maps]
-        call('axial_sum_backward', *maps, grad.contiguous(), *gradients, numbers)
-        return *gradients, None
+        return *torch.ops.mmattn.axial_sum_backward(grad, *ctx.saved_tensors, ctx.dim), None
 
 
 def _forward(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
     maps, numbers = _arguments(query, value, table, dim)
-    out = torch.empty_like(value, memory_format=torch.contiguous_format)
+    out = empty_like(value)
     call('axial_sum', *maps, out, numbers)
     return out
 
 
-OPERATORS.define('axial_sum(Tensor query, Tensor value, Tensor table, int dim) -> Tensor')
-OPERATORS.impl('axial_sum', _forward, 'CPU')
+def _backward(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int) -> list[Tensor]:
+    """The gradients of query, value and table."""
+    maps, numbers = _arguments(query, value, table, dim)
+    gradients = [empty_like(x) for x in maps]
+    call('axial_sum_backward', *maps, grad.contiguous(), *gradients, numbers)
+    return gradients
+
+
+_inputs = 'Tensor query, Tensor value, Tensor table, int dim'
+operator(f'axial_sum({_inputs}) -> Tensor', _forward, lambda query, value, *_: empty_like(value))
+operator(
+    f'axial_sum_backward(Tensor grad, {_inputs}) -> Tensor[]',
+    _backward,
+    lambda grad, *inputs: [empty_like(x) for x in inputs[:-1]],
+)
 
 
 def _arguments(query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[list[Tensor], list[int]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .library import OPERATORS, call, rows_of
+from .library import call, empty_like, operator, rows_of
 
 
 def neighbourhood_sum_cpu(
@@ -37,23 +37,36 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        maps, numbers = _arguments(*ctx.saved_tensors, ctx.dilation)
-        grad_weights = torch.zeros_like(maps[0])
-        others = (None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in maps[1:])
-        gradients = grad_weights, *others
-        call('neighbourhood_sum_backward', *maps, grad.contiguous(), *gradients, numbers)
-        return *gradients, None
+        inputs = ctx.saved_tensors
+        gradients = iter(torch.ops.mmattn.neighbourhood_sum_backward(grad, *inputs, ctx.dilation))
+        return *(None if x is None else next(gradients) for x in inputs), None
 
 
 def _forward(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:
     maps, numbers = _arguments(weights, value, mul, add, dilation)
-    out = torch.empty_like(value, memory_format=torch.contiguous_format)
+    out = empty_like(value)
     call('neighbourhood_sum', *maps, out, numbers)
     return out
 
 
-OPERATORS.define('neighbourhood_sum(Tensor weights, Tensor value, Tensor? mul, Tensor? add, int dilation) -> Tensor')
-OPERATORS.impl('neighbourhood_sum', _forward, 'CPU')
+def _backward(
+    grad: Tensor, weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int
+) -> list[Tensor]:
+    """The gradients of weights, value, mul and add, of those that are not None."""
+    maps, numbers = _arguments(weights, value, mul, add, dilation)
+    gradients = [None if x is None else empty_like(x) for x in maps]
+    gradients[0].zero_()
+    call('neighbourhood_sum_backward', *maps, grad.contiguous(), *gradients, numbers)
+    return [x for x in gradients if x is not None]
+
+
+_inputs = 'Tensor weights, Tensor value, Tensor? mul, Tensor? add, int dilation'
+operator(f'neighbourhood_sum({_inputs}) -> Tensor', _forward, lambda weights, value, *_: empty_like(value))
+operator(
+    f'neighbourhood_sum_backward(Tensor grad, {_inputs}) -> Tensor[]',
+    _backward,
+    lambda grad, *inputs: [empty_like(x) for x in inputs[:-1] if x is not None],
+)
 
 
 def _arguments(

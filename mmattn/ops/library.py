@@ -7,12 +7,13 @@ ctypes, so that one library serves every version of torch.
 import ctypes
 import math
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .tracing import is_tracing
+from .tracing import is_exporting
 
 try:
     _C = ctypes.CDLL(str(Path(__file__).with_name('_cpu' + sysconfig.get_config_var('EXT_SUFFIX'))))
@@ -24,9 +25,12 @@ OPERATORS = torch.library.Library('mmattn', 'FRAGMENT')
 
 
 def takes(*tensors: Tensor) -> bool:
-    """Whether the library serves tensors: plain ones, not fake tensors or other subclasses, of float32 on the CPU."""
+    """Whether the library serves tensors: plain ones, not fake tensors or other subclasses, of float32 on the CPU.
+
+    Since torch 2.7, torch.compile keeps calls of the library in its graphs.
+    """
     plain = all(type(x) is Tensor and x.device.type == 'cpu' and x.dtype == torch.float32 for x in tensors)
-    return HAS_LIBRARY and plain and not is_tracing()
+    return HAS_LIBRARY and plain and not is_exporting()
 
 
 def check_takes(*tensors: Tensor) -> None:
@@ -40,6 +44,25 @@ def check_takes(*tensors: Tensor) -> None:
     if not takes(*tensors):
         kinds = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
         raise ValueError(f"backend 'cpp' takes float32 tensors on the CPU, and is not for graphs; here are {kinds}")
+
+
+def operator(schema: str, function: Callable, empty: Callable) -> None:
+    """Define an operator torch.ops.mmattn.NAME.
+
+    Args:
+        schema: with its name, as in torch.
+        function: calls the library.
+        empty: makes results of the same shapes, for graphs.
+    """
+    OPERATORS.define(schema)
+    name = schema.partition('(')[0]
+    OPERATORS.impl(name, function, 'CPU')
+    OPERATORS.impl(name, empty, 'Meta')
+
+
+def empty_like(x: Tensor) -> Tensor:
+    """A contiguous tensor of the same shape and dtype."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def call(name: str, *arguments: Tensor | list[int] | None) -> None:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmattn.analysis import count_operations
-from mmattn.ops import axial_attention, global_self_attention
+from mmattn.ops import axial_attention, axial_cpu, global_self_attention
+from mmattn.packages import version_numbers
 
 
 @settings(deadline=None)
@@ -62,6 +63,25 @@ def test_refusals():
         axial_attention(query, query, table, 1, backend='cpp', softmax=True)
     with pytest.raises(ValueError, match="backend 'cpp' takes float32 tensors"):
         axial_attention(query.double(), query.double(), table, 1, backend='cpp')
+
+
+@pytest.mark.usefixtures('torch_compiles')
+@pytest.mark.skipif(version_numbers(torch.__version__) < (2, 7), reason='torch cannot tell compiling from exporting')
+@pytest.mark.parametrize('dim', [1, 2])
+def test_kept_in_graphs(monkeypatch, dim):
+    """A compiled graph calls the C++ code, forward and backward, and has the gradients of the reference."""
+    called = []
+    call = axial_cpu.call
+    monkeypatch.setattr(axial_cpu, 'call', lambda name, *others: (called.append(name), call(name, *others)))
+    query, value = torch.randn(1, 4, 5, 2, 3, requires_grad=True), torch.randn(1, 4, 5, 2, 6, requires_grad=True)
+    table = torch.randn(9, 3, requires_grad=True)
+    compiled = torch.compile(axial_attention, fullgraph=True, backend='aot_eager')
+    results = []
+    for path in (compiled, partial(axial_attention, backend='reference')):
+        out = path(query, value, table, dim)
+        results.append([out, *torch.autograd.grad(out.square().sum(), (query, value, table))])
+    assert called == ['axial_sum', 'axial_sum_backward']
+    torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
 
 
 def test_operations_are_counted():

@@ -137,14 +137,15 @@ def test_bad_shapes_are_named(change, message):
 
 @pytest.mark.usefixtures('torch_compiles')
 @pytest.mark.parametrize('lam', [False, True])
-def test_compiled_gradients(lam):
+@pytest.mark.parametrize('backend', [None, 'shifted'])
+def test_compiled_gradients(lam, backend):
     """torch.compile gives the gradients of eager mode; it can lose those of tensors that are written in place."""
+    operator = partial(elsa_attention, backend=backend)
     logits, value = torch.randn(1, 6, 7, 2, 9, requires_grad=True), torch.randn(1, 6, 7, 8, requires_grad=True)
     mul = torch.randn(8, 3, 3) if lam else None
-    compiled = torch.compile(elsa_attention, fullgraph=True, backend='aot_eager')
+    compiled = torch.compile(operator, fullgraph=True, backend='aot_eager')
     results = [
-        torch.autograd.grad(path(logits, value, mul).square().sum(), (logits, value))
-        for path in (elsa_attention, compiled)
+        torch.autograd.grad(path(logits, value, mul).square().sum(), (logits, value)) for path in (operator, compiled)
     ]
     for eager, fast in zip(*results):
         assert eager.abs().max() > 0

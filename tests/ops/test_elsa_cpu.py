@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmattn.analysis import count_operations
-from mmattn.ops import elsa, elsa_attention, library, neighbourhood_sum
+from mmattn.ops import elsa, elsa_attention, elsa_cpu, library, neighbourhood_sum
+from mmattn.packages import version_numbers
 from tests.ops.test_elsa import make_inputs, sum_by_hand
 
 
@@ -76,12 +77,40 @@ def test_gradients_of_ghosts_keep_their_digits():
 
 
 def test_when_it_is_chosen():
-    """The C++ code serves float32 on the CPU. Graphs, fake tensors and other dtypes take another path."""
+    """The C++ code serves float32 on the CPU. Fake tensors and other dtypes take another path."""
     x = torch.zeros(1, 2, 2, 1, 9)
     with torch._subclasses.FakeTensorMode():
         fake = torch.zeros(1, 2, 2, 1, 9)
     assert elsa._fastest(x, x) == 'cpp'
     assert [elsa._fastest(y, y) for y in (x.double(), x.bfloat16(), x.to('meta'), fake)] == ['shifted'] * 4
+
+
+@pytest.mark.usefixtures('torch_compiles')
+@pytest.mark.skipif(version_numbers(torch.__version__) < (2, 7), reason='torch cannot tell compiling from exporting')
+def test_kept_in_graphs(monkeypatch):
+    """A compiled graph calls the C++ code, forward and backward, for all kinds of ghost matrices and other sizes; an
+    exported program does not."""
+    called = []
+    call = elsa_cpu.call
+    monkeypatch.setattr(elsa_cpu, 'call', lambda name, *others: (called.append(name), call(name, *others)))
+    compiled = torch.compile(elsa_attention, fullgraph=True, backend='aot_eager')
+    for H, W, mul, add in ((5, 6, True, True), (7, 9, True, True), (5, 6, False, True), (5, 6, False, False)):
+        inputs = make_inputs(1, H, W, 2, 8, 3, mul, add, torch.float32)
+        leaves = [x.requires_grad_() for x in inputs if x is not None]
+        results = []
+        for path in (compiled, partial(elsa_attention, backend='reference')):
+            called.clear()
+            out = path(*inputs)
+            results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+            assert called == (['neighbourhood_sum', 'neighbourhood_sum_backward'] if path is compiled else [])
+        torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
+    program = torch.export.export(Operator(), tuple(x.detach() for x in inputs[:2]), strict=False)
+    assert 'mmattn' not in str(program)
+
+
+class Operator(torch.nn.Module):
+    def forward(self, logits, value):
+        return elsa_attention(logits, value)
 
 
 def test_refusals(monkeypatch):

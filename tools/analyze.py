@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument('checkpoint', help='weights of the whole model')
     parser.add_argument('--images', nargs='+', required=True, help='images, folders with them, or patterns in quotes')
     parser.add_argument('--out', type=Path, required=True, help='folder for the sheets')
-    parser.add_argument('--what', nargs='+', choices=KINDS, help='sheets to write (default: all but cam and distillation)')
+    parser.add_argument('--what', nargs='+', choices=KINDS, help='sheets to write (default: the first four)')
     parser.add_argument(
         '--query',
         nargs=2,

@@ -13,10 +13,10 @@ from mmengine.dist import is_main_process, master_only
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import EMAHook, Hook
 from mmengine.registry import HOOKS, METRICS
-from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runner, save_checkpoint, weights_to_cpu
+from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runner, save_checkpoint
 from torch import Tensor
 
-from ..engine.checkpoints import ATOMIC, backbone_settings, writing_checkpoints, unwrapped
+from ..engine.checkpoints import ATOMIC, backbone_settings, unwrapped, writing_checkpoints
 from ..errors import InputError
 from ..layers.checks import check_whole
 from ..weights import plain_names
@@ -176,8 +176,8 @@ class BackboneCheckpointHook(Hook):
     takes the file strictly. With EMAHook, the weights are the averaged ones. The file also has the config of the
     training and, in ``meta['mmattn']``, the settings of the backbone, which are compared when it is loaded.
 
-    A file is complete or does not exist, as those of :class:`mmattn.engine.AtomicCheckpointHook`. It is written after the
-    state of its epoch. If a training was killed in between, it writes the file when it resumes.
+    A file is complete or does not exist, as those of :class:`mmattn.engine.AtomicCheckpointHook`. It is written after
+    the state of its epoch. If a training was killed in between, it writes the file when it resumes.
 
     Args:
         interval: epochs between files. The last epoch always has one.
@@ -223,7 +223,8 @@ class BackboneCheckpointHook(Hook):
             return
         averaged = [hook.ema_model.module for hook in runner.hooks if isinstance(hook, EMAHook)]
         backbone = (averaged or [unwrapped(runner.model)])[0].backbone
-        weights = weights_to_cpu(plain_names(backbone.state_dict(), 'the backbone'))
+        weights = plain_names(backbone.state_dict(), 'the backbone')
+        weights = {name: tensor.cpu() for name, tensor in weights.items()}
         meta = dict(epoch=epoch, cfg=runner.cfg.pretty_text, mmattn=backbone_settings(backbone))
         file = self._file(runner, epoch)
         with writing_checkpoints(runner.work_dir):

@@ -138,7 +138,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
 @contextmanager
 def writing_checkpoints(folder: str | Path) -> Iterator[None]:
-    """Turn the error of a checkpoint that cannot be written into a :class:`CheckpointError` that names it, or the folder."""
+    """Turn the error of a checkpoint that cannot be written into a :class:`CheckpointError` that names it."""
     try:
         yield
     except OSError as error:

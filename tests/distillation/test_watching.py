@@ -8,7 +8,6 @@ import pytest
 import torch
 from mmengine.dataset import BaseDataset
 from mmengine.model import BaseModel
-from mmengine.runner import Runner
 from torch import distributed, multiprocessing, nn
 
 pytest.importorskip('mmpretrain')
@@ -16,7 +15,6 @@ pytest.importorskip('mmpretrain')
 from mmengine.registry import MODELS
 from mmpretrain.structures import DataSample
 
-from mmattn.backbones import ELSASwin
 from mmattn.distillation.watching import (
     LINE,
     BackboneCheckpointHook,
@@ -28,7 +26,7 @@ from mmattn.distillation.watching import (
 from mmattn.engine import checkpoints
 from mmattn.errors import InputError
 from mmattn.weights import CheckpointError, read_file
-from tests.engine.small_training import Data, build, train
+from tests.engine.small_training import train
 
 ARCH = dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
 STUDENT = dict(type='ELSASwin', arch=ARCH, out_indices=(1, 2, 3), drop_path_rate=0.3, init_cfg=None)
@@ -96,12 +94,12 @@ def test_components_by_hand():
     target = torch.stack([torch.full_like(x, 7), x * 3, -y])
     teacher, same, opposite = components(target, target, target * torch.tensor([1, -1, 1]).view(3, 1, 1))
     assert teacher.dtype == np.uint8 and teacher.shape == (5, 9, 3)
-    np.testing.assert_array_equal(teacher[0, :, 0], np.linspace(0, 255, 9).round())
-    np.testing.assert_array_equal(teacher[:, 3, 1], np.linspace(255, 0, 5).round())
+    np.testing.assert_allclose(teacher[0, :, 0], np.linspace(0, 255, 9).round(), atol=1)
+    np.testing.assert_allclose(teacher[:, 3, 1], np.linspace(255, 0, 5).round(), atol=1)
     assert (teacher[..., 2] == 128).all()
     np.testing.assert_array_equal(same, teacher)
-    np.testing.assert_array_equal(opposite[..., 0], teacher[:, ::-1, 0])
-    np.testing.assert_array_equal(opposite[..., 1:], teacher[..., 1:])
+    np.testing.assert_allclose(opposite[..., 0], teacher[:, ::-1, 0], atol=1)
+    np.testing.assert_allclose(opposite[..., 1:], teacher[..., 1:], atol=1)
 
 
 def test_components_are_reproducible():
@@ -125,9 +123,7 @@ def test_sheet():
     target, other = torch.randn(2, 1, 8, 4, 6)
     parts = dict(stage1=(target, target), stage2=(other, target), **{'global': (torch.ones(1, 8), torch.ones(1, 8))})
     sheet = component_sheet(image, [parts, parts], ['vit', 'swin'], side=60)
-    tiles = [
-        [tile[LINE : LINE + 30, :60] for tile in np.split(row, 4, 1)] for row in np.split(sheet, 2)
-    ]
+    tiles = [[tile[LINE : LINE + 30, :60] for tile in np.split(row, 4, 1)] for row in np.split(sheet, 2)]
     for row in tiles:
         assert (row[0] == [250, 20, 0]).all()
         assert (row[1] == row[2]).all() and (row[1] != row[3]).any()
@@ -239,11 +235,12 @@ def same(one, two):
     return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
 
 
-def test_backbone_loads_strictly(tmp_path, log):
+def test_backbone_loads_strictly(tmp_path, request):
     """init_cfg takes the file into the same backbone to the bit, with the same outputs or more. Norms of outputs that
     the student does not have start untrained, as the log says. Another form of the backbone is refused."""
     weights = distil(tmp_path, BackboneCheckpointHook(), epochs=1)
     file = tmp_path / 'backbone_epoch_1.pth'
+    log = request.getfixturevalue('log')  # of the logger that the training has made
     contents = read_file(file)
     assert same(contents['state_dict'], of_backbone(dict(state_dict=weights)))
     assert contents['meta']['epoch'] == 1 and set(contents) == {'meta', 'state_dict'}
@@ -262,8 +259,8 @@ def test_backbone_loads_strictly(tmp_path, log):
     assert same(more, contents['state_dict'])
     with pytest.raises(CheckpointError, match='missing: layers.0.blocks.1'):
         load(arch=dict(ARCH, depths=(2, 1, 1, 1)))
-    with pytest.raises(CheckpointError, match='trained with num_heads'):
-        load(arch=dict(ARCH, num_heads=(1, 2, 4, 4)))
+    with pytest.raises(CheckpointError, match='trained with dilation=1'):
+        load(dilation=2)
     del contents['state_dict']['norm2.weight']
     torch.save(contents, file)
     with pytest.raises(CheckpointError, match='1 missing: norm2.weight'):
@@ -271,7 +268,7 @@ def test_backbone_loads_strictly(tmp_path, log):
 
 
 @pytest.mark.parametrize(
-    'settings, kept', [(dict(), [2, 3, 4]), (dict(max_keep_ckpts=1), [4]), (dict(interval=3, max_keep_ckpts=-1), [3, 4])]
+    'settings, kept', [({}, [2, 3, 4]), (dict(max_keep_ckpts=1), [4]), (dict(interval=3, max_keep_ckpts=-1), [3, 4])]
 )
 def test_number_of_backbones(tmp_path, settings, kept):
     """max_keep_ckpts is the number of files at the end; the last epoch has one. Files of other names stay."""

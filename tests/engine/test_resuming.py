@@ -161,7 +161,7 @@ def test_nothing_yet(tmp_path, log):
     assert 'no checkpoint to resume from' in log[0]
 
 
-@pytest.mark.parametrize('name', ['epoch_1.pth', 'iter_20.pth', 'best_coco_bbox_mAP_epoch_3.pth', 'backbone_epoch_3.pth'])
+@pytest.mark.parametrize('name', ['epoch_1.pth', 'iter_20.pth', 'best_coco_mAP_epoch_3.pth', 'backbone_epoch_3.pth'])
 def test_folder_of_another_training(tmp_path, name):
     """A training that starts anew, or in another folder, refuses to overwrite checkpoints."""
     cfg = Config(dict(work_dir=str(tmp_path)))

@@ -30,4 +30,8 @@ val_dataloader = dict(
     batch_size=50, num_workers=0, persistent_workers=False, dataset=dict(**data, pipeline=test_pipeline)
 )
 test_dataloader = val_dataloader
+
+train_cfg = dict(max_epochs=4, val_interval=1)
+param_scheduler = _base_.param_scheduler
+param_scheduler[1].update(end=4, T_max=4)
 default_hooks = dict(logger=dict(interval=10))

@@ -34,8 +34,8 @@ test_pipeline = [
     dict(type='CenterCrop', crop_size=448),
     dict(type='PackViews'),
 ]
-# A batch of any size has about the pixels of 128 images of 224 x 224. A pixel of the largest size costs twice as much,
-# because of attention, so that this size takes about a sixth of the compute.
+# A batch of any size has about the pixels of 128 images of 224 x 224. A pixel of the largest size costs a teacher
+# twice as much, because of attention, so that this size takes an eighth to a sixth of the compute.
 sizes = [
     dict(size=(224, 224), share=0.6),
     dict(size=(448, 448), share=0.3, crop_ratio_range=(0.2, 1.0)),

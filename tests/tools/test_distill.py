@@ -16,6 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from mmengine.visualization import Visualizer
 
+from mmattn.engine.configs import load_config
 from tests import ROOT
 
 #: two sizes, two epochs of two steps
@@ -57,16 +58,15 @@ def config(tmp_path):
 def train(monkeypatch, tmp_path):
     """Train in this process. Returns the sentence that ends it, None if all went well."""
 
-    def train(config, *options):
+    def train(config, work='work'):
         Visualizer._instance_dict.clear()  # it would write to the folder of the run before
         monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)  # slow: it asks compilers for their versions
-        options = ['--cfg-options', *options] if options else []
-        monkeypatch.setattr(sys, 'argv', ['train.py', str(config), '--work-dir', str(tmp_path / 'work'), *options])
+        monkeypatch.setattr(sys, 'argv', ['train.py', str(config), '--work-dir', str(tmp_path / work)])
         try:
             runpy.run_path(str(ROOT / 'tools' / 'train.py'), run_name='__main__')
         except SystemExit as end:
             assert isinstance(end.code, str) and '\n' not in end.code  # Python prints it and exits with 1
-            assert not list((tmp_path / 'work').rglob('*.pth'))
+            assert not list((tmp_path / work).rglob('*.pth'))
             return end.code
 
     return train
@@ -115,6 +115,64 @@ def test_missing_teacher(train, config, monkeypatch, teacher, sentence):
     monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
     config.write_text(config.read_text() + f'model = dict(teacher=dict({teacher}))\n')
     assert re.search(sentence, train(config))
+
+
+PAGE = (ROOT / 'docs' / 'distillation.md').read_text()
+EXAMPLES = dict(
+    zip(
+        ('any student', 'own teacher', 'two teachers', 'cache'),
+        re.findall('```python\n(.*?)```', PAGE, re.DOTALL),
+        strict=True,
+    )
+)
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Read an example of docs/distillation.md as the tools do."""
+
+    def load(name):
+        path = tmp_path / 'example.py'
+        path.write_text(EXAMPLES[name].replace("'./", f"'{ROOT}/configs/"))
+        return load_config(path)
+
+    return load
+
+
+def test_examples(load):
+    """The examples pass the checks of configs, and change the student, the teacher or the views as the page says."""
+    cfg = load('any student')
+    with torch.device('meta'):
+        maps = MODELS.build(cfg.model.backbone)(torch.empty(1, 3, 64, 64))
+    assert [64 // x.shape[2] for x in maps] == [8, 16, 32] and 'dinov2' in cfg.model.teacher.model
+    assert load('own teacher').model.teacher.model.type == 'ELSASwin'
+    assert [teacher.get('weight', 1) for teacher in load('two teachers').model.teacher] == [1, 0.5]
+    loader = load('cache').train_dataloader
+    assert loader.batch_sampler is None and loader.dataset.pipeline[1].type == 'FixedViews'
+
+
+@pytest.mark.slow
+def test_cache(train, config, load, tmp_path):
+    """With the views of the page, a training keeps the features of at most four views of an image. A second training
+    reads them and learns the same."""
+    views = load('cache').train_dataloader.dataset.pipeline[1].views
+    cached = tmp_path / 'cached.py'
+    cached.write_text(f"""
+_base_ = './short.py'
+model = dict(teacher=dict(cache='{tmp_path}/features'))
+load, crop, flip, colours, pack = _base_.train_pipeline
+pipeline = [load, dict(type='FixedViews', transforms=[crop, flip], views={views}), colours, pack]
+train_dataloader = dict(batch_sampler=None, dataset=dict(pipeline=pipeline))
+""")
+    losses, made = [], []
+    for work in ('work', 'again'):
+        assert train(cached, work) is None
+        (scalars,) = (tmp_path / work).glob('*/vis_data/scalars.json')
+        lines = [json.loads(line) for line in scalars.read_text().splitlines()]
+        losses.append([line['loss'] for line in lines if 'loss' in line])
+        made.append({file: file.stat().st_mtime for file in (tmp_path / 'features').rglob('*.pt')})
+    assert 0 < len(made[0]) <= 12 * views and made[0] == made[1]
+    assert len(losses[0]) > 2 and losses[0] == losses[1]
 
 
 #: a hook with which every process writes its weights at the end, not only the first

@@ -3,28 +3,32 @@
 data_root = '{{$IMAGES_ROOT:data/images}}'
 held_out = 0.02
 
-# Colours of UNIC: https://github.com/naver/unic. Only the student sees them.
-colours = [
-    dict(type='NumpyToPIL', to_rgb=True),
-    dict(
-        type='RandomApply',
-        prob=0.8,
-        transforms=[dict(type='torchvision/ColorJitter', brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)],
-    ),
-    dict(type='torchvision/RandomGrayscale', p=0.2),
-    dict(
-        type='RandomApply',
-        prob=0.2,
-        transforms=[dict(type='torchvision/GaussianBlur', kernel_size=9, sigma=(0.1, 5.0))],
-    ),
-    dict(type='torchvision/RandomSolarize', threshold=128, p=0.2),
-    dict(type='PILToNumpy', to_bgr=True),
-]
+# Crops, flips and colours are those of UNIC: https://github.com/naver/unic. Only the student sees the colours.
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='ViewCrop', scale=224, backend='pillow', interpolation='bicubic'),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
-    dict(type='StudentColors', transforms=colours),
+    dict(
+        type='StudentColors',
+        transforms=[
+            dict(type='NumpyToPIL', to_rgb=True),
+            dict(
+                type='RandomApply',
+                prob=0.8,
+                transforms=[
+                    dict(type='torchvision/ColorJitter', brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)
+                ],
+            ),
+            dict(type='torchvision/RandomGrayscale', p=0.2),
+            dict(
+                type='RandomApply',
+                prob=0.2,
+                transforms=[dict(type='torchvision/GaussianBlur', kernel_size=9, sigma=(0.1, 5.0))],
+            ),
+            dict(type='torchvision/RandomSolarize', threshold=128, p=0.2),
+            dict(type='PILToNumpy', to_bgr=True),
+        ],
+    ),
     dict(type='PackViews'),
 ]
 # 448: the pictures of the features have 28 x 28 or 32 x 32 positions.

@@ -427,8 +427,8 @@ def write_distillation(out: Path, name: str, network: nn.Module, batch: dict) ->
     axis.axis('off')
     caption = (
         "Red, green and blue: the first three principal components of the teacher's standardised features. The student "
-        'shows the same components of what it predicts: where colours agree, features do. Numbers: cosine similarity '
-        'of prediction and teacher, mean over positions; "global" is the term of the whole image.'
+        'shows the same components of what it predicts: where colours agree, these components do. Numbers: cosine '
+        'similarity of prediction and teacher in all components, mean over positions; "global": of the whole image.'
     )
     numbers = dict(teachers=[dict(name=each, cosines=cosines(one)) for each, one in zip(network.names, compared)])
     write(out, f'{name}_distillation', figure, f'Features of teacher and student in {name}', caption, numbers)

@@ -17,7 +17,8 @@ made-up objects, or of a random map of classes, and the backward pass. Images ar
 backbone. The batch norm of UperNet needs --batch 2 to train.
 
 A time is the median over runs in one process, in which the models take turns. A run repeats the step for 0.1 s or more.
-Ratios are to the peer in the same runtime. In ONNX Runtime, models are graphs of one fixed size. Memory is the peak of
+Ratios are to the peer in the same runtime. In ONNX Runtime, models are graphs of one fixed size, and so are compiled
+models, unless several sizes are measured: torch may take ten minutes to compile a graph for any size. Memory is the peak of
 a process that runs only one model, minus what the process held before. If there are several sizes, "n^..." is the power
 of the number of pixels with which time, memory and operations grow. A table and a JSON file are written to --out, after
 each peer and its models.
@@ -302,7 +303,8 @@ def build(name: str, runtime: str, args: argparse.Namespace) -> Callable[[Tensor
     model = eager(name, args)
     if runtime == 'compile':
         torch.fx.experimental._config.use_duck_shape = False  # the first image may be square
-        compile = functools.partial(torch.compile, dynamic=True, options=dict(layout_optimization=False))
+        several = len(args.sizes) > 1
+        compile = functools.partial(torch.compile, dynamic=several, options=dict(layout_optimization=False))
         if not args.whole:
             return compile(model)
         model.model.backbone = compile(model.model.backbone)

@@ -95,6 +95,10 @@ class Teacher(nn.Module):
         """A teacher always stays in evaluation mode."""
         return super().train(False)
 
+    def __deepcopy__(self, memo: dict) -> 'Teacher':
+        """The teacher itself: copies of a model, such as the average of EMAHook, share its frozen weights."""
+        return self
+
     @torch.no_grad()
     def forward(self, images: Tensor, keys: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
         """Images -> their map and vector, in float32.

@@ -73,9 +73,10 @@ def components(target: Tensor, *predictions: Tensor) -> list[np.ndarray]:
     """
     teacher, *others = (x.detach().double().cpu().flatten(1).t().nan_to_num(0, 0, 0) for x in (target, *predictions))
     mean = teacher.mean(0)
-    directions = torch.linalg.svd(teacher - mean, full_matrices=False).Vh[:3]
+    # Eigenvectors of the covariance: large maps would take seconds with an SVD.
+    directions = torch.linalg.eigh((teacher - mean).t() @ (teacher - mean)).eigenvectors[:, -3:].flip(1).t()
     directions = directions * directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
-    # A map of fewer than three channels or positions has fewer components.
+    # A map of fewer than three channels has fewer components.
     shades = [F.pad((x - mean) @ directions.t(), (0, 3 - len(directions))) for x in (teacher, *others)]
     low, high = shades[0].quantile(torch.tensor([0.01, 0.99], dtype=torch.double), 0)
     varies = high - low > 1e-6

@@ -43,7 +43,7 @@ def check_takes(*tensors: Tensor) -> None:
         raise ValueError("the library of backend 'cpp' is missing: install a C++ compiler, then mmattn again")
     if not takes(*tensors):
         kinds = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
-        raise ValueError(f"backend 'cpp' takes float32 tensors on the CPU, and is not for graphs; here are {kinds}")
+        raise ValueError(f"backend 'cpp' takes float32 tensors on the CPU, and is not for export; here are {kinds}")
 
 
 def operator(schema: str, function: Callable, empty: Callable) -> None:

@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -145,7 +147,8 @@ def test_same_teacher_twice():
 
 
 def test_teacher_is_not_trained_or_saved():
-    """A step changes student and projectors only, and the state dict has no teacher. Teachers move with the model."""
+    """A step changes student and projectors only, and the state dict has no teacher. Teachers move with the model,
+    and copies of the model share them."""
     model = distiller()
     before = {key: value.clone() for key, value in model.teachers[0].state_dict().items()}
     sum(model(images() / 255, samples(), images(), mode='loss').values()).backward()
@@ -154,6 +157,7 @@ def test_teacher_is_not_trained_or_saved():
         assert torch.equal(value, before[key])
     assert {key.split('.')[0] for key in model.state_dict()} == {'backbone', 'projectors', 'statistics'}
     assert all(p.grad is not None for p in model.parameters())
+    assert copy.deepcopy(model).teachers[0] is model.teachers[0]
     assert next(model.to('meta').teachers[0].parameters()).is_meta
 
 

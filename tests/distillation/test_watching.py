@@ -92,7 +92,8 @@ def test_components_by_hand():
     """Red is the direction of most variance, green the next one. A third one has no variance here, and is grey."""
     y, x = torch.meshgrid(torch.linspace(-1, 1, 5), torch.linspace(-1, 1, 9), indexing='ij')
     target = torch.stack([torch.full_like(x, 7), x * 3, -y])
-    teacher, same, opposite = components(target, target, target * torch.tensor([1, -1, 1]).view(3, 1, 1))
+    changed = [target * torch.tensor(factors).view(3, 1, 1) for factors in ((1, -1, 1), (1, 0.5, 1))]
+    teacher, same, opposite, half = components(target, target, *changed)
     assert teacher.dtype == np.uint8 and teacher.shape == (5, 9, 3)
     np.testing.assert_allclose(teacher[0, :, 0], np.linspace(0, 255, 9).round(), atol=1)
     np.testing.assert_allclose(teacher[:, 3, 1], np.linspace(255, 0, 5).round(), atol=1)
@@ -100,21 +101,29 @@ def test_components_by_hand():
     np.testing.assert_array_equal(same, teacher)
     np.testing.assert_allclose(opposite[..., 0], teacher[:, ::-1, 0], atol=1)
     np.testing.assert_allclose(opposite[..., 1:], teacher[..., 1:], atol=1)
+    np.testing.assert_allclose(half[0, :, 0], np.linspace(64, 191, 9), atol=1)
 
 
 def test_components_are_reproducible():
-    """They are the same each time, and draw no random numbers, which the training would miss."""
-    target, state = torch.randn(6, 8, 8), torch.get_rng_state()
+    """They are the same each time, with the largest weight positive, and draw no random numbers, which the training
+    would miss."""
+    target, ramp = torch.randn(6, 8, 8), torch.linspace(-1, 1, 9).expand(1, 5, 9)
+    state = torch.get_rng_state()
     one, two = (components(target + noise)[0].astype(int) for noise in (0, 1e-4))
     assert np.abs(one - two).max() <= 1 and torch.equal(torch.get_rng_state(), state)
+    for weights in torch.randn(8, 6):
+        red = components(weights.view(6, 1, 1) * ramp)[0][..., 0]
+        assert (red[:, -1] == (255 if weights[weights.abs().argmax()] > 0 else 0)).all()
 
 
 @pytest.mark.parametrize('shape', [(4, 3, 5), (1, 3, 5), (4, 1, 1), (2, 1, 2)])
 def test_components_of_odd_maps(shape):
-    """A constant map is grey; maps of few channels or positions, and predictions that are not finite, are drawn."""
-    constant, broken = components(torch.full(shape, 0.1), torch.full(shape, torch.nan))
-    assert (constant == 128).all() and broken.shape == (*shape[1:], 3)
-    assert components(torch.randn(shape), torch.full(shape, torch.inf))[1].shape == (*shape[1:], 3)
+    """A constant map is grey; maps of few channels or positions, or that are not finite, are drawn."""
+    assert (components(torch.full(shape, 0.1))[0] == 128).all()
+    whole = torch.randn(shape)
+    for broken in (torch.full(shape, torch.nan), torch.full(shape, torch.inf)):
+        for pictures in (components(whole, broken), components(broken, whole)):
+            assert all(picture.shape == (*shape[1:], 3) for picture in pictures)
 
 
 def test_sheet():
@@ -128,6 +137,7 @@ def test_sheet():
         assert (row[0] == [250, 20, 0]).all()
         assert (row[1] == row[2]).all() and (row[1] != row[3]).any()
     assert (tiles[0][1] == tiles[1][1]).all()
+    assert len(np.unique(tiles[0][1].reshape(-1, 3), axis=0)) <= 4 * 6  # Positions are not blended.
     titles = [row[:LINE] for row in np.split(sheet, 2)]
     assert (titles[0][:, : sheet.shape[1] // 4] == titles[1][:, : sheet.shape[1] // 4]).all()  # of the image
     assert (titles[0] != titles[1]).any()  # of the teacher
@@ -153,7 +163,12 @@ def distiller():
 
 def distil(folder, *hooks, epochs=2):
     """Train a narrow student, validated after each epoch; its weights."""
-    loader = dict(batch_size=4, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=False), dataset=Pictures())
+    loader = dict(
+        batch_size=4,
+        num_workers=0,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        dataset=Pictures(serialize_data=False),
+    )
     torch.manual_seed(0)
     return train(
         folder,
@@ -261,9 +276,10 @@ def test_backbone_loads_strictly(tmp_path, request):
         load(arch=dict(ARCH, depths=(2, 1, 1, 1)))
     with pytest.raises(CheckpointError, match='trained with dilation=1'):
         load(dilation=2)
-    del contents['state_dict']['norm2.weight']
+    for name in ('norm2.weight', 'norm2.bias'):
+        del contents['state_dict'][name]
     torch.save(contents, file)
-    with pytest.raises(CheckpointError, match='1 missing: norm2.weight'):
+    with pytest.raises(CheckpointError, match='2 missing: norm2.weight, norm2.bias'):
         load(out_indices=(0, 1, 2, 3))
 
 
@@ -272,7 +288,7 @@ def test_backbone_loads_strictly(tmp_path, request):
 )
 def test_number_of_backbones(tmp_path, settings, kept):
     """max_keep_ckpts is the number of files at the end; the last epoch has one. Files of other names stay."""
-    others = {'my_backbone_epoch_1.pth', 'backbone_epoch_1.pth.txt', 'backbone_epoch_last.txt'}
+    others = {'my_backbone_epoch_4.pth', 'backbone_epoch_1.pth.txt', 'backbone_epoch_last.txt'}
     for name in others:
         (tmp_path / name).touch()
     write(tmp_path, epochs=4, **settings)

@@ -24,7 +24,7 @@ custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'mmattn.distillation']
 arch = dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
 model = dict(
     type='FeatureDistiller',
-    backbone=dict(type='ELSASwin', arch=arch, out_indices=(1, 2, 3)),
+    backbone={backbone},
     teacher=dict(model=dict(type='ELSASwin', arch=arch, out_indices=(2,), init_cfg=None)),
     data_preprocessor=dict(type='ViewPreprocessor'),
 )
@@ -34,6 +34,8 @@ test_pipeline = [
     dict(type='PackViews'),
 ]
 test_dataloader = dict(batch_size=1, dataset=dict(type='UnlabelledImages', data_root={root!r}, pipeline=test_pipeline))
+test_cfg = dict()
+test_evaluator = dict(type='TeacherSimilarity')
 """
 
 
@@ -151,15 +153,19 @@ def test_cam_without_its_package(run, photos, monkeypatch):
 
 
 def test_distillation(run, photos, tmp_path):
-    """The sheet of student and teacher has its cosines in the JSON; the other kinds show the student."""
+    """The sheet of student and teacher has its cosines in the JSON; the other kinds show the student. Students that are
+    no backbones of mmattn have the sheet too. Models of another kind are refused."""
     pytest.importorskip('mmpretrain')
-    config = tmp_path / 'distillation.py'
-    config.write_text(DISTILLATION.format(root=str(photos)))
-    kinds = ['attention', 'norms', 'similarity', 'erf', 'distillation']
-    sentence, said = run(config, '--images', photos, '--what', *kinds)
-    assert sentence is None and said.count('.png') == 2 + 3 + 2
-    (teacher,) = numbers(tmp_path, 'b_distillation')['teachers']
-    assert teacher['name'] == '' and list(teacher['cosines']) == ['stage1', 'stage2', 'stage3', 'global']
-    assert all(-1 <= cosine <= 1 for cosine in teacher['cosines'].values())
-    assert 'distillation is for FeatureDistiller' in run(CLASSIFIER, '--images', photos, '--what', 'distillation')[0]
-    assert 'cam is for classifiers' in run(config, '--images', photos, '--what', 'cam')[0]
+    config, image = tmp_path / 'distillation.py', photos / 'b.jpg'
+    for backbone, kinds in (
+        ("dict(type='ResNet', depth=18, out_indices=(1, 2, 3))", []),
+        ("dict(type='ELSASwin', arch=arch, out_indices=(1, 2, 3))", ['attention', 'norms']),
+    ):
+        config.write_text(DISTILLATION.format(root=str(photos), backbone=backbone))
+        sentence, said = run(config, '--images', image, '--what', *kinds, 'distillation')
+        assert sentence is None and said.count('.png') == 1 + len(kinds)
+        (teacher,) = numbers(tmp_path, 'b_distillation')['teachers']
+        assert teacher['name'] == '' and list(teacher['cosines']) == ['stage1', 'stage2', 'stage3', 'global']
+        assert all(-1 <= cosine <= 1 for cosine in teacher['cosines'].values())
+    assert 'distillation is for FeatureDistiller' in run(CLASSIFIER, '--images', image, '--what', 'distillation')[0]
+    assert 'cam is for classifiers' in run(config, '--images', image, '--what', 'cam')[0]

@@ -12,6 +12,7 @@ import yaml
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
+from mmpretrain.structures import DataSample
 from torch import nn
 
 from mmattn.engine.config_checks import dataset_configs
@@ -21,7 +22,9 @@ from tests import ROOT
 FILES = sorted((ROOT / 'configs').rglob('*.py'))
 CONFIGS = [path for path in FILES if '_base_' not in path.parts]
 CLASSIFIERS = [path for path in CONFIGS if re.search(r'_(in1k|inat\d+|cifar100)$', path.stem)]
-DOWNSTREAM = sorted(set(CONFIGS) - set(CLASSIFIERS))
+DISTILLATIONS = [path for path in CONFIGS if path.parent.name == 'distillation']
+TOY_DISTILLATION = ROOT / 'configs' / 'toy' / 'distill.py'
+DOWNSTREAM = sorted(set(CONFIGS) - {*CLASSIFIERS, *DISTILLATIONS, TOY_DISTILLATION})
 #: what a whole config has, among others
 WHOLE = ('train_dataloader', 'val_dataloader', 'test_evaluator', 'optim_wrapper')
 METAFILES = sorted((ROOT / 'configs').glob('*/metafile.yml'))
@@ -33,7 +36,10 @@ def names(path: Path) -> str:
 
 def missing_imports(cfg: Config) -> list[str]:
     """Packages of mmattn that a config uses and does not import. In this process, other configs may import them."""
-    text, packages = str(cfg.to_dict()), ('mmattn.engine', 'mmattn.detection', 'mmattn.classification')
+    text, packages = (
+        str(cfg.to_dict()),
+        ('mmattn.engine', 'mmattn.detection', 'mmattn.classification', 'mmattn.distillation'),
+    )
     used = [name for name in packages if any(f"'{kind}'" in text for kind in import_module(name).__all__)]
     return [name for name in used if name not in cfg.custom_imports.imports]
 
@@ -154,6 +160,126 @@ def test_downstream_starts_from_its_classifier(path):
     translation = backbone.from_release(weights)
     assert not misfits(translation, backbone.state_dict())
     assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped))
+
+
+@pytest.mark.parametrize('path', DISTILLATIONS, ids=names)
+def test_distillation_is_whole(path):
+    """The batch and the epochs are those of the name, the rate is UNIC's for this batch, and its schedule ends with the
+    training. The config imports what it uses. The validation has the images that the training leaves out."""
+    cfg = Config.fromfile(path)
+    assert not missing_imports(cfg)
+    assert all(key in cfg for key in WHOLE)
+    teacher, *numbers = re.fullmatch(r'.+_(dinov[23])-b_(\d)xb(\d+)-(\d+)e', path.stem).groups()
+    gpus, batch, epochs = map(int, numbers)
+    assert teacher in cfg.model.teacher.model
+    assert cfg.train_dataloader.batch_size == batch and cfg.auto_scale_lr.base_batch_size == gpus * batch
+    assert cfg.optim_wrapper.optimizer.lr == pytest.approx(3e-4 * gpus * batch / 256)
+    warm_up, cosine = cfg.param_scheduler
+    assert cfg.train_cfg.max_epochs == epochs == cosine.end == cosine.begin + cosine.T_max
+    assert warm_up.end == cosine.begin == epochs / 20
+    train, val = cfg.train_dataloader.dataset, cfg.val_dataloader.dataset
+    assert (train.split, val.split) == ('train', 'held_out') and train.held_out == val.held_out > 0
+    assert sum(size.share for size in cfg.train_dataloader.batch_sampler.sizes) == pytest.approx(1)
+
+
+#: of each student
+DISTILLED = [path for path in DISTILLATIONS if 'dinov3-b_1x' in path.stem]
+
+
+@pytest.mark.parametrize('teacher', ['dinov2-b', 'dinov3-b'])
+def test_distillation_builds(teacher):
+    """The model of a config, with a teacher of timm whose weights are not downloaded."""
+    cfg = Config.fromfile(ROOT / 'configs' / 'distillation' / f'gsa-r50_{teacher}_1xb128-100e.py')
+    cfg.model.teacher.pretrained = False
+    with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(cfg.model)
+    assert model.teachers[0].channels == 768 and model.stages == ['stage1', 'stage2', 'stage3']
+
+
+@pytest.mark.parametrize('path', DISTILLED, ids=names)
+def test_strides_of_students(path):
+    """The maps of all students have strides 8 to 32."""
+    with torch.device('meta'):
+        maps = MODELS.build(Config.fromfile(path).model.backbone)(torch.empty(2, 3, 64, 64))
+    assert [64 // x.shape[2] for x in maps] in ([8, 16, 32], [8, 16, 16], [16, 16, 16])
+
+
+#: GSA fits its tables of positions to other images, and a ViT has a norm at its end: all others are slow
+SPECIAL = [
+    pytest.param(path, 'mask-rcnn_', id=f'{path.stem} Mask R-CNN')
+    for path in DISTILLED
+    if re.match('gsa|msf-vit', path.stem)
+]
+ALL = [pytest.param(path, '', id=f'{path.stem} all', marks=pytest.mark.slow) for path in DISTILLED]
+
+
+@pytest.mark.parametrize('path, kind', [*SPECIAL, *ALL])
+def test_downstream_starts_from_a_distilled_backbone(path, kind):
+    """The detectors and segmentors of a student take its weights to the last tensor, but for output norms."""
+    with torch.device('meta'):
+        student = MODELS.build(Config.fromfile(path).model.backbone)
+    weights = {
+        name: torch.zeros((), dtype=value.dtype).expand(value.shape) for name, value in student.state_dict().items()
+    }
+    pattern = f'{kind}.*{path.stem.partition("_")[0]}_'
+    downstream = [other for other in DOWNSTREAM if 'toy' not in other.parts and re.search(pattern, other.stem)]
+    assert downstream
+    for other in downstream:
+        settings = Config.fromfile(other).model.backbone
+        with torch.device('meta'):
+            backbone = MODELS.build(settings)
+        compare_settings(student.settings_note, backbone.settings_note)
+        translation = backbone.from_release(weights)
+        assert not misfits(translation, backbone.state_dict()), other.name
+        assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped)), other.name
+
+
+def tiny_teacher(cfg: Config) -> None:
+    """Replace the teacher of a distillation by a random one that costs little."""
+    arch = dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
+    cfg.model.teacher = dict(model=dict(type='ELSASwin', arch=arch, out_indices=(1,)))
+
+
+def check_step(cfg: Config) -> None:
+    """A training step of a distillation: all losses are finite, and every parameter that learns gets a gradient."""
+    tiny_teacher(cfg)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(cfg.model)
+    model.init_weights()
+    images = [torch.randint(256, (3, 64, 96), dtype=torch.uint8) for _ in range(2)]
+    data = model.data_preprocessor(dict(inputs=images, data_samples=[DataSample(), DataSample()]), True)
+    losses = model(**data, mode='loss')
+    assert len(losses) == 4 and all(loss.isfinite() for loss in losses.values())
+    sum(losses.values()).backward()
+    assert not [name for name, param in model.named_parameters() if param.requires_grad and param.grad is None]
+
+
+@pytest.mark.parametrize('name', ['elsa-swin', 'shunted', 'msf-vit', 'msf-swin', 'gsa-resnet'])
+def test_toy_distillation_runs(monkeypatch, name):
+    """Narrow students of all families learn: no parameter is left out, which would stop a training with several
+    processes."""
+    monkeypatch.setenv('MODEL', name)
+    cfg = Config.fromfile(TOY_DISTILLATION)
+    assert not missing_imports(cfg)
+    assert all(key in cfg for key in WHOLE)
+    check_step(cfg)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('path', DISTILLED, ids=names)
+def test_distillation_runs(path):
+    """The same for the students of full size."""
+    check_step(Config.fromfile(path))
+
+
+@pytest.mark.parametrize('slash', ['', '/'], ids=['no slash', 'slash'])
+def test_root_moves_the_images(monkeypatch, tmp_path, slash):
+    """IMAGES_ROOT moves the images of training and validation."""
+    monkeypatch.setenv('IMAGES_ROOT', f'{tmp_path}{slash}')
+    for path in (DISTILLATIONS[0], TOY_DISTILLATION):
+        cfg = Config.fromfile(path)
+        for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
+            assert Path(loader.dataset.data_root) == tmp_path
 
 
 @pytest.mark.parametrize('config', ['msf-vit-s_fpn_8xb2-80k_ade20k-512x512', 'mask-rcnn_msf-vit-s_fpn_ms-1x_coco'])

@@ -7,6 +7,22 @@ import importlib.util
 
 if importlib.util.find_spec('mmpretrain'):
     from .distiller import FeatureDistiller
+    from .images import MultiScaleBatchSampler, UnlabelledImages
     from .loss import FeatureLoss
+    from .views import FixedViews, PackViews, StudentColors, ViewCrop, ViewPreprocessor
+    from .watching import BackboneCheckpointHook, FeatureImagesHook, TeacherSimilarity
 
-    __all__ = ['FeatureDistiller', 'FeatureLoss']
+    __all__ = [
+        'BackboneCheckpointHook',
+        'FeatureDistiller',
+        'FeatureImagesHook',
+        'FeatureLoss',
+        'FixedViews',
+        'MultiScaleBatchSampler',
+        'PackViews',
+        'StudentColors',
+        'TeacherSimilarity',
+        'UnlabelledImages',
+        'ViewCrop',
+        'ViewPreprocessor',
+    ]

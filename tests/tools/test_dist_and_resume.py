@@ -8,6 +8,8 @@ import sys
 
 import pytest
 import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
 
 from mmattn.engine.sharding import cpu_shards
 from tests import ROOT
@@ -57,6 +59,19 @@ custom_hooks = [dict(type='EMAHook', momentum=0.1)]
 train_cfg = dict(max_epochs=3, val_interval=100)
 val_dataloader = val_cfg = val_evaluator = None
 """
+#: draws random numbers in the pipeline and in the model, in batches of two sizes
+DISTILLATION = """
+_base_ = '{root}/configs/toy/distill.py'
+model = dict(backbone=dict(drop_path_rate=0.2))
+train_dataloader = dict(
+    batch_size=16, num_workers=2, persistent_workers=True,
+    batch_sampler=dict(sizes=[dict(size=(32, 32), share=0.5), dict(size=(32, 64), share=0.5)]),
+    dataset=dict(held_out=0.2))
+train_cfg = dict(max_epochs=3, val_interval=100)
+val_dataloader = val_cfg = val_evaluator = None
+"""
+#: config of a training by epochs -> its text
+BY_EPOCHS = dict(detector=DETECTOR, classifier=CLASSIFIER, distillation=DISTILLATION)
 
 
 @pytest.fixture(scope='module')
@@ -68,6 +83,8 @@ def train(tmp_path_factory):
         COCO_ROOT=f'{folder}/toy/coco/',
         ADE20K_ROOT=f'{folder}/toy/ADEChallengeData2016',
         IMAGENET_ROOT=f'{folder}/toy/imagenet',
+        IMAGES_ROOT=f'{folder}/toy/imagenet/train',
+        TEACHER=f'{folder}/teacher.pth',
         CUDA_VISIBLE_DEVICES='',
         OMP_NUM_THREADS='1',
         PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
@@ -76,6 +93,8 @@ def train(tmp_path_factory):
         [sys.executable, ROOT / 'tools' / 'dev' / 'make_toy_data.py', folder / 'toy', '--train', '8', '--val', '1'],
         check=True,
     )
+    teacher = MODELS.build(Config.fromfile(ROOT / 'configs' / 'toy' / '_base_' / 'teacher.py').teacher)
+    torch.save(teacher.state_dict(), folder / 'teacher.pth')
 
     def train(config, work_dir, *arguments, processes=None):
         if processes:
@@ -211,14 +230,14 @@ def interrupted(config, step, kind):
     return path
 
 
-@pytest.fixture(scope='module', params=['steps', 'detector', 'classifier'])
+@pytest.fixture(scope='module', params=['steps', *BY_EPOCHS])
 def whole(request, train, tmp_path_factory):
     """A config, and the weights at the end of a training by it."""
     folder = tmp_path_factory.mktemp(request.param)
     config = segmentor(folder, workers=2, steps=6, optimizer='AdamW')  # workers read ahead
     if request.param != 'steps':
         config = folder / f'{request.param}.py'
-        config.write_text(dict(detector=DETECTOR, classifier=CLASSIFIER)[request.param].format(root=ROOT))
+        config.write_text(BY_EPOCHS[request.param].format(root=ROOT))
     done = train(config, folder / 'work')
     assert done.returncode == 0, done.stdout + done.stderr
     return config, weights(folder / 'work' / (folder / 'work' / 'last_checkpoint').read_text())
@@ -255,7 +274,7 @@ def test_truncated_and_full(train, whole, tmp_path):
     done = train(interrupted(whole[0], 3, 'full'), tmp_path)
     assert done.returncode == 1 and 'Traceback' not in done.stderr
     assert f'{second} cannot be written (No space left on device)' in done.stderr.splitlines()[-1]
-    assert [path.name for path in tmp_path.glob('*.pth')] == [first]
+    assert [path.name for path in tmp_path.glob('[ei]*.pth')] == [first]  # a distillation has others beside it
     assert_resumed(train, tmp_path, whole, first)
 
     with (tmp_path / second).open('r+b') as file:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import safetensors.torch
 import timm
 import torch
 import torch.nn.functional as F
@@ -82,6 +81,8 @@ class Teacher(nn.Module):
             if checkpoint is not None:
                 raise InputError("the teacher is a backbone: give its checkpoint in its init_cfg, of type 'Pretrained'")
             self.name, self.model, self._read = model['type'].split('.')[-1], MODELS.build(model), _read_backbone
+            if model.get('init_cfg') is None:
+                warn(f'the teacher {self.name} has no init_cfg: its weights are random')
             self.model.init_weights()
             self.channels = map_channels(self.model)[-1]
         for name, given, default in (('mean', mean, MEAN), ('std', std, STD)):
@@ -233,13 +234,7 @@ def _timm_model(name: str, checkpoint: str | None, pretrained: bool) -> nn.Modul
 
 
 def _load(model: nn.Module, name: str, checkpoint: str) -> None:
-    if str(checkpoint).endswith('.safetensors') and Path(checkpoint).is_file():
-        try:
-            tensors = safetensors.torch.load_file(checkpoint)
-        except Exception as error:  # safetensors raises an own kind, and the system's
-            raise CheckpointError(f'{checkpoint} cannot be read as safetensors: {describe(error)[:200]}') from error
-    else:
-        tensors, _ = weights_in(read_file(checkpoint))
+    tensors, _ = weights_in(read_file(checkpoint))
     # Each file of timm with models has such a function, which renames the tensors of the original release.
     rename = getattr(sys.modules[type(model).__module__], 'checkpoint_filter_fn', None)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from mmengine.logging import print_log
+from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
 from ..errors import CheckpointError
@@ -98,7 +99,7 @@ def noted_settings(contents: object) -> dict[str, object]:
 
 
 def read_file(path: str | Path, map_location: str | torch.device = 'cpu', trusted: bool = False) -> object:
-    """Read a file of ``torch.save``, weights or the state of a training, without running code in it.
+    """Read a file of ``torch.save`` or safetensors, weights or the state of a training, without running code in it.
 
     Args:
         path: a file, an address http(s)://..., or torchvision://NAME. Downloads are kept in the folder of torch.hub.
@@ -123,6 +124,13 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
         )
     if not size:
         raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: it is empty')
+    if file.suffix == '.safetensors':
+        try:
+            contents = load_safetensors(file, str(map_location or 'cpu'))
+        except Exception as error:  # safetensors raises a kind of its own, and those of the system
+            raise CheckpointError(f'{path} cannot be read as safetensors: {_shortened(error)}') from error
+        _check_values(str(path), contents)
+        return contents
     try:
         if zipfile.is_zipfile(file):  # torch does not check checksums
             with zipfile.ZipFile(file) as archive:

@@ -100,7 +100,9 @@ def test_position_embeddings_of_another_size(tmp_path):
     assert teacher.model.pos_embed.shape[1] > source.pos_embed.shape[1]
 
 
-@pytest.mark.parametrize('kind', ['missing file', 'damaged', 'damaged safetensors', 'other model', 'code', 'NaN'])
+@pytest.mark.parametrize(
+    'kind', ['missing file', 'damaged', 'damaged safetensors', 'other model', 'code', 'NaN', 'NaN safetensors']
+)
 def test_refuses_weights(tmp_path, kind):
     """What is no weights of the teacher ends in a sentence with the file, and no code in a file is run."""
     name, file = 'vit_tiny_patch16_dinov3_qkvb', tmp_path / 'weights.pth'
@@ -114,8 +116,10 @@ def test_refuses_weights(tmp_path, kind):
         torch.save(timm.create_model('convnext_atto').state_dict(), file)
     elif kind == 'code':
         torch.save(dict(tensors, code=Runs(tmp_path / 'ran')), file)
-    elif kind == 'NaN':
-        torch.save(dict(tensors, **{'patch_embed.proj.bias': tensors['patch_embed.proj.bias'] * torch.nan}), file)
+    elif kind.startswith('NaN'):
+        tensors['patch_embed.proj.bias'] *= torch.nan
+        file = file.with_suffix('.safetensors' if 'safetensors' in kind else '.pth')
+        (safetensors.torch.save_file if 'safetensors' in kind else torch.save)(tensors, file)
     with pytest.raises(CheckpointError, match=re.escape(str(file))):
         Teacher(name, checkpoint=str(file))
     assert not (tmp_path / 'ran').exists()

@@ -18,10 +18,10 @@ backbone. The batch norm of UperNet needs --batch 2 to train.
 
 A time is the median over runs in one process, in which the models take turns. A run repeats the step for 0.1 s or more.
 Ratios are to the peer in the same runtime. In ONNX Runtime, models are graphs of one fixed size, and so are compiled
-models, unless several sizes are measured: torch may take ten minutes to compile a graph for any size. Memory is the peak of
-a process that runs only one model, minus what the process held before. If there are several sizes, "n^..." is the power
-of the number of pixels with which time, memory and operations grow. A table and a JSON file are written to --out, after
-each peer and its models.
+models, unless several sizes are measured: torch may take ten minutes to compile a graph for any size. Memory is the
+peak of a process that runs only one model, minus what the process held before. If there are several sizes, "n^..." is
+the power of the number of pixels with which time, memory and operations grow. A table and a JSON file are written to
+--out, after each peer and its models.
 """
 
 import argparse

@@ -73,6 +73,8 @@ def predict(
         InputError: if nothing can be predicted, or, after the rest was written, naming the files that cannot be read.
         CheckpointError: if the checkpoint does not have all weights of the model.
     """
+    if cfg.model.get('type') == 'FeatureDistiller':
+        raise InputError('a FeatureDistiller predicts features: tools/analyze.py --what distillation draws them')
     files = find_files(inputs)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f'{out} is no empty folder: name another one, or remove it')

@@ -14,6 +14,7 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
 from mmattn.engine import predicting
+from mmattn.errors import InputError
 from tests import ROOT
 
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
@@ -49,6 +50,13 @@ def weights(tmp_path_factory):
 def own_scope(monkeypatch):
     """The inferencers set the scope of the process, which the next test would find."""
     monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())
+
+
+def test_refuses_distiller(tmp_path):
+    """A model that predicts features has no results to write: a sentence names the tool that draws them."""
+    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / 'distill.py')
+    with pytest.raises(InputError, match='--what distillation'):
+        predicting.predict(cfg, 'absent.pth', [str(tmp_path)], tmp_path / 'out')
 
 
 @pytest.fixture

@@ -12,6 +12,12 @@ from mmattn.engine.seeding import SeedHook
 from .small_training import Data, Killed, Model, build
 
 
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    """torch waits five seconds for each worker of a persistent loader that Python collects as garbage."""
+    monkeypatch.setattr('torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL', 0.2)
+
+
 class Noisy(Model):
     """Draws as drop path and Mixup do, by torch and by NumPy."""
 

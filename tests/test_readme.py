@@ -53,6 +53,7 @@ def test_detector(tmp_path, monkeypatch, release):
     assert all(loss.isfinite().all() for loss in losses(model, inputs))
 
 
+@pytest.mark.slow  # UperNet's weights: 20 seconds
 def test_segmentor(tmp_path, monkeypatch, release):
     """After the two lines in the README, its config for MMSegmentation loads a released checkpoint and trains."""
     from mmengine.config.utils import MODULE2PACKAGE

@@ -227,7 +227,7 @@ class Standardisation(nn.Module):
         shape = (-1, *[1] * (x.dim() - 2))
         if self.training:
             self.steps += 1
-            part = (1 / self.steps).clamp(min=self.momentum)
+            part = (1 / self.steps).clamp(min=self.momentum).to(self.mean.dtype)
             mean = x.mean(others)
             all_reduce(mean, 'mean')
             self.mean.lerp_(mean, part)

@@ -150,7 +150,7 @@ class FeatureDistiller(BaseModel):
             last, vector = statistics['map'](last), statistics['global'](vector)
             parts = {}
             for stage, x in zip(self.stages, maps):
-                # To resize and to project can change places. The cheaper order is chosen.
+                # Both orders give the same; this one projects fewer pixels.
                 shrinks = x.shape[2] >= last.shape[2] and x.shape[3] >= last.shape[3]
                 x = resized(projectors[stage](x), last) if not shrinks else projectors[stage](resized(x, last))
                 parts[stage] = x.float(), last
@@ -177,7 +177,7 @@ def _joined(teacher: str, part: str) -> str:
 
 
 def kept_teachers(losses: Tensor, drop_prob: float) -> Tensor:
-    """Teacher dropping of UNIC (section "Teacher dropping" and its code), image by image.
+    """Teacher dropping as in UNIC and its released code, image by image.
 
     Args:
         losses: (T, B), of each teacher and image.

@@ -13,6 +13,11 @@ PACKAGES = {
     'mmseg': ('1.2.0', 'mmsegmentation or onedl-mmsegmentation'),
     'mmpretrain': ('1.2.0', 'mmpretrain or onedl-mmpretrain'),
 }
+#: keys of paramwise_cfg that MMEngine's optimizer constructor reads
+PARAMWISE_KEYS = {
+    *('custom_keys', 'bias_lr_mult', 'bias_decay_mult', 'norm_decay_mult', 'dwconv_decay_mult', 'flat_decay_mult'),
+    *('dcn_offset_lr_mult', 'bypass_duplicate'),
+}
 
 
 class MissingPackage(InputError, ImportError):

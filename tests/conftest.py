@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 from mmengine.logging import MMLogger
 
-from mmattn.engine.export import any_size
+from mmattn.export.graphs import any_size
 from tests import ROOT
 
 DATA = ROOT / 'tests' / 'data'

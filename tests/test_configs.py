@@ -15,7 +15,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmpretrain.structures import DataSample
 from torch import nn
 
-from mmattn.engine.config_checks import dataset_configs
+from mmattn.checks.config_values import dataset_configs
 from mmattn.weights import compare_settings, misfits
 from tests import ROOT
 
@@ -38,7 +38,7 @@ def missing_imports(cfg: Config) -> list[str]:
     """Packages of mmattn that a config uses and does not import. In this process, other configs may import them."""
     text, packages = (
         str(cfg.to_dict()),
-        ('mmattn.engine', 'mmattn.detection', 'mmattn.classification', 'mmattn.distillation'),
+        ('mmattn.runs', 'mmattn.detection', 'mmattn.classification', 'mmattn.distillation'),
     )
     used = [name for name in packages if any(f"'{kind}'" in text for kind in import_module(name).__all__)]
     return [name for name in used if name not in cfg.custom_imports.imports]

@@ -7,7 +7,7 @@ import torch
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
 
-from mmattn.engine.configs import load_config
+from mmattn.runs.configs import load_config
 from tests import ROOT
 
 EXAMPLES = dict(

@@ -16,8 +16,8 @@ import torch
 
 import mmattn
 from mmattn.backbones import ELSASwin
-from mmattn.engine.configs import load_config
-from mmattn.engine.sharding import cpu_shards
+from mmattn.runs.configs import load_config
+from mmattn.runs.sharding import cpu_shards
 from tests import ROOT
 
 PAGE = (ROOT / 'docs' / 'own_data.md').read_text()

@@ -39,12 +39,12 @@ from mmattn.analysis.features import (
     side_of_share,
     subspace_similarity,
 )
-from mmattn.engine.configs import load_config
-from mmattn.engine.images import load_image
-from mmattn.engine.predicting import VIDEOS, Model, build, find_files
-from mmattn.engine.runs import run_tool, running
+from mmattn.checks.images import load_image
 from mmattn.errors import InputError
 from mmattn.layers import Block
+from mmattn.prediction.predict import VIDEOS, Model, build, find_files
+from mmattn.runs.configs import load_config
+from mmattn.runs.running import run_tool, running
 
 KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam', 'distillation')
 #: kind -> the attribute of the models that it is for, and what they are; the default of --what leaves these out
@@ -416,7 +416,7 @@ def write_cam(out: Path, name: str, model: Model, x: Tensor) -> None:
 
 def write_distillation(out: Path, name: str, network: nn.Module, batch: dict) -> None:
     """Principal components of the features of teachers and student."""
-    from mmattn.distillation.watching import component_sheet, cosines  # imported here, since it imports MMPretrain
+    from mmattn.distillation.hooks import component_sheet, cosines  # imported here, since it imports MMPretrain
 
     with torch.no_grad():
         compared = network.compare(batch['inputs'], batch['teacher_inputs'])

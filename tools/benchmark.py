@@ -54,10 +54,10 @@ from mmengine.utils import import_modules_from_strings
 from torch import Tensor, nn
 
 from mmattn.analysis import count_operations
-from mmattn.engine.configs import load_config
-from mmattn.engine.export import any_size, read_onnx, write_onnx
 from mmattn.errors import InputError
+from mmattn.export.graphs import any_size, read_onnx, write_onnx
 from mmattn.packages import require
+from mmattn.runs.configs import load_config
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 #: name -> config of a backbone of another package, or of VOLO

@@ -20,11 +20,11 @@ from mmengine.registry import DATASETS, MODELS, VISUALIZERS, DefaultScope
 from mmengine.structures import BaseDataElement
 from mmengine.visualization import Visualizer
 
-from mmattn.engine.configs import load_config
-from mmattn.engine.datasets import check_dataset, check_files, ignored_labels, inner_datasets
-from mmattn.engine.images import CheckedPipeline
-from mmattn.engine.runs import run_tool
+from mmattn.checks.datasets import check_dataset, check_files, ignored_labels, inner_datasets
+from mmattn.checks.images import CheckedPipeline
 from mmattn.errors import InputError, describe
+from mmattn.runs.configs import load_config
+from mmattn.runs.running import run_tool
 
 
 def main() -> None:

@@ -32,10 +32,10 @@ from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.analysis.complexity import INPUT_SIZES, compare
-from mmattn.engine.config_checks import KNOWN_KEYS
-from mmattn.engine.configs import load_config
-from mmattn.engine.runs import run_tool, train
+from mmattn.checks.config_values import KNOWN_KEYS
 from mmattn.errors import InputError, describe
+from mmattn.runs.configs import load_config
+from mmattn.runs.running import run_tool, train
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / 'configs' / 'toy' / 'compare').glob('*.py'))
@@ -233,7 +233,7 @@ def train_one(entry: Entry, run: Run, work_dir: Path, options: dict) -> tuple[di
     """The metrics of the last evaluation of a run, and its time in seconds. They are kept in result.json.
 
     Raises:
-        InputError: if the training ends without an evaluation, or as :func:`mmattn.engine.runs.train`.
+        InputError: if the training ends without an evaluation, or as :func:`mmattn.runs.running.train`.
     """
     started = time.time()
     rate, seed = run

@@ -25,7 +25,7 @@ from mmengine.logging import MMLogger
 
 from mmattn.analysis import compare_with_paper
 from mmattn.analysis.complexity import OPERATION_TOLERANCE, PARAMETER_TOLERANCE, Comparison
-from mmattn.engine.runs import run_tool
+from mmattn.runs.running import run_tool
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ import torch
 import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
-from mmattn.engine.runs import run_tool
+from mmattn.runs.running import run_tool
 from mmattn.weights import CheckpointError, check_floats, compare_settings, read_checkpoint
 
 

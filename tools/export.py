@@ -25,10 +25,10 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 
 import mmattn  # noqa: F401, registers the backbones
-from mmattn.engine.configs import load_config
-from mmattn.engine.export import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
-from mmattn.engine.resuming import check_complete, whole_model_weights
-from mmattn.engine.runs import run_tool, running
+from mmattn.export.graphs import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
+from mmattn.runs.configs import load_config
+from mmattn.runs.resuming import check_complete, whole_model_weights
+from mmattn.runs.running import run_tool, running
 from mmattn.weights import read_file
 
 SIZES = ((64, 64), (97, 131), (256, 320))
@@ -71,7 +71,7 @@ def main() -> None:
     with running(cfg):
         model = build(cfg, args.checkpoint, args.backbone)
     if is_detector:
-        from mmattn.detection.export import TraceableDetector  # imported here, since it needs mmdet
+        from mmattn.export.detectors import TraceableDetector  # imported here, since it needs mmdet
 
         graph = trace(TraceableDetector(model), in_channels)
     else:
@@ -124,7 +124,7 @@ def write_detector(
     model: nn.Module, graph: 'torch.export.ExportedProgram', examples: Iterator[Tensor], file: Path
 ) -> None:
     """Write a detector's graph to an ONNX file, and compare what the file and the model find in images."""
-    from mmattn.detection.export import OUTPUTS, detect, largest_differences
+    from mmattn.export.detectors import OUTPUTS, detect, largest_differences
 
     write_onnx(graph, file, OUTPUTS)
     if not find_spec('onnxruntime'):

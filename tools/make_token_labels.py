@@ -22,11 +22,11 @@ from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from mmattn.engine.configs import load_config
-from mmattn.engine.images import load_image
-from mmattn.engine.predicting import IMAGES, build
-from mmattn.engine.runs import run_tool, running
+from mmattn.checks.images import load_image
 from mmattn.errors import InputError
+from mmattn.prediction.predict import IMAGES, build
+from mmattn.runs.configs import load_config
+from mmattn.runs.running import run_tool, running
 
 #: classes of a place in the published label maps
 TOP = 5

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from mmattn.engine.checkpoints import AtomicBackend
-from mmattn.engine.runs import run_tool
-from mmattn.engine.sharding import merge_shards
 from mmattn.errors import InputError
+from mmattn.runs.checkpoints import AtomicBackend
+from mmattn.runs.running import run_tool
+from mmattn.runs.sharding import merge_shards
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from mmengine.config import DictAction
 
-from mmattn.engine.configs import load_config
-from mmattn.engine.predicting import predict
-from mmattn.engine.runs import run_tool
+from mmattn.prediction.predict import predict
+from mmattn.runs.configs import load_config
+from mmattn.runs.running import run_tool
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from mmattn.engine.configs import add_arguments, draw_predictions, enable_tta, load_config, write_predictions
-from mmattn.engine.runs import run_tool, test
+from mmattn.runs.configs import add_arguments, draw_predictions, enable_tta, load_config, write_predictions
+from mmattn.runs.running import run_tool, test
 
 
 def main() -> None:

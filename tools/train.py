@@ -6,8 +6,8 @@ python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py
 import argparse
 import os
 
-from mmattn.engine.configs import add_arguments, enable_amp, enable_auto_scale_lr, load_config
-from mmattn.engine.runs import run_tool, train
+from mmattn.runs.configs import add_arguments, enable_amp, enable_auto_scale_lr, load_config
+from mmattn.runs.running import run_tool, train
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 # MMPretrain's runtime, with mmattn, its parts for classifiers and its checkpoint hook.
 default_scope = 'mmpretrain'
-custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'mmattn.classification'])
+custom_imports = dict(imports=['mmattn', 'mmattn.runs', 'mmattn.classification'])
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),

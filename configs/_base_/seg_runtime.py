@@ -1,6 +1,6 @@
 # MMSegmentation's runtime, with mmattn and its checkpoint hook.
 default_scope = 'mmseg'
-custom_imports = dict(imports=['mmattn', 'mmattn.engine'])
+custom_imports = dict(imports=['mmattn', 'mmattn.runs'])
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),

@@ -1,3 +1,4 @@
+from . import layer_decay  # noqa: F401, registers the optimizer constructor
 from .elsa_swin import ELSASwin
 from .elsa_volo import ELSAVOLO
 from .gsa_resnet import GSAResNet

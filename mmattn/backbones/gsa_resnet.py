@@ -285,7 +285,7 @@ class Bottleneck(nn.Module):
         drop_path: probability of dropping the branch.
     """
 
-    #: FSDP shards block by block, see mmattn/engine/sharding.py
+    #: FSDP shards block by block, see mmattn/runs/sharding.py
     sharding_unit = True
 
     def __init__(

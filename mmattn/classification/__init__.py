@@ -6,9 +6,9 @@ Without MMPretrain this package is empty, so that ``tools/complexity.py`` can st
 import importlib.util
 
 if importlib.util.find_spec('mmpretrain'):
-    from .drawing import RGBVisualizationHook
     from .head import NormLinearClsHead
     from .mixing import MixThenErase
+    from .rgb_visualization import RGBVisualizationHook
     from .schedule import TimmCosineLR
     from .token_labels import CropTokenLabels, LoadTokenLabels, MoveTokenLabels
     from .volo import TokenLabelClassifier, VOLOHead

@@ -7,10 +7,10 @@ import importlib.util
 
 if importlib.util.find_spec('mmpretrain'):
     from .distiller import FeatureDistiller
-    from .images import MultiScaleBatchSampler, UnlabelledImages
+    from .hooks import BackboneCheckpointHook, FeatureImagesHook, TeacherSimilarity
     from .loss import FeatureLoss
+    from .unlabelled import MultiScaleBatchSampler, UnlabelledImages
     from .views import FixedViews, PackViews, StudentColors, ViewCrop, ViewPreprocessor
-    from .watching import BackboneCheckpointHook, FeatureImagesHook, TeacherSimilarity
 
     __all__ = [
         'BackboneCheckpointHook',

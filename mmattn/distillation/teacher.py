@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..engine.checkpoints import AtomicBackend
 from ..errors import CheckpointError, InputError, describe, near_misses, warn
+from ..runs.checkpoints import AtomicBackend
 from ..weights import Translation, first_names, misfits, read_file, weights_in
 
 #: of ImageNet, on the scale from 0 to 1

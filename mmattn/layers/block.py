@@ -13,7 +13,7 @@ class Block(nn.Module):
         eps: eps of the two norms.
     """
 
-    #: a unit of FSDP, see mmattn/engine/sharding.py, and a layer of ``Backbone.get_layer_depth``
+    #: a unit of FSDP, see mmattn/runs/sharding.py, and a layer of ``Backbone.get_layer_depth``
     sharding_unit = True
 
     def __init__(self, dim: int, attn: nn.Module, mlp: nn.Module, drop_path: float = 0.0, eps: float = 1e-5) -> None:

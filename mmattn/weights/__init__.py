@@ -1,8 +1,8 @@
 """Reading checkpoint files without running code in them, and comparing their tensors with those of a model."""
 
 from ..errors import CheckpointError
-from .checkpoint import plain_names, read_checkpoint, read_file, weights_in
-from .comparing import (
+from .files import plain_names, read_checkpoint, read_file, weights_in
+from .translation import (
     Translation,
     check_floats,
     compare_settings,

@@ -7,7 +7,7 @@ from torch import distributed, multiprocessing, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from mmattn.engine.sharding import cpu_shards, wrap_blocks
+from mmattn.runs.sharding import cpu_shards, wrap_blocks
 from tests.backbones.cases import CASES, every_backbone
 
 STAGES = 4

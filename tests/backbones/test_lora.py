@@ -4,8 +4,8 @@ import pytest
 import torch
 from mmengine.registry import MODELS, DefaultScope
 
-from mmattn.engine.resuming import check_complete
 from mmattn.errors import CheckpointError
+from mmattn.runs.resuming import check_complete
 from tests.backbones.cases import CASES
 
 #: linear layers of attention and MLP; GSAResNet has none

@@ -9,10 +9,10 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner, load_checkpoint
 
-from mmattn.engine.resuming import CheckpointCheckHook
+from mmattn.runs.resuming import CheckpointCheckHook
 from mmattn.weights import CheckpointError
 from tests import ROOT
-from tests.engine.small_training import Better
+from tests.runs.small_training import Better
 
 pytest.importorskip('mmpretrain')
 

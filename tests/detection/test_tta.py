@@ -14,8 +14,8 @@ from mmengine.structures import InstanceData
 from torch import nn
 
 from mmattn.detection import MaskTTAModel
-from mmattn.engine.configs import enable_tta
 from mmattn.errors import InputError
+from mmattn.runs.configs import enable_tta
 from tests import ROOT
 
 TTA = dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=6)

@@ -20,7 +20,7 @@ SEGMENTORS = ['configs/toy/gsa-resnet-toy_fpn.py', 'configs/toy/msf-vit-toy_setr
 #: a distillation with images of any size
 DISTILLATION = """
 default_scope = 'mmpretrain'
-custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'mmattn.distillation'])
+custom_imports = dict(imports=['mmattn', 'mmattn.runs', 'mmattn.distillation'])
 arch = dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
 model = dict(
     type='FeatureDistiller',

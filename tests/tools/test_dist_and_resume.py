@@ -11,7 +11,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from mmattn.engine.sharding import cpu_shards
+from mmattn.runs.sharding import cpu_shards
 from tests import ROOT
 from tests.backbones.cases import CASES
 
@@ -167,7 +167,7 @@ def test_two_processes_are_one(train, tmp_path, name, frozen, with_cp):
 HOOK = """
 import os, resource, signal
 from pathlib import Path
-from mmattn.engine import checkpoints
+from mmattn.runs import checkpoints
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 

@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from mmengine.visualization import Visualizer
 
-from mmattn.engine.configs import load_config
+from mmattn.runs.configs import load_config
 from tests import ROOT
 
 #: two sizes, two epochs of two steps

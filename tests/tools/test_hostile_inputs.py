@@ -426,9 +426,9 @@ def broken(*_, **__):
     'place',
     [
         'mmengine.runner.Runner.from_cfg',
-        'mmattn.engine.config_checks.dataset_configs',
+        'mmattn.checks.config_values.dataset_configs',
         'mmattn.backbones.ShuntedTransformer.forward',  # in the first step
-        'mmattn.engine.images._check_labels',
+        'mmattn.checks.images._check_labels',
         'mmseg.datasets.transforms.PackSegInputs.transform',
     ],
 )

@@ -13,8 +13,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
-from mmattn.engine import predicting
 from mmattn.errors import InputError
+from mmattn.prediction import predict as predicting
 from tests import ROOT
 
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'

@@ -7,7 +7,7 @@ _base_ = [
     '../datasets/coco_tta.py',
     '../schedules/slow_backbone.py',
 ]
-custom_imports = dict(imports=['mmattn', 'mmattn.engine'])
+custom_imports = dict(imports=['mmattn', 'mmattn.runs'])
 default_hooks = dict(checkpoint=dict(type='AtomicCheckpointHook', max_keep_ckpts=3))
 
 model = dict(

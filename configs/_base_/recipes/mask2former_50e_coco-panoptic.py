@@ -2,7 +2,7 @@
 # path 0.3. It needs COCO's panoptic annotations and the package panopticapi. Add the backbone and
 # panoptic_head.in_channels.
 _base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco-panoptic.py', '../schedules/slow_backbone.py']
-custom_imports = dict(imports=['mmattn', 'mmattn.engine'])
+custom_imports = dict(imports=['mmattn', 'mmattn.runs'])
 default_hooks = dict(checkpoint=dict(type='AtomicCheckpointHook'))
 
 data_root = '{{$COCO_ROOT:data/coco}}'

@@ -1,6 +1,6 @@
 # The runtime of classifiers, but for the hook that draws classes. Others write the student alone and draw its features.
 _base_ = '../../_base_/cls_runtime.py'
-custom_imports = dict(imports=['mmattn', 'mmattn.engine', 'mmattn.distillation'])
+custom_imports = dict(imports=['mmattn', 'mmattn.runs', 'mmattn.distillation'])
 default_hooks = dict(
     _delete_=True,
     logger=dict(type='LoggerHook', interval=100),

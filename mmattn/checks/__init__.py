@@ -1,0 +1,1 @@
+"""Checks of configs, annotations, images, label maps and folders. Wrong input is refused in one sentence."""

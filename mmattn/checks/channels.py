@@ -1,0 +1,108 @@
+"""Channels in a model's config, compared before anything is built: what neck and heads expect and what they get."""
+
+import inspect
+
+import torch
+
+from ..backbones.base import Backbone
+from ..errors import InputError
+from .config_types import NODE_KEYS, bases, find_type, is_of, listed
+
+
+def check_channels(model: dict, place: str) -> None:
+    """Compare the channels that neck and heads of a model expect with those that they get, as far as these are known.
+
+    Raises:
+        InputError: for the first difference, or with what a backbone of mmattn says about its arguments.
+    """
+    # A segmentor of MMSegmentation gives its ``pretrained`` to the backbone.
+    given = {key: model[key] for key in ('pretrained',) if model.get(key) is not None}
+    channels = _backbone_channels({**model['backbone'], **given}, f'{place}.backbone')
+    source, necks = 'backbone', list(listed(model.get('neck'), f'{place}.neck'))
+    if necks:
+        where, neck = necks[0]
+        expected = neck.get('in_channels')
+        known = channels and isinstance(expected, (list, tuple)) and is_of(neck, 'mmdet.', 'mmseg.')
+        if known and tuple(expected) != channels[::-1]:  # YOLOV3Neck begins with the deepest map
+            _compare(list(expected), list(channels), where, source)
+        source, channels = 'neck', _neck_channels(neck, channels) if len(necks) == 1 else None
+    for key in ('decode_head', 'auxiliary_head', 'panoptic_head'):
+        for where, head in listed(model.get(key), f'{place}.{key}'):
+            _check_decode_head(head, channels, where, source)
+            _check_mask_head(head, channels, where, source)
+    for key, index in (('rpn_head', 0), ('bbox_head', 0), ('head', -1)):
+        head = model.get(key)
+        expected = head.get('in_channels') if isinstance(head, dict) else None
+        if not channels or not isinstance(expected, int):
+            continue
+        if 'LinearClsHead' in bases(head) or source == 'neck' and is_of(head, 'mmdet.models.dense_heads'):
+            _compare(expected, channels[index], f'{place}.{key}', source)
+
+
+def _compare(expected: int | list[int], given: int | list[int], place: str, source: str) -> None:
+    if expected != given:
+        raise InputError(
+            f'{place}.in_channels is {expected}, but the {source} returns maps of {given} channels: set it to {given}'
+        )
+
+
+def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
+    """The channels of the maps that a backbone of mmattn returns; None for any other backbone."""
+    cls = find_type(node)
+    if not (inspect.isclass(cls) and issubclass(cls, Backbone)):
+        return None
+    arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
+    try:
+        with torch.device('meta'):
+            return cls(**arguments).out_channels
+    except ValueError as error:
+        raise InputError(f'{place} ({node["type"]}): {error}') from error
+
+
+def _neck_channels(neck: dict, channels: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The channels of the maps that an FPN or GlobalAveragePooling returns; None for any other neck."""
+    name = ''.join(bases(neck)[:1])
+    if name == 'GlobalAveragePooling':
+        return channels
+    given = neck.get('out_channels'), neck.get('num_outs')
+    if name == 'FPN' and all(isinstance(number, int) for number in given):
+        return (given[0],) * given[1]
+    return None
+
+
+def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
+    """Check ``in_channels`` and ``in_index`` of a head of MMSegmentation, which chooses from the maps of the source."""
+    if 'BaseDecodeHead' not in bases(head) or 'in_channels' not in head:
+        return
+    expected, index = head['in_channels'], head.get('in_index', -1)
+    if not isinstance(expected, int) and 'in_index' not in head:
+        return  # for the head to choose
+    if isinstance(expected, int) != isinstance(index, int):
+        raise InputError(f'{place}.in_channels is {expected}, but in_index is {index}: both must be numbers, or lists')
+    expected, index = ([expected], [index]) if isinstance(expected, int) else (list(expected), list(index))
+    if len(expected) != len(index):
+        raise InputError(f'{place} has {len(expected)} in_channels, but {len(index)} in_index: give one per map')
+    if channels is None:
+        return
+    if not all(-len(channels) <= i < len(channels) for i in index):
+        raise InputError(f'{place}.in_index is {head["in_index"]}, but the {source} returns {len(channels)} maps')
+    given = [channels[i] for i in index]
+    if isinstance(head['in_channels'], int):
+        expected, given = expected[0], given[0]
+    _compare(expected, given, place, source)
+
+
+def _check_mask_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
+    """Check ``in_channels`` and the class weights of a head of MaskFormer or Mask2Former, which takes all maps."""
+    if 'MaskFormerHead' not in bases(head):
+        return
+    if channels:
+        _compare(list(head.get('in_channels', channels)), list(channels), place, source)
+    # MMSegmentation's head has num_classes, MMDetection's has the other two.
+    classes = head.get('num_classes') or head.get('num_things_classes', 80) + head.get('num_stuff_classes', 53)
+    weights = (head.get('loss_cls') or {}).get('class_weight')
+    if isinstance(weights, (list, tuple)) and len(weights) != classes + 1:
+        raise InputError(
+            f'{place}.loss_cls.class_weight has {len(weights)} numbers for {classes} classes: give one per class, and '
+            'one for "no object"'
+        )

@@ -1,0 +1,347 @@
+"""Mistakes in a config, found before anything is built from it."""
+
+import difflib
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from mmengine import registry as registries
+from mmengine.config import Config
+from mmengine.hooks import CheckpointHook, EMAHook
+from mmengine.model import ExponentialMovingAverage
+from mmengine.registry import MODELS, TASK_UTILS, DefaultScope, Registry
+from mmengine.runner import FlexibleRunner, Runner
+from torch.utils.data import DataLoader
+
+from ..errors import InputError, near_misses
+from ..packages import PARAMWISE_KEYS
+from .channels import check_channels
+from .config_types import NODE_KEYS, bases, find_type, is_of, listed
+
+SPLITS = ('train', 'val', 'test')
+#: what a Runner takes from a config: its arguments, and what it reads from the config beside them
+KNOWN_KEYS = {
+    *inspect.signature(Runner).parameters,
+    *inspect.signature(FlexibleRunner).parameters,
+    *('custom_imports', 'runner_type', 'model_wrapper_cfg', 'activation_checkpointing', 'find_unused_parameters'),
+} - {'cfg'}
+#: keys of a dataloader that MMEngine reads itself; torch's DataLoader takes the others
+MMENGINE_LOADER_KEYS = {'num_batch_per_epoch', 'disable_subprocess_warning'}
+#: places of a model whose types must be in MODELS
+MODULE_PLACE = re.compile(r'model|data_preprocessor|model\..*(backbone|neck|data_preprocessor|loss\w*|head)(\[\d+\])*')
+#: places of a model whose types must be in TASK_UTILS
+TASK_PLACE = re.compile(r'model\..*\.(assigner|sampler|anchor_generator|prior_generator|bbox_coder)')
+#: places of RandomBatchAugment's arguments in a classifier of MMPretrain
+MIXING_PLACE = re.compile(r'model\.train_cfg|(model\.)?data_preprocessor\.batch_augments')
+#: how similar a misspelt key is to the known one, in difflib's measure
+SIMILAR = 0.88
+
+
+def check_config(cfg: Config, path: str | Path) -> None:
+    """Find the mistakes of a config that can be found without building it.
+
+    Types are looked up in the registries, and arguments in the signatures of the classes. Where a class takes
+    ``**kwargs``, only arguments that look misspelt are refused. Torch's optimizers, batch augmentations and mmattn's
+    backbones are built, the backbones without memory for their weights, so that their own checks run.
+
+    Raises:
+        InputError: for the first mistake, with the file and the place in the config.
+    """
+    try:
+        _check_keys(cfg)
+        scope = cfg.get('default_scope') or 'mmengine'
+        if find_spec(scope) is None:
+            return  # The types of a package that is missing are not known.
+        with DefaultScope.overwrite_default_scope(scope):
+            _check_modules(cfg.model, 'model')
+            _check_modules(cfg.get('data_preprocessor'), 'data_preprocessor')
+            _check_type(cfg.get('tta_model'), MODELS, 'tta_model')
+            _check_data(cfg)
+            _check_run(cfg)
+    except InputError as error:
+        scope = '' if cfg.get('default_scope') else ' (it has no default_scope)'
+        raise InputError(f'{path}{scope}: {error}') from error.__cause__
+
+
+def _check_keys(cfg: Config) -> None:
+    """Refuse top-level keys that look misspelt, and values of a kind that MMEngine does not take."""
+    for key in set(cfg) - KNOWN_KEYS:
+        near = difflib.get_close_matches(key, KNOWN_KEYS, n=1, cutoff=SIMILAR)
+        if near and not key.startswith(near[0]):  # model_small and the like are variables
+            raise InputError(f'nothing reads the key {key}: did you mean {near[0]}?')
+    for key in ('model', 'optim_wrapper', *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
+        if not isinstance(cfg.get(key), (dict, type(None))):
+            raise InputError(f'{key} must be a dict, not {cfg[key]!r}')
+    if cfg.get('model') is None:
+        raise InputError('there is no model: this is no config of a detector, segmentor or classifier')
+    if cfg.model.get('type') is None:
+        raise InputError('model has no type')
+    for split, last in zip(SPLITS, ('optim_wrapper', 'val_evaluator', 'test_evaluator')):
+        keys = f'{split}_dataloader', f'{split}_cfg', last
+        absent = [key for key in keys if cfg.get(key) is None]
+        if 0 < len(absent) < len(keys):
+            raise InputError(f'{" and ".join(absent)} must be set too, or none of {", ".join(keys)}')
+
+
+def _check_modules(node: object, place: str) -> None:
+    """Check a model's config: types, arguments, channels, and the modules in it."""
+    for where, module in listed(node, place):
+        if not isinstance(module, dict):
+            continue
+        if MIXING_PLACE.fullmatch(where) and difflib.get_close_matches('augments', module) and find_spec('mmpretrain'):
+            _check_mixing(module, where)
+        elif module.get('type') is not None:
+            registry = MODELS if MODULE_PLACE.fullmatch(where) or find_type(module) else TASK_UTILS
+            if registry is MODELS or TASK_PLACE.fullmatch(where) or find_type(module, TASK_UTILS):
+                _check_type(module, registry, where, nested=where.count('.') > 1)
+            _check_lora(module, where)
+        for key, value in module.items():
+            # norm_cfg, init_cfg and the like are read by functions with keys of their own
+            if not key.endswith('_cfg') or key in ('train_cfg', 'test_cfg'):
+                _check_modules(value, f'{where}.{key}')
+        if isinstance(module.get('backbone'), dict):
+            check_channels(module, where)
+
+
+def _check_lora(node: dict, place: str) -> None:
+    """Refuse LoRA that LoRAModel cannot save, that ``frozen_stages`` would freeze, or that has no layer."""
+    module = node.get('module')
+    if bases(node)[:1] != ['LoRAModel'] or not isinstance(module, dict) or not is_of(module, 'mmattn.'):
+        return
+    if 'norm_eval' in _arguments(find_type(module))[0] and not module.get('norm_eval'):
+        raise InputError(f'{place}.module must have norm_eval=True: LoRAModel does not save statistics of batch norms')
+    if module.get('frozen_stages', -1) >= 0:
+        raise InputError(f'{place}.module.frozen_stages would freeze matrices of LoRA: leave it out')
+    _construct(MODELS.build, place, cfg=deepcopy(dict(node, module=dict(module, init_cfg=None))))
+
+
+def _check_mixing(node: dict, place: str) -> None:
+    """Check the batch augmentations of a classifier, such as Mixup and CutMix, by building them."""
+    from mmpretrain.models.utils.batch_augments import RandomBatchAugment
+    from mmpretrain.registry import BATCH_AUGMENTS
+
+    _check_arguments(node, _arguments(RandomBatchAugment)[0], False, place)
+    for where, augment in listed(node['augments'], f'{place}.augments'):
+        _check_type(augment, BATCH_AUGMENTS, where)
+        _construct(BATCH_AUGMENTS.build, where, cfg=deepcopy(augment))
+    _construct(RandomBatchAugment, place, **deepcopy(dict(node)))
+
+
+def _check_data(cfg: Config) -> None:
+    for split in SPLITS:
+        place, loader = f'{split}_dataloader', cfg.get(f'{split}_dataloader')
+        if loader is None:
+            continue
+        known = {*inspect.signature(DataLoader).parameters} | MMENGINE_LOADER_KEYS
+        _check_arguments(loader, known, False, place)
+        for where, dataset in dataset_configs(loader.get('dataset'), f'{place}.dataset'):
+            _check_type(dataset, registries.DATASETS, where)
+            _check_transforms(dataset.get('pipeline'), f'{where}.pipeline')
+        for key in ('sampler', 'batch_sampler'):
+            _check_type(loader.get(key), registries.DATA_SAMPLERS, f'{place}.{key}')
+        plain = {key: loader[key] for key in ('batch_size', 'num_workers', 'persistent_workers') if key in loader}
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # about the number of workers
+            _construct(DataLoader, place, dataset=[None], **plain)
+
+
+def dataset_configs(node: object, place: str) -> Iterator[tuple[str, dict]]:
+    """The config of a dataset and of those that it wraps, each with its place in the whole config."""
+    for where, dataset in listed(node, place):
+        if isinstance(dataset, dict):
+            yield where, dataset
+            for key in ('dataset', 'datasets'):
+                yield from dataset_configs(dataset.get(key), f'{where}.{key}')
+
+
+def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
+    """The configs of the metrics of "val" or "test", each with its place in the whole config."""
+    place = f'{split}_evaluator'
+    evaluator = cfg.get(place)
+    if isinstance(evaluator, dict) and 'metrics' in evaluator:
+        evaluator, place = evaluator['metrics'], f'{place}.metrics'
+    return ((where, metric) for where, metric in listed(evaluator, place) if isinstance(metric, dict))
+
+
+def _check_transforms(node: object, place: str) -> None:
+    """Check a transform, or lists of them, and the transforms in those of MMCV and mmattn that wrap others."""
+    for where, transform in listed(node, place):
+        cls = _check_type(transform, registries.TRANSFORMS, where)
+        if cls is not None and cls.__module__.startswith(('mmcv.', 'mmattn.')):  # Albu's are of another package
+            _check_transforms(transform.get('transforms'), f'{where}.transforms')
+
+
+def _check_run(cfg: Config) -> None:
+    _check_loops(cfg)
+    hooks = [(f'default_hooks.{name}', hook) for name, hook in (cfg.get('default_hooks') or {}).items()]
+    for place, hook in (*hooks, *listed(cfg.get('custom_hooks'), 'custom_hooks')):
+        _check_type(hook, registries.HOOKS, place, extra=('priority',))
+    _check_optimizer(cfg.get('optim_wrapper'))
+    _check_layer_decay(cfg)
+    schedulers = cfg.get('param_scheduler')
+    if isinstance(schedulers, dict) and 'type' not in schedulers:
+        schedulers = list(schedulers.values())  # of several optimizers
+    for place, scheduler in listed(schedulers, 'param_scheduler'):
+        cls = _check_type(scheduler, registries.PARAM_SCHEDULERS, place, extra=('convert_to_iter_based',))
+        if scheduler.get('convert_to_iter_based') and not hasattr(cls, 'build_iter_from_epoch'):
+            raise InputError(f'{place} ({scheduler["type"]}) cannot change each step: leave out convert_to_iter_based')
+    for split in SPLITS[1:]:
+        if 'metrics' in (cfg.get(f'{split}_evaluator') or ()):
+            _check_type(cfg[f'{split}_evaluator'], registries.EVALUATOR, f'{split}_evaluator', default='Evaluator')
+        for place, metric in metric_configs(cfg, split):
+            cls = _check_type(metric, registries.METRICS, place)
+            if cls is not None and cls.__name__ == 'Accuracy':
+                _check_topk(metric, cfg, place)
+    visualizer = cfg.get('visualizer')
+    _check_type(visualizer, registries.VISUALIZERS, 'visualizer', default='Visualizer')
+    if isinstance(visualizer, dict):
+        for place, backend in listed(visualizer.get('vis_backends'), 'visualizer.vis_backends'):
+            _check_type(backend, registries.VISBACKENDS, place)
+    _check_type(cfg.get('log_processor'), registries.LOG_PROCESSORS, 'log_processor', default='LogProcessor')
+
+
+def _check_topk(metric: dict, cfg: Config, place: str) -> None:
+    """Refuse a top-k accuracy of more classes than there are, which MMPretrain finds at the first evaluation."""
+    head, topk = cfg.model.get('head'), metric.get('topk')
+    classes = head.get('num_classes') if isinstance(head, dict) else None
+    most = max((k for k in (topk if isinstance(topk, (list, tuple)) else [topk]) if isinstance(k, int)), default=0)
+    if isinstance(classes, int) and most > classes:
+        raise InputError(f'{place} asks for the top {most} of {classes} classes: set topk to numbers up to {classes}')
+
+
+def _check_loops(cfg: Config) -> None:
+    train = cfg.get('train_cfg')
+    if train is not None:
+        by_epoch = train.get('by_epoch')
+        if 'type' not in train and by_epoch is None:
+            raise InputError('train_cfg needs a type, EpochBasedTrainLoop or IterBasedTrainLoop for instance')
+        default = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
+        _check_type(train, registries.LOOPS, 'train_cfg', default=default, extra=('by_epoch',))
+        for key in ('max_epochs', 'max_iters'):
+            value = train.get(key, 1)
+            if isinstance(value, (int, float)) and value < 1:
+                raise InputError(f'train_cfg.{key} must be 1 or more, not {value}')
+    _check_type(cfg.get('val_cfg'), registries.LOOPS, 'val_cfg', default='ValLoop')
+    _check_type(cfg.get('test_cfg'), registries.LOOPS, 'test_cfg', default='TestLoop')
+
+
+def _check_optimizer(wrapper: dict | None) -> None:
+    """Check optim_wrapper and its optimizer; torch's own optimizers are built once, over one parameter."""
+    if wrapper is None or wrapper.get('optimizer') is None:
+        return  # several optimizers are for their constructor to read
+    place, optimizer = 'optim_wrapper.optimizer', wrapper['optimizer']
+    constructor = wrapper.get('constructor')
+    if constructor is not None:
+        _check_type(dict(type=constructor), registries.OPTIM_WRAPPER_CONSTRUCTORS, 'optim_wrapper.constructor')
+    else:
+        keys = wrapper.get('paramwise_cfg') or {}
+        if 'layer_decay_rate' in keys:
+            raise InputError(
+                'nothing reads optim_wrapper.paramwise_cfg.layer_decay_rate: add '
+                "optim_wrapper.constructor='LayerDecayOptimWrapperConstructor'"
+            )
+        _check_arguments(keys, PARAMWISE_KEYS, True, 'optim_wrapper.paramwise_cfg')
+    _check_type(wrapper, registries.OPTIM_WRAPPERS, 'optim_wrapper', 'OptimWrapper', ('constructor', 'paramwise_cfg'))
+    cls = _check_type(optimizer, registries.OPTIMIZERS, place)
+    if inspect.isclass(cls) and cls.__module__.startswith('torch.optim'):
+        # fused ones are for accelerators
+        arguments = {key: value for key, value in optimizer.items() if key not in (*NODE_KEYS, 'fused')}
+        _construct(cls, place, params=[torch.nn.Parameter(torch.zeros(1))], **arguments)
+
+
+def _check_layer_decay(cfg: Config) -> None:
+    """Refuse constructors of layer-wise decay that do not support our backbones: their errors have no text."""
+    constructor, backbone = (cfg.get('optim_wrapper') or {}).get('constructor'), cfg.model.get('backbone')
+    if not isinstance(backbone, dict) or not is_of(backbone, 'mmattn.') or 'Decay' not in str(constructor):
+        return
+    cls = find_type(dict(type=constructor), registries.OPTIM_WRAPPER_CONSTRUCTORS)
+    package = getattr(cls, '__module__', '').partition('.')[0]
+    asks_model = package == 'mmpretrain' and hasattr(find_type(cfg.model), 'get_layer_depth')
+    if package in ('mmdet', 'mmseg', 'mmpretrain') and not asks_model:
+        raise InputError(
+            f'optim_wrapper.constructor {constructor} does not support {backbone["type"]}: use '
+            "constructor='LayerDecayOptimWrapperConstructor', paramwise_cfg=dict(layer_decay_rate=...) of mmattn"
+        )
+
+
+def _construct(cls: Callable, place: str, **arguments: object) -> None:
+    """Build a class, and raise what it says about its arguments as an InputError."""
+    try:
+        cls(**arguments)
+    except (ValueError, TypeError, AssertionError, KeyError) as error:
+        raise InputError(
+            f'{place}: {str(error) or f"one of these values is not of the kind or range that is needed: {arguments}"}'
+        ) from error
+
+
+def _check_type(
+    node: object,
+    registry: Registry,
+    place: str,
+    default: str | None = None,
+    extra: Iterable[str] = (),
+    nested: bool = False,
+) -> Callable | None:
+    """Check the type of a dict and its arguments; returns what the type stands for. What is no dict is not checked.
+
+    The type may be missing if there is a default. The dict may have extra keys; if it is nested in a module, that may
+    take out keys before it is built, so only those that look misspelt are refused.
+    """
+    if not isinstance(node, dict):
+        return None
+    if node.get('type', default) is None:
+        raise InputError(f'{place} has no type')
+    cls = find_type(node, registry, default)
+    if cls is None:
+        raise InputError(f'{place} has an unknown type {_unknown(node, registry)}')
+    known, more = _arguments(cls)
+    _check_arguments(node, {*known, *extra, *NODE_KEYS}, more or nested, f'{place} ({node.get("type", default)})')
+    return cls
+
+
+def _check_arguments(node: dict, known: set[str], more: bool, place: str) -> None:
+    """Refuse keys that are not known: all of them, or if there may be ``more``, those that look misspelt."""
+    for key in node:
+        if key not in known and (not more or difflib.get_close_matches(key, known, n=1, cutoff=SIMILAR)):
+            raise InputError(f'{place} has no argument {key}{near_misses(key, known)}')
+
+
+def _arguments(cls: Callable) -> tuple[set[str], bool]:
+    """The names of the arguments of a class or function, base classes included, and whether there may be more."""
+    if isinstance(cls, partial):
+        cls = cls.keywords.get('transform', cls)  # a transform of torchvision, as MMPretrain registers it
+    is_class = inspect.isclass(cls)
+    names, passes_on = set(), []
+    for function in [base.__init__ for base in cls.__mro__ if '__init__' in vars(base)] if is_class else [cls]:
+        parameters = inspect.signature(function).parameters.values()
+        names |= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        passes_on.append(any(p.kind is p.VAR_KEYWORD for p in parameters))
+        if not passes_on[-1]:
+            break
+    if is_class and issubclass(cls, CheckpointHook):
+        # It passes what it does not know to this method, after the first epoch.
+        return names | set(inspect.signature(Runner.save_checkpoint).parameters), False
+    if is_class and issubclass(cls, EMAHook):
+        names |= _arguments(ExponentialMovingAverage)[0]  # or of another averaged model
+    return names, passes_on[0]
+
+
+def _unknown(node: dict, registry: Registry) -> str:
+    """The type of a dict that the registry does not know, with those like it, or the package that is missing."""
+    name = str(node['type'])
+    scope, _, short = name.rpartition('.')
+    package = scope.partition('.')[0]
+    if package and find_spec(package) is None:
+        return f'{name}: the package {package} is not installed'
+    known = set()
+    with registry.switch_scope_and_registry(scope or node.get('_scope_')) as registry:
+        while registry is not None:
+            known |= set(registry.module_dict)
+            registry = registry.parent
+    return f'{name}{near_misses(short, known)}'

@@ -1,0 +1,244 @@
+"""Checks of a run's datasets, before it starts and before its first step; images are checked in images.py."""
+
+import inspect
+import os
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from itertools import chain
+
+from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from mmengine.hooks import Hook
+from mmengine.registry import DATASETS, METRICS, DefaultScope, Registry
+from torch import nn
+
+from ..errors import InputError
+from .config_types import NODE_KEYS, find_type
+from .config_values import dataset_configs, metric_configs
+from .folders import absent_files, check_images, compare_labels
+from .images import CheckedPipeline
+
+#: classes of MMDetection and MMSegmentation that list images; their files are checked before anything is built
+DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
+#: the same for MMPretrain; ImageNet and CIFAR100 are subclasses
+CLASSIFICATION = ('CustomDataset', 'CIFAR10')
+#: the same for mmattn: it looks for its folder when it is built, and for broken files when it is read
+UNLABELLED = 'UnlabelledImages'
+
+
+def use_checked_datasets(cfg: Config) -> None:
+    """Have annotations checked: each CocoDataset of a config becomes a CheckedCocoDataset, and so does each CocoMetric.
+
+    Subclasses of CocoDataset and CocoMetric stay as they are.
+    """
+    splits = 'train', 'val', 'test'
+    for node, cls, _ in (*_datasets(cfg, *splits), *_metrics(cfg, *splits)):
+        if cls.__name__ in ('CocoDataset', 'CocoMetric') and cls.__module__.startswith('mmdet.'):
+            # The full name, so that the config that MMEngine writes to the work folder needs no import.
+            node['type'] = f'mmattn.checks.coco.Checked{cls.__name__}'
+
+
+def check_files(cfg: Config, *splits: str) -> None:
+    """Check that dataloaders, annotation files and image folders are there, before anything is built.
+
+    Datasets are checked if they are on a disk and list their images as CocoDataset, MMSegmentation's BaseSegDataset, or
+    MMPretrain's CustomDataset (ImageNet) or CIFAR10 (CIFAR100), or mmattn's UnlabelledImages do. Lists and folders of
+    MMPretrain's are read.
+    ``splits`` are those that a run reads, of "train", "val" and "test".
+
+    Raises:
+        InputError: naming the dataset, and what is missing.
+    """
+    for split in splits:
+        if split != 'val' and cfg.get(f'{split}_dataloader') is None:
+            raise InputError(f'the config has no {split}_dataloader: it has nothing to {split}')
+    labels = []
+    for node, cls, place in _datasets(cfg, *splits):
+        reader = _reader(cls)
+        if cls.__name__ == 'CocoPanopticDataset' and find_spec('panopticapi') is None:
+            raise InputError(
+                f'{place}: CocoPanopticDataset needs the package panopticapi, which is not installed: '
+                'pip install git+https://github.com/cocodataset/panopticapi.git'
+            )
+        if node.get('backend_args') or reader not in (*DENSE, *CLASSIFICATION, UNLABELLED):
+            continue
+        arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
+        try:  # A dataset joins its paths, and reads no more than the names of classes yet.
+            dataset = cls(**{**arguments, 'pipeline': [], 'lazy_init': True})
+        except (ValueError, AssertionError, TypeError, OSError) as error:
+            if isinstance(error, TypeError) and 'lazy_init' in str(error):  # a subclass without this argument
+                continue
+            raise InputError(f'{place}: {error}') from error
+        if reader == UNLABELLED:
+            continue
+        if reader == 'CIFAR10':
+            folder = os.path.join(dataset.data_prefix['root'], dataset.base_folder)
+            if not dataset.download and not dataset._check_integrity():
+                raise InputError(
+                    f'{place}: the files of {cls.__name__} in {folder} are missing or damaged: unpack {dataset.url} '
+                    'there, or set download=True'
+                )
+            continue
+        annotations = dataset.ann_file
+        if annotations and not os.path.exists(annotations):
+            raise InputError(f'{place}: there is no annotation file {annotations}: set data_root and ann_file')
+        folder = dataset.data_prefix.get('img_path') or dataset.data_prefix.get('img')
+        if folder and not os.path.isdir(folder):
+            raise InputError(f'{place}: there is no image folder {folder}: set data_root and data_prefix')
+        if reader == 'CustomDataset':
+            _check_labelled(dataset, place, cfg)
+            head = cfg.get('model', {}).get('head')
+            in_model = head.get('num_classes') if isinstance(head, dict) else None
+            labels.append(check_images(dataset, place, len(dataset.metainfo.get('classes') or ()) or in_model))
+        elif folder and not annotations:
+            files = chain.from_iterable(names for _, _, names in os.walk(folder, followlinks=True))
+            if not any(name.endswith(dataset.img_suffix) for name in files):
+                raise InputError(f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix')
+    compare_labels(labels)
+    for node, _, place in _metrics(cfg, *splits):
+        annotations = node.get('ann_file')
+        if isinstance(annotations, str) and not node.get('backend_args') and not os.path.exists(annotations):
+            raise InputError(f'{place}: there is no annotation file {annotations}: set ann_file')
+
+
+def _datasets(cfg: Config, *splits: str) -> list[tuple[dict, type, str]]:
+    """The configs of the datasets of dataloaders, with their classes and places in the config."""
+    loaders = [(split, cfg.get(f'{split}_dataloader') or {}) for split in splits]
+    nodes = [dataset_configs(loader.get('dataset'), f'{split}_dataloader.dataset') for split, loader in loaders]
+    return _with_classes(cfg, DATASETS, nodes)
+
+
+def _metrics(cfg: Config, *splits: str) -> list[tuple[dict, type, str]]:
+    """The configs of the metrics of evaluators, with their classes and places in the config."""
+    return _with_classes(cfg, METRICS, [metric_configs(cfg, split) for split in splits])
+
+
+def _with_classes(cfg: Config, registry: Registry, nodes: list[Iterable]) -> list[tuple[dict, type, str]]:
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        found = [(node, find_type(node, registry), place) for place, node in chain.from_iterable(nodes)]
+    return [each for each in found if inspect.isclass(each[1])]
+
+
+def _reader(cls: type) -> str | None:
+    """The name of the class that lists the images of a dataset."""
+    return next((base.__name__ for base in cls.__mro__ if 'load_data_list' in vars(base)), None)
+
+
+def _check_labelled(dataset: BaseDataset, place: str, cfg: Config) -> None:
+    """Check that a dataset has labels, if a classifier is trained or evaluated with them."""
+    split = place.partition('_')[0]
+    evaluated = any(cls.__name__ != 'DumpResults' for _, cls, _ in _metrics(cfg, split))
+    classifier = cfg.get('model', {}).get('type') in ('ImageClassifier', 'mmpretrain.ImageClassifier')
+    if not dataset.with_label and classifier and (split == 'train' or evaluated):
+        raise InputError(
+            f'{place} has no labels to {"train" if split == "train" else "evaluate"} with: leave out with_label=False '
+            "and split='test'"
+        )
+
+
+#: heads whose num_classes is not the number of classes of the dataset: of boundaries, of words
+OTHER_CLASSES = {'STDCHead', 'GroundingDINOHead'}
+
+
+class InputCheckHook(Hook):
+    """Checks datasets before the first step, opening no image, and images and annotations when they are read.
+
+    Raises:
+        InputError: for the first thing that does not fit.
+    """
+
+    def before_run(self, runner) -> None:
+        for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
+            datasets = list(inner_datasets(getattr(getattr(loop, 'dataloader', None), 'dataset', None)))
+            for dataset in datasets:
+                check_dataset(dataset, runner.model)
+            evaluator = getattr(loop, 'evaluator', None)
+            for index, metric in enumerate(getattr(evaluator, 'metrics', ())):
+                if hasattr(metric, 'check_datasets'):  # a CheckedCocoMetric
+                    # MMDetection's MultiDatasetsEvaluator has a metric for each dataset.
+                    each = hasattr(evaluator, 'dataset_prefixes')
+                    part = inner_datasets(loop.dataloader.dataset.datasets[index]) if each else datasets
+                    metric.check_datasets(list(part))
+            for dataset in datasets:
+                dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))
+
+
+def inner_datasets(dataset: object) -> Iterator[BaseDataset]:
+    """The datasets that read data, below all that wrap them."""
+    if isinstance(dataset, BaseDataset):
+        yield dataset
+    for part in getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]:
+        if part is not None:
+            yield from inner_datasets(part)
+
+
+def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
+    """Check that a dataset is not empty, that its files are there and that the model has its classes.
+
+    Raises:
+        InputError: naming the dataset and what does not fit.
+    """
+    name = f'{type(dataset).__name__} {dataset.ann_file or dataset.data_prefix.get("img_path")}'
+    if not len(dataset):
+        raise InputError(f'{name} has no image: it lists none, or filter_cfg leaves them all out')
+    classes = dataset.metainfo.get('classes')
+    if hasattr(dataset, 'label_map') and not classes:
+        raise InputError(f'{name} has no classes: set its metainfo.classes to their names, in the order of the labels')
+    if hasattr(dataset, 'label_map') and len(classes) == 1:
+        raise InputError(
+            f'{name} has only one class, {classes[0]}, so models learn nothing: add the background to metainfo.classes'
+        )
+    if classes and 'thing_classes' not in dataset.metainfo:
+        for path, module in model.named_modules():
+            number = getattr(module, 'num_classes', None)
+            if number is None and getattr(module, 'to_onehot', False):
+                raise InputError(
+                    f'{path} of the model has no num_classes, which Mixup, CutMix and to_onehot need: set it to '
+                    f'{len(classes)}'
+                )
+        for path, number in class_numbers(model):
+            if number != len(classes):
+                raise InputError(
+                    f'{name} has {len(classes)} classes and {path} of the model {number}: make '
+                    'num_classes of the model and metainfo.classes of the dataset agree'
+                )
+    if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in (*CLASSIFICATION, UNLABELLED):
+        return  # not on a disk, or checked before
+    transforms = dataset.pipeline.transforms
+    masks = any(getattr(transform, 'with_mask', False) for transform in transforms)
+    # The masks of a panoptic dataset are in image files.
+    masks = masks and 'thing_classes' not in dataset.metainfo
+    # MMDetection's Mask2Former for instances has a prefix of label maps, too, and does not read them.
+    maps = hasattr(dataset, 'label_map') or any(getattr(transform, 'with_seg', False) for transform in transforms)
+    files = []
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index)
+        files += [info.get('img_path'), info.get('seg_map_path') if maps else None]
+        if masks and not all('mask' in instance for instance in info.get('instances', ())):
+            raise InputError(
+                f'{name}: an annotation of {info["img_path"]} has no segmentation, which LoadAnnotations '
+                'with_mask=True needs'
+            )
+    absent = absent_files(file for file in files if file and isinstance(file, str))
+    if absent:
+        raise InputError(f'{name} names {len(absent)} files that are not there, the first being {absent[0]}')
+
+
+def class_numbers(model: nn.Module) -> Iterator[tuple[str, int]]:
+    """Name and ``num_classes`` of each part of a model whose ``num_classes`` must be that of the dataset."""
+    for path, module in model.named_modules():
+        number = getattr(module, 'num_classes', None)
+        if (
+            ('head' in path or path.endswith('data_preprocessor'))
+            and not {'rpn_head', 'semantic_head'} & set(path.split('.'))
+            and not OTHER_CLASSES & {base.__name__ for base in type(module).__mro__}
+            and isinstance(number, int)
+        ):
+            yield path, number
+
+
+def ignored_labels(model: nn.Module) -> list[int]:
+    """The labels that the heads of a segmentor ignore, ``ignore_index`` of their configs; 255 if there is none."""
+    heads = [module for module in model.modules() if hasattr(module, 'num_classes')]
+    labels = {getattr(head, 'ignore_index', None) for head in heads}
+    return sorted(label for label in labels if isinstance(label, int)) or [255]

@@ -1,0 +1,255 @@
+"""From a config file to a config that this machine can run."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.device import get_device
+from mmengine.logging import print_log
+from mmengine.registry import DefaultScope
+from mmengine.utils import import_modules_from_strings, is_installed
+
+from ..checks.config_types import find_type
+from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, metric_configs
+from ..checks.datasets import use_checked_datasets
+from ..errors import InputError, near_misses, refusing
+from ..packages import require, require_ops
+from .sharding import cpu_shards, is_sharded
+
+#: default_scope -> packages that its models need
+SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that training and testing have in common, named as in OpenMMLab's own tools."""
+    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/NAME_OF_CONFIG)')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
+    parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
+    parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
+    # passed by torch.distributed.launch
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help=argparse.SUPPRESS)
+
+
+def load_config(
+    path: str | Path,
+    options: dict | None = None,
+    *,
+    work_dir: str | None = None,
+    launcher: str = 'none',
+    backbone_only: bool = False,
+) -> Config:
+    """Read a config, check it, and fit it to this machine.
+
+    Args:
+        options: values to set, by dotted key, as of ``--cfg-options``.
+        work_dir: folder for logs and checkpoints. The default is what the config says, or work_dirs/NAME_OF_CONFIG.
+        launcher: "none", "pytorch", "slurm" or "mpi", what starts the processes.
+        backbone_only: leave neck and heads out of the model, which then need not fit the backbone.
+
+    Raises:
+        MissingPackage: if a package that the config needs is missing or too old.
+        InputError: if the config is missing or cannot be read, or has a mistake that can be seen before a run.
+    """
+    if not Path(path).is_file():
+        raise InputError(f'there is no config {path}')
+    row = os.environ.get('MODEL')
+    with refusing(f'{path} cannot be read'), _mmseg_bases():  # A config is a program, which can raise any error.
+        try:
+            cfg = Config.fromfile(path, import_custom_modules=False)
+        except KeyError as error:
+            if error.args == (row,):
+                raise InputError(f'{path} has no row {row}, which the environment variable MODEL names') from error
+            raise
+    known = {*KNOWN_KEYS, *cfg}
+    with refusing(f'--cfg-options cannot be set in {path}'):  # MMEngine raises several kinds of errors.
+        cfg.merge_from_dict(options or {})
+    for key in set(cfg) - known:
+        raise InputError(f'--cfg-options sets {key}, which nothing reads{near_misses(key, known)}')
+    scope = cfg.get('default_scope')
+    if scope and scope not in (*SCOPES, 'mmengine') and find_spec(scope) is None:
+        raise InputError(f'{path}: no package is named {scope}, the default_scope{near_misses(scope, SCOPES)}')
+    for package in SCOPES.get(scope, ()):
+        require(package, f'{path} ({scope})')
+    if scope == 'mmdet':
+        require_ops(str(path))
+    with refusing(f'{path}: custom_imports cannot be imported'):  # after the check of packages, which it may need
+        import_modules_from_strings(**cfg.get('custom_imports') or dict(imports=[]))
+    if backbone_only and isinstance(cfg.get('model'), dict):
+        cfg.model = ConfigDict({key: cfg.model[key] for key in ('type', 'backbone') if key in cfg.model})
+    check_config(cfg, path)
+    use_checked_datasets(cfg)
+    cfg.launcher = launcher
+    cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(path).stem)
+    if get_device() == 'cpu':
+        _fit_cpu(cfg)
+    return cfg
+
+
+@contextmanager
+def _mmseg_bases() -> Iterator[None]:
+    """Let MMEngine find bases ``mmseg::...`` if MMSegmentation is installed under another name.
+
+    MMEngine looks for the distribution mmsegmentation, and no argument sets another name.
+    """
+    distribution = MODULE2PACKAGE['mmseg']
+    if not is_installed(distribution):
+        MODULE2PACKAGE['mmseg'] = 'mmseg'
+    try:
+        yield
+    finally:
+        MODULE2PACKAGE['mmseg'] = distribution
+
+
+def _fit_cpu(cfg: Config) -> None:
+    """Replace what runs on an accelerator only, and log what was replaced."""
+    if cfg.launcher in ('slurm', 'mpi'):
+        raise InputError(
+            f'--launcher {cfg.launcher} needs accelerators, and there is none here: tools/dist_train.sh and '
+            'dist_test.sh start several processes on the CPU'
+        )
+    if is_sharded(cfg) and not cpu_shards():
+        raise InputError(f'the FSDP of torch {torch.__version__} needs accelerators, and there is none here')
+    changes = []
+    if (cfg.get('optim_wrapper') or {}).get('type') == 'AmpOptimWrapper':
+        cfg.optim_wrapper.type = 'OptimWrapper'
+        for key in ('loss_scale', 'dtype', 'use_fsdp'):
+            cfg.optim_wrapper.pop(key, None)
+        changes.append('mixed precision is off')
+    if _rename_type(cfg.model, 'SyncBN', 'BN'):
+        changes.append('SyncBN became BN')
+    if cfg.launcher == 'pytorch':
+        # MMEngine's default wrapper passes the number of a GPU.
+        cfg.model_wrapper_cfg = cfg.get('model_wrapper_cfg') or dict(
+            type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False
+        )
+        changes.append('processes talk through gloo')
+    if is_sharded(cfg):
+        cfg.strategy.model_wrapper.device_id = 'cpu'
+    if changes:
+        print_log(f'No accelerator here: {", ".join(changes)}.', logger='current')
+
+
+def _rename_type(node: object, old: str, new: str) -> bool:
+    """Rename a type everywhere below a config node; whether there was any."""
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ()
+    renamed = [_rename_type(child, old, new) for child in children]
+    if isinstance(node, dict) and node.get('type') == old:
+        node['type'] = new
+        return True
+    return any(renamed)
+
+
+def enable_amp(cfg: Config) -> None:
+    """Train in mixed precision.
+
+    Raises:
+        InputError: if there is no accelerator.
+    """
+    if get_device() == 'cpu':
+        raise InputError('--amp needs an accelerator, and there is none here: leave it out')
+    cfg.optim_wrapper.type = 'AmpOptimWrapper'
+    cfg.optim_wrapper.loss_scale = 'dynamic'
+
+
+def enable_auto_scale_lr(cfg: Config) -> None:
+    """Scale the learning rate with the batch size.
+
+    Raises:
+        InputError: if the config has no ``auto_scale_lr.base_batch_size``.
+    """
+    if not (cfg.get('auto_scale_lr') or {}).get('base_batch_size'):
+        raise InputError('--auto-scale-lr needs auto_scale_lr.base_batch_size: the batch size of the learning rate')
+    cfg.auto_scale_lr.enable = True
+
+
+def enable_tta(cfg: Config) -> None:
+    """Turn a config's test into a test of several views of each image, whose predictions are merged.
+
+    Raises:
+        InputError: if ``tta_model`` or ``tta_pipeline`` is missing, or ``tta_model`` cannot merge masks to evaluate.
+    """
+    for key in ('tta_model', 'tta_pipeline'):
+        if cfg.get(key) is None:
+            raise InputError(f'--tta needs {key} in the config, see configs/_base_/datasets')
+    roi_head = cfg.model.get('roi_head') or {}
+    if any('segm' in evaluator.get('metric', ()) for evaluator in _test_metrics(cfg)):
+        with DefaultScope.overwrite_default_scope(_scope(cfg)):
+            check = getattr(find_type(cfg.tta_model), 'check_classes', None)
+            if check is None:
+                raise InputError(
+                    f'tta_model {cfg.tta_model.type} cannot merge masks: use '
+                    'mmattn.detection.MaskTTAModel, as configs/_base_/datasets/coco_tta.py does'
+                )
+            check(find_type(cfg.model), find_type(roi_head))
+    elif 'mask_head' in roi_head:
+        roi_head.mask_head = roi_head.mask_roi_extractor = None
+    for _, dataset in dataset_configs(cfg.test_dataloader.dataset, 'test_dataloader.dataset'):
+        if not {'dataset', 'datasets'} & set(dataset):  # does not wrap others
+            dataset.pipeline = cfg.tta_pipeline
+    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
+
+
+def draw_predictions(cfg: Config, folder: Path) -> None:
+    """Make a test draw every image, predictions beside ground truth, into a folder.
+
+    Raises:
+        InputError: if no hook draws, if the folder cannot be written to, or for a classifier tested in several views.
+    """
+    _check_folder(folder, '--show-dir')
+    hook = (cfg.get('default_hooks') or {}).get('visualization')
+    if hook is None:
+        raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
+    if _scope(cfg) == 'mmpretrain':
+        if 'module' in cfg.model:  # enable_tta was called
+            raise InputError('--show-dir cannot draw the views of --tta: leave out one of them')
+        hook.update(enable=True, interval=1, out_dir=str(folder.resolve()))
+        return
+    hook.draw = True
+    if _scope(cfg) == 'mmdet':
+        hook.test_out_dir = str(folder.resolve())
+    else:
+        cfg.visualizer.save_dir = str(folder)
+        hook.interval = 1  # MMSegmentation draws every 50th image by default.
+
+
+def write_predictions(cfg: Config, file: Path) -> None:
+    """Make a test write its predictions to a .pkl file.
+
+    Raises:
+        InputError: if no metric can be added to the config's evaluator, or if the file cannot be written.
+    """
+    _check_folder(file.parent, '--out')
+    if file.is_dir():
+        raise InputError(f'--out names {file}, which is a folder')
+    metrics = _test_metrics(cfg)
+    if 'metrics' in cfg.test_evaluator:
+        kind = cfg.test_evaluator.get('type')
+        raise InputError(f'--out needs a metric or a list of metrics as test_evaluator, not {kind}')
+    dump = 'DumpDetResults' if _scope(cfg) == 'mmdet' else 'DumpResults'  # The first packs masks.
+    cfg.test_evaluator = [*metrics, dict(type=dump, out_file_path=str(file))]
+
+
+def _scope(cfg: Config) -> str:
+    """The package of a config's model; a config without default_scope has it in the name of the type."""
+    return cfg.get('default_scope') or cfg.model.type.partition('.')[0]
+
+
+def _check_folder(folder: Path, flag: str) -> None:
+    """Refuse a folder that could not be made or written to at the end of a test."""
+    nearest = next(str(path) for path in (folder, *folder.parents) if os.path.exists(path))
+    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK):
+        raise InputError(f'{flag} cannot write to {folder}: {nearest} is no folder, or may not be written to')
+
+
+def _test_metrics(cfg: Config) -> list[dict]:
+    metrics = [metric for _, metric in metric_configs(cfg, 'test')]
+    if not metrics:
+        raise InputError('the config has no test_evaluator: it has nothing to test')
+    return metrics

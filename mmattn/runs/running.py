@@ -1,0 +1,175 @@
+"""Around a run of MMEngine: what our tools set up and undo, and how their errors end."""
+
+import errno
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
+
+from mmengine.config import Config
+from mmengine.device import get_device
+from mmengine.registry import RUNNERS
+from mmengine.runner import CheckpointLoader, Runner
+from torch import distributed
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from ..checks.datasets import InputCheckHook, check_files
+from ..errors import InputError, describe
+from ..weights import read_file
+from .checkpoints import locked
+from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
+from .seeds import SeedHook
+from .sharding import check_sharding
+
+#: The system refuses: no space, quota, permission, read-only file system, too many open files.
+SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE)
+#: where MMEngine reads checkpoints from; other addresses, such as openmmlab:// and s3://, keep their loaders
+SOURCES = ['', 'http://', 'https://', 'torchvision://']
+#: launcher -> environment variable with the number of the process
+RANK = dict(pytorch='RANK', slurm='SLURM_PROCID', mpi='OMPI_COMM_WORLD_RANK')
+
+
+def run_tool(main: Callable[[], None]) -> None:
+    """Call ``main``; an :class:`InputError` or a refusal of the system ends it in a sentence, with exit status 1.
+
+    Every other error is a mistake of ours, or of a package that we use, and keeps its traceback.
+    """
+    try:
+        main()
+    except Exception as error:
+        if isinstance(error, InputError) or isinstance(error, OSError) and error.errno in SYSTEM_ERRORS:
+            sys.exit(describe(error))
+        raise
+
+
+@contextmanager
+def running(cfg: Config, trusted: bool = False) -> Iterator[None]:
+    """Set up what a run by our tools needs in this process, and undo it at the end.
+
+    - MMEngine's ``CheckpointLoader``, which would run code in a checkpoint, reads as :func:`mmattn.weights.read_file`
+      does. This is the only replacement in another package: no setting covers all places that read checkpoints.
+    - Without an accelerator, launcher "pytorch" gets a process group of gloo. MMEngine would select a GPU first.
+    - Python's logging does not print a traceback for each line that cannot be written, as on a full disk. The run
+      fails at its next checkpoint, with one sentence.
+
+    Args:
+        cfg: of the run, from :func:`mmattn.runs.configs.load_config`.
+        trusted: run the code in a checkpoint, see :func:`mmattn.weights.read_file`.
+    """
+
+    def load_from_mmattn(path: str, map_location: str | None = None) -> object:
+        return read_file(path, map_location, trusted)
+
+    loaders, raise_exceptions = CheckpointLoader._schemes.copy(), logging.raiseExceptions
+    starts_group = cfg.launcher == 'pytorch' and get_device() == 'cpu' and not distributed.is_initialized()
+    try:
+        CheckpointLoader.register_scheme(SOURCES, load_from_mmattn, force=True)
+        logging.raiseExceptions = False
+        if starts_group:
+            distributed.init_process_group('gloo')
+        yield
+    finally:
+        CheckpointLoader._schemes = loaders  # no public method returns or removes a loader
+        logging.raiseExceptions = raise_exceptions
+        if starts_group and distributed.is_initialized():
+            distributed.destroy_process_group()
+
+
+def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None:
+    """Train the model of a config.
+
+    Args:
+        cfg, trusted: see :func:`running`.
+        resume: checkpoint to resume from; "auto" is the newest in the work folder. The default is what cfg says.
+
+    Raises:
+        InputError: if another training runs in the work folder, or was there and is not resumed; if a data worker is
+            killed; see :func:`mmattn.runs.sharding.check_sharding`.
+        CheckpointError: see ``prepare_resume`` and ``CheckpointCheckHook`` of :mod:`mmattn.runs.resuming`.
+    """
+    resume = resume or cfg.get('resume')
+    if resume and not isinstance(resume, str):
+        resume = cfg.get('load_from') or 'auto'
+    check_sharding(cfg)
+    check_files(cfg, 'train', 'val')
+    # Only the first process writes checkpoints.
+    first = cfg.launcher == 'none' or os.environ.get(RANK[cfg.launcher], '0') == '0'
+    with running(cfg, trusted), locked(checkpoint_folders(cfg) if first else ()):
+        if resume:
+            prepare_resume(cfg, None if resume == 'auto' else resume, trusted)
+        else:
+            check_unused(cfg)
+        # FSDP needs MMEngine's FlexibleRunner
+        runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+        _run(runner, runner.train)
+
+
+def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
+    """Test the model of a config with the weights of a checkpoint.
+
+    Args:
+        cfg, trusted: see :func:`running`.
+        checkpoint: file or address.
+
+    Raises:
+        InputError: if a data worker is killed.
+        CheckpointError: see :class:`mmattn.runs.resuming.CheckpointCheckHook`.
+    """
+    cfg.load_from, cfg.resume = checkpoint, False
+    check_files(cfg, 'test')
+    with running(cfg, trusted):
+        runner = Runner.from_cfg(cfg)
+        _run(runner, runner.test)
+
+
+def _run(runner: Runner, run: Callable[[], object]) -> None:
+    for hook in (InputCheckHook(), CheckpointCheckHook(), SeedHook()):
+        runner.register_hook(hook, 'HIGHEST')
+    try:
+        run()
+    except InputError:
+        raise
+    except (RuntimeError, OSError, EOFError) as error:  # also what torch raises for a dead worker
+        sentence = ''
+        for _ in range(8):
+            with suppress(RuntimeError):  # When a worker dies, torch raises an error at whatever line is running.
+                sentence = _why_gone(runner)
+                break
+        if not sentence:
+            raise
+        raise InputError(sentence) from error
+
+
+def _why_gone(runner: Runner) -> str:
+    """A sentence on a data worker that ended without an error of its own; '' if none has."""
+    loops = {f'{split}_dataloader': getattr(runner, f'_{split}_loop') for split in ('train', 'val', 'test')}
+    # Dataloaders do not know their workers. The traceback of the error keeps the iterators that do.
+    workers = [
+        (worker, name)
+        for iterator in gc.get_objects()
+        if type(iterator) is _MultiProcessingDataLoaderIter
+        for name, loop in loops.items()
+        if getattr(getattr(loop, 'dataloader', None), 'dataset', None) is iterator._dataset
+        for worker in iterator._workers
+    ]
+    gone = wait([worker.sentinel for worker, _ in workers], timeout=1)
+    for worker, loader in workers:
+        if worker.sentinel in gone and worker.exitcode != 0:
+            return f'a data worker of {loader}, process {worker.pid}, {_end(worker.exitcode, loader)}'
+    return ''
+
+
+def _end(code: int | None, loader: str) -> str:
+    if code is None:  # torch's error interrupted the reading of the exit status
+        return f'ended, {loader}.num_workers=0 may show why'
+    if code >= 0:
+        return f'ended with exit status {code}, {loader}.num_workers=0 shows where'
+    advice = {
+        signal.SIGKILL: 'most often for want of memory: lower its num_workers or batch_size',
+        signal.SIGBUS: 'most often for want of shared memory: lower num_workers, or give more (docker run --shm-size)',
+    }.get(-code, f'{loader}.num_workers=0 shows where')
+    return f'was killed by signal {-code} ({signal.strsignal(-code)}), {advice}'

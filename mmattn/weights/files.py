@@ -1,0 +1,230 @@
+"""Checkpoint files: where the weights are in them, and what is refused."""
+
+import hashlib
+import http.client
+import re
+import urllib.parse
+import zipfile
+from itertools import chain
+from pathlib import Path
+
+import torch
+from mmengine.logging import print_log
+from safetensors.torch import load_file as load_safetensors
+from torch import Tensor
+
+from ..errors import CheckpointError
+from .restricted_pickle import load_weights_only
+from .translation import odd_form
+
+#: where trainers keep weights; averaged weights come first, because ELSA's authors evaluate those of ELSA-Swin-B
+CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
+#: what torch.compile, FSDP and activation checkpointing add to names, at any place
+WRAPPERS = re.compile(r'(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.')
+
+
+def read_checkpoint(
+    path: str | Path, prefix: str | None = None, trusted: bool = False
+) -> tuple[dict[str, Tensor], str, dict | None]:
+    """The tensors of a backbone in a checkpoint of any trainer.
+
+    Args:
+        path, trusted: see :func:`read_file`.
+        prefix: the names of the wanted tensors begin with it; it is removed, and what wrappers add is not part of it.
+            Its last dot may be missing. By default "backbone." if any name begins with that. '' means all tensors.
+
+    Returns:
+        the tensors by name; a phrase that says where they are in the file; ``type`` and settings of the backbone, if
+        mmattn wrote the file.
+
+    Raises:
+        CheckpointError: if the file cannot be read, has no tensors there, or two tensors for one name.
+    """
+    contents = read_file(path, trusted=trusted)
+    weights, container = weights_in(contents)
+    source = f' "{container}"' if container else ''
+    weights = weights if isinstance(weights, dict) else {}
+    tensors = plain_names({name: value for name, value in weights.items() if isinstance(value, Tensor)}, str(path))
+    chosen = 'backbone.' if prefix is None else _plain_name(prefix and f'{prefix.removesuffix(".")}.')
+    inside = {name.removeprefix(chosen): value for name, value in tensors.items() if name.startswith(chosen)}
+    if prefix is None:
+        twice = [name for name in inside if name in tensors]
+        if twice:
+            raise CheckpointError(
+                f'{path} has both {twice[0]} and {chosen}{twice[0]}: choose with prefix="" or prefix="{chosen}" beside '
+                'the checkpoint'
+            )
+    if chosen and (inside or prefix is not None):
+        tensors, source = inside, f'{source} "{chosen}*"'
+    if not tensors:
+        raise CheckpointError(f'{path} holds no weights{f" under{source}" if source else ""}')
+    noted = noted_settings(contents)
+    return tensors, source.strip() or 'top level', noted.get(chosen.removesuffix('.'), noted.get(''))
+
+
+def weights_in(contents: object) -> tuple[object, str]:
+    """The part of a file's contents that holds the weights, and its key in ``CONTAINERS``; all contents and '' if none
+    of these keys is there."""
+    for container in CONTAINERS if isinstance(contents, dict) else ():
+        if isinstance(contents.get(container), dict):
+            return contents[container], container
+    return contents, ''
+
+
+def plain_names(state_dict: dict[str, object], source: str) -> dict[str, object]:
+    """A state dict without what wrappers add to names: "module." at their beginning, torch.compile's "_orig_mod." ...
+
+    Raises:
+        CheckpointError: if two names become one, or one is no text.
+    """
+    original: dict[str, str] = {}
+    for name in state_dict:
+        if not isinstance(name, str):
+            raise CheckpointError(f'{source} has the name {name!r} among its tensors: names of tensors must be text')
+        other = original.setdefault(_plain_name(name), name)
+        if other != name:
+            raise CheckpointError(f'{source} has both {other} and {name}, one tensor of the model: remove one of them')
+    return {name: state_dict[given] for name, given in original.items()}
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r'^(module\.)+', '', WRAPPERS.sub('', name))
+
+
+def noted_settings(contents: object) -> dict[str, object]:
+    """``type`` and settings of the backbones, by their names in the model, that mmattn noted in a file."""
+    meta = contents.get('meta') if isinstance(contents, dict) else None
+    noted = meta.get('mmattn') if isinstance(meta, dict) else None
+    return noted if isinstance(noted, dict) else {}
+
+
+def read_file(path: str | Path, map_location: str | torch.device = 'cpu', trusted: bool = False) -> object:
+    """Read a file of ``torch.save`` or safetensors, weights or the state of a training, without running code in it.
+
+    Args:
+        path: a file, an address http(s)://..., or torchvision://NAME. Downloads are kept in the folder of torch.hub.
+        trusted: read any object, as ``torch.load(weights_only=False)`` does. This runs code in the file.
+
+    Raises:
+        CheckpointError: if the file is missing, is damaged, is no checkpoint, has objects that only code can build, or
+            has weights that are broken: a NaN or an infinity, a negative variance, a form that models do not have.
+    """
+    try:
+        file = _download(str(path)) if '://' in str(path) else Path(path).expanduser()
+        size = file.stat().st_size if file.is_file() else None
+    except CheckpointError:
+        raise
+    except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:  # whatever is no path or no address
+        raise CheckpointError(f'{_shortened(path)} cannot be read ({_shortened(error)})') from error
+    if size is None and (file / '.metadata').is_file():
+        raise CheckpointError(f'{path} is sharded, merge it first: python tools/merge_shards.py {path} TARGET')
+    if size is None:
+        raise CheckpointError(
+            f'there is no checkpoint {_shortened(path)}: put it there, or set init_cfg=None to start from scratch'
+        )
+    if not size:
+        raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: it is empty')
+    if file.suffix == '.safetensors':
+        try:
+            contents = load_safetensors(file, str(map_location or 'cpu'))
+        except Exception as error:  # safetensors raises a kind of its own, and those of the system
+            raise CheckpointError(f'{path} cannot be read as safetensors: {_shortened(error)}') from error
+        _check_values(str(path), contents)
+        return contents
+    try:
+        if zipfile.is_zipfile(file):  # torch does not check checksums
+            with zipfile.ZipFile(file) as archive:
+                if archive.testzip():
+                    raise zipfile.BadZipFile('another checksum than when it was written')
+                parts = {Path(name).name for name in archive.namelist()}
+            if 'constants.pkl' in parts:
+                raise CheckpointError('it is a TorchScript program: save the state_dict() of its model with torch.save')
+            if 'data.pkl' not in parts:
+                raise CheckpointError('torch.save did not write it')
+        if trusted:
+            contents = torch.load(file, map_location=map_location, weights_only=False)
+        else:
+            contents = load_weights_only(file, map_location)
+    except Exception as error:  # a damaged file can raise any error
+        raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: {_reason(error, file)}') from error
+    _check_values(str(path), contents)
+    return contents
+
+
+def _download(address: str) -> Path:
+    if address.startswith('torchvision://'):
+        from mmengine.runner.checkpoint import get_torchvision_models  # imported here, since it needs OpenCV
+
+        name, models = address.removeprefix('torchvision://'), get_torchvision_models()
+        if name not in models:
+            raise CheckpointError(f'torchvision has no weights {name}, asked for by {address}')
+        address = models[name]
+    if not address.startswith(('http://', 'https://')):
+        raise CheckpointError(
+            f'{_shortened(address)} cannot be read without running code: download the file and give its path'
+        )
+    name = Path(urllib.parse.urlparse(address).path).name
+    if name in ('', '..'):
+        raise CheckpointError(f'{_shortened(address)} names no file: give the address of the file itself')
+    folder, checksum = Path(torch.hub.get_dir(), 'checkpoints'), re.search(r'-([0-9a-f]{8,})\.', name)
+    if not checksum:  # Files of several addresses may have one name.
+        folder /= hashlib.sha256(address.encode()).hexdigest()[:16]
+    file = folder / name
+    if not file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(address, str(file), checksum and checksum[1], progress=False)
+        except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:
+            raise CheckpointError(f'{_shortened(address)} cannot be downloaded ({_shortened(error)})') from error
+    return file
+
+
+def _shortened(text: object) -> str:
+    text = str(text)
+    return text if len(text) <= 300 else f'{text[:300]} ...'
+
+
+def _reason(error: Exception, file: Path) -> str:
+    """Why it cannot be read, as the end of a sentence."""
+    culprit = re.search(r'(?:GLOBAL|unsupported class|unrecognized function|but got) <?([\w.]+( .*>)?)', str(error))
+    if culprit:
+        return (
+            f'it has {culprit[1]} beside tensors and plain values, and code in a file is not run. If you trust the '
+            'file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag writes a clean '
+            'copy'
+        )
+    if isinstance(error, CheckpointError):
+        return str(error)
+    with file.open('rb') as opened:
+        zipped = opened.read(2) == b'PK'
+    return 'it is cut short or damaged' if zipped else 'torch.save did not write it, or it is damaged'
+
+
+def _check_values(path: str, contents: object) -> None:
+    """Check that all weights are ordinary tensors of finite values; log it if they have half precision."""
+    # All places where trainers keep weights
+    places = (contents, *map(contents.get, (*CONTAINERS, 'ema_state_dict'))) if isinstance(contents, dict) else ()
+    pairs = chain.from_iterable(place.items() for place in places if isinstance(place, dict))
+    halves = set()
+    for name, value in pairs:
+        if not isinstance(value, Tensor):
+            continue
+        if not isinstance(name, str):
+            raise CheckpointError(f'{path} has a tensor of the name {name!r}: names of tensors must be text')
+        form = odd_form(value)
+        if form:
+            raise CheckpointError(f'{path}: {name} is {form}, which no model here takes: use another checkpoint')
+        if not value.is_floating_point():
+            continue
+        what = ''
+        if not value.isfinite().all():
+            what = 'NaN' if value.isnan().any() else 'an infinity'
+        elif name.endswith('running_var') and (value < 0).any():
+            what = 'a negative variance'
+        if what:
+            raise CheckpointError(f'{path} has {what} in {name}: these weights are broken, use another checkpoint')
+        if value.dtype in (torch.float16, torch.bfloat16):
+            halves.add(str(value.dtype).removeprefix('torch.'))
+    if halves:
+        what = f'weights of half precision ({", ".join(sorted(halves))})'
+        print_log(f'{path} has {what}: they are cast to the dtype of the model', logger='current')

@@ -1,0 +1,262 @@
+"""Mistakes in configs are refused before anything is built, and valid configs are not."""
+
+from pathlib import Path
+
+import mmdet
+import mmseg
+import pytest
+from mmengine.config import Config
+
+from mmattn.backbones import ShuntedTransformer
+from mmattn.checks.config_values import check_config
+from mmattn.errors import InputError
+from tests import ROOT
+
+DETECTOR = ROOT / 'configs' / 'toy' / 'mask-rcnn_shunted-toy_fpn.py'
+SEGMENTOR = ROOT / 'configs' / 'toy' / 'shunted-toy_fpn.py'
+CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
+SETR = ROOT / 'configs' / 'toy' / 'msf-vit-toy_setr.py'
+DINO = ROOT / 'configs' / 'toy' / 'dino_elsa-swin-toy.py'
+MASK2FORMER = ROOT / 'configs' / 'toy' / 'shunted-toy_mask2former.py'
+PANOPTIC = ROOT / 'configs' / 'shunted' / 'mask2former_shunted-s_8xb2-lsj-50e_coco-panoptic.py'
+CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
+MIXUP, CUTMIX = dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)
+
+
+def check(path, **options):
+    """Check a config; '__' in the name of an option stands for '.'."""
+    cfg = Config.fromfile(path)
+    cfg.merge_from_dict({key.replace('__', '.'): value for key, value in options.items()})
+    check_config(cfg, path)
+
+
+@pytest.mark.parametrize('path', [path for path in CONFIGS if path.parent.name == 'toy'], ids=lambda path: path.stem)
+def test_toy_configs_pass(path):
+    """A valid config is never refused."""
+    check(path)
+
+
+@pytest.mark.slow
+def test_all_our_configs_pass():
+    """The same for all configs."""
+    for path in CONFIGS:
+        check(path)
+
+
+#: configs of MMDetection and MMSegmentation that are refused with good reason: what is wrong in them
+REFUSED = (
+    'there is no model',  # parts of configs
+    'the package mmpretrain is not installed',
+    'has an unknown type MOTChallengeMetrics: did you mean MOTChallengeMetric',
+    'val_evaluator (CocoMetric) has no argument eval_mode',
+    'model.neck (FPN) has no argument force_grad_on_level',
+    'train_dataloader must be set too',
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('package', [mmdet, mmseg], ids=lambda package: package.__name__)
+def test_configs_of_openmmlab_pass(package):
+    """Every tenth config of MMDetection and MMSegmentation passes, as far as it can be read here."""
+    paths = sorted((Path(package.__file__).parent / '.mim' / 'configs').rglob('*.py'))
+    paths = [path for path in paths if '_base_' not in path.parts][::10]
+    passed = 0
+    for path in paths:
+        try:
+            cfg = Config.fromfile(path)
+        except Exception:  # a package or a file is missing
+            continue
+        try:
+            check_config(cfg, path)
+            passed += 1
+        except InputError as error:
+            assert any(reason in str(error) for reason in REFUSED), str(error)
+    assert passed > 0.8 * len(paths) > 40
+
+
+@pytest.mark.parametrize(
+    'path, options',
+    [
+        (DETECTOR, dict(model__backbone__type=ShuntedTransformer)),
+        (DETECTOR, dict(model__backbone__type='mmengine.ShuntedTransformer')),
+        (DETECTOR, dict(model__backbone___scope_='mmdet')),
+        (DETECTOR, dict(model__roi_head__bbox_head__loss_cls__bg_cls_weight=0.1)),  # DETR's heads take it out
+        (DETECTOR, dict(model_small=dict(), model__test_cfg__note=1)),
+        (DETECTOR, dict(default_hooks__timer=None, custom_hooks=[dict(type='EMAHook', priority=49)])),
+        (DETECTOR, dict(default_hooks__checkpoint__save_optimizer=False, default_hooks__checkpoint__by_epoch=True)),
+        (DETECTOR, dict(train_cfg=dict(by_epoch=True, max_epochs=1, _delete_=True))),
+        (DETECTOR, dict(param_scheduler=[dict(type='MultiStepLR', milestones=[1], convert_to_iter_based=True)])),
+        (DETECTOR, dict(optim_wrapper=dict(_delete_=True, constructor='Mine', first=dict(), second=dict()))),
+        (DETECTOR, dict(optim_wrapper__optimizer__fused=True)),
+        (DETECTOR, dict(val_evaluator=[dict(type='CocoMetric', ann_file='a'), dict(type='DumpResults')])),
+        (DETECTOR, dict(model__neck=[dict(Config.fromfile(DETECTOR).model.neck), dict(type='mmdet.DyHead')])),
+        (SETR, dict(model__decode_head__in_index=-2)),
+        (SETR, dict(data_preprocessor=dict(type='SegDataPreProcessor'))),
+        (CLASSIFIER, dict(model__train_cfg=dict(augments=[MIXUP, CUTMIX], probs=[0.5, 0.5]))),
+        (CLASSIFIER, dict(data_preprocessor__batch_augments=dict(augments=MIXUP))),
+        (CLASSIFIER, dict(train_dataloader__sampler=dict(type='RepeatAugSampler', num_repeats=3))),
+        (CLASSIFIER, dict(custom_hooks=[dict(type='EMAHook', momentum=4e-5, update_buffers=True)])),
+        (CLASSIFIER, dict(train_dataloader__dataset__pipeline=[dict(type='torchvision/RandomResizedCrop', size=3)])),
+        (CLASSIFIER, dict(model__neck=None, model__head__type='VisionTransformerClsHead')),
+        (CLASSIFIER, dict(model__head__num_classes=5)),
+    ],
+)
+def test_unusual_configs_pass(path, options):
+    """What MMEngine takes is not refused."""
+    check(path, **options)
+
+
+@pytest.mark.parametrize(
+    'path, options, message',
+    [
+        (DETECTOR, dict(model=None), 'there is no model'),
+        (DETECTOR, dict(model__type=None), 'model has no type'),
+        (DETECTOR, dict(model__type='MaskRCN'), 'model has an unknown type MaskRCN: did you mean MaskRCNN'),
+        (
+            DETECTOR,
+            dict(model__neck__type='mmdet.FPM'),
+            'model.neck has an unknown type mmdet.FPM: did you mean RFP or FPN',
+        ),
+        (DETECTOR, dict(model__backbone__type='nowhere.ResNet'), 'the package nowhere is not installed'),
+        (DETECTOR, dict(model__backbone__type=3), 'model.backbone has an unknown type 3'),
+        (DETECTOR, dict(model__backbone__arch='tinny'), 'arch of ShuntedTransformer must be one of'),
+        (DETECTOR, dict(model__rpn_head__in_chanels=3), 'model.rpn_head (RPNHead) has no argument in_chanels'),
+        (DETECTOR, dict(model__roi_head__bbox_head__num_clases=3), 'has no argument num_clases: did you mean'),
+        (DETECTOR, dict(model__roi_head__bbox_head__loss_cls__type='CrossEntrpyLoss'), 'did you mean CrossEntropyLoss'),
+        (DETECTOR, dict(model__data_preprocessor__pad_size_divsor=3), 'no argument pad_size_divsor: did you mean'),
+        (DETECTOR, dict(model__train_cfg__rpn__assigner__type='MaxIoUAssiner'), 'did you mean MaxIoUAssigner'),
+        (DETECTOR, dict(model__train_cfg__rpn__assigner__pos_iou_th=3), 'pos_iou_th: did you mean pos_iou_thr'),
+        (DETECTOR, dict(model__rpn_head__in_channels=7), 'in_channels is 7, but the neck returns maps of 64 channels'),
+        (DETECTOR, dict(model__neck__in_channels=[32, 64, 128]), 'the backbone returns maps of [32, 64, 128, 256]'),
+        (SEGMENTOR, dict(model__decode_head__in_channels=[1] * 4), 'the neck returns maps of [64, 64, 64, 64]'),
+        (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2]), 'has 4 in_channels, but 3 in_index'),
+        (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2, 4]), 'but the neck returns 4 maps'),
+        (SETR, dict(model__decode_head__in_channels=7), 'the backbone returns maps of 96 channels: set it to 96'),
+        (DINO, dict(model__neck__in_channels=[1, 2, 3]), 'the backbone returns maps of [64, 128, 256] channels'),
+        (
+            MASK2FORMER,
+            dict(model__decode_head__in_channels=[1] * 4),
+            'model.decode_head.in_channels is [1, 1, 1, 1], but the backbone returns maps of [32, 64, 128, 256]',
+        ),
+        (MASK2FORMER, dict(model__decode_head__num_classes=3), 'class_weight has 151 numbers for 3 classes'),
+        (PANOPTIC, dict(model__panoptic_head__in_channels=[1] * 4), 'maps of [64, 128, 256, 512] channels'),
+        (PANOPTIC, dict(model__panoptic_head__num_stuff_classes=3), 'class_weight has 134 numbers for 83 classes'),
+        (DETECTOR, dict(train_dataloader__batchsize=3), 'has no argument batchsize: did you mean batch_size'),
+        (DETECTOR, dict(train_dataloader__num_workers=0), 'persistent_workers option needs num_workers > 0'),
+        (DETECTOR, dict(train_dataloader__sampler__type='DefaltSampler'), 'did you mean DefaultSampler'),
+        (DETECTOR, dict(val_dataloader__dataset__type='CocoDatset'), 'did you mean CocoDataset'),
+        (DETECTOR, dict(val_dataloader__dataset__filter_cgf=3), 'has no argument filter_cgf: did you mean filter_cfg'),
+        (DETECTOR, dict(train_dataloader__dataset__pipeline=[dict(type='Resise')]), 'pipeline[0] has an unknown type'),
+        (
+            DETECTOR,
+            dict(train_dataloader__dataset__pipeline=[dict(type='RandomApply', transforms=[dict(type='Resize', x=1)])]),
+            'pipeline[0].transforms[0] (Resize) has no argument x',
+        ),
+        (
+            DETECTOR,
+            dict(train_dataloader__dataset=dict(_delete_=True, type='RepeatDataset', dataset=dict(type='Coco'))),
+            'train_dataloader.dataset.dataset has an unknown type Coco',
+        ),
+        (DETECTOR, dict(val_evaluator__metrc='bbox'), 'val_evaluator (CocoMetric) has no argument metrc'),
+        (DETECTOR, dict(val_cfg=None), 'val_cfg must be set too'),
+        (DETECTOR, dict(train_cfg=dict(max_epochs=3, _delete_=True)), 'train_cfg needs a type'),
+        (DETECTOR, dict(train_cfg__type='EpochBasedLoop'), 'did you mean EpochBasedTrainLoop'),
+        (DETECTOR, dict(default_hooks__mine=dict(interval=1)), 'default_hooks.mine has no type'),
+        (DETECTOR, dict(custom_hooks=[dict(type='EMAHok')]), 'custom_hooks[0] has an unknown type EMAHok'),
+        (DETECTOR, dict(param_scheduler=[dict(type='LinearLR', start_facter=3)]), 'did you mean start_factor'),
+        (DETECTOR, dict(optim_wrapper__clip_grd=3), 'optim_wrapper (OptimWrapper) has no argument clip_grd'),
+        (DETECTOR, dict(optim_wrapper__optimizer__weight_decay=-1), 'Invalid weight_decay value: -1'),
+        (DETECTOR, dict(visualizer__vis_backends=[dict(type='LocalVis')]), 'did you mean LocalVisBackend'),
+        (DETECTOR, dict(log_processor__windowsize=3), 'has no argument windowsize: did you mean window_size'),
+        (CLASSIFIER, dict(model__head__in_channels=7), 'the neck returns maps of 256 channels: set it to 256'),
+        (CLASSIFIER, dict(model__neck=None, model__head__in_channels=7), 'the backbone returns maps of 256 channels'),
+        (CLASSIFIER, dict(model__head__loss=dict(type='LabelSmothLoss')), 'did you mean LabelSmoothLoss'),
+        (
+            CLASSIFIER,
+            dict(model__train_cfg=dict(augments=dict(type='Mixpu'))),
+            'train_cfg.augments has an unknown type',
+        ),
+        (
+            CLASSIFIER,
+            dict(model__train_cfg=dict(augments=[dict(MIXUP, alpha=1)])),
+            'augments[0]: one of these values is',
+        ),
+        (CLASSIFIER, dict(model__train_cfg=dict(augments=[dict(MIXUP, alfa=1)])), '(Mixup) has no argument alfa'),
+        (CLASSIFIER, dict(model__train_cfg=dict(augment=[MIXUP])), 'model.train_cfg has no argument augment: did you'),
+        (CLASSIFIER, dict(model__train_cfg=dict(augments=[MIXUP], probs=[0.5, 0.5])), 'must have same lengths'),
+        (
+            CLASSIFIER,
+            dict(data_preprocessor__batch_augments=dict(augments=[dict(type='CutMx')])),
+            'did you mean CutMix',
+        ),
+        (CLASSIFIER, dict(custom_hooks=[dict(type='EMAHook', momntum=4e-5)]), 'momntum: did you mean momentum?'),
+        (CLASSIFIER, dict(tta_model__type='AverageClsScorTTA'), 'did you mean AverageClsScoreTTA'),
+        (CLASSIFIER, dict(model__head__num_classes=3), 'val_evaluator asks for the top 5 of 3 classes: set topk'),
+        (CLASSIFIER, dict(default_scope=None), '(it has no default_scope): model has an unknown type ImageClassifier'),
+        (
+            CLASSIFIER,
+            dict(train_dataloader__dataset__pipeline=[dict(type='torchvision/RandomResizedCrop', sise=3)]),
+            'pipeline[0] (torchvision/RandomResizedCrop) has no argument sise: did you mean size?',
+        ),
+        (DETECTOR, dict(auto_scal_lr=dict()), 'nothing reads the key auto_scal_lr: did you mean auto_scale_lr'),
+        (
+            DETECTOR,
+            dict(optim_wrapper__paramwise_cfg__layer_decay_rate=0.9),
+            "layer_decay_rate: add optim_wrapper.constructor='LayerDecayOptimWrapperConstructor'",
+        ),
+        (
+            DETECTOR,
+            dict(optim_wrapper__paramwise_cfg__norm_decay_mul=0),
+            'norm_decay_mul: did you mean norm_decay_mult',
+        ),
+    ],
+)
+def test_mistakes_are_named(path, options, message):
+    """The sentence has the file, the place in the config and what is known there."""
+    with pytest.raises(InputError) as error:
+        check(path, **options)
+    assert message in str(error.value) and str(error.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    'path, constructor',
+    [
+        (DETECTOR, 'mmdet.LearningRateDecayOptimizerConstructor'),
+        (SEGMENTOR, 'LayerDecayOptimizerConstructor'),
+        (SEGMENTOR, 'mmpretrain.LearningRateDecayOptimWrapperConstructor'),
+    ],
+)
+def test_other_layer_decay(path, constructor):
+    """Constructors of layer-wise decay that do not support our backbones are refused. MMPretrain's supports them in a
+    classifier. Other backbones, such as ConvNeXt, are not checked."""
+    with pytest.raises(InputError, match=f"{constructor} does not support .*='LayerDecayOptimWrapperConstructor'"):
+        check(path, optim_wrapper__constructor=constructor)
+    check(path, optim_wrapper__constructor=constructor, model__backbone=dict(_delete_=True, type='mmpretrain.ConvNeXt'))
+    check(CLASSIFIER, optim_wrapper__constructor='LearningRateDecayOptimWrapperConstructor')
+
+
+def test_lora():
+    """LoRA is refused for batch norms that update their statistics, because LoRAModel does not save these; with frozen
+    stages, which would freeze its matrices; and if no layer has the name of a target."""
+    module = Config.fromfile(DETECTOR).model.backbone
+    lora = dict(_delete_=True, type='mmpretrain.LoRAModel', module=module, rank=4, targets=[dict(type='fc1')])
+    with pytest.raises(InputError, match='model.backbone.module must have norm_eval=True'):
+        check(DETECTOR, model__backbone=lora)
+    module.norm_eval = True
+    check(DETECTOR, model__backbone=lora)
+    with pytest.raises(InputError, match='model.backbone: .*No lora layer is replaced'):
+        check(DETECTOR, model__backbone=dict(lora, targets=[dict(type='qkv')]))
+    module.frozen_stages = 0
+    with pytest.raises(InputError, match='model.backbone.module.frozen_stages would freeze matrices of LoRA'):
+        check(DETECTOR, model__backbone=lora)
+
+
+def test_mistakes_of_ours_are_raised_as_they_are(monkeypatch):
+    """An error of a backbone's constructor that is no ValueError is not the user's."""
+
+    def broken(*_, **__):
+        raise KeyError('ours')
+
+    monkeypatch.setattr('mmattn.backbones.shunted.drop_path_schedule', broken)
+    with pytest.raises(KeyError, match='ours'):
+        check(DETECTOR)

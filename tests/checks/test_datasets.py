@@ -1,0 +1,218 @@
+"""Data is checked before a run, before its first step and when it is read."""
+
+import subprocess
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mmdet.datasets import CocoDataset
+from mmdet.registry import DATASETS, METRICS
+from mmengine.config import Config
+from mmengine.dataset import Compose, ConcatDataset, RepeatDataset
+from mmseg.datasets.transforms import LoadAnnotations
+from mmseg.models.decode_heads import FCNHead, STDCHead
+from PIL import Image
+from torch import nn
+
+from mmattn.checks.coco import CheckedCocoDataset, CheckedCocoMetric
+from mmattn.checks.datasets import (
+    CheckedPipeline,
+    InputCheckHook,
+    check_dataset,
+    check_files,
+    ignored_labels,
+    inner_datasets,
+    use_checked_datasets,
+)
+from mmattn.errors import InputError
+from tests import ROOT
+from tests.runs.test_coco import changed, coco_config
+from tests.runs.test_images import Images, Maps
+
+
+def test_the_engine_imports_alone():
+    """Packages of OpenMMLab are imported when a config needs them."""
+    code = (
+        'import sys; sys.modules.update(mmcv=None, mmdet=None, mmseg=None, mmpretrain=None); import mmattn.runs.running'
+    )
+    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize('kind', ['CocoDataset', 'mmdet.CocoDataset', CocoDataset])
+def test_coco_datasets_are_checked(tmp_path, kind):
+    """The datasets of a config are replaced, however deep they stand, and the registry finds the new type."""
+    plain, other = dict(type=kind, **coco_config(tmp_path)), dict(type='LVISV1Dataset')
+    wrapped = dict(type='RepeatDataset', times=2, dataset=dict(type='ConcatDataset', datasets=[plain, other]))
+    cfg = Config(dict(default_scope='mmdet', train_dataloader=dict(dataset=wrapped), val_dataloader=None))
+    use_checked_datasets(cfg)
+    first, second = cfg.train_dataloader.dataset.dataset.datasets
+    assert type(DATASETS.build(first)) is CheckedCocoDataset and second.type == 'LVISV1Dataset'
+
+
+@pytest.mark.parametrize('several', [lambda *metrics: metrics[0], list, lambda *metrics: dict(metrics=list(metrics))])
+def test_coco_metrics_are_checked(tmp_path, several):
+    """The metrics of a config are replaced. An annotation file that is missing is named before anything is read."""
+    metric = dict(type='CocoMetric', ann_file=str(tmp_path / 'a.json'))
+    other = dict(type='LVISMetric', ann_file=metric['ann_file'])
+    evaluator = several((metric, other)) if several is list else several(metric, other)
+    cfg = Config(dict(default_scope='mmdet', val_evaluator=evaluator))
+    use_checked_datasets(cfg)
+    with pytest.raises(InputError, match=r'val_evaluator.*: there is no annotation file .*/a.json: set ann_file'):
+        check_files(cfg, 'val')
+    coco_config(tmp_path)
+    check_files(cfg, 'val')
+    metrics = cfg.val_evaluator.get('metrics', cfg.val_evaluator) if several is not list else cfg.val_evaluator
+    first, *rest = metrics if isinstance(metrics, list) else [metrics]
+    assert type(METRICS.build(first)) is CheckedCocoMetric and all(one.type == 'LVISMetric' for one in rest)
+
+
+@pytest.mark.parametrize(
+    'settings, message',
+    [
+        (dict(type='CocoDataset'), None),
+        (dict(type='CocoDataset', ann_file='b.json'), 'there is no annotation file .*/b.json: set data_root'),
+        (dict(type='mmattn.checks.coco.CheckedCocoDataset', ann_file='b.json'), 'there is no annotation file'),
+        (dict(type='CocoDataset', data_prefix=dict(img='no')), 'there is no image folder .*/no: set data_root'),
+        (dict(type='CocoDataset', ann_file='b.json', backend_args=dict(backend='petrel')), None),
+        (dict(type='LVISV1Dataset', ann_file='b.json'), None),  # reads its file in its own way
+        (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='images')), 'images has no image'),
+        (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='no')), 'there is no image folder'),
+        (dict(type='mmseg.ADE20KDataset', metainfo=dict(classes=('cow',))), 'new classes .* is not a subset'),
+    ],
+)
+def test_files_are_there(tmp_path, settings, message):
+    """Missing files are named before anything is read, of those dataloaders that the run uses."""
+    settings = {'metainfo': None, **settings}
+    cfg = Config(dict(default_scope='mmdet', val_dataloader=dict(dataset={**coco_config(tmp_path), **settings})))
+    cfg.train_dataloader = {}
+    check_files(cfg, 'train')
+    with pytest.raises(InputError, match='the config has no test_dataloader: it has nothing to test'):
+        check_files(cfg, 'test')
+    if message is None:
+        check_files(cfg, 'val')
+    else:
+        with pytest.raises(InputError, match=f'val_dataloader.dataset: .*{message}'):
+            check_files(cfg, 'val')
+
+
+def test_inner_datasets():
+    """Datasets are found below whatever wraps them."""
+    a, b = Images(serialize_data=False), Images(serialize_data=False)
+    assert list(inner_datasets(ConcatDataset([a, b]))) == [a, b] and list(inner_datasets(RepeatDataset(b, 2))) == [b]
+    assert list(inner_datasets(None)) == []
+
+
+def test_the_hook_checks_metrics(tmp_path):
+    """The annotations of an evaluator are compared with the dataset before the first step, and images when read."""
+    dataset = CheckedCocoDataset(**coco_config(tmp_path))
+    Image.new('RGB', (20, 10)).save(tmp_path / 'images' / 'a.jpg')
+    metric = CheckedCocoMetric(str(tmp_path / 'a.json'))
+    loop = SimpleNamespace(
+        dataloader=SimpleNamespace(dataset=dataset), evaluator=SimpleNamespace(metrics=[object(), metric])
+    )
+    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None, model=nn.Identity())
+    InputCheckHook().before_run(runner)
+    assert isinstance(dataset.pipeline, CheckedPipeline)
+    metric.images = {}
+    with pytest.raises(InputError, match='is of other images than the dataset'):
+        InputCheckHook().before_run(runner)
+
+
+def test_a_metric_per_dataset(tmp_path):
+    """Each metric of MMDetection's MultiDatasetsEvaluator evaluates one of several datasets."""
+    datasets, metrics = [], []
+    for image_id in (7, 8):
+        contents = changed('images', id=image_id)
+        contents['annotations'][0]['image_id'] = image_id
+        (tmp_path / str(image_id)).mkdir()
+        datasets.append(CheckedCocoDataset(**coco_config(tmp_path / str(image_id), contents)))
+        metrics.append(CheckedCocoMetric(str(tmp_path / str(image_id) / 'a.json')))
+        Image.new('RGB', (20, 10)).save(tmp_path / str(image_id) / 'images' / 'a.jpg')
+    loop = SimpleNamespace(
+        dataloader=SimpleNamespace(dataset=ConcatDataset(datasets)),
+        evaluator=SimpleNamespace(metrics=metrics, dataset_prefixes=['a', 'b']),
+    )
+    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None, model=nn.Identity())
+    InputCheckHook().before_run(runner)
+    metrics.reverse()
+    with pytest.raises(InputError, match='is of other images than the dataset'):
+        InputCheckHook().before_run(runner)
+
+
+@pytest.mark.parametrize('with_seg', [False, True])
+def test_label_maps_that_are_read(tmp_path, with_seg):
+    """Label maps are needed if the pipeline reads them. MMDetection's Mask2Former for instances names some that it does
+    not read."""
+    load = dict(type='LoadAnnotations', with_bbox=True, with_seg=with_seg)
+    settings = dict(coco_config(tmp_path), pipeline=[dict(type='LoadImageFromFile'), load])
+    settings['data_prefix'] = dict(settings['data_prefix'], seg='maps')
+    Image.new('RGB', (20, 10)).save(tmp_path / 'images' / 'a.jpg')
+    dataset = CocoDataset(**settings)
+    with pytest.raises(InputError, match='the first being .*/maps/a.png') if with_seg else nullcontext():
+        check_dataset(dataset, nn.Identity())
+
+
+def head(cls, num_classes, **settings):
+    loss = dict(type='mmseg.CrossEntropyLoss')
+    return cls(in_channels=1, channels=1, num_convs=1, num_classes=num_classes, loss_decode=loss, **settings)
+
+
+def test_other_labels_than_255_are_ignored(tmp_path):
+    """What is ignored is what the heads of the model ignore."""
+    Image.fromarray(np.array([[0, 1, 254]], np.uint8)).save(tmp_path / 'map.png')
+    data = dict(img_path='a', seg_map_path=str(tmp_path / 'map.png'), reduce_zero_label=False, ori_shape=(1, 3))
+    dataset = Maps(serialize_data=False, metainfo=dict(classes=('a', 'b')))
+    model = nn.ModuleDict(dict(decode_head=head(FCNHead, 2, ignore_index=254)))
+    assert ignored_labels(nn.Identity()) == [255]
+    load = CheckedPipeline(Compose([LoadAnnotations()]), dataset, ignored_labels(model))
+    assert load({**data, 'seg_fields': []})['gt_seg_map'].tolist() == [[0, 1, 254]]
+    Image.fromarray(np.array([[0, 1, 255]], np.uint8)).save(tmp_path / 'map.png')
+    with pytest.raises(InputError, match='has label 255 where .* and 254 for what is ignored'):
+        load({**data, 'seg_fields': []})
+
+
+def test_label_maps_without_classes():
+    """MMSegmentation does without them until it evaluates."""
+    with pytest.raises(InputError, match='has no classes: set its metainfo.classes'):
+        check_dataset(Maps(serialize_data=False), nn.Identity())
+
+
+def test_segmentor_of_one_class():
+    """A segmentor with one class is refused: its softmax loss is always 0, so it would learn nothing."""
+    with pytest.raises(InputError, match='has only one class, road, .* add the background'):
+        check_dataset(Maps(serialize_data=False, metainfo=dict(classes=('road',))), nn.Identity())
+
+
+@pytest.mark.parametrize('number, refused', [(2, False), (3, True)])
+def test_heads_of_other_classes(tmp_path, number, refused):
+    """STDC's auxiliary head tells boundaries from the rest. The other heads have the classes of the dataset."""
+    Image.new('RGB', (1, 1)).save(tmp_path / 'a.jpg')
+    dataset = Images(serialize_data=False, metainfo=dict(classes='abcde'), data_prefix=dict(img_path=str(tmp_path)))
+    model = nn.ModuleDict(dict(auxiliary_head=head(STDCHead if number == 2 else FCNHead, number)))
+    dataset.data_list = [dict(img_path=str(tmp_path / 'a.jpg'))]
+    if refused:
+        with pytest.raises(InputError, match='has 5 classes and auxiliary_head of the model 3'):
+            check_dataset(dataset, model)
+    else:
+        check_dataset(dataset, model)
+
+
+@pytest.mark.parametrize(
+    'numbers, message',
+    [
+        (dict(num_classes=5), None),
+        (dict(), None),  # without one-hot labels, nobody asks
+        (dict(num_classes=4), 'has 5 classes and data_preprocessor of the model 4'),
+        (dict(to_onehot=True), 'data_preprocessor of the model has no num_classes, .* set it to 5'),
+    ],
+)
+def test_classes_of_one_hot_labels(numbers, message):
+    """Mixup and CutMix mix one-hot labels of data_preprocessor.num_classes."""
+    data_preprocessor = pytest.importorskip('mmpretrain.models').ClsDataPreprocessor(**numbers)
+    dataset = Images(serialize_data=False, metainfo=dict(classes='abcde'))
+    dataset.data_list = [dict(img=None)]
+    model = nn.ModuleDict(dict(data_preprocessor=data_preprocessor))
+    with nullcontext() if message is None else pytest.raises(InputError, match=message):
+        check_dataset(dataset, model)

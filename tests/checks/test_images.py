@@ -1,0 +1,197 @@
+"""Images and label maps are checked when they are loaded."""
+
+import io
+import zlib
+
+import numpy as np
+import pytest
+from mmcv import transforms
+from mmcv.transforms import LoadImageFromFile
+from mmengine.dataset import BaseDataset, Compose
+from mmseg.datasets.transforms import LoadAnnotations
+from PIL import Image
+
+from mmattn.checks.images import CheckedPipeline, check_image, check_label_map
+from mmattn.errors import InputError
+
+
+@pytest.mark.parametrize('suffix', ['jpg', 'png'])
+def test_images_cut_short(tmp_path, suffix):
+    """OpenCV up to 4.10 makes the rest grey. Bytes after a complete image do no harm."""
+    path = tmp_path / f'a.{suffix}'
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(path)
+    whole = path.read_bytes()
+    for contents in (whole, whole + b'more' * 100):
+        path.write_bytes(contents)
+        check_image(str(path))
+    for share in (0.3, 0.9):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(InputError, match=f'a.{suffix} cannot be used: the image is cut short'):
+            check_image(str(path))
+
+
+class Images(BaseDataset):
+    def load_data_list(self):
+        return [dict(img_path='a.jpg')]
+
+
+def pipeline(*transforms):
+    dataset = Images(serialize_data=False, metainfo=dict(classes=('a',)))
+    return CheckedPipeline(Compose(transforms), dataset)
+
+
+def test_files_that_cannot_be_loaded_are_named(tmp_path):
+    """An image that cannot be read is a mistake in the data."""
+    with pytest.raises(InputError, match='b.jpg cannot be used: FileNotFoundError'):
+        pipeline(LoadImageFromFile())(dict(img_path=str(tmp_path / 'b.jpg')))
+
+
+def turned(folder, orientation, size=(20, 10), suffix='jpg'):
+    """An image of a size as it is stored, with an EXIF orientation."""
+    path, exif = folder / f'a.{suffix}', Image.Exif()
+    exif[0x0112] = orientation
+    Image.new('RGB', size).save(path, exif=exif)
+    return str(path)
+
+
+@pytest.mark.parametrize('suffix', ['jpg', 'png'])
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize(
+    'orientation, colour, height, width, message',
+    [
+        (1, 'color', 10, 20, None),
+        (1, 'color', 10, 21, '20 x 10 pixels as it is read, but 21 x 10 in its annotations: correct the width'),
+        (1, 'color', 20, 10, '20 x 10 pixels as it is read, but 10 x 20 in its annotations: correct the width'),
+        (6, 'color', 20, 10, None),
+        (6, 'color', 10, 20, '10 x 20 pixels as it is read, but 20 x 10 .* its EXIF orientation is 6, so they must'),
+        (6, 'color_ignore_orientation', 10, 20, None),
+        (6, 'color_ignore_orientation', 20, 10, 'its EXIF orientation is 6, so they must be of the image as it is di'),
+        (3, 'color', 10, 20, None),
+        (99, 'color', 10, 20, None),
+    ],
+)
+def test_sizes_of_images(tmp_path, suffix, backend, orientation, colour, height, width, message):
+    """Images are turned by their EXIF orientation. Boxes and masks for another size would not be at their objects."""
+    data = dict(img_path=turned(tmp_path, orientation, suffix=suffix), height=height, width=width)
+    load = pipeline(LoadImageFromFile(color_type=colour, imdecode_backend=backend))
+    if message is None:
+        assert load(data)['img'].shape == (height, width, 3)
+    else:
+        with pytest.raises(InputError, match=message):
+            load(data)
+
+
+@pytest.mark.parametrize('orientation, size, lines', [(3, (20, 10), 1), (6, (9, 9), 1), (99, (9, 9), 0)])
+def test_turns_that_keep_the_size(tmp_path, log, orientation, size, lines):
+    """Nobody can see whether annotations are of the turned image. The log names one image of a folder."""
+    load = pipeline(LoadImageFromFile())
+    folder = tmp_path / str(orientation)  # pytest uses a path again after it has removed it
+    folder.mkdir()
+    for _ in range(2):
+        load(dict(img_path=turned(folder, orientation, size), height=size[1], width=size[0]))
+    assert len(log) == lines
+    assert all(f'a.jpg has EXIF orientation {orientation}, which does not change its size' in line for line in log)
+
+
+def test_deep_images(tmp_path):
+    """OpenCV scales 16 bits to 8. Pillow cuts them off."""
+    path = str(tmp_path / 'a.png')
+    Image.fromarray(np.full((10, 20), 256 * 77, np.uint16)).save(path)
+    assert (pipeline(LoadImageFromFile())(dict(img_path=path))['img'] == 77).all()
+    with pytest.raises(InputError, match="a.png has more than 8 bits per channel: read it with imdecode_backend='cv2'"):
+        pipeline(LoadImageFromFile(imdecode_backend='pillow'))(dict(img_path=path))
+
+
+class Maps(Images):
+    """A dataset of MMSegmentation, for the pipeline."""
+
+    label_map = None
+
+
+@pytest.mark.parametrize(
+    'labels, kind, form, message',
+    [
+        ([[0, 1, 255]], 'uint8', 'png', None),
+        ([[0, 1, 255]], 'uint16', 'png', None),
+        ([[0, 1, 255]], 'float32', 'tiff', None),
+        ([[False, True, True]], 'bool', 'png', None),
+        ([[0, 256, 1]], 'uint16', 'png', 'has label 256, but labels are whole numbers from 0 to 254'),
+        ([[0, 1, 65535]], 'uint16', 'png', 'has label 65535'),
+        ([[0, -1, 1]], 'int32', 'tiff', 'has label -1'),
+        ([[0, 257, 1]], 'int32', 'tiff', 'has label 257'),
+        ([[0, 1.5, 1]], 'float32', 'tiff', 'has label 1.5'),
+        ([[0, 'nan', 1]], 'float32', 'tiff', 'has label nan'),
+        ([[0, 1, 1]], 'uint8', 'jpeg', 'is a JPEG file, which does not keep the labels'),
+        ([[0, 2, 1]], 'uint8', 'png', 'has label 2 where the dataset has 2 classes'),
+        ([[0, 1], [1, 0]], 'uint8', 'png', 'is 2 x 2 and its image 1 x 3: a label map has a number per pixel'),
+    ],
+)
+@pytest.mark.parametrize('nested', [False, True])
+def test_labels(tmp_path, labels, kind, form, message, nested):
+    """MMSegmentation casts labels to 8 bits, so that 256 would be learned as 0. So do those in TestTimeAug."""
+    labels = np.array(labels, kind)
+    Image.fromarray(labels).save(tmp_path / 'map', form)
+    data = dict(img_path='a', seg_map_path=str(tmp_path / 'map'), reduce_zero_label=False, seg_fields=[])
+    transform = LoadAnnotations()
+    transform = (
+        transforms.TestTimeAug([[transform], [lambda data: {'seg': data['gt_seg_map']}]]) if nested else transform
+    )
+    dataset = Maps(serialize_data=False, metainfo=dict(classes=('a', 'b')))
+    load = CheckedPipeline(Compose([transform]), dataset)
+    if message is None:
+        loaded = load({**data, 'ori_shape': (1, 3)})
+        assert np.array_equal(np.ravel(loaded['seg'] if nested else loaded['gt_seg_map']), labels.ravel())
+    else:
+        with pytest.raises(InputError, match=message):
+            load({**data, 'ori_shape': (1, 3)})
+
+
+def test_label_maps_that_are_read_in_another_way(tmp_path):
+    """Greys of less than 8 bits are scaled to 255, and label maps are not turned by their EXIF orientation."""
+    file = io.BytesIO()
+    Image.fromarray(np.array([[True]])).save(file, 'PNG')
+    check_label_map('a.png', file.getvalue(), 'pillow')
+    with pytest.raises(InputError, match='a.png has fewer than 8 bits per pixel'):
+        check_label_map('a.png', file.getvalue(), 'cv2')
+    content = file.getvalue()
+    header = content[12:24] + bytes([4]) + content[25:29]  # 4 bits instead of 1
+    content = content[:12] + header + zlib.crc32(header).to_bytes(4, 'big') + content[33:]
+    with pytest.raises(InputError, match='a.png has fewer than 8 bits per pixel'):
+        check_label_map('a.png', content, 'pillow')
+    with open(turned(tmp_path, 6, suffix='png'), 'rb') as image, pytest.raises(InputError, match='EXIF orientation 6'):
+        check_label_map('a.png', image.read(), 'pillow')
+
+
+def test_errors_of_other_transforms_stay(log):
+    """They may be mistakes in the code. The log names the image."""
+
+    def broken(data):
+        raise RuntimeError('too small')
+
+    with pytest.raises(RuntimeError, match='^too small$'):
+        pipeline(broken)(dict(img_path='a.jpg'))
+    assert log == ['function failed on a.jpg']
+
+
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize(
+    'mode, form', [('L', 'JPEG'), ('CMYK', 'JPEG'), ('RGB', 'PNG'), ('P', 'PNG'), ('RGBA', 'PNG'), ('LA', 'PNG')]
+)
+def test_what_imagenet_has(tmp_path, log, mode, form, backend):
+    """Grey and CMYK images, and PNG under the name of a JPEG, are read as three channels; so are turned ones, silently:
+    an image with a class alone is right either way."""
+    path, exif = tmp_path / 'n01440764_1.JPEG', Image.Exif()
+    exif[0x0112] = 3
+    Image.new('RGB', (20, 10), (200, 100, 50)).convert(mode).save(path, form, **dict(exif=exif) if mode == 'L' else {})
+    image = pipeline(LoadImageFromFile(imdecode_backend=backend))(dict(img_path=str(path), gt_label=0))['img']
+    assert image.shape == (10, 20, 3) and image.dtype == np.uint8 and not log
+
+
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize('content', [b'', b'<html>not found</html>', b'\xff\xd8\xff\xe0' + b'\0' * 99])
+def test_what_downloads_leave(tmp_path, content, backend):
+    """Files without a byte, or of something else, are named."""
+    path = tmp_path / 'n01440764_1.JPEG'
+    path.write_bytes(content)
+    with pytest.raises(InputError, match='n01440764_1.JPEG cannot be used'):
+        pipeline(LoadImageFromFile(imdecode_backend=backend))(dict(img_path=str(path), gt_label=0))

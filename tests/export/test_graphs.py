@@ -1,0 +1,75 @@
+"""Exported graphs of backbones and segmentors, run by torch and by onnxruntime on images of any size."""
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, DefaultScope
+from torch import nn
+
+from mmattn.export.graphs import AveragePool, any_size, as_module, largest_difference, read_onnx, trace, write_onnx
+from tests import ROOT
+from tests.backbones.cases import CASES, every_backbone_fast_for
+
+needs_export = pytest.mark.skipif(any_size is None, reason='torch.export of any size came with torch 2.6')
+#: multiples of strides, windows and pool scales, and others; the smallest; maps of one window and of several
+SIZES = ((64, 96), (97, 131), (57, 64), (260, 75))
+
+
+@pytest.mark.parametrize('output_size', [1, 3, (6, 2)])
+def test_average_pool(output_size):
+    """Pooling by matrix products equals torch's, also if bins overlap or outnumber the pixels."""
+    for size in ((7, 5), (12, 12), (2, 1)):
+        x = torch.randn(2, 3, *size)
+        torch.testing.assert_close(AveragePool(output_size)(x), nn.AdaptiveAvgPool2d(output_size)(x))
+
+
+def export_both_ways(model, folder):
+    """Largest relative differences of torch's graph and of the ONNX file to the model."""
+    pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    graph = trace(model)
+    write_onnx(graph, folder / 'model.onnx')
+    return (
+        max(largest_difference(model, as_module(graph), SIZES)),
+        max(largest_difference(model, read_onnx(folder / 'model.onnx'), SIZES)),
+    )
+
+
+@needs_export
+@every_backbone_fast_for('MSFSwin')
+def test_backbone(case, tmp_path):
+    """One graph, and one ONNX file, give the maps of images of any size."""
+    assert max(export_both_ways(case.build(case.tiny, drop_path_rate=0.0).eval(), tmp_path)) < 1e-5
+
+
+@needs_export
+def test_shift_depends_on_the_size():
+    """Where maps of one window are not shifted, as in classifiers, a graph shifts along the same axes as the model."""
+    case = CASES['ELSASwin']
+    model = case.build(case.tiny, elsa_stages=(), shift_small_maps=False).eval()
+    torch.nn.init.normal_(model.layers[1].blocks[1].attn.rb)
+    sizes = ((20, 20), (20, 70), (70, 20), (70, 70))  # the last map has one window along sides of up to 24 pixels
+    assert max(largest_difference(model, as_module(trace(model)), sizes)) < 1e-5
+
+
+@pytest.mark.slow
+@needs_export
+@pytest.mark.parametrize(
+    'case, config',
+    [pytest.param(case, config, id=f'{name}-{config}') for name, case in CASES.items() for config in case.segmentors],
+)
+def test_segmentor(case, config, tmp_path):
+    """Whole segmentors too. Their heads pool to fixed sizes, and resize maps whose size the graph does not know."""
+    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{config}.py')
+    if case.segmentors[config]:
+        cfg.model.backbone = {**cfg.model.backbone, **case.config(case.segmentors[config])}
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
+    assert max(export_both_ways(model, tmp_path)) < 1e-4
+
+
+def test_old_torch_is_an_error(monkeypatch):
+    monkeypatch.setattr('mmattn.export.graphs.any_size', None)
+    with pytest.raises(ImportError, match='needs torch 2.6 or newer'):
+        trace(nn.Identity())

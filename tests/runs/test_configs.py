@@ -1,0 +1,211 @@
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from mmattn.errors import InputError
+from mmattn.packages import MissingPackage
+from mmattn.runs import configs
+from mmattn.runs.configs import load_config
+from tests import ROOT
+
+MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
+CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
+CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
+UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512.py'
+
+
+def test_cpu_gets_what_it_can_run(monkeypatch):
+    """Without an accelerator, mixed precision, SyncBN and nccl are replaced; with one, nothing changes."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    assert load_config(MASK_RCNN).optim_wrapper.type == 'OptimWrapper'
+    assert load_config(MASK_RCNN, launcher='pytorch').model_wrapper_cfg.device_ids is None
+    assert {head.norm_cfg.type for head in load_config(CASCADE).model.roi_head.bbox_head} == {'BN'}
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cuda')
+    cfg = load_config(CASCADE, launcher='pytorch')
+    assert cfg.optim_wrapper.type == 'AmpOptimWrapper' and 'model_wrapper_cfg' not in cfg
+    assert {head.norm_cfg.type for head in cfg.model.roi_head.bbox_head} == {'SyncBN'}
+
+
+def test_a_config_without_training(monkeypatch, tmp_path):
+    """Such a config can be tested."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    keys = 'train_dataloader', 'train_cfg', 'optim_wrapper', 'param_scheduler'
+    (tmp_path / 'a.py').write_text(f'_base_ = "{UPERNET}"\n' + ''.join(f'{key} = None\n' for key in keys))
+    assert load_config(tmp_path / 'a.py').optim_wrapper is None
+
+
+def test_slurm_without_accelerators_is_told(monkeypatch):
+    """MMEngine would divide by the number of GPUs."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    with pytest.raises(InputError, match='--launcher slurm needs accelerators.*dist_train.sh'):
+        load_config(MASK_RCNN, launcher='slurm')
+
+
+def test_work_dir_and_options():
+    assert load_config(UPERNET).work_dir == 'work_dirs/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512'
+    cfg = load_config(UPERNET, work_dir='here', options={'train_cfg.max_iters': 3})
+    assert cfg.work_dir == 'here' and cfg.train_cfg.max_iters == 3
+
+
+@pytest.mark.parametrize('config', [MASK_RCNN, UPERNET, CLASSIFIER], ids=lambda path: path.stem)
+def test_checkpoints_are_written_on_the_way(config):
+    """By default, MMEngine's hook writes one checkpoint, at the end of the training."""
+    assert Config.fromfile(config).default_hooks.checkpoint.interval > 0
+
+
+def test_bases_of_mmsegmentation(tmp_path):
+    """A config of MMSegmentation can be a base on both stacks, and MMEngine's table of packages stays as it was.
+    Weights in ``pretrained`` are refused."""
+    from mmengine.config.utils import MODULE2PACKAGE
+
+    before = dict(MODULE2PACKAGE)
+    base = "_base_ = 'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py'"
+    backbone = "dict(_delete_=True, type='ShuntedTransformer', arch='small')"
+    (tmp_path / 'a.py').write_text(
+        f"{base}\ncustom_imports = dict(imports=['mmattn'])\n"
+        f'model = dict(pretrained=None, backbone={backbone}, decode_head=dict(in_channels=[64, 128, 256, 512]), '
+        'auxiliary_head=dict(in_channels=256))'
+    )
+    cfg = load_config(tmp_path / 'a.py')
+    assert cfg.model.decode_head.num_classes == 150 and before == MODULE2PACKAGE
+    with pytest.raises(InputError, match=r"no argument pretrained.*init_cfg=dict.type='Pretrained'.*pretrained=None"):
+        load_config(tmp_path / 'a.py', {'model.pretrained': 'open-mmlab://resnet50_v1c'})
+
+
+def test_missing_config_is_named():
+    with pytest.raises(InputError, match='there is no config no/where.py'):
+        load_config('no/where.py')
+
+
+def test_missing_package_is_told_when_needed(monkeypatch):
+    monkeypatch.setitem(__import__('sys').modules, 'mmseg', None)
+    with pytest.raises(MissingPackage, match='mmseg'):
+        load_config(UPERNET)
+    assert load_config(MASK_RCNN).default_scope == 'mmdet'
+
+
+@pytest.mark.parametrize('missing', ['mmpretrain', 'mmcv'])
+def test_classifiers_without_mmpretrain(monkeypatch, missing):
+    """The sentence says what to install, before anything of the config is imported."""
+    monkeypatch.setitem(__import__('sys').modules, missing, None)
+    with pytest.raises(MissingPackage, match=f'elsa-swin-toy_in1k.py .* needs {missing} .* pip install {missing} or'):
+        load_config(CLASSIFIER)
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        (dict(default_scope='mmpretran'), 'no package is named mmpretran, the default_scope: did you mean mmpretrain'),
+        (dict(custom_imports=dict(imports=['nowhere'])), 'custom_imports cannot be imported: .*nowhere'),
+    ],
+)
+def test_packages_that_do_not_exist(options, message):
+    with pytest.raises(InputError, match=message):
+        load_config(CLASSIFIER, options)
+
+
+def test_missing_operators_are_told(monkeypatch):
+    monkeypatch.setitem(__import__('sys').modules, 'mmcv.ops', None)
+    with pytest.raises(MissingPackage, match='needs the compiled operators of mmcv'):
+        load_config(MASK_RCNN)
+    assert load_config(UPERNET).default_scope == 'mmseg'
+
+
+@pytest.mark.parametrize('path', [MASK_RCNN, CASCADE], ids=lambda path: path.stem)
+def test_multi_scale_of_masks(path):
+    """MaskTTAModel keeps the mask head. MMDetection's DetTTAModel is refused, because it cannot merge masks."""
+    cfg = load_config(path)
+    other = deepcopy(cfg)
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'mmattn.detection.MaskTTAModel' and cfg.model.module.roi_head.mask_head
+    other.tta_model.type = 'DetTTAModel'
+    with pytest.raises(InputError, match='tta_model DetTTAModel cannot merge masks.*use mmattn.detection.MaskTTAModel'):
+        configs.enable_tta(other)
+
+
+def test_multi_scale_of_boxes_and_maps():
+    """Boxes alone leave the mask head out; a segmentor's six scales each come flipped too."""
+    cfg = Config.fromfile(MASK_RCNN)
+    cfg.test_evaluator.metric = 'bbox'
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'mmattn.detection.MaskTTAModel' and cfg.model.module.roi_head.mask_head is None
+    cfg = Config.fromfile(UPERNET)
+    configs.enable_tta(cfg)
+    scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms
+    assert [scale.scale[1] / 512 for scale in scales] == [0.5, 0.75, 1, 1.25, 1.5, 1.75] and len(flips) == 2
+
+
+def test_views_of_a_classifier():
+    """The scores of an image and of the flipped one are averaged. MMPretrain can draw one view only."""
+    cfg = Config.fromfile(CLASSIFIER)
+    configs.draw_predictions(cfg, Path('a'))
+    hook = cfg.default_hooks.visualization
+    assert hook.enable and hook.interval == 1 and hook.out_dir.endswith('/a')
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'AverageClsScoreTTA' and cfg.model.module.type == 'ImageClassifier'
+    assert cfg.test_dataloader.dataset.pipeline[-1].type == 'TestTimeAug'
+    with pytest.raises(InputError, match='--show-dir cannot draw the views of --tta'):
+        configs.draw_predictions(cfg, Path('a'))
+
+
+def test_drawing_without_a_default_scope():
+    """The package is in the name of the model's type."""
+    cfg = Config(
+        dict(
+            model=dict(type='mmpretrain.ImageClassifier'),
+            test_evaluator=dict(type='mmpretrain.Accuracy'),
+            default_hooks=dict(visualization={}),
+        )
+    )
+    configs.draw_predictions(cfg, Path('a'))
+    assert cfg.default_hooks.visualization.enable
+    configs.write_predictions(cfg, Path('a.pkl'))
+    assert cfg.test_evaluator[-1].type == 'DumpResults'
+
+
+def test_multi_scale_of_several_datasets():
+    """The pipeline is that of each dataset, not of what wraps them."""
+    cfg = Config.fromfile(UPERNET)
+    part = cfg.test_dataloader.dataset
+    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[part, part])
+    configs.enable_tta(cfg)
+    assert all(one.pipeline == cfg.tta_pipeline for one in cfg.test_dataloader.dataset.datasets)
+    assert 'pipeline' not in cfg.test_dataloader.dataset
+
+
+def test_what_a_test_cannot_write():
+    """MMEngine knows an evaluator of one's own only alone, and without its hook it draws nothing."""
+    cfg = Config(dict(default_scope='mmdet', test_evaluator=dict(type='MultiDatasetsEvaluator', metrics=[dict()])))
+    with pytest.raises(InputError, match='--out needs a metric or a list .* not MultiDatasetsEvaluator'):
+        configs.write_predictions(cfg, Path('a.pkl'))
+    cfg.test_evaluator = None
+    with pytest.raises(InputError, match='the config has no test_evaluator'):
+        configs.write_predictions(cfg, Path('a.pkl'))
+    with pytest.raises(InputError, match='--show-dir needs default_hooks.visualization'):
+        configs.draw_predictions(cfg, Path('a'))
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    """They would be noticed at the end of a test, when its predictions are lost."""
+
+    def cfg():
+        return Config(dict(default_scope='mmdet', test_evaluator={}, default_hooks=dict(visualization={})))
+
+    configs.write_predictions(cfg(), tmp_path / 'new' / 'a.pkl')
+    configs.draw_predictions(cfg(), tmp_path / 'new')
+    assert not (tmp_path / 'new').exists()
+    with pytest.raises(InputError, match='--out names .*, which is a folder'):
+        configs.write_predictions(cfg(), tmp_path)
+    file = tmp_path / 'a.pkl'
+    file.touch()
+    with pytest.raises(InputError, match='--out cannot write to .*a.pkl is no folder'):
+        configs.write_predictions(cfg(), file / 'new' / 'b.pkl')
+    with pytest.raises(InputError, match='--show-dir cannot write to .*a.pkl is no folder'):
+        configs.draw_predictions(cfg(), file)
+
+
+def test_multi_scale_needs_a_config_for_it():
+    with pytest.raises(InputError, match='needs tta_model'):
+        configs.enable_tta(Config(dict(test_evaluator=dict())))

@@ -1,0 +1,207 @@
+import errno
+import logging
+import os
+import signal
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from mmengine.hooks import Hook
+from mmengine.runner import CheckpointLoader
+from torch import distributed
+
+from mmattn.errors import InputError
+from mmattn.packages import MissingPackage
+from mmattn.runs import checkpoints
+from mmattn.runs import running as runs
+from mmattn.runs.running import run_tool, running, train
+from mmattn.weights import CheckpointError
+
+from .small_training import STEPS, build
+
+
+def raising(error):
+    def main():
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    'error, sentence',
+    [
+        (InputError('a sentence'), 'a sentence'),
+        (MissingPackage('mmdet is missing'), 'mmdet is missing'),
+        (OSError(errno.ENOSPC, 'No space left', 'a'), "OSError: [Errno 28] No space left: 'a'"),
+        (OSError(errno.EACCES, 'Permission denied', 'a'), "PermissionError: [Errno 13] Permission denied: 'a'"),
+    ],
+)
+def test_errors_of_the_user_and_the_system_are_a_sentence(error, sentence):
+    with pytest.raises(SystemExit) as end:
+        run_tool(raising(error))
+    assert end.value.code == sentence  # Python prints it to stderr and exits with status 1
+
+
+@pytest.mark.parametrize(
+    'error',
+    [KeyError('a'), ValueError('a'), ImportError('a'), RuntimeError('a'), OSError(errno.ENOENT, 'No such file', 'a')],
+)
+def test_other_errors_keep_their_traceback(error):
+    """They may be mistakes of ours, also a file that is missing and was not checked."""
+    with pytest.raises(type(error)):
+        run_tool(raising(error))
+
+
+class Code:
+    def __reduce__(self):
+        return print, ('code was run',)
+
+
+@pytest.mark.parametrize('trusted', [False, True])
+def test_code_in_checkpoints_is_not_run(tmp_path, capsys, trusted):
+    """MMEngine reads checkpoints without running code in them, unless they are trusted."""
+    torch.save({'meta': Code()}, tmp_path / 'c.pth')
+    with running(Config(dict(launcher='none')), trusted):
+        if trusted:
+            CheckpointLoader.load_checkpoint(str(tmp_path / 'c.pth'))
+        else:
+            with pytest.raises(CheckpointError, match='code in a file is not run'):
+                CheckpointLoader.load_checkpoint(str(tmp_path / 'c.pth'))
+    assert ('code was run' in capsys.readouterr().out) == trusted
+
+
+def test_everything_is_undone():
+    """The loaders of MMEngine and the setting of logging are as before, also after an error."""
+    before = dict(CheckpointLoader._schemes), list(CheckpointLoader._schemes), logging.raiseExceptions
+    with pytest.raises(KeyError), running(Config(dict(launcher='none'))):
+        assert before[0] != CheckpointLoader._schemes and not logging.raiseExceptions
+        raise KeyError
+    assert before == (dict(CheckpointLoader._schemes), list(CheckpointLoader._schemes), logging.raiseExceptions)
+
+
+@pytest.mark.parametrize('device', ['cpu', 'cuda'])
+def test_process_group(monkeypatch, device):
+    """gloo's process group is there during a run without an accelerator; MMEngine starts others."""
+    for name, value in dict(RANK=0, WORLD_SIZE=1, MASTER_ADDR='127.0.0.1', MASTER_PORT=0).items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(runs, 'get_device', lambda: device)
+    with running(Config(dict(launcher='pytorch'))):
+        assert distributed.is_initialized() == (device == 'cpu')
+        assert device != 'cpu' or distributed.get_backend() == 'gloo'
+    assert not distributed.is_initialized()
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Calls runs.train for the small model; the arguments are those of ``build``."""
+
+    def train_small(resume=None, config=None, **arguments):
+        settings = dict(work_dir=str(tmp_path / 'work'), launcher='none', train_dataloader=dict())
+        cfg = Config(dict(settings, **config or {}))
+        monkeypatch.setattr(runs.Runner, 'from_cfg', lambda cfg: build(cfg.work_dir, **arguments))
+        train(cfg, resume)
+
+    return train_small
+
+
+def test_second_training_in_a_folder(small, tmp_path):
+    """It goes on with --resume or resume=True, and is refused otherwise; then nothing is written."""
+    small(steps=4)
+    before = {path: path.stat().st_mtime for path in (tmp_path / 'work').rglob('*') if 'lock' not in path.name}
+    with pytest.raises(InputError, match='work has checkpoints of another training, as iter_2.pth:'):
+        small()
+    assert before == {path: path.stat().st_mtime for path in (tmp_path / 'work').rglob('*') if 'lock' not in path.name}
+    small(config=dict(resume=True), steps=6)
+    small('auto')
+    assert (tmp_path / 'work' / 'last_checkpoint').read_text().endswith('iter_8.pth')
+
+
+def test_two_trainings_at_once(small, tmp_path, monkeypatch):
+    """The second is refused, with --resume too, and the first goes on."""
+    monkeypatch.setattr(checkpoints, 'LOCK_TIMEOUT', 0)
+
+    class Second(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            for resume in (None, 'auto'):
+                with pytest.raises(InputError, match='work is in use by another training'):
+                    small(resume)
+
+    small(custom_hooks=[Second()])
+    assert (tmp_path / 'work' / 'iter_8.pth').is_file()
+
+
+@pytest.mark.parametrize('launcher, rank', [('pytorch', 'RANK'), ('slurm', 'SLURM_PROCID')])
+def test_first_process_holds_the_lock(small, monkeypatch, launcher, rank):
+    """The others must not wait for it."""
+    monkeypatch.setattr(checkpoints, 'LOCK_TIMEOUT', 0)
+    monkeypatch.setattr(runs, 'get_device', lambda: 'cuda')
+
+    class Other(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            if runner.iter == 1:
+                monkeypatch.setenv(rank, '1')
+                with pytest.raises(InputError, match='has checkpoints'):
+                    small(config=dict(launcher=launcher))
+
+    small(custom_hooks=[Other()], steps=2, checkpoint=dict(interval=1))
+
+
+class Ill(BaseDataset):
+    """Ends its process, by a signal or not, when sample 5 is read."""
+
+    def __init__(self, signal):
+        self.signal = signal
+        super().__init__()
+
+    def load_data_list(self):
+        return [dict(x=torch.ones(3))] * 8
+
+    def prepare_data(self, index):
+        if index == 5:
+            os.kill(os.getpid(), self.signal) if self.signal else os._exit(3)
+        return dict(x=torch.ones(3))
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+@pytest.mark.parametrize(
+    'signal, message',
+    [
+        (signal.SIGKILL, r'was killed by signal 9 \(Killed\), .* want of memory: lower its num_workers or batch_size'),
+        (signal.SIGBUS, r'was killed by signal 7 \(Bus error\), .* shared memory: '),
+        (signal.SIGSEGV, r'was killed by signal 11 \(Segmentation fault\), {split}_dataloader.num_workers=0 shows'),
+        (0, 'ended with exit status 3, {split}_dataloader.num_workers=0 shows where'),
+    ],
+)
+def test_dead_worker(small, split, signal, message):
+    """One sentence names the dataloader, the process and the reason."""
+    loader = dict(batch_size=2, num_workers=1, sampler=dict(type='DefaultSampler', shuffle=False), dataset=Ill(signal))
+    with pytest.raises(
+        InputError, match=f'^a data worker of {split}_dataloader, process .*({message.format(split=split)}| ended, )'
+    ):
+        small(validate=True, **{f'{split}_dataloader': loader})
+
+
+def test_other_errors_of_workers_stay(small, monkeypatch):
+    monkeypatch.setattr(Ill, 'prepare_data', lambda *_: 1 / 0)
+    loader = dict(batch_size=2, num_workers=1, sampler=dict(type='InfiniteSampler'), dataset=Ill(0))
+    with pytest.raises(ZeroDivisionError):
+        small(train_dataloader=loader)
+
+
+def test_tensorboard(tmp_path):
+    """With the setting of docs/openmmlab_tools.md, TensorBoard gets the loss of every step."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    backends = [dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')]
+    runner = build(
+        tmp_path,
+        visualizer=dict(type='Visualizer', vis_backends=backends),
+        default_hooks=dict(logger=dict(type='LoggerHook', interval=1)),
+    )
+    runner.train()
+    runner.visualizer.close()
+    (file,) = tmp_path.glob('*/vis_data/events.out.tfevents.*')
+    events = EventAccumulator(str(file)).Reload()
+    assert [event.step for event in events.Scalars('loss')] == list(range(1, STEPS + 1))
+    assert list(tmp_path.glob('*/vis_data/scalars.json'))

@@ -1,0 +1,160 @@
+"""Sharded checkpoints in one process. tests/tools/test_dist_and_resume.py trains with several."""
+
+import pickle
+
+import pytest
+import torch
+from mmengine.config import Config
+from torch.distributed.checkpoint import FileSystemWriter
+
+from mmattn.errors import InputError
+from mmattn.packages import version_numbers
+from mmattn.runs import sharding
+from mmattn.runs.checkpoints import AtomicBackend, locked
+from mmattn.runs.resuming import prepare_resume
+from mmattn.runs.sharding import OLDEST_TORCH, check_sharding, merge_shards
+from mmattn.weights import CheckpointError, read_file
+
+needs_dcp = pytest.mark.skipif(version_numbers(torch.__version__) < OLDEST_TORCH, reason='sharding needs torch 2.6')
+SHARDED = dict(strategy=dict(type='ShardedStrategy'), launcher='pytorch')
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    """A function that writes a sharded checkpoint of a step. It returns the folder and the state in it."""
+
+    def write(step, **tensors):
+        weight = dict(step=torch.tensor(float(step)), exp_avg=torch.randn(2, 3), none=None)
+        state = dict(
+            meta=dict(epoch=0, iter=step, seed=1),
+            state_dict={'b.weight': torch.randn(2, 3), 'a.mean': torch.randn(3)},
+            optimizer=dict(state={'b.weight': weight}, param_groups=[dict(lr=0.1, params=['b.weight'])]),
+            message_hub=dict(log_scalars={}, runtime_info={}, resumed_keys={}),
+        )
+        folder = tmp_path / f'iter_{step}.pth'
+        rest = {**state, 'state_dict': dict(state['state_dict'])}
+        rest['optimizer'] = {**state['optimizer'], 'state': {'b.weight': dict(weight)}}
+        sharding.save(sharding._take_tensors(rest) | tensors, storage_writer=FileSystemWriter(folder))
+        torch.save(rest, folder / 'rest.pth')
+        return folder, state
+
+    return write
+
+
+@needs_dcp
+def test_merged(sharded):
+    """The merged checkpoint has the same state, with tensors in the order of the model, as the optimizer expects."""
+    folder, state = sharded(2)
+    merged = merge_shards(folder)
+    assert list(merged) == list(state) and list(merged['state_dict']) == list(state['state_dict'])
+    for part in ('meta', 'message_hub'):
+        assert merged[part] == state[part]
+    torch.testing.assert_close(merged['state_dict'], state['state_dict'], rtol=0, atol=0)
+    moments, expected = (each['optimizer']['state']['b.weight'] for each in (merged, state))
+    assert moments.pop('none') is expected.pop('none') is None
+    torch.testing.assert_close(moments, expected, rtol=0, atol=0)
+    assert merged['optimizer']['param_groups'] == state['optimizer']['param_groups']
+
+
+class Harmful:
+    def __reduce__(self):
+        return open, ('harm', 'w')
+
+
+@needs_dcp
+def test_code_is_not_run(sharded, tmp_path, monkeypatch):
+    """Code in the metadata is refused, and so are objects in the shards: DCP would unpickle them and run their code."""
+    monkeypatch.chdir(tmp_path)
+    folder, _ = sharded(2, harmful=Harmful())
+    with pytest.raises(CheckpointError, match='contains objects that are not tensors'):
+        merge_shards(folder)
+    (folder / '.metadata').write_bytes(pickle.dumps(Harmful()))
+    with pytest.raises(CheckpointError, match='unsupported class .*open'):
+        merge_shards(folder)
+    assert not (tmp_path / 'harm').exists()
+
+
+@needs_dcp
+@pytest.mark.parametrize('damage', ['missing', 'cut', 'metadata', 'rest'])
+def test_newest_whole_one(sharded, tmp_path, log, damage):
+    """--resume takes the newest complete sharded checkpoint, and the log says why it leaves out a newer one."""
+    older, newest = (sharded(step)[0] for step in (2, 4))
+    (tmp_path / 'last_checkpoint').write_text(str(newest))
+    cfg = Config(dict(work_dir=str(tmp_path), **SHARDED))
+    prepare_resume(cfg)
+    assert cfg.load_from == str(newest) and cfg.resume and cfg.randomness.seed == 1
+    shard = newest / '__0_0.distcp'
+    if damage == 'missing':
+        shard.unlink()
+    else:
+        file = dict(cut=shard, metadata=newest / '.metadata', rest=newest / 'rest.pth')[damage]
+        file.write_bytes(file.read_bytes()[:-1])
+    prepare_resume(cfg)
+    assert cfg.load_from == str(older) and f'{newest}' in log[-1] and 'cannot be read' in log[-1]
+
+
+@needs_dcp
+def test_damaged_tensors(sharded):
+    """Damage that leaves the sizes of files as they are is named when the tensors are read."""
+    folder, _ = sharded(2)
+    shard = folder / '__0_0.distcp'
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(CheckpointError, match='its tensors are damaged'):
+        merge_shards(folder)
+
+
+@needs_dcp
+def test_sharded_for_ordinary_and_back(sharded, tmp_path):
+    """Ordinary training refuses sharded checkpoints, sharded training ordinary ones. Both say what to do."""
+    folder, state = sharded(2)
+    for read in (read_file, lambda path: prepare_resume(Config(dict(work_dir=str(tmp_path))), str(path))):
+        with pytest.raises(CheckpointError, match=f'python tools/merge_shards.py {folder} TARGET'):
+            read(folder)
+    torch.save(state, tmp_path / 'ordinary.pth')
+    with pytest.raises(
+        CheckpointError, match='sharded training cannot resume from .*: leave out .*fsdp.py, or .*load_from'
+    ):
+        prepare_resume(Config(dict(work_dir=str(tmp_path), **SHARDED)), str(tmp_path / 'ordinary.pth'))
+    with pytest.raises(CheckpointError, match='is not a sharded checkpoint'):
+        merge_shards(tmp_path / 'ordinary.pth')
+
+
+@pytest.mark.parametrize(
+    'settings, message',
+    [
+        (dict(launcher='none'), 'dist_train.sh'),
+        (dict(custom_hooks=[dict(type='EMAHook')]), 'cannot average weights'),
+        (dict(strategy=dict(type='FSDPStrategy')), 'use ShardedStrategy'),
+    ],
+)
+def test_what_sharded_training_cannot_do(settings, message, monkeypatch):
+    """Each setting that sharded training cannot work with is refused; without them, the check passes."""
+    monkeypatch.setattr(sharding, 'OLDEST_TORCH', (2,))
+    check_sharding(Config(SHARDED))
+    with pytest.raises(InputError, match=message):
+        check_sharding(Config(SHARDED | settings))
+
+
+def test_old_torch(monkeypatch, tmp_path):
+    """Training and merging say which torch they need."""
+    monkeypatch.setattr(sharding, 'OLDEST_TORCH', (1000,))
+    for refused in (lambda: check_sharding(Config(SHARDED)), lambda: merge_shards(tmp_path)):
+        with pytest.raises(InputError, match='needs torch 2.6 or newer, and this is'):
+            refused()
+
+
+def test_folders_are_removed(tmp_path):
+    """A superseded folder is removed at the end of the block, and kept if the block fails. The next training removes an
+    incomplete folder."""
+    folder, backend = tmp_path / 'iter_2.pth', AtomicBackend()
+    folder.mkdir()
+    with pytest.raises(ZeroDivisionError), backend.removing_afterwards():
+        backend.rmtree(folder)
+        1 / 0  # noqa: B018
+    with backend.removing_afterwards():
+        backend.rmtree(folder)
+        assert folder.is_dir()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / 'iter_4.pth.part' / 'sub').mkdir(parents=True)
+    with locked([tmp_path]):
+        assert not list(tmp_path.glob('*.part'))

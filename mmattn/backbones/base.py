@@ -12,8 +12,8 @@ from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
+from ..arguments import check_rates, check_whole, stage_numbers
 from ..errors import InputError, near_misses
-from ..layers.checks import check_rates, check_whole, stage_numbers
 from ..ops.recompute import recompute
 from ..weights import (
     CheckpointError,

@@ -10,7 +10,7 @@ from numbers import Real
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from ..layers.checks import check_whole, stage_numbers
+from ..arguments import check_whole, stage_numbers
 from ..weights import Translation
 from .swin import SwinFrame
 

@@ -13,9 +13,9 @@ from mmengine.registry import MODELS
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from ..arguments import check_whole, stage_numbers
 from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
-from ..layers.checks import check_whole, stage_numbers
 from ..ops.global_self_attention import fit_table
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from ..arguments import check_choice, check_rates, check_whole, hidden_channels
 from ..layers import (
     FEED_FORWARD,
     Block,
@@ -21,7 +22,6 @@ from ..layers import (
     check_mechanism,
     mechanism_settings,
 )
-from ..layers.checks import check_choice, check_rates, check_whole, hidden_channels
 from ..layers.shunted import group_rates
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map

@@ -12,9 +12,9 @@ from mmengine.registry import MODELS
 from timm.layers import Mlp
 from torch import Tensor, nn
 
+from ..arguments import check_rates, check_whole, hidden_channels
 from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
-from ..layers.checks import check_rates, check_whole, hidden_channels
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 

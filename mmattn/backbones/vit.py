@@ -9,9 +9,9 @@ from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from ..arguments import check_choice, check_rates, check_whole, hidden_channels
 from ..layers import FEED_FORWARD, Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div, pad_to_multiple
-from ..layers.checks import check_choice, check_rates, check_whole, hidden_channels
 from ..ops.tracing import is_tracing
 from ..weights import Translation, take, take_out
 from .base import Backbone, drop_path_schedule, to_map

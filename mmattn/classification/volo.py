@@ -17,9 +17,9 @@ from mmpretrain.structures import DataSample
 from timm.models.volo import ClassBlock
 from torch import Tensor, nn
 
+from ..arguments import check_rates, check_whole
 from ..errors import InputError
 from ..layers.any_size import ceil_div
-from ..layers.checks import check_rates, check_whole
 from .token_labels import smoothed, token_targets
 
 

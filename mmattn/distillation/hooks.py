@@ -16,8 +16,8 @@ from mmengine.registry import HOOKS, METRICS
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runner, save_checkpoint
 from torch import Tensor
 
+from ..arguments import check_whole
 from ..errors import InputError
-from ..layers.checks import check_whole
 from ..runs.checkpoints import ATOMIC, backbone_settings, unwrapped, writing_checkpoints
 from ..weights import plain_names
 

@@ -15,9 +15,9 @@ from mmengine.registry import DATA_SAMPLERS, DATASETS
 from PIL import Image
 from torch.utils.data import Sampler
 
+from ..arguments import check_choice, check_rates, check_whole
 from ..checks.images import IMAGES, CheckedPipeline, check_image
 from ..errors import InputError, describe, warn
-from ..layers.checks import check_choice, check_rates, check_whole
 
 #: files whose headers are read at once: on a network disk, most of the time is waiting
 THREADS = 16

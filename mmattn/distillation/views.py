@@ -14,8 +14,8 @@ from mmengine.registry import MODELS, TRANSFORMS
 from mmpretrain.datasets.transforms import PackInputs, RandomResizedCrop
 from torch import Tensor
 
+from ..arguments import check_whole
 from ..errors import InputError
-from ..layers.checks import check_whole
 
 
 @TRANSFORMS.register_module()

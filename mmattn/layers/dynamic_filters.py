@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..arguments import check_choice
 from ..ops import neighbourhood_sum
-from .checks import check_choice
 from .mechanism import MECHANISMS
 from .norm import batch_norm
 

@@ -3,8 +3,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_choice
 from ..ops.elsa import elsa_attention, has_kernels, neighbourhood_shift
-from .checks import check_choice
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 

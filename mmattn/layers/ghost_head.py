@@ -4,11 +4,11 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
+from ..arguments import check_whole
 from ..ops.global_self_attention import fit_table
 from ..ops.heads import join_heads
 from ..weights import take
 from .any_size import ceil_div
-from .checks import check_whole
 from .mechanism import MECHANISMS
 
 

@@ -2,9 +2,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..arguments import check_choice, check_whole
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
 from .any_size import ceil_div
-from .checks import check_choice, check_whole
 from .mechanism import MECHANISMS
 from .norm import batch_norm
 from .token_conv import TokenConv2d

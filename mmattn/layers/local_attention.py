@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..arguments import check_choice
 from ..ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
 from ..ops.heads import join_heads
-from .checks import check_choice
 from .dynamic_filters import filter_norm
 from .mechanism import MECHANISMS
 from .window import Windows, position_table, relative_bias

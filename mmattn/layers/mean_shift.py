@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..arguments import check_choice, check_whole
 from ..ops import mean_shift_attention
 from ..ops.heads import join_heads
 from ..weights import take
-from .checks import check_choice, check_whole
 from .mechanism import MECHANISMS
 from .window import Windows
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 
+from ..arguments import check_choice, check_whole
 from ..ops import shunted_attention
 from .any_size import repeat_to_multiple
-from .checks import check_choice, check_whole
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests import ROOT
 
 DOCUMENTS = [ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')] + sorted(
-    (ROOT / 'docs').glob('*.md')
+    (ROOT / 'docs').rglob('*.md')
 )
 README = (ROOT / 'README.md').read_text()
 DETECTOR, SEGMENTOR, CALL = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
@@ -145,7 +145,7 @@ def test_readme_is_short():
     assert len(README.splitlines()) < 100
 
 
-@pytest.mark.parametrize('document', DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize('document', DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_named_files_exist(document):
     """Links to files of the repository, and paths in the text, lead somewhere."""
     text = document.read_text()

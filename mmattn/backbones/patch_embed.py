@@ -102,14 +102,10 @@ def fit_tables(
     names: Iterable[str],
     fitted: Callable[[Tensor, torch.Size], Tensor | None],
 ) -> None:
-    """Resize tables of positions of a checkpoint to the shapes that they have in the backbone; the log says so.
+    """Resize tables of positions among the ``tensors`` of a checkpoint to their shapes among the backbone's ``own``.
 
-    Args:
-        tensors: of the checkpoint; tables are replaced in it.
-        own: the backbone's tensors.
-        names: of the tables.
-        fitted: from a table in float32 and the shape, the resized table; or None, if that is no table of positions for
-            this backbone. It stays as it is, and is refused later.
+    ``fitted`` makes it of a table in float32 and the shape. It returns None for what is no such table: that tensor
+    stays as it is, and is refused later. The log names the tables.
     """
     for name in names:
         if name in tensors and name in own and tensors[name].shape != own[name].shape:

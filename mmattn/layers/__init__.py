@@ -1,4 +1,6 @@
-from .ablations import DecoupledDynamicFilter, DynamicDepthwiseConv, GhostHeadAttention, LocalAttention
+from .ablations.dynamic_filters import DecoupledDynamicFilter, DynamicDepthwiseConv
+from .ablations.ghost_head import GhostHeadAttention
+from .ablations.local_attention import LocalAttention
 from .block import Block
 from .depthwise_conv import DepthwiseConv
 from .elsa import ELSA

@@ -144,11 +144,7 @@ class ELSA(nn.Module):
 
 
 def check_elsa(kernel_size: object, dilation: object, group_width: object, lam: object, gamma: object) -> None:
-    """Check arguments of :class:`ELSA`, which a backbone may have without building one.
-
-    Raises:
-        ValueError: if one is wrong; the message names it.
-    """
+    """Check arguments of :class:`ELSA`, as mmattn/arguments.py does. ELSASwin has them even if no stage has ELSA."""
     check_odd('kernel_size', kernel_size)
     check_whole('dilation', dilation, most=1024)
     check_whole('group_width', group_width)
@@ -156,11 +152,7 @@ def check_elsa(kernel_size: object, dilation: object, group_width: object, lam: 
 
 
 def check_ghost_head(lam: object, gamma: object) -> None:
-    """Check the numbers of equation 8.
-
-    Raises:
-        ValueError: if one is wrong; the message names it.
-    """
+    """Check the numbers of equation 8."""
     check_finite('lam', lam)
     if lam < 0 or lam % 1 != 0:
         raise ValueError(

@@ -18,9 +18,10 @@ def check_mechanism(name: str, cfg: object) -> None:
     """Check the form of a mechanism's config, which a backbone has as the argument ``name``.
 
     Raises:
-        ValueError: if it is no dict with a type.
+        ValueError: if it is no dict whose type is a name or a class.
     """
-    if not isinstance(cfg, dict) or 'type' not in cfg:
+    kind = cfg.get('type') if isinstance(cfg, dict) else None
+    if not isinstance(kind, str) and not callable(kind):
         raise ValueError(f"{name} must be a mechanism, such as dict(type='ELSA'), not {cfg!r}")
 
 
@@ -38,7 +39,7 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
     Raises:
         ValueError: if there is no such mechanism, it lacks an argument or has no such argument, or it refuses a value.
     """
-    settings, name = dict(cfg), mechanism_name(cfg)
+    settings, name = dict(cfg), _name(cfg)
     mechanism = settings.pop('type')
     mechanism = MECHANISMS.get(mechanism) if isinstance(mechanism, str) else mechanism
     if mechanism is None:
@@ -72,11 +73,6 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
         raise ValueError(f'mechanism {name}: {error}') from error
 
 
-def mechanism_name(cfg: dict) -> str:
-    """The name of the mechanism of a config."""
-    return cfg['type'] if isinstance(cfg['type'], str) else cfg['type'].__name__
-
-
 def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str, object]:
     """What tensors do not show of a mechanism, for the ``settings`` of a backbone.
 
@@ -89,4 +85,8 @@ def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str,
         the name of the mechanism under ``place``, and its settings under ``place.name``.
     """
     settings = {f'{place}.{key}': value for key, value in getattr(mechanism, 'settings', {}).items()}
-    return {place: mechanism_name(cfg), **settings}
+    return {place: _name(cfg), **settings}
+
+
+def _name(cfg: dict) -> str:
+    return cfg['type'] if isinstance(cfg['type'], str) else cfg['type'].__name__

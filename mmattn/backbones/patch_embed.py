@@ -15,7 +15,7 @@ from ..ops.tracing import is_tracing
 class PatchEmbed(nn.Module):
     """Patches as tokens by a convolution, and a norm. The image is padded with zeros at the bottom and the right.
 
-    timm's computes the same, but torch.compile makes new graphs of its padding for new sizes of images.
+    timm's with ``dynamic_img_pad`` computes the same, but pads in the form that mmattn/layers/any_size.py avoids.
     """
 
     def __init__(self, in_channels: int, dim: int, patch_size: int, norm: bool = True) -> None:
@@ -88,8 +88,8 @@ def position_code(height: int, width: int, dim: int, device: torch.device | None
 def interpolated(table: Tensor, height: int, width: int) -> Tensor:
     """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation.
 
-    timm's ``resample_abs_pos_embed`` computes the same, but in float32 only, and torch.compile makes a new graph of it
-    for the size of the table.
+    timm's ``resample_abs_pos_embed_nhwc`` computes in float32 only, and before torch 2.7 a graph of it does not serve
+    all sizes.
     """
     if not is_tracing() and table.shape[2:] == (height, width):
         return table

@@ -146,14 +146,8 @@ class ShuntedAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         keys, values = zip(*self.keys_values(x))
-        x = shunted_attention(
-            self.q(x),
-            keys,
-            values,
-            self.num_heads,
-            dropout_p=self.attn_drop_rate if self.training else 0.0,
-            backend=self.backend,
-        )
+        dropout_p = self.attn_drop_rate if self.training else 0.0
+        x = shunted_attention(self.q(x), keys, values, self.num_heads, dropout_p, self.backend)
         return self.drop(self.proj(x))
 
     def keys_values(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:

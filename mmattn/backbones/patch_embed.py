@@ -30,7 +30,7 @@ class PatchEmbed(nn.Module):
 
 
 class DeiTEmbed(PatchEmbed):
-    """The same without a norm, plus a learned table of positions, interpolated to the size of the map."""
+    """:class:`PatchEmbed` without a norm, plus a learned table of positions, interpolated to the size of the map."""
 
     def __init__(self, in_channels: int, dim: int, patch_size: int, side: int) -> None:
         super().__init__(in_channels, dim, patch_size, norm=False)
@@ -104,8 +104,8 @@ def fit_tables(
 ) -> None:
     """Resize tables of positions among the ``tensors`` of a checkpoint to their shapes among the backbone's ``own``.
 
-    ``fitted`` makes it of a table in float32 and the shape. It returns None for what is no such table: that tensor
-    stays as it is, and is refused later. The log names the tables.
+    ``fitted`` takes a table in float32 and the shape, and returns the resized table. It returns None for a tensor that
+    is no such table: that one stays as it is, and is refused later. The log names the tables.
     """
     for name in names:
         if name in tensors and name in own and tensors[name].shape != own[name].shape:

@@ -1,59 +1,75 @@
-"""Checks of arguments that layers and backbones share."""
+"""Checks of arguments that layers and backbones share.
+
+Each raises a ValueError that names the argument. True and False count as no numbers.
+"""
 
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 
 
-def check_whole(name: str, value: object, least: int = 1) -> None:
-    """Check a number that must be whole.
+def check_whole(name: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Check a number that must be whole."""
+    if not _is(Integral, value) or value < least or (most is not None and value > most):
+        size = f'of at least {least}' if most is None else f'from {least} to {most}'
+        raise ValueError(f'{name} must be a whole number {size}, not {value!r}')
 
-    Raises:
-        ValueError: if the value is no whole number or too small.
-    """
-    if not isinstance(value, Integral) or value < least:
-        raise ValueError(f'{name} must be a whole number of at least {least}, not {value!r}')
+
+def check_odd(name: str, value: object, least: int = 1) -> None:
+    """Check the side of a square that has a centre."""
+    check_whole(name, value, least)
+    if value % 2 == 0:
+        raise ValueError(f'{name} must be odd, not {value}')
+
+
+def check_finite(name: str, value: object) -> None:
+    """Check a number of any size and sign."""
+    if not _is(Real, value) or not math.isfinite(value):
+        raise ValueError(f'{name} must be a finite number, not {value!r}')
+
+
+def check_heads(dim: object, num_heads: object, name: str = 'num_heads') -> None:
+    """Check the channels of a map, and the number of attention heads, which divides them."""
+    check_whole('dim', dim)
+    check_whole(name, num_heads)
+    if dim % num_heads:
+        raise ValueError(f'{name} {num_heads} does not divide the {dim} channels of the map')
+
+
+def check_flags(**flags: object) -> None:
+    """Check switches, by name: True or False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise ValueError(f'{name} must be True or False, not {flag!r}')
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Check an argument that is one of a few words.
-
-    Raises:
-        ValueError: if it is none of them.
-    """
+    """Check an argument that is one of a few words."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f'{name} must be one of {", ".join(choices)}, not {value!r}')
 
 
 def check_rates(**rates: object) -> None:
-    """Check rates of dropout, by name.
-
-    Raises:
-        ValueError: if a rate is not in [0, 1).
-    """
+    """Check rates of dropout, by name: in [0, 1)."""
     for name, rate in rates.items():
-        if not isinstance(rate, Real) or not 0 <= rate < 1:
+        if not _is(Real, rate) or not 0 <= rate < 1:
             raise ValueError(f'{name} must be in [0, 1), not {rate!r}')
 
 
-def hidden_channels(dim: int, mlp_ratio: object) -> int:
-    """The hidden channels of an MLP of ``dim`` channels.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    if not isinstance(mlp_ratio, Real) or not 1 <= dim * mlp_ratio < math.inf:
-        raise ValueError(f'mlp_ratio must make at least 1 of {dim} channels, not {mlp_ratio!r}')
-    return int(dim * mlp_ratio)
+def hidden_channels(dim: int, ratio: object, name: str = 'mlp_ratio') -> int:
+    """The hidden channels of an MLP of ``dim`` channels, rounded down; at least 1."""
+    if not _is(Real, ratio) or not 1 <= dim * ratio < math.inf:
+        raise ValueError(f'{name} must make at least 1 of {dim} channels, not {ratio!r}')
+    return int(dim * ratio)
 
 
 def stage_numbers(name: str, given: object, num_stages: int) -> tuple[int, ...]:
-    """The numbers of stages, counted from 0.
-
-    Raises:
-        ValueError: if they are no such numbers.
-    """
+    """The numbers of stages, counted from 0."""
     numbers = tuple(given) if isinstance(given, Iterable) else (None,)
-    if not all(isinstance(i, Integral) and 0 <= i < num_stages for i in numbers):
+    if not all(_is(Integral, i) and 0 <= i < num_stages for i in numbers):
         raise ValueError(f'{name} must be stage numbers from 0 to {num_stages - 1}, not {given!r}')
     return numbers
+
+
+def _is(kind: type, value: object) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

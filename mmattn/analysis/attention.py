@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .. import layers
 from ..layers.any_size import pad_to_multiple
-from ..layers.dynamic_filters import ValueFilter
+from ..layers.depthwise_conv import ValueFilter
 from ..layers.shunted import TokenPooling
 from ..ops import mean_shift_attention, shunted_attention
 from ..ops.heads import join_heads

@@ -3,14 +3,13 @@
 "ELSA: Enhanced Local Self-Attention for Vision Transformer", https://arxiv.org/abs/2112.12786
 """
 
-import math
 from collections.abc import Sequence
-from numbers import Real
 
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from ..arguments import check_whole, stage_numbers
+from ..arguments import stage_numbers
+from ..layers.elsa import check_elsa
 from ..weights import Translation
 from .swin import SwinFrame
 
@@ -61,7 +60,7 @@ class ELSASwin(SwinFrame):
         arch = self.resolve_arch(arch)
         group_width = arch['group_width'] if group_width is None else group_width
         elsa_stages = stage_numbers('elsa_stages', elsa_stages, len(arch['depths']))
-        _check(group_width, kernel_size, dilation, lam, gamma)
+        check_elsa(kernel_size, dilation, group_width, lam, gamma)
         elsa = dict(
             type='ELSA', kernel_size=kernel_size, dilation=dilation, group_width=group_width, lam=lam, gamma=gamma
         )
@@ -76,16 +75,3 @@ class ELSASwin(SwinFrame):
         translation = super().from_release(stored, warm_start)
         translation.dropped += computed
         return translation
-
-
-def _check(group_width: int, kernel_size: int, dilation: int, lam: float, gamma: float) -> None:
-    for name, value in (('kernel_size', kernel_size), ('dilation', dilation), ('group_width', group_width)):
-        check_whole(name, value)
-    if kernel_size % 2 == 0:
-        raise ValueError(f'kernel_size must be odd, not {kernel_size}')
-    if not isinstance(lam, Real) or lam < 0 or lam % 1 != 0:
-        raise ValueError(
-            f'lam must be a whole number >= 0, not {lam!r}: the multiplier may be negative and has no other powers'
-        )
-    if not isinstance(gamma, Real) or not math.isfinite(gamma):
-        raise ValueError(f'gamma must be a finite number, not {gamma!r}')

@@ -8,17 +8,16 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ..arguments import check_rates, check_whole
-from ..layers import Block, batch_norm, build_mechanism, check_mechanism, mechanism_settings
+from ..arguments import check_heads, check_rates, check_whole
+from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
-from .vit import resized
+from .patch_embed import fit_tables, interpolated, stem_convolutions
 
 
 @MODELS.register_module()
@@ -152,8 +151,7 @@ class ELSAVOLO(Backbone):
                 f'not {arch["depths"]} and {arch["num_heads"]}'
             )
         for heads, dim in zip(arch['num_heads'], (arch['embed_dim'], 2 * arch['embed_dim'])):
-            if dim % heads:
-                raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')
+            check_heads(dim, heads, 'arch: num_heads')
         return arch
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -212,12 +210,7 @@ class ELSAVOLO(Backbone):
         fresh = []
         if 'norm.weight' in own and not any(name.startswith('norm.') for name in tensors):
             fresh = ['norm.weight', 'norm.bias']
-        if POSITIONS in tensors and POSITIONS in own:
-            table, shape = tensors[POSITIONS], own[POSITIONS].shape
-            is_table = table.dim() == 4 and table.numel() > 0 and (table.shape[0], table.shape[3]) == (1, shape[3])
-            if is_table and table.shape != shape:
-                print_log(f'{POSITIONS} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
-                tensors[POSITIONS] = fitted(table.float(), *shape[1:3]).to(table.dtype)
+        fit_tables(tensors, own, [POSITIONS], _fitted)
         if warm_start:
             for prefix in (f'{name}.attn.' for name, part in self.named_modules() if isinstance(part, Block)):
                 mine, given = ({name for name in names if name.startswith(prefix)} for names in (own, tensors))
@@ -234,9 +227,11 @@ class ELSAVOLO(Backbone):
 POSITIONS = 'network.1.pos_embed'
 
 
-def fitted(table: Tensor, height: int, width: int) -> Tensor:
-    """A table of positions (1, h, w, C) -> (1, height, width, C), with bicubic interpolation."""
-    return resized(table.permute(0, 3, 1, 2), height, width).permute(0, 2, 3, 1)
+def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
+    """A table of positions (1, h, w, C) -> (1, height, width, C); None if it is no such table."""
+    if table.dim() != 4 or not table.numel() or (table.shape[0], table.shape[3]) != (1, shape[3]):
+        return None
+    return interpolated(table.permute(0, 3, 1, 2), *shape[1:3]).permute(0, 2, 3, 1)
 
 
 class Stem(nn.Module):
@@ -244,10 +239,7 @@ class Stem(nn.Module):
 
     def __init__(self, in_channels: int, hidden_dim: int, dim: int, norm_cfg: dict) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for kernel in ((in_channels, hidden_dim, 7, 2, 3), *[(hidden_dim, hidden_dim, 3, 1, 1)] * 2):
-            layers += [nn.Conv2d(*kernel, bias=False), batch_norm(hidden_dim, norm_cfg), nn.ReLU(inplace=True)]
-        self.conv = nn.Sequential(*layers)
+        self.conv = nn.Sequential(*stem_convolutions(in_channels, hidden_dim, 2, norm_cfg))
         self.proj = nn.Conv2d(hidden_dim, dim, 4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -266,7 +258,7 @@ class Downsample(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_dim) -> (B, ceil(H / 2), ceil(W / 2), dim)."""
         x = self.proj(pad_to_multiple(x, 2, (1, 2)))
-        return x + fitted(self.pos_embed, *x.shape[1:3])
+        return x + interpolated(self.pos_embed.permute(0, 3, 1, 2), *x.shape[1:3]).permute(0, 2, 3, 1)
 
 
 class PatchConv2d(nn.Conv2d):

@@ -8,7 +8,6 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from timm.layers import DropPath
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_po
 from ..ops.global_self_attention import fit_table
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule
+from .patch_embed import fit_tables
 
 
 @MODELS.register_module()
@@ -194,10 +194,9 @@ class GSAResNet(Backbone):
             *(f'layer{i + 1}.' for i in range(self.num_built, self.num_stages)),
             *(f'{block}conv2.' for block in replaced),
         )
-        for name, table in tensors.items():
-            is_table = name.endswith(('.rel_col', '.rel_row')) and self.neighbourhood is None
-            if is_table and name in own and table.shape != own[name].shape:
-                tensors[name] = self._fitted(table, own[name].shape, name)
+        if self.neighbourhood is None:
+            tables = [name for name in tensors if name.endswith(('.rel_col', '.rel_row'))]
+            fit_tables(tensors, own, tables, self._fitted)
         return Translation(tensors, dropped, [] if has_attention else attention)
 
     @torch.no_grad()
@@ -229,12 +228,10 @@ class GSAResNet(Backbone):
             hook.remove()
         return {name: state[name].to(state_dict[name]) for name in names}
 
-    def _fitted(self, table: Tensor, shape: torch.Size, name: str) -> Tensor:
-        """A table (2L - 1, k) for another L; one that is no such table is returned as it is."""
-        if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1:] != shape[1:]:
-            return table
-        print_log(f'{name} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
-        return fit_table(table.float(), shape[0] // 2 + 1, self.beyond).to(table.dtype)
+    def _fitted(self, table: Tensor, shape: torch.Size) -> Tensor | None:
+        """A table (2L - 1, k) for another L; None if it is no such table."""
+        is_table = table.dim() == 2 and len(table) % 2 == 1 and table.shape[1:] == shape[1:]
+        return fit_table(table, shape[0] // 2 + 1, self.beyond) if is_table else None
 
 
 def noise_image(channels: int, side: int) -> Tensor:

@@ -4,12 +4,13 @@
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..arguments import check_choice, check_rates, check_whole, hidden_channels
+from ..arguments import check_choice, check_heads, check_rates, check_whole, hidden_channels
 from ..layers import (
     FEED_FORWARD,
     Block,
@@ -17,7 +18,6 @@ from ..layers import (
     ShuntedAttention,
     TokenConv2d,
     TokenMerging,
-    batch_norm,
     build_mechanism,
     check_mechanism,
     mechanism_settings,
@@ -25,6 +25,7 @@ from ..layers import (
 from ..layers.shunted import group_rates
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
+from .patch_embed import stem_convolutions
 
 
 @MODELS.register_module()
@@ -120,7 +121,9 @@ class ShuntedTransformer(Backbone):
             if i == 0:
                 patch_embed: nn.Module = Stem(in_channels, dims[0], stem_convs if stem == 'overlap' else None, norm_cfg)
             else:
-                patch_embed = PatchEmbed(dims[i - 1], dims[i])
+                # the step between two stages (section 3.3)
+                step = dict(proj=TokenConv2d(dims[i - 1], dims[i], 3, 2, 1), norm=nn.LayerNorm(dims[i]))
+                patch_embed = nn.Sequential(OrderedDict(step))
             mechanism = mechanisms[i] or dict(type=EnhancedAttention if reductions[i] == 1 else ShuntedAttention)
             blocks = []
             for j, rate in enumerate(drop_path[i]):
@@ -184,11 +187,10 @@ class Stem(nn.Module):
 
     def __init__(self, in_channels: int, dim: int, num_convs: int | None, norm_cfg: dict) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        kernels = [] if num_convs is None else [(in_channels, dim, 7, 2, 3), *[(dim, dim, 3, 1, 1)] * num_convs]
-        for kernel in kernels:
-            layers += [nn.Conv2d(*kernel, bias=False), batch_norm(dim, norm_cfg), nn.ReLU(inplace=True)]
-        layers.append(TokenMerging(dim, dim, 2) if kernels else TokenMerging(in_channels, dim, 4))
+        if num_convs is None:
+            layers: list[nn.Module] = [TokenMerging(in_channels, dim, 4)]
+        else:
+            layers = [*stem_convolutions(in_channels, dim, num_convs, norm_cfg), TokenMerging(dim, dim, 2)]
         self.conv = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(dim)
 
@@ -200,19 +202,6 @@ class Stem(nn.Module):
         for layer in layers:
             x = layer(x)
         return self.norm(merge(x.permute(0, 2, 3, 1)))
-
-
-class PatchEmbed(nn.Module):
-    """The step between two stages (section 3.3): a 3 x 3 convolution of stride 2 and a norm."""
-
-    def __init__(self, in_dim: int, dim: int) -> None:
-        super().__init__()
-        self.proj = TokenConv2d(in_dim, dim, 3, 2, 1)
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, in_dim) -> (B, ceil(H / 2), ceil(W / 2), dim)."""
-        return self.norm(self.proj(x))
 
 
 def _init_convolutions(model: nn.Module) -> None:
@@ -244,6 +233,5 @@ def _check(
         if mechanism is not None:
             check_mechanism(f'attention[{i}]', mechanism)
     for dim, heads, reduction in zip(dims, num_heads, reductions):
-        if dim % heads:
-            raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')
+        check_heads(dim, heads, 'arch: num_heads')
         group_rates(reduction, heads, 'reductions')

@@ -6,17 +6,17 @@
 import math
 from collections.abc import Sequence
 
-import torch.nn.functional as F
-from mmengine.logging import print_log
+import torch
 from mmengine.registry import MODELS
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ..arguments import check_rates, check_whole, hidden_channels
+from ..arguments import check_heads, check_rates, check_whole, hidden_channels
 from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
+from .patch_embed import PatchEmbed, fit_tables, interpolated
 
 
 @MODELS.register_module()
@@ -92,7 +92,7 @@ class SwinFrame(Backbone):
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)
         last = self.out_indices[-1]
-        self.patch_embed = PatchEmbed(in_channels, dims[0])
+        self.patch_embed = PatchEmbed(in_channels, dims[0], 4)
         self.drop = nn.Dropout(drop_rate)
         self.layers = nn.ModuleList()
         for i in range(last + 1):
@@ -124,9 +124,7 @@ class SwinFrame(Backbone):
         if len(depths) != len(num_heads):
             raise ValueError(f'arch: depths and num_heads must be of one length, not {depths} and {num_heads}')
         for i, heads in enumerate(num_heads):
-            dim = arch['embed_dim'] * 2**i
-            if dim % heads:
-                raise ValueError(f'arch: num_heads {heads} does not divide the {dim} channels of its stage')
+            check_heads(arch['embed_dim'] * 2**i, heads, 'arch: num_heads')
         return arch
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -176,45 +174,23 @@ class SwinFrame(Backbone):
             *(f'layers.{i}.' for i in range(last + 1, self.num_stages)),
             *left_out,
         )
-        own = self.state_dict()
-        for name, table in tensors.items():
-            if name.endswith(('.rb', '.rk', '.rq')) and name in own:
-                tensors[name] = resize_table(table, own[name].shape, name)
+        tables = [name for name in tensors if name.endswith(('.rb', '.rk', '.rq'))]
+        fit_tables(tensors, self.state_dict(), tables, _fitted)
         return Translation(tensors, dropped, [f'norm{i}.{kind}' for i in fresh for kind in ('weight', 'bias')])
 
 
-def resize_table(table: Tensor, shape: tuple[int, int], name: str) -> Tensor:
-    """Resize a table of relative position biases, (heads, a * a) -> (heads, b * b), with bicubic interpolation.
-
-    A table that is no such table, or has another number of heads, is returned as it is. A resized one is logged by
-    ``name``.
-    """
-    if table.shape == shape or not is_table(table.shape, shape):
-        return table
-    old, new = math.isqrt(table.shape[1]), math.isqrt(shape[1])
-    print_log(f'{name} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
-    grid = table.float().view(1, -1, old, old)
-    return F.interpolate(grid, (new, new), mode='bicubic', align_corners=False).view(shape).to(table.dtype)
+def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
+    """A table of relative positions (heads, a * a) -> (heads, b * b); None if it is no such table."""
+    if not is_table(table.shape, shape):
+        return None
+    side = math.isqrt(shape[1])
+    return interpolated(table.unflatten(1, (math.isqrt(table.shape[1]), -1))[None], side, side).view(shape)
 
 
 def is_table(given: Sequence[int], shape: Sequence[int]) -> bool:
     """Whether a shape is that of a table (heads, a * a) of windows of any size, for as many heads as in ``shape``."""
     side = math.isqrt(given[1]) if len(given) == 2 else 0
     return side % 2 == 1 and (given[0], side**2) == (shape[0], given[1])
-
-
-class PatchEmbed(nn.Module):
-    """4 x 4 patches as tokens. The image is padded at the bottom and the right."""
-
-    def __init__(self, in_channels: int, dim: int, patch_size: int = 4) -> None:
-        super().__init__()
-        self.patch_size = patch_size
-        self.proj = nn.Conv2d(in_channels, dim, patch_size, patch_size)
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, in_channels, H, W) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
-        return self.norm(self.proj(pad_to_multiple(x, self.patch_size, (2, 3))).permute(0, 2, 3, 1))
 
 
 class Stage(nn.Module):

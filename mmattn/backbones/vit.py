@@ -4,17 +4,15 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
-from mmengine.logging import print_log
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..arguments import check_choice, check_rates, check_whole, hidden_channels
+from ..arguments import check_choice, check_heads, check_rates, check_whole, hidden_channels
 from ..layers import FEED_FORWARD, Block, build_mechanism, check_mechanism, mechanism_settings
-from ..layers.any_size import ceil_div, pad_to_multiple
-from ..ops.tracing import is_tracing
+from ..layers.any_size import ceil_div
 from ..weights import Translation, take, take_out
 from .base import Backbone, drop_path_schedule, to_map
+from .patch_embed import DeiTEmbed, SimpleEmbed, fit_tables, interpolated
 
 
 @MODELS.register_module()
@@ -83,8 +81,7 @@ class ViTFrame(Backbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
-        if dim % num_heads:
-            raise ValueError(f'arch: num_heads {num_heads} does not divide the {dim} channels')
+        check_heads(dim, num_heads, 'arch: num_heads')
         check_mechanism('attention', attention)
         check_choice('feed_forward', feed_forward, FEED_FORWARD)
         check_choice('embedding', embedding, ('simple', 'deit'))
@@ -102,7 +99,7 @@ class ViTFrame(Backbone):
 
         (drop_path,) = drop_path_schedule([depth], drop_path_rate)
         if embedding == 'simple':
-            self.patch_embed: nn.Module = PatchEmbed(in_channels, dim, patch_size)
+            self.patch_embed: nn.Module = SimpleEmbed(in_channels, dim, patch_size)
         else:
             self.patch_embed = DeiTEmbed(in_channels, dim, patch_size, ceil_div(img_size, patch_size))
         self.drop = nn.Dropout(drop_rate)
@@ -153,12 +150,7 @@ class ViTFrame(Backbone):
         fresh = []
         if isinstance(self.norm, nn.LayerNorm) and not any(name.startswith('norm.') for name in tensors):
             fresh = ['norm.weight', 'norm.bias']
-        name = 'patch_embed.pos_embed'
-        table, own = tensors.get(name), self.state_dict().get(name)
-        is_table = table is not None and own is not None and table.dim() == 4
-        if is_table and table.shape != own.shape and table.shape == (*own.shape[:2], table.shape[3], table.shape[3]):
-            print_log(f'{name} resized from {tuple(table.shape)} to {tuple(own.shape)}', logger='current')
-            tensors[name] = resized(table.float(), *own.shape[2:]).to(table.dtype)
+        fit_tables(tensors, self.state_dict(), ['patch_embed.pos_embed'], _fitted)
         return Translation(tensors, dropped, fresh)
 
     def _from_plain_vit(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
@@ -200,58 +192,7 @@ class ViTFrame(Backbone):
         return {**left, **start}, dropped
 
 
-class PatchEmbed(nn.Module):
-    """Patches as tokens: norm, linear layer, norm; plus a position code.
-
-    A patch is flattened as (row, column, channel).
-    """
-
-    def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
-        super().__init__()
-        if dim < 8 or dim % 4:
-            raise ValueError(
-                f'arch: embed_dim must be a multiple of 4 and at least 8, for the position code, not {dim}'
-            )
-        self.patch_size = patch_size
-        self.patch_norm = nn.LayerNorm(in_channels * patch_size**2)
-        self.proj = nn.Linear(in_channels * patch_size**2, dim)
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
-        p = self.patch_size
-        x = pad_to_multiple(x, p, (2, 3))
-        x = x.unflatten(3, (-1, p)).unflatten(2, (-1, p)).permute(0, 2, 4, 3, 5, 1).flatten(3)
-        x = self.norm(self.proj(self.patch_norm(x)))
-        return x + position_code(*x.shape[1:], device=x.device).to(x.dtype)
-
-
-class DeiTEmbed(nn.Module):
-    """Patches as tokens by a convolution; plus a learned table of positions, interpolated to the size of the map."""
-
-    def __init__(self, in_channels: int, dim: int, patch_size: int, side: int) -> None:
-        super().__init__()
-        self.patch_size = patch_size
-        self.proj = nn.Conv2d(in_channels, dim, patch_size, patch_size)
-        self.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, dim, side, side), std=0.02))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
-        x = self.proj(pad_to_multiple(x, self.patch_size, (2, 3)))
-        return (x + resized(self.pos_embed, *x.shape[2:])).permute(0, 2, 3, 1)
-
-
-def resized(table: Tensor, height: int, width: int) -> Tensor:
-    """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation."""
-    if not is_tracing() and table.shape[2:] == (height, width):
-        return table
-    return F.interpolate(table, (height, width), mode='bicubic', align_corners=False)
-
-
-def position_code(height: int, width: int, dim: int, device: torch.device | None = None) -> Tensor:
-    """(height, width, dim): sines and cosines of the column, then of the row, at dim / 4 frequencies, float32."""
-    frequencies = 10000.0 ** -torch.linspace(0, 1, dim // 4, device=device)
-    x = torch.arange(width, device=device)[:, None] * frequencies
-    y = torch.arange(height, device=device)[:, None] * frequencies
-    x, y = (torch.cat((angle.sin(), angle.cos()), 1) for angle in (x, y))
-    return torch.cat((x.expand(height, -1, -1), y[:, None].expand(-1, width, -1)), 2)
+def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
+    """A table of positions (1, C, a, a) -> (1, C, b, b); None if it is no such table."""
+    is_table = table.dim() == 4 and table.shape == (*shape[:2], table.shape[3], table.shape[3])
+    return interpolated(table, *shape[2:]) if is_table and table.numel() else None

@@ -1,23 +1,17 @@
+from .ablations.dynamic_filters import DecoupledDynamicFilter, DynamicDepthwiseConv
+from .ablations.ghost_head import GhostHeadAttention
+from .ablations.local_attention import LocalAttention
 from .block import Block
-from .dynamic_filters import DecoupledDynamicFilter, DepthwiseConv, DynamicDepthwiseConv
+from .depthwise_conv import DepthwiseConv
 from .elsa import ELSA
-from .ghost_head import GhostHeadAttention
 from .global_self_attention import GlobalSelfAttention
-from .local_attention import LocalAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
 from .mechanism import MECHANISMS, build_mechanism, check_mechanism, mechanism_settings
 from .norm import batch_norm
-from .shunted import (
-    FEED_FORWARD,
-    ConvMLP,
-    DetailMLP,
-    EnhancedAttention,
-    LocalEnhancement,
-    ShuntedAttention,
-    TokenMerging,
-)
+from .outlook import OutlookAttention
+from .self_attention import EnhancedAttention, SelfAttention
+from .shunted import FEED_FORWARD, ConvMLP, DetailMLP, LocalEnhancement, ShuntedAttention, TokenMerging
 from .token_conv import TokenConv2d
-from .volo import OutlookAttention, SelfAttention
 from .window import WindowAttention
 
 __all__ = [

@@ -3,7 +3,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_choice
+from ..arguments import check_choice, check_finite, check_flags, check_heads, check_odd, check_rates, check_whole
 from ..ops.elsa import elsa_attention, has_kernels, neighbourhood_shift
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
@@ -19,7 +19,7 @@ class ELSA(nn.Module):
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
         kernel_size: side k of the neighbourhood, odd.
-        dilation: distance of neighbours, in pixels.
+        dilation: distance of neighbours, in pixels, at most 1024: no map is larger.
         group_width: channels per group of the k x k convolution; the channels of query and key are a multiple of it.
         hadamard: how :math:`p = q \odot k` gives the logits. 'released': a k x k grouped convolution, GELU and a 1 x 1
             convolution, the form of all printed accuracies. 'equation': :math:`p_i r^k_{j-i} + r^q_{j-i} p_j +
@@ -35,7 +35,7 @@ class ELSA(nn.Module):
         backend: of :func:`mmattn.ops.elsa_attention`; None chooses the fastest.
 
     Raises:
-        ValueError: if ``hadamard`` is unknown.
+        ValueError: if an argument is wrong; the message names it.
     """
 
     def __init__(
@@ -54,7 +54,12 @@ class ELSA(nn.Module):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
+        check_heads(dim, num_heads)
+        check_whole('dim', dim, 3)  # fewer have no query and key
+        check_elsa(kernel_size, dilation, group_width, lam, gamma)
         check_choice('hadamard', hadamard, ('released', 'equation'))
+        check_flags(qkv_bias=qkv_bias)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.dim = dim
         self.num_heads = num_heads
         self.kernel_size = kernel_size
@@ -136,3 +141,21 @@ class ELSA(nn.Module):
         mul = next(parts) ** self.lam if self.lam else None
         add = next(parts) * self.gamma if self.gamma else None
         return mul, add
+
+
+def check_elsa(kernel_size: object, dilation: object, group_width: object, lam: object, gamma: object) -> None:
+    """Check arguments of :class:`ELSA`, as mmattn/arguments.py does. ELSASwin has them even if no stage has ELSA."""
+    check_odd('kernel_size', kernel_size)
+    check_whole('dilation', dilation, most=1024)
+    check_whole('group_width', group_width)
+    check_ghost_head(lam, gamma)
+
+
+def check_ghost_head(lam: object, gamma: object) -> None:
+    """Check the numbers of equation 8."""
+    check_finite('lam', lam)
+    if lam < 0 or lam % 1 != 0:
+        raise ValueError(
+            f'lam must be a whole number >= 0, not {lam!r}: the multiplier may be negative and has no other powers'
+        )
+    check_finite('gamma', gamma)

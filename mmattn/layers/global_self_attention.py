@@ -2,7 +2,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..arguments import check_choice, check_whole
+from ..arguments import check_choice, check_flags, check_heads, check_odd, check_whole
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
 from .any_size import ceil_div
 from .mechanism import MECHANISMS
@@ -66,18 +66,18 @@ class GlobalSelfAttention(nn.Module):
         norm_cfg: dict = dict(type='BN'),
     ) -> None:
         super().__init__()
-        if neighbourhood is not None:
-            check_whole('neighbourhood', neighbourhood)
-            if neighbourhood % 2 == 0:
-                raise ValueError(f'neighbourhood must be odd, not {neighbourhood}')
-            rel_pos_length, beyond = neighbourhood // 2 + 1, 'mask'
+        check_heads(dim, num_heads)
+        check_whole('stride', stride)
+        check_choice('beyond', beyond, BEYOND)
+        check_flags(
+            column=column, row=row, axial_softmax=axial_softmax, softmax_queries=softmax_queries, project=project
+        )
         if rel_pos_length is None:
             rel_pos_length = ceil_div(224, stride)
-        check_whole('num_heads', num_heads)
         check_whole('rel_pos_length', rel_pos_length)
-        check_choice('beyond', beyond, BEYOND)
-        if dim % num_heads:
-            raise ValueError(f'num_heads {num_heads} does not divide the {dim} channels of its map')
+        if neighbourhood is not None:
+            check_odd('neighbourhood', neighbourhood)
+            rel_pos_length, beyond = neighbourhood // 2 + 1, 'mask'
         if not isinstance(content, bool) and content != 'axial':
             raise ValueError(f"content must be True, False or 'axial', not {content!r}")
         if not (content is True or column or row):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import check_choice, check_whole
+from ..arguments import check_choice, check_flags, check_heads, check_rates, check_whole
 from ..ops import mean_shift_attention
 from ..ops.heads import join_heads
 from ..weights import take
@@ -68,6 +68,9 @@ class MeanShiftAttention(nn.Module):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
+        check_heads(dim, num_heads)
+        check_flags(proj_bias=proj_bias)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         check_choice('attention', attention, COLUMNS)
         columns = COLUMNS[attention]
         sharing = columns if sharing is None else sharing
@@ -229,14 +232,7 @@ class GroupedLinear(nn.Linear):
 class MeanShiftWindowAttention(Windows):
     """Mean-shift attention within (shifted) windows, for Swin; with Swin's relative position bias.
 
-    Args:
-        dim: channels C.
-        num_heads: attention heads; divides ``dim``.
-        window_size: side w of the windows, in pixels.
-        shift: displacement of the windows, 0 to w - 1 pixels.
-        shift_small_maps: see :class:`mmattn.layers.window.Windows`.
-
-    Further arguments: see :class:`MeanShiftAttention`.
+    Arguments, and errors: see :class:`mmattn.layers.window.Windows` and :class:`MeanShiftAttention`.
     """
 
     def __init__(
@@ -255,7 +251,7 @@ class MeanShiftWindowAttention(Windows):
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(num_heads, window_size, shift, shift_small_maps)
+        super().__init__(dim, num_heads, window_size, shift, shift_small_maps)
         self.attn = MeanShiftAttention(
             dim,
             num_heads,

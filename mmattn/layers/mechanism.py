@@ -5,6 +5,7 @@ import inspect
 from mmengine.registry import Registry
 from torch import nn
 
+from ..arguments import check_whole
 from ..errors import near_misses
 
 #: A mechanism is a module from tokens (B, H, W, C) to tokens of the same shape. By the names of its arguments it says
@@ -17,9 +18,10 @@ def check_mechanism(name: str, cfg: object) -> None:
     """Check the form of a mechanism's config, which a backbone has as the argument ``name``.
 
     Raises:
-        ValueError: if it is no dict with a type.
+        ValueError: if it is no dict whose type is a name or a class.
     """
-    if not isinstance(cfg, dict) or 'type' not in cfg:
+    kind = cfg.get('type') if isinstance(cfg, dict) else None
+    if not isinstance(kind, str) and not callable(kind):
         raise ValueError(f"{name} must be a mechanism, such as dict(type='ELSA'), not {cfg!r}")
 
 
@@ -35,11 +37,11 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
             and others. The mechanism gets what is among its arguments and not in the config.
 
     Raises:
-        ValueError: if there is no such mechanism, or it lacks an argument or has no such argument.
+        ValueError: if there is no such mechanism, it lacks an argument or has no such argument, or it refuses a value.
     """
-    settings = dict(cfg)
-    name = settings.pop('type')
-    mechanism = MECHANISMS.get(name) if isinstance(name, str) else name
+    settings, name = dict(cfg), _name(cfg)
+    mechanism = settings.pop('type')
+    mechanism = MECHANISMS.get(mechanism) if isinstance(mechanism, str) else mechanism
     if mechanism is None:
         known = sorted(MECHANISMS.module_dict)
         raise ValueError(
@@ -47,11 +49,16 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
             f'{near_misses(name, known)}'
         )
     offered['window_size'] = window_size
-    offered['shift'] = settings.get('window_size', window_size) // 2 * (block % 2)
     parameters = inspect.signature(mechanism).parameters
+    if 'shift' in parameters:
+        window_size = settings.get('window_size', window_size)
+        check_whole(f'mechanism {name}: window_size', window_size)
+        offered['shift'] = window_size // 2 * (block % 2)
     for key in settings:
         if key not in parameters:
             raise ValueError(f'mechanism {name} has no argument {key}{near_misses(key, parameters)}')
+    if settings.get('dim', offered.get('dim')) != offered.get('dim'):
+        raise ValueError(f'mechanism {name}: dim must be that of the map, {offered["dim"]}, not {settings["dim"]!r}')
     arguments = {**{key: value for key, value in offered.items() if key in parameters}, **settings}
     missing = [
         key
@@ -60,7 +67,10 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
     ]
     if missing:
         raise ValueError(f'mechanism {name} needs {", ".join(missing)}: add it to its dict in the config')
-    return mechanism(**arguments)
+    try:
+        return mechanism(**arguments)
+    except ValueError as error:
+        raise ValueError(f'mechanism {name}: {error}') from error
 
 
 def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str, object]:
@@ -74,5 +84,9 @@ def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str,
     Returns:
         the name of the mechanism under ``place``, and its settings under ``place.name``.
     """
-    name = cfg['type'] if isinstance(cfg['type'], str) else cfg['type'].__name__
-    return {place: name, **{f'{place}.{key}': value for key, value in getattr(mechanism, 'settings', {}).items()}}
+    settings = {f'{place}.{key}': value for key, value in getattr(mechanism, 'settings', {}).items()}
+    return {place: _name(cfg), **settings}
+
+
+def _name(cfg: dict) -> str:
+    return cfg['type'] if isinstance(cfg['type'], str) else cfg['type'].__name__

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ..arguments import check_choice, check_whole
+from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
 from .any_size import repeat_to_multiple
 from .mechanism import MECHANISMS
@@ -118,7 +118,10 @@ class ShuntedAttention(nn.Module):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
+        check_heads(dim, num_heads)
+        check_whole('stride', stride)
         check_choice('aggregation', aggregation, AGGREGATIONS)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         rates = group_rates(max(32 // stride, 2) if reduction is None else reduction, num_heads)
         self.num_heads = num_heads
         self.num_groups = len(rates)
@@ -143,14 +146,8 @@ class ShuntedAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         keys, values = zip(*self.keys_values(x))
-        x = shunted_attention(
-            self.q(x),
-            keys,
-            values,
-            self.num_heads,
-            dropout_p=self.attn_drop_rate if self.training else 0.0,
-            backend=self.backend,
-        )
+        dropout_p = self.attn_drop_rate if self.training else 0.0
+        x = shunted_attention(self.q(x), keys, values, self.num_heads, dropout_p, self.backend)
         return self.drop(self.proj(x))
 
     def keys_values(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -181,46 +178,6 @@ def group_rates(reduction: int | Sequence[int], num_heads: int, name: str = 'red
     if not reduction or num_heads % len(reduction):
         raise ValueError(f'num_heads must be a multiple of the {len(reduction)} groups of {name}, not {num_heads}')
     return [int(rate) for rate in reduction]
-
-
-@MECHANISMS.register_module()
-class EnhancedAttention(nn.Module):
-    """Shunted attention at r = 1 (stage 4): attention to all tokens, plus a depth-wise convolution of the values.
-
-    Args:
-        dim: channels C.
-        num_heads: attention heads; divides ``dim``.
-        attn_drop_rate: dropout of attention weights.
-        drop_rate: dropout of the output.
-
-    Attributes:
-        backend: of :func:`mmattn.ops.shunted_attention`; None chooses the fastest.
-    """
-
-    def __init__(self, dim: int, num_heads: int, *, attn_drop_rate: float = 0.0, drop_rate: float = 0.0) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.attn_drop_rate = attn_drop_rate
-        self.backend: str | None = None
-
-        self.q = nn.Linear(dim, dim)
-        self.kv = nn.Linear(dim, 2 * dim)
-        self.local_conv = TokenConv2d(dim, dim, 3, padding=1, groups=dim)
-        self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop_rate)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, C) -> (B, H, W, C)."""
-        k, v = self.kv(x).chunk(2, -1)
-        x = shunted_attention(
-            self.q(x),
-            [k],
-            [v],
-            self.num_heads,
-            dropout_p=self.attn_drop_rate if self.training else 0.0,
-            backend=self.backend,
-        )
-        return self.drop(self.proj(x + self.local_conv(v)))
 
 
 class DetailMLP(Mlp):

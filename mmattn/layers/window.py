@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..ops.heads import join_heads
 from ..ops.tracing import is_plain, is_tracing
 from .any_size import crop, pad_to_multiple
@@ -22,14 +23,22 @@ class Windows(nn.Module):
     Swin's own dense-prediction code.
 
     Args:
-        num_heads: attention heads.
+        dim: channels C.
+        num_heads: attention heads; divides ``dim``.
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
         shift_small_maps: whether windows are shifted along an axis that, padded, is one window long.
+
+    Raises:
+        ValueError: if an argument, also of a subclass, is wrong; the message names it.
     """
 
-    def __init__(self, num_heads: int, window_size: int = 7, shift: int = 0, shift_small_maps: bool = True) -> None:
+    def __init__(self, dim: int, num_heads: int, window_size: int, shift: int, shift_small_maps: bool) -> None:
         super().__init__()
+        check_heads(dim, num_heads)
+        check_whole('window_size', window_size)
+        check_whole('shift', shift, 0, window_size - 1)
+        check_flags(shift_small_maps=shift_small_maps)
         self.num_heads = num_heads
         self.window_size = window_size
         self.shift = shift
@@ -87,13 +96,10 @@ class WindowAttention(Windows):
     """(Shifted-)window multi-head self-attention of Swin Transformer, with the tensors of the ELSA-Swin release.
 
     Args:
-        dim: channels C.
-        num_heads: attention heads; divides ``dim``.
-        window_size: side w of the windows, in pixels.
-        shift: displacement of the windows, 0 to w - 1 pixels.
-        shift_small_maps: see :class:`Windows`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
+
+    Further arguments, and errors: see :class:`Windows`.
     """
 
     def __init__(
@@ -107,7 +113,8 @@ class WindowAttention(Windows):
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(num_heads, window_size, shift, shift_small_maps)
+        super().__init__(dim, num_heads, window_size, shift, shift_small_maps)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.attn_drop_rate = attn_drop_rate
         self.pre_proj = nn.Linear(dim, 3 * dim)  # value, query, key
         self.post_proj = nn.Linear(dim, dim)

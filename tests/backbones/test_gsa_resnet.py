@@ -395,8 +395,6 @@ def test_settings_of_old_checkpoints(tmp_path):
     'wrong, message',
     [
         (dict(attention='ELSA'), 'attention must be a mechanism'),
-        (dict(neighbourhood=2), 'neighbourhood must be odd, not 2'),
-        (dict(content='rows'), 'content must be True, False or'),
         (dict(depth=34), 'depth of GSAResNet must be one of 38, 50, 101, m50 or a dict, not 34'),
         (
             dict(depth={**SMALL['depth'], 'depths': (1, 0)}),
@@ -406,8 +404,6 @@ def test_settings_of_old_checkpoints(tmp_path):
         (dict(gsa_stages=(1, 4)), r'gsa_stages must be stage numbers from 0 to 3, not \(1, 4\)'),
         (dict(num_heads=7), 'num_heads 7 does not divide the 128 channels'),
         (dict(img_size=0), 'img_size'),
-        (dict(content=False, column=False, row=False), 'one of content, column and row'),
-        (dict(beyond='clip'), 'beyond'),
         (dict(norm_cfg=dict(type='GN')), 'norm_cfg'),
     ],
 )

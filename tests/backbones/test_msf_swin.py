@@ -163,8 +163,6 @@ def test_settings_reach_the_layers():
     'wrong, message',
     [
         (dict(window_size=0), 'window_size'),
-        (dict(groups=7), 'groups'),
-        (dict(sharing='QKV'), 'sharing'),
         (dict(arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1,))), 'depths and num_heads'),
         (dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(3,))), 'num_heads 3 does not divide'),
     ],

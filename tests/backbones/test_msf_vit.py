@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from mmattn.backbones import MSFViT
-from mmattn.backbones.vit import position_code
+from mmattn.backbones.patch_embed import position_code
 from mmattn.weights import CheckpointError
 
 FORMS = {'orig': dict(attention='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
@@ -267,9 +267,6 @@ def test_settings_reach_the_layers():
         (dict(arch=dict(embed_dim=8, depth=1, num_heads=3)), 'num_heads 3 does not divide the 8'),
         (dict(arch=dict(embed_dim=8, depth=0, num_heads=1)), 'depth must be a whole number of at least 1'),
         (dict(patch_size=0), 'patch_size'),
-        (dict(sharing='QK'), 'sharing'),
-        (dict(groups=5), 'groups'),
-        (dict(attention='softmax'), 'attention'),
     ],
 )
 def test_impossible_settings_are_named(wrong, message):

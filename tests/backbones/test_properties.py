@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from mmengine.registry import MODELS
 
-from mmattn.backbones import vit
+from mmattn.backbones import patch_embed
 from mmattn.layers import MeanShiftAttention
 from tests.backbones.cases import CASES, every_backbone
 
@@ -200,7 +200,7 @@ def test_patches_are_placed_by_the_code_alone(settings, rows, columns, dy, dx):
     x = torch.randn(1, 3, rows * p, columns * p, dtype=torch.float64)
     rolled = x.roll((dy * p, dx * p), (2, 3))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vit, 'position_code', lambda *shape, device: torch.zeros(shape))
+        patch.setattr(patch_embed, 'position_code', lambda *shape, device: torch.zeros(shape))
         for out, moved in zip(backbone(x), backbone(rolled)):
             torch.testing.assert_close(out.roll((dy, dx), (2, 3)), moved)
     if dx % columns or dy % rows:

@@ -12,7 +12,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import load_checkpoint
 from torch import nn
 
-from mmattn.backbones.vit import position_code
+from mmattn.backbones.patch_embed import position_code
 
 pytest.importorskip('mmpretrain')
 

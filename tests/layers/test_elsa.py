@@ -139,8 +139,3 @@ def test_projections_without_bias():
 
 def test_settings_are_plain():
     assert ELSA(6, 2, dilation=2, lam=1).settings == dict(dilation=2, lam=1.0, gamma=1.0)
-
-
-def test_unknown_form():
-    with pytest.raises(ValueError, match="hadamard must be one of released, equation, not 'gelu'"):
-        ELSA(6, 2, hadamard='gelu')

@@ -190,26 +190,5 @@ def test_mask_is_translation_equivariant():
     torch.testing.assert_close(layer(x)[:, 4:7, 4:7], layer(x[:, 2:9, 2:9])[:, 2:5, 2:5])
 
 
-@pytest.mark.parametrize(
-    'wrong, message',
-    [
-        (dict(dim=12), 'num_heads 8 does not divide the 12 channels'),
-        (dict(num_heads=0), 'num_heads must be a whole number of at least 1, not 0'),
-        (dict(rel_pos_length=0), 'rel_pos_length must be a whole number of at least 1, not 0'),
-        (dict(content=False, column=False, row=False), 'one of content, column and row'),
-        (dict(content='axial', column=False, row=False), 'axial content needs column or row'),
-        (dict(content='rows'), "content must be True, False or 'axial', not 'rows'"),
-        (dict(content=False, softmax_queries=True), 'content must be True, not False'),
-        (dict(neighbourhood=4), 'neighbourhood must be odd, not 4'),
-        (dict(neighbourhood=0), 'neighbourhood must be a whole number of at least 1, not 0'),
-        (dict(beyond='clip'), "beyond must be .* not 'clip'"),
-        (dict(norm_cfg=dict(type='LN')), 'norm_cfg'),
-    ],
-)
-def test_bad_arguments_are_named(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        GlobalSelfAttention(**{**dict(dim=16), **wrong})
-
-
 def test_norm_cfg_reaches_the_norm():
     assert isinstance(GlobalSelfAttention(8, norm_cfg=dict(type='SyncBN')).bn, nn.SyncBatchNorm)

@@ -156,22 +156,3 @@ def test_dropouts_only_in_training():
         assert not torch.equal(layer(x), layer(x))
         layer.eval()
         assert torch.equal(layer(x), layer(x))
-
-
-@pytest.mark.parametrize(
-    'wrong, message',
-    [
-        (dict(attention='mean'), 'attention must be one of msf, residual, gauss, plain'),
-        (dict(sharing='QKVW'), "'msf' must be 5 letters of QKVPW"),
-        (dict(sharing='QKVPX'), "not 'QKVPX'"),
-        (dict(sharing=5), 'sharing'),
-        (dict(attention='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
-        (dict(groups=0), 'groups'),
-        (dict(groups=2.0), 'groups must be a whole number of at least 1, not 2.0'),
-        (dict(groups=5), 'groups must divide the 8 channels, not 5'),
-        (dict(group_mode='shuffled'), 'group_mode'),
-    ],
-)
-def test_impossible_settings_are_named(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        MeanShiftAttention(8, 2, **wrong)

@@ -74,7 +74,9 @@ def test_mistakes(cfg, message):
         build_mechanism(cfg, dim=8, num_heads=2)
 
 
-@pytest.mark.parametrize('stages', ['ELSA', [dict(type='ELSA')], [dict(kernel_size=3)] * 2, [None] * 2])
+@pytest.mark.parametrize(
+    'stages', ['ELSA', [dict(type='ELSA')], [dict(kernel_size=3)] * 2, [None] * 2, [dict(type=None)] * 2]
+)
 def test_mistakes_in_stages(stages):
     with pytest.raises(
         ValueError, match=r'stages must be a mechanism, or a list of 2|stages\[0\] must be a mechanism, such as'

@@ -80,21 +80,6 @@ def test_a_number_is_seen_where_tensors_do_not_show_it():
     assert linear.settings == dict(reduction=[4, 2]) and not ShuntedAttention(8, 4, 4).settings
 
 
-@pytest.mark.parametrize(
-    'wrong, message',
-    [
-        (dict(reduction=3), 'reduction must be even, 1 or a list of one rate per group of heads, not 3'),
-        (dict(reduction=[4, 0]), 'reduction must be a whole number of at least 1, not 0'),
-        (dict(reduction=[4, 2, 1]), 'num_heads must be a multiple of the 3 groups of reduction, not 4'),
-        (dict(reduction=[]), 'num_heads must be a multiple of the 0 groups'),
-        (dict(aggregation='mean'), "aggregation must be one of shunted, convolution, linear, not 'mean'"),
-    ],
-)
-def test_impossible_arguments_are_named(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        ShuntedAttention(8, 4, **wrong)
-
-
 @settings(max_examples=10, deadline=None)
 @given(size=sizes)
 def test_unmerged_attention_equals_its_equation(size):

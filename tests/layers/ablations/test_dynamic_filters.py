@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.layers import DecoupledDynamicFilter, DepthwiseConv, DynamicDepthwiseConv, LocalAttention
-from mmattn.layers.dynamic_filters import filter_norm
+from mmattn.layers.ablations.dynamic_filters import filter_norm
 
 LAYERS = {
     'DwConv': lambda dim, **settings: DepthwiseConv(dim, **settings),
@@ -154,17 +154,3 @@ def test_compiled(name):
     for H, W in ((7, 8), (4, 9)):
         x = torch.randn(2, H, W, 8)
         torch.testing.assert_close(compiled(x), layer(x))
-
-
-@pytest.mark.parametrize(
-    'cls, change, message',
-    [
-        (DepthwiseConv, dict(kernel_size=4), 'kernel_size must be odd and positive, not 4'),
-        (DepthwiseConv, dict(filters=3), 'filters must divide the 8 channels, not 3'),
-        (DecoupledDynamicFilter, dict(combination='max'), "combination must be one of mul, sum, not 'max'"),
-        (DecoupledDynamicFilter, dict(reduction=0.1), 'reduction 0.1 .* of 8 channels'),
-    ],
-)
-def test_bad_arguments_are_named(cls, change, message):
-    with pytest.raises(ValueError, match=message):
-        cls(8, **change)

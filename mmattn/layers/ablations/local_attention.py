@@ -4,12 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import check_choice
-from ..ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
-from ..ops.heads import join_heads
+from ...arguments import check_choice, check_flags, check_odd, check_rates
+from ...ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
+from ...ops.heads import join_heads
+from ..mechanism import MECHANISMS
+from ..window import Windows, position_table, relative_bias
 from .dynamic_filters import filter_norm
-from .mechanism import MECHANISMS
-from .window import Windows, position_table, relative_bias
 
 TERMS = ('qk', 'qr', 'rk', 'b')
 
@@ -32,7 +32,7 @@ class LocalAttention(Windows):
         terms: which of the four terms there are, by name: 'qk', 'qr', 'rk', 'b'.
         area: 'window', Swin's (shifted) windows, or 'neighbours', the k x k pixels around each pixel. Keys and values
             are zero outside the map; the softmax is not masked there, as in ELSA's release.
-        norm: 'softmax', 'filter' (:func:`mmattn.layers.dynamic_filters.filter_norm`), 'scaled_filter' (times
+        norm: 'softmax', 'filter' (:func:`mmattn.layers.ablations.dynamic_filters.filter_norm`), 'scaled_filter' (times
             :math:`\sqrt 2 / k`, as in DDF) or 'identity'. The paper does not say which filter norm table 2 has. The
             text names a variance of 1, which 'filter' has. Pixels that are in one window only because of the shift
             give each other the weight zero, whatever the norm.
@@ -68,15 +68,17 @@ class LocalAttention(Windows):
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(num_heads, window_size, shift, shift_small_maps)
-        self.terms = tuple(term for term in TERMS if term in terms)
+        super().__init__(dim, num_heads, window_size, shift, shift_small_maps)
+        is_list = isinstance(terms, Sequence) and not isinstance(terms, str)
+        self.terms = tuple(term for term in TERMS if is_list and term in terms)
         self.side = window_size if area == 'window' else kernel_size
         if not self.terms or len(self.terms) < len(terms):
             raise ValueError(f'terms must be a list of one or more of {", ".join(TERMS)}, not {terms!r}')
+        check_odd('kernel_size', kernel_size)
+        check_flags(shared_tables=shared_tables, scale_tables=scale_tables)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         check_choice('area', area, ('window', 'neighbours'))
         check_choice('norm', norm, ('softmax', 'filter', 'scaled_filter', 'identity'))
-        if area == 'neighbours' and kernel_size % 2 == 0:
-            raise ValueError(f'kernel_size must be odd, not {kernel_size}')
         if self.side == 1 and 'filter' in norm:
             raise ValueError(f'norm {norm!r} needs an area of more than one pixel')
         self.area = area
@@ -86,7 +88,7 @@ class LocalAttention(Windows):
         self.attn_drop_rate = attn_drop_rate
         # With the term 'qk' alone, no tensor shows heads and side.
         self.settings = dict(terms=list(self.terms), area=area, norm=norm, num_heads=num_heads, side=self.side)
-        self.settings['scale_tables'] = bool(scale_tables)
+        self.settings['scale_tables'] = scale_tables
 
         # One column for each offset of key minus query, row-major.
         positions = (2 * window_size - 1) ** 2 if area == 'window' else kernel_size**2

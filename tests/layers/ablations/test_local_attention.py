@@ -222,22 +222,6 @@ def test_compiled(area, norm):
             torch.testing.assert_close(ours, eager)
 
 
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        (dict(terms=()), 'terms must be a list of one or more of qk, qr, rk, b'),
-        (dict(terms=('qk', 'kq')), 'terms must be'),
-        (dict(area='row'), "area must be one of window, neighbours, not 'row'"),
-        (dict(norm='l2'), "norm must be .* not 'l2'"),
-        (dict(area='neighbours', kernel_size=4), 'kernel_size must be odd, not 4'),
-        (dict(norm='filter', window_size=1), 'needs an area of more than one pixel'),
-    ],
-)
-def test_bad_arguments_are_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        LocalAttention(4, 2, **change)
-
-
 def test_settings_show_what_tensors_do_not():
     """Layers whose tensors have the same shapes differ in their settings."""
     layers = [

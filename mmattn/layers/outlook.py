@@ -1,35 +1,35 @@
-"""The two attentions of VOLO, on (B, H, W, C) tokens, with the tensors of its release.
-
-"VOLO: Vision Outlooker for Visual Recognition", https://arxiv.org/abs/2106.13112
-
-They compute what timm's do. With timm's, torch.compile makes new graphs for new sizes of images.
-"""
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops import shunted_attention
+from ..arguments import check_heads, check_rates
 from .any_size import average_pool, ceil_div
 from .mechanism import MECHANISMS
 
 
 @MECHANISMS.register_module()
 class OutlookAttention(nn.Module):
-    """Outlook attention (VOLO, section 3.1), with 3 x 3 patches at stride 2.
+    """Outlook attention, with 3 x 3 patches at stride 2 ("VOLO: Vision Outlooker for Visual Recognition", section 3.1,
+    https://arxiv.org/abs/2106.13112), with the tensors of its release.
 
     A linear layer on the map, average-pooled 2 x 2, makes a 9 x 9 matrix per place and head: the softmax weights with
     which the values of the 3 x 3 patch around an even row and column are mixed. Where patches overlap, results add up.
     An odd last row or column of the map is pooled alone. Values outside the map are zero, and they are not masked.
+    timm's computes the same, but torch.compile makes new graphs of it for new sizes of images.
 
     Args:
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
+
+    Raises:
+        ValueError: if an argument is wrong; the message names it.
     """
 
     def __init__(self, dim: int, num_heads: int, *, attn_drop_rate: float = 0.0, drop_rate: float = 0.0) -> None:
         super().__init__()
+        check_heads(dim, num_heads)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.num_heads = num_heads
         self.scale = (dim // num_heads) ** -0.5
         self.v = nn.Linear(dim, dim, bias=False)
@@ -53,34 +53,3 @@ class OutlookAttention(nn.Module):
         patches = patches.view(-1, heads, C // heads, 9, places).permute(0, 1, 4, 3, 2)
         mixed = (weights @ patches).permute(0, 1, 4, 3, 2).reshape(-1, 9 * C, places)
         return F.fold(mixed, (H, W), 3, padding=1, stride=2).permute(0, 2, 3, 1)
-
-
-@MECHANISMS.register_module()
-class SelfAttention(nn.Module):
-    """Plain multi-head attention to all tokens, as in a ViT; the projections to query, key and value have no bias.
-
-    Args:
-        dim: channels C.
-        num_heads: attention heads; divides ``dim``.
-        attn_drop_rate: dropout of attention weights.
-        drop_rate: dropout of the output.
-
-    Attributes:
-        backend: of :func:`mmattn.ops.shunted_attention`; None chooses the fastest.
-    """
-
-    def __init__(self, dim: int, num_heads: int, *, attn_drop_rate: float = 0.0, drop_rate: float = 0.0) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.attn_drop_rate = attn_drop_rate
-        self.backend: str | None = None
-        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop_rate)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, C) -> (B, H, W, C)."""
-        q, k, v = self.qkv(x).chunk(3, -1)
-        dropout_p = self.attn_drop_rate if self.training else 0.0
-        x = shunted_attention(q, [k], [v], self.num_heads, dropout_p, self.backend)
-        return self.drop(self.proj(x))

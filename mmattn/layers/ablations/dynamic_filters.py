@@ -1,4 +1,4 @@
-"""Convolutions and dynamic filters that "ELSA: Enhanced Local Self-Attention" is compared with (table 5, figure 2)."""
+"""Dynamic filters that "ELSA: Enhanced Local Self-Attention" is compared with (table 5)."""
 
 import math
 
@@ -6,66 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import check_choice
-from ..ops import neighbourhood_sum
-from .mechanism import MECHANISMS
-from .norm import batch_norm
-
-
-class ValueFilter(nn.Module):
-    """Value projection, ``filter`` of a subclass on k x k neighbourhoods, output projection.
-
-    Args:
-        dim: channels C.
-        kernel_size: side k of the filters, odd.
-        drop_rate: dropout of the output.
-
-    Raises:
-        ValueError: if an argument, also of a subclass, is wrong; the message names it.
-    """
-
-    def __init__(self, dim: int, kernel_size: int = 7, drop_rate: float = 0.0) -> None:
-        super().__init__()
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f'kernel_size must be odd and positive, not {kernel_size}')
-        self.kernel_size = kernel_size
-        self.pre_proj = nn.Linear(dim, dim)
-        self.post_proj = nn.Linear(dim, dim)
-        self.drop = nn.Dropout(drop_rate)
-
-    def filter(self, value: Tensor) -> Tensor:
-        """(B, H, W, C) -> (B, H, W, C)."""
-        raise NotImplementedError
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, C) -> (B, H, W, C)."""
-        return self.drop(self.post_proj(self.filter(self.pre_proj(x))))
-
-
-@MECHANISMS.register_module()
-class DepthwiseConv(ValueFilter):
-    """Depth-wise convolution, zero outside the map ("DwConv").
-
-    Args:
-        filters: number of filters, divides ``dim``; each serves as many consecutive channels, as the weights of an
-            attention head do (figure 2). By default every channel has its own (table 5). The bias has C numbers.
-
-    Further arguments, and errors: see :class:`ValueFilter`.
-    """
-
-    def __init__(self, dim: int, *, kernel_size: int = 7, filters: int | None = None, drop_rate: float = 0.0) -> None:
-        super().__init__(dim, kernel_size, drop_rate)
-        filters = dim if filters is None else filters
-        if filters < 1 or dim % filters:
-            raise ValueError(f'filters must divide the {dim} channels, not {filters}')
-        self.conv = nn.Conv2d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
-        self.conv.weight = nn.Parameter(self.conv.weight.detach()[:filters].clone())
-
-    def filter(self, value: Tensor) -> Tensor:
-        C = value.shape[-1]
-        weight = self.conv.weight.repeat_interleave(C // len(self.conv.weight), 0)
-        out = F.conv2d(value.permute(0, 3, 1, 2), weight, self.conv.bias, padding=self.conv.padding, groups=C)
-        return out.permute(0, 2, 3, 1)
+from ...arguments import check_choice, check_odd, check_whole, hidden_channels
+from ...ops import neighbourhood_sum
+from ..depthwise_conv import ValueFilter
+from ..mechanism import MECHANISMS
+from ..norm import batch_norm
 
 
 @MECHANISMS.register_module()
@@ -84,6 +29,7 @@ class DynamicDepthwiseConv(ValueFilter):
         self, dim: int, *, kernel_size: int = 7, norm_cfg: dict = dict(type='BN'), drop_rate: float = 0.0
     ) -> None:
         super().__init__(dim, kernel_size, drop_rate)
+        check_whole('dim', dim, 4)
         self.reduce = nn.Linear(dim, dim // 4, bias=False)
         self.norm = batch_norm(dim // 4, norm_cfg)
         self.expand = nn.Linear(dim // 4, dim * kernel_size**2)
@@ -124,11 +70,10 @@ class DecoupledDynamicFilter(ValueFilter):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__(dim, kernel_size, drop_rate)
+        check_odd('kernel_size', kernel_size, 3)  # one number has no deviation
         check_choice('combination', combination, ('mul', 'sum'))
-        if dim * reduction < 1 or kernel_size == 1:
-            raise ValueError(f'reduction {reduction} and kernel_size {kernel_size} leave nothing of {dim} channels')
         self.settings = dict(combination=combination)
-        hidden, taps = int(dim * reduction), kernel_size**2
+        hidden, taps = hidden_channels(dim, reduction, 'reduction'), kernel_size**2
         self.spatial = nn.Linear(dim, taps)
         self.reduce, self.expand = nn.Linear(dim, hidden), nn.Linear(hidden, dim * taps)
         self.scale = nn.Parameter(torch.randn(dim, taps) * 2**0.5 / kernel_size)

@@ -63,16 +63,3 @@ def test_starts_as_plain_attention():
     weights = attention.weights(q, k, 5, 5)
     plain = (q.view(25, 2, 6).transpose(0, 1) @ k.view(25, 2, 6).permute(1, 2, 0) / 6**0.5).softmax(-1)
     torch.testing.assert_close(weights[0], plain.repeat(2, 1, 1), atol=0.1, rtol=0)
-
-
-@pytest.mark.parametrize(
-    'settings, message',
-    [
-        (dict(multiple=5), '2 heads times multiple 5 must divide the 12 channels'),
-        (dict(lam=0.5), 'lam must be a whole number'),
-        (dict(gamma=float('nan')), 'gamma must be a finite number'),
-    ],
-)
-def test_wrong_arguments(settings, message):
-    with pytest.raises(ValueError, match=message):
-        layer(**settings)

@@ -1,15 +1,13 @@
-import math
-from numbers import Real
-
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_whole
-from ..ops.global_self_attention import fit_table
-from ..ops.heads import join_heads
-from ..weights import take
-from .any_size import ceil_div
-from .mechanism import MECHANISMS
+from ...arguments import check_heads, check_rates, check_whole
+from ...ops.global_self_attention import fit_table
+from ...ops.heads import join_heads
+from ...weights import take
+from ..any_size import ceil_div
+from ..elsa import check_ghost_head
+from ..mechanism import MECHANISMS
 
 
 @MECHANISMS.register_module()
@@ -54,11 +52,12 @@ class GhostHeadAttention(nn.Module):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
+        check_heads(dim, num_heads)
         check_whole('multiple', multiple)
+        check_whole('stride', stride)
         check_whole('img_size', img_size)
-        check_whole('lam', lam, 0)
-        if not isinstance(gamma, Real) or not math.isfinite(gamma):
-            raise ValueError(f'gamma must be a finite number, not {gamma!r}')
+        check_ghost_head(lam, gamma)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         ghosts = num_heads * multiple
         if dim % ghosts:
             raise ValueError(f'{num_heads} heads times multiple {multiple} must divide the {dim} channels')

@@ -1,0 +1,116 @@
+"""From images to tokens: the embeddings of patches, and tables of positions for maps of any size."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.nn.functional as F
+from mmengine.logging import print_log
+from torch import Tensor, nn
+
+from ..layers import batch_norm
+from ..layers.any_size import pad_to_multiple
+from ..ops.tracing import is_tracing
+
+
+class PatchEmbed(nn.Module):
+    """Patches as tokens by a convolution, and a norm. The image is padded with zeros at the bottom and the right.
+
+    timm's with ``dynamic_img_pad`` computes the same, but pads in the form that mmattn/layers/any_size.py avoids.
+    """
+
+    def __init__(self, in_channels: int, dim: int, patch_size: int, norm: bool = True) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.proj = nn.Conv2d(in_channels, dim, patch_size, patch_size)
+        self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
+        return self.norm(self.proj(pad_to_multiple(x, self.patch_size, (2, 3))).permute(0, 2, 3, 1))
+
+
+class DeiTEmbed(PatchEmbed):
+    """:class:`PatchEmbed` without a norm, plus a learned table of positions, interpolated to the size of the map."""
+
+    def __init__(self, in_channels: int, dim: int, patch_size: int, side: int) -> None:
+        super().__init__(in_channels, dim, patch_size, norm=False)
+        self.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, dim, side, side), std=0.02))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
+        x = super().forward(x)
+        return x + interpolated(self.pos_embed, *x.shape[1:3]).permute(0, 2, 3, 1)
+
+
+class SimpleEmbed(nn.Module):
+    """Patches as tokens: norm, linear layer, norm; plus a position code ("Better plain ViT baselines for ImageNet-1k").
+
+    A patch is flattened as (row, column, channel).
+    """
+
+    def __init__(self, in_channels: int, dim: int, patch_size: int) -> None:
+        super().__init__()
+        if dim < 8 or dim % 4:
+            raise ValueError(
+                f'arch: embed_dim must be a multiple of 4 and at least 8, for the position code, not {dim}'
+            )
+        self.patch_size = patch_size
+        self.patch_norm = nn.LayerNorm(in_channels * patch_size**2)
+        self.proj = nn.Linear(in_channels * patch_size**2, dim)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
+        p = self.patch_size
+        x = pad_to_multiple(x, p, (2, 3))
+        x = x.unflatten(3, (-1, p)).unflatten(2, (-1, p)).permute(0, 2, 4, 3, 5, 1).flatten(3)
+        x = self.norm(self.proj(self.patch_norm(x)))
+        return x + position_code(*x.shape[1:], device=x.device).to(x.dtype)
+
+
+def stem_convolutions(in_channels: int, dim: int, count: int, norm_cfg: dict) -> list[nn.Module]:
+    """A 7 x 7 convolution of stride 2, then ``count`` 3 x 3 ones, each with batch norm and ReLU."""
+    layers: list[nn.Module] = []
+    for kernel in ((in_channels, dim, 7, 2, 3), *[(dim, dim, 3, 1, 1)] * count):
+        layers += [nn.Conv2d(*kernel, bias=False), batch_norm(dim, norm_cfg), nn.ReLU(inplace=True)]
+    return layers
+
+
+def position_code(height: int, width: int, dim: int, device: torch.device | None = None) -> Tensor:
+    """(height, width, dim): sines and cosines of the column, then of the row, at dim / 4 frequencies, float32."""
+    frequencies = 10000.0 ** -torch.linspace(0, 1, dim // 4, device=device)
+    x = torch.arange(width, device=device)[:, None] * frequencies
+    y = torch.arange(height, device=device)[:, None] * frequencies
+    x, y = (torch.cat((angle.sin(), angle.cos()), 1) for angle in (x, y))
+    return torch.cat((x.expand(height, -1, -1), y[:, None].expand(-1, width, -1)), 2)
+
+
+def interpolated(table: Tensor, height: int, width: int) -> Tensor:
+    """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation.
+
+    timm's ``resample_abs_pos_embed_nhwc`` computes in float32 only, and before torch 2.7 a graph of it does not serve
+    all sizes.
+    """
+    if not is_tracing() and table.shape[2:] == (height, width):
+        return table
+    return F.interpolate(table, (height, width), mode='bicubic', align_corners=False)
+
+
+def fit_tables(
+    tensors: dict[str, Tensor],
+    own: dict[str, Tensor],
+    names: Iterable[str],
+    fitted: Callable[[Tensor, torch.Size], Tensor | None],
+) -> None:
+    """Resize tables of positions among the ``tensors`` of a checkpoint to their shapes among the backbone's ``own``.
+
+    ``fitted`` takes a table in float32 and the shape, and returns the resized table. It returns None for a tensor that
+    is no such table: that one stays as it is, and is refused later. The log names the tables.
+    """
+    for name in names:
+        if name in tensors and name in own and tensors[name].shape != own[name].shape:
+            table, shape = tensors[name], own[name].shape
+            resized = fitted(table.float(), shape)
+            if resized is not None:
+                print_log(f'{name} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
+                tensors[name] = resized.to(table.dtype)

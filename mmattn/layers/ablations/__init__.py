@@ -1,0 +1,1 @@
+"""Mechanisms that only the papers' tables of ablations have."""

@@ -19,7 +19,7 @@ pytest.importorskip('mmpretrain')
 
 from mmattn.checks.config_values import check_config
 from mmattn.checks.datasets import InputCheckHook, check_dataset, check_files
-from mmattn.distillation import images
+from mmattn.distillation import unlabelled as images
 from mmattn.distillation.unlabelled import MultiScaleBatchSampler, UnlabelledImages, is_held_out
 from mmattn.distillation.views import FixedViews, PackViews, StudentColors, ViewCrop, ViewPreprocessor
 from mmattn.errors import InputError

@@ -17,7 +17,7 @@ from mmattn.export.graphs import read_onnx, smallest_side, trace, write_onnx
 from mmattn.runs.configs import load_config
 from tests import ROOT
 from tests.backbones.cases import CASES, every_backbone
-from tests.runs.test_export import needs_export
+from tests.export.test_graphs import needs_export
 
 RETINANET = 'toy/retinanet_shunted-toy_fpn'
 MASK_RCNN = 'toy/mask-rcnn_shunted-toy_fpn'

@@ -4,8 +4,8 @@ import inspect
 
 import torch
 
-from ..backbones.base import Backbone
 from ..errors import InputError
+from ..weights import StrictModule
 from .config_types import NODE_KEYS, bases, find_type, is_of, listed
 
 
@@ -47,14 +47,14 @@ def _compare(expected: int | list[int], given: int | list[int], place: str, sour
 
 
 def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
-    """The channels of the maps that a backbone of mmattn returns; None for any other backbone."""
+    """The channels of the maps that a strict module returns, as it can be built on "meta"; None for others."""
     cls = find_type(node)
-    if not (inspect.isclass(cls) and issubclass(cls, Backbone)):
+    if not (inspect.isclass(cls) and issubclass(cls, StrictModule)):
         return None
     arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
     try:
         with torch.device('meta'):
-            return cls(**arguments).out_channels
+            return getattr(cls(**arguments), 'out_channels', None)
     except ValueError as error:
         raise InputError(f'{place} ({node["type"]}): {error}') from error
 

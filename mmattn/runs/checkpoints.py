@@ -17,9 +17,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
-from ..backbones.base import Backbone
 from ..errors import CheckpointError, InputError, describe, warn
-from ..weights import plain_names
+from ..weights import StrictModule, plain_names
 
 #: name of :class:`AtomicBackend` among MMEngine's file backends
 ATOMIC = 'mmattn.atomic'
@@ -156,8 +155,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def backbone_settings(model: nn.Module) -> dict[str, dict]:
-    """The type and the settings of each backbone of mmattn in a model, by the name of the module."""
-    found = {name: module.settings_note for name, module in model.named_modules() if isinstance(module, Backbone)}
+    """The type and the settings of each :class:`mmattn.weights.StrictModule` in a model, by its name."""
+    found = {name: module.settings_note for name, module in model.named_modules() if isinstance(module, StrictModule)}
     return plain_names(found, 'the model')
 
 

@@ -15,9 +15,18 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runner
 from torch import Tensor, nn
 
-from ..backbones.base import Backbone
 from ..errors import CheckpointError, InputError, warn
-from ..weights import Translation, compare_settings, misfits, odd_form, plain_names, read_file, unusable, weights_in
+from ..weights import (
+    StrictModule,
+    Translation,
+    compare_settings,
+    misfits,
+    odd_form,
+    plain_names,
+    read_file,
+    unusable,
+    weights_in,
+)
 from ..weights.files import noted_settings
 from .checkpoints import backbone_settings, unwrapped
 from .sharding import REST, is_sharded, read_shard_metadata
@@ -274,7 +283,7 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> di
         for name, settings in backbone_settings(model).items():
             compare_settings(noted.get(name), settings)
         # Among OpenMMLab's models with a backbone, only MMPretrain's have a part named "head".
-        if isinstance(getattr(model, 'backbone', None), Backbone) and hasattr(model, 'head'):
+        if isinstance(getattr(model, 'backbone', None), StrictModule) and hasattr(model, 'head'):
             model.backbone.translate_classifier(weights)
     except CheckpointError as error:
         raise CheckpointError(f'{source}: {error}') from None
@@ -289,7 +298,7 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
     """
     own, translated = model.state_dict(), dict(weights)
     for name, backbone in model.named_modules():
-        if isinstance(backbone, Backbone):  # The names may be those of a release.
+        if isinstance(backbone, StrictModule):  # The names may be those of a release.
             given = [key for key in translated if key.startswith(f'{name}.') and not odd_form(translated[key])]
             part = {key.removeprefix(f'{name}.'): translated.pop(key) for key in given}
             try:

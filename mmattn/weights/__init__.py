@@ -1,7 +1,9 @@
-"""Reading checkpoint files without running code in them, and comparing their tensors with those of a model."""
+"""Reading checkpoint files without running code in them, and comparing their tensors with those of a model, and
+loading them strictly."""
 
 from ..errors import CheckpointError
 from .files import plain_names, read_checkpoint, read_file, weights_in
+from .strict import StrictModule
 from .translation import (
     Translation,
     check_floats,
@@ -16,6 +18,7 @@ from .translation import (
 
 __all__ = [
     'CheckpointError',
+    'StrictModule',
     'Translation',
     'check_floats',
     'compare_settings',

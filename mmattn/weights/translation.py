@@ -19,7 +19,7 @@ class Translation:
     Attributes:
         tensors: by the model's names. A tensor whose name the model does not have is a misfit.
         dropped: names in the checkpoint that have no place in the model, by design.
-        fresh: names in the model that the checkpoint lacks, by design. They start as ``Backbone.initial_values`` says.
+        fresh: names in the model that the checkpoint lacks, by design. They start as ``initial_values`` says.
     """
 
     tensors: dict[str, Tensor]

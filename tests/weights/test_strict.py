@@ -9,7 +9,8 @@ from mmengine.model import BaseModel
 from mmengine.runner import load_checkpoint
 
 from mmattn.backbones import ELSASwin
-from mmattn.weights import CheckpointError
+from mmattn.checks.channels import check_channels
+from mmattn.weights import CheckpointError, StrictModule, Translation
 
 TINY = 'elsa_swin_tiny_imagenet'
 
@@ -222,12 +223,15 @@ def test_whole_models_are_strict_about_the_backbone(tmp_path, release, change, m
 
 
 def test_not_strict_on_request(tmp_path, release, log):
-    """strict=False in init_cfg takes what fits and logs the rest; the next loading is strict again."""
+    """strict=False takes what fits, and logs and returns the names of the rest; the next loading is strict again."""
     weights = {**drop(release(TINY), 'patch_embed.proj.weight'), 'patch_embed.proj.bias': torch.ones(3)}
     backbone = ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(save(tmp_path, weights)), strict=False))
     backbone.init_weights()
     assert torch.equal(backbone.layers[0].blocks[0].norm1.weight, weights['layers.0.blocks.0.norm1.weight'])
     assert '1 missing: patch_embed.proj.weight; 1 of another shape: patch_embed.proj.bias' in '\n'.join(log)
+    assert backbone.load_state_dict(weights, strict=False).missing_keys == [
+        f'patch_embed.proj.{k}' for k in ('weight', 'bias')
+    ]
     with pytest.raises(CheckpointError):
         backbone.load_state_dict(weights)
 
@@ -270,3 +274,27 @@ def test_copies_are_strict_about_themselves(tmp_path, release, duplicate):
     assert torch.equal(original.backbone.norm0.weight, torch.ones(96))
     with pytest.raises(CheckpointError, match='1 missing: norm3.bias'):
         duplicate(model).load_state_dict(drop(weights, 'backbone.norm3.bias'))
+
+
+class Layer(StrictModule):
+    """No backbone; its releases have other names."""
+
+    def __init__(self, init_cfg=None):
+        super().__init__(init_cfg)
+        self.linear = torch.nn.Linear(2, 2)
+
+    def from_release(self, state_dict, warm_start=False):
+        return Translation({name.replace('fc.', 'linear.'): value for name, value in state_dict.items()})
+
+
+def test_modules_that_are_no_backbones(tmp_path):
+    """They load a release strictly, too, and a model's config may have one without channels as its backbone."""
+    weights = {'fc.weight': torch.ones(2, 2), 'fc.bias': torch.ones(2)}
+    layer = Layer(dict(type='Pretrained', checkpoint=str(save(tmp_path, weights))))
+    layer.init_weights()
+    assert torch.equal(layer.linear.bias, weights['fc.bias'])
+    with pytest.raises(
+        CheckpointError, match='fit Layer: they look like another model. Tensors 1 missing: linear.bias$'
+    ):
+        layer.load_state_dict(drop(weights, 'fc.bias'))
+    check_channels(dict(backbone=dict(type=Layer)), 'model')

@@ -1,0 +1,361 @@
+"""Loading weights completely or not at all: released ones, those of whole models, and the module's own."""
+
+import inspect
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from mmengine.logging import print_log
+from mmengine.model import BaseModule
+from torch import Tensor
+
+from ..errors import CheckpointError, near_misses
+from .files import plain_names, read_checkpoint, weights_in
+from .lora import lora_part
+from .translation import Translation, check_floats, compare_settings, first_names, misfits, odd_form, unusable
+
+#: key of ``strict`` in torch's metadata of a state dict; no metadata from a file can have it
+STRICT = object()
+
+
+class StrictModule(BaseModule):
+    """Base class of modules that load strictly, take released checkpoints, and note their settings in their own.
+
+    Weights fit to the last tensor or are refused, however they are loaded: by ``init_cfg``, by ``load_from`` as part of
+    a classifier, detector or segmentor, or by ``load_state_dict``. ``load_state_dict(..., strict=False)`` of the module
+    itself takes what fits and logs the rest. A classifier of MMPretrain whose backbone it is takes a released
+    classifier, head included, as it is.
+
+    A subclass sets ``settings``, translates checkpoints of other layouts in ``from_release``, and can be built on the
+    device "meta".
+
+    Args:
+        init_cfg: MMEngine's initialisation config. ``dict(type='Pretrained', checkpoint=...)`` takes a released file as
+            it is; its further keys are the arguments of :meth:`load_pretrained`.
+
+    Attributes:
+        settings: the arguments that change the results, but not the names and shapes of tensors, as plain Python
+            values. Checkpoints keep them, and loading compares them.
+
+    Raises:
+        ValueError: if ``init_cfg`` is wrong; the message says what.
+    """
+
+    #: description of a kind of checkpoint -> regular expression for the names in it; error messages use it
+    layouts: dict[str, str] = {}
+    #: the description, of any module's ``layouts``, of the checkpoints that ``warm_start=True`` takes
+    warm_start_from: str | None = None
+    #: prefix of the head's names in a released classifier -> in MMPretrain's; the first match counts
+    head_names: dict[str, str] = {'head.': 'head.fc.'}
+    settings: dict[str, object] = {}
+
+    def __new__(cls, *_: object, **arguments: object) -> 'StrictModule':
+        if arguments.get('pretrained') is not None:  # A segmentor of MMSegmentation gives its own to the backbone.
+            raise ValueError(
+                f'{cls.__name__} has no argument pretrained: set '
+                "init_cfg=dict(type='Pretrained', checkpoint=...) of the backbone, and pretrained=None in a segmentor"
+            )
+        return super().__new__(cls)
+
+    def __init__(self, init_cfg: dict | list[dict] | None = None) -> None:
+        _check_init_cfg(init_cfg)
+        super().__init__(init_cfg or None)  # A config that deletes the init_cfg of its base has {}.
+
+    @classmethod
+    def variants(cls) -> Iterator[tuple[str, 'StrictModule']]:
+        """The variants to recognise in weights that do not fit: how each is built, and the module without values."""
+        return iter(())
+
+    @property
+    def settings_note(self) -> dict[str, object]:
+        """Type and ``settings``, as checkpoints keep them."""
+        return dict(type=type(self).__name__, **self.settings)
+
+    def init_weights(self) -> None:
+        """Initialise as ``init_cfg`` says. Pretrained weights are loaded last, and strictly."""
+        if self.is_init:
+            return
+        init_cfg, entries = self.init_cfg, _entries(self.init_cfg)
+        pretrained = [entry for entry in entries if entry['type'] == 'Pretrained']
+        self.init_cfg = [entry for entry in entries if entry not in pretrained]
+        super().init_weights()
+        self.init_cfg = init_cfg
+        for entry in pretrained:
+            self.load_pretrained(**{key: value for key, value in entry.items() if key != 'type'})
+
+    def load_pretrained(
+        self,
+        checkpoint: str | Path,
+        prefix: str | None = None,
+        strict: bool = True,
+        map_location: str = 'cpu',
+        warm_start: bool = False,
+    ) -> None:
+        """Load a checkpoint, as ``init_cfg=dict(type='Pretrained', checkpoint=...)`` does.
+
+        Args:
+            checkpoint: see :func:`mmattn.weights.read_checkpoint`.
+            prefix: see :func:`mmattn.weights.read_checkpoint`.
+            strict: refuse the checkpoint if a tensor is missing, is of another shape or kind or is not used, or if the
+                module that wrote it had other ``settings``.
+            map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
+            warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
+                which keep their initial values and which have no place.
+
+        Raises:
+            CheckpointError: if the file cannot be read, or its tensors do not fit.
+        """
+        state_dict, source, settings = read_checkpoint(checkpoint, prefix)
+        print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
+        try:
+            if warm_start:
+                state_dict = self._warm_started(state_dict)
+            else:
+                self._compare_settings(settings, strict)
+            self.load_state_dict(state_dict, strict=strict)
+        except CheckpointError as error:
+            raise CheckpointError(f'{checkpoint}: {error}') from None
+
+    def _compare_settings(self, saved: dict | None, strict: bool) -> None:
+        try:
+            compare_settings(saved, self.settings_note)
+        except CheckpointError as error:
+            if strict:
+                raise
+            print_log(str(error), logger='current', level=logging.WARNING)
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False):
+        """As torch's, for checkpoints in all layouts that ``from_release`` knows.
+
+        Raises:
+            CheckpointError: if strict, and a tensor is missing, has another shape or is not used.
+        """
+        if not strict:  # handed on in the metadata, as torch hands on ``assign``
+            metadata = getattr(state_dict, '_metadata', None) or {}
+            state_dict = OrderedDict(state_dict)
+            state_dict._metadata = {**metadata, '': {**metadata.get('', {}), STRICT: False}}
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, local_metadata: dict, *args: object) -> None:
+        """Translate the module's part of a state dict, in place, before torch copies tensors.
+
+        torch's and MMEngine's loaders of whole models come here, too. Neither says whether it is strict, so the
+        module's part of a whole model is always checked.
+
+        Raises:
+            CheckpointError: naming the tensors that do not fit, and a likely cause.
+        """
+        given = {key.removeprefix(prefix): state_dict.pop(key) for key in list(state_dict) if key.startswith(prefix)}
+        taken = self._fitting(given, prefix, local_metadata.get(STRICT, True))
+        state_dict.update((prefix + key, value) for key, value in taken.items())
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+    def _fitting(self, given: dict[str, object], prefix: str, strict: bool) -> dict[str, Tensor]:
+        """The tensors of a checkpoint, translated; without those of another shape or kind.
+
+        Raises:
+            CheckpointError: if strict, and a tensor does not fit.
+        """
+        name = type(self).__name__
+        given = plain_names(given, 'the state dict')
+        odd = [f'{key} ({form})' for key, value in given.items() if (form := odd_form(value))]
+        given = {key: value for key, value in given.items() if not odd_form(value)}
+        own = self.state_dict()
+        if part := lora_part(own, given):
+            own, translation = part, Translation(given)
+        else:
+            translation = self.from_release(given)
+        problems = misfits(translation, own)
+        if odd:
+            problems['no ordinary tensors'] = odd
+        if problems:
+            listed = '; '.join(f'{len(names)} {kind}: {first_names(names)}' for kind, names in problems.items())
+            message = f'the weights do not fit {name}: {self._likely_cause(given, prefix)}. Tensors {listed}'
+            if strict:
+                raise CheckpointError(message)
+            print_log(message, logger='current', level=logging.WARNING)
+        for what, names in (('left out', translation.dropped), ('start untrained', translation.fresh)):
+            if names:
+                print_log(f'{name}: {what}: {", ".join(names)}', logger='current')
+        taken = {
+            key: value
+            for key, value in translation.tensors.items()
+            if key not in own or value.shape == own[key].shape and not unusable(value, own[key])
+        }
+        if translation.fresh:
+            taken.update(self.initial_values(translation.fresh, {key: taken.get(key, own[key]) for key in own}))
+        return taken
+
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """Translate a checkpoint into the module's own names.
+
+        A subclass overrides it if releases have other names or shapes than the module. It also gets checkpoints of
+        the module itself, which it leaves as they are.
+
+        Args:
+            state_dict: tensors of a release or of the module itself; it is not changed.
+            warm_start: the tensors are of ``warm_start_from`` instead. Then tensors that the module cannot place and
+                does not expect stay in ``Translation.tensors`` under the names that they had.
+
+        Raises:
+            CheckpointError: if the module has no warm start.
+            KeyError: if a warm start lacks a tensor; it names the tensor.
+        """
+        if warm_start:
+            raise CheckpointError(
+                f'{type(self).__name__} has no warm start from other architectures: leave warm_start out'
+            )
+        return Translation(dict(state_dict))
+
+    def initial_values(self, names: list[str], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Values to start with, for the tensors that the loaded weights lack.
+
+        Args:
+            names: of these tensors, ``Translation.fresh``.
+            state_dict: the module's, with the loaded weights, and with the present values under these names.
+
+        Returns:
+            values by name: the present ones, unless a subclass computes others.
+        """
+        return {name: state_dict[name] for name in names}
+
+    def translate_classifier(self, state_dict: dict[str, object], prefix: str = '') -> None:
+        """Rename the tensors of a released classifier, in place, to those of an ``ImageClassifier`` of MMPretrain.
+
+        Weights of an ``ImageClassifier`` stay as they are.
+
+        Args:
+            state_dict: of the release, or all contents of its file.
+            prefix: of the classifier's names in the state dict.
+
+        Raises:
+            CheckpointError: if the weights are those of a backbone without a head.
+        """
+        given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+        weights, container = weights_in(given)
+        tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+        tensors = plain_names(tensors, 'the state dict')
+        if not any(name.startswith('backbone.') for name in tensors):
+            tensors = {self._name_in_classifier(name): value for name, value in tensors.items()}
+            if tensors and not any(name.startswith('head.') for name in tensors):
+                raise CheckpointError(
+                    f'the weights are those of {type(self).__name__} without the head of a classifier, '
+                    f'{" or ".join(f"{name}*" for name in self.head_names)}: init_cfg=dict(type="Pretrained", '
+                    'checkpoint=...) of the backbone takes them'
+                )
+        elif not container:
+            return
+        for name in given:
+            del state_dict[prefix + name]
+        state_dict.update((prefix + name, value) for name, value in tensors.items())
+
+    def _checkpoint_filter(self, state_dict: dict[str, object], prefix: str, *_: object) -> None:
+        """The pre-hook that an ``ImageClassifier`` of MMPretrain takes from its backbone, by this name."""
+        self.translate_classifier(state_dict, prefix)
+
+    def _name_in_classifier(self, name: str) -> str:
+        for start, new in self.head_names.items():
+            if name.startswith(start):
+                return new + name.removeprefix(start)
+        return f'backbone.{name}'
+
+    def _warm_started(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The module's state dict, updated with what weights of ``warm_start_from`` have for it.
+
+        Raises:
+            CheckpointError: if the weights are of another architecture.
+        """
+        name = type(self).__name__
+        check_floats(given)
+        try:
+            translation = self.from_release(given, warm_start=True)
+        except KeyError as error:
+            raise CheckpointError(
+                f'{name} can start from {self.warm_start_from}, but these weights lack {error}: '
+                f'{self._likely_cause(given)}'
+            ) from None
+        own = self.state_dict()
+        unknown = misfits(translation, own).get('not used', [])
+        if unknown:
+            raise CheckpointError(
+                f'{name} can start from {self.warm_start_from}, but it does not know {len(unknown)} tensors of these '
+                f'weights: {first_names(unknown)}'
+            )
+        taken = translation.tensors
+        for what, names in (
+            ('taken', list(taken)),
+            ('keep their initial values', [tensor for tensor in own if tensor not in taken]),
+            ('left out', translation.dropped),
+        ):
+            print_log(f'{name}, warm start: {what}: {", ".join(names) or "nothing"}', logger='current')
+        return {**own, **taken}
+
+    def _likely_cause(self, given: dict[str, Tensor], prefix: str = '') -> str:
+        """Why tensors do not fit, as part of a sentence."""
+        if not given:
+            return (
+                f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
+                'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from'
+            )
+        for description, variant in self.variants():
+            if not misfits(variant.from_release(given), variant.state_dict()):
+                return f'they are those of {description} with its default arguments'
+        own = self.state_dict()
+        last = list(own)[-1]
+        for name in given:
+            place = name.removesuffix(last)
+            inside = {key.removeprefix(place): value for key, value in given.items() if key.startswith(place)}
+            if name.endswith(f'.{last}') and not misfits(self.from_release(inside), own):
+                return f'they are under "{place}": give this as prefix beside the checkpoint'
+        for description, pattern in _known_layouts().items():
+            if any(re.search(rf'(^|\.)({pattern})', name) for name in given):
+                if any(re.match(pattern, name) for name in own):
+                    return 'they are of another architecture of the same family'
+                if description == self.warm_start_from:
+                    return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
+                return f'they look like {description}'
+        return 'they look like another model'
+
+
+def _check_init_cfg(init_cfg: object) -> None:
+    """Check what only a whole run would find late.
+
+    Raises:
+        ValueError: naming what is wrong.
+    """
+    for entry in _entries(init_cfg):
+        if not isinstance(entry, dict) or 'type' not in entry:
+            raise ValueError(
+                "init_cfg must be a dict with a type, such as dict(type='Pretrained', checkpoint=...), or a list of "
+                f'such, not {entry!r}'
+            )
+        if entry['type'] != 'Pretrained':
+            continue
+        known = {'type', *inspect.signature(StrictModule.load_pretrained).parameters} - {'self'}
+        for key in set(entry) - known:
+            raise ValueError(f'init_cfg of type Pretrained has no key {key}{near_misses(key, known)}')
+        checkpoint = entry.get('checkpoint')
+        if not isinstance(checkpoint, (str, Path)) or not str(checkpoint):
+            raise ValueError(
+                f'init_cfg of type Pretrained needs a checkpoint, a path or an address, not {checkpoint!r}: '
+                'init_cfg=None starts from scratch'
+            )
+        if not isinstance(entry.get('prefix'), (str, type(None))):
+            raise ValueError(f'prefix in init_cfg must be a text, not {entry["prefix"]!r}')
+
+
+def _entries(init_cfg: object) -> Iterable[object]:
+    """The entries of an ``init_cfg``, which may be one or a list of them."""
+    return init_cfg if isinstance(init_cfg, (list, tuple)) else [init_cfg] if init_cfg else []
+
+
+def _known_layouts() -> dict[str, str]:
+    """``layouts`` of all classes of strict modules."""
+    found: dict[str, str] = {}
+    classes = [StrictModule]
+    for cls in classes:
+        classes.extend(cls.__subclasses__())
+        found.update(vars(cls).get('layouts', {}))
+    return found

@@ -159,7 +159,7 @@ def test_state_is_read_once(small, monkeypatch):
 
     class Watch(Hook):
         def before_train_iter(self, runner, batch_idx, data_batch=None):
-            assert runner.iter and not states[0]()
+            assert runner.iter and states[0]() is None
 
     for module in (resuming, runs):
         monkeypatch.setattr(module, 'read_file', read_and_note)

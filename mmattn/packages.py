@@ -2,6 +2,8 @@
 
 import importlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from .errors import InputError
 
@@ -64,6 +66,39 @@ def require_ops(purpose: str) -> None:
             f'{purpose} needs the compiled operators of mmcv, which do not import ({error}): install the '
             f'full mmcv or onedl-mmcv, compiled for the torch at hand, not mmcv-lite.'
         ) from None
+
+
+def require_sharding(purpose: str) -> None:
+    """Make sure that torch reads the tensors of sharded checkpoints without running code in the files.
+
+    Raises:
+        MissingPackage: if it is older than 2.6, the first version that does.
+    """
+    version = importlib.import_module('torch').__version__
+    if version_numbers(version) < (2, 6):
+        raise MissingPackage(f'{purpose} needs torch 2.6 or newer, and this is {version}: update torch')
+
+
+@contextmanager
+def mmseg_bases() -> Iterator[None]:
+    """Let MMEngine find bases ``mmseg::...`` of configs that are read in the block, also from onedl-mmsegmentation.
+
+    MMEngine looks for a distribution named mmsegmentation, and no argument sets another name. Its table of names is as
+    before at the end of the block::
+
+        with mmattn.mmseg_bases():
+            cfg = Config.fromfile('my_config.py')
+    """
+    from mmengine.config.utils import MODULE2PACKAGE
+    from mmengine.utils import is_installed
+
+    distribution = MODULE2PACKAGE['mmseg']
+    if not is_installed(distribution):
+        MODULE2PACKAGE['mmseg'] = 'mmseg'
+    try:
+        yield
+    finally:
+        MODULE2PACKAGE['mmseg'] = distribution
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

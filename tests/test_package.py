@@ -41,6 +41,19 @@ for name in mmattn.backbones.__all__:
     assert done.stdout
 
 
+def test_what_a_training_does_not_import():
+    """The tools import OpenMMLab's models, and the code of sharded training, only for configs that need them."""
+    done = run_python("""
+import sys, torch, mmengine.runner
+before = set(sys.modules)
+import mmattn.runs.running, mmattn.runs.configs
+names = ('mmcv', 'mmdet', 'mmseg', 'mmpretrain', 'mmengine._strategy', 'torch.distributed.checkpoint')
+print(*(name for name in set(sys.modules) - before if name.startswith(names) or name == 'mmattn.runs.sharding'))
+""")
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.split()
+
+
 def test_missing_mmengine_is_told():
     done = run_python('import sys; sys.modules["mmengine"] = None; import mmattn')
     assert done.returncode == 1

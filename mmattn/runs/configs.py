@@ -2,25 +2,20 @@
 
 import argparse
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 from mmengine.config import Config, ConfigDict, DictAction
-from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.device import get_device
 from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
-from mmengine.utils import import_modules_from_strings, is_installed
+from mmengine.utils import import_modules_from_strings
 
 from ..checks.config_types import find_type
 from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, metric_configs
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
-from ..packages import require, require_ops
-from .sharding import cpu_shards, is_sharded
+from ..packages import mmseg_bases, require, require_ops, require_sharding
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
@@ -60,7 +55,7 @@ def load_config(
     if not Path(path).is_file():
         raise InputError(f'there is no config {path}')
     row = os.environ.get('MODEL')
-    with refusing(f'{path} cannot be read'), _mmseg_bases():  # A config is a program, which can raise any error.
+    with refusing(f'{path} cannot be read'), mmseg_bases():  # A config is a program, which can raise any error.
         try:
             cfg = Config.fromfile(path, import_custom_modules=False)
         except KeyError as error:
@@ -92,21 +87,6 @@ def load_config(
     return cfg
 
 
-@contextmanager
-def _mmseg_bases() -> Iterator[None]:
-    """Let MMEngine find bases ``mmseg::...`` if MMSegmentation is installed under another name.
-
-    MMEngine looks for the distribution mmsegmentation, and no argument sets another name.
-    """
-    distribution = MODULE2PACKAGE['mmseg']
-    if not is_installed(distribution):
-        MODULE2PACKAGE['mmseg'] = 'mmseg'
-    try:
-        yield
-    finally:
-        MODULE2PACKAGE['mmseg'] = distribution
-
-
 def _fit_cpu(cfg: Config) -> None:
     """Replace what runs on an accelerator only, and log what was replaced."""
     if cfg.launcher in ('slurm', 'mpi'):
@@ -114,8 +94,6 @@ def _fit_cpu(cfg: Config) -> None:
             f'--launcher {cfg.launcher} needs accelerators, and there is none here: tools/dist_train.sh and '
             'dist_test.sh start several processes on the CPU'
         )
-    if is_sharded(cfg) and not cpu_shards():
-        raise InputError(f'the FSDP of torch {torch.__version__} needs accelerators, and there is none here')
     changes = []
     if (cfg.get('optim_wrapper') or {}).get('type') == 'AmpOptimWrapper':
         cfg.optim_wrapper.type = 'OptimWrapper'
@@ -134,6 +112,28 @@ def _fit_cpu(cfg: Config) -> None:
         cfg.strategy.model_wrapper.device_id = 'cpu'
     if changes:
         print_log(f'No accelerator here: {", ".join(changes)}.', logger='current')
+
+
+def is_sharded(cfg: Config) -> bool:
+    """Whether a config shards the model over processes, as configs/_base_/fsdp.py does."""
+    return str((cfg.get('strategy') or {}).get('type')).endswith('ShardedStrategy')
+
+
+def check_sharding(cfg: Config) -> None:
+    """Check that sharded training can run as the config says. Configs without sharding pass.
+
+    Raises:
+        InputError: for MMEngine's FSDPStrategy, a missing launcher, a torch that is too old, and averaged weights.
+    """
+    if (cfg.get('strategy') or {}).get('type') == 'FSDPStrategy':
+        raise InputError('training with FSDPStrategy cannot be resumed: use ShardedStrategy of configs/_base_/fsdp.py')
+    if not is_sharded(cfg):
+        return
+    if cfg.launcher == 'none':
+        raise InputError('the config shards the model over processes: start it with tools/dist_train.sh')
+    require_sharding('sharded training')
+    if any('EMAHook' in str(hook) for hook in cfg.get('custom_hooks') or ()):
+        raise InputError("sharded training cannot average weights: remove EMAHook from the config's custom_hooks")
 
 
 def _rename_type(node: object, old: str, new: str) -> bool:

@@ -29,7 +29,7 @@ from ..weights import (
 )
 from ..weights.files import noted_settings
 from .checkpoints import backbone_settings, unwrapped
-from .sharding import REST, is_sharded, read_shard_metadata
+from .configs import is_sharded
 
 #: keys of the state of a training; a best checkpoint has no optimizer
 STATE_KEYS = {'meta', 'state_dict', 'message_hub', 'optimizer'}
@@ -48,7 +48,7 @@ def checkpoint_folders(cfg: Config) -> list[str]:
     return list({os.path.realpath(folder): folder for folder in folders}.values())
 
 
-def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = False) -> None:
+def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = False) -> dict[str, dict]:
     """Make a training resume from a checkpoint, or from the newest whole one in its folders, if there is any.
 
     The newest is the one that MMEngine's note ``last_checkpoint`` names, or else the one of most steps. If it is not
@@ -59,6 +59,9 @@ def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = F
         cfg: of the training; ``resume``, ``load_from`` and ``randomness`` are set.
         checkpoint, trusted: see :func:`mmattn.weights.read_file`.
 
+    Returns:
+        the state that was read, by the path of its file; empty without a checkpoint, and if it has an address.
+
     Raises:
         CheckpointError: if the checkpoint, or every one that there is, is missing, damaged or no state of a training.
         InputError: see :func:`check_unused`.
@@ -67,7 +70,7 @@ def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = F
     for candidates in [[checkpoint]] if checkpoint else _newest_first(cfg):
         for path in candidates:
             try:
-                found.append((_read_meta(path, cfg, trusted), path))
+                found.append((path, *_read_state(path, cfg, trusted)))
                 break
             except CheckpointError as error:
                 problems.append(str(error))
@@ -77,15 +80,16 @@ def prepare_resume(cfg: Config, checkpoint: str | None = None, trusted: bool = F
     if not found:
         check_unused(cfg)
         warn(f'There is no checkpoint to resume from in {cfg.work_dir}: a new training starts.')
-        return
-    meta, cfg.load_from = max(found, key=lambda one: one[0].get('iter', 0))
+        return {}
+    cfg.load_from, file, state = max(found, key=lambda one: one[2]['meta'].get('iter', 0))
     for problem in problems:
         warn(f'{problem}: resuming from {cfg.load_from}')
     own_folders = map(os.path.realpath, checkpoint_folders(cfg))
     if checkpoint and os.path.realpath(os.path.dirname(checkpoint)) not in own_folders:
         check_unused(cfg)
-    if meta.get('seed') is not None:
-        cfg.randomness = {**cfg.get('randomness', {}), 'seed': meta['seed']}
+    if state['meta'].get('seed') is not None:
+        cfg.randomness = {**cfg.get('randomness', {}), 'seed': state['meta']['seed']}
+    return {file: state} if file else {}
 
 
 def check_unused(cfg: Config) -> None:
@@ -147,10 +151,10 @@ def _noted(cfg: Config) -> str | None:
     return None
 
 
-def _read_meta(path: str, cfg: Config, trusted: bool) -> dict:
-    """The ``meta`` of a training's state, which must be whole, and sharded if the training is."""
+def _read_state(path: str, cfg: Config, trusted: bool) -> tuple[str | None, dict]:
+    """The state of a training, which must be whole, and sharded if the training is; the file that it is in."""
     if '://' in path:
-        return {}  # MMEngine reads checkpoints at addresses.
+        return None, dict(meta={})  # MMEngine reads checkpoints at addresses.
     if not os.path.exists(path):
         raise CheckpointError(f'there is no checkpoint {path}')
     file = path
@@ -160,11 +164,13 @@ def _read_meta(path: str, cfg: Config, trusted: bool) -> dict:
                 f'sharded training cannot resume from {path}, an ordinary checkpoint: leave out '
                 'configs/_base_/fsdp.py, or start a new training from its weights with load_from'
             )
+        from .sharding import REST, read_shard_metadata  # imports what only sharded training needs
+
         read_shard_metadata(path)
         file = os.path.join(path, REST)
     state = read_file(file, trusted=trusted)
     _check_state(state, path)
-    return state['meta']
+    return file, state
 
 
 def _check_state(state: object, source: str) -> None:
@@ -367,7 +373,7 @@ def _difference_of_optimizers(saved: object, wrapper: OptimWrapper | OptimWrappe
     if isinstance(wrapper, OptimWrapperDict):
         names = list(wrapper.keys())
         if not isinstance(saved, dict) or set(saved) != set(names):
-            return f'it has not the optimizers of the config, {", ".join(names)}'
+            return f'its optimizers are not those of the config, {", ".join(names)}'
         differences = (_difference_of_optimizers(saved[name], wrapper[name]) for name in names)
         return next(filter(None, differences), '')
     saved = saved if isinstance(saved, dict) else {}
@@ -404,11 +410,11 @@ def _difference_of_optimizers(saved: object, wrapper: OptimWrapper | OptimWrappe
 def _difference_of_schedulers(saved: object, own: list | dict | None) -> str:
     if isinstance(own, dict):
         if not isinstance(saved, dict) or set(saved) != set(own):
-            return f'it has not the schedulers of the config, {", ".join(own)}'
+            return f'its schedulers are not those of the config, {", ".join(own)}'
         return next(filter(None, (_difference_of_schedulers(saved[name], own[name]) for name in own)), '')
     saved, own = saved or [], own or []
     if not isinstance(saved, list):
-        return 'it has not the schedulers of the config'
+        return 'its schedulers are not those of the config'
     if len(saved) != len(own):
         return f'it has {len(saved)} schedulers, the config {len(own)}'
     for number, (state, scheduler) in enumerate(zip(saved, own)):

@@ -21,9 +21,9 @@ from ..checks.datasets import InputCheckHook, check_files
 from ..errors import InputError, describe
 from ..weights import read_file
 from .checkpoints import locked
+from .configs import check_sharding
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
 from .seeds import SeedHook
-from .sharding import check_sharding
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
 SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE)
@@ -47,7 +47,7 @@ def run_tool(main: Callable[[], None]) -> None:
 
 
 @contextmanager
-def running(cfg: Config, trusted: bool = False) -> Iterator[None]:
+def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
     """Set up what a run by our tools needs in this process, and undo it at the end.
 
     - MMEngine's ``CheckpointLoader``, which would run code in a checkpoint, reads as :func:`mmattn.weights.read_file`
@@ -59,10 +59,16 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[None]:
     Args:
         cfg: of the run, from :func:`mmattn.runs.configs.load_config`.
         trusted: run the code in a checkpoint, see :func:`mmattn.weights.read_file`.
+
+    Yields:
+        an empty dict for contents of checkpoints, by path. MMEngine gets each once, in place of reading the file again.
     """
+    contents: dict[str, object] = {}
 
     def load_from_mmattn(path: str, map_location: str | None = None) -> object:
-        return read_file(path, map_location, trusted)
+        # Given away once, so that training has the memory. The contents are on the CPU, whatever map_location is: a
+        # model and an optimizer copy tensors to where their own are.
+        return contents.pop(path) if path in contents else read_file(path, map_location, trusted)
 
     loaders, raise_exceptions = CheckpointLoader._schemes.copy(), logging.raiseExceptions
     starts_group = cfg.launcher == 'pytorch' and get_device() == 'cpu' and not distributed.is_initialized()
@@ -71,7 +77,7 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[None]:
         logging.raiseExceptions = False
         if starts_group:
             distributed.init_process_group('gloo')
-        yield
+        yield contents
     finally:
         CheckpointLoader._schemes = loaders  # no public method returns or removes a loader
         logging.raiseExceptions = raise_exceptions
@@ -88,7 +94,7 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
 
     Raises:
         InputError: if another training runs in the work folder, or was there and is not resumed; if a data worker is
-            killed; see :func:`mmattn.runs.sharding.check_sharding`.
+            killed; see :func:`mmattn.runs.configs.check_sharding`.
         CheckpointError: see ``prepare_resume`` and ``CheckpointCheckHook`` of :mod:`mmattn.runs.resuming`.
     """
     resume = resume or cfg.get('resume')
@@ -98,9 +104,9 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
     check_files(cfg, 'train', 'val')
     # Only the first process writes checkpoints.
     first = cfg.launcher == 'none' or os.environ.get(RANK[cfg.launcher], '0') == '0'
-    with running(cfg, trusted), locked(checkpoint_folders(cfg) if first else ()):
+    with running(cfg, trusted) as contents, locked(checkpoint_folders(cfg) if first else ()):
         if resume:
-            prepare_resume(cfg, None if resume == 'auto' else resume, trusted)
+            contents.update(prepare_resume(cfg, None if resume == 'auto' else resume, trusted))
         else:
             check_unused(cfg)
         # FSDP needs MMEngine's FlexibleRunner

@@ -12,7 +12,6 @@ from pathlib import Path, PosixPath
 
 import torch
 from mmengine._strategy import FSDPStrategy
-from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.dist import barrier, is_main_process
 from mmengine.registry import FUNCTIONS, STRATEGIES
@@ -20,12 +19,12 @@ from mmengine.runner.checkpoint import _load_checkpoint
 from torch import Tensor, nn
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, TensorStorageMetadata, filesystem, metadata
 
-from ..errors import CheckpointError, InputError, describe
-from ..packages import version_numbers
+from ..errors import CheckpointError, describe
+from ..packages import require_sharding
 from ..weights import read_file
 from ..weights.restricted_pickle import restricted_unpickler
 
-with suppress(ImportError):  # older than OLDEST_TORCH
+with suppress(ImportError):  # older than require_sharding allows
     from torch.distributed.checkpoint import CheckpointException, DefaultSavePlanner, load, save
     from torch.distributed.checkpoint.state_dict import (
         get_model_state_dict,
@@ -35,8 +34,6 @@ with suppress(ImportError):  # older than OLDEST_TORCH
     )
     from torch.distributed.device_mesh import init_device_mesh
 
-#: the first version of torch whose DCP reads tensors without running code in the files
-OLDEST_TORCH = (2, 6)
 #: the file with what a sharded checkpoint has beside tensors
 REST = 'rest.pth'
 
@@ -45,38 +42,6 @@ REST = 'rest.pth'
 def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
     """An ``auto_wrap_policy`` of PyTorch's FSDP: each block whose class sets ``sharding_unit`` becomes a unit."""
     return recurse or getattr(module, 'sharding_unit', False)
-
-
-def cpu_shards() -> bool:
-    """Whether this torch's FSDP runs on the CPU."""
-    try:
-        torch.cpu.Stream(priority=-1)
-    except TypeError:
-        return False
-    return True
-
-
-def is_sharded(cfg: Config) -> bool:
-    """Whether a config shards the model over processes, as configs/_base_/fsdp.py does."""
-    return str((cfg.get('strategy') or {}).get('type')).endswith('ShardedStrategy')
-
-
-def check_sharding(cfg: Config) -> None:
-    """Check that sharded training can run as the config says. Configs without sharding pass.
-
-    Raises:
-        InputError: for MMEngine's FSDPStrategy, a missing launcher, a torch that is too old, and averaged weights.
-    """
-    if (cfg.get('strategy') or {}).get('type') == 'FSDPStrategy':
-        raise InputError('training with FSDPStrategy cannot be resumed: use ShardedStrategy of configs/_base_/fsdp.py')
-    if not is_sharded(cfg):
-        return
-    if cfg.launcher == 'none':
-        raise InputError('the config shards the model over processes: start it with tools/dist_train.sh')
-    if version_numbers(torch.__version__) < OLDEST_TORCH:
-        raise InputError(f'sharded training needs torch 2.6 or newer, and this is {torch.__version__}: update torch')
-    if any('EMAHook' in str(hook) for hook in cfg.get('custom_hooks') or ()):
-        raise InputError("sharded training cannot average weights: remove EMAHook from the config's custom_hooks")
 
 
 @STRATEGIES.register_module()
@@ -186,10 +151,9 @@ def merge_shards(folder: str | Path, trusted: bool = False) -> dict:
 
     Raises:
         CheckpointError: if the checkpoint is missing or damaged.
-        InputError: if torch is too old to read it.
+        MissingPackage: if torch is too old to read it.
     """
-    if version_numbers(torch.__version__) < OLDEST_TORCH:
-        raise InputError(f'merging shards needs torch 2.6 or newer, and this is {torch.__version__}: update torch')
+    require_sharding('merging shards')
     saved, state = read_shard_metadata(folder), read_file(Path(folder, REST), trusted=trusted)
     tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in saved.items()}
     try:

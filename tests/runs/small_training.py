@@ -68,12 +68,22 @@ def train(*args, **kwargs):
 
 
 def build(
-    folder, by_epoch=False, killed=False, seed=None, checkpoint=None, steps=STEPS, validate=False, workers=0, **changes
+    folder,
+    by_epoch=False,
+    killed=False,
+    seed=None,
+    checkpoint=None,
+    steps=STEPS,
+    validate=False,
+    workers=0,
+    prepared=None,
+    **changes,
 ):
     """A Runner that trains in a folder, resumed from its newest checkpoint.
 
     Args:
         checkpoint: arguments of the hook.
+        prepared: a config that says what to resume from, and the seed.
         changes: of the arguments of the Runner; ``resume`` and ``load_from`` name a file.
     """
     loop = dict(by_epoch=True, max_epochs=steps // 4) if by_epoch else dict(by_epoch=False, max_iters=steps)
@@ -82,7 +92,10 @@ def build(
     hook = dict(type='AtomicCheckpointHook', by_epoch=by_epoch, interval=1 if by_epoch else 2)
     hook.update(checkpoint or {})
     cfg = Config(dict(work_dir=str(folder), randomness=dict(seed=seed), default_hooks=dict(checkpoint=hook)))
-    if 'load_from' in changes:
+    if prepared is not None:
+        cfg.resume, cfg.load_from = bool(prepared.get('resume')), prepared.get('load_from')
+        cfg.randomness = prepared.get('randomness', cfg.randomness)
+    elif 'load_from' in changes:
         cfg.resume, cfg.load_from = False, changes.pop('load_from')
     else:
         prepare_resume(cfg, changes.pop('resume', None))

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
+import mmattn
 from mmattn.errors import InputError
 from mmattn.packages import MissingPackage
 from mmattn.runs import configs
@@ -70,6 +71,10 @@ def test_bases_of_mmsegmentation(tmp_path):
     )
     cfg = load_config(tmp_path / 'a.py')
     assert cfg.model.decode_head.num_classes == 150 and before == MODULE2PACKAGE
+    with pytest.raises(ZeroDivisionError), mmattn.mmseg_bases():  # what other scripts use
+        assert Config.fromfile(tmp_path / 'a.py').model.decode_head.num_classes == 150
+        1 / 0  # noqa: B018
+    assert before == MODULE2PACKAGE
     with pytest.raises(InputError, match=r"no argument pretrained.*init_cfg=dict.type='Pretrained'.*pretrained=None"):
         load_config(tmp_path / 'a.py', {'model.pretrained': 'open-mmlab://resnet50_v1c'})
 

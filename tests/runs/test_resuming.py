@@ -290,7 +290,7 @@ def changed(path, target, change):
         (lambda c: c.update(optimizer=dict(a=c['optimizer'])), 'it has no state of a single optimizer'),
         (lambda c: c['optimizer'].update(param_groups=[1]), 'it has no state of a single optimizer'),
         (lambda c: c.update(param_schedulers=[1]), 'of another kind'),
-        (lambda c: c.update(param_schedulers=1), 'it has not the schedulers of the config'),
+        (lambda c: c.update(param_schedulers=1), 'its schedulers are not those of the config'),
         (lambda c: c['state_dict'].move_to_end('layers.0.weight'), 'its tensors are in another order'),
         (lambda c: c['state_dict'].update({'layers.0.bias': 1}), 'layers.0.bias is a int and no tensor'),
         (lambda c: c.update(state_dict=[1]), 'holds no weights'),
@@ -325,7 +325,7 @@ def test_several_optimizers():
     compare = functools.partial(resuming._difference_of_optimizers, saved.state_dict())
     assert compare(wrappers(a=1, b=2)) == ''
     assert compare(wrappers(a=1, b=3)) == 'momentum_buffer of its optimizer fits no parameter'
-    assert compare(wrappers(a=1)) == 'it has not the optimizers of the config, a'
+    assert compare(wrappers(a=1)) == 'its optimizers are not those of the config, a'
 
 
 def test_names_of_wrappers(half_way, tmp_path):

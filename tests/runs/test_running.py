@@ -2,6 +2,7 @@ import errno
 import logging
 import os
 import signal
+import weakref
 
 import pytest
 import torch
@@ -13,10 +14,10 @@ from torch import distributed
 
 from mmattn.errors import InputError
 from mmattn.packages import MissingPackage
-from mmattn.runs import checkpoints
+from mmattn.runs import checkpoints, resuming
 from mmattn.runs import running as runs
 from mmattn.runs.running import run_tool, running, train
-from mmattn.weights import CheckpointError
+from mmattn.weights import CheckpointError, read_file
 
 from .small_training import STEPS, build
 
@@ -99,7 +100,7 @@ def small(tmp_path, monkeypatch):
     def train_small(resume=None, config=None, **arguments):
         settings = dict(work_dir=str(tmp_path / 'work'), launcher='none', train_dataloader=dict())
         cfg = Config(dict(settings, **config or {}))
-        monkeypatch.setattr(runs.Runner, 'from_cfg', lambda cfg: build(cfg.work_dir, **arguments))
+        monkeypatch.setattr(runs.Runner, 'from_cfg', lambda cfg: build(cfg.work_dir, prepared=cfg, **arguments))
         train(cfg, resume)
 
     return train_small
@@ -145,6 +146,26 @@ def test_first_process_holds_the_lock(small, monkeypatch, launcher, rank):
                     small(config=dict(launcher=launcher))
 
     small(custom_hooks=[Other()], steps=2, checkpoint=dict(interval=1))
+
+
+def test_state_is_read_once(small, monkeypatch):
+    """What prepare_resume has read is what MMEngine gets, and it is not in memory while training."""
+    states = []
+
+    def read_and_note(*args, **kwargs):
+        state = read_file(*args, **kwargs)
+        states.append(weakref.ref(state['state_dict']['layers.0.weight']))
+        return state
+
+    class Watch(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            assert runner.iter and states[0]() is None
+
+    for module in (resuming, runs):
+        monkeypatch.setattr(module, 'read_file', read_and_note)
+    small(steps=4)
+    small('auto', steps=6, custom_hooks=[Watch()])
+    assert len(states) == 1
 
 
 class Ill(BaseDataset):

@@ -9,13 +9,14 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from mmattn.errors import InputError
 from mmattn.packages import version_numbers
-from mmattn.runs import sharding
+from mmattn.runs import configs, sharding
 from mmattn.runs.checkpoints import AtomicBackend, locked
+from mmattn.runs.configs import check_sharding
 from mmattn.runs.resuming import prepare_resume
-from mmattn.runs.sharding import OLDEST_TORCH, check_sharding, merge_shards
+from mmattn.runs.sharding import merge_shards
 from mmattn.weights import CheckpointError, read_file
 
-needs_dcp = pytest.mark.skipif(version_numbers(torch.__version__) < OLDEST_TORCH, reason='sharding needs torch 2.6')
+needs_dcp = pytest.mark.skipif(version_numbers(torch.__version__) < (2, 6), reason='sharding needs torch 2.6')
 SHARDED = dict(strategy=dict(type='ShardedStrategy'), launcher='pytorch')
 
 
@@ -129,7 +130,7 @@ def test_sharded_for_ordinary_and_back(sharded, tmp_path):
 )
 def test_what_sharded_training_cannot_do(settings, message, monkeypatch):
     """Each setting that sharded training cannot work with is refused; without them, the check passes."""
-    monkeypatch.setattr(sharding, 'OLDEST_TORCH', (2,))
+    monkeypatch.setattr(configs, 'require_sharding', lambda purpose: None)
     check_sharding(Config(SHARDED))
     with pytest.raises(InputError, match=message):
         check_sharding(Config(SHARDED | settings))
@@ -137,9 +138,9 @@ def test_what_sharded_training_cannot_do(settings, message, monkeypatch):
 
 def test_old_torch(monkeypatch, tmp_path):
     """Training and merging say which torch they need."""
-    monkeypatch.setattr(sharding, 'OLDEST_TORCH', (1000,))
+    monkeypatch.setattr(torch, '__version__', '2.5.1')
     for refused in (lambda: check_sharding(Config(SHARDED)), lambda: merge_shards(tmp_path)):
-        with pytest.raises(InputError, match='needs torch 2.6 or newer, and this is'):
+        with pytest.raises(InputError, match='needs torch 2.6 or newer, and this is 2.5.1'):
             refused()
 
 

@@ -11,6 +11,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 
+import mmattn
 from tests import ROOT
 
 DOCUMENTS = [ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')] + sorted(
@@ -55,8 +56,7 @@ def test_detector(tmp_path, monkeypatch, release):
 
 @pytest.mark.slow  # UperNet's weights: 20 seconds
 def test_segmentor(tmp_path, monkeypatch, release):
-    """After the two lines in the README, its config for MMSegmentation loads a released checkpoint and trains."""
-    from mmengine.config.utils import MODULE2PACKAGE
+    """Read as the README says, its config for MMSegmentation loads a released checkpoint and trains."""
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
@@ -64,9 +64,9 @@ def test_segmentor(tmp_path, monkeypatch, release):
     weights = release('shunted_s_imagenet')
     torch.save(weights, 'ckpt_S.pth')
     (tmp_path / 'config.py').write_text(SEGMENTOR)
-    monkeypatch.setitem(MODULE2PACKAGE, 'mmseg', MODULE2PACKAGE['mmseg'])  # undoes what the two lines do
-    exec('\n'.join(re.findall(r'`([^`]*MODULE2PACKAGE[^`]*)`', README)), {})
-    model = build(tmp_path / 'config.py')
+    assert '`with mmattn.mmseg_bases():`' in README
+    with mmattn.mmseg_bases():
+        model = build(tmp_path / 'config.py')
     assert torch.equal(model.backbone.patch_embed1.conv[0].weight, weights['patch_embed1.conv.0.weight'])
     sample = SegDataSample(gt_sem_seg=PixelData(data=torch.randint(150, (1, 64, 96))))
     image = torch.randint(256, (3, 64, 96), dtype=torch.uint8)

@@ -18,7 +18,7 @@ CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
 SETR = ROOT / 'configs' / 'toy' / 'msf-vit-toy_setr.py'
 DINO = ROOT / 'configs' / 'toy' / 'dino_elsa-swin-toy.py'
 MASK2FORMER = ROOT / 'configs' / 'toy' / 'shunted-toy_mask2former.py'
-PANOPTIC = ROOT / 'configs' / 'shunted' / 'mask2former_shunted-s_8xb2-lsj-50e_coco-panoptic.py'
+PANOPTIC = ROOT / 'configs' / 'elsa_swin' / 'mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic.py'
 CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
 MIXUP, CUTMIX = dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)
 

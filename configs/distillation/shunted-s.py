@@ -1,0 +1,2 @@
+_base_ = ['../shunted/_base_/shunted-s.py', './_base_/rows.py']
+model = dict(backbone=dict(_base_.backbone, out_indices=(1, 2, 3), drop_path_rate=0.1))

@@ -20,7 +20,7 @@ from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, me
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
 from ..packages import require, require_ops
-from .rows import ROW, read_row, row_of
+from .rows import ROW, read_row, row_in_folder
 from .sharding import cpu_shards, is_sharded
 
 #: default_scope -> packages that its models need
@@ -86,7 +86,9 @@ def load_config(
     check_config(cfg, path)
     use_checked_datasets(cfg)
     cfg.launcher = launcher
-    cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(path).stem / (row_of(cfg) or ''))
+    cfg.work_dir = (
+        work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(path).stem / row_in_folder(cfg, path))
+    )
     if get_device() == 'cpu':
         _fit_cpu(cfg)
     return cfg

@@ -38,6 +38,10 @@ def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
         return Config.fromfile(path, **settings)
 
 
-def row_of(cfg: Config) -> str | None:
-    """The row that a config was read with; None if it has no rows."""
-    return cfg.get('row') if 'rows' in cfg else None
+def row_in_folder(cfg: Config, path: str | Path) -> str:
+    """The row of a config as a part of the name of its folder for results; '' if it has none.
+
+    A config that inherits from one with rows is a model of its own: it has a row only if the environment names one.
+    """
+    named = ROW in os.environ or ROW in Path(path).read_text()
+    return cfg.get('row', '') if named and 'rows' in cfg else ''

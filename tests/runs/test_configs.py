@@ -44,13 +44,16 @@ def test_slurm_without_accelerators_is_told(monkeypatch):
         load_config(MASK_RCNN, launcher='slurm')
 
 
-def test_work_dir_and_options(monkeypatch):
-    """Each row has a folder of its own, and so does a config without rows."""
+def test_work_dir_and_options(monkeypatch, tmp_path):
+    """Each row has a folder of its own. A config that inherits rows has them only if the environment names one."""
     assert load_config(CLASSIFIER).work_dir == 'work_dirs/elsa-swin-toy_in1k'
     folder = 'work_dirs/elsa-swin_upernet_8xb2-160k_ade20k-512x512'
     assert load_config(UPERNET).work_dir == f'{folder}/elsa-swin-t'
+    (tmp_path / 'own.py').write_text(f'_base_ = "{UPERNET}"')
+    assert load_config(tmp_path / 'own.py').work_dir == 'work_dirs/own'
     monkeypatch.setenv('MMATTN_ROW', 'elsa-swin-s')
     assert load_config(UPERNET).work_dir == f'{folder}/elsa-swin-s'
+    assert load_config(tmp_path / 'own.py').work_dir == 'work_dirs/own/elsa-swin-s'
     assert load_config(CLASSIFIER).work_dir == 'work_dirs/elsa-swin-toy_in1k'
     cfg = load_config(UPERNET, work_dir='here', options={'train_cfg.max_iters': 3})
     assert cfg.work_dir == 'here' and cfg.train_cfg.max_iters == 3

@@ -161,15 +161,13 @@ def test_starts_from_a_classifier(name):
     the same backbone, but for the size of its images."""
     target = recipe(name)
     start = Path(target.load_from)
-    config, row = (*start.parts[1:-1], None)[:2]  # work_dirs/CONFIG/ROW/epoch_N.pth or work_dirs/CONFIG/epoch_N.pth
-    source = (
-        resolved(PAPERS[name][0].with_name(f'{config}.py'), row)
-        if start.parts[0] == 'work_dirs'
-        else recipe(re.sub(r'_\d+_in1k', '_in1k', name))
-    )
-    assert start.parts[0] == 'checkpoints' or source.get('row') == row
-    assert start.parts[0] == 'checkpoints' or start.name == f'epoch_{source.train_cfg.max_epochs}.pth'
-    assert start.parts[0] == 'work_dirs' or start == Path(source.pretrained.checkpoint)
+    if start.parts[0] == 'work_dirs':
+        _, config, *row, file = start.parts  # a row if the config has rows
+        source = resolved(PAPERS[name][0].with_name(f'{config}.py'), *row)
+        assert bool(row) == ('rows' in source) and file == f'epoch_{source.train_cfg.max_epochs}.pth'
+    else:
+        source = recipe(re.sub(r'_\d+_in1k', '_in1k', name))
+        assert start == Path(source.pretrained.checkpoint)
     target.model.backbone.pop('img_size', None)  # a table of positions is resized
     assert source.model.backbone == target.model.backbone
 

@@ -1,6 +1,7 @@
 """The configs of this repository, each read once in a session: reading one takes a quarter of a second."""
 
 import functools
+import os
 from copy import deepcopy
 from pathlib import Path
 
@@ -33,13 +34,15 @@ VARIANTS = {
 
 
 @functools.cache
-def _read(path: Path, row: str | None) -> Config:
+def _read(path: Path, row: str | None, _folders: frozenset) -> Config:
     return read_row(path, row)
 
 
 def resolved(path: Path, row: str | None = None) -> Config:
-    """A config with a row, or with its default one, whatever the environment names: a copy, to be changed freely."""
-    return deepcopy(_read(path, row))
+    """A config with a row, or with its default one, whatever row the environment names: a copy, to be changed freely.
+    Folders of data are those that the environment names."""
+    folders = frozenset(item for item in os.environ.items() if item[0].endswith('_ROOT') or 'MMATTN' in item[0])
+    return deepcopy(_read(path, row, folders))
 
 
 def named(name: str) -> Config:

@@ -139,7 +139,7 @@ def test_unusual_configs_pass(path, options):
             'model.decode_head.in_channels is [1, 1, 1, 1], but the backbone returns maps of [32, 64, 128, 256]',
         ),
         (MASK2FORMER, dict(model__decode_head__num_classes=3), 'class_weight has 151 numbers for 3 classes'),
-        (PANOPTIC, dict(model__panoptic_head__in_channels=[1] * 4), 'maps of [64, 128, 256, 512] channels'),
+        (PANOPTIC, dict(model__panoptic_head__in_channels=[1] * 4), 'maps of [96, 192, 384, 768] channels'),
         (PANOPTIC, dict(model__panoptic_head__num_stuff_classes=3), 'class_weight has 134 numbers for 83 classes'),
         (DETECTOR, dict(train_dataloader__batchsize=3), 'has no argument batchsize: did you mean batch_size'),
         (DETECTOR, dict(train_dataloader__num_workers=0), 'persistent_workers option needs num_workers > 0'),

@@ -18,20 +18,32 @@ from torch import nn
 from mmattn.checks.config_values import dataset_configs
 from mmattn.weights import compare_settings, misfits
 from tests import ROOT
+from tests.configs import CONFIGS, METAFILES, PAPERS, like_example, resolved
 
-FILES = sorted((ROOT / 'configs').rglob('*.py'))
-CONFIGS = [path for path in FILES if '_base_' not in path.parts]
-CLASSIFIERS = [path for path in CONFIGS if re.search(r'_(in1k|inat\d+|cifar100)$', path.stem)]
-DISTILLATIONS = [path for path in CONFIGS if path.parent.name == 'distillation']
-TOY_DISTILLATION = ROOT / 'configs' / 'toy' / 'distill.py'
-DOWNSTREAM = sorted(set(CONFIGS) - {*CLASSIFIERS, *DISTILLATIONS, TOY_DISTILLATION})
+FILES = sorted(CONFIGS.rglob('*.py'))
+LEAVES = [path for path in FILES if '_base_' not in path.parts]
+Case = tuple[Path, str | None]  #: a config and its row
+#: all models of the papers, by the metafiles, and all other configs with their default rows
+CASES = [*PAPERS.values(), *((path, None) for path in LEAVES if path not in {path for path, _ in PAPERS.values()})]
+CLASSIFIERS = [case for case in CASES if re.search(r'_(in1k|inat\d+|cifar100)$', case[0].stem)]
+STUDENTS = sorted((CONFIGS / 'distillation').glob('*.py'))
+#: a teacher and a schedule each
+DISTILLED_ROWS = [path.stem for path in sorted((CONFIGS / 'distillation' / '_base_' / 'rows').glob('*.py'))]
+TOY_DISTILLATION = CONFIGS / 'toy' / 'distill.py'
+DOWNSTREAM = [case for case in CASES if case not in CLASSIFIERS and case[0] not in (*STUDENTS, TOY_DISTILLATION)]
+EXAMPLES = [
+    path.stem
+    for path in sorted((CONFIGS / 'elsa_swin').glob('*.py'))
+    if re.search('dino|detr|mask2former|rtmdet|voc', path.stem)
+]
 #: what a whole config has, among others
 WHOLE = ('train_dataloader', 'val_dataloader', 'test_evaluator', 'optim_wrapper')
-METAFILES = sorted((ROOT / 'configs').glob('*/metafile.yml'))
 
 
-def names(path: Path) -> str:
-    return path.stem
+def names(value: object) -> str | None:
+    """The id of a parameter that is a config or a case."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return ' '.join(getattr(part, 'stem', part) for part in parts if part) or None
 
 
 def missing_imports(cfg: Config) -> list[str]:
@@ -44,11 +56,11 @@ def missing_imports(cfg: Config) -> list[str]:
     return [name for name in used if name not in cfg.custom_imports.imports]
 
 
-@pytest.mark.parametrize('path', CLASSIFIERS, ids=names)
-def test_classifier_builds(path):
+@pytest.mark.parametrize('case', CLASSIFIERS, ids=names)
+def test_classifier_builds(case):
     """Every config of a classifier is whole, and its head takes what the backbone's only map has and gives a score to
     each class of its data. It imports what it uses."""
-    cfg = Config.fromfile(path)
+    cfg = resolved(*case)
     assert not missing_imports(cfg)
     for key in (*WHOLE, 'tta_model', 'tta_pipeline'):
         assert key in cfg
@@ -61,15 +73,14 @@ def test_classifier_builds(path):
 
 def rows() -> list:
     """Configs of toy ablations, with each of their rows."""
-    found = (ROOT / 'configs' / 'toy' / 'ablations').glob('*_in1k.py')
-    return [pytest.param(path, row, id=f'{path.stem}-{row}') for path in found for row in Config.fromfile(path).rows]
+    found = sorted((CONFIGS / 'toy' / 'ablations').glob('*_in1k.py'))
+    return [(path, row) for path in found for row in resolved(path).rows]
 
 
-@pytest.mark.parametrize('path, row', rows())
-def test_toy_ablations_build(path, row, monkeypatch):
+@pytest.mark.parametrize('case', rows(), ids=names)
+def test_toy_ablations_build(case):
     """Every row is a classifier of the toy ImageNet. tests/analysis/test_complexity.py has those of ImageNet."""
-    monkeypatch.setenv('MODEL', row)
-    test_classifier_builds(path)
+    test_classifier_builds(case)
 
 
 def loaders(cfg: Config) -> list:
@@ -79,12 +90,42 @@ def loaders(cfg: Config) -> list:
     return [node for node in datasets if 'data_root' in node]
 
 
-@pytest.mark.parametrize('path', DOWNSTREAM, ids=names)
-def test_config_builds(path):
+@pytest.mark.parametrize('case', DOWNSTREAM, ids=names)
+def test_config_builds(case):
     """Every config is complete, imports what it uses, and builds a model whose parts fit together. Its base_batch_size
     is the batch size of its name. A detector reads and evaluates masks if it predicts them. Only MMDetection's
     Mask2Former has no test-time augmentation."""
+    path, row = case
+    check_downstream(resolved(path, row), path)
+
+
+@pytest.mark.parametrize('variant', ['msf-swin-t', 'shunted-s', 'gsa-r50'])
+@pytest.mark.parametrize('example', EXAMPLES)
+def test_examples_fit_other_backbones(tmp_path, example, variant):
+    """Every framework that has one example builds on the other backbones, as configs/README.md says."""
+    path = like_example(tmp_path, variant, example)
+    check_downstream(Config.fromfile(path), path)
+
+
+@pytest.mark.parametrize('epochs', [12, 36])
+def test_example_of_the_readme(tmp_path, epochs):
+    """The config that configs/README.md shows is whole, is on GSA, and is the example for another backbone. The page
+    names a base for 36 epochs."""
+    page = (CONFIGS / 'README.md').read_text()
+    (text,) = re.findall('```python\n(.*?)```', page, re.DOTALL)
+    assert len(text.splitlines()) <= 5 and '`dino-4scale_36e_coco.py`' in page
+    text = text.replace('_12e_', f'_{epochs}e_').replace("'./", f"'{CONFIGS}/gsa/").replace("'../", f"'{CONFIGS}/")
+    path = tmp_path / 'dino-4scale_gsa-r50_8xb2_coco.py'
+    path.write_text(text)
     cfg = Config.fromfile(path)
+    check_downstream(cfg, path)
+    other = Config.fromfile(like_example(tmp_path, 'gsa-r50', 'dino-4scale_elsa-swin-t_8xb2-12e_coco')).model.backbone
+    del other['drop_path_rate']
+    assert cfg.model.backbone == other and cfg.train_cfg.max_epochs == epochs
+
+
+def check_downstream(cfg: Config, path: Path) -> None:
+    """What test_config_builds says of a config."""
     assert not missing_imports(cfg)
     for key in WHOLE:
         assert key in cfg
@@ -142,14 +183,16 @@ def test_deformable_attention_runs(config):
 
 
 @pytest.mark.parametrize(
-    'path', [path for path in DOWNSTREAM if path.parent.name in ('msf', 'gsa', 'elsa_volo')], ids=names
+    'case', [case for case in DOWNSTREAM if case[0].parent.name in ('msf', 'gsa', 'elsa_volo')], ids=names
 )
-def test_downstream_starts_from_its_classifier(path):
+def test_downstream_starts_from_its_classifier(case):
     """MSF, GSA and ELSA-VOLO have no released weights. Their detectors and segmentors name the checkpoint that a
     classifier's config leaves after its last epoch, and it fits to the last tensor but for output norms."""
-    settings = Config.fromfile(path).model.backbone
+    settings = resolved(*case).model.backbone
     folder, epoch = re.fullmatch(r'work_dirs/(.*)/epoch_(\d+)\.pth', settings.init_cfg.checkpoint).groups()
-    cfg = Config.fromfile(path.parent / f'{folder}.py')
+    config, _, row = folder.partition('/')
+    cfg = resolved(case[0].with_name(f'{config}.py'), row or None)
+    assert ('rows' in cfg) == bool(row)
     assert cfg.get('train_cfg', {}).get('max_epochs', int(epoch)) == int(epoch)
     with torch.device('meta'):
         classifier, backbone = MODELS.build(cfg.model.backbone), MODELS.build(settings)
@@ -162,14 +205,16 @@ def test_downstream_starts_from_its_classifier(path):
     assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped))
 
 
-@pytest.mark.parametrize('path', DISTILLATIONS, ids=names)
-def test_distillation_is_whole(path):
-    """The batch and the epochs are those of the name, the rate is UNIC's for this batch, and its schedule ends with the
-    training. The config imports what it uses. The validation has the images that the training leaves out."""
-    cfg = Config.fromfile(path)
-    assert not missing_imports(cfg)
+@pytest.mark.parametrize('row', DISTILLED_ROWS)
+@pytest.mark.parametrize('path', STUDENTS, ids=names)
+def test_distillation_is_whole(path, row):
+    """The batch and the epochs are those of the name of the row, the rate is UNIC's for this batch, and its schedule
+    ends with the training. The config imports what it uses. The validation has the images that the training leaves
+    out."""
+    cfg = resolved(path, row)
+    assert not missing_imports(cfg) and cfg.row == row and cfg.rows == DISTILLED_ROWS
     assert all(key in cfg for key in WHOLE)
-    teacher, *numbers = re.fullmatch(r'.+_(dinov[23])-b_(\d)xb(\d+)-(\d+)e', path.stem).groups()
+    teacher, *numbers = re.fullmatch(r'(dinov[23])-b_(\d)xb(\d+)-(\d+)e', row).groups()
     gpus, batch, epochs = map(int, numbers)
     assert teacher in cfg.model.teacher.model
     assert cfg.train_dataloader.batch_size == batch and cfg.auto_scale_lr.base_batch_size == gpus * batch
@@ -182,56 +227,52 @@ def test_distillation_is_whole(path):
     assert sum(size.share for size in cfg.train_dataloader.batch_sampler.sizes) == pytest.approx(1)
 
 
-#: of each student
-DISTILLED = [path for path in DISTILLATIONS if 'dinov3-b_1x' in path.stem]
-
-
 @pytest.mark.parametrize('teacher', ['dinov2-b', 'dinov3-b'])
 def test_distillation_builds(teacher):
     """The model of a config, with a teacher of timm whose weights are not downloaded."""
-    cfg = Config.fromfile(ROOT / 'configs' / 'distillation' / f'gsa-r50_{teacher}_1xb128-100e.py')
+    cfg = resolved(CONFIGS / 'distillation' / 'gsa-r50.py', f'{teacher}_1xb128-100e')
     cfg.model.teacher.pretrained = False
     with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
         model = MODELS.build(cfg.model)
     assert model.teachers[0].channels == 768 and model.stages == ['stage1', 'stage2', 'stage3']
 
 
-@pytest.mark.parametrize('path', DISTILLED, ids=names)
+@pytest.mark.parametrize('path', STUDENTS, ids=names)
 def test_strides_of_students(path):
     """The maps of all students have strides 8 to 32."""
     with torch.device('meta'):
-        maps = MODELS.build(Config.fromfile(path).model.backbone)(torch.empty(2, 3, 64, 64))
+        maps = MODELS.build(resolved(path).model.backbone)(torch.empty(2, 3, 64, 64))
     assert [64 // x.shape[2] for x in maps] in ([8, 16, 32], [8, 16, 16], [16, 16, 16])
 
 
 #: GSA fits its tables of positions to other images, and a ViT has a norm at its end: all others are slow
 SPECIAL = [
     pytest.param(path, 'mask-rcnn_', id=f'{path.stem} Mask R-CNN')
-    for path in DISTILLED
+    for path in STUDENTS
     if re.match('gsa|msf-vit', path.stem)
 ]
-ALL = [pytest.param(path, '', id=f'{path.stem} all', marks=pytest.mark.slow) for path in DISTILLED]
+ALL = [pytest.param(path, '', id=f'{path.stem} all', marks=pytest.mark.slow) for path in STUDENTS]
 
 
 @pytest.mark.parametrize('path, kind', [*SPECIAL, *ALL])
 def test_downstream_starts_from_a_distilled_backbone(path, kind):
     """The detectors and segmentors of a student take its weights to the last tensor, but for output norms."""
     with torch.device('meta'):
-        student = MODELS.build(Config.fromfile(path).model.backbone)
+        student = MODELS.build(resolved(path).model.backbone)
     weights = {
         name: torch.zeros((), dtype=value.dtype).expand(value.shape) for name, value in student.state_dict().items()
     }
-    pattern = f'{kind}.*{path.stem.partition("_")[0]}_'
-    downstream = [other for other in DOWNSTREAM if 'toy' not in other.parts and re.search(pattern, other.stem)]
+    named = {name: case for name, case in PAPERS.items() if case in DOWNSTREAM}
+    downstream = [name for name in named if re.search(f'{kind}.*{path.stem}_', name)]
     assert downstream
-    for other in downstream:
-        settings = Config.fromfile(other).model.backbone
+    for name in downstream:
+        settings = resolved(*named[name]).model.backbone
         with torch.device('meta'):
             backbone = MODELS.build(settings)
         compare_settings(student.settings_note, backbone.settings_note)
         translation = backbone.from_release(weights)
-        assert not misfits(translation, backbone.state_dict()), other.name
-        assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped)), other.name
+        assert not misfits(translation, backbone.state_dict()), name
+        assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped)), name
 
 
 def tiny_teacher(cfg: Config) -> None:
@@ -255,28 +296,27 @@ def check_step(cfg: Config) -> None:
 
 
 @pytest.mark.parametrize('name', ['elsa-swin', 'shunted', 'msf-vit', 'msf-swin', 'gsa-resnet'])
-def test_toy_distillation_runs(monkeypatch, name):
+def test_toy_distillation_runs(name):
     """Narrow students of all families learn: no parameter is left out, which would stop a training with several
     processes."""
-    monkeypatch.setenv('MODEL', name)
-    cfg = Config.fromfile(TOY_DISTILLATION)
+    cfg = resolved(TOY_DISTILLATION, name)
     assert not missing_imports(cfg)
     assert all(key in cfg for key in WHOLE)
     check_step(cfg)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('path', DISTILLED, ids=names)
+@pytest.mark.parametrize('path', STUDENTS, ids=names)
 def test_distillation_runs(path):
     """The same for the students of full size."""
-    check_step(Config.fromfile(path))
+    check_step(resolved(path))
 
 
 @pytest.mark.parametrize('slash', ['', '/'], ids=['no slash', 'slash'])
 def test_root_moves_the_images(monkeypatch, tmp_path, slash):
-    """IMAGES_ROOT moves the images of training and validation."""
-    monkeypatch.setenv('IMAGES_ROOT', f'{tmp_path}{slash}')
-    for path in (DISTILLATIONS[0], TOY_DISTILLATION):
+    """MMATTN_IMAGES moves the images of training and validation."""
+    monkeypatch.setenv('MMATTN_IMAGES', f'{tmp_path}{slash}')
+    for path in (STUDENTS[0], TOY_DISTILLATION):
         cfg = Config.fromfile(path)
         for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
             assert Path(loader.dataset.data_root) == tmp_path
@@ -316,19 +356,19 @@ def test_pyramid_over_volo(config):
 @pytest.mark.parametrize(
     'variable, config',
     [
-        ('COCO_ROOT', 'elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco'),
+        ('COCO_ROOT', 'elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco'),
         ('COCO_ROOT', 'shunted/retinanet_shunted-s_fpn_1x_coco'),
         ('COCO_ROOT', 'toy/retinanet_shunted-toy_fpn'),
         ('COCO_ROOT', 'elsa_swin/dino-4scale_elsa-swin-t_8xb2-12e_coco'),
-        ('COCO_ROOT', 'gsa/deformable-detr-refine-twostage_gsa-r50_8xb2-12e_coco'),
-        ('COCO_ROOT', 'msf/mask2former_msf-swin-t_8xb2-lsj-50e_coco'),
-        ('COCO_ROOT', 'msf/mask2former_msf-swin-t_8xb2-lsj-50e_coco-panoptic'),
-        ('COCO_ROOT', 'msf/rtmdet_l_msf-swin-t_4xb32-100e_coco'),
+        ('COCO_ROOT', 'elsa_swin/deformable-detr-refine-twostage_elsa-swin-t_8xb2-12e_coco'),
+        ('COCO_ROOT', 'elsa_swin/mask2former_elsa-swin-t_8xb2-lsj-50e_coco'),
+        ('COCO_ROOT', 'elsa_swin/mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic'),
+        ('COCO_ROOT', 'elsa_swin/rtmdet_l_elsa-swin-t_4xb32-100e_coco'),
         ('COCO_ROOT', 'toy/dino_elsa-swin-toy'),
-        ('ADE20K_ROOT', 'elsa_swin/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512'),
+        ('ADE20K_ROOT', 'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512'),
         ('ADE20K_ROOT', 'toy/elsa-swin-toy_upernet'),
-        ('CITYSCAPES_ROOT', 'gsa/gsa-r50_mask2former_8xb2-90k_cityscapes-512x1024'),
-        ('VOC_ROOT', 'gsa/retinanet_gsa-r50_fpn_1x_voc0712'),
+        ('CITYSCAPES_ROOT', 'elsa_swin/elsa-swin-t_mask2former_8xb2-90k_cityscapes-512x1024'),
+        ('VOC_ROOT', 'elsa_swin/retinanet_elsa-swin-t_fpn_1x_voc0712'),
     ],
 )
 def test_root_moves_the_data(monkeypatch, tmp_path, variable, config, slash):
@@ -379,20 +419,20 @@ def test_rates_of_heads(schedule):
 
 
 @pytest.mark.parametrize(
-    'config, slow',
+    'variant, example, slow',
     [
-        ('elsa_swin/dino-4scale_elsa-swin-t_8xb2-12e_coco', 0.1),
-        ('shunted/dino-4scale_shunted-s_8xb2-12e_coco', 0.1),
-        ('msf/deformable-detr-refine-twostage_msf-swin-t_8xb2-12e_coco', 0.1),
-        ('gsa/mask2former_gsa-r50_8xb2-lsj-50e_coco', 0.1),
-        ('gsa/gsa-r50_mask2former_8xb2-160k_ade20k-512x512', 0.1),
-        ('msf/rtmdet_l_msf-swin-t_4xb32-100e_coco', 1),
+        ('elsa-swin-t', 'dino-4scale_elsa-swin-t_8xb2-12e_coco', 0.1),
+        ('shunted-s', 'dino-4scale_elsa-swin-t_8xb2-12e_coco', 0.1),
+        ('msf-swin-t', 'deformable-detr-refine-twostage_elsa-swin-t_8xb2-12e_coco', 0.1),
+        ('gsa-r50', 'mask2former_elsa-swin-t_8xb2-lsj-50e_coco', 0.1),
+        ('gsa-r50', 'elsa-swin-t_mask2former_8xb2-160k_ade20k-512x512', 0.1),
+        ('msf-swin-t', 'rtmdet_l_elsa-swin-t_4xb32-100e_coco', 1),
     ],
 )
-def test_rates_of_recipes(config, slow):
+def test_rates_of_recipes(tmp_path, variant, example, slow):
     """The backbone has the learning rate of the recipe, the heads the full one. Norms and position tables have no
     weight decay."""
-    cfg = Config.fromfile(ROOT / 'configs' / f'{config}.py')
+    cfg = Config.fromfile(like_example(tmp_path, variant, example))
     with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model)
         wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
@@ -405,7 +445,7 @@ def test_rates_of_recipes(config, slow):
         rate = groups[id(param)]['lr'] / cfg.optim_wrapper.optimizer.lr
         kept = slow if name.startswith('backbone.') else 1
         # Deformable DETR's own
-        kept = 0.1 if 'deformable' in config and re.search('sampling_offsets|reference_points', name) else kept
+        kept = 0.1 if 'deformable' in example and re.search('sampling_offsets|reference_points', name) else kept
         assert rate == pytest.approx(kept), name
         undecayed = id(param) in norms or re.search(r'\.(rb|rel_\w+)$', name)
         other = re.search('query_|level_embed', name) or slow == 1 and name.endswith('.bias')
@@ -431,15 +471,20 @@ def test_mask2former_is_mmsegmentations(data):
 
 @pytest.mark.parametrize('metafile', METAFILES, ids=lambda path: path.parent.name)
 def test_metafile_is_complete(metafile):
-    """A metafile lists every config of its folder once, under its own name, and only those. The files that it names are
-    those that the configs start from."""
+    """A metafile lists every row of every config of its folder once, and only those. A model is named as its config;
+    a model that is a row has the name of the row in its own. The files that it names are those that the configs start
+    from."""
     content = yaml.safe_load(metafile.read_text())
-    listed = [entry['Config'] for entry in content['Models']]
-    assert sorted(listed) == sorted(str(path.relative_to(ROOT)) for path in metafile.parent.glob('*.py'))
-    assert all(entry['Name'] == Path(entry['Config']).stem for entry in content['Models'])
+    listed = Counter((ROOT / entry['Config'], entry.get('Row')) for entry in content['Models'])
+    rows = {path: resolved(path).get('rows') or [None] for path in metafile.parent.glob('*.py')}
+    assert listed == Counter((path, row) for path in rows for row in rows[path])
+    assert len({entry['Name'] for entry in content['Models']}) == len(content['Models'])
     for entry in content['Models']:
+        assert entry.get('Row', Path(entry['Config']).stem) in entry['Name']
+        assert entry['Name'].split('_')[-1] == Path(entry['Config']).stem.split('_')[-1]
         file = entry.get('Released Weights', {}).get('File')
-        assert file is None or Config.fromfile(ROOT / entry['Config']).pretrained.checkpoint == f'checkpoints/{file}'
+        cfg = resolved(ROOT / entry['Config'], entry.get('Row'))
+        assert file is None or cfg.pretrained.checkpoint == f'checkpoints/{file}'
     (collection,) = content['Collections']
     assert (ROOT / collection['README']).is_file()
     assert {entry['In Collection'] for entry in content['Models']} == {collection['Name']}
@@ -450,3 +495,28 @@ def test_model_index_is_complete():
     """The index imports the metafiles of all folders."""
     (pattern,) = yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']
     assert sorted(ROOT.glob(pattern)) == METAFILES
+
+
+@pytest.mark.parametrize('path', [path for path in LEAVES if 'MMATTN_ROW' in path.read_text()], ids=names)
+def test_default_row(path):
+    """Without MMATTN_ROW, a config is the row that ``row`` names. Bases and ``row`` have the same default."""
+    cfg = resolved(path)
+    assert cfg.row in cfg.rows
+    assert resolved(path, cfg.row)._cfg_dict == cfg._cfg_dict
+
+
+def test_common_names_in_the_environment(monkeypatch):
+    """Variables with common names, which other programs use, change no config."""
+    paths = [path for path in FILES if '{{$' in path.read_text()]
+    read = set(re.findall(r'\{\{\$(\w+)', ' '.join(path.read_text() for path in paths)))
+    ours = re.compile(r'MMATTN_\w+|TOY_CLASSIFIER|\w+_ROOT')
+    assert {'MMATTN_ROW', 'MMATTN_TEACHER', 'MMATTN_WEIGHTS', 'MMATTN_IMAGES', 'COCO_ROOT'} < read
+    assert all(ours.fullmatch(name) for name in read) and 'IMAGES_ROOT' not in read
+    tried = [
+        *(STUDENTS[0], TOY_DISTILLATION, CONFIGS / 'toy' / 'teacher_ade20k.py', CONFIGS / 'gsa' / 'gsa_cifar100.py'),
+        CONFIGS / 'toy' / 'compare_pretrained' / 'fpn_ade20k.py',
+    ]
+    for name in ('MODEL', 'TEACHER', 'WEIGHTS', 'IMAGES_ROOT'):
+        monkeypatch.setenv(name, 'foo')
+    for path in tried:
+        assert Config.fromfile(path)._cfg_dict == resolved(path)._cfg_dict

@@ -3,11 +3,12 @@
     python tools/benchmark.py                                             # the models that the metafiles name
     python tools/benchmark.py elsa-swin-t mit-b2 --peer swin-t --sizes 512x512 800x1333 --steps training
     python tools/benchmark.py shunted-s --peer pvtv2-b2 --device cuda --dtype bfloat16 --runtime eager compile
-    python tools/benchmark.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py r50 --peer swin-t --whole
+    python tools/benchmark.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py r50 --peer swin-t --whole
 
-A model is the path of a config, the name of a config in configs/*/ (without ".py", and without "_in1k"), or a peer: see
-PEERS. Its backbone is measured. "elsa-swin-t:reference" runs the operators of a model on the backend "reference", see
-mmattn/ops. Without models, those in the field Benchmark of the metafiles are measured beside the peers named there.
+A model is the path of a config, the name of a model in a metafile or of a config in configs/*/ (without ".py", and
+without "_in1k"), or a peer: see PEERS. Its backbone is measured. "elsa-swin-t:reference" runs the operators of a model
+on the backend "reference", see mmattn/ops. Without models, those in the field Benchmark of the metafiles are measured
+beside the peers named there.
 
 With --whole, the first model is the config of a detector or segmentor, and all of it is measured. Any other name stands
 for the same neck and heads on the backbone of that name. Inference is the forward pass up to the outputs of the heads:
@@ -31,6 +32,7 @@ import gc
 import json
 import math
 import multiprocessing
+import os
 import platform
 import re
 import statistics
@@ -58,6 +60,7 @@ from mmattn.errors import InputError
 from mmattn.export.graphs import any_size, read_onnx, write_onnx
 from mmattn.packages import require
 from mmattn.runs.configs import load_config
+from mmattn.runs.rows import ROW, chosen, read_row
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 #: name -> config of a backbone of another package, or of VOLO
@@ -182,30 +185,39 @@ def benchmarked() -> dict[str, str]:
     """Model -> peer, from the field Benchmark of the metafiles. A model's name has no "_in1k"."""
     return {
         entry['Model'].removesuffix('_in1k'): entry['Peer']
-        for file in sorted(CONFIGS.glob('*/metafile.yml'))
-        for collection in yaml.safe_load(file.read_text())['Collections']
+        for metafile in metafiles()
+        for collection in metafile['Collections']
         for entry in collection.get('Benchmark', [])
     }
 
 
-def config_file(model: str) -> Path:
-    """The config that a command line names.
+def metafiles() -> list[dict]:
+    """The metafiles of all papers."""
+    return [yaml.safe_load(file.read_text()) for file in sorted(CONFIGS.glob('*/metafile.yml'))]
+
+
+def config_file(model: str) -> tuple[Path, str | None]:
+    """The config that a command line names, and its row.
 
     Raises:
         FileNotFoundError: if there is no such config.
     """
-    files = [Path(model)] if model.endswith('.py') else sorted(CONFIGS.glob(f'*/{model}.py'))
-    files += CONFIGS.glob(f'*/{model}_in1k.py')
-    if not files or not files[0].is_file():
-        raise FileNotFoundError(f'there is no such config, and the peers are {", ".join(PEERS)}')
-    return files[0]
+    if model.endswith('.py') and Path(model).is_file():
+        return Path(model), os.environ.get(ROW)
+    named = {entry['Name']: entry for metafile in metafiles() for entry in metafile['Models']}
+    for entry in (named.get(model), named.get(f'{model}_in1k')):
+        if entry is not None:
+            return CONFIGS.parent / entry['Config'], entry.get('Row')
+    for file in (*sorted(CONFIGS.glob(f'*/{model}.py')), *CONFIGS.glob(f'*/{model}_in1k.py')):
+        return file, None
+    raise FileNotFoundError(f'there is no such config, and the peers are {", ".join(PEERS)}')
 
 
 def backbone_config(model: str) -> dict:
     """The config of a model's backbone."""
     if model in PEERS:
         return PEERS[model]
-    cfg = Config.fromfile(config_file(model), import_custom_modules=False)
+    cfg = read_row(*config_file(model), import_custom_modules=False)
     modules = cfg.get('custom_imports', dict(imports=[]))['imports']
     import_modules_from_strings(modules, allow_failed_imports=True)  # a backbone needs no MMPretrain
     config = dict(cfg.model.backbone)
@@ -237,7 +249,12 @@ def eager(name: str, args: argparse.Namespace) -> nn.Module:
         backbone = MODELS.build({**config, 'init_cfg': None})
     if backend:
         backbone.set_backend(backend)
-    return (Whole(load_config(config_file(args.heads)), backbone) if args.heads else backbone).to(args.device)
+    if not args.heads:
+        return backbone.to(args.device)
+    file, row = config_file(args.heads)
+    with chosen(row):
+        cfg = load_config(file)
+    return Whole(cfg, backbone).to(args.device)
 
 
 class Whole(nn.Module):

@@ -1,6 +1,6 @@
 """Check every image and annotation of a data set, draw the first images, and count the objects or pixels of each class.
 
-    python tools/browse.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py --out look
+    python tools/browse.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py --out look
 
 The config must be for a detector or a segmentor. The checks are the same as in training, see docs/robustness.md. Images
 are not resized, cropped or flipped. For each image that cannot be used, the tool prints a sentence and continues. Then

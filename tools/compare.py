@@ -35,12 +35,11 @@ from mmattn.analysis.complexity import INPUT_SIZES, compare
 from mmattn.checks.config_values import KNOWN_KEYS
 from mmattn.errors import InputError, describe
 from mmattn.runs.configs import load_config
+from mmattn.runs.rows import chosen
 from mmattn.runs.running import run_tool, train
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / 'configs' / 'toy' / 'compare').glob('*.py'))
-#: files of configs/toy/compare/_base_
-MODEL_FILES = 'elsa-swin msf-swin swin shunted pvt-v2 msf-vit vit gsa-resnet resnet'.split()
 RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
 #: scope of a config -> metric, its title, and the factor to percent
 METRICS = {
@@ -79,10 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('configs', nargs='*', type=Path, default=CONFIGS, help='default: configs/toy/compare/*.py')
     parser.add_argument(
-        '--models',
-        nargs='+',
-        help='run each config once per name, which it reads as the environment variable MODEL (default: all rows of a '
-        'config of ablations)',
+        '--models', nargs='+', help='rows with which each config is run (default: all rows of a config that has rows)'
     )
     parser.add_argument('--metric', help='key of the evaluation (default: by the scope of the config)')
     parser.add_argument('--rates', nargs='+', type=float, default=RATES, help='ascending learning rates')
@@ -109,8 +105,8 @@ def main() -> None:
 
 
 def default_models(config: Path) -> list[str | None]:
-    """The values of MODEL for a config: the rows of a config of ablations; or else none, but for our own configs."""
-    return MODEL_FILES if config in CONFIGS else list(read_config(config, None, {}).get('rows') or [None])
+    """The rows of a config, [None] if it has none."""
+    return list(read_config(config, None, {}).get('rows') or [None])
 
 
 def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Entry:
@@ -134,9 +130,9 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
 
 
 def read_config(config: Path, model: str | None, options: dict) -> Config:
-    if model is not None:
-        os.environ['MODEL'] = model
-    return load_config(config, options)
+    """A config, with the row ``model``. The environment does not choose: a second call could have another one."""
+    with chosen(model):
+        return load_config(config, options)
 
 
 def read_finished(entry: Entry, work_dir: Path) -> None:

@@ -9,9 +9,9 @@ count leaves it out too, and the end of the row says so. A "!" marks a figure th
 (operations) off; the tool then exits with 1. Operations are not compared where the end of the row says what the paper
 leaves open.
 
-A config of ablations (configs/*/ablations) gives all its rows beside the figures of printed.yml. There "=" means that
-the counts, rounded to the paper's digits, are the printed figures. Elsewhere the end of the row says what the paper
-leaves open, or "other digits", and then the tool exits with 1.
+A config with rows gives all of them. Those of ablations (configs/*/ablations) stand beside the figures of printed.yml.
+There "=" means that the counts, rounded to the paper's digits, are the printed figures. Elsewhere the end of the row
+says what the paper leaves open, or "other digits", and then the tool exits with 1.
 
 Nothing is computed: models are built on PyTorch's meta device. Deformable attention does not run there, so the
 operations of DINO, Deformable DETR and Mask2Former are not counted.

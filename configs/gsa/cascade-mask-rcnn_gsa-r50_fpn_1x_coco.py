@@ -8,6 +8,8 @@ _base_ = [
     '../_base_/det_runtime.py',
 ]
 model = dict(
-    backbone=dict(_base_.backbone, _delete_=True, **_base_.settings, init_cfg=_base_.pretrained),
+    backbone=dict(
+        _base_.backbone, _delete_=True, norm_cfg=_base_.sync_bn, **_base_.settings, init_cfg=_base_.pretrained
+    ),
     neck=dict(in_channels=_base_.in_channels),
 )

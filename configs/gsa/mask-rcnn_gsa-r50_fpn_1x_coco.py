@@ -2,12 +2,15 @@
 _base_ = [
     './_base_/gsa-r50.py',
     './_base_/coco.py',
+    '../_base_/sync_bn.py',
     'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
     '../_base_/datasets/coco_instance.py',
     '../_base_/schedules/coco_1x.py',
     '../_base_/det_runtime.py',
 ]
 model = dict(
-    backbone=dict(_base_.backbone, _delete_=True, **_base_.settings, init_cfg=_base_.pretrained),
+    backbone=dict(
+        _base_.backbone, _delete_=True, norm_cfg=_base_.sync_bn, **_base_.settings, init_cfg=_base_.pretrained
+    ),
     neck=dict(in_channels=_base_.in_channels),
 )

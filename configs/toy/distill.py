@@ -1,20 +1,22 @@
 # A narrow student of the classifier that teacher_in1k.py trains, on toy images. The environment variables name other
-# things: MODEL a file of compare/_base_, TEACHER a checkpoint, IMAGES_ROOT a folder.
+# things: MMATTN_ROW a file of compare/_base_, MMATTN_TEACHER a checkpoint, MMATTN_IMAGES a folder.
 _base_ = [
-    './compare/_base_/{{$MODEL:elsa-swin}}.py',
+    './compare/_base_/{{$MMATTN_ROW:elsa-swin}}.py',
+    './compare/_base_/rows.py',
     './_base_/teacher.py',
     '../distillation/_base_/distiller.py',
     '../distillation/_base_/images.py',
     '../distillation/_base_/runtime.py',
     '../_base_/schedules/toy_imagenet.py',
 ]
-checkpoint = '{{$TEACHER:work_dirs/teacher_in1k/epoch_8.pth}}'
+row = '{{$MMATTN_ROW:elsa-swin}}'
+checkpoint = '{{$MMATTN_TEACHER:work_dirs/teacher_in1k/epoch_8.pth}}'
 model = dict(
     backbone=dict(_base_.backbone, out_indices=(1, 2, 3)),
     teacher=dict(model=dict(_base_.teacher, init_cfg=dict(type='Pretrained', checkpoint=checkpoint))),
 )
 
-data = dict(data_root='{{$IMAGES_ROOT:data/toy/imagenet/train}}', held_out=0.05)
+data = dict(data_root='{{$MMATTN_IMAGES:data/toy/imagenet/train}}', held_out=0.05)
 train_pipeline = _base_.train_pipeline
 train_pipeline[1] = dict(type='ViewCrop', scale=64, crop_ratio_range=(0.3, 1.0))
 test_pipeline = _base_.test_pipeline

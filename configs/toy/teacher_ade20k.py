@@ -1,6 +1,6 @@
 # A segmentor on the backbone of teacher_in1k.py: the teacher of docs/learning.md has learned both.
 _base_ = ['./_base_/teacher.py', './compare/_base_/tasks/segmentor.py']
-init_cfg = dict(type='Pretrained', checkpoint='{{$TEACHER:work_dirs/teacher_in1k/epoch_8.pth}}')
+init_cfg = dict(type='Pretrained', checkpoint='{{$MMATTN_TEACHER:work_dirs/teacher_in1k/epoch_8.pth}}')
 model = dict(
     backbone=dict(_base_.teacher, init_cfg=init_cfg),
     neck=None,

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from ..errors import InputError
 from ..packages import require
+from ..runs.rows import read_row
 
 #: width x height at which papers count a model of each scope
 INPUT_SIZES = {'mmpretrain': (224, 224), 'mmdet': (1280, 800), 'mmseg': (2048, 512)}
@@ -60,27 +60,30 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     """Count the models of a config and compare them with the metafile beside it.
 
     The first row is the config's backbone as an ImageNet classifier. If the config is of a classifier, image size and
-    classes are the config's. Otherwise the whole detector or segmentor follows. A config with ``rows``, one of which
-    the environment variable MODEL chooses, gives all of them, beside the figures of printed.yml.
+    classes are the config's. Otherwise the whole detector or segmentor follows. A config with ``rows`` gives all of
+    them. Those of a config of ablations are compared with printed.yml.
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
         InputError: if the config has no default_scope, or no model with a backbone.
     """
     config = Path(config)
-    cfg = _load(config)
-    if 'rows' in cfg:
-        yield from _compare_rows(config)
+    rows = _load(config).get('rows')
+    if rows and config.with_name('printed.yml').is_file():
+        yield from _compare_ablations(config)
         return
-    is_classifier = cfg.default_scope == 'mmpretrain'
-    entry = _own_entry(config) if is_classifier else _classifier_entry(config, cfg.model.backbone)
-    own = cfg if is_classifier or not entry else _load(config.parent / Path(entry['Config']).name)
-    yield compare(f'{config.stem} (backbone)', _classifier_of(own), 'mmpretrain', entry)
-    if not is_classifier:
-        yield compare(config.stem, build(cfg), cfg.default_scope, _own_entry(config))
+    for row in rows or [None]:
+        cfg, own = _load(config, row), _own_entry(config, row)
+        name = own.get('Name', ' '.join(filter(None, (config.stem, row))))
+        is_classifier = cfg.default_scope == 'mmpretrain'
+        entry = own if is_classifier else _classifier_entry(config, cfg.model.backbone)
+        counted = cfg if is_classifier or not entry else _load_entry(config, entry)
+        yield compare(f'{name} (backbone)', _classifier_of(counted), 'mmpretrain', entry)
+        if not is_classifier:
+            yield compare(name, build(cfg), cfg.default_scope, own)
 
 
-def _compare_rows(config: Path) -> Iterator[Comparison]:
+def _compare_ablations(config: Path) -> Iterator[Comparison]:
     """The classifiers of a config's ``rows``. printed.yml gives millions and 10^9, in the digits that the paper has."""
     printed = yaml.safe_load(config.with_name('printed.yml').read_text())[config.stem]
     rows = printed.pop('Rows')
@@ -131,18 +134,21 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
     )
 
 
-def count_config(config: str | Path) -> tuple[int, float | None]:
+def count_config(config: str | Path, row: str | None = None) -> tuple[int, float | None]:
     """All parameters and multiply-adds of a config's classifier, detector or segmentor, at the papers' input size.
 
     Multiply-adds are None for models with deformable attention, because meta tensors cannot run it.
+
+    Args:
+        row: of a config with rows; None is its default row.
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
     """
     config = Path(config)
-    cfg = _load(config)
+    cfg = _load(config, row)
     model = _classifier_of(cfg) if cfg.default_scope == 'mmpretrain' else build(cfg)
-    sizes = {key: value for key, value in _own_entry(config).items() if key == 'Input Size'}
+    sizes = {key: value for key, value in _own_entry(config, row).items() if key == 'Input Size'}
     counted = compare(config.stem, model, cfg.default_scope, sizes)
     return counted.parameters, counted.operations
 
@@ -250,16 +256,22 @@ def _entries(config: Path) -> list[dict]:
     return yaml.safe_load(metafile.read_text())['Models'] if metafile.is_file() else []
 
 
-def _own_entry(config: Path) -> dict:
-    """The entry of a config in the metafile beside it; {} if there is none."""
-    return next((entry for entry in _entries(config) if entry['Name'] == config.stem), {})
+def _own_entry(config: Path, row: str | None) -> dict:
+    """The entry of a config and its row in the metafile beside it; {} if there is none."""
+    names = config.name, row
+    return next((entry for entry in _entries(config) if (Path(entry['Config']).name, entry.get('Row')) == names), {})
+
+
+def _load_entry(config: Path, entry: dict) -> Config:
+    """The config, beside another one, that an entry of their metafile names."""
+    return _load(config.parent / Path(entry['Config']).name, entry.get('Row'))
 
 
 def _classifier_entry(config: Path, backbone: dict) -> dict:
     """The entry beside a config of the ImageNet classifier with the same backbone; {} if there is none."""
     for entry in _entries(config):
         if entry['Name'].endswith('_in1k'):
-            other = _load(config.parent / Path(entry['Config']).name).model.backbone
+            other = _load_entry(config, entry).model.backbone
             if all(backbone.get(key) == other.get(key) for key in {*backbone, *other}.difference(_NOT_SIZE)):
                 return entry
     return {}
@@ -267,15 +279,8 @@ def _classifier_entry(config: Path, backbone: dict) -> dict:
 
 @functools.cache
 def _load(config: Path, row: str | None = None) -> Config:
-    """A config; with a row, as the environment variable MODEL chooses it."""
-    before = os.environ.get('MODEL')
-    if row is not None:
-        os.environ['MODEL'] = row
-    try:
-        cfg = Config.fromfile(config)
-    finally:
-        if row is not None:
-            os.environ.pop('MODEL') if before is None else os.environ.update(MODEL=before)
+    """A config with a row, or its default row: whatever the environment names, so that the cache is right."""
+    cfg = read_row(config, row)
     if not cfg.get('default_scope') or 'backbone' not in cfg.get('model', {}):
         raise InputError(f'{config} is no whole config: it needs default_scope, and model with a backbone')
     return cfg

@@ -16,6 +16,7 @@ from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, me
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
 from ..packages import mmseg_bases, require, require_ops, require_sharding
+from .rows import ROW, read_row, row_in_folder
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
@@ -24,7 +25,7 @@ SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that training and testing have in common, named as in OpenMMLab's own tools."""
     parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
-    parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/NAME_OF_CONFIG)')
+    parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/CONFIG, or CONFIG/ROW)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
@@ -44,7 +45,8 @@ def load_config(
 
     Args:
         options: values to set, by dotted key, as of ``--cfg-options``.
-        work_dir: folder for logs and checkpoints. The default is what the config says, or work_dirs/NAME_OF_CONFIG.
+        work_dir: folder for logs and checkpoints. The default is what the config says, or work_dirs/NAME_OF_CONFIG,
+            or work_dirs/NAME_OF_CONFIG/ROW for a config with rows.
         launcher: "none", "pytorch", "slurm" or "mpi", what starts the processes.
         backbone_only: leave neck and heads out of the model, which then need not fit the backbone.
 
@@ -54,13 +56,11 @@ def load_config(
     """
     if not Path(path).is_file():
         raise InputError(f'there is no config {path}')
-    row = os.environ.get('MODEL')
     with refusing(f'{path} cannot be read'), mmseg_bases():  # A config is a program, which can raise any error.
         try:
             cfg = Config.fromfile(path, import_custom_modules=False)
-        except KeyError as error:
-            if error.args == (row,):
-                raise InputError(f'{path} has no row {row}, which the environment variable MODEL names') from error
+        except Exception:
+            _check_row(path)
             raise
     known = {*KNOWN_KEYS, *cfg}
     with refusing(f'--cfg-options cannot be set in {path}'):  # MMEngine raises several kinds of errors.
@@ -81,10 +81,23 @@ def load_config(
     check_config(cfg, path)
     use_checked_datasets(cfg)
     cfg.launcher = launcher
-    cfg.work_dir = work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(path).stem)
+    cfg.work_dir = (
+        work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(path).stem / row_in_folder(cfg, path))
+    )
     if get_device() == 'cpu':
         _fit_cpu(cfg)
     return cfg
+
+
+def _check_row(path: str | Path) -> None:
+    """Refuse the row that the environment names, if the config can be read without it and has no such row."""
+    row = os.environ.get(ROW)
+    if row is None:
+        return
+    rows = read_row(path, import_custom_modules=False).get('rows', ())
+    if rows and row not in rows:
+        hint = near_misses(row, rows) or f': it has {", ".join(rows)}'
+        raise InputError(f'{path} has no row {row} ({ROW} in the environment){hint}')
 
 
 def _fit_cpu(cfg: Config) -> None:

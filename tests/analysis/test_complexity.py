@@ -10,6 +10,7 @@ from mmattn.analysis import compare, compare_with_paper, count_config, count_ope
 from mmattn.errors import InputError
 from mmattn.layers import ELSA, EnhancedAttention, WindowAttention
 from tests import ROOT
+from tests.configs import PAPERS
 
 CONFIGS = ROOT / 'configs'
 
@@ -101,7 +102,7 @@ def test_rows_have_the_digits_of_the_paper(config):
 def test_other_digits_are_noticed(tmp_path):
     """A count that does not round to the printed figure makes the row wrong, unless the paper leaves the row open."""
     (tmp_path / 'a.py').write_text(
-        "default_scope = 'mmpretrain'\nrows = dict(one=3, two=3)\nchannels = rows['{{$MODEL:one}}']\n"
+        "default_scope = 'mmpretrain'\nrows = dict(one=3, two=3)\nchannels = rows['{{$MMATTN_ROW:one}}']\n"
         "model = dict(backbone=dict(type='SwinFrame', arch='tiny', in_channels=channels), head=dict(num_classes=1000))"
     )
     figures = '{params: 28.2, flops: 4.5}', '{params: 28.2, flops: 4.5, unknown: it}'
@@ -114,7 +115,7 @@ def test_other_digits_are_noticed(tmp_path):
     'config',
     [
         'gsa/gsa-r50_in1k',
-        'msf/msf-swin-t_in1k',
+        'msf/msf-swin-t-g2_in1k',
         'elsa_swin/retinanet_elsa-swin-t_fpn_ms-1x_coco',
         'shunted/shunted-s_segformer_8xb2-160k_ade20k-512x512',
     ],
@@ -124,9 +125,20 @@ def test_metafile_has_the_counted_size(config):
     folder, name = config.split('/')
     entries = yaml.safe_load((CONFIGS / folder / 'metafile.yml').read_text())['Models']
     (metadata,) = (entry['Metadata'] for entry in entries if entry['Name'] == name)
-    assert count_config(CONFIGS / f'{config}.py') == pytest.approx(
-        (metadata['Parameters'], metadata['FLOPs']), rel=1e-3
-    )
+    assert count_config(*PAPERS[name]) == pytest.approx((metadata['Parameters'], metadata['FLOPs']), rel=1e-3)
+
+
+def test_rows_are_beside_the_metafile(monkeypatch):
+    """All rows of a config are counted, each beside the figures of its own entry, whatever the environment names, and
+    also if the environment changes between two calls."""
+    monkeypatch.setenv('MMATTN_ROW', 'vit-t')
+    before = count_config(CONFIGS / 'msf' / 'msf-vit_in1k.py')
+    monkeypatch.setenv('MMATTN_ROW', 'vit-b')
+    assert count_config(CONFIGS / 'msf' / 'msf-vit_in1k.py') == before == count_config(*PAPERS['msf-vit-s_in1k'])
+    rows = {row.name: row for row in compare_with_paper(CONFIGS / 'msf' / 'msf-vit_in1k.py')}
+    assert len(rows) == 24 and not any(row.wrong for row in rows.values())
+    assert rows['vit-t_in1k (backbone)'].printed_parameters == 5.65e6
+    assert rows['msf-vit-b-g2_300e_in1k (backbone)'].printed_parameters == 79.21e6
 
 
 def test_tool_fails_on_a_wrong_figure(tmp_path):
@@ -135,7 +147,7 @@ def test_tool_fails_on_a_wrong_figure(tmp_path):
     entries = [yaml.safe_load((source / 'metafile.yml').read_text())['Models'][0] for _ in names]
     for name, entry in zip(names, entries):
         (tmp_path / f'{name}.py').write_text(f"_base_ = '{source / 'elsa-swin-t_in1k.py'}'")
-        entry['Name'] = name
+        entry.update(Name=name, Config=f'configs/elsa_swin/{name}.py')
     entries[1]['Printed']['FLOPs'] = int(4.8e9 * 1.05)
     (tmp_path / 'metafile.yml').write_text(yaml.safe_dump(dict(Models=entries)))
     done = subprocess.run(

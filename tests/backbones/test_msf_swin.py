@@ -4,12 +4,13 @@ from pathlib import Path
 import pytest
 import timm
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import DictAction
 from mmengine.registry import MODELS
 
 from mmattn.backbones import MSFSwin
 from mmattn.weights import CheckpointError
 from tests import ROOT
+from tests.configs import named
 
 SMALL = dict(arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2)), window_size=4, out_indices=(0, 1))
 
@@ -71,7 +72,7 @@ def test_options_of_the_readme_start_warm(tmp_path, monkeypatch, config, timm_na
     (options,) = (line for line in readme.splitlines() if line.startswith('--cfg-options') and timm_name in line)
     parser = argparse.ArgumentParser()
     parser.add_argument('--cfg-options', nargs='+', action=DictAction)
-    cfg = Config.fromfile(ROOT / 'configs' / 'msf' / f'{config}.py')
+    cfg = named(config)
     cfg.merge_from_dict(parser.parse_args(options.split()).cfg_options)
     model = timm.create_model(timm_name)
     weights = model.state_dict()

@@ -52,10 +52,10 @@ def test_released_layouts(release, arch, layout):
 @pytest.mark.parametrize(
     'config',
     [
-        'mask-rcnn_shunted-s_fpn_1x_coco',
+        'mask-rcnn_shunted_fpn_1x_coco',
         'retinanet_shunted-s_fpn_1x_coco',
         'shunted-s_fpn_8xb2-80k_ade20k-512x512',
-        'shunted-s_upernet_8xb2-160k_ade20k-512x512',
+        'shunted_upernet_8xb2-160k_ade20k-512x512',
         'shunted-s_segformer_8xb2-160k_ade20k-512x512',
     ],
 )

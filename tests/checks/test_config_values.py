@@ -18,7 +18,7 @@ CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
 SETR = ROOT / 'configs' / 'toy' / 'msf-vit-toy_setr.py'
 DINO = ROOT / 'configs' / 'toy' / 'dino_elsa-swin-toy.py'
 MASK2FORMER = ROOT / 'configs' / 'toy' / 'shunted-toy_mask2former.py'
-PANOPTIC = ROOT / 'configs' / 'shunted' / 'mask2former_shunted-s_8xb2-lsj-50e_coco-panoptic.py'
+PANOPTIC = ROOT / 'configs' / 'elsa_swin' / 'mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic.py'
 CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
 MIXUP, CUTMIX = dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)
 
@@ -139,7 +139,7 @@ def test_unusual_configs_pass(path, options):
             'model.decode_head.in_channels is [1, 1, 1, 1], but the backbone returns maps of [32, 64, 128, 256]',
         ),
         (MASK2FORMER, dict(model__decode_head__num_classes=3), 'class_weight has 151 numbers for 3 classes'),
-        (PANOPTIC, dict(model__panoptic_head__in_channels=[1] * 4), 'maps of [64, 128, 256, 512] channels'),
+        (PANOPTIC, dict(model__panoptic_head__in_channels=[1] * 4), 'maps of [96, 192, 384, 768] channels'),
         (PANOPTIC, dict(model__panoptic_head__num_stuff_classes=3), 'class_weight has 134 numbers for 83 classes'),
         (DETECTOR, dict(train_dataloader__batchsize=3), 'has no argument batchsize: did you mean batch_size'),
         (DETECTOR, dict(train_dataloader__num_workers=0), 'persistent_workers option needs num_workers > 0'),

@@ -16,7 +16,7 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from mmpretrain.datasets import RandAugment
 from timm.optim import param_groups_weight_decay
 
-from tests import ROOT
+from tests.configs import PAPERS, named, resolved
 
 #: epoch -> rate, as the released scripts of ELSA, VOLO, Shunted and MSF set it
 RATES = {
@@ -54,13 +54,12 @@ NARROW = {
 }
 
 
-FINE_TUNED = [
-    path for path in (ROOT / 'configs').glob('*/*.py') if re.search(r'_(384|448|512)_in1k|_inat|_cifar', path.name)
-]
+FINE_TUNED = [name for name in PAPERS if re.search(r'_(384|448|512)_in1k|_inat|_cifar', name)]
 
 
-def recipe(name: str | Path) -> Config:
-    cfg = Config.fromfile(name if isinstance(name, Path) else ROOT / 'configs' / f'{name}.py')
+def recipe(name: str) -> Config:
+    """The config of a model of a metafile, whose folder may stand before its name."""
+    cfg = named(name.split('/')[-1])
     cfg.optim_wrapper.type = 'OptimWrapper'  # mixed precision needs a GPU
     return cfg
 
@@ -156,15 +155,19 @@ def test_rand_augment(name, interpolations):
         assert {(op.magnitude_level, op.magnitude_std, op.total_level) for op in levels} == {(9, 0.5, 10)}
 
 
-@pytest.mark.parametrize('path', FINE_TUNED, ids=lambda path: path.stem)
-def test_starts_from_a_classifier(path):
+@pytest.mark.parametrize('name', FINE_TUNED)
+def test_starts_from_a_classifier(name):
     """Fine-tuning starts from the last checkpoint of a classifier that was trained here, or from a released one. It has
     the same backbone, but for the size of its images."""
-    start = Path(recipe(path).load_from)
-    name = start.parent.name if start.parts[0] == 'work_dirs' else re.sub(r'_\d+_in1k', '_in1k', path.stem)
-    source, target = recipe(path.with_name(f'{name}.py')), recipe(path)
-    assert start.parts[0] == 'checkpoints' or start.name == f'epoch_{source.train_cfg.max_epochs}.pth'
-    assert start.parts[0] == 'work_dirs' or start == Path(source.pretrained.checkpoint)
+    target = recipe(name)
+    start = Path(target.load_from)
+    if start.parts[0] == 'work_dirs':
+        _, config, *row, file = start.parts  # a row if the config has rows
+        source = resolved(PAPERS[name][0].with_name(f'{config}.py'), *row)
+        assert bool(row) == ('rows' in source) and file == f'epoch_{source.train_cfg.max_epochs}.pth'
+    else:
+        source = recipe(re.sub(r'_\d+_in1k', '_in1k', name))
+        assert start == Path(source.pretrained.checkpoint)
     target.model.backbone.pop('img_size', None)  # a table of positions is resized
     assert source.model.backbone == target.model.backbone
 

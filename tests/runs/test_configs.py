@@ -1,3 +1,4 @@
+import os
 from copy import deepcopy
 from pathlib import Path
 
@@ -7,14 +8,14 @@ from mmengine.config import Config
 import mmattn
 from mmattn.errors import InputError
 from mmattn.packages import MissingPackage
-from mmattn.runs import configs
+from mmattn.runs import configs, rows
 from mmattn.runs.configs import load_config
 from tests import ROOT
 
-MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
-CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
+MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin_fpn_ms-1x_coco.py'
+CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin_fpn_ms-1x_coco.py'
 CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
-UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512.py'
+UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin_upernet_8xb2-160k_ade20k-512x512.py'
 
 
 def test_cpu_gets_what_it_can_run(monkeypatch):
@@ -44,10 +45,67 @@ def test_slurm_without_accelerators_is_told(monkeypatch):
         load_config(MASK_RCNN, launcher='slurm')
 
 
-def test_work_dir_and_options():
-    assert load_config(UPERNET).work_dir == 'work_dirs/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512'
+def test_work_dir_and_options(monkeypatch, tmp_path):
+    """Each row has a folder of its own. A config that inherits rows has them only if the environment names one."""
+    assert load_config(CLASSIFIER).work_dir == 'work_dirs/elsa-swin-toy_in1k'
+    folder = 'work_dirs/elsa-swin_upernet_8xb2-160k_ade20k-512x512'
+    assert load_config(UPERNET).work_dir == f'{folder}/elsa-swin-t'
+    (tmp_path / 'own.py').write_text(f'_base_ = "{UPERNET}"')
+    assert load_config(tmp_path / 'own.py').work_dir == 'work_dirs/own'
+    monkeypatch.setenv('MMATTN_ROW', 'elsa-swin-s')
+    assert load_config(UPERNET).work_dir == f'{folder}/elsa-swin-s'
+    assert load_config(tmp_path / 'own.py').work_dir == 'work_dirs/own/elsa-swin-s'
+    assert load_config(CLASSIFIER).work_dir == 'work_dirs/elsa-swin-toy_in1k'
     cfg = load_config(UPERNET, work_dir='here', options={'train_cfg.max_iters': 3})
     assert cfg.work_dir == 'here' and cfg.train_cfg.max_iters == 3
+
+
+@pytest.mark.parametrize(
+    'config, row, sentence',
+    [
+        (
+            'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512',
+            'elsa-swin-x',
+            ' elsa-swin-x .*: did you mean elsa-swin-',
+        ),
+        (
+            'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512',
+            'foo',
+            ' foo .*: it has elsa-swin-t, elsa-swin-s, elsa-',
+        ),
+        ('gsa/gsa_cifar100', 'gsa-r50', ' gsa-r50 .*did you mean .*gsa-r50-all'),
+        ('toy/compare/fpn_ade20k', 'sven', r' sven \(MMATTN_ROW in the environment\)'),
+        ('distillation/gsa-r50', 'dinov3-b', ' dinov3-b .*dinov3-b_1xb'),
+    ],
+)
+def test_unknown_rows(monkeypatch, config, row, sentence):
+    """A row that a config does not have is named in one sentence, with rows that it has. Configs without rows do not
+    read the variable."""
+    monkeypatch.setenv('MMATTN_ROW', row)
+    with pytest.raises(InputError, match=f'has no row{sentence}'):
+        load_config(ROOT / 'configs' / f'{config}.py')
+    assert load_config(CLASSIFIER).default_scope == 'mmpretrain'
+
+
+def test_a_broken_config_is_no_unknown_row(monkeypatch, tmp_path):
+    """An error of a row that exists keeps its own sentence."""
+    (tmp_path / 'a.py').write_text("rows = ['one', 'two']\nrow = '{{$MMATTN_ROW:one}}'\nx = dict(one=1)[row]\n")
+    monkeypatch.setenv('MMATTN_ROW', 'two')
+    with pytest.raises(InputError, match="a.py cannot be read: KeyError: 'two'"):
+        load_config(tmp_path / 'a.py')
+
+
+def test_rows_are_chosen_for_a_block(monkeypatch):
+    """The variable is as before after the block, also if it ends in an error."""
+    monkeypatch.setenv('MMATTN_ROW', 'outer')
+    with pytest.raises(KeyError), rows.chosen('inner'):
+        assert os.environ['MMATTN_ROW'] == 'inner'
+        raise KeyError
+    assert os.environ['MMATTN_ROW'] == 'outer'
+    monkeypatch.delenv('MMATTN_ROW')
+    with rows.chosen('inner'):
+        pass
+    assert 'MMATTN_ROW' not in os.environ
 
 
 @pytest.mark.parametrize('config', [MASK_RCNN, UPERNET, CLASSIFIER], ids=lambda path: path.stem)

@@ -118,7 +118,7 @@ def test_compare(run, tmp_path):
     ('arguments', 'sentence'),
     [
         (['no.py'], 'there is no config no.py'),
-        ([FPN, '--models', 'sven'], 'cannot be read: .*sven.py'),
+        ([FPN, '--models', 'sven'], 'has no row sven'),
         ([FPN, '--models', 'resnet', 'resnet'], 'have the same name'),
         ([FPN, '--cfg-options', 'val_dataloader=None', 'val_cfg=None', 'val_evaluator=None'], 'has no val_dataloader'),
         (['--rates', '1e-2', '1e-3'], '--rates must be positive and ascending'),
@@ -128,9 +128,22 @@ def test_compare(run, tmp_path):
 )
 def test_mistakes(monkeypatch, tmp_path, arguments, sentence):
     """A mistake ends in one sentence, before anything is trained or written."""
-    monkeypatch.setenv('MODEL', 'swin')  # so that it is restored
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr('sys.argv', ['compare.py', *arguments, '--work-dir', str(tmp_path / 'work')])
     with pytest.raises(compare.InputError, match=sentence):
         compare.main()
     assert not (tmp_path / 'work').exists()
+
+
+def test_environment_is_left_alone(monkeypatch):
+    """Reading a row changes no variable, and a variable changes no row."""
+    monkeypatch.setenv('MMATTN_ROW', 'resnet')
+    monkeypatch.chdir(ROOT)
+    assert (
+        compare.read_config(Path(FPN), 'vit', {}).row == 'vit'
+        and compare.read_config(Path(FPN), None, {}).row == 'swin'
+    )
+    assert os.environ['MMATTN_ROW'] == 'resnet'
+    assert compare.default_models(Path(FPN)) == compare.read_config(Path(FPN), None, {}).rows
+    assert set(compare.default_models(Path(FPN))) > {'swin', 'vit', 'resnet'}
+    assert compare.default_models(Path('configs/toy/elsa-swin-toy_in1k.py')) == [None]

@@ -215,7 +215,7 @@ def test_two_processes(config, tmp_path, student):
         timeout=300,
         env=dict(
             os.environ,
-            MODEL=student,
+            MMATTN_ROW=student,
             PORT=port,
             PATH=path,
             PYTHONPATH=f'{ROOT}:{tmp_path}',

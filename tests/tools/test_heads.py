@@ -12,6 +12,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from tests import ROOT
+from tests.configs import like_example
 
 pytestmark = pytest.mark.slow
 
@@ -170,11 +171,18 @@ TRAIN_SETS = 'train_dataloader.dataset.dataset.datasets'
 
 
 @pytest.mark.parametrize(
-    'config, options, last, metric',
+    'variant, example, options, last, metric',
     [
-        ('elsa_swin/elsa-swin-t_mask2former_8xb2-90k_cityscapes-512x1024', TWO_STEPS + CROPPED, 'iter_2.pth', 'mIoU'),
         (
-            'elsa_swin/dino-4scale_elsa-swin-t_8xb2-12e_coco',
+            'elsa-swin-t',
+            'elsa-swin-t_mask2former_8xb2-90k_cityscapes-512x1024',
+            TWO_STEPS + CROPPED,
+            'iter_2.pth',
+            'mIoU',
+        ),
+        (
+            'elsa-swin-t',
+            'dino-4scale_elsa-swin-t_8xb2-12e_coco',
             [
                 *FOUR_IMAGES,
                 *(f'{LOADED}.3.transforms.{place}.scales=[(96,96)]' for place in ('0.0', '1.0', '1.2')),
@@ -184,7 +192,8 @@ TRAIN_SETS = 'train_dataloader.dataset.dataset.datasets'
             'coco/bbox_mAP',
         ),
         (
-            'msf/rtmdet_l_msf-swin-t_4xb32-100e_coco',
+            'msf-swin-t',
+            'rtmdet_l_elsa-swin-t_4xb32-100e_coco',
             [
                 *FOUR_IMAGES,
                 *(
@@ -196,7 +205,8 @@ TRAIN_SETS = 'train_dataloader.dataset.dataset.datasets'
             'coco/bbox_mAP',
         ),
         (
-            'shunted/retinanet_shunted-s_fpn_1x_voc0712',
+            'shunted-s',
+            'retinanet_elsa-swin-t_fpn_1x_voc0712',
             [
                 'train_cfg.max_epochs=1',
                 'train_dataloader.dataset.times=1',
@@ -207,7 +217,8 @@ TRAIN_SETS = 'train_dataloader.dataset.dataset.datasets'
             'pascal_voc/mAP',
         ),
         (
-            'shunted/mask2former_shunted-s_8xb2-lsj-50e_coco-panoptic',
+            'shunted-s',
+            'mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic',
             [
                 *TWO_STEPS,
                 'train_dataloader.dataset.pipeline.3.scale=(96,96)',
@@ -219,11 +230,11 @@ TRAIN_SETS = 'train_dataloader.dataset.dataset.datasets'
         ),
     ],
 )
-def test_two_steps(toy, tmp_path, config, options, last, metric):
+def test_two_steps(toy, tmp_path, variant, example, options, last, metric):
     """Models of full size train two steps on small images of each data set, and the checkpoint can be tested."""
-    if 'panoptic' in config:
+    if 'panoptic' in example:
         pytest.importorskip('panopticapi')
-    config = f'configs/{config}.py'
+    config = like_example(tmp_path, variant, example)
     run('train', toy, config, '--work-dir', tmp_path / 'work', '--cfg-options', *SMALL, *options)
     assert len(losses(tmp_path / 'work')) == 2 and np.isfinite(losses(tmp_path / 'work')).all()
     run(

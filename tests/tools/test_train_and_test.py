@@ -110,7 +110,7 @@ def test_multi_scale_test(run, trained, tmp_path):
         (
             'train',
             [
-                'configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py',
+                'configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py',
                 '--cfg-options',
                 'model.backbone.init_cfg.checkpoint=absent.pth',
             ],

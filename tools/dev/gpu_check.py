@@ -96,7 +96,7 @@ def steps(out: Path) -> list[Step]:
             settings = ['--peer', peer, '--runtime', runtime, '--batch', str(batch), '--sizes', size]
             listed.append(Step(name, [*bench, model, *settings, '--out', out / name.replace(' ', '-')]))
     for head in ('mask-rcnn', 'cascade-mask-rcnn'):
-        config = f'configs/elsa_swin/{head}_elsa-swin-t_fpn_ms-1x_coco.py'
+        config = f'configs/elsa_swin/{head}_elsa-swin_fpn_ms-1x_coco.py'
         settings = ['--whole', '--batch', '2', '--sizes', '800x1333', '--out', out / head]
         listed.append(Step(head, [*bench, config, 'r50', '--peer', 'swin-t', *settings], ('mmdet', 'mmcv on GPUs')))
     for config, package in zip(TOY, ('mmpretrain', 'mmdet', 'mmseg')):

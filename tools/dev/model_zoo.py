@@ -8,6 +8,7 @@ Our metafiles have OpenMMLab's fields and these:
 
 - ``Metadata`` of a model: all parameters and multiply-adds, as ``tools/complexity.py`` counts them. If it counts no
   multiply-adds, there are none. If a metafile has no parameters, this tool counts both.
+- ``Row`` of a model, if its config has rows. ``Name`` is then the model's own.
 - ``Input Size`` of a model, if it is not the usual one. It is not in ``Metadata``, where mim can read only lists of
   text.
 - ``Printed`` of a model: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` means that
@@ -65,8 +66,9 @@ authors released, and gives the authors' score for these weights. It can differ 
 and ELSA-VOLO have no released weights: their detectors and segmentors start from classifiers that you train with the
 configs here.
 
-These are the commands for the first row. For another row, change the config and the checkpoint. The checkpoint is the
-file in the last column, or one that you trained.
+These are the commands for the first line of the tables. For another line, change the config and the checkpoint. The
+checkpoint is the file in the last column, or one that you trained. Some configs have rows: where a line names one after
+the model, write it before the command, as `MMATTN_ROW=msf-vit-s-g2`.
 
 ```
 python tools/train.py configs/elsa_swin/elsa-swin-t_in1k.py
@@ -76,7 +78,7 @@ python tools/test.py configs/elsa_swin/elsa-swin-t_in1k.py checkpoints/elsa_swin
 The test of a classifier prints top-1 and top-5 accuracy. It resizes and crops images as the authors' code does. For a
 segmentor, `--tta` gives mIoU(ms+flip).
 
-| name of the config | data | input size for counting operations |
+| name of the model | data | input size for counting operations |
 | --- | --- | --- |
 | `_in1k`, `_300e_in1k` (300 epochs) | ImageNet-1k | 224 x 224 |
 | `_384_in1k`, `_448_in1k`, `_512_in1k` (fine-tuned) | ImageNet-1k | 384 x 384, 448 x 448, 512 x 512 |
@@ -116,7 +118,14 @@ This table compares the backbones as ImageNet-1k classifiers at 224 x 224.
 | backbone | variant | parameters | multiply-adds | top-1 | box AP | training step on a CPU |
 | --- | --- | --- | --- | --- | --- | --- |
 """
-COLUMNS = ('config', 'parameters', 'multiply-adds', "the paper's count", "the paper's accuracy", 'released weights')
+COLUMNS = (
+    'model, and row of its config',
+    'parameters',
+    'multiply-adds',
+    "the paper's count",
+    "the paper's accuracy",
+    'released weights',
+)
 
 
 def main() -> None:
@@ -210,7 +219,7 @@ def row(entry: dict) -> list[str]:
     results = {name: value for result in entry.get('Results', ()) for name, value in result['Metrics'].items()}
     weights = entry.get('Released Weights')
     return [
-        f'[{entry["Name"]}](../{entry["Config"]})',
+        f'[{entry["Name"]}](../{entry["Config"]})' + (f', `{entry["Row"]}`' if 'Row' in entry else ''),
         f'{parameters / 1e6:.1f} M',
         f'{operations / 1e9:.{2 if operations < 1e11 else 0}f} G' if operations else '',
         printed(entry.get('Printed', {})),
@@ -226,7 +235,7 @@ def size(entry: dict) -> tuple[float, float | None]:
         return metadata['Parameters'], metadata.get('FLOPs')
     from mmattn.analysis import count_config  # building models takes long
 
-    return count_config(ROOT / entry['Config'])
+    return count_config(ROOT / entry['Config'], entry.get('Row'))
 
 
 def printed(figures: dict) -> str:

@@ -1,4 +1,6 @@
 # What the segmentors for ADE20K share.
+_base_ = '../sync_bn.py'
+
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(

@@ -1,7 +1,6 @@
 # UperNet with an auxiliary FCN head, for ADE20K's 150 classes; the backbone and the heads' in_channels are to be added.
 _base_ = './segmentor.py'
 
-norm_cfg = dict(type='SyncBN', requires_grad=True)
 model = dict(
     decode_head=dict(
         type='UPerHead',
@@ -10,7 +9,7 @@ model = dict(
         channels=512,
         dropout_ratio=0.1,
         num_classes=150,
-        norm_cfg=norm_cfg,
+        norm_cfg=_base_.sync_bn,
         align_corners=False,
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
     ),
@@ -22,7 +21,7 @@ model = dict(
         concat_input=False,
         dropout_ratio=0.1,
         num_classes=150,
-        norm_cfg=norm_cfg,
+        norm_cfg=_base_.sync_bn,
         align_corners=False,
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=0.4),
     ),

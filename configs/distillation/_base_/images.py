@@ -1,6 +1,6 @@
-# A folder of images without labels, however nested. The environment variable IMAGES_ROOT names another folder. A part
+# A folder of images without labels, however nested. The environment variable MMATTN_IMAGES names another folder. A part
 # of the images is held out: the validation compares student and teacher on it.
-data_root = '{{$IMAGES_ROOT:data/images}}'
+data_root = '{{$MMATTN_IMAGES:data/images}}'
 held_out = 0.02
 
 # Crops, flips and colours are those of UNIC: https://github.com/naver/unic. Only the student sees the colours.

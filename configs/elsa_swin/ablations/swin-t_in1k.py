@@ -1,4 +1,4 @@
-# Swin-T with other mechanisms: tables 1 to 5 and figure 2 of ELSA. MODEL=net7 in the environment chooses a row.
+# Swin-T with other mechanisms: tables 1 to 5 and figure 2 of ELSA. MMATTN_ROW=net7 in the environment chooses a row.
 _base_ = '../_base_/in1k.py'
 
 window, elsa = dict(type='WindowAttention'), dict(type='ELSA', group_width=4)
@@ -45,12 +45,13 @@ rows = {
     'dwconv-1x-heads': dict(stages=[dict(depthwise, filters=heads) for heads in (3, 6, 12, 24)]),
     'dwconv-2x-heads': dict(stages=[dict(depthwise, filters=heads) for heads in (6, 12, 24, 48)]),
 }
-row = rows['{{$MODEL:lsa}}']
+row = '{{$MMATTN_ROW:lsa}}'
+settings = rows[row]
 model = dict(
     backbone=dict(
         type='SwinFrame',
-        arch=dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=row.get('num_heads', (3, 6, 12, 24))),
-        stages=row['stages'],
+        arch=dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=settings.get('num_heads', (3, 6, 12, 24))),
+        stages=settings['stages'],
         drop_path_rate=0.1,
     ),
     head=dict(in_channels=768),

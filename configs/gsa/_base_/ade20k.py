@@ -1,5 +1,4 @@
 # Settings of a GSA-ResNet in a segmentor.
 settings = dict(
-    img_size=512,  # the crop: every distance in it has its own embedding, which starts as the classifier's, stretched
-    norm_cfg=dict(type='SyncBN'),
+    img_size=512  # the crop: every distance in it has its own embedding, which starts as the classifier's, stretched
 )

@@ -1,10 +1,8 @@
-# Settings of a GSA-ResNet in a detector.
+# Settings of a GSA-ResNet in a detector, beside norm_cfg. MMDetection's ResNet keeps the statistics of ImageNet
+# (norm_eval=True). Attention over larger maps has others.
 settings = dict(
     # 1333 rounded up to a multiple of 32: every distance in a training image has its own embedding, which starts as the
     # classifier's, stretched.
     img_size=1344,
     frozen_stages=1,  # as MMDetection's ResNet: the stem and the first group, which have no attention
-    # MMDetection's ResNet keeps the statistics of ImageNet (norm_eval=True). Attention over larger maps has others, and
-    # two images on a GPU are too few for statistics of their own.
-    norm_cfg=dict(type='SyncBN'),
 )

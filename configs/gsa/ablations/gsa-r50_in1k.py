@@ -1,4 +1,4 @@
-# GSA-ResNet-50 with other attention: tables 2, 4 and 5 of GSA, and what its text says was tried. MODEL=row in the
+# GSA-ResNet-50 with other attention: tables 2, 4 and 5 of GSA, and what its text says was tried. MMATTN_ROW=row in the
 # environment chooses a row.
 _base_ = '../gsa-r50-all_in1k.py'
 rows = {
@@ -21,4 +21,5 @@ rows = {
     'softmax-queries': dict(softmax_queries=True),
     'neighbourhood-7': dict(neighbourhood=7),
 }
-model = dict(backbone=rows['{{$MODEL:gsa}}'])
+row = '{{$MMATTN_ROW:gsa}}'
+model = dict(backbone=rows[row])

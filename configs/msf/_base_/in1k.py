@@ -42,11 +42,16 @@ test_dataloader = val_dataloader
 
 # Norms and biases are decayed too.
 optim_wrapper = dict(clip_grad=dict(max_norm=1.0))
-# MMEngine's warm-up reaches the full rate one epoch before its end.
-warmup = dict(type='LinearLR', start_factor=0.033, begin=0, end=11)
-param_scheduler = [warmup, dict(type='CosineAnnealingLR', T_max=90, begin=10, end=100)]
-train_cfg = dict(max_epochs=100)
-
-# for configs of 300 epochs; the paper does not say whether their warm-up is longer
-param_scheduler_300e = [warmup, dict(type='CosineAnnealingLR', T_max=290, begin=10, end=300)]
-train_cfg_300e = dict(max_epochs=300)
+# MMEngine's warm-up reaches the full rate one epoch before its end. The paper does not say whether the warm-up of 300
+# epochs is longer.
+schedules = {
+    epochs: (
+        [
+            dict(type='LinearLR', start_factor=0.033, begin=0, end=11),
+            dict(type='CosineAnnealingLR', T_max=epochs - 10, begin=10, end=epochs),
+        ],
+        dict(max_epochs=epochs),
+    )
+    for epochs in (100, 300)
+}
+param_scheduler, train_cfg = schedules[100]

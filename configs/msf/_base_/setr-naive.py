@@ -1,7 +1,6 @@
 # SETR with its naive heads for ViT-S, as MMSegmentation has them for ViT-L; the backbone is to be added.
 _base_ = '../../_base_/models/segmentor.py'
 
-norm_cfg = dict(type='SyncBN', requires_grad=True)
 model = dict(
     backbone=dict(out_indices=(4, 7, 9, 11)),  # of 12 blocks; 9, 14, 19, 23 of ViT-L's 24
     decode_head=dict(
@@ -11,7 +10,7 @@ model = dict(
         in_index=3,
         num_classes=150,
         dropout_ratio=0,
-        norm_cfg=norm_cfg,
+        norm_cfg=_base_.sync_bn,
         num_convs=1,
         up_scale=4,
         kernel_size=1,
@@ -26,7 +25,7 @@ model = dict(
             in_index=i,
             num_classes=150,
             dropout_ratio=0,
-            norm_cfg=norm_cfg,
+            norm_cfg=_base_.sync_bn,
             num_convs=2,
             up_scale=4,
             kernel_size=1,

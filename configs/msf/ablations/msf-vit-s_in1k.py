@@ -1,5 +1,5 @@
-# Tables 1, 3 and 4 of MSF: which projections share a matrix, other forms, groups. MODEL=o chooses a row.
-_base_ = '../msf-vit-s_in1k.py'
+# Tables 1, 3 and 4 of MSF: which projections share a matrix, other forms, groups. MMATTN_ROW=o chooses a row.
+_base_ = ['../_base_/msf-vit-s.py', '../_base_/in1k.py']
 rows = {
     # table 1; r is the full model
     'a': dict(sharing='QQQQQ'),
@@ -28,4 +28,7 @@ rows = {
     'g2-block': dict(groups=2, group_mode='block'),
     'h-g2-interleaved': dict(sharing='QKKKW', groups=2),
 }
-model = dict(backbone=rows['{{$MODEL:r}}'])
+row = '{{$MMATTN_ROW:r}}'
+model = dict(
+    backbone=dict(_base_.backbone, **rows[row]), head=dict(type='NormLinearClsHead', in_channels=_base_.in_channels[-1])
+)

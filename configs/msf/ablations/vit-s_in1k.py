@@ -1,5 +1,5 @@
-# Tables 2 and 4 of MSF: projections of the plain transformer. MODEL=b in the environment chooses a row.
-_base_ = '../vit-s_in1k.py'
+# Tables 2 and 4 of MSF: projections of the plain transformer. MMATTN_ROW=b in the environment chooses a row.
+_base_ = ['../_base_/vit-s.py', '../_base_/in1k.py']
 rows = {
     # table 2; i is the plain ViT-S
     'a': dict(sharing='QQQQ'),
@@ -15,4 +15,7 @@ rows = {
     'g2-interleaved': dict(groups=2),
     'g2-block': dict(groups=2, group_mode='block'),
 }
-model = dict(backbone=rows['{{$MODEL:i}}'])
+row = '{{$MMATTN_ROW:i}}'
+model = dict(
+    backbone=dict(_base_.backbone, **rows[row]), head=dict(type='NormLinearClsHead', in_channels=_base_.in_channels[-1])
+)

@@ -1,4 +1,4 @@
-# Tables 7, 8 and 9 of Shunted. MODEL=linear in the environment chooses a row.
+# Tables 7, 8 and 9 of Shunted. MMATTN_ROW=linear in the environment chooses a row.
 _base_ = '../shunted-s_in1k.py'
 rows = {
     'ours': dict(),
@@ -12,4 +12,5 @@ rows = {
     'plain-feed-forward': dict(feed_forward='plain'),
     'conv-feed-forward': dict(feed_forward='conv'),
 }
-model = dict(backbone=rows['{{$MODEL:ours}}'])
+row = '{{$MMATTN_ROW:ours}}'
+model = dict(backbone=rows[row])

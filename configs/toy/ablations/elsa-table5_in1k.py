@@ -1,4 +1,4 @@
-# Table 5 of ELSA in a narrow Swin: the operator, in all stages but ELSA's. MODEL=ddf in the environment chooses a row.
+# Table 5 of ELSA in a narrow Swin: the operator, in all stages but ELSA's. MMATTN_ROW=ddf chooses a row.
 # Sides are those of configs/toy/compare/_base_/swin.py.
 _base_ = '../compare/_base_/tasks/classifier.py'
 window = dict(type='WindowAttention', window_size=4)
@@ -10,11 +10,12 @@ rows = {
     'ddf': dict(type='DecoupledDynamicFilter', kernel_size=5),
     'elsa': [elsa, elsa, elsa, window],
 }
+row = '{{$MMATTN_ROW:lsa}}'
 model = dict(
     backbone=dict(
         type='SwinFrame',
         arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8)),
-        stages=rows['{{$MODEL:lsa}}'],
+        stages=rows[row],
         drop_path_rate=0.0,
         out_indices=(3,),
         init_cfg=None,

@@ -1,5 +1,6 @@
-# What the compared classifiers share. The environment variable MODEL names a file of _base_.
-_base_ = ['./_base_/{{$MODEL:swin}}.py', './_base_/tasks/classifier.py']
+# What the compared classifiers share. The environment variable MMATTN_ROW names a file of _base_.
+_base_ = ['./_base_/{{$MMATTN_ROW:swin}}.py', './_base_/rows.py', './_base_/tasks/classifier.py']
+row = '{{$MMATTN_ROW:swin}}'
 model = dict(
     backbone=dict(_base_.backbone, out_indices=[3]),
     # The same head for all: a 1 x 1 convolution to 128 channels. It also takes a list of maps, as PVTv2 returns it.

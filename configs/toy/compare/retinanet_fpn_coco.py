@@ -1,11 +1,13 @@
-# What the compared detectors share. The environment variable MODEL names a file of _base_.
+# What the compared detectors share. The environment variable MMATTN_ROW names a file of _base_.
 _base_ = [
-    './_base_/{{$MODEL:swin}}.py',
+    './_base_/{{$MMATTN_ROW:swin}}.py',
+    './_base_/rows.py',
     './_base_/schedule.py',
     'mmdet::_base_/models/retinanet_r50_fpn.py',
     '../../_base_/datasets/toy_coco_detection.py',
     '../../_base_/det_runtime.py',
 ]
+row = '{{$MMATTN_ROW:swin}}'
 input_size = (64, 64)
 classes = dict(classes=('frisbee', 'kite', 'donut', 'book', 'scissors'))
 model = dict(

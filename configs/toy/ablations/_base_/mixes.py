@@ -1,6 +1,5 @@
 # Which mechanism in which stage of a narrow Swin, at equal cost: one in the first two stages, and one in the last two.
-# mlp_ratio makes up for the cost of the mechanisms: all rows have 16.0 to 16.4 million multiply-adds. MODEL=elsa-msf in
-# the environment chooses a row.
+# mlp_ratio makes up for the cost of the mechanisms: all rows have 16.0 to 16.4 million multiply-adds.
 mechanisms = {
     'swin': dict(type='WindowAttention', window_size=4),
     'elsa': dict(type='ELSA', kernel_size=5, group_width=4),
@@ -22,7 +21,8 @@ rows = {
     'conv-gsa': ('conv', 'gsa', 5.5),
     'swin-gsa': ('swin', 'gsa', 4.75),
 }
-early, late, ratio = rows['{{$MODEL:swin}}']
+row = '{{$MMATTN_ROW:swin}}'
+early, late, ratio = rows[row]
 backbone = dict(
     type='SwinFrame',
     arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8)),

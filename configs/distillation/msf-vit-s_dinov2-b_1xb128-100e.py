@@ -1,2 +1,0 @@
-_base_ = ['../msf/_base_/msf-vit-s.py', './_base_/dinov2-b.py', './_base_/1xb128-100e.py']
-model = dict(backbone=dict(_base_.backbone, out_indices=(5, 8, 11), final_norm=True, drop_path_rate=0.1))

@@ -1,0 +1,15 @@
+# Not in the paper: Swin's recipe. MMATTN_ROW=msf-swin-s in the environment chooses a row.
+_base_ = [
+    './_base_/{{$MMATTN_ROW:msf-swin-t}}.py',
+    '../_base_/models/upernet.py',
+    '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_160k.py',
+    '../_base_/seg_runtime.py',
+]
+row = '{{$MMATTN_ROW:msf-swin-t}}'
+rows = ['msf-swin-t', 'msf-swin-t-g2', 'msf-swin-s']
+model = dict(
+    backbone=dict(_base_.backbone, drop_path_rate=0.3, init_cfg=_base_.pretrained),
+    decode_head=dict(in_channels=_base_.in_channels),
+    auxiliary_head=dict(in_channels=_base_.in_channels[2]),
+)

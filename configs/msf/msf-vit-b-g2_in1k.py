@@ -1,2 +1,0 @@
-_base_ = './msf-vit-b_in1k.py'
-model = dict(backbone=dict(groups=2))

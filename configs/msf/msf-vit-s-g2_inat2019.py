@@ -1,3 +1,0 @@
-_base_ = './msf-vit-s_inat2019.py'
-model = dict(backbone=dict(groups=2))
-load_from = _base_.pretrained_g2.checkpoint

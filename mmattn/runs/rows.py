@@ -1,0 +1,47 @@
+"""Rows of a config: variants in one file, as the rows of a paper's table. MMATTN_ROW in the environment chooses one.
+
+A config with rows has ``rows``, whose keys are their names, and ``row``, the name of the chosen one.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mmengine.config import Config
+
+#: the environment variable
+ROW = 'MMATTN_ROW'
+
+
+@contextmanager
+def chosen(row: str | None) -> Iterator[None]:
+    """Configs that are read in this block have this row; None: the row that each config names as its default."""
+    before = os.environ.pop(ROW, None)
+    if row is not None:
+        os.environ[ROW] = row
+    try:
+        yield
+    finally:
+        os.environ.pop(ROW, None)
+        if before is not None:
+            os.environ[ROW] = before
+
+
+def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
+    """A config with a row, or with its default row, whatever the environment names.
+
+    Args:
+        settings: of :meth:`mmengine.config.Config.fromfile`.
+    """
+    with chosen(row):
+        return Config.fromfile(path, **settings)
+
+
+def row_in_folder(cfg: Config, path: str | Path) -> str:
+    """The row of a config as a part of the name of its folder for results; '' if it has none.
+
+    A config that inherits from one with rows is a model of its own: it has a row only if the environment names one.
+    """
+    named = ROW in os.environ or ROW in Path(path).read_text()
+    return cfg.get('row', '') if named and 'rows' in cfg else ''

@@ -1,0 +1,62 @@
+"""The configs of this repository, each read once in a session: reading one takes a quarter of a second."""
+
+import functools
+import os
+from copy import deepcopy
+from pathlib import Path
+
+import yaml
+from mmengine.config import Config
+
+from mmattn.runs.rows import read_row
+from tests import ROOT
+
+CONFIGS = ROOT / 'configs'
+METAFILES = sorted(CONFIGS.glob('*/metafile.yml'))
+#: name of a model in a metafile -> its config and row
+PAPERS = {
+    entry['Name']: (ROOT / entry['Config'], entry.get('Row'))
+    for file in METAFILES
+    for entry in yaml.safe_load(file.read_text())['Models']
+}
+#: variant of a backbone -> its folder, the other bases of its detectors and of its segmentors, and other settings
+VARIANTS = {
+    'elsa-swin-t': ('elsa_swin', [], [], ''),
+    'msf-swin-t': ('msf', [], [], ''),
+    'shunted-s': ('shunted', ['../_base_/sync_bn.py'], [], 'norm_cfg=_base_.sync_bn, '),
+    'gsa-r50': (
+        'gsa',
+        ['./_base_/coco.py', '../_base_/sync_bn.py'],
+        ['./_base_/ade20k.py'],
+        'norm_cfg=_base_.sync_bn, **_base_.settings, ',
+    ),
+}
+
+
+@functools.cache
+def _read(path: Path, row: str | None, _folders: frozenset) -> Config:
+    return read_row(path, row)
+
+
+def resolved(path: Path, row: str | None = None) -> Config:
+    """A config with a row, or with its default one, whatever row the environment names: a copy, to be changed freely.
+    Folders of data are those that the environment names."""
+    folders = frozenset(item for item in os.environ.items() if item[0].endswith('_ROOT') or 'MMATTN' in item[0])
+    return deepcopy(_read(path, row, folders))
+
+
+def named(name: str) -> Config:
+    """The config of a model of a metafile."""
+    return resolved(*PAPERS[name])
+
+
+def like_example(folder: Path, variant: str, example: str) -> Path:
+    """An example of elsa_swin written for another variant, in a folder, as configs/README.md says."""
+    paper, for_detectors, for_segmentors, settings = VARIANTS[variant]
+    text = (CONFIGS / 'elsa_swin' / f'{example}.py').read_text()
+    others = for_detectors if '_delete_' in text else for_segmentors
+    bases = ', '.join(f"'{base}'" for base in (f'./_base_/{variant}.py', *others))
+    text = text.replace("'./_base_/elsa-swin-t.py'", bases).replace('drop_path_rate=', f'{settings}drop_path_rate=')
+    path = folder / f'{example.replace("elsa-swin-t", variant)}.py'
+    path.write_text(text.replace("'./", f"'{CONFIGS / paper}/").replace("'../", f"'{CONFIGS}/"))
+    return path

@@ -140,7 +140,7 @@ def _check_data(cfg: Config) -> None:
             continue
         known = {*inspect.signature(DataLoader).parameters} | MMENGINE_LOADER_KEYS
         _check_arguments(loader, known, False, place)
-        for where, dataset in dataset_configs(loader.get('dataset'), f'{place}.dataset'):
+        for where, dataset in dataset_configs(cfg, split):
             _check_type(dataset, registries.DATASETS, where)
             _check_transforms(dataset.get('pipeline'), f'{where}.pipeline')
         for key in ('sampler', 'batch_sampler'):
@@ -151,13 +151,17 @@ def _check_data(cfg: Config) -> None:
             _construct(DataLoader, place, dataset=[None], **plain)
 
 
-def dataset_configs(node: object, place: str) -> Iterator[tuple[str, dict]]:
-    """The config of a dataset and of those that it wraps, each with its place in the whole config."""
-    for where, dataset in listed(node, place):
-        if isinstance(dataset, dict):
-            yield where, dataset
-            for key in ('dataset', 'datasets'):
-                yield from dataset_configs(dataset.get(key), f'{where}.{key}')
+def dataset_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
+    """The configs of the datasets of a split, with those that they wrap, each with its place in the whole config."""
+
+    def nested(node: object, place: str) -> Iterator[tuple[str, dict]]:
+        for where, dataset in listed(node, place):
+            if isinstance(dataset, dict):
+                yield where, dataset
+                for key in ('dataset', 'datasets'):
+                    yield from nested(dataset.get(key), f'{where}.{key}')
+
+    return nested((cfg.get(f'{split}_dataloader') or {}).get('dataset'), f'{split}_dataloader.dataset')
 
 
 def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:

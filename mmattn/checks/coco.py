@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 from mmdet.datasets import CocoDataset
@@ -207,12 +207,13 @@ def check_coco(contents: dict, path: str | Path, evaluated: Sequence[str] = ()) 
         InputError: naming the first entry that does not fit.
     """
     key, mask = NUMBER if evaluated else ID, EVALUATED_MASK if 'segm' in evaluated else MASK
-    optional = {'ignore', *(() if evaluated else ('iscrowd',)), *(() if mask is EVALUATED_MASK else ('segmentation',))}
     images = _entries(contents, 'images', path, dict(id=ID, file_name=TEXT, width=SIDE, height=SIDE))
     categories = _entries(contents, 'categories', path, dict(id=key, name=TEXT))
     rules = dict(id=key, image_id=_id_of('images', images), category_id=_id_of('categories', categories))
     rules.update(bbox=BOX, area=AREA, iscrowd=FLAG, ignore=FLAG, segmentation=mask)
-    annotations = _entries(contents, 'annotations', path, rules, optional)
+    # MMDetection does without iscrowd, and pycocotools does not.
+    defaults = dict(ignore=0) if evaluated else dict(ignore=0, iscrowd=0)
+    annotations = _entries(contents, 'annotations', path, rules, defaults)
     outside = 0
     for number, annotation in annotations.items():
         image = images[annotation['image_id']]
@@ -232,11 +233,13 @@ def _id_of(kind: str, entries: dict) -> Rule:
     return f'an id of "{kind}"', lambda value: isinstance(value, Hashable) and value in entries
 
 
-def _entries(contents: dict, kind: str, path: str | Path, rules: dict[str, Rule], optional: Container = ()) -> dict:
+def _entries(
+    contents: dict, kind: str, path: str | Path, rules: dict[str, Rule], defaults: dict[str, object] = {}
+) -> dict:
     """The entries of one of the lists by their ids, checked by rules. No id, file name or name of a category is twice.
 
     Args:
-        optional: keys that an entry may be without.
+        defaults: values of keys that are missing; of others it is None.
     """
     listed = contents.get(kind, [] if kind == 'annotations' else None)
     if not isinstance(listed, list):
@@ -245,10 +248,11 @@ def _entries(contents: dict, kind: str, path: str | Path, rules: dict[str, Rule]
     for index, entry in enumerate(listed):
         given = entry if isinstance(entry, dict) else {}
         for key, (what, fits) in rules.items():
-            if key not in given and key not in optional or key in given and not fits(given[key]):
+            value = given.get(key, defaults.get(key))
+            if not fits(value):
                 one = f'entry {index} of "{kind}"' + f' (id {given.get("id")})' * (key != 'id')
-                value = f'{key} {repr(given[key])[:60]}' if key in given else f'no {key}'
-                raise InputError(f'{path}: {one} has {value}, which should be {what}')
+                has = f'{key} {repr(value)[:60]}' if key in given else f'no {key}'
+                raise InputError(f'{path}: {one} has {has}, which should be {what}')
         for key, values in seen.items():
             if entry[key] in values:
                 raise InputError(f'{path} has {key} {entry[key]!r} twice in "{kind}": give it once, with all its data')

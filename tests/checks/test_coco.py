@@ -211,6 +211,7 @@ CROWD = dict(iscrowd=1, segmentation={'size': [10, 20], 'counts': [5, 195]})
         (masked([[1, 2, 3, 4]]), ['bbox'], None),
         (masked([[1, 2, 4, 2, 4, 6], [1, 2, 3, 4]]), ['bbox', 'segm'], 'should be an RLE, or polygons of 3 points'),
         (masked([]), ['segm'], r'has segmentation \[\], which should be an RLE, or polygons'),
+        (masked([1, 2, 3, 4, 5, 6]), ['segm'], 'should be an RLE, or polygons of 3 points'),
         (more('annotations', id=2, **CROWD), ['segm'], None),
     ],
 )

@@ -149,6 +149,16 @@ def test_two_objects_stay_two(with_masks):
     assert len(join_detections(found[:2], tiles[:2], HEIGHT, WIDTH)) == 2
 
 
+def test_the_shared_pixels_are_encoded_once(monkeypatch):
+    """Two tiles have one window in common, however many objects they have: for each pair of objects it took most of the
+    time."""
+    tiles = cut(HEIGHT, WIDTH, TILE, OVERLAP)
+    found = see(OBJECTS['neighbours side by side, both cut'], tiles, True)
+    encode, encoded = coco.frPyObjects, []
+    monkeypatch.setattr('pycocotools.mask.frPyObjects', lambda *given: encoded.append(given) or encode(*given))
+    assert len(join_detections(found[:2], tiles[:2], HEIGHT, WIDTH)) == 2 and len(encoded) == 1
+
+
 def test_no_overlap_joins_nothing():
     tiles = cut(100, 200, 100, 0)
     parts = see([(1, 0.9, 60, 20, 140, 80)], tiles, False)

@@ -57,6 +57,7 @@ def compressed(width=20, height=10):
         (changed('annotations', bbox='1 2 3 4'), 'should be four numbers'),
         (changed('annotations', bbox=[1, 2, 3, float('nan')]), 'should be four numbers'),
         (changed('annotations', bbox=[9, 9, -3, 4]), 'of negative size'),
+        (changed('annotations', bbox=[9, 5, 3, -4]), 'of negative size'),
         (changed('annotations', bbox=[21, 2, 3, 4]), 'outside of its image of 20 x 10'),
         (changed('annotations', bbox=[-9, 2, 3, 4]), 'outside of its image of 20 x 10'),
         (changed('annotations', bbox=[1, 2, 3, True]), 'should be four numbers'),

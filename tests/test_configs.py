@@ -85,8 +85,7 @@ def test_toy_ablations_build(case):
 
 def loaders(cfg: Config) -> list:
     """The configs of all datasets that read images, without those that wrap others."""
-    parts = (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader)
-    datasets = [node for loader in parts for _, node in dataset_configs(loader.dataset, '')]
+    datasets = [node for split in ('train', 'val', 'test') for _, node in dataset_configs(cfg, split)]
     return [node for node in datasets if 'data_root' in node]
 
 

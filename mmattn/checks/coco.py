@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 from mmdet.datasets import CocoDataset
@@ -161,6 +161,42 @@ class CheckedCocoMetric(CocoMetric):
             )
 
 
+def _length(numbers: list) -> float:
+    """The Euclidean norm, which takes less time than a look at each number; infinity or NaN if one is no number."""
+    try:
+        return math.hypot(*numbers)
+    except (TypeError, OverflowError):
+        return math.inf
+
+
+def _is_box(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 4 and bool not in map(type, value) and _length(value) < 1e15
+
+
+def _is_number(value: object, least: int, end: float) -> bool:
+    return type(value) in (int, float) and least <= value < end
+
+
+def _has_corners(value: object) -> bool:
+    return isinstance(value, list) and value and all(isinstance(part, list) and len(part) > 5 for part in value)
+
+
+#: what a value must be, in words, and whether it is
+Rule = tuple[str, Callable[[object], bool]]
+ID: Rule = 'a whole number', lambda value: type(value) is str or NUMBER[1](value)
+NUMBER: Rule = 'a whole number for pycocotools', lambda value: type(value) is int and abs(value) < 2**63
+TEXT: Rule = 'a text', lambda value: isinstance(value, str) and value != ''
+SIDE: Rule = f'a number of pixels up to {MAX_SIDE}', lambda value: _is_number(value, 1, MAX_SIDE + 1) and value % 1 == 0
+AREA: Rule = 'a number of pixels', lambda value: _is_number(value, 0, 1e15)
+BOX: Rule = 'four numbers: left, top, width, height', _is_box
+FLAG: Rule = '0 or 1', lambda value: value in (0, 1)
+MASK: Rule = 'a list of polygons, or an RLE', lambda value: not value or isinstance(value, (list, dict))
+EVALUATED_MASK: Rule = (
+    'an RLE, or polygons of 3 points or more, for pycocotools to evaluate masks',
+    lambda value: isinstance(value, dict) or _has_corners(value),
+)
+
+
 def check_coco(contents: dict, path: str | Path, evaluated: Sequence[str] = ()) -> None:
     """Check the contents of an annotation file. Boxes that reach out of their image are counted in the log.
 
@@ -170,137 +206,84 @@ def check_coco(contents: dict, path: str | Path, evaluated: Sequence[str] = ()) 
     Raises:
         InputError: naming the first entry that does not fit.
     """
-    images = _entries(contents, 'images', ('id', 'file_name', 'width', 'height'), path)
-    categories = _entries(contents, 'categories', ('id', 'name'), path)
-    annotations = _entries(contents, 'annotations', ('id', 'image_id', 'category_id', 'bbox', 'area'), path)
-    for kind, key, entries in (('images', 'file_name', images), ('categories', 'name', categories)):
-        names = set()
-        for number, entry in entries.items():
-            name = entry[key]
-            if not isinstance(name, str) or not name:
-                raise InputError(f'{path}: {number} of "{kind}" has {key} {name!r}, which should be a text')
-            if name in names:
-                raise InputError(f'{path} has {name} twice in "{kind}": give it once, with all its annotations')
-            names.add(name)
-    for number, image in images.items():
-        for key in ('width', 'height'):
-            if type(image[key]) not in (int, float) or not 1 <= image[key] <= MAX_SIDE or image[key] % 1:
-                raise InputError(
-                    f'{path}: image {number} has {key} {image[key]!r}, which should be a number of pixels, '
-                    f'from 1 to {MAX_SIDE}'
-                )
+    key, mask = NUMBER if evaluated else ID, EVALUATED_MASK if 'segm' in evaluated else MASK
+    images = _entries(contents, 'images', path, dict(id=ID, file_name=TEXT, width=SIDE, height=SIDE))
+    categories = _entries(contents, 'categories', path, dict(id=key, name=TEXT))
+    rules = dict(id=key, image_id=_id_of('images', images), category_id=_id_of('categories', categories))
+    rules.update(bbox=BOX, area=AREA, iscrowd=FLAG, ignore=FLAG, segmentation=mask)
+    # MMDetection does without iscrowd, and pycocotools does not.
+    defaults = dict(ignore=0) if evaluated else dict(ignore=0, iscrowd=0)
+    annotations = _entries(contents, 'annotations', path, rules, defaults)
     outside = 0
     for number, annotation in annotations.items():
-        wrong = _wrong(annotation, images, categories)
-        if evaluated and not wrong:
-            wrong = _unevaluable(annotation, 'segm' in evaluated)
-        if wrong:
-            raise InputError(f'{path}: annotation {number} {wrong}')
-        (left, top, width, height), image = annotation['bbox'], images[annotation['image_id']]
+        image = images[annotation['image_id']]
+        if wrong := _wrong_place(annotation, image['width'], image['height']):
+            raise InputError(f'{path}: annotation {number} has {wrong}')
+        left, top, width, height = annotation['bbox']
         outside += left < -1 or top < -1 or left + width > image['width'] + 1 or top + height > image['height'] + 1
     if outside:
         warn(f'{path}: {outside} boxes reach out of their images; are they left, top, width, height?')
-    if not evaluated:
-        return
-    if not annotations:
+    if evaluated and not annotations:
         raise InputError(f'{path} has no annotations to evaluate with')
-    for kind, entries in (('categories', categories), ('annotations', annotations)):
-        for number in entries:
-            if not isinstance(number, int):
-                raise InputError(f'{path} has the id {number!r} in "{kind}": pycocotools evaluates numbers only')
-    if len(set(map(type, images))) > 1:
+    if evaluated and len(set(map(type, images))) > 1:
         raise InputError(f'{path} has numbers and texts as ids in "images": pycocotools evaluates one kind only')
 
 
-def _unevaluable(annotation: dict, masks: bool) -> str:
-    """Why pycocotools cannot evaluate boxes, or masks, with an annotation, as the end of a sentence; '' if it can."""
-    if 'iscrowd' not in annotation:
-        return 'has no iscrowd, which pycocotools needs: set it to 0, or to 1 for a crowd'
-    segmentation = annotation.get('segmentation')
-    if masks and not segmentation:
-        return 'has no segmentation, and masks are evaluated'
-    if masks and isinstance(segmentation, list) and any(len(polygon) < 6 for polygon in segmentation):
-        return 'has a polygon of fewer than 3 points, which pycocotools cannot evaluate'
-    return ''
+def _id_of(kind: str, entries: dict) -> Rule:
+    return f'an id of "{kind}"', lambda value: isinstance(value, Hashable) and value in entries
 
 
-def _entries(contents: dict, kind: str, keys: tuple[str, ...], path: str | Path) -> dict:
-    """The entries of one of the lists, by their ids; no id is there twice."""
+def _entries(
+    contents: dict, kind: str, path: str | Path, rules: dict[str, Rule], defaults: dict[str, object] = {}
+) -> dict:
+    """The entries of one of the lists by their ids, checked by rules. No id, file name or name of a category is twice.
+
+    Args:
+        defaults: values of keys that are missing; of others it is None.
+    """
     listed = contents.get(kind, [] if kind == 'annotations' else None)
     if not isinstance(listed, list):
         raise InputError(f'{path} is no annotation file in COCO\'s format: it has no list "{kind}"')
-    entries, needed = {}, set(keys)
+    entries, seen = {}, {key: set() for key in ('id', 'file_name', 'name') if key in rules}
     for index, entry in enumerate(listed):
-        if not isinstance(entry, dict) or not needed <= entry.keys():
-            missing = [key for key in keys if not isinstance(entry, dict) or key not in entry]
-            raise InputError(f'{path}: entry {index} of "{kind}" has no {", ".join(missing)}')
-        number = entry['id']
-        if type(number) not in (int, str) or isinstance(number, int) and abs(number) >= 2**63:
-            raise InputError(f'{path}: entry {index} of "{kind}" has the id {number!r}, which should be a whole number')
-        if number in entries:
-            raise InputError(f'{path} has the id {number} twice in "{kind}"')
-        entries[number] = entry
+        given = entry if isinstance(entry, dict) else {}
+        for key, (what, fits) in rules.items():
+            value = given.get(key, defaults.get(key))
+            if not fits(value):
+                one = f'entry {index} of "{kind}"' + f' (id {given.get("id")})' * (key != 'id')
+                has = f'{key} {repr(value)[:60]}' if key in given else f'no {key}'
+                raise InputError(f'{path}: {one} has {has}, which should be {what}')
+        for key, values in seen.items():
+            if entry[key] in values:
+                raise InputError(f'{path} has {key} {entry[key]!r} twice in "{kind}": give it once, with all its data')
+            values.add(entry[key])
+        entries[entry['id']] = entry
     return entries
 
 
-def _wrong(annotation: dict, images: dict, categories: dict) -> str:
-    """What does not fit in an annotation, as the end of a sentence; '' if all fits."""
-    for one, several, entries in (('image', 'images', images), ('category', 'categories', categories)):
-        number = annotation[f'{one}_id']
-        if not isinstance(number, Hashable) or number not in entries:
-            return f'is of {one} {number}, which "{several}" does not have'
-    image, box, area = images[annotation['image_id']], annotation['bbox'], annotation['area']
-    if not isinstance(box, list) or len(box) != 4 or bool in map(type, box) or not _length(box) < 1e15:
-        return f'has bbox {str(box)[:60]}, which should be four numbers: left, top, width, height'
-    left, top, width, height = box
-    if width < 0 or height < 0:
-        return f'has bbox {box} of negative size: a box is left, top, width, height'
-    if left > image['width'] or top > image['height'] or left + width < 0 or top + height < 0:
-        return f'has bbox {box}, outside of its image of {image["width"]} x {image["height"]} pixels'
-    if type(area) not in (int, float) or not 0 <= area < 1e15:
-        return f'has area {area!r}, which should be a number of pixels'
-    for key in ('iscrowd', 'ignore'):
-        if annotation.get(key, 0) not in (0, 1):
-            return f'has {key} {annotation[key]!r}, which should be 0 or 1'
-    segmentation = annotation.get('segmentation')
-    if not segmentation:
-        return ''
+def _wrong_place(annotation: dict, width: int, height: int) -> str:
+    """What of an annotation is not within an image of a size, as the end of a sentence; '' if all is."""
+    left, top, across, down = box = annotation['bbox']
+    size = f'its image of {width} x {height} pixels'
+    if across < 0 or down < 0:
+        return f'bbox {box} of negative size: a box is left, top, width, height'
+    if left > width or top > height or left + across < 0 or top + down < 0:
+        return f'bbox {box}, outside of {size}'
+    segmentation = annotation.get('segmentation') or []
     if isinstance(segmentation, dict):
-        return _wrong_rle(segmentation, [image['height'], image['width']])
-    if not isinstance(segmentation, list):
-        return f'has segmentation {str(segmentation)[:40]!r}, which should be a list of polygons, or an RLE'
-    side = max(image['width'], image['height'])
+        counts = segmentation.get('counts')
+        counts = _decompress(counts) if isinstance(counts, str) else counts
+        if segmentation.get('size') != [height, width]:
+            return f'a mask of size {segmentation.get("size")}, which should be [height, width] of {size}'
+        # pycocotools leaves pixels unset, writes beyond the image or never ends when there are fewer or more.
+        whole = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
+        return '' if whole and sum(counts) == width * height else f'a mask whose counts are not those of {size}'
     for polygon in segmentation:
         # Polygons far outside of the image cost pycocotools gigabytes, or crash it. On average, the numbers are at most
         # twice the longest side.
         even = isinstance(polygon, list) and len(polygon) % 2 == 0
-        if not even or not _length(polygon) <= 2 * side * math.sqrt(len(polygon)):
-            size = f'{image["width"]} x {image["height"]} pixels'
-            return f'has a polygon {str(polygon)[:60]} that should be a list of numbers x, y ... in its image of {size}'
-    return ''
-
-
-def _length(numbers: list) -> float:
-    """The Euclidean norm, which takes less time than a look at each number; infinity or NaN if one is no number."""
-    try:
-        return math.hypot(*numbers)
-    except (TypeError, OverflowError):
-        return math.inf
-
-
-def _wrong_rle(rle: dict, size: list[int]) -> str:
-    """What is wrong with a run-length code for an image of a size (height, width), as the end of a sentence, or ''."""
-    if rle.get('size') != size:
-        return f'has a mask of size {rle.get("size")} in an image of size {size} (height, width)'
-    counts = rle.get('counts')
-    counts = _decompress(counts) if isinstance(counts, str) else counts
-    # pycocotools leaves pixels unset, writes beyond the image or never ends when there are fewer or more.
-    if (
-        not isinstance(counts, list)
-        or not all(type(count) is int and count >= 0 for count in counts)
-        or sum(counts) != math.prod(size)
-    ):
-        return f'has a mask whose counts are not those of the pixels of an image of size {size} (height, width)'
+        if not even or not _length(polygon) <= 2 * max(width, height) * math.sqrt(len(polygon)):
+            return f'a polygon {str(polygon)[:60]} that should be a list of numbers x, y ... in {size}'
     return ''
 
 

@@ -30,11 +30,21 @@ def listed(node: object, place: str) -> Iterator[tuple[str, object]]:
         yield place, node
 
 
+def nested(node: object, place: str, follow: Callable[[dict, str], bool]) -> Iterator[tuple[str, dict]]:
+    """A dict, or those in lists, and the dicts below those of its keys that are to be followed, with their places."""
+    for where, part in listed(node, place):
+        if isinstance(part, dict):
+            yield where, part
+            for key, value in part.items():
+                if follow(part, key):
+                    yield from nested(value, f'{where}.{key}', follow)
+
+
 def bases(node: dict) -> list[str]:
     """The names of the class of a module's config and of its bases."""
     return [base.__name__ for base in getattr(find_type(node), '__mro__', ())]
 
 
-def is_of(node: dict, *modules: str) -> bool:
-    """Whether the class of a module's config is defined in one of the packages."""
-    return getattr(find_type(node), '__module__', '').startswith(modules)
+def is_of(node: dict, *modules: str, registry: Registry = MODELS) -> bool:
+    """Whether what the type of a config's dict stands for is defined in one of the packages."""
+    return getattr(find_type(node, registry), '__module__', '').startswith(modules)

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from ..errors import InputError, near_misses
 from ..packages import PARAMWISE_KEYS
 from .channels import check_channels
-from .config_types import NODE_KEYS, bases, find_type, is_of, listed
+from .config_types import NODE_KEYS, bases, find_type, is_of, listed, nested
 
 SPLITS = ('train', 'val', 'test')
 #: what a Runner takes from a config: its arguments, and what it reads from the config beside them
@@ -59,8 +59,7 @@ def check_config(cfg: Config, path: str | Path) -> None:
         if find_spec(scope) is None:
             return  # The types of a package that is missing are not known.
         with DefaultScope.overwrite_default_scope(scope):
-            _check_modules(cfg.model, 'model')
-            _check_modules(cfg.get('data_preprocessor'), 'data_preprocessor')
+            _check_modules(cfg)
             _check_type(cfg.get('tta_model'), MODELS, 'tta_model')
             _check_data(cfg)
             _check_run(cfg)
@@ -89,22 +88,23 @@ def _check_keys(cfg: Config) -> None:
             raise InputError(f'{" and ".join(absent)} must be set too, or none of {", ".join(keys)}')
 
 
-def _check_modules(node: object, place: str) -> None:
-    """Check a model's config: types, arguments, channels, and the modules in it."""
-    for where, module in listed(node, place):
-        if not isinstance(module, dict):
-            continue
+def _check_modules(cfg: Config) -> None:
+    """Check the model's config: types and arguments of all modules in it, then the channels between them."""
+
+    def has_modules(_: dict, key: str) -> bool:
+        # norm_cfg, init_cfg and the like are read by functions with keys of their own
+        return not key.endswith('_cfg') or key in ('train_cfg', 'test_cfg')
+
+    modules = [module for key in ('model', 'data_preprocessor') for module in nested(cfg.get(key), key, has_modules)]
+    for where, module in modules:
         if MIXING_PLACE.fullmatch(where) and difflib.get_close_matches('augments', module) and find_spec('mmpretrain'):
             _check_mixing(module, where)
         elif module.get('type') is not None:
             registry = MODELS if MODULE_PLACE.fullmatch(where) or find_type(module) else TASK_UTILS
             if registry is MODELS or TASK_PLACE.fullmatch(where) or find_type(module, TASK_UTILS):
-                _check_type(module, registry, where, nested=where.count('.') > 1)
+                _check_type(module, registry, where, inner=where.count('.') > 1)
             _check_lora(module, where)
-        for key, value in module.items():
-            # norm_cfg, init_cfg and the like are read by functions with keys of their own
-            if not key.endswith('_cfg') or key in ('train_cfg', 'test_cfg'):
-                _check_modules(value, f'{where}.{key}')
+    for where, module in modules:
         if isinstance(module.get('backbone'), dict):
             check_channels(module, where)
 
@@ -140,9 +140,10 @@ def _check_data(cfg: Config) -> None:
             continue
         known = {*inspect.signature(DataLoader).parameters} | MMENGINE_LOADER_KEYS
         _check_arguments(loader, known, False, place)
-        for where, dataset in dataset_configs(loader.get('dataset'), f'{place}.dataset'):
+        for where, dataset in dataset_configs(cfg, split):
             _check_type(dataset, registries.DATASETS, where)
-            _check_transforms(dataset.get('pipeline'), f'{where}.pipeline')
+            for step, transform in nested(dataset.get('pipeline'), f'{where}.pipeline', _wraps_transforms):
+                _check_type(transform, registries.TRANSFORMS, step)
         for key in ('sampler', 'batch_sampler'):
             _check_type(loader.get(key), registries.DATA_SAMPLERS, f'{place}.{key}')
         plain = {key: loader[key] for key in ('batch_size', 'num_workers', 'persistent_workers') if key in loader}
@@ -151,13 +152,15 @@ def _check_data(cfg: Config) -> None:
             _construct(DataLoader, place, dataset=[None], **plain)
 
 
-def dataset_configs(node: object, place: str) -> Iterator[tuple[str, dict]]:
-    """The config of a dataset and of those that it wraps, each with its place in the whole config."""
-    for where, dataset in listed(node, place):
-        if isinstance(dataset, dict):
-            yield where, dataset
-            for key in ('dataset', 'datasets'):
-                yield from dataset_configs(dataset.get(key), f'{where}.{key}')
+def _wraps_transforms(transform: dict, key: str) -> bool:
+    """Whether a key of a transform has others of the registry, as in MMCV and mmattn. Albu's are of another package."""
+    return key == 'transforms' and is_of(transform, 'mmcv.', 'mmattn.', registry=registries.TRANSFORMS)
+
+
+def dataset_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
+    """The configs of the datasets of a split, with those that they wrap, each with its place in the whole config."""
+    loader = cfg.get(f'{split}_dataloader') or {}
+    return nested(loader.get('dataset'), f'{split}_dataloader.dataset', lambda _, key: key in ('dataset', 'datasets'))
 
 
 def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
@@ -167,14 +170,6 @@ def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
     if isinstance(evaluator, dict) and 'metrics' in evaluator:
         evaluator, place = evaluator['metrics'], f'{place}.metrics'
     return ((where, metric) for where, metric in listed(evaluator, place) if isinstance(metric, dict))
-
-
-def _check_transforms(node: object, place: str) -> None:
-    """Check a transform, or lists of them, and the transforms in those of MMCV and mmattn that wrap others."""
-    for where, transform in listed(node, place):
-        cls = _check_type(transform, registries.TRANSFORMS, where)
-        if cls is not None and cls.__module__.startswith(('mmcv.', 'mmattn.')):  # Albu's are of another package
-            _check_transforms(transform.get('transforms'), f'{where}.transforms')
 
 
 def _check_run(cfg: Config) -> None:
@@ -286,11 +281,11 @@ def _check_type(
     place: str,
     default: str | None = None,
     extra: Iterable[str] = (),
-    nested: bool = False,
+    inner: bool = False,
 ) -> Callable | None:
     """Check the type of a dict and its arguments; returns what the type stands for. What is no dict is not checked.
 
-    The type may be missing if there is a default. The dict may have extra keys; if it is nested in a module, that may
+    The type may be missing if there is a default. The dict may have extra keys; if it is inner to a module, that may
     take out keys before it is built, so only those that look misspelt are refused.
     """
     if not isinstance(node, dict):
@@ -301,7 +296,7 @@ def _check_type(
     if cls is None:
         raise InputError(f'{place} has an unknown type {_unknown(node, registry)}')
     known, more = _arguments(cls)
-    _check_arguments(node, {*known, *extra, *NODE_KEYS}, more or nested, f'{place} ({node.get("type", default)})')
+    _check_arguments(node, {*known, *extra, *NODE_KEYS}, more or inner, f'{place} ({node.get("type", default)})')
     return cls
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from ..errors import InputError
 from .config_types import NODE_KEYS, find_type
-from .config_values import dataset_configs, metric_configs
+from .config_values import SPLITS, dataset_configs, metric_configs
 from .folders import absent_files, check_images, compare_labels
 from .images import CheckedPipeline
 
@@ -31,8 +31,7 @@ def use_checked_datasets(cfg: Config) -> None:
 
     Subclasses of CocoDataset and CocoMetric stay as they are.
     """
-    splits = 'train', 'val', 'test'
-    for node, cls, _ in (*_datasets(cfg, *splits), *_metrics(cfg, *splits)):
+    for node, cls, _ in (*_nodes(cfg, DATASETS, SPLITS), *_nodes(cfg, METRICS, SPLITS)):
         if cls.__name__ in ('CocoDataset', 'CocoMetric') and cls.__module__.startswith('mmdet.'):
             # The full name, so that the config that MMEngine writes to the work folder needs no import.
             node['type'] = f'mmattn.checks.coco.Checked{cls.__name__}'
@@ -53,7 +52,7 @@ def check_files(cfg: Config, *splits: str) -> None:
         if split != 'val' and cfg.get(f'{split}_dataloader') is None:
             raise InputError(f'the config has no {split}_dataloader: it has nothing to {split}')
     labels = []
-    for node, cls, place in _datasets(cfg, *splits):
+    for node, cls, place in _nodes(cfg, DATASETS, splits):
         reader = _reader(cls)
         if cls.__name__ == 'CocoPanopticDataset' and find_spec('panopticapi') is None:
             raise InputError(
@@ -95,27 +94,18 @@ def check_files(cfg: Config, *splits: str) -> None:
             if not any(name.endswith(dataset.img_suffix) for name in files):
                 raise InputError(f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix')
     compare_labels(labels)
-    for node, _, place in _metrics(cfg, *splits):
+    for node, _, place in _nodes(cfg, METRICS, splits):
         annotations = node.get('ann_file')
         if isinstance(annotations, str) and not node.get('backend_args') and not os.path.exists(annotations):
             raise InputError(f'{place}: there is no annotation file {annotations}: set ann_file')
 
 
-def _datasets(cfg: Config, *splits: str) -> list[tuple[dict, type, str]]:
-    """The configs of the datasets of dataloaders, with their classes and places in the config."""
-    loaders = [(split, cfg.get(f'{split}_dataloader') or {}) for split in splits]
-    nodes = [dataset_configs(loader.get('dataset'), f'{split}_dataloader.dataset') for split, loader in loaders]
-    return _with_classes(cfg, DATASETS, nodes)
-
-
-def _metrics(cfg: Config, *splits: str) -> list[tuple[dict, type, str]]:
-    """The configs of the metrics of evaluators, with their classes and places in the config."""
-    return _with_classes(cfg, METRICS, [metric_configs(cfg, split) for split in splits])
-
-
-def _with_classes(cfg: Config, registry: Registry, nodes: list[Iterable]) -> list[tuple[dict, type, str]]:
+def _nodes(cfg: Config, registry: Registry, splits: Iterable[str]) -> list[tuple[dict, type, str]]:
+    """The configs of the datasets, or of the metrics, of splits, with their classes and places in the config."""
+    configs = metric_configs if registry is METRICS else dataset_configs
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        found = [(node, find_type(node, registry), place) for place, node in chain.from_iterable(nodes)]
+        nodes = chain.from_iterable(configs(cfg, split) for split in splits)
+        found = [(node, find_type(node, registry), place) for place, node in nodes]
     return [each for each in found if inspect.isclass(each[1])]
 
 
@@ -127,7 +117,7 @@ def _reader(cls: type) -> str | None:
 def _check_labelled(dataset: BaseDataset, place: str, cfg: Config) -> None:
     """Check that a dataset has labels, if a classifier is trained or evaluated with them."""
     split = place.partition('_')[0]
-    evaluated = any(cls.__name__ != 'DumpResults' for _, cls, _ in _metrics(cfg, split))
+    evaluated = any(cls.__name__ != 'DumpResults' for _, cls, _ in _nodes(cfg, METRICS, [split]))
     classifier = cfg.get('model', {}).get('type') in ('ImageClassifier', 'mmpretrain.ImageClassifier')
     if not dataset.with_label and classifier and (split == 'train' or evaluated):
         raise InputError(

@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from pkgutil import resolve_name
@@ -94,8 +93,11 @@ def predict(
             try:
                 if not tile or max(height, width) <= tile:
                     return list(zip(batch, model.infer([image.pixels for image in batch])))
-                tiles = cut(height, width, tile, overlap)
-                results = _infer_tiles(model, batch[0].pixels, tiles, batch_size, partial(progress.advance, task))
+                tiles, results = cut(height, width, tile, overlap), []
+                for start in range(0, len(tiles), batch_size):
+                    boxes = [box for box, _ in tiles[start : start + batch_size]]
+                    results += model.infer([batch[0].pixels] * len(boxes), boxes)
+                    progress.advance(task, len(boxes) / len(tiles))
                 return [(batch[0], model.join(results, tiles, height, width))]
             except InputError as error:
                 if len(batch) > 1:
@@ -137,13 +139,15 @@ def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
     """
     files, others = {}, set()
     for given in inputs:
-        found = [given]
-        if not os.path.isfile(given):
-            below = _files_below(given)
-            found = [path for path in below if path.lower().endswith(IMAGES + VIDEOS)]
-            if not found:
-                raise InputError(f'{given} has no image and no video, which end with {", ".join(IMAGES + VIDEOS)}')
-            others.update(set(below) - set(found))
+        matches = [given] if os.path.exists(given) else sorted(glob.glob(given, recursive=True))
+        if not matches:
+            raise InputError(f'there is no file or folder {given}, and it matches none as a pattern')
+        below = chain.from_iterable([path, *sorted(map(str, Path(path).rglob('*')))] for path in matches)
+        below = [path for path in below if not os.path.isdir(path)]
+        found = [path for path in below if os.path.isfile(given) or path.lower().endswith(IMAGES + VIDEOS)]
+        if not found:
+            raise InputError(f'{given} has no image and no video, which end with {", ".join(IMAGES + VIDEOS)}')
+        others.update(set(below) - set(found))
         for path in found:
             folder, name = os.path.split(os.path.abspath(path))
             # ** follows links to folders, also to one that it is in.
@@ -157,17 +161,6 @@ def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
     frames = tuple(f'{name}_' for name, path in zip(names, paths) if _is_video(path))
     unique = len(set(names)) == len(names) and not any(name.startswith(frames) for name in names)
     return list(zip(names if unique else full, full, paths))
-
-
-def _files_below(given: str) -> list[str]:
-    """The files of a folder and the folders within, or those that a pattern matches."""
-    matches = [given] if os.path.isdir(given) else sorted(glob.glob(given, recursive=True))
-    if not matches:
-        raise InputError(f'there is no file or folder {given}, and it matches none as a pattern')
-    paths = []
-    for match in matches:
-        paths += sorted(map(str, Path(match).rglob('*'))) if os.path.isdir(match) else [match]
-    return [path for path in paths if not os.path.isdir(path)]
 
 
 def _is_video(path: str) -> bool:
@@ -205,13 +198,6 @@ def _batches(reader: Iterable[Image], size: int, one_shape: bool) -> Iterator[li
     for _, images in groupby(reader, lambda image: one_shape and image.pixels.shape):
         while batch := list(islice(images, size)):
             yield batch
-
-
-def _infer_tiles(model: 'Model', image: np.ndarray, tiles: list[Tile], size: int, advance: Callable) -> Iterator:
-    for start in range(0, len(tiles), size):
-        boxes = [box for box, _ in tiles[start : start + size]]
-        yield from model.infer([image] * len(boxes), boxes)
-        advance(len(boxes) / len(tiles))
 
 
 @contextmanager
@@ -327,10 +313,10 @@ class _Detector(Model):
     def result(self, sample: object, box: tuple, height: int, width: int) -> list[Detection]:
         return detections(sample.pred_instances.cpu(), *box[:2], height, width)
 
-    def join(self, found: Iterator[list[Detection]], tiles: list[Tile], height: int, width: int) -> list[Detection]:
+    def join(self, found: list[list[Detection]], tiles: list[Tile], height: int, width: int) -> list[Detection]:
         settings = self.cfg.model.get('test_cfg') or {}
         nms = settings.get('rcnn', settings).get('nms') or {}  # one-stage detectors have no part "rcnn"
-        return join_detections(list(found), tiles, height, width, nms.get('iou_threshold', 0.5))
+        return join_detections(found, tiles, height, width, nms.get('iou_threshold', 0.5))
 
     def write(self, result: list[Detection], entry: dict, out: Path, name: str) -> list[dict]:
         annotations = []

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from mmengine.structures import InstanceData
+from torchvision.ops import batched_nms
 
 #: a box ends at the edge of its tile if it is nearer than this part of the tile's side
 EDGE = 0.02
@@ -101,9 +102,10 @@ def join_detections(
 
     A detection is cut if its box ends at an edge of its tile that is not an edge of the image. Two detections of two
     tiles are of one object if one of them is cut, both have one class, and their parts in the pixels that the tiles
-    share have an IoU of at least 0.5 (of masks, or of boxes if there are no masks). If a detection agrees with several
-    of another tile, it is joined with one of them, that of the largest product of IoU and scores. An object can be
-    joined from many tiles, such as four with a common corner. Without an overlap, nothing is joined.
+    share have an IoU of at least 0.5 (of masks, or of boxes if there are no masks). A detection is joined with at most
+    one of another tile: of all pairs between two tiles, those are joined whose products of IoU and scores have the
+    largest sum. An object can be joined from many tiles, such as four with a common corner. Without an overlap, nothing
+    is joined.
 
     An object has the box and the mask of its best detection that is not cut. If all are cut, it has their unions. Its
     score is the largest of all.
@@ -117,55 +119,15 @@ def join_detections(
     Returns:
         best scores first.
     """
-    from mmcv.ops import batched_nms
-
-    objects = _join(found, tiles, height, width)
-    if not objects:
+    every = [one for each in found for one in each]
+    if not every:
         return []
+    is_cut = np.array([_is_cut(one.box, tile.box, height, width) for each, tile in zip(found, tiles) for one in each])
+    numbers = _number_objects(found, tiles, is_cut, height, width)
+    groups = [np.flatnonzero(numbers == number) for number in range(numbers.max() + 1)]
+    objects = [_unite([every[i] for i in group], [every[i] for i in group if not is_cut[i]]) for group in groups]
     boxes, labels, scores = (torch.tensor([one[part] for one in objects]) for part in range(3))
-    _, kept = batched_nms(boxes, scores, labels, nms_cfg=dict(type='nms', iou_threshold=iou_threshold))
-    return [objects[index] for index in kept.tolist()]
-
-
-def _join(found: Sequence[list[Detection]], tiles: Sequence[Tile], height: int, width: int) -> list[Detection]:
-    every = [(one, tile.box) for each, tile in zip(found, tiles) for one in each]
-    numbers = iter(range(len(every)))
-    members = [[next(numbers) for _ in each] for each in found]
-    is_cut = [_is_cut(one.box, box, height, width) for one, box in every]
-    group = list(range(len(every)))
-    for a, b in combinations(range(len(tiles)), 2):
-        shared = _intersection(tiles[a].box, tiles[b].box)
-        if shared is None:
-            continue
-        agreeing = []
-        for i, j in product(members[a], members[b]):
-            first, second = every[i][0], every[j][0]
-            if first.label != second.label or not (is_cut[i] or is_cut[j]):
-                continue
-            if (iou := _iou_within(shared, first, second, height, width)) >= AGREEMENT:
-                agreeing.append((iou * first.score * second.score, i, j))
-        used = set()
-        for _, i, j in sorted(agreeing, reverse=True):
-            if not {i, j} & used:
-                used |= {i, j}
-                group = [group[i] if number == group[j] else number for number in group]
-    return [
-        _unite([every[index][0] for index in same], [every[index][0] for index in same if not is_cut[index]])
-        for same in ([index for index, other in enumerate(group) if other == number] for number in dict.fromkeys(group))
-    ]
-
-
-def _unite(parts: list[Detection], complete: list[Detection]) -> Detection:
-    if len(parts) == 1:
-        return parts[0]
-    from pycocotools.mask import merge
-
-    score = max(part.score for part in parts)
-    if complete:
-        return max(complete, key=lambda one: one.score)._replace(score=score)
-    x1, y1, x2, y2 = zip(*(part.box for part in parts))
-    mask = merge([part.mask for part in parts]) if parts[0].mask else None
-    return Detection((min(x1), min(y1), max(x2), max(y2)), parts[0].label, score, mask)
+    return [objects[index] for index in batched_nms(boxes, scores, labels, iou_threshold)]
 
 
 def _is_cut(box: Sequence[float], tile: Sequence[int], height: int, width: int) -> bool:
@@ -177,22 +139,55 @@ def _is_cut(box: Sequence[float], tile: Sequence[int], height: int, width: int) 
     )
 
 
-def _intersection(a: Sequence[float], b: Sequence[float]) -> tuple | None:
-    x1, y1, x2, y2 = max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])
-    return (x1, y1, x2, y2) if x1 < x2 and y1 < y2 else None
+def _number_objects(
+    found: Sequence[list[Detection]], tiles: Sequence[Tile], is_cut: np.ndarray, height: int, width: int
+) -> np.ndarray:
+    """The number of the object that each detection is of, counted from 0."""
+    from scipy.optimize import linear_sum_assignment
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    labels, scores = (np.array([one[part] for each in found for one in each]) for part in (1, 2))
+    parts = np.split(np.arange(len(labels)), np.cumsum([len(each) for each in found])[:-1])
+    joined = [np.empty((2, 0), int)]
+    for a, b in combinations(range(len(tiles)), 2):
+        first, second = parts[a][:, None], parts[b]
+        iou = _ious_in_both(tiles[a], tiles[b], found[a], found[b], height, width)
+        agree = (iou >= AGREEMENT) & (labels[first] == labels[second]) & (is_cut[first] | is_cut[second])
+        i, j = linear_sum_assignment(agree * iou * scores[first] * scores[second], maximize=True)
+        joined.append(np.stack([parts[a][i], parts[b][j]])[:, agree[i, j]])
+    pairs = np.hstack(joined)
+    links = coo_matrix((np.ones(pairs.shape[1]), tuple(pairs)), (len(labels), len(labels)))
+    return connected_components(links, directed=False)[1]
 
 
-def _iou_within(window: Sequence[int], a: Detection, b: Detection, height: int, width: int) -> float:
-    """IoU of the parts of two detections in a window of the image."""
-    boxes = _intersection(a.box, window), _intersection(b.box, window)
-    if None in boxes:
-        return 0.0
-    from pycocotools.mask import iou, merge
+def _ious_in_both(
+    a: Tile, b: Tile, first: list[Detection], second: list[Detection], height: int, width: int
+) -> np.ndarray:
+    """IoU (first, second) of the parts of detections in the pixels that two tiles share."""
+    x1, y1, x2, y2 = (*map(max, a.box[:2], b.box[:2]), *map(min, a.box[2:], b.box[2:]))
+    if x1 >= x2 or y1 >= y2 or not first or not second:
+        return np.zeros((len(first), len(second)))
+    from pycocotools.mask import frPyObjects, iou, merge
 
-    if a.mask:
-        x1, y1, x2, y2 = window
-        inside = _encode(np.ones((y2 - y1, x2 - x1), bool), x1, y1, height, width)
-        parts = ([merge([one.mask, inside], intersect=True)] for one in (a, b))
+    if first[0].mask:
+        (inside,) = frPyObjects(np.array([[x1, y1, x2 - x1, y2 - y1]], float), height, width)
+        parts = ([merge([one.mask, inside], intersect=True) for one in each] for each in (first, second))
     else:
-        parts = ([[x1, y1, x2 - x1, y2 - y1]] for x1, y1, x2, y2 in boxes)
-    return float(iou(*parts, [0])[0, 0])
+        corners = (np.clip([one.box for one in each], (x1, y1) * 2, (x2, y2) * 2) for each in (first, second))
+        parts = (np.hstack([box[:, :2], box[:, 2:] - box[:, :2]]) for box in corners)
+    return iou(*parts, [0] * len(second))
+
+
+def _unite(parts: list[Detection], complete: list[Detection]) -> Detection:
+    """One detection from the parts of an object, and those of them that are not cut."""
+    if len(parts) == 1:
+        return parts[0]
+    from pycocotools.mask import merge
+
+    score = max(part.score for part in parts)
+    if complete:
+        return max(complete, key=lambda one: one.score)._replace(score=score)
+    x1, y1, x2, y2 = zip(*(part.box for part in parts))
+    mask = merge([part.mask for part in parts]) if parts[0].mask else None
+    return Detection((min(x1), min(y1), max(x2), max(y2)), parts[0].label, score, mask)

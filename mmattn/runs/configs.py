@@ -203,7 +203,7 @@ def enable_tta(cfg: Config) -> None:
             check(find_type(cfg.model), find_type(roi_head))
     elif 'mask_head' in roi_head:
         roi_head.mask_head = roi_head.mask_roi_extractor = None
-    for _, dataset in dataset_configs(cfg.test_dataloader.dataset, 'test_dataloader.dataset'):
+    for _, dataset in dataset_configs(cfg, 'test'):
         if not {'dataset', 'datasets'} & set(dataset):  # does not wrap others
             dataset.pipeline = cfg.tta_pipeline
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)

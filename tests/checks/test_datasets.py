@@ -32,7 +32,7 @@ from tests.checks.test_coco import changed, coco_config
 from tests.checks.test_images import Images, Maps
 
 
-def test_the_engine_imports_alone():
+def test_runs_and_checks_import_alone():
     """Packages of OpenMMLab are imported when a config needs them."""
     code = (
         'import sys; sys.modules.update(mmcv=None, mmdet=None, mmseg=None, mmpretrain=None); import mmattn.runs.running'

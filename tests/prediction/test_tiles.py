@@ -123,11 +123,11 @@ def test_the_best_of_several_joins():
     tiles = cut(HEIGHT, WIDTH, TILE, OVERLAP)
     found = see([(1, 0.9, 30, 10, 150, 60)], tiles, False)
     weak = found[1][0]._replace(score=0.06)
-    found[1].append(weak._replace(box=(*weak.box[:2], 129.0, weak.box[3])))
+    found[1].insert(0, weak._replace(box=(*weak.box[:2], 129.0, weak.box[3])))
     joined = join_detections(found, tiles, HEIGHT, WIDTH)
     assert [(one.box, one.score) for one in joined] == [
         ((30, 10, 150, 60), pytest.approx(0.8)),
-        (found[1][1].box, 0.06),
+        (found[1][0].box, 0.06),
     ]
 
 
@@ -141,12 +141,31 @@ def test_score_of_the_best_part():
 
 
 @pytest.mark.parametrize('with_masks', [True, False])
-def test_two_objects_stay_two(with_masks):
-    """If each of two tiles has missed one of two neighbours, the parts that they found are not joined."""
+@pytest.mark.parametrize(
+    'objects',
+    [
+        OBJECTS['neighbours side by side, both cut'],
+        OBJECTS['two classes at one place'],
+        [(1, 0.9, 30, 10, 150, 50), (1, 0.8, 30, 35, 150, 75)],  # overlap a little
+        [(1, 0.9, 50, 10, 95, 40), (1, 0.8, 84, 10, 130, 40)],  # cut by none of the two tiles, alike in what they share
+    ],
+)
+def test_two_objects_stay_two(objects, with_masks):
+    """If each of two tiles has missed one of two objects, those that they found are not joined."""
     tiles = cut(HEIGHT, WIDTH, TILE, OVERLAP)
-    found = see(OBJECTS['neighbours side by side, both cut'], tiles, with_masks)
+    found = see(objects, tiles, with_masks)
     del found[0][1], found[1][0]
     assert len(join_detections(found[:2], tiles[:2], HEIGHT, WIDTH)) == 2
+
+
+def test_the_shared_pixels_are_encoded_once(monkeypatch):
+    """Two tiles have one window in common, however many objects they have: for each pair of objects it took most of the
+    time."""
+    tiles = cut(HEIGHT, WIDTH, TILE, OVERLAP)
+    found = see(OBJECTS['neighbours side by side, both cut'], tiles, True)
+    encode, encoded = coco.frPyObjects, []
+    monkeypatch.setattr('pycocotools.mask.frPyObjects', lambda *given: encoded.append(given) or encode(*given))
+    assert len(join_detections(found[:2], tiles[:2], HEIGHT, WIDTH)) == 2 and len(encoded) == 1
 
 
 def test_no_overlap_joins_nothing():

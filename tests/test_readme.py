@@ -140,11 +140,6 @@ def test_table_agrees_with_metafiles():
         assert float(top1) == pytest.approx(entry['Results'][0]['Metrics']['Top 1 Accuracy'], abs=0.05)
 
 
-def test_readme_is_short():
-    """A newcomer reads it in a minute; details belong to docs/."""
-    assert len(README.splitlines()) < 100
-
-
 @pytest.mark.parametrize('document', DOCUMENTS, ids=lambda path: path.name)
 def test_named_files_exist(document):
     """Links to files of the repository, and paths in the text, lead somewhere."""

@@ -28,8 +28,8 @@ from mmattn.checks.datasets import (
 )
 from mmattn.errors import InputError
 from tests import ROOT
-from tests.runs.test_coco import changed, coco_config
-from tests.runs.test_images import Images, Maps
+from tests.checks.test_coco import changed, coco_config
+from tests.checks.test_images import Images, Maps
 
 
 def test_the_engine_imports_alone():

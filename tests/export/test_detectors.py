@@ -17,7 +17,7 @@ from mmattn.export.graphs import read_onnx, smallest_side, trace, write_onnx
 from mmattn.runs.configs import load_config
 from tests import ROOT
 from tests.backbones.cases import CASES, every_backbone
-from tests.runs.test_export import needs_export
+from tests.export.test_graphs import needs_export
 
 RETINANET = 'toy/retinanet_shunted-toy_fpn'
 MASK_RCNN = 'toy/mask-rcnn_shunted-toy_fpn'
@@ -142,7 +142,7 @@ def find_both_ways(detector):
 )
 def test_what_is_not_supported_is_refused(config, change, message, monkeypatch):
     """Rather than exporting a graph that finds something else."""
-    monkeypatch.setattr('tests.detection.test_export.detect', lambda *_: None)
+    monkeypatch.setattr('tests.export.test_detectors.detect', lambda *_: None)
     with pytest.raises(InputError, match=message):
         TraceableDetector(build(config, **change))
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -47,7 +47,6 @@ def by_hand(layer, x, rates, aggregation='shunted'):
     return layer.proj(torch.cat(heads, -1)).reshape(x.shape)
 
 
-@settings(max_examples=25, deadline=None)
 @given(size=sizes, r=st.sampled_from([2, 4, 8, [3], [2, 1], [5, 4, 2, 1]]), aggregation=st.sampled_from(AGGREGATIONS))
 def test_equals_equations_1_and_2(size, r, aggregation):
     """Fused attention equals the explicit softmax, forward and backward, in double precision at any size, in every form
@@ -95,7 +94,6 @@ def test_impossible_arguments_are_named(wrong, message):
         ShuntedAttention(8, 4, **wrong)
 
 
-@settings(max_examples=10, deadline=None)
 @given(size=sizes)
 def test_unmerged_attention_equals_its_equation(size):
     """At r = 1 the convolution of the values is added to the output, not to the values."""
@@ -107,7 +105,6 @@ def test_unmerged_attention_equals_its_equation(size):
     torch.testing.assert_close(layer(x), expected)
 
 
-@settings(max_examples=25, deadline=None)
 @given(H=st.integers(1, 19), W=st.integers(1, 19), r=st.sampled_from([2, 4, 8]))
 def test_every_token_reaches_keys_and_values(H, W, r):
     """The last rows and columns do so too, at any size. Each half of the heads pads the map for its own r only."""

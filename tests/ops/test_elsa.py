@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mmattn.ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
@@ -49,7 +49,6 @@ def test_equations(path, mul, add, dilation):
     torch.testing.assert_close(path(*inputs, dilation), by_hand(*inputs, dilation))
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     B=st.integers(1, 2),
     H=st.integers(1, 9),

@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mmattn.ops import global_self_attention as gsa
@@ -99,7 +99,6 @@ def test_axial_content(backend, dim, beyond, softmax, L, max_scores):
     torch.testing.assert_close(alone, out)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     B=st.integers(1, 3),
     H=st.integers(1, 9),
@@ -130,7 +129,6 @@ def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, most):
         torch.testing.assert_close(fast, reference)
 
 
-@settings(max_examples=10, deadline=None)
 @given(B=st.integers(1, 2), H=st.integers(1, 7), W=st.integers(1, 7), heads=st.integers(1, 3))
 def test_content_equals_its_quadratic_form(B, H, W, heads):
     """Both backends equal the quadratic form: softmax of the keys over all pixels, then a score for each pair."""

@@ -10,7 +10,7 @@ from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.weights import CheckpointError
 from tests import ROOT
-from tests.runs.test_export import needs_export
+from tests.export.test_graphs import needs_export
 
 SEGMENTOR = 'configs/toy/msf-vit-toy_setr.py'
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'

@@ -77,8 +77,7 @@ def metrics(folder):
 
 
 def test_test(toy, trained, tmp_path):
-    """The test gives metrics, a file of predictions, and an image of each. The segmentor is tested as a user does
-    it."""
+    """The test gives metrics, a file of predictions, and an image of each."""
     config, _, checkpoint = trained
     arguments = (
         'test',
@@ -93,7 +92,7 @@ def test_test(toy, trained, tmp_path):
         '--cfg-options',
         *TEST[config],
     )
-    done = run_alone(toy, *arguments) if config == UPERNET else run_tool(*arguments, *NO_WORKERS, **toy)
+    done = run_tool(*arguments, *NO_WORKERS, **toy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(
         metrics(tmp_path / 'work')

@@ -121,6 +121,7 @@ def test_uniform_attention_is_a_mean_filter():
     [
         (dict(logits=torch.zeros(1, 4, 5, 2, 9)), 'same B, H and W'),
         (dict(logits=torch.zeros(1, 4, 4, 2, 8)), 'odd k, not 8'),
+        (dict(logits=torch.zeros(1, 4, 4, 2, 16)), 'odd k, not 16'),
         (dict(logits=torch.zeros(1, 4, 4, 3, 9)), '4 channels of value do not divide into 3 heads'),
         (dict(ghost_mul=torch.zeros(4, 5, 5)), 'ghost_mul must be'),
         (dict(ghost_add=torch.zeros(2, 3, 3)), 'ghost_add must be'),

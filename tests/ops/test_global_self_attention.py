@@ -276,6 +276,17 @@ def test_axial_in_half_precision(backend, dtype, size):
         assert_near(ours, reference, 8 * torch.finfo(dtype).eps)
 
 
+def test_samples_have_scales_of_their_own():
+    """In float16, an image far smaller than another one in the batch is not rounded more than alone."""
+    query, value, table = make_inputs(2, 6, 5, 2, 4, 4, 8, torch.float32)
+    query, value = (query * torch.tensor([2.0**10, 2.0**-12]).view(2, 1, 1, 1, 1)).half(), value.half()
+    for attend in (
+        lambda query, value: axial_attention(query, value, table, 1),
+        lambda query, value: content_attention(query, value, value),
+    ):
+        torch.testing.assert_close(attend(query, value)[1:], attend(query[1:], value[1:]), atol=0, rtol=1e-3)
+
+
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize('softmax', [False, True])
 def test_axial_content_in_half_precision(dtype, softmax):

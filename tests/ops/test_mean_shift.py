@@ -153,6 +153,7 @@ def test_dropout_drops_weights(path):
         (dict(query=torch.zeros(2, 3, 4)), 'query must be'),
         (dict(probe=torch.zeros(1, 2, 4, 4)), 'probe must be'),
         (dict(bias=torch.zeros(1, 2, 3, 4)), 'bias must be'),
+        (dict(bias=torch.zeros(1, 3, 3, 3)), 'bias must be'),
     ],
 )
 def test_bad_shapes_are_named(change, message):

@@ -114,6 +114,19 @@ def test_fused_norms(case):
         torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
 
 
+@every_backbone
+@pytest.mark.parametrize('train', [False, True])
+def test_blocks_are_recomputed(case, train):
+    """With with_cp, each block is computed a second time in the backward pass of a training, and never otherwise."""
+    backbone = case.build(case.small, with_cp=True).train(train)
+    blocks = [module for module in backbone.modules() if getattr(module, 'sharding_unit', False)]
+    calls = Counter()
+    for block in blocks:
+        block.register_forward_pre_hook(lambda block, inputs: calls.update([block]))
+    sum(out.sum() for out in backbone(torch.randn(2, 3, 64, 64))).backward()
+    assert calls == dict.fromkeys(blocks, 2 if train else 1)
+
+
 PRECISIONS = {'float32': (torch.float32, False), 'bfloat16': (torch.bfloat16, False), 'autocast': (torch.float32, True)}
 
 

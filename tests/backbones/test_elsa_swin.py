@@ -3,6 +3,7 @@ import torch
 
 from mmattn.backbones import ELSASwin
 from mmattn.layers import ELSA
+from mmattn.weights import CheckpointError
 
 
 def from_golden(data) -> ELSASwin:
@@ -118,3 +119,27 @@ def test_settings_reach_the_layers():
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         ELSASwin(**wrong)
+
+
+def test_tables_are_resized_between_pixel_centres():
+    """Of a table that rises by 1 from column to column, a larger one has the values at its own pixel centres."""
+    arch = dict(embed_dim=8, depths=(1,), num_heads=(1,), group_width=4)
+    small, large = (ELSASwin(arch, elsa_stages=(), window_size=w, out_indices=(0,)) for w in (7, 14))
+    weights = small.state_dict()
+    weights['layers.0.blocks.0.attn.rb'] = torch.arange(13.0).repeat(1, 13)
+    large.load_state_dict(weights)
+    inner = torch.arange(3, 24)  # at the border, pixels are repeated
+    rows = large.layers[0].blocks[0].attn.rb.detach().view(27, 27)
+    expected = ((inner + 0.5) * 13 / 27 - 0.5).expand(27, -1)
+    torch.testing.assert_close(rows[:, inner], expected, atol=0.1, rtol=0)  # torch's cubic is no straight line either
+
+
+def test_numbers_of_heads_are_compared(tmp_path):
+    """Each of them, not only how many there are."""
+    one, other = (dict(embed_dim=8, depths=(1, 1), num_heads=heads, group_width=4) for heads in ((1, 2), (2, 2)))
+    stages = dict(elsa_stages=(), out_indices=(0, 1))
+    backbone = ELSASwin(one, **stages)
+    contents = dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': backbone.settings_note}))
+    torch.save(contents, tmp_path / 'weights.pth')
+    with pytest.raises(CheckpointError, match=r'trained with num_heads=\[1, 2\], and this ELSASwin has .*\[2, 2\]'):
+        ELSASwin(other, **stages).load_pretrained(tmp_path / 'weights.pth')

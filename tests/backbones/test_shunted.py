@@ -112,6 +112,15 @@ def test_stem_merges_the_last_odd_row_and_column():
     assert before.shape[1:3] == (9, 9) and changed[:, -1].all() and not changed[:, :-3].any()
 
 
+def test_convolutions_start_by_the_fan_out_of_a_group():
+    """A depth-wise 3 x 3 filter starts with a deviation of sqrt(2 / 9), as in the released code, and not with one that
+    counts all groups."""
+    backbone = ShuntedTransformer(arch='tiny')
+    backbone.init_weights()
+    for conv in (backbone.block3[0].mlp.dwconv, backbone.block4[0].attn.local_conv):
+        assert float(conv.weight.detach().std()) == pytest.approx((2 / 9) ** 0.5, rel=0.1)
+
+
 @pytest.mark.parametrize('norm_type, cls', [('BN', nn.BatchNorm2d), ('SyncBN', nn.SyncBatchNorm)])
 def test_stem_norm_follows_norm_cfg(norm_type, cls):
     """Norms of the stem have the type of norm_cfg, and update their statistics in training unless norm_eval is set."""

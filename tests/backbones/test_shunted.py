@@ -226,6 +226,18 @@ def test_rates_of_a_linear_layer_are_settings(tmp_path):
         ShuntedTransformer(**other).load_pretrained(path)
 
 
+def test_numbers_of_heads_are_compared(tmp_path):
+    """Each of them, not only how many there are: no tensor shows them."""
+    backbone = ShuntedTransformer(**SMALL)
+    path = tmp_path / 'weights.pth'
+    torch.save(dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': backbone.settings_note})), path)
+    other = dict(SMALL, arch={**SMALL['arch'], 'num_heads': (2, 4, 4, 4)})
+    with pytest.raises(
+        CheckpointError, match=r'trained with num_heads=\[2, 2, 4, 4\], and this .* has .*\[2, 4, 4, 4\]'
+    ):
+        ShuntedTransformer(**other).load_pretrained(path)
+
+
 def test_mechanisms_get_what_they_need():
     """Windows of every second block are shifted; the stride of the map and the rates of the stage reach the layer."""
     arch = {**SMALL['arch'], 'depths': (2, 2, 1, 1)}

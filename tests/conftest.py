@@ -1,13 +1,18 @@
+import copy
 import io
 import itertools
 import json
 import logging
 import lzma
+import os
+import sysconfig
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import settings
+from mmengine.config import Config
 from mmengine.logging import MMLogger
 
 from mmattn.export.graphs import any_size
@@ -23,6 +28,27 @@ def pytest_configure(config) -> None:
     """Property tests try few examples, the same in every run. If slow tests are asked for, they try many random ones
     and print how to repeat one that fails."""
     settings.load_profile('few' if config.option.markexpr == 'not slow' else 'many')
+
+
+@pytest.fixture(scope='session', autouse=True)
+def configs_read_once():
+    """Each file of configs/ and of OpenMMLab's packages is read once for all tests with the same environment."""
+    read, known = Config._file2dict, {}
+    stay_as_they_are = (ROOT / 'configs', Path(sysconfig.get_path('purelib')))
+
+    def remembered(filename, *args, **kwargs):
+        path = Path(filename).expanduser().absolute()
+        if not any(path.is_relative_to(folder) for folder in stay_as_they_are):
+            return read(filename, *args, **kwargs)
+        environment = frozenset(item for item in os.environ.items() if not item[0].startswith('PYTEST_'))
+        key = path, args, frozenset(kwargs.items()), environment
+        if key not in known:
+            known[key] = read(filename, *args, **kwargs)
+        return copy.deepcopy(known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Config, '_file2dict', staticmethod(remembered))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

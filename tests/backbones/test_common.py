@@ -114,6 +114,19 @@ def test_fused_norms(case):
         torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
 
 
+@every_backbone
+@pytest.mark.parametrize('train', [False, True])
+def test_blocks_are_recomputed(case, train):
+    """With with_cp, each block is computed a second time in the backward pass of a training, and never otherwise."""
+    backbone = case.build(case.small, with_cp=True).train(train)
+    blocks = [module for module in backbone.modules() if getattr(module, 'sharding_unit', False)]
+    calls = Counter()
+    for block in blocks:
+        block.register_forward_pre_hook(lambda block, inputs: calls.update([block]))
+    sum(out.sum() for out in backbone(torch.randn(2, 3, 64, 64))).backward()
+    assert calls == dict.fromkeys(blocks, 2 if train else 1)
+
+
 PRECISIONS = {'float32': (torch.float32, False), 'bfloat16': (torch.bfloat16, False), 'autocast': (torch.float32, True)}
 
 
@@ -145,7 +158,11 @@ def test_registered_for_every_scope(case, scope):
         assert type(case.build(case.small)).__name__ == case.name
 
 
-@every_backbone
+#: two backbones whose arguments reach ``Backbone`` in the two ways there are: by name, and as arguments of a frame
+either_way = pytest.mark.parametrize('case', [CASES['GSAResNet'], CASES['MSFSwin']], ids=lambda case: case.name)
+
+
+@either_way
 @pytest.mark.parametrize(
     'wrong, message',
     [
@@ -160,16 +177,31 @@ def test_registered_for_every_scope(case, scope):
         (dict(frozen_stages=-2), 'frozen_stages'),
         (dict(frozen_stages=1.0), 'frozen_stages'),
         (dict(in_channels=0), 'in_channels'),
-        (dict(drop_path_rate=1.5), 'drop_path_rate'),
-        (dict(drop_path_rate='0.1'), 'drop_path_rate'),
         (dict(arch='huge'), "not 'huge'"),
         (dict(arch=dict(embed_dim=8)), 'lacks'),
         (dict(arch=3), 'not 3'),
-        (dict(drop_path=0.1), "'drop_path'"),
         (dict(pretrained='resnet50'), 'no argument pretrained.*init_cfg=.*pretrained=None in a segmentor'),
     ],
 )
 def test_bad_arguments_are_named(case, wrong, message):
+    """Arguments that all backbones check in the same place."""
+    with pytest.raises(ValueError, match=message):
+        case.build(case.small, **wrong)
+
+
+@every_backbone
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        (dict(out_indices=(0, 4)), 'out_indices'),
+        (dict(frozen_stages=5), 'frozen_stages'),
+        (dict(in_channels=0), 'in_channels'),
+        (dict(arch='huge'), "not 'huge'"),
+        (dict(drop_path=0.1), "'drop_path'"),
+    ],
+)
+def test_arguments_reach_their_checks(case, wrong, message):
+    """Each backbone hands them on, and takes no unknown one."""
     with pytest.raises((ValueError, TypeError), match=message):
         case.build(case.small, **wrong)
 

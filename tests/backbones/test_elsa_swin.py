@@ -114,3 +114,16 @@ def test_settings_reach_the_layers():
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         ELSASwin(**wrong)
+
+
+def test_tables_are_resized_between_pixel_centres():
+    """Of a table that rises by 1 from column to column, a larger one has the values at its own pixel centres."""
+    arch = dict(embed_dim=8, depths=(1,), num_heads=(1,), group_width=4)
+    small, large = (ELSASwin(arch, elsa_stages=(), window_size=w, out_indices=(0,)) for w in (7, 14))
+    weights = small.state_dict()
+    weights['layers.0.blocks.0.attn.rb'] = torch.arange(13.0).repeat(1, 13)
+    large.load_state_dict(weights)
+    inner = torch.arange(3, 24)  # at the border, pixels are repeated
+    rows = large.layers[0].blocks[0].attn.rb.detach().view(27, 27)
+    expected = ((inner + 0.5) * 13 / 27 - 0.5).expand(27, -1)
+    torch.testing.assert_close(rows[:, inner], expected, atol=0.1, rtol=0)  # torch's cubic is no straight line either

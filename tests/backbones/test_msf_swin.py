@@ -28,8 +28,16 @@ def microsoft(weights):
     }
 
 
-@pytest.mark.parametrize('layout', [lambda weights: weights, lambda weights: {'model': microsoft(weights)}])
-@pytest.mark.parametrize('settings', [dict(), dict(groups=2), dict(proj_bias=True), dict(out_indices=(0, 1, 2))])
+@pytest.mark.parametrize(
+    'layout, settings',
+    [
+        (lambda weights: weights, dict()),
+        *(
+            (lambda weights: {'model': microsoft(weights)}, settings)
+            for settings in (dict(), dict(groups=2), dict(proj_bias=True), dict(out_indices=(0, 1, 2)))
+        ),
+    ],
+)
 def test_warm_start_from_released_swin(tmp_path, log, layout, settings):
     """All usable tensors of Microsoft's and timm's checkpoints are taken. The log names the others."""
     weights = timm.create_model('swin_tiny_patch4_window7_224').state_dict()

@@ -64,10 +64,15 @@ def test_any_part_of_a_release_serves(release):
         MSFViT(arch='small', attention='plain').load_state_dict(weights)
 
 
-@pytest.mark.parametrize('name', ['vit_small_patch16_224', 'deit_small_distilled_patch16_224'])
 @pytest.mark.parametrize(
-    'settings',
-    [dict(), dict(attention='plain', proj_bias=True), dict(groups=2), dict(final_norm=True, out_indices=(2, 11))],
+    'name, settings',
+    [
+        ('deit_small_distilled_patch16_224', dict()),
+        ('vit_small_patch16_224', dict()),
+        ('vit_small_patch16_224', dict(attention='plain', proj_bias=True)),
+        ('vit_small_patch16_224', dict(groups=2)),
+        ('vit_small_patch16_224', dict(final_norm=True, out_indices=(2, 11))),
+    ],
 )
 def test_warm_start_from_timm(tmp_path, log, name, settings):
     """All usable tensors of timm's checkpoints are taken. The log names the others of both sides."""

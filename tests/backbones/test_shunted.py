@@ -48,15 +48,15 @@ def test_released_layouts(release, arch, layout):
     assert all(torch.equal(value, translation.tensors[name].to(value.dtype)) for name, value in own.items())
 
 
-@pytest.mark.parametrize('wrap', [lambda weights: weights, lambda weights: {'model': weights, 'epoch': 300}])
 @pytest.mark.parametrize(
-    'config',
+    'config, wrap',
     [
-        'mask-rcnn_shunted_fpn_1x_coco',
-        'retinanet_shunted-s_fpn_1x_coco',
-        'shunted-s_fpn_8xb2-80k_ade20k-512x512',
-        'shunted_upernet_8xb2-160k_ade20k-512x512',
-        'shunted-s_segformer_8xb2-160k_ade20k-512x512',
+        ('mask-rcnn_shunted_fpn_1x_coco', lambda weights: {'model': weights, 'epoch': 300}),
+        ('mask-rcnn_shunted_fpn_1x_coco', dict),
+        ('retinanet_shunted-s_fpn_1x_coco', dict),
+        ('shunted-s_fpn_8xb2-80k_ade20k-512x512', dict),
+        ('shunted_upernet_8xb2-160k_ade20k-512x512', dict),
+        ('shunted-s_segformer_8xb2-160k_ade20k-512x512', dict),
     ],
 )
 def test_releases_load_under_every_head(tmp_path, release, config, wrap):
@@ -110,6 +110,15 @@ def test_stem_merges_the_last_odd_row_and_column():
     before, x[..., -1] = stem(x), 0.0
     changed = (before - stem(x)).abs().sum((0, 3)) > 0
     assert before.shape[1:3] == (9, 9) and changed[:, -1].all() and not changed[:, :-3].any()
+
+
+def test_convolutions_start_by_the_fan_out_of_a_group():
+    """A depth-wise 3 x 3 filter starts with a deviation of sqrt(2 / 9), as in the released code, and not with one that
+    counts all groups."""
+    backbone = ShuntedTransformer(arch='tiny')
+    backbone.init_weights()
+    for conv in (backbone.block3[0].mlp.dwconv, backbone.block4[0].attn.local_conv):
+        assert float(conv.weight.detach().std()) == pytest.approx((2 / 9) ** 0.5, rel=0.1)
 
 
 @pytest.mark.parametrize('norm_type, cls', [('BN', nn.BatchNorm2d), ('SyncBN', nn.SyncBatchNorm)])
@@ -214,6 +223,16 @@ def test_rates_of_a_linear_layer_are_settings(tmp_path):
     path = tmp_path / 'weights.pth'
     torch.save(dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': backbone.settings_note})), path)
     with pytest.raises(CheckpointError, match='reduction'):
+        ShuntedTransformer(**other).load_pretrained(path)
+
+
+def test_numbers_of_heads_are_compared(tmp_path):
+    """Each of them, not only how many there are: no tensor shows them."""
+    backbone = ShuntedTransformer(**SMALL)
+    path = tmp_path / 'weights.pth'
+    torch.save(dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': backbone.settings_note})), path)
+    other = dict(SMALL, arch={**SMALL['arch'], 'num_heads': (2, 4, 4, 4)})
+    with pytest.raises(CheckpointError, match=r'with num_heads=\[2, 2, 4, 4\], and this .* has .*\[2, 4, 4, 4\]'):
         ShuntedTransformer(**other).load_pretrained(path)
 
 

@@ -19,7 +19,7 @@ pytest.importorskip('mmpretrain')
 
 from mmattn.checks.config_values import check_config
 from mmattn.checks.datasets import InputCheckHook, check_dataset, check_files
-from mmattn.distillation import unlabelled as images
+from mmattn.distillation import unlabelled
 from mmattn.distillation.unlabelled import MultiScaleBatchSampler, UnlabelledImages, is_held_out
 from mmattn.distillation.views import FixedViews, PackViews, StudentColors, ViewCrop, ViewPreprocessor
 from mmattn.errors import InputError
@@ -60,7 +60,7 @@ def log(tmp_path, monkeypatch):
         with path.open('a') as file:
             file.write(sentence + '\n')
 
-    monkeypatch.setattr(images, 'warn', warn)
+    monkeypatch.setattr(unlabelled, 'warn', warn)
     return lambda: path.read_text().splitlines()
 
 
@@ -156,12 +156,12 @@ def test_what_pillow_does_not_read(tmp_path, monkeypatch, log):
     """A file is not left out because Pillow alone does not read it, or finds it too large."""
     path = write(tmp_path / 'photos' / 'a.jpg', size=(64, 64))
     with monkeypatch.context() as patch:
-        patch.setattr(images.Image, 'open', lambda path: 1 / 0)
-        assert images.find_flaw(path) is None
-        assert images.find_flaw(str(tmp_path / 'log')) == 'empty'
+        patch.setattr(unlabelled.Image, 'open', lambda path: 1 / 0)
+        assert unlabelled.find_flaw(path) is None
+        assert unlabelled.find_flaw(str(tmp_path / 'log')) == 'empty'
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)
-    monkeypatch.setattr(images, 'imread', None)  # It would take gigabytes to read the whole image here.
-    assert images.find_flaw(path) is None
+    monkeypatch.setattr(unlabelled, 'imread', None)  # It would take gigabytes to read the whole image here.
+    assert unlabelled.find_flaw(path) is None
 
 
 def test_folders_without_images(tmp_path):
@@ -219,7 +219,7 @@ def check(loader):
 
 def test_no_image_can_be_loaded(spoilt, log, monkeypatch):
     """A run ends if images cannot be loaded one after the other; it does not try a million."""
-    monkeypatch.setattr(images, 'TRIES', 4)
+    monkeypatch.setattr(unlabelled, 'TRIES', 4)
     spoil(spoilt, *range(6))
     dataset = copy.deepcopy(UnlabelledImages(str(spoilt), [LOAD, PACK]))  # as MMEngine's get_subset copies it
     with pytest.raises(InputError, match='4 images in a row cannot be loaded, the first being: .*3.png cannot be'):

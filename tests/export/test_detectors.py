@@ -142,7 +142,7 @@ def find_both_ways(detector):
 )
 def test_what_is_not_supported_is_refused(config, change, message, monkeypatch):
     """Rather than exporting a graph that finds something else."""
-    monkeypatch.setattr('tests.detection.test_export.detect', lambda *_: None)
+    monkeypatch.setattr('tests.export.test_detectors.detect', lambda *_: None)
     with pytest.raises(InputError, match=message):
         TraceableDetector(build(config, **change))
 

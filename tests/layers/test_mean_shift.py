@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mmattn.layers import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention, WindowAttention
@@ -62,7 +62,6 @@ def test_every_form_is_its_equation(attention, sharing, groups, mode):
     assert sum(p.numel() for p in layer.parameters()) == projections * 144
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     groups=st.integers(1, 4),
     width=st.integers(1, 3),
@@ -122,7 +121,6 @@ def test_head_ignores_a_constant_in_queries_and_keys(attention):
     assert moved > 1e-3 if attention == 'plain' else moved < 1e-9
 
 
-@settings(max_examples=20, deadline=None)
 @given(H=st.integers(1, 9), W=st.integers(1, 9), w=st.integers(2, 4), shifted=st.booleans(), B=st.integers(1, 2))
 def test_plain_windows_are_swins(H, W, w, shifted, B):
     """The plain form in windows computes what WindowAttention computes; its projections are in another order."""

@@ -1,7 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -47,7 +47,6 @@ def by_hand(layer, x, rates, aggregation='shunted'):
     return layer.proj(torch.cat(heads, -1)).reshape(x.shape)
 
 
-@settings(max_examples=25, deadline=None)
 @given(size=sizes, r=st.sampled_from([2, 4, 8, [3], [2, 1], [5, 4, 2, 1]]), aggregation=st.sampled_from(AGGREGATIONS))
 def test_equals_equations_1_and_2(size, r, aggregation):
     """Fused attention equals the explicit softmax, forward and backward, in double precision at any size, in every form
@@ -80,7 +79,6 @@ def test_a_number_is_seen_where_tensors_do_not_show_it():
     assert linear.settings == dict(reduction=[4, 2]) and not ShuntedAttention(8, 4, 4).settings
 
 
-@settings(max_examples=10, deadline=None)
 @given(size=sizes)
 def test_unmerged_attention_equals_its_equation(size):
     """At r = 1 the convolution of the values is added to the output, not to the values."""
@@ -92,7 +90,6 @@ def test_unmerged_attention_equals_its_equation(size):
     torch.testing.assert_close(layer(x), expected)
 
 
-@settings(max_examples=25, deadline=None)
 @given(H=st.integers(1, 19), W=st.integers(1, 19), r=st.sampled_from([2, 4, 8]))
 def test_every_token_reaches_keys_and_values(H, W, r):
     """The last rows and columns do so too, at any size. Each half of the heads pads the map for its own r only."""

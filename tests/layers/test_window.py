@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -31,7 +31,6 @@ def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
     return layer.post_proj(out)[:, :H, :W]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     H=st.integers(1, 11),
     W=st.integers(1, 11),

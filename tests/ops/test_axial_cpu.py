@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mmattn.analysis import count_operations
@@ -12,7 +12,6 @@ from mmattn.ops import axial_attention, axial_cpu, global_self_attention
 from mmattn.packages import version_numbers
 
 
-@settings(deadline=None)
 @given(
     B=st.integers(1, 2),
     H=st.integers(1, 21),

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mmattn.analysis import count_operations
@@ -18,7 +18,6 @@ def compiled():
     assert library.HAS_LIBRARY, 'the C++ code was not compiled: pip install --no-deps --no-build-isolation -e .'
 
 
-@settings(deadline=None)
 @given(
     B=st.integers(0, 2),
     H=st.integers(1, 9),

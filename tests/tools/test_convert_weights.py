@@ -1,20 +1,14 @@
 import hashlib
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from mmattn.backbones import ELSASwin
-from tests import ROOT
+from tests.tools.in_process import run_tool
 
 
 def convert(source, target, *arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / 'tools' / 'convert_weights.py', source, target, *arguments],
-        capture_output=True,
-        text=True,
-    )
+    return run_tool('convert_weights', source, target, *arguments)
 
 
 def test_converted_release_loads(tmp_path, release):

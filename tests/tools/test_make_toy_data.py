@@ -1,19 +1,15 @@
 import json
-import subprocess
-import sys
 
 import cv2
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
-from tests import ROOT
+from tests.tools.in_process import run_tool
 
 
 def make(root, *arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / 'tools' / 'dev' / 'make_toy_data.py', root, *arguments], capture_output=True, text=True
-    )
+    return run_tool('dev/make_toy_data', root, *arguments)
 
 
 @pytest.fixture(scope='module')

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests import ROOT
+from tests.tools.in_process import run_tool
 
 MASK_RCNN = 'configs/toy/mask-rcnn_elsa-swin-toy_fpn.py'
 UPERNET = 'configs/toy/elsa-swin-toy_upernet.py'
@@ -27,36 +28,44 @@ TEST = {MASK_RCNN: ['model.test_cfg.rcnn.score_thr=0.'], UPERNET: ['model.test_c
 LAST = {MASK_RCNN: 'epoch_{}.pth', UPERNET: 'iter_{}.pth'}
 
 
+NO_WORKERS = [
+    f'{split}_dataloader.{setting}'
+    for split in ('train', 'val', 'test')
+    for setting in ('num_workers=0', 'persistent_workers=False')
+]
+
+
 @pytest.fixture(scope='module')
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('tools')
+def toy(tmp_path_factory):
+    """The environment in which configs find toy data."""
+    folder = tmp_path_factory.mktemp('tools') / 'toy'
+    assert run_tool('dev/make_toy_data', folder, '--train', 4, '--val', 2).returncode == 0
+    return dict(COCO_ROOT=f'{folder}/coco/', ADE20K_ROOT=f'{folder}/ADEChallengeData2016', CUDA_VISIBLE_DEVICES='')
 
-    def run(tool, *arguments):
-        environment = dict(
-            os.environ,
-            COCO_ROOT=f'{folder}/toy/coco/',
-            ADE20K_ROOT=f'{folder}/toy/ADEChallengeData2016',
-            CUDA_VISIBLE_DEVICES='',
-        )
-        return subprocess.run(
-            [sys.executable, ROOT / 'tools' / f'{tool}.py', *map(str, arguments)],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
 
-    assert run('dev/make_toy_data', folder / 'toy', '--train', 4, '--val', 2).returncode == 0
-    return run
+def run_alone(toy, tool, *arguments):
+    """Likewise in a process of its own, with workers."""
+    return subprocess.run(
+        [sys.executable, ROOT / 'tools' / f'{tool}.py', *map(str, arguments)],
+        cwd=ROOT,
+        env=dict(os.environ, **toy),
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.fixture(scope='module', params=SHORT)
-def trained(request, run, tmp_path_factory):
-    """A config, its work folder after one step and one more by --resume, and the last checkpoint."""
+def trained(request, toy, tmp_path_factory):
+    """A config, its work folder after one step and one more by --resume, and the last checkpoint. The detector is
+    resumed as a user does it."""
     config, folder = request.param, tmp_path_factory.mktemp('work')
     for end in (1, 2):
         options = [option.format(end) for option in SHORT[config]]
-        done = run('train', config, '--work-dir', folder, '--resume', '--cfg-options', *options)
+        arguments = 'train', config, '--work-dir', folder, '--resume', '--cfg-options', *options
+        if config == MASK_RCNN and end == 2:
+            done = run_alone(toy, *arguments)
+        else:
+            done = run_tool(*arguments, *NO_WORKERS, **toy)
         assert done.returncode == 0, done.stdout + done.stderr
         assert (folder / LAST[config].format(end)).is_file()
     assert 'resumed' in (done.stdout + done.stderr).lower()
@@ -67,10 +76,10 @@ def metrics(folder):
     return json.loads(max(folder.glob('*/*.json')).read_text())
 
 
-def test_test(run, trained, tmp_path):
+def test_test(toy, trained, tmp_path):
     """The test gives metrics, a file of predictions, and an image of each."""
     config, _, checkpoint = trained
-    done = run(
+    arguments = (
         'test',
         config,
         checkpoint,
@@ -83,6 +92,7 @@ def test_test(run, trained, tmp_path):
         '--cfg-options',
         *TEST[config],
     )
+    done = run_tool(*arguments, *NO_WORKERS, **toy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(
         metrics(tmp_path / 'work')
@@ -91,10 +101,11 @@ def test_test(run, trained, tmp_path):
     assert len(pickle.loads((tmp_path / 'predictions.pkl').read_bytes())) == 2
 
 
-def test_multi_scale_test(run, trained, tmp_path):
+def test_multi_scale_test(toy, trained, tmp_path):
     """--tta gives the metrics of segmentation, boxes and masks."""
     config, _, checkpoint = trained
-    done = run('test', config, checkpoint, '--work-dir', tmp_path, '--tta', '--cfg-options', *TEST[config])
+    options = ['--cfg-options', *TEST[config], *NO_WORKERS]
+    done = run_tool('test', config, checkpoint, '--work-dir', tmp_path, '--tta', *options, **toy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(metrics(tmp_path))
 
@@ -118,6 +129,6 @@ def test_multi_scale_test(run, trained, tmp_path):
         ),
     ],
 )
-def test_mistakes_get_a_sentence(run, tmp_path, tool, arguments, message):
-    done = run(tool, *arguments, '--work-dir', tmp_path)
+def test_mistakes_get_a_sentence(toy, tmp_path, tool, arguments, message):
+    done = run_tool(tool, *arguments, '--work-dir', tmp_path, **toy)
     assert done.returncode == 1 and message in done.stderr.splitlines()[-1]

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -96,7 +96,6 @@ def test_terms(terms, area):
     torch.testing.assert_close(layer(x), by_hand(layer, x))
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     terms=st.sampled_from(COMBINATIONS),
     norm=st.sampled_from(NORMS),

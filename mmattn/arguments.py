@@ -1,6 +1,6 @@
 """Checks of arguments that layers and backbones share.
 
-Each raises a ValueError that names the argument. True and False count as no numbers.
+Each raises a ValueError that names the argument. True and False do not count as numbers.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The error that stands for a user's mistake, and how errors and warnings are put in one line."""
+"""The errors for a user's mistakes, and functions that write errors and warnings in one line."""
 
 import difflib
 import logging
@@ -15,7 +15,7 @@ class CheckpointError(InputError, RuntimeError):
 
 
 def near_misses(name: str, known: Iterable[str]) -> str:
-    """The known names that look like ``name``, as the end of a sentence; '' if there is none."""
+    """The known names that look like ``name``, as the end of a sentence; '' if none does."""
     near = difflib.get_close_matches(name, sorted(known), n=3)
     return f': did you mean {" or ".join(near)}?' if near else ''
 

@@ -186,7 +186,7 @@ def test_deformable_attention_runs(config):
 )
 def test_downstream_starts_from_its_classifier(case):
     """MSF, GSA and ELSA-VOLO have no released weights. Their detectors and segmentors name the checkpoint that a
-    classifier's config leaves after its last epoch, and it fits to the last tensor but for output norms."""
+    classifier's config leaves after its last epoch, and it has all weights except output norms."""
     settings = resolved(*case).model.backbone
     folder, epoch = re.fullmatch(r'work_dirs/(.*)/epoch_(\d+)\.pth', settings.init_cfg.checkpoint).groups()
     config, _, row = folder.partition('/')
@@ -255,7 +255,7 @@ ALL = [pytest.param(path, '', id=f'{path.stem} all', marks=pytest.mark.slow) for
 
 @pytest.mark.parametrize('path, kind', [*SPECIAL, *ALL])
 def test_downstream_starts_from_a_distilled_backbone(path, kind):
-    """The detectors and segmentors of a student take its weights to the last tensor, but for output norms."""
+    """The detectors and segmentors of a student take all of their weights from it, except output norms."""
     with torch.device('meta'):
         student = MODELS.build(resolved(path).model.backbone)
     weights = {

@@ -261,7 +261,7 @@ class Whole(nn.Module):
     """The neck and heads of a config on a backbone, as a function of images alone.
 
     Raises:
-        ValueError: if the config is no detector or segmentor, or has a neck or heads that do not fit the backbone.
+        ValueError: if the config has neither a detector nor a segmentor, or if neck or heads do not fit the backbone.
     """
 
     def __init__(self, cfg: Config, backbone: nn.Module) -> None:

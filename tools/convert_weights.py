@@ -80,7 +80,7 @@ def recognise(released: dict[str, torch.Tensor]) -> tuple[Backbone, str | int]:
                 continue
             return backbone, arch
     raise CheckpointError(
-        f'it is no release of any backbone here ({", ".join(backbones.__all__)}) with its default arguments'
+        f'it is not a release of any backbone here ({", ".join(backbones.__all__)}) with its default arguments'
     )
 
 

@@ -60,13 +60,13 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options, backbone_only=args.backbone)
     is_detector = not args.backbone and cfg.get('default_scope') == 'mmdet'
     if not is_detector and not args.backbone and cfg.get('default_scope') != 'mmseg':
-        sys.exit(f'{args.config} is no segmentor or detector: of others the backbone is exported, with --backbone.')
+        sys.exit(f'{args.config} is not a segmentor or detector: export the backbone of other models with --backbone.')
     if is_detector and args.out.suffix != '.onnx':
         sys.exit(f'a detector is exported as .onnx, not as {args.out.suffix}.')
     if args.image and not is_detector:
         sys.exit('--image is for detectors: other models are compared on noise.')
     if args.image and (not args.image.is_file() or mmcv.imread(args.image) is None):
-        sys.exit(f'--image {args.image} is no image file that OpenCV reads.')
+        sys.exit(f'--image {args.image} is not an image that OpenCV can read.')
     in_channels = cfg.model.backbone.get('in_channels', 3)
     with running(cfg):
         model = build(cfg, args.checkpoint, args.backbone)
@@ -143,7 +143,7 @@ def write_detector(
         if not within or alone > MOST_ALONE * max(len(expected[0]), len(found[0])):
             sys.exit(f'{file.name} does not find what the model does; it was removed.')
     if not count:
-        print('The model found nothing, so that little was compared: name an image with objects by --image.')
+        print('The model found nothing, so little was compared: name an image with objects by --image.')
 
 
 def images(model: nn.Module, file: Path | None, in_channels: int) -> Iterator[Tensor]:

@@ -55,7 +55,7 @@ def main() -> None:
 
     cfg = load_config(args.config, args.cfg_options)
     if cfg.get('default_scope') != 'mmpretrain':
-        sys.exit(f'{args.config} is no config of a classifier.')
+        sys.exit(f'{args.config} is not a config of a classifier.')
     from mmattn.classification.token_labels import label_file  # imported here, since it needs mmpretrain
 
     images = sorted(path for path in args.images.rglob('*') if path.suffix.lower() in IMAGES)
@@ -90,7 +90,7 @@ def stride(model: nn.Module, side: int = 256) -> int:
     x = torch.zeros(1, 3, side, side, device=next(model.parameters()).device)
     last = model.extract_feat(x, stage='backbone')[-1]
     if last.dim() != 4:
-        raise InputError(f'the backbone returns no map, but a tensor {tuple(last.shape)}: its classes have no places')
+        raise InputError(f'label maps need a backbone that returns feature maps, not a tensor {tuple(last.shape)}')
     return side // last.shape[2]
 
 

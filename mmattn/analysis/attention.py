@@ -59,7 +59,7 @@ def query_attention(backbone: nn.Module, image: Tensor, x: float, y: float) -> l
         x, y: the query, in pixels of the image: 0 <= x < W, 0 <= y < H.
 
     Raises:
-        InputError: if it is no backbone of mmattn.
+        InputError: if it is not a backbone of mmattn.
     """
     found = []
 

@@ -282,5 +282,5 @@ def _load(config: Path, row: str | None = None) -> Config:
     """A config with a row, or its default row: whatever the environment names, so that the cache is right."""
     cfg = read_row(config, row)
     if not cfg.get('default_scope') or 'backbone' not in cfg.get('model', {}):
-        raise InputError(f'{config} is no whole config: it needs default_scope, and model with a backbone')
+        raise InputError(f'{config} is not a complete config: it needs default_scope, and a model with a backbone')
     return cfg

@@ -23,7 +23,7 @@ def blocks_of(backbone: nn.Module) -> list[list[nn.Module]]:
     """The blocks of each stage, in the order of the forward pass. Of a ViT, each block is a stage.
 
     Raises:
-        InputError: if it is no backbone of mmattn.
+        InputError: if it is not a backbone of mmattn.
     """
     if not isinstance(backbone, Backbone):
         raise InputError(f'only backbones of mmattn can be analysed, not {type(backbone).__name__}')

@@ -32,7 +32,7 @@ class GSAResNet(Backbone):
 
     Weights of a plain ResNet (torchvision's, timm's, MMDetection's) fill everything but the attention, which starts
     untrained, scaled to the norms of the ResNet. The classifier and the replaced convolutions are left out. The log
-    names both. A checkpoint with attention has to fit to the last tensor.
+    names both. A checkpoint with attention must fit completely.
 
     One layout throughout: (B, C, H, W) maps in channels-last memory.
 

@@ -33,7 +33,7 @@ class CheckedCOCO(COCO):
     def __init__(self, annotation_file: str, evaluated: Sequence[str] = ()) -> None:
         self.path, self.evaluated = annotation_file, evaluated
         unreadable = refusing(f'{annotation_file} cannot be read', (OSError,))
-        with refusing(f"{annotation_file} is no annotation file in COCO's format"), unreadable:
+        with refusing(f"{annotation_file} is not an annotation file in COCO's format"), unreadable:
             super().__init__(annotation_file)
 
     def createIndex(self) -> None:
@@ -131,7 +131,7 @@ class CheckedCocoMetric(CocoMetric):
         """Check that the annotations are those of the datasets whose images are tested.
 
         Raises:
-            InputError: if they are of other images or classes, or if there are none.
+            InputError: if there are no annotations, or if they are of other images or classes.
         """
         if self.ann_file is None:
             transforms = [transform for dataset in datasets for transform in dataset.pipeline.transforms]
@@ -162,7 +162,7 @@ class CheckedCocoMetric(CocoMetric):
 
 
 def _length(numbers: list) -> float:
-    """The Euclidean norm, which takes less time than a look at each number; infinity or NaN if one is no number."""
+    """The Euclidean norm, which takes less time than a look at each number; infinity or NaN if one of them is."""
     try:
         return math.hypot(*numbers)
     except (TypeError, OverflowError):
@@ -243,7 +243,7 @@ def _entries(
     """
     listed = contents.get(kind, [] if kind == 'annotations' else None)
     if not isinstance(listed, list):
-        raise InputError(f'{path} is no annotation file in COCO\'s format: it has no list "{kind}"')
+        raise InputError(f'{path} is not an annotation file in COCO\'s format: it has no list "{kind}"')
     entries, seen = {}, {key: set() for key in ('id', 'file_name', 'name') if key in rules}
     for index, entry in enumerate(listed):
         given = entry if isinstance(entry, dict) else {}
@@ -288,7 +288,7 @@ def _wrong_place(annotation: dict, width: int, height: int) -> str:
 
 
 def _decompress(text: str) -> list[int] | None:
-    """The counts of a compressed RLE, as ``rleFrString`` of pycocotools reads them; None if it is none.
+    """The counts of a compressed RLE, as ``rleFrString`` of pycocotools reads them; None if the text is not an RLE.
 
     pycocotools does not return them, and crashes on some that are wrong.
     """

@@ -1,4 +1,4 @@
-"""What the types in a config stand for."""
+"""The classes and functions that the types in a config name."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ NODE_KEYS = ('type', '_scope_')
 
 
 def find_type(node: dict, registry: Registry = MODELS, default: str | None = None) -> Callable | None:
-    """What the type of a config's dict stands for in the current scope; None if the registry does not know it."""
+    """The class or function that the type of a dict names in the current scope; None if it is not registered."""
     kind = node.get('type', default)
     if not isinstance(kind, str):
         return kind if callable(kind) else None
@@ -22,7 +22,7 @@ def find_type(node: dict, registry: Registry = MODELS, default: str | None = Non
 
 
 def listed(node: object, place: str) -> Iterator[tuple[str, object]]:
-    """The entries of lists within lists, with their places in a config; what is no list is one entry."""
+    """The entries of lists within lists, with their places in a config; a node other than a list is one entry."""
     if isinstance(node, (list, tuple)):
         for index, part in enumerate(node):
             yield from listed(part, f'{place}[{index}]')

@@ -78,7 +78,7 @@ def _check_keys(cfg: Config) -> None:
         if not isinstance(cfg.get(key), (dict, type(None))):
             raise InputError(f'{key} must be a dict, not {cfg[key]!r}')
     if cfg.get('model') is None:
-        raise InputError('there is no model: this is no config of a detector, segmentor or classifier')
+        raise InputError('there is no model: this is not a config of a detector, segmentor or classifier')
     if cfg.model.get('type') is None:
         raise InputError('model has no type')
     for split, last in zip(SPLITS, ('optim_wrapper', 'val_evaluator', 'test_evaluator')):
@@ -283,7 +283,7 @@ def _check_type(
     extra: Iterable[str] = (),
     inner: bool = False,
 ) -> Callable | None:
-    """Check the type of a dict and its arguments; returns what the type stands for. What is no dict is not checked.
+    """Check the type of a dict and its arguments, and return what the type names. Other nodes are not checked.
 
     The type may be missing if there is a default. The dict may have extra keys; if it is inner to a module, that may
     take out keys before it is built, so only those that look misspelt are refused.

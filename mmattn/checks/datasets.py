@@ -228,7 +228,7 @@ def class_numbers(model: nn.Module) -> Iterator[tuple[str, int]]:
 
 
 def ignored_labels(model: nn.Module) -> list[int]:
-    """The labels that the heads of a segmentor ignore, ``ignore_index`` of their configs; 255 if there is none."""
+    """The labels that the heads of a segmentor ignore, ``ignore_index`` of their configs; 255 if none is set."""
     heads = [module for module in model.modules() if hasattr(module, 'num_classes')]
     labels = {getattr(head, 'ignore_index', None) for head in heads}
     return sorted(label for label in labels if isinstance(label, int)) or [255]

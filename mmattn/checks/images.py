@@ -26,7 +26,7 @@ class CheckedPipeline(Compose):
 
     Args:
         pipeline: of the dataset. Its transforms that load files are replaced.
-        ignored: labels that are no classes.
+        ignored: labels that are ignored, beside those of the classes.
     """
 
     def __init__(self, pipeline: Compose, dataset: BaseDataset, ignored: Sequence[int] = (255,)) -> None:
@@ -100,7 +100,7 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
         backend: what decodes it, ``imdecode_backend`` of the transform.
 
     Raises:
-        InputError: for labels that are no whole numbers from 0 to 255, and for files that do not keep labels.
+        InputError: if a label is not a whole number from 0 to 255, or if the format of the file changes labels.
     """
     mode, form, coding, orientation = _header(io.BytesIO(content))
     if form in ('JPEG', 'MPO'):
@@ -108,7 +108,7 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
     if 'L;2' in coding or 'L;4' in coding or mode == '1' and backend != 'pillow':
         raise InputError(f'{path} has fewer than 8 bits per pixel, which are read as shades of grey: write it with 8')
     if orientation > 1:
-        raise InputError(f'{path} has EXIF orientation {orientation}, ignored for label maps: turn its pixels instead')
+        raise InputError(f'{path} has EXIF orientation {orientation}, ignored in label maps: turn its pixels instead')
     if mode is None or mode[0] in 'IF':
         from mmcv import imfrombytes
 

@@ -138,8 +138,8 @@ class FeatureImagesHook(Hook):
         images: their number. With several processes, they are the first that the first process validates.
 
     Raises:
-        ValueError: if it is no whole number of at least 1.
-        InputError: if the model is no :class:`FeatureDistiller`.
+        ValueError: if it is not a whole number of at least 1.
+        InputError: if the model is not a :class:`FeatureDistiller`.
     """
 
     def __init__(self, images: int = 4) -> None:
@@ -185,7 +185,7 @@ class BackboneCheckpointHook(Hook):
         max_keep_ckpts: number of files that are kept; -1 keeps all.
 
     Raises:
-        ValueError: if they are no such numbers.
+        ValueError: if one of them is not a whole number in its range.
         InputError: if the model has no backbone, or the training is sharded or not by epochs.
         CheckpointError: if a file cannot be written, while training.
     """

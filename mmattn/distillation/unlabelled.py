@@ -183,7 +183,7 @@ def find_flaws(paths: Sequence[str]) -> Iterator[str | None]:
 
 
 def find_flaw(path: str) -> str | None:
-    """Why a file is no image that can be used, as far as its first and last bytes show it; None if it can be used."""
+    """Why a file cannot be used as an image, as far as its first and last bytes show it; None if it can be used."""
     try:
         if not os.path.isfile(path):  # a link to nothing, a pipe
             return 'no file'
@@ -204,7 +204,7 @@ def find_flaw(path: str) -> str | None:
 
 
 def printable(text: str) -> str:
-    """A text that a log can write: names of files may have bytes that are no UTF-8, and line breaks."""
+    """A text that a log can write: names of files may have line breaks and bytes that are not UTF-8."""
     return ' '.join(text.split()).encode('utf-8', 'backslashreplace').decode()
 
 

@@ -9,7 +9,7 @@ def named_backend(backends: Mapping[str, Callable], name: str) -> Callable:
     """The function of a backend.
 
     Raises:
-        ValueError: if there is none of that name; the message lists the names.
+        ValueError: if the name is unknown; the message lists the known names.
     """
     if name not in backends:
         raise ValueError(f'backend must be None or one of {", ".join(backends)}, not {name!r}')
@@ -20,7 +20,7 @@ def check_triton(x: Tensor) -> None:
     """Check that Triton's kernels can run on a tensor.
 
     Raises:
-        ValueError: if there is no Triton, or the tensor is not on a GPU.
+        ValueError: if Triton is not installed, or the tensor is not on a GPU.
     """
     if find_spec('triton') is None:
         raise ValueError("backend 'triton' needs Triton, which is not installed")

@@ -82,8 +82,8 @@ def mean_shift_attention_channels(
     eight channels, for which fused kernels are made.
     """
     d = query.shape[-1]
-    # In this unit, fp16 holds norms up to 2048 * 65504. The unit is no global variable: torch.compile makes globals
-    # inputs of its graph, and recomputed blocks do not find them.
+    # In this unit, fp16 holds norms up to 2048 * 65504. The unit is a local variable, because torch.compile turns
+    # globals into inputs of its graph, and recomputed blocks do not find them.
     unit = 2048.0
     norm = -_half_square(key)
     coarse = (norm / unit).clamp(min=torch.finfo(key.dtype).min).to(key.dtype).detach()

@@ -76,11 +76,11 @@ def predict(
         raise InputError('a FeatureDistiller predicts features: tools/analyze.py --what distillation draws them')
     files = find_files(inputs)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f'{out} is no empty folder: name another one, or remove it')
+        raise InputError(f'{out} is not an empty folder: name another one, or remove it')
     with running(cfg, trusted):
         load, model = build(cfg, checkpoint, device, trusted)
     if tile and isinstance(model, _Classifier):
-        raise InputError('--tile is for detectors and segmentors: a class is of a whole image')
+        raise InputError('--tile is for detectors and segmentors: leave it out for a classifier')
     categories = [dict(id=id, name=name) for id, name in zip(model.ids, model.classes)]
     images, annotations, problems, videos = [], [], [], []
     lengths = [max(VideoReader(path).frame_cnt, 1) if _is_video(path) else 1 for *_, path in files]
@@ -135,18 +135,18 @@ def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
         inputs: files, folders, and patterns as of a shell, with ** for any folders; docs/predict.md says what is read.
 
     Raises:
-        InputError: if one of them names nothing, or has no image and no video.
+        InputError: if one of them does not exist, or has neither images nor videos.
     """
     files, others = {}, set()
     for given in inputs:
         matches = [given] if os.path.exists(given) else sorted(glob.glob(given, recursive=True))
         if not matches:
-            raise InputError(f'there is no file or folder {given}, and it matches none as a pattern')
+            raise InputError(f'there is no file or folder {given}, and it matches no file as a pattern')
         below = chain.from_iterable([path, *sorted(map(str, Path(path).rglob('*')))] for path in matches)
         below = [path for path in below if not os.path.isdir(path)]
         found = [path for path in below if os.path.isfile(given) or path.lower().endswith(IMAGES + VIDEOS)]
         if not found:
-            raise InputError(f'{given} has no image and no video, which end with {", ".join(IMAGES + VIDEOS)}')
+            raise InputError(f'{given} has neither images nor videos, which end with {", ".join(IMAGES + VIDEOS)}')
         others.update(set(below) - set(found))
         for path in found:
             folder, name = os.path.split(os.path.abspath(path))
@@ -230,11 +230,11 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
     checkpoint. Errors are those of :func:`predict`."""
     scope = cfg.get('default_scope')
     if scope not in MODELS:
-        raise InputError(f'the default_scope of the config is {scope}: predictions are of {", ".join(MODELS)}')
+        raise InputError(f'the default_scope of the config is {scope}, but it must be one of {", ".join(MODELS)}')
     node = (cfg.get('test_dataloader') or {}).get('dataset') or {}
     loaders = [step for step in node.get('pipeline') or () if str(step.get('type')).endswith('LoadImageFromFile')]
     if not loaders:
-        raise InputError('the config has no test_dataloader.dataset.pipeline with LoadImageFromFile: it reads images')
+        raise InputError('test_dataloader.dataset.pipeline of the config needs LoadImageFromFile, which reads images')
     device = device or get_device()
     with refusing(f'--device {device} cannot be used here', (RuntimeError, AssertionError)):
         torch.empty(1, device=device)

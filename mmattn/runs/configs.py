@@ -178,7 +178,7 @@ def enable_auto_scale_lr(cfg: Config) -> None:
         InputError: if the config has no ``auto_scale_lr.base_batch_size``.
     """
     if not (cfg.get('auto_scale_lr') or {}).get('base_batch_size'):
-        raise InputError('--auto-scale-lr needs auto_scale_lr.base_batch_size: the batch size of the learning rate')
+        raise InputError('--auto-scale-lr needs auto_scale_lr.base_batch_size, the batch size that the rate is for')
     cfg.auto_scale_lr.enable = True
 
 
@@ -258,7 +258,7 @@ def _check_folder(folder: Path, flag: str) -> None:
     """Refuse a folder that could not be made or written to at the end of a test."""
     nearest = next(str(path) for path in (folder, *folder.parents) if os.path.exists(path))
     if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK):
-        raise InputError(f'{flag} cannot write to {folder}: {nearest} is no folder, or may not be written to')
+        raise InputError(f'{flag} cannot write to {folder}: {nearest} is not a folder, or is read-only')
 
 
 def _test_metrics(cfg: Config) -> list[dict]:

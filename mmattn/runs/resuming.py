@@ -275,7 +275,7 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> di
     MMPretrain's.
 
     Raises:
-        CheckpointError: if there are none, or if a backbone of mmattn had other settings.
+        CheckpointError: if the checkpoint has none, or if a backbone of mmattn had other settings.
     """
     weights, container = weights_in(checkpoint)
     if not isinstance(weights, dict) or not container and 'state_dict' in weights:
@@ -358,7 +358,7 @@ def _difference_of_averages(runner: Runner, saved: object, excused: tuple[str, .
     if hook is None:
         return ''
     if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
-        return 'its averaged model is no state dict'
+        return 'its averaged model is not a state dict'
     own = hook.ema_model.state_dict()
     _fitting(saved, own, source)
     return _difference_of_weights(saved, own, excused)

@@ -75,7 +75,7 @@ def plain_names(state_dict: dict[str, object], source: str) -> dict[str, object]
     """A state dict without what wrappers add to names: "module." at their beginning, torch.compile's "_orig_mod." ...
 
     Raises:
-        CheckpointError: if two names become one, or one is no text.
+        CheckpointError: if two names become one, or one is not a string.
     """
     original: dict[str, str] = {}
     for name in state_dict:
@@ -106,7 +106,7 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
         trusted: read any object, as ``torch.load(weights_only=False)`` does. This runs code in the file.
 
     Raises:
-        CheckpointError: if the file is missing, is damaged, is no checkpoint, has objects that only code can build, or
+        CheckpointError: if the file is missing, damaged or not a checkpoint, has objects that only code can build, or
             has weights that are broken: a NaN or an infinity, a negative variance, a form that models do not have.
     """
     try:
@@ -114,7 +114,7 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
         size = file.stat().st_size if file.is_file() else None
     except CheckpointError:
         raise
-    except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:  # whatever is no path or no address
+    except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:  # an impossible path or address
         raise CheckpointError(f'{_shortened(path)} cannot be read ({_shortened(error)})') from error
     if size is None and (file / '.metadata').is_file():
         raise CheckpointError(f'{path} is sharded, merge it first: python tools/merge_shards.py {path} TARGET')

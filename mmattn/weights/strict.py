@@ -23,8 +23,8 @@ STRICT = object()
 class StrictModule(BaseModule):
     """Base class of modules that load strictly, take released checkpoints, and note their settings in their own.
 
-    Weights fit to the last tensor or are refused, however they are loaded: by ``init_cfg``, by ``load_from`` as part of
-    a classifier, detector or segmentor, or by ``load_state_dict``. ``load_state_dict(..., strict=False)`` of the module
+    Weights that do not fit completely are refused, whether ``init_cfg`` loads them, ``load_from`` as part of a
+    classifier, detector or segmentor, or ``load_state_dict``. ``load_state_dict(..., strict=False)`` of the module
     itself takes what fits and logs the rest. A classifier of MMPretrain whose backbone it is takes a released
     classifier, head included, as it is.
 

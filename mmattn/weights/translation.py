@@ -39,7 +39,7 @@ def take(tensors: dict[str, Tensor], name: str, *shape: int) -> Tensor:
     """Remove a tensor that will be rearranged, and return it.
 
     Raises:
-        KeyError: if there is none of that name.
+        KeyError: if there is no tensor of that name.
         CheckpointError: if it has another shape.
     """
     if tensors[name].shape != shape:
@@ -97,7 +97,7 @@ def unusable(value: object, own: Tensor) -> str:
 def odd_form(value: object) -> str:
     """How the form of a value differs from that of an ordinary tensor, to follow "is"; '' if it does not."""
     if not isinstance(value, Tensor):
-        return f'a {type(value).__name__} and no tensor'
+        return f'of type {type(value).__name__}, not a tensor'
     if value.is_quantized:
         return 'quantised'
     if value.is_meta:
@@ -112,16 +112,16 @@ def odd_form(value: object) -> str:
 
 
 def check_floats(tensors: Mapping[str, Tensor]) -> None:
-    """Raise a CheckpointError for weights or biases that are no floats. Rearranging them later may hide their dtype."""
+    """Raise a CheckpointError if weights or biases are not floats. Rearranging them later may hide their dtype."""
     for name, value in tensors.items():
         if name.endswith(('weight', 'bias')) and value.dtype not in FLOATS:
-            raise CheckpointError(f'{name} is {value.dtype} and no weights')
+            raise CheckpointError(f'{name} has the dtype {value.dtype}, but weights must be floats')
 
 
 def compare_settings(saved: object, own: Mapping[str, object]) -> None:
     """Compare the settings of a backbone that a checkpoint was written with, which its tensors do not show.
 
-    Both are ``type`` and settings by name. What is no dict in the file, or is of another type, is passed over.
+    Both are ``type`` and settings by name. In the file, anything but a dict of the same type is ignored.
 
     Raises:
         CheckpointError: naming the settings that differ.

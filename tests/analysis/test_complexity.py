@@ -67,7 +67,7 @@ def test_counts_in_the_unit_of_the_paper(printed, wrong):
 def test_part_of_a_config(tmp_path):
     """It is refused in a sentence."""
     (tmp_path / 'a.py').write_text("model = dict(backbone=dict(type='ELSASwin'))")
-    with pytest.raises(InputError, match='a.py is no whole config: it needs default_scope'):
+    with pytest.raises(InputError, match='a.py is not a complete config: it needs default_scope'):
         next(compare_with_paper(tmp_path / 'a.py'))
 
 

@@ -34,7 +34,7 @@ def timm_small(img_size=64, drop_path_rate=0.0):
 @pytest.mark.parametrize('img_size', [224, pytest.param(384, marks=pytest.mark.slow)])
 @torch.no_grad()
 def test_maps_of_timm(img_size):
-    """timm's VOLO-D1 fills the plain form to the last tensor of its backbone, and gives the same maps."""
+    """timm's VOLO-D1 fills all tensors of the plain backbone, which gives the same maps."""
     reference = timm.create_model('volo_d1_224', pretrained=False, img_size=img_size).eval()
     backbone = ELSAVOLO('d1', VOLO, img_size=img_size).eval()
     backbone.load_state_dict(reference.state_dict())

@@ -38,7 +38,7 @@ def test_computes_what_the_release_computes(golden):
     'arch, layout', [('tiny', 'shunted_t_imagenet'), ('small', 'shunted_s_imagenet'), ('base', 'shunted_b_imagenet')]
 )
 def test_released_layouts(release, arch, layout):
-    """Each release fills its variant to the last tensor; only the classifier is left out."""
+    """Each release fills all tensors of its variant; only the classifier is left out."""
     state_dict = release(layout)
     with torch.device('meta'):
         backbone = ShuntedTransformer(arch=arch)

@@ -338,5 +338,5 @@ def test_what_is_left_out(tmp_path, log, values, why, evaluated):
 def test_files_that_are_not_coco(tmp_path, text):
     """Python raises six kinds of errors for these."""
     (tmp_path / 'a.json').write_bytes(text)
-    with pytest.raises(InputError, match="a.json is no annotation file in COCO's format"):
+    with pytest.raises(InputError, match="a.json is not an annotation file in COCO's format"):
         CheckedCOCO(str(tmp_path / 'a.json'))

@@ -252,7 +252,7 @@ def test_lora():
 
 
 def test_mistakes_of_ours_are_raised_as_they_are(monkeypatch):
-    """An error of a backbone's constructor that is no ValueError is not the user's."""
+    """Only a ValueError of a backbone's constructor is the user's mistake; another error keeps its traceback."""
 
     def broken(*_, **__):
         raise KeyError('ours')

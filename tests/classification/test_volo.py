@@ -154,7 +154,7 @@ def test_random_box():
 
 
 def test_learns():
-    """All weights of an ELSAVOLO's classifier learn from the losses, at a size that is no multiple of 16."""
+    """All weights of an ELSAVOLO's classifier learn from the losses, at a size that is not a multiple of 16."""
     arch = dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(2, 2), stem_dim=8, mlp_ratio=2)
     model = classifier(arch, 6, type='TokenLabelClassifier', backbone=dict(img_size=64))
     data = samples(2, 6)

@@ -104,7 +104,7 @@ def test_position_embeddings_of_another_size(tmp_path):
     'kind', ['missing file', 'damaged', 'damaged safetensors', 'other model', 'code', 'NaN', 'NaN safetensors']
 )
 def test_refuses_weights(tmp_path, kind):
-    """What is no weights of the teacher ends in a sentence with the file, and no code in a file is run."""
+    """A file without weights of the teacher ends in a sentence with its name, and no code in a file is run."""
     name, file = 'vit_tiny_patch16_dinov3_qkvb', tmp_path / 'weights.pth'
     tensors = timm.create_model(name).state_dict()
     if kind == 'damaged':
@@ -161,7 +161,7 @@ def test_without_network(monkeypatch):
     ],
 )
 def test_refuses_arguments(arguments, named):
-    """A wrong argument is named. A backbone that returns class tokens is no teacher."""
+    """A wrong argument is named. A backbone that returns class tokens cannot be a teacher."""
     with pytest.raises(InputError, match=named):
         Teacher(**arguments)
 

@@ -122,7 +122,7 @@ def test_kinds_of_images(tmp_path, log, name, mode, options):
 
 
 def test_broken_files_are_named(tmp_path, log):
-    """The log has the number of files that are no images and the first six names; only the others are read."""
+    """The log has the number of files that are not images and the first six names; only the others are read."""
     root = tmp_path / 'photos'
     good = [write(root / name) for name in ('b.jpg', 'd/e.png')]
     (root / 'a.jpg').touch()
@@ -144,7 +144,7 @@ def test_broken_files_are_named(tmp_path, log):
 
 
 def test_odd_names_are_logged(tmp_path, log):
-    """A name that is no text does not lose the line of the log."""
+    """The log names a file even if its name is not valid UTF-8."""
     write(tmp_path / 'photos' / 'a.jpg')
     (tmp_path / 'photos' / os.fsdecode(b'k\xff\n.jpg')).touch()
     assert names(tmp_path / 'photos') == ['a.jpg']

@@ -80,5 +80,5 @@ def test_links(tmp_path):
 def test_nothing_found(tmp_path, given):
     (tmp_path / 'empty').mkdir()
     (tmp_path / 'notes.txt').touch()
-    with pytest.raises(InputError, match='there is no file or folder|has no image and no video'):
+    with pytest.raises(InputError, match='there is no file or folder|has neither images nor videos'):
         find_files([f'{tmp_path}/{given}'])

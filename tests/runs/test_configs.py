@@ -263,9 +263,9 @@ def test_places_that_cannot_be_written(tmp_path):
         configs.write_predictions(cfg(), tmp_path)
     file = tmp_path / 'a.pkl'
     file.touch()
-    with pytest.raises(InputError, match='--out cannot write to .*a.pkl is no folder'):
+    with pytest.raises(InputError, match='--out cannot write to .*a.pkl is not a folder'):
         configs.write_predictions(cfg(), file / 'new' / 'b.pkl')
-    with pytest.raises(InputError, match='--show-dir cannot write to .*a.pkl is no folder'):
+    with pytest.raises(InputError, match='--show-dir cannot write to .*a.pkl is not a folder'):
         configs.draw_predictions(cfg(), file)
 
 

@@ -292,7 +292,7 @@ def changed(path, target, change):
         (lambda c: c.update(param_schedulers=[1]), 'of another kind'),
         (lambda c: c.update(param_schedulers=1), 'its schedulers are not those of the config'),
         (lambda c: c['state_dict'].move_to_end('layers.0.weight'), 'its tensors are in another order'),
-        (lambda c: c['state_dict'].update({'layers.0.bias': 1}), 'layers.0.bias is a int and no tensor'),
+        (lambda c: c['state_dict'].update({'layers.0.bias': 1}), 'layers.0.bias is of type int, not a tensor'),
         (lambda c: c.update(state_dict=[1]), 'holds no weights'),
         (lambda c: c['meta'].update(iter=-1), 'holds no state of a training'),
         (lambda c: c['meta'].update(seed=2**32), 'holds no state of a training'),

@@ -27,13 +27,13 @@ def test_converted_release_loads(tmp_path, release):
 @pytest.mark.parametrize(
     'contents, message',
     [
-        ({'fc.weight': torch.ones(1)}, 'it is no release of any backbone here'),
+        ({'fc.weight': torch.ones(1)}, 'it is not a release of any backbone here'),
         ({}, 'holds no weights'),
-        ({'fc.weight': torch.ones(1).char()}, 'fc.weight is torch.int8 and no weights'),
+        ({'fc.weight': torch.ones(1).char()}, 'fc.weight has the dtype torch.int8, but weights must be floats'),
     ],
 )
 def test_other_files_are_refused(tmp_path, contents, message):
-    """Nothing is written for a file that is no release."""
+    """Nothing is written for a file that is not a release."""
     torch.save(contents, tmp_path / 'other.pth')
     done = convert(tmp_path / 'other.pth', tmp_path / 'own.pth')
     assert done.returncode == 1 and message in done.stderr and len(list(tmp_path.iterdir())) == 1
@@ -57,7 +57,7 @@ def test_clean_files_are_made_of_trusted_ones(tmp_path, release):
 
 
 def test_settings_are_kept(tmp_path):
-    """The file has the settings of the backbone; weights trained with others are no release."""
+    """The file has the settings of the backbone; weights trained with others are not a release."""
     backbone = ELSASwin()
     own = dict(type='ELSASwin', **backbone.settings)
     torch.save({'state_dict': backbone.state_dict(), 'meta': {'mmattn': {'': own}}}, tmp_path / 'c.pth')

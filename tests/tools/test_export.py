@@ -112,9 +112,9 @@ def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
         ([SEGMENTOR, '--out', 'x.pb'], '--out must name a .onnx or .pt2 file'),
         ([SEGMENTOR, '--out', 'no/x.onnx'], 'there is no folder no for x.onnx'),
         ([SEGMENTOR, '--out', 'README.md/x.onnx'], 'there is no folder'),
-        ([CLASSIFIER, '--out', 'x.onnx'], 'is no segmentor or detector: of others the backbone is exported'),
+        ([CLASSIFIER, '--out', 'x.onnx'], 'is not a segmentor or detector: export the backbone'),
         ([DETECTOR, '--out', 'x.pt2'], 'a detector is exported as .onnx, not as .pt2'),
-        ([DETECTOR, '--out', 'x.onnx', '--image', 'README.md'], '--image README.md is no image file'),
+        ([DETECTOR, '--out', 'x.onnx', '--image', 'README.md'], '--image README.md is not an image'),
         ([SEGMENTOR, '--out', 'x.onnx', '--image', 'README.md'], '--image is for detectors'),
     ],
 )

@@ -209,7 +209,7 @@ def edited(change, split='train'):
         (lambda data: annotations(data).unlink(), 'there is no annotation file'),
         (
             lambda data: annotations(data).write_text(annotations(data).read_text()[:999]),
-            "is no annotation file in COCO's",
+            "is not an annotation file in COCO's",
         ),
         (edited(lambda c: c['annotations'][0].update(bbox=[1, 2, 3])), '(id 1) has bbox [1, 2, 3], which should'),
         (edited(lambda c: c['categories'].pop(0)), 'has no category person'),
@@ -395,7 +395,7 @@ def test_classes_of_data_and_model(run, config, option, message):
     ],
 )
 def test_broken_configs(run, tmp_path, monkeypatch, text, message):
-    """A config that cannot be read, or is no config of a model, is refused, and nothing is written."""
+    """A config that cannot be read, or is not a config of a model, is refused, and nothing is written."""
     path = tmp_path / 'config.py'
     path.write_text(text.replace('{root}', str(ROOT)))
     monkeypatch.setitem(SHORT, path, [])

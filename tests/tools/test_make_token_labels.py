@@ -112,4 +112,4 @@ def test_refuses_equal_names(run, images):
 
 def test_refuses_detectors(run, images):
     _, _, sentence = run('configs/toy/shunted-toy_fpn.py')
-    assert sentence == 'configs/toy/shunted-toy_fpn.py is no config of a classifier.'
+    assert sentence == 'configs/toy/shunted-toy_fpn.py is not a config of a classifier.'

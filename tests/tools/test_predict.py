@@ -278,7 +278,7 @@ def test_forms_of_images(run, tmp_path):
         (DETECTOR, ['--score-thr', 'nan'], '--score-thr must be from 0 to 1'),
         (DETECTOR, ['--device', 'nonsense'], '--device nonsense cannot be used here'),
         (DETECTOR, ['absent.png'], 'there is no file or folder absent.png'),
-        (DETECTOR, ['docs/add*.md'], 'has no image and no video'),
+        (DETECTOR, ['docs/add*.md'], 'has neither images nor videos'),
     ],
 )
 def test_mistakes_get_a_sentence(run, photos, config, arguments, message):
@@ -297,4 +297,4 @@ def test_results_are_not_mixed(run, photos, tmp_path):
     (tmp_path / 'out').mkdir()
     (tmp_path / 'out' / 'predictions.json').write_text('{"kept": 1}')
     sentence, kept = run(CLASSIFIER, photos)
-    assert 'is no empty folder' in sentence and kept == dict(kept=1)
+    assert 'is not an empty folder' in sentence and kept == dict(kept=1)

@@ -78,7 +78,7 @@ def test_two_tensors_of_one_name(tmp_path, twin):
     ],
 )
 def test_paths_that_are_none(tmp_path, monkeypatch, path, message):
-    """Whatever is no path and no address ends in one sentence of a readable length."""
+    """An impossible path or address ends in one sentence of a readable length."""
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
     with pytest.raises(CheckpointError, match=message) as error:
         read_file(path)
@@ -260,7 +260,7 @@ INT8, FLOAT = torch.tensor([1], dtype=torch.int8), torch.zeros(1)
         (torch.tensor([2**40]), INT8.int(), 'int64 for int32'),
         (INT8.bool(), INT8, 'bool for int8'),
         (INT8.to(torch.complex64), INT8.to(torch.complex64), ''),
-        ([1.0], FLOAT, 'a list and no tensor'),
+        ([1.0], FLOAT, 'of type list, not a tensor'),
     ],
 )
 def test_unusable(value, own, expected):

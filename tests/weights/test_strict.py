@@ -133,7 +133,7 @@ def test_prefix_is_guessed(tmp_path, release):
         (torch.ones(96).to(torch.complex64), r'norm0.weight \(complex64 for float32\)'),
         (torch.full((96,), 1e300, dtype=torch.float64), r'norm0.weight \(float64 for float32, with values beyond'),
         (torch.ones(96).to_sparse(), r'1 no ordinary tensors: norm0.weight \(sparse or nested\)'),
-        (None, r'norm0.weight \(a NoneType and no tensor\)'),
+        (None, r'norm0.weight \(of type NoneType, not a tensor\)'),
     ],
 )
 @pytest.mark.parametrize('whole', [False, True])

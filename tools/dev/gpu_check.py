@@ -132,7 +132,7 @@ def run_steps(
         whole_limit: seconds that all steps may take.
 
     Returns:
-        how many failed or took too long. A step that is left out is no failure.
+        how many failed or took too long. A step that is left out is not counted.
     """
     out.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]))

@@ -228,7 +228,7 @@ POSITIONS = 'network.1.pos_embed'
 
 
 def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
-    """A table of positions (1, h, w, C) -> (1, height, width, C); None if it is no such table."""
+    """A table of positions (1, h, w, C) -> (1, height, width, C); None if it is not such a table."""
     if table.dim() != 4 or not table.numel() or (table.shape[0], table.shape[3]) != (1, shape[3]):
         return None
     return interpolated(table.permute(0, 3, 1, 2), *shape[1:3]).permute(0, 2, 3, 1)

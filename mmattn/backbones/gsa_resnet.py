@@ -229,7 +229,7 @@ class GSAResNet(Backbone):
         return {name: state[name].to(state_dict[name]) for name in names}
 
     def _fitted(self, table: Tensor, shape: torch.Size) -> Tensor | None:
-        """A table (2L - 1, k) for another L; None if it is no such table."""
+        """A table (2L - 1, k) for another L; None if it is not such a table."""
         is_table = table.dim() == 2 and len(table) % 2 == 1 and table.shape[1:] == shape[1:]
         return fit_table(table, shape[0] // 2 + 1, self.beyond) if is_table else None
 

@@ -105,7 +105,7 @@ def fit_tables(
     """Resize tables of positions among the ``tensors`` of a checkpoint to their shapes among the backbone's ``own``.
 
     ``fitted`` takes a table in float32 and the shape, and returns the resized table. It returns None for a tensor that
-    is no such table: that one stays as it is, and is refused later. The log names the tables.
+    is not such a table: that one stays as it is, and is refused later. The log names the tables.
     """
     for name in names:
         if name in tensors and name in own and tensors[name].shape != own[name].shape:

@@ -180,7 +180,7 @@ class SwinFrame(Backbone):
 
 
 def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
-    """A table of relative positions (heads, a * a) -> (heads, b * b); None if it is no such table."""
+    """A table of relative positions (heads, a * a) -> (heads, b * b); None if it is not such a table."""
     if not is_table(table.shape, shape):
         return None
     side = math.isqrt(shape[1])

@@ -193,6 +193,6 @@ class ViTFrame(Backbone):
 
 
 def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
-    """A table of positions (1, C, a, a) -> (1, C, b, b); None if it is no such table."""
+    """A table of positions (1, C, a, a) -> (1, C, b, b); None if it is not such a table."""
     is_table = table.dim() == 4 and table.shape == (*shape[:2], table.shape[3], table.shape[3])
     return interpolated(table, *shape[2:]) if is_table and table.numel() else None

@@ -18,7 +18,7 @@ def check_mechanism(name: str, cfg: object) -> None:
     """Check the form of a mechanism's config, which a backbone has as the argument ``name``.
 
     Raises:
-        ValueError: if it is no dict whose type is a name or a class.
+        ValueError: if it is not a dict whose type is a name or a class.
     """
     kind = cfg.get('type') if isinstance(cfg, dict) else None
     if not isinstance(kind, str) and not callable(kind):

@@ -108,7 +108,7 @@ def test_a_resnet():
 
 @every_backbone
 def test_own_weights(case):
-    """Tables that are resized to another size are no exception."""
+    """Tables that are resized to another size are treated alike."""
     backbone = case.build(case.tiny)
     weights = backbone.state_dict()
     assert not refused(backbone, backbone.from_release(weights))

@@ -14,6 +14,8 @@ from torch import Tensor
 from ..errors import describe, warn
 from .tracing import pretends
 
+#: torch.compile cannot look for packages while it traces
+HAS_TRITON = find_spec('triton') is not None
 #: the largest difference of a compiled path from the reference, as a share of the largest number: in float32, the first
 #: figure; in half precision, a number of rounding steps, because gradients are rounded between two kernels
 TOLERANCE, ROUNDINGS = 1e-4, 16
@@ -40,7 +42,7 @@ def check_triton(x: Tensor) -> None:
     Raises:
         ValueError: if there is no Triton, or the tensor is not on a GPU.
     """
-    if find_spec('triton') is None:
+    if not HAS_TRITON:
         raise ValueError("backend 'triton' needs Triton, which is not installed")
     if not x.is_cuda and os.environ.get('TRITON_INTERPRET') != '1':
         raise ValueError(f"backend 'triton' needs tensors on a GPU, not on {x.device}")
@@ -61,21 +63,23 @@ def choose_backend(
     the next one serves from then on. The choice is logged once per operator, device and backend, if MMEngine has a
     logger: a library that is used without it writes nothing.
 
-    torch.compile runs this function when it traces a graph, and keeps the answer as a constant. In other cases the
-    small case cannot be computed: fake tensors have no numbers, and get the first backend; while a CUDA graph is
-    captured, and within a backward pass, the last one serves if there is no answer yet. These answers are not kept.
+    torch.compile runs this function when it traces a graph, and keeps the answer as a constant. In some
+    cases nothing can be computed: fake tensors, also of a GPU that is not here, get the first backend; while a CUDA
+    graph is captured, and within a backward pass, the last one serves if there is no answer yet. These answers are not
+    kept.
 
     Args:
         operator: its name in messages.
         names: of backends, the fastest first. The last needs no compiler and is not checked.
         device, dtype: of the tensors.
         compute: the operator, called with the parts of the case and ``backend``; needed for more than one name.
-        case: shapes of the tensors of the small case; a number or None is handed on as it is.
+        case: shapes of the tensors of the small case, or None for one that is left out. They are constants, because a
+            graph may have no numbers of its own tensors' shapes.
     """
     key = operator, tuple(names), device, dtype, case
     if key in _chosen:
         return _chosen[key]
-    if device.type == 'meta' or pretends():
+    if device.type == 'meta' or device.type == 'cuda' and not torch.cuda.is_available() or pretends():
         return names[0]
     if len(names) > 1 and _is_occupied(device):
         return names[-1]
@@ -141,12 +145,12 @@ def _results(
 ) -> list[Tensor]:
     """Result and gradients of a case in float64 on the CPU. Numbers are fixed, and rounded to ``dtype``."""
     parts = [
-        _waves(part, number + 1).to(dtype).to(device, exact).requires_grad_() if isinstance(part, tuple) else part
-        for number, part in enumerate(case)
+        None if shape is None else _waves(shape, number + 1).to(dtype).to(device, exact).requires_grad_()
+        for number, shape in enumerate(case)
     ]
     out = compute(*parts, backend=backend)
     upstream = _waves(out.shape, 0.7).to(dtype).to(out)
-    gradients = torch.autograd.grad(out, [part for part in parts if isinstance(part, Tensor)], upstream)
+    gradients = torch.autograd.grad(out, [part for part in parts if part is not None], upstream)
     return [x.detach().to('cpu', torch.float64) for x in (out, *gradients)]
 
 

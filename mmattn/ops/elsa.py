@@ -7,14 +7,13 @@ with. Layers with other filters than a softmax call its parts, the functions ``n
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import library
-from .backend import check_triton, choose_backend, named_backend
+from .backend import HAS_TRITON, check_triton, choose_backend, named_backend
 from .elsa_cpu import neighbourhood_sum_cpu
 from .tracing import is_exporting, is_tracing
 
@@ -246,7 +245,6 @@ def _triton(logits: Tensor, value: Tensor, *arguments) -> Tensor:
     return elsa_attention_triton(logits, value, *arguments)
 
 
-HAS_TRITON = find_spec('triton') is not None
 BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': elsa_attention_reference,
     'shifted': elsa_attention_shifted,

@@ -119,7 +119,7 @@ def axial_attention(
     """
     _check(query, value, table, dim, beyond, key)
     positional = key is None and not softmax
-    function = named_backend(AXIAL_BACKENDS, backend or _fastest(query, value, dim, positional))
+    function = named_backend(AXIAL_BACKENDS, backend or _fastest(query, value, positional))
     if not positional:
         exact = torch.promote_types(query.dtype, torch.float32)
         key = None if key is None else key.to(exact)
@@ -339,11 +339,16 @@ AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _fastest(query: Tensor, value: Tensor, dim: int, positional: bool) -> str:
+def _fastest(query: Tensor, value: Tensor, positional: bool) -> str:
     """The backend for a device and dtype."""
     names = ('cpp', 'batched') if positional and library.takes(query, value) else ('batched',)
-    case = (1, 5, 6, 2, 8), (1, 5, 6, 2, 8), (9, 8), dim
-    return choose_backend('axial_attention', names, query.device, query.dtype, axial_attention, case)
+    case = (1, 5, 6, 2, 8), (1, 5, 6, 2, 8), (9, 8)
+    return choose_backend('axial_attention', names, query.device, query.dtype, _both_ways, case)
+
+
+def _both_ways(query: Tensor, value: Tensor, table: Tensor, backend: str) -> Tensor:
+    """``axial_attention`` along columns and along rows."""
+    return torch.cat([axial_attention(query, value, table, dim, backend=backend) for dim in (1, 2)])
 
 
 def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None) -> None:

@@ -5,6 +5,7 @@ import inspect
 import io
 import sys
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 
 import timm
@@ -97,8 +98,15 @@ class Teacher(nn.Module):
         return super().train(False)
 
     def __deepcopy__(self, memo: dict) -> 'Teacher':
-        """The teacher itself: copies of a model, such as the average of EMAHook, share its frozen weights."""
-        return self
+        """A teacher of its own on the same weights in memory: it can move to another device without the original.
+
+        So copies of a model, such as the average of EMAHook, do not hold the frozen weights twice.
+        """
+        memo.update({id(p): nn.Parameter(p.detach(), p.requires_grad) for p in self.parameters()})
+        memo.update({id(b): b.detach() for b in self.buffers()})
+        copied = memo[id(self)] = self.__new__(type(self))
+        copied.__dict__ = deepcopy(self.__dict__, memo)
+        return copied
 
     @torch.no_grad()
     def forward(self, images: Tensor, keys: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:

@@ -138,15 +138,16 @@ class PackViews(PackInputs):
         packed = super().transform(results)
         if 'teacher_img' in results:
             packed['teacher_inputs'] = self.format_input(results['teacher_img'])
-        for pixels in (packed['inputs'], packed.get('teacher_inputs', packed['inputs'])):
+        seen_by_teacher = packed.get('teacher_inputs', packed['inputs'])
+        for pixels in (packed['inputs'], seen_by_teacher):
             if pixels.dtype != torch.uint8 or pixels.dim() != 3 or len(pixels) != 3:
                 raise InputError(
                     f'{results["img_path"]} has become {tuple(pixels.shape)} of {pixels.dtype}, but PackViews takes '
                     "three channels of uint8: load images with color_type='color', and end with such transforms"
                 )
         if 'fixed_view' in results:
-            digest = hashlib.sha1(repr(tuple(pixels.shape)).encode(), usedforsecurity=False)
-            digest.update(pixels.numpy())
+            digest = hashlib.sha1(repr(tuple(seen_by_teacher.shape)).encode(), usedforsecurity=False)
+            digest.update(seen_by_teacher.numpy())
             packed['data_samples'].set_metainfo(dict(view_key=digest.hexdigest()))
         return packed
 

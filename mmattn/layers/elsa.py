@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_odd, check_rates, check_whole
-from ..ops.elsa import elsa_attention, has_kernels, neighbourhood_shift
+from ..ops.elsa import elsa_attention, fastest, neighbourhood_shift
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 
@@ -74,7 +74,7 @@ class ELSA(nn.Module):
         self.pre_proj = TokenConv2d(dim, 2 * self.dim_qk + dim, 1, bias=qkv_bias)
         positions = num_heads * kernel_size**2
         if hadamard == 'released':
-            self.attn: nn.Module = nn.Sequential(
+            self.attn: nn.Module = _Logits(
                 TokenConv2d(
                     self.dim_qk,
                     self.dim_qk,
@@ -109,9 +109,9 @@ class ELSA(nn.Module):
         """x: (B, H, W, C) -> (B, H, W, C)."""
         q, k, v = self.pre_proj(x).split((self.dim_qk, self.dim_qk, self.dim), dim=-1)
         dropout_p = self.attn_drop_rate if self.training else 0.0
-        tap_major = has_kernels(v, dropout_p) if self.backend is None else self.backend == 'triton'
-        logits = self._logits(q * k, tap_major)
         ghost_mul, ghost_add = self._ghost_matrices()
+        backend = self.backend or fastest(q, v, ghost_mul, dropout_p)
+        logits = self._logits(q * k, tap_major=backend == 'triton')
         x = elsa_attention(logits, v, ghost_mul, ghost_add, self.dilation, dropout_p, self.backend)
         return self.drop(self.post_proj(x))
 
@@ -121,15 +121,8 @@ class ELSA(nn.Module):
         If ``tap_major``, logits of the released form are in memory as (B, heads, k * k, H, W): the GPU kernels read one
         tap of many pixels at a time.
         """
-        if isinstance(self.attn, nn.Sequential) and tap_major:
-            B, H, W, _ = x.shape
-            conv = self.attn[-1]
-            x = self.attn[:-1](x).flatten(1, 2).transpose(1, 2)
-            # One product for each image, with the taps first, so that nothing is transposed in memory.
-            x = torch.baddbmm(conv.bias[:, None], conv.weight.flatten(1).expand(B, -1, -1), x)
-            return x.view(B, self.num_heads, -1, H, W).permute(0, 3, 4, 1, 2)
         if isinstance(self.attn, nn.Sequential):
-            return self.attn(x).unflatten(-1, (self.num_heads, -1))
+            return self.attn(x, tap_major).unflatten(-1, (self.num_heads, -1))
         own, neighbours = (self.attn[name](x).unflatten(-1, (self.num_heads, -1)) for name in ('rk', 'rq'))
         return own + neighbourhood_shift(neighbours, self.dilation)
 
@@ -141,6 +134,23 @@ class ELSA(nn.Module):
         mul = next(parts) ** self.lam if self.lam else None
         add = next(parts) * self.gamma if self.gamma else None
         return mul, add
+
+
+class _Logits(nn.Sequential):
+    """Layers of (B, H, W, C) tokens, of which the last is a 1 x 1 convolution."""
+
+    def forward(self, x: Tensor, tap_major: bool = False) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, positions), in memory as (B, positions, H, W) if ``tap_major``.
+
+        A convolution's result is in memory as its input is. So tap-major logits cost one copy of the input of the last
+        layer, which has fewer channels than the logits.
+        """
+        *first, last = self
+        for layer in first:
+            x = layer(x)
+        if tap_major:
+            x = x.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
+        return last(x)
 
 
 def check_elsa(kernel_size: object, dilation: object, group_width: object, lam: object, gamma: object) -> None:

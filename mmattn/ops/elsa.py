@@ -7,14 +7,13 @@ with. Layers with other filters than a softmax call its parts, the functions ``n
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import library
-from .backend import check_triton, named_backend
+from .backend import HAS_TRITON, check_triton, choose_backend, named_backend
 from .elsa_cpu import neighbourhood_sum_cpu
 from .tracing import is_exporting, is_tracing
 
@@ -45,7 +44,7 @@ def elsa_attention(
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
         backend: 'reference', 'shifted' (any device), 'cpp' (float32 on the CPU, no second derivatives) or 'triton'
-            (GPUs, no dropout). None chooses by device, dtype, dropout and whether a graph is traced.
+            (GPUs, no dropout). None chooses by device, dtype, dropout and whether a graph is exported: :func:`fastest`.
 
     Returns:
         (B, H, W, C), of the dtype of ``value``.
@@ -58,7 +57,7 @@ def elsa_attention(
     for name, ghost in (('ghost_mul', ghost_mul), ('ghost_add', ghost_add)):
         if ghost is not None and ghost.shape != shape:
             raise ValueError(f'{name} must be {shape}, not {tuple(ghost.shape)}')
-    function = named_backend(BACKENDS, backend or _fastest(logits, value, dropout_p))
+    function = named_backend(BACKENDS, backend or fastest(logits, value, ghost_mul, dropout_p))
     return function(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
 
 
@@ -81,7 +80,8 @@ def neighbourhood_sum(weights: Tensor, value: Tensor, mul: Tensor | None = None,
     shape = (*value.shape[:1], value.shape[-1], weights.shape[-1])
     if mul is not None and mul.shape not in (shape, shape[1:]):
         raise ValueError(f'mul must be {shape[1:]} or {shape}, not {tuple(mul.shape)}')
-    return (_summed_cpp if library.takes(weights, value) else _summed)(weights, value, mul, None, dilation)
+    compiled = library.takes(weights, value) and fastest(weights, value, mul) == 'cpp'
+    return (_summed_cpp if compiled else _summed)(weights, value, mul, None, dilation)
 
 
 def neighbourhood_products(query: Tensor, key: Tensor, kernel_size: int) -> Tensor:
@@ -245,7 +245,6 @@ def _triton(logits: Tensor, value: Tensor, *arguments) -> Tensor:
     return elsa_attention_triton(logits, value, *arguments)
 
 
-HAS_TRITON = find_spec('triton') is not None
 BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': elsa_attention_reference,
     'shifted': elsa_attention_shifted,
@@ -254,17 +253,36 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def has_kernels(value: Tensor, dropout_p: float) -> bool:
-    """Whether Triton's kernels are the default: on GPUs, without dropout, and not in graphs to be exported."""
-    served = value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and not dropout_p
-    return HAS_TRITON and served and not is_exporting()
+def fastest(logits: Tensor, value: Tensor, ghost_mul: Tensor | None = None, dropout_p: float = 0.0) -> str:
+    """The backend that None stands for.
+
+    The C++ code serves float32 on the CPU; Triton's kernels serve GPUs, if there is no dropout; neither is for graphs
+    to be exported, and each serves after :func:`~.backend.choose_backend` has checked it.
+
+    Args:
+        logits: or a tensor of their device and dtype.
+        value, ghost_mul, dropout_p: of :func:`elsa_attention`.
+    """
+    names = *_compiled(logits, value, dropout_p), 'shifted'
+    # The heads of 32 channels, 7 x 7 neighbours and ghost summand of all released models: the same kernels.
+    ghost = (64, 7, 7)
+    case = (1, 2, 49, 9, 10), (1, 9, 10, 64), None if ghost_mul is None else ghost, ghost
+    return choose_backend('elsa_attention', names, value.device, value.dtype, _tap_major, case)
 
 
-def _fastest(logits: Tensor, value: Tensor, dropout_p: float = 0.0) -> str:
-    """The backend for a device, dtype and dropout."""
+def _compiled(logits: Tensor, value: Tensor, dropout_p: float) -> tuple[str, ...]:
+    """The compiled backends that can serve."""
     if library.takes(logits, value):
-        return 'cpp'
-    return 'triton' if has_kernels(value, dropout_p) else 'shifted'
+        return ('cpp',)
+    served = value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and not dropout_p
+    return ('triton',) if HAS_TRITON and served and not is_exporting() else ()
+
+
+def _tap_major(
+    logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, backend: str
+) -> Tensor:
+    """``elsa_attention`` of logits (B, heads, k * k, H, W), in memory as the layer makes them for the kernels."""
+    return elsa_attention(logits.permute(0, 3, 4, 1, 2), value, ghost_mul, ghost_add, backend=backend)
 
 
 def _check(name: str, weights: Tensor, value: Tensor, dilation: int) -> None:

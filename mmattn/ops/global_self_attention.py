@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import library
 from .axial_cpu import axial_attention_cpu
-from .backend import check_triton, named_backend
+from .backend import check_triton, choose_backend, named_backend
 from .tracing import is_tracing
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
@@ -48,7 +48,8 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
             f'query and key must be (B, H, W, heads, k) and value (B, H, W, heads, v), not '
             f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
-    function = named_backend(CONTENT_BACKENDS, backend or 'batched')
+    backend = backend or choose_backend('content_attention', ('batched',), query.device, query.dtype)
+    function = named_backend(CONTENT_BACKENDS, backend)
     return function(query, key, value).to(value.dtype)
 
 
@@ -118,8 +119,7 @@ def axial_attention(
     """
     _check(query, value, table, dim, beyond, key)
     positional = key is None and not softmax
-    fastest = 'cpp' if positional and library.takes(query, value) else 'batched'
-    function = named_backend(AXIAL_BACKENDS, backend or fastest)
+    function = named_backend(AXIAL_BACKENDS, backend or _fastest(query, value, positional))
     if not positional:
         exact = torch.promote_types(query.dtype, torch.float32)
         key = None if key is None else key.to(exact)
@@ -337,6 +337,18 @@ AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'cpp': axial_attention_cpp,
     'triton': _triton,
 }
+
+
+def _fastest(query: Tensor, value: Tensor, positional: bool) -> str:
+    """The backend for a device and dtype."""
+    names = ('cpp', 'batched') if positional and library.takes(query, value) else ('batched',)
+    case = (1, 5, 6, 2, 8), (1, 5, 6, 2, 8), (9, 8)
+    return choose_backend('axial_attention', names, query.device, query.dtype, _both_ways, case)
+
+
+def _both_ways(query: Tensor, value: Tensor, table: Tensor, backend: str) -> Tensor:
+    """``axial_attention`` along columns and along rows."""
+    return torch.cat([axial_attention(query, value, table, dim, backend=backend) for dim in (1, 2)])
 
 
 def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None) -> None:

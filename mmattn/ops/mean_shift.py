@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backend import named_backend
+from .backend import choose_backend, named_backend
 from .tracing import is_tracing
 
 try:
@@ -163,7 +163,8 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 
 def _fastest(key: Tensor, bias: Tensor | None) -> str:
     """The backend for a dtype, with or without a bias."""
-    return 'channels' if bias is None or key.dtype in (torch.float16, torch.bfloat16) else 'bias'
+    name = 'channels' if bias is None or key.dtype in (torch.float16, torch.bfloat16) else 'bias'
+    return choose_backend('mean_shift_attention', (name,), key.device, key.dtype)
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None) -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backend import named_backend
+from .backend import choose_backend, named_backend
 from .tracing import is_tracing
 
 
@@ -43,7 +43,8 @@ def shunted_attention(
         ValueError: if shapes do not fit each other, or the backend is unknown.
     """
     _check(query, keys, values, num_heads)
-    return named_backend(BACKENDS, backend or 'fused')(query, keys, values, num_heads, dropout_p)
+    backend = backend or choose_backend('shunted_attention', ('fused',), query.device, query.dtype)
+    return named_backend(BACKENDS, backend)(query, keys, values, num_heads, dropout_p)
 
 
 def shunted_attention_reference(

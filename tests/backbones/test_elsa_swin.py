@@ -126,4 +126,6 @@ def test_tables_are_resized_between_pixel_centres():
     inner = torch.arange(3, 24)  # at the border, pixels are repeated
     rows = large.layers[0].blocks[0].attn.rb.detach().view(27, 27)
     expected = ((inner + 0.5) * 13 / 27 - 0.5).expand(27, -1)
-    torch.testing.assert_close(rows[:, inner], expected, atol=0.1, rtol=0)  # torch's cubic is not a straight line either
+    torch.testing.assert_close(
+        rows[:, inner], expected, atol=0.1, rtol=0
+    )  # torch's cubic is not a straight line either

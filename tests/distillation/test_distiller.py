@@ -147,8 +147,8 @@ def test_same_teacher_twice():
 
 
 def test_teacher_is_not_trained_or_saved():
-    """A step changes student and projectors only, and the state dict has no teacher. Teachers move with the model,
-    and copies of the model share them."""
+    """A step changes student and projectors only, and the state dict has no teacher. Teachers move with the
+    model."""
     model = distiller()
     before = {key: value.clone() for key, value in model.teachers[0].state_dict().items()}
     sum(model(images() / 255, samples(), images(), mode='loss').values()).backward()
@@ -157,8 +157,23 @@ def test_teacher_is_not_trained_or_saved():
         assert torch.equal(value, before[key])
     assert {key.split('.')[0] for key in model.state_dict()} == {'backbone', 'projectors', 'statistics'}
     assert all(p.grad is not None for p in model.parameters())
-    assert copy.deepcopy(model).teachers[0] is model.teachers[0]
     assert next(model.to('meta').teachers[0].parameters()).is_meta
+
+
+def test_copies_share_the_weights_of_the_teacher():
+    """A copy of a model, as of EMAHook, does not hold the teacher's weights twice; a copy that moves to another device
+    or dtype, as for an export, leaves the original's teacher where it is."""
+    model = distiller()
+    (teacher,), (copied,) = model.teachers, copy.deepcopy(model).teachers
+    tensors = [(*each.parameters(), *each.buffers()) for each in (teacher, copied)]
+    assert [x.data_ptr() for x in tensors[0]] == [x.data_ptr() for x in tensors[1]]
+    assert not copied.training and not any(p.requires_grad for p in copied.parameters())
+    expected = teacher(images())
+    torch.testing.assert_close(copied(images()), expected)
+    moved = copy.deepcopy(model).to('meta').teachers[0]
+    copy.deepcopy(model).double()
+    assert all(x.is_meta for x in (*moved.parameters(), *moved.buffers()))
+    torch.testing.assert_close(teacher(images()), expected)
 
 
 def test_cosines():

@@ -25,6 +25,37 @@ def test_ghost_matrices_enter_as_equation_8_says():
     assert (mul == 9).all() and (add == 2).all() and mul.shape == add.shape == (6, 3, 3)
 
 
+@pytest.mark.parametrize('tap_major', [False, True])
+def test_projection_to_logits_is_called(tap_major):
+    """Hooks on it, on the layers before it and on all of them run, whatever the layout of the logits, and what they
+    return counts; so does a module in its place, as LoRA's."""
+    layer = ELSA(12, 2, kernel_size=3, group_width=4)
+    x, conv = torch.randn(2, 4, 5, layer.dim_qk), layer.attn[-1]
+    plain, called = layer._logits(x, tap_major), []
+    for module in (layer.attn, layer.attn[0], conv):
+        module.register_forward_hook(lambda module, _, out: called.append((module, out.shape)))
+    hook = conv.register_forward_hook(lambda *given: 2 * given[-1])
+    torch.testing.assert_close(layer._logits(x, tap_major), 2 * plain)
+    assert called == [(module, (2, 4, 5, n)) for module, n in ((layer.attn[0], 8), (conv, 18), (layer.attn, 18))]
+    hook.remove()
+
+    class Adapted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base, self.down, self.up = conv, type(conv)(8, 2, 1, bias=False), type(conv)(2, 18, 1, bias=False)
+
+        def forward(self, x):
+            return self.base(x) + self.up(self.down(x))
+
+    layer.attn[-1] = adapted = Adapted()
+    merged = conv.weight + (adapted.up.weight.flatten(1) @ adapted.down.weight.flatten(1)).view_as(conv.weight)
+    found = layer._logits(x, tap_major)
+    layer.attn[-1] = conv
+    conv.weight.data = merged.data
+    torch.testing.assert_close(found, layer._logits(x))
+    assert not tap_major or found.stride() == layer._logits(x, True).stride() == (2 * 9 * 20, 5, 1, 9 * 20, 20)
+
+
 @pytest.mark.parametrize('dim, group_width, dim_qk', [(96, 4, 64), (96, 8, 64), (128, 8, 88), (16, 4, 12)])
 def test_query_and_key_channels(dim, group_width, dim_qk):
     """dim // 3 * 2, rounded up to whole groups: 88 for the first stage of Base."""

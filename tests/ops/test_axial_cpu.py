@@ -46,8 +46,9 @@ def test_code_is_the_reference(B, H, W, heads, k, v, L, dim, beyond, threads):
 def test_when_it_is_chosen(monkeypatch):
     """The C++ code serves float32 on the CPU by default; keys, a softmax and other dtypes take another path."""
     calls = []
-    monkeypatch.setattr(global_self_attention, 'axial_attention_cpu', lambda q, v, table, dim: calls.append(dim) or v)
     query, table = torch.randn(1, 4, 5, 2, 3), torch.randn(7, 3)
+    axial_attention(query, query, table, 1)  # the C++ code is checked before it is replaced
+    monkeypatch.setattr(global_self_attention, 'axial_attention_cpu', lambda q, v, table, dim: calls.append(dim) or v)
     axial_attention(query, query, table, 1, key=query)
     axial_attention(query, query, table, 1, softmax=True)
     axial_attention(query.double(), query.double(), table.double(), 1)
@@ -74,6 +75,8 @@ def test_kept_in_graphs(monkeypatch, dim):
     monkeypatch.setattr(axial_cpu, 'call', lambda name, *others: (called.append(name), call(name, *others)))
     query, value = torch.randn(1, 4, 5, 2, 3, requires_grad=True), torch.randn(1, 4, 5, 2, 6, requires_grad=True)
     table = torch.randn(9, 3, requires_grad=True)
+    axial_attention(query, value, table, dim)  # checks the C++ code before calls are counted
+    called.clear()
     compiled = torch.compile(axial_attention, fullgraph=True, backend='aot_eager')
     results = []
     for path in (compiled, partial(axial_attention, backend='reference')):

@@ -80,8 +80,8 @@ def test_when_it_is_chosen():
     x = torch.zeros(1, 2, 2, 1, 9)
     with torch._subclasses.FakeTensorMode():
         fake = torch.zeros(1, 2, 2, 1, 9)
-    assert elsa._fastest(x, x) == 'cpp'
-    assert [elsa._fastest(y, y) for y in (x.double(), x.bfloat16(), x.to('meta'), fake)] == ['shifted'] * 4
+    assert elsa.fastest(x, x) == 'cpp'
+    assert [elsa.fastest(y, y) for y in (x.double(), x.bfloat16(), x.to('meta'), fake)] == ['shifted'] * 4
 
 
 @pytest.mark.usefixtures('torch_compiles')
@@ -89,6 +89,8 @@ def test_when_it_is_chosen():
 def test_kept_in_graphs(monkeypatch):
     """A compiled graph calls the C++ code, forward and backward, for all kinds of ghost matrices and other sizes; an
     exported program does not."""
+    for mul in (None, torch.zeros(4, 3, 3)):  # checks each form of the C++ code before calls are counted
+        elsa_attention(*make_inputs(1, 2, 2, 2, 2, 3, False, False, torch.float32)[:2], mul)
     called = []
     call = elsa_cpu.call
     monkeypatch.setattr(elsa_cpu, 'call', lambda name, *others: (called.append(name), call(name, *others)))
@@ -123,7 +125,7 @@ def test_refusals(monkeypatch):
     with pytest.raises(RuntimeError, match='once_differentiable'):
         grad.sum().backward()
     monkeypatch.setattr(library, 'HAS_LIBRARY', False)
-    assert elsa._fastest(logits, value) == 'shifted'
+    assert elsa.fastest(logits, value) == 'shifted'
     with pytest.raises(ValueError, match="library of backend 'cpp' is missing"):
         elsa_attention(logits, value, backend='cpp')
 

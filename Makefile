@@ -51,14 +51,15 @@ gpu-check: setup
 compare: JOBS ?= 2
 compare: TOY = work_dirs/compare$(SUFFIX)/toy
 compare: setup
+	@[ $(STACK) = onedl ] || { echo "make compare needs the stack onedl: class weights of MMSegmentation 1.2 fail on ignored pixels." >&2; exit 1; }
 	@[ -d $(TOY) ] || $(RUN) tools/dev/make_toy_data.py $(TOY)
 	@IMAGENET_ROOT=$(TOY)/imagenet COCO_ROOT=$(TOY)/coco/ ADE20K_ROOT=$(TOY)/ADEChallengeData2016 \
 	    $(RUN) tools/compare.py --jobs $(JOBS) --work-dir work_dirs/compare$(SUFFIX)
 
 lint: setup
+	@$(dir $(RUN))lint-imports --no-logo
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
-	@$(dir $(RUN))lint-imports
 
 zoo: setup
 	@$(RUN) tools/dev/model_zoo.py

@@ -168,16 +168,17 @@ def check_downstream(cfg: Config, path: Path) -> None:
 def test_deformable_attention_runs(config):
     """Models with deformable attention, which the meta device cannot run, predict on the CPU."""
     cfg = Config.fromfile(ROOT / 'configs' / 'elsa_swin' / f'{config}.py')
-    shape = dict(img_shape=(64, 96), ori_shape=(64, 96), pad_shape=(64, 96), batch_input_shape=(64, 96))
+    size = (224, 256)  # MMDetection 3.3 needs as many pixels in the maps as DINO has queries, 900.
+    shape = dict(img_shape=size, ori_shape=size, pad_shape=size, batch_input_shape=size)
     with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.no_grad():
         model = MODELS.build(cfg.model).eval()
         if cfg.default_scope == 'mmseg':
-            assert model.encode_decode(torch.randn(1, 3, 64, 96), [shape]).shape == (1, 150, 64, 96)
+            assert model.encode_decode(torch.randn(1, 3, *size), [shape]).shape == (1, 150, *size)
             return
         from mmdet.structures import DetDataSample
 
         sample = DetDataSample(metainfo=dict(shape, scale_factor=(1.0, 1.0)))
-        found = model.predict(torch.randn(1, 3, 64, 96), [sample])[0].pred_instances
+        found = model.predict(torch.randn(1, 3, *size), [sample])[0].pred_instances
     assert len(found) > 0 and found.bboxes.isfinite().all()
 
 

@@ -4,14 +4,13 @@ import argparse
 
 import pytest
 import torch
-from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner, load_checkpoint
 
 from mmattn.runs.resuming import CheckpointCheckHook
 from mmattn.weights import CheckpointError
-from tests import ROOT
+from tests.configs import named
 from tests.runs.small_training import Better
 
 pytest.importorskip('mmpretrain')
@@ -34,7 +33,7 @@ SMALL = dict(
 
 def build(config):
     """The classifier of a config, without the time of initialising it."""
-    cfg = Config.fromfile(ROOT / 'configs' / f'{config}_in1k.py')
+    cfg = named(f'{config}_in1k')
     with DefaultScope.overwrite_default_scope('mmpretrain'), torch.device('meta'):
         return MODELS.build(cfg.model).to_empty(device='cpu')
 
@@ -53,31 +52,31 @@ def prefixed(weights):
     'config, layout, wrap, head',
     [
         (
-            'elsa_swin/elsa-swin-t',
+            'elsa-swin-t',
             TINY,
             lambda w: {'state_dict': prefixed(w), 'epoch': 300, 'arch': 'elsa'},
             {'head': 'head.fc', 'norm': 'backbone.norm3'},
         ),
         pytest.param(
-            'elsa_swin/elsa-swin-b',
+            'elsa-swin-b',
             'elsa_swin_base_imagenet',
             lambda w: {'state_dict_ema': w, 'epoch': 300},
             {'head': 'head.fc', 'norm': 'backbone.norm3'},
             marks=pytest.mark.slow,
         ),
         (
-            'shunted/shunted-t',
+            'shunted-t',
             'shunted_t_imagenet',
             lambda w: {'model': w, 'optimizer': {}, 'epoch': 299},
             {'head': 'head.fc', 'norm4': 'backbone.norm4'},
         ),
         (
-            'msf/msf-vit-s-g2',
+            'msf-vit-s-g2',
             'msf_vit_small_msf-g2_imagenet',
             lambda w: {'model': prefixed(w), 'lr_scheduler': {}, 'epoch': 99},
             {'linear_head.0': 'head.norm', 'linear_head.1': 'head.fc'},
         ),
-        ('msf/vit-s', 'msf_vit_small_orig_imagenet', dict, {'linear_head.1': 'head.fc'}),
+        ('vit-s', 'msf_vit_small_orig_imagenet', dict, {'linear_head.1': 'head.fc'}),
     ],
 )
 def test_release_fills_the_classifier_of_its_config(tmp_path, release, config, layout, wrap, head):
@@ -134,7 +133,7 @@ def test_what_does_not_fit_is_named(tmp_path, change, message):
 
 def test_backbone_of_a_detector_is_no_classifier(tmp_path, release):
     with pytest.raises(CheckpointError, match='without the head of a classifier'):
-        load(build('elsa_swin/elsa-swin-t'), release('elsa_swin_tiny_dense_backbone'), tmp_path)
+        load(build('elsa-swin-t'), release('elsa_swin_tiny_dense_backbone'), tmp_path)
 
 
 def test_own_classifier(tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmpretrain.structures import DataSample
 from torch import nn
 
+from mmattn.checks.channels import check_channels
 from mmattn.checks.config_values import dataset_configs
 from mmattn.weights import compare_settings, misfits
 from tests import ROOT
@@ -56,18 +58,32 @@ def missing_imports(cfg: Config) -> list[str]:
     return [name for name in used if name not in cfg.custom_imports.imports]
 
 
+def slow_but_for_one_row(cases: list[Case]) -> list:
+    """Rows of a config differ in widths and depths. A forward pass of one of them shows that the parts fit together."""
+    first = dict(reversed(cases))
+    return [case if first[case[0]] == case[1] else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
 @pytest.mark.parametrize('case', CLASSIFIERS, ids=names)
 def test_classifier_builds(case):
-    """Every config of a classifier is whole, and its head takes what the backbone's only map has and gives a score to
-    each class of its data. It imports what it uses."""
+    """Every config of a classifier is whole, is for the classes of its data, and builds with the channels of the
+    backbone's only map. It imports what it uses."""
     cfg = resolved(*case)
     assert not missing_imports(cfg)
     for key in (*WHOLE, 'tta_model', 'tta_pipeline'):
         assert key in cfg
     assert cfg.default_scope == 'mmpretrain' and cfg.data_preprocessor.num_classes == cfg.model.head.num_classes
     with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
-        model = MODELS.build(cfg.model).eval()
-        scores = model(torch.empty(1, 3, 64, 64))
+        check_channels(cfg.model, 'model')
+        assert len(MODELS.build(cfg.model).backbone.out_channels) == 1
+
+
+@pytest.mark.parametrize('case', slow_but_for_one_row(CLASSIFIERS), ids=names)
+def test_classifier_computes(case):
+    """The head takes what the backbone's only map has, and gives a score to each class."""
+    cfg = resolved(*case)
+    with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
+        scores = MODELS.build(cfg.model).eval()(torch.empty(1, 3, 64, 64))
     assert scores.shape == (1, cfg.model.head.num_classes)
 
 
@@ -78,9 +94,10 @@ def rows() -> list:
 
 
 @pytest.mark.parametrize('case', rows(), ids=names)
-def test_toy_ablations_build(case):
+def test_toy_ablations_compute(case):
     """Every row is a classifier of the toy ImageNet. tests/analysis/test_complexity.py has those of ImageNet."""
     test_classifier_builds(case)
+    test_classifier_computes(case)
 
 
 def loaders(cfg: Config) -> list:
@@ -94,8 +111,13 @@ def test_config_builds(case):
     """Every config is complete, imports what it uses, and builds a model whose parts fit together. Its base_batch_size
     is the batch size of its name. A detector reads and evaluates masks if it predicts them. Only MMDetection's
     Mask2Former has no test-time augmentation."""
-    path, row = case
-    check_downstream(resolved(path, row), path)
+    check_downstream(resolved(*case), case[0])
+
+
+@pytest.mark.parametrize('case', slow_but_for_one_row(DOWNSTREAM), ids=names)
+def test_config_computes(case):
+    """Neck and head take the maps that they get."""
+    check_forward(resolved(*case))
 
 
 @pytest.mark.parametrize('variant', ['msf-swin-t', 'shunted-s', 'gsa-r50'])
@@ -103,7 +125,9 @@ def test_config_builds(case):
 def test_examples_fit_other_backbones(tmp_path, example, variant):
     """Every framework that has one example builds on the other backbones, as configs/README.md says."""
     path = like_example(tmp_path, variant, example)
-    check_downstream(Config.fromfile(path), path)
+    cfg = Config.fromfile(path)
+    check_downstream(cfg, path)
+    check_forward(cfg)
 
 
 @pytest.mark.parametrize('epochs', [12, 36])
@@ -118,6 +142,7 @@ def test_example_of_the_readme(tmp_path, epochs):
     path.write_text(text)
     cfg = Config.fromfile(path)
     check_downstream(cfg, path)
+    check_forward(cfg)
     other = Config.fromfile(like_example(tmp_path, 'gsa-r50', 'dino-4scale_elsa-swin-t_8xb2-12e_coco')).model.backbone
     del other['drop_path_rate']
     assert cfg.model.backbone == other and cfg.train_cfg.max_epochs == epochs
@@ -133,6 +158,20 @@ def check_downstream(cfg: Config, path: Path) -> None:
     assert 'toy' in path.parts or cfg.auto_scale_lr.base_batch_size == batch
     assert ('tta_model' in cfg) == ('tta_pipeline' in cfg) == ('panoptic_head' not in cfg.model)
     with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
+        check_channels(cfg.model, 'model')
+        MODELS.build(deepcopy(cfg.model))  # MMDetection's DINO changes its config
+    if cfg.default_scope == 'mmdet':
+        masks = 'mask_head' in cfg.model.get('roi_head', ()) or 'panoptic_head' in cfg.model
+        for dataset in loaders(cfg):
+            (load,) = (step for step in dataset.pipeline if re.fullmatch(r'Load\w*Annotations', step.type))
+            assert load.get('with_mask', 'Panoptic' in load.type) == masks
+        metrics = cfg.test_evaluator if isinstance(cfg.test_evaluator, list) else [cfg.test_evaluator]
+        assert any('segm' in metric.get('metric', ()) for metric in metrics) == masks
+
+
+def check_forward(cfg: Config) -> None:
+    """Compute the maps of a config's model, and what the first head makes of them."""
+    with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model).eval()
         maps = model.extract_feat(torch.empty(1, 3, 64, 64))
     names = ('decode_head', 'panoptic_head', 'rpn_head', 'bbox_head')
@@ -146,13 +185,6 @@ def check_downstream(cfg: Config, path: Path) -> None:
         assert set(channels) == {model.embed_dims} and len(maps) == model.num_feature_levels
     else:
         head(maps)
-    if cfg.default_scope == 'mmdet':
-        masks = 'mask_head' in cfg.model.get('roi_head', ()) or 'panoptic_head' in cfg.model
-        for dataset in loaders(cfg):
-            (load,) = (step for step in dataset.pipeline if re.fullmatch(r'Load\w*Annotations', step.type))
-            assert load.get('with_mask', 'Panoptic' in load.type) == masks
-        metrics = cfg.test_evaluator if isinstance(cfg.test_evaluator, list) else [cfg.test_evaluator]
-        assert any('segm' in metric.get('metric', ()) for metric in metrics) == masks
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._dynamo.backends.registry import lookup_backend
 
-from tests.backbones.cases import every_backbone, every_backbone_fast_for
+from tests.backbones.cases import CASES, every_backbone
 
 #: multiples of windows, patches and reductions, and others; square and not; longer and shorter than GSA's tables
 SIZES = ((70, 101), (96, 64), (64, 64), (129, 75))
@@ -53,7 +53,14 @@ def compile_once(backbone, backend, sizes=SIZES, dynamic=True, channels_last=Fal
     return counts
 
 
-@every_backbone_fast_for('ShuntedTransformer')
+def test_one_forward_graph():
+    """A backbone is traced without a break, and another size needs no new graph. Slow tests compile all of them."""
+    counts = compile_once(build(CASES['ShuntedTransformer']).eval(), 'eager')
+    assert counts == counts[:1] * len(SIZES)
+
+
+@pytest.mark.slow
+@every_backbone
 def test_one_graph(case):
     """The forward and backward graph gives the results of eager mode. Another size needs no new graph."""
     counts = compile_once(build(case).eval(), 'aot_eager')

@@ -308,6 +308,7 @@ def test_downstream_configs(path):
         assert i == 0 or all(m.training for m in layer.modules())
 
 
+@pytest.mark.slow  # tests/analysis/test_complexity.py counts the rows of the configs
 @pytest.mark.parametrize(
     'settings, parameters, operations',
     [

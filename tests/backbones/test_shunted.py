@@ -159,6 +159,7 @@ def test_settings_reach_the_layers():
     assert first.drop_path.drop_prob == 0 and last.drop_path.drop_prob == pytest.approx(0.3)
 
 
+@pytest.mark.slow  # tests/analysis/test_complexity.py counts the rows of the configs
 @pytest.mark.parametrize(
     'settings, parameters, operations',
     [

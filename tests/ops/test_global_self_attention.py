@@ -1,4 +1,5 @@
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -146,10 +147,16 @@ def test_axial_gradcheck(path, dim, max_scores):
     assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs)
 
 
-@pytest.mark.parametrize('dim', [1, 2])
-@pytest.mark.parametrize('beyond', gsa.BEYOND)
-@pytest.mark.parametrize('softmax', [False, True])
-@pytest.mark.parametrize('with_key', [False, True])
+#: half of the combinations of four settings, in which each pair of values occurs; the others are slow
+COMBINATIONS = [
+    pytest.param(*combination, marks=[] if sum(numbers) % 2 == 0 else pytest.mark.slow)
+    for numbers, combination in zip(
+        product((0, 1), repeat=4), product((1, 2), gsa.BEYOND, (False, True), (False, True)), strict=True
+    )
+]
+
+
+@pytest.mark.parametrize('dim, beyond, softmax, with_key', COMBINATIONS)
 def test_axial_content_gradcheck(dim, beyond, softmax, with_key, max_scores):
     """The same with keys and softmax."""
     inputs = make_inputs(2, 3, 4, 2, 2, 3, 2)

@@ -184,14 +184,21 @@ class Ill(BaseDataset):
         return dict(x=torch.ones(3))
 
 
-@pytest.mark.parametrize('split', ['train', 'val'])
 @pytest.mark.parametrize(
-    'signal, message',
+    'split, signal, message',
     [
-        (signal.SIGKILL, r'was killed by signal 9 \(Killed\), .* want of memory: lower its num_workers or batch_size'),
-        (signal.SIGBUS, r'was killed by signal 7 \(Bus error\), .* shared memory: '),
-        (signal.SIGSEGV, r'was killed by signal 11 \(Segmentation fault\), {split}_dataloader.num_workers=0 shows'),
-        (0, 'ended with exit status 3, {split}_dataloader.num_workers=0 shows where'),
+        (
+            'train',
+            signal.SIGKILL,
+            r'was killed by signal 9 \(Killed\), .* want of memory: lower its num_workers or batch_size',
+        ),
+        ('val', signal.SIGBUS, r'was killed by signal 7 \(Bus error\), .* shared memory: '),
+        (
+            'train',
+            signal.SIGSEGV,
+            r'was killed by signal 11 \(Segmentation fault\), {split}_dataloader.num_workers=0 shows',
+        ),
+        ('val', 0, 'ended with exit status 3, {split}_dataloader.num_workers=0 shows where'),
     ],
 )
 def test_dead_worker(small, split, signal, message):

@@ -1,3 +1,4 @@
+import ast
 import copy
 import io
 import itertools
@@ -48,6 +49,21 @@ def configs_read_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Config, '_file2dict', staticmethod(remembered))
+        yield
+
+
+@pytest.fixture(scope='session', autouse=True)
+def configs_unformatted():
+    """MMEngine formats a config whenever it logs or writes it, three times in a training, for a second each time. Here
+    their syntax is checked alone. Processes that tests start format them."""
+
+    def checked(text, **_):
+        ast.parse(text)
+        return text, False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('yapf.yapflib.yapf_api.FormatCode', checked)
+        patch.setattr('mmengine.config.config.FormatCode', checked, raising=False)  # MMEngine 0.10 imports it there
         yield
 
 

@@ -1,4 +1,6 @@
+import ast
 import copy
+import functools
 import io
 import itertools
 import json
@@ -12,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hypothesis import settings
-from mmengine.config import Config
+from mmengine.config import Config, utils
 from mmengine.logging import MMLogger
 
 from mmattn.export.graphs import any_size
@@ -32,7 +34,8 @@ def pytest_configure(config) -> None:
 
 @pytest.fixture(scope='session', autouse=True)
 def configs_read_once():
-    """Each file of configs/ and of OpenMMLab's packages is read once for all tests with the same environment."""
+    """Each file of configs/ and of OpenMMLab's packages is read once for all tests with the same environment, and the
+    index of a package's configs, hundreds of files, once for each config."""
     read, known = Config._file2dict, {}
     stay_as_they_are = (ROOT / 'configs', Path(sysconfig.get_path('purelib')))
 
@@ -48,6 +51,22 @@ def configs_read_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Config, '_file2dict', staticmethod(remembered))
+        patch.setattr(utils, '_get_cfg_metainfo', functools.cache(utils._get_cfg_metainfo))
+        yield
+
+
+@pytest.fixture(scope='session', autouse=True)
+def configs_unformatted():
+    """MMEngine formats a config whenever it logs or writes it, three times in a training, for a second each time. Here
+    their syntax is checked alone. Processes that tests start format them."""
+
+    def checked(text, **_):
+        ast.parse(text)
+        return text, False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('yapf.yapflib.yapf_api.FormatCode', checked)
+        patch.setattr('mmengine.config.config.FormatCode', checked, raising=False)  # MMEngine 0.10 imports it there
         yield
 
 

@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 import yaml
@@ -11,6 +7,7 @@ from mmattn.errors import InputError
 from mmattn.layers import ELSA, EnhancedAttention, WindowAttention
 from tests import ROOT
 from tests.configs import PAPERS
+from tests.tools.in_process import run_tool
 
 CONFIGS = ROOT / 'configs'
 
@@ -150,12 +147,7 @@ def test_tool_fails_on_a_wrong_figure(tmp_path):
         entry.update(Name=name, Config=f'configs/elsa_swin/{name}.py')
     entries[1]['Printed']['FLOPs'] = int(4.8e9 * 1.05)
     (tmp_path / 'metafile.yml').write_text(yaml.safe_dump(dict(Models=entries)))
-    done = subprocess.run(
-        [sys.executable, ROOT / 'tools' / 'complexity.py', *(tmp_path / f'{name}.py' for name in names)],
-        capture_output=True,
-        text=True,
-        env=dict(os.environ, CUDA_VISIBLE_DEVICES=''),
-    )
+    done = run_tool('complexity', *(tmp_path / f'{name}.py' for name in names))
     assert done.returncode == 1 and '1 figures are off' in done.stdout, done.stderr
     right, wrong = (line for line in done.stdout.splitlines() if line.startswith(tuple(names)))
     assert '!' not in right and '-5.' in wrong and '!' in wrong

@@ -59,7 +59,8 @@ def train(monkeypatch, tmp_path):
     """Train in this process. Returns the sentence that ends it, None if all went well."""
 
     def train(config, work='work'):
-        Visualizer._instance_dict.clear()  # it would write to the folder of the run before
+        for cls in (Visualizer, *Visualizer.__subclasses__()):
+            cls._instance_dict.clear()  # within a second, it would write to the folder of the run before
         monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)  # slow: it asks compilers for their versions
         monkeypatch.setattr(sys, 'argv', ['train.py', str(config), '--work-dir', str(tmp_path / work)])
         try:

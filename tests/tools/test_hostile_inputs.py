@@ -1,6 +1,6 @@
 """tools/train.py and tools/test.py with input that is broken, hostile or odd, as docs/robustness.md lists it.
 
-The tools run in this process, except in test_worker_and_exit_status.
+The tools run in this process, except in test_process_of_its_own.
 """
 
 import json
@@ -403,17 +403,39 @@ def test_broken_configs(run, tmp_path, monkeypatch, text, message):
     assert not (tmp_path / 'work').exists()
 
 
-def test_worker_and_exit_status(data, tmp_path):
-    """A worker of the dataloader finds an image that is cut short: one sentence ends stderr, the exit status is 1."""
-    path = data / 'coco' / 'train2017' / '000000000002.jpg'
+#: tools/train.py with a checkpoint to resume, then without
+TWICE = """
+import runpy, sys
+import mmengine.runner.runner
+
+mmengine.runner.runner.collect_env = dict  # slow: it asks compilers for their versions
+_, checkpoint, *arguments = sys.argv
+sys.argv = ['train.py', *arguments, '--resume', checkpoint]
+try:
+    runpy.run_path('tools/train.py', run_name='__main__')
+except SystemExit as end:
+    print(end.code)
+sys.argv = ['train.py', *arguments]
+runpy.run_path('tools/train.py', run_name='__main__')
+"""
+
+
+def test_process_of_its_own(data, tmp_path):
+    """In a process of its own, tools/train.py does not run code in a checkpoint. When a worker of the dataloader finds
+    an image that is cut short, one sentence ends stderr and the exit status is 1."""
+    torch.save({'state_dict': {'a': torch.ones(1)}, 'meta': Code(tmp_path / 'proof')}, tmp_path / 'evil.pth')
+    path = data / 'ADEChallengeData2016' / 'images' / 'training' / '000000000002.jpg'
     path.write_bytes(path.read_bytes()[:3000])
+    options = ['train_dataloader.num_workers=1', 'train_dataloader.batch_size=4']
     done = subprocess.run(
-        [sys.executable, ROOT / 'tools' / 'train.py', MASK_RCNN, '--work-dir', tmp_path / 'work'],
+        [sys.executable, '-c', TWICE, tmp_path / 'evil.pth', SEMANTIC_FPN, '--work-dir', tmp_path / 'work']
+        + ['--cfg-options', *options],
         cwd=ROOT,
         env=dict(os.environ, CUDA_VISIBLE_DEVICES=''),
         capture_output=True,
         text=True,
     )
+    assert 'code in a file is not run' in done.stdout and not (tmp_path / 'proof').exists()
     assert done.returncode == 1 and 'Traceback' not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f'{path} cannot be used: ')
 

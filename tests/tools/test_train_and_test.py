@@ -15,7 +15,13 @@ MASK_RCNN = 'configs/toy/mask-rcnn_elsa-swin-toy_fpn.py'
 UPERNET = 'configs/toy/elsa-swin-toy_upernet.py'
 #: a training of two steps, in which the second continues the first when resumed
 SHORT = {
-    MASK_RCNN: ['train_dataloader.batch_size=4', 'train_cfg.val_interval=1', 'train_cfg.max_epochs={}'],
+    MASK_RCNN: [
+        'train_dataloader.batch_size=4',
+        'train_dataloader.num_workers=1',
+        'val_dataloader.num_workers=1',
+        'train_cfg.val_interval=1',
+        'train_cfg.max_epochs={}',
+    ],
     UPERNET: [
         'train_dataloader.batch_size=2',
         'train_cfg.val_interval=1',
@@ -23,8 +29,11 @@ SHORT = {
         'train_cfg.max_iters={}',
     ],
 }
-#: after two steps every score is low: take every box
-TEST = {MASK_RCNN: ['model.test_cfg.rcnn.score_thr=0.'], UPERNET: ['model.test_cfg.mode=whole']}
+#: after two steps every score is low: take boxes of any score, but of few regions, each of which has 80 boxes
+TEST = {
+    MASK_RCNN: ['model.test_cfg.rcnn.score_thr=0.', 'model.test_cfg.rpn.max_per_img=10'],
+    UPERNET: ['model.test_cfg.mode=whole'],
+}
 LAST = {MASK_RCNN: 'epoch_{}.pth', UPERNET: 'iter_{}.pth'}
 
 
@@ -121,7 +130,7 @@ def test_multi_scale_test(toy, trained, tmp_path):
         (
             'train',
             [
-                'configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py',
+                'configs/toy/mask-rcnn_elsa-swin-toy_fpn_pretrained.py',
                 '--cfg-options',
                 'model.backbone.init_cfg.checkpoint=absent.pth',
             ],

@@ -1,8 +1,5 @@
-"""The configs of this repository, each read once in a session: reading one takes a quarter of a second."""
+"""The configs of this repository."""
 
-import functools
-import os
-from copy import deepcopy
 from pathlib import Path
 
 import yaml
@@ -33,21 +30,9 @@ VARIANTS = {
 }
 
 
-@functools.cache
-def _read(path: Path, row: str | None, _folders: frozenset) -> Config:
-    return read_row(path, row)
-
-
-def resolved(path: Path, row: str | None = None) -> Config:
-    """A config with a row, or with its default one, whatever row the environment names: a copy, to be changed freely.
-    Folders of data are those that the environment names."""
-    folders = frozenset(item for item in os.environ.items() if item[0].endswith('_ROOT') or 'MMATTN' in item[0])
-    return deepcopy(_read(path, row, folders))
-
-
 def named(name: str) -> Config:
     """The config of a model of a metafile."""
-    return resolved(*PAPERS[name])
+    return read_row(*PAPERS[name])
 
 
 def like_example(folder: Path, variant: str, example: str) -> Path:

@@ -18,9 +18,10 @@ from torch import nn
 
 from mmattn.checks.channels import check_channels
 from mmattn.checks.config_values import dataset_configs
+from mmattn.runs.rows import read_row
 from mmattn.weights import compare_settings, misfits
 from tests import ROOT
-from tests.configs import CONFIGS, METAFILES, PAPERS, like_example, resolved
+from tests.configs import CONFIGS, METAFILES, PAPERS, like_example
 
 FILES = sorted(CONFIGS.rglob('*.py'))
 LEAVES = [path for path in FILES if '_base_' not in path.parts]
@@ -68,7 +69,7 @@ def slow_but_for_one_row(cases: list[Case]) -> list:
 def test_classifier_builds(case):
     """Every config of a classifier is whole, is for the classes of its data, and builds with the channels of the
     backbone's only map. It imports what it uses."""
-    cfg = resolved(*case)
+    cfg = read_row(*case)
     assert not missing_imports(cfg)
     for key in (*WHOLE, 'tta_model', 'tta_pipeline'):
         assert key in cfg
@@ -81,7 +82,7 @@ def test_classifier_builds(case):
 @pytest.mark.parametrize('case', slow_but_for_one_row(CLASSIFIERS), ids=names)
 def test_classifier_computes(case):
     """The head takes what the backbone's only map has, and gives a score to each class."""
-    cfg = resolved(*case)
+    cfg = read_row(*case)
     with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
         scores = MODELS.build(cfg.model).eval()(torch.empty(1, 3, 64, 64))
     assert scores.shape == (1, cfg.model.head.num_classes)
@@ -90,7 +91,7 @@ def test_classifier_computes(case):
 def rows() -> list:
     """Configs of toy ablations, with each of their rows."""
     found = sorted((CONFIGS / 'toy' / 'ablations').glob('*_in1k.py'))
-    return [(path, row) for path in found for row in resolved(path).rows]
+    return [(path, row) for path in found for row in read_row(path).rows]
 
 
 @pytest.mark.parametrize('case', rows(), ids=names)
@@ -111,13 +112,13 @@ def test_config_builds(case):
     """Every config is complete, imports what it uses, and builds a model whose parts fit together. Its base_batch_size
     is the batch size of its name. A detector reads and evaluates masks if it predicts them. Only MMDetection's
     Mask2Former has no test-time augmentation."""
-    check_downstream(resolved(*case), case[0])
+    check_downstream(read_row(*case), case[0])
 
 
 @pytest.mark.parametrize('case', slow_but_for_one_row(DOWNSTREAM), ids=names)
 def test_config_computes(case):
     """Neck and head take the maps that they get."""
-    check_forward(resolved(*case))
+    check_forward(read_row(*case))
 
 
 @pytest.mark.parametrize('variant', ['msf-swin-t', 'shunted-s', 'gsa-r50'])
@@ -220,10 +221,10 @@ def test_deformable_attention_runs(config):
 def test_downstream_starts_from_its_classifier(case):
     """MSF, GSA and ELSA-VOLO have no released weights. Their detectors and segmentors name the checkpoint that a
     classifier's config leaves after its last epoch, and it has all weights except output norms."""
-    settings = resolved(*case).model.backbone
+    settings = read_row(*case).model.backbone
     folder, epoch = re.fullmatch(r'work_dirs/(.*)/epoch_(\d+)\.pth', settings.init_cfg.checkpoint).groups()
     config, _, row = folder.partition('/')
-    cfg = resolved(case[0].with_name(f'{config}.py'), row or None)
+    cfg = read_row(case[0].with_name(f'{config}.py'), row or None)
     assert ('rows' in cfg) == bool(row)
     assert cfg.get('train_cfg', {}).get('max_epochs', int(epoch)) == int(epoch)
     with torch.device('meta'):
@@ -243,7 +244,7 @@ def test_distillation_is_whole(path, row):
     """The batch and the epochs are those of the name of the row, the rate is UNIC's for this batch, and its schedule
     ends with the training. The config imports what it uses. The validation has the images that the training leaves
     out."""
-    cfg = resolved(path, row)
+    cfg = read_row(path, row)
     assert not missing_imports(cfg) and cfg.row == row and cfg.rows == DISTILLED_ROWS
     assert all(key in cfg for key in WHOLE)
     teacher, *numbers = re.fullmatch(r'(dinov[23])-b_(\d)xb(\d+)-(\d+)e', row).groups()
@@ -262,7 +263,7 @@ def test_distillation_is_whole(path, row):
 @pytest.mark.parametrize('teacher', ['dinov2-b', 'dinov3-b'])
 def test_distillation_builds(teacher):
     """The model of a config, with a teacher of timm whose weights are not downloaded."""
-    cfg = resolved(CONFIGS / 'distillation' / 'gsa-r50.py', f'{teacher}_1xb128-100e')
+    cfg = read_row(CONFIGS / 'distillation' / 'gsa-r50.py', f'{teacher}_1xb128-100e')
     cfg.model.teacher.pretrained = False
     with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
         model = MODELS.build(cfg.model)
@@ -273,7 +274,7 @@ def test_distillation_builds(teacher):
 def test_strides_of_students(path):
     """The maps of all students have strides 8 to 32."""
     with torch.device('meta'):
-        maps = MODELS.build(resolved(path).model.backbone)(torch.empty(2, 3, 64, 64))
+        maps = MODELS.build(read_row(path).model.backbone)(torch.empty(2, 3, 64, 64))
     assert [64 // x.shape[2] for x in maps] in ([8, 16, 32], [8, 16, 16], [16, 16, 16])
 
 
@@ -290,7 +291,7 @@ ALL = [pytest.param(path, '', id=f'{path.stem} all', marks=pytest.mark.slow) for
 def test_downstream_starts_from_a_distilled_backbone(path, kind):
     """The detectors and segmentors of a student take all of their weights from it, except output norms."""
     with torch.device('meta'):
-        student = MODELS.build(resolved(path).model.backbone)
+        student = MODELS.build(read_row(path).model.backbone)
     weights = {
         name: torch.zeros((), dtype=value.dtype).expand(value.shape) for name, value in student.state_dict().items()
     }
@@ -298,7 +299,7 @@ def test_downstream_starts_from_a_distilled_backbone(path, kind):
     downstream = [name for name in named if re.search(f'{kind}.*{path.stem}_', name)]
     assert downstream
     for name in downstream:
-        settings = resolved(*named[name]).model.backbone
+        settings = read_row(*named[name]).model.backbone
         with torch.device('meta'):
             backbone = MODELS.build(settings)
         compare_settings(student.settings_note, backbone.settings_note)
@@ -331,7 +332,7 @@ def check_step(cfg: Config) -> None:
 def test_toy_distillation_runs(name):
     """Narrow students of all families learn: no parameter is left out, which would stop a training with several
     processes."""
-    cfg = resolved(TOY_DISTILLATION, name)
+    cfg = read_row(TOY_DISTILLATION, name)
     assert not missing_imports(cfg)
     assert all(key in cfg for key in WHOLE)
     check_step(cfg)
@@ -341,7 +342,7 @@ def test_toy_distillation_runs(name):
 @pytest.mark.parametrize('path', STUDENTS, ids=names)
 def test_distillation_runs(path):
     """The same for the students of full size."""
-    check_step(resolved(path))
+    check_step(read_row(path))
 
 
 @pytest.mark.parametrize('slash', ['', '/'], ids=['no slash', 'slash'])
@@ -508,14 +509,14 @@ def test_metafile_is_complete(metafile):
     from."""
     content = yaml.safe_load(metafile.read_text())
     listed = Counter((ROOT / entry['Config'], entry.get('Row')) for entry in content['Models'])
-    rows = {path: resolved(path).get('rows') or [None] for path in metafile.parent.glob('*.py')}
+    rows = {path: read_row(path).get('rows') or [None] for path in metafile.parent.glob('*.py')}
     assert listed == Counter((path, row) for path in rows for row in rows[path])
     assert len({entry['Name'] for entry in content['Models']}) == len(content['Models'])
     for entry in content['Models']:
         assert entry.get('Row', Path(entry['Config']).stem) in entry['Name']
         assert entry['Name'].split('_')[-1] == Path(entry['Config']).stem.split('_')[-1]
         file = entry.get('Released Weights', {}).get('File')
-        cfg = resolved(ROOT / entry['Config'], entry.get('Row'))
+        cfg = read_row(ROOT / entry['Config'], entry.get('Row'))
         assert file is None or cfg.pretrained.checkpoint == f'checkpoints/{file}'
     (collection,) = content['Collections']
     assert (ROOT / collection['README']).is_file()
@@ -532,9 +533,9 @@ def test_model_index_is_complete():
 @pytest.mark.parametrize('path', [path for path in LEAVES if 'MMATTN_ROW' in path.read_text()], ids=names)
 def test_default_row(path):
     """Without MMATTN_ROW, a config is the row that ``row`` names. Bases and ``row`` have the same default."""
-    cfg = resolved(path)
+    cfg = read_row(path)
     assert cfg.row in cfg.rows
-    assert resolved(path, cfg.row)._cfg_dict == cfg._cfg_dict
+    assert read_row(path, cfg.row)._cfg_dict == cfg._cfg_dict
 
 
 def test_common_names_in_the_environment(monkeypatch):
@@ -551,4 +552,4 @@ def test_common_names_in_the_environment(monkeypatch):
     for name in ('MODEL', 'TEACHER', 'WEIGHTS', 'IMAGES_ROOT'):
         monkeypatch.setenv(name, 'foo')
     for path in tried:
-        assert Config.fromfile(path)._cfg_dict == resolved(path)._cfg_dict
+        assert Config.fromfile(path)._cfg_dict == read_row(path)._cfg_dict

@@ -16,7 +16,8 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from mmpretrain.datasets import RandAugment
 from timm.optim import param_groups_weight_decay
 
-from tests.configs import PAPERS, named, resolved
+from mmattn.runs.rows import read_row
+from tests.configs import PAPERS, named
 
 #: epoch -> rate, as the released scripts of ELSA, VOLO, Shunted and MSF set it
 RATES = {
@@ -163,7 +164,7 @@ def test_starts_from_a_classifier(name):
     start = Path(target.load_from)
     if start.parts[0] == 'work_dirs':
         _, config, *row, file = start.parts  # a row if the config has rows
-        source = resolved(PAPERS[name][0].with_name(f'{config}.py'), *row)
+        source = read_row(PAPERS[name][0].with_name(f'{config}.py'), *row)
         assert bool(row) == ('rows' in source) and file == f'epoch_{source.train_cfg.max_epochs}.pth'
     else:
         source = recipe(re.sub(r'_\d+_in1k', '_in1k', name))

@@ -7,6 +7,7 @@ import logging
 import lzma
 import os
 import sysconfig
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,12 +107,13 @@ def golden():
 
 @pytest.fixture
 def release():
-    """Makes a checkpoint with the names and shapes of a released one. No two tensors have the same value."""
+    """Makes a checkpoint with the names and shapes of a released one, or with other shapes. No two tensors have the
+    same value."""
     values = itertools.count(1)
 
-    def make(name: str) -> dict[str, torch.Tensor]:
+    def make(name: str, shapes: Mapping[str, Sequence[int]] = {}) -> dict[str, torch.Tensor]:
         layout = json.loads((DATA / 'checkpoints' / f'{name}.json').read_text())['tensors']
-        tensors = {key: torch.full(shape, next(values) / 1000) for key, shape in layout.items()}
+        tensors = {key: torch.full(shapes.get(key, shape), next(values) / 1000) for key, shape in layout.items()}
         counters = [key for key in tensors if key.endswith('num_batches_tracked')]
         return tensors | {key: torch.tensor(next(values)) for key in counters}
 

@@ -76,7 +76,9 @@ def train(rank, folder):
 @pytest.fixture(scope='module')
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp('ranks')
-    multiprocessing.spawn(train, (folder,), 2)
+    # A forked process imports nothing, but cannot use CUDA after its parent.
+    method = 'spawn' if torch.cuda.is_initialized() else 'fork'
+    multiprocessing.start_processes(train, (folder,), 2, start_method=method)
     return [torch.load(folder / f'{rank}.pt', weights_only=True) for rank in range(2)]
 
 

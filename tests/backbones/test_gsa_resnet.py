@@ -99,7 +99,14 @@ def smooth_images(number):
     return nn.functional.interpolate(torch.randn(number, 3, 8, 8), (64, 64), mode='bicubic')
 
 
-@pytest.mark.parametrize('content, column, row', [parts for parts in product((True, False), repeat=3) if any(parts)])
+@pytest.mark.parametrize(
+    'content, column, row',
+    [
+        pytest.param(*parts, marks=pytest.mark.slow if sum(parts) == 2 else ())  # each alone and all together are fast
+        for parts in product((True, False), repeat=3)
+        if any(parts)
+    ],
+)
 def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, content, column, row):
     """Beside weights of a ResNet, attention of any initial size is scaled to the variance of the next norm. So maps are
     bounded in evaluation, too. It makes no difference whether backbone or whole model loads the weights."""

@@ -217,6 +217,7 @@ def test_other_errors_of_workers_stay(small, monkeypatch):
         small(train_dataloader=loader)
 
 
+@pytest.mark.slow  # of TensorBoard's import
 def test_tensorboard(tmp_path):
     """With the setting of docs/openmmlab_tools.md, TensorBoard gets the loss of every step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -13,12 +13,22 @@ from mmattn.checks.channels import check_channels
 from mmattn.weights import CheckpointError, StrictModule, Translation
 
 TINY = 'elsa_swin_tiny_imagenet'
+#: the tensors of ELSA-Swin-T with fewer channels
+SMALL = dict(embed_dim=8, depths=(2, 2, 6, 2), num_heads=(1, 2, 4, 8), group_width=4)
 
 
-def pretrained(path, **settings) -> ELSASwin:
-    backbone = ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(path)), **settings)
+def pretrained(path, arch=SMALL, **settings) -> ELSASwin:
+    backbone = ELSASwin(arch, init_cfg=dict(type='Pretrained', checkpoint=str(path)), **settings)
     backbone.init_weights()
     return backbone
+
+
+@pytest.fixture
+def small(release):
+    """Makes a checkpoint with the names of a released one of ELSA-Swin-T and the shapes of SMALL."""
+    shapes = {name: tensor.shape for name, tensor in ELSASwin(SMALL).state_dict().items()}
+    shapes |= {'norm.weight': (64,), 'norm.bias': (64,), 'head.weight': (10, 64), 'head.bias': (10,)}
+    return lambda name=TINY: release(name, shapes)
 
 
 def save(tmp_path, contents):
@@ -32,25 +42,25 @@ def save(tmp_path, contents):
 def test_release_by_path(tmp_path, release, log, wrap):
     """init_cfg takes the released file as it is. The log lists what is left out and what starts untrained."""
     weights = release(TINY)
-    backbone = pretrained(save(tmp_path, wrap(weights)))
+    backbone = pretrained(save(tmp_path, wrap(weights)), 'tiny')
     assert torch.equal(backbone.layers[2].blocks[5].attn.ghost_head, weights['layers.2.blocks.5.attn.ghost_head'])
     assert torch.equal(backbone.norm0.weight, torch.ones(96))
     text = '\n'.join(log)
     assert 'head.weight' in text and 'start untrained: norm0.weight' in text
 
 
-def test_norm_of_a_classifier_is_used_by_a_classifier(tmp_path, release):
+def test_norm_of_a_classifier_is_used_by_a_classifier(tmp_path, small):
     """A backbone that returns the last stage alone has the release's final norm; nothing keeps its initial value."""
-    weights = release(TINY)
+    weights = small()
     path = save(tmp_path, weights)
     assert torch.equal(pretrained(path, out_indices=(3,)).norm3.weight, weights['norm.weight'])
-    assert torch.equal(pretrained(path).norm3.weight, torch.ones(768))
+    assert torch.equal(pretrained(path).norm3.weight, torch.ones(64))
 
 
-def test_averaged_weights_are_preferred(tmp_path, release):
+def test_averaged_weights_are_preferred(tmp_path, small):
     """Base was released with averaged weights under "state_dict_ema"; its published scores are theirs."""
-    plain, averaged = release('elsa_swin_base_imagenet'), release('elsa_swin_base_imagenet')
-    backbone = pretrained(save(tmp_path, {'state_dict': plain, 'state_dict_ema': averaged}), arch='base')
+    plain, averaged = small(), small()
+    backbone = pretrained(save(tmp_path, {'state_dict': plain, 'state_dict_ema': averaged}))
     assert torch.equal(backbone.patch_embed.proj.weight, averaged['patch_embed.proj.weight'])
 
 
@@ -67,16 +77,16 @@ def drop(weights, name):
         ),
         (lambda w: {**w, 'layers.0.extra': torch.ones(1)}, 'Tensors 1 not used: layers.0.extra$'),
         (
-            lambda w: {**w, 'patch_embed.proj.weight': torch.ones(96, 3, 2, 2)},
-            r'1 of another shape: patch_embed.proj.weight \(96, 3, 2, 2\) instead of \(96, 3, 4, 4\)$',
+            lambda w: {**w, 'patch_embed.proj.weight': torch.ones(8, 3, 2, 2)},
+            r'1 of another shape: patch_embed.proj.weight \(8, 3, 2, 2\) instead of \(8, 3, 4, 4\)$',
         ),
-        (lambda w: {**w, 'norm0.weight': torch.ones(96)}, '7 missing: norm0.bias'),
+        (lambda w: {**w, 'norm0.weight': torch.ones(8)}, '7 missing: norm0.bias'),
     ],
 )
-def test_one_wrong_tensor_stops(tmp_path, release, change, message):
+def test_one_wrong_tensor_stops(tmp_path, small, change, message):
     """One missing, unknown or misshapen tensor is refused by name; so is a release with some output norms."""
     with pytest.raises(CheckpointError, match=message) as error:
-        pretrained(save(tmp_path, change(release(TINY))))
+        pretrained(save(tmp_path, change(small())))
     assert str(tmp_path) in str(error.value)
 
 
@@ -115,12 +125,12 @@ def test_foreign_models_are_guessed(tmp_path, name, guess):
         pretrained(save(tmp_path, {name: torch.ones(1)}))
 
 
-def test_prefix_is_guessed(tmp_path, release):
+def test_prefix_is_guessed(tmp_path, small):
     """Weights of the backbone under a name that is not known: the sentence names the prefix to give, which works."""
-    path = save(tmp_path, {f'student.encoder.{k}': v for k, v in release('elsa_swin_tiny_dense_backbone').items()})
+    path = save(tmp_path, {f'student.encoder.{k}': v for k, v in small('elsa_swin_tiny_dense_backbone').items()})
     with pytest.raises(CheckpointError, match='they are under "student.encoder.": give this as prefix'):
         pretrained(path)
-    ELSASwin().load_pretrained(path, prefix='student.encoder')
+    ELSASwin(SMALL).load_pretrained(path, prefix='student.encoder')
     path = save(tmp_path, {f'student.{k}': v for k, v in {'blocks.0.attn.qkv.weight': torch.ones(1)}.items()})
     with pytest.raises(CheckpointError, match='they look like a ViT or DeiT'):
         pretrained(path)
@@ -129,23 +139,23 @@ def test_prefix_is_guessed(tmp_path, release):
 @pytest.mark.parametrize(
     'value, message',
     [
-        (torch.ones(96).char(), r'1 of another kind: norm0.weight \(int8 for float32\)'),
-        (torch.ones(96).to(torch.complex64), r'norm0.weight \(complex64 for float32\)'),
-        (torch.full((96,), 1e300, dtype=torch.float64), r'norm0.weight \(float64 for float32, with values beyond'),
-        (torch.ones(96).to_sparse(), r'1 no ordinary tensors: norm0.weight \(sparse or nested\)'),
+        (torch.ones(8).char(), r'1 of another kind: norm0.weight \(int8 for float32\)'),
+        (torch.ones(8).to(torch.complex64), r'norm0.weight \(complex64 for float32\)'),
+        (torch.full((8,), 1e300, dtype=torch.float64), r'norm0.weight \(float64 for float32, with values beyond'),
+        (torch.ones(8).to_sparse(), r'1 no ordinary tensors: norm0.weight \(sparse or nested\)'),
         (None, r'norm0.weight \(of type NoneType, not a tensor\)'),
     ],
 )
 @pytest.mark.parametrize('whole', [False, True])
-def test_numbers_are_copied_or_refused(release, log, value, message, whole):
+def test_numbers_are_copied_or_refused(small, log, value, message, whole):
     """torch would cast them, or MMEngine go on without them. strict=False of the backbone takes the others."""
-    weights = {**release('elsa_swin_tiny_dense_backbone'), 'norm0.weight': value}
-    model = Detector() if whole else ELSASwin()
+    weights = {**small('elsa_swin_tiny_dense_backbone'), 'norm0.weight': value}
+    model = Detector() if whole else ELSASwin(SMALL)
     with pytest.raises(CheckpointError, match=message):
         model.load_state_dict({f'backbone.{k}': v for k, v in weights.items()} if whole else weights, strict=not whole)
     if not whole:
         model.load_state_dict(weights, strict=False)
-        assert torch.equal(model.norm0.weight, torch.ones(96))
+        assert torch.equal(model.norm0.weight, torch.ones(8))
         assert torch.equal(model.norm1.weight, weights['norm1.weight'])
         assert any('norm0.weight (' in line for line in log)
 
@@ -174,14 +184,14 @@ def test_deleted_init_cfg():
     ELSASwin(init_cfg={}).init_weights()
 
 
-def test_window_tables_are_stretched(tmp_path, release, log):
+def test_window_tables_are_stretched(tmp_path, small, log):
     """For another window size, position tables are interpolated and logged; a constant table stays constant."""
-    weights = release(TINY)
-    weights['layers.3.blocks.0.attn.rb'] = torch.arange(24.0)[:, None].expand(24, 169)
+    weights = small()
+    weights['layers.3.blocks.0.attn.rb'] = torch.arange(8.0)[:, None].expand(8, 169)
     backbone = pretrained(save(tmp_path, weights), window_size=12)
     table = backbone.layers[3].blocks[0].attn.rb
-    torch.testing.assert_close(table.detach(), torch.arange(24.0)[:, None].expand(24, 23 * 23))
-    assert 'layers.3.blocks.0.attn.rb resized from (24, 169) to (24, 529)' in log
+    torch.testing.assert_close(table.detach(), torch.arange(8.0)[:, None].expand(8, 23 * 23))
+    assert 'layers.3.blocks.0.attn.rb resized from (8, 169) to (8, 529)' in log
 
 
 class Detector(BaseModel):
@@ -189,16 +199,16 @@ class Detector(BaseModel):
 
     def __init__(self, **settings):
         super().__init__()
-        self.backbone = ELSASwin(**settings)
+        self.backbone = ELSASwin(SMALL, **settings)
         self.head = torch.nn.Linear(2, 2)
 
     def forward(self, inputs):
         return self.backbone(inputs)
 
 
-def test_whole_released_models_load(tmp_path, release):
+def test_whole_released_models_load(tmp_path, small):
     """load_from of an mmdet 2.x or mmseg 0.x checkpoint fills the backbone, output norms included."""
-    weights = {f'backbone.{k}': v for k, v in release('elsa_swin_tiny_dense_backbone').items()}
+    weights = {f'backbone.{k}': v for k, v in small('elsa_swin_tiny_dense_backbone').items()}
     model = Detector()
     weights['head.weight'] = torch.ones(2, 2)
     load_checkpoint(model, str(save(tmp_path, {'state_dict': weights, 'meta': {}})))
@@ -215,17 +225,17 @@ def test_whole_released_models_load(tmp_path, release):
         (lambda w: {k.removeprefix('backbone.'): v for k, v in w.items()}, 'not by load_from'),
     ],
 )
-def test_whole_models_are_strict_about_the_backbone(tmp_path, release, change, message):
+def test_whole_models_are_strict_about_the_backbone(tmp_path, small, change, message):
     """MMEngine's own loader, which ignores what does not fit, stops at the backbone."""
-    weights = {f'backbone.{k}': v for k, v in release('elsa_swin_tiny_dense_backbone').items()}
+    weights = {f'backbone.{k}': v for k, v in small('elsa_swin_tiny_dense_backbone').items()}
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(Detector(), str(save(tmp_path, {'state_dict': change(weights)})))
 
 
-def test_not_strict_on_request(tmp_path, release, log):
+def test_not_strict_on_request(tmp_path, small, log):
     """strict=False takes what fits, and logs and returns the names of the rest; the next loading is strict again."""
-    weights = {**drop(release(TINY), 'patch_embed.proj.weight'), 'patch_embed.proj.bias': torch.ones(3)}
-    backbone = ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(save(tmp_path, weights)), strict=False))
+    weights = {**drop(small(), 'patch_embed.proj.weight'), 'patch_embed.proj.bias': torch.ones(3)}
+    backbone = ELSASwin(SMALL, init_cfg=dict(type='Pretrained', checkpoint=str(save(tmp_path, weights)), strict=False))
     backbone.init_weights()
     assert torch.equal(backbone.layers[0].blocks[0].norm1.weight, weights['layers.0.blocks.0.norm1.weight'])
     assert '1 missing: patch_embed.proj.weight; 1 of another shape: patch_embed.proj.bias' in '\n'.join(log)
@@ -238,7 +248,7 @@ def test_not_strict_on_request(tmp_path, release, log):
 
 def test_own_checkpoint_round_trip(tmp_path):
     """A saved backbone fills another one with the same settings, or with fewer outputs."""
-    backbone = ELSASwin()
+    backbone = ELSASwin(SMALL)
     path = save(tmp_path, {'state_dict': backbone.state_dict()})
     for out_indices in ((0, 1, 2, 3), (1, 2)):
         part = pretrained(path, out_indices=out_indices)
@@ -246,14 +256,15 @@ def test_own_checkpoint_round_trip(tmp_path):
             assert torch.equal(value, backbone.state_dict()[name])
 
 
-def test_weights_survive_other_init_cfgs(tmp_path, release):
+def test_weights_survive_other_init_cfgs(tmp_path, small):
     """In a list of init_cfgs, Pretrained has the last word; a second call does not load again."""
-    weights = release(TINY)
+    weights = small()
     backbone = ELSASwin(
+        SMALL,
         init_cfg=[
             dict(type='Pretrained', checkpoint=str(save(tmp_path, weights))),
             dict(type='Constant', layer='Linear', val=7.0),
-        ]
+        ],
     )
     backbone.init_weights()
     assert torch.equal(backbone.layers[0].blocks[0].mlp.fc1.weight, weights['layers.0.blocks.0.mlp.fc1.weight'])
@@ -263,15 +274,15 @@ def test_weights_survive_other_init_cfgs(tmp_path, release):
 
 
 @pytest.mark.parametrize('duplicate', [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies_are_strict_about_themselves(tmp_path, release, duplicate):
+def test_copies_are_strict_about_themselves(tmp_path, small, duplicate):
     """A copied or pickled model, as EMA hooks make them, loads a release into itself and is as strict."""
-    weights = {f'backbone.{name}': value for name, value in release('elsa_swin_tiny_dense_backbone').items()}
+    weights = {f'backbone.{name}': value for name, value in small('elsa_swin_tiny_dense_backbone').items()}
     weights.update({'head.weight': torch.ones(2, 2), 'head.bias': torch.ones(2)})
     original = Detector()
     model = duplicate(original)
     model.load_state_dict(weights)
     assert torch.equal(model.backbone.norm0.weight, weights['backbone.norm0.weight'])
-    assert torch.equal(original.backbone.norm0.weight, torch.ones(96))
+    assert torch.equal(original.backbone.norm0.weight, torch.ones(8))
     with pytest.raises(CheckpointError, match='1 missing: norm3.bias'):
         duplicate(model).load_state_dict(drop(weights, 'backbone.norm3.bias'))
 

@@ -200,18 +200,19 @@ def test_attention_dropout_only_in_training(norm):
 
 @pytest.mark.usefixtures('torch_compiles')
 @pytest.mark.parametrize(
-    'area, norm',
+    'area, norm, backend',
     [
-        ('window', 'softmax'),
-        pytest.param('window', 'identity', marks=pytest.mark.slow),
-        pytest.param('neighbours', 'softmax', marks=pytest.mark.slow),
-        pytest.param('neighbours', 'identity', marks=pytest.mark.slow),
+        ('window', 'softmax', 'eager'),  # the graph as it is found
+        pytest.param('window', 'softmax', 'aot_eager', marks=pytest.mark.slow),  # with the graph of its gradients
+        pytest.param('window', 'identity', 'aot_eager', marks=pytest.mark.slow),
+        pytest.param('neighbours', 'softmax', 'aot_eager', marks=pytest.mark.slow),
+        pytest.param('neighbours', 'identity', 'aot_eager', marks=pytest.mark.slow),
     ],
 )
-def test_compiled(area, norm):
+def test_compiled(area, norm, backend):
     """One graph serves maps of any size, with the gradients of eager mode."""
     layer = make(area=area, norm=norm, window_size=3, kernel_size=3, shift=1, shift_small_maps=False)
-    compiled = torch.compile(layer, fullgraph=True, backend='aot_eager', dynamic=True)
+    compiled = torch.compile(layer, fullgraph=True, backend=backend, dynamic=True)
     for H, W in ((7, 8), (4, 9)):
         x = torch.randn(1, H, W, 4, dtype=torch.float64, requires_grad=True)
         out, expected = compiled(x), layer(x)

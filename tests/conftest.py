@@ -9,6 +9,7 @@ import logging
 import lzma
 import os
 import sysconfig
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import torch
 from hypothesis import settings
 from mmengine.config import Config, utils
 from mmengine.logging import MMLogger
+from mmengine.visualization import Visualizer
 
 from mmattn.export.graphs import any_size
 from tests import ROOT
@@ -96,6 +98,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def own_visualizers(monkeypatch) -> None:
+    """MMEngine names visualizers by the second in which a run starts. Two runs in one second would write to one folder."""
+    for cls in (Visualizer, *Visualizer.__subclasses__()):
+        monkeypatch.setattr(cls, '_instance_dict', OrderedDict())
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def own_visualizers(monkeypatch) -> None:
-    """MMEngine names visualizers by the second in which a run starts. Two runs in one second would write to one folder."""
+    """MMEngine names a visualizer by the second in which its run starts. Two runs in one second would share a folder."""
     for cls in (Visualizer, *Visualizer.__subclasses__()):
         monkeypatch.setattr(cls, '_instance_dict', OrderedDict())
 

@@ -102,7 +102,7 @@ def seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def own_visualizers(monkeypatch) -> None:
-    """MMEngine names a visualizer by the second in which its run starts. Two runs in one second would share a folder."""
+    """MMEngine names a visualizer by the second of its start: two runs in a second would share one and its folder."""
     for cls in (Visualizer, *Visualizer.__subclasses__()):
         monkeypatch.setattr(cls, '_instance_dict', OrderedDict())
 

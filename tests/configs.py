@@ -20,12 +20,12 @@ PAPERS = {
 VARIANTS = {
     'elsa-swin-t': ('elsa_swin', [], [], ''),
     'msf-swin-t': ('msf', [], [], ''),
-    'shunted-s': ('shunted', ['../_base_/sync_bn.py'], [], 'norm_cfg=_base_.sync_bn, '),
+    'shunted-s': ('shunted', ['../_base_/sync_norm.py'], [], 'norm_cfg=_base_.sync_norm, '),
     'gsa-r50': (
         'gsa',
-        ['./_base_/coco.py', '../_base_/sync_bn.py'],
+        ['./_base_/coco.py', '../_base_/sync_norm.py'],
         ['./_base_/ade20k.py'],
-        'norm_cfg=_base_.sync_bn, **_base_.settings, ',
+        'norm_cfg=_base_.sync_norm, **_base_.settings, ',
     ),
 }
 

@@ -9,7 +9,7 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(
-        _base_.backbone, _delete_=True, norm_cfg=_base_.sync_bn, **_base_.settings, init_cfg=_base_.pretrained
+        _base_.backbone, _delete_=True, norm_cfg=_base_.sync_norm, **_base_.settings, init_cfg=_base_.pretrained
     ),
     neck=dict(in_channels=_base_.in_channels),
 )

@@ -2,7 +2,7 @@
 _base_ = [
     './_base_/gsa-r50.py',
     './_base_/coco.py',
-    '../_base_/sync_bn.py',
+    '../_base_/sync_norm.py',
     'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
     '../_base_/datasets/coco_instance.py',
     '../_base_/schedules/coco_1x.py',
@@ -10,7 +10,7 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(
-        _base_.backbone, _delete_=True, norm_cfg=_base_.sync_bn, **_base_.settings, init_cfg=_base_.pretrained
+        _base_.backbone, _delete_=True, norm_cfg=_base_.sync_norm, **_base_.settings, init_cfg=_base_.pretrained
     ),
     neck=dict(in_channels=_base_.in_channels),
 )

@@ -9,5 +9,5 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(_base_.backbone, **_base_.settings, drop_path_rate=0.1, init_cfg=_base_.pretrained),
-    neck=[dict(_base_.pyramid, norm_cfg=_base_.sync_bn), dict(_base_.model.neck, in_channels=_base_.in_channels)],
+    neck=[dict(_base_.pyramid, norm_cfg=_base_.sync_norm), dict(_base_.model.neck, in_channels=_base_.in_channels)],
 )

@@ -1,7 +1,7 @@
 # MMATTN_ROW=shunted-b in the environment chooses a row. Tiny is not in the paper.
 _base_ = [
     './_base_/{{$MMATTN_ROW:shunted-s}}.py',
-    '../_base_/sync_bn.py',
+    '../_base_/sync_norm.py',
     'mmdet::_base_/models/mask-rcnn_r50_fpn.py',
     '../_base_/datasets/coco_instance.py',
     '../_base_/schedules/coco_1x.py',
@@ -14,6 +14,6 @@ rows = {
     'shunted-b': dict(drop_path_rate=0.3),
 }
 model = dict(
-    backbone=dict(_base_.backbone, _delete_=True, norm_cfg=_base_.sync_bn, **rows[row], init_cfg=_base_.pretrained),
+    backbone=dict(_base_.backbone, _delete_=True, norm_cfg=_base_.sync_norm, **rows[row], init_cfg=_base_.pretrained),
     neck=dict(in_channels=_base_.in_channels),
 )

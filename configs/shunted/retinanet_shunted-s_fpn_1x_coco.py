@@ -1,6 +1,6 @@
 _base_ = [
     './_base_/shunted-s.py',
-    '../_base_/sync_bn.py',
+    '../_base_/sync_norm.py',
     'mmdet::_base_/models/retinanet_r50_fpn.py',
     '../_base_/datasets/coco_detection.py',
     '../_base_/schedules/coco_1x.py',
@@ -11,7 +11,7 @@ model = dict(
         _base_.backbone,
         _delete_=True,
         out_indices=(1, 2, 3),
-        norm_cfg=_base_.sync_bn,
+        norm_cfg=_base_.sync_norm,
         drop_path_rate=0.2,
         init_cfg=_base_.pretrained,
     ),

@@ -9,7 +9,7 @@ _base_ = [
 row = '{{$MMATTN_ROW:shunted-s}}'
 rows = ['shunted-t', 'shunted-s', 'shunted-b', 'shunted-l']
 model = dict(
-    backbone=dict(_base_.backbone, norm_cfg=_base_.sync_bn, drop_path_rate=0.3, init_cfg=_base_.pretrained),
+    backbone=dict(_base_.backbone, norm_cfg=_base_.sync_norm, drop_path_rate=0.3, init_cfg=_base_.pretrained),
     decode_head=dict(in_channels=_base_.in_channels),
     auxiliary_head=dict(in_channels=_base_.in_channels[2]),
 )

@@ -14,7 +14,7 @@ model = dict(
         final_norm=True,
     ),
     # to strides 4, 8, 16, 32
-    neck=dict(type='Feature2Pyramid', embed_dim=96, rescales=[2, 1, 0.5, 0.25], norm_cfg=_base_.sync_bn),
+    neck=dict(type='Feature2Pyramid', embed_dim=96, rescales=[2, 1, 0.5, 0.25], norm_cfg=_base_.sync_norm),
     decode_head=dict(in_channels=[96, 96, 96, 96], channels=64, dropout_ratio=0.0),
     auxiliary_head=None,
 )

@@ -29,7 +29,14 @@ SPLITS = ('train', 'val', 'test')
 KNOWN_KEYS = {
     *inspect.signature(Runner).parameters,
     *inspect.signature(FlexibleRunner).parameters,
-    *('custom_imports', 'runner_type', 'model_wrapper_cfg', 'activation_checkpointing', 'find_unused_parameters'),
+    *(
+        'custom_imports',
+        'runner_type',
+        'model_wrapper_cfg',
+        'activation_checkpointing',
+        'find_unused_parameters',
+        'sync_bn',
+    ),
 } - {'cfg'}
 #: keys of a dataloader that MMEngine reads itself; torch's DataLoader takes the others
 MMENGINE_LOADER_KEYS = {'num_batch_per_epoch', 'disable_subprocess_warning'}
@@ -77,6 +84,8 @@ def _check_keys(cfg: Config) -> None:
     for key in ('model', 'optim_wrapper', *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
         if not isinstance(cfg.get(key), (dict, type(None))):
             raise InputError(f'{key} must be a dict, not {cfg[key]!r}')
+    if cfg.get('sync_bn') not in (None, 'torch', 'mmcv'):
+        raise InputError(f'sync_bn must be "torch" or "mmcv", whose SyncBN replaces batch norms, not {cfg.sync_bn!r}')
     if cfg.get('model') is None:
         raise InputError('there is no model: this is not a config of a detector, segmentor or classifier')
     if cfg.model.get('type') is None:

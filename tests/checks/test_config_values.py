@@ -199,6 +199,7 @@ def test_unusual_configs_pass(path, options):
             'pipeline[0] (torchvision/RandomResizedCrop) has no argument sise: did you mean size?',
         ),
         (DETECTOR, dict(auto_scal_lr=dict()), 'nothing reads the key auto_scal_lr: did you mean auto_scale_lr'),
+        (DETECTOR, dict(sync_bn=dict(type='SyncBN')), 'sync_bn must be "torch" or "mmcv"'),
         (
             DETECTOR,
             dict(optim_wrapper__paramwise_cfg__layer_decay_rate=0.9),

@@ -1,6 +1,6 @@
 # MMDetection's Cascade Mask R-CNN with Swin's box heads: four convolutions and one linear layer, SyncBN, GIoU loss of
 # weight 10 on decoded boxes.
-_base_ = ['mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py', '../sync_bn.py']
+_base_ = ['mmdet::_base_/models/cascade-mask-rcnn_r50_fpn.py', '../sync_norm.py']
 
 bbox_heads = [
     dict(
@@ -15,7 +15,7 @@ bbox_heads = [
         bbox_coder=dict(type='DeltaXYWHBBoxCoder', target_means=[0.0, 0.0, 0.0, 0.0], target_stds=stds),
         reg_class_agnostic=False,
         reg_decoded_bbox=True,
-        norm_cfg=_base_.sync_bn,
+        norm_cfg=_base_.sync_norm,
         loss_cls=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
         loss_bbox=dict(type='GIoULoss', loss_weight=10.0),
     )

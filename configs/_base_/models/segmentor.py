@@ -1,5 +1,5 @@
 # What the segmentors for ADE20K share.
-_base_ = '../sync_bn.py'
+_base_ = '../sync_norm.py'
 
 model = dict(
     type='EncoderDecoder',

@@ -11,7 +11,7 @@ model = dict(
         channels=128,
         dropout_ratio=0.1,
         num_classes=150,
-        norm_cfg=_base_.sync_bn,
+        norm_cfg=_base_.sync_norm,
         align_corners=False,
         loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=False, loss_weight=1.0),
     ),

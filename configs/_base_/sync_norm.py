@@ -1,2 +1,2 @@
 # Batch norm over the images of all GPUs: a detector or segmentor has two images on a GPU, too few for statistics.
-sync_bn = dict(type='SyncBN')
+sync_norm = dict(type='SyncBN')

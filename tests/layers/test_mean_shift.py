@@ -3,7 +3,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmattn.layers import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention, WindowAttention
@@ -70,6 +70,8 @@ def test_every_form_is_its_equation(attention, sharing, groups, mode):
     bias=st.booleans(),
     mode=st.sampled_from(['interleaved', 'block']),
 )
+@example(groups=3, width=2, outputs=2, projections=3, bias=True, mode='interleaved')
+@example(groups=2, width=3, outputs=3, projections=2, bias=False, mode='block')
 def test_groups(groups, width, outputs, projections, bias, mode):
     """In each projection, output channel e * G + g, or g * E / G + e in blocks, is computed from the channels of group
     g. Its row of the weight is where the release has it, for any number of fused projections."""
@@ -122,6 +124,7 @@ def test_head_ignores_a_constant_in_queries_and_keys(attention):
 
 
 @given(H=st.integers(1, 9), W=st.integers(1, 9), w=st.integers(2, 4), shifted=st.booleans(), B=st.integers(1, 2))
+@example(H=5, W=9, w=3, shifted=True, B=2)
 def test_plain_windows_are_swins(H, W, w, shifted, B):
     """The plain form in windows computes what WindowAttention computes; its projections are in another order."""
     settings = dict(window_size=w, shift=w // 2 if shifted else 0)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -48,6 +48,9 @@ def by_hand(layer, x, rates, aggregation='shunted'):
 
 
 @given(size=sizes, r=st.sampled_from([2, 4, 8, [3], [2, 1], [5, 4, 2, 1]]), aggregation=st.sampled_from(AGGREGATIONS))
+@example(size=(2, 9, 10), r=[5, 4, 2, 1], aggregation='shunted')
+@example(size=(1, 10, 7), r=8, aggregation='convolution')
+@example(size=(2, 5, 6), r=[3], aggregation='linear')
 def test_equals_equations_1_and_2(size, r, aggregation):
     """Fused attention equals the explicit softmax, forward and backward, in double precision at any size, in every form
     of table 8 and with any number of groups."""

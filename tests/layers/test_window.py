@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -39,6 +39,8 @@ def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
     small=st.booleans(),
     B=st.integers(1, 2),
 )
+@example(H=3, W=9, w=4, shifted=True, small=False, B=1)  # one window down, three across
+@example(H=7, W=6, w=3, shifted=True, small=True, B=2)
 def test_equals_masked_global_attention(H, W, w, shifted, small, B):
     """Padding, cyclic shift and mask together compute attention within windows, at any size and batch, whether or not
     maps of one window are shifted."""

@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmattn.ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
@@ -60,6 +60,8 @@ def test_equations(path, mul, add, dilation):
     mul=st.booleans(),
     add=st.booleans(),
 )
+@example(B=2, H=5, W=8, heads=3, width=2, k=7, dilation=2, mul=True, add=True)
+@example(B=1, H=9, W=4, heads=2, width=3, k=3, dilation=1, mul=False, add=False)
 def test_paths_agree(B, H, W, heads, width, k, dilation, mul, add):
     """The fast path and its gradients equal the reference's at any size, maps smaller than the kernel included."""
     inputs = [None if t is None else t.requires_grad_() for t in make_inputs(B, H, W, heads, width, k, mul, add)]

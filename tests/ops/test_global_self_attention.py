@@ -3,7 +3,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmattn.ops import global_self_attention as gsa
@@ -113,6 +113,8 @@ def test_axial_content(backend, dim, beyond, softmax, L, max_scores):
     layout=st.permutations(range(5)),
     most=st.sampled_from([0, 40, 200, 2**22]),
 )
+@example(B=2, H=7, W=4, heads=2, k=3, v=2, L=5, dim=1, beyond='mask', layout=[0, 3, 1, 2, 4], most=40)
+@example(B=3, H=3, W=8, heads=1, k=2, v=4, L=3, dim=2, beyond='stretch', layout=[1, 0, 2, 4, 3], most=0)
 def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, most):
     """The fast path and its gradients equal the reference's at any size and in any memory layout."""
     inputs = make_inputs(B, H, W, heads, k, v, L)

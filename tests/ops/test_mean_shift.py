@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmattn.ops.mean_shift import flex_attention, mean_shift_attention
@@ -40,6 +40,8 @@ def test_equation_12(path, bias):
     probe=st.booleans(),
     bias=st.booleans(),
 )
+@example(B=2, heads=3, N=5, M=7, d=9, probe=True, bias=True)
+@example(B=1, heads=2, N=20, M=6, d=4, probe=False, bias=False)
 def test_paths_agree(B, heads, N, M, d, probe, bias):
     """The fast paths and their gradients equal the reference's at any size."""
     inputs = make_inputs(B, heads, N, M, d, probe, bias)

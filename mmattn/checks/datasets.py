@@ -10,7 +10,9 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, METRICS, DefaultScope, Registry
+from mmengine.runner import Runner
 from torch import nn
+from torch.utils.data import DataLoader
 
 from ..errors import InputError
 from .config_types import NODE_KEYS, find_type
@@ -130,27 +132,40 @@ def _check_labelled(dataset: BaseDataset, place: str, cfg: Config) -> None:
 OTHER_CLASSES = {'STDCHead', 'GroundingDINOHead'}
 
 
-class InputCheckHook(Hook):
-    """Checks datasets before the first step, opening no image, and images and annotations when they are read.
+def check_built_datasets(runner: Runner) -> None:
+    """Have a runner check each dataset that it builds, opening no image, and images and annotations when they are read.
+
+    The runner builds its dataloaders with checks from here on. A hook would be too late: a loop by iterations of
+    MMEngine 0.10 starts its data workers, each with a copy of the dataset, before it calls any hook.
+    """
+    build = runner.build_dataloader
+
+    def build_checked(*args, **kwargs) -> DataLoader:
+        dataloader = build(*args, **kwargs)
+        for dataset in inner_datasets(dataloader.dataset):
+            check_dataset(dataset, runner.model)
+            dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))
+        return dataloader
+
+    runner.build_dataloader = build_checked
+
+
+class MetricCheckHook(Hook):
+    """Compares the annotations of metrics with those of the datasets before the first step.
 
     Raises:
         InputError: for the first thing that does not fit.
     """
 
-    def before_run(self, runner) -> None:
+    def before_run(self, runner: Runner) -> None:
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
-            datasets = list(inner_datasets(getattr(getattr(loop, 'dataloader', None), 'dataset', None)))
-            for dataset in datasets:
-                check_dataset(dataset, runner.model)
             evaluator = getattr(loop, 'evaluator', None)
             for index, metric in enumerate(getattr(evaluator, 'metrics', ())):
                 if hasattr(metric, 'check_datasets'):  # a CheckedCocoMetric
                     # MMDetection's MultiDatasetsEvaluator has a metric for each dataset.
                     each = hasattr(evaluator, 'dataset_prefixes')
-                    part = inner_datasets(loop.dataloader.dataset.datasets[index]) if each else datasets
-                    metric.check_datasets(list(part))
-            for dataset in datasets:
-                dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))
+                    dataset = loop.dataloader.dataset
+                    metric.check_datasets(list(inner_datasets(dataset.datasets[index] if each else dataset)))
 
 
 def inner_datasets(dataset: object) -> Iterator[BaseDataset]:

@@ -17,7 +17,7 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import distributed
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ..checks.datasets import InputCheckHook, check_files
+from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
 from ..errors import InputError, describe
 from ..weights import read_file
 from .checkpoints import locked
@@ -133,7 +133,8 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
 
 
 def _run(runner: Runner, run: Callable[[], object]) -> None:
-    for hook in (InputCheckHook(), CheckpointCheckHook(), SeedHook()):
+    check_built_datasets(runner)
+    for hook in (MetricCheckHook(), CheckpointCheckHook(), SeedHook()):
         runner.register_hook(hook, 'HIGHEST')
     try:
         run()

@@ -11,6 +11,7 @@ from mmdet.datasets import CocoDataset
 from mmdet.registry import DATASETS, METRICS
 from mmengine.config import Config
 from mmengine.dataset import Compose, ConcatDataset, RepeatDataset
+from mmengine.runner import IterBasedTrainLoop, Runner
 from mmseg.datasets.transforms import LoadAnnotations
 from mmseg.models.decode_heads import FCNHead, STDCHead
 from PIL import Image
@@ -19,7 +20,8 @@ from torch import nn
 from mmattn.checks.coco import CheckedCocoDataset, CheckedCocoMetric
 from mmattn.checks.datasets import (
     CheckedPipeline,
-    InputCheckHook,
+    MetricCheckHook,
+    check_built_datasets,
     check_dataset,
     check_files,
     ignored_labels,
@@ -104,20 +106,36 @@ def test_inner_datasets():
     assert list(inner_datasets(None)) == []
 
 
+@pytest.mark.parametrize('workers', [0, 1])
+def test_a_runner_checks_what_it_builds(tmp_path, workers):
+    """A dataset is checked when its dataloader is built, and its images when they are read, by data workers too. A loop
+    by iterations may start its workers before any hook is called."""
+    settings = dict(coco_config(tmp_path), type=CheckedCocoDataset, pipeline=[dict(type='LoadImageFromFile')])
+    runner = SimpleNamespace(
+        build_dataloader=Runner.build_dataloader, model=nn.Identity(), visualizer=SimpleNamespace()
+    )
+    check_built_datasets(runner)
+    loader = dict(dataset=settings, batch_size=1, num_workers=workers, sampler=dict(type='DefaultSampler'))
+    with pytest.raises(InputError, match='names 1 files that are not there'):
+        runner.build_dataloader(loader)
+    (tmp_path / 'images' / 'a.jpg').write_bytes(b'no image')
+    loop = IterBasedTrainLoop(runner, runner.build_dataloader(loader), max_iters=1)
+    with pytest.raises(InputError, match='a.jpg cannot be used'):
+        next(loop.dataloader_iterator)
+
+
 def test_the_hook_checks_metrics(tmp_path):
-    """The annotations of an evaluator are compared with the dataset before the first step, and images when read."""
+    """The annotations of an evaluator are compared with the dataset before the first step."""
     dataset = CheckedCocoDataset(**coco_config(tmp_path))
-    Image.new('RGB', (20, 10)).save(tmp_path / 'images' / 'a.jpg')
     metric = CheckedCocoMetric(str(tmp_path / 'a.json'))
     loop = SimpleNamespace(
         dataloader=SimpleNamespace(dataset=dataset), evaluator=SimpleNamespace(metrics=[object(), metric])
     )
-    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None, model=nn.Identity())
-    InputCheckHook().before_run(runner)
-    assert isinstance(dataset.pipeline, CheckedPipeline)
+    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None)
+    MetricCheckHook().before_run(runner)
     metric.images = {}
     with pytest.raises(InputError, match='is of other images than the dataset'):
-        InputCheckHook().before_run(runner)
+        MetricCheckHook().before_run(runner)
 
 
 def test_a_metric_per_dataset(tmp_path):
@@ -129,16 +147,15 @@ def test_a_metric_per_dataset(tmp_path):
         (tmp_path / str(image_id)).mkdir()
         datasets.append(CheckedCocoDataset(**coco_config(tmp_path / str(image_id), contents)))
         metrics.append(CheckedCocoMetric(str(tmp_path / str(image_id) / 'a.json')))
-        Image.new('RGB', (20, 10)).save(tmp_path / str(image_id) / 'images' / 'a.jpg')
     loop = SimpleNamespace(
         dataloader=SimpleNamespace(dataset=ConcatDataset(datasets)),
         evaluator=SimpleNamespace(metrics=metrics, dataset_prefixes=['a', 'b']),
     )
-    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None, model=nn.Identity())
-    InputCheckHook().before_run(runner)
+    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None)
+    MetricCheckHook().before_run(runner)
     metrics.reverse()
     with pytest.raises(InputError, match='is of other images than the dataset'):
-        InputCheckHook().before_run(runner)
+        MetricCheckHook().before_run(runner)
 
 
 @pytest.mark.parametrize('with_seg', [False, True])

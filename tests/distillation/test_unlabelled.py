@@ -18,7 +18,7 @@ from torch import nn
 pytest.importorskip('mmpretrain')
 
 from mmattn.checks.config_values import check_config
-from mmattn.checks.datasets import InputCheckHook, check_dataset, check_files
+from mmattn.checks.datasets import check_built_datasets, check_dataset, check_files
 from mmattn.distillation import unlabelled
 from mmattn.distillation.unlabelled import MultiScaleBatchSampler, UnlabelledImages, is_held_out
 from mmattn.distillation.views import FixedViews, PackViews, StudentColors, ViewCrop, ViewPreprocessor
@@ -212,9 +212,9 @@ def test_images_that_cannot_be_loaded(spoilt, log, workers, checked):
 
 def check(loader):
     """Check the dataset of a dataloader as a run does."""
-    loop = SimpleNamespace(dataloader=loader)
-    runner = SimpleNamespace(_train_loop=loop, _val_loop=None, _test_loop=None, model=nn.Identity())
-    InputCheckHook().before_run(runner)
+    runner = SimpleNamespace(build_dataloader=lambda: loader, model=nn.Identity())
+    check_built_datasets(runner)
+    runner.build_dataloader()
 
 
 def test_no_image_can_be_loaded(spoilt, log, monkeypatch):
@@ -416,8 +416,8 @@ def test_resumed_views(tmp_path, photos, workers):
         torch.manual_seed(0)
         model = Seen()
         runner = build(tmp_path / folder, True, model=model, train_dataloader=loader, **changes)
-        for hook in (InputCheckHook(), SeedHook()):
-            runner.register_hook(hook, 'HIGHEST')
+        check_built_datasets(runner)
+        runner.register_hook(SeedHook(), 'HIGHEST')
         try:
             runner.train()
         except Killed:

@@ -421,7 +421,6 @@ runpy.run_path('tools/train.py', run_name='__main__')
 """
 
 
-@pytest.mark.skipif(torch.__version__ < (2, 3), reason='on torch 2.1 the training goes on: not understood yet')
 def test_process_of_its_own(data, tmp_path):
     """In a process of its own, tools/train.py does not run code in a checkpoint. When a worker of the dataloader finds
     an image that is cut short, one sentence ends stderr and the exit status is 1."""

@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 from collections.abc import Sequence
 
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from ..arguments import check_heads, check_rates, check_whole, hidden_channels
 from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
-from ..weights import Translation, take_out
+from ..layers.window import is_table
+from ..weights import CheckpointError, Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 from .patch_embed import PatchEmbed, fit_tables, interpolated
+from .swin_layouts import TABLE, is_swin, microsoft_layout
 
 
 @MODELS.register_module()
@@ -40,6 +43,11 @@ class SwinFrame(Backbone):
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
 
+    With its default ``stages`` it takes the weights of a Swin Transformer as Microsoft, timm, torchvision, MMDetection,
+    MMSegmentation and MMPretrain have them, alone or inside a detector or segmentor, and returns the same maps. Other
+    frames take what they can with ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)``; the log names
+    what they take. Classifiers need ``shift_small_maps=False`` for the same maps of small images.
+
     Example:
         >>> import torch
         >>> from mmattn.backbones import SwinFrame
@@ -54,10 +62,9 @@ class SwinFrame(Backbone):
         'small': dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
         'base': dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
     }
-    layouts = {
-        "a Swin Transformer in Microsoft's or timm's layout": r'layers\.\d+\.blocks\.\d+\.attn\.relative_position',
-        "a Swin Transformer in MMDetection's layout": r'stages\.\d+\.blocks\.\d+\.attn\.w_msa\.',
-    }
+    layouts = {'a Swin Transformer': r'(layers|stages|features)\.\d+(\.blocks)?\.\d+' + TABLE}
+    warm_start_from = 'a Swin Transformer'
+    head_names = {'head.fc.': 'head.fc.', 'head.': 'head.fc.'}  # timm's, Microsoft's
 
     def __init__(
         self,
@@ -146,14 +153,24 @@ class SwinFrame(Backbone):
         return tuple(outs)
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """Places the norms of the outputs, and resizes tables of relative positions to another window size.
+        """Takes a Swin Transformer, places the norms of the outputs, and resizes tables of relative positions.
+
+        A frame whose stages compute Swin's attention takes a Swin Transformer strictly. With a warm start every frame
+        takes it, and mechanisms take what they can by their method ``warm_start``.
 
         A released classifier has one norm, ``norm``. A backbone that returns only the last stage takes it. Other
         backbones leave it out, as they do with the only norm of a classifier trained here, and their norms start
         untrained. A released detector has the norms of all its outputs. A distilled backbone may lack those of its
         first stages, which start untrained.
         """
-        tensors = super().from_release(state_dict, warm_start).tensors
+        tensors, computed = dict(state_dict), []
+        if warm_start:
+            tensors, computed = self._from_swin(tensors)
+        elif is_swin(tensors) and all(getattr(block.attn, 'is_swin', False) for block in self._blocks().values()):
+            try:
+                tensors, computed = self._from_swin(tensors)
+            except KeyError as error:
+                raise CheckpointError(f'the weights of a Swin Transformer lack {error}') from None
         last = self.out_indices[-1]
         output_norms = [f'norm{i}.' for i in range(self.num_stages)]
         given = [i for i, norm in enumerate(output_norms) if any(name.startswith(norm) for name in tensors)]
@@ -174,9 +191,36 @@ class SwinFrame(Backbone):
             *(f'layers.{i}.' for i in range(last + 1, self.num_stages)),
             *left_out,
         )
+        dropped += computed
         tables = [name for name in tensors if name.endswith(('.rb', '.rk', '.rq'))]
         fit_tables(tensors, self.state_dict(), tables, _fitted)
         return Translation(tensors, dropped, [f'norm{i}.{kind}' for i in fresh for kind in ('weight', 'bias')])
+
+    def _blocks(self) -> dict[str, nn.Module]:
+        """The blocks by the names under which they stand."""
+        return {
+            f'layers.{i}.blocks.{j}': block
+            for i, stage in enumerate(self.layers)
+            for j, block in enumerate(stage.blocks)
+        }
+
+    def _from_swin(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+        """Weights of a Swin Transformer under the frame's names, and the names of those that have no place.
+
+        Raises:
+            KeyError: naming a tensor that should be in the state dict.
+            CheckpointError: naming a tensor of another shape that has to be rearranged.
+        """
+        left, start, dropped = microsoft_layout(state_dict), {}, []
+        for name, block in self._blocks().items():
+            if hasattr(block.attn, 'warm_start'):
+                for own, value in block.attn.warm_start(left, f'{name}.attn.').items():
+                    start[f'{name}.attn.{own}'] = value
+            dropped += take_out(left, f'{name}.attn.', f'{name}.attn_mask')
+        for name in self.state_dict():
+            if not re.match(r'norm\d|layers\.\d+\.blocks\.\d+\.attn\.', name):
+                left[name]  # raises the error
+        return {**left, **start}, dropped
 
 
 def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
@@ -185,12 +229,6 @@ def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
         return None
     side = math.isqrt(shape[1])
     return interpolated(table.unflatten(1, (math.isqrt(table.shape[1]), -1))[None], side, side).view(shape)
-
-
-def is_table(given: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether a shape is that of a table (heads, a * a) of windows of any size, for as many heads as in ``shape``."""
-    side = math.isqrt(given[1]) if len(given) == 2 else 0
-    return side % 2 == 1 and (given[0], side**2) == (shape[0], given[1])
 
 
 class Stage(nn.Module):

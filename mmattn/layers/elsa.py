@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_odd, check_rates, check_whole
 from ..ops.elsa import elsa_attention, fastest, neighbourhood_shift
+from ..weights import take
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 
@@ -134,6 +135,19 @@ class ELSA(nn.Module):
         mul = next(parts) ** self.lam if self.lam else None
         add = next(parts) * self.gamma if self.gamma else None
         return mul, add
+
+    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """The projections to value and back from plain attention, see :meth:`MeanShiftAttention.warm_start`. Query and
+        key, which have another width here, keep their initial values."""
+        start = {}
+        for kind, shape in (('weight', (self.dim,)), ('bias', ())):
+            own = getattr(self.pre_proj, kind)
+            if own is not None:
+                value = take(state_dict, f'{prefix}qkv.{kind}', 3 * self.dim, *shape)[2 * self.dim :]
+                own = own.detach()[: 2 * self.dim_qk]
+                start[f'pre_proj.{kind}'] = torch.cat((own, value.view(self.dim, *own.shape[1:]).to(own)))
+            start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', self.dim, *shape)
+        return start
 
 
 class _Logits(nn.Sequential):

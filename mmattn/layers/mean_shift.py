@@ -264,6 +264,12 @@ class MeanShiftWindowAttention(Windows):
             drop_rate=drop_rate,
         )
         self.settings = self.attn.settings
+        self.is_swin = self.settings == dict(attention='plain', sharing='QKVW') and proj_bias
+
+    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Own tensors from Swin's attention, see :meth:`MeanShiftAttention.warm_start`."""
+        start = {f'attn.{name}': value for name, value in self.attn.warm_start(state_dict, prefix).items()}
+        return {**start, 'rb': self.table_of_swin(state_dict, prefix)}
 
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         return self.attn(x, bias)

@@ -1,4 +1,5 @@
 import functools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..ops.heads import join_heads
 from ..ops.tracing import is_plain, is_tracing
+from ..weights import take
 from .any_size import crop, pad_to_multiple
 from .mechanism import MECHANISMS
 
@@ -45,6 +47,9 @@ class Windows(nn.Module):
         self.shift_small_maps = shift_small_maps
         self.rb = position_table(num_heads, (2 * window_size - 1) ** 2)
 
+    #: whether the mechanism computes what Swin Transformer's windows compute
+    is_swin = False
+
     def attend(self, x: Tensor, bias: Tensor) -> Tensor:
         """x: (B * windows, w * w, C); bias of the logits: (1 or B * windows, heads, w * w, w * w) -> the shape of x."""
         raise NotImplementedError
@@ -72,6 +77,19 @@ class Windows(nn.Module):
 
         x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
         return crop(self._moved(x, shifts, 1), H, W)
+
+    def table_of_swin(self, state_dict: dict[str, Tensor], prefix: str) -> Tensor:
+        """Remove the table of Swin's attention from a state dict, and return it as ``rb``, of windows of any size.
+
+        Raises:
+            KeyError: if there is none.
+            CheckpointError: if it has another number of heads, or is no square.
+        """
+        name = f'{prefix}relative_position_bias_table'
+        if not is_table(state_dict[name].shape[::-1], self.rb.shape):
+            take(state_dict, name, *self.rb.shape[::-1])  # raises the error
+        # Swin's table is indexed by query minus key, ours by key minus query.
+        return state_dict.pop(name).t().flip(1)
 
     def _shift(self, count: int, device: torch.device) -> int | Tensor:
         """The displacement along an axis of ``count`` windows; a tensor in a graph, which must serve every count."""
@@ -102,6 +120,8 @@ class WindowAttention(Windows):
     Further arguments, and errors: see :class:`Windows`.
     """
 
+    is_swin = True
+
     def __init__(
         self,
         dim: int,
@@ -124,6 +144,21 @@ class WindowAttention(Windows):
         v, q, k = self.pre_proj(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         x = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.0)
         return self.drop(self.post_proj(join_heads(x)))
+
+    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """All own tensors from Swin's attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`."""
+        dim, start = self.post_proj.in_features, {'rb': self.table_of_swin(state_dict, prefix)}
+        for kind, shape in (('weight', (dim,)), ('bias', ())):
+            q, k, v = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape).chunk(3)
+            start[f'pre_proj.{kind}'] = torch.cat((v, q, k))
+            start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+        return start
+
+
+def is_table(given: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a shape is that of a table (heads, a * a) of windows of any size, for as many heads as in ``shape``."""
+    side = math.isqrt(given[1]) if len(given) == 2 else 0
+    return side % 2 == 1 and (given[0], side**2) == (shape[0], given[1])
 
 
 def position_table(rows: int, positions: int) -> nn.Parameter:

@@ -300,14 +300,14 @@ class StrictModule(BaseModule):
                 'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from'
             )
         for description, variant in self.variants():
-            if not misfits(variant.from_release(given), variant.state_dict()):
+            if _fits(variant, given):
                 return f'they are those of {description} with its default arguments'
         own = self.state_dict()
         last = list(own)[-1]
         for name in given:
             place = name.removesuffix(last)
             inside = {key.removeprefix(place): value for key, value in given.items() if key.startswith(place)}
-            if name.endswith(f'.{last}') and not misfits(self.from_release(inside), own):
+            if name.endswith(f'.{last}') and _fits(self, inside):
                 return f'they are under "{place}": give this as prefix beside the checkpoint'
         for description, pattern in _known_layouts().items():
             if any(re.search(rf'(^|\.)({pattern})', name) for name in given):
@@ -317,6 +317,13 @@ class StrictModule(BaseModule):
                     return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
                 return f'they look like {description}'
         return 'they look like another model'
+
+
+def _fits(module: StrictModule, given: dict[str, Tensor]) -> bool:
+    try:
+        return not misfits(module.from_release(given), module.state_dict())
+    except CheckpointError:
+        return False
 
 
 def _check_init_cfg(init_cfg: object) -> None:

@@ -138,7 +138,7 @@ def test_other_windows_stretch_the_tables(tmp_path, log):
 
 def test_warm_start_only_when_told(tmp_path):
     torch.save(timm.create_model('swin_tiny_patch4_window7_224').state_dict(), tmp_path / 'swin.pth')
-    with pytest.raises(CheckpointError, match="timm's layout; warm_start=True"):
+    with pytest.raises(CheckpointError, match='look like a Swin Transformer; warm_start=True'):
         MSFSwin(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'swin.pth'))).init_weights()
 
 

@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from mmattn.backbones import GSAResNet, MSFSwin, MSFViT, ViTFrame
+from mmattn.backbones import GSAResNet, MSFSwin, MSFViT, SwinFrame, ViTFrame
 from mmattn.weights import CheckpointError, Translation, misfits
 from tests.backbones.cases import every_backbone
 
@@ -93,6 +93,24 @@ def test_warm_start_from_deit(attention):
             assert f': {name} ' in str(error)
             passed = False
         assert passed == (name in dropped), name
+
+
+@pytest.mark.parametrize('warm_start', [False, True])
+def test_a_swin(warm_start):
+    """Strictly, and with a warm start of a mechanism that takes a part of each attention."""
+    arch = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
+    stages = dict(type='ELSA' if warm_start else 'WindowAttention')
+    frame = SwinFrame(arch, stages, window_size=4, out_indices=(0, 1))
+    dropped, count = frame.from_release(swin(), warm_start).dropped, 0
+    for name, given in wrong(swin()):
+        try:
+            passed = not refused(frame, frame.from_release(given, warm_start))
+        except CheckpointError as error:
+            assert f'of another shape: {name} {tuple(given[name].shape)} instead of (' in str(error)
+            passed = False
+        assert passed == (name in dropped), name
+        count += not passed
+    assert count > 200
 
 
 def test_a_resnet():

@@ -1,0 +1,145 @@
+"""SwinFrame with the weights of Swin Transformers, as their authors, timm, torchvision and OpenMMLab publish them."""
+
+import mmdet.models
+import mmpretrain.models
+import mmseg.models
+import pytest
+import timm
+import torch
+import torchvision
+from mmdet.registry import MODELS
+from mmdet.utils import register_all_modules
+from mmengine.config import Config
+
+from mmattn.backbones import ELSASwin, MSFSwin, SwinFrame
+from mmattn.weights import CheckpointError
+from tests import ROOT
+from tests.backbones.test_msf_swin import microsoft
+
+ARCH = dict(embed_dim=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
+MM = dict(embed_dims=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8), window_size=7)
+
+
+def randomised(model):
+    """All parameters differ from their initial values, and from each other."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.3, generator=generator)
+    model.eval()
+    return model
+
+
+def swin_of_timm(size, window=7):
+    return timm.models.SwinTransformer(img_size=size, window_size=window, **ARCH, num_classes=3)
+
+
+def swin_of_torchvision():
+    return torchvision.models.SwinTransformer(
+        [4, 4], 8, list(ARCH['depths']), list(ARCH['num_heads']), [7, 7], num_classes=3
+    )
+
+
+def last_map(model, x):
+    """The map of a classifier before its pooling, (B, H, W, C)."""
+    return model.norm(model.features(x)) if hasattr(model, 'features') else model.forward_features(x)
+
+
+@pytest.mark.parametrize(
+    'build, size, window',
+    [
+        (lambda: swin_of_timm(224), (224, 224), 7),
+        (lambda: swin_of_timm(384, 12), (384, 384), 12),
+        (swin_of_torchvision, (224, 224), 7),
+        (swin_of_torchvision, (100, 244), 7),
+    ],
+)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_classifiers(build, size, window, dtype):
+    """The last map is that of timm's and torchvision's classifiers, whose windows are not shifted on small maps."""
+    swin = randomised(build()).to(dtype)
+    frame = SwinFrame(ARCH, window_size=window, shift_small_maps=False, out_indices=(3,)).eval().to(dtype)
+    layouts = [swin.state_dict()]
+    if window == 7 and hasattr(swin, 'layers'):
+        layouts.append(microsoft(swin.state_dict()))
+    x = torch.rand(1, 3, *size, dtype=dtype)
+    with torch.no_grad():
+        expected = last_map(swin, x)
+        for weights in layouts:
+            frame.load_state_dict(weights)
+            torch.testing.assert_close(frame(x)[0].permute(0, 2, 3, 1), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize('package', [mmdet.models, mmseg.models])
+@pytest.mark.parametrize('size', [(224, 224), (75, 133)])
+def test_backbones_of_openmmlab(package, size):
+    """All maps are those of MMDetection's and MMSegmentation's backbones."""
+    swin = randomised(package.SwinTransformer(**MM))
+    frames = [SwinFrame(ARCH).eval(), MSFSwin(ARCH, attention='plain', proj_bias=True).eval()]
+    x = torch.rand(1, 3, *size)
+    with torch.no_grad():
+        expected = swin(x)
+        for frame in frames:
+            frame.load_state_dict(swin.state_dict())
+            for a, b in zip(frame(x), expected, strict=True):
+                torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_a_classifier_of_mmpretrain():
+    arch = dict(embed_dims=8, depths=ARCH['depths'], num_heads=ARCH['num_heads'])
+    swin = randomised(mmpretrain.models.SwinTransformer(arch, img_size=224))
+    frame = SwinFrame(ARCH, shift_small_maps=False, out_indices=(3,)).eval()
+    frame.load_state_dict(swin.state_dict())
+    x = torch.rand(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(frame(x)[0], swin(x)[0], atol=1e-4, rtol=1e-4)
+
+
+def test_a_detector_of_mmdetection(tmp_path):
+    """MMDetection's Mask R-CNN with Swin gives the same detections with SwinFrame in the place of its backbone."""
+    register_all_modules()
+    cfg = Config.fromfile(ROOT / 'configs/toy/mask-rcnn_shunted-toy_fpn.py').model
+    cfg.neck.in_channels = [8, 16, 32, 64]
+    cfg.test_cfg.rcnn.score_thr = 0.0
+    theirs = dict(cfg, backbone=dict(type='SwinTransformer', **MM))
+    ours = dict(cfg, backbone=dict(type=SwinFrame, arch=ARCH))
+    theirs, ours = (MODELS.build(Config(each)).eval() for each in (theirs, ours))
+    randomised(theirs.backbone)
+    ours.load_state_dict(theirs.state_dict())
+    data = dict(inputs=[torch.randint(0, 256, (3, 97, 130), dtype=torch.uint8)])
+    found = []
+    for model in (theirs, ours):
+        sample = mmdet.structures.DetDataSample()
+        sample.set_metainfo(dict(img_shape=(97, 130), ori_shape=(97, 130), scale_factor=(1, 1)))
+        found.append(model.test_step(dict(data, data_samples=[sample]))[0].pred_instances)
+    assert len(found[0]) > 10
+    torch.testing.assert_close(found[0].bboxes, found[1].bboxes, atol=1e-2, rtol=1e-3)
+    torch.testing.assert_close(found[0].scores, found[1].scores, atol=1e-4, rtol=1e-3)
+
+
+def test_mechanisms_take_what_they_can(log):
+    """ELSA takes the value and the output, the last stage, whose windows are Swin's, all. The log names the rest."""
+    swin = randomised(swin_of_timm(64))
+    weights = swin.state_dict()
+    backbone = ELSASwin(dict(ARCH, group_width=1))
+    with pytest.raises(CheckpointError, match='look like a Swin Transformer; warm_start=True beside'):
+        backbone.load_state_dict(weights)
+    before = backbone.state_dict()['layers.0.blocks.0.attn.pre_proj.weight'].clone()
+    backbone.load_state_dict(backbone._warm_started(weights))
+    own, qkv = backbone.state_dict(), weights['layers.0.blocks.0.attn.qkv.weight']
+    assert torch.equal(own['layers.0.blocks.0.attn.pre_proj.weight'][-8:].flatten(1), qkv[16:])
+    assert torch.equal(own['layers.0.blocks.0.attn.pre_proj.weight'][:-8], before[:-8])
+    last = 'layers.3.blocks.1.attn.'
+    assert torch.equal(own[f'{last}pre_proj.bias'][:64], weights[f'{last}qkv.bias'][128:])
+    kept = next(line for line in log if 'keep their initial values' in line)
+    assert 'layers.0.blocks.0.attn.ghost_head' in kept and 'layers.3' not in kept and 'norm3.weight' in kept
+
+
+def test_a_part_of_swin_is_refused():
+    """A Swin Transformer that lacks a tensor is named, with and without a warm start."""
+    weights = swin_of_torchvision().state_dict()
+    for name in ('features.1.0.attn.qkv.weight', 'features.2.norm.weight', 'features.0.0.bias'):
+        given = {key: value for key, value in weights.items() if key != name}
+        with pytest.raises(CheckpointError, match='lack'):
+            SwinFrame(ARCH).load_state_dict(given)
+        with pytest.raises(CheckpointError, match='lack'):
+            SwinFrame(ARCH)._warm_started(given)

@@ -26,6 +26,7 @@ from ..layers.shunted import group_rates
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 from .patch_embed import stem_convolutions
+from .pvt_layouts import PVT, is_pvt, pvt_layout
 
 
 @MODELS.register_module()
@@ -46,7 +47,8 @@ class ShuntedTransformer(Backbone):
         reductions: r of each stage: half of the heads sees tokens merged r x r, half r / 2 x r / 2. Even; 1 means plain
             attention. A list instead of a number has one rate for each of any number of groups of heads.
         mlp_ratios: per stage, hidden channels of the feed-forward layers divided by the channels of the stage.
-        stem: 'overlap', or 'patches' (table 7, "Non-Overlap"): 4 x 4 patches, a linear layer and a norm.
+        stem: 'overlap'; 'patches' (table 7, "Non-Overlap"): 4 x 4 patches, a linear layer and a norm; or 'convolution',
+            PVTv2's: a 7 x 7 convolution of stride 4 and a norm.
         stem_convs: of 'overlap', 3 x 3 convolutions between the first and the last; by default those of the arch. 0 is
             table 7's "Overlap".
         aggregation: 'shunted', 'convolution' or 'linear' (table 8), see :class:`mmattn.layers.ShuntedAttention`. Where
@@ -59,6 +61,10 @@ class ShuntedTransformer(Backbone):
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`. Convolutions start as in the release,
     whatever ``init_cfg`` says of other layers.
+
+    With ``attention=dict(type='SpatialReductionAttention')``, ``stem='convolution'`` and the sizes of a PVTv2 or of
+    SegFormer's MiT, the backbone takes their weights, as their authors, timm, MMDetection or MMSegmentation have them,
+    and returns the same maps, with ``feed_forward='conv'`` as with 'detail'.
 
     Example:
         >>> import torch
@@ -74,10 +80,7 @@ class ShuntedTransformer(Backbone):
         'base': dict(embed_dims=(64, 128, 256, 512), depths=(3, 4, 24, 2), num_heads=(2, 4, 8, 16), stem_convs=2),
         'large': dict(embed_dims=(64, 128, 320, 768), depths=(4, 8, 32, 2), num_heads=(2, 4, 10, 24), stem_convs=2),
     }
-    layouts = {
-        'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)',
-        'a Pyramid Vision Transformer': r'block\d\.\d+\.attn\.sr\.',
-    }
+    layouts = {'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)', 'a Pyramid Vision Transformer': PVT}
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class ShuntedTransformer(Backbone):
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
         mechanisms = [attention] * len(dims) if isinstance(attention, dict) or attention is None else attention
         _check(dims, depths, num_heads, reductions, mlp_ratios, mechanisms)
-        check_choice('stem', stem, ('overlap', 'patches'))
+        check_choice('stem', stem, ('overlap', 'patches', 'convolution'))
         check_choice('feed_forward', feed_forward, FEED_FORWARD)
         stem_convs = arch['stem_convs'] if stem_convs is None else stem_convs
         check_whole('stem_convs', stem_convs, 0)
@@ -118,12 +121,12 @@ class ShuntedTransformer(Backbone):
         self.num_built = self.out_indices[-1] + 1
         self.settings = dict(num_heads=[int(heads) for heads in num_heads], feed_forward=feed_forward)
         for i in range(self.num_built):
-            if i == 0:
+            if i == 0 and stem != 'convolution':
                 patch_embed: nn.Module = Stem(in_channels, dims[0], stem_convs if stem == 'overlap' else None, norm_cfg)
             else:
                 # the step between two stages (section 3.3)
-                step = dict(proj=TokenConv2d(dims[i - 1], dims[i], 3, 2, 1), norm=nn.LayerNorm(dims[i]))
-                patch_embed = nn.Sequential(OrderedDict(step))
+                conv = TokenConv2d(dims[i - 1], dims[i], 3, 2, 1) if i else TokenConv2d(in_channels, dims[0], 7, 4, 3)
+                patch_embed = nn.Sequential(OrderedDict(proj=conv, norm=nn.LayerNorm(dims[i])))
             mechanism = mechanisms[i] or dict(type=EnhancedAttention if reductions[i] == 1 else ShuntedAttention)
             blocks = []
             for j, rate in enumerate(drop_path[i]):
@@ -161,6 +164,7 @@ class ShuntedTransformer(Backbone):
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
         self.check_images(x)
         outs = []
+        x = x.permute(0, 2, 3, 1)
         for i in range(self.num_built):
             x = getattr(self, f'patch_embed{i + 1}')(x)
             for block in getattr(self, f'block{i + 1}'):
@@ -173,6 +177,8 @@ class ShuntedTransformer(Backbone):
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """A release has another name for the convolution of the feed-forward layers, and a classifier."""
         tensors = super().from_release(state_dict, warm_start).tensors
+        if is_pvt(tensors):
+            tensors = pvt_layout(tensors, detail=self.settings['feed_forward'] == 'detail')
         tensors = {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in tensors.items()}
         unbuilt = range(self.num_built + 1, self.num_stages + 1)
         parts = (f'{part}{i}.' for i in unbuilt for part in ('patch_embed', 'block', 'norm'))
@@ -195,9 +201,10 @@ class Stem(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, in_channels, H, W) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
+        """x: (B, H, W, in_channels) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
         # Only here, maps are not channels-last: in torch 2.11 on the CPU, the gradient of the weights of 3 x 3
         # convolutions takes four times as long with channels-last maps.
+        x = x.permute(0, 3, 1, 2)
         *layers, merge = self.conv
         for layer in layers:
             x = layer(x)
@@ -232,6 +239,7 @@ def _check(
     for i, mechanism in enumerate(attention):
         if mechanism is not None:
             check_mechanism(f'attention[{i}]', mechanism)
-    for dim, heads, reduction in zip(dims, num_heads, reductions):
+    for dim, heads, reduction, mechanism in zip(dims, num_heads, reductions, attention):
         check_heads(dim, heads, 'arch: num_heads')
-        group_rates(reduction, heads, 'reductions')
+        if mechanism is None:  # A mechanism checks its own arguments.
+            group_rates(reduction, heads, 'reductions')

@@ -11,6 +11,7 @@ from .norm import batch_norm
 from .outlook import OutlookAttention
 from .self_attention import EnhancedAttention, SelfAttention
 from .shunted import FEED_FORWARD, ConvMLP, DetailMLP, LocalEnhancement, ShuntedAttention, TokenMerging
+from .spatial_reduction import SpatialReductionAttention
 from .token_conv import TokenConv2d
 from .window import WindowAttention
 
@@ -35,6 +36,7 @@ __all__ = [
     'OutlookAttention',
     'SelfAttention',
     'ShuntedAttention',
+    'SpatialReductionAttention',
     'TokenConv2d',
     'TokenMerging',
     'WindowAttention',

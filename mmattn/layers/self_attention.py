@@ -42,7 +42,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x: (B, H, W, C) -> three of the same shape."""
+        """x: (B, H, W, C) -> three maps of C channels, the first of the same shape."""
         return self.qkv(x).chunk(3, -1)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -106,8 +106,8 @@ def test_every_pixel_matters_in_every_stage():
 def test_stem_merges_the_last_odd_row_and_column():
     """In the stem, the last row and column of 34 / 2 = 17 tokens are merged alone."""
     stem = ShuntedTransformer(**SMALL).patch_embed1.eval()
-    x = torch.randn(1, 3, 34, 34)
-    before, x[..., -1] = stem(x), 0.0
+    x = torch.randn(1, 34, 34, 3)
+    before, x[:, :, -1] = stem(x), 0.0
     changed = (before - stem(x)).abs().sum((0, 3)) > 0
     assert before.shape[1:3] == (9, 9) and changed[:, -1].all() and not changed[:, :-3].any()
 
@@ -251,7 +251,7 @@ def test_mechanisms_get_what_they_need():
 @pytest.mark.parametrize(
     'wrong, message',
     [
-        (dict(stem='convolutions'), "stem must be one of overlap, patches, not 'convolutions'"),
+        (dict(stem='convolutions'), "stem must be one of overlap, patches, convolution, not 'convolutions'"),
         (dict(aggregation='mean'), 'aggregation must be one of shunted, convolution, linear'),
         (dict(feed_forward='mlp'), "feed_forward must be one of plain, conv, detail, not 'mlp'"),
         (dict(attention='ELSA'), r'attention\[0\] must be a mechanism'),

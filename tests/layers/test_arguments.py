@@ -65,6 +65,7 @@ WRONG = {
     ('DecoupledDynamicFilter', 'reduction'): (0, 0.05, -1, INF, None, *NO_NUMBERS),
     ('DynamicDepthwiseConv', 'dim'): (3, *NO_SIZES),
     ('ELSA', 'dim'): (2, *NO_SIZES),
+    ('SpatialReductionAttention', 'reduction'): tuple(size for size in NO_SIZES if size is not None),
     ('ShuntedAttention', 'reduction'): (3, 0, -2, 2.5, True, '4', [], [4, 0], [4, 2, 1], [2.0], [True, 1]),
 }
 

@@ -1,0 +1,62 @@
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..arguments import check_whole
+from ..ops.tracing import is_tracing
+from .mechanism import MECHANISMS
+from .self_attention import SelfAttention
+from .token_conv import TokenConv2d
+
+
+@MECHANISMS.register_module()
+class SpatialReductionAttention(SelfAttention):
+    """Attention to merged tokens, of "PVT v2: Improved Baselines with Pyramid Vision Transformer"
+    (https://arxiv.org/abs/2106.13797). Shunted attention has it at two rates. The tensors are those of PVTv2's release.
+
+    Keys and values come from tokens that a convolution merges r x r. As in the release, rows and columns that do not
+    fill the last r are left out. A map smaller than r, which the release refuses, is padded with zeros.
+
+    Args:
+        dim: channels C.
+        num_heads: attention heads; divides ``dim``.
+        reduction: r; 1 is plain attention. None: 32 / ``stride``, at least 1, as in PVTv2.
+        stride: of the map, in pixels of the image.
+        attn_drop_rate: dropout of attention weights.
+        drop_rate: dropout of the output.
+
+    Raises:
+        ValueError: if an argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        reduction: int | None = None,
+        *,
+        stride: int = 16,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
+        check_whole('stride', stride)
+        reduction = max(32 // stride, 1) if reduction is None else reduction
+        check_whole('reduction', reduction)
+        super().__init__(dim, num_heads, attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+        self.reduction = int(reduction)
+        if reduction > 1:
+            self.sr = TokenConv2d(dim, dim, reduction, reduction)
+            self.norm = nn.LayerNorm(dim)
+
+    def add_projections(self, dim: int) -> None:
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * dim)
+
+    def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x: (B, H, W, C) -> query of the same shape, key and value of the merged tokens."""
+        query = self.q(x)
+        if self.reduction > 1:
+            below, right = (self.reduction - size for size in x.shape[1:3])
+            if not is_tracing() and max(below, right) > 0:  # A traced graph serves maps of at least r.
+                x = F.pad(x, (0, 0, 0, max(right, 0), 0, max(below, 0)))
+            x = self.norm(self.sr(x))
+        return query, *self.kv(x).chunk(2, -1)

@@ -1,0 +1,121 @@
+"""ShuntedTransformer with the weights of PVTv2 and of SegFormer's MiT."""
+
+import itertools
+
+import mmdet.models
+import mmseg.models
+import pytest
+import timm
+import torch
+from timm.models.pvt_v2 import PyramidVisionTransformerV2
+
+from mmattn.backbones import ShuntedTransformer
+from mmattn.weights import CheckpointError
+from tests.backbones.test_swin import randomised
+from tests.backbones.test_wrong_shapes import refused, wrong
+
+SIZES = dict(embed_dims=(8, 16, 24, 32), depths=(2, 1, 1, 1), num_heads=(1, 2, 3, 4))
+RATES = dict(reductions=(8, 4, 2, 1), mlp_ratios=(2, 2, 2, 2))
+
+
+def shunted(**settings):
+    attention = dict(type='SpatialReductionAttention')
+    arch = dict(SIZES, stem_convs=0)
+    return ShuntedTransformer(
+        arch, **RATES, attention=attention, stem='convolution', **{'feed_forward': 'conv', **settings}
+    ).eval()
+
+
+def pvt_of_timm():
+    settings = dict(depths=SIZES['depths'], embed_dims=SIZES['embed_dims'], num_heads=SIZES['num_heads'])
+    return PyramidVisionTransformerV2(**settings, sr_ratios=(8, 4, 2, 1), mlp_ratios=(2, 2, 2, 2), num_classes=3)
+
+
+def authors(weights):
+    """timm's weights under the authors' names."""
+    renamed = {}
+    for name, value in weights.items():
+        parts = name.replace('.mlp.dwconv.', '.mlp.dwconv.dwconv.').split('.')
+        if parts[0] == 'stages':
+            stage, part, *rest = int(parts[1]) + 1, *parts[2:]
+            parts = [dict(blocks='block', norm='norm', downsample='patch_embed')[part] + str(stage), *rest]
+        renamed['.'.join(parts).replace('patch_embed.', 'patch_embed1.')] = value
+    return renamed
+
+
+def of_openmmlab(cls):
+    """Each stage has as many heads of 8 channels as SIZES says."""
+    ratios = dict(mlp_ratio=2) if cls is mmseg.models.MixVisionTransformer else dict(mlp_ratios=[2, 2, 2, 2])
+    settings = dict(num_layers=list(SIZES['depths']), num_heads=list(SIZES['num_heads']), sr_ratios=[8, 4, 2, 1])
+    return cls(embed_dims=8, **ratios, **settings)
+
+
+@pytest.mark.parametrize('feed_forward', ['conv', 'detail'])
+@pytest.mark.parametrize('size', [(64, 96), (75, 133)])
+def test_pvt_of_timm(size, feed_forward):
+    """All maps are those of timm's PVTv2, whose depth-wise filters minus the identity are Shunted's."""
+    pvt = randomised(pvt_of_timm()).double()
+    x = torch.rand(1, 3, *size, dtype=torch.float64)
+    backbone = shunted(feed_forward=feed_forward).double()
+    with torch.no_grad():
+        expected = pvt.forward_intermediates(x, intermediates_only=True)
+        for weights in (pvt.state_dict(), authors(pvt.state_dict())):
+            backbone.load_state_dict(weights)
+            for a, b in zip(backbone(x), expected, strict=True):
+                torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize('package', ['mmdet', 'mmseg'])
+def test_backbones_of_openmmlab(package):
+    """All maps are those of MMDetection's PVTv2 and of MMSegmentation's MiT."""
+    cls = mmdet.models.PyramidVisionTransformerV2 if package == 'mmdet' else mmseg.models.MixVisionTransformer
+    pvt = randomised(of_openmmlab(cls))
+    x = torch.rand(1, 3, 75, 133)
+    backbone = shunted()
+    backbone.load_state_dict(pvt.state_dict())
+    with torch.no_grad():
+        for a, b in zip(backbone(x), pvt(x), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+
+
+def test_loads_what_it_saves():
+    """Its own weights are not taken for published ones, from which the identity would be subtracted."""
+    a, b = randomised(shunted(feed_forward='detail')), shunted(feed_forward='detail')
+    b.load_state_dict(a.state_dict())
+    for name, value in a.state_dict().items():
+        assert torch.equal(b.state_dict()[name], value), name
+
+
+def test_published_sizes():
+    """PVTv2-b2's tensors, as timm has them, fill a ShuntedTransformer of its sizes."""
+    with torch.device('meta'):
+        weights = timm.create_model('pvt_v2_b2').state_dict()
+    arch = dict(embed_dims=(64, 128, 320, 512), depths=(3, 4, 6, 3), num_heads=(1, 2, 5, 8), stem_convs=0)
+    attention = dict(type='SpatialReductionAttention')
+    backbone = ShuntedTransformer(arch, attention=attention, stem='convolution', feed_forward='conv')
+    backbone.load_state_dict({name: torch.ones(value.shape) for name, value in weights.items()})
+    assert all((value == 1).all() for value in backbone.state_dict().values())
+
+
+@pytest.mark.parametrize('source', ['timm', 'mmdet'])
+def test_wrong_shapes(source):
+    """A tensor of another shape is refused, also where it is renamed or split."""
+    pvt = pvt_of_timm() if source == 'timm' else of_openmmlab(mmdet.models.PyramidVisionTransformerV2)
+    backbone, weights = shunted(feed_forward='detail'), pvt.state_dict()
+    assert not refused(backbone, backbone.from_release(weights))
+    for name, given in itertools.islice(wrong(weights), 0, None, 4):
+        try:
+            passed = not refused(backbone, backbone.from_release(given))
+        except CheckpointError:
+            passed = False
+        linear = '.ffn.layers.' in name and given[name].shape == weights[name].shape[:2]
+        assert passed == (name.startswith('head.') or linear), name
+
+
+def test_a_small_map():
+    """A map smaller than the rate is padded: each map has its size, and gradients reach every pixel."""
+    x = torch.rand(1, 3, 9, 5, requires_grad=True)
+    maps = shunted()(x)
+    assert [tuple(one.shape[2:]) for one in maps] == [(3, 2), (2, 1), (1, 1), (1, 1)]
+    sum(one.sum() for one in maps).backward()
+    assert (x.grad.abs().sum(1) > 0).all()

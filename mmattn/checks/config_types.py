@@ -16,7 +16,7 @@ def find_type(node: dict, registry: Registry = MODELS, default: str | None = Non
     with registry.switch_scope_and_registry(node.get('_scope_')) as registry:
         try:
             found = registry.get(kind)
-        except RuntimeError:  # from MMEngine, where part of the name is found
+        except (RuntimeError, TypeError):  # from MMEngine, for a name of which part is found or that begins with a dot
             return None
     return found if callable(found) else None
 

@@ -42,10 +42,14 @@ KNOWN_KEYS = {
 MMENGINE_LOADER_KEYS = {'num_batch_per_epoch', 'disable_subprocess_warning'}
 #: places of a model whose types must be in MODELS
 MODULE_PLACE = re.compile(r'model|data_preprocessor|model\..*(backbone|neck|data_preprocessor|loss\w*|head)(\[\d+\])*')
+#: places of a model whose dicts must have a type
+PART_PLACE = re.compile(r'model\.(roi_head\.)?(backbone|neck|\w*head)(\[\d+\])*')
 #: places of a model whose types must be in TASK_UTILS
 TASK_PLACE = re.compile(r'model\..*\.(assigner|sampler|anchor_generator|prior_generator|bbox_coder)')
 #: places of RandomBatchAugment's arguments in a classifier of MMPretrain
 MIXING_PLACE = re.compile(r'model\.train_cfg|(model\.)?data_preprocessor\.batch_augments')
+#: what is said of a dict without a type: most often it changes a part that the configs in _base_ do not have
+NO_TYPE = '{} has no type, and inherits none: leave it out if the configs in _base_ have no such part, or set its type'
 #: how similar a misspelt key is to the known one, in difflib's measure
 SIMILAR = 0.88
 
@@ -113,6 +117,8 @@ def _check_modules(cfg: Config) -> None:
             if registry is MODELS or TASK_PLACE.fullmatch(where) or find_type(module, TASK_UTILS):
                 _check_type(module, registry, where, inner=where.count('.') > 1)
             _check_lora(module, where)
+        elif PART_PLACE.fullmatch(where):
+            raise InputError(NO_TYPE.format(where))
     for where, module in modules:
         if isinstance(module.get('backbone'), dict):
             check_channels(module, where)
@@ -300,7 +306,7 @@ def _check_type(
     if not isinstance(node, dict):
         return None
     if node.get('type', default) is None:
-        raise InputError(f'{place} has no type')
+        raise InputError(NO_TYPE.format(place))
     cls = find_type(node, registry, default)
     if cls is None:
         raise InputError(f'{place} has an unknown type {_unknown(node, registry)}')

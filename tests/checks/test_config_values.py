@@ -119,6 +119,8 @@ def test_unusual_configs_pass(path, options):
         ),
         (DETECTOR, dict(model__backbone__type='nowhere.ResNet'), 'the package nowhere is not installed'),
         (DETECTOR, dict(model__backbone__type=3), 'model.backbone has an unknown type 3'),
+        (DETECTOR, dict(model__backbone__type=r'.*ResNet'), 'model.backbone has an unknown type .*ResNet'),
+        (SEGMENTOR, dict(model__auxiliary_head=dict(num_classes=3)), 'model.auxiliary_head has no type, and inh'),
         (DETECTOR, dict(model__backbone__arch='tinny'), 'arch of ShuntedTransformer must be one of'),
         (DETECTOR, dict(model__rpn_head__in_chanels=3), 'model.rpn_head (RPNHead) has no argument in_chanels'),
         (DETECTOR, dict(model__roi_head__bbox_head__num_clases=3), 'has no argument num_clases: did you mean'),

@@ -40,9 +40,9 @@ def nested(node: object, place: str, follow: Callable[[dict, str], bool]) -> Ite
                     yield from nested(value, f'{where}.{key}', follow)
 
 
-def bases(node: dict) -> list[str]:
+def bases(node: dict, registry: Registry = MODELS) -> list[str]:
     """The names of the class of a module's config and of its bases."""
-    return [base.__name__ for base in getattr(find_type(node), '__mro__', ())]
+    return [base.__name__ for base in getattr(find_type(node, registry), '__mro__', ())]
 
 
 def is_of(node: dict, *modules: str, registry: Registry = MODELS) -> bool:

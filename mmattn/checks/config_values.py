@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -194,6 +195,7 @@ def _check_run(cfg: Config) -> None:
         _check_type(hook, registries.HOOKS, place, extra=('priority',))
     _check_optimizer(cfg.get('optim_wrapper'))
     _check_layer_decay(cfg)
+    _check_ignored_label(cfg)
     schedulers = cfg.get('param_scheduler')
     if isinstance(schedulers, dict) and 'type' not in schedulers:
         schedulers = list(schedulers.values())  # of several optimizers
@@ -263,6 +265,21 @@ def _check_optimizer(wrapper: dict | None) -> None:
         # fused ones are for accelerators
         arguments = {key: value for key, value in optimizer.items() if key not in (*NODE_KEYS, 'fused')}
         _construct(cls, place, params=[torch.nn.Parameter(torch.zeros(1))], **arguments)
+
+
+def _check_ignored_label(cfg: Config) -> None:
+    """Refuse a segmentor whose heads and metrics differ in the label that they ignore: its pixels lower the score."""
+    if cfg.get('default_scope') != 'mmseg':
+        return
+    heads = [one for key in ('decode_head', 'auxiliary_head') for one in listed(cfg.model.get(key), f'model.{key}')]
+    parts = [(f'{place}.ignore_index', head.get('ignore_index', 255)) for place, head in heads]
+    for split in SPLITS[1:]:
+        for place, metric in metric_configs(cfg, split):
+            if 'IoUMetric' in bases(metric, registries.METRICS):
+                parts.append((f'{place}.ignore_index', metric.get('ignore_index', 255)))
+    for (first, label), (second, other) in pairwise(parts):
+        if other != label and None not in (other, label):
+            raise InputError(f'{first} is {label}, but {second} is {other}: set both to the label that is ignored')
 
 
 def _check_layer_decay(cfg: Config) -> None:

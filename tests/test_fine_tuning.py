@@ -10,25 +10,28 @@ from mmengine.registry import MODELS, DefaultScope
 from mmattn.runs.configs import load_config
 from tests import ROOT
 
+PAGE = (ROOT / 'docs' / 'fine_tuning.md').read_text()
 EXAMPLES = dict(
-    zip(
-        ('freezing', 'decay', 'lora', 'average'),
-        re.findall('```python\n(.*?)```', (ROOT / 'docs' / 'fine_tuning.md').read_text(), re.DOTALL),
-        strict=True,
-    )
+    zip(('freezing', 'decay', 'lora', 'average'), re.findall('```python\n(.*?)```', PAGE, re.DOTALL), strict=True)
 )
+#: backbone of the page's table of targets, beside that of the example -> a detector, and what the example needs for it
+DETECTORS = {
+    'MSFSwin': ('./msf/mask-rcnn_msf-swin_fpn_ms-1x_coco.py', '_base_.model.backbone'),
+    'ShuntedTransformer': ('./shunted/mask-rcnn_shunted_fpn_1x_coco.py', 'dict(_base_.model.backbone, norm_eval=True)'),
+}
 
 
 @pytest.fixture
 def load(tmp_path):
-    """A function that loads an example and leaves out the pretrained weights."""
+    """A function that loads an example as the tools do, and leaves out the pretrained weights."""
 
-    def load(name):
+    def load(example):
         path = tmp_path / 'example.py'
-        path.write_text(EXAMPLES[name].replace("'./", f"'{ROOT}/configs/"))
+        path.write_text(EXAMPLES.get(example, example).replace("'./", f"'{ROOT}/configs/"))
         cfg = load_config(path)
         backbone = cfg.model.backbone
-        assert backbone.get('module', backbone).pop('init_cfg').checkpoint == 'checkpoints/elsa_swin_tiny.pth'
+        checkpoint = backbone.get('module', backbone).pop('init_cfg').checkpoint
+        assert checkpoint == 'checkpoints/elsa_swin_tiny.pth' or example not in EXAMPLES
         return cfg
 
     return load
@@ -59,6 +62,22 @@ def test_lora(load):
     of the last stage have a linear pre_proj."""
     names = trained(MODELS.build(load('lora').model.backbone))
     assert all('.lora_' in name for name in names) and len(names) == 2 * (2 + 12 + 12 + 12)
+
+
+@pytest.mark.parametrize('name', DETECTORS)
+def test_lora_targets_of_each_backbone(name, load):
+    """Each target that the page names for a backbone passes the tools' checks, and is a linear layer of it."""
+    row = next(line for line in PAGE.splitlines() if line.startswith('| ') and name in line.split('|')[1])
+    targets = re.findall('`([^`]+)`', ''.join(row.split('|')[2:]))
+    base, module = DETECTORS[name]
+    example = EXAMPLES['lora'].replace('./elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py', base)
+    example = example.replace('module=_base_.model.backbone', f'module={module}')
+    head, _, tail = example.partition('targets=[')
+    assert module in PAGE and len(targets) >= 4
+    cfg = load(f'{head}targets={[dict(type=target) for target in targets]}{tail.partition("]")[2]}')
+    layers = {key.partition('.lora_')[0] for key in trained(MODELS.build(cfg.model.backbone))}
+    for target in targets:
+        assert any(re.fullmatch(target, layer) or layer.endswith(f'.{target}') for layer in layers), target
 
 
 def test_averaged_weights(load):

@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import cv2
@@ -16,11 +17,12 @@ import torch
 
 import mmattn
 from mmattn.backbones import ELSASwin
+from mmattn.checks.coco import check_coco
 from mmattn.runs.configs import load_config
 from tests import ROOT
 
 PAGE = (ROOT / 'docs' / 'own_data.md').read_text()
-BLOCKS = re.findall(r'```(python|bash)\n(.*?)```', PAGE, re.DOTALL)
+BLOCKS = [(kind, textwrap.dedent(block)) for kind, block in re.findall(r'```(python|bash)\n(.*?)```', PAGE, re.DOTALL)]
 FILES = {block.partition('\n')[0].removeprefix('# '): block for kind, block in BLOCKS if kind == 'python'}
 COMMANDS = [block for kind, block in BLOCKS if kind == 'bash']
 #: class of the page -> label in the toy ADE20K
@@ -152,6 +154,52 @@ def test_configs_pass_their_checks(clone, monkeypatch):
     assert len(settings) >= 3
     for key, value in settings:
         load_config('own/detector.py', {key: eval(value)})
+
+
+#: head of the page's table -> a config that has it
+HEADS = {
+    'Mask R-CNN': 'toy/mask-rcnn_shunted-toy_fpn',
+    'RetinaNet': 'toy/retinanet_shunted-toy_fpn',
+    'UperNet': 'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512',
+    'Semantic FPN': 'toy/shunted-toy_fpn',
+    'SegFormer': 'shunted/shunted-s_segformer_8xb2-160k_ade20k-512x512',
+    'SETR': 'msf/msf-vit-s_setr-naive_8xb2-160k_ade20k-512x512',
+    'classifier': 'toy/elsa-swin-toy_in1k',
+}
+
+
+def class_numbers(node: object) -> set[int]:
+    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    own = {node['num_classes']} if isinstance(node, dict) and 'num_classes' in node else set()
+    return own.union(*map(class_numbers, values))
+
+
+@pytest.mark.parametrize('head', HEADS)
+def test_heads(head, tmp_path):
+    """What the page's table says for a head passes the checks, and sets the number of classes of all heads."""
+    row = next(line for line in PAGE.splitlines() if line.startswith('| ') and head in line.split('|')[1])
+    path = tmp_path / 'own.py'
+    lines = f"_base_ = '{ROOT}/configs/{HEADS[head]}.py'", 'heads = dict(num_classes=7)', f'model = {row.split("`")[1]}'
+    path.write_text('\n'.join(lines))
+    options = dict(val_evaluator=dict(topk=(1,))) if head == 'classifier' else {}
+    assert class_numbers(load_config(path, options).model) == {7}
+
+
+def test_yolo_becomes_coco(tmp_path, monkeypatch):
+    """Boxes keep their place. An image without a text file has no object."""
+    own = tmp_path / 'data' / 'own'
+    for name in ('images', 'labels'):
+        (own / name).mkdir(parents=True)
+    for name in ('a', 'b'):
+        cv2.imwrite(str(own / 'images' / f'{name}.jpg'), np.zeros((100, 200, 3), np.uint8))
+    (own / 'labels' / 'b.txt').write_text('2 0.5 0.5 0.25 0.5\n')
+    monkeypatch.chdir(tmp_path)
+    exec(FILES['data/own/yolo_to_coco.py'], {})
+    contents = json.loads((own / 'annotations.json').read_text())
+    check_coco(contents, 'annotations.json', ['bbox'])
+    (found,) = contents['annotations']
+    assert found['bbox'] == [75, 25, 50, 50] and found['category_id'] == 2
+    assert [image['file_name'] for image in contents['images'] if image['id'] == found['image_id']] == ['b.jpg']
 
 
 @pytest.mark.slow

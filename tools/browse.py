@@ -1,16 +1,18 @@
-"""Check every image and annotation of a data set, draw the first images, and count the objects or pixels of each class.
+"""Check every image and annotation of a data set, draw the first images, and count what each class has.
 
     python tools/browse.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py --out look
 
-The config must be for a detector or a segmentor. The checks are the same as in training, see docs/robustness.md. Images
-are not resized, cropped or flipped. For each image that cannot be used, the tool prints a sentence and continues. Then
-the exit status is 1.
+It counts objects for a detector, pixels for a segmentor, images for a classifier. The checks are the same as in
+training, see docs/robustness.md. Images are not resized, cropped or flipped. For each image that cannot be used, the
+tool prints a sentence and continues; for a label that is no class, it prints one for all label maps. Then the exit
+status is 1.
 """
 
 import argparse
 import os
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,17 +21,19 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, MODELS, VISUALIZERS, DefaultScope
 from mmengine.structures import BaseDataElement
 from mmengine.visualization import Visualizer
+from rich.console import Console
+from rich.progress import track
 
 from mmattn.checks.datasets import check_dataset, check_files, ignored_labels, inner_datasets
-from mmattn.checks.images import CheckedPipeline
+from mmattn.checks.images import CheckedPipeline, unknown_label
 from mmattn.errors import InputError, describe
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import SCOPES, load_config
 from mmattn.runs.running import run_tool
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config of MMDetection or MMSegmentation')
+    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
     parser.add_argument('--out', type=Path, required=True, help='folder for the drawn images')
     parser.add_argument('--split', choices=('train', 'val', 'test'), default='train', help='default: train')
     parser.add_argument('--draw', type=int, default=50, metavar='NUMBER', help='number of images to draw (default: 50)')
@@ -37,35 +41,42 @@ def main() -> None:
     args = parser.parse_args()
 
     cfg = load_config(args.config, args.cfg_options)
-    if cfg.get('default_scope') not in ('mmdet', 'mmseg'):
-        sys.exit(f'{args.config} is not for a detector or segmentor: use browse_dataset.py of MMPretrain.')
+    if cfg.get('default_scope') not in SCOPES:
+        sys.exit(f'{args.config} is not for a detector, segmentor or classifier: its default_scope names no package.')
     check_files(cfg, args.split)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         datasets = read_datasets(cfg, args.split)
-        visualizer = VISUALIZERS.build(dict(cfg.visualizer, vis_backends=None))
+        visualizer = VISUALIZERS.build({'name': 'browse', **cfg.visualizer, 'vis_backends': None})
     args.out.mkdir(parents=True, exist_ok=True)
-    wrong = sum(browse(dataset, visualizer, args) for dataset in datasets)
+    wrong = sum(browse(dataset, ignored, visualizer, args) for dataset, ignored in datasets)
     if wrong:
-        sys.exit(f'{wrong} of {sum(map(len, datasets))} images cannot be used.')
+        sys.exit(f'{wrong} of {sum(len(dataset) for dataset, _ in datasets)} images cannot be used.')
 
 
-def read_datasets(cfg: Config, split: str) -> list[BaseDataset]:
-    """The checked datasets of a split. Their pipelines only load and pack images and annotations."""
+def read_datasets(cfg: Config, split: str) -> list[tuple[BaseDataset, list[int]]]:
+    """The checked datasets of a split, each with the labels that are ignored.
+
+    Their pipelines only load and pack images and annotations, and let all labels pass, so that they can be counted.
+    """
+    if cfg.get('data_preprocessor'):  # a classifier's, as a Runner hands it over
+        cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)
     model = MODELS.build(cfg.model)
     datasets = list(inner_datasets(DATASETS.build(cfg[f'{split}_dataloader'].dataset)))
     for dataset in datasets:
         check_dataset(dataset, model)
         transforms = dataset.pipeline.transforms
         dataset.pipeline.transforms = [t for t in transforms if type(t).__name__.startswith(('Load', 'Pack'))]
-        dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(model))
-    return datasets
+        dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored=range(256))
+    return [(dataset, ignored_labels(model)) for dataset in datasets]
 
 
-def browse(dataset: BaseDataset, visualizer: Visualizer, args: argparse.Namespace) -> int:
+def browse(dataset: BaseDataset, ignored: list[int], visualizer: Visualizer, args: argparse.Namespace) -> int:
     """Check and draw the images of a dataset, print a line for each class, and return the number of unusable images."""
     visualizer.dataset_meta = dataset.metainfo
     classes, sizes, images, wrong = dataset.metainfo['classes'], Counter(), Counter(), 0
-    for index in range(len(dataset)):
+    name = dataset.ann_file or next(iter(dataset.data_prefix.values()))
+    unknown = Counter()  # label maps by the first of their labels that is no class
+    for index in track(range(len(dataset)), name, console=Console(stderr=True)):
         try:
             sample = dataset[index]
         except InputError as error:
@@ -75,22 +86,30 @@ def browse(dataset: BaseDataset, visualizer: Visualizer, args: argparse.Namespac
         labels, image, annotated = read(sample)
         sizes.update(labels)
         images.update(set(labels))
+        unknown.update(sorted(label for label in labels if label >= len(classes) and label not in ignored)[:1])
         if index < args.draw:
-            name = Path(annotated.img_path).stem
-            file = args.out / f'{args.split}_{index:06d}_{name}.jpg'
-            visualizer.add_datasample(name, image, annotated, draw_pred=False, out_file=os.fspath(file))
-    unit = 'pixels' if hasattr(dataset, 'label_map') else 'objects'
-    print(f'{dataset.ann_file or dataset.data_prefix["img_path"]}: {len(dataset)} images')
-    ignored = [(label, 'is ignored') for label in sorted(sizes) if label >= len(classes)]
-    for label, name in [*enumerate(classes), *ignored]:
-        print(f'{label:4d} {name:30s} {sizes[label]:12d} {unit} in {images[label]:6d} images')
-    return wrong
+            file = args.out / f'{args.split}_{index:06d}_{Path(annotated.get("img_path", "")).stem}.jpg'
+            draw = getattr(visualizer, 'visualize_cls', None) or partial(visualizer.add_datasample, file.stem)
+            draw(image, annotated, draw_pred=False, out_file=os.fspath(file))
+    unit = 'pixels' if hasattr(dataset, 'label_map') else '' if hasattr(dataset, 'class_to_idx') else 'objects'
+    print(f'{name}: {len(dataset)} images')
+    others = [
+        (label, 'is ignored' if label in ignored else 'is no class') for label in sorted(sizes) if label >= len(classes)
+    ]
+    for label, text in [*enumerate(classes), *others]:
+        count = f'{sizes[label]:12d} {unit} in ' if unit else ''
+        print(f'{label:4d} {text:30s} {count}{images[label]:6d} images')
+    for label, number in unknown.items():
+        print(f'{number} label maps of {name} have {unknown_label(label, len(classes), ignored)}', file=sys.stderr)
+    return wrong + unknown.total()
 
 
 def read(sample: dict) -> tuple[Counter, object, BaseDataElement]:
-    """The number of objects or pixels of each label, the image (H, W, 3) in RGB, and the annotations to draw."""
+    """How many objects, pixels or images each label has, the image (H, W, 3) in RGB, and the annotations to draw."""
     annotated = sample['data_samples']
     image = sample['inputs'].permute(1, 2, 0).flip(-1).contiguous().numpy()
+    if 'gt_label' in annotated:
+        return Counter(annotated.gt_label.tolist()), image, annotated
     if 'gt_instances' not in annotated:
         labels, pixels = annotated.gt_sem_seg.data.unique(return_counts=True)
         return Counter(dict(zip(labels.tolist(), pixels.tolist()))), image, annotated

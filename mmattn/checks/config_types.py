@@ -16,7 +16,7 @@ def find_type(node: dict, registry: Registry = MODELS, default: str | None = Non
     with registry.switch_scope_and_registry(node.get('_scope_')) as registry:
         try:
             found = registry.get(kind)
-        except RuntimeError:  # from MMEngine, where part of the name is found
+        except (RuntimeError, TypeError):  # from MMEngine, for a name of which part is found or that begins with a dot
             return None
     return found if callable(found) else None
 
@@ -40,9 +40,9 @@ def nested(node: object, place: str, follow: Callable[[dict, str], bool]) -> Ite
                     yield from nested(value, f'{where}.{key}', follow)
 
 
-def bases(node: dict) -> list[str]:
+def bases(node: dict, registry: Registry = MODELS) -> list[str]:
     """The names of the class of a module's config and of its bases."""
-    return [base.__name__ for base in getattr(find_type(node), '__mro__', ())]
+    return [base.__name__ for base in getattr(find_type(node, registry), '__mro__', ())]
 
 
 def is_of(node: dict, *modules: str, registry: Registry = MODELS) -> bool:

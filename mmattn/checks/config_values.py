@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -42,10 +43,14 @@ KNOWN_KEYS = {
 MMENGINE_LOADER_KEYS = {'num_batch_per_epoch', 'disable_subprocess_warning'}
 #: places of a model whose types must be in MODELS
 MODULE_PLACE = re.compile(r'model|data_preprocessor|model\..*(backbone|neck|data_preprocessor|loss\w*|head)(\[\d+\])*')
+#: places of a model whose dicts must have a type
+PART_PLACE = re.compile(r'model\.(roi_head\.)?(backbone|neck|\w*head)(\[\d+\])*')
 #: places of a model whose types must be in TASK_UTILS
 TASK_PLACE = re.compile(r'model\..*\.(assigner|sampler|anchor_generator|prior_generator|bbox_coder)')
 #: places of RandomBatchAugment's arguments in a classifier of MMPretrain
 MIXING_PLACE = re.compile(r'model\.train_cfg|(model\.)?data_preprocessor\.batch_augments')
+#: what is said of a dict without a type: most often it changes a part that the configs in _base_ do not have
+NO_TYPE = '{} has no type, and inherits none: leave it out if the configs in _base_ have no such part, or set its type'
 #: how similar a misspelt key is to the known one, in difflib's measure
 SIMILAR = 0.88
 
@@ -113,6 +118,8 @@ def _check_modules(cfg: Config) -> None:
             if registry is MODELS or TASK_PLACE.fullmatch(where) or find_type(module, TASK_UTILS):
                 _check_type(module, registry, where, inner=where.count('.') > 1)
             _check_lora(module, where)
+        elif PART_PLACE.fullmatch(where):
+            raise InputError(NO_TYPE.format(where))
     for where, module in modules:
         if isinstance(module.get('backbone'), dict):
             check_channels(module, where)
@@ -188,6 +195,7 @@ def _check_run(cfg: Config) -> None:
         _check_type(hook, registries.HOOKS, place, extra=('priority',))
     _check_optimizer(cfg.get('optim_wrapper'))
     _check_layer_decay(cfg)
+    _check_ignored_label(cfg)
     schedulers = cfg.get('param_scheduler')
     if isinstance(schedulers, dict) and 'type' not in schedulers:
         schedulers = list(schedulers.values())  # of several optimizers
@@ -259,6 +267,21 @@ def _check_optimizer(wrapper: dict | None) -> None:
         _construct(cls, place, params=[torch.nn.Parameter(torch.zeros(1))], **arguments)
 
 
+def _check_ignored_label(cfg: Config) -> None:
+    """Refuse a segmentor whose heads and metrics differ in the label that they ignore: its pixels lower the score."""
+    if cfg.get('default_scope') != 'mmseg':
+        return
+    heads = [one for key in ('decode_head', 'auxiliary_head') for one in listed(cfg.model.get(key), f'model.{key}')]
+    parts = [(f'{place}.ignore_index', head.get('ignore_index', 255)) for place, head in heads]
+    for split in SPLITS[1:]:
+        for place, metric in metric_configs(cfg, split):
+            if 'IoUMetric' in bases(metric, registries.METRICS):
+                parts.append((f'{place}.ignore_index', metric.get('ignore_index', 255)))
+    for (first, label), (second, other) in pairwise(parts):
+        if other != label and None not in (other, label):
+            raise InputError(f'{first} is {label}, but {second} is {other}: set both to the label that is ignored')
+
+
 def _check_layer_decay(cfg: Config) -> None:
     """Refuse constructors of layer-wise decay that do not support our backbones: their errors have no text."""
     constructor, backbone = (cfg.get('optim_wrapper') or {}).get('constructor'), cfg.model.get('backbone')
@@ -300,7 +323,7 @@ def _check_type(
     if not isinstance(node, dict):
         return None
     if node.get('type', default) is None:
-        raise InputError(f'{place} has no type')
+        raise InputError(NO_TYPE.format(place))
     cls = find_type(node, registry, default)
     if cls is None:
         raise InputError(f'{place} has an unknown type {_unknown(node, registry)}')

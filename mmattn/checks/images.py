@@ -135,10 +135,16 @@ def _check_labels(data: dict, num_classes: int, ignored: Sequence[int]) -> None:
     wrong = labels[labels >= num_classes]
     wrong = wrong[~np.isin(wrong, ignored)]
     if len(wrong):
-        raise InputError(
-            f'{path} has label {wrong[0]} where the dataset has {num_classes} classes, counted '
-            f'from 0 (after reduce_zero_label), and {" and ".join(map(str, ignored))} for what is ignored'
-        )
+        raise InputError(f'{path} has {unknown_label(wrong[0], num_classes, ignored)}')
+
+
+def unknown_label(label: int, num_classes: int, ignored: Sequence[int]) -> str:
+    """What is said of a label that is neither a class nor ignored, as the end of a sentence."""
+    return (
+        f'label {label} where the dataset has {num_classes} classes, counted from 0 (after reduce_zero_label), and '
+        f'{" and ".join(map(str, ignored))} for what is ignored: add the class to metainfo.classes, or to ignore its '
+        f'pixels, set ignore_index={label} of the heads and metrics and seg_pad_val={label} of model.data_preprocessor'
+    )
 
 
 def check_header(path: str, data: dict, backend: str | None) -> None:

@@ -90,6 +90,7 @@ def test_configs_of_openmmlab_pass(package):
         (DETECTOR, dict(optim_wrapper__optimizer__fused=True)),
         (DETECTOR, dict(val_evaluator=[dict(type='CocoMetric', ann_file='a'), dict(type='DumpResults')])),
         (DETECTOR, dict(model__neck=[dict(Config.fromfile(DETECTOR).model.neck), dict(type='mmdet.DyHead')])),
+        (SEGMENTOR, dict(model__decode_head__ignore_index=None)),
         (SETR, dict(model__decode_head__in_index=-2)),
         (SETR, dict(data_preprocessor=dict(type='SegDataPreProcessor'))),
         (CLASSIFIER, dict(model__train_cfg=dict(augments=[MIXUP, CUTMIX], probs=[0.5, 0.5]))),
@@ -119,6 +120,8 @@ def test_unusual_configs_pass(path, options):
         ),
         (DETECTOR, dict(model__backbone__type='nowhere.ResNet'), 'the package nowhere is not installed'),
         (DETECTOR, dict(model__backbone__type=3), 'model.backbone has an unknown type 3'),
+        (DETECTOR, dict(model__backbone__type=r'.*ResNet'), 'model.backbone has an unknown type .*ResNet'),
+        (SEGMENTOR, dict(model__auxiliary_head=dict(num_classes=3)), 'model.auxiliary_head has no type, and inh'),
         (DETECTOR, dict(model__backbone__arch='tinny'), 'arch of ShuntedTransformer must be one of'),
         (DETECTOR, dict(model__rpn_head__in_chanels=3), 'model.rpn_head (RPNHead) has no argument in_chanels'),
         (DETECTOR, dict(model__roi_head__bbox_head__num_clases=3), 'has no argument num_clases: did you mean'),
@@ -131,6 +134,11 @@ def test_unusual_configs_pass(path, options):
         (SEGMENTOR, dict(model__decode_head__in_channels=[1] * 4), 'the neck returns maps of [64, 64, 64, 64]'),
         (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2]), 'has 4 in_channels, but 3 in_index'),
         (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2, 4]), 'but the neck returns 4 maps'),
+        (
+            SEGMENTOR,
+            dict(model__decode_head__ignore_index=11),
+            'model.decode_head.ignore_index is 11, but val_evaluator.ignore_index is 255: set both to the label',
+        ),
         (SETR, dict(model__decode_head__in_channels=7), 'the backbone returns maps of 96 channels: set it to 96'),
         (DINO, dict(model__neck__in_channels=[1, 2, 3]), 'the backbone returns maps of [64, 128, 256] channels'),
         (

@@ -11,6 +11,7 @@ from tests import ROOT
 
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
 SEGMENTOR = 'configs/toy/shunted-toy_fpn.py'
+CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
 
 
 @pytest.fixture(scope='module')
@@ -28,6 +29,7 @@ def browse(toy, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv('COCO_ROOT', str(toy / 'coco'))
     monkeypatch.setenv('ADE20K_ROOT', str(toy / 'ADEChallengeData2016'))
+    monkeypatch.setenv('IMAGENET_ROOT', str(toy / 'imagenet'))
 
     def run(config: str, *arguments: str) -> str | int | None:
         monkeypatch.setattr(sys, 'argv', ['browse', config, '--out', str(tmp_path / 'look'), *arguments])
@@ -71,6 +73,27 @@ def test_segmentor(browse, toy, tmp_path, capsys):
 
     original = toy / 'ADEChallengeData2016' / 'images' / 'validation' / '000000000001.jpg'
     assert cv2.imread(str(files[0])).shape == cv2.imread(str(original)).shape
+
+
+def test_classifier(browse, toy, tmp_path, capsys):
+    """The images are drawn with their classes, and the images of each class counted."""
+    assert browse(CLASSIFIER, '--split', 'val', '--draw', '3') is None
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith(' images')][1:]
+    per_folder = [len(list(folder.iterdir())) for folder in sorted((toy / 'imagenet' / 'val').iterdir())]
+    assert [int(row[-2]) for row in rows] == per_folder + [0] * (1000 - len(per_folder))
+    assert len(list((tmp_path / 'look').glob('val_*.jpg'))) == 3
+
+
+def test_label_that_is_no_class(browse, toy, tmp_path, capsys):
+    """One sentence for all label maps says what to set, with their number; the pixels of the label are counted."""
+    dataset = 'train_dataloader.dataset'
+    options = f'{dataset}.type=BaseSegDataset', f'{dataset}.metainfo.classes=[a,b]', 'model.decode_head.num_classes=2'
+    assert browse(SEGMENTOR, '--cfg-options', *options) == '3 of 3 images cannot be used.'
+    printed = capsys.readouterr()
+    sentences = [line for line in printed.err.splitlines() if 'where the dataset has 2 classes' in line]
+    assert sum(int(line.split()[0]) for line in sentences) == 3
+    assert all('set ignore_index=' in line for line in sentences)
+    assert ' is no class ' in printed.out
 
 
 @pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])

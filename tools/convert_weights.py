@@ -31,6 +31,8 @@ def main() -> None:
         sys.exit(f'{args.target} exists already: remove it, or name another file.')
     if not args.target.parent.is_dir():
         sys.exit(f'There is no folder {args.target.parent} to write {args.target.name} to.')
+    if args.target.suffix.lower() == '.safetensors':
+        sys.exit(f'{args.target} would be a file of torch.save, which has checksums: name it .pth.')
     released, container, settings = read_checkpoint(args.source, trusted=args.trust_checkpoint)
     try:
         check_floats(released)

@@ -172,6 +172,9 @@ class Backbone(StrictModule):
             )
         if not x.is_floating_point():
             raise InputError(f'{type(self).__name__} takes images of floating-point numbers, not {x.dtype}')
+        # Other floats may differ from the weights, under autocast. A copy by DataParallel has no parameters.
+        if x.dtype == torch.float64 and (own := next(self.parameters(), x).dtype) != x.dtype:
+            raise InputError(f'{type(self).__name__} has weights of {own} and takes no images of {x.dtype}: cast them')
 
     def run(self, block: nn.Module, x: Tensor) -> Tensor:
         """``block(x)``; with ``with_cp``, its activations are computed again in the backward pass."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..arguments import check_whole, stage_numbers
 from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
+from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule
@@ -324,7 +325,7 @@ class Bottleneck(nn.Module):
         if self.attn is None:
             x = self.conv2(x)
         else:
-            x = self.attn(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            x = mix(self.attn, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             if self.stride > 1:
                 x = average_pool(x)
         x = F.relu(self.bn2(x), inplace=True)

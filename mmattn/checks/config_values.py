@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import InputError, near_misses
 from ..packages import PARAMWISE_KEYS
+from ..weights.lora import check_lora
 from .channels import check_channels
 from .config_types import NODE_KEYS, bases, find_type, is_of, listed, nested
 
@@ -126,9 +127,12 @@ def _check_modules(cfg: Config) -> None:
 
 
 def _check_lora(node: dict, place: str) -> None:
-    """Refuse LoRA that LoRAModel cannot save, that ``frozen_stages`` would freeze, or that has no layer."""
+    """Refuse LoRA that LoRAModel cannot build or save, or that ``frozen_stages`` would freeze."""
     module = node.get('module')
-    if bases(node)[:1] != ['LoRAModel'] or not isinstance(module, dict) or not is_of(module, 'mmattn.'):
+    if bases(node)[:1] != ['LoRAModel']:
+        return
+    _construct(check_lora, place, cfg=node)
+    if not isinstance(module, dict) or not is_of(module, 'mmattn.'):
         return
     if 'norm_eval' in _arguments(find_type(module))[0] and not module.get('norm_eval'):
         raise InputError(f'{place}.module must have norm_eval=True: LoRAModel does not save statistics of batch norms')
@@ -301,7 +305,7 @@ def _construct(cls: Callable, place: str, **arguments: object) -> None:
     """Build a class, and raise what it says about its arguments as an InputError."""
     try:
         cls(**arguments)
-    except (ValueError, TypeError, AssertionError, KeyError) as error:
+    except (ValueError, TypeError, AssertionError, KeyError, re.error) as error:
         raise InputError(
             f'{place}: {str(error) or f"one of these values is not of the kind or range that is needed: {arguments}"}'
         ) from error

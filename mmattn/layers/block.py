@@ -1,6 +1,8 @@
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from .mechanism import mix
+
 
 class Block(nn.Module):
     """Pre-norm transformer block: x + attn(norm1(x)), then x + mlp(norm2(x)); both branches have stochastic depth.
@@ -26,5 +28,5 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
-        x = x + self.drop_path(self.attn(self.norm1(x)))
+        x = x + self.drop_path(mix(self.attn, self.norm1(x)))
         return x + self.drop_path(self.mlp(self.norm2(x)))

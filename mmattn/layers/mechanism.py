@@ -3,10 +3,11 @@
 import inspect
 
 from mmengine.registry import Registry
-from torch import nn
+from torch import Tensor, nn
 
 from ..arguments import check_whole
 from ..errors import near_misses
+from ..weights import is_setting
 
 #: A mechanism is a module from tokens (B, H, W, C) to tokens of the same shape. By the names of its arguments it says
 #: what it needs from the backbone, see ``build_mechanism``; all other arguments come from the config. Its attribute
@@ -21,7 +22,7 @@ def check_mechanism(name: str, cfg: object) -> None:
         ValueError: if it is not a dict whose type is a name or a class.
     """
     kind = cfg.get('type') if isinstance(cfg, dict) else None
-    if not isinstance(kind, str) and not callable(kind):
+    if not isinstance(kind, (str, type)):
         raise ValueError(f"{name} must be a mechanism, such as dict(type='ELSA'), not {cfg!r}")
 
 
@@ -37,8 +38,10 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
             and others. The mechanism gets what is among its arguments and not in the config.
 
     Raises:
-        ValueError: if there is no such mechanism, it lacks an argument or has no such argument, or it refuses a value.
+        ValueError: if there is no such mechanism, it lacks an argument or has no such argument, it refuses a value, it
+            is no module, or its ``settings`` are not what checkpoints can keep.
     """
+    check_mechanism('cfg', cfg)
     settings, name = dict(cfg), _name(cfg)
     mechanism = settings.pop('type')
     mechanism = MECHANISMS.get(mechanism) if isinstance(mechanism, str) else mechanism
@@ -56,21 +59,45 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
         offered['shift'] = window_size // 2 * (block % 2)
     for key in settings:
         if key not in parameters:
-            raise ValueError(f'mechanism {name} has no argument {key}{near_misses(key, parameters)}')
+            raise ValueError(f'mechanism {name} has no argument {key}{near_misses(str(key), parameters)}')
     if settings.get('dim', offered.get('dim')) != offered.get('dim'):
         raise ValueError(f'mechanism {name}: dim must be that of the map, {offered["dim"]}, not {settings["dim"]!r}')
     arguments = {**{key: value for key, value in offered.items() if key in parameters}, **settings}
     missing = [
         key
         for key, parameter in parameters.items()
-        if parameter.default is parameter.empty and key not in arguments and parameter.kind is not parameter.VAR_KEYWORD
+        if parameter.default is parameter.empty
+        and key not in arguments
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     if missing:
         raise ValueError(f'mechanism {name} needs {", ".join(missing)}: add it to its dict in the config')
     try:
-        return mechanism(**arguments)
+        built = mechanism(**arguments)
     except ValueError as error:
         raise ValueError(f'mechanism {name}: {error}') from error
+    if not isinstance(built, nn.Module):
+        raise ValueError(f'mechanism {name} must be an nn.Module, or its parameters would not train')
+    noted = getattr(built, 'settings', {})
+    if not isinstance(noted, dict) or not all(map(is_setting, noted.values())):
+        raise ValueError(f'mechanism {name}: its settings must be a dict of numbers and texts, not {noted!r}')
+    return built
+
+
+def mix(mechanism: nn.Module, x: Tensor) -> Tensor:
+    """``mechanism(x)``, (B, H, W, C) -> (B, H, W, C). A residual would broadcast another shape without a word.
+
+    Raises:
+        ValueError: if the result is no tensor of the shape of x.
+    """
+    mixed = mechanism(x)
+    if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
+        what = tuple(mixed.shape) if isinstance(mixed, Tensor) else f'a value of type {type(mixed).__name__}'
+        raise ValueError(
+            f'mechanism {type(mechanism).__name__} must return a tensor of the shape that it gets, {tuple(x.shape)}, '
+            f'not {what}'
+        )
+    return mixed
 
 
 def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str, object]:

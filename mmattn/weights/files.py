@@ -2,8 +2,12 @@
 
 import hashlib
 import http.client
+import os
 import re
+import tempfile
+import time
 import urllib.parse
+import urllib.request
 import zipfile
 from itertools import chain
 from pathlib import Path
@@ -15,12 +19,17 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from .restricted_pickle import load_weights_only
-from .translation import odd_form
+from .translation import first_names, odd_form
 
 #: where trainers keep weights; averaged weights come first, because ELSA's authors evaluate those of ELSA-Swin-B
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
 #: what torch.compile, FSDP and activation checkpointing add to names, at any place
 WRAPPERS = re.compile(r'(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.')
+
+#: the beginning of a file's SHA-256 at the end of its name, as torchvision writes it; a date is none
+CHECKSUM = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,})\.')
+#: seconds to wait for a server that sends nothing
+PATIENCE = 60
 
 
 def read_checkpoint(
@@ -102,7 +111,8 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
     """Read a file of ``torch.save`` or safetensors, weights or the state of a training, without running code in it.
 
     Args:
-        path: a file, an address http(s)://..., or torchvision://NAME. Downloads are kept in the folder of torch.hub.
+        path: a file, an address http(s)://..., or torchvision://NAME. Downloads are kept in the folder of torch.hub if
+            they can be read.
         trusted: read any object, as ``torch.load(weights_only=False)`` does. This runs code in the file.
 
     Raises:
@@ -110,48 +120,69 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
             has weights that are broken: a NaN or an infinity, a negative variance, a form that models do not have.
     """
     try:
-        file = _download(str(path)) if '://' in str(path) else Path(path).expanduser()
-        size = file.stat().st_size if file.is_file() else None
+        if '://' in str(path):
+            return _read_address(str(path), map_location, trusted)
+        return _read(Path(path).expanduser(), str(path), map_location, trusted)
     except CheckpointError:
         raise
-    except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:  # an impossible path or address
+    except (OSError, ValueError, RuntimeError) as error:  # an impossible path or address
         raise CheckpointError(f'{_shortened(path)} cannot be read ({_shortened(error)})') from error
-    if size is None and (file / '.metadata').is_file():
-        raise CheckpointError(f'{path} is sharded, merge it first: python tools/merge_shards.py {path} TARGET')
-    if size is None:
+
+
+def _read(file: Path, shown: str, map_location: str | torch.device, trusted: bool) -> object:
+    """Read a file that sentences call ``shown``."""
+    if (file / '.metadata').is_file():
+        raise CheckpointError(f'{shown} is sharded, merge it first: python tools/merge_shards.py {shown} TARGET')
+    if file.is_dir():
+        raise CheckpointError(f'{shown} is a folder: give the path of a file in it')
+    if not file.is_file():
         raise CheckpointError(
-            f'there is no checkpoint {_shortened(path)}: put it there, or set init_cfg=None to start from scratch'
+            f'there is no checkpoint {_shortened(shown)}: put it there, or set init_cfg=None to start from scratch'
         )
-    if not size:
-        raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: it is empty')
-    if file.suffix == '.safetensors':
+    if not file.stat().st_size:
+        raise CheckpointError(f'{shown} cannot be read as a PyTorch checkpoint: it is empty')
+    if file.suffix.lower() == '.safetensors':
         try:
             contents = load_safetensors(file, str(map_location or 'cpu'))
         except Exception as error:  # safetensors raises a kind of its own, and those of the system
-            raise CheckpointError(f'{path} cannot be read as safetensors: {_shortened(error)}') from error
-        _check_values(str(path), contents)
+            raise CheckpointError(f'{shown} cannot be read as safetensors: {_shortened(error)}') from error
+        _check_values(shown, contents)
         return contents
     try:
-        if zipfile.is_zipfile(file):  # torch does not check checksums
-            with zipfile.ZipFile(file) as archive:
-                if archive.testzip():
-                    raise zipfile.BadZipFile('another checksum than when it was written')
-                parts = {Path(name).name for name in archive.namelist()}
-            if 'constants.pkl' in parts:
-                raise CheckpointError('it is a TorchScript program: save the state_dict() of its model with torch.save')
-            if 'data.pkl' not in parts:
-                raise CheckpointError('torch.save did not write it')
+        if zipfile.is_zipfile(file):
+            _check_archive(file)
         if trusted:
             contents = torch.load(file, map_location=map_location, weights_only=False)
         else:
             contents = load_weights_only(file, map_location)
     except Exception as error:  # a damaged file can raise any error
-        raise CheckpointError(f'{path} cannot be read as a PyTorch checkpoint: {_reason(error, file)}') from error
-    _check_values(str(path), contents)
+        raise CheckpointError(f'{shown} cannot be read as a PyTorch checkpoint: {_reason(error, file)}') from error
+    _check_values(shown, contents)
     return contents
 
 
-def _download(address: str) -> Path:
+def _check_archive(file: Path) -> None:
+    """Check what torch does not look at in a zip file.
+
+    Raises:
+        CheckpointError: if ``torch.save`` did not write it.
+        zipfile.BadZipFile: if it is damaged.
+    """
+    with zipfile.ZipFile(file) as archive:
+        records = archive.infolist()
+        if sum(record.file_size for record in records) > file.stat().st_size:
+            raise CheckpointError('it is compressed, which torch.save does not do, and could fill the memory')
+        # Of a record that is marked as a folder, torch takes whatever is in memory for its values.
+        if archive.testzip() or any(record.external_attr & 0x10 for record in records):
+            raise zipfile.BadZipFile('not as it was written')
+    parts = {Path(record.filename).name for record in records}
+    if 'constants.pkl' in parts:
+        raise CheckpointError('it is a TorchScript program: save the state_dict() of its model with torch.save')
+    if 'data.pkl' not in parts:
+        raise CheckpointError('torch.save did not write it')
+
+
+def _read_address(address: str, map_location: str | torch.device, trusted: bool) -> object:
     if address.startswith('torchvision://'):
         from mmengine.runner.checkpoint import get_torchvision_models  # imported here, since it needs OpenCV
 
@@ -166,21 +197,54 @@ def _download(address: str) -> Path:
     name = Path(urllib.parse.urlparse(address).path).name
     if name in ('', '..'):
         raise CheckpointError(f'{_shortened(address)} names no file: give the address of the file itself')
-    folder, checksum = Path(torch.hub.get_dir(), 'checkpoints'), re.search(r'-([0-9a-f]{8,})\.', name)
+    folder, checksum = Path(torch.hub.get_dir(), 'checkpoints'), CHECKSUM.search(name)
     if not checksum:  # Files of several addresses may have one name.
         folder /= hashlib.sha256(address.encode()).hexdigest()[:16]
-    file = folder / name
-    if not file.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / name
+    if kept.is_file():
         try:
-            torch.hub.download_url_to_file(address, str(file), checksum and checksum[1], progress=False)
-        except (OSError, ValueError, RuntimeError, http.client.HTTPException) as error:
-            raise CheckpointError(f'{_shortened(address)} cannot be downloaded ({_shortened(error)})') from error
-    return file
+            return _read(kept, address, map_location, trusted)
+        except CheckpointError as error:
+            raise CheckpointError(f'{error}. It is kept as {kept}: remove this file to download it again') from error
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        file = Path(temporary, name)
+        try:
+            _download(address, file, checksum[1] if checksum else '')
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise CheckpointError(
+                f'{_shortened(address)} cannot be downloaded ({_shortened(error)}): try again, or download the file '
+                'in another way and give its path'
+            ) from error
+        contents = _read(file, address, map_location, trusted)
+        os.replace(file, kept)
+    return contents
+
+
+def _download(address: str, file: Path, checksum: str) -> None:
+    """Download a file whole.
+
+    Raises:
+        OSError, ValueError, http.client.HTTPException: if the server does not answer, or sends another length than it
+            says, or a file whose SHA-256 does not begin with ``checksum``.
+    """
+    request = urllib.request.Request(address, headers={'User-Agent': 'torch.hub'})  # Some refuse that of Python.
+    digest, start = hashlib.sha256(), time.monotonic()
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer, file.open('wb') as opened:
+        length = answer.headers.get('Content-Length')
+        while chunk := answer.read1(2**20):
+            opened.write(chunk)
+            digest.update(chunk)
+            if time.monotonic() - start > PATIENCE + opened.tell() / 1000:
+                raise TimeoutError('the server sends less than 1 kB per second')
+        if length is not None and int(length) != opened.tell():
+            raise ValueError(f'the server sent {opened.tell()} of {length} bytes')
+    if not digest.hexdigest().startswith(checksum):
+        raise ValueError(f'its SHA-256 is {digest.hexdigest()}, but its name says {checksum}...')
 
 
 def _shortened(text: object) -> str:
-    text = str(text)
+    text = str(text).partition('\n')[0]
     return text if len(text) <= 300 else f'{text[:300]} ...'
 
 
@@ -193,11 +257,13 @@ def _reason(error: Exception, file: Path) -> str:
             'file, --trust-checkpoint reads it; for init_cfg, tools/convert_weights.py with that flag writes a clean '
             'copy'
         )
-    if isinstance(error, CheckpointError):
-        return str(error)
+    if isinstance(error, (CheckpointError, PermissionError)):
+        return _shortened(error)
     with file.open('rb') as opened:
-        zipped = opened.read(2) == b'PK'
-    return 'it is cut short or damaged' if zipped else 'torch.save did not write it, or it is damaged'
+        start = opened.read(64).lstrip()
+    if start.startswith(b'<'):
+        return 'it is a web page, give the address or path of the file itself'
+    return 'it is cut short or damaged' if start[:2] == b'PK' else 'torch.save did not write it, or it is damaged'
 
 
 def _check_values(path: str, contents: object) -> None:
@@ -211,9 +277,10 @@ def _check_values(path: str, contents: object) -> None:
             continue
         if not isinstance(name, str):
             raise CheckpointError(f'{path} has a tensor of the name {name!r}: names of tensors must be text')
+        shown = first_names([name])
         form = odd_form(value)
         if form:
-            raise CheckpointError(f'{path}: {name} is {form}, which no model here takes: use another checkpoint')
+            raise CheckpointError(f'{path}: {shown} is {form}, which no model here takes: use another checkpoint')
         if not value.is_floating_point():
             continue
         what = ''
@@ -222,7 +289,7 @@ def _check_values(path: str, contents: object) -> None:
         elif name.endswith('running_var') and (value < 0).any():
             what = 'a negative variance'
         if what:
-            raise CheckpointError(f'{path} has {what} in {name}: these weights are broken, use another checkpoint')
+            raise CheckpointError(f'{path} has {what} in {shown}: these weights are broken, use another checkpoint')
         if value.dtype in (torch.float16, torch.bfloat16):
             halves.add(str(value.dtype).removeprefix('torch.'))
     if halves:

@@ -10,6 +10,8 @@ from ..errors import CheckpointError
 
 #: dtypes of weights; others are quantised in one way or another
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+#: what settings and lists in them are made of
+PLAIN = (int, float, str, type(None))
 
 
 @dataclass
@@ -106,6 +108,8 @@ def odd_form(value: object) -> str:
         return 'sparse or nested'
     if value.is_floating_point() and value.dtype not in FLOATS:
         return str(value.dtype).removeprefix('torch.')
+    if value.dim() > 64:
+        return f'of {value.dim()} dimensions'
     if value.numel() > 2**28 and value.numel() * value.element_size() > value.untyped_storage().nbytes():
         return f'a few numbers, repeated {value.numel()} times, which may not fit in memory'
     return ''
@@ -126,22 +130,29 @@ def compare_settings(saved: object, own: Mapping[str, object]) -> None:
     Raises:
         CheckpointError: naming the settings that differ.
     """
-    if not isinstance(saved, Mapping) or saved.get('type') != own['type']:
+    if not isinstance(saved, Mapping) or _plain(saved.get('type')) != own['type']:
         return
     differing = [name for name in own if name in saved and _plain(saved[name]) != _plain(own[name])]
     if differing:
-        theirs, ours = (', '.join(f'{name}={_plain(each[name])!r}' for name in differing) for each in (saved, own))
+        theirs, ours = (
+            ', '.join(f'{name}={repr(_plain(each[name]))[:200]}' for name in differing) for each in (saved, own)
+        )
         raise CheckpointError(
             f'the weights were trained with {theirs}, and this {own["type"]} has {ours}, which their tensors do not '
             'show: give the backbone the settings of the training'
         )
 
 
+def is_setting(value: object) -> bool:
+    """Whether a checkpoint can keep a value among settings, to be read without running code, and compared."""
+    return all(isinstance(part, PLAIN) for part in (value if isinstance(value, (list, tuple)) else [value]))
+
+
 def _plain(value: object) -> object:
-    """A setting in a form that can be compared; a file may hold anything."""
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return value if isinstance(value, (bool, int, float, str)) else repr(value)
+    """A setting in a form that can be compared. A file may hold anything, also a list within itself."""
+    if not is_setting(value):
+        return type(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def first_names(names: Iterable[str], count: int = 6) -> str:

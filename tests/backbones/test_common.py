@@ -88,6 +88,15 @@ def test_other_numbers_are_refused(case, dtype):
 
 
 @every_backbone
+def test_images_of_float64(case):
+    """NumPy's floats, which even autocast leaves as they are, are for weights of float64 only."""
+    backbone, x = case.build(case.small), torch.zeros(2, 3, 64, 64, dtype=torch.float64)
+    with pytest.raises(InputError, match='weights of torch.float32 and takes no images of torch.float64'):
+        backbone(x)
+    assert backbone.double()(x)[-1].dtype == x.dtype
+
+
+@every_backbone
 @pytest.mark.parametrize('out_indices', [(0,), (1, 3), (0, 1, 2)])
 def test_out_indices(case, out_indices):
     """Any ascending choice of stages gives the same maps as all stages together. Every parameter gets a gradient."""

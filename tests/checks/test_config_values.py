@@ -246,7 +246,7 @@ def test_other_layer_decay(path, constructor):
 
 def test_lora():
     """LoRA is refused for batch norms that update their statistics, because LoRAModel does not save these; with frozen
-    stages, which would freeze its matrices; and if no layer has the name of a target."""
+    stages, which would freeze its matrices; if no layer has the name of a target; with numbers that train nothing."""
     module = Config.fromfile(DETECTOR).model.backbone
     lora = dict(_delete_=True, type='mmpretrain.LoRAModel', module=module, rank=4, targets=[dict(type='fc1')])
     with pytest.raises(InputError, match='model.backbone.module must have norm_eval=True'):
@@ -255,6 +255,17 @@ def test_lora():
     check(DETECTOR, model__backbone=lora)
     with pytest.raises(InputError, match='model.backbone: .*No lora layer is replaced'):
         check(DETECTOR, model__backbone=dict(lora, targets=[dict(type='qkv')]))
+    for numbers, message in (
+        (dict(rank=0), r'targets\[0\]: rank must be a whole number of at least 1, not 0'),
+        (dict(targets=[dict(type='fc1', rank=2.5)]), 'rank must be a whole number of at least 1, not 2.5'),
+        (dict(alpha=float('nan')), 'alpha must be a finite number, not nan'),
+        (dict(alpha=0), 'alpha must not be 0'),
+        (dict(drop_rate=1), r'drop_rate must be in \[0, 1\), not 1'),
+        (dict(targets='fc1'), "targets must be a list of layers, such as .*, not 'fc1'"),
+        (dict(targets=[dict(type='*fc1')]), 'nothing to repeat'),
+    ):
+        with pytest.raises(InputError, match=f'model.backbone: .*{message}'):
+            check(DETECTOR, model__backbone={**lora, **numbers})
     module.frozen_stages = 0
     with pytest.raises(InputError, match='model.backbone.module.frozen_stages would freeze matrices of LoRA'):
         check(DETECTOR, model__backbone=lora)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mmattn.backbones import SwinFrame, ViTFrame
+from mmattn.backbones import GSAResNet, SwinFrame, ViTFrame
 from mmattn.layers import MECHANISMS, build_mechanism
 
 ARCH = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
@@ -25,6 +25,28 @@ class Gate(nn.Module):
 class Wants(nn.Module):
     def __init__(self, dim, colour) -> None:
         super().__init__()
+
+
+class Plain:
+    """No module: torch does not see its parameters."""
+
+    def __init__(self, dim) -> None:
+        self.weight = nn.Parameter(torch.ones(dim))
+
+
+class Noted(nn.Module):
+    def __init__(self, settings) -> None:
+        super().__init__()
+        self.settings = settings
+
+
+class Returns(nn.Module):
+    def __init__(self, what) -> None:
+        super().__init__()
+        self.what = what
+
+    def forward(self, x: Tensor) -> object:
+        return self.what(x)
 
 
 @pytest.fixture
@@ -67,11 +89,42 @@ def test_every_mechanism_in_both_frames(name):
         (dict(type='ELSSA'), 'there is no mechanism ELSSA; .*did you mean ELSA'),
         (dict(type='ELSA', kernel=3), 'mechanism ELSA has no argument kernel: did you mean kernel_size'),
         (dict(type=Wants), 'mechanism .*Wants.* needs colour'),
+        (dict(type=3), "cfg must be a mechanism, such as .*, not {'type': 3}"),
+        (dict(type=['ELSA']), 'cfg must be a mechanism'),
+        ('ELSA', 'cfg must be a mechanism'),
+        (dict(type=lambda dim: nn.Linear(dim, dim)), 'cfg must be a mechanism'),
+        (dict(type=Plain), 'mechanism Plain must be an nn.Module, or its parameters would not train'),
+        (dict(type=Noted, settings=dict(act=nn.GELU)), 'mechanism Noted: its settings must be a dict of numbers'),
+        (dict(type=Noted, settings=['act']), 'mechanism Noted: its settings must be a dict of numbers'),
     ],
 )
 def test_mistakes(cfg, message):
+    """One sentence each. Parameters outside of a module would not train, and our own reader of checkpoints would refuse
+    settings of other classes."""
     with pytest.raises(ValueError, match=message):
         build_mechanism(cfg, dim=8, num_heads=2)
+
+
+@pytest.mark.parametrize(
+    'what, message',
+    [
+        (lambda x: x.mean((1, 2), keepdim=True), r'not \(1, 1, 1, 8\)'),
+        (lambda x: x[..., :1], r'not \(1, 4, 4, 1\)'),
+        (lambda x: (x, None), 'not a value of type tuple'),
+        (lambda x: None, 'not a value of type NoneType'),
+    ],
+)
+def test_what_it_returns(what, message):
+    """The residual would broadcast a map of another shape, and train."""
+    cfg = dict(type=Returns, what=what)
+    resnet = dict(depths=(1,), stem_channels=8, base_channels=8, expansion=1)
+    message = rf'mechanism Returns must return a tensor of the shape that it gets, \(1, 4, 4, 8\), {message}'
+    for frame in (
+        SwinFrame(ARCH, cfg, out_indices=(0,)),
+        GSAResNet(resnet, gsa_stages=(0,), attention=cfg, out_indices=(0,)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            frame(torch.zeros(1, 3, 16, 16))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,12 @@ def test_other_files_are_refused(tmp_path, monkeypatch, contents, message):
     assert done.returncode == 1 and message in done.stderr and len(list(tmp_path.iterdir())) == 1
 
 
+def test_the_format_is_that_of_torch(tmp_path):
+    """A file of torch.save with the suffix of another format could not be read again."""
+    done = convert(tmp_path / 'c.pth', tmp_path / 'own.SAFETENSORS')
+    assert done.returncode == 1 and 'which has checksums: name it .pth' in done.stderr
+
+
 class Release:
     """An object that only code can build."""
 

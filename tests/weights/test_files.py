@@ -1,16 +1,22 @@
 import argparse
 import contextlib
+import hashlib
+import http.server
+import io
 import os
 import pickle
-import shutil
+import re
+import threading
+import zipfile
 from collections import Counter
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from mmengine.logging import HistoryBuffer
 
-from mmattn.weights import CheckpointError, read_checkpoint, read_file, unusable
+from mmattn.weights import CheckpointError, compare_settings, files, read_checkpoint, read_file, unusable
 
 WEIGHTS = {'a.weight': torch.ones(2), 'b.bias': torch.zeros(1)}
 
@@ -90,6 +96,7 @@ def test_paths_that_are_none(tmp_path, monkeypatch, path, message):
     [
         (b'', 'cannot be read'),
         (b'not a checkpoint', 'torch.save did not write it'),
+        (b'\n<!DOCTYPE html>', 'it is a web page'),
         (pickle.dumps(3), 'cannot be read'),
         (None, 'there is no checkpoint'),
     ],
@@ -189,16 +196,64 @@ def test_state_of_a_training_is_read(tmp_path, unpickler):
 
 
 def test_damaged_files_are_refused(tmp_path, unpickler):
-    """A file that is cut or has one changed byte is refused or read correctly; no other error is raised."""
-    torch.save({'state_dict': {name: torch.randn(50, 2) for name in 'abc'}}, tmp_path / 'whole.pth')
+    """A file that is cut or has one changed byte is refused or read correctly; no other error is raised. torch alone
+    does not compare checksums, and reads arbitrary memory where the index of the file marks a tensor as a folder."""
+    tensors = {name: torch.randn(50, 2) for name in 'abc'}
+    torch.save(tensors, tmp_path / 'whole.pth')
     whole, path = (tmp_path / 'whole.pth').read_bytes(), tmp_path / 'c.pth'
-    for at in range(1, len(whole), 61):
+    attributes = [found.start() + 38 for found in re.finditer(b'PK\1\2', whole)]
+    for at in (*range(1, len(whole), 61), *attributes):
         path.write_bytes(whole[:at])
         with pytest.raises(CheckpointError, match='cannot be read'):
-            read_file(str(path))
+            read_file(path)
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
         with contextlib.suppress(CheckpointError):
-            read_file(str(path))
+            contents = read_file(path)
+            assert all(torch.equal(contents[name], value) for name, value in tensors.items())
+
+
+def test_compressed_files_are_refused(tmp_path):
+    """A file of a megabyte could fill the memory."""
+    torch.save({'a': torch.zeros(1000)}, tmp_path / 'c.pth')
+    with zipfile.ZipFile(tmp_path / 'c.pth') as given, zipfile.ZipFile(tmp_path / 'z.pth', 'w', 8) as packed:
+        for name in given.namelist():
+            packed.writestr(name, given.read(name))
+    with pytest.raises(CheckpointError, match='it is compressed, which torch.save does not do'):
+        read_file(tmp_path / 'z.pth')
+
+
+def test_safetensors(tmp_path):
+    """The suffix may be in upper case. A file that is cut is refused; the format has no checksum."""
+    safetensors.torch.save_file(WEIGHTS, tmp_path / 'X.SAFETENSORS')
+    assert read_checkpoint(tmp_path / 'X.SAFETENSORS')[0].keys() == WEIGHTS.keys()
+    (tmp_path / 'cut.safetensors').write_bytes((tmp_path / 'X.SAFETENSORS').read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match='cut.safetensors cannot be read as safetensors'):
+        read_file(tmp_path / 'cut.safetensors')
+
+
+def test_a_folder(tmp_path):
+    with pytest.raises(CheckpointError, match='is a folder: give the path of a file in it'):
+        read_file(tmp_path)
+
+
+def test_settings_of_a_file_may_be_anything():
+    """Lists that hold themselves, or each other twice over, would take for ever to compare."""
+    endless, bushy = [], [1]
+    endless.append(endless)
+    for _ in range(15):
+        bushy = [bushy, bushy]
+    for value, shown in (
+        (endless, "<class 'list'>"),
+        (bushy, "<class 'list'>"),
+        ({'a': bushy}, "<class 'dict'>"),
+        (np.array(['a', 'b']), "<class 'numpy.ndarray'>"),
+        ('x' * 10**6, "'xxx"),
+    ):
+        with pytest.raises(CheckpointError, match=f'trained with heads={shown}') as error:
+            compare_settings(dict(type='A', heads=value), dict(type='A', heads=[1, 2]))
+        assert len(str(error.value)) < 1000
+        compare_settings(dict(type=value), dict(type='A', heads=[1, 2]))
+    compare_settings(dict(type='A', heads=(1, 2)), dict(type='A', heads=[1, 2]))
 
 
 @pytest.mark.parametrize(
@@ -278,39 +333,110 @@ def test_half_precision_is_cast(tmp_path, log, dtype):
     assert any(f'half precision ({str(dtype)[6:]})' in message for message in log)
 
 
-def test_addresses_are_read_like_files(tmp_path, monkeypatch):
-    """Downloads pass the same checks as files; names of torchvision are translated to addresses."""
-    torch.save({'state_dict': WEIGHTS}, tmp_path / 'good.pth')
-    torch.save({'state_dict': Call(open, str(tmp_path / 'proof'), 'w')}, tmp_path / 'evil.pth')
+def packed(contents):
+    torch.save(contents, buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def serve(tmp_path, monkeypatch):
+    """A function that starts a server of answers by path, and returns its address. An answer is the body; the length
+    that the server says, None if it is true; and what it sends every tenth of a second after that."""
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
-    monkeypatch.setattr(
-        torch.hub, 'download_url_to_file', lambda url, file, *_, **__: shutil.copy(tmp_path / url.split('/')[-1], file)
-    )
-    monkeypatch.setattr('mmengine.runner.checkpoint.get_torchvision_models', lambda: {'r': 'https://there/good.pth'})
-    for address in ('https://there/good.pth', 'torchvision://r'):
-        assert read_checkpoint(address)[0].keys() == WEIGHTS.keys()
-    for address, message in (
-        ('https://there/evil.pth', 'code in a file is not run'),
-        ('https://there/no.pth', 'cannot be downloaded'),
+    monkeypatch.setattr(files, 'PATIENCE', 0.3)
+    servers, over = [], threading.Event()
+
+    def start(answers):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def handle(self):
+                with contextlib.suppress(OSError):  # the other side has gone
+                    super().handle()
+
+            def do_GET(self):
+                if self.path not in answers:
+                    return self.send_error(404)
+                body, length, drop = (*answers[self.path], b'')[:3]
+                if length != 'never':
+                    self.send_response(200)
+                    self.send_header('Content-Length', str(len(body) if length is None else length))
+                    self.end_headers()
+                    self.wfile.write(body)
+                for _ in range(50 if length in ('never', 10**6) else 0):
+                    if not over.wait(0.1):
+                        self.wfile.write(drop)
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01), daemon=True).start()
+        return f'http://127.0.0.1:{server.server_port}'
+
+    yield start
+    over.set()
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_addresses_are_read_like_files(tmp_path, monkeypatch, serve):
+    """Downloads pass the same checks as files; names of torchvision are translated to addresses."""
+    evil = packed({'state_dict': Call(open, str(tmp_path / 'proof'), 'w')})
+    address = serve({'/good.pth': (packed({'state_dict': WEIGHTS}), None), '/evil.pth': (evil, None)})
+    monkeypatch.setattr('mmengine.runner.checkpoint.get_torchvision_models', lambda: {'r': f'{address}/good.pth'})
+    for good in (f'{address}/good.pth', 'torchvision://r'):
+        assert read_checkpoint(good)[0].keys() == WEIGHTS.keys()
+    for bad, message in (
+        (f'{address}/evil.pth', 'code in a file is not run'),
+        (f'{address}/no.pth', 'cannot be downloaded .*404'),
         ('torchvision://no', 'no weights no'),
         ('s3://there/good.pth', 'download the file'),
     ):
         with pytest.raises(CheckpointError, match=message):
-            read_checkpoint(address)
+            read_checkpoint(bad)
     assert not (tmp_path / 'proof').exists()
 
 
-def test_downloads_of_one_file_name(tmp_path, monkeypatch):
-    """Two addresses that end in the same name are two files. A name with a checksum is compared with it."""
-    checksums = []
+@pytest.mark.parametrize(
+    'answer, message',
+    [
+        ((b'', 'never'), 'cannot be downloaded .*timed out'),
+        ((packed(WEIGHTS)[:100], 10**6), 'cannot be downloaded .*timed out'),
+        ((packed(WEIGHTS)[:100], 10**6, b'x'), 'the server sends less than 1 kB per second'),
+        ((packed(WEIGHTS)[:-100], len(packed(WEIGHTS))), r'the server sent \d+ of \d+ bytes'),
+        ((packed(WEIGHTS)[:-100], None), 'it is cut short or damaged'),
+        ((b'<html>log in</html>', None), 'it is a web page'),
+        ((b'', None), 'it is empty'),
+        ((packed({'a': torch.tensor([float('nan')])}), None), 'has NaN in a'),
+    ],
+    ids=['silent', 'stalls', 'drips', 'ends early', 'cut', 'page', 'empty', 'NaN'],
+)
+def test_bad_answers_are_not_kept(tmp_path, serve, answer, message):
+    """A server that is silent, or sends something else, is named, and asked again the next time."""
+    answers = {'/c.pth': answer}
+    address = f'{serve(answers)}/c.pth'
+    with pytest.raises(CheckpointError, match=message) as error:
+        read_file(address)
+    assert address in str(error.value) and not list(tmp_path.rglob('*.pth'))
+    answers['/c.pth'] = packed(WEIGHTS), None
+    assert read_file(address).keys() == WEIGHTS.keys()
 
-    def download(url, file, checksum, **_):
-        checksums.append(checksum)
-        torch.save({'a': torch.full((1,), float(len(checksums)))}, file)
 
-    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    monkeypatch.setattr(torch.hub, 'download_url_to_file', download)
-    addresses = ['https://here/c.pth', 'https://there/c.pth', 'https://here/c.pth', 'https://here/c-0123abcd.pth']
-    assert [read_file(address)['a'].item() for address in addresses] == [1, 2, 1, 3]
-    assert checksums == [None, None, '0123abcd']
-    assert (tmp_path / 'checkpoints' / 'c-0123abcd.pth').is_file()  # where torch.hub and torchvision keep it
+def test_downloads_of_one_file_name(tmp_path, serve):
+    """Two addresses that end in the same name are two files, each downloaded once. A name with a checksum, which a date
+    is not, is compared with it. A kept file that is broken is named."""
+    first, second = (packed({'a': torch.full((1,), number)}) for number in (1.0, 2.0))
+    named = f'c-{hashlib.sha256(first).hexdigest()[:8]}.pth'
+    answers = {f'/{name}': (first, None) for name in ('c.pth', named, 'c-20240131.pth', 'c-0123abcd.pth')}
+    here, there = serve(answers), serve({'/c.pth': (second, None)})
+    addresses = [f'{here}/c.pth', f'{there}/c.pth', f'{here}/{named}', f'{here}/c-20240131.pth']
+    for _ in range(2):
+        assert [read_file(address)['a'].item() for address in addresses] == [1, 2, 1, 1]
+        answers.pop('/c.pth', None)
+    with pytest.raises(CheckpointError, match=r'its SHA-256 is \w{64}, but its name says 0123abcd'):
+        read_file(f'{here}/c-0123abcd.pth')
+    kept = tmp_path / 'hub' / 'checkpoints' / named  # where torch.hub and torchvision keep it
+    kept.write_bytes(b'broken')
+    with pytest.raises(CheckpointError, match=f'It is kept as {kept}: remove this file to download it again'):
+        read_file(f'{here}/{named}')

@@ -26,6 +26,7 @@ from mmattn.checks.images import load_image
 from mmattn.errors import InputError
 from mmattn.prediction.predict import IMAGES, build
 from mmattn.runs.configs import load_config
+from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool, running
 
 #: classes of a place in the published label maps
@@ -66,6 +67,7 @@ def main() -> None:
         sys.exit(f'{args.images} has images with the same folder and name, whose label maps would be the same file.')
     wanted = {file: path for file, path in files.items() if not file.exists()}
 
+    check_output(*files)
     with running(cfg, args.trust_checkpoint):
         load, predictor = build(cfg, args.checkpoint, args.device, args.trust_checkpoint)
     model = predictor.inferencer.model

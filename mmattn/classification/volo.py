@@ -138,15 +138,26 @@ class TokenLabelClassifier(ImageClassifier):
 
     def targets(self, data_samples: list[DataSample], like: Tensor) -> tuple[Tensor, Tensor]:
         """Targets of the class token (B, K) and of the other tokens (B, K, H, W), the shape of ``like``."""
-        if 'label_map' not in data_samples[0]:
+        keys = ('label_map', 'label_box')
+        if not all(key in sample for sample in data_samples for key in keys):
             raise InputError(
                 'the data have no label maps: the training pipeline needs LoadTokenLabels, MoveTokenLabels, '
                 "CropTokenLabels, and PackInputs with algorithm_keys=('label_map', 'label_box')"
             )
-        maps, boxes = (torch.stack([sample.get(key) for sample in data_samples]) for key in ('label_map', 'label_box'))
-        classes, largest = like.shape[1], int(maps[:, 1].max())
+        paths = [sample.get('img_path') for sample in data_samples]
+        shapes = [tuple(sample.label_map.shape) for sample in data_samples]
+        for path, shape in zip(paths, shapes):
+            if shape != shapes[0]:
+                raise InputError(
+                    f'the label map of {path} is {shape}, and that of {paths[0]} {shapes[0]}: all must have one size'
+                )
+        maps, boxes = (torch.stack([sample.get(key) for sample in data_samples]) for key in keys)
+        classes, (largest, index) = like.shape[1], maps[:, 1].flatten(1).amax(1).max(0)
         if largest >= classes:
-            raise InputError(f'a label map has class {largest}, but the head has {classes}: make num_classes larger')
+            raise InputError(
+                f'the label map of {paths[index]} has class {int(largest)}, but the head has {classes}: make '
+                'num_classes larger'
+            )
         maps, boxes = maps.to(like.device), boxes.to(like.device)
         of_class, of_tokens = token_targets(maps, boxes, classes, like.shape[2:], self.label_smooth_val)
         if self.ground_truth:

@@ -81,7 +81,7 @@ def samples(count, classes):
     found = []
     for index in range(count):
         numbers = torch.stack([torch.randperm(classes)[:3] for _ in range(16)], 1).view(3, 4, 4)
-        sample = DataSample()
+        sample = DataSample(metainfo=dict(img_path=f'{index}.jpg'))
         sample.set_field(torch.stack((torch.randn(3, 4, 4) * 2, numbers.float())), 'label_map')
         sample.set_field(torch.tensor([0.0, 0.0, 1.0, 1.0]), 'label_box')
         found.append(sample.set_gt_label(index))
@@ -168,7 +168,12 @@ def test_learns():
     'change, sentence',
     [
         (lambda sample: sample.__delattr__('label_map'), 'the data have no label maps'),
-        (lambda sample: sample.label_map[1].fill_(7), 'a label map has class 7, but the head has 7'),
+        (lambda sample: sample.__delattr__('label_box'), 'the data have no label maps'),
+        (lambda sample: sample.label_map[1].fill_(7), 'label map of 0.jpg has class 7, but the head has 7'),
+        (
+            lambda sample: sample.set_field(torch.zeros(2, 3, 5, 5), 'label_map'),
+            '1.jpg is .2, 3, 4, 4., and that of 0.jpg',
+        ),
     ],
 )
 def test_refuses(change, sentence):

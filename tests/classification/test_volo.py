@@ -61,8 +61,12 @@ def test_head():
     torch.testing.assert_close(turned[0], of_class)
     torch.testing.assert_close(turned[1], of_tokens.flip(3))
     torch.testing.assert_close(head((x,)), of_class + 0.5 * of_tokens.flatten(2).max(2).values)
-    with pytest.raises(ValueError, match='num_heads 3 must divide in_channels 8'):
-        VOLOHead(5, 8, num_heads=3)
+    for wrong, sentence in (
+        (dict(num_heads=3), 'num_heads 3 must divide in_channels 8'),
+        (dict(mlp_ratio=float('nan')), 'mlp_ratio must make at least 1 of 8 channels, not nan'),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            VOLOHead(5, 8, **{**dict(num_heads=2), **wrong})
 
 
 class Recording(nn.Module):
@@ -177,7 +181,15 @@ def test_learns():
     ],
 )
 def test_refuses(change, sentence):
+    """Samples that give no targets are named before tensors of other shapes or a wrong index meet."""
     data = samples(2, 7)
     change(data[0])
     with pytest.raises(InputError, match=sentence):
         TokenLabelClassifier(Recording(), Recording()).targets(data, torch.zeros(2, 7, 4, 4))
+
+
+@pytest.mark.parametrize('wrong', [dict(token_loss_weight=float('nan')), dict(ground_truth='no')])
+def test_refuses_arguments(wrong):
+    """nan would train nothing, and 'no' would be true."""
+    with pytest.raises(ValueError, match=f'{next(iter(wrong))} must be'):
+        TokenLabelClassifier(Recording(), Recording(), **wrong)

@@ -22,10 +22,11 @@ def check_odd(name: str, value: object, least: int = 1) -> None:
         raise ValueError(f'{name} must be odd, not {value}')
 
 
-def check_finite(name: str, value: object) -> None:
-    """Check a number of any size and sign."""
-    if not _is(Real, value) or not math.isfinite(value):
-        raise ValueError(f'{name} must be a finite number, not {value!r}')
+def check_finite(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> None:
+    """Check a number, by default of any size and sign."""
+    if not _is(Real, value) or not math.isfinite(value) or not least <= value <= most:
+        limits = f' from {least} to {most}' if most < math.inf else f' of at least {least}' if least > -math.inf else ''
+        raise ValueError(f'{name} must be a finite number{limits}, not {value!r}')
 
 
 def check_heads(dim: object, num_heads: object, name: str = 'num_heads') -> None:

@@ -44,6 +44,7 @@ from mmattn.errors import InputError
 from mmattn.layers import Block
 from mmattn.prediction.predict import VIDEOS, Model, build, find_files
 from mmattn.runs.configs import load_config
+from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool, running
 
 KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam', 'distillation')
@@ -89,6 +90,9 @@ def main() -> None:
     files = [(name, path) for name, _, path in find_files(args.images) if not path.lower().endswith(VIDEOS)]
     if not files:
         raise InputError('--images names videos only: give images')
+    sheets = [f'{name}_{kind}' for name, _ in files for kind in ('attention', *SPECIAL) if kind in kinds]
+    sheets += [kind for kind in ('norms', 'similarity', 'erf') if kind in kinds]
+    check_output(*(args.out / f'{name}.{suffix}' for name in sheets for suffix in ('png', 'json')))
     with running(cfg, args.trust_checkpoint):
         load, model = build(cfg, args.checkpoint, args.device, args.trust_checkpoint)
     network = model.inferencer.model

@@ -60,7 +60,9 @@ from mmattn.errors import InputError
 from mmattn.export.graphs import any_size, read_onnx, write_onnx
 from mmattn.packages import require
 from mmattn.runs.configs import load_config
+from mmattn.runs.outputs import check_output
 from mmattn.runs.rows import ROW, chosen, read_row
+from mmattn.runs.running import run_tool
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 #: name -> config of a backbone of another package, or of VOLO
@@ -99,6 +101,7 @@ def main() -> None:
     parser.add_argument('--runs', type=int, default=5)
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'))
     args = parser.parse_args()
+    check_output(*(args.out / name for name in ('benchmark.json', 'benchmark.md', 'profile.md')))
     peers = benchmarked()
     models = args.models or list(peers)
     if args.peer is None and not set(models) <= set(peers):
@@ -480,4 +483,4 @@ def device_name(device: str) -> str:
 
 
 if __name__ == '__main__':
-    main()
+    run_tool(main)

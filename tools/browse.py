@@ -28,6 +28,7 @@ from mmattn.checks.datasets import check_dataset, check_files, ignored_labels, i
 from mmattn.checks.images import CheckedPipeline, unknown_label
 from mmattn.errors import InputError, describe
 from mmattn.runs.configs import SCOPES, load_config
+from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool
 
 
@@ -43,6 +44,7 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options)
     if cfg.get('default_scope') not in SCOPES:
         sys.exit(f'{args.config} is not for a detector, segmentor or classifier: its default_scope names no package.')
+    check_output(args.out / 'drawn.jpg')
     check_files(cfg, args.split)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         datasets = read_datasets(cfg, args.split)

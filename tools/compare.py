@@ -35,6 +35,7 @@ from mmattn.analysis.complexity import INPUT_SIZES, compare
 from mmattn.checks.config_values import KNOWN_KEYS
 from mmattn.errors import InputError, describe
 from mmattn.runs.configs import load_config
+from mmattn.runs.outputs import check_output
 from mmattn.runs.rows import chosen
 from mmattn.runs.running import run_tool, train
 
@@ -93,6 +94,7 @@ def main() -> None:
         raise InputError(f'--seeds names a seed twice: {" ".join(map(str, args.seeds))}')
     if args.jobs < 1:
         raise InputError(f'--jobs must be 1 or more, not {args.jobs}')
+    check_output(*(args.work_dir / name for name in ('table.md', 'plot.png', 'log.txt')))
     pairs = [(config, model) for config in args.configs for model in args.models or default_models(config)]
     if len({(config.stem, model) for config, model in pairs}) < len(pairs):
         raise InputError('two configs or models have the same name: their runs would have the same folder')

@@ -17,6 +17,7 @@ import torch
 import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
+from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool
 from mmattn.weights import CheckpointError, check_floats, compare_settings, read_checkpoint
 
@@ -33,6 +34,7 @@ def main() -> None:
         sys.exit(f'There is no folder {args.target.parent} to write {args.target.name} to.')
     if args.target.suffix.lower() == '.safetensors':
         sys.exit(f'{args.target} would be a file of torch.save, which has checksums: name it .pth.')
+    check_output(args.target)
     released, container, settings = read_checkpoint(args.source, trusted=args.trust_checkpoint)
     try:
         check_floats(released)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 import mmattn  # noqa: F401, registers the backbones
 from mmattn.export.graphs import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
 from mmattn.runs.configs import load_config
+from mmattn.runs.outputs import check_output
 from mmattn.runs.resuming import check_complete, whole_model_weights
 from mmattn.runs.running import run_tool, running
 from mmattn.weights import read_file
@@ -56,6 +57,7 @@ def main() -> None:
         sys.exit(f'{args.out} exists already: remove it, or name another file.')
     if not args.out.parent.is_dir():
         sys.exit(f'there is no folder {args.out.parent} for {args.out.name}.')
+    check_output(args.out)
 
     cfg = load_config(args.config, args.cfg_options, backbone_only=args.backbone)
     is_detector = not args.backbone and cfg.get('default_scope') == 'mmdet'

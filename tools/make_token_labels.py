@@ -5,14 +5,21 @@
 
 For each image FOLDER/NAME.JPEG, --out gets FOLDER/NAME.pt with the published format, see
 mmattn/classification/token_labels.py. An image is resized to a square, without regard to its aspect ratio. The head of
-the classifier is applied at each place of its last map; of VOLO it is the token head. Label maps that are there already
-are kept, so an interrupted run can be started again.
+the classifier is applied at each place of its last map; of VOLO it is the token head.
+
+An interrupted run can be started again: it keeps the label maps that are there and whole. token_labels.json in --out
+notes what made them, so that those of two classifiers are not mixed. An image that cannot be used is left out and named
+at the end. Then the exit status is 1.
 """
 
 import argparse
-import os
+import hashlib
+import io
+import json
 import sys
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import mmcv
@@ -23,13 +30,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from mmattn.checks.images import load_image
-from mmattn.errors import InputError
+from mmattn.errors import InputError, describe, refusing
 from mmattn.prediction.predict import IMAGES, build
 from mmattn.runs.configs import load_config
+from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool, running
 
 #: classes of a place in the published label maps
 TOP = 5
+#: file beside the label maps that notes what made them
+NOTE = 'token_labels.json'
 
 
 def main() -> None:
@@ -56,32 +66,105 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options)
     if cfg.get('default_scope') != 'mmpretrain':
         sys.exit(f'{args.config} is not a config of a classifier.')
-    from mmattn.classification.token_labels import label_file  # imported here, since it needs mmpretrain
+    from mmattn.classification.token_labels import checked_label_map, label_file  # imported here, since
+    from mmattn.distillation.unlabelled import image_files  # they need mmpretrain
 
-    images = sorted(path for path in args.images.rglob('*') if path.suffix.lower() in IMAGES)
+    images = sorted(args.images / name for name in image_files(str(args.images), on_error=end))
     if not images:
         sys.exit(f'{args.images} has no image, which ends with {", ".join(IMAGES)}.')
     files = {label_file(args.out, path): path for path in images}
     if len(files) < len(images):
         sys.exit(f'{args.images} has images with the same folder and name, whose label maps would be the same file.')
-    wanted = {file: path for file, path in files.items() if not file.exists()}
-
+    check_output(*files, args.out / NOTE)
+    settings = cfg.to_dict()  # before the model is built, which changes them
     with running(cfg, args.trust_checkpoint):
         load, predictor = build(cfg, args.checkpoint, args.device, args.trust_checkpoint)
     model = predictor.inferencer.model
-    read = partial(read_images, load, args.places * stride(model))
-    batches = DataLoader(list(wanted.items()), args.batch_size, num_workers=args.workers, collate_fn=read)
-    for batch_files, pixels in track(batches, 'Labelling'):
-        for file, label_map in zip(batch_files, label_maps(model, pixels)):
+    check_note(
+        args.out,
+        dict(
+            places=args.places,
+            classifier=digest(repr((settings['model'], settings.get('data_preprocessor'), load))),
+            checkpoint=digest(*chain.from_iterable(model.state_dict().items())),
+        ),
+    )
+    read = partial(read_images, load, args.places, stride(model))
+    batches = DataLoader(list(files.items()), args.batch_size, num_workers=args.workers, collate_fn=read)
+    made, problems = 0, []
+    for batch, pixels, broken in track(batches, 'Labelling'):
+        problems += broken
+        for file, label_map in zip(batch, label_maps(model, pixels) if batch else ()):
+            if label_map.shape[2:] != (args.places, args.places):
+                raise InputError(f'the classifier gives {tuple(label_map.shape[2:])} places: choose another --places')
+            checked_label_map(label_map, f'what the classifier makes of {files[file]}')
             write(label_map, file)
-    print(f'{args.out}: {len(wanted)} label maps made, {len(files) - len(wanted)} kept')
+            made += 1
+    print(f'{args.out}: {made} label maps made, {len(files) - made - len(problems)} kept')
+    if problems:
+        more = f' and {len(problems) - 6} more' if len(problems) > 6 else ''
+        raise InputError(f'{len(problems)} of {len(files)} images could not be used: {"; ".join(problems[:6])}{more}')
 
 
-def read_images(load: object, side: int, items: list[tuple[Path, Path]]) -> tuple[list[Path], list[Tensor]]:
-    """The files to write, and their images, uint8 (3, side, side)."""
-    images = [load_image(load, dict(img_path=str(path)))['img'] for _, path in items]
-    images = [mmcv.imresize(image, (side, side), interpolation='bicubic', backend='pillow') for image in images]
-    return [file for file, _ in items], [torch.from_numpy(image).permute(2, 0, 1) for image in images]
+def end(error: OSError) -> None:
+    """End with an error of the system, such as a folder that cannot be read."""
+    raise error
+
+
+def check_note(out: Path, made_by: dict[str, object]) -> None:
+    """Note what makes the label maps in a folder.
+
+    Raises:
+        InputError: if something else has made label maps there, or if nothing says what has made them.
+    """
+    note = out / NOTE
+    if next(out.glob('*/*.pt'), None) is None:
+        with whole_file(note) as part:
+            part.write_text(json.dumps(made_by, indent=1) + '\n')
+    elif not note.exists():
+        raise InputError(f'{out} has label maps, but no {NOTE} that says what made them: name another --out')
+    with refusing(f'{note} cannot be read: name another --out'):
+        noted = json.loads(note.read_text())
+        other = [key for key, value in made_by.items() if noted[key] != value]
+    if other:
+        other = ', '.join(other)
+        raise InputError(
+            f'the label maps in {out} were made with other settings ({other}; see {NOTE}): name another --out'
+        )
+
+
+def digest(*parts: str | Tensor) -> str:
+    """A checksum of texts and tensors."""
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(
+            part.encode() if isinstance(part, str) else part.cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        )
+    return sha.hexdigest()
+
+
+def read_images(
+    load: object, places: int, stride: int, items: list[tuple[Path, Path]]
+) -> tuple[list[Path], list[Tensor], list[str]]:
+    """The files to write, and their images, uint8 (3, H, W); and why other images cannot be used.
+
+    Files that are there and hold a label map of as many places are kept.
+    """
+    from mmattn.classification.token_labels import read_label_map
+
+    files, images, problems, side = [], [], [], places * stride
+    for file, path in items:
+        with suppress(InputError):
+            if read_label_map(file).shape[2:] == (places, places):
+                continue
+        try:
+            image = load_image(load, dict(img_path=str(path)))['img']
+        except InputError as error:
+            problems.append(describe(error))
+            continue
+        image = mmcv.imresize(image, (side, side), interpolation='bicubic', backend='pillow')
+        images.append(torch.from_numpy(image).permute(2, 0, 1))
+        files.append(file)
+    return files, images, problems
 
 
 @torch.no_grad()
@@ -112,14 +195,10 @@ def label_maps(model: nn.Module, images: list[Tensor]) -> Tensor:
 
 
 def write(label_map: Tensor, file: Path) -> None:
-    """Write a label map under a temporary name first, so that no file is ever a part of one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix('.unfinished')
-    try:
-        torch.save(label_map.clone(), unfinished)  # A view would be saved with its whole batch.
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    content = io.BytesIO()
+    torch.save(label_map.clone(), content)  # A view would be saved with its whole batch.
+    with whole_file(file) as part:
+        part.write_bytes(content.getvalue())
 
 
 if __name__ == '__main__':

@@ -12,6 +12,7 @@ import torch
 
 from mmattn.errors import InputError
 from mmattn.runs.checkpoints import AtomicBackend
+from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool
 from mmattn.runs.sharding import merge_shards
 
@@ -24,6 +25,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.target.exists():
         raise InputError(f'{args.target} exists already: remove it, or name another file')
+    check_output(args.target)
     state = merge_shards(args.source, trusted=args.trust_checkpoint)
     torch.save(state, buffer := BytesIO())
     AtomicBackend().put(buffer.getbuffer(), args.target)

@@ -3,14 +3,18 @@
 import io
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import BinaryIO
 
 import numpy as np
 from mmengine.dataset import BaseDataset, Compose
 from mmengine.fileio import get
 from mmengine.logging import print_log
 from PIL import ExifTags, Image
+from PIL.TiffImagePlugin import SAMPLEFORMAT, ImageFileDirectory_v2
 
 from ..errors import InputError, refusing, warn
 
@@ -74,7 +78,13 @@ def load_image(transform: Callable, data: dict) -> dict | None:
         data = transform(data)
     if data is not None and path and os.path.isfile(path):
         check_image(path)
-        check_header(path, data, getattr(transform, 'imdecode_backend', None))
+        backend = getattr(transform, 'imdecode_backend', None)
+        if getattr(transform, 'color_type', None) != 'unchanged' and backend != 'tifffile':  # These keep all values.
+            with open(path, 'rb') as file:
+                values = _odd_values(file)
+            if values:
+                raise InputError(f'{path} has {values}, which would be read as other colours: write it with uint8')
+        check_header(path, data, backend)
     return data
 
 
@@ -109,6 +119,9 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
         raise InputError(f'{path} has fewer than 8 bits per pixel, which are read as shades of grey: write it with 8')
     if orientation > 1:
         raise InputError(f'{path} has EXIF orientation {orientation}, ignored in label maps: turn its pixels instead')
+    values = _odd_values(io.BytesIO(content)) if mode == 'L' or form == 'PPM' else ''
+    if values:
+        raise InputError(f'{path} has {values}, which would be read as other labels: write it as a PNG of uint8')
     if mode is None or mode[0] in 'IF':
         from mmcv import imfrombytes
 
@@ -199,6 +212,26 @@ def _header(file: str | io.BytesIO) -> tuple[str | None, str | None, str, int]:
             return image.mode, image.format, str(image.tile), known
     except Exception:  # Pillow raises several kinds. It does not read all formats, and not all that cameras write.
         return None, None, '', 1
+
+
+def _odd_values(file: BinaryIO) -> str:
+    """What the values of an image are, if OpenCV or Pillow do not read them as numbers from 0 to 255 or 65535, the
+    largest being white; otherwise ''."""
+    start = file.read(1024)
+    if start[:4] in (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+'):  # TIFF; the last two are BigTIFF
+        with suppress(Exception):  # Pillow raises several kinds. What it cannot parse, the loading transform refuses.
+            tags = ImageFileDirectory_v2(start[:16] if b'+' in start[:4] else start[:8])
+            file.seek(tags.next)
+            tags.load(file)
+            if set(tags.get(SAMPLEFORMAT, ())) & {2, 3}:
+                return 'signed values or floats'
+    if start[:2] in (b'Pf', b'PF'):
+        return 'floats'
+    gap = rb'(?:\s|#[^\n]*\n)+'  # A comment may be anywhere in the header of a PGM or PPM file.
+    largest = re.match(rb'P[56]' + gap + rb'\d+' + gap + rb'\d+' + gap + rb'(\d+)\s', start)
+    if largest and int(largest[1]) not in (255, 65535):
+        return f'values from 0 to {int(largest[1])}'
+    return ''
 
 
 def check_image(path: str) -> None:

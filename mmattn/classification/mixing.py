@@ -3,6 +3,8 @@ from mmpretrain.registry import BATCH_AUGMENTS
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 
+from ..arguments import check_finite
+
 
 @BATCH_AUGMENTS.register_module()
 class MixThenErase:
@@ -14,9 +16,13 @@ class MixThenErase:
         mixing: configs of batch augmentations; one of them is drawn for each batch, evenly. [] mixes nothing.
         erase_prob: probability that an image loses a rectangle. Its pixels become normal noise of deviation 1 in
             normalised units; its area is 0.02 to 1/3 of the image's.
+
+    Raises:
+        ValueError: if ``erase_prob`` is not in [0, 1].
     """
 
     def __init__(self, mixing: list[dict], erase_prob: float) -> None:
+        check_finite('erase_prob', erase_prob, least=0, most=1)
         self.mix = RandomBatchAugment(mixing) if mixing else None
         self.erase_prob = erase_prob
 

@@ -7,6 +7,8 @@ from mmengine.registry import PARAM_SCHEDULERS
 from timm.scheduler import CosineLRScheduler
 from torch.optim import Optimizer
 
+from ..arguments import check_finite, check_whole
+
 
 @PARAM_SCHEDULERS.register_module()
 class TimmCosineLR(LRSchedulerMixin, _ParamScheduler):
@@ -25,7 +27,7 @@ class TimmCosineLR(LRSchedulerMixin, _ParamScheduler):
         kwargs: further arguments of MMEngine's schedulers.
 
     Raises:
-        ValueError: if a number of epochs or a rate is negative, or ``t_initial`` is 0.
+        ValueError: if a number of epochs is not whole, a number is negative or not finite, or ``t_initial`` is 0.
     """
 
     def __init__(
@@ -38,8 +40,11 @@ class TimmCosineLR(LRSchedulerMixin, _ParamScheduler):
         lag: int = 0,
         **kwargs,
     ) -> None:
-        if t_initial < 1 or min(lr_min, warmup_t, warmup_lr_init, lag) < 0:
-            raise ValueError('t_initial must be 1 or more, and lr_min, warmup_t, warmup_lr_init and lag 0 or more')
+        check_whole('t_initial', t_initial)
+        check_whole('warmup_t', warmup_t, least=0)
+        check_whole('lag', lag, least=0)
+        check_finite('lr_min', lr_min, least=0)
+        check_finite('warmup_lr_init', warmup_lr_init, least=0)
         self.timm = dict(t_initial=t_initial, lr_min=lr_min, warmup_t=warmup_t, warmup_lr_init=warmup_lr_init)
         self.lag = lag
         super().__init__(optimizer, **kwargs)

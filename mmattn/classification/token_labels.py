@@ -21,7 +21,8 @@ from mmpretrain.datasets.transforms.auto_augment import BaseAugTransform, Rotate
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from ..errors import InputError, describe
+from ..errors import InputError
+from ..weights import CheckpointError, odd_form, read_file
 
 
 def label_file(root: str | Path, image: str | Path) -> Path:
@@ -36,20 +37,43 @@ def read_label_map(path: Path) -> Tensor:
     Raises:
         InputError: naming the file, if it is missing, cannot be read or has no label map.
     """
-    try:
-        found = torch.load(path, map_location='cpu', weights_only=True)
-    except FileNotFoundError:
+    if not path.exists():
         raise InputError(
             f'there is no label map {path}: set label_root of LoadTokenLabels, or make it by tools/make_token_labels.py'
-        ) from None
-    except Exception as error:  # torch raises many kinds.
-        raise InputError(f'{path} cannot be read as a label map: {describe(error)[:200]}') from error
-    if not isinstance(found, Tensor) or found.dim() != 4 or len(found) != 2 or not found.numel():
-        form = f'a tensor {tuple(found.shape)}' if isinstance(found, Tensor) else f'a {type(found).__name__}'
-        raise InputError(f'{path} has {form}, but a label map is a tensor (2, k, h, w) of logits and class numbers')
-    found = found.float()
-    if not found.isfinite().all() or (found[1] < 0).any() or (found[1] % 1 != 0).any():
-        raise InputError(f'{path} has logits that are not finite, or class numbers that are not whole numbers from 0')
+        )
+    try:
+        found = read_file(path)
+    except CheckpointError as error:
+        raise InputError(
+            f'{path} cannot be read as a label map: it is cut short or damaged, or has more than a tensor (code in a '
+            'file is not run)'
+        ) from error
+    return checked_label_map(found, str(path))
+
+
+def checked_label_map(found: object, name: str) -> Tensor:
+    """A label map, (2, k, h, w), as float32.
+
+    Raises:
+        InputError: with the name, if it is none: a tensor of another form, values that are not finite, or a class twice
+            at one place.
+    """
+    form = odd_form(found)
+    if not form and (found.dim() != 4 or len(found) != 2 or not found.numel() or found.is_complex()):
+        form = f'a tensor {tuple(found.shape)} of {found.dtype}'
+    if form:
+        raise InputError(f'{name} is {form}, but a label map is a tensor (2, k, h, w) of logits and class numbers')
+    found = found.detach().float()
+    numbers = found[1].sort(0).values
+    if (
+        not found.isfinite().all()
+        or (numbers < 0).any()
+        or (numbers % 1 != 0).any()
+        or (numbers.diff(dim=0) == 0).any()
+    ):
+        raise InputError(
+            f'{name} has logits that are not finite, or class numbers that are not different whole numbers from 0'
+        )
     return found
 
 

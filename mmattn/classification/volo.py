@@ -17,7 +17,7 @@ from mmpretrain.structures import DataSample
 from timm.models.volo import ClassBlock
 from torch import Tensor, nn
 
-from ..arguments import check_rates, check_whole
+from ..arguments import check_finite, check_flags, check_rates, check_whole, hidden_channels
 from ..errors import InputError
 from ..layers.any_size import ceil_div
 from .token_labels import smoothed, token_targets
@@ -41,7 +41,7 @@ class VOLOHead(LinearClsHead):
         kwargs: further arguments of ``LinearClsHead``.
 
     Raises:
-        ValueError: if ``num_heads`` does not divide ``in_channels``, or a number is not positive.
+        ValueError: if ``num_heads`` does not divide ``in_channels``, or a number is not positive and finite.
     """
 
     def __init__(
@@ -54,11 +54,13 @@ class VOLOHead(LinearClsHead):
         init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
         **kwargs,
     ) -> None:
-        super().__init__(num_classes, in_channels, init_cfg=init_cfg, **kwargs)
+        check_whole('in_channels', in_channels)
         check_whole('num_heads', num_heads)
         check_whole('depth', depth)
+        hidden_channels(in_channels, mlp_ratio)
         if in_channels % num_heads:
             raise ValueError(f'num_heads {num_heads} must divide in_channels {in_channels}')
+        super().__init__(num_classes, in_channels, init_cfg=init_cfg, **kwargs)
         self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, 1, in_channels), std=0.02))
         self.post_network = nn.ModuleList(ClassBlock(in_channels, num_heads, mlp_ratio=mlp_ratio) for _ in range(depth))
         self.norm = nn.LayerNorm(in_channels)
@@ -103,7 +105,8 @@ class TokenLabelClassifier(ImageClassifier):
         kwargs: further arguments of ``ImageClassifier``.
 
     Raises:
-        ValueError: if ``label_smooth_val`` is not in [0, 1).
+        ValueError: if ``label_smooth_val`` is not in [0, 1), ``token_loss_weight`` not finite or below 0, or
+            ``ground_truth`` not True or False.
     """
 
     def __init__(
@@ -116,6 +119,8 @@ class TokenLabelClassifier(ImageClassifier):
         **kwargs,
     ) -> None:
         check_rates(label_smooth_val=label_smooth_val)
+        check_finite('token_loss_weight', token_loss_weight, least=0)
+        check_flags(ground_truth=ground_truth)
         super().__init__(backbone, head=head, **kwargs)
         self.token_loss_weight = token_loss_weight
         self.label_smooth_val = label_smooth_val
@@ -138,15 +143,26 @@ class TokenLabelClassifier(ImageClassifier):
 
     def targets(self, data_samples: list[DataSample], like: Tensor) -> tuple[Tensor, Tensor]:
         """Targets of the class token (B, K) and of the other tokens (B, K, H, W), the shape of ``like``."""
-        if 'label_map' not in data_samples[0]:
+        keys = ('label_map', 'label_box')
+        if not all(key in sample for sample in data_samples for key in keys):
             raise InputError(
                 'the data have no label maps: the training pipeline needs LoadTokenLabels, MoveTokenLabels, '
                 "CropTokenLabels, and PackInputs with algorithm_keys=('label_map', 'label_box')"
             )
-        maps, boxes = (torch.stack([sample.get(key) for sample in data_samples]) for key in ('label_map', 'label_box'))
-        classes, largest = like.shape[1], int(maps[:, 1].max())
+        paths = [sample.get('img_path') for sample in data_samples]
+        shapes = [tuple(sample.label_map.shape) for sample in data_samples]
+        for path, shape in zip(paths, shapes):
+            if shape != shapes[0]:
+                raise InputError(
+                    f'the label map of {path} is {shape}, and that of {paths[0]} {shapes[0]}: all must have one size'
+                )
+        maps, boxes = (torch.stack([sample.get(key) for sample in data_samples]) for key in keys)
+        classes, (largest, index) = like.shape[1], maps[:, 1].flatten(1).amax(1).max(0)
         if largest >= classes:
-            raise InputError(f'a label map has class {largest}, but the head has {classes}: make num_classes larger')
+            raise InputError(
+                f'the label map of {paths[index]} has class {int(largest)}, but the head has {classes}: make '
+                'num_classes larger'
+            )
         maps, boxes = maps.to(like.device), boxes.to(like.device)
         of_class, of_tokens = token_targets(maps, boxes, classes, like.shape[2:], self.label_smooth_val)
         if self.ground_truth:

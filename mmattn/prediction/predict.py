@@ -24,6 +24,7 @@ from rich.progress import Progress
 from ..checks.datasets import class_numbers
 from ..checks.images import IMAGES, load_image
 from ..errors import InputError, describe, refusing
+from ..runs.outputs import check_output
 from ..runs.resuming import check_complete, whole_model_weights
 from ..runs.running import running
 from ..weights import read_file
@@ -77,6 +78,8 @@ def predict(
     files = find_files(inputs)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f'{out} is not an empty folder: name another one, or remove it')
+    drawn = [name + '_000000' * _is_video(path) for name, _, path in files]
+    check_output(out / 'predictions.json', *(out / 'images' / f'{name}.jpg' for name in drawn))
     with running(cfg, trusted):
         load, model = build(cfg, checkpoint, device, trusted)
     if tile and isinstance(model, _Classifier):

@@ -16,6 +16,7 @@ from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, me
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
 from ..packages import mmseg_bases, require, require_ops, require_sharding
+from .outputs import check_output
 from .rows import ROW, read_row, row_in_folder
 
 #: default_scope -> packages that its models need
@@ -215,7 +216,7 @@ def draw_predictions(cfg: Config, folder: Path) -> None:
     Raises:
         InputError: if no hook draws, if the folder cannot be written to, or for a classifier tested in several views.
     """
-    _check_folder(folder, '--show-dir')
+    check_output(folder / 'predictions')
     hook = (cfg.get('default_hooks') or {}).get('visualization')
     if hook is None:
         raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
@@ -238,9 +239,7 @@ def write_predictions(cfg: Config, file: Path) -> None:
     Raises:
         InputError: if no metric can be added to the config's evaluator, or if the file cannot be written.
     """
-    _check_folder(file.parent, '--out')
-    if file.is_dir():
-        raise InputError(f'--out names {file}, which is a folder')
+    check_output(file)
     metrics = _test_metrics(cfg)
     if 'metrics' in cfg.test_evaluator:
         kind = cfg.test_evaluator.get('type')
@@ -252,13 +251,6 @@ def write_predictions(cfg: Config, file: Path) -> None:
 def _scope(cfg: Config) -> str:
     """The package of a config's model; a config without default_scope has it in the name of the type."""
     return cfg.get('default_scope') or cfg.model.type.partition('.')[0]
-
-
-def _check_folder(folder: Path, flag: str) -> None:
-    """Refuse a folder that could not be made or written to at the end of a test."""
-    nearest = next(str(path) for path in (folder, *folder.parents) if os.path.exists(path))
-    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK):
-        raise InputError(f'{flag} cannot write to {folder}: {nearest} is not a folder, or is read-only')
 
 
 def _test_metrics(cfg: Config) -> list[dict]:

@@ -1,6 +1,7 @@
 """Folders and lists of images with labels are checked before MMPretrain reads them."""
 
 import os
+import re
 
 import pytest
 from mmengine.config import Config
@@ -51,6 +52,14 @@ def check(tmp_path):
     return check
 
 
+def outside(root):
+    """Folders of classes may be links, and so may images."""
+    (root / 'val/ant').rename(root / 'ants')
+    (root / 'val/ant').symlink_to('../ants')
+    (root / 'val/ant/0.JPEG').rename(root / '0.JPEG')
+    (root / 'val/ant/0.JPEG').symlink_to('../0.JPEG')
+
+
 def unlinked(path):
     for file in path.iterdir():
         file.unlink()
@@ -66,6 +75,7 @@ def unlinked(path):
         lambda root: (root / 'val' / 'ant' / 'Thumbs.db').touch(),
         lambda root: (unlinked(root / 'val' / 'ant'), folders(root / 'val' / 'ant', ['deeper'], 'PNG')),
         lambda root: (root / 'val' / '.DS_Store').touch(),
+        outside,
     ],
 )
 def test_valid_data_passes(check, damage):
@@ -103,6 +113,23 @@ def test_valid_data_passes(check, damage):
         (lambda root: (root / 'meta').mkdir() or (root / 'meta' / 'val.txt').touch(), 'val.txt lists no image'),
         (lambda root: listed(root, 'ant/0.JPEG 0\n'.encode('utf-16')), 'val.txt cannot be read: UnicodeDecodeError'),
         (
+            lambda root: listed(root, 'ant/0.JPEG 0\nant/0.JPEG 1\n'),
+            'line 2 of .*val.txt gives ant/0.JPEG a second label: 1',
+        ),
+        (
+            lambda root: (root / 'val/bee/all').symlink_to('..'),
+            'bee/all is a link to .*val, so all images there would get',
+        ),
+        (lambda root: (root / 'val/bee/more').symlink_to(root / 'train/ant'), 'bee/more is a link to .*train.ant, so'),
+        (
+            lambda root: (unlinked(root / 'val/cow'), (root / 'val/cow').rmdir(), (root / 'val/cow').symlink_to('bee')),
+            'val/cow is a link to .*val/bee, so its images would be read twice',
+        ),
+        (
+            lambda root: (unlinked(root / 'val/cow'), (root / 'val/cow').rmdir(), (root / 'val/cow').symlink_to('..')),
+            'val/cow/val is a link to .*val, so its images would be read twice',
+        ),
+        (
             lambda root: listed(root, 'ant/0.JPEG 0\nbee/0.JPEG 2\n'),
             'in the folder bee have label 1 in train_.* and 2 in',
         ),
@@ -116,6 +143,34 @@ def test_broken_data_is_named(check, damage, message):
 
 
 @pytest.mark.parametrize(
+    'damage, message',
+    [
+        (
+            lambda root: (
+                [(root / 'val' / 'ant' / name).touch() for name in ('a.gif', 'b.GIF', 'c.webp', 'd', '.e.jpg', 'f.tif')]
+                + [(root / 'val' / 'ant' / 'g.jpg').symlink_to('nothing')]
+            ),
+            '6 files in .*val are left out: 2 .gif, 1 .webp, 1 hidden, 1 links to nothing, 1 without a suffix; the',
+        ),
+        (
+            lambda root: listed(root, f'{root}/val/ant/0.JPEG 0\n../train/ant/1.JPEG 0\n'),
+            '2 images of .* are outside of',
+        ),
+        (
+            lambda root: folders(root / 'train', ['Bee']) or folders(root / 'val', ['Bee']),
+            "folders 'Bee' and 'bee': they",
+        ),
+    ],
+)
+def test_what_the_log_says(check, log, damage, message):
+    """Files that are not read are counted by reason; MMPretrain says nothing of them."""
+    kind = dict(type='CustomDataset', num_classes=4) if 'Bee' in message else {}
+    check(damage, **kind)
+    lines = [line for line in log if 'val_dataloader' in line]
+    assert len(lines) == 1 and re.search(message, lines[0])
+
+
+@pytest.mark.parametrize(
     'settings, message',
     [
         (dict(split='tran'), "The split must be one of .*'tran'"),
@@ -126,6 +181,7 @@ def test_broken_data_is_named(check, damage, message):
         (dict(type='CustomDataset', num_classes=4), 'train has 3 folders, from ant to cow, and there are 4 classes'),
         (dict(type='CustomDataset', metainfo=dict(classes=['bee', 'ant', 'cow'])), 'in another order'),
         (dict(metainfo=dict(classes=['bee', 'ant'])), 'and there are 2 classes'),
+        (dict(type='CustomDataset', metainfo=dict(classes='cow')), "must be a list of names, .* not 'cow'"),
     ],
 )
 def test_settings_that_do_not_fit(check, settings, message):

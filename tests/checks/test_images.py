@@ -3,6 +3,7 @@
 import io
 import zlib
 
+import cv2
 import numpy as np
 import pytest
 from mmcv import transforms
@@ -102,6 +103,23 @@ def test_deep_images(tmp_path):
         pipeline(LoadImageFromFile(imdecode_backend='pillow'))(dict(img_path=path))
 
 
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize('kind', ['int8', 'int16', 'int32', 'float32', None])
+def test_values_that_are_not_read_as_written(tmp_path, backend, kind):
+    """OpenCV and Pillow would make -1 white, and 100 of 100 dark. Transforms that keep the values may read them."""
+    path, array, values = tmp_path / 'a.tif', np.array([[-1, 0, 100]], kind), 'signed values or floats'
+    if kind is None:
+        path, values = tmp_path / 'a.pgm', 'values from 0 to 100'
+        path.write_bytes(b'P5\n# by hand\n3 1\n100\n' + bytes([1, 0, 100]))
+    else:
+        cv2.imwrite(str(path), array)
+    with pytest.raises(InputError, match=rf'{path.name} (has {values}, which would be read|cannot be used)'):
+        pipeline(LoadImageFromFile(imdecode_backend=backend))(dict(img_path=str(path)))
+    if backend == 'cv2' and kind:
+        kept = pipeline(LoadImageFromFile(color_type='unchanged'))(dict(img_path=str(path)))['img']
+        assert kept.dtype == kind and np.array_equal(kept, array)
+
+
 class Maps(Images):
     """A dataset of MMSegmentation, for the pipeline."""
 
@@ -160,6 +178,17 @@ def test_label_maps_that_are_read_in_another_way(tmp_path):
         check_label_map('a.png', content, 'pillow')
     with open(turned(tmp_path, 6, suffix='png'), 'rb') as image, pytest.raises(InputError, match='EXIF orientation 6'):
         check_label_map('a.png', image.read(), 'pillow')
+
+
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize('content', [None, b'P5 3 1 2\n\0\1\2'])
+def test_label_maps_of_other_values(tmp_path, content, backend):
+    """-1 would be read as 255, which is ignored, and Pillow scales a PGM file, so that 1 of 2 is read as 128."""
+    if content is None:
+        cv2.imwrite(str(tmp_path / 'a.tif'), np.array([[0, -1, 1]], np.int8))
+        content = (tmp_path / 'a.tif').read_bytes()
+    with pytest.raises(InputError, match='map has .*, which would be read as other labels'):
+        check_label_map('map', content, backend)
 
 
 def test_errors_of_other_transforms_stay(log):

@@ -52,9 +52,13 @@ def test_resumes():
     assert list(epochs(second, resumed, 20)) == list(epochs(first, scheduler, 20))
 
 
-@pytest.mark.parametrize('wrong', [dict(t_initial=0), dict(lr_min=-1e-5), dict(lag=-1)])
+@pytest.mark.parametrize(
+    'wrong',
+    [dict(t_initial=0), dict(t_initial=2.5), dict(lr_min=-1e-5), dict(lag=-1), dict(warmup_lr_init=float('nan'))],
+)
 def test_wrong_settings(wrong):
-    with pytest.raises(ValueError, match='must be 1 or more'):
+    """nan is no rate, and an epoch is whole."""
+    with pytest.raises(ValueError, match=f'{next(iter(wrong))} must be a .* of at least'):
         PARAM_SCHEDULERS.build(dict(type='TimmCosineLR', optimizer=optimizer(), **{**ELSA, **wrong}))
 
 

@@ -155,11 +155,16 @@ class Code:
     [
         (None, 'there is no label map'),
         (b'PK', 'cannot be read as a label map'),
-        (Code(), 'cannot be read as a label map'),
-        (dict(label=1), 'has a dict, but a label map is a tensor'),
-        (torch.zeros(5, 2, 4, 4), r'has a tensor \(5, 2, 4, 4\), but'),
+        (Code(), r'map.pt cannot be read as a label map: .* has more than a tensor \(code in a file is not run\)$'),
+        (dict(label=1), 'is of type dict, not a tensor, but a label map is a tensor'),
+        (torch.zeros(5, 2, 4, 4), r'is a tensor \(5, 2, 4, 4\) of torch.float32, but'),
+        (torch.zeros(2, 5, 4, 4, dtype=torch.complex64), 'is a tensor .* of torch.complex64, but'),
+        (torch.zeros(2, 5, 4, 4).to_sparse(), 'is sparse or nested, but'),
+        (torch.zeros(2, 5, 4, 4, device='meta'), 'is a tensor without values, .* but'),
         (torch.full((2, 5, 4, 4), torch.nan), 'not finite'),
-        (torch.full((2, 5, 4, 4), 0.5), 'not whole numbers'),
+        (torch.full((2, 1, 4, 4), 0.5), 'not different whole numbers'),
+        (torch.full((2, 1, 4, 4), -1), 'not different whole numbers'),
+        (torch.zeros(2, 5, 4, 4), 'not different whole numbers'),
     ],
 )
 def test_refuses_files(tmp_path, capsys, contents, sentence):

@@ -61,8 +61,12 @@ def test_head():
     torch.testing.assert_close(turned[0], of_class)
     torch.testing.assert_close(turned[1], of_tokens.flip(3))
     torch.testing.assert_close(head((x,)), of_class + 0.5 * of_tokens.flatten(2).max(2).values)
-    with pytest.raises(ValueError, match='num_heads 3 must divide in_channels 8'):
-        VOLOHead(5, 8, num_heads=3)
+    for wrong, sentence in (
+        (dict(num_heads=3), 'num_heads 3 must divide in_channels 8'),
+        (dict(mlp_ratio=float('nan')), 'mlp_ratio must make at least 1 of 8 channels, not nan'),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            VOLOHead(5, 8, **{**dict(num_heads=2), **wrong})
 
 
 class Recording(nn.Module):
@@ -81,7 +85,7 @@ def samples(count, classes):
     found = []
     for index in range(count):
         numbers = torch.stack([torch.randperm(classes)[:3] for _ in range(16)], 1).view(3, 4, 4)
-        sample = DataSample()
+        sample = DataSample(metainfo=dict(img_path=f'{index}.jpg'))
         sample.set_field(torch.stack((torch.randn(3, 4, 4) * 2, numbers.float())), 'label_map')
         sample.set_field(torch.tensor([0.0, 0.0, 1.0, 1.0]), 'label_box')
         found.append(sample.set_gt_label(index))
@@ -168,11 +172,24 @@ def test_learns():
     'change, sentence',
     [
         (lambda sample: sample.__delattr__('label_map'), 'the data have no label maps'),
-        (lambda sample: sample.label_map[1].fill_(7), 'a label map has class 7, but the head has 7'),
+        (lambda sample: sample.__delattr__('label_box'), 'the data have no label maps'),
+        (lambda sample: sample.label_map[1].fill_(7), 'label map of 0.jpg has class 7, but the head has 7'),
+        (
+            lambda sample: sample.set_field(torch.zeros(2, 3, 5, 5), 'label_map'),
+            '1.jpg is .2, 3, 4, 4., and that of 0.jpg',
+        ),
     ],
 )
 def test_refuses(change, sentence):
+    """Samples that give no targets are named before tensors of other shapes or a wrong index meet."""
     data = samples(2, 7)
     change(data[0])
     with pytest.raises(InputError, match=sentence):
         TokenLabelClassifier(Recording(), Recording()).targets(data, torch.zeros(2, 7, 4, 4))
+
+
+@pytest.mark.parametrize('wrong', [dict(token_loss_weight=float('nan')), dict(ground_truth='no')])
+def test_refuses_arguments(wrong):
+    """nan would train nothing, and 'no' would be true."""
+    with pytest.raises(ValueError, match=f'{next(iter(wrong))} must be'):
+        TokenLabelClassifier(Recording(), Recording(), **wrong)

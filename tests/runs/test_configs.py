@@ -259,13 +259,13 @@ def test_places_that_cannot_be_written(tmp_path):
     configs.write_predictions(cfg(), tmp_path / 'new' / 'a.pkl')
     configs.draw_predictions(cfg(), tmp_path / 'new')
     assert not (tmp_path / 'new').exists()
-    with pytest.raises(InputError, match='--out names .*, which is a folder'):
+    with pytest.raises(InputError, match='cannot be written, it is a folder'):
         configs.write_predictions(cfg(), tmp_path)
     file = tmp_path / 'a.pkl'
     file.touch()
-    with pytest.raises(InputError, match='--out cannot write to .*a.pkl is not a folder'):
+    with pytest.raises(InputError, match='a.pkl/.* cannot be written .*Not a directory'):
         configs.write_predictions(cfg(), file / 'new' / 'b.pkl')
-    with pytest.raises(InputError, match='--show-dir cannot write to .*a.pkl is not a folder'):
+    with pytest.raises(InputError, match='a.pkl/.* cannot be written .*Not a directory'):
         configs.draw_predictions(cfg(), file)
 
 

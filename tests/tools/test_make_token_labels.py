@@ -85,14 +85,45 @@ def test_label_maps(run, images, config, stride):
 
 
 def test_continues(run, tmp_path, images, capsys):
-    """Label maps that are there stay, and a damaged image ends the run with its name."""
-    (tmp_path / 'out' / 'one').mkdir(parents=True)
-    torch.save(torch.zeros(2, 5, 1, 1), tmp_path / 'out' / 'one' / 'a.pt')
-    _, found, _ = run(VOLO, '--places', 1)
-    assert '2 label maps made, 1 kept' in capsys.readouterr().out and not found['one/a.pt'].any()
-    (images / 'two' / 'c.jpg').write_bytes(b'no image')
-    _, _, sentence = run(VOLO, '--places', 1)
-    assert 'two/c.jpg cannot be used' in sentence and '\n' not in sentence
+    """Whole label maps stay, damaged ones are made again, and a damaged image is named after the others are done."""
+    _, before, _ = run(VOLO, '--places', 1)
+    assert '3 label maps made, 0 kept' in capsys.readouterr().out
+    short, changed, whole = (tmp_path / 'out' / name for name in ('one/a.pt', 'one/b.pt', 'two/a.pt'))
+    short.write_bytes(short.read_bytes()[:-100])
+    content = bytearray(changed.read_bytes())
+    content[content.index(before['one/b.pt'].numpy().tobytes())] ^= 1
+    changed.write_bytes(content)
+    kept = whole.stat()
+    (images / 'one' / '0.jpg').write_bytes(b'no image')
+    (images / 'one' / 'folder.png').mkdir()
+    (tmp_path / 'three').mkdir()
+    (tmp_path / 'three' / 'c.png').symlink_to(images / 'two' / 'a.jpg')
+    (images / 'three').symlink_to(tmp_path / 'three')
+    _, found, sentence = run(VOLO, '--places', 1)
+    assert '3 label maps made, 1 kept' in capsys.readouterr().out and whole.stat() == kept
+    assert all(torch.equal(found[name], before[name]) for name in before) and 'three/c.pt' in found
+    assert sentence.startswith('1 of 5 images could not be used: ') and 'one/0.jpg cannot' in sentence
+
+
+def test_refuses_to_mix(run, tmp_path):
+    """Label maps of other places, another classifier or unknown origin stay alone in their folder."""
+    run(VOLO, '--places', 1)
+    for config, arguments, differences in (
+        (VOLO, ['--places', 2], 'places'),
+        (SWIN, ['--places', 1], 'classifier, checkpoint'),
+    ):
+        _, found, sentence = run(config, *arguments)
+        assert f'were made with other settings ({differences}; see token_labels.json)' in sentence
+        assert found['one/a.pt'].shape[2:] == (1, 1)
+    (tmp_path / 'out' / 'token_labels.json').unlink()
+    assert 'has label maps, but no token_labels.json' in run(VOLO, '--places', 1)[2]
+
+
+def test_refuses_broken_classifiers(run):
+    """A classifier whose logits are not finite would give label maps that end the training."""
+    _, found, sentence = run(VOLO, '--places', 1, '--cfg-options', 'data_preprocessor.std=[0,0,0]')
+    assert not found and 'one/a.JPEG has logits that are not finite' in sentence
+    assert run(VOLO, '--places', 1)[2] is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""What cannot be written is refused before the work, and no file is ever a part of one."""
+
+import os
+
+import pytest
+
+from mmattn.errors import InputError
+from mmattn.runs.outputs import check_output, whole_file
+
+
+@pytest.mark.parametrize(
+    'output, why',
+    [
+        ('file/sub/a.png', 'Not a directory'),
+        ('file/a.png', 'Not a directory'),
+        ('/proc/mmattn/a.png', 'No such file or directory'),
+        ('n' * 300 + '/a.png', 'too long'),
+        ('n' * 252 + '.png', 'too long'),
+        ('folder/a.png', 'is a folder'),
+        ('/dev/full/a.png', 'Not a directory'),
+    ],
+)
+def test_what_cannot_be_written(tmp_path, monkeypatch, output, why):
+    """The sentence has the file and what the system says, and nothing is left."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'file').touch()
+    (tmp_path / 'folder' / 'a.png').mkdir(parents=True)
+    before = sorted(tmp_path.rglob('*'))
+    with pytest.raises(InputError, match=f'[an].png cannot be written.*{why}'):
+        check_output(output)
+    assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_system_refuses(tmp_path, monkeypatch):
+    """A read-only folder and a full disk show in the first byte that is written; root may write to any folder."""
+
+    def refuse(*_):
+        raise PermissionError(13, 'Permission denied', os.fspath(tmp_path))
+
+    monkeypatch.setattr('pathlib.Path.write_bytes', refuse)
+    with pytest.raises(InputError, match='a.png cannot be written .*Permission denied'):
+        check_output(tmp_path / 'new' / 'a.png')
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('output', ['a', 'new/folder/a.png', 'old.png', 'n' * 251 + '.png'])
+def test_what_can_be_written(tmp_path, monkeypatch, output):
+    """An earlier file stays as it is, and neither file nor folder is left of the trial."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'old.png').write_text('earlier')
+    check_output(output)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [('old.png', 'earlier')]
+    with whole_file(output) as part:
+        part.write_text('new')
+    assert (tmp_path / output).read_text() == 'new'
+
+
+@pytest.mark.parametrize('error, kind', [(OSError(28, 'No space left on device'), InputError), (KeyError(), KeyError)])
+def test_nothing_half_written(tmp_path, error, kind):
+    """After an error, the earlier file is there and no part of the new one. Errors of ours keep their kind."""
+    file = tmp_path / 'a.png'
+    file.write_text('earlier')
+    with pytest.raises(kind), whole_file(file) as part:
+        part.write_text('half')
+        raise error
+    assert [path.read_text() for path in tmp_path.iterdir()] == ['earlier']

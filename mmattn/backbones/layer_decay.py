@@ -10,6 +10,9 @@ from torch import nn
 from ..errors import InputError, near_misses
 from ..packages import PARAMWISE_KEYS
 
+#: the lowest rate that is taken; papers use 0.4 and more. With a much lower one, the backbone does not train.
+LOWEST = 0.01
+
 
 @OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
@@ -22,20 +25,25 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
 
     Args:
         optim_wrapper_cfg: as for MMEngine's ``DefaultOptimWrapperConstructor``; the optimizer must have an ``lr``.
-        paramwise_cfg: as for the same class, and ``layer_decay_rate``, above 0 and at most 1.
+        paramwise_cfg: as for the same class, and ``layer_decay_rate``, from ``LOWEST`` to 1.
 
     Raises:
         InputError: if a key or value cannot be used, or if the backbone has no method ``get_layer_depth``.
     """
 
     def _validate_cfg(self) -> None:
+        if not isinstance(self.paramwise_cfg, dict):
+            raise InputError(f'paramwise_cfg must be a dict, not {self.paramwise_cfg!r}')
         super()._validate_cfg()
         known = PARAMWISE_KEYS | {'layer_decay_rate'}
         for key in set(self.paramwise_cfg) - known:
             raise InputError(f'paramwise_cfg of {type(self).__name__} has no key {key}{near_misses(key, known)}')
         rate = self.paramwise_cfg.get('layer_decay_rate')
-        if not isinstance(rate, Real) or not 0 < rate <= 1:
-            raise InputError(f'layer_decay_rate of paramwise_cfg must be above 0 and at most 1, not {rate}')
+        if isinstance(rate, bool) or not isinstance(rate, Real) or not LOWEST <= rate <= 1:
+            raise InputError(
+                f'layer_decay_rate of paramwise_cfg must be from {LOWEST} to 1, not {rate!r}; frozen_stages of the '
+                'backbone keeps weights as they are'
+            )
         if self.base_lr is None:
             raise InputError(f'{type(self).__name__} needs a learning rate: set optim_wrapper.optimizer.lr')
 

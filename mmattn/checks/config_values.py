@@ -9,6 +9,8 @@ from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
+from math import inf
+from numbers import Number
 from pathlib import Path
 
 import torch
@@ -20,6 +22,7 @@ from mmengine.registry import MODELS, TASK_UTILS, DefaultScope, Registry
 from mmengine.runner import FlexibleRunner, Runner
 from torch.utils.data import DataLoader
 
+from ..arguments import check_finite, check_whole
 from ..errors import InputError, near_misses
 from ..packages import PARAMWISE_KEYS
 from ..weights.lora import check_lora
@@ -40,6 +43,11 @@ KNOWN_KEYS = {
         'sync_bn',
     ),
 } - {'cfg'}
+#: keys of a config that are dicts, beside dataloaders and loops
+DICTS = (
+    *('model', 'data_preprocessor', 'tta_model', 'optim_wrapper', 'default_hooks', 'auto_scale_lr', 'randomness'),
+    *('env_cfg', 'log_processor', 'strategy', 'model_wrapper_cfg'),
+)
 #: keys of a dataloader that MMEngine reads itself; torch's DataLoader takes the others
 MMENGINE_LOADER_KEYS = {'num_batch_per_epoch', 'disable_subprocess_warning'}
 #: places of a model whose types must be in MODELS
@@ -87,20 +95,28 @@ def _check_keys(cfg: Config) -> None:
         near = difflib.get_close_matches(key, KNOWN_KEYS, n=1, cutoff=SIMILAR)
         if near and not key.startswith(near[0]):  # model_small and the like are variables
             raise InputError(f'nothing reads the key {key}: did you mean {near[0]}?')
-    for key in ('model', 'optim_wrapper', *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
-        if not isinstance(cfg.get(key), (dict, type(None))):
-            raise InputError(f'{key} must be a dict, not {cfg[key]!r}')
+    for key in (*DICTS, *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
+        _check_dict(cfg.get(key), key)
     if cfg.get('sync_bn') not in (None, 'torch', 'mmcv'):
         raise InputError(f'sync_bn must be "torch" or "mmcv", whose SyncBN replaces batch norms, not {cfg.sync_bn!r}')
     if cfg.get('model') is None:
         raise InputError('there is no model: this is not a config of a detector, segmentor or classifier')
     if cfg.model.get('type') is None:
         raise InputError('model has no type')
+    for key, part in cfg.model.items():
+        for place, each in listed(part, f'model.{key}') if key.endswith(('backbone', 'neck', 'head')) else ():
+            _check_dict(each, place)
     for split, last in zip(SPLITS, ('optim_wrapper', 'val_evaluator', 'test_evaluator')):
         keys = f'{split}_dataloader', f'{split}_cfg', last
         absent = [key for key in keys if cfg.get(key) is None]
         if 0 < len(absent) < len(keys):
             raise InputError(f'{" and ".join(absent)} must be set too, or none of {", ".join(keys)}')
+
+
+def _check_dict(node: object, place: str) -> None:
+    """Refuse text, numbers and lists where a dict is needed. None and objects, which need no building, may be."""
+    if isinstance(node, (str, bytes, bool, Number, list, tuple)):
+        raise InputError(f'{place} must be a dict, not {repr(node)[:100]}')
 
 
 def _check_modules(cfg: Config) -> None:
@@ -160,7 +176,11 @@ def _check_data(cfg: Config) -> None:
             continue
         known = {*inspect.signature(DataLoader).parameters} | MMENGINE_LOADER_KEYS
         _check_arguments(loader, known, False, place)
+        for where, dataset in listed(loader.get('dataset'), f'{place}.dataset'):
+            _check_dict(dataset, where)
         for where, dataset in dataset_configs(cfg, split):
+            for step, transform in listed(dataset.get('pipeline'), f'{where}.pipeline'):
+                _check_dict(transform, step)
             _check_type(dataset, registries.DATASETS, where)
             for step, transform in nested(dataset.get('pipeline'), f'{where}.pipeline', _wraps_transforms):
                 _check_type(transform, registries.TRANSFORMS, step)
@@ -189,14 +209,21 @@ def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
     evaluator = cfg.get(place)
     if isinstance(evaluator, dict) and 'metrics' in evaluator:
         evaluator, place = evaluator['metrics'], f'{place}.metrics'
-    return ((where, metric) for where, metric in listed(evaluator, place) if isinstance(metric, dict))
+    for where, metric in listed(evaluator, place):
+        _check_dict(metric, where)
+        if isinstance(metric, dict):
+            yield where, metric
 
 
 def _check_run(cfg: Config) -> None:
     _check_loops(cfg)
     hooks = [(f'default_hooks.{name}', hook) for name, hook in (cfg.get('default_hooks') or {}).items()]
     for place, hook in (*hooks, *listed(cfg.get('custom_hooks'), 'custom_hooks')):
-        _check_type(hook, registries.HOOKS, place, extra=('priority',))
+        cls = _check_type(hook, registries.HOOKS, place, extra=('priority',))
+        if inspect.isclass(cls) and issubclass(cls, CheckpointHook):
+            if hook.get('interval') != -1:  # none but the last
+                _check_whole(hook, place, 'interval')
+            _check_whole(hook, place, 'max_keep_ckpts', least=-1)
     _check_optimizer(cfg.get('optim_wrapper'))
     _check_layer_decay(cfg)
     _check_ignored_label(cfg)
@@ -239,12 +266,24 @@ def _check_loops(cfg: Config) -> None:
             raise InputError('train_cfg needs a type, EpochBasedTrainLoop or IterBasedTrainLoop for instance')
         default = 'EpochBasedTrainLoop' if by_epoch else 'IterBasedTrainLoop'
         _check_type(train, registries.LOOPS, 'train_cfg', default=default, extra=('by_epoch',))
-        for key in ('max_epochs', 'max_iters'):
-            value = train.get(key, 1)
-            if isinstance(value, (int, float)) and value < 1:
-                raise InputError(f'train_cfg.{key} must be 1 or more, not {value}')
+        for key in ('max_epochs', 'max_iters', 'val_interval'):
+            _check_whole(train, 'train_cfg', key)
     _check_type(cfg.get('val_cfg'), registries.LOOPS, 'val_cfg', default='ValLoop')
     _check_type(cfg.get('test_cfg'), registries.LOOPS, 'test_cfg', default='TestLoop')
+
+
+def _check_whole(node: dict, place: str, key: str, least: int = 1) -> None:
+    value = node.get(key, least)
+    if value != inf and not (isinstance(value, float) and value.is_integer() and value >= least):  # as MMEngine
+        _in_a_sentence(check_whole, f'{place}.{key}', value, least)
+
+
+def _in_a_sentence(check: Callable, *arguments: object) -> None:
+    """Raise what a check of arguments says as an InputError."""
+    try:
+        check(*arguments)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def _check_optimizer(wrapper: dict | None) -> None:
@@ -253,10 +292,16 @@ def _check_optimizer(wrapper: dict | None) -> None:
         return  # several optimizers are for their constructor to read
     place, optimizer = 'optim_wrapper.optimizer', wrapper['optimizer']
     constructor = wrapper.get('constructor')
+    keys = wrapper.get('paramwise_cfg') or {}
+    _check_dict(keys, 'optim_wrapper.paramwise_cfg')
+    _check_dict(keys.get('custom_keys'), 'optim_wrapper.paramwise_cfg.custom_keys')
+    _check_dict(wrapper.get('clip_grad'), 'optim_wrapper.clip_grad')
+    _check_whole(wrapper, 'optim_wrapper', 'accumulative_counts')
+    for key in (key for key in keys if str(key).endswith('_mult')):
+        _in_a_sentence(check_finite, f'optim_wrapper.paramwise_cfg.{key}', keys[key])
     if constructor is not None:
         _check_type(dict(type=constructor), registries.OPTIM_WRAPPER_CONSTRUCTORS, 'optim_wrapper.constructor')
     else:
-        keys = wrapper.get('paramwise_cfg') or {}
         if 'layer_decay_rate' in keys:
             raise InputError(
                 'nothing reads optim_wrapper.paramwise_cfg.layer_decay_rate: add '
@@ -324,6 +369,7 @@ def _check_type(
     The type may be missing if there is a default. The dict may have extra keys; if it is inner to a module, that may
     take out keys before it is built, so only those that look misspelt are refused.
     """
+    _check_dict(node, place)
     if not isinstance(node, dict):
         return None
     if node.get('type', default) is None:

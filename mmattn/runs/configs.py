@@ -18,6 +18,7 @@ from ..errors import InputError, near_misses, refusing
 from ..packages import mmseg_bases, require, require_ops, require_sharding
 from .outputs import check_output
 from .rows import ROW, read_row, row_in_folder
+from .yaml_configs import checked_yaml
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
@@ -57,9 +58,14 @@ def load_config(
     """
     if not Path(path).is_file():
         raise InputError(f'there is no config {path}')
-    with refusing(f'{path} cannot be read'), mmseg_bases():  # A config is a program, which can raise any error.
+    # A config is a program, which can raise any error.
+    with refusing(f'{path} cannot be read'), mmseg_bases(), checked_yaml():
         try:
             cfg = Config.fromfile(path, import_custom_modules=False)
+        except InputError as error:
+            raise InputError(f'{path} cannot be read: {error}') from error
+        except RecursionError as error:
+            raise InputError(f'{path} cannot be read: it is nested too deeply, or is its own _base_') from error
         except Exception:
             _check_row(path)
             raise
@@ -68,6 +74,9 @@ def load_config(
         cfg.merge_from_dict(options or {})
     for key in set(cfg) - known:
         raise InputError(f'--cfg-options sets {key}, which nothing reads{near_misses(key, known)}')
+    for key in ('default_scope', 'work_dir', 'load_from', 'experiment_name'):
+        if not isinstance(cfg.get(key), (str, Path, type(None))):
+            raise InputError(f'{path}: {key} must be text, not {cfg[key]!r}')
     scope = cfg.get('default_scope')
     if scope and scope not in (*SCOPES, 'mmengine') and find_spec(scope) is None:
         raise InputError(f'{path}: no package is named {scope}, the default_scope{near_misses(scope, SCOPES)}')

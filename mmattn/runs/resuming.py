@@ -3,7 +3,7 @@
 import copy
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from numbers import Real
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from ..weights import (
 from ..weights.files import noted_settings
 from .checkpoints import backbone_settings, unwrapped
 from .configs import is_sharded
+from .divergence import first_broken
 
 #: keys of the state of a training; a best checkpoint has no optimizer
 STATE_KEYS = {'meta', 'state_dict', 'message_hub', 'optimizer'}
@@ -187,6 +188,9 @@ def _check_state(state: object, source: str) -> None:
         raise CheckpointError(
             f'{source} holds no state of a training: to start from its weights, leave out --resume and set load_from'
         )
+    broken = first_broken({name: state.get(name) for name in ('state_dict', 'ema_state_dict', 'optimizer')})
+    if broken:
+        raise CheckpointError(f'{source} has a NaN or an infinity in {broken}: it is of a training that diverged')
 
 
 class CheckpointCheckHook(Hook):
@@ -199,10 +203,14 @@ class CheckpointCheckHook(Hook):
     - A resumed training takes a state that fits completely: model, averaged model, optimizer, schedulers. It is of the
       same step in all processes.
     - The settings of backbones, which tensors do not show, are compared if the checkpoint has them.
+    - Another number of images than before is logged.
 
     Raises:
         CheckpointError: naming the checkpoint and what does not fit first.
     """
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        checkpoint['meta']['images'] = _images(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: object) -> None:
         source = runner._load_from or 'the checkpoint'
@@ -212,6 +220,9 @@ class CheckpointCheckHook(Hook):
         if runner._resume:
             _check_state(checkpoint, source)
             checkpoint['meta'].pop('config', None)  # MMEngine would run it as Python; it writes "cfg" today.
+            before, images = checkpoint['meta'].get('images'), _images(runner)
+            if before is not None and before != images:
+                warn(f'--resume continues with {images} images for training, the checkpoint is of {before}')
         if isinstance(runner, FlexibleRunner):
             # Each process has only its part of the tensors. ShardedStrategy compares them.
             if runner._resume:
@@ -258,6 +269,11 @@ class CheckpointCheckHook(Hook):
             raise InputError(f'{what}, the training ends at {end}: raise {"max_epochs" if by_epoch else "max_iters"}')
         if done == end:
             print_log(f'{what}, the last one: there is nothing left to train.', logger='current')
+
+
+def _images(runner: Runner) -> int | None:
+    dataset = runner.train_dataloader.dataset
+    return len(dataset) if isinstance(dataset, Sized) else None
 
 
 def _refuse(source: str, difference: str) -> None:

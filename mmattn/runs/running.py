@@ -4,10 +4,12 @@ import errno
 import gc
 import logging
 import os
+import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from mmengine.config import Config
@@ -22,11 +24,14 @@ from ..errors import InputError, describe
 from ..weights import read_file
 from .checkpoints import locked
 from .configs import check_sharding
+from .divergence import DivergenceHook
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
 from .seeds import SeedHook
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
 SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE)
+#: what gloo and NCCL say when the process at the other end of a connection has ended
+PEER_GONE = re.compile(r'gloo.*(closed|reset) by peer|remote process exited', re.IGNORECASE)
 #: where MMEngine reads checkpoints from; other addresses, such as openmmlab:// and s3://, keep their loaders
 SOURCES = ['', 'http://', 'https://', 'torchvision://']
 #: launcher -> environment variable with the number of the process
@@ -78,6 +83,10 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
         if starts_group:
             distributed.init_process_group('gloo')
         yield contents
+    except RuntimeError as error:
+        if isinstance(error, InputError) or not PEER_GONE.search(str(error)):
+            raise
+        raise InputError('another process of this run has ended: its last message says why') from error
     finally:
         CheckpointLoader._schemes = loaders  # no public method returns or removes a loader
         logging.raiseExceptions = raise_exceptions
@@ -94,7 +103,7 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
 
     Raises:
         InputError: if another training runs in the work folder, or was there and is not resumed; if a data worker is
-            killed; see :func:`mmattn.runs.configs.check_sharding`.
+            killed; if the training diverges; see :func:`mmattn.runs.configs.check_sharding`.
         CheckpointError: see ``prepare_resume`` and ``CheckpointCheckHook`` of :mod:`mmattn.runs.resuming`.
     """
     resume = resume or cfg.get('resume')
@@ -134,18 +143,20 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
 
 def _run(runner: Runner, run: Callable[[], object]) -> None:
     check_built_datasets(runner)
-    for hook in (MetricCheckHook(), CheckpointCheckHook(), SeedHook()):
+    for hook in (MetricCheckHook(), CheckpointCheckHook(), SeedHook(), DivergenceHook()):
         runner.register_hook(hook, 'HIGHEST')
     try:
-        run()
+        try:
+            run()
+        except (RuntimeError, OSError, EOFError) as error:  # what the loss of a worker's pipe may raise
+            # For a dead worker, torch raises another error, once, at whatever line is running then: one of these.
+            if not PEER_GONE.search(str(error)):
+                time.sleep(1)
+            raise
     except InputError:
         raise
-    except (RuntimeError, OSError, EOFError) as error:  # also what torch raises for a dead worker
-        sentence = ''
-        for _ in range(8):
-            with suppress(RuntimeError):  # When a worker dies, torch raises an error at whatever line is running.
-                sentence = _why_gone(runner)
-                break
+    except (RuntimeError, OSError, EOFError) as error:
+        sentence = _why_gone(runner)
         if not sentence:
             raise
         raise InputError(sentence) from error
@@ -163,7 +174,7 @@ def _why_gone(runner: Runner) -> str:
         if getattr(getattr(loop, 'dataloader', None), 'dataset', None) is iterator._dataset
         for worker in iterator._workers
     ]
-    gone = wait([worker.sentinel for worker, _ in workers], timeout=1)
+    gone = wait([worker.sentinel for worker, _ in workers], timeout=0)
     for worker, loader in workers:
         if worker.sentinel in gone and worker.exitcode != 0:
             return f'a data worker of {loader}, process {worker.pid}, {_end(worker.exitcode, loader)}'

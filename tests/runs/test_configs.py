@@ -95,6 +95,46 @@ def test_a_broken_config_is_no_unknown_row(monkeypatch, tmp_path):
         load_config(tmp_path / 'a.py')
 
 
+def bomb(*leaf):
+    """YAML of a few lines, whose aliases stand for many values."""
+    lines = ['a0: &a0 [1]', *(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * 10)}]' for i in range(1, 13)), *leaf]
+    return '\n'.join(lines)
+
+
+@pytest.mark.parametrize(
+    'name, text, message',
+    [
+        ('a.yaml', bomb(), 'its aliases make [0-9]* values of it'),
+        ('a.yml', bomb('model: *a12'), 'its aliases make [0-9]* values of it'),
+        ('a.yaml', 'model: &a {type: X, backbone: *a}', 'its aliases make inf values of it, or contain themselves'),
+        (
+            'a.yaml',
+            'a: !!python/object/apply:os.mkdir [{folder}/made]',
+            'it has code, apply:os.mkdir: write .* in Python',
+        ),
+        ('a.json', '{"a":' * 100_000 + '1' + '}' * 100_000, 'it is nested too deeply, or is its own _base_'),
+        ('a.yaml', '{a: ' * 1000 + '1' + '}' * 1000, 'it is nested too deeply, or is its own _base_'),
+    ],
+)
+@pytest.mark.parametrize('as_base', [False, True])
+def test_bombs(tmp_path, name, text, message, as_base):
+    """Short files that would fill the memory or run code, and endless ones, are refused at once, as bases too."""
+    (tmp_path / name).write_text(text.replace('{folder}', str(tmp_path)))
+    (tmp_path / 'config.py').write_text(f'_base_ = "./{name}"')
+    path = tmp_path / ('config.py' if as_base else name)
+    with pytest.raises(InputError, match=f'{path} cannot be read: {message}'):
+        load_config(path)
+    assert not (tmp_path / 'made').exists()
+
+
+def test_yaml_and_json_configs(tmp_path):
+    """What MMEngine writes, with tuples and anchors, is read as before."""
+    cfg = Config.fromfile(CLASSIFIER)
+    for suffix in ('yaml', 'json'):
+        cfg.dump(tmp_path / f'a.{suffix}')
+        assert load_config(tmp_path / f'a.{suffix}').model.head.in_channels == cfg.model.head.in_channels
+
+
 def test_rows_are_chosen_for_a_block(monkeypatch):
     """The variable is as before after the block, also if it ends in an error."""
     monkeypatch.setenv('MMATTN_ROW', 'outer')
@@ -272,3 +312,9 @@ def test_places_that_cannot_be_written(tmp_path):
 def test_multi_scale_needs_a_config_for_it():
     with pytest.raises(InputError, match='needs tta_model'):
         configs.enable_tta(Config(dict(test_evaluator=dict())))
+
+
+@pytest.mark.parametrize('key', ['default_scope', 'work_dir', 'load_from'])
+def test_text(key):
+    with pytest.raises(InputError, match=f'{key} must be text, not 3'):
+        load_config(CLASSIFIER, {key: 3})

@@ -1,4 +1,5 @@
 import functools
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from mmattn.runs import resuming
 from mmattn.runs.resuming import check_unused, prepare_resume
 from mmattn.weights import CheckpointError
 
-from .small_training import Killed, Model, train
+from .small_training import Data, Killed, Model, train
 
 
 def training_state(path, **contents):
@@ -45,6 +46,7 @@ def four(tmp_path):
     """A work folder with four checkpoints, and names that resemble those of checkpoints."""
     for i in (90, 100, 110, 120):
         training_state(tmp_path / f'iter_{i}.pth', meta=dict(epoch=0, iter=i, seed=i))
+        os.utime(tmp_path / f'iter_{i}.pth', (-i, -i))  # The clock went backwards.
     for name in ('iter_1.5.pth', 'iter_.pth', 'iter_130.pth.1a.part', 'iter_-140.pth', 'my_iter_150.pth'):
         (tmp_path / name).write_bytes(b'none')
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'iter_110.pth'))  # 120 is of an older training
@@ -353,6 +355,28 @@ def test_settings_that_the_state_overrides(half_way, tmp_path, capsys):
     train(tmp_path, resume=str(half_way), **optimizer(lr=0.2), **scheduler(type='CosineAnnealingLR', T_max=20))
     log = capsys.readouterr().out
     assert 'initial_lr=0.1 instead of 0.2' in log and 'T_max=8 instead of 20' in log and 'eta_min' not in log
+
+
+@pytest.mark.parametrize('images', [8, 4])
+def test_fewer_images(tmp_path, images, capsys):
+    """Epochs of another length are no error, and the log says so."""
+
+    class Fewer(Data):
+        def load_data_list(self):
+            return super().load_data_list()[:images]
+
+    train(tmp_path, by_epoch=True, steps=4)
+    loader = dict(batch_size=2, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=True), dataset=Fewer())
+    train(tmp_path, by_epoch=True, steps=8, train_dataloader=loader)
+    assert ('continues with 4 images for training, the checkpoint is of 8' in capsys.readouterr().out) == (images == 4)
+
+
+def test_state_that_is_not_finite(four, log):
+    """An infinite moment would keep a weight as it is for ever; the state before it is used."""
+    broken = dict(state={0: dict(exp_avg_sq=torch.full((2,), torch.inf))}, param_groups=[])
+    training_state(four / 'iter_110.pth', optimizer=broken)
+    assert resumed_from(four) == four / 'iter_100.pth'
+    assert 'iter_110.pth has a NaN or an infinity in optimizer state 0 exp_avg_sq: it is of a training' in log[0]
 
 
 @pytest.mark.parametrize('by_epoch', [False, True])

@@ -2,7 +2,9 @@ import errno
 import logging
 import os
 import signal
+import sys
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -234,3 +236,34 @@ def test_tensorboard(tmp_path):
     events = EventAccumulator(str(file)).Reload()
     assert [event.step for event in events.Scalars('loss')] == list(range(1, STEPS + 1))
     assert list(tmp_path.glob('*/vis_data/scalars.json'))
+
+
+@pytest.mark.parametrize('line', [1, 2, 3, 4])
+def test_error_of_torch_at_any_line(monkeypatch, line):
+    """Torch's second error for a dead worker may be raised while the first one is looked at: there is one sentence."""
+    monkeypatch.setattr(runs, '_why_gone', lambda _: 'a worker is dead')
+
+    def trace(frame, event, argument):
+        nonlocal line
+        if frame.f_code is not runs._run.__code__ or not started:
+            return trace
+        line -= event == 'line'
+        if line == 0:
+            raise RuntimeError('DataLoader worker is killed')
+        return trace
+
+    started = False
+
+    def run():
+        nonlocal started
+        started = True
+        raise EOFError
+
+    monkeypatch.setattr(runs.time, 'sleep', lambda _: None)
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with pytest.raises(InputError, match='a worker is dead'):
+            runs._run(SimpleNamespace(register_hook=lambda *_: None), run)
+    finally:
+        sys.settrace(before)

@@ -362,7 +362,7 @@ def test_empty_ground_truth_is_learned_from(run, data, tmp_path, config, options
         (MASK_RCNN, 'optim_wrapper.optimizer.lr=-1', 'optim_wrapper.optimizer: Invalid learning rate: -1'),
         (MASK_RCNN, 'train_dataloader.batch_size=0', 'batch_size should be a positive integer'),
         (MASK_RCNN, 'train_dataloader=3', 'train_dataloader must be a dict, not 3'),
-        (MASK_RCNN, 'train_cfg.max_epochs=0', 'train_cfg.max_epochs must be 1 or more'),
+        (MASK_RCNN, 'train_cfg.max_epochs=0', 'train_cfg.max_epochs must be a whole number of at least 1, not 0'),
         (SEMANTIC_FPN, 'model.decode_head.in_channels=7', 'in_channels is 7, but in_index is [0, 1, 2, 3]'),
         (SEMANTIC_FPN, 'model.neck.in_channels=[1,2,3,4]', 'the backbone returns maps of [32, 64, 128, 256] channels'),
     ],

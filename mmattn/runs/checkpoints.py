@@ -17,6 +17,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
+from ..checks.datasets import inner_datasets
 from ..errors import CheckpointError, InputError, describe, warn
 from ..weights import StrictModule, plain_names
 
@@ -88,7 +89,8 @@ class AtomicCheckpointHook(CheckpointHook):
     or ``file_client_args``, and for folders that are not on a local disk, the hook works as MMEngine's. Sharded
     checkpoints are written by :class:`mmattn.runs.sharding.ShardedStrategy` and removed by this hook.
 
-    Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`.
+    Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`, and what
+    :func:`training_note` gives in ``meta['mmattn_training']``.
 
     Raises:
         CheckpointError: if a checkpoint cannot be written, while training.
@@ -112,6 +114,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta']['mmattn'] = backbone_settings(unwrapped(runner.model))
+        checkpoint['meta']['mmattn_training'] = training_note(runner)
 
     def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         with self._saving():
@@ -158,6 +161,15 @@ def backbone_settings(model: nn.Module) -> dict[str, dict]:
     """The type and the settings of each :class:`mmattn.weights.StrictModule` in a model, by its name."""
     found = {name: module.settings_note for name, module in model.named_modules() if isinstance(module, StrictModule)}
     return plain_names(found, 'the model')
+
+
+def training_note(runner: Runner) -> dict[str, object]:
+    """Settings that no tensor shows, by name: those in ``training_note`` of the model and of the training images.
+
+    A resumed training is compared in them. They are plain Python, so that no code is needed to read them.
+    """
+    parts = unwrapped(runner.model), *inner_datasets(runner.train_dataloader.dataset)
+    return {name: value for part in parts for name, value in getattr(part, 'training_note', {}).items()}
 
 
 @contextmanager

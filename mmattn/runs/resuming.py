@@ -28,7 +28,7 @@ from ..weights import (
     weights_in,
 )
 from ..weights.files import noted_settings
-from .checkpoints import backbone_settings, unwrapped
+from .checkpoints import backbone_settings, training_note, unwrapped
 from .configs import is_sharded
 
 #: keys of the state of a training; a best checkpoint has no optimizer
@@ -198,7 +198,8 @@ class CheckpointCheckHook(Hook):
     - A training takes those that have the right shape; heads may be others. A backbone of mmattn takes all or none.
     - A resumed training takes a state that fits completely: model, averaged model, optimizer, schedulers. It is of the
       same step in all processes.
-    - The settings of backbones, which tensors do not show, are compared if the checkpoint has them.
+    - The settings of backbones, which tensors do not show, are compared if the checkpoint has them. The log has the
+      differences in :func:`mmattn.runs.checkpoints.training_note`.
 
     Raises:
         CheckpointError: naming the checkpoint and what does not fit first.
@@ -232,6 +233,7 @@ class CheckpointCheckHook(Hook):
                 or _difference_of_progress(checkpoint, runner)
             )
             _refuse(source, difference)
+            _log_changes(checkpoint['meta'].get('mmattn_training'), training_note(runner))
             return
         if not fitting and not backbones:
             raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
@@ -428,6 +430,14 @@ def _difference_of_schedulers(saved: object, own: list | dict | None) -> str:
             return f'{name} of the config is of another kind than its own'
         _log_ignored(name, (state, own_state))
     return ''
+
+
+def _log_changes(saved: object, own: dict[str, object]) -> None:
+    """Warn of settings that a resumed training takes from the config, not from the checkpoint."""
+    saved = saved if isinstance(saved, dict) else {}
+    changed = [f'{key}={own[key]} instead of {saved[key]}' for key in own if key in saved and saved[key] != own[key]]
+    if changed:
+        warn(f'--resume continues with other settings than those of the checkpoint: {", ".join(changed)}')
 
 
 def _log_ignored(what: str, *states: tuple[dict, dict]) -> None:

@@ -355,6 +355,23 @@ def test_settings_that_the_state_overrides(half_way, tmp_path, capsys):
     assert 'initial_lr=0.1 instead of 0.2' in log and 'T_max=8 instead of 20' in log and 'eta_min' not in log
 
 
+@pytest.mark.parametrize('spoilt', [False, True])
+def test_noted_settings_that_differ(tmp_path, capsys, spoilt):
+    """Settings that no tensor shows, as the teacher of a distillation, go on as in the config, and the log says so."""
+
+    class Noted(Model):
+        training_note = dict(teacher='a', weight=1.0)
+
+    train(tmp_path, model=Noted(), steps=4)
+    file = str(tmp_path / 'iter_4.pth')
+    if spoilt:
+        changed(file, file, lambda c: c['meta'].update(mmattn_training=[1]))
+    Noted.training_note = dict(teacher='b', weight=1.0, another=2)
+    train(tmp_path, model=Noted(), resume=file)
+    line = 'with other settings than those of the checkpoint: teacher=b instead of a\n'
+    assert (line in capsys.readouterr().out) is not spoilt
+
+
 @pytest.mark.parametrize('by_epoch', [False, True])
 def test_nothing_left_to_train(tmp_path, by_epoch):
     """A training that is complete may be resumed and ends at once; one that the config ends earlier is refused."""

@@ -25,9 +25,9 @@ class FeatureDistiller(BaseModel):
     of all blocks. The statistics for standardising are the mean over all steps, and later a moving average with
     ``momentum``; UNIC's momentum falls along a cosine. The teacher may see another image than the student.
 
-    A student's map is resized to the grid of the teacher's, as if both covered the whole image. If the size of a map
-    does not divide that of the image, it covers more or less than the image, and the log says so once. The whole image
-    is predicted from the mean of the last map.
+    A student's map is resized to the grid of the teacher's, as if both covered the whole image. If it has
+    padded or cut the image and this shows in the number of positions, the log says so once. The whole image is
+    predicted from the mean of the last map.
 
     Checkpoints have the student's tensors as "backbone.*", and no teacher.
 
@@ -74,7 +74,7 @@ class FeatureDistiller(BaseModel):
             for each in given or [None]:
                 inspect.signature(Teacher).bind(**each)
         self.teachers = [Teacher(**each) for each in given]
-        self.loss = MODELS.build(loss)
+        self.loss = MODELS.build({'type': 'FeatureLoss', **loss})
         self.global_weight, self.teacher_drop_prob, self.momentum = global_weight, teacher_drop_prob, momentum
         self.uneven: set[str] = set()  # what the log has named
         channels = map_channels(self.backbone)
@@ -186,13 +186,14 @@ class FeatureDistiller(BaseModel):
         return found
 
     def _check_grid(self, what: str, x: Tensor, image: Sequence[int]) -> None:
-        sizes = ' x '.join(map(str, x.shape[2:])), ' x '.join(map(str, image))
-        if what not in self.uneven and any(side % cells for side, cells in zip(image, x.shape[2:])):
+        (h, w), (height, width) = x.shape[2:], image
+        # As many pixels, and whole ones, are in a position both ways. Padded squares may look so too.
+        if what not in self.uneven and (height % h or width % w or height // h != width // w):
             self.uneven.add(what)
             warn(
-                f'{what} has {sizes[0]} positions for images of {sizes[1]}, which they do not divide: student and '
-                'teacher are compared in places that differ by up to a position; use sizes that are multiples of the '
-                'strides'
+                f'{what} has {h} x {w} positions for images of {height} x {width}, and covers more or less than the '
+                'image: student and teacher are compared in places that differ by up to a position; use sizes that '
+                'are multiples of the strides'
             )
 
     def _losses(self, compared: list[dict[str, tuple[Tensor, Tensor]]]) -> dict[str, Tensor]:

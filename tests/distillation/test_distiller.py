@@ -209,7 +209,7 @@ def test_cache_needs_keys(tmp_path):
     with pytest.raises(InputError, match='FixedViews'):
         model(images() / 255, samples(), images(), mode='loss')
     model(images() / 255, samples(view_key='k'), images(), mode='loss')
-    assert len(list(tmp_path.rglob('*.pt'))) == 2
+    assert len(list(tmp_path.rglob('*.features'))) == 2
     model(images() / 255, samples(), images(), mode='predict')
 
 
@@ -260,7 +260,7 @@ def test_grids_that_do_not_cover_the_image(monkeypatch):
     [
         (dict(), []),
         (dict(global_weight=0.4), ['global_weight']),
-        (dict(loss=dict(type='FeatureLoss', beta=2.0)), ['loss.beta']),
+        (dict(loss=dict(beta=2.0)), ['loss.beta']),
         (dict(teacher=dict(TEACHER, weight=2.0)), ['teacher 0.weight']),
         (dict(teacher=dict(TEACHER, img_size=32)), ['teacher 0.img_size']),
         (dict(teacher=dict(TEACHER, mean=(0.5, 0.5, 0.5))), ['teacher 0.mean']),

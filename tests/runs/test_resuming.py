@@ -365,7 +365,7 @@ def test_noted_settings_that_differ(tmp_path, capsys, spoilt):
     train(tmp_path, model=Noted(), steps=4)
     file = str(tmp_path / 'iter_4.pth')
     if spoilt:
-        changed(file, file, lambda c: c['meta'].update(mmattn_training=[1]))
+        changed(file, file, lambda c: c['meta'].update(mmattn_training=1))
     Noted.training_note = dict(teacher='b', weight=1.0, another=2)
     train(tmp_path, model=Noted(), resume=file)
     line = 'with other settings than those of the checkpoint: teacher=b instead of a\n'

@@ -1,5 +1,9 @@
 """Training a backbone to predict the features of frozen teachers, without labels."""
 
+import inspect
+from collections.abc import Sequence
+from numbers import Real
+
 import torch
 import torch.nn.functional as F
 from mmengine.dist import all_reduce
@@ -7,7 +11,7 @@ from mmengine.model import BaseModel
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, refusing, warn
 from .teacher import Teacher, map_channels, maps_of
 
 
@@ -21,7 +25,9 @@ class FeatureDistiller(BaseModel):
     of all blocks. The statistics for standardising are the mean over all steps, and later a moving average with
     ``momentum``; UNIC's momentum falls along a cosine. The teacher may see another image than the student.
 
-    A student's map is resized to the grid of the teacher's. The whole image is predicted from the mean of the last map.
+    A student's map is resized to the grid of the teacher's, as if both covered the whole image. If it has
+    padded or cut the image and this shows in the number of positions, the log says so once. The whole image is
+    predicted from the mean of the last map.
 
     Checkpoints have the student's tensors as "backbone.*", and no teacher.
 
@@ -57,17 +63,20 @@ class FeatureDistiller(BaseModel):
     ) -> None:
         super().__init__(data_preprocessor, init_cfg)
         for name, value in dict(global_weight=global_weight, teacher_drop_prob=teacher_drop_prob).items():
-            if not 0 <= value <= 1:
-                raise InputError(f'{name} must be from 0 to 1, not {value}')
-        if not 0 < momentum <= 1:
-            raise InputError(f'momentum must be above 0 and at most 1, not {momentum}')
+            if not isinstance(value, Real) or not 0 <= value <= 1:
+                raise InputError(f'{name} must be a number from 0 to 1, not {value!r}')
+        if not isinstance(momentum, Real) or not 0 < momentum <= 1:
+            raise InputError(f'momentum must be a number above 0 and at most 1, not {momentum!r}')
         self.backbone = MODELS.build(backbone)
         # A list and no ModuleList: teachers are not trained, saved or wrapped.
-        self.teachers = [Teacher(**each) for each in ([teacher] if isinstance(teacher, dict) else teacher)]
-        if not self.teachers:
-            raise InputError('teacher must be the arguments of a teacher, or a list of them, and is empty')
-        self.loss = MODELS.build(loss)
-        self.global_weight, self.teacher_drop_prob = global_weight, teacher_drop_prob
+        given = teacher if isinstance(teacher, (list, tuple)) else [teacher]
+        with refusing('teacher must be the arguments of a Teacher, or a list of them', (TypeError,)):
+            for each in given or [None]:
+                inspect.signature(Teacher).bind(**each)
+        self.teachers = [Teacher(**each) for each in given]
+        self.loss = MODELS.build({'type': 'FeatureLoss', **loss})
+        self.global_weight, self.teacher_drop_prob, self.momentum = global_weight, teacher_drop_prob, momentum
+        self.uneven: set[str] = set()  # what the log has named
         channels = map_channels(self.backbone)
         indices = getattr(self.backbone, 'out_indices', None) or range(len(channels))
         self.stages = [f'stage{index}' for index in indices]
@@ -86,6 +95,19 @@ class FeatureDistiller(BaseModel):
             self.projectors.append(nn.ModuleDict(layers))
             parts = {part: Standardisation(each.channels, momentum) for part in ('map', 'global')}
             self.statistics.append(nn.ModuleDict(parts))
+
+    @property
+    def training_note(self) -> dict[str, object]:
+        """The settings that a resumed training is compared in, see :func:`mmattn.runs.checkpoints.training_note`."""
+        note = dict(momentum=self.momentum, global_weight=self.global_weight, teacher_drop_prob=self.teacher_drop_prob)
+        loss = {key: value for key, value in vars(self.loss).items() if key != 'training' and not key.startswith('_')}
+        parts = [('loss', loss)]
+        for number, each in enumerate(self.teachers):
+            parts.append((f'teacher {number}', dict(each.targets, weight=each.weight)))
+        plain = (str, int, float, tuple, list, type(None))
+        for part, settings in parts:
+            note.update({f'{part}.{key}': value for key, value in settings.items() if isinstance(value, plain)})
+        return note
 
     def _apply(self, fn, *args, **kwargs) -> 'FeatureDistiller':
         for each in self.teachers:  # They move to another device with the model.
@@ -145,6 +167,11 @@ class FeatureDistiller(BaseModel):
         """
         targets = [each(teacher_inputs, keys) for each in self.teachers]
         maps = maps_of(self.backbone, inputs)
+        for stage, x in zip(self.stages, maps):
+            self._check_grid(f"the student's {stage}", x, inputs.shape[2:])
+        for each, (last, _) in zip(self.teachers, targets):
+            if each.patch == 1:  # Others resize images to whole patches.
+                self._check_grid(f'the map of the teacher {each.name}', last, each.img_size or teacher_inputs.shape[2:])
         found = []
         for projectors, statistics, (last, vector) in zip(self.projectors, self.statistics, targets):
             last, vector = statistics['map'](last), statistics['global'](vector)
@@ -157,6 +184,17 @@ class FeatureDistiller(BaseModel):
             pooled = projectors['global'](maps[-1].mean((2, 3), keepdim=True)).flatten(1)
             found.append({**parts, 'global': (pooled.float(), vector)})
         return found
+
+    def _check_grid(self, what: str, x: Tensor, image: Sequence[int]) -> None:
+        (h, w), (height, width) = x.shape[2:], image
+        # As many pixels, and whole ones, are in a position both ways. Padded squares may look so too.
+        if what not in self.uneven and (height % h or width % w or height // h != width // w):
+            self.uneven.add(what)
+            warn(
+                f'{what} has {h} x {w} positions for images of {height} x {width}, and covers more or less than the '
+                'image: student and teacher are compared in places that differ by up to a position; use sizes that '
+                'are multiples of the strides'
+            )
 
     def _losses(self, compared: list[dict[str, tuple[Tensor, Tensor]]]) -> dict[str, Tensor]:
         shares = dict.fromkeys(self.stages, (1 - self.global_weight) / len(self.stages))

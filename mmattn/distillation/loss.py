@@ -1,5 +1,8 @@
 """The loss between the features of a student and of its teacher."""
 
+import math
+from numbers import Real
+
 import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
@@ -22,14 +25,14 @@ class FeatureLoss(nn.Module):
         beta: difference at which smooth L1 changes from a square to a line.
 
     Raises:
-        InputError: if an argument is negative, or both weights are 0.
+        InputError: if an argument is negative or not finite, or both weights are 0.
     """
 
     def __init__(self, cosine_weight: float = 0.5, smooth_l1_weight: float = 0.5, beta: float = 1.0) -> None:
         super().__init__()
         for name, value in (('cosine_weight', cosine_weight), ('smooth_l1_weight', smooth_l1_weight), ('beta', beta)):
-            if value < 0:
-                raise InputError(f'{name} of FeatureLoss must not be negative, but is {value}')
+            if not isinstance(value, Real) or not 0 <= value < math.inf:
+                raise InputError(f'{name} of FeatureLoss must be a finite number of at least 0, not {value!r}')
         if not cosine_weight and not smooth_l1_weight:
             raise InputError('cosine_weight and smooth_l1_weight of FeatureLoss are both 0: nothing would be learned')
         self.cosine_weight, self.smooth_l1_weight, self.beta = cosine_weight, smooth_l1_weight, beta

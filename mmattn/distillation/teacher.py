@@ -2,12 +2,16 @@
 
 import hashlib
 import inspect
-import io
+import json
+import math
 import sys
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import cached_property
+from numbers import Real
 from pathlib import Path
 
+import safetensors.torch
 import timm
 import torch
 import torch.nn.functional as F
@@ -17,6 +21,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, InputError, describe, near_misses, warn
 from ..runs.checkpoints import AtomicBackend
 from ..weights import Translation, first_names, misfits, read_file, weights_in
+from .views import check_normalisation
 
 #: of ImageNet, on the scale from 0 to 1
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -38,18 +43,20 @@ class Teacher(nn.Module):
         pretrained: if there is no ``checkpoint``, get the weights by timm's own download. False leaves them random.
         img_size: height and width, or the side of a square, that images are resized to. By default they keep the size
             that the student sees.
-        cache: folder that keeps the features of each view that has a key, as float16. The folder can be shared: each
-            set of weights and ``img_size`` has its own place there.
+        cache: folder that keeps the features of each view that has a key, as float16, or as float32 where they are too
+            large for it. Several trainings can share the folder: each teacher has its own place there, by its settings
+            and weights. Each file has a checksum. One that is damaged, or of another view, is made again.
         weight: factor of this teacher's losses, beside other teachers.
-        mean, std: normalisation of RGB images on the scale from 0 to 1. The default is timm's of the model, or that of
-            ImageNet.
+        mean, std: normalisation of RGB images on the scale from 0 to 1, timm's and not that of OpenMMLab's configs. The
+            default is timm's of the model, or that of ImageNet.
 
     Attributes:
         name: of the model.
         channels: of map and vector.
 
     Raises:
-        InputError: if an argument is wrong, or the weights cannot be downloaded.
+        InputError: if an argument is wrong, or the weights cannot be downloaded; later, if features are not finite or
+            the cache cannot be written.
         CheckpointError: if the weights cannot be read, or do not fit the model.
     """
 
@@ -65,19 +72,23 @@ class Teacher(nn.Module):
         std: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
-        if weight <= 0:
-            raise InputError(f'weight of a teacher must be positive, not {weight}')
-        if img_size is not None:
-            img_size = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
-            if len(img_size) != 2 or not all(isinstance(side, int) and side > 0 for side in img_size):
-                raise InputError(f'img_size of a teacher must be a side, or height and width, not {img_size}')
-        self.img_size, self.weight = img_size, weight
+        if not isinstance(weight, Real) or not 0 < weight < math.inf:
+            raise InputError(f'weight of a teacher must be a positive number, not {weight!r}')
+        size = img_size if isinstance(img_size, Sequence) else (img_size, img_size)
+        if img_size is not None and (len(size) != 2 or not all(type(side) is int and side > 0 for side in size)):
+            raise InputError(f'img_size of a teacher must be a side, or height and width, not {img_size!r}')
+        for name, given in (('mean', mean), ('std', std)):
+            if given is not None:
+                check_normalisation(f'{name} of a teacher', given, 1)
+        self.img_size, self.weight = img_size and tuple(size), weight
         own, self.patch = {}, 1
         if isinstance(model, str):
             self.name, self.model = model, _timm_model(model, checkpoint, pretrained)
             own, self.patch = self.model.pretrained_cfg, self.model.feature_info[-1]['reduction']
             self._read = _read_class_token if getattr(self.model, 'cls_token', None) is not None else _read_maps
             self.channels = self.model.num_features
+        elif not isinstance(model, dict) or 'type' not in model:
+            raise InputError(f'model of a teacher must be a name of timm, or the config of a backbone, not {model!r}')
         else:
             if checkpoint is not None:
                 raise InputError("the teacher is a backbone: give its checkpoint in its init_cfg, of type 'Pretrained'")
@@ -87,11 +98,22 @@ class Teacher(nn.Module):
             self.model.init_weights()
             self.channels = map_channels(self.model)[-1]
         for name, given, default in (('mean', mean, MEAN), ('std', std, STD)):
-            values = torch.tensor(given or own.get(name, default)).view(1, 3, 1, 1)
+            values = torch.tensor(own.get(name, default) if given is None else given).view(1, 3, 1, 1)
             self.register_buffer(name, 255 * values, persistent=False)
         self.requires_grad_(False)
         self.eval()
-        self.cache = cache and Path(cache, f'{self.name}-{self._digest()}')
+        # Tensors do not show all settings of a backbone. Its weights may come from anywhere.
+        settings = {} if isinstance(model, str) else {key: model[key] for key in model if key != 'init_cfg'}
+        self._settings = json.dumps(settings, sort_keys=True, default=str)
+        self.cache = cache and Path(cache, f'{self.name}-{_sha(json.dumps(self.targets).encode()).hex()[:16]}')
+
+    @cached_property
+    def targets(self) -> dict[str, object]:
+        """All that the features of an image depend on, by name, in plain Python; the weights as a checksum."""
+        weights = (x.cpu().contiguous().flatten().view(torch.uint8).numpy() for x in self.model.state_dict().values())
+        mean, std = (each.flatten().tolist() for each in (self.mean, self.std))
+        own = dict(settings=self._settings, img_size=self.img_size, mean=mean, std=std)
+        return dict(model=self.name, **own, weights=_sha(*weights).hex()[:16])
 
     def train(self, mode: bool = True) -> 'Teacher':
         """A teacher always stays in evaluation mode."""
@@ -125,10 +147,10 @@ class Teacher(nn.Module):
         new = [i for i, features in enumerate(found) if features is None]
         if new:
             for i, *features in zip(new, *self._features(images[new])):
-                # Also now as float16, so that a view is the same each time.
-                found[i] = tuple(each.half() for each in features)
+                # Also now as they are kept, so that a view is the same each time.
+                found[i] = tuple(_kept(each) for each in features)
                 self._keep(keys[i], found[i])
-        return tuple(torch.stack(each).to(images.device, torch.float32) for each in zip(*found))
+        return tuple(torch.stack([one.float() for one in each]).to(images.device) for each in zip(*found))
 
     def _features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         size = self.img_size or images.shape[2:]
@@ -136,38 +158,67 @@ class Teacher(nn.Module):
         x = images.float()
         if list(x.shape[2:]) != size:
             x = F.interpolate(x, size, mode='bicubic', antialias=True).clamp(0, 255)
-        x = (x - self.mean) / self.std
-        half = torch.bfloat16 if x.is_cuda and torch.cuda.is_bf16_supported() else torch.float16
-        with torch.autocast(x.device.type, half if x.is_cuda else torch.bfloat16, enabled=x.is_cuda):
+        x = ((x - self.mean) / self.std).to(self.mean.dtype)
+        half = torch.float16 if x.is_cuda and not torch.cuda.is_bf16_supported() else torch.bfloat16
+        with torch.autocast(x.device.type, half, enabled=x.is_cuda):
             last, vector = self._read(self.model, x)
         last = last.float()
-        return last, last.mean((2, 3)) if vector is None else vector.float()
+        vector = last.mean((2, 3)) if vector is None else vector.float()
+        finite = last.isfinite().flatten(1).all(1) & vector.isfinite().all(1)
+        if not finite.all():
+            small = ', or take a GPU with bfloat16, whose range is larger' if half is torch.float16 else ''
+            raise InputError(
+                f'the teacher {self.name} gives NaN or infinite features for {int((~finite).sum())} of {len(x)} '
+                f'images: check its weights{small}'
+            )
+        return last, vector
+
+    def _file(self, key: str) -> Path:
+        return self.cache / key[:2] / f'{key}.features'
+
+    def _checksum(self, key: str, content: bytes) -> bytes:
+        """Of the features of one view by this teacher: a file of other ones has another."""
+        return _sha(f'{self.cache.name} {key} '.encode(), content)
 
     def _cached(self, key: str) -> tuple[Tensor, Tensor] | None:
-        """The features of a view; None if they are not in the cache, or their file is damaged."""
-        file = self.cache / key[:2] / f'{key}.pt'
-        if not file.exists():
-            return None
+        """The features of a view; None if they are not in the cache, or their file is not as it was written."""
+        file = self._file(key)
         try:
-            last, vector = torch.load(file, map_location='cpu', weights_only=True)
-            if (last.shape[0], *vector.shape) == (self.channels,) * 2 and last.dim() == 3:
-                return last, vector
-            problem = 'it has features of another shape'
-        except Exception as error:  # torch raises many kinds
-            problem = describe(error)
-        warn(f'{file} is made again: {problem[:200]}')
+            content = file.read_bytes()
+            if content[:32] == self._checksum(key, content[32:]):
+                features = safetensors.torch.load(content[32:])
+                return features['map'], features['vector']
+            problem = 'it is damaged, or of another view'
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            problem = error.strerror
+        warn(f'{file} in the cache of the teacher is made again: {problem}')
         return None
 
     def _keep(self, key: str, features: tuple[Tensor, Tensor]) -> None:
-        content = io.BytesIO()
-        torch.save(tuple(each.cpu().clone() for each in features), content)
-        AtomicBackend().put(content.getvalue(), self.cache / key[:2] / f'{key}.pt')
+        content = safetensors.torch.save(dict(zip(('map', 'vector'), features)))
+        try:
+            AtomicBackend().put(self._checksum(key, content) + content, self._file(key))
+        except OSError as error:
+            raise InputError(
+                f'{error.filename} in the cache of the teacher cannot be written ({error.strerror}): free or repair '
+                'the disk, or set cache of the teacher to another folder or None'
+            ) from error
 
-    def _digest(self) -> str:
-        digest = hashlib.sha1(repr((self.name, self.img_size, self.mean, self.std)).encode())
-        for tensor in self.model.state_dict().values():
-            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
-        return digest.hexdigest()[:16]
+
+def _sha(*parts: bytes) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def _kept(features: Tensor) -> Tensor:
+    """Finite features as the cache keeps them, on the CPU."""
+    features = features.cpu().contiguous()
+    half = features.half()
+    return half if half.isfinite().all() else features
 
 
 def _read_class_token(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,6 +269,11 @@ def _timm_model(name: str, checkpoint: str | None, pretrained: bool) -> nn.Modul
     base = name.split('.')[0]
     if not timm.is_model(base):
         raise InputError(f'timm {timm.__version__} has no model {name}{near_misses(base, timm.list_models())}')
+    try:
+        timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        known = near_misses(name, timm.list_pretrained(f'{base}.*'))
+        raise InputError(f'timm {timm.__version__} has no weights {name}{known}') from error
     with torch.device('meta'):
         cls = type(timm.create_model(base))
     if not hasattr(cls, 'forward_intermediates'):

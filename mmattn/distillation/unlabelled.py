@@ -32,6 +32,9 @@ class UnlabelledImages(BaseDataset):
     Suffixes are those of :data:`mmattn.checks.images.IMAGES`, in any case. Names that begin with a dot are left out.
     Links are followed, and each folder is read once.
 
+    Of a file with several images, as an animated one, the first is read. Copies and links to files count as images of
+    their own.
+
     Files are looked at when the dataset is read: those that are empty, cut short or no images are left out, and the log
     has their number and the first names. This takes some minutes for a million files on a local disk. If a file
     turns out to be broken only when it is loaded, the log names it once, and the next image takes its place.
@@ -67,7 +70,10 @@ class UnlabelledImages(BaseDataset):
         if split == 'held_out' and not held_out:
             raise ValueError("held_out must be above 0 for split='held_out', not 0")
         self.held_out, self.split = held_out, split
-        root = os.path.expanduser(data_root)
+        given = indices if isinstance(indices, Sequence) else (indices or None,)
+        if indices is not None and not (given and all(isinstance(index, Integral) for index in given)):
+            raise ValueError(f'indices must be whole numbers of images, or how many of the first ones, not {indices!r}')
+        root = os.path.expanduser(str(data_root))
         if not os.path.isdir(root):
             raise InputError(f'there is no image folder {root}: set data_root')
         if next(image_files(root), None) is None:
@@ -104,7 +110,12 @@ class UnlabelledImages(BaseDataset):
             warn(printable(f'{root}: {len(broken)} of {len(names)} images cannot be used and are left out: {some}'))
         for error in unread:
             warn(printable(f'{root}: a folder cannot be read and is left out: {describe(error)}'))
-        return [dict(img_path=os.path.join(root, name), name=name) for name in names if name not in broken]
+        names = [name for name in names if name not in broken]
+        if isinstance(self._indices, Sequence) and not all(-len(names) <= i < len(names) for i in self._indices):
+            raise InputError(f'{root} has {len(names)} images that can be used, too few for indices {self._indices}')
+        #: what a resumed training is compared in, see :func:`mmattn.runs.checkpoints.training_note`
+        self.training_note = dict(data_root=root, names=_digest(*names).hex()[:16])
+        return [dict(img_path=os.path.join(root, name), name=name) for name in names]
 
     def prepare_data(self, index: int | tuple[int, dict]) -> object:
         """One image after the pipeline.
@@ -163,15 +174,20 @@ def image_files(root: str, on_error: Callable[[OSError], None] | None = None) ->
             continue
         seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith('.'))
+        below = '' if folder == root else os.path.relpath(folder, root)
         for name in names:
             if name.lower().endswith(IMAGES) and not name.startswith('.'):
-                yield os.path.relpath(os.path.join(folder, name), root)
+                yield os.path.join(below, name)
 
 
 def is_held_out(name: str, share: float) -> bool:
     """Whether an image is held out, decided by the path below the folder. A larger share holds out more beside it."""
-    digest = hashlib.sha1(os.fsencode(name.replace(os.sep, '/')), usedforsecurity=False).digest()
-    return int.from_bytes(digest[:8], 'big') < share * 2**64
+    return int.from_bytes(_digest(name)[:8], 'big') < share * 2**64
+
+
+def _digest(*names: str) -> bytes:
+    text = '\0'.join(names).replace(os.sep, '/')
+    return hashlib.sha1(os.fsencode(text), usedforsecurity=False).digest()
 
 
 def find_flaws(paths: Sequence[str]) -> Iterator[str | None]:

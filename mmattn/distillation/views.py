@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from numbers import Real
 
 import numpy as np
 import torch
@@ -166,7 +167,7 @@ class ViewPreprocessor(ImgDataPreprocessor):
         non_blocking: whether the copy to a GPU may go on while the model runs.
 
     Raises:
-        InputError: for images of different sizes.
+        InputError: for images of different sizes, and a mean or deviation on another scale, as that from 0 to 1.
     """
 
     def __init__(
@@ -176,9 +177,8 @@ class ViewPreprocessor(ImgDataPreprocessor):
         bgr_to_rgb: bool = True,
         non_blocking: bool = False,
     ) -> None:
-        for name, value in (('mean', mean), ('std', std)):
-            if not isinstance(value, Sequence) or len(value) != 3 or name == 'std' and not min(value) > 0:
-                raise ValueError(f'{name} must be three numbers{" above 0" * (name == "std")}, not {value!r}')
+        check_normalisation('mean', mean, 255)
+        check_normalisation('std', std, 255)
         super().__init__(mean, std, bgr_to_rgb=bgr_to_rgb, non_blocking=non_blocking)
 
     def forward(self, data: dict, training: bool = False) -> dict:
@@ -202,3 +202,20 @@ class ViewPreprocessor(ImgDataPreprocessor):
             )
         images = images if isinstance(images, Tensor) else torch.stack(list(images))
         return (images[:, [2, 1, 0]] if self._channel_conversion else images).float()
+
+
+def check_normalisation(name: str, values: object, white: float) -> None:
+    """Check the mean, or the standard deviation, of RGB images whose pixels are from 0 to ``white``.
+
+    Raises:
+        InputError: if it is not three numbers on this scale. A deviation below ``white`` / 256 is less than a shade.
+    """
+    least = white / 256 if name.startswith('std') else 0
+    if not (
+        isinstance(values, Sequence)
+        and len(values) == 3
+        and all(isinstance(value, Real) and least <= value <= white for value in values)
+    ):
+        raise InputError(
+            f'{name} must be three numbers from {least:.2g} to {white}, for pixels from 0 to {white}, not {values!r}'
+        )

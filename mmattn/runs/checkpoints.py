@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -17,6 +17,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import nn
 
+from ..checks.datasets import inner_datasets
 from ..errors import CheckpointError, InputError, describe, warn
 from ..weights import StrictModule, plain_names
 
@@ -88,7 +89,8 @@ class AtomicCheckpointHook(CheckpointHook):
     or ``file_client_args``, and for folders that are not on a local disk, the hook works as MMEngine's. Sharded
     checkpoints are written by :class:`mmattn.runs.sharding.ShardedStrategy` and removed by this hook.
 
-    Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`.
+    Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`, and what
+    :func:`training_note` gives in ``meta['mmattn_training']``.
 
     Raises:
         CheckpointError: if a checkpoint cannot be written, while training.
@@ -112,6 +114,7 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta']['mmattn'] = backbone_settings(unwrapped(runner.model))
+        checkpoint['meta']['mmattn_training'] = training_note(runner)
 
     def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         with self._saving():
@@ -158,6 +161,19 @@ def backbone_settings(model: nn.Module) -> dict[str, dict]:
     """The type and the settings of each :class:`mmattn.weights.StrictModule` in a model, by its name."""
     found = {name: module.settings_note for name, module in model.named_modules() if isinstance(module, StrictModule)}
     return plain_names(found, 'the model')
+
+
+def training_note(runner: Runner) -> dict[str, object]:
+    """What no tensor shows, by name: the number of training images, and ``training_note`` of the model and of the
+    datasets.
+
+    A resumed training is compared in them. They are plain Python, so that no code is needed to read them.
+    """
+    dataset = runner.train_dataloader.dataset
+    note = dict(images=len(dataset)) if isinstance(dataset, Sized) else {}
+    for part in (unwrapped(runner.model), *inner_datasets(dataset)):
+        note.update(getattr(part, 'training_note', {}))
+    return note
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import copy
 import os
 import re
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping
 from numbers import Real
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from ..weights import (
     weights_in,
 )
 from ..weights.files import noted_settings
-from .checkpoints import backbone_settings, unwrapped
+from .checkpoints import backbone_settings, training_note, unwrapped
 from .configs import is_sharded
 from .divergence import first_broken
 
@@ -202,15 +202,12 @@ class CheckpointCheckHook(Hook):
     - A training takes those that have the right shape; heads may be others. A backbone of mmattn takes all or none.
     - A resumed training takes a state that fits completely: model, averaged model, optimizer, schedulers. It is of the
       same step in all processes.
-    - The settings of backbones, which tensors do not show, are compared if the checkpoint has them.
-    - Another number of images than before is logged.
+    - The settings of backbones, which tensors do not show, are compared if the checkpoint has them. The log has the
+      differences in :func:`mmattn.runs.checkpoints.training_note`.
 
     Raises:
         CheckpointError: naming the checkpoint and what does not fit first.
     """
-
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        checkpoint['meta']['images'] = _images(runner)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: object) -> None:
         source = runner._load_from or 'the checkpoint'
@@ -220,9 +217,7 @@ class CheckpointCheckHook(Hook):
         if runner._resume:
             _check_state(checkpoint, source)
             checkpoint['meta'].pop('config', None)  # MMEngine would run it as Python; it writes "cfg" today.
-            before, images = checkpoint['meta'].get('images'), _images(runner)
-            if before is not None and before != images:
-                warn(f'--resume continues with {images} images for training, the checkpoint is of {before}')
+            _log_changes(checkpoint['meta'].get('mmattn_training'), training_note(runner))
         if isinstance(runner, FlexibleRunner):
             # Each process has only its part of the tensors. ShardedStrategy compares them.
             if runner._resume:
@@ -269,11 +264,6 @@ class CheckpointCheckHook(Hook):
             raise InputError(f'{what}, the training ends at {end}: raise {"max_epochs" if by_epoch else "max_iters"}')
         if done == end:
             print_log(f'{what}, the last one: there is nothing left to train.', logger='current')
-
-
-def _images(runner: Runner) -> int | None:
-    dataset = runner.train_dataloader.dataset
-    return len(dataset) if isinstance(dataset, Sized) else None
 
 
 def _refuse(source: str, difference: str) -> None:
@@ -444,6 +434,14 @@ def _difference_of_schedulers(saved: object, own: list | dict | None) -> str:
             return f'{name} of the config is of another kind than its own'
         _log_ignored(name, (state, own_state))
     return ''
+
+
+def _log_changes(saved: object, own: dict[str, object]) -> None:
+    """Warn of settings that a resumed training takes from the config, not from the checkpoint."""
+    saved = saved if isinstance(saved, dict) else {}
+    changed = [f'{key}={own[key]} instead of {saved[key]}' for key in own if key in saved and saved[key] != own[key]]
+    if changed:
+        warn(f'--resume continues with other settings than those of the checkpoint: {", ".join(changed)}')
 
 
 def _log_ignored(what: str, *states: tuple[dict, dict]) -> None:

@@ -7,6 +7,7 @@ from mmengine.registry import MODELS
 from mmpretrain.structures import DataSample
 
 from mmattn.distillation import FeatureDistiller
+from mmattn.distillation import distiller as module
 from mmattn.distillation.distiller import Standardisation, kept_teachers, resized
 from mmattn.errors import InputError
 from tests.distillation.test_teacher import TINY, images
@@ -17,8 +18,8 @@ OTHER = dict(model='convnext_atto', pretrained=False)
 
 
 def distiller(teacher=TEACHER, **settings) -> FeatureDistiller:
-    torch.manual_seed(0)
-    return MODELS.build(dict(type='FeatureDistiller', backbone=STUDENT, teacher=teacher, **settings))
+    torch.manual_seed(settings.pop('seed', 0))
+    return MODELS.build(dict(dict(type='FeatureDistiller', backbone=STUDENT, teacher=teacher), **settings))
 
 
 def samples(count=2, **fields):
@@ -208,7 +209,7 @@ def test_cache_needs_keys(tmp_path):
     with pytest.raises(InputError, match='FixedViews'):
         model(images() / 255, samples(), images(), mode='loss')
     model(images() / 255, samples(view_key='k'), images(), mode='loss')
-    assert len(list(tmp_path.rglob('*.pt'))) == 2
+    assert len(list(tmp_path.rglob('*.features'))) == 2
     model(images() / 255, samples(), images(), mode='predict')
 
 
@@ -222,9 +223,51 @@ def test_any_backbone():
 
 
 @pytest.mark.parametrize(
-    'settings', [dict(global_weight=1.5), dict(teacher_drop_prob=-1), dict(momentum=0), dict(teacher=[])]
+    'settings',
+    [
+        dict(global_weight=1.5),
+        dict(global_weight='0.5'),
+        dict(teacher_drop_prob=-1),
+        dict(momentum=0),
+        dict(teacher=[]),
+        dict(teacher='convnext_atto'),
+        dict(teacher=dict(OTHER, chekpoint='a.pth')),
+    ],
 )
 def test_refuses(settings):
     """A wrong argument is named."""
     with pytest.raises(InputError, match=next(iter(settings))):
         distiller(**settings)
+
+
+def test_grids_that_do_not_cover_the_image(monkeypatch):
+    """Maps of a padded image lie beside those of the teacher: the log says so, once for each map."""
+    lines = []
+    monkeypatch.setattr(module, 'warn', lines.append)
+    student = dict(type='mmdet.ResNet', depth=18, out_indices=(1, 3))
+    model = distiller([OTHER, dict(model=TINY)], backbone=student)
+    for height in (64, 72, 72):
+        x = images(height, 64)
+        model(x / 255, samples(), x, mode='loss')
+    assert [line.split(',')[0] for line in lines] == [
+        "the student's stage3 has 3 x 2 positions for images of 72 x 64",
+        'the map of the teacher ELSASwin has 3 x 2 positions for images of 72 x 64',
+    ]
+
+
+@pytest.mark.parametrize(
+    'changes, named',
+    [
+        (dict(), []),
+        (dict(global_weight=0.4), ['global_weight']),
+        (dict(loss=dict(beta=2.0)), ['loss.beta']),
+        (dict(teacher=dict(TEACHER, weight=2.0)), ['teacher 0.weight']),
+        (dict(teacher=dict(TEACHER, img_size=32)), ['teacher 0.img_size']),
+        (dict(teacher=dict(TEACHER, mean=(0.5, 0.5, 0.5))), ['teacher 0.mean']),
+        (dict(seed=1), ['teacher 0.weights']),
+    ],
+)
+def test_note_of_a_training(changes, named):
+    """The note that --resume compares names each setting that changes what is learned, and other teacher weights."""
+    one, two = distiller(), distiller(**changes)
+    assert [key for key, value in one.training_note.items() if two.training_note[key] != value] == named

@@ -155,7 +155,17 @@ def test_without_network(monkeypatch):
         (dict(model='vit_bas_patch16_dinov3'), 'did you mean vit_base_patch16_dinov3'),
         (dict(model='convnext_atto', img_size=0), 'img_size'),
         (dict(model='convnext_atto', img_size=(1, 2, 3)), 'img_size'),
+        (dict(model='convnext_atto', img_size=True), 'img_size'),
         (dict(model='convnext_atto', weight=0), 'weight'),
+        (dict(model='convnext_atto', weight=float('nan')), 'weight'),
+        (dict(model='convnext_atto', mean=(123.675, 116.28, 103.53)), 'mean .* three numbers from 0 to 1'),
+        (dict(model='convnext_atto', std=(58.395, 57.12, 57.375)), 'std .* three numbers from 0.0039 to 1'),
+        (dict(model='convnext_atto', std=(0, 1, 1)), 'std'),
+        (dict(model='convnext_atto', mean=(0, 0, float('nan'))), 'mean'),
+        (dict(model='convnext_atto', mean=(0.5, 0.5)), 'mean'),
+        (dict(model='convnext_atto', mean='abc'), 'mean'),
+        (dict(model='convnext_atto.d2_in1'), r'no weights convnext_atto.d2_in1: did you mean convnext_atto\.d2_in1k'),
+        (dict(model=None), 'model of a teacher'),
         (dict(model=TINY, checkpoint='a.pth'), 'init_cfg'),
         (dict(model=dict(type='mmpretrain.VisionTransformer', arch='deit-tiny')), 'VisionTransformer'),
     ],
@@ -185,7 +195,7 @@ def test_cache_of_a_part(tmp_path):
     """A batch may have views of which some are in the cache."""
     teacher, x = cached_teacher(tmp_path), images(batch=3)
     whole = teacher(x, ['a', 'b', 'c'])
-    (tmp_path / next(tmp_path.iterdir()).name / 'b' / 'b.pt').unlink()
+    (teacher.cache / 'b' / 'b.features').unlink()
     for one, other in zip(whole, teacher(x, ['a', 'b', 'c'])):
         assert torch.equal(one, other)
 
@@ -198,15 +208,80 @@ def test_cache_belongs_to_weights(tmp_path):
     two = cached_teacher(tmp_path, img_size=32).cache
     three = Teacher('vit_tiny_patch16_dinov3_qkvb', pretrained=False, cache=str(tmp_path)).cache
     assert len({one, two, three}) == 3 and one == cached_teacher(tmp_path).cache
+    resnet = dict(type='mmdet.ResNet', depth=18)
+    strides = Teacher(dict(resnet, strides=(1, 2, 2, 1)), cache=str(tmp_path)), Teacher(resnet, cache=str(tmp_path))
+    strides[0].model.load_state_dict(strides[1].model.state_dict())
+    assert len({each.targets['weights'] for each in strides}) == 2 and len({each.cache for each in strides}) == 2
 
 
-def test_damaged_cache(tmp_path):
-    """A file of the cache that is damaged, or of another form, is made again."""
+def damage(file, kind, other):
+    content = file.read_bytes()
+    if kind == 'other view':
+        file.write_bytes(other.read_bytes())
+    elif kind == 'NaN':
+        tensors = dict(map=torch.full((192, 4, 6), torch.nan), vector=torch.zeros(192))
+        file.write_bytes(content[:32] + safetensors.torch.save(tensors))
+    elif kind == 'empty':
+        file.write_bytes(b'')
+    else:
+        at = int(len(content) * kind)
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+@pytest.mark.parametrize('kind', [0.0, 0.02, 0.5, 0.999, 'empty', 'NaN', 'other view'])
+def test_damaged_cache(tmp_path, monkeypatch, kind):
+    """A file of the cache that is not as it was written for this view is made again, and the log says so."""
+    lines = []
+    monkeypatch.setattr(module, 'warn', lines.append)
     teacher, x = cached_teacher(tmp_path), images(batch=2)
     whole = teacher(x, ['a', 'b'])
-    (teacher.cache / 'a' / 'a.pt').write_bytes(b'damaged')
-    torch.save((torch.zeros(3, 1, 1), torch.zeros(3)), teacher.cache / 'b' / 'b.pt')
-    for one, other in zip(whole, teacher(x, ['a', 'b'])):
-        assert torch.equal(one, other)
-    for one, other in zip(whole, teacher(torch.zeros_like(x), ['a', 'b'])):
-        assert torch.equal(one, other)
+    one, two = (teacher.cache / key / f'{key}.features' for key in 'ab')
+    damage(one, kind, two)
+    for _ in range(2):
+        for before, after in zip(whole, teacher(x, ['a', 'b'])):
+            torch.testing.assert_close(before, after, rtol=1e-3, atol=1e-3)
+    assert lines == [f'{one} in the cache of the teacher is made again: it is damaged, or of another view']
+
+
+def test_cache_that_cannot_be_written(tmp_path):
+    """A folder in the place of a file, and a file in that of the folder, are named. No unfinished file is left."""
+    teacher, x = cached_teacher(tmp_path), images(batch=1)
+    (teacher.cache / 'a' / 'a.features').mkdir(parents=True)
+    with pytest.raises(InputError, match=r'a\.features in the cache of the teacher cannot be written \(.*: free'):
+        teacher(x, ['a'])
+    assert [path for path in tmp_path.rglob('*') if path.is_file()] == []
+    (tmp_path / 'file').touch()
+    with pytest.raises(InputError, match='cannot be written'):
+        cached_teacher(tmp_path / 'file')(x, ['a'])
+
+
+def test_large_features_are_kept(tmp_path, monkeypatch):
+    """Features above the range of float16 come back from the cache as they are, beside others in a batch."""
+    teacher, x = cached_teacher(tmp_path), images(batch=2)
+    features = teacher._features
+    scale = torch.tensor([1.0, 1e6])
+    monkeypatch.setattr(
+        teacher, '_features', lambda x: (features(x)[0] * scale.view(2, 1, 1, 1), features(x)[1] * scale.view(2, 1))
+    )
+    first, (last, vector) = teacher(x, ['a', 'b']), teacher._features(x)
+    assert last.abs().max() > 65504 and torch.equal(first[0][1], last[1]) and torch.equal(first[1][1], vector[1])
+    assert all(torch.equal(one, other) for one, other in zip(first, teacher(x, ['a', 'b'])))
+
+
+def test_features_that_are_not_finite(tmp_path):
+    """A teacher that gives NaN is named at once, and nothing of it is kept."""
+    teacher = cached_teacher(tmp_path)
+    teacher.model.norm.bias[0] = torch.nan
+    for keys in (['a', 'b'], None):
+        with pytest.raises(InputError, match='teacher vit_tiny.* gives NaN or infinite features for 2 of 2 images'):
+            teacher(images(), keys)
+    assert not list(tmp_path.rglob('*.features'))
+
+
+@pytest.mark.parametrize('kind', [torch.float64, torch.bfloat16])
+def test_other_kinds_of_numbers(kind):
+    """A teacher that is cast with the whole model takes the same images."""
+    teacher = Teacher('convnext_atto', pretrained=False)
+    expected = teacher(images())
+    for one, other in zip(teacher.to(kind)(images()), expected):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)

@@ -260,12 +260,40 @@ def test_held_out_images(tmp_path):
         (dict(held_out=1), r'held_out must be in \[0, 1\), not 1'),
         (dict(split='val'), "split must be one of train, held_out, not 'val'"),
         (dict(split='held_out'), "held_out must be above 0 for split='held_out'"),
+        (dict(indices=0), 'indices must be whole numbers'),
+        (dict(indices=[0.5]), 'indices must be whole numbers'),
+        (dict(indices=[3, 24]), 'has 24 images that can be used, too few for indices'),
+        (dict(data_root=None), 'there is no image folder None'),
     ],
 )
 def test_wrong_arguments_of_datasets(photos, wrong, message):
     """They are named."""
     with pytest.raises(ValueError, match=message):
-        UnlabelledImages(photos, **wrong)
+        UnlabelledImages(**{'data_root': photos, **wrong})
+
+
+@pytest.mark.parametrize('name', ['a.png', 'a.tiff', 'a.jpg', 'a.webp'])
+def test_files_with_several_images(tmp_path, log, name):
+    """The first image of an animated file or of one with pages is read. OpenCV 4.10 reads no animated WebP."""
+    frames = [Image.fromarray(np.full((18, 24, 3), shade, np.uint8)) for shade in (10, 120, 250)]
+    form = dict(format='MPO') if name == 'a.jpg' else {}
+    frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], **form)
+    write(tmp_path / 'b.png')
+    sample = UnlabelledImages(str(tmp_path), [LOAD, PACK])[0]
+    if name == 'a.webp' and log():
+        assert 'a.webp cannot be used' in log()[0] and sample['data_samples'].img_path.endswith('b.png')
+    else:
+        assert sample['inputs'].float().mean() == 10 and not log()
+
+
+def test_note_of_a_training(tmp_path):
+    """The note that --resume compares names another folder and other images."""
+    for folder, files in (('a', '12'), ('b', '12'), ('c', '13')):
+        for name in files:
+            write(tmp_path / folder / f'{name}.png')
+    one, two, three = (UnlabelledImages(str(tmp_path / folder)).training_note for folder in 'abc')
+    assert [key for key in one if one[key] != two[key]] == ['data_root']
+    assert [key for key in two if two[key] != three[key]] == ['data_root', 'names']
 
 
 def test_checks_before_a_run(photos, tmp_path):
@@ -576,6 +604,7 @@ def test_preprocessor():
     assert ViewPreprocessor(bgr_to_rgb=False)(dict(inputs=bgr))['teacher_inputs'].equal(bgr.float())
     with pytest.raises(InputError, match='a batch has images of 4 x 5 and 4 x 6 pixels: .* batch_size must be 1'):
         model(dict(inputs=[torch.zeros(3, 4, 6), torch.zeros(3, 4, 5)]))
-    for wrong in (dict(mean=(1, 2)), dict(std=(1, 0, 1))):
+    nan = float('nan')
+    for wrong in (dict(mean=(1, 2)), dict(std=(1, 0, 1)), dict(std=(1, nan, 1)), dict(std=(0.229, 0.224, 0.225))):
         with pytest.raises(ValueError, match=f'{next(iter(wrong))} must be three numbers'):
             ViewPreprocessor(**wrong)

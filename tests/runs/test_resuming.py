@@ -368,7 +368,9 @@ def test_fewer_images(tmp_path, images, capsys):
     train(tmp_path, by_epoch=True, steps=4)
     loader = dict(batch_size=2, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=True), dataset=Fewer())
     train(tmp_path, by_epoch=True, steps=8, train_dataloader=loader)
-    assert ('continues with 4 images for training, the checkpoint is of 8' in capsys.readouterr().out) == (images == 4)
+    assert ('with other settings than those of the checkpoint: images=4 instead of 8' in capsys.readouterr().out) == (
+        images == 4
+    )
 
 
 def test_state_that_is_not_finite(four, log):
@@ -377,6 +379,23 @@ def test_state_that_is_not_finite(four, log):
     training_state(four / 'iter_110.pth', optimizer=broken)
     assert resumed_from(four) == four / 'iter_100.pth'
     assert 'iter_110.pth has a NaN or an infinity in optimizer state 0 exp_avg_sq: it is of a training' in log[0]
+
+
+@pytest.mark.parametrize('spoilt', [False, True])
+def test_noted_settings_that_differ(tmp_path, capsys, spoilt):
+    """Settings that no tensor shows, as the teacher of a distillation, go on as in the config, and the log says so."""
+
+    class Noted(Model):
+        training_note = dict(teacher='a', weight=1.0)
+
+    train(tmp_path, model=Noted(), steps=4)
+    file = str(tmp_path / 'iter_4.pth')
+    if spoilt:
+        changed(file, file, lambda c: c['meta'].update(mmattn_training=1))
+    Noted.training_note = dict(teacher='b', weight=1.0, another=2)
+    train(tmp_path, model=Noted(), resume=file)
+    line = 'with other settings than those of the checkpoint: teacher=b instead of a\n'
+    assert (line in capsys.readouterr().out) is not spoilt
 
 
 @pytest.mark.parametrize('by_epoch', [False, True])

@@ -171,7 +171,7 @@ train_dataloader = dict(batch_sampler=None, dataset=dict(pipeline=pipeline))
         (scalars,) = (tmp_path / work).glob('*/vis_data/scalars.json')
         lines = [json.loads(line) for line in scalars.read_text().splitlines()]
         losses.append([line['loss'] for line in lines if 'loss' in line])
-        made.append({file: file.stat().st_mtime for file in (tmp_path / 'features').rglob('*.pt')})
+        made.append({file: file.stat().st_mtime for file in (tmp_path / 'features').rglob('*.features')})
     assert 0 < len(made[0]) <= 12 * views and made[0] == made[1]
     assert len(losses[0]) > 2 and losses[0] == losses[1]
 

@@ -23,6 +23,7 @@ from ..weights import read_file
 from .checkpoints import locked
 from .configs import check_sharding
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
+from .screen import quiet
 from .seeds import SeedHook
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
@@ -36,10 +37,12 @@ RANK = dict(pytorch='RANK', slurm='SLURM_PROCID', mpi='OMPI_COMM_WORLD_RANK')
 def run_tool(main: Callable[[], None]) -> None:
     """Call ``main``; an :class:`InputError` or a refusal of the system ends it in a sentence, with exit status 1.
 
-    Every other error is a mistake of ours, or of a package that we use, and keeps its traceback.
+    Every other error is a mistake of ours, or of a package that we use, and keeps its traceback. What is known and
+    harmless is not shown, see :mod:`mmattn.runs.screen`.
     """
     try:
-        main()
+        with quiet():
+            main()
     except Exception as error:
         if isinstance(error, InputError) or isinstance(error, OSError) and error.errno in SYSTEM_ERRORS:
             sys.exit(describe(error))

@@ -141,3 +141,14 @@ def test_multi_scale_test(toy, trained, tmp_path):
 def test_mistakes_get_a_sentence(toy, tmp_path, tool, arguments, message):
     done = run_tool(tool, *arguments, '--work-dir', tmp_path, **toy)
     assert done.returncode == 1 and message in done.stderr.splitlines()[-1]
+
+
+def test_interruption(toy, tmp_path, monkeypatch):
+    """Ctrl-C ends a training with one line, which names --resume and the work folder."""
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr('mmattn.runs.running.train', interrupted)
+    done = run_tool('train', UPERNET, '--work-dir', tmp_path, **toy)
+    assert done.returncode == 1 and '--resume' in done.stderr and str(tmp_path) in done.stderr.splitlines()[-1]

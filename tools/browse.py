@@ -8,21 +8,20 @@ the exit status is 1.
 """
 
 import argparse
-import os
 import sys
 from collections import Counter
 from pathlib import Path
 
-import torch
+import numpy as np
 from mmengine.config import Config, DictAction
 from mmengine.dataset import BaseDataset
-from mmengine.registry import DATASETS, MODELS, VISUALIZERS, DefaultScope
+from mmengine.registry import DATASETS, MODELS, DefaultScope
 from mmengine.structures import BaseDataElement
-from mmengine.visualization import Visualizer
 
 from mmattn.checks.datasets import check_dataset, check_files, ignored_labels, inner_datasets
 from mmattn.checks.images import CheckedPipeline
 from mmattn.errors import InputError, describe
+from mmattn.prediction.drawing import colors_of, draw_sample, write_image
 from mmattn.runs.configs import load_config
 from mmattn.runs.running import run_tool
 
@@ -42,9 +41,8 @@ def main() -> None:
     check_files(cfg, args.split)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         datasets = read_datasets(cfg, args.split)
-        visualizer = VISUALIZERS.build(dict(cfg.visualizer, vis_backends=None))
     args.out.mkdir(parents=True, exist_ok=True)
-    wrong = sum(browse(dataset, visualizer, args) for dataset in datasets)
+    wrong = sum(browse(dataset, args) for dataset in datasets)
     if wrong:
         sys.exit(f'{wrong} of {sum(map(len, datasets))} images cannot be used.')
 
@@ -61,10 +59,10 @@ def read_datasets(cfg: Config, split: str) -> list[BaseDataset]:
     return datasets
 
 
-def browse(dataset: BaseDataset, visualizer: Visualizer, args: argparse.Namespace) -> int:
+def browse(dataset: BaseDataset, args: argparse.Namespace) -> int:
     """Check and draw the images of a dataset, print a line for each class, and return the number of unusable images."""
-    visualizer.dataset_meta = dataset.metainfo
     classes, sizes, images, wrong = dataset.metainfo['classes'], Counter(), Counter(), 0
+    colors = colors_of(dataset.metainfo.get('palette'), len(classes))
     for index in range(len(dataset)):
         try:
             sample = dataset[index]
@@ -76,9 +74,8 @@ def browse(dataset: BaseDataset, visualizer: Visualizer, args: argparse.Namespac
         sizes.update(labels)
         images.update(set(labels))
         if index < args.draw:
-            name = Path(annotated.img_path).stem
-            file = args.out / f'{args.split}_{index:06d}_{name}.jpg'
-            visualizer.add_datasample(name, image, annotated, draw_pred=False, out_file=os.fspath(file))
+            file = args.out / f'{args.split}_{index:06d}_{Path(annotated.img_path).stem}'
+            write_image(file, draw_sample(image, annotated, 'gt', classes, colors))
     unit = 'pixels' if hasattr(dataset, 'label_map') else 'objects'
     print(f'{dataset.ann_file or dataset.data_prefix["img_path"]}: {len(dataset)} images')
     ignored = [(label, 'is ignored') for label in sorted(sizes) if label >= len(classes)]
@@ -87,16 +84,14 @@ def browse(dataset: BaseDataset, visualizer: Visualizer, args: argparse.Namespac
     return wrong
 
 
-def read(sample: dict) -> tuple[Counter, object, BaseDataElement]:
-    """The number of objects or pixels of each label, the image (H, W, 3) in RGB, and the annotations to draw."""
+def read(sample: dict) -> tuple[Counter, np.ndarray, BaseDataElement]:
+    """The number of objects or pixels of each label, the image (H, W, 3) in BGR, and the annotations to draw."""
     annotated = sample['data_samples']
-    image = sample['inputs'].permute(1, 2, 0).flip(-1).contiguous().numpy()
+    image = sample['inputs'].permute(1, 2, 0).contiguous().numpy()
     if 'gt_instances' not in annotated:
         labels, pixels = annotated.gt_sem_seg.data.unique(return_counts=True)
         return Counter(dict(zip(labels.tolist(), pixels.tolist()))), image, annotated
-    objects = annotated.gt_instances
-    objects.bboxes = torch.as_tensor(getattr(objects.bboxes, 'tensor', objects.bboxes))
-    return Counter(objects.labels.tolist()), image, annotated
+    return Counter(annotated.gt_instances.labels.tolist()), image, annotated
 
 
 if __name__ == '__main__':

@@ -27,14 +27,12 @@ from ..errors import InputError, describe, refusing
 from ..runs.resuming import check_complete, whole_model_weights
 from ..runs.running import running
 from ..weights import read_file
-from .drawing import draw_detections, draw_label_map, draw_text
+from .drawing import LONGEST_JPEG, colors_of, draw_detections, draw_label_map, draw_texts
 from .tiles import Detection, Tile, cut, detections, join_detections, join_maps
 
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm', '.m4v')
 #: frames that a video may have less than its header says: some encoders count a few too many
 MISSING_FRAMES = 2
-#: a JPEG image cannot have a longer side
-LONGEST_JPEG = 65535
 
 
 class Image(NamedTuple):
@@ -266,8 +264,6 @@ def _classes(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]
     else:
         classes, palette = range(max(numbers, default=1000)), None
         print_log('Neither checkpoint nor config has names of the classes: they are numbers.', logger='current')
-    if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
-        palette = np.random.RandomState(0).randint(0, 256, (len(classes), 3)).tolist()
     return [str(name) for name in classes], palette
 
 
@@ -291,7 +287,7 @@ class Model:
 
     def __init__(self, cfg: Config, inferencer: object, classes: list[str], palette: list, ids: list[int]) -> None:
         self.cfg, self.inferencer, self.classes, self.ids = cfg, inferencer, classes, ids
-        self.colors = np.array(palette, np.uint8)[:, ::-1]
+        self.colors = colors_of(palette, len(classes))
 
     def prepare(self, images: list[np.ndarray]) -> dict:
         """What the config's test pipeline makes of images, uint8 (H, W, 3), BGR: a batch for the model."""
@@ -362,7 +358,7 @@ class _Classifier(Model):
 
     def draw(self, image: np.ndarray, result: list[tuple[int, float]], score_thr: float) -> None:
         label, score = result[0]
-        draw_text(image, f'{self.classes[label]} {score:.2f}', 0, 0, self.colors[label])
+        draw_texts(image, [(f'{self.classes[label]} {score:.2f}', 0, 0, self.colors[label])])
 
 
 #: default_scope -> how its models predict

@@ -209,27 +209,15 @@ def enable_tta(cfg: Config) -> None:
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
 
 
-def draw_predictions(cfg: Config, folder: Path) -> None:
-    """Make a test draw every image, predictions beside ground truth, into a folder.
+def check_folder(folder: Path, flag: str) -> None:
+    """Refuse a folder that could not be made or written to at the end of a test.
 
     Raises:
-        InputError: if no hook draws, if the folder cannot be written to, or for a classifier tested in several views.
+        InputError: naming ``flag``, the argument that gave the folder.
     """
-    _check_folder(folder, '--show-dir')
-    hook = (cfg.get('default_hooks') or {}).get('visualization')
-    if hook is None:
-        raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
-    if _scope(cfg) == 'mmpretrain':
-        if 'module' in cfg.model:  # enable_tta was called
-            raise InputError('--show-dir cannot draw the views of --tta: leave out one of them')
-        hook.update(enable=True, interval=1, out_dir=str(folder.resolve()))
-        return
-    hook.draw = True
-    if _scope(cfg) == 'mmdet':
-        hook.test_out_dir = str(folder.resolve())
-    else:
-        cfg.visualizer.save_dir = str(folder)
-        hook.interval = 1  # MMSegmentation draws every 50th image by default.
+    nearest = next(str(path) for path in (folder, *folder.parents) if os.path.exists(path))
+    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK):
+        raise InputError(f'{flag} cannot write to {folder}: {nearest} is not a folder, or is read-only')
 
 
 def write_predictions(cfg: Config, file: Path) -> None:
@@ -238,7 +226,7 @@ def write_predictions(cfg: Config, file: Path) -> None:
     Raises:
         InputError: if no metric can be added to the config's evaluator, or if the file cannot be written.
     """
-    _check_folder(file.parent, '--out')
+    check_folder(file.parent, '--out')
     if file.is_dir():
         raise InputError(f'--out names {file}, which is a folder')
     metrics = _test_metrics(cfg)
@@ -252,13 +240,6 @@ def write_predictions(cfg: Config, file: Path) -> None:
 def _scope(cfg: Config) -> str:
     """The package of a config's model; a config without default_scope has it in the name of the type."""
     return cfg.get('default_scope') or cfg.model.type.partition('.')[0]
-
-
-def _check_folder(folder: Path, flag: str) -> None:
-    """Refuse a folder that could not be made or written to at the end of a test."""
-    nearest = next(str(path) for path in (folder, *folder.parents) if os.path.exists(path))
-    if not os.path.isdir(nearest) or not os.access(nearest, os.W_OK):
-        raise InputError(f'{flag} cannot write to {folder}: {nearest} is not a folder, or is read-only')
 
 
 def _test_metrics(cfg: Config) -> list[dict]:

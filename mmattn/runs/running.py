@@ -6,12 +6,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.hooks import Hook
 from mmengine.registry import RUNNERS
 from mmengine.runner import CheckpointLoader, Runner
 from torch import distributed
@@ -117,12 +118,13 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
         _run(runner, runner.train)
 
 
-def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
+def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Hook] = ()) -> None:
     """Test the model of a config with the weights of a checkpoint.
 
     Args:
         cfg, trusted: see :func:`running`.
         checkpoint: file or address.
+        hooks: are added to those of the config.
 
     Raises:
         InputError: if a data worker is killed.
@@ -132,6 +134,8 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
     check_files(cfg, 'test')
     with running(cfg, trusted):
         runner = Runner.from_cfg(cfg)
+        for hook in hooks:
+            runner.register_hook(hook)
         _run(runner, runner.test)
 
 

@@ -41,6 +41,8 @@ WARNINGS = (
     'The draw is False, it means that the hook for visualization will not take effect',
     'Default ``avg_non_ignore`` is False',
     r'``build_\w+`` would be deprecated soon',
+    'The shape of value will convert from torch.Size',
+    'To copy construct from a tensor, it is recommended to use',  # in MMDetection's test of several views
 )
 #: before the message of a line of MMEngine's log, whose level may be coloured
 PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - (?:\x1b\[\d+m)*[A-Z]+(?:\x1b\[\d+m)* - ')

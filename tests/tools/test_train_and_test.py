@@ -127,6 +127,7 @@ def test_multi_scale_test(toy, trained, tmp_path):
         ('train', ['configs/toy/elsa-swin-toy_in1k.py', '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
         ('test', [MASK_RCNN, 'no.pth'], 'There is no checkpoint no.pth'),
         ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
+        ('test', [MASK_RCNN, 'no.pth', '--draw', '0'], '--draw must be 1 or more'),
         (
             'train',
             [

@@ -249,11 +249,11 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
     inferencer.model.load_state_dict(weights, strict=False)
     meta = contents.get('meta')
     saved = meta.get('dataset_meta') if isinstance(meta, dict) else None
-    classes, palette = _classes(inferencer.model, saved, dataset.metainfo)
+    classes, palette = class_names(inferencer.model, saved, dataset.metainfo)
     return load, kind(cfg, inferencer, classes, palette, _category_ids(dataset, classes))
 
 
-def _classes(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]:
+def class_names(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]:
     """The names of the classes and their colors, RGB, from the first source that has names for this model."""
     numbers = [number for _, number in class_numbers(model)]
     for source in sources:

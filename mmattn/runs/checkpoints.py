@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from secrets import token_hex
 
+import numpy as np
 from filelock import FileLock, Timeout
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
@@ -88,7 +89,8 @@ class AtomicCheckpointHook(CheckpointHook):
     or ``file_client_args``, and for folders that are not on a local disk, the hook works as MMEngine's. Sharded
     checkpoints are written by :class:`mmattn.runs.sharding.ShardedStrategy` and removed by this hook.
 
-    Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`.
+    Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`. Numbers
+    about the run, such as the best score, are Python's and not NumPy's.
 
     Raises:
         CheckpointError: if a checkpoint cannot be written, while training.
@@ -112,6 +114,9 @@ class AtomicCheckpointHook(CheckpointHook):
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta']['mmattn'] = backbone_settings(unwrapped(runner.model))
+        # The best score has the type of the metric. torch.load, if it may not run code, takes plain numbers only.
+        info = checkpoint.get('message_hub', {}).get('runtime_info', {})
+        info.update({key: value.item() for key, value in info.items() if isinstance(value, np.generic)})
 
     def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         with self._saving():

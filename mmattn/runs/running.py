@@ -18,6 +18,7 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import distributed
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ..checks.config_values import metric_configs
 from ..checks.datasets import InputCheckHook, check_files
 from ..errors import InputError, describe
 from ..weights import read_file
@@ -119,7 +120,7 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
 
 
 def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Hook] = ()) -> None:
-    """Test the model of a config with the weights of a checkpoint.
+    """Test the model of a config with the weights of a checkpoint. Detectors get the average precision of each class.
 
     Args:
         cfg, trusted: see :func:`running`.
@@ -131,6 +132,9 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
         CheckpointError: see :class:`mmattn.runs.resuming.CheckpointCheckHook`.
     """
     cfg.load_from, cfg.resume = checkpoint, False
+    for _, metric in metric_configs(cfg, 'test'):
+        if str(metric.get('type')).endswith('CocoMetric'):
+            metric.setdefault('classwise', True)
     check_files(cfg, 'test')
     with running(cfg, trusted):
         runner = Runner.from_cfg(cfg)

@@ -47,7 +47,7 @@ WARNINGS = (
 #: before the message of a line of MMEngine's log, whose level may be coloured
 PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - (?:\x1b\[\d+m)*[A-Z]+(?:\x1b\[\d+m)* - ')
 #: in a line on the progress of a training, validation or test
-PROGRESS = re.compile(r'(?:Epoch|Iter)\((train|val|test)\) ')
+PROGRESS = re.compile(r'(?:Epoch|Iter)\((?:train|val|test)\) ')
 
 
 class Screen:
@@ -72,12 +72,14 @@ class Screen:
 
 def _shortened(line: str) -> str:
     """A line of MMEngine's log processor, "Iter(train) [50/100]  lr: 1e-4  eta: 0:01:00  loss: 2.1  ...", shortened."""
-    start, *numbers = re.split(r' {2,}(?=\S+: )', line.rstrip())
-    if PROGRESS.search(line)[1] == 'train':
+    start = re.match(r'.*?\((train|val|test)\)(?: *\[[\d/ ]+\])*', line)
+    numbers = re.split(' {2,}', line[start.end() :].strip())
+    if start[1] == 'train':
         numbers = [number for number in numbers if number.startswith(('eta: ', 'loss: '))]
     else:
-        numbers = [number for number in numbers if not number.startswith(('time: ', 'data_time: ', 'memory: '))]
-    return '  '.join([start, *numbers]) + '\n'
+        # A table before the line has the precision of each class.
+        numbers = [number for number in numbers if not re.match('time: |data_time: |memory: |.+_precision: ', number)]
+    return '  '.join([start[0], *numbers]) + '\n'
 
 
 @contextmanager

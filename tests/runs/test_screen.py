@@ -65,7 +65,7 @@ def test_progress(screen):
 
     def main(logger):
         logger.info(BEGINNING + NUMBERS)
-        logger.info('Iter(val) [4/4]    aAcc: 90.1  mIoU: 45.2  data_time: 0.06  time: 0.2')
+        logger.info('Iter(val) [4/4]    aAcc: 90.1  mIoU: 45.2  coco/hair drier_precision: 0.1  time: 0.2')
 
     shown, logged = screen(main)
     train, val = (line.split('INFO')[1].split(' - ')[1] for line in shown.splitlines())

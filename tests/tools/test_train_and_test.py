@@ -106,6 +106,7 @@ def test_test(toy, trained, tmp_path):
     assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(
         metrics(tmp_path / 'work')
     )
+    assert '| kite ' in done.stdout or config != MASK_RCNN  # the table of each class
     assert len(list((tmp_path / 'shown').rglob('*.[jp][pn]g'))) == 2
     assert len(pickle.loads((tmp_path / 'predictions.pkl').read_bytes())) == 2
 

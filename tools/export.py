@@ -123,8 +123,8 @@ def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, objec
     return dict(
         classes=class_names(model, *sources)[0],
         channels='RGB' if is_rgb else 'BGR',
-        mean=preprocessor.mean.flatten().tolist(),
-        std=preprocessor.std.flatten().tolist(),
+        mean=[round(value, 4) for value in preprocessor.mean.flatten().tolist()],
+        std=[round(value, 4) for value in preprocessor.std.flatten().tolist()],
         resize=[dict(step) for step in steps if 'Resize' in str(step.get('type'))],
     )
 

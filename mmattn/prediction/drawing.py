@@ -96,9 +96,10 @@ def draw_detections(image: np.ndarray, found: Sequence[Detection], names: Sequen
 
 def draw_label_map(image: np.ndarray, labels: np.ndarray, names: Sequence[str], colors: np.ndarray) -> None:
     """Color each pixel by its class, and leave labels without one. The name of a class is where the class is widest."""
+    labels = labels.astype(np.uint16)
     known = labels < len(names)
-    mixed = cv2.addWeighted(image, 0.4, colors[np.where(known, labels, 0)], 0.6, 0)
-    image[known] = mixed[known]
+    mixed = cv2.addWeighted(image, 0.4, colors.take(np.where(known, labels, 0), 0), 0.6, 0)
+    cv2.copyTo(mixed, known.astype(np.uint8), image)
     texts = []
     for label in np.unique(labels[known]).tolist():
         inside = np.pad((labels == label).astype(np.uint8), 1)  # the class ends where the image does

@@ -9,24 +9,22 @@ status is 1.
 """
 
 import argparse
-import os
 import sys
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
-import torch
+import numpy as np
 from mmengine.config import Config, DictAction
 from mmengine.dataset import BaseDataset
-from mmengine.registry import DATASETS, MODELS, VISUALIZERS, DefaultScope
+from mmengine.registry import DATASETS, MODELS, DefaultScope
 from mmengine.structures import BaseDataElement
-from mmengine.visualization import Visualizer
 from rich.console import Console
 from rich.progress import track
 
 from mmattn.checks.datasets import check_dataset, check_files, ignored_labels, inner_datasets
 from mmattn.checks.images import CheckedPipeline, unknown_label
 from mmattn.errors import InputError, describe
+from mmattn.prediction.drawing import colors_of, draw_sample, write_image
 from mmattn.runs.configs import SCOPES, load_config
 from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool
@@ -48,9 +46,8 @@ def main() -> None:
     check_files(cfg, args.split)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         datasets = read_datasets(cfg, args.split)
-        visualizer = VISUALIZERS.build({'name': 'browse', **cfg.visualizer, 'vis_backends': None})
     args.out.mkdir(parents=True, exist_ok=True)
-    wrong = sum(browse(dataset, ignored, visualizer, args) for dataset, ignored in datasets)
+    wrong = sum(browse(dataset, ignored, args) for dataset, ignored in datasets)
     if wrong:
         sys.exit(f'{wrong} of {sum(len(dataset) for dataset, _ in datasets)} images cannot be used.')
 
@@ -72,11 +69,11 @@ def read_datasets(cfg: Config, split: str) -> list[tuple[BaseDataset, list[int]]
     return [(dataset, ignored_labels(model)) for dataset in datasets]
 
 
-def browse(dataset: BaseDataset, ignored: list[int], visualizer: Visualizer, args: argparse.Namespace) -> int:
+def browse(dataset: BaseDataset, ignored: list[int], args: argparse.Namespace) -> int:
     """Check and draw the images of a dataset, print a line for each class, and return the number of unusable images."""
-    visualizer.dataset_meta = dataset.metainfo
     classes, sizes, images, wrong = dataset.metainfo['classes'], Counter(), Counter(), 0
     name = dataset.ann_file or next(iter(dataset.data_prefix.values()))
+    colors = colors_of(dataset.metainfo.get('palette'), len(classes))
     unknown = Counter()  # label maps by the first of their labels that is no class
     for index in track(range(len(dataset)), name, console=Console(stderr=True)):
         try:
@@ -90,9 +87,8 @@ def browse(dataset: BaseDataset, ignored: list[int], visualizer: Visualizer, arg
         images.update(set(labels))
         unknown.update(sorted(label for label in labels if label >= len(classes) and label not in ignored)[:1])
         if index < args.draw:
-            file = args.out / f'{args.split}_{index:06d}_{Path(annotated.get("img_path", "")).stem}.jpg'
-            draw = getattr(visualizer, 'visualize_cls', None) or partial(visualizer.add_datasample, file.stem)
-            draw(image, annotated, draw_pred=False, out_file=os.fspath(file))
+            file = args.out / f'{args.split}_{index:06d}_{Path(annotated.get("img_path", "")).stem}'
+            write_image(file, draw_sample(image, annotated, 'gt', classes, colors))
     unit = 'pixels' if hasattr(dataset, 'label_map') else '' if hasattr(dataset, 'class_to_idx') else 'objects'
     print(f'{name}: {len(dataset)} images')
     others = [
@@ -106,18 +102,16 @@ def browse(dataset: BaseDataset, ignored: list[int], visualizer: Visualizer, arg
     return wrong + unknown.total()
 
 
-def read(sample: dict) -> tuple[Counter, object, BaseDataElement]:
-    """How many objects, pixels or images each label has, the image (H, W, 3) in RGB, and the annotations to draw."""
+def read(sample: dict) -> tuple[Counter, np.ndarray, BaseDataElement]:
+    """How many objects, pixels or images each label has, the image (H, W, 3) in BGR, and the annotations to draw."""
     annotated = sample['data_samples']
-    image = sample['inputs'].permute(1, 2, 0).flip(-1).contiguous().numpy()
+    image = sample['inputs'].permute(1, 2, 0).contiguous().numpy()
     if 'gt_label' in annotated:
         return Counter(annotated.gt_label.tolist()), image, annotated
     if 'gt_instances' not in annotated:
         labels, pixels = annotated.gt_sem_seg.data.unique(return_counts=True)
         return Counter(dict(zip(labels.tolist(), pixels.tolist()))), image, annotated
-    objects = annotated.gt_instances
-    objects.bboxes = torch.as_tensor(getattr(objects.bboxes, 'tensor', objects.bboxes))
-    return Counter(objects.labels.tolist()), image, annotated
+    return Counter(annotated.gt_instances.labels.tolist()), image, annotated
 
 
 if __name__ == '__main__':

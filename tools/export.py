@@ -5,11 +5,13 @@
 
 The input is one image, normalised as the config's data preprocessor does it, but not padded. The output of a segmentor
 is the class scores of its decode head, at the head's stride; that of a detector is boxes, labels, scores and masks;
-that of a backbone is its feature maps. The file is compared with the model at three sizes before it gets its name; an
+that of a backbone is its feature maps. The metadata of the file has classes, mean, standard deviation and the rule for
+the size. The file is compared with the model at three sizes before it gets its name; an
 ONNX file only if onnxruntime is installed.
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -21,11 +23,13 @@ import mmcv
 import torch
 from mmengine.config import Config, DictAction
 from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import DATASETS, MODELS, DefaultScope
 from torch import Tensor, nn
 
 import mmattn  # noqa: F401, registers the backbones
+from mmattn.checks.config_values import dataset_configs
 from mmattn.export.graphs import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
+from mmattn.prediction.predict import class_names
 from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output
 from mmattn.runs.resuming import check_complete, whole_model_weights
@@ -70,28 +74,30 @@ def main() -> None:
     if args.image and (not args.image.is_file() or mmcv.imread(args.image) is None):
         sys.exit(f'--image {args.image} is not an image that OpenCV can read.')
     in_channels = cfg.model.backbone.get('in_channels', 3)
+    contents = read_file(args.checkpoint) if args.checkpoint and not args.backbone else {}
     with running(cfg):
-        model = build(cfg, args.checkpoint, args.backbone)
+        model = build(cfg, args.checkpoint, args.backbone, contents)
     if is_detector:
         from mmattn.export.detectors import TraceableDetector  # imported here, since it needs mmdet
 
         graph = trace(TraceableDetector(model), in_channels)
     else:
         graph = trace(model, in_channels)
+    facts = dict(metadata(cfg, model, contents), smallest_side=smallest_side(graph))
     unfinished = args.out.with_name(f'{args.out.stem}.unfinished{args.out.suffix}')
     try:
         if is_detector:
-            write_detector(model, graph, images(model, args.image, in_channels), unfinished)
+            write_detector(model, graph, images(model, args.image, in_channels), unfinished, facts)
         else:
-            write(model, graph, in_channels, unfinished)
+            write(model, graph, in_channels, unfinished, facts)
         os.replace(unfinished, args.out)
     finally:
         unfinished.unlink(missing_ok=True)
     print(f'{args.out}  {args.out.stat().st_size / 1e6:.1f} MB, for sides of {smallest_side(graph)} pixels or more')
 
 
-def build(cfg: Config, checkpoint: str | None, backbone: bool) -> nn.Module:
-    """The model of a config, or its backbone alone, in evaluation mode, with its weights."""
+def build(cfg: Config, checkpoint: str | None, backbone: bool, contents: object) -> nn.Module:
+    """The model of a config with the weights in the contents of a checkpoint, or its backbone, in evaluation mode."""
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         model = MODELS.build(cfg.model.backbone if backbone else cfg.model)
     if checkpoint is None:
@@ -99,19 +105,41 @@ def build(cfg: Config, checkpoint: str | None, backbone: bool) -> nn.Module:
     elif backbone:
         model.load_pretrained(checkpoint)
     else:
-        weights = whole_model_weights(read_file(checkpoint), model, checkpoint)
+        weights = whole_model_weights(contents, model, checkpoint)
         check_complete(weights, model, checkpoint)
         model.load_state_dict(weights, strict=False)
     return revert_sync_batchnorm(model).cpu().eval()
 
 
-def write(model: nn.Module, graph: 'torch.export.ExportedProgram', in_channels: int, file: Path) -> None:
+def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, object]:
+    """What a program needs to know to run the file; of a backbone, nothing."""
+    preprocessor = getattr(model, 'data_preprocessor', None)
+    if not hasattr(preprocessor, 'mean'):  # a backbone, or a preprocessor that does not normalise
+        return {}
+    leaves = [node for _, node in dataset_configs(cfg, 'test') if 'pipeline' in node]
+    sources = [(contents.get('meta') or {}).get('dataset_meta')] if isinstance(contents, dict) else []
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        sources += [DATASETS.build(dict(node, pipeline=[], lazy_init=True)).metainfo for node in leaves[:1]]
+    is_rgb = any(getattr(preprocessor, name, False) for name in ('_channel_conversion', 'channel_conversion'))
+    steps = leaves[0]['pipeline'] if leaves else []
+    return dict(
+        classes=class_names(model, *sources)[0],
+        channels='RGB' if is_rgb else 'BGR',
+        mean=[round(value, 4) for value in preprocessor.mean.flatten().tolist()],
+        std=[round(value, 4) for value in preprocessor.std.flatten().tolist()],
+        resize=[dict(step) for step in steps if 'Resize' in str(step.get('type'))],
+    )
+
+
+def write(
+    model: nn.Module, graph: 'torch.export.ExportedProgram', in_channels: int, file: Path, facts: dict[str, object]
+) -> None:
     """Write a graph to a file, and compare the file's outputs with the model's."""
     if file.suffix == '.pt2':
-        torch.export.save(graph, file)
+        torch.export.save(graph, file, extra_files={'metadata.json': json.dumps(facts)})
         run = as_module(torch.export.load(file))
     else:
-        write_onnx(graph, file)
+        write_onnx(graph, file, output_names(model, in_channels), facts)
         if not find_spec('onnxruntime'):
             print('Not compared with the model: onnxruntime is not installed.')
             return
@@ -122,13 +150,27 @@ def write(model: nn.Module, graph: 'torch.export.ExportedProgram', in_channels: 
             sys.exit(f'{file.name} does not compute what the model does; it was removed.')
 
 
+def output_names(model: nn.Module, in_channels: int) -> list[str]:
+    """Names of the outputs of a segmentor or a backbone."""
+    if hasattr(model, 'decode_head'):
+        return ['scores']
+    side = SIZES[-1][0]  # a multiple of all strides
+    with torch.no_grad():
+        maps = model(torch.zeros(1, in_channels, side, side))
+    return [f'map{number}_stride{side // one.shape[2]}' for number, one in enumerate(maps)]
+
+
 def write_detector(
-    model: nn.Module, graph: 'torch.export.ExportedProgram', examples: Iterator[Tensor], file: Path
+    model: nn.Module,
+    graph: 'torch.export.ExportedProgram',
+    examples: Iterator[Tensor],
+    file: Path,
+    facts: dict[str, object],
 ) -> None:
     """Write a detector's graph to an ONNX file, and compare what the file and the model find in images."""
     from mmattn.export.detectors import OUTPUTS, detect, largest_differences
 
-    write_onnx(graph, file, OUTPUTS)
+    write_onnx(graph, file, OUTPUTS, facts)
     if not find_spec('onnxruntime'):
         print('Not compared with the model: onnxruntime is not installed.')
         return
@@ -137,10 +179,9 @@ def write_detector(
         expected = detect(model, image)
         alone, *differences = largest_differences(expected, found := run(image))
         count += len(expected[0])
-        print(
-            '{} x {}: {} detections, {} in one of the two only, boxes within {:.1e} pixels, scores within {:.1e}, '
-            'masks differ in {:.1e} of the pixels'.format(*image.shape[2:], len(expected[0]), alone, *differences)
-        )
+        line = '{} x {}: {} detections, {} in one of the two only, boxes within {:.1e} pixels, scores within {:.1e}'
+        line += ', masks differ in {:.1e} of the pixels' if len(expected) > 3 else ''
+        print(line.format(*image.shape[2:], len(expected[0]), alone, *differences))
         within = all(difference <= limit for difference, limit in zip(differences[1:], DETECTOR_TOLERANCES))
         if not within or alone > MOST_ALONE * max(len(expected[0]), len(found[0])):
             sys.exit(f'{file.name} does not find what the model does; it was removed.')

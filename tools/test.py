@@ -8,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from mmattn.runs.configs import add_arguments, draw_predictions, enable_tta, load_config, write_predictions
+from mmattn.prediction.hook import DrawingHook
+from mmattn.runs.configs import add_arguments, enable_tta, load_config, write_predictions
 from mmattn.runs.running import run_tool, test
 
 
@@ -20,10 +21,15 @@ def main() -> None:
         '--tta', action='store_true', help='test several views of each image (scales, flips, crops) and merge them'
     )
     parser.add_argument('--show-dir', type=Path, help='folder for images of predictions beside ground truth')
+    parser.add_argument(
+        '--draw', type=int, default=50, metavar='NUMBER', help='number of images in --show-dir (default: 50)'
+    )
     parser.add_argument('--out', type=Path, help='.pkl file for the predictions')
     args = parser.parse_args()
     if args.out and args.out.suffix not in ('.pkl', '.pickle'):
         sys.exit(f'--out must name a .pkl file, not {args.out}.')
+    if args.draw < 1:
+        sys.exit(f'--draw must be 1 or more, not {args.draw}.')
     if not os.path.exists(args.checkpoint) and '://' not in args.checkpoint:
         sys.exit(f'There is no checkpoint {args.checkpoint}.')
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))  # MMEngine reads it
@@ -31,11 +37,10 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options, work_dir=args.work_dir, launcher=args.launcher)
     if args.tta:
         enable_tta(cfg)
-    if args.show_dir:
-        draw_predictions(cfg, args.show_dir)
     if args.out:
         write_predictions(cfg, args.out)
-    test(cfg, args.checkpoint, trusted=args.trust_checkpoint)
+    hooks = [DrawingHook(args.show_dir, args.draw)] if args.show_dir else []
+    test(cfg, args.checkpoint, trusted=args.trust_checkpoint, hooks=hooks)
 
 
 if __name__ == '__main__':

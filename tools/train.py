@@ -5,6 +5,7 @@ python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py
 
 import argparse
 import os
+import sys
 
 from mmattn.runs.configs import add_arguments, enable_amp, enable_auto_scale_lr, load_config
 from mmattn.runs.running import run_tool, train
@@ -26,7 +27,10 @@ def main() -> None:
         enable_amp(cfg)
     if args.auto_scale_lr:
         enable_auto_scale_lr(cfg)
-    train(cfg, args.resume, trusted=args.trust_checkpoint)
+    try:
+        train(cfg, args.resume, trusted=args.trust_checkpoint)
+    except KeyboardInterrupt:
+        sys.exit(f'Interrupted: the same command with --resume continues from the last checkpoint in {cfg.work_dir}.')
 
 
 if __name__ == '__main__':

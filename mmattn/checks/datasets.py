@@ -24,7 +24,7 @@ from .images import CheckedPipeline
 DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
 #: the same for MMPretrain; ImageNet and CIFAR100 are subclasses
 CLASSIFICATION = ('CustomDataset', 'CIFAR10')
-#: the same for mmattn: it looks for its folder when it is built, and for broken files when it is read
+#: the same for mmattn: it looks for broken files when it is read
 UNLABELLED = 'UnlabelledImages'
 
 
@@ -66,6 +66,8 @@ def check_files(cfg: Config, *splits: str) -> None:
         arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
         try:  # A dataset joins its paths, and reads no more than the names of classes yet.
             dataset = cls(**{**arguments, 'pipeline': [], 'lazy_init': True})
+            if reader == UNLABELLED:
+                dataset.check_folder()
         except (ValueError, AssertionError, TypeError, OSError) as error:
             if isinstance(error, TypeError) and 'lazy_init' in str(error):  # a subclass without this argument
                 continue

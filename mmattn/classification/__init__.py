@@ -8,7 +8,6 @@ import importlib.util
 if importlib.util.find_spec('mmpretrain'):
     from .head import NormLinearClsHead
     from .mixing import MixThenErase
-    from .rgb_visualization import RGBVisualizationHook
     from .schedule import TimmCosineLR
     from .token_labels import CropTokenLabels, LoadTokenLabels, MoveTokenLabels
     from .volo import TokenLabelClassifier, VOLOHead
@@ -19,7 +18,6 @@ if importlib.util.find_spec('mmpretrain'):
         'MixThenErase',
         'MoveTokenLabels',
         'NormLinearClsHead',
-        'RGBVisualizationHook',
         'TimmCosineLR',
         'TokenLabelClassifier',
         'VOLOHead',

@@ -73,19 +73,26 @@ class UnlabelledImages(BaseDataset):
         given = indices if isinstance(indices, Sequence) else (indices or None,)
         if indices is not None and not (given and all(isinstance(index, Integral) for index in given)):
             raise ValueError(f'indices must be whole numbers of images, or how many of the first ones, not {indices!r}')
-        root = os.path.expanduser(str(data_root))
-        if not os.path.isdir(root):
-            raise InputError(f'there is no image folder {root}: set data_root')
-        if next(image_files(root), None) is None:
-            raise InputError(f'{root} has no image ({", ".join(IMAGES)}): set data_root')
         super().__init__(
-            data_root=root, data_prefix=dict(img_path=''), pipeline=list(pipeline), indices=indices, lazy_init=lazy_init
+            data_root=os.path.expanduser(str(data_root)),
+            data_prefix=dict(img_path=''),
+            pipeline=list(pipeline),
+            indices=indices,
+            lazy_init=lazy_init,
         )
         # Errors of loading are InputErrors from now on. Others are mistakes in the pipeline, and end the run.
         self.pipeline = CheckedPipeline(self.pipeline, self)
 
+    def check_folder(self) -> None:
+        """Raise an InputError if the folder is missing or has no image."""
+        if not os.path.isdir(self.data_root):
+            raise InputError(f'there is no image folder {self.data_root}: set data_root')
+        if next(image_files(self.data_root), None) is None:
+            raise InputError(f'{self.data_root} has no image ({", ".join(IMAGES)}): set data_root')
+
     def full_init(self) -> None:
         if not self._fully_initialized:
+            self.check_folder()
             super().full_init()
             # Data workers share it, so that each file is named once.
             self.broken = torch.zeros(len(self), dtype=torch.bool).share_memory_()

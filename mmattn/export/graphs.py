@@ -2,15 +2,21 @@
 
 import copy
 import inspect
+import json
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..packages import MissingPackage
+
+if TYPE_CHECKING:
+    import onnx
 
 #: torch.export's name for a size that may have any value; torch before 2.6 has none
 any_size = getattr(getattr(getattr(torch, 'export', None), 'Dim', None), 'DYNAMIC', None)
@@ -59,16 +65,26 @@ def smallest_side(graph: 'torch.export.ExportedProgram') -> int:
     return max(int(sizes.lower) for sizes in graph.range_constraints.values())
 
 
-def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path, names: Sequence[str] | None = None) -> None:
+def write_onnx(
+    graph: 'torch.export.ExportedProgram',
+    file: str | Path,
+    names: Sequence[str] | None = None,
+    metadata: Mapping[str, object] | None = None,
+) -> None:
     """Write a graph of :func:`trace` as one ONNX file.
 
-    Its input is "image", (1, in_channels, height, width). There may be more ``names`` than outputs; by default they are
-    "output0" and so on.
+    Its input is "image", (1, in_channels, height, width). The axes of outputs have names made of these two, and the
+    number of what a detector finds is "objects".
+
+    Args:
+        names: of the outputs, by default "output0" and so on. There may be more names than outputs.
+        metadata: is written to the file, each value as JSON.
 
     Raises:
         MissingPackage: if onnx or onnxscript, which torch needs for it, is missing.
     """
     try:
+        import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingPackage(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
@@ -76,6 +92,20 @@ def write_onnx(graph: 'torch.export.ExportedProgram', file: str | Path, names: S
     outputs = list(names or (f'output{i}' for i in range(count)))[:count]
     settings = dict(input_names=['image'], output_names=outputs, dynamo=True, external_data=False, verbose=False)
     torch.onnx.export(graph, f=str(file), **settings)
+    model = onnx.load(file)
+    sides = zip(_axes(model.graph.input[0])[2:], ('height', 'width'))
+    symbols = {axis.dim_param: side for axis, side in sides if axis.dim_param}
+    symbols |= {axis.dim_param: 'objects' for axis in _axes(model.graph.output[0])[:1] if axis.dim_param}
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        for axis in _axes(value):
+            if axis.dim_param:
+                axis.dim_param = re.sub(r'\w+', lambda found: symbols.get(found[0], found[0]), axis.dim_param)
+    onnx.helper.set_model_props(model, {key: json.dumps(value, default=str) for key, value in (metadata or {}).items()})
+    onnx.save(model, file)
+
+
+def _axes(value: 'onnx.ValueInfoProto') -> list:
+    return list(value.type.tensor_type.shape.dim)
 
 
 def read_onnx(file: str | Path, threads: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:

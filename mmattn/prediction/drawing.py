@@ -1,11 +1,78 @@
-"""Predictions drawn on images of uint8 (H, W, 3), BGR. Colors are an array (classes, 3) of uint8, BGR."""
+"""Predictions and annotations drawn on images of uint8 (H, W, 3), BGR. Colors are uint8 (classes, 3), BGR."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import cv2
 import numpy as np
+from mmengine.structures import BaseDataElement
 
-from .tiles import Detection
+from .tiles import Detection, detections
+
+#: a JPEG image cannot have a longer side
+LONGEST_JPEG = 65535
+#: images with shorter sides are enlarged, so that names of classes fit in
+READABLE = 480
+FONT = cv2.FONT_HERSHEY_SIMPLEX
+
+
+def colors_of(palette: object, classes: int) -> np.ndarray:
+    """The colors of a dataset's palette, RGB, if it has one for each class; else random ones."""
+    if not isinstance(palette, (list, tuple)) or len(palette) != classes:
+        palette = np.random.RandomState(0).randint(0, 256, (classes, 3))
+    return np.array(palette, np.uint8).reshape(-1, 3)[:, ::-1]
+
+
+def draw_sample(
+    image: np.ndarray,
+    sample: BaseDataElement,
+    kind: str,
+    names: Sequence[str],
+    colors: np.ndarray,
+    score_thr: float = 0.3,
+) -> np.ndarray | None:
+    """Annotations or predictions of a data sample of MMDetection, MMSegmentation or MMPretrain, on a copy of its image.
+
+    Args:
+        kind: "gt" or "pred", the beginning of the names of the sample's parts.
+        score_thr: draw detections from this score.
+
+    Returns:
+        the drawn image, or None if the sample has none of what is drawn. Small images are enlarged by a whole number.
+    """
+    factor = max(1, READABLE // max(image.shape[:2]))
+    image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
+    instances, labels = sample.get(f'{kind}_instances'), sample.get(f'{kind}_sem_seg')
+    if instances is not None and 'bboxes' in instances:
+        found = detections(instances, 0, 0, *image.shape[:2], factor)
+        draw_detections(image, [one for one in found if one.score is None or one.score >= score_thr], names, colors)
+    elif labels is not None:
+        draw_label_map(image, labels.data[0].cpu().numpy().repeat(factor, 0).repeat(factor, 1), names, colors)
+    elif kind == 'gt' and 'gt_label' in sample:
+        draw_texts(image, [(names[label], 0, 0, colors[label]) for label in sample.gt_label.tolist()])
+    elif kind == 'pred' and 'pred_score' in sample:
+        score, label = (one.item() for one in sample.pred_score.max(0))
+        draw_texts(image, [(f'{names[label]} {score:.2f}', 0, 0, colors[label])])
+    else:
+        return None
+    return image
+
+
+def beside(pictures: dict[str, np.ndarray]) -> np.ndarray:
+    """Pictures of one size beside each other, each below its caption."""
+    columns = []
+    for caption, picture in pictures.items():
+        column = np.full((picture.shape[0] + 22, picture.shape[1] + 6, 3), 255, np.uint8)
+        column[22:, 3:-3] = picture
+        cv2.putText(column, caption, (4, 16), FONT, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
+        columns.append(column)
+    return np.hstack(columns)
+
+
+def write_image(file: Path, image: np.ndarray) -> None:
+    """Write a JPEG file, or PNG if a side is too long for JPEG."""
+    suffix = '.jpg' if max(image.shape[:2]) <= LONGEST_JPEG else '.png'
+    file.with_name(file.name + suffix).write_bytes(cv2.imencode(suffix, image)[1].tobytes())
 
 
 def draw_detections(image: np.ndarray, found: Sequence[Detection], names: Sequence[str], colors: np.ndarray) -> None:
@@ -21,25 +88,46 @@ def draw_detections(image: np.ndarray, found: Sequence[Detection], names: Sequen
             image[box][inside] = 0.5 * image[box][inside] + 0.5 * color
         x1, y1, x2, y2 = map(round, one.box)
         cv2.rectangle(image, (x1, y1), (x2, y2), color.tolist(), 2 if max(image.shape) > 1000 else 1)
-    for one in reversed(found):
-        draw_text(image, f'{names[one.label]} {one.score:.2f}', *one.box[:2], colors[one.label])
+    scores = ['' if one.score is None else f' {one.score:.2f}' for one in found]
+    draw_texts(
+        image, [(names[one.label] + score, *one.box[:2], colors[one.label]) for one, score in zip(found, scores)]
+    )
 
 
 def draw_label_map(image: np.ndarray, labels: np.ndarray, names: Sequence[str], colors: np.ndarray) -> None:
-    """Color each pixel by its class. The name of a class is where the class is widest."""
-    cv2.addWeighted(image, 0.4, colors[labels], 0.6, 0, dst=image)
-    for label in np.unique(labels).tolist():
-        distance = cv2.distanceTransform((labels == label).astype(np.uint8), cv2.DIST_L2, 3)
+    """Color each pixel by its class, and leave labels without one. The name of a class is where the class is widest."""
+    labels = labels.astype(np.uint16)
+    known = labels < len(names)
+    mixed = cv2.addWeighted(image, 0.4, colors.take(np.where(known, labels, 0), 0), 0.6, 0)
+    cv2.copyTo(mixed, known.astype(np.uint8), image)
+    texts = []
+    for label in np.unique(labels[known]).tolist():
+        inside = np.pad((labels == label).astype(np.uint8), 1)  # the class ends where the image does
+        distance = cv2.distanceTransform(inside, cv2.DIST_L2, 3)[1:-1, 1:-1]
         y, x = np.unravel_index(distance.argmax(), distance.shape)
-        draw_text(image, names[label], x, y, colors[label])
+        texts.append((distance.max(), (names[label], x, y, colors[label])))
+    draw_texts(image, [text for _, text in sorted(texts, key=lambda one: -one[0])])
 
 
-def draw_text(image: np.ndarray, text: str, x: float, y: float, color: np.ndarray) -> None:
-    """Write on a background of a color; x, y is its lower left corner, moved so that the text is in the image."""
-    font, scale = cv2.FONT_HERSHEY_SIMPLEX, min(0.6, max(0.35, max(image.shape) / 2500))
-    (width, height), base = cv2.getTextSize(text, font, scale, 1)
-    x = int(max(0, min(x, image.shape[1] - width)))
-    y = int(max(0, min(y, image.shape[0]) - height - base))
-    cv2.rectangle(image, (x, y), (x + width, y + height + base), color.tolist(), cv2.FILLED)
-    ink = (0, 0, 0) if color.sum() > 380 else (255, 255, 255)
-    cv2.putText(image, text, (x, y + height), font, scale, ink, 1, cv2.LINE_AA)
+def draw_texts(image: np.ndarray, texts: Iterable[tuple[str, float, float, np.ndarray]]) -> None:
+    """Write texts, each with its lower left corner x, y and the color of its background.
+
+    A text is moved so that it is in the image, and up or down if it would cover one before it.
+    """
+    scale, taken = min(0.6, max(0.35, max(image.shape) / 2500)), []
+    for text, x, y, color in texts:
+        (width, height), base = cv2.getTextSize(text, FONT, scale, 1)
+        line, last = height + base, max(0, image.shape[0] - height - base)
+        x = int(max(0, min(x, image.shape[1] - width)))
+        y = int(min(max(0, y - line), last))
+        free = [
+            other
+            for other in (y + step * line for number in range(last // line + 1) for step in (number, -number))
+            if 0 <= other <= last
+            and all(abs(other - top) >= line or x >= right or x + width <= left for left, right, top in taken)
+        ]
+        y = free[0] if free else y
+        taken.append((x, x + width, y))
+        cv2.rectangle(image, (x, y), (x + width, y + line), color.tolist(), cv2.FILLED)
+        ink = (0, 0, 0) if color.sum() > 380 else (255, 255, 255)
+        cv2.putText(image, text, (x, y + height), FONT, scale, ink, 1, cv2.LINE_AA)

@@ -28,14 +28,12 @@ from ..runs.outputs import check_output
 from ..runs.resuming import check_complete, whole_model_weights
 from ..runs.running import running
 from ..weights import read_file
-from .drawing import draw_detections, draw_label_map, draw_text
+from .drawing import LONGEST_JPEG, colors_of, draw_detections, draw_label_map, draw_texts
 from .tiles import Detection, Tile, cut, detections, join_detections, join_maps
 
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm', '.m4v')
 #: frames that a video may have less than its header says: some encoders count a few too many
 MISSING_FRAMES = 2
-#: a JPEG image cannot have a longer side
-LONGEST_JPEG = 65535
 
 
 class Image(NamedTuple):
@@ -254,11 +252,11 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
     inferencer.model.load_state_dict(weights, strict=False)
     meta = contents.get('meta')
     saved = meta.get('dataset_meta') if isinstance(meta, dict) else None
-    classes, palette = _classes(inferencer.model, saved, dataset.metainfo)
+    classes, palette = class_names(inferencer.model, saved, dataset.metainfo)
     return load, kind(cfg, inferencer, classes, palette, _category_ids(dataset, classes))
 
 
-def _classes(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]:
+def class_names(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]:
     """The names of the classes and their colors, RGB, from the first source that has names for this model."""
     numbers = [number for _, number in class_numbers(model)]
     for source in sources:
@@ -269,8 +267,6 @@ def _classes(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]
     else:
         classes, palette = range(max(numbers, default=1000)), None
         print_log('Neither checkpoint nor config has names of the classes: they are numbers.', logger='current')
-    if not isinstance(palette, (list, tuple)) or len(palette) != len(classes):
-        palette = np.random.RandomState(0).randint(0, 256, (len(classes), 3)).tolist()
     return [str(name) for name in classes], palette
 
 
@@ -294,7 +290,7 @@ class Model:
 
     def __init__(self, cfg: Config, inferencer: object, classes: list[str], palette: list, ids: list[int]) -> None:
         self.cfg, self.inferencer, self.classes, self.ids = cfg, inferencer, classes, ids
-        self.colors = np.array(palette, np.uint8)[:, ::-1]
+        self.colors = colors_of(palette, len(classes))
 
     def prepare(self, images: list[np.ndarray]) -> dict:
         """What the config's test pipeline makes of images, uint8 (H, W, 3), BGR: a batch for the model."""
@@ -365,7 +361,7 @@ class _Classifier(Model):
 
     def draw(self, image: np.ndarray, result: list[tuple[int, float]], score_thr: float) -> None:
         label, score = result[0]
-        draw_text(image, f'{self.classes[label]} {score:.2f}', 0, 0, self.colors[label])
+        draw_texts(image, [(f'{self.classes[label]} {score:.2f}', 0, 0, self.colors[label])])
 
 
 #: default_scope -> how its models predict

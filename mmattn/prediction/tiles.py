@@ -64,22 +64,28 @@ class Detection(NamedTuple):
 
     box: tuple[float, float, float, float]
     label: int
-    score: float
+    score: float | None
     mask: dict | None = None
 
 
-def detections(instances: InstanceData, x: int, y: int, height: int, width: int) -> list[Detection]:
-    """What a detector found in a tile, placed in its image.
+def detections(instances: InstanceData, x: int, y: int, height: int, width: int, factor: int = 1) -> list[Detection]:
+    """What a detector found in a tile, or what is annotated there, placed in its image.
 
     Args:
-        instances: bboxes (n, 4) in pixels of the tile, labels (n,), scores (n,), and masks (n, H, W) if it has them.
+        instances: bboxes (n, 4) in pixels of the tile, labels (n,), scores (n,) of predictions, and masks (n, H, W) if
+            it has them.
         x, y, height, width: where the tile begins in the image, and the sides of the image.
+        factor: enlarges boxes and masks, as the tile was enlarged.
     """
-    boxes = (instances.bboxes + instances.bboxes.new_tensor([x, y, x, y])).tolist()
-    masks = [None] * len(boxes)
+    boxes = torch.as_tensor(getattr(instances.bboxes, 'tensor', instances.bboxes)) * factor
+    boxes = (boxes + boxes.new_tensor([x, y, x, y])).tolist()
+    scores, masks = instances.get('scores'), [None] * len(boxes)
     if 'masks' in instances:
-        masks = [_encode(mask, x, y, height, width) for mask in np.asarray(instances.masks, bool)]
-    return list(map(Detection, map(tuple, boxes), instances.labels.tolist(), instances.scores.tolist(), masks))
+        masks = instances.masks.to_ndarray() if hasattr(instances.masks, 'to_ndarray') else instances.masks
+        masks = np.asarray(masks, bool).repeat(factor, 1).repeat(factor, 2)
+        masks = [_encode(mask, x, y, height, width) for mask in masks]
+    scores = [None] * len(boxes) if scores is None else scores.tolist()
+    return list(map(Detection, map(tuple, boxes), instances.labels.tolist(), scores, masks))
 
 
 def _encode(mask: np.ndarray, x: int, y: int, height: int, width: int) -> dict:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from secrets import token_hex
 
+import numpy as np
 from filelock import FileLock, Timeout
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
@@ -90,7 +91,8 @@ class AtomicCheckpointHook(CheckpointHook):
     checkpoints are written by :class:`mmattn.runs.sharding.ShardedStrategy` and removed by this hook.
 
     Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`, and what
-    :func:`training_note` gives in ``meta['mmattn_training']``.
+    :func:`training_note` gives in ``meta['mmattn_training']``. Numbers about the run, such as the
+    best score, are Python's and not NumPy's.
 
     Raises:
         CheckpointError: if a checkpoint cannot be written, while training.
@@ -115,6 +117,9 @@ class AtomicCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta']['mmattn'] = backbone_settings(unwrapped(runner.model))
         checkpoint['meta']['mmattn_training'] = training_note(runner)
+        # The best score has the type of the metric. torch.load, if it may not run code, takes plain numbers only.
+        info = checkpoint.get('message_hub', {}).get('runtime_info', {})
+        info.update({key: value.item() for key, value in info.items() if isinstance(value, np.generic)})
 
     def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         with self._saving():

@@ -219,29 +219,6 @@ def enable_tta(cfg: Config) -> None:
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
 
 
-def draw_predictions(cfg: Config, folder: Path) -> None:
-    """Make a test draw every image, predictions beside ground truth, into a folder.
-
-    Raises:
-        InputError: if no hook draws, if the folder cannot be written to, or for a classifier tested in several views.
-    """
-    check_output(folder / 'predictions')
-    hook = (cfg.get('default_hooks') or {}).get('visualization')
-    if hook is None:
-        raise InputError('--show-dir needs default_hooks.visualization, which the config does not have')
-    if _scope(cfg) == 'mmpretrain':
-        if 'module' in cfg.model:  # enable_tta was called
-            raise InputError('--show-dir cannot draw the views of --tta: leave out one of them')
-        hook.update(enable=True, interval=1, out_dir=str(folder.resolve()))
-        return
-    hook.draw = True
-    if _scope(cfg) == 'mmdet':
-        hook.test_out_dir = str(folder.resolve())
-    else:
-        cfg.visualizer.save_dir = str(folder)
-        hook.interval = 1  # MMSegmentation draws every 50th image by default.
-
-
 def write_predictions(cfg: Config, file: Path) -> None:
     """Make a test write its predictions to a .pkl file.
 

@@ -8,17 +8,19 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from mmengine.config import Config
 from mmengine.device import get_device
+from mmengine.hooks import Hook
 from mmengine.registry import RUNNERS
 from mmengine.runner import CheckpointLoader, Runner
 from torch import distributed
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ..checks.config_values import metric_configs
 from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
 from ..errors import InputError, describe
 from ..weights import read_file
@@ -26,6 +28,7 @@ from .checkpoints import locked
 from .configs import check_sharding
 from .divergence import DivergenceHook
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
+from .screen import quiet
 from .seeds import SeedHook
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
@@ -41,10 +44,12 @@ RANK = dict(pytorch='RANK', slurm='SLURM_PROCID', mpi='OMPI_COMM_WORLD_RANK')
 def run_tool(main: Callable[[], None]) -> None:
     """Call ``main``; an :class:`InputError` or a refusal of the system ends it in a sentence, with exit status 1.
 
-    Every other error is a mistake of ours, or of a package that we use, and keeps its traceback.
+    Every other error is a mistake of ours, or of a package that we use, and keeps its traceback. What is known and
+    harmless is not shown, see :mod:`mmattn.runs.screen`.
     """
     try:
-        main()
+        with quiet():
+            main()
     except Exception as error:
         if isinstance(error, InputError) or isinstance(error, OSError) and error.errno in SYSTEM_ERRORS:
             sys.exit(describe(error))
@@ -123,21 +128,27 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
         _run(runner, runner.train)
 
 
-def test(cfg: Config, checkpoint: str, trusted: bool = False) -> None:
-    """Test the model of a config with the weights of a checkpoint.
+def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Hook] = ()) -> None:
+    """Test the model of a config with the weights of a checkpoint. Detectors get the average precision of each class.
 
     Args:
         cfg, trusted: see :func:`running`.
         checkpoint: file or address.
+        hooks: are added to those of the config.
 
     Raises:
         InputError: if a data worker is killed.
         CheckpointError: see :class:`mmattn.runs.resuming.CheckpointCheckHook`.
     """
     cfg.load_from, cfg.resume = checkpoint, False
+    for _, metric in metric_configs(cfg, 'test'):
+        if str(metric.get('type')).endswith('CocoMetric'):
+            metric.setdefault('classwise', True)
     check_files(cfg, 'test')
     with running(cfg, trusted):
         runner = Runner.from_cfg(cfg)
+        for hook in hooks:
+            runner.register_hook(hook)
         _run(runner, runner.test)
 
 

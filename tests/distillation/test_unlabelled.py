@@ -167,10 +167,10 @@ def test_what_pillow_does_not_read(tmp_path, monkeypatch, log):
 def test_folders_without_images(tmp_path):
     """A folder that is missing, empty or full of broken files is refused in a sentence."""
     with pytest.raises(InputError, match='there is no image folder .*/photos: set data_root'):
-        UnlabelledImages(str(tmp_path / 'photos'), lazy_init=True)
+        UnlabelledImages(str(tmp_path / 'photos'))
     (tmp_path / 'notes.txt').touch()
     with pytest.raises(InputError, match=r'has no image \(.jpg, .*\): set data_root'):
-        UnlabelledImages(str(tmp_path), lazy_init=True)
+        UnlabelledImages(str(tmp_path))
     (tmp_path / 'a.jpg').touch()
     with pytest.raises(InputError, match=r': none of 1 images can be used: a.jpg \(empty\)$'):
         UnlabelledImages(str(tmp_path))

@@ -6,14 +6,15 @@ import resource
 import signal
 import time
 
+import numpy as np
 import pytest
 
 from mmattn.errors import InputError
 from mmattn.runs import checkpoints
 from mmattn.runs.checkpoints import AtomicBackend, locked
-from mmattn.weights import CheckpointError
+from mmattn.weights import CheckpointError, read_file
 
-from .small_training import train
+from .small_training import Better, train
 
 
 @pytest.mark.parametrize('keep', [dict(max_keep_ckpts=1), dict(max_keep_ckpts=2), dict()])
@@ -71,6 +72,14 @@ def test_best_checkpoint_of_another_folder_stays(tmp_path, metrics):
     assert set((tmp_path / 'first').iterdir()) == before
     train(tmp_path / 'first', checkpoint=options, validate=True)
     assert len(list((tmp_path / 'first').glob('best_*'))) == len(metrics)
+
+
+def test_numbers_of_the_run_are_plain(tmp_path, monkeypatch):
+    """A metric may give NumPy's numbers, as MMSegmentation's do. torch.load refuses them if it may not run code."""
+    monkeypatch.setattr(Better, 'compute_metrics', lambda *_: dict(acc=np.float32(0.5)))
+    train(tmp_path, checkpoint=dict(save_best='acc', rule='greater'), validate=True, steps=4)
+    info = read_file(tmp_path / 'iter_4.pth')['message_hub']['runtime_info']
+    assert info['best_score'] == 0.5 and not any(isinstance(value, np.generic) for value in info.values())
 
 
 def test_killed_while_writing(tmp_path):

@@ -241,29 +241,16 @@ def test_multi_scale_of_boxes_and_maps():
 
 
 def test_views_of_a_classifier():
-    """The scores of an image and of the flipped one are averaged. MMPretrain can draw one view only."""
+    """The scores of an image and of the flipped one are averaged."""
     cfg = Config.fromfile(CLASSIFIER)
-    configs.draw_predictions(cfg, Path('a'))
-    hook = cfg.default_hooks.visualization
-    assert hook.enable and hook.interval == 1 and hook.out_dir.endswith('/a')
     configs.enable_tta(cfg)
     assert cfg.model.type == 'AverageClsScoreTTA' and cfg.model.module.type == 'ImageClassifier'
     assert cfg.test_dataloader.dataset.pipeline[-1].type == 'TestTimeAug'
-    with pytest.raises(InputError, match='--show-dir cannot draw the views of --tta'):
-        configs.draw_predictions(cfg, Path('a'))
 
 
-def test_drawing_without_a_default_scope():
+def test_predictions_without_a_default_scope():
     """The package is in the name of the model's type."""
-    cfg = Config(
-        dict(
-            model=dict(type='mmpretrain.ImageClassifier'),
-            test_evaluator=dict(type='mmpretrain.Accuracy'),
-            default_hooks=dict(visualization={}),
-        )
-    )
-    configs.draw_predictions(cfg, Path('a'))
-    assert cfg.default_hooks.visualization.enable
+    cfg = Config(dict(model=dict(type='mmpretrain.ImageClassifier'), test_evaluator=dict(type='mmpretrain.Accuracy')))
     configs.write_predictions(cfg, Path('a.pkl'))
     assert cfg.test_evaluator[-1].type == 'DumpResults'
 
@@ -279,25 +266,22 @@ def test_multi_scale_of_several_datasets():
 
 
 def test_what_a_test_cannot_write():
-    """MMEngine knows an evaluator of one's own only alone, and without its hook it draws nothing."""
+    """MMEngine knows an evaluator of one's own only alone."""
     cfg = Config(dict(default_scope='mmdet', test_evaluator=dict(type='MultiDatasetsEvaluator', metrics=[dict()])))
     with pytest.raises(InputError, match='--out needs a metric or a list .* not MultiDatasetsEvaluator'):
         configs.write_predictions(cfg, Path('a.pkl'))
     cfg.test_evaluator = None
     with pytest.raises(InputError, match='the config has no test_evaluator'):
         configs.write_predictions(cfg, Path('a.pkl'))
-    with pytest.raises(InputError, match='--show-dir needs default_hooks.visualization'):
-        configs.draw_predictions(cfg, Path('a'))
 
 
 def test_places_that_cannot_be_written(tmp_path):
     """They would be noticed at the end of a test, when its predictions are lost."""
 
     def cfg():
-        return Config(dict(default_scope='mmdet', test_evaluator={}, default_hooks=dict(visualization={})))
+        return Config(dict(default_scope='mmdet', test_evaluator={}))
 
     configs.write_predictions(cfg(), tmp_path / 'new' / 'a.pkl')
-    configs.draw_predictions(cfg(), tmp_path / 'new')
     assert not (tmp_path / 'new').exists()
     with pytest.raises(InputError, match='cannot be written, it is a folder'):
         configs.write_predictions(cfg(), tmp_path)
@@ -305,8 +289,6 @@ def test_places_that_cannot_be_written(tmp_path):
     file.touch()
     with pytest.raises(InputError, match='a.pkl/.* cannot be written .*Not a directory'):
         configs.write_predictions(cfg(), file / 'new' / 'b.pkl')
-    with pytest.raises(InputError, match='a.pkl/.* cannot be written .*Not a directory'):
-        configs.draw_predictions(cfg(), file)
 
 
 def test_multi_scale_needs_a_config_for_it():

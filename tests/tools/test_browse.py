@@ -63,7 +63,7 @@ def test_detector(browse, toy, tmp_path, capsys):
 
 
 def test_segmentor(browse, toy, tmp_path, capsys):
-    """The validation images are drawn in full size, and the pixels of each class counted."""
+    """The validation images are drawn whole, and enlarged to be read, and the pixels of each class counted."""
     assert browse(SEGMENTOR, '--split', 'val') is None
     found = counts(capsys.readouterr().out)
     assert found['sky'][1] == found['grass'][1] == 2
@@ -72,7 +72,8 @@ def test_segmentor(browse, toy, tmp_path, capsys):
     import cv2
 
     original = toy / 'ADEChallengeData2016' / 'images' / 'validation' / '000000000001.jpg'
-    assert cv2.imread(str(files[0])).shape == cv2.imread(str(original)).shape
+    drawn, image = cv2.imread(str(files[0])), cv2.imread(str(original))
+    assert drawn.shape[0] == 3 * image.shape[0] and drawn.shape[1] == 3 * image.shape[1]
 
 
 def test_classifier(browse, toy, tmp_path, capsys):

@@ -1,14 +1,19 @@
 """tools/export.py as a user calls it."""
 
 import importlib.util
+import re
 import sys
 
+import cv2
+import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
+from torch import nn
 
-from mmattn.weights import CheckpointError
+from mmattn.export.graphs import trace, write_onnx
+from mmattn.weights import CheckpointError, read_file
 from tests import ROOT
 from tests.export.test_graphs import needs_export
 
@@ -16,6 +21,8 @@ SEGMENTOR = 'configs/toy/msf-vit-toy_setr.py'
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
 RETINANET = 'configs/toy/retinanet_shunted-toy_fpn.py'
 DETECTOR = 'configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
+SNIPPETS = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'compile-and-export.md').read_text(), re.DOTALL)
+SEGMENTOR_SNIPPET, DETECTOR_SNIPPET = (code for code in SNIPPETS if 'onnxruntime' in code)
 
 
 @pytest.fixture
@@ -41,6 +48,63 @@ def segmentor():
         return MODELS.build(Config.fromfile(ROOT / SEGMENTOR).model)
 
 
+def run_snippet(code):
+    """Run a part of docs/compile-and-export.md in this folder, on a photo; its variables."""
+    cv2.imwrite('street.jpg', np.random.default_rng(0).integers(0, 256, (97, 131, 3), np.uint8))
+    exec(code, variables := {})
+    return variables
+
+
+class TwoObjects(nn.Module):
+    """A detector or a segmentor as far as its file goes."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, image):
+        if self.outputs == ('scores',):
+            return torch.nn.functional.avg_pool2d(image, 4)[:, :2]
+        objects = torch.nonzero(image[0, 0, 0, :2] < torch.inf)
+        found = objects.repeat(1, 4).float(), objects[:, 0], 0.9 / (1 + objects[:, 0])
+        masks = image[0, :1] > objects[:, :1, None]
+        return (*found, masks)[: len(self.outputs)]
+
+
+@needs_export
+@pytest.mark.parametrize(
+    'outputs',
+    [
+        pytest.param(('boxes', 'labels', 'scores', 'masks'), marks=pytest.mark.slow),
+        ('boxes', 'labels', 'scores'),
+        ('scores',),
+    ],
+)
+def test_snippets_of_the_docs(outputs, tmp_path, monkeypatch, capsys):
+    """They run with files of detectors with and without masks, and of segmentors. Axes have names."""
+    onnx = pytest.importorskip('onnx')
+    pytest.importorskip('onnxscript')
+    pytest.importorskip('onnxruntime')
+    monkeypatch.chdir(tmp_path)
+    is_segmentor = outputs == ('scores',)
+    file = 'segmentor.onnx' if is_segmentor else 'detector.onnx'
+    facts = dict(classes=['cat', 'dog'], mean=[1.0, 2, 3], std=[4.0, 5, 6], channels='RGB')
+    write_onnx(trace(TwoObjects(outputs)), file, outputs, facts)
+    found = run_snippet(SEGMENTOR_SNIPPET if is_segmentor else DETECTOR_SNIPPET)
+    printed = capsys.readouterr().out
+    if is_segmentor:
+        assert found['labels'].shape == (97, 131) and 'cat' in printed
+    else:
+        assert 'cat 0.90' in printed and 'dog 0.45' in printed and ('pixels' in printed) == (len(outputs) == 4)
+    graph = onnx.load(file).graph
+    axes = [[axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim] for value in graph.output]
+    assert [axis.dim_param for axis in graph.input[0].type.tensor_type.shape.dim][2:] == ['height', 'width']
+    if is_segmentor:
+        assert 'height' in axes[0][2] and 'width' in axes[0][3]
+    else:
+        assert axes[0] == ['objects', 4] and axes[1] == axes[2] == ['objects']
+
+
 @needs_export
 def test_backbone(export, tmp_path, capsys):
     """The file has passed its comparison with the model, and runs at a size that was in none."""
@@ -60,24 +124,29 @@ def test_backbone(export, tmp_path, capsys):
 
 @needs_export
 @pytest.mark.slow
-def test_segmentor(export, tmp_path, segmentor, capsys):
+def test_segmentor(export, tmp_path, segmentor, capsys, monkeypatch):
     """A whole segmentor with trained weights, as ONNX; weights that do not fit are refused."""
     pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
     torch.save(dict(state_dict=segmentor.state_dict()), tmp_path / 'trained.pth')
-    export(SEGMENTOR, tmp_path / 'trained.pth', '--out', tmp_path / 'setr.onnx')
+    export(SEGMENTOR, tmp_path / 'trained.pth', '--out', tmp_path / 'segmentor.onnx')
     assert capsys.readouterr().out.count('of the model') == 3
+    monkeypatch.chdir(tmp_path)
+    labels = run_snippet(SEGMENTOR_SNIPPET)['labels']
+    assert labels.shape == (97, 131) and labels.max() < 150
 
 
 @needs_export
 @pytest.mark.slow
-def test_detector(export, tmp_path, capsys):
+def test_detector(export, tmp_path, capsys, monkeypatch):
     """A whole detector, compared on noise, in which one without training finds nothing."""
     pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
-    export(RETINANET, '--out', tmp_path / 'retinanet.onnx')
+    export(RETINANET, '--out', tmp_path / 'detector.onnx')
     out = capsys.readouterr().out
-    assert out.count('0 detections') == 3 and 'name an image with objects by --image' in out
+    assert out.count('0 detections') == 3 and 'name an image with objects by --image' in out and 'masks' not in out
+    monkeypatch.chdir(tmp_path)
+    assert run_snippet(DETECTOR_SNIPPET)['classes'][0] == 'person'
 
 
 @needs_export
@@ -86,7 +155,8 @@ def test_a_wrong_detector_does_not_stay(export, tmp_path, monkeypatch):
     pytest.importorskip('onnxruntime')
     more = tuple(torch.zeros(1, *shape) for shape in ((4,), (), ()))
     monkeypatch.setattr(export.tool, 'trace', lambda *_: None)
-    monkeypatch.setattr(export.tool, 'write_onnx', lambda _, file, names: file.write_bytes(b'0'))
+    monkeypatch.setattr(export.tool, 'smallest_side', lambda _: 33)
+    monkeypatch.setattr(export.tool, 'write_onnx', lambda _, file, *__: file.write_bytes(b'0'))
     monkeypatch.setattr(export.tool, 'read_onnx', lambda _: lambda image: more)
     with pytest.raises(SystemExit, match='does not find what the model does'):
         export(RETINANET, '--out', tmp_path / 'x.onnx')
@@ -97,8 +167,9 @@ def test_a_wrong_detector_does_not_stay(export, tmp_path, monkeypatch):
 def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
     """A file that does not compute what the model does is removed, and the exit status is 1."""
     monkeypatch.setattr(export.tool, 'trace', lambda *_: None)
+    monkeypatch.setattr(export.tool, 'smallest_side', lambda _: 33)
     monkeypatch.setattr(export.tool, 'largest_difference', lambda *_: [0.0, float('nan'), 0.0])
-    monkeypatch.setattr(torch.export, 'save', lambda _, file: file.write_bytes(b'0'))
+    monkeypatch.setattr(torch.export, 'save', lambda _, file, **__: file.write_bytes(b'0'))
     monkeypatch.setattr(torch.export, 'load', lambda _: torch.nn.Identity())
     monkeypatch.setattr(torch.nn.Identity, 'module', lambda self: self, raising=False)
     with pytest.raises(SystemExit, match='does not compute what the model does'):
@@ -150,7 +221,8 @@ def test_weights_must_be_of_the_model(export, tmp_path, segmentor, change, messa
 def test_names_of_wrappers(export, tmp_path, segmentor):
     """Weights of torch.compile are exported, as tools/test.py tests them."""
     torch.save({f'_orig_mod.{name}': value for name, value in segmentor.state_dict().items()}, tmp_path / 'c.pth')
-    model = export.tool.build(Config.fromfile(ROOT / SEGMENTOR), tmp_path / 'c.pth', backbone=False)
+    contents = read_file(tmp_path / 'c.pth')
+    model = export.tool.build(Config.fromfile(ROOT / SEGMENTOR), tmp_path / 'c.pth', False, contents)
     assert all(torch.equal(value, segmentor.state_dict()[name]) for name, value in model.state_dict().items())
 
 

@@ -106,6 +106,7 @@ def test_test(toy, trained, tmp_path):
     assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(
         metrics(tmp_path / 'work')
     )
+    assert '| kite ' in done.stdout or config != MASK_RCNN  # the table of each class
     assert len(list((tmp_path / 'shown').rglob('*.[jp][pn]g'))) == 2
     assert len(pickle.loads((tmp_path / 'predictions.pkl').read_bytes())) == 2
 
@@ -127,6 +128,7 @@ def test_multi_scale_test(toy, trained, tmp_path):
         ('train', ['configs/toy/elsa-swin-toy_in1k.py', '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
         ('test', [MASK_RCNN, 'no.pth'], 'There is no checkpoint no.pth'),
         ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
+        ('test', [MASK_RCNN, 'no.pth', '--draw', '0'], '--draw must be 1 or more'),
         (
             'train',
             [
@@ -141,3 +143,14 @@ def test_multi_scale_test(toy, trained, tmp_path):
 def test_mistakes_get_a_sentence(toy, tmp_path, tool, arguments, message):
     done = run_tool(tool, *arguments, '--work-dir', tmp_path, **toy)
     assert done.returncode == 1 and message in done.stderr.splitlines()[-1]
+
+
+def test_interruption(toy, tmp_path, monkeypatch):
+    """Ctrl-C ends a training with one line, which names --resume and the work folder."""
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr('mmattn.runs.running.train', interrupted)
+    done = run_tool('train', UPERNET, '--work-dir', tmp_path, **toy)
+    assert done.returncode == 1 and '--resume' in done.stderr and str(tmp_path) in done.stderr.splitlines()[-1]

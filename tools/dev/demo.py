@@ -14,12 +14,13 @@ import re
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 import cv2
 import numpy as np
+
+from mmattn.analysis.curves import points, read_curves
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,7 +73,7 @@ MODELS = {
 DETECTORS = {'mask-rcnn-scratch': 'from scratch', 'mask-rcnn-pretrained': 'pre-trained'}
 #: metrics that are printed after each evaluation
 KEY_METRICS = ('accuracy/top1', 'coco/bbox_mAP_50', 'coco/segm_mAP_50', 'mIoU')
-#: models with images of predictions, in the order of the columns of readme.jpg
+#: models with images of predictions, in the order of readme.png
 DRAWN = [name for name, model in MODELS.items() if model.images]
 
 
@@ -126,8 +127,7 @@ def main() -> None:
     write_curves(out)
     for name in DRAWN:
         write_sheet(drawn_images(out, name)[:12], out / f'{name}.png', columns=3, width=640)
-    rows = zip(*(drawn_images(out, name)[:3] for name in DRAWN))
-    write_sheet([file for row in rows for file in row], out / 'readme.jpg', columns=len(DRAWN), width=492)
+    write_readme(out, seen.with_suffix('.png'))
     print(
         f'\n{table}\nDone in {(time.time() - started) / 60:.1f} minutes. See {out}:\n'
         '  metrics.md    these tables\n'
@@ -135,7 +135,7 @@ def main() -> None:
         '                Mask R-CNN from scratch beside the one that starts from the classifier\n'
         '  mask-rcnn-pretrained.png, upernet.png    ground truth (left) and prediction (right); more are in */images\n'
         '  000000000001_attention.png    what a position of this image attends to, in the UperNet (docs/analyze.md)\n'
-        '  readme.jpg    some of both: detector in the left column, segmentor in the right one\n'
+        '  readme.png    predictions of detector and segmentor, the sheet of attention and the table\n'
         '  */final.pth   the trained models\n'
         '  *.log         the output of each step'
     )
@@ -182,28 +182,13 @@ def write_table(out: Path) -> str:
         for key, (title, factor) in model.metrics.items():
             rows.append(f'| {name} | {title} | {f"{scores[key] * factor:.3f}" if key in scores else "-"} |')
     rows += ['', f'| box AP50 after steps | {" | ".join(DETECTORS.values())} |', '|---|---|---|']
-    curves = [read_curves(out, name)['coco/bbox_mAP_50'] for name in DETECTORS]
+    curves = [read_curves(out / name)['coco/bbox_mAP_50'] for name in DETECTORS]
     for step in sorted(set().union(*curves)):
         values = [f'{curve[step]:.3f}' if step in curve else '-' for curve in curves]
         rows.append(f'| {step} | {" | ".join(values)} |')
     table = '\n'.join(rows) + '\n'
     (out / 'metrics.md').write_text(table)
     return table
-
-
-def read_curves(out: Path, name: str) -> dict[str, dict[int, float]]:
-    """Key -> training step -> value, from the scalars.json files of MMEngine. Resumed runs are joined."""
-    # MMEngine counts the evaluations of some models in epochs. The log has "Epoch(train) [1][10/100]".
-    epoch = re.search(r'Epoch\(train\) +\[\d+\]\[ *\d+/(\d+)\]', (out / f'{name} training.log').read_text())
-    curves: dict[str, dict[int, float]] = defaultdict(dict)
-    for file in sorted((out / name).glob('*/vis_data/scalars.json')):
-        for line in file.read_text().splitlines():
-            scalars = json.loads(line)
-            trained = 'loss' in scalars
-            step = scalars['step'] * (1 if trained or not epoch else int(epoch[1]))
-            for key, value in scalars.items():
-                curves[key][step] = value
-    return curves
 
 
 def write_curves(out: Path) -> None:
@@ -217,11 +202,11 @@ def write_curves(out: Path) -> None:
     # Not the losses: a better detector has more positive boxes, so its loss can be higher.
     for axis, key in zip(axes[0], ('coco/bbox_mAP', 'coco/segm_mAP')):
         for name, label in DETECTORS.items():
-            axis.plot(*points(read_curves(out, name)[key]), 'o-', label=label)
+            axis.plot(*points(read_curves(out / name)[key]), 'o-', label=label)
         axis.set(title=f'Mask R-CNN, {MASK_RCNN.metrics[key][0]} with and without pre-training')
         axis.set_ylim(bottom=0)
     for (name, model), (left, right) in zip(MODELS.items(), axes[1:]):
-        curves = read_curves(out, name)
+        curves = read_curves(out / name)
         parts = sorted(key for key in curves if 'loss' in key and key != 'loss')
         for key in ['loss', *(parts if len(parts) > 1 else [])]:
             left.plot(*points(curves[key]), label=key, lw=2 if key == 'loss' else 1)
@@ -238,11 +223,6 @@ def write_curves(out: Path) -> None:
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8, ncols=2, loc='upper right' if axis in axes[1:, 0] else 'lower right')
     figure.savefig(out / 'curves.png', dpi=110)
-
-
-def points(curve: dict[int, float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Steps and values of a curve; a detector that finds nothing has no metrics."""
-    return tuple(zip(*sorted(curve.items()))) or ((), ())
 
 
 def drawn_images(out: Path, name: str) -> list[Path]:
@@ -264,6 +244,39 @@ def write_sheet(files: list[Path], target: Path, columns: int, width: int) -> No
             row[4 : 4 + tile.shape[0], i * (width + 8) + 4 :][:, :width] = tile
         rows.append(row)
     cv2.imwrite(str(target), np.vstack(rows), (cv2.IMWRITE_JPEG_QUALITY, 75))
+
+
+def write_readme(out: Path, attention: Path) -> None:
+    """Write readme.png: a prediction of each model in full size, below them the sheet of attention and the table."""
+    import matplotlib
+
+    matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+
+    top = padded([cv2.imread(str(drawn_images(out, name)[0])) for name in DRAWN])
+    sheet = cv2.imread(str(attention))
+    width = int(0.66 * top.shape[1])
+    sheet = cv2.resize(sheet, (width, sheet.shape[0] * width // sheet.shape[1]), interpolation=cv2.INTER_AREA)
+    rows = [line.strip('| ').split(' | ') for line in (out / 'metrics.md').read_text().splitlines()]
+    rows = [row for row in rows[: rows.index([''])] if not row[0].startswith('--')]
+    figure, axis = plt.subplots(figsize=((top.shape[1] - width) / 100, sheet.shape[0] / 100), layout='constrained')
+    axis.axis('off')
+    table = axis.table(rows[1:], colLabels=rows[0], cellLoc='left', edges='horizontal', bbox=(0, 0.1, 1, 0.8))
+    table.auto_set_font_size(False)
+    table.set_fontsize(12)
+    table.auto_set_column_width(range(len(rows[0])))
+    figure.savefig(out / 'table.png', dpi=100)
+    plt.close(figure)
+    below = padded([sheet, cv2.imread(str(out / 'table.png'))])
+    below = below[:, : top.shape[1]]
+    cv2.imwrite(str(out / 'readme.png'), np.vstack([top, below]))
+
+
+def padded(pictures: list[np.ndarray]) -> np.ndarray:
+    """Pictures beside each other, each filled with white to the height of the tallest."""
+    height = max(picture.shape[0] for picture in pictures)
+    white = dict(borderType=cv2.BORDER_CONSTANT, value=(255, 255, 255))
+    return np.hstack([cv2.copyMakeBorder(one, 0, height - one.shape[0], 0, 0, **white) for one in pictures])
 
 
 if __name__ == '__main__':

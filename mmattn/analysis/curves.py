@@ -1,0 +1,37 @@
+"""Losses and scores of trainings, over their steps."""
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+#: training step -> value
+Curve = dict[int, float]
+
+
+def read_curves(folder: Path) -> dict[str, Curve]:
+    """The curve of each number that MMEngine's LocalVisBackend wrote below a work folder; resumed trainings are joined.
+
+    Scores of a training by epochs, which MMEngine counts in epochs, are at the last step of their epoch.
+    """
+    logs = ''.join(file.read_text(errors='replace') for file in sorted(folder.glob('*/*.log')))
+    epoch = re.search(r'Epoch\(train\) +\[ *\d+\]\[ *\d+/(\d+)\]', logs)
+    curves: dict[str, Curve] = defaultdict(dict)
+    for file in sorted(folder.glob('*/vis_data/scalars.json')):
+        for line in file.read_text().splitlines():
+            scalars = json.loads(line)
+            step = scalars['step'] * (1 if 'loss' in scalars or not epoch else int(epoch[1]))
+            for key, value in scalars.items():
+                curves[key][step] = value
+    return curves
+
+
+def is_score(key: str) -> bool:
+    """Whether a key of MMEngine's logs is a score of the validation, but not that of a single class."""
+    names = ('step', 'epoch', 'iter', 'time', 'data_time', 'memory', 'lr', 'base_lr', 'grad_norm')
+    return key not in names and not re.search(r'loss|acc_seg|_precision$|(^|\.)acc$|/lr$|/base_lr$', key)
+
+
+def points(curve: Curve) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Steps and values of a curve; both are empty for a detector that found nothing."""
+    return tuple(zip(*sorted(curve.items()))) or ((), ())

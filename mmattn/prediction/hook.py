@@ -1,0 +1,69 @@
+"""Images of a test: predictions beside annotations."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import mmcv
+import numpy as np
+from mmengine.dist import get_dist_info
+from mmengine.fileio import get
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from mmengine.structures import BaseDataElement
+
+from ..arguments import check_whole
+from ..runs.checkpoints import unwrapped
+from ..runs.outputs import check_output
+from .drawing import beside, colors_of, draw_sample, write_image
+
+
+class DrawingHook(Hook):
+    """Draws images of a test: the annotations, if the test pipeline loads them, and beside them the predictions.
+
+    Args:
+        folder: to write to.
+        number: of images, spread evenly over the dataset; all, if it has fewer.
+
+    Raises:
+        ValueError: if ``number`` is not a whole number of at least 1.
+        InputError: if the folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        check_whole('number', number)
+        check_output(folder / 'drawn.jpg')
+        self.folder, self.number, self.seen = folder, number, 0
+
+    def before_test(self, runner: Runner) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        meta = runner.test_dataloader.dataset.metainfo
+        self.images = len(runner.test_dataloader.dataset)
+        self.classes = [str(name) for name in meta.get('classes') or range(self.images)]
+        self.colors = colors_of(meta.get('palette'), len(self.classes))
+
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch: dict | None = None, outputs: Sequence | None = None
+    ) -> None:
+        rank, processes = get_dist_info()
+        for position, sample in enumerate(outputs):
+            index = self.seen * processes + rank  # MMEngine deals the images of a dataset to its processes in turn
+            self.seen += 1
+            if index * self.number % self.images < self.number and index < self.images:
+                image = self._read(runner, sample, data_batch, position)
+                truth, prediction = (
+                    draw_sample(image, sample, kind, self.classes, self.colors) for kind in ('gt', 'pred')
+                )
+                pictures = dict(truth=truth, prediction=prediction)
+                name = Path(sample.get('img_path') or 'image').stem
+                write_image(
+                    self.folder / f'{index:06d}_{name}',
+                    beside({caption: picture for caption, picture in pictures.items() if picture is not None}),
+                )
+
+    def _read(self, runner: Runner, sample: BaseDataElement, data_batch: dict, position: int) -> np.ndarray:
+        """The image of a sample, (H, W, 3) in BGR: its file, or what was loaded, for data sets as CIFAR."""
+        if sample.get('img_path'):
+            return mmcv.imfrombytes(get(sample.img_path))
+        image = data_batch['inputs'][position].permute(1, 2, 0).cpu().numpy()
+        is_bgr = getattr(unwrapped(runner.model).data_preprocessor, 'to_rgb', False)
+        return np.ascontiguousarray(image if is_bgr else image[..., ::-1])

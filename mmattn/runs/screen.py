@@ -1,0 +1,91 @@
+"""What our tools show on the screen: the progress of a run, without lines and warnings that are known and harmless.
+
+The log file of a run has all that is logged.
+"""
+
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import TextIO
+
+#: beginnings of log messages and of what packages print
+LINES = re.compile(
+    '|'.join(
+        [
+            r'\n-+\nSystem environment:',
+            r'Config:\n',
+            r'Hooks will be executed in the following order:\n',
+            r'paramwise_options -- ',
+            r'Exp name: ',
+            r'Loads checkpoint by mmattn backend from path: ',  # "Load checkpoint from ..." follows
+            r'Distributed training is not used, all SyncBatchNorm',
+            r'Using env variable `\w+` with value of ',
+            r'Could not import OneDL',
+            r'Failed to search registry with scope "\w+" in the "[\w ]+" registry tree',  # it is found in another one
+            r'The prefix is not set in metric class \w+',
+            r'"FileClient" will be deprecated in future',
+            r'"HardDiskBackend" is the alias of "LocalBackend"',
+            r'(loading annotations into memory|creating index|Loading and preparing results)\.\.\.$',
+            r'(Running per image evaluation|Accumulating evaluation results)\.\.\.$',
+            r'index created!$',
+            r'D(one|ONE) \(t=[\d.]+s\)\.?$',
+            r'Evaluate annotation type \*\w+\*$',
+        ]
+    )
+)
+#: beginnings of warnings of Python, as regular expressions
+WARNINGS = (
+    'faster_coco_eval is not installed',
+    'The draw is False, it means that the hook for visualization will not take effect',
+    'Default ``avg_non_ignore`` is False',
+    r'``build_\w+`` would be deprecated soon',
+    'The shape of value will convert from torch.Size',
+    'To copy construct from a tensor, it is recommended to use',  # in MMDetection's test of several views
+)
+#: before the message of a line of MMEngine's log, whose level may be coloured
+PREFIX = re.compile(r'\d\d/\d\d \d\d:\d\d:\d\d - mmengine - (?:\x1b\[\d+m)*[A-Z]+(?:\x1b\[\d+m)* - ')
+#: in a line on the progress of a training, validation or test
+PROGRESS = re.compile(r'(?:Epoch|Iter)\((?:train|val|test)\) ')
+
+
+class Screen:
+    """A stream of text that leaves out ``LINES`` and shortens lines on progress to step, time left, loss and scores."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.left_out = stream, False
+
+    def write(self, text: str) -> int:
+        """Write what one call of ``print`` or one message of a logger writes."""
+        end_of_line = self.left_out and text == '\n'  # print writes it apart
+        prefix = PREFIX.match(text)
+        message = text[prefix.end() :] if prefix else text
+        self.left_out = bool(LINES.match(message)) and not text.endswith('\n')
+        if not end_of_line and not LINES.match(message):
+            self.stream.write(_shortened(text) if prefix and PROGRESS.match(message) else text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.stream, name)
+
+
+def _shortened(line: str) -> str:
+    """A line of MMEngine's log processor, "Iter(train) [50/100]  lr: 1e-4  eta: 0:01:00  loss: 2.1  ...", shortened."""
+    start = re.match(r'.*?\((train|val|test)\)(?: *\[[\d/ ]+\])*', line)
+    numbers = re.split(' {2,}', line[start.end() :].strip())
+    if start[1] == 'train':
+        numbers = [number for number in numbers if number.startswith(('eta: ', 'loss: '))]
+    else:
+        # A table before the line has the precision of each class.
+        numbers = [number for number in numbers if not re.match('time: |data_time: |memory: |.+_precision: ', number)]
+    return '  '.join([start[0], *numbers]) + '\n'
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave ``LINES`` and ``WARNINGS`` out, of what is written in the block and by loggers that are made in it."""
+    with warnings.catch_warnings(), redirect_stdout(Screen(sys.stdout)):
+        for beginning in WARNINGS:
+            warnings.filterwarnings('ignore', beginning)
+        yield

@@ -1,0 +1,121 @@
+"""Pictures of annotations and predictions."""
+
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from mmdet.structures import DetDataSample
+from mmdet.structures.bbox import HorizontalBoxes
+from mmdet.structures.mask import BitmapMasks
+from mmengine.structures import InstanceData, PixelData
+from mmpretrain.structures import DataSample
+from mmseg.structures import SegDataSample
+from torch import nn
+
+from mmattn.prediction import drawing
+from mmattn.prediction.drawing import colors_of, draw_label_map, draw_sample
+from mmattn.prediction.hook import DrawingHook
+
+NAMES, COLORS = ['one', 'two'], np.array([(255, 0, 0), (0, 0, 255)], np.uint8)
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """What is written in pictures: each text and its place x1, y1, x2, y2."""
+    found, rectangle = [], cv2.rectangle
+    boxes = []
+
+    def record(image, start, end, color, thickness=1):
+        if thickness == cv2.FILLED:
+            boxes.append((*start, *end))
+        return rectangle(image, start, end, color, thickness)
+
+    def write(image, text, *_):
+        found.append((text, boxes[-1]))
+
+    monkeypatch.setattr(drawing.cv2, 'rectangle', record)
+    monkeypatch.setattr(drawing.cv2, 'putText', write)
+    return found
+
+
+def test_detector(texts):
+    """Truth, as a pipeline packs it, has no scores; of predictions, those above the threshold are drawn with theirs.
+    Boxes and masks grow with a small image."""
+    masks = np.zeros((2, 60, 40), np.uint8)
+    masks[0, 10:20, 10:20] = 1
+    boxes = torch.tensor([[10.0, 10, 20, 20], [1, 30, 5, 40]])
+    sample = DetDataSample(
+        gt_instances=InstanceData(
+            bboxes=HorizontalBoxes(boxes), labels=torch.tensor([0, 1]), masks=BitmapMasks(masks, 60, 40)
+        ),
+        pred_instances=InstanceData(bboxes=boxes, labels=torch.tensor([0, 1]), scores=torch.tensor([0.9, 0.2])),
+    )
+    image = np.full((60, 40, 3), 100, np.uint8)
+    truth = draw_sample(image, sample, 'gt', NAMES, COLORS)
+    assert truth.shape == (480, 320, 3) and (image == 100).all()
+    assert (truth[130, 130] == [177, 50, 50]).all() and (truth[170, 130] == 100).all()
+    assert [text for text, _ in texts] == ['one', 'two']
+    del texts[:]
+    draw_sample(image, sample, 'pred', NAMES, COLORS)
+    assert [text for text, _ in texts] == ['one 0.90']
+
+
+def test_segmentor(texts):
+    """Pixels that are ignored stay as they are."""
+    labels = torch.full((1, 500, 500), 255)
+    labels[:, :100] = 1
+    sample = SegDataSample(gt_sem_seg=PixelData(data=labels))
+    drawn = draw_sample(np.full((500, 500, 3), 100, np.uint8), sample, 'gt', NAMES, COLORS)
+    assert (drawn[200:] == 100).all() and (drawn[99, 0] == [40, 40, 193]).all()
+    assert [text for text, _ in texts] == ['two']
+
+
+@pytest.mark.parametrize('kind, text', [('gt', 'one'), ('pred', 'two 0.75')])
+def test_classifier(texts, kind, text):
+    """Also of several views of an image, which have scores and no label."""
+    sample = DataSample().set_gt_label(0).set_pred_score(torch.tensor([0.25, 0.75]))
+    draw_sample(np.zeros((500, 500, 3), np.uint8), sample, kind, NAMES, COLORS)
+    assert [found for found, _ in texts] == [text]
+
+
+def test_nothing_to_draw():
+    """A test pipeline without annotations packs empty instances."""
+    sample = DetDataSample(gt_instances=InstanceData())
+    assert draw_sample(np.zeros((500, 500, 3), np.uint8), sample, 'gt', NAMES, COLORS) is None
+
+
+def test_texts_do_not_overlap(texts):
+    """Names of many small regions are in the image and cover no other."""
+    labels = np.zeros((400, 400), np.uint8)
+    for i in range(12):
+        labels[380:, 4 * i : 4 * i + 4] = i + 1
+        labels[:10, 396 - 4 * i :] = 12 - i
+    draw_label_map(np.zeros((400, 400, 3), np.uint8), labels, ['a long name'] * 13, colors_of(None, 13))
+    boxes = [box for _, box in texts]
+    assert len(boxes) == 13 and all(min(box) >= 0 and max(box) <= 400 for box in boxes)
+    for i, a in enumerate(boxes):
+        assert not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in boxes[:i])
+
+
+@pytest.mark.parametrize('number, drawn', [(3, [0, 4, 7]), (50, range(10))])
+def test_images_of_a_test(tmp_path, number, drawn):
+    """So many images, spread over the data set. Red of images without a file, as those of CIFAR, is drawn as red."""
+    dataset = [None] * 10
+    dataset = type('Images', (list,), dict(metainfo=dict(classes=['dog', 'cat'])))(dataset)
+    model = nn.Module()
+    model.data_preprocessor = SimpleNamespace(to_rgb=True)
+    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
+    hook = DrawingHook(tmp_path / 'new', number)
+    hook.before_test(runner)
+    image = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    image[2] = 255
+    for i in range(5):
+        samples = [DataSample().set_gt_label(0).set_pred_score(torch.tensor([0.25, 0.75])) for _ in range(2)]
+        hook.after_test_iter(runner, i, dict(inputs=[image, image]), samples)
+    files = sorted(path.name for path in (tmp_path / 'new').iterdir())
+    assert files == [f'{index:06d}_image.jpg' for index in drawn]
+    picture = cv2.imread(str(tmp_path / 'new' / files[0]))
+    assert picture.shape == (502, 972, 3)  # both, enlarged
+    assert np.abs(picture[-20, -20].astype(int) - [0, 0, 255]).max() < 20

@@ -1,0 +1,51 @@
+"""tools/curves.py on logs as MMEngine writes them."""
+
+import json
+
+import cv2
+import pytest
+
+from mmattn.analysis.curves import is_score, read_curves
+from tests.tools.in_process import run_tool
+
+
+@pytest.fixture
+def work(tmp_path):
+    """The work folder of a training of 2 epochs of 10 steps that was resumed once."""
+    for name, lines in {
+        'a': [dict(step=5, loss=2.0, loss_cls=1.0, lr=0.1), dict(step=1, **{'coco/bbox_mAP': 0.1})],
+        'b': [
+            dict(step=15, loss=1.0, loss_cls=0.5, lr=0.1),
+            dict(step=2, **{'coco/bbox_mAP': 0.2, 'coco/cat_precision': 1}),
+        ],
+    }.items():
+        folder = tmp_path / 'work' / name
+        (folder / 'vis_data').mkdir(parents=True)
+        (folder / f'{name}.log').write_text('11/23 - mmengine - INFO - Epoch(train)  [1][ 5/10]  loss: 2.0\n')
+        (folder / 'vis_data' / 'scalars.json').write_text('\n'.join(map(json.dumps, lines)))
+    return tmp_path / 'work'
+
+
+def test_curves(work):
+    """Resumed trainings are joined, and scores of an epoch are at its last step."""
+    curves = read_curves(work)
+    assert curves['loss'] == {5: 2.0, 15: 1.0} and curves['coco/bbox_mAP'] == {10: 0.1, 20: 0.2}
+    assert [key for key in sorted(curves) if is_score(key)] == ['coco/bbox_mAP']
+
+
+def test_picture(work, tmp_path):
+    done = run_tool('curves', work, '--out', tmp_path / 'new' / 'a.png')
+    assert done.returncode == 0 and cv2.imread(str(tmp_path / 'new' / 'a.png')) is not None
+
+
+@pytest.mark.parametrize(
+    'arguments, sentence',
+    [
+        (['{}', '--keys', 'mIoU', '--out', 'a.png'], 'which no training has: there are coco/bbox_mAP'),
+        (['{}/a', '--out', 'a.png'], 'has no log of a training'),
+        (['{}', '--out', 'a.jpg'], '--out must name a .png'),
+    ],
+)
+def test_mistakes(work, arguments, sentence):
+    done = run_tool('curves', *(argument.format(work) for argument in arguments))
+    assert done.returncode == 1 and sentence in done.stderr

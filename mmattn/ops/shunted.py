@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backend import choose_backend, named_backend
+from .backend import check_maps, choose_backend, named_backend
 from .tracing import is_tracing
 
 
@@ -43,7 +43,10 @@ def shunted_attention(
         ValueError: if shapes do not fit each other, or the backend is unknown.
     """
     _check(query, keys, values, num_heads)
-    backend = backend or choose_backend('shunted_attention', ('fused',), query.device, query.dtype)
+    for key, value in zip(keys, values):
+        check_maps(dropout_p, query=query, key=key, value=value)
+    if backend is None:
+        backend = choose_backend('shunted_attention', ('fused',), query.device, query.dtype)
     return named_backend(BACKENDS, backend)(query, keys, values, num_heads, dropout_p)
 
 

@@ -43,8 +43,9 @@ def elsa_attention(
         ghost_add: (C, k, k), the matrix :math:`\gamma S` of equation 8; None means zeros.
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference', 'shifted' (any device), 'cpp' (float32 on the CPU) or 'triton' (GPUs, no dropout); the
-            last two have no second derivatives and are not for torch.func. None chooses by device, dtype, dropout and whether a graph is exported: :func:`fastest`.
+        backend: 'reference', 'shifted' (any device), 'cpp' (float32 on the CPU) or 'triton' (GPUs, no dropout). The
+            last two have no second derivatives and are not for torch.func. None chooses the fastest that can serve:
+            :func:`fastest`.
 
     Returns:
         (B, H, W, C), of the dtype of ``value``.

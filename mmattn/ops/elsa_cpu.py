@@ -31,7 +31,7 @@ def check_neighbourhoods(name: str, weights: Tensor, value: Tensor, dilation: in
     k = math.isqrt(taps)
     if k * k != taps or k % 2 == 0:
         raise ValueError(f'{name} must hold k * k neighbours with odd k, not {taps}')
-    if heads == 0 or C % heads:
+    if not C or not heads or C % heads:
         raise ValueError(f'the {C} channels of value do not divide into {heads} heads')
     check_whole('dilation', dilation)
 

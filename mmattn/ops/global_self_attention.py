@@ -110,7 +110,8 @@ def axial_attention(
         dim: 1 attends along columns, 2 along rows.
         beyond: 'stretch' or 'mask'.
         backend: 'reference', 'batched', 'cpp' (float32 on the CPU) or 'triton' (GPUs, sums in float32). The last two
-            have neither keys, softmax nor second derivatives, and are not for torch.func. None chooses by device and dtype, and never 'triton'.
+            have neither keys, softmax nor second derivatives, and are not for torch.func. None chooses by device and
+            dtype, and never 'triton'.
         key: (B, H, W, heads, k) or None.
         softmax: of the products, over the pixels that are attended to.
 

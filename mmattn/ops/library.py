@@ -85,7 +85,7 @@ def operator(
 
     def checked(kernel: Callable) -> Callable:
         def run(*arguments: Tensor | int | None) -> Tensor | list[Tensor]:
-            _check_tensors(name, *(x for x in arguments[:-1] if x is not None))
+            _check_tensors(overload._schema, arguments)
             check(*arguments)
             return kernel(*arguments)
 
@@ -116,11 +116,14 @@ def operator(
     return overload
 
 
-def _check_tensors(name: str, *tensors: Tensor) -> None:
-    kinds = {(x.dtype, x.device) for x in tensors}
-    if len(kinds) > 1 or tensors[0].dtype != torch.float32:
+def _check_tensors(schema: torch._C.FunctionSchema, arguments: tuple[Tensor | int | None, ...]) -> None:
+    for x, argument in zip(arguments, schema.arguments):
+        if x is None and str(argument.type) == 'Tensor':  # torch lets None pass
+            raise ValueError(f'{argument.name} of {schema.name} must be a tensor, not None')
+    tensors = [x for x in arguments[:-1] if x is not None]
+    if tensors[0].dtype != torch.float32 or len({(x.dtype, x.device) for x in tensors}) > 1:
         given = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
-        raise ValueError(f'mmattn.{name} takes float32 tensors on one device; here are {given}')
+        raise ValueError(f'{schema.name} takes float32 tensors on one device; here are {given}')
 
 
 def empty_like(x: Tensor) -> Tensor:

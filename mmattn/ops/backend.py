@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import describe, warn
-from .tracing import is_transforming, pretends
+from .tracing import is_tracing, is_transforming, pretends
 
 #: torch.compile cannot look for packages while it traces
 HAS_TRITON = find_spec('triton') is not None
@@ -42,7 +42,8 @@ def check_maps(dropout_p: float = 0.0, **maps: Tensor | None) -> None:
     """Check maps and tables of an operator, by name, and its rate of dropout.
 
     Raises:
-        ValueError: if they are not floating-point numbers on one device, or the rate is not in [0, 1].
+        ValueError: if they are not floating-point numbers on one device, are empty other than in the first dimension,
+            or the rate is not in [0, 1].
     """
     if not (isinstance(dropout_p, Real) and 0 <= dropout_p <= 1):
         raise ValueError(f'dropout_p must be a number from 0 to 1, not {dropout_p!r}')
@@ -50,6 +51,8 @@ def check_maps(dropout_p: float = 0.0, **maps: Tensor | None) -> None:
     for name, x in given.items():
         if x.dtype not in DTYPES:
             raise ValueError(f'{name} must be floating-point numbers of 16, 32 or 64 bits, not {x.dtype}')
+        if not is_tracing() and 0 in x.shape[1:]:
+            raise ValueError(f'{name} must have no empty dimension but the first, not {tuple(x.shape)}')
     if len({x.device for x in given.values()}) > 1:
         places = ', '.join(f'{name} on {x.device}' for name, x in given.items())
         raise ValueError(f'all tensors of an operator must be on one device; here are {places}')

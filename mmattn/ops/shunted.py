@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..arguments import check_whole
 from .backend import check_maps, choose_backend, named_backend
 from .tracing import is_tracing
 
@@ -106,8 +107,9 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 
 
 def _check(query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], num_heads: int) -> None:
+    check_whole('num_heads', num_heads)
     groups = len(keys)
-    if not groups or len(values) != groups or num_heads < 1 or num_heads % groups or query.shape[-1] % num_heads:
+    if not groups or len(values) != groups or num_heads % groups or query.shape[-1] % num_heads:
         raise ValueError(
             f'keys and values must be {groups} maps each, one per group of heads, and the number of groups must divide '
             f'{num_heads} heads, and these the {query.shape[-1]} channels of query; there are {len(values)} values'

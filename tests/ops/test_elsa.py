@@ -129,7 +129,7 @@ def test_uniform_attention_is_a_mean_filter():
         (dict(ghost_add=torch.zeros(2, 3, 3)), 'ghost_add must be'),
         (dict(dilation=0), 'dilation must be a whole number of at least 1, not 0'),
         (dict(dilation=1.5), 'dilation must be a whole number of at least 1, not 1.5'),
-        (dict(logits=torch.zeros(1, 4, 4, 0, 9)), '4 channels of value do not divide into 0 heads'),
+        (dict(logits=torch.zeros(1, 4, 4, 0, 9)), 'logits must have no empty dimension but the first'),
         (dict(value=torch.zeros(1, 4, 4, 4, dtype=torch.int64)), 'value must be floating-point numbers .*torch.int64'),
         (dict(ghost_mul=torch.zeros(4, 3, 3, device='meta')), 'must be on one device; .*value on cpu, ghost_mul on m'),
         (dict(dropout_p=math.nan), 'dropout_p must be a number from 0 to 1, not nan'),

@@ -4,10 +4,12 @@ OpenMMLab's `mim` looks for them.
 Everything else about the package stands in pyproject.toml.
 """
 
+import runpy
 import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -26,6 +28,13 @@ class BuildWithMim(build_py):
         shutil.copy(ROOT / 'model-index.yml', mim)
 
 
+class BuildWithSeal(build_ext):
+    def build_extension(self, ext: Extension) -> None:
+        self.force = True  # a library that is newer than csrc/ may be of other code, as after git checkout
+        super().build_extension(ext)
+        runpy.run_path(str(ROOT / 'mmattn' / 'ops' / 'seal.py'))['seal'](Path(self.get_ext_fullpath(ext.name)))
+
+
 # Without a compiler mmattn is installed all the same, and slower: see mmattn/ops/library.py.
 CPU = Extension(
     'mmattn.ops._cpu',
@@ -36,4 +45,4 @@ CPU = Extension(
     optional=True,
 )
 
-setup(cmdclass=dict(build_py=BuildWithMim), ext_modules=[CPU])
+setup(cmdclass=dict(build_py=BuildWithMim, build_ext=BuildWithSeal), ext_modules=[CPU])

@@ -1,6 +1,7 @@
 import importlib.metadata
 import os
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -200,6 +201,13 @@ def test_wheel_carries_mim(wheel):
             if file.suffix in ('.py', '.sh', '.yml', '.md'):
                 assert f'mmattn/.mim/{file.relative_to(ROOT)}' in names
     assert 'mmattn/.mim/model-index.yml' in names and 'mmattn/ops/elsa.py' in names
+
+
+def test_wheel_carries_its_library(wheel, tmp_path):
+    """The compiled library that pip builds is whole, with the code that it is compared with."""
+    wheel.extractall(tmp_path, [name for name in wheel.namelist() if name.startswith('mmattn/ops/')])
+    (library,) = (tmp_path / 'mmattn' / 'ops').glob('_cpu.*')
+    assert runpy.run_path(str(library.with_name('seal.py')))['is_sealed'](library)
 
 
 def test_wheel_carries_licence(wheel):

@@ -1,10 +1,25 @@
 """Axial attention by relative position on the CPU, whose scores stay in the cache: csrc/axial.cpp."""
 
-import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .library import call, empty_like, operator, rows_of
+
+
+def check_lines(query: Tensor, value: Tensor, table: Tensor, dim: int) -> None:
+    """Check what attention along lines takes: (B, H, W, heads, k), (B, H, W, heads, v), (2L - 1, k) and 1 or 2.
+
+    Raises:
+        ValueError: if they do not fit each other.
+    """
+    if query.dim() != 5 or value.dim() != 5 or value.shape[:-1] != query.shape[:-1]:
+        raise ValueError(
+            f'query must be (B, H, W, heads, k) and value (B, H, W, heads, v), not {tuple(query.shape)} '
+            f'and {tuple(value.shape)}'
+        )
+    if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1] != query.shape[-1]:
+        raise ValueError(f'table must be (2L - 1, {query.shape[-1]}), not {tuple(table.shape)}')
+    if not isinstance(dim, int) or dim not in (1, 2):
+        raise ValueError(f'dim must be 1 (columns) or 2 (rows), not {dim!r}')
 
 
 def axial_attention_cpu(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
@@ -19,43 +34,49 @@ def axial_attention_cpu(query: Tensor, value: Tensor, table: Tensor, dim: int) -
     Returns:
         (B, H, W, heads, v).
     """
-    return _AxialSum.apply(query, value, table, dim)
-
-
-class _AxialSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
-        ctx.save_for_backward(query, value, table)
-        ctx.dim = dim
-        return torch.ops.mmattn.axial_sum(query, value, table, dim)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *torch.ops.mmattn.axial_sum_backward(grad, *ctx.saved_tensors, ctx.dim), None
+    return _sum(query, value, table, dim)
 
 
 def _forward(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
     maps, numbers = _arguments(query, value, table, dim)
     out = empty_like(value)
-    call('axial_sum', *maps, out, numbers)
-    return out
+    if query.numel() and value.numel():
+        call('axial_sum', *maps, out, numbers)
+        return out
+    return out.zero_()
 
 
 def _backward(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int) -> list[Tensor]:
     """The gradients of query, value and table."""
     maps, numbers = _arguments(query, value, table, dim)
     gradients = [empty_like(x) for x in maps]
-    call('axial_sum_backward', *maps, grad.contiguous(), *gradients, numbers)
-    return gradients
+    if query.numel() and value.numel():
+        call('axial_sum_backward', *maps, grad.contiguous(), *gradients, numbers)
+        return gradients
+    return [x.zero_() for x in gradients]
+
+
+def _check(query: Tensor, value: Tensor, table: Tensor, dim: int) -> None:
+    check_lines(query, value, table, dim)
+    if len(table) != 2 * query.shape[dim] - 1:
+        raise ValueError(f'table must be ({2 * query.shape[dim] - 1}, {query.shape[-1]}), not {tuple(table.shape)}')
+
+
+def _check_backward(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int) -> None:
+    _check(query, value, table, dim)
+    if grad.shape != value.shape:
+        raise ValueError(f'grad must be as value, {tuple(value.shape)}, not {tuple(grad.shape)}')
 
 
 _inputs = 'Tensor query, Tensor value, Tensor table, int dim'
-operator(f'axial_sum({_inputs}) -> Tensor', _forward, lambda query, value, *_: empty_like(value))
-operator(
+_sum_backward = operator(
     f'axial_sum_backward(Tensor grad, {_inputs}) -> Tensor[]',
+    _check_backward,
     _backward,
     lambda grad, *inputs: [empty_like(x) for x in inputs[:-1]],
+)
+_sum = operator(
+    f'axial_sum({_inputs}) -> Tensor', _check, _forward, lambda query, value, *_: empty_like(value), _sum_backward
 )
 
 

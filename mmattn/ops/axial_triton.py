@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .derivatives import once
+
 #: positions of a program, for 32 channels a head
 BLOCK = 32
 #: parts of the lines whose sums for the table's gradient are in memory
@@ -37,17 +39,21 @@ class _AxialSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, value, table = ctx.saved_tensors
-        grad = grad.contiguous()
-        grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
-        (lines, _), settings = grid, settings = _settings(query, value, ctx.dim)
-        _backward[grid](query, value, table, grad, grad_query, grad_value, **settings)
-        share = max(4, triton.cdiv(lines, PARTS))
-        parts = triton.cdiv(lines, share)
-        sums = table.new_empty(parts, *table.shape, dtype=torch.float32)
-        grid = parts, triton.cdiv(len(table), settings['BLOCK'])
-        _backward_table[grid](query, value, grad, sums, lines, share, **settings)
-        return grad_query, grad_value, sums.sum(0).to(table.dtype), None
+        return *_gradients(grad.contiguous(), *ctx.saved_tensors, ctx.dim), None
+
+
+@once
+def _gradients(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of query, value and table."""
+    grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
+    (lines, _), settings = grid, settings = _settings(query, value, dim)
+    _backward[grid](query, value, table, grad, grad_query, grad_value, **settings)
+    share = max(4, triton.cdiv(lines, PARTS))
+    parts = triton.cdiv(lines, share)
+    sums = table.new_empty(parts, *table.shape, dtype=torch.float32)
+    grid = parts, triton.cdiv(len(table), settings['BLOCK'])
+    _backward_table[grid](query, value, grad, sums, lines, share, **settings)
+    return grad_query, grad_value, sums.sum(0).to(table.dtype)
 
 
 def _settings(query: Tensor, value: Tensor, dim: int) -> tuple[tuple[int, int], dict]:

@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from importlib.util import find_spec
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from ..errors import describe, warn
-from .tracing import pretends
+from .tracing import is_tracing, is_transforming, pretends
 
 #: torch.compile cannot look for packages while it traces
 HAS_TRITON = find_spec('triton') is not None
 #: the largest difference of a compiled path from the reference, as a share of the largest number: in float32, the first
 #: figure; in half precision, a number of rounding steps, because gradients are rounded between two kernels
 TOLERANCE, ROUNDINGS = 1e-4, 16
+DTYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 _lock = threading.Lock()
 _chosen: dict[tuple, str] = {}
@@ -31,17 +33,39 @@ def named_backend(backends: Mapping[str, Callable], name: str) -> Callable:
     Raises:
         ValueError: if the name is unknown; the message lists the known names.
     """
-    if name not in backends:
+    if not isinstance(name, str) or name not in backends:
         raise ValueError(f'backend must be None or one of {", ".join(backends)}, not {name!r}')
     return backends[name]
+
+
+def check_maps(dropout_p: float = 0.0, **maps: Tensor | None) -> None:
+    """Check maps and tables of an operator, by name, and its rate of dropout.
+
+    Raises:
+        ValueError: if they are not floating-point numbers on one device, are empty other than in the first dimension,
+            or the rate is not in [0, 1].
+    """
+    if not (isinstance(dropout_p, Real) and 0 <= dropout_p <= 1):
+        raise ValueError(f'dropout_p must be a number from 0 to 1, not {dropout_p!r}')
+    given = {name: x for name, x in maps.items() if x is not None}
+    for name, x in given.items():
+        if x.dtype not in DTYPES:
+            raise ValueError(f'{name} must be floating-point numbers of 16, 32 or 64 bits, not {x.dtype}')
+        if not is_tracing() and 0 in x.shape[1:]:
+            raise ValueError(f'{name} must have no empty dimension but the first, not {tuple(x.shape)}')
+    if len({x.device for x in given.values()}) > 1:
+        places = ', '.join(f'{name} on {x.device}' for name, x in given.items())
+        raise ValueError(f'all tensors of an operator must be on one device; here are {places}')
 
 
 def check_triton(x: Tensor) -> None:
     """Check that Triton's kernels can run on a tensor.
 
     Raises:
-        ValueError: if Triton is not installed, or the tensor is not on a GPU.
+        ValueError: if Triton is not installed, the tensor is not on a GPU, or torch.func transforms it.
     """
+    if is_transforming():
+        raise ValueError("backend 'triton' is not for torch.func: choose backend 'reference'")
     if not HAS_TRITON:
         raise ValueError("backend 'triton' needs Triton, which is not installed")
     if not x.is_cuda and os.environ.get('TRITON_INTERPRET') != '1':

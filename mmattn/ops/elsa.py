@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import library
-from .backend import HAS_TRITON, check_triton, choose_backend, named_backend
-from .elsa_cpu import neighbourhood_sum_cpu
-from .tracing import is_exporting, is_tracing
+from .backend import HAS_TRITON, check_maps, check_triton, choose_backend, named_backend
+from .elsa_cpu import check_neighbourhoods, neighbourhood_sum_cpu, within
+from .tracing import is_exporting, is_tracing, is_transforming
 
 
 def elsa_attention(
@@ -43,8 +43,9 @@ def elsa_attention(
         ghost_add: (C, k, k), the matrix :math:`\gamma S` of equation 8; None means zeros.
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference', 'shifted' (any device), 'cpp' (float32 on the CPU, no second derivatives) or 'triton'
-            (GPUs, no dropout). None chooses by device, dtype, dropout and whether a graph is exported: :func:`fastest`.
+        backend: 'reference', 'shifted' (any device), 'cpp' (float32 on the CPU) or 'triton' (GPUs, no dropout). The
+            last two have no second derivatives and are not for torch.func. None chooses the fastest that can serve:
+            :func:`fastest`.
 
     Returns:
         (B, H, W, C), of the dtype of ``value``.
@@ -52,13 +53,15 @@ def elsa_attention(
     Raises:
         ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
     """
-    _check('logits', logits, value, dilation)
+    check_maps(dropout_p, logits=logits, value=value, ghost_mul=ghost_mul, ghost_add=ghost_add)
+    check_neighbourhoods('logits', logits, value, dilation)
     shape = (value.shape[-1], *[math.isqrt(logits.shape[-1])] * 2)
     for name, ghost in (('ghost_mul', ghost_mul), ('ghost_add', ghost_add)):
         if ghost is not None and ghost.shape != shape:
             raise ValueError(f'{name} must be {shape}, not {tuple(ghost.shape)}')
-    function = named_backend(BACKENDS, backend or fastest(logits, value, ghost_mul, dropout_p))
-    return function(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
+    backend = fastest(logits, value, ghost_mul, dropout_p) if backend is None else backend
+    function = named_backend(BACKENDS, backend)
+    return function(logits, value, ghost_mul, ghost_add, within(dilation, value), dropout_p)
 
 
 def neighbourhood_sum(weights: Tensor, value: Tensor, mul: Tensor | None = None, dilation: int = 1) -> Tensor:
@@ -76,12 +79,13 @@ def neighbourhood_sum(weights: Tensor, value: Tensor, mul: Tensor | None = None,
     Raises:
         ValueError: if shapes do not fit each other.
     """
-    _check('weights', weights, value, dilation)
+    check_maps(weights=weights, value=value, mul=mul)
+    check_neighbourhoods('weights', weights, value, dilation)
     shape = (*value.shape[:1], value.shape[-1], weights.shape[-1])
     if mul is not None and mul.shape not in (shape, shape[1:]):
         raise ValueError(f'mul must be {shape[1:]} or {shape}, not {tuple(mul.shape)}')
     compiled = library.takes(weights, value) and fastest(weights, value, mul) == 'cpp'
-    return (_summed_cpp if compiled else _summed)(weights, value, mul, None, dilation)
+    return (_summed_cpp if compiled else _summed)(weights, value, mul, None, within(dilation, value))
 
 
 def neighbourhood_products(query: Tensor, key: Tensor, kernel_size: int) -> Tensor:
@@ -161,7 +165,7 @@ def _summed(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | No
         mul = mul if mul.dim() == 3 else mul[:, :, None, None]
     # Neighbours come first, so that each step of the sum reads one contiguous map.
     weights = weights.to(value.dtype).permute(4, 0, 1, 2, 3).contiguous()
-    shifted_sum = _shifted_sum if is_tracing() else _ShiftedSum.apply
+    shifted_sum = _shifted_sum if is_tracing() or is_transforming() else _ShiftedSum.apply
     out = shifted_sum(weights, value.unflatten(-1, (heads, -1)), mul, dilation).flatten(-2)
     if add is None:
         return out
@@ -184,10 +188,12 @@ def _shifted_sum(attention: Tensor, value: Tensor, mul: Tensor | None, dilation:
         value, dtype=torch.promote_types(value.dtype, torch.float32), memory_format=torch.contiguous_format
     )
     zero = value.new_zeros(())
+    # vmap cannot write batched numbers into a tensor that is not.
+    add_product = torch.addcmul if is_tracing() or is_transforming() else Tensor.addcmul_
     for j, neighbour in enumerate(_neighbours(_pad(value, len(attention), dilation), value.shape, dilation)):
         weight = attention[j].unsqueeze(-1)
         # addcmul is a product that counts of operations see.
-        out.addcmul_(weight if mul is None else torch.addcmul(zero, weight, mul[j]), neighbour)
+        out = add_product(out, weight if mul is None else torch.addcmul(zero, weight, mul[j]), neighbour)
     return out.to(value.dtype)
 
 
@@ -257,7 +263,7 @@ def fastest(logits: Tensor, value: Tensor, ghost_mul: Tensor | None = None, drop
     """The backend that None stands for.
 
     The C++ code serves float32 on the CPU; Triton's kernels serve GPUs, if there is no dropout; neither is for graphs
-    to be exported, and each serves after :func:`~.backend.choose_backend` has checked it.
+    to be exported or for torch.func, and each serves after :func:`~.backend.choose_backend` has checked it.
 
     Args:
         logits: or a tensor of their device and dtype.
@@ -275,7 +281,7 @@ def _compiled(logits: Tensor, value: Tensor, dropout_p: float) -> tuple[str, ...
     if library.takes(logits, value):
         return ('cpp',)
     served = value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and not dropout_p
-    return ('triton',) if HAS_TRITON and served and not is_exporting() else ()
+    return ('triton',) if HAS_TRITON and served and not is_exporting() and not is_transforming() else ()
 
 
 def _tap_major(
@@ -283,20 +289,3 @@ def _tap_major(
 ) -> Tensor:
     """``elsa_attention`` of logits (B, heads, k * k, H, W), in memory as the layer makes them for the kernels."""
     return elsa_attention(logits.permute(0, 3, 4, 1, 2), value, ghost_mul, ghost_add, backend=backend)
-
-
-def _check(name: str, weights: Tensor, value: Tensor, dilation: int) -> None:
-    if weights.dim() != 5 or value.dim() != 4 or weights.shape[:3] != value.shape[:3]:
-        raise ValueError(
-            f'{name} must be (B, H, W, heads, k * k) and value (B, H, W, C) of the same B, H and W, '
-            f'not {tuple(weights.shape)} and {tuple(value.shape)}'
-        )
-    heads, taps = weights.shape[-2:]
-    C = value.shape[-1]
-    k = math.isqrt(taps)
-    if k * k != taps or k % 2 == 0:
-        raise ValueError(f'{name} must hold k * k neighbours with odd k, not {taps}')
-    if C % heads:
-        raise ValueError(f'the {C} channels of value do not divide into {heads} heads')
-    if dilation < 1:
-        raise ValueError(f'dilation must be at least 1, not {dilation}')

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .derivatives import once, refuse
+
 #: products that a program makes at a time, in bytes of the values; more would spill at 128 registers a thread
 BLOCK_BYTES = 16384
 #: pixels that one program of the ghost matrices' gradient sums over
@@ -96,11 +98,12 @@ if hasattr(torch.library, 'triton_op'):  # torch.compile then sees the kernels a
     _operator = torch.library.triton_op('mmattn::elsa', _aggregate, mutates_args=())
     _operator.register_autograd(_differentiate, setup_context=_setup)
     _gradient_operator = torch.library.triton_op('mmattn::elsa_gradient', _gradients, mutates_args=())
+    _gradient_operator.register_autograd(refuse)
 else:
     _functions = dict(forward=_aggregate, setup_context=_setup, backward=_differentiate)
     _functions = {name: staticmethod(function) for name, function in _functions.items()}
     _operator = type('Aggregate', (torch.autograd.Function,), _functions).apply
-    _gradient_operator = _gradients
+    _gradient_operator = once(_gradients)
 
 
 def _weighted_sum(

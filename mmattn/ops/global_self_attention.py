@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..arguments import check_choice
 from . import library
-from .axial_cpu import axial_attention_cpu
-from .backend import check_triton, choose_backend, named_backend
-from .tracing import is_tracing
+from .axial_cpu import axial_attention_cpu, check_lines
+from .backend import check_maps, check_triton, choose_backend, named_backend
+from .tracing import is_tracing, is_transforming
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
@@ -43,12 +44,14 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
     Raises:
         ValueError: if shapes do not fit each other, or the backend is unknown.
     """
+    check_maps(query=query, key=key, value=value)
     if query.dim() != 5 or key.shape != query.shape or value.shape[:-1] != query.shape[:-1]:
         raise ValueError(
             f'query and key must be (B, H, W, heads, k) and value (B, H, W, heads, v), not '
             f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
-    backend = backend or choose_backend('content_attention', ('batched',), query.device, query.dtype)
+    if backend is None:
+        backend = choose_backend('content_attention', ('batched',), query.device, query.dtype)
     function = named_backend(CONTENT_BACKENDS, backend)
     return function(query, key, value).to(value.dtype)
 
@@ -106,8 +109,9 @@ def axial_attention(
         table: (2L - 1, k) embeddings of the relative positions 1 - L to L - 1, shared by the heads.
         dim: 1 attends along columns, 2 along rows.
         beyond: 'stretch' or 'mask'.
-        backend: 'reference', 'batched', 'cpp' (float32 on the CPU, no second derivatives) or 'triton' (GPUs, sums in
-            float32). The last two have neither keys nor softmax. None chooses by device and dtype, and never 'triton'.
+        backend: 'reference', 'batched', 'cpp' (float32 on the CPU) or 'triton' (GPUs, sums in float32). The last two
+            have neither keys, softmax nor second derivatives, and are not for torch.func. None chooses by device and
+            dtype, and never 'triton'.
         key: (B, H, W, heads, k) or None.
         softmax: of the products, over the pixels that are attended to.
 
@@ -117,9 +121,13 @@ def axial_attention(
     Raises:
         ValueError: if shapes do not fit each other, or an argument is wrong; the message names it.
     """
-    _check(query, value, table, dim, beyond, key)
+    check_maps(query=query, value=value, table=table, key=key)
+    check_lines(query, value, table, dim)
+    if key is not None and key.shape != query.shape:
+        raise ValueError(f'key must be as query, {tuple(query.shape)}, not {tuple(key.shape)}')
+    check_choice('beyond', beyond, BEYOND)
     positional = key is None and not softmax
-    function = named_backend(AXIAL_BACKENDS, backend or _fastest(query, value, positional))
+    function = named_backend(AXIAL_BACKENDS, _fastest(query, value, positional) if backend is None else backend)
     if not positional:
         exact = torch.promote_types(query.dtype, torch.float32)
         key = None if key is None else key.to(exact)
@@ -170,7 +178,8 @@ def axial_attention_batched(
     far = None
     if beyond == 'mask' and (key is not None or softmax):  # otherwise scores are 0 where the positions are
         far = offset.abs() > len(table) // 2
-    return _AxialSum.apply(query, value.to(query.dtype), positions, key, far, dim, softmax)
+    axial_sum = _axial_sum if is_transforming() else _AxialSum.apply
+    return axial_sum(query, value.to(query.dtype), positions, key, far, dim, softmax)
 
 
 def axial_attention_cpp(
@@ -196,6 +205,14 @@ def _triton(
     return axial_attention_triton(query, value.to(query.dtype), fitted, dim)
 
 
+def _axial_sum(
+    query: Tensor, value: Tensor, positions: Tensor, key: Tensor | None, far: Tensor | None, dim: int, softmax: bool
+) -> Tensor:
+    """The result of ``_AxialSum``, of all lines at once."""
+    scores = _scores(query, positions, key, far, dim, softmax)
+    return _from_lines(scores.transpose(0, 1).bmm(_by_line(value, dim)), value.shape, dim)
+
+
 class _AxialSum(torch.autograd.Function):
     """``sum_i (query[x] . (positions[x, i] + key[i])) value[i]`` along dimension 1 or 2 of maps; scores are not kept.
 
@@ -211,9 +228,8 @@ class _AxialSum(torch.autograd.Function):
         ctx.dim, ctx.softmax = dim, softmax
         out = torch.empty_like(value)
         for block in _blocks(query, dim):
-            v = value[block]
-            scores = _scores(query[block], positions, None if key is None else key[block], far, dim, softmax)
-            out[block] = _from_lines(scores.transpose(0, 1).bmm(_by_line(v, dim)), v.shape, dim)
+            k = None if key is None else key[block]
+            out[block] = _axial_sum(query[block], value[block], positions, k, far, dim, softmax)
         return out
 
     @staticmethod
@@ -349,19 +365,3 @@ def _fastest(query: Tensor, value: Tensor, positional: bool) -> str:
 def _both_ways(query: Tensor, value: Tensor, table: Tensor, backend: str) -> Tensor:
     """``axial_attention`` along columns and along rows."""
     return torch.cat([axial_attention(query, value, table, dim, backend=backend) for dim in (1, 2)])
-
-
-def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None) -> None:
-    if query.dim() != 5 or value.dim() != 5 or value.shape[:-1] != query.shape[:-1]:
-        raise ValueError(
-            f'query must be (B, H, W, heads, k) and value (B, H, W, heads, v), not {tuple(query.shape)} '
-            f'and {tuple(value.shape)}'
-        )
-    if key is not None and key.shape != query.shape:
-        raise ValueError(f'key must be as query, {tuple(query.shape)}, not {tuple(key.shape)}')
-    if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1] != query.shape[-1]:
-        raise ValueError(f'table must be (2L - 1, {query.shape[-1]}), not {tuple(table.shape)}')
-    if dim not in (1, 2):
-        raise ValueError(f'dim must be 1 (columns) or 2 (rows), not {dim!r}')
-    if beyond not in BEYOND:
-        raise ValueError(f'beyond must be one of {", ".join(BEYOND)}, not {beyond!r}')

@@ -1,7 +1,8 @@
 """The C++ code of csrc/, which setup.py compiles where mmattn is installed.
 
 Without a compiler there is no library, and operators choose other paths. Functions are plain C and called through
-ctypes, so that one library serves every version of torch.
+ctypes, so that one library serves every version of torch. They trust their arguments: the operators of torch below
+check them.
 """
 
 import ctypes
@@ -13,12 +14,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .tracing import is_exporting
+from ..errors import describe, warn
+from .derivatives import once
+from .seal import is_sealed
+from .tracing import is_exporting, is_transforming
 
-try:
-    _C = ctypes.CDLL(str(Path(__file__).with_name('_cpu' + sysconfig.get_config_var('EXT_SUFFIX'))))
-except OSError:  # not compiled, or for another machine
-    _C = None
+
+def _load(path: Path) -> ctypes.CDLL | None:
+    if not path.exists():
+        return None
+    try:
+        if is_sealed(path):
+            return ctypes.CDLL(str(path))
+        problem = 'it is damaged, or was compiled from another version of mmattn'
+    except OSError as error:
+        problem = describe(error)
+    warn(f'{path} cannot be used, and slower code serves instead: {problem}. To compile it, install mmattn again.')
+    return None
+
+
+_C = _load(Path(__file__).with_name('_cpu' + sysconfig.get_config_var('EXT_SUFFIX')))
 HAS_LIBRARY = _C is not None
 #: operators of torch's that call the library, so that profiles and counts of operations see them
 OPERATORS = torch.library.Library('mmattn', 'FRAGMENT')
@@ -30,7 +45,7 @@ def takes(*tensors: Tensor) -> bool:
     Since torch 2.7, torch.compile keeps calls of the library in its graphs.
     """
     plain = all(type(x) is Tensor and x.device.type == 'cpu' and x.dtype == torch.float32 for x in tensors)
-    return HAS_LIBRARY and plain and not is_exporting()
+    return HAS_LIBRARY and plain and not is_exporting() and not is_transforming()
 
 
 def check_takes(*tensors: Tensor) -> None:
@@ -43,21 +58,72 @@ def check_takes(*tensors: Tensor) -> None:
         raise ValueError("the library of backend 'cpp' is missing: install a C++ compiler, then mmattn again")
     if not takes(*tensors):
         kinds = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
-        raise ValueError(f"backend 'cpp' takes float32 tensors on the CPU, and is not for export; here are {kinds}")
+        raise ValueError(
+            f"backend 'cpp' takes float32 tensors on the CPU, and is not for export or torch.func; here are {kinds}"
+        )
 
 
-def operator(schema: str, function: Callable, empty: Callable) -> None:
-    """Define an operator torch.ops.mmattn.NAME.
+def operator(
+    schema: str, check: Callable, function: Callable, empty: Callable, backward: Callable | None = None
+) -> Callable:
+    """Define an operator torch.ops.mmattn.NAME, whose arguments are tensors or None, and last a number.
 
     Args:
         schema: with its name, as in torch.
+        check: raises a ValueError if arguments do not fit; their dtypes and devices are checked before.
         function: calls the library.
         empty: makes results of the same shapes, for graphs.
+        backward: the gradients of the tensors, from those of the result and all arguments. None if the operator gives
+            gradients itself; then it has none.
+
+    Returns:
+        the operator.
     """
     OPERATORS.define(schema)
     name = schema.partition('(')[0]
-    OPERATORS.impl(name, function, 'CPU')
-    OPERATORS.impl(name, empty, 'Meta')
+    overload = getattr(torch.ops.mmattn, name).default
+
+    def checked(kernel: Callable) -> Callable:
+        def run(*arguments: Tensor | int | None) -> Tensor | list[Tensor]:
+            _check_tensors(overload._schema, arguments)
+            check(*arguments)
+            return kernel(*arguments)
+
+        return run
+
+    def below(*arguments: Tensor | int | None) -> Tensor | tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            out = overload(*arguments)
+        return tuple(out) if isinstance(out, list) else out
+
+    def forward(ctx, *arguments: Tensor | int | None) -> Tensor:
+        ctx.save_for_backward(*arguments[:-1])
+        ctx.number = arguments[-1]
+        return below(*arguments)
+
+    def differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return *backward(grad, *ctx.saved_tensors, ctx.number), None
+
+    if backward is None:
+        first = once(below)
+        derived = lambda *arguments: list(first(*arguments))
+    else:
+        parts = dict(forward=staticmethod(forward), backward=staticmethod(differentiate))
+        derived = type(name, (torch.autograd.Function,), parts).apply
+    OPERATORS.impl(name, checked(function), 'CPU')
+    OPERATORS.impl(name, checked(empty), 'Meta')
+    OPERATORS.impl(name, derived, 'Autograd')
+    return overload
+
+
+def _check_tensors(schema: torch._C.FunctionSchema, arguments: tuple[Tensor | int | None, ...]) -> None:
+    for x, argument in zip(arguments, schema.arguments):
+        if x is None and str(argument.type) == 'Tensor':  # torch lets None pass
+            raise ValueError(f'{argument.name} of {schema.name} must be a tensor, not None')
+    tensors = [x for x in arguments[:-1] if x is not None]
+    if tensors[0].dtype != torch.float32 or len({(x.dtype, x.device) for x in tensors}) > 1:
+        given = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
+        raise ValueError(f'{schema.name} takes float32 tensors on one device; here are {given}')
 
 
 def empty_like(x: Tensor) -> Tensor:

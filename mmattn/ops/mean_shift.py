@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backend import choose_backend, named_backend
+from .backend import check_maps, choose_backend, named_backend
 from .tracing import is_tracing
 
 try:
@@ -54,8 +54,9 @@ def mean_shift_attention(
     Raises:
         ValueError: if shapes do not fit each other, or the backend is unknown.
     """
+    check_maps(dropout_p, query=query, key=key, value=value, probe=probe, bias=bias)
     _check(query, key, value, probe, bias)
-    function = named_backend(BACKENDS, backend or _fastest(key, bias))
+    function = named_backend(BACKENDS, _fastest(key, bias) if backend is None else backend)
     return function(query, key, value, probe, bias, dropout_p)
 
 

@@ -1,5 +1,5 @@
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -16,17 +16,21 @@ def recompute(block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if not norms or is_tracing():  # torch.compile updates statistics once by itself, and does not take contexts
         return checkpoint(block, x, use_reentrant=False)
     return checkpoint(
-        block, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _statistics_kept(norms))
+        block, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _StatisticsKept(norms))
     )
 
 
-@contextlib.contextmanager
-def _statistics_kept(norms: list[nn.Module]) -> Iterator[None]:
-    kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
-    try:
-        yield
-    finally:
-        for norm, momentum, count in kept:
+class _StatisticsKept:
+    """A context that is entered once in each backward pass, of which a graph may have several."""
+
+    def __init__(self, norms: list[nn.Module]) -> None:
+        self.norms = norms
+
+    def __enter__(self) -> None:
+        self.kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in self.norms]
+        for norm in self.norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+
+    def __exit__(self, *_: object) -> None:
+        for norm, momentum, count in self.kept:
             norm.momentum, norm.num_batches_tracked = momentum, count

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backend import choose_backend, named_backend
+from ..arguments import check_whole
+from .backend import check_maps, choose_backend, named_backend
 from .tracing import is_tracing
 
 
@@ -43,7 +44,10 @@ def shunted_attention(
         ValueError: if shapes do not fit each other, or the backend is unknown.
     """
     _check(query, keys, values, num_heads)
-    backend = backend or choose_backend('shunted_attention', ('fused',), query.device, query.dtype)
+    for key, value in zip(keys, values):
+        check_maps(dropout_p, query=query, key=key, value=value)
+    if backend is None:
+        backend = choose_backend('shunted_attention', ('fused',), query.device, query.dtype)
     return named_backend(BACKENDS, backend)(query, keys, values, num_heads, dropout_p)
 
 
@@ -103,8 +107,9 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 
 
 def _check(query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], num_heads: int) -> None:
+    check_whole('num_heads', num_heads)
     groups = len(keys)
-    if not groups or len(values) != groups or num_heads < 1 or num_heads % groups or query.shape[-1] % num_heads:
+    if not groups or len(values) != groups or num_heads % groups or query.shape[-1] % num_heads:
         raise ValueError(
             f'keys and values must be {groups} maps each, one per group of heads, and the number of groups must divide '
             f'{num_heads} heads, and these the {query.shape[-1]} channels of query; there are {len(values)} values'

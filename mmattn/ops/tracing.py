@@ -19,6 +19,11 @@ def is_plain(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
+def is_transforming() -> bool:
+    """Whether operations go through a transform of torch.func, such as grad, vmap or jvp."""
+    return torch._C._are_functorch_transforms_active()
+
+
 def pretends() -> bool:
     """Whether tensors made now are fake: they have shapes and devices, and no numbers."""
     if not torch._C._len_torch_dispatch_stack():

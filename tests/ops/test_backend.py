@@ -70,7 +70,7 @@ def test_wrong_path_is_replaced(plant, log, wrong, words):
     assert re.search(words, log[0])
     assert log[1] == "elsa_attention on cpu: backend 'shifted'"
     # The sum with any weights is the same code.
-    assert '_Sum' not in type(neighbourhood_sum(logits.requires_grad_(), value).grad_fn).__name__
+    assert not neighbourhood_sum(logits.requires_grad_(), value).grad_fn.name().startswith('neighbourhood_sum')
     if wrong is not wrong_compiler:
         elsa_attention(logits, value, backend='cpp')
         assert len(calls) == 2
@@ -128,14 +128,6 @@ def test_first_use_in_any_mode(plant, log, request, context, wrong):
     with context():
         assert elsa.fastest(logits, value) == ('shifted' if wrong else 'cpp')
     assert torch.get_rng_state().equal(state) and len(log) == 1 + wrong
-
-
-def test_first_use_in_a_transform(plant, log):
-    """Within torch.func.grad, too, the check has gradients of its own."""
-    plant(elsa.BACKENDS, 'cpp', wrong_gradient)
-    logits, value = inputs()
-    torch.func.grad(lambda x: x.sum() + (elsa.fastest(logits, value) == 'cpp'))(logits)
-    assert list(backend._chosen.values()) == ['shifted'] and 'gradient 2' in log[0] and len(log) == 2
 
 
 @pytest.mark.usefixtures('torch_compiles')

@@ -57,7 +57,7 @@ def test_sum_with_filters_of_each_image(mul):
     inputs = [None if x is None else x.requires_grad_() for x in inputs]
     leaves = [x for x in inputs if x is not None]
     out = neighbourhood_sum(*inputs, dilation=2)
-    assert '_Sum' in type(out.grad_fn).__name__
+    assert out.grad_fn.name().startswith('neighbourhood_sum')
     exact = sum_by_hand(*(None if x is None else x.double() for x in inputs), 2)
     torch.testing.assert_close(out.double(), exact, atol=1e-5, rtol=1e-5)
     for actual, expected in zip(
@@ -115,15 +115,12 @@ class Operator(torch.nn.Module):
 
 
 def test_refusals(monkeypatch):
-    """A dtype that the code does not serve, second derivatives, and a missing library end in a sentence."""
+    """A dtype that the code does not serve and a missing library end in a sentence."""
     logits, value = torch.zeros(1, 2, 2, 1, 9, requires_grad=True), torch.ones(1, 2, 2, 4)
     with pytest.raises(
         ValueError, match="backend 'cpp' takes float32 tensors on the CPU.*torch.float32 on cpu, torch.float64 on cpu"
     ):
         elsa_attention(logits, value.double(), backend='cpp')
-    (grad,) = torch.autograd.grad(elsa_attention(logits, value).square().sum(), logits, create_graph=True)
-    with pytest.raises(RuntimeError, match='once_differentiable'):
-        grad.sum().backward()
     monkeypatch.setattr(library, 'HAS_LIBRARY', False)
     assert elsa.fastest(logits, value) == 'shifted'
     with pytest.raises(ValueError, match="library of backend 'cpp' is missing"):

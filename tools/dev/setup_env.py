@@ -10,6 +10,7 @@ Python that it is too old.
 import hashlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,9 @@ def main():
     fingerprint = hashlib.sha256(
         '\n'.join([sys.version, str(ROOT)] + [path.read_text() for path in files]).encode()
     ).hexdigest()
-    compiled = any((ROOT / 'mmattn' / 'ops').glob('*.so'))
+    ops = ROOT / 'mmattn' / 'ops'
+    is_sealed = runpy.run_path(str(ops / 'seal.py'))['is_sealed']
+    compiled = any(is_sealed(path) for path in ops.glob('*.so'))
     if READY.is_file() and READY.read_text() == fingerprint and compiled and works(COMPLETE):
         return
     print(

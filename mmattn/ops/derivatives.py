@@ -1,0 +1,33 @@
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+
+def once(gradients: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """A function of tensors that computes gradients, and whose own derivatives end in a sentence.
+
+    torch's ``once_differentiable`` gives a constant where the gradient of the result is one, and is passed over by
+    ``torch.autograd.grad`` to inputs that are reached by other ways. Both give wrong numbers.
+    """
+
+    def forward(ctx, *arguments: object) -> tuple[Tensor, ...]:
+        return gradients(*arguments)
+
+    return type(
+        'Once', (torch.autograd.Function,), dict(forward=staticmethod(forward), backward=staticmethod(refuse))
+    ).apply
+
+
+def refuse(ctx, *_: Tensor) -> None:
+    """The backward pass of gradients.
+
+    Raises:
+        InputError: always.
+    """
+    raise InputError(
+        'compiled code of mmattn.ops has no second derivatives (create_graph=True): choose another backend of the '
+        "operator, such as 'reference'"
+    )

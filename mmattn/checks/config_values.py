@@ -114,7 +114,7 @@ def _check_modules(cfg: Config) -> None:
                 _check_type(module, registry, where, inner=where.count('.') > 1)
             _check_lora(module, where)
     for where, module in modules:
-        if isinstance(module.get('backbone'), dict):
+        if isinstance(module.get('backbone'), dict) or where == 'model' and 'backbone' in module:
             check_channels(module, where)
 
 

@@ -24,7 +24,7 @@ from mmattn.checks.datasets import check_dataset, check_files, ignored_labels, i
 from mmattn.checks.images import CheckedPipeline
 from mmattn.errors import InputError, describe
 from mmattn.runs.configs import load_config
-from mmattn.runs.outputs import check_output
+from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool
 
 
@@ -45,7 +45,6 @@ def main() -> None:
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         datasets = read_datasets(cfg, args.split)
         visualizer = VISUALIZERS.build(dict(cfg.visualizer, vis_backends=None))
-    args.out.mkdir(parents=True, exist_ok=True)
     wrong = sum(browse(dataset, visualizer, args) for dataset in datasets)
     if wrong:
         sys.exit(f'{wrong} of {sum(map(len, datasets))} images cannot be used.')
@@ -78,9 +77,9 @@ def browse(dataset: BaseDataset, visualizer: Visualizer, args: argparse.Namespac
         sizes.update(labels)
         images.update(set(labels))
         if index < args.draw:
-            name = Path(annotated.img_path).stem
-            file = args.out / f'{args.split}_{index:06d}_{name}.jpg'
-            visualizer.add_datasample(name, image, annotated, draw_pred=False, out_file=os.fspath(file))
+            name = Path(annotated.img_path).stem[:50]  # a longer name may not fit behind the number
+            with whole_file(args.out / f'{args.split}_{index:06d}_{name}.jpg') as part:
+                visualizer.add_datasample(name, image, annotated, draw_pred=False, out_file=os.fspath(part))
     unit = 'pixels' if hasattr(dataset, 'label_map') else 'objects'
     print(f'{dataset.ann_file or dataset.data_prefix["img_path"]}: {len(dataset)} images')
     ignored = [(label, 'is ignored') for label in sorted(sizes) if label >= len(classes)]

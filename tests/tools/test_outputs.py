@@ -20,7 +20,7 @@ LONG = 'n' * 300
         ('export', ['absent.py', '--out', f'{{folder}}/{LONG}.onnx']),
         ('convert_weights', ['absent.pth', f'{{folder}}/{LONG}.pth']),
         ('merge_shards', ['absent', '{folder}/file/merged.pth']),
-        ('benchmark', ['--out', '/proc/mmattn']),
+        ('benchmark', ['absent', '--out', '/proc/mmattn']),
     ],
 )
 def test_output_that_cannot_be_written(tmp_path, tool, arguments):

@@ -44,7 +44,7 @@ from mmattn.errors import InputError
 from mmattn.layers import Block
 from mmattn.prediction.predict import VIDEOS, Model, build, find_files
 from mmattn.runs.configs import load_config
-from mmattn.runs.outputs import check_output
+from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool, running
 
 KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam', 'distillation')
@@ -171,10 +171,11 @@ def write(out: Path, name: str, figure: plt.Figure, title: str, caption: str, nu
     width = int(figure.get_figwidth() * 13)
     figure.suptitle('\n'.join(textwrap.wrap(title, width)), fontsize=11)
     figure.supxlabel('\n'.join(textwrap.wrap(caption, width)), fontsize=9, x=0.01, ha='left')
-    (out / name).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out / f'{name}.png', dpi=90)
+    with whole_file(out / f'{name}.png') as part:
+        figure.savefig(part, dpi=90)
     plt.close(figure)
-    (out / f'{name}.json').write_text(json.dumps(dict(title=title, caption=caption, **numbers), indent=1))
+    with whole_file(out / f'{name}.json') as part:
+        part.write_text(json.dumps(dict(title=title, caption=caption, **numbers), indent=1))
     print(f'{out / name}.png', flush=True)
 
 

@@ -56,11 +56,11 @@ from mmengine.utils import import_modules_from_strings
 from torch import Tensor, nn
 
 from mmattn.analysis import count_operations
-from mmattn.errors import InputError
+from mmattn.errors import InputError, refusing
 from mmattn.export.graphs import any_size, read_onnx, write_onnx
 from mmattn.packages import require
 from mmattn.runs.configs import load_config
-from mmattn.runs.outputs import check_output
+from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import ROW, chosen, read_row
 from mmattn.runs.running import run_tool
 
@@ -101,7 +101,12 @@ def main() -> None:
     parser.add_argument('--runs', type=int, default=5)
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'))
     args = parser.parse_args()
+    for name in ('batch', 'threads', 'runs'):
+        if getattr(args, name) < 1:
+            parser.error(f'--{name} must be 1 or more, not {getattr(args, name)}')
     check_output(*(args.out / name for name in ('benchmark.json', 'benchmark.md', 'profile.md')))
+    with refusing(f'--device {args.device} cannot be used here', (RuntimeError, AssertionError)):
+        torch.empty(1, device=args.device)
     peers = benchmarked()
     models = args.models or list(peers)
     if args.peer is None and not set(models) <= set(peers):
@@ -133,17 +138,20 @@ def main() -> None:
     )
     print(machine, flush=True)
 
-    args.out.mkdir(parents=True, exist_ok=True)
+    def write(name: str, text: str) -> None:
+        with whole_file(args.out / name) as part:
+            part.write_text(text)
+
     rows = []
     with tempfile.TemporaryDirectory() as args.graphs:
         for runtime in args.runtime:
             for peer, ours in groups.items():
                 rows += compare(list(dict.fromkeys([peer, *ours])), runtime, args)
                 torch._dynamo.reset()  # torch compiles a class a few times only
-                (args.out / 'benchmark.json').write_text(json.dumps(dict(machine=machine, rows=rows), indent=1))
-                (args.out / 'benchmark.md').write_text(f'{machine}\n\n{table(rows)}')
+                write('benchmark.json', json.dumps(dict(machine=machine, rows=rows), indent=1))
+                write('benchmark.md', f'{machine}\n\n{table(rows)}')
     if args.profile:
-        (args.out / 'profile.md').write_text('\n'.join(map(profile_table, rows)))
+        write('profile.md', '\n'.join(map(profile_table, rows)))
     print(f'\n{table(rows)}\nSee {args.out}.')
 
 
@@ -473,7 +481,7 @@ def exponent(rows: list[dict], key: str) -> float:
 def size(text: str) -> tuple[int, int]:
     """'800x1333', height first."""
     match = re.fullmatch(r'(\d+)x(\d+)', text)
-    if not match:
+    if not match or not int(match[1]) or not int(match[2]):
         raise argparse.ArgumentTypeError(f'a size is HEIGHTxWIDTH, not {text!r}')
     return int(match[1]), int(match[2])
 

@@ -46,7 +46,6 @@ def main() -> None:
     check_files(cfg, args.split)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         datasets = read_datasets(cfg, args.split)
-    args.out.mkdir(parents=True, exist_ok=True)
     wrong = sum(browse(dataset, ignored, args) for dataset, ignored in datasets)
     if wrong:
         sys.exit(f'{wrong} of {sum(len(dataset) for dataset, _ in datasets)} images cannot be used.')
@@ -87,8 +86,10 @@ def browse(dataset: BaseDataset, ignored: list[int], args: argparse.Namespace) -
         images.update(set(labels))
         unknown.update(sorted(label for label in labels if label >= len(classes) and label not in ignored)[:1])
         if index < args.draw:
-            file = args.out / f'{args.split}_{index:06d}_{Path(annotated.get("img_path", "")).stem}'
-            write_image(file, draw_sample(image, annotated, 'gt', classes, colors))
+            stem = Path(annotated.get('img_path', '')).stem[:50]  # a longer name may not fit behind the number
+            write_image(
+                args.out / f'{args.split}_{index:06d}_{stem}', draw_sample(image, annotated, 'gt', classes, colors)
+            )
     unit = 'pixels' if hasattr(dataset, 'label_map') else '' if hasattr(dataset, 'class_to_idx') else 'objects'
     print(f'{name}: {len(dataset)} images')
     others = [

@@ -16,14 +16,14 @@ Runs are compared by the metric of the last evaluation. A detector that finds no
 import argparse
 import hashlib
 import json
+import math
 import multiprocessing
 import os
-import signal
 import statistics
-import sys
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,8 @@ from mmattn.analysis.complexity import INPUT_SIZES, compare
 from mmattn.checks.config_values import KNOWN_KEYS
 from mmattn.errors import InputError, describe
 from mmattn.runs.configs import load_config
-from mmattn.runs.outputs import check_output
+from mmattn.runs.divergence import DivergedError
+from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import chosen
 from mmattn.runs.running import run_tool, train
 
@@ -88,10 +89,12 @@ def main() -> None:
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs') / 'compare')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='settings, key.key=value ...')
     args = parser.parse_args()
-    if args.rates != sorted(set(args.rates)) or args.rates[0] <= 0:
-        raise InputError(f'--rates must be positive and ascending, not {" ".join(map(str, args.rates))}')
+    if args.rates != sorted(set(args.rates)) or not all(0 < rate < math.inf for rate in args.rates):
+        raise InputError(f'--rates must be positive, finite and ascending, not {" ".join(map(str, args.rates))}')
     if len(args.seeds) != len(set(args.seeds)):
         raise InputError(f'--seeds names a seed twice: {" ".join(map(str, args.seeds))}')
+    if not all(0 <= seed < 2**31 for seed in args.seeds):
+        raise InputError(f'--seeds must be from 0 to 2147483647, not {" ".join(map(str, args.seeds))}')
     if args.jobs < 1:
         raise InputError(f'--jobs must be 1 or more, not {args.jobs}')
     check_output(*(args.work_dir / name for name in ('table.md', 'plot.png', 'log.txt')))
@@ -138,16 +141,22 @@ def read_config(config: Path, model: str | None, options: dict) -> Config:
 
 
 def read_finished(entry: Entry, work_dir: Path) -> None:
-    """Read the scores of finished runs.
+    """Read the scores of finished runs. A run whose file cannot be read is not finished.
 
     Raises:
         InputError: if they are of another config.
     """
     for file in entry.folder(work_dir).glob('*/result.json'):
-        result = json.loads(file.read_text())
-        if result['digest'] != entry.digest:
+        try:
+            result = json.loads(file.read_bytes())
+            run, digest = (float(result['rate']), int(result['seed'])), result['digest']
+            metrics = {key: float(value) for key, value in result['metrics'].items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            print(f'{file} cannot be read ({describe(error)}): the run counts as not finished')
+            continue
+        if digest != entry.digest:
             raise InputError(f'{file.parent} was trained before {entry.config} changed: name another --work-dir')
-        entry.scores[result['rate'], result['seed']] = score(entry, result['metrics'])
+        entry.scores[run] = score(entry, metrics)
 
 
 def score(entry: Entry, metrics: dict[str, float]) -> float:
@@ -178,18 +187,19 @@ def wanted(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int
 
 
 def best_rate(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int]) -> float | None:
-    """The rate of the best score with the first seed, the lower one of equals; None before the first score."""
-    tried = [rate for rate in rates if (rate, seeds[0]) in scores]
-    return max(tried, key=lambda rate: scores[rate, seeds[0]], default=None)
+    """The rate of the best score with the first seed, the lower one of equals; None before the first score. NaN is
+    worse than any score."""
+    tried = [(scores[rate, seeds[0]], rate) for rate in rates if (rate, seeds[0]) in scores]
+    return max(tried, key=lambda one: -math.inf if math.isnan(one[0]) else one[0], default=(0, None))[1]
 
 
 def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
     """Train until no run is wanted. An error in one of them ends all."""
     os.environ['OMP_NUM_THREADS'] = '1'  # for torch in the processes of the pool
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the processes of the pool would live on
-    pool = ProcessPoolExecutor(
-        args.jobs, multiprocessing.get_context('spawn'), initializer=write_to, initargs=(args.work_dir / 'log.txt',)
-    )
+    most = len(entries) * len(args.rates) * len(args.seeds)
+    log = args.work_dir / 'log.txt'
+    spawn = multiprocessing.get_context('spawn')
+    pool = ProcessPoolExecutor(min(args.jobs, most), spawn, initializer=begin, initargs=(log,))
     under_way: dict[Future, tuple[Entry, Run]] = {}
 
     def submit() -> None:
@@ -209,6 +219,8 @@ def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
                     entry.scores[run] = score(entry, metrics)
                 except InputError as error:
                     raise InputError(f'{name}: {describe(error)}') from error
+                except BrokenExecutor as error:
+                    raise InputError(f'{name}: its process was killed, often for want of memory; see {log}') from error
                 print(f'{name}: {entry.title} {entry.scores[run]:.1f} ({seconds:.0f} s)', flush=True)
                 submit()
                 write_results(entries, args)
@@ -220,11 +232,18 @@ def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
         pool.shutdown(cancel_futures=True)
 
 
-def write_to(log: Path) -> None:
-    """Write the output of this process to the end of a file."""
+def begin(log: Path) -> None:
+    """Write the output of this process of the pool to the end of a file, and end it when the first process ends."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
+
+
+def end_with_parent() -> None:
+    """End this process when its parent does, even if that is killed: it would train on, and hold the lock."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def train_one(entry: Entry, run: Run, work_dir: Path, options: dict) -> tuple[dict[str, float], float]:
@@ -235,7 +254,7 @@ def train_one(entry: Entry, run: Run, work_dir: Path, options: dict) -> tuple[di
     """
     started = time.time()
     rate, seed = run
-    place = entry.folder(work_dir) / f'rate{rate:g}_seed{seed}'
+    place = entry.folder(work_dir) / f'rate{rate}_seed{seed}'
     cfg = read_config(entry.config, entry.model, options)
     for key in {*cfg} - KNOWN_KEYS | {'test_dataloader', 'test_cfg', 'test_evaluator'}:
         cfg.pop(key, None)  # MMEngine formats all of a config four times, which takes seconds
@@ -245,23 +264,31 @@ def train_one(entry: Entry, run: Run, work_dir: Path, options: dict) -> tuple[di
     # MMEngine keeps loggers and visualizers by name for the life of the process.
     cfg.experiment_name = f'{entry.config.stem}-{entry.name}-{place.name}'
     cfg.visualizer = dict(cfg.get('visualizer') or dict(type='Visualizer'), name=cfg.experiment_name)
-    train(cfg, 'auto')
-    scalars = MessageHub.get_current_instance().log_scalars
-    last = {key.removeprefix('val/'): float(values.current()) for key, values in scalars.items() if key[:4] == 'val/'}
+    try:
+        train(cfg, 'auto')
+        scalars = MessageHub.get_current_instance().log_scalars
+        last = {key[4:]: float(values.current()) for key, values in scalars.items() if key[:4] == 'val/'}
+    except DivergedError as error:  # as the largest rate may; the others go on
+        print(describe(error))
+        last = {entry.metric: math.nan}
     if not last:
-        raise InputError('the training ended without an evaluation: train_cfg.val_interval must divide its steps')
+        raise InputError(
+            'the training ended without an evaluation: train_cfg.val_interval must divide its steps; if it was '
+            f'finished before, remove {place}'
+        )
     metrics = {key: value for key, value in last.items() if key not in ('time', 'data_time')}
-    unfinished = place / 'result.json.unfinished'
-    unfinished.write_text(json.dumps(dict(rate=rate, seed=seed, metrics=metrics, digest=entry.digest)))
-    unfinished.rename(place / 'result.json')
+    with whole_file(place / 'result.json') as part:
+        part.write_text(json.dumps(dict(rate=rate, seed=seed, metrics=metrics, digest=entry.digest)))
     return metrics, time.time() - started
 
 
 def write_results(entries: list[Entry], args: argparse.Namespace) -> str:
     """Write table.md and plot.png; the table."""
     table = '\n'.join(make_table(rows, args.rates, args.seeds) for rows in tables(entries))
-    (args.work_dir / 'table.md').write_text(table)
-    draw(entries, args.rates, args.seeds, args.work_dir / 'plot.png')
+    with whole_file(args.work_dir / 'table.md') as part:
+        part.write_text(table)
+    with whole_file(args.work_dir / 'plot.png') as part:
+        draw(entries, args.rates, args.seeds, part)
     return table
 
 

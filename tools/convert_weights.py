@@ -8,8 +8,8 @@ shapes of the tensors.
 
 import argparse
 import hashlib
-import os
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ import torch
 import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
-from mmattn.runs.outputs import check_output
+from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool
 from mmattn.weights import CheckpointError, check_floats, compare_settings, read_checkpoint
 
@@ -28,13 +28,13 @@ def main() -> None:
     parser.add_argument('target', type=Path, help='file to write; it must not exist yet')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the source, if there is any')
     args = parser.parse_args()
+    check_output(args.target)
     if args.target.exists():
         sys.exit(f'{args.target} exists already: remove it, or name another file.')
     if not args.target.parent.is_dir():
         sys.exit(f'There is no folder {args.target.parent} to write {args.target.name} to.')
     if args.target.suffix.lower() == '.safetensors':
         sys.exit(f'{args.target} would be a file of torch.save, which has checksums: name it .pth.')
-    check_output(args.target)
     released, container, settings = read_checkpoint(args.source, trusted=args.trust_checkpoint)
     try:
         check_floats(released)
@@ -46,7 +46,6 @@ def main() -> None:
     tensors = {key: translation.tensors[key] for key in backbone.state_dict() if key in translation.tensors}
 
     name, argument = type(backbone).__name__, backbone.arch_argument
-    unfinished = args.target.with_name(args.target.name + '.unfinished')
     meta = dict(
         backbone=name,
         arch=arch,
@@ -54,11 +53,9 @@ def main() -> None:
         mmattn_version=mmattn.__version__,
         mmattn={'': backbone.settings_note},
     )
-    try:
-        torch.save(dict(meta=meta, state_dict=tensors), unfinished)
-        os.replace(unfinished, args.target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    torch.save(dict(meta=meta, state_dict=tensors), buffer := BytesIO())  # torch has errors of its own for full disks
+    with whole_file(args.target) as part:
+        part.write_bytes(buffer.getbuffer())
     print(
         f'{args.source} ({container}) is {name}({argument}={arch!r})\n'
         f'taken     {len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values\n'

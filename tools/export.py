@@ -31,7 +31,7 @@ from mmattn.checks.config_values import dataset_configs
 from mmattn.export.graphs import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
 from mmattn.prediction.predict import class_names
 from mmattn.runs.configs import load_config
-from mmattn.runs.outputs import check_output
+from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.resuming import check_complete, whole_model_weights
 from mmattn.runs.running import run_tool, running
 from mmattn.weights import read_file
@@ -57,11 +57,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.out.suffix not in ('.onnx', '.pt2'):
         sys.exit(f'--out must name a .onnx or .pt2 file, not {args.out}.')
-    if args.out.exists():
-        sys.exit(f'{args.out} exists already: remove it, or name another file.')
-    if not args.out.parent.is_dir():
+    if not os.path.isdir(args.out.parent):
         sys.exit(f'there is no folder {args.out.parent} for {args.out.name}.')
     check_output(args.out)
+    if args.out.exists():
+        sys.exit(f'{args.out} exists already: remove it, or name another file.')
 
     cfg = load_config(args.config, args.cfg_options, backbone_only=args.backbone)
     is_detector = not args.backbone and cfg.get('default_scope') == 'mmdet'
@@ -84,15 +84,11 @@ def main() -> None:
     else:
         graph = trace(model, in_channels)
     facts = dict(metadata(cfg, model, contents), smallest_side=smallest_side(graph))
-    unfinished = args.out.with_name(f'{args.out.stem}.unfinished{args.out.suffix}')
-    try:
+    with whole_file(args.out) as part:
         if is_detector:
-            write_detector(model, graph, images(model, args.image, in_channels), unfinished, facts)
+            write_detector(model, graph, images(model, args.image, in_channels), part, facts)
         else:
-            write(model, graph, in_channels, unfinished, facts)
-        os.replace(unfinished, args.out)
-    finally:
-        unfinished.unlink(missing_ok=True)
+            write(model, graph, in_channels, part, facts)
     print(f'{args.out}  {args.out.stat().st_size / 1e6:.1f} MB, for sides of {smallest_side(graph)} pixels or more')
 
 
@@ -147,7 +143,7 @@ def write(
     for (height, width), difference in zip(SIZES, largest_difference(model, run, SIZES, in_channels)):
         print(f'{height} x {width}: within {difference:.1e} of the model')
         if not difference <= TOLERANCE:
-            sys.exit(f'{file.name} does not compute what the model does; it was removed.')
+            sys.exit('The file does not compute what the model does; it was removed.')
 
 
 def output_names(model: nn.Module, in_channels: int) -> list[str]:
@@ -184,7 +180,7 @@ def write_detector(
         print(line.format(*image.shape[2:], len(expected[0]), alone, *differences))
         within = all(difference <= limit for difference, limit in zip(differences[1:], DETECTOR_TOLERANCES))
         if not within or alone > MOST_ALONE * max(len(expected[0]), len(found[0])):
-            sys.exit(f'{file.name} does not find what the model does; it was removed.')
+            sys.exit('The file does not find what the model does; it was removed.')
     if not count:
         print('The model found nothing, so little was compared: name an image with objects by --image.')
 

@@ -23,9 +23,9 @@ def main() -> None:
     parser.add_argument('target', type=Path, help='file to write; it must not exist yet')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in rest.pth, if there is any')
     args = parser.parse_args()
+    check_output(args.target)
     if args.target.exists():
         raise InputError(f'{args.target} exists already: remove it, or name another file')
-    check_output(args.target)
     state = merge_shards(args.source, trusted=args.trust_checkpoint)
     torch.save(state, buffer := BytesIO())
     AtomicBackend().put(buffer.getbuffer(), args.target)

@@ -13,6 +13,7 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from ..checks.config_values import check_config
 from ..errors import InputError
 from ..packages import require
 from ..runs.rows import read_row
@@ -65,9 +66,10 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
-        InputError: if the config has no default_scope, or no model with a backbone.
+        InputError: if the config has no default_scope, no model with a backbone, or another mistake.
     """
     config = Path(config)
+    check_config(_load(config), config)
     rows = _load(config).get('rows')
     if rows and config.with_name('printed.yml').is_file():
         yield from _compare_ablations(config)
@@ -281,6 +283,10 @@ def _classifier_entry(config: Path, backbone: dict) -> dict:
 def _load(config: Path, row: str | None = None) -> Config:
     """A config with a row, or its default row: whatever the environment names, so that the cache is right."""
     cfg = read_row(config, row)
-    if not cfg.get('default_scope') or 'backbone' not in cfg.get('model', {}):
-        raise InputError(f'{config} is not a complete config: it needs default_scope, and a model with a backbone')
+    model = cfg.get('model')
+    if cfg.get('default_scope') not in INPUT_SIZES or not isinstance(model, dict) or 'backbone' not in model:
+        raise InputError(
+            f'{config} is not a complete config: it needs default_scope ({", ".join(INPUT_SIZES)}), and a model with a '
+            'backbone'
+        )
     return cfg

@@ -13,8 +13,14 @@ def check_channels(model: dict, place: str) -> None:
     """Compare the channels that neck and heads of a model expect with those that they get, as far as these are known.
 
     Raises:
-        InputError: for the first difference, or with what a backbone of mmattn says about its arguments.
+        InputError: for the first difference, for a part that is no dict, or with what a backbone says.
     """
+    parts = [(f'{place}.backbone', model['backbone'])]
+    for key in ('neck', 'decode_head', 'auxiliary_head', 'panoptic_head', 'rpn_head', 'bbox_head', 'head'):
+        parts += listed(model.get(key), f'{place}.{key}')
+    for where, part in parts:
+        if not isinstance(part, dict):
+            raise InputError(f'{where} must be a dict, not {part!r}')
     # A segmentor of MMSegmentation gives its ``pretrained`` to the backbone.
     given = {key: model[key] for key in ('pretrained',) if model.get(key) is not None}
     channels = _backbone_channels({**model['backbone'], **given}, f'{place}.backbone')
@@ -55,7 +61,7 @@ def _backbone_channels(node: dict, place: str) -> tuple[int, ...] | None:
     try:
         with torch.device('meta'):
             return getattr(cls(**arguments), 'out_channels', None)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f'{place} ({node["type"]}): {error}') from error
 
 

@@ -1,6 +1,8 @@
 """MMDetection's COCO dataset and metric with checked annotations; importing this imports MMDetection."""
 
+import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -34,7 +36,12 @@ class CheckedCOCO(COCO):
         self.path, self.evaluated = annotation_file, evaluated
         unreadable = refusing(f'{annotation_file} cannot be read', (OSError,))
         with refusing(f"{annotation_file} is not an annotation file in COCO's format"), unreadable:
-            super().__init__(annotation_file)
+            with open(annotation_file) as file:
+                contents = json.load(file, object_pairs_hook=_once)
+            super().__init__()
+            self.dataset = contents
+            self.createIndex()
+            self.img_ann_map, self.cat_img_map = self.imgToAnns, self.catToImgs
 
     def createIndex(self) -> None:
         check_coco(self.dataset, self.path, self.evaluated)
@@ -56,8 +63,14 @@ class CheckedCocoDataset(CocoDataset):
     COCOAPI = CheckedCOCO
 
     def load_data_list(self) -> list[dict]:
-        self._uses = Counter()
+        self._uses, self._outside, self._backslashes = Counter(), [], []
         images = super().load_data_list()
+        for names, what in (
+            (self._outside, 'are outside of its image folder'),
+            (self._backslashes, 'have a backslash in their names, which this system does not take for /'),
+        ):
+            if names:
+                print_log(f'{self.ann_file}: {len(names)} images {what}, the first is {names[0]}', logger='current')
         objects = self._uses.pop('', 0)
         left_out = ', '.join(f'{number} {why}' for why, number in self._uses.most_common())
         purpose = 'evaluate' if self.test_mode else 'learn from'
@@ -70,6 +83,11 @@ class CheckedCocoDataset(CocoDataset):
     def parse_data_info(self, raw_data_info: dict) -> dict:
         for annotation in raw_data_info['raw_ann_info']:
             self._uses[self._left_out(annotation, raw_data_info['raw_img_info'])] += 1
+        name = raw_data_info['raw_img_info']['file_name']
+        if self.data_prefix.get('img') and (os.path.isabs(name) or '..' in name.split('/')):
+            self._outside.append(name)
+        if os.sep == '/' and '\\' in name:
+            self._backslashes.append(name)
         return super().parse_data_info(raw_data_info)
 
     def filter_data(self) -> list[dict]:
@@ -161,6 +179,15 @@ class CheckedCocoMetric(CocoMetric):
             )
 
 
+def _once(pairs: list[tuple[str, object]]) -> dict:
+    """A dict of a JSON file. Without this, Python keeps the last of several values, and loses the others."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f'the key {key!r} is twice in one place')
+    return found
+
+
 def _length(numbers: list) -> float:
     """The Euclidean norm, which takes less time than a look at each number; infinity or NaN if one of them is."""
     try:
@@ -241,7 +268,7 @@ def _entries(
     Args:
         defaults: values of keys that are missing; of others it is None.
     """
-    listed = contents.get(kind, [] if kind == 'annotations' else None)
+    listed = contents.get(kind, [] if kind == 'annotations' else None) if isinstance(contents, dict) else None
     if not isinstance(listed, list):
         raise InputError(f'{path} is not an annotation file in COCO\'s format: it has no list "{kind}"')
     entries, seen = {}, {key: set() for key in ('id', 'file_name', 'name') if key in rules}

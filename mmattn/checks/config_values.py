@@ -138,7 +138,7 @@ def _check_modules(cfg: Config) -> None:
         elif PART_PLACE.fullmatch(where):
             raise InputError(NO_TYPE.format(where))
     for where, module in modules:
-        if isinstance(module.get('backbone'), dict):
+        if isinstance(module.get('backbone'), dict) or where == 'model' and 'backbone' in module:
             check_channels(module, where)
 
 

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 from mmengine.structures import BaseDataElement
 
+from ..runs.outputs import whole_file
 from .tiles import Detection, detections
 
 #: a JPEG image cannot have a longer side
@@ -72,7 +73,8 @@ def beside(pictures: dict[str, np.ndarray]) -> np.ndarray:
 def write_image(file: Path, image: np.ndarray) -> None:
     """Write a JPEG file, or PNG if a side is too long for JPEG."""
     suffix = '.jpg' if max(image.shape[:2]) <= LONGEST_JPEG else '.png'
-    file.with_name(file.name + suffix).write_bytes(cv2.imencode(suffix, image)[1].tobytes())
+    with whole_file(file.with_name(file.name + suffix)) as part:
+        part.write_bytes(cv2.imencode(suffix, image)[1].tobytes())
 
 
 def draw_detections(image: np.ndarray, found: Sequence[Detection], names: Sequence[str], colors: np.ndarray) -> None:

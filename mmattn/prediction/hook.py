@@ -35,7 +35,6 @@ class DrawingHook(Hook):
         self.folder, self.number, self.seen = folder, number, 0
 
     def before_test(self, runner: Runner) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         meta = runner.test_dataloader.dataset.metainfo
         self.images = len(runner.test_dataloader.dataset)
         self.classes = [str(name) for name in meta.get('classes') or range(self.images)]
@@ -54,7 +53,7 @@ class DrawingHook(Hook):
                     draw_sample(image, sample, kind, self.classes, self.colors) for kind in ('gt', 'pred')
                 )
                 pictures = dict(truth=truth, prediction=prediction)
-                name = Path(sample.get('img_path') or 'image').stem
+                name = Path(sample.get('img_path') or 'image').stem[:50]  # a longer name may not fit behind the number
                 write_image(
                     self.folder / f'{index:06d}_{name}',
                     beside({caption: picture for caption, picture in pictures.items() if picture is not None}),

@@ -5,7 +5,6 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain, groupby, islice
 from pathlib import Path
 from pkgutil import resolve_name
@@ -24,7 +23,7 @@ from rich.progress import Progress
 from ..checks.datasets import class_numbers
 from ..checks.images import IMAGES, load_image
 from ..errors import InputError, describe, refusing
-from ..runs.outputs import check_output
+from ..runs.outputs import check_output, whole_file
 from ..runs.resuming import check_complete, whole_model_weights
 from ..runs.running import running
 from ..weights import read_file
@@ -74,14 +73,18 @@ def predict(
     if cfg.model.get('type') == 'FeatureDistiller':
         raise InputError('a FeatureDistiller predicts features: tools/analyze.py --what distillation draws them')
     files = find_files(inputs)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f'{out} is not an empty folder: name another one, or remove it')
     drawn = [name + '_000000' * _is_video(path) for name, _, path in files]
     check_output(out / 'predictions.json', *(out / 'images' / f'{name}.jpg' for name in drawn))
+    if out.is_dir() and any(out.iterdir()):
+        raise InputError(f'{out} is not an empty folder: name another one, or remove it')
     with running(cfg, trusted):
         load, model = build(cfg, checkpoint, device, trusted)
     if tile and isinstance(model, _Classifier):
         raise InputError('--tile is for detectors and segmentors: leave it out for a classifier')
+    try:
+        (out / 'images').mkdir(parents=True)
+    except FileExistsError:
+        raise InputError(f'{out} is in use by another prediction: name another folder') from None
     categories = [dict(id=id, name=name) for id, name in zip(model.ids, model.classes)]
     images, annotations, problems, videos = [], [], [], []
     lengths = [max(VideoReader(path).frame_cnt, 1) if _is_video(path) else 1 for *_, path in files]
@@ -120,7 +123,7 @@ def predict(
         progress.update(task, completed=sum(lengths))
         for video in videos:
             _write_video(out, *video)
-    with _whole_file(out, 'predictions.json') as part:
+    with whole_file(out / 'predictions.json') as part:
         part.write_text(json.dumps(dict(images=images, categories=categories, annotations=annotations)))
     print_log(f'{out}: predictions on {len(images)} images', logger='current')
     if problems:
@@ -201,29 +204,19 @@ def _batches(reader: Iterable[Image], size: int, one_shape: bool) -> Iterator[li
             yield batch
 
 
-@contextmanager
-def _whole_file(out: Path, name: str) -> Iterator[Path]:
-    """A file to write to. It gets its name below ``out`` at the end; after an error it is removed."""
-    path = out / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = out / f'part{path.suffix}'
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _write_image(out: Path, name: str, pixels: np.ndarray) -> None:
-    with _whole_file(out, name) as part:
+    with whole_file(out / name) as part:
         part.write_bytes(cv2.imencode(part.suffix, pixels)[1].tobytes())
 
 
 def _write_video(out: Path, name: str, fps: float, frames: int) -> None:
     """Make a video of the drawn frames."""
     template = name.replace('{', '{{').replace('}', '}}') + '_{:06d}.jpg'
-    with _whole_file(out, f'images/{name}.mp4') as part:
+    with whole_file(out / 'images' / f'{name}.mp4') as part:
         frames2video(str(out / 'images'), str(part), fps or 25, 'mp4v', template, 1, frames + 1, show_progress=False)
+        written = VideoReader(str(part)).frame_cnt if part.is_file() else 0
+        if written < frames:  # OpenCV says nothing about a full disk.
+            raise OSError(f'it has {max(written, 0)} of {frames} frames')
 
 
 def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tuple[Callable, 'Model']:
@@ -274,7 +267,8 @@ def _category_ids(dataset: object, classes: list[str]) -> list[int]:
     """The ids that COCO annotations of a dataset give its classes; without them, the numbers of the classes."""
     file = getattr(dataset, 'ann_file', None) or ''
     if file.endswith('.json') and os.path.isfile(file):
-        ids = {one['name']: one['id'] for one in json.loads(Path(file).read_bytes()).get('categories', ())}
+        with refusing(f'{file}, which the config names for the ids of the classes, cannot be read'):
+            ids = {one['name']: one['id'] for one in json.loads(Path(file).read_bytes()).get('categories', ())}
         if set(classes) <= set(ids):
             print_log(f'Category ids are those of {file}.', logger='current')
             return [ids[name] for name in classes]

@@ -1,9 +1,9 @@
 """A training that diverges is stopped, and none of its checkpoints has a NaN or an infinity."""
 
-import math
 from collections.abc import Iterable
 
 import torch
+from mmengine.device import get_device
 from mmengine.dist import all_gather_object, all_reduce
 from mmengine.hooks import CheckpointHook, EMAHook, Hook
 from mmengine.optim import AmpOptimWrapper, OptimWrapperDict
@@ -20,6 +20,10 @@ PATIENCE = 10
 PATIENCE_AMP = 100
 
 
+class DivergedError(InputError):
+    """A training has diverged."""
+
+
 class DivergenceHook(Hook):
     """Stops a training in all processes if its loss stays NaN or infinite, or if its weights are.
 
@@ -28,18 +32,21 @@ class DivergenceHook(Hook):
     MMDetection's ``CheckInvalidLossHook`` looks at the loss of every 50th step, of one process.
 
     Raises:
-        InputError: naming the step, and what is not finite.
+        DivergedError: naming the step, and what is not finite.
     """
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps: int | Tensor = 0
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None) -> None:
-        losses = (value for name, value in (outputs or {}).items() if 'loss' in name)
-        finite = all(math.isfinite(loss.item() if isinstance(loss, Tensor) else loss) for loss in losses)
-        self.steps = 0 if finite else self.steps + 1
+        losses = [
+            torch.as_tensor(value, device=get_device()) for name, value in (outputs or {}).items() if 'loss' in name
+        ]
+        # Tensors, so that no step waits for the GPU.
+        finite = torch.stack([loss.detach().isfinite().all() for loss in losses]).all() if losses else True
+        self.steps = torch.where(torch.as_tensor(finite), 0, self.steps + 1)
         if self.every_n_train_iters(runner, PATIENCE):
-            steps = torch.tensor(self.steps)
+            steps = self.steps.clone()
             all_reduce(steps, 'max')
             if steps >= (PATIENCE_AMP if _is_amp(runner) else PATIENCE):
                 _stop(runner.iter + 1, f'the loss was NaN or infinite in the last {steps} steps')
@@ -79,7 +86,7 @@ def _check_state(runner: Runner, step: int) -> None:
 
 
 def _stop(step: int, reason: str) -> None:
-    raise InputError(
+    raise DivergedError(
         f'the training has diverged: {reason}, up to step {step}; the checkpoints before it are finite: set '
         'optim_wrapper.clip_grad=dict(max_norm=1) and continue with --resume, or start a new training with a lower '
         'learning rate'

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from ..errors import refusing
+
 #: the environment variable
 ROW = 'MMATTN_ROW'
 
@@ -33,8 +35,11 @@ def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
 
     Args:
         settings: of :meth:`mmengine.config.Config.fromfile`.
+
+    Raises:
+        InputError: if it cannot be read.
     """
-    with chosen(row):
+    with chosen(row), refusing(f'{path} cannot be read'):  # A config is a program, which can raise any error.
         return Config.fromfile(path, **settings)
 
 

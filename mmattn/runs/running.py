@@ -43,6 +43,7 @@ RANK = dict(pytorch='RANK', slurm='SLURM_PROCID', mpi='OMPI_COMM_WORLD_RANK')
 
 def run_tool(main: Callable[[], None]) -> None:
     """Call ``main``; an :class:`InputError` or a refusal of the system ends it in a sentence, with exit status 1.
+    Ctrl-C ends it with 130.
 
     Every other error is a mistake of ours, or of a package that we use, and keeps its traceback. What is known and
     harmless is not shown, see :mod:`mmattn.runs.screen`.
@@ -50,6 +51,9 @@ def run_tool(main: Callable[[], None]) -> None:
     try:
         with quiet():
             main()
+    except KeyboardInterrupt:
+        print('Interrupted.', file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except Exception as error:
         if isinstance(error, InputError) or isinstance(error, OSError) and error.errno in SYSTEM_ERRORS:
             sys.exit(describe(error))

@@ -2,7 +2,7 @@ import pytest
 import torch
 import yaml
 
-from mmattn.analysis import compare, compare_with_paper, count_config, count_operations
+from mmattn.analysis import compare, compare_with_paper, complexity, count_config, count_operations
 from mmattn.errors import InputError
 from mmattn.layers import ELSA, EnhancedAttention, WindowAttention
 from tests import ROOT
@@ -61,10 +61,25 @@ def test_counts_in_the_unit_of_the_paper(printed, wrong):
     assert compare('', Layer(), 'mmseg', dict(Printed=printed)).wrong == wrong
 
 
-def test_part_of_a_config(tmp_path):
-    """It is refused in a sentence."""
-    (tmp_path / 'a.py').write_text("model = dict(backbone=dict(type='ELSASwin'))")
-    with pytest.raises(InputError, match='a.py is not a complete config: it needs default_scope'):
+@pytest.mark.parametrize(
+    'text, sentence',
+    [
+        ("model = dict(backbone=dict(type='ELSASwin'))", 'is not a complete config: it needs default_scope'),
+        ("default_scope = 'mmseg'\nmodel = 3", 'is not a complete config'),
+        ("default_scope = 'mmseg'\nmodel = dict(type='EncoderDecoder', backbone=3)", 'backbone must be a dict'),
+        ('model = ', 'cannot be read: SyntaxError'),
+        ("_base_ = 'no.py'", 'cannot be read: FileNotFoundError'),
+        (
+            "default_scope = 'mmseg'\nmodel = dict(type='EncoderDecoder', backbone=dict(type='ELSASwin', arhc='tiny'))",
+            'backbone .ELSASwin.: .* unexpected keyword argument .arhc',
+        ),
+    ],
+)
+def test_broken_configs(tmp_path, text, sentence):
+    """They are refused in a sentence."""
+    complexity._load.cache_clear()  # pytest gives the folder a name again
+    (tmp_path / 'a.py').write_text(text)
+    with pytest.raises(InputError, match=f'a.py.*{sentence}'):
         next(compare_with_paper(tmp_path / 'a.py'))
 
 
@@ -100,7 +115,8 @@ def test_other_digits_are_noticed(tmp_path):
     """A count that does not round to the printed figure makes the row wrong, unless the paper leaves the row open."""
     (tmp_path / 'a.py').write_text(
         "default_scope = 'mmpretrain'\nrows = dict(one=3, two=3)\nchannels = rows['{{$MMATTN_ROW:one}}']\n"
-        "model = dict(backbone=dict(type='SwinFrame', arch='tiny', in_channels=channels), head=dict(num_classes=1000))"
+        "model = dict(type='ImageClassifier', head=dict(num_classes=1000),"
+        "backbone=dict(type='SwinFrame', arch='tiny', in_channels=channels))"
     )
     figures = '{params: 28.2, flops: 4.5}', '{params: 28.2, flops: 4.5, unknown: it}'
     (tmp_path / 'printed.yml').write_text('a:\n  Rows:\n    one: {}\n    two: {}\n'.format(*figures))

@@ -340,3 +340,33 @@ def test_files_that_are_not_coco(tmp_path, text):
     (tmp_path / 'a.json').write_bytes(text)
     with pytest.raises(InputError, match="a.json is not an annotation file in COCO's format"):
         CheckedCOCO(str(tmp_path / 'a.json'))
+
+
+@pytest.mark.parametrize(
+    'old, new', [('"bbox": [', '"bbox": [0, 0, 1, 1], "bbox": ['), ('{"images"', '{"images": [], "images"')]
+)
+def test_keys_given_twice(tmp_path, old, new):
+    """Python would use the last value, and lose the others without a word."""
+    text = json.dumps(COCO)
+    assert old in text
+    (tmp_path / 'a.json').write_text(text.replace(old, new))
+    with pytest.raises(InputError, match="a.json is not an .* the key '(bbox|images)' is twice"):
+        CheckedCOCO(str(tmp_path / 'a.json'))
+
+
+@pytest.mark.parametrize(
+    'name, words',
+    [
+        ('../a.jpg', 'outside of its image folder'),
+        ('b/../../a.jpg', 'outside'),
+        ('/data/a.jpg', 'outside'),
+        ('b\\a.jpg', 'have a backslash'),
+        ('C:\\data\\a.jpg', 'have a backslash'),
+        ('a..jpg', None),
+    ],
+)
+def test_names_that_lead_elsewhere(tmp_path, log, name, words):
+    """They are used as they are; one line says so."""
+    CheckedCocoDataset(**coco_config(tmp_path, changed('images', file_name=name)))
+    said = [line for line in log if 'images' in line]
+    assert (len(said) == 1 and words in said[0] and said[0].endswith(name)) if words else not said

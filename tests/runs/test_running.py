@@ -46,6 +46,13 @@ def test_errors_of_the_user_and_the_system_are_a_sentence(error, sentence):
     assert end.value.code == sentence  # Python prints it to stderr and exits with status 1
 
 
+def test_ctrl_c(capsys):
+    """It ends a tool with the status that shells give it, and no traceback."""
+    with pytest.raises(SystemExit) as end:
+        run_tool(raising(KeyboardInterrupt))
+    assert end.value.code == 130 and capsys.readouterr().err == 'Interrupted.\n'
+
+
 @pytest.mark.parametrize(
     'error',
     [KeyError('a'), ValueError('a'), ImportError('a'), RuntimeError('a'), OSError(errno.ENOENT, 'No such file', 'a')],

@@ -1,10 +1,13 @@
 """tools/compare.py: which runs it does, what it writes, and that a second call continues the first."""
 
 import importlib.util
+import multiprocessing
 import os
 import re
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import mmseg
@@ -51,6 +54,46 @@ def test_only_the_first_seed_chooses_the_rate():
 
 def entry(name, scores):
     return compare.Entry(Path('fpn_ade20k.py'), name, 'mIoU', 'mIoU', 1, '', (64, 64), 1_250_000, 24.06e6, scores)
+
+
+def test_nan_is_no_best_score():
+    """Of a run whose metric is NaN, nothing is repeated, wherever it is in the order."""
+    assert compare.best_rate({(1e-3, 0): float('nan'), (3e-3, 0): 4}, RATES, [0]) == 3e-3
+    assert compare.best_rate({(1e-3, 0): 4, (3e-3, 0): float('nan')}, RATES, [0]) == 1e-3
+
+
+@pytest.mark.parametrize(
+    'text',
+    ['', '[]', '{"rate": 0.001, "se', '{"rate": 1, "seed": 0, "metrics": [], "digest": ""}', '[' * 100_000, '\xff'],
+)
+def test_unreadable_results(tmp_path, capsys, text):
+    """A run whose result.json cannot be read is not finished, and a line says so; the others count."""
+    row = entry('swin', {})
+    for name, content in (('a', text), ('b', '{"rate": 0.001, "seed": 0, "metrics": {"mIoU": 3}, "digest": ""}')):
+        (row.folder(tmp_path) / name).mkdir(parents=True)
+        (row.folder(tmp_path) / name / 'result.json').write_text(content, encoding='latin-1')
+    compare.read_finished(row, tmp_path)
+    assert row.scores == {(1e-3, 0): 3}
+    assert re.fullmatch(r'.*/a/result.json cannot be read .* the run counts as not finished\n', capsys.readouterr().out)
+
+
+def test_process_ends_with_its_parent():
+    """If tools/compare.py is killed, its trainings end."""
+    fork = multiprocessing.get_context('fork')
+
+    def train():
+        fork.Process(target=compare.end_with_parent).start()
+        os.write(started, b'training')
+        time.sleep(60)
+
+    ended, started = os.pipe()  # Its other end is open as long as one of the processes lives.
+    parent = fork.Process(target=train)
+    parent.start()
+    os.close(started)
+    assert os.read(ended, 8) == b'training'
+    parent.kill()
+    assert select.select([ended], [], [], 10)[0] and not os.read(ended, 1)
+    os.close(ended)
 
 
 def test_table():
@@ -126,7 +169,10 @@ def test_compare(run, tmp_path):
         ([FPN, '--models', 'sven'], 'has no row sven'),
         ([FPN, '--models', 'resnet', 'resnet'], 'have the same name'),
         ([FPN, '--cfg-options', 'val_dataloader=None', 'val_cfg=None', 'val_evaluator=None'], 'has no val_dataloader'),
-        (['--rates', '1e-2', '1e-3'], '--rates must be positive and ascending'),
+        (['--rates', '1e-2', '1e-3'], '--rates must be positive, finite and ascending'),
+        (['--rates', 'nan'], '--rates must be positive'),
+        (['--rates', '1e-3', 'inf'], '--rates must be positive'),
+        (['--seeds', '-1'], '--seeds must be from 0'),
         (['--seeds', '1', '1'], '--seeds names a seed twice'),
         (['--jobs', '0'], '--jobs must be 1 or more'),
     ],

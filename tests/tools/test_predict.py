@@ -4,6 +4,7 @@ import json
 import runpy
 import sys
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -87,7 +88,7 @@ def run(weights, tmp_path, monkeypatch):
         except SystemExit as end:
             sentence = end.code
             assert isinstance(sentence, str) and '\n' not in sentence  # Python prints it and exits with 1
-        assert not list(out.glob('part.*'))
+        assert not list(out.rglob('*.part*'))
         contents = out / 'predictions.json'
         return sentence, json.loads(contents.read_text()) if contents.exists() else None
 
@@ -235,6 +236,27 @@ def test_longer_than_a_jpeg(run, tmp_path):
     sentence, _ = run(CLASSIFIER, tmp_path / 'long.png')
     assert sentence is None and not drawn(tmp_path)
     assert cv2.imread(str(tmp_path / 'out' / 'images' / 'long.png')).shape == (8, 65536, 3)
+
+
+def test_full_disk(run, film, monkeypatch, tmp_path):
+    """OpenCV writes half a video to a full disk without an error. The sentence names the video, and none is left."""
+
+    def frames2video(frames, video, *_, **__):
+        with open(video, 'wb') as file:
+            file.write(b'half')
+
+    monkeypatch.setattr(predicting, 'frames2video', frames2video)
+    sentence, found = run(CLASSIFIER, film)
+    assert 'film.mp4 cannot be written' in sentence and '0 of 5 frames' in sentence and found is None
+    assert not list((tmp_path / 'out').rglob('*.mp4'))
+
+
+@pytest.mark.parametrize('text', ['{', '[]', '{"categories": [{"id": 1}]}', '[' * 100_000])
+def test_broken_file_of_category_ids(tmp_path, text):
+    """Other ids than the file's would be written without a word."""
+    (tmp_path / 'a.json').write_text(text)
+    with pytest.raises(InputError, match='a.json, which the config names for the ids of the classes, cannot be read'):
+        predicting._category_ids(SimpleNamespace(ann_file=str(tmp_path / 'a.json')), ['cat'])
 
 
 def test_category_ids(run, photos, tmp_path):

@@ -1,6 +1,7 @@
 """tools/compare.py: which runs it does, what it writes, and that a second call continues the first."""
 
 import importlib.util
+import math
 import multiprocessing
 import os
 import re
@@ -14,6 +15,7 @@ import mmseg
 import pytest
 
 from mmattn.packages import version_numbers
+from mmattn.runs.divergence import DivergedError
 from tests import ROOT
 
 _spec = importlib.util.spec_from_file_location('compare', ROOT / 'tools' / 'compare.py')
@@ -60,6 +62,22 @@ def test_nan_is_no_best_score():
     """Of a run whose metric is NaN, nothing is repeated, wherever it is in the order."""
     assert compare.best_rate({(1e-3, 0): float('nan'), (3e-3, 0): 4}, RATES, [0]) == 3e-3
     assert compare.best_rate({(1e-3, 0): 4, (3e-3, 0): float('nan')}, RATES, [0]) == 1e-3
+
+
+def test_a_run_that_diverges(tmp_path, monkeypatch):
+    """It is finished, with a score of NaN, and does not end the other runs."""
+
+    def train(*_):
+        raise DivergedError('the training has diverged: loss')
+
+    monkeypatch.setattr(compare, 'train', train)
+    monkeypatch.chdir(ROOT)
+    one = entry('swin', {})
+    one.config = Path(FPN)
+    (tmp_path / 'fpn_ade20k' / 'swin' / 'rate0.1_seed0').mkdir(parents=True)
+    metrics, _ = compare.train_one(one, (0.1, 0), tmp_path, {})
+    compare.read_finished(one, tmp_path)
+    assert math.isnan(metrics['mIoU']) and math.isnan(one.scores[0.1, 0])
 
 
 @pytest.mark.parametrize(

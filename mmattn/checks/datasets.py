@@ -2,12 +2,12 @@
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from importlib.util import find_spec
 from itertools import chain
 
 from mmengine.config import Config
-from mmengine.dataset import BaseDataset
+from mmengine.dataset import BaseDataset, InfiniteSampler
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, METRICS, DefaultScope, Registry
 from mmengine.runner import Runner
@@ -94,9 +94,16 @@ def check_files(cfg: Config, *splits: str) -> None:
             in_model = head.get('num_classes') if isinstance(head, dict) else None
             labels.append(check_images(dataset, place, len(dataset.metainfo.get('classes') or ()) or in_model))
         elif folder and not annotations:
-            files = chain.from_iterable(names for _, _, names in os.walk(folder, followlinks=True))
-            if not any(name.endswith(dataset.img_suffix) for name in files):
-                raise InputError(f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix')
+            suffixes = {
+                os.path.splitext(name)[1]: name.endswith(dataset.img_suffix)
+                for _, _, names in os.walk(folder, followlinks=True)
+                for name in sorted(names, key=lambda name: name.endswith(dataset.img_suffix))
+            }
+            if not any(suffixes.values()):
+                there = f' or img_suffix, there are {", ".join(sorted(suffixes))[:100]}' if suffixes else ''
+                raise InputError(
+                    f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix{there}'
+                )
     compare_labels(labels)
     for node, _, place in _nodes(cfg, METRICS, splits):
         annotations = node.get('ann_file')
@@ -147,6 +154,12 @@ def check_built_datasets(runner: Runner) -> None:
         for dataset in inner_datasets(dataloader.dataset):
             check_dataset(dataset, runner.model)
             dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))
+        sized = isinstance(dataloader.batch_sampler, Sized) and not isinstance(dataloader.sampler, InfiniteSampler)
+        if sized and not len(dataloader):
+            raise InputError(
+                f'a dataloader has {len(dataloader.dataset)} images, which is less than a batch: set a smaller '
+                'batch_size, or drop_last=False'
+            )
         return dataloader
 
     runner.build_dataloader = build_checked

@@ -38,7 +38,7 @@ class CheckedPipeline(Compose):
         check = None
         if hasattr(dataset, 'label_map'):  # Only label maps of MMSegmentation have a number per class.
             check = partial(_check_labels, num_classes=len(dataset.metainfo['classes']), ignored=ignored)
-        _check_loading(self.transforms, check)
+        _check_loading(self.transforms, check, boxes=not getattr(dataset, 'test_mode', False))
 
     def __call__(self, data: dict) -> dict | None:
         for transform in self.transforms:
@@ -55,7 +55,7 @@ class CheckedPipeline(Compose):
         return data
 
 
-def _check_loading(transforms: list, check: Callable | None) -> None:
+def _check_loading(transforms: list, check: Callable | None, boxes: bool) -> None:
     """Replace the transforms of a list that load files, and those within its transforms, by those that check them."""
     from mmcv.transforms import LoadAnnotations, LoadImageFromFile
 
@@ -63,12 +63,12 @@ def _check_loading(transforms: list, check: Callable | None) -> None:
         if isinstance(transform, LoadImageFromFile):
             transforms[index] = partial(load_image, transform)
         elif isinstance(transform, LoadAnnotations):
-            transforms[index] = partial(_load_annotations, transform, check)
+            transforms[index] = partial(_load_annotations, transform, check, boxes)
         for name in ('transforms', 'subroutines'):  # the second are TestTimeAug's
             inner = getattr(transform, name, None)
             inner = getattr(inner, 'transforms', inner)
             if isinstance(inner, list):
-                _check_loading(inner, check)
+                _check_loading(inner, check, boxes)
 
 
 def load_image(transform: Callable, data: dict) -> dict | None:
@@ -88,7 +88,7 @@ def load_image(transform: Callable, data: dict) -> dict | None:
     return data
 
 
-def _load_annotations(transform: Callable, check: Callable | None, data: dict) -> dict:
+def _load_annotations(transform: Callable, check: Callable | None, boxes: bool, data: dict) -> dict:
     path = data.get('seg_map_path')
     checked = check is not None and path is not None
     if checked:
@@ -99,7 +99,25 @@ def _load_annotations(transform: Callable, check: Callable | None, data: dict) -
         data = transform(data)
     if checked:
         check(data)
+    if boxes and 'gt_bboxes' in data:
+        _check_boxes(data)
     return data
+
+
+def _check_boxes(data: dict) -> None:
+    """Raise an InputError for a box without area, which makes the loss of a detector infinite. Those of COCO files are
+    left out before."""
+    boxes = np.asarray(getattr(data['gt_bboxes'], 'tensor', data['gt_bboxes']))
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        return  # rotated
+    empty = ~(boxes[:, 2:] > boxes[:, :2]).all(1)
+    if 'gt_ignore_flags' in data:
+        empty &= ~data['gt_ignore_flags']
+    if empty.any():
+        raise InputError(
+            f'an annotation of {data.get("img_path")} has a box without area, {boxes[empty][0].tolist()}: mend it, or '
+            'set filter_cfg=dict(bbox_min_size=1) in the dataset for training'
+        )
 
 
 def check_label_map(path: str, content: bytes, backend: str) -> None:

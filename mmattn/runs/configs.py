@@ -142,6 +142,29 @@ def is_sharded(cfg: Config) -> bool:
     return str((cfg.get('strategy') or {}).get('type')).endswith('ShardedStrategy')
 
 
+def check_pretrained(cfg: Config) -> None:
+    """Check that the files are there which the ``init_cfg`` of parts of the model name, before anything is built.
+
+    Raises:
+        InputError: naming the file, and the place in the config.
+    """
+
+    def check(node: object, place: str) -> None:
+        if isinstance(node, (list, tuple)):
+            for index, part in enumerate(node):
+                check(part, f'{place}[{index}]')
+        elif isinstance(node, dict):
+            file = node.get('checkpoint') if node.get('type') == 'Pretrained' else None
+            if isinstance(file, str) and '://' not in file and not Path(file).expanduser().exists():
+                raise InputError(
+                    f'there is no checkpoint {file}: put it there, or set {place}=None to start from scratch'
+                )
+            for key, part in node.items():
+                check(part, f'{place}.{key}')
+
+    check(cfg.get('model'), 'model')
+
+
 def check_sharding(cfg: Config) -> None:
     """Check that sharded training can run as the config says. Configs without sharding pass.
 

@@ -25,7 +25,7 @@ from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
 from ..errors import InputError, describe
 from ..weights import read_file
 from .checkpoints import locked
-from .configs import check_sharding
+from .configs import check_pretrained, check_sharding
 from .divergence import DivergenceHook
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
 from .screen import quiet
@@ -126,6 +126,7 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
         if resume:
             contents.update(prepare_resume(cfg, None if resume == 'auto' else resume, trusted))
         else:
+            check_pretrained(cfg)
             check_unused(cfg)
         # FSDP needs MMEngine's FlexibleRunner
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)

@@ -80,6 +80,10 @@ def test_coco_metrics_are_checked(tmp_path, several):
         (dict(type='CocoDataset', ann_file='b.json', backend_args=dict(backend='petrel')), None),
         (dict(type='LVISV1Dataset', ann_file='b.json'), None),  # reads its file in its own way
         (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='images')), 'images has no image'),
+        (
+            dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='.')),
+            r'no image \*.jpg: set data_prefix or img_suffix, there are .json',
+        ),
         (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='no')), 'there is no image folder'),
         (dict(type='mmseg.ADE20KDataset', metainfo=dict(classes=('cow',))), 'new classes .* is not a subset'),
     ],
@@ -104,6 +108,18 @@ def test_inner_datasets():
     a, b = Images(serialize_data=False), Images(serialize_data=False)
     assert list(inner_datasets(ConcatDataset([a, b]))) == [a, b] and list(inner_datasets(RepeatDataset(b, 2))) == [b]
     assert list(inner_datasets(None)) == []
+
+
+def test_fewer_images_than_a_batch(tmp_path):
+    """With drop_last there is no batch, and a training by epochs would end in an assertion of MMEngine."""
+    dataset = dict(coco_config(tmp_path), type=CheckedCocoDataset)
+    Image.new('RGB', (20, 10)).save(tmp_path / 'images' / 'a.jpg')
+    runner = SimpleNamespace(build_dataloader=Runner.build_dataloader, model=nn.Identity())
+    check_built_datasets(runner)
+    loader = dict(dataset=dataset, batch_size=2, num_workers=0, drop_last=True)
+    runner.build_dataloader(dict(loader, sampler=dict(type='InfiniteSampler')))
+    with pytest.raises(InputError, match='a dataloader has 1 images, which is less than a batch'):
+        runner.build_dataloader(dict(loader, sampler=dict(type='DefaultSampler')))
 
 
 @pytest.mark.parametrize('workers', [0, 1])

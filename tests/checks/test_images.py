@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mmcv import transforms
 from mmcv.transforms import LoadImageFromFile
+from mmdet.datasets.transforms import LoadAnnotations as LoadBoxes
 from mmengine.dataset import BaseDataset, Compose
 from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
@@ -118,6 +119,24 @@ def test_values_that_are_not_read_as_written(tmp_path, backend, kind):
     if backend == 'cv2' and kind:
         kept = pipeline(LoadImageFromFile(color_type='unchanged'))(dict(img_path=str(path)))['img']
         assert kept.dtype == kind and np.array_equal(kept, array)
+
+
+@pytest.mark.parametrize(
+    'box, ignored, test',
+    [((5, 5, 5, 9), 0, False), ((5, 5, 9, 9), 0, False), ((5, 5, 5, 9), 1, False), ((5, 5, 5, 9), 0, True)],
+)
+def test_boxes_without_area(box, ignored, test):
+    """The loss of such a box is infinite. Those of COCO files are left out before; a VOC file may have some."""
+    dataset = Images(serialize_data=False, metainfo=dict(classes=('a',)), test_mode=test)
+    load = CheckedPipeline(Compose([LoadBoxes(with_bbox=True)]), dataset)
+    data = dict(img_path='a.jpg', instances=[dict(bbox=list(box), bbox_label=0, ignore_flag=ignored)])
+    if box[0] < box[2] or ignored or test:
+        assert len(load(data)['gt_bboxes']) == 1
+    else:
+        with pytest.raises(
+            InputError, match=r'a.jpg has a box without area, \[5.0, 5.0, 5.0, 9.0\]: mend it, or set filter'
+        ):
+            load(data)
 
 
 class Maps(Images):

@@ -300,3 +300,16 @@ def test_multi_scale_needs_a_config_for_it():
 def test_text(key):
     with pytest.raises(InputError, match=f'{key} must be text, not 3'):
         load_config(CLASSIFIER, {key: 3})
+
+
+def test_missing_weights_are_named_early(tmp_path):
+    """Before anything is built, with the place in the config. Addresses are not looked at."""
+    file = tmp_path / 'a.pth'
+    parts = [dict(type='A'), dict(type='B', init_cfg=[dict(type='Pretrained', checkpoint=str(file))])]
+    cfg = Config(dict(model=dict(init_cfg=dict(type='Pretrained', checkpoint='https://a/b.pth'), neck=parts)))
+    with pytest.raises(
+        InputError, match=r'no checkpoint .*/a.pth: put it there, or set model.neck\[1\].init_cfg\[0\]='
+    ):
+        configs.check_pretrained(cfg)
+    file.touch()
+    configs.check_pretrained(cfg)

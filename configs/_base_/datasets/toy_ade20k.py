@@ -19,3 +19,4 @@ tta_pipeline[1].transforms[0] = [dict(resize, scale=scale) for scale in tta_scal
 train_dataloader = dict(batch_size=4, num_workers=2, dataset=dict(data_root=data_root, pipeline=train_pipeline))
 val_dataloader = dict(num_workers=2, dataset=dict(data_root=data_root, pipeline=test_pipeline))
 test_dataloader = val_dataloader
+auto_scale_lr = dict(base_batch_size=4)

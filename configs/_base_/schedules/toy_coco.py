@@ -7,3 +7,4 @@ param_scheduler = [
 ]
 train_cfg = dict(max_epochs=3, val_interval=1)
 randomness = dict(seed=0)
+auto_scale_lr = dict(base_batch_size=4)

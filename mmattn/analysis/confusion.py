@@ -143,19 +143,22 @@ def table(matrix: np.ndarray, names: Sequence[str]) -> list[str]:
 def fold(matrix: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     """The matrix and names of the ``CLASSES`` classes with the most frequent confusions, and the others as one class.
 
-    They keep their order. The background stays, and does not choose classes.
+    They keep their order. If fewer are confused, the most frequent ones that occur follow. The background stays, and
+    does not choose classes.
     """
     classes = len(names) - (names[-1] == BACKGROUND)
     if classes <= CLASSES:
         return matrix, list(names)
     ranked = [i for pair in confusions(matrix[:classes, :classes]) for i in pair]
-    kept = sorted([*dict.fromkeys([*ranked, *range(classes)])][:CLASSES])
-    to = np.full(len(names), CLASSES)
-    to[kept] = range(CLASSES)
-    to[classes:] = CLASSES + 1
-    folded = np.zeros((CLASSES + 1 + len(names) - classes,) * 2, matrix.dtype)
+    totals = (matrix.sum(0) + matrix.sum(1))[:classes]
+    frequent = np.argsort(-totals, kind='stable')[: np.count_nonzero(totals)].tolist()
+    kept = sorted([*dict.fromkeys(ranked + frequent)][:CLASSES])
+    to = np.full(len(names), len(kept))
+    to[kept] = range(len(kept))
+    to[classes:] = len(kept) + 1
+    folded = np.zeros((len(kept) + 1 + len(names) - classes,) * 2, matrix.dtype)
     np.add.at(folded, (to[:, None], to[None]), matrix)
-    return folded, [*(names[i] for i in kept), f'{classes - CLASSES} others', *names[classes:]]
+    return folded, [*(names[i] for i in kept), f'{classes - len(kept)} others', *names[classes:]]
 
 
 def draw(matrix: np.ndarray, names: Sequence[str]) -> Figure:

@@ -80,9 +80,10 @@ def test_many_classes():
     matrix = np.diag(np.arange(50))
     matrix[40, 7], matrix[3, 40], matrix[7, 8] = 90, 60, 70
     folded, few = fold(matrix, names)
-    assert {'c3', 'c7', 'c8', 'c40'} < set(few) and few[-1] == '30 others' and len(few) == 21
+    assert {'c3', 'c7', 'c8', 'c40', 'c49'} < set(few) and 'c0' not in few and few[-1] == '30 others' and len(few) == 21
     assert folded.sum() == matrix.sum() and folded[few.index('c40'), few.index('c7')] == 90
     assert folded[-1, -1] == sum(i for i in range(50) if f'c{i}' not in few)
+    assert fold(np.diag([5, *[0] * 49]), names)[1] == ['c0', '49 others']  # the others do not occur
     with_background = np.pad(matrix, (0, 1), constant_values=500)
     folded, few = fold(with_background, [*names, confusion.BACKGROUND])
     assert few[-1] == confusion.BACKGROUND and {'c3', 'c40'} < set(few) and len(few) == 22

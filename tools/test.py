@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from mmattn.analysis.confusion import draw_confusion
 from mmattn.prediction.hook import DrawingHook
 from mmattn.runs.configs import add_arguments, enable_tta, load_config, write_predictions
 from mmattn.runs.running import run_tool, test
@@ -25,9 +26,12 @@ def main() -> None:
         '--draw', type=int, default=50, metavar='NUMBER', help='number of images in --show-dir (default: 50)'
     )
     parser.add_argument('--out', type=Path, help='.pkl file for the predictions')
+    parser.add_argument('--confusion', type=Path, help='.png, .pdf or .svg file for a picture of the confusion matrix')
     args = parser.parse_args()
     if args.out and args.out.suffix not in ('.pkl', '.pickle'):
         sys.exit(f'--out must name a .pkl file, not {args.out}.')
+    if args.confusion and args.confusion.suffix not in ('.png', '.pdf', '.svg'):
+        sys.exit(f'--confusion must name a .png, .pdf or .svg file, not {args.confusion}.')
     if args.draw < 1:
         sys.exit(f'--draw must be 1 or more, not {args.draw}.')
     if not os.path.exists(args.checkpoint) and '://' not in args.checkpoint:
@@ -39,6 +43,8 @@ def main() -> None:
         enable_tta(cfg)
     if args.out:
         write_predictions(cfg, args.out)
+    if args.confusion:
+        draw_confusion(cfg, args.confusion)
     hooks = [DrawingHook(args.show_dir, args.draw)] if args.show_dir else []
     test(cfg, args.checkpoint, trusted=args.trust_checkpoint, hooks=hooks)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..arguments import check_whole
 from ..errors import InputError
 from ..runs.checkpoints import ATOMIC, backbone_settings, unwrapped, writing_checkpoints
+from ..text import write_text
 from ..weights import plain_names
 
 #: part ('stage1', ..., 'global') -> the student's prediction and the teacher's standardised features
@@ -122,7 +123,7 @@ def _tile(title: str, picture: np.ndarray, size: Sequence[int], side: int) -> np
     # The positions of a map stay visible as squares.
     way = cv2.INTER_AREA if picture.shape[0] > size[0] else cv2.INTER_NEAREST
     tile[LINE : LINE + size[0], : size[1]] = cv2.resize(picture, (size[1], size[0]), interpolation=way)
-    cv2.putText(tile, title, (0, LINE - 5), cv2.FONT_HERSHEY_SIMPLEX, 0.4, (0, 0, 0), 1, cv2.LINE_AA)
+    write_text(tile, title, 0, 1, 12)
     return tile
 
 

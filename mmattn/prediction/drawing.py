@@ -8,13 +8,13 @@ import numpy as np
 from mmengine.structures import BaseDataElement
 
 from ..runs.outputs import whole_file
+from ..text import text_size, write_text
 from .tiles import Detection, detections
 
 #: a JPEG image cannot have a longer side
 LONGEST_JPEG = 65535
 #: images with shorter sides are enlarged, so that names of classes fit in
 READABLE = 480
-FONT = cv2.FONT_HERSHEY_SIMPLEX
 
 
 def colors_of(palette: object, classes: int) -> np.ndarray:
@@ -65,7 +65,7 @@ def beside(pictures: dict[str, np.ndarray]) -> np.ndarray:
     for caption, picture in pictures.items():
         column = np.full((picture.shape[0] + 22, picture.shape[1] + 6, 3), 255, np.uint8)
         column[22:, 3:-3] = picture
-        cv2.putText(column, caption, (4, 16), FONT, 0.5, (0, 0, 0), 1, cv2.LINE_AA)
+        write_text(column, caption, 4, 2, 14)
         columns.append(column)
     return np.hstack(columns)
 
@@ -116,10 +116,10 @@ def draw_texts(image: np.ndarray, texts: Iterable[tuple[str, float, float, np.nd
 
     A text is moved so that it is in the image, and up or down if it would cover one before it.
     """
-    scale, taken = min(0.6, max(0.35, max(image.shape) / 2500)), []
+    size, taken = round(min(18, max(11, max(image.shape) / 80))), []
     for text, x, y, color in texts:
-        (width, height), base = cv2.getTextSize(text, FONT, scale, 1)
-        line, last = height + base, max(0, image.shape[0] - height - base)
+        width, line = text_size(text, size)
+        last = max(0, image.shape[0] - line)
         x = int(max(0, min(x, image.shape[1] - width)))
         y = int(min(max(0, y - line), last))
         free = [
@@ -132,4 +132,4 @@ def draw_texts(image: np.ndarray, texts: Iterable[tuple[str, float, float, np.nd
         taken.append((x, x + width, y))
         cv2.rectangle(image, (x, y), (x + width, y + line), color.tolist(), cv2.FILLED)
         ink = (0, 0, 0) if color.sum() > 380 else (255, 255, 255)
-        cv2.putText(image, text, (x, y + height), FONT, scale, ink, 1, cv2.LINE_AA)
+        write_text(image, text, x, y, size, ink)

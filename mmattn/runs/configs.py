@@ -249,12 +249,21 @@ def write_predictions(cfg: Config, file: Path) -> None:
         InputError: if no metric can be added to the config's evaluator, or if the file cannot be written.
     """
     check_output(file)
+    dump = 'DumpDetResults' if _scope(cfg) == 'mmdet' else 'DumpResults'  # The first packs masks.
+    add_metric(cfg, '--out', dict(type=dump, out_file_path=str(file)))
+
+
+def add_metric(cfg: Config, option: str, metric: dict) -> None:
+    """Add the metric of an option to those of a test.
+
+    Raises:
+        InputError: if the config's evaluator has a type of its own, to which none can be added.
+    """
     metrics = _test_metrics(cfg)
     if 'metrics' in cfg.test_evaluator:
         kind = cfg.test_evaluator.get('type')
-        raise InputError(f'--out needs a metric or a list of metrics as test_evaluator, not {kind}')
-    dump = 'DumpDetResults' if _scope(cfg) == 'mmdet' else 'DumpResults'  # The first packs masks.
-    cfg.test_evaluator = [*metrics, dict(type=dump, out_file_path=str(file))]
+        raise InputError(f'{option} needs a metric or a list of metrics as test_evaluator, not {kind}')
+    cfg.test_evaluator = [*metrics, metric]
 
 
 def _scope(cfg: Config) -> str:

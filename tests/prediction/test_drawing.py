@@ -17,6 +17,7 @@ from torch import nn
 from mmattn.prediction import drawing
 from mmattn.prediction.drawing import colors_of, draw_label_map, draw_sample
 from mmattn.prediction.hook import DrawingHook
+from mmattn.text import text_size, write_text
 
 NAMES, COLORS = ['one', 'two'], np.array([(255, 0, 0), (0, 0, 255)], np.uint8)
 
@@ -36,7 +37,7 @@ def texts(monkeypatch):
         found.append((text, boxes[-1]))
 
     monkeypatch.setattr(drawing.cv2, 'rectangle', record)
-    monkeypatch.setattr(drawing.cv2, 'putText', write)
+    monkeypatch.setattr(drawing, 'write_text', write)
     return found
 
 
@@ -97,6 +98,19 @@ def test_texts_do_not_overlap(texts):
     assert len(boxes) == 13 and all(min(box) >= 0 and max(box) <= 400 for box in boxes)
     for i, a in enumerate(boxes):
         assert not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in boxes[:i])
+
+
+def test_text():
+    """A text has its color and its place, ends at the edge of the image, and may have letters beyond ASCII."""
+    image = np.full((40, 30, 3), 255, np.uint8)
+    write_text(image, 'Löffel', 10, 20, 14, (0, 0, 200))
+    assert (image[:20] == 255).all() and (image[:, :10] == 255).all()
+    assert (image[..., 2] >= 200).all() and (image[20:, 10:, 0] < 100).any()
+    width, height = text_size('Löffel', 14)
+    one, other = np.full((2, height, width, 3), 255, np.uint8)
+    write_text(one, 'Löffel', 0, 0, 14)
+    write_text(other, 'Loffel', 0, 0, 14)
+    assert (one != other).any() and one[:, -4:].min() < 255 and 30 < width < 60
 
 
 @pytest.mark.parametrize('number, drawn', [(3, [0, 4, 7]), (50, range(10))])

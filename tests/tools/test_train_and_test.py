@@ -86,7 +86,7 @@ def metrics(folder):
 
 
 def test_test(toy, trained, tmp_path):
-    """The test gives metrics, a file of predictions, and an image of each."""
+    """The test gives metrics, a file of predictions, a confusion matrix, and an image of each."""
     config, _, checkpoint = trained
     arguments = (
         'test',
@@ -98,6 +98,8 @@ def test_test(toy, trained, tmp_path):
         tmp_path / 'shown',
         '--out',
         tmp_path / 'predictions.pkl',
+        '--confusion',
+        tmp_path / 'matrix.png',
         '--cfg-options',
         *TEST[config],
     )
@@ -109,6 +111,7 @@ def test_test(toy, trained, tmp_path):
     assert '| kite ' in done.stdout or config != MASK_RCNN  # the table of each class
     assert len(list((tmp_path / 'shown').rglob('*.[jp][pn]g'))) == 2
     assert len(pickle.loads((tmp_path / 'predictions.pkl').read_bytes())) == 2
+    assert (tmp_path / 'matrix.png').is_file() and 'Most frequent confusions:' in done.stdout
 
 
 def test_multi_scale_test(toy, trained, tmp_path):
@@ -128,6 +131,7 @@ def test_multi_scale_test(toy, trained, tmp_path):
         ('train', ['configs/toy/elsa-swin-toy_in1k.py', '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
         ('test', [MASK_RCNN, 'no.pth'], 'There is no checkpoint no.pth'),
         ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
+        ('test', [MASK_RCNN, 'no.pth', '--confusion', 'x.gif'], '--confusion must name a .png'),
         ('test', [MASK_RCNN, 'no.pth', '--draw', '0'], '--draw must be 1 or more'),
         (
             'train',

@@ -19,7 +19,7 @@ from ..layers.window import is_table
 from ..weights import CheckpointError, Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 from .patch_embed import PatchEmbed, fit_tables, interpolated
-from .swin_layouts import TABLE, is_swin, microsoft_layout
+from .swin_layouts import is_swin, microsoft_layout
 
 
 @MODELS.register_module()
@@ -62,7 +62,9 @@ class SwinFrame(Backbone):
         'small': dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
         'base': dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
     }
-    layouts = {'a Swin Transformer': r'(layers|stages|features)\.\d+(\.blocks)?\.\d+' + TABLE}
+    layouts = {
+        'a Swin Transformer': r'(layers|stages|features)\.\d+(\.blocks)?\.\d+\.attn\.(w_msa|relative_position_bias_table)'
+    }
     warm_start_from = 'a Swin Transformer'
     head_names = {'head.fc.': 'head.fc.', 'head.': 'head.fc.'}  # timm's, Microsoft's
 

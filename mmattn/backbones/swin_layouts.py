@@ -17,13 +17,11 @@ RENAMES = {
     r'\.ffn\.layers\.0\.0\.': '.mlp.fc1.',
     r'\.ffn\.layers\.1\.': '.mlp.fc2.',
 }
-#: of any of the layouts
-TABLE = r'\.attn\.(w_msa\.)?relative_position_bias_table$'
 
 
 def is_swin(names: list[str]) -> bool:
     """Whether names are those of a Swin Transformer in one of the layouts."""
-    return any(re.search(TABLE, name) for name in names)
+    return any(re.search(r'\.attn\.(w_msa\.)?relative_position_bias_table$', name) for name in names)
 
 
 def microsoft_layout(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:

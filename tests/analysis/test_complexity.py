@@ -115,7 +115,7 @@ def test_other_digits_are_noticed(tmp_path):
     """A count that does not round to the printed figure makes the row wrong, unless the paper leaves the row open."""
     (tmp_path / 'a.py').write_text(
         "default_scope = 'mmpretrain'\nrows = dict(one=3, two=3)\nchannels = rows['{{$MMATTN_ROW:one}}']\n"
-        "model = dict(type='ImageClassifier', head=dict(num_classes=1000),"
+        "model = dict(type='ImageClassifier', head=dict(type='LinearClsHead', num_classes=1000),"
         "backbone=dict(type='SwinFrame', arch='tiny', in_channels=channels))"
     )
     figures = '{params: 28.2, flops: 4.5}', '{params: 28.2, flops: 4.5, unknown: it}'

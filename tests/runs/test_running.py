@@ -271,6 +271,6 @@ def test_error_of_torch_at_any_line(monkeypatch, line):
     sys.settrace(trace)
     try:
         with pytest.raises(InputError, match='a worker is dead'):
-            runs._run(SimpleNamespace(register_hook=lambda *_: None), run)
+            runs._run(SimpleNamespace(register_hook=lambda *_: None, build_dataloader=None), run)
     finally:
         sys.settrace(before)

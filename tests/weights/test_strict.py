@@ -110,8 +110,8 @@ def test_wrong_arch_is_guessed(tmp_path, release, layout, settings, guess):
 @pytest.mark.parametrize(
     'name, guess',
     [
-        ('layers.0.blocks.0.attn.relative_position_bias_table', 'Swin Transformer in Microsoft'),
-        ('stages.0.blocks.0.attn.w_msa.qkv.weight', 'Swin Transformer in MMDetection'),
+        ('layers.0.blocks.0.attn.relative_position_bias_table', 'a Swin Transformer'),
+        ('stages.0.blocks.0.attn.w_msa.qkv.weight', 'a Swin Transformer'),
         ('block1.0.attn.sr1.weight', 'Shunted Transformer'),
         ('block1.0.attn.sr.weight', 'Pyramid Vision'),
         ('transformer.layers.0.0.to_qkvp.weight', 'mean-shift'),

@@ -63,7 +63,7 @@ class SwinFrame(Backbone):
         'base': dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
     }
     layouts = {
-        'a Swin Transformer': r'(layers|stages|features)\.\d+(\.blocks)?\.\d+\.attn\.(w_msa|relative_position_bias_table)'
+        'a Swin Transformer': r'(layers|stages|features)\.\d+(\.blocks)?\.\d+\.attn\.(w_msa|relative_position_bias)'
     }
     warm_start_from = 'a Swin Transformer'
     head_names = {'head.fc.': 'head.fc.', 'head.': 'head.fc.'}  # timm's, Microsoft's

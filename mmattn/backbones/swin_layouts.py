@@ -1,6 +1,7 @@
 """The names that a Swin Transformer's weights have in four code bases."""
 
 import re
+from collections.abc import Iterable
 
 from torch import Tensor
 
@@ -19,7 +20,7 @@ RENAMES = {
 }
 
 
-def is_swin(names: list[str]) -> bool:
+def is_swin(names: Iterable[str]) -> bool:
     """Whether names are those of a Swin Transformer in one of the layouts."""
     return any(re.search(r'\.attn\.(w_msa\.)?relative_position_bias_table$', name) for name in names)
 

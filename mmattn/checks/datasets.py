@@ -94,21 +94,21 @@ def check_files(cfg: Config, *splits: str) -> None:
             in_model = head.get('num_classes') if isinstance(head, dict) else None
             labels.append(check_images(dataset, place, len(dataset.metainfo.get('classes') or ()) or in_model))
         elif folder and not annotations:
-            suffixes = {
-                os.path.splitext(name)[1]: name.endswith(dataset.img_suffix)
-                for _, _, names in os.walk(folder, followlinks=True)
-                for name in sorted(names, key=lambda name: name.endswith(dataset.img_suffix))
-            }
-            if not any(suffixes.values()):
-                there = f' or img_suffix, there are {", ".join(sorted(suffixes))[:100]}' if suffixes else ''
+            if not any(name.endswith(dataset.img_suffix) for name in _file_names(folder)):
+                there = ', '.join(sorted({os.path.splitext(name)[1] for name in _file_names(folder)}))[:100]
                 raise InputError(
-                    f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix{there}'
+                    f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix'
+                    + (f' or img_suffix, there are {there}' if there else '')
                 )
     compare_labels(labels)
     for node, _, place in _nodes(cfg, METRICS, splits):
         annotations = node.get('ann_file')
         if isinstance(annotations, str) and not node.get('backend_args') and not os.path.exists(annotations):
             raise InputError(f'{place}: there is no annotation file {annotations}: set ann_file')
+
+
+def _file_names(folder: str) -> Iterator[str]:
+    return chain.from_iterable(names for _, _, names in os.walk(folder, followlinks=True))
 
 
 def _nodes(cfg: Config, registry: Registry, splits: Iterable[str]) -> list[tuple[dict, type, str]]:

@@ -91,8 +91,8 @@ class AtomicCheckpointHook(CheckpointHook):
     checkpoints are written by :class:`mmattn.runs.sharding.ShardedStrategy` and removed by this hook.
 
     Each checkpoint has the settings of the backbones in ``meta['mmattn']``, see :func:`backbone_settings`, and what
-    :func:`training_note` gives in ``meta['mmattn_training']``. Numbers about the run, such as the
-    best score, are Python's and not NumPy's.
+    :func:`training_note` gives in ``meta['mmattn_training']``. Numbers about the run, such as the best score, are
+    Python's and not NumPy's.
 
     Raises:
         CheckpointError: if a checkpoint cannot be written, while training.

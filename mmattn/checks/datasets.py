@@ -93,13 +93,12 @@ def check_files(cfg: Config, *splits: str) -> None:
             head = cfg.get('model', {}).get('head')
             in_model = head.get('num_classes') if isinstance(head, dict) else None
             labels.append(check_images(dataset, place, len(dataset.metainfo.get('classes') or ()) or in_model))
-        elif folder and not annotations:
-            if not any(name.endswith(dataset.img_suffix) for name in _file_names(folder)):
-                there = ', '.join(sorted({os.path.splitext(name)[1] for name in _file_names(folder)}))[:100]
-                raise InputError(
-                    f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix'
-                    + (f' or img_suffix, there are {there}' if there else '')
-                )
+        elif folder and not annotations and not any(name.endswith(dataset.img_suffix) for name in _file_names(folder)):
+            there = ', '.join(sorted({os.path.splitext(name)[1] for name in _file_names(folder)}))[:100]
+            raise InputError(
+                f'{place}: the folder {folder} has no image *{dataset.img_suffix}: set data_prefix'
+                + (f' or img_suffix, there are {there}' if there else '')
+            )
     compare_labels(labels)
     for node, _, place in _nodes(cfg, METRICS, splits):
         annotations = node.get('ann_file')

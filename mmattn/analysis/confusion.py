@@ -125,7 +125,7 @@ def matched_labels(sample: Mapping, classes: int) -> tuple[np.ndarray, np.ndarra
 
 
 def confusions(matrix: np.ndarray) -> list[tuple[int, int]]:
-    """True and found class of each confusion that occurs, the most frequent first."""
+    """The pairs of true and found class that are confused, the most frequent first."""
     errors = matrix * (1 - np.eye(len(matrix), dtype=matrix.dtype))
     order = np.argsort(-errors, axis=None, kind='stable')[: np.count_nonzero(errors)]
     return [(int(i), int(j)) for i, j in zip(*np.unravel_index(order, errors.shape))]

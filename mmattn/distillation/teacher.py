@@ -177,7 +177,7 @@ class Teacher(nn.Module):
         return self.cache / key[:2] / f'{key}.features'
 
     def _checksum(self, key: str, content: bytes) -> bytes:
-        """Of the features of one view by this teacher: a file of other ones has another."""
+        """The checksum of a file of features. It covers teacher and view, so that a file of another view is noticed."""
         return _sha(f'{self.cache.name} {key} '.encode(), content)
 
     def _cached(self, key: str) -> tuple[Tensor, Tensor] | None:

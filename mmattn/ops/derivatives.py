@@ -7,7 +7,7 @@ from ..errors import InputError
 
 
 def once(gradients: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-    """A function of tensors that computes gradients, and whose own derivatives end in a sentence.
+    """Wrap a function that computes gradients, so that differentiating them again raises an InputError.
 
     torch's ``once_differentiable`` gives a constant where the gradient of the result is one, and is passed over by
     ``torch.autograd.grad`` to inputs that are reached by other ways. Both give wrong numbers.
@@ -22,7 +22,7 @@ def once(gradients: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Te
 
 
 def refuse(ctx, *_: Tensor) -> None:
-    """The backward pass of gradients.
+    """The backward pass of a function that computes gradients.
 
     Raises:
         InputError: always.

@@ -37,7 +37,7 @@ def check_neighbourhoods(name: str, weights: Tensor, value: Tensor, dilation: in
 
 
 def within(dilation: int, value: Tensor) -> int:
-    """A dilation with the same neighbours in a map (B, H, W, C): from its size on, there is the middle alone."""
+    """The dilation, at most the longer side of a map (B, H, W, C): from there on, all other neighbours are outside."""
     return dilation if is_tracing() else min(dilation, max(*value.shape[1:3], 1))
 
 

@@ -60,7 +60,7 @@ class DrawingHook(Hook):
                 )
 
     def _read(self, runner: Runner, sample: BaseDataElement, data_batch: dict, position: int) -> np.ndarray:
-        """The image of a sample, (H, W, 3) in BGR: its file, or what was loaded, for data sets as CIFAR."""
+        """The image of a sample, (H, W, 3) in BGR: from its file, or as loaded where there is none, as in CIFAR."""
         if sample.get('img_path'):
             return mmcv.imfrombytes(get(sample.img_path))
         image = data_batch['inputs'][position].permute(1, 2, 0).cpu().numpy()

@@ -130,7 +130,7 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
 
 
 def _read(file: Path, shown: str, map_location: str | torch.device, trusted: bool) -> object:
-    """Read a file that sentences call ``shown``."""
+    """Read a file. Error messages name it as ``shown``."""
     if (file / '.metadata').is_file():
         raise CheckpointError(f'{shown} is sharded, merge it first: python tools/merge_shards.py {shown} TARGET')
     if file.is_dir():

@@ -18,7 +18,7 @@ from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_po
 from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
 from ..weights import Translation, take_out
-from .base import Backbone, drop_path_schedule
+from .base import Backbone, drop_path_schedule, noise_image
 from .patch_embed import fit_tables
 
 
@@ -233,18 +233,6 @@ class GSAResNet(Backbone):
         """A table (2L - 1, k) for another L; None if it is not such a table."""
         is_table = table.dim() == 2 and len(table) % 2 == 1 and table.shape[1:] == shape[1:]
         return fit_table(table, shape[0] // 2 + 1, self.beyond) if is_table else None
-
-
-def noise_image(channels: int, side: int) -> Tensor:
-    """An image (1, channels, side, side) of variance 1, always the same.
-
-    It is a sum of Gaussian noise at all scales, with the same variance at each scale, as in photographs.
-    """
-    generator = torch.Generator().manual_seed(0)
-    sides = [ceil_div(side, 2**i) for i in range(side.bit_length())]
-    octaves = [torch.randn(1, channels, n, n, generator=generator) for n in sides]
-    image = sum(F.interpolate(octave, size=(side, side), mode='bilinear') for octave in octaves)
-    return image / image.std()
 
 
 def _observe(norm: nn.Module, inputs: tuple[Tensor]) -> None:

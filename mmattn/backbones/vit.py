@@ -97,6 +97,14 @@ class ViTFrame(Backbone):
             init_cfg=init_cfg,
         )
 
+        self._of_source = dict(
+            arch=arch,
+            patch_size=patch_size,
+            mlp_ratio=mlp_ratio,
+            final_norm=final_norm,
+            in_channels=in_channels,
+            out_indices=out_indices,
+        )
         (drop_path,) = drop_path_schedule([depth], drop_path_rate)
         if embedding == 'simple':
             self.patch_embed: nn.Module = SimpleEmbed(in_channels, dim, patch_size)
@@ -152,6 +160,11 @@ class ViTFrame(Backbone):
             fresh = ['norm.weight', 'norm.bias']
         fit_tables(tensors, self.state_dict(), ['patch_embed.pos_embed'], _fitted)
         return Translation(tensors, dropped, fresh)
+
+    def source(self, state_dict: dict[str, Tensor]) -> 'ViTFrame':
+        """The plain ViT, with the table of positions that it was trained with."""
+        side = math.isqrt(state_dict['pos_embed'].shape[1])
+        return ViTFrame(embedding='deit', img_size=side * self._of_source['patch_size'], **self._of_source)
 
     def _from_plain_vit(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
         """Weights of a plain ViT of timm under the backbone's names, and the names of those that have no place.

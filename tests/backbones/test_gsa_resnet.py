@@ -11,7 +11,7 @@ from torch import nn
 
 from mmattn.analysis.complexity import classifier, count_operations, count_parameters
 from mmattn.backbones import GSAResNet
-from mmattn.backbones.gsa_resnet import noise_image
+from mmattn.backbones.base import noise_image
 from mmattn.layers import GlobalSelfAttention
 from mmattn.weights import CheckpointError
 from tests import ROOT

@@ -176,9 +176,9 @@ class Backbone(StrictModule):
         if x.dtype == torch.float64 and (own := next(self.parameters(), x).dtype) != x.dtype:
             raise InputError(f'{type(self).__name__} has weights of {own} and takes no images of {x.dtype}: cast them')
 
-    def run(self, block: nn.Module, x: Tensor) -> Tensor:
-        """``block(x)``; with ``with_cp``, its activations are computed again in the backward pass."""
-        return recompute(block, x) if self.with_cp and self.training else block(x)
+    def run(self, block: nn.Module, *inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        """``block(*inputs)``; with ``with_cp``, its activations are computed again in the backward pass."""
+        return recompute(block, *inputs) if self.with_cp and self.training else block(*inputs)
 
     def set_backend(self, backend: str | None) -> None:
         """Choose the path that the operators of all layers take, for comparisons.

@@ -231,9 +231,9 @@ class Backbone(StrictModule):
         percentages = ', '.join(f'{share:.1f} %' for share in shares)
         print_log(f'{about} differs from that of {self.warm_start_from} by {percentages}, map by map', 'current')
 
-    def run(self, block: nn.Module, x: Tensor) -> Tensor:
-        """``block(x)``; with ``with_cp``, its activations are computed again in the backward pass."""
-        return recompute(block, x) if self.with_cp and self.training else block(x)
+    def run(self, block: nn.Module, *inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        """``block(*inputs)``; with ``with_cp``, its activations are computed again in the backward pass."""
+        return recompute(block, *inputs) if self.with_cp and self.training else block(*inputs)
 
     def set_backend(self, backend: str | None) -> None:
         """Choose the path that the operators of all layers take, for comparisons.

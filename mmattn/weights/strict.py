@@ -117,6 +117,8 @@ class StrictModule(BaseModule):
             else:
                 self._compare_settings(settings, strict)
                 self.load_state_dict(state_dict, strict=strict)
+                if self.is_source(state_dict):
+                    self.log_difference(state_dict)
         except CheckpointError as error:
             raise CheckpointError(f'{checkpoint}: {error}') from None
 
@@ -293,6 +295,10 @@ class StrictModule(BaseModule):
         ):
             print_log(f'{name}, warm start: {what}: {", ".join(names) or "nothing"}', logger='current')
         return {**own, **taken}
+
+    def is_source(self, state_dict: dict[str, Tensor]) -> bool:
+        """Whether weights that fit without ``warm_start`` are those of ``warm_start_from``, all the same."""
+        return False
 
     def log_difference(self, state_dict: dict[str, Tensor]) -> None:
         """Log how far the module is from the one that weights of ``warm_start_from`` are those of. Modules whose

@@ -231,7 +231,8 @@ def _plain(
     of_prefix = None if prefix is None else layer.query_key_value(prefix[:, None])
 
     def attend(value: Tensor) -> Tensor:
-        return layer.attend(q, k, value, of_prefix)[0]
+        mixed = layer.attend(q, k, value, of_prefix)[0]
+        return mixed if layer.ghost is None else mixed + layer.ghost(value)
 
     return [Weights('', _by_head(attend, v, layer.num_heads, row, column))]
 

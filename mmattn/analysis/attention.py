@@ -63,12 +63,13 @@ def query_attention(backbone: nn.Module, image: Tensor, x: float, y: float) -> l
     """
     found = []
 
-    def read(stage: int, block: int, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+    def read(stage: int, block: int, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         H, W = inputs[0].shape[1:3]
         stride = stride_of(image.shape[2:], (H, W))
         query = min(int(y / stride), H - 1), min(int(x / stride), W - 1)
         reader = READERS.get(type(layer))
-        weights = reader and reader(layer, inputs[0], *query)
+        prefix = dict(prefix=inputs[1]) if len(inputs) > 1 else {}
+        weights = reader and reader(layer, inputs[0], *query, **prefix)
         found.append(LayerAttention(stage, block, type(layer).__name__, stride, query, weights))
 
     hooks = [
@@ -168,16 +169,11 @@ def _filter(layer: ValueFilter, x: Tensor, row: int, column: int) -> list[Weight
     return [Weights('', kernel, top=row - side // 2, left=column - side // 2)]
 
 
-def _shunted(
-    layer: layers.ShuntedAttention | layers.EnhancedAttention, x: Tensor, row: int, column: int
-) -> list[Weights]:
+def _shunted(layer: layers.ShuntedAttention, x: Tensor, row: int, column: int) -> list[Weights]:
     """Equation 2: each group of heads has keys of its own merging."""
-    if isinstance(layer, layers.EnhancedAttention):
-        pairs, cells = [layer.kv(x).chunk(2, -1)], [1]
-    else:
-        pairs = layer.keys_values(x)
-        merges = [getattr(layer, f'sr{group + 1}') for group in range(len(pairs))]
-        cells = [merge.reduction if isinstance(merge, TokenPooling) else merge.stride[0] for merge in merges]
+    pairs = layer.keys_values(x)
+    merges = [getattr(layer, f'sr{group + 1}') for group in range(len(pairs))]
+    cells = [merge.reduction if isinstance(merge, TokenPooling) else merge.stride[0] for merge in merges]
     heads, found = layer.num_heads // len(pairs), []
 
     def attend(q: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -210,11 +206,15 @@ def _outlook(layer: layers.OutlookAttention, x: Tensor, row: int, column: int) -
     return [Weights('', _by_head(partial(layer.weigh, x), x, layer.num_heads, row, column))]
 
 
-def _plain(layer: layers.SelfAttention, x: Tensor, row: int, column: int) -> list[Weights]:
-    q, k, v = layer.qkv(x).chunk(3, -1)
+def _plain(
+    layer: layers.SelfAttention, x: Tensor, row: int, column: int, prefix: Tensor | None = None
+) -> list[Weights]:
+    """Prefix tokens have weights too, which are not shown: those of the map sum to less than 1."""
+    q, k, v = layer.query_key_value(x)
+    of_prefix = None if prefix is None else layer.query_key_value(prefix[:, None])
 
     def attend(value: Tensor) -> Tensor:
-        return shunted_attention(q, [k], [value], layer.num_heads)
+        return layer.attend(q, k, value, of_prefix)[0]
 
     return [Weights('', _by_head(attend, v, layer.num_heads, row, column))]
 
@@ -225,7 +225,7 @@ READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weig
     layers.DecoupledDynamicFilter: _filter,
     layers.DepthwiseConv: _filter,
     layers.DynamicDepthwiseConv: _filter,
-    layers.EnhancedAttention: _shunted,
+    layers.EnhancedAttention: _plain,
     layers.GhostHeadAttention: _projected,
     layers.GlobalSelfAttention: _global,
     layers.LocalAttention: _projected,

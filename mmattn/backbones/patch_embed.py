@@ -42,6 +42,22 @@ class DeiTEmbed(PatchEmbed):
         return x + interpolated(self.pos_embed, *x.shape[1:3]).permute(0, 2, 3, 1)
 
 
+class PrefixTokens(nn.Module):
+    """The tokens that stand before those of the map: a class token and registers ("Vision Transformers Need
+    Registers"). They are learned, and the same for all images."""
+
+    def __init__(self, dim: int, class_token: bool, registers: int) -> None:
+        super().__init__()
+        for name, count in (('cls_token', int(class_token)), ('reg_token', registers)):
+            token = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, count, dim), std=0.02)) if count else None
+            self.register_parameter(name, token)
+
+    def forward(self, batch: int) -> Tensor | None:
+        """The number of images -> (batch, P, dim); None if there are no such tokens."""
+        tokens = [token for token in (self.cls_token, self.reg_token) if token is not None]
+        return torch.cat(tokens, 1).expand(batch, -1, -1) if tokens else None
+
+
 class SimpleEmbed(nn.Module):
     """Patches as tokens: norm, linear layer, norm; plus a position code ("Better plain ViT baselines for ImageNet-1k").
 

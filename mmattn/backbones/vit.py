@@ -7,19 +7,20 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..arguments import check_choice, check_heads, check_rates, check_whole, hidden_channels
+from ..arguments import check_choice, check_flags, check_heads, check_rates, check_whole, hidden_channels
 from ..layers import FEED_FORWARD, Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div
 from ..weights import Translation, take, take_out
 from .base import Backbone, drop_path_schedule, to_map
-from .patch_embed import DeiTEmbed, SimpleEmbed, fit_tables, interpolated
+from .patch_embed import DeiTEmbed, PrefixTokens, SimpleEmbed, fit_tables, interpolated
 
 
 @MODELS.register_module()
 class ViTFrame(Backbone):
-    """Patch embedding and pre-norm blocks of one resolution, without a class token.
+    """Patch embedding and pre-norm blocks of one resolution.
 
-    One layout throughout: (B, H, W, C) tokens.
+    One layout throughout: (B, H, W, C) tokens. A class token and registers stand beside them, (B, P, C), for the
+    mechanisms that take them, as plain attention (``SelfAttention``) does. They are in no output.
 
     Args:
         arch: 'tiny', 'ss', 'small', 'base', or a dict with ``embed_dim``, ``depth``, ``num_heads``.
@@ -32,6 +33,8 @@ class ViTFrame(Backbone):
             other sizes.
         patch_size: side of the patches, in pixels. If it does not divide an image, the image is padded with zeros at
             the bottom and the right.
+        class_token: whether there is a class token.
+        registers: number of registers ("Vision Transformers Need Registers").
         mlp_ratio: hidden channels of the feed-forward layers divided by the channels of the embedding.
         final_norm: whether the last output has a LayerNorm. All other outputs are the plain sums of residuals.
         drop_rate: dropout of the embedding, attention output and feed-forward layers.
@@ -68,6 +71,8 @@ class ViTFrame(Backbone):
         embedding: str = 'simple',
         img_size: int = 224,
         patch_size: int = 16,
+        class_token: bool = False,
+        registers: int = 0,
         mlp_ratio: float = 4.0,
         final_norm: bool = False,
         drop_rate: float = 0.0,
@@ -87,6 +92,8 @@ class ViTFrame(Backbone):
         check_choice('embedding', embedding, ('simple', 'deit'))
         check_whole('patch_size', patch_size)
         check_whole('img_size', img_size)
+        check_whole('registers', registers, 0)
+        check_flags(class_token=class_token)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         super().__init__(
             [dim] * depth,
@@ -97,11 +104,20 @@ class ViTFrame(Backbone):
             init_cfg=init_cfg,
         )
 
+        self._of_source = dict(
+            arch=arch,
+            patch_size=patch_size,
+            mlp_ratio=mlp_ratio,
+            final_norm=final_norm,
+            in_channels=in_channels,
+            out_indices=out_indices,
+        )
         (drop_path,) = drop_path_schedule([depth], drop_path_rate)
         if embedding == 'simple':
             self.patch_embed: nn.Module = SimpleEmbed(in_channels, dim, patch_size)
         else:
             self.patch_embed = DeiTEmbed(in_channels, dim, patch_size, ceil_div(img_size, patch_size))
+        self.prefix = PrefixTokens(dim, class_token, registers)
         self.drop = nn.Dropout(drop_rate)
         self.blocks = nn.ModuleList()
         for rate in drop_path[: self.out_indices[-1] + 1]:
@@ -115,6 +131,11 @@ class ViTFrame(Backbone):
             )
             mlp = FEED_FORWARD[feed_forward](dim, hidden_channels(dim, mlp_ratio), drop=drop_rate)
             self.blocks.append(Block(dim, attn, mlp, rate))
+        if (class_token or registers) and not any(getattr(b.attn, 'takes_prefix', False) for b in self.blocks):
+            raise ValueError(
+                'class_token and registers need a block whose mechanism takes them, such as SelfAttention: leave them '
+                'out, or choose another attention'
+            )
         self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
         self.settings = dict(
             mechanism_settings(attention, self.blocks[0].attn, 'attention'),
@@ -126,15 +147,21 @@ class ViTFrame(Backbone):
 
     def stage_modules(self) -> list[list[nn.Module]]:
         *blocks, last = self.blocks
-        return [[self.patch_embed, self.drop], *([block] for block in blocks), [last, self.norm]]
+        return [[self.patch_embed, self.prefix, self.drop], *([block] for block in blocks), [last, self.norm]]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x: (B, in_channels, H, W) -> per output, (B, C, ceil(H / patch_size), ceil(W / patch_size))."""
         self.check_images(x)
         outs = []
+        prefix = self.prefix(x.shape[0])
         x = self.drop(self.patch_embed(x))
+        if prefix is not None:
+            prefix = self.drop(prefix)
         for i, block in enumerate(self.blocks):
-            x = self.run(block, x)
+            if prefix is None:
+                x = self.run(block, x)
+            else:
+                x, prefix = self.run(block, x, prefix)
             if i in self.out_indices:
                 outs.append(to_map(self.norm(x) if i == self.out_indices[-1] else x))
         return tuple(outs)
@@ -152,6 +179,11 @@ class ViTFrame(Backbone):
             fresh = ['norm.weight', 'norm.bias']
         fit_tables(tensors, self.state_dict(), ['patch_embed.pos_embed'], _fitted)
         return Translation(tensors, dropped, fresh)
+
+    def source(self, state_dict: dict[str, Tensor]) -> 'ViTFrame':
+        """The plain ViT, with the table of positions that it was trained with."""
+        side = math.isqrt(state_dict['pos_embed'].shape[1])
+        return ViTFrame(embedding='deit', img_size=side * self._of_source['patch_size'], **self._of_source)
 
     def _from_plain_vit(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
         """Weights of a plain ViT of timm under the backbone's names, and the names of those that have no place.

@@ -102,7 +102,8 @@ class StrictModule(BaseModule):
                 module that wrote it had other ``settings``.
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
             warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
-                which keep their initial values and which have no place.
+                which keep their initial values and which have no place, and by how much the first pass differs from
+                that of the architecture, see :meth:`log_difference`.
 
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
@@ -111,10 +112,13 @@ class StrictModule(BaseModule):
         print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
         try:
             if warm_start:
-                state_dict = self._warm_started(state_dict)
+                self.load_state_dict(self._warm_started(state_dict), strict=strict)
+                self.log_difference(state_dict)
             else:
                 self._compare_settings(settings, strict)
-            self.load_state_dict(state_dict, strict=strict)
+                self.load_state_dict(state_dict, strict=strict)
+                if self.is_source(state_dict):
+                    self.log_difference(state_dict)
         except CheckpointError as error:
             raise CheckpointError(f'{checkpoint}: {error}') from None
 
@@ -291,6 +295,18 @@ class StrictModule(BaseModule):
         ):
             print_log(f'{name}, warm start: {what}: {", ".join(names) or "nothing"}', logger='current')
         return {**own, **taken}
+
+    def is_source(self, state_dict: dict[str, Tensor]) -> bool:
+        """Whether weights that fit without ``warm_start`` are those of ``warm_start_from``, all the same."""
+        return False
+
+    def log_difference(self, state_dict: dict[str, Tensor]) -> None:
+        """Log how far the module is from the one that weights of ``warm_start_from`` are those of. Modules whose
+        outputs can be compared override it.
+
+        Args:
+            state_dict: these weights, which the module started from.
+        """
 
     def _likely_cause(self, given: dict[str, Tensor], prefix: str = '') -> str:
         """Why tensors do not fit, as part of a sentence."""

@@ -236,6 +236,7 @@ def gsa_resnets(draw, depths):
         axial_softmax=draw(st.booleans()),
         softmax_queries=content is True and draw(st.booleans()),
         neighbourhood=draw(st.sampled_from([None, 1, 5])),
+        keep_conv=draw(st.booleans()),
         attention=draw(st.sampled_from([None, None, dict(type='WindowAttention', window_size=3)])),
     )
 

@@ -1,5 +1,7 @@
 """SwinFrame with the weights of Swin Transformers, as their authors, timm, torchvision and OpenMMLab publish them."""
 
+import re
+
 import mmdet.models
 import mmpretrain.models
 import mmseg.models
@@ -143,3 +145,19 @@ def test_a_part_of_swin_is_refused():
             SwinFrame(ARCH).load_state_dict(given)
         with pytest.raises(CheckpointError, match='lack'):
             SwinFrame(ARCH)._warm_started(given)
+
+
+@pytest.mark.parametrize(
+    'mechanism, share', [(dict(type='WindowAttention'), '0.0 %'), (dict(type='DepthwiseConv'), '[1-9][0-9.]* %')]
+)
+def test_the_log_says_how_far_a_start_is_from_its_source(tmp_path, log, mechanism, share):
+    """The maps of the first pass are compared with those of the Swin Transformer in the file, whose windows are smaller
+    than the frame's. This changes neither the mode nor the random generator."""
+    torch.save(randomised(swin_of_timm(64, 5)).state_dict(), tmp_path / 'swin.pth')
+    window = 5 if 'Window' in mechanism['type'] else 7
+    frame = SwinFrame(ARCH, mechanism, window, out_indices=(2, 3), frozen_stages=1)
+    state = torch.random.get_rng_state()
+    frame.load_pretrained(tmp_path / 'swin.pth', warm_start=True)
+    assert frame.training and not frame.layers[0].training and torch.equal(state, torch.random.get_rng_state())
+    (line,) = (line for line in log if 'first pass' in line)
+    assert re.search(f'differs from that of a Swin Transformer by {share}, {share}, map by map', line)

@@ -1,9 +1,11 @@
 """ViTFrame beside timm's DeiT."""
 
+import pytest
 import timm
 import torch
 
 from mmattn.backbones import ViTFrame
+from mmattn.layers import build_mechanism
 
 
 def small_deit(**settings):
@@ -32,6 +34,40 @@ def test_warm_start_computes_what_deit_computes():
     torch.testing.assert_close(plain(x)[-1], expected, atol=1e-3, rtol=1e-4)  # eps 1e-5, not 1e-6
     ghost = started_from(vit, final_norm=True, attention=dict(type='GhostHeadAttention', gamma=0))
     torch.testing.assert_close(ghost(x)[-1], expected, atol=1e-3, rtol=1e-4)
+
+
+def with_registers(depth=2, **settings):
+    arch = dict(embed_dim=24, depth=depth, num_heads=2)
+    tokens = dict(class_token=True, registers=2, embedding='deit', img_size=32, patch_size=8)
+    return ViTFrame(arch, **{'attention': dict(type='SelfAttention'), **tokens, **settings})
+
+
+def test_prefix_tokens_take_part():
+    """Every prefix token changes the map, and gets gradients, the same ones with and without recomputation; stochastic
+    depth leaves them together with their image."""
+    x, gradients = torch.randn(2, 3, 32, 32), []
+    for with_cp in (False, True):
+        torch.manual_seed(1)
+        frame = with_registers(with_cp=with_cp, drop_path_rate=0.5)
+        frame(x)[-1].square().sum().backward()
+        gradients.append([p.grad for p in frame.parameters()])
+        assert frame.prefix.cls_token.grad.abs().min() > 0 and frame.prefix.reg_token.grad.abs().min() > 0
+    torch.testing.assert_close(*gradients)
+    block, pair = frame.blocks[-1], (torch.randn(8, 2, 2, 24), torch.randn(8, 3, 24))
+    kept = [(out != given).flatten(1).any(1) for out, given in zip(block(*pair), pair)]
+    assert torch.equal(*kept) and kept[0].any() and not kept[0].all()
+
+
+def test_prefix_tokens_of_a_block_that_does_not_take_them():
+    """Such a block mixes the map alone. Where no block takes them, they are refused."""
+    frame = with_registers().eval()
+    frame.blocks[1].attn = build_mechanism(dict(type='DepthwiseConv', kernel_size=3), dim=24)
+    x, prefix = torch.randn(1, 4, 4, 24), torch.randn(1, 3, 24)
+    mixed, tokens = frame.blocks[1](x, prefix)
+    assert torch.equal(mixed, frame.blocks[1](x))
+    assert torch.equal(tokens, prefix + frame.blocks[1].mlp(frame.blocks[1].norm2(prefix)))
+    with pytest.raises(ValueError, match='class_token and registers need a block'):
+        with_registers(attention=dict(type='DepthwiseConv'))
 
 
 def test_class_token_has_no_place():

@@ -228,6 +228,7 @@ class SwinFrame(Backbone):
         left, start, dropped = microsoft_layout(state_dict), {}, []
         for name, block in self._blocks().items():
             if hasattr(block.attn, 'warm_start'):
+                left[f'{name}.attn.relative_position_bias_table']  # raises the error
                 for own, value in block.attn.warm_start(left, f'{name}.attn.').items():
                     start[f'{name}.attn.{own}'] = value
             dropped += take_out(left, f'{name}.attn.', f'{name}.attn_mask')

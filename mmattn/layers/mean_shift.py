@@ -8,8 +8,9 @@ from ..arguments import check_choice, check_flags, check_heads, check_rates, che
 from ..ops import mean_shift_attention
 from ..ops.heads import join_heads
 from ..weights import take
+from .ghost import ghost_summand
 from .mechanism import MECHANISMS
-from .window import Windows
+from .window import Ghost, Windows
 
 #: attention -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
 COLUMNS = {'msf': 'QKVPW', 'residual': 'QKVPW', 'gauss': 'QKVW', 'plain': 'QKVW'}
@@ -44,6 +45,7 @@ class MeanShiftAttention(nn.Module):
             group, and so on. The released code has another block mode, which no model uses: of all projections in one,
             so that with G = 2 queries and keys read one half of the channels and values and probes the other.
         proj_bias: whether each matrix has a bias, as in plain ViT and Swin; in the paper they have none.
+        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -64,6 +66,7 @@ class MeanShiftAttention(nn.Module):
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
+        ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
@@ -103,10 +106,20 @@ class MeanShiftAttention(nn.Module):
             count = len(self.matrices)
             self.pre_proj = GroupedLinear(dim, count * dim, groups, group_mode, proj_bias, projections=count)
         self.post_proj = None if self.sharing[-1] in self.matrices else nn.Linear(dim, dim, proj_bias)
+        self.ghost = ghost_summand(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x: (B, ..., C), N positions in all; bias of the logits: (1 or B, heads, N, N) or None -> (B, ..., C)."""
+    def forward(self, x: Tensor, bias: Tensor | None = None, ghost: Ghost = None) -> Tensor:
+        """Attention of N positions to each other.
+
+        Args:
+            x: (B, ..., C), N positions in all; (B, H, W, C) if there is a ``ghost_size``.
+            bias: of the logits, (1 or B, heads, N, N), or None.
+            ghost: from values to a ghost summand, (B, N, C) both, instead of the own one.
+
+        Returns:
+            (B, ..., C).
+        """
         shape = x.shape
         projected = self.pre_proj(x.flatten(1, -2))
         projected = dict(zip(self.matrices, projected.chunk(len(self.matrices), -1)))  # (B, N, C) each
@@ -120,7 +133,11 @@ class MeanShiftAttention(nn.Module):
             out = mean_shift_attention(
                 q, k, v, probe[0] if self.attention == 'msf' else None, bias, dropout_p=dropout, backend=self.backend
             )
-        out = join_heads(out)
+        out, values = join_heads(out), projected[self.sharing[2]]
+        if ghost is not None:
+            out = out + ghost(values)
+        elif self.ghost is not None:
+            out = out + self.ghost(values.view(shape)).flatten(1, -2)
         out = F.linear(out, self._tied_weight()) if self.post_proj is None else self.post_proj(out)
         if self.attention == 'residual':
             out = out - projected[self.sharing[3]]
@@ -248,10 +265,11 @@ class MeanShiftWindowAttention(Windows):
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
+        ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(dim, num_heads, window_size, shift, shift_small_maps)
+        super().__init__(dim, num_heads, window_size, shift, shift_small_maps, ghost_size)
         self.attn = MeanShiftAttention(
             dim,
             num_heads,
@@ -264,12 +282,13 @@ class MeanShiftWindowAttention(Windows):
             drop_rate=drop_rate,
         )
         self.settings = self.attn.settings
-        self.is_swin = self.settings == dict(attention='plain', sharing='QKVW') and proj_bias
+        is_plain = self.settings == dict(attention='plain', sharing='QKVW') and proj_bias
+        self.is_swin = is_plain and self.ghost is None
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Own tensors from Swin's attention, see :meth:`MeanShiftAttention.warm_start`."""
         start = {f'attn.{name}': value for name, value in self.attn.warm_start(state_dict, prefix).items()}
         return {**start, 'rb': self.table_of_swin(state_dict, prefix)}
 
-    def attend(self, x: Tensor, bias: Tensor) -> Tensor:
-        return self.attn(x, bias)
+    def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
+        return self.attn(x, bias, ghost)

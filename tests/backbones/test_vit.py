@@ -26,14 +26,15 @@ def started_from(vit, **settings):
 
 
 def test_warm_start_computes_what_deit_computes():
-    """Without a class token, the plain form is timm's network, position table and last norm included. A ghost head
-    starts as plain attention, but for the random S."""
+    """Without a class token, the plain form is timm's network, position table and last norm included. A ghost head and
+    windows as large as the map start as plain attention."""
     vit, x = small_deit(class_token=False, global_pool='avg', fc_norm=False), torch.randn(2, 3, 32, 32)
     expected = vit.forward_features(x).mT.unflatten(2, (4, 4))
     plain = started_from(vit, final_norm=True)
     torch.testing.assert_close(plain(x)[-1], expected, atol=1e-3, rtol=1e-4)  # eps 1e-5, not 1e-6
-    ghost = started_from(vit, final_norm=True, attention=dict(type='GhostHeadAttention', gamma=0))
-    torch.testing.assert_close(ghost(x)[-1], expected, atol=1e-3, rtol=1e-4)
+    for attention in (dict(type='GhostHeadAttention'), dict(type='WindowAttention', window_size=4, ghost_size=3)):
+        other = started_from(vit, final_norm=True, attention=attention)
+        torch.testing.assert_close(other(x)[-1], expected, atol=1e-3, rtol=1e-4)
 
 
 def with_registers(depth=2, **settings):

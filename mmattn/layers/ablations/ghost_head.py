@@ -20,7 +20,8 @@ class GhostHeadAttention(nn.Module):
 
     A are the h attention maps after the softmax. The values are taken as mh groups of channels. O and S are tables by
     relative position: with one matrix per pair of pixels, table 11's network would have 11 million parameters and not
-    6. The paper does not say how they start: here O is 1 and S nearly 0, so that the layer starts as plain attention.
+    6. S starts as in algorithm 1 of the paper, nearly 0. O, which is random there, starts at 1: so the layer starts
+    near plain attention.
 
     Args:
         dim: channels C.
@@ -96,8 +97,9 @@ class GhostHeadAttention(nn.Module):
         return weights
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Own tensors from plain attention, see :meth:`MeanShiftAttention.warm_start`. Channels of the values change
-        places, so that each keeps its attention map."""
+        """All own tensors from plain attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`, which this
+        attention then computes: S starts at 0 and O at 1. Channels of the values change places, so that each keeps its
+        attention map."""
         dim = len(self.post_proj.weight)
 
         def regrouped(x: Tensor) -> Tensor:
@@ -107,7 +109,12 @@ class GhostHeadAttention(nn.Module):
         for kind, shape in (('weight', (3 * dim, dim)), ('bias', (3 * dim,))):
             *qk, v = take(state_dict, f'{prefix}qkv.{kind}', *shape).chunk(3)
             start[f'pre_proj.{kind}'] = torch.cat([*qk, regrouped(v)])
-        return {**start, 'post_proj.bias': state_dict.pop(f'{prefix}proj.bias')}
+        start['post_proj.bias'] = take(state_dict, f'{prefix}proj.bias', dim)
+        if self.ghost_mul is not None:
+            start['ghost_mul'] = torch.ones_like(self.ghost_mul)
+        if self.ghost_add is not None:
+            start['ghost_add'] = torch.zeros_like(self.ghost_add)
+        return start
 
     def _by_pair(self, table: Tensor, height: int, width: int, keep_sum: bool) -> Tensor:
         """A table fitted to a map, for pairs of its pixels: (heads, H * W of the query, H * W of the other)."""

@@ -74,3 +74,12 @@ def test_releases_are_those_of_the_metafiles():
         files, page = next(value for key, value in sources.RELEASES.items() if family[:4] in key)
         assert files.split(', ') == [each['File'] for each in released if 'File' in each]
         assert {page} == {each['Source'] for each in released}
+
+
+def test_names_in_the_docs():
+    """Every name of weights that the docs give is one of timm or torchvision."""
+    texts = [path.read_text() for path in (*(ROOT / 'docs').glob('*.md'), *(ROOT / 'configs').glob('*/README.md'))]
+    names = {name for text in texts for name in re.findall(r'\b(?:timm|torchvision):[\w/][\w./]*\w', text)}
+    assert len(names) > 5
+    for name in names - {'torchvision:resnet50'}:  # refused, and the docs say so
+        check_source(name)

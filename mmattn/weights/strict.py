@@ -277,7 +277,7 @@ class StrictModule(BaseModule):
         try:
             translation = self.from_release(given, warm_start=True)
             unknown = misfits(translation, own).get('not used', [])
-            problem = f'have {len(unknown)} tensors that it does not know, {first_names(unknown)}' if unknown else ''
+            problem = f'have {len(unknown)} tensors that it does not know ({first_names(unknown)})' if unknown else ''
         except KeyError as error:
             problem = f'lack {error}'
         except CheckpointError as error:

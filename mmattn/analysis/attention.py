@@ -210,7 +210,7 @@ def _plain(
     layer: layers.SelfAttention, x: Tensor, row: int, column: int, prefix: Tensor | None = None
 ) -> list[Weights]:
     """Prefix tokens have weights too, which are not shown: those of the map sum to less than 1."""
-    q, k, v = layer.query_key_value(x)
+    q, k, v = layer.placed(x)
     of_prefix = None if prefix is None else layer.query_key_value(prefix[:, None])
 
     def attend(value: Tensor) -> Tensor:

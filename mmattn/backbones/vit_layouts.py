@@ -60,7 +60,8 @@ def _add_positions(tensors: dict[str, Tensor]) -> None:
     placed = {}
     for name in ('cls_token', 'reg_token'):
         if name in tensors and start < count:
-            placed[name] = table[:, start : start + (tensors[name].shape[1] if tensors[name].dim() == 3 else 1)]
+            number = tensors[name].shape[1] if tensors[name].dim() == 3 else 1
+            placed[name] = table[:, start : min(start + max(number, 1), count)]
             start += placed[name].shape[1]
     if start == count:
         tensors['pos_embed'] = table[:, count:]

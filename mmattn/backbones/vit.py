@@ -291,6 +291,7 @@ class ViTFrame(Backbone):
         dropped += take_out(tensors, 'pos_embed', 'cls_token', 'reg_token')
         mixed = '|'.join(str(i) for i, block in enumerate(self.blocks) if type(block.attn) is not SelfAttention)
         optional = rf'norm\.|patch_embed\.(patch_)?norm\.|blocks\.\d+\.mlp\.dwconv\.|blocks\.({mixed or "-"})\.attn\.'
+        optional += r'|blocks\.\d+\.attn\.ghost\.'
         for name in self.state_dict():
             if name not in tensors and not re.match(optional, name):
                 raise KeyError(name.removeprefix('prefix.').replace('patch_embed.pos_embed', 'pos_embed'))

@@ -7,6 +7,7 @@ from ..arguments import check_flags, check_heads, check_rates
 from ..ops import shunted_attention
 from ..ops.rotary import check_rope, rotated, rotation
 from ..weights import CheckpointError, take
+from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 
@@ -23,6 +24,7 @@ class SelfAttention(nn.Module):
         qkv_bias: whether the projections to query, key and value have a bias.
         rope: base of the rotary position embedding of queries and keys, see :func:`mmattn.ops.rotary.rotation`; prefix
             tokens have no position. None: there is none.
+        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -42,6 +44,7 @@ class SelfAttention(nn.Module):
         *,
         qkv_bias: bool = False,
         rope: float | None = None,
+        ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
@@ -57,6 +60,7 @@ class SelfAttention(nn.Module):
         self.backend: str | None = None
         self.add_projections(dim, qkv_bias)
         self.proj = nn.Linear(dim, dim)
+        self.ghost = ghost_summand(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
     def add_projections(self, dim: int, bias: bool) -> None:
@@ -106,7 +110,7 @@ class SelfAttention(nn.Module):
 
     def enhance(self, x: Tensor, value: Tensor) -> Tensor:
         """What is projected back, from the result of the attention and the values; all are (B, H, W, C)."""
-        return x
+        return x if self.ghost is None else x + self.ghost(value)
 
 
 @MECHANISMS.register_module()
@@ -121,11 +125,12 @@ class EnhancedAttention(SelfAttention):
         *,
         qkv_bias: bool = True,
         rope: float | None = None,
+        ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
         rates = dict(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, rope=rope, **rates)
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, rope=rope, ghost_size=ghost_size, **rates)
 
     def add_projections(self, dim: int, bias: bool) -> None:
         self.q = nn.Linear(dim, dim, bias)
@@ -136,7 +141,7 @@ class EnhancedAttention(SelfAttention):
         return self.q(x), *self.kv(x).chunk(2, -1)
 
     def enhance(self, x: Tensor, value: Tensor) -> Tensor:
-        return x + self.local_conv(value)
+        return super().enhance(x + self.local_conv(value), value)
 
     def from_pvt(self, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
         """Own tensors from PVTv2's attention at r = 1; arguments and errors: see :func:`projections_of_pvt`. The

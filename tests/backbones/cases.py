@@ -263,7 +263,8 @@ def shifting_msf_swins(draw, depths):
 @st.composite
 def shifting_gsa_resnets(draw, depths):
     """Attention along columns and rows has a limited reach with ``beyond='mask'``; attention by content has not."""
-    settings = dict(draw(gsa_resnets(depths)), content=False, beyond='mask', img_size=12, gsa_stages=range(len(depths)))
+    settings = dict(draw(gsa_resnets(depths)), content=False, softmax_queries=False, attention=None)
+    settings.update(beyond='mask', img_size=12, gsa_stages=range(len(depths)))
     settings['column'] = settings['column'] or not settings['row']
     return settings, 1, 2  # the reach is L - 1
 

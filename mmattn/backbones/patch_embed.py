@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..layers import batch_norm
 from ..layers.any_size import pad_to_multiple
+from ..ops.backend import without_autocast
 from ..ops.tracing import is_tracing
 
 
@@ -30,7 +31,7 @@ class PatchEmbed(nn.Module):
 
 
 class DeiTEmbed(PatchEmbed):
-    """:class:`PatchEmbed` without a norm, plus a learned table of positions, interpolated to the size of the map."""
+    """:class:`PatchEmbed` without a norm, plus a learned table of positions, resampled to the size of the map."""
 
     def __init__(self, in_channels: int, dim: int, patch_size: int, side: int) -> None:
         super().__init__(in_channels, dim, patch_size, norm=False)
@@ -39,7 +40,7 @@ class DeiTEmbed(PatchEmbed):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
         x = super().forward(x)
-        return x + interpolated(self.pos_embed, *x.shape[1:3]).permute(0, 2, 3, 1)
+        return x + resampled(self.pos_embed, *x.shape[1:3]).permute(0, 2, 3, 1)
 
 
 class PrefixTokens(nn.Module):
@@ -102,14 +103,40 @@ def position_code(height: int, width: int, dim: int, device: torch.device | None
 
 
 def interpolated(table: Tensor, height: int, width: int) -> Tensor:
-    """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation.
-
-    timm's ``resample_abs_pos_embed_nhwc`` computes in float32 only, and before torch 2.7 a graph of it does not serve
-    all sizes.
-    """
+    """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation, as the releases of ELSA
+    and Swin have it."""
     if not is_tracing() and table.shape[2:] == (height, width):
         return table
     return F.interpolate(table, (height, width), mode='bicubic', align_corners=False)
+
+
+def resampled(table: Tensor, height: int, width: int) -> Tensor:
+    """A table of positions (1, C, h, w) -> (1, C, height, width), as timm's ``resample_abs_pos_embed`` does it: bicubic
+    interpolation with antialiasing.
+
+    It is a product with a matrix for the rows and one for the columns. torch fails to compile ``F.interpolate`` with
+    antialiasing, and has none for half precision.
+    """
+    if not is_tracing() and table.shape[2:] == (height, width):
+        return table
+    x = table if table.dtype == torch.float64 else table.float()
+    rows, columns = (_cubic(length, size, x) for length, size in zip((height, width), table.shape[2:]))
+    with without_autocast(table):
+        return (rows @ x @ columns.mT).to(table.dtype)
+
+
+def _cubic(length: int, size: int, like: Tensor) -> Tensor:
+    """(length, size): how much of each of ``size`` points is in each of ``length`` points on the same line.
+
+    The kernel is Keys' cubic one with a = -1/2, as wide as 4 points of those that are farther apart.
+    """
+    places = torch.arange(length, device=like.device, dtype=torch.float64) + 0.5
+    spacing = size / (places[-1] + 0.5)
+    points = torch.arange(size, device=like.device, dtype=torch.float64) + 0.5
+    t = (points - places[:, None] * spacing).abs() / spacing.clamp(min=1)
+    near, far = (1.5 * t - 2.5) * t * t + 1, ((-0.5 * t + 2.5) * t - 4) * t + 2
+    weights = torch.where(t < 1, near, torch.where(t < 2, far, 0))
+    return (weights / weights.sum(1, keepdim=True)).to(like.dtype)
 
 
 def fit_tables(

@@ -2,6 +2,7 @@
 
 import inspect
 
+import torch
 from mmengine.registry import Registry
 from torch import Tensor, nn
 
@@ -121,6 +122,12 @@ def _check_mixed(mechanism: nn.Module, x: Tensor, mixed: object) -> None:
             f'mechanism {type(mechanism).__name__} must return a tensor of the shape that it gets, {tuple(x.shape)}, '
             f'not {what}'
         )
+
+
+def with_prefix(prefix: Tensor | None, x: Tensor) -> Tensor:
+    """All tokens, the prefix (B, P, C) first, then those of x (B, ..., C): (B, P + N, C)."""
+    x = x.flatten(1, -2)
+    return x if prefix is None else torch.cat((prefix, x), 1)
 
 
 def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str, object]:

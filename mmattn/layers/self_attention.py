@@ -5,7 +5,9 @@ from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates
 from ..ops import shunted_attention
+from ..ops.rotary import check_rope, rotated, rotation
 from ..weights import CheckpointError, take
+from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 
@@ -20,6 +22,9 @@ class SelfAttention(nn.Module):
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
         qkv_bias: whether the projections to query, key and value have a bias.
+        rope: base of the rotary position embedding of queries and keys, see :func:`mmattn.ops.rotary.rotation`; prefix
+            tokens have no position. None: there is none.
+        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -33,17 +38,29 @@ class SelfAttention(nn.Module):
     takes_prefix = True
 
     def __init__(
-        self, dim: int, num_heads: int, *, qkv_bias: bool = False, attn_drop_rate: float = 0.0, drop_rate: float = 0.0
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = False,
+        rope: float | None = None,
+        ghost_size: int = 0,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
         check_flags(qkv_bias=qkv_bias)
+        check_rope(rope, dim // num_heads)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.num_heads = num_heads
+        self.rope = rope
+        self.settings = {} if rope is None else dict(rope=float(rope))
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
         self.add_projections(dim, qkv_bias)
         self.proj = nn.Linear(dim, dim)
+        self.ghost = ghost_summand(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
     def add_projections(self, dim: int, bias: bool) -> None:
@@ -54,9 +71,17 @@ class SelfAttention(nn.Module):
         """x: (B, H, W, C) -> three maps of C channels, the first of the same shape."""
         return self.qkv(x).chunk(3, -1)
 
+    def placed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value of a map, with its positions."""
+        q, k, v = self.query_key_value(x)
+        if self.rope is not None:
+            angles = rotation(*q.shape[1:3], q.shape[-1] // self.num_heads, self.rope, q)
+            q, k = (rotated(each, *angles, self.num_heads) for each in (q, k))
+        return q, k, v
+
     def forward(self, x: Tensor, prefix: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """x: (B, H, W, C) -> (B, H, W, C); with a prefix (B, P, C), a pair of these shapes."""
-        q, k, v = self.query_key_value(x)
+        q, k, v = self.placed(x)
         of_prefix = None if prefix is None else self.query_key_value(prefix[:, None])
         mixed, mixed_prefix = self.attend(q, k, v, of_prefix)
         mixed = self.drop(self.proj(self.enhance(mixed, v)))
@@ -85,7 +110,7 @@ class SelfAttention(nn.Module):
 
     def enhance(self, x: Tensor, value: Tensor) -> Tensor:
         """What is projected back, from the result of the attention and the values; all are (B, H, W, C)."""
-        return x
+        return x if self.ghost is None else x + self.ghost(value)
 
 
 @MECHANISMS.register_module()
@@ -94,9 +119,18 @@ class EnhancedAttention(SelfAttention):
     all projections have biases. Arguments are those of :class:`SelfAttention`."""
 
     def __init__(
-        self, dim: int, num_heads: int, *, qkv_bias: bool = True, attn_drop_rate: float = 0.0, drop_rate: float = 0.0
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        rope: float | None = None,
+        ghost_size: int = 0,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(dim, num_heads, qkv_bias=qkv_bias, attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+        rates = dict(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, rope=rope, ghost_size=ghost_size, **rates)
 
     def add_projections(self, dim: int, bias: bool) -> None:
         self.q = nn.Linear(dim, dim, bias)
@@ -107,7 +141,7 @@ class EnhancedAttention(SelfAttention):
         return self.q(x), *self.kv(x).chunk(2, -1)
 
     def enhance(self, x: Tensor, value: Tensor) -> Tensor:
-        return x + self.local_conv(value)
+        return super().enhance(x + self.local_conv(value), value)
 
     def from_pvt(self, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
         """Own tensors from PVTv2's attention at r = 1; arguments and errors: see :func:`projections_of_pvt`. The

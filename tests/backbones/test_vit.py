@@ -37,6 +37,33 @@ def test_warm_start_computes_what_deit_computes():
         torch.testing.assert_close(other(x)[-1], expected, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize('dtype, digits', [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize(
+    'attention, share',
+    [
+        (dict(type='GhostHeadAttention'), 0),
+        (dict(type='SelfAttention', qkv_bias=True, ghost_size=3), 0),
+        (dict(type='MeanShiftAttention', attention='plain', proj_bias=True, ghost_size=3), 0),
+        (dict(type='MeanShiftAttention', proj_bias=True), 1e-3),
+    ],
+)
+def test_prefix_tokens_start_as_those_of_a_vit(tmp_path, log, attention, share, dtype, digits):
+    """With class token and registers, mechanisms start as timm's network, at another size of images too. Mean shift
+    differs by the kernel. The log says it."""
+    vit, x = small_deit(reg_tokens=2, dynamic_img_size=True, dynamic_img_pad=True).to(dtype), torch.rand(1, 3, 32, 32)
+    torch.save(vit.state_dict(), tmp_path / 'vit.pth')
+    frame = with_registers(attention=attention, final_norm=True, norm_eps=1e-6).to(dtype)
+    frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True)
+    with torch.no_grad():
+        # timm resizes the table of positions in float32
+        for image, most in ((x, digits), (x[..., :27, :].repeat(1, 1, 2, 3), max(digits, 1e-6))):
+            expected = vit.forward_features(image.to(dtype))[:, 3:].mT
+            difference = (frame.eval()(image.to(dtype))[-1].flatten(2) - expected).norm() / expected.norm()
+            assert difference < max(share, most)
+    (line,) = (line for line in log if 'first pass' in line)
+    assert 'differs from that of a ViT or DeiT by 0.' in line and ('0.0 %' in line or share)
+
+
 def with_registers(depth=2, **settings):
     arch = dict(embed_dim=24, depth=depth, num_heads=2)
     tokens = dict(class_token=True, registers=2, embedding='deit', img_size=32, patch_size=8)

@@ -17,7 +17,7 @@ from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mec
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
-from ..weights import Translation, take_out
+from ..weights import CheckpointError, Translation, take_out
 from .base import Backbone, drop_path_schedule, noise_image
 from .patch_embed import fit_tables
 
@@ -226,6 +226,11 @@ class GSAResNet(Backbone):
         return GSAResNet(gsa_stages=(), init_cfg=None, **self._of_source)
 
     def _warm_started(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        if any(ATTENTION in name for name in given):
+            raise CheckpointError(
+                f'{type(self).__name__} can start from {self.warm_start_from}, and these weights have attention: '
+                'leave warm_start out'
+            )
         return given  # Loading recognises a plain ResNet.
 
     @torch.no_grad()

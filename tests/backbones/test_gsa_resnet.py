@@ -231,6 +231,8 @@ def test_own_checkpoints_are_strict():
     other = GSAResNet(**SMALL)
     other.load_state_dict(weights)
     assert all(torch.equal(value, weights[name]) for name, value in other.state_dict().items())
+    with pytest.raises(CheckpointError, match='have attention: leave warm_start out'):
+        other._warm_started(weights)
     part = GSAResNet(**SMALL, out_indices=(0, 1))
     part.load_state_dict(weights)
     assert torch.equal(part.layer2[1].attn.rel_row, whole.layer2[1].attn.rel_row)

@@ -59,17 +59,14 @@ def missing_imports(cfg: Config) -> list[str]:
     return [name for name in used if name not in cfg.custom_imports.imports]
 
 
-def with_computing(cases: list[Case]) -> list:
-    """Each case, and whether its model computes, too. Rows of a config differ in widths and depths: a forward pass of
-    the first one shows that the parts fit together. Those of the others are slow."""
+def slow_but_for_one_row(cases: list[Case]) -> list:
+    """Rows of a config differ in widths and depths. The first one shows that the parts fit together."""
     first = dict(reversed(cases))
-    others = [case for case in cases if first[case[0]] != case[1]]
-    named = [pytest.param(case, case not in others, id=names(case)) for case in cases]
-    return named + [pytest.param(case, True, marks=pytest.mark.slow, id=f'{names(case)} computes') for case in others]
+    return [case if first[case[0]] == case[1] else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
-@pytest.mark.parametrize('case, computes', with_computing(CLASSIFIERS))
-def test_classifier_builds(case, computes):
+@pytest.mark.parametrize('case', slow_but_for_one_row(CLASSIFIERS), ids=names)
+def test_classifier_builds(case):
     """Every config of a classifier is whole, is for the classes of its data, and builds with the channels of the
     backbone's only map. It imports what it uses. The head takes what the map has, and gives a score to each class."""
     cfg = read_row(*case)
@@ -81,8 +78,7 @@ def test_classifier_builds(case, computes):
         check_channels(cfg.model, 'model')
         model = MODELS.build(cfg.model).eval()
         assert len(model.backbone.out_channels) == 1
-        if computes:
-            assert model(torch.empty(1, 3, 64, 64)).shape == (1, cfg.model.head.num_classes)
+        assert model(torch.empty(1, 3, 64, 64)).shape == (1, cfg.model.head.num_classes)
 
 
 def rows() -> list:
@@ -94,7 +90,7 @@ def rows() -> list:
 @pytest.mark.parametrize('case', rows(), ids=names)
 def test_toy_ablations_compute(case):
     """Every row is a classifier of the toy ImageNet. tests/analysis/test_complexity.py has those of ImageNet."""
-    test_classifier_builds(case, True)
+    test_classifier_builds(case)
 
 
 def loaders(cfg: Config) -> list:
@@ -103,21 +99,23 @@ def loaders(cfg: Config) -> list:
     return [node for node in datasets if 'data_root' in node]
 
 
-@pytest.mark.parametrize('case, computes', with_computing(DOWNSTREAM))
-def test_config_builds(case, computes):
+@pytest.mark.parametrize('case', slow_but_for_one_row(DOWNSTREAM), ids=names)
+def test_config_builds(case):
     """Every config is complete, imports what it uses, and builds a model whose parts fit together. Its base_batch_size
     is the batch size of its name. A detector reads and evaluates masks if it predicts them. Only MMDetection's
     Mask2Former has no test-time augmentation. Neck and head take the maps that they get."""
-    check_downstream(read_row(*case), case[0], computes)
+    check_downstream(read_row(*case), case[0])
 
 
-@pytest.mark.parametrize('variant', ['msf-swin-t', 'shunted-s', 'gsa-r50'])
+@pytest.mark.parametrize(
+    'variant', [*(pytest.param(name, marks=pytest.mark.slow) for name in ('msf-swin-t', 'shunted-s')), 'gsa-r50']
+)
 @pytest.mark.parametrize('example', EXAMPLES)
 def test_examples_fit_other_backbones(tmp_path, example, variant):
     """Every framework that has one example builds on the other backbones, as configs/README.md says."""
     path = like_example(tmp_path, variant, example)
     cfg = Config.fromfile(path)
-    check_downstream(cfg, path, computes=True)
+    check_downstream(cfg, path)
 
 
 @pytest.mark.parametrize('epochs', [12, 36])
@@ -131,13 +129,13 @@ def test_example_of_the_readme(tmp_path, epochs):
     path = tmp_path / 'dino-4scale_gsa-r50_8xb2_coco.py'
     path.write_text(text)
     cfg = Config.fromfile(path)
-    check_downstream(cfg, path, computes=True)
+    check_downstream(cfg, path)
     other = Config.fromfile(like_example(tmp_path, 'gsa-r50', 'dino-4scale_elsa-swin-t_8xb2-12e_coco')).model.backbone
     del other['drop_path_rate']
     assert cfg.model.backbone == other and cfg.train_cfg.max_epochs == epochs
 
 
-def check_downstream(cfg: Config, path: Path, computes: bool) -> None:
+def check_downstream(cfg: Config, path: Path) -> None:
     """What test_config_builds says of a config."""
     assert not missing_imports(cfg)
     for key in WHOLE:
@@ -149,8 +147,7 @@ def check_downstream(cfg: Config, path: Path, computes: bool) -> None:
     with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
         check_channels(cfg.model, 'model')
         model = MODELS.build(deepcopy(cfg.model)).eval()  # MMDetection's DINO changes its config
-        if computes:
-            check_forward(model)
+        check_forward(model)
     if cfg.default_scope == 'mmdet':
         masks = 'mask_head' in cfg.model.get('roi_head', ()) or 'panoptic_head' in cfg.model
         for dataset in loaders(cfg):

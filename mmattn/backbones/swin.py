@@ -45,8 +45,9 @@ class SwinFrame(Backbone):
 
     With its default ``stages`` it takes the weights of a Swin Transformer as Microsoft, timm, torchvision, MMDetection,
     MMSegmentation and MMPretrain have them, alone or inside a detector or segmentor, and returns the same maps. Other
-    frames take what they can with ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)``; the log names
-    what they take. Classifiers need ``shift_small_maps=False`` for the same maps of small images.
+    frames take what they can with ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)``, also from a
+    ``SwinFrame`` that was trained here; the log names what they take. Classifiers need ``shift_small_maps=False`` for
+    the same maps of small images.
 
     Example:
         >>> import torch
@@ -207,7 +208,8 @@ class SwinFrame(Backbone):
 
     def source(self, state_dict: dict[str, Tensor]) -> 'SwinFrame':
         """Swin Transformer, with the windows that its tables are for."""
-        tables = [len(value) for name, value in state_dict.items() if name.endswith('relative_position_bias_table')]
+        tensors = microsoft_layout(state_dict)
+        tables = [len(value) for name, value in tensors.items() if name.endswith('relative_position_bias_table')]
         return SwinFrame(window_size=(math.isqrt(max(tables)) + 1) // 2, init_cfg=None, **self._of_source)
 
     def _blocks(self) -> dict[str, nn.Module]:

@@ -1,11 +1,12 @@
-"""The names that a Swin Transformer's weights have in four code bases."""
+"""The names that a Swin Transformer's weights have in four code bases, and in SwinFrame."""
 
 import re
 from collections.abc import Iterable
 
 from torch import Tensor
 
-#: parts of names in torchvision's layout, and in that of MMDetection, MMSegmentation and MMPretrain -> in Microsoft's
+#: parts of names in torchvision's layout, in that of MMDetection, MMSegmentation and MMPretrain, and in that of SwinFrame
+#: -> in Microsoft's
 RENAMES = {
     r'^features\.0\.0\.': 'patch_embed.proj.',
     r'^features\.0\.2\.': 'patch_embed.norm.',
@@ -17,6 +18,9 @@ RENAMES = {
     r'\.attn\.w_msa\.': '.attn.',
     r'\.ffn\.layers\.0\.0\.': '.mlp.fc1.',
     r'\.ffn\.layers\.1\.': '.mlp.fc2.',
+    r'\.attn\.pre_proj\.': '.attn.qkv.',
+    r'\.attn\.post_proj\.': '.attn.proj.',
+    r'\.attn\.rb$': '.attn.relative_position_bias_table',
 }
 
 
@@ -33,6 +37,7 @@ def microsoft_layout(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
     - torchvision numbers all modules of a sequence.
     - MMDetection, MMSegmentation and MMPretrain have names of their own. Their patch merging reads the channels of
       four patches by channel, then by row and column, Microsoft's by column, then by row, then by channel.
+    - SwinFrame has the projection to values first, and a table by key minus query.
 
     A tensor of another shape stays as it is.
     """
@@ -40,6 +45,10 @@ def microsoft_layout(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, value in state_dict.items():
         if re.match(r'stages\.\d+\.downsample\.', name) and value.dim() and value.shape[-1] % 4 == 0:
             value = value.unflatten(-1, (-1, 2, 2)).transpose(-1, -3).flatten(-3)
+        elif '.attn.pre_proj.' in name and value.dim():
+            value = value.roll(-(len(value) // 3), 0)
+        elif name.endswith('.attn.rb') and value.dim() == 2:
+            value = value.flip(1).t()
         for pattern, new in RENAMES.items():
             name = re.sub(pattern, new, name)
         renamed[name] = value

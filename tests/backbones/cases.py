@@ -541,9 +541,3 @@ every_backbone = pytest.mark.parametrize(
     [pytest.param(case, marks=pytest.mark.slow if case.of_another else ()) for case in CASES.values()],
     ids=CASES,
 )
-
-
-def every_backbone_fast_for(name):
-    """The same for tests that take long: ``make test`` runs them for one backbone only."""
-    cases = [case if case.name == name else pytest.param(case, marks=pytest.mark.slow) for case in CASES.values()]
-    return pytest.mark.parametrize('case', cases, ids=CASES)

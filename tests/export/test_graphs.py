@@ -9,7 +9,7 @@ from torch import nn
 
 from mmattn.export.graphs import AveragePool, any_size, as_module, largest_difference, read_onnx, trace, write_onnx
 from tests import ROOT
-from tests.backbones.cases import CASES, every_backbone_fast_for
+from tests.backbones.cases import CASES
 
 needs_export = pytest.mark.skipif(any_size is None, reason='torch.export of any size came with torch 2.6')
 #: multiples of strides, windows and pool scales, and others; the smallest; maps of one window and of several
@@ -36,8 +36,9 @@ def export_both_ways(model, folder):
     )
 
 
+@pytest.mark.slow
 @needs_export
-@every_backbone_fast_for('MSFSwin')
+@pytest.mark.parametrize('case', CASES.values(), ids=CASES)
 def test_backbone(case, tmp_path):
     """One graph, and one ONNX file, give the maps of images of any size."""
     assert max(export_both_ways(case.build(case.tiny, drop_path_rate=0.0).eval(), tmp_path)) < 1e-5

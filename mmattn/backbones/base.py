@@ -49,6 +49,17 @@ class Backbone(StrictModule):
     arch_zoo: dict[str | int, dict] = {}
     #: name of the argument that takes the architecture
     arch_argument = 'arch'
+    #: also models that no backbone here is
+    layouts = {
+        'a ConvNeXt': r'stages\.\d\.(blocks\.)?\d+\.(conv_dw|dwconv|depthwise_conv)\.|features\.\d\.\d+\.layer_scale$',
+        'a NAT or DiNAT': r'levels\.\d\.blocks\.\d+\.attn\.rpb$',
+        'a Swin Transformer V2': r'attn\.(w_msa\.)?(cpb_mlp\.|logit_scale$)',
+        'a ViT with LayerScale (DINOv2, DINOv3, DeiT III, BEiT)': r'blocks\.\d+\.(ls1\.gamma|gamma_1)$',
+        'a ViT of torchvision, whose layout is not read here': r'encoder_layer_\d+\.self_attention\.',
+        "a model of Hugging Face's transformers, whose layout is not read here": (
+            r'layers?\.\d+\.(blocks\.\d+\.)?attention\.(attention|self|q_proj)\b'
+        ),
+    }
     norm_eval = False
 
     def __init__(

@@ -273,19 +273,21 @@ class StrictModule(BaseModule):
         """
         name = type(self).__name__
         check_floats(given)
+        own = self.state_dict()
         try:
             translation = self.from_release(given, warm_start=True)
+            unknown = misfits(translation, own).get('not used', [])
+            problem = f'have {len(unknown)} tensors that it does not know ({first_names(unknown)})' if unknown else ''
         except KeyError as error:
+            problem = f'lack {error}'
+        except CheckpointError as error:
+            if self.warm_start_from is None:
+                raise
+            problem = f'do not fit: {error}'
+        if problem:
             raise CheckpointError(
-                f'{name} can start from {self.warm_start_from}, but these weights lack {error}: '
-                f'{self._likely_cause(given)}'
-            ) from None
-        own = self.state_dict()
-        unknown = misfits(translation, own).get('not used', [])
-        if unknown:
-            raise CheckpointError(
-                f'{name} can start from {self.warm_start_from}, but it does not know {len(unknown)} tensors of these '
-                f'weights: {first_names(unknown)}'
+                f'{name} can start from {self.warm_start_from}, but these weights {problem}: '
+                f'{self._likely_cause(given, warm_start=True)}'
             )
         taken = translation.tensors
         for what, names in (
@@ -308,8 +310,8 @@ class StrictModule(BaseModule):
             state_dict: these weights, which the module started from.
         """
 
-    def _likely_cause(self, given: dict[str, Tensor], prefix: str = '') -> str:
-        """Why tensors do not fit, as part of a sentence."""
+    def _likely_cause(self, given: dict[str, Tensor], prefix: str = '', warm_start: bool = False) -> str:
+        """Why tensors do not fit, or cannot be started from, as part of a sentence."""
         if not given:
             return (
                 f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
@@ -327,9 +329,10 @@ class StrictModule(BaseModule):
                 return f'they are under "{place}": give this as prefix beside the checkpoint'
         for description, pattern in _known_layouts().items():
             if any(re.search(rf'(^|\.)({pattern})', name) for name in given):
-                if any(re.match(pattern, name) for name in own):
+                of_source = description == self.warm_start_from
+                if any(re.match(pattern, name) for name in own) or warm_start and of_source:
                     return 'they are of another architecture of the same family'
-                if description == self.warm_start_from:
+                if of_source:
                     return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
                 return f'they look like {description}'
         return 'they look like another model'

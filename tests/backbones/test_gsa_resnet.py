@@ -69,7 +69,11 @@ RESNETS = {
 
 @pytest.mark.parametrize(
     'source, size, dtype',
-    [*((source, (75, 98), torch.float64) for source in RESNETS), ('torchvision', (224, 224), torch.float32)],
+    [
+        ('torchvision', (75, 98), torch.float64),
+        *(pytest.param(source, (75, 98), torch.float64, marks=pytest.mark.slow) for source in ('timm', 'mmdet')),
+        pytest.param('torchvision', (224, 224), torch.float32, marks=pytest.mark.slow),
+    ],
 )
 def test_beside_the_convolutions_it_starts_as_the_resnet(source, size, dtype, tmp_path, log):
     """Weights of each code base fill everything but the attention, which changes no map. The log says so."""

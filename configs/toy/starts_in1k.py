@@ -1,5 +1,5 @@
 # Starts from trained weights beside training from scratch: small classifiers of the toy ImageNet. MMATTN_ROW chooses a
-# row: a source, "swin"; a mechanism from scratch, "msf-swin"; or one of them from a trained source, "msf-swin from swin".
+# row: a source, "swin"; a mechanism from scratch, "msf-swin"; or one of them from its source, "msf-swin from swin".
 # MMATTN_STARTS names the folder with a training of each source, see docs/learning.md.
 _base_ = './compare/_base_/tasks/classifier.py'
 swin = dict(

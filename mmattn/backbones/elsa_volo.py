@@ -227,9 +227,9 @@ class ELSAVOLO(Backbone):
 
     def source(self, state_dict: dict[str, Tensor]) -> 'ELSAVOLO':
         """VOLO, with the table of positions that it was trained with."""
-        table = next(state_dict[name] for name in ('pos_embed', POSITIONS) if name in state_dict)
+        sides = [state_dict[name].shape[1] for name in ('pos_embed', POSITIONS) if name in state_dict]
         stages = [dict(type='OutlookAttention'), dict(type='SelfAttention')]
-        return ELSAVOLO(stages=stages, img_size=16 * table.shape[1], init_cfg=None, **self._of_source)
+        return ELSAVOLO(stages=stages, img_size=16 * max(sides, default=14), init_cfg=None, **self._of_source)
 
 
 #: the table of positions, ``pos_embed`` in VOLO's release

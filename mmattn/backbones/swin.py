@@ -210,7 +210,7 @@ class SwinFrame(Backbone):
         """Swin Transformer, with the windows that its tables are for."""
         tensors = microsoft_layout(state_dict)
         tables = [len(value) for name, value in tensors.items() if name.endswith('relative_position_bias_table')]
-        return SwinFrame(window_size=(math.isqrt(max(tables)) + 1) // 2, init_cfg=None, **self._of_source)
+        return SwinFrame(window_size=(math.isqrt(max(tables, default=169)) + 1) // 2, init_cfg=None, **self._of_source)
 
     def _blocks(self) -> dict[str, nn.Module]:
         """The blocks by the names under which they stand."""

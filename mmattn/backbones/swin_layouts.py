@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-#: parts of names in torchvision's layout, in that of MMDetection, MMSegmentation and MMPretrain, and in that of SwinFrame
-#: -> in Microsoft's
+#: parts of names in the layouts of torchvision, of MMDetection, MMSegmentation and MMPretrain, and of SwinFrame -> in
+#: Microsoft's
 RENAMES = {
     r'^features\.0\.0\.': 'patch_embed.proj.',
     r'^features\.0\.2\.': 'patch_embed.norm.',

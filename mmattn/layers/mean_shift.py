@@ -304,8 +304,7 @@ class MeanShiftWindowAttention(Windows):
             drop_rate=drop_rate,
         )
         self.settings = self.attn.settings
-        is_plain = self.settings == dict(attention='plain', sharing='QKVW') and proj_bias
-        self.is_swin = is_plain and self.ghost is None
+        self.is_swin = self.settings == dict(attention='plain', sharing='QKVW') and proj_bias
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Own tensors from Swin's attention, see :meth:`MeanShiftAttention.warm_start`."""

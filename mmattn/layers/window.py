@@ -55,7 +55,7 @@ class Windows(nn.Module):
         self.rb = position_table(num_heads, (2 * window_size - 1) ** 2)
         self.ghost = ghost_summand(dim, ghost_size)
 
-    #: whether the mechanism computes what Swin Transformer's windows compute
+    #: whether the mechanism computes what Swin Transformer's windows compute, but for a ghost summand
     is_swin = False
 
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
@@ -137,6 +137,8 @@ class WindowAttention(Windows):
     Further arguments, and errors: see :class:`Windows`.
     """
 
+    is_swin = True
+
     def __init__(
         self,
         dim: int,
@@ -152,7 +154,6 @@ class WindowAttention(Windows):
         super().__init__(dim, num_heads, window_size, shift, shift_small_maps, ghost_size)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.attn_drop_rate = attn_drop_rate
-        self.is_swin = self.ghost is None
         self.pre_proj = nn.Linear(dim, 3 * dim)  # value, query, key
         self.post_proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)

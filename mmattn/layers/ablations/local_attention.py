@@ -93,7 +93,7 @@ class LocalAttention(Windows):
         # With the term 'qk' alone, no tensor shows heads and side.
         self.settings = dict(terms=list(self.terms), area=area, norm=norm, num_heads=num_heads, side=self.side)
         self.settings['scale_tables'] = scale_tables
-        self.is_swin = (self.terms, area, norm) == (('qk', 'b'), 'window', 'softmax') and self.ghost is None
+        self.is_swin = (self.terms, area, norm) == (('qk', 'b'), 'window', 'softmax')
 
         # One column for each offset of key minus query, row-major.
         positions = (2 * window_size - 1) ** 2 if area == 'window' else kernel_size**2

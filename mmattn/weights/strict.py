@@ -1,5 +1,6 @@
 """Loading weights completely or not at all: released ones, those of whole models, and the module's own."""
 
+import functools
 import inspect
 import logging
 import re
@@ -317,7 +318,7 @@ class StrictModule(BaseModule):
                 f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
                 'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from'
             )
-        for description, variant in self.variants():
+        for description, variant in _variants(type(self)):
             if _fits(variant, given):
                 return f'they are those of {description} with its default arguments'
         own = self.state_dict()
@@ -336,6 +337,12 @@ class StrictModule(BaseModule):
                     return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
                 return f'they look like {description}'
         return 'they look like another model'
+
+
+@functools.cache
+def _variants(cls: type[StrictModule]) -> tuple[tuple[str, StrictModule], ...]:
+    """``cls.variants()``, which takes seconds to build for a large family."""
+    return tuple(cls.variants())
 
 
 def _fits(module: StrictModule, given: dict[str, Tensor]) -> bool:

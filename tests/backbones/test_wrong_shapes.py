@@ -59,7 +59,12 @@ def refused(backbone, translation):
 
 
 @pytest.mark.parametrize(
-    'settings', [dict(), dict(proj_bias=True), dict(groups=2), dict(sharing='QKVVQ'), dict(groups=2, sharing='QKVVQ')]
+    'settings',
+    [
+        dict(proj_bias=True),
+        dict(groups=2, sharing='QKVVQ'),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (dict(), dict(groups=2), dict(sharing='QKVVQ'))),
+    ],
 )
 @pytest.mark.parametrize('form', ['ViT', 'Swin'])
 def test_warm_starts(form, settings):

@@ -65,6 +65,17 @@ def slow_but_for_one_row(cases: list[Case]) -> list:
     return [case if first[case[0]] == case[1] else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
+def slow_where_repeated(cases: list) -> list:
+    """Frozen forms of a config, and the second detector on the pyramid of ViTDet, repeat what another one shows."""
+    repeated = '-frozen_|dino-4scale_dinov3'
+    return [
+        pytest.param(case, marks=pytest.mark.slow)
+        if isinstance(case, tuple) and len(case) == 2 and re.search(repeated, case[0].stem)
+        else case
+        for case in cases
+    ]
+
+
 @pytest.mark.parametrize('case', CLASSIFIERS, ids=names)
 def test_classifier_builds(case):
     """Every config of a classifier is whole, is for the classes of its data, and builds with the channels of the
@@ -107,7 +118,7 @@ def loaders(cfg: Config) -> list:
     return [node for node in datasets if 'data_root' in node]
 
 
-@pytest.mark.parametrize('case', DOWNSTREAM, ids=names)
+@pytest.mark.parametrize('case', slow_where_repeated(DOWNSTREAM), ids=names)
 def test_config_builds(case):
     """Every config is complete, imports what it uses, and builds a model whose parts fit together. Its base_batch_size
     is the batch size of its name. A detector reads and evaluates masks if it predicts them. Only MMDetection's
@@ -115,7 +126,7 @@ def test_config_builds(case):
     check_downstream(read_row(*case), case[0])
 
 
-@pytest.mark.parametrize('case', slow_but_for_one_row(DOWNSTREAM), ids=names)
+@pytest.mark.parametrize('case', slow_where_repeated(slow_but_for_one_row(DOWNSTREAM)), ids=names)
 def test_config_computes(case):
     """Neck and head take the maps that they get."""
     check_forward(read_row(*case))

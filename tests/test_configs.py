@@ -60,9 +60,13 @@ def missing_imports(cfg: Config) -> list[str]:
 
 
 def slow_but_for_one_row(cases: list[Case]) -> list:
-    """Rows of a config differ in widths and depths. The first one shows that the parts fit together."""
+    """Rows of a config differ in widths and depths. The first one shows that the parts fit together. Frozen forms of a
+    config, and the second detector on the pyramid of ViTDet, repeat what another one shows."""
     first = dict(reversed(cases))
-    return [case if first[case[0]] == case[1] else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    repeats = [
+        first[path] != row or re.search('-frozen_(?!linear)|dino-4scale_dinov3', path.stem) for path, row in cases
+    ]
+    return [pytest.param(case, marks=pytest.mark.slow) if slow else case for case, slow in zip(cases, repeats)]
 
 
 @pytest.mark.parametrize('case', slow_but_for_one_row(CLASSIFIERS), ids=names)

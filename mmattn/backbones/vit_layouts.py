@@ -56,14 +56,15 @@ def _add_positions(tensors: dict[str, Tensor]) -> None:
     table = tensors['pos_embed']
     if table.dim() != 3:
         return
-    start, count = 0, table.shape[1] - math.isqrt(table.shape[1]) ** 2
-    placed = {}
-    for name in ('cls_token', 'reg_token'):
-        if name in tensors and start < count:
-            number = tensors[name].shape[1] if tensors[name].dim() == 3 else 1
-            placed[name] = table[:, start : min(start + max(number, 1), count)]
-            start += placed[name].shape[1]
-    if start == count:
+    count = table.shape[1] - math.isqrt(table.shape[1]) ** 2
+    ends = {'cls_token': min(count, 1), 'reg_token': count}
+    placed, start = {}, 0
+    for name, end in ends.items():
+        if name in tensors and start < end:
+            placed[name], start = table[:, start:end], end
+    registers = tensors.get('reg_token', table)
+    other = 'reg_token' in placed and registers.dim() == 3 and registers.shape[1] != placed['reg_token'].shape[1]
+    if start == count and not other:
         tensors['pos_embed'] = table[:, count:]
         for name, positions in placed.items():
             if positions.shape == tensors[name].shape:  # others are refused later, or left out

@@ -1,8 +1,12 @@
-"""What detectors need beside MMDetection. Without MMDetection this package is empty."""
+"""What detectors need beside MMDetection. Without MMDetection, only the pyramid is there."""
 
 import importlib.util
+
+from .simple_pyramid import SimpleFeaturePyramid
+
+__all__ = ['SimpleFeaturePyramid']
 
 if importlib.util.find_spec('mmdet'):
     from .tta import MaskTTAModel
 
-    __all__ = ['MaskTTAModel']
+    __all__ += ['MaskTTAModel']

@@ -38,6 +38,7 @@ WRONG = {
     'group_width': NO_SIZES,
     'hadamard': NO_WORDS,
     'qkv_bias': NO_FLAGS,
+    'rope': (0, 0.5, -1, INF, *NO_NUMBERS),
     'multiple': (5, *NO_SIZES),
     'filters': (5, 24, *(size for size in NO_SIZES if size is not None)),
     'combination': NO_WORDS,

@@ -82,6 +82,6 @@ model = dict(
     head=dict(in_channels=128),
 )
 steps = 100
-warm_up, decay = _base_.param_scheduler
-param_scheduler = [warm_up, dict(decay, end=steps, T_max=steps - warm_up['end'])]
+rise, fall = _base_.param_scheduler
+param_scheduler = [rise, dict(fall, end=steps, T_max=steps - _base_.warm_up)]
 train_cfg = dict(max_iters=steps, val_interval=steps)

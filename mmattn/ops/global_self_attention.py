@@ -8,7 +8,6 @@ largest number is 65504. So if queries are float16, queries and values are scale
 the result is scaled back in the dtype of the given values.
 """
 
-import contextlib
 import math
 from collections.abc import Callable
 
@@ -20,7 +19,7 @@ from ..arguments import check_choice
 from . import library
 from .axial_cpu import axial_attention_cpu, check_lines
 from .backend import check_maps, check_triton, choose_backend, named_backend
-from .tracing import is_tracing, is_transforming
+from .tracing import is_tracing, is_transforming, without_autocast
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
@@ -69,7 +68,7 @@ def content_attention_batched(query: Tensor, key: Tensor, value: Tensor) -> Tens
     H, W = query.shape[1:3]
     query, key, value = (x.flatten(1, 2) for x in (query, key, value))
     exact = torch.promote_types(key.dtype, torch.float32)
-    with _without_autocast(key):
+    with without_autocast(key):
         context = torch.einsum('bpnk,bpnv->bnkv', key.to(exact).softmax(1), value.to(exact))
 
     def attend(query: Tensor, context: Tensor) -> Tensor:
@@ -131,7 +130,7 @@ def axial_attention(
     if not positional:
         exact = torch.promote_types(query.dtype, torch.float32)
         key = None if key is None else key.to(exact)
-        with _without_autocast(query):
+        with without_autocast(query):
             out = function(query.to(exact), value.to(exact), table.to(exact), dim, beyond, key, softmax)
         return out.to(value.dtype)
 
@@ -334,11 +333,6 @@ def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
     weight = (place % reach).to(table.dtype)[:, None] / reach
     stretched = torch.lerp(F.embedding(row, table), F.embedding((row + 1).clamp(max=2 * L - 2), table), weight)
     return stretched * (L / (offset[-1] + 1).clamp(min=L))
-
-
-def _without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
-    # Autocast does not know the meta device.
-    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 CONTENT_BACKENDS: dict[str, Callable[..., Tensor]] = {

@@ -60,7 +60,7 @@ def neighbourhood_attention(
     check_maps(dropout_p, query=query, key=key, value=value, bias=bias, beyond=beyond)
     check_attention(query, key, value, bias, beyond, kernel_size, dilation)
     if backend is None:
-        backend = _fastest(query, key, value, bias, beyond, dropout_p=dropout_p)
+        backend = _fastest(query, key, value, bias=bias, beyond=beyond, dropout_p=dropout_p)
     function = named_backend(BACKENDS, backend)
     return function(query, key, value, bias, beyond, kernel_size, within(dilation, query), dropout_p)
 
@@ -134,7 +134,7 @@ def neighbourhood_attention_cpp(
     if dropout_p:
         raise ValueError(f"backend 'cpp' needs dropout_p=0, not {dropout_p}: choose backend 'reference'")
     tensors = [None if x is None else x.float() for x in (query, key, value, bias, beyond)]
-    library.check_takes(*(x for x in tensors if x is not None))
+    library.check_takes(*tensors[:3])
     return neighbourhood_attention_cpu(*tensors, kernel_size, dilation).to(value.dtype)
 
 
@@ -145,20 +145,19 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 HALF_OR_SINGLE = torch.float16, torch.bfloat16, torch.float32
 
 
-def _fastest(query: Tensor, *others: Tensor | None, dropout_p: float) -> str:
+def _fastest(*maps: Tensor, bias: Tensor | None, beyond: Tensor | None, dropout_p: float) -> str:
     """The backend that None stands for.
 
     The C++ code serves the CPU, if there is no dropout; not graphs to be exported or torch.func, and after
     :func:`~.backend.choose_backend` has checked it.
     """
-    given = [x for x in (query, *others) if x is not None]
     names: tuple[str, ...] = ('reference',)
-    if not dropout_p and library.takes(*given, dtypes=HALF_OR_SINGLE):
+    if not dropout_p and library.takes(*maps, dtypes=HALF_OR_SINGLE):
         names = 'cpp', 'reference'
     # The heads of 32 channels and 7 x 7 neighbours of all released models, on a map that is continued on one side.
     shape = (1, 17, 13, 2, 32)
-    case = shape, shape, shape, None if others[2] is None else (2, 13, 13), None if others[3] is None else (2, 2, 32)
-    return choose_backend('neighbourhood_attention', names, query.device, query.dtype, _case, case)
+    case = shape, shape, shape, None if bias is None else (2, 13, 13), None if beyond is None else (2, 2, 32)
+    return choose_backend('neighbourhood_attention', names, maps[0].device, maps[0].dtype, _case, case)
 
 
 def _case(

@@ -138,7 +138,8 @@ def test_derivatives():
 def test_when_the_code_is_chosen():
     """On the CPU, for float32 and half precision, without dropout. Float64, export and fake tensors take the other."""
     x = torch.zeros(1, 2, 2, 1, 4)
-    choice = lambda x, rate=0.0: neighbourhood._fastest(x, x, x, None, None, dropout_p=rate)
+    bias = torch.nn.Parameter(torch.zeros(1, 5, 5))
+    choice = lambda x, rate=0.0: neighbourhood._fastest(x, x, x, bias=bias, beyond=None, dropout_p=rate)
     assert [choice(x), choice(x.bfloat16())] == ['cpp'] * 2
     assert [choice(x.double()), choice(x.to('meta')), choice(x, 0.1)] == ['reference'] * 3
     with pytest.raises(ValueError, match="backend 'cpp' needs dropout_p=0, not 0.1"):

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import library
-from .backend import check_maps, choose_backend, named_backend
+from .backend import HAS_TRITON, check_maps, check_triton, choose_backend, named_backend
 from .elsa_cpu import within
 from .neighbourhood_cpu import beyond_of, check_attention, neighbourhood_attention_cpu
-from .tracing import without_autocast
+from .tracing import is_exporting, is_transforming, without_autocast
 
 
 def neighbourhood_attention(
@@ -47,8 +47,8 @@ def neighbourhood_attention(
         kernel_size: k, odd.
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference' or 'cpp' (the CPU, in float32), which has neither dropout nor second derivatives and is not
-            for torch.func. None chooses the fastest that can serve.
+        backend: 'reference', 'cpp' (the CPU, in float32) or 'triton' (GPUs, in float32). The last two have neither
+            dropout nor second derivatives and are not for torch.func. None chooses the fastest that can serve.
         beyond: (2, heads, d), the key and the value of pixels beyond the map. None means zeros.
 
     Returns:
@@ -138,9 +138,18 @@ def neighbourhood_attention_cpp(
     return neighbourhood_attention_cpu(*tensors, kernel_size, dilation).to(value.dtype)
 
 
+def _triton(query: Tensor, *arguments) -> Tensor:
+    """:func:`mmattn.ops.neighbourhood_triton.neighbourhood_attention_triton`, imported when it is needed."""
+    check_triton(query)
+    from .neighbourhood_triton import neighbourhood_attention_triton
+
+    return neighbourhood_attention_triton(query, *arguments)
+
+
 BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': neighbourhood_attention_reference,
     'cpp': neighbourhood_attention_cpp,
+    'triton': _triton,
 }
 HALF_OR_SINGLE = torch.float16, torch.bfloat16, torch.float32
 
@@ -148,16 +157,22 @@ HALF_OR_SINGLE = torch.float16, torch.bfloat16, torch.float32
 def _fastest(*maps: Tensor, bias: Tensor | None, beyond: Tensor | None, dropout_p: float) -> str:
     """The backend that None stands for.
 
-    The C++ code serves the CPU, if there is no dropout; not graphs to be exported or torch.func, and after
-    :func:`~.backend.choose_backend` has checked it.
+    The C++ code serves the CPU, and Triton's kernels serve GPUs, if there is no dropout; neither is for graphs to be
+    exported or for torch.func, and each serves after :func:`~.backend.choose_backend` has checked it.
     """
-    names: tuple[str, ...] = ('reference',)
-    if not dropout_p and library.takes(*maps, dtypes=HALF_OR_SINGLE):
-        names = 'cpp', 'reference'
+    names = *(() if dropout_p else _compiled(*maps)), 'reference'
     # The heads of 32 channels and 7 x 7 neighbours of all released models, on a map that is continued on one side.
     shape = (1, 17, 13, 2, 32)
     case = shape, shape, shape, None if bias is None else (2, 13, 13), None if beyond is None else (2, 2, 32)
     return choose_backend('neighbourhood_attention', names, maps[0].device, maps[0].dtype, _case, case)
+
+
+def _compiled(*maps: Tensor) -> tuple[str, ...]:
+    """The compiled backends that can serve."""
+    if library.takes(*maps, dtypes=HALF_OR_SINGLE):
+        return ('cpp',)
+    served = HAS_TRITON and maps[0].is_cuda and maps[0].dtype in HALF_OR_SINGLE
+    return ('triton',) if served and not is_exporting() and not is_transforming() else ()
 
 
 def _case(

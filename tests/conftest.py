@@ -45,8 +45,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope='session', autouse=True)
 def configs_read_once():
-    """Each file of configs/ and of OpenMMLab's packages is read once for all tests with the same environment, and the
-    index of a package's configs, hundreds of files, once for each config."""
+    """Each file of configs/ and of OpenMMLab's packages is read once for all tests with the same environment, and so is
+    the index of a package's configs, hundreds of files."""
     read, known = Config._file2dict, {}
     stay_as_they_are = (ROOT / 'configs', Path(sysconfig.get_path('purelib')))
 
@@ -62,7 +62,7 @@ def configs_read_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Config, '_file2dict', staticmethod(remembered))
-        patch.setattr(utils, '_get_cfg_metainfo', functools.cache(utils._get_cfg_metainfo))
+        patch.setattr(utils, 'load', functools.cache(utils.load))
         yield
 
 

@@ -189,7 +189,9 @@ def test_wheel_changes_no_torch(wheel):
     and timm takes any torch."""
     (metadata,) = (name for name in wheel.namelist() if name.endswith('METADATA'))
     required = re.findall('Requires-Dist: (.*)', wheel.read(metadata).decode())
-    assert required == ['filelock', 'safetensors', 'timm'] and 'filelock' in importlib.metadata.requires('torch')
+    assert required == ['filelock', 'safetensors', 'timm', 'tqdm'] and 'filelock' in importlib.metadata.requires(
+        'torch'
+    )
     assert {'torch', 'torchvision'} <= set(importlib.metadata.requires('timm'))
 
 

@@ -20,7 +20,7 @@ from mmattn.runs.running import run_tool
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
-    parser.add_argument('checkpoint', help='weights of the whole model')
+    parser.add_argument('checkpoint', help='weights of the whole model: a file, an address or a name')
     parser.add_argument('inputs', nargs='+', help='images, videos, folders with them, or patterns in quotes')
     parser.add_argument('--out', type=Path, required=True, help='folder for the results, new or empty')
     parser.add_argument(

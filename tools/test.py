@@ -12,12 +12,13 @@ from mmattn.analysis.confusion import draw_confusion
 from mmattn.prediction.hook import DrawingHook
 from mmattn.runs.configs import add_arguments, enable_tta, load_config, write_predictions
 from mmattn.runs.running import run_tool, test
+from mmattn.weights import check_source
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
-    parser.add_argument('checkpoint')
+    parser.add_argument('checkpoint', help='weights of the whole model: a file, an address or a name')
     parser.add_argument(
         '--tta', action='store_true', help='test several views of each image (scales, flips, crops) and merge them'
     )
@@ -34,8 +35,7 @@ def main() -> None:
         sys.exit(f'--confusion must name a .png, .pdf or .svg file, not {args.confusion}.')
     if args.draw < 1:
         sys.exit(f'--draw must be 1 or more, not {args.draw}.')
-    if not os.path.exists(args.checkpoint) and '://' not in args.checkpoint:
-        sys.exit(f'There is no checkpoint {args.checkpoint}.')
+    check_source(args.checkpoint, scratch='')
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))  # MMEngine reads it
 
     cfg = load_config(args.config, args.cfg_options, work_dir=args.work_dir, launcher=args.launcher)

@@ -17,7 +17,9 @@ from torch.utils.hooks import RemovableHandle
 from .. import layers
 from ..layers.any_size import pad_to_multiple
 from ..layers.depthwise_conv import ValueFilter
+from ..layers.mechanism import with_prefix
 from ..layers.shunted import TokenPooling
+from ..layers.window import Ghost
 from ..ops import mean_shift_attention, shunted_attention
 from ..ops.heads import join_heads
 from .features import blocks_of, removing, stride_of
@@ -63,12 +65,13 @@ def query_attention(backbone: nn.Module, image: Tensor, x: float, y: float) -> l
     """
     found = []
 
-    def read(stage: int, block: int, layer: nn.Module, inputs: tuple[Tensor]) -> None:
+    def read(stage: int, block: int, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         H, W = inputs[0].shape[1:3]
         stride = stride_of(image.shape[2:], (H, W))
         query = min(int(y / stride), H - 1), min(int(x / stride), W - 1)
         reader = READERS.get(type(layer))
-        weights = reader and reader(layer, inputs[0], *query)
+        prefix = dict(prefix=inputs[1]) if len(inputs) > 1 else {}
+        weights = reader and reader(layer, inputs[0], *query, **prefix)
         found.append(LayerAttention(stage, block, type(layer).__name__, stride, query, weights))
 
     hooks = [
@@ -95,7 +98,7 @@ def _by_head(attend: Callable[[Tensor], Tensor], value: Tensor, heads: int, row:
     return by_channel(attend, value, row, column).unflatten(0, (heads, -1)).mean(1)
 
 
-def _projected(layer: nn.Module, x: Tensor, row: int, column: int) -> list[Weights]:
+def _projected(layer: nn.Module, x: Tensor, row: int, column: int, prefix: Tensor | None = None) -> list[Weights]:
     """Layers that project to values, queries and keys at once. If a ghost head gives each channel its own weights, the
     mean over the channels of a head."""
     heads, border = layer.num_heads, 0
@@ -109,7 +112,8 @@ def _projected(layer: nn.Module, x: Tensor, row: int, column: int) -> list[Weigh
         border = layer.side // 2
     x = F.pad(x, (0, 0, *[border] * 4))
     with removing(input_as_values(layer, border)):
-        weights = _by_head(layer.forward, x, heads, row + border, column + border)
+        attend = layer.forward if prefix is None else lambda x: layer(x, prefix)[0]
+        weights = _by_head(attend, x, heads, row + border, column + border)
     return [Weights('', weights, top=-border, left=-border)]
 
 
@@ -131,26 +135,40 @@ def input_as_values(layer: nn.Module, border: int = 0) -> list[RemovableHandle]:
     ]
 
 
-def _mean_shift(layer: layers.MeanShiftAttention, x: Tensor, row: int, column: int) -> list[Weights]:
-    return [Weights('', _by_head(partial(_kernel_sum, layer), x, layer.num_heads, row, column))]
+def _mean_shift(
+    layer: layers.MeanShiftAttention, x: Tensor, row: int, column: int, prefix: Tensor | None = None
+) -> list[Weights]:
+    return [Weights('', _by_head(partial(_kernel_sum, layer, prefix=prefix), x, layer.num_heads, row, column))]
 
 
 def _mean_shift_windows(layer: layers.MeanShiftWindowAttention, x: Tensor, row: int, column: int) -> list[Weights]:
     x = pad_to_multiple(x, layer.window_size, (1, 2))
-    with removing([layer.attn.register_forward_hook(lambda attn, inputs, _: _kernel_sum(attn, *inputs))]):
+
+    def instead(attn: layers.MeanShiftAttention, inputs: tuple[Tensor], given: dict[str, object], _: Tensor) -> Tensor:
+        return _kernel_sum(attn, *inputs, **given)
+
+    with removing([layer.attn.register_forward_hook(instead, with_kwargs=True)]):
         return [Weights('', _by_head(layer.forward, x, layer.num_heads, row, column))]
 
 
-def _kernel_sum(layer: layers.MeanShiftAttention, x: Tensor, bias: Tensor | None = None) -> Tensor:
+def _kernel_sum(
+    layer: layers.MeanShiftAttention,
+    x: Tensor,
+    prefix: Tensor | None = None,
+    bias: Tensor | None = None,
+    ghost: Ghost = None,
+) -> Tensor:
     """Equation 12 or 1 with the input (B, ..., C) in place of the values, which may share a matrix with the keys."""
-    projected = dict(zip(layer.matrices, layer.pre_proj(x.detach()).chunk(len(layer.matrices), -1)))
+    tokens, count = with_prefix(prefix, x), 0 if prefix is None else prefix.shape[1]
+    projected = dict(zip(layer.matrices, layer.pre_proj(tokens.detach()).chunk(len(layer.matrices), -1)))
     q, k, v = (
-        part.flatten(1, -2).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
-        for part in (projected[layer.sharing[0]], projected[layer.sharing[1]], x)
+        part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+        for part in (projected[layer.sharing[0]], projected[layer.sharing[1]], tokens)
     )
     attend = F.scaled_dot_product_attention if layer.attention == 'plain' else mean_shift_attention
     bias = {} if bias is None else {'attn_mask' if layer.attention == 'plain' else 'bias': bias.to(q.dtype)}
-    return join_heads(attend(q, k, v, **bias)).view(x.shape)
+    out = layer.add_ghost(join_heads(attend(q, k, v, **bias)), tokens, count, x.shape, ghost)
+    return out[:, count:].view(x.shape)
 
 
 def _filter(layer: ValueFilter, x: Tensor, row: int, column: int) -> list[Weights]:
@@ -168,16 +186,11 @@ def _filter(layer: ValueFilter, x: Tensor, row: int, column: int) -> list[Weight
     return [Weights('', kernel, top=row - side // 2, left=column - side // 2)]
 
 
-def _shunted(
-    layer: layers.ShuntedAttention | layers.EnhancedAttention, x: Tensor, row: int, column: int
-) -> list[Weights]:
+def _shunted(layer: layers.ShuntedAttention, x: Tensor, row: int, column: int) -> list[Weights]:
     """Equation 2: each group of heads has keys of its own merging."""
-    if isinstance(layer, layers.EnhancedAttention):
-        pairs, cells = [layer.kv(x).chunk(2, -1)], [1]
-    else:
-        pairs = layer.keys_values(x)
-        merges = [getattr(layer, f'sr{group + 1}') for group in range(len(pairs))]
-        cells = [merge.reduction if isinstance(merge, TokenPooling) else merge.stride[0] for merge in merges]
+    pairs = layer.keys_values(x)
+    merges = [getattr(layer, f'sr{group + 1}') for group in range(len(pairs))]
+    cells = [merge.reduction if isinstance(merge, TokenPooling) else merge.stride[0] for merge in merges]
     heads, found = layer.num_heads // len(pairs), []
 
     def attend(q: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -221,11 +234,16 @@ def _neighbourhood(layer: layers.NeighbourhoodAttention, x: Tensor, row: int, co
     return [Weights('', _by_head(attend, v.flatten(-2), layer.num_heads, row, column))]
 
 
-def _plain(layer: layers.SelfAttention, x: Tensor, row: int, column: int) -> list[Weights]:
-    q, k, v = layer.qkv(x).chunk(3, -1)
+def _plain(
+    layer: layers.SelfAttention, x: Tensor, row: int, column: int, prefix: Tensor | None = None
+) -> list[Weights]:
+    """Prefix tokens have weights too, which are not shown: those of the map sum to less than 1."""
+    q, k, v = layer.placed(x)
+    of_prefix = None if prefix is None else layer.query_key_value(prefix[:, None])
 
     def attend(value: Tensor) -> Tensor:
-        return shunted_attention(q, [k], [value], layer.num_heads)
+        mixed = layer.attend(q, k, value, of_prefix)[0]
+        return mixed if layer.ghost is None else mixed + layer.ghost(value)
 
     return [Weights('', _by_head(attend, v, layer.num_heads, row, column))]
 
@@ -236,7 +254,7 @@ READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weig
     layers.DecoupledDynamicFilter: _filter,
     layers.DepthwiseConv: _filter,
     layers.DynamicDepthwiseConv: _filter,
-    layers.EnhancedAttention: _shunted,
+    layers.EnhancedAttention: _plain,
     layers.GhostHeadAttention: _projected,
     layers.GlobalSelfAttention: _global,
     layers.LocalAttention: _projected,

@@ -150,7 +150,7 @@ def count_config(config: str | Path, row: str | None = None) -> tuple[int, float
     config = Path(config)
     cfg = _load(config, row)
     model = _classifier_of(cfg) if cfg.default_scope == 'mmpretrain' else build(cfg)
-    sizes = {key: value for key, value in _own_entry(config, row).items() if key == 'Input Size'}
+    sizes = {key: value for key, value in _own_entry(config, cfg.get('row')).items() if key == 'Input Size'}
     counted = compare(config.stem, model, cfg.default_scope, sizes)
     return counted.parameters, counted.operations
 

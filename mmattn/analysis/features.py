@@ -59,7 +59,8 @@ def feature_norms(backbone: nn.Module, images: Tensor) -> Tensor:
     """
     norms = []
 
-    def keep(unit: nn.Module, x: Tensor) -> None:
+    def keep(unit: nn.Module, x: Tensor | tuple[Tensor, Tensor]) -> None:
+        x = x[0] if isinstance(x, tuple) else x  # without prefix tokens
         channels = -1 if isinstance(unit, Block) else 1  # tokens (B, H, W, C), or the maps (B, C, H, W) of a ResNet
         norms.append(x.float().norm(dim=channels).mean((1, 2)))
 
@@ -92,7 +93,8 @@ def receptive_field(backbone: nn.Module, image: Tensor, stage: int) -> tuple[Ten
     image = image.detach().requires_grad_()
     with removing([hook]), torch.enable_grad():
         backbone(image)
-        x = found[0] if isinstance(unit, Block) else found[0].permute(0, 2, 3, 1)
+        x = found[0][0] if isinstance(found[0], tuple) else found[0]  # without prefix tokens
+        x = x if isinstance(unit, Block) else x.permute(0, 2, 3, 1)
         row, column = x.shape[1] // 2, x.shape[2] // 2
         (gradient,) = torch.autograd.grad(x[0, row, column].sum(), image)
     stride = stride_of(image.shape[2:], x.shape[1:3])

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
+from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole, stage_numbers
-from ..errors import InputError
+from ..errors import CheckpointError, InputError
+from ..layers.any_size import ceil_div
 from ..ops.recompute import recompute
-from ..weights import StrictModule
+from ..weights import StrictModule, misfits
 
 
 class Backbone(StrictModule):
@@ -46,6 +49,17 @@ class Backbone(StrictModule):
     arch_zoo: dict[str | int, dict] = {}
     #: name of the argument that takes the architecture
     arch_argument = 'arch'
+    #: also models that no backbone here is
+    layouts = {
+        'a ConvNeXt': r'stages\.\d\.(blocks\.)?\d+\.(conv_dw|dwconv|depthwise_conv)\.|features\.\d\.\d+\.layer_scale$',
+        'a NAT or DiNAT': r'levels\.\d\.blocks\.\d+\.attn\.rpb$',
+        'a Swin Transformer V2': r'attn\.(w_msa\.)?(cpb_mlp\.|logit_scale$)',
+        'a ViT with LayerScale (DINOv2, DINOv3, DeiT III, BEiT)': r'blocks\.\d+\.(ls1\.gamma|gamma_1)$',
+        'a ViT of torchvision, whose layout is not read here': r'encoder_layer_\d+\.self_attention\.',
+        "a model of Hugging Face's transformers, whose layout is not read here": (
+            r'layers?\.\d+\.(blocks\.\d+\.)?attention\.(attention|self|q_proj)\b'
+        ),
+    }
     norm_eval = False
 
     def __init__(
@@ -176,9 +190,61 @@ class Backbone(StrictModule):
         if x.dtype == torch.float64 and (own := next(self.parameters(), x).dtype) != x.dtype:
             raise InputError(f'{type(self).__name__} has weights of {own} and takes no images of {x.dtype}: cast them')
 
-    def run(self, block: nn.Module, x: Tensor) -> Tensor:
-        """``block(x)``; with ``with_cp``, its activations are computed again in the backward pass."""
-        return recompute(block, x) if self.with_cp and self.training else block(x)
+    def source(self, state_dict: dict[str, Tensor]) -> 'Backbone | None':
+        """The backbone that weights of ``warm_start_from`` are those of, not loaded, with ``init_cfg=None``.
+
+        It takes these weights strictly, and returns maps of the shapes of the own ones.
+
+        Args:
+            state_dict: the weights. Their shapes show arguments, such as the size of windows.
+
+        Returns:
+            the backbone, or None if there is none to compare with.
+        """
+        return None
+
+    def log_difference(self, state_dict: dict[str, Tensor]) -> None:
+        """Log by how many percent the maps of the first pass differ from those of the :meth:`source`.
+
+        Both take the same image of 224 x 224 pixels, :func:`noise_image`, in evaluation. The percentage of a map is the
+        norm of the difference divided by the norm of the source's map. Random generators keep their states.
+
+        Args:
+            state_dict: the weights that the backbone started from.
+        """
+        own = next(self.parameters())
+        if own.is_meta:
+            return
+        with torch.random.fork_rng(devices=[]):
+            source = self.source(state_dict)
+        if source is None:
+            return
+        about = f'{type(self).__name__}, warm start: the first pass'
+        try:
+            translation = source.from_release(state_dict)
+            problems = misfits(translation, source.state_dict())
+        except CheckpointError as error:
+            problems = {str(error): []}
+        if problems:
+            listed = '; '.join(' '.join((kind, *names[:3])) for kind, names in problems.items())
+            print_log(
+                f'{about} was not compared: {type(source).__name__} does not take the weights: {listed}', 'current'
+            )
+            return
+        training, image = self.training, noise_image(self.in_channels, 224).to(own)
+        with torch.no_grad():
+            for name, value in source.state_dict().items():
+                if name in translation.tensors:
+                    value.copy_(translation.tensors[name])
+            pairs = zip(self.eval()(image), source.to(own).eval()(image), strict=True)
+            shares = [100 * float((a - b).norm() / b.norm()) for a, b in pairs]
+        self.train(training)
+        percentages = ', '.join(f'{share:.1f} %' for share in shares)
+        print_log(f'{about} differs from that of {self.warm_start_from} by {percentages}, map by map', 'current')
+
+    def run(self, block: nn.Module, *inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        """``block(*inputs)``; with ``with_cp``, its activations are computed again in the backward pass."""
+        return recompute(block, *inputs) if self.with_cp and self.training else block(*inputs)
 
     def set_backend(self, backend: str | None) -> None:
         """Choose the path that the operators of all layers take, for comparisons.
@@ -216,6 +282,18 @@ def to_map(x: Tensor) -> Tensor:
     It is contiguous: MMCV's RoIAlign reads a channels-last map as if it were contiguous, and returns wrong values.
     """
     return x.permute(0, 3, 1, 2).contiguous()
+
+
+def noise_image(channels: int, side: int) -> Tensor:
+    """An image (1, channels, side, side) of variance 1, always the same.
+
+    It is a sum of Gaussian noise at all scales, with the same variance at each scale, as in photographs.
+    """
+    generator = torch.Generator().manual_seed(0)
+    sides = [ceil_div(side, 2**i) for i in range(side.bit_length())]
+    octaves = [torch.randn(1, channels, n, n, generator=generator) for n in sides]
+    image = sum(F.interpolate(octave, size=(side, side), mode='bilinear') for octave in octaves)
+    return image / image.std()
 
 
 def drop_path_schedule(depths: Sequence[int], rate: float) -> list[list[float]]:

@@ -110,6 +110,9 @@ class ELSAVOLO(Backbone):
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
         self.norm_eval = norm_eval
+        self._of_source = dict(
+            arch=arch, final_norm=final_norm, norm_cfg=norm_cfg, in_channels=in_channels, out_indices=out_indices
+        )
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         drop_path[0] = [0.0] * depths[0]
@@ -221,6 +224,12 @@ class ELSAVOLO(Backbone):
             if missing:
                 raise KeyError(missing[0])
         return Translation(tensors, dropped, fresh)
+
+    def source(self, state_dict: dict[str, Tensor]) -> 'ELSAVOLO':
+        """VOLO, with the table of positions that it was trained with."""
+        table = next(state_dict[name] for name in ('pos_embed', POSITIONS) if name in state_dict)
+        stages = [dict(type='OutlookAttention'), dict(type='SelfAttention')]
+        return ELSAVOLO(stages=stages, img_size=16 * table.shape[1], init_cfg=None, **self._of_source)
 
 
 #: the table of positions, ``pos_embed`` in VOLO's release

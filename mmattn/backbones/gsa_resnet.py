@@ -12,13 +12,13 @@ from mmengine.registry import MODELS
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from ..arguments import check_whole, stage_numbers
+from ..arguments import check_flags, check_whole, stage_numbers
 from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
 from ..weights import Translation, take_out
-from .base import Backbone, drop_path_schedule
+from .base import Backbone, drop_path_schedule, noise_image
 from .patch_embed import fit_tables
 
 
@@ -33,7 +33,14 @@ class GSAResNet(Backbone):
 
     Weights of a plain ResNet (torchvision's, timm's, MMDetection's) fill everything but the attention, which starts
     untrained, scaled to the norms of the ResNet. The classifier and the replaced convolutions are left out. The log
-    names both. A checkpoint with attention must fit completely.
+    names both, and says by how much the first pass differs from the ResNet's. A checkpoint with attention must fit
+    completely.
+
+    With ``keep_conv=True``, which is not in the paper, no convolution is replaced: attention is added to its result,
+    times a factor per channel that starts at 0. So weights of a plain ResNet start the network exactly as that ResNet.
+    A factor per channel, because one per block would tie the heads together, and FSDP takes no scalars. The paper's
+    norm after attention is here that of the sum. ResNet-50 has 25.6 M parameters and 4.09 G multiply-adds at 224 x 224,
+    GSA-ResNet-50 18.1 M and 3.67 G, and with ``keep_conv=True`` 29.3 M and 5.17 G.
 
     One layout throughout: (B, C, H, W) maps in channels-last memory.
 
@@ -55,13 +62,14 @@ class GSAResNet(Backbone):
         softmax_queries: softmax of the queries of content attention.
         neighbourhood: odd side of the square of pixels of the map that positional attention is limited to, in every
             module; it replaces ``img_size`` and ``beyond``.
+        keep_conv: keep the 3 x 3 convolutions in groups with attention, and add attention to them.
         attention: config of a mechanism in the place of global self-attention, see
             :func:`mmattn.layers.build_mechanism`. It gets the arguments above that it has, too.
         zero_init_residual: the last norm of every block starts with weight 0, so that a block starts as its shortcut,
             as in MMDetection's ResNet. With False, an untrained model may give infinite maps in evaluation: attention
             is cubic in its input, and no norm has learned its size yet.
-        norm_eval: see the base class. Do not use it with weights of a plain ResNet: the running statistics after
-            attention are not those after the replaced convolutions.
+        norm_eval: see the base class. Do not use it with weights of a plain ResNet, unless ``keep_conv`` is set: the
+            running statistics after attention are not those after the replaced convolutions.
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
 
@@ -82,6 +90,7 @@ class GSAResNet(Backbone):
     }
     arch_argument = 'depth'
     head_names = {'fc.': 'head.fc.'}
+    warm_start_from = 'a ResNet'
     layouts = {'a GSA-ResNet': r'layer\d\.\d+\.attn\.rel_', 'a ResNet': r'layer\d\.\d+\.conv\d\.'}
 
     def __init__(
@@ -97,6 +106,7 @@ class GSAResNet(Backbone):
         axial_softmax: bool = False,
         softmax_queries: bool = False,
         neighbourhood: int | None = None,
+        keep_conv: bool = False,
         attention: dict | None = None,
         zero_init_residual: bool = True,
         norm_cfg: dict = dict(type='BN'),
@@ -112,6 +122,7 @@ class GSAResNet(Backbone):
         depths, channels = arch['depths'], arch['stem_channels']
         gsa_stages = stage_numbers('gsa_stages', gsa_stages, len(depths))
         check_whole('img_size', img_size)
+        check_flags(keep_conv=keep_conv)
         widths = [arch['base_channels'] * 2**i for i in range(len(depths))]
         outs = [width * arch['expansion'] for width in widths]
         super().__init__(
@@ -121,6 +132,7 @@ class GSAResNet(Backbone):
         self.img_size = img_size
         self.beyond = beyond
         self.neighbourhood = neighbourhood
+        self._of_source = dict(depth=arch, norm_cfg=norm_cfg, in_channels=in_channels, out_indices=out_indices)
         mechanism = attention or dict(type=GlobalSelfAttention, project=False)
         check_mechanism('attention', mechanism)
 
@@ -152,7 +164,14 @@ class GSAResNet(Backbone):
                         norm_cfg=norm_cfg,
                     )
                 block = Bottleneck(
-                    channels, widths[i], outs[i], stride=stride, attn=attn, norm_cfg=norm_cfg, drop_path=rate
+                    channels,
+                    widths[i],
+                    outs[i],
+                    stride=stride,
+                    attn=attn,
+                    keep_conv=keep_conv,
+                    norm_cfg=norm_cfg,
+                    drop_path=rate,
                 )
                 scale = block.bn3.weight  # init_cfg does not reach single norms
                 if zero_init_residual and scale is not None and scale.requires_grad:
@@ -183,22 +202,31 @@ class GSAResNet(Backbone):
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """A plain ResNet has a classifier and the replaced convolutions, and no attention. Tables of relative positions
-        are fitted to another ``img_size``."""
-        tensors = super().from_release(state_dict, warm_start).tensors
-        own = self.state_dict()
-        attention = [name for name in own if '.attn.' in name]
-        has_attention = any('.attn.' in name for name in tensors)
-        replaced = {name.partition('attn.')[0] for name in attention}  # 'layer2.0.'
+        are fitted to another ``img_size``. ``warm_start`` is not needed."""
+        tensors, own = dict(state_dict), self.state_dict()
+        attention = [name for name in own if ATTENTION in name]
+        has_attention = any(ATTENTION in name for name in tensors)
+        convolutions = {f'{name.partition(ATTENTION)[0]}.conv2.' for name in attention}  # 'layer2.0.conv2.'
+        replaced = [] if has_attention else [name for name in convolutions if f'{name}weight' not in own]
         dropped = take_out(
-            tensors,
-            'fc.',
-            *(f'layer{i + 1}.' for i in range(self.num_built, self.num_stages)),
-            *(f'{block}conv2.' for block in replaced),
+            tensors, 'fc.', *(f'layer{i + 1}.' for i in range(self.num_built, self.num_stages)), *replaced
         )
         if self.neighbourhood is None:
             tables = [name for name in tensors if name.endswith(('.rel_col', '.rel_row'))]
             fit_tables(tensors, own, tables, self._fitted)
         return Translation(tensors, dropped, [] if has_attention else attention)
+
+    def is_source(self, state_dict: dict[str, Tensor]) -> bool:
+        """Whether weights are those of a plain ResNet, and this is none."""
+        theirs, ours = (any(ATTENTION in name for name in names) for names in (state_dict, self.state_dict()))
+        return ours and not theirs
+
+    def source(self, state_dict: dict[str, Tensor]) -> 'GSAResNet':
+        """The plain ResNet."""
+        return GSAResNet(gsa_stages=(), init_cfg=None, **self._of_source)
+
+    def _warm_started(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        return given  # Loading recognises a plain ResNet.
 
     @torch.no_grad()
     def initial_values(self, names: list[str], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -219,7 +247,7 @@ class GSAResNet(Backbone):
             for block in self.modules()
             if isinstance(block, Bottleneck) and isinstance(block.attn, GlobalSelfAttention) and block.attn.proj is None
         ]
-        hooks = [block.bn2.register_forward_pre_hook(partial(_scale, block.attn)) for block in blocks]
+        hooks = [block.attn.register_forward_hook(partial(_scale, block)) for block in blocks]
         hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]
         image = noise_image(self.in_channels, max(self.img_size, 64))  # no map of a single pixel
         training = self.training
@@ -235,18 +263,6 @@ class GSAResNet(Backbone):
         return fit_table(table, shape[0] // 2 + 1, self.beyond) if is_table else None
 
 
-def noise_image(channels: int, side: int) -> Tensor:
-    """An image (1, channels, side, side) of variance 1, always the same.
-
-    It is a sum of Gaussian noise at all scales, with the same variance at each scale, as in photographs.
-    """
-    generator = torch.Generator().manual_seed(0)
-    sides = [ceil_div(side, 2**i) for i in range(side.bit_length())]
-    octaves = [torch.randn(1, channels, n, n, generator=generator) for n in sides]
-    image = sum(F.interpolate(octave, size=(side, side), mode='bilinear') for octave in octaves)
-    return image / image.std()
-
-
 def _observe(norm: nn.Module, inputs: tuple[Tensor]) -> None:
     """Set the running statistics of a norm to those of its input."""
     variance, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)
@@ -254,9 +270,9 @@ def _observe(norm: nn.Module, inputs: tuple[Tensor]) -> None:
     norm.running_mean.copy_(mean)
 
 
-def _scale(attn: GlobalSelfAttention, norm: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+def _scale(block: 'Bottleneck', attn: GlobalSelfAttention, inputs: tuple[Tensor], output: Tensor) -> Tensor:
     """Scale the weights of attention, and its output, to the variance that the norm after it has learned."""
-    factor = norm.running_var.mean().sqrt() / inputs[0].std()
+    factor = block.bn2.running_var.mean().sqrt() / block.pooled(output).std()
     factor = factor if factor > 0 and factor.isfinite() else 1.0
     # Attention is linear in the query, or after a softmax in the value, if the norm inside is scaled too.
     after_softmax = attn.axial_softmax or attn.softmax_queries
@@ -267,11 +283,15 @@ def _scale(attn: GlobalSelfAttention, norm: nn.Module, inputs: tuple[Tensor]) ->
         for tensor in (attn.bn.weight, attn.bn.bias):
             if after_softmax and tensor is not None:
                 tensor.mul_(factor)
-    return (inputs[0] * factor,)
+    return output * factor
+
+
+#: what the names of all tensors of attention contain, and no others: '.attn.' and '.attn_scale'
+ATTENTION = '.attn'
 
 
 class Bottleneck(nn.Module):
-    """Residual block of ResNet v1, its inner layer a 3 x 3 convolution or attention.
+    """Residual block of ResNet v1, its inner layer a 3 x 3 convolution, attention, or the sum of both.
 
     Args:
         in_channels: channels in.
@@ -279,6 +299,7 @@ class Bottleneck(nn.Module):
         out_channels: channels out.
         stride: 1 or 2.
         attn: from (B, H, W, width) to (B, H, W, width); None means a convolution.
+        keep_conv: have a convolution, too. Attention is added to it, times ``attn_scale``, which starts at 0.
         norm_cfg: see :func:`mmattn.layers.batch_norm`.
         drop_path: probability of dropping the branch.
     """
@@ -294,6 +315,7 @@ class Bottleneck(nn.Module):
         *,
         stride: int,
         attn: nn.Module | None,
+        keep_conv: bool,
         norm_cfg: dict,
         drop_path: float,
     ) -> None:
@@ -301,10 +323,15 @@ class Bottleneck(nn.Module):
         self.stride = stride
         self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
         self.bn1 = batch_norm(width, norm_cfg)
-        if attn is None:
+        both = attn is not None and keep_conv
+        bn2 = batch_norm(width, norm_cfg)
+        if both:  # MMCV's fuse_conv_bn joins a norm with the convolution before it, but this norm follows a sum.
+            self.bn2 = bn2
+        if attn is None or both:
             self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
         self.attn = attn
-        self.bn2 = batch_norm(width, norm_cfg)
+        self.attn_scale = nn.Parameter(torch.zeros(width)) if both else None
+        self.bn2 = bn2
         self.conv3 = nn.Conv2d(width, out_channels, 1, bias=False)
         self.bn3 = batch_norm(out_channels, norm_cfg)
         self.downsample = (
@@ -325,10 +352,14 @@ class Bottleneck(nn.Module):
         if self.attn is None:
             x = self.conv2(x)
         else:
-            x = mix(self.attn, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-            if self.stride > 1:
-                x = average_pool(x)
+            mixed = self.pooled(mix(self.attn, x.permute(0, 2, 3, 1)))
+            x = mixed if self.attn_scale is None else self.conv2(x) + self.attn_scale[:, None, None] * mixed
         x = F.relu(self.bn2(x), inplace=True)
         x = self.drop_path(self.bn3(self.conv3(x)))
         x += identity
         return F.relu(x, inplace=True)
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """The result of attention (B, H, W, width) -> (B, width, ceil(H / stride), ceil(W / stride))."""
+        x = x.permute(0, 3, 1, 2)
+        return average_pool(x) if self.stride > 1 else x

@@ -25,7 +25,8 @@ class MSFSwin(SwinFrame):
         kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``stages``. Errors are the same.
 
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a Swin Transformer,
-    in each layout that :class:`mmattn.backbones.SwinFrame` knows. With ``attention='plain', proj_bias=True`` the
+    in each layout that :class:`mmattn.backbones.SwinFrame` knows. With ``proj_bias=True`` it takes the biases, too, and
+    nearly computes what the Swin Transformer computes. With ``attention='plain', proj_bias=True`` the
     backbone is a Swin Transformer and takes them strictly, without ``warm_start``.
 
     Example:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..layers import batch_norm
 from ..layers.any_size import pad_to_multiple
+from ..ops.backend import without_autocast
 from ..ops.tracing import is_tracing
 
 
@@ -30,7 +31,7 @@ class PatchEmbed(nn.Module):
 
 
 class DeiTEmbed(PatchEmbed):
-    """:class:`PatchEmbed` without a norm, plus a learned table of positions, interpolated to the size of the map."""
+    """:class:`PatchEmbed` without a norm, plus a learned table of positions, resampled to the size of the map."""
 
     def __init__(self, in_channels: int, dim: int, patch_size: int, side: int) -> None:
         super().__init__(in_channels, dim, patch_size, norm=False)
@@ -39,7 +40,23 @@ class DeiTEmbed(PatchEmbed):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
         x = super().forward(x)
-        return x + interpolated(self.pos_embed, *x.shape[1:3]).permute(0, 2, 3, 1)
+        return x + resampled(self.pos_embed, *x.shape[1:3]).permute(0, 2, 3, 1)
+
+
+class PrefixTokens(nn.Module):
+    """The tokens that stand before those of the map: a class token and registers ("Vision Transformers Need
+    Registers"). They are learned, and the same for all images."""
+
+    def __init__(self, dim: int, class_token: bool, registers: int) -> None:
+        super().__init__()
+        for name, count in (('cls_token', int(class_token)), ('reg_token', registers)):
+            token = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, count, dim), std=0.02)) if count else None
+            self.register_parameter(name, token)
+
+    def forward(self, batch: int) -> Tensor | None:
+        """The number of images -> (batch, P, dim); None if there are no such tokens."""
+        tokens = [token for token in (self.cls_token, self.reg_token) if token is not None]
+        return torch.cat(tokens, 1).expand(batch, -1, -1) if tokens else None
 
 
 class SimpleEmbed(nn.Module):
@@ -86,14 +103,40 @@ def position_code(height: int, width: int, dim: int, device: torch.device | None
 
 
 def interpolated(table: Tensor, height: int, width: int) -> Tensor:
-    """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation.
-
-    timm's ``resample_abs_pos_embed_nhwc`` computes in float32 only, and before torch 2.7 a graph of it does not serve
-    all sizes.
-    """
+    """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation, as the releases of ELSA
+    and Swin have it."""
     if not is_tracing() and table.shape[2:] == (height, width):
         return table
     return F.interpolate(table, (height, width), mode='bicubic', align_corners=False)
+
+
+def resampled(table: Tensor, height: int, width: int) -> Tensor:
+    """A table of positions (1, C, h, w) -> (1, C, height, width), as timm's ``resample_abs_pos_embed`` does it: bicubic
+    interpolation with antialiasing.
+
+    It is a product with a matrix for the rows and one for the columns. torch fails to compile ``F.interpolate`` with
+    antialiasing, and has none for half precision.
+    """
+    if not is_tracing() and table.shape[2:] == (height, width):
+        return table
+    x = table if table.dtype == torch.float64 else table.float()
+    rows, columns = (_cubic(length, size, x) for length, size in zip((height, width), table.shape[2:]))
+    with without_autocast(table):
+        return (rows @ x @ columns.mT).to(table.dtype)
+
+
+def _cubic(length: int, size: int, like: Tensor) -> Tensor:
+    """(length, size): how much of each of ``size`` points is in each of ``length`` points on the same line.
+
+    The kernel is Keys' cubic one with a = -1/2, as wide as 4 points of those that are farther apart.
+    """
+    places = torch.arange(length, device=like.device, dtype=torch.float64) + 0.5
+    spacing = size / (places[-1] + 0.5)
+    points = torch.arange(size, device=like.device, dtype=torch.float64) + 0.5
+    t = (points - places[:, None] * spacing).abs() / spacing.clamp(min=1)
+    near, far = (1.5 * t - 2.5) * t * t + 1, ((-0.5 * t + 2.5) * t - 4) * t + 2
+    weights = torch.where(t < 1, near, torch.where(t < 2, far, 0))
+    return (weights / weights.sum(1, keepdim=True)).to(like.dtype)
 
 
 def fit_tables(

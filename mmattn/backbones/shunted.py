@@ -16,6 +16,7 @@ from ..layers import (
     Block,
     EnhancedAttention,
     ShuntedAttention,
+    SpatialReductionAttention,
     TokenConv2d,
     TokenMerging,
     build_mechanism,
@@ -23,7 +24,7 @@ from ..layers import (
     mechanism_settings,
 )
 from ..layers.shunted import group_rates
-from ..weights import Translation, take_out
+from ..weights import CheckpointError, Translation, take_out
 from .base import Backbone, drop_path_schedule, to_map
 from .patch_embed import stem_convolutions
 from .pvt_layouts import PVT, is_pvt, pvt_layout
@@ -66,6 +67,12 @@ class ShuntedTransformer(Backbone):
     SegFormer's MiT, the backbone takes their weights, as their authors, timm, MMDetection or MMSegmentation have them,
     and returns the same maps, with ``feed_forward='conv'`` as with 'detail'.
 
+    With ``stem='convolution'``, the sizes of a PVTv2 and shunted attention,
+    ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts from it. The number of heads of a stage
+    must be a multiple of PVTv2's, which is 1, 2, 5, 8; where it is larger, and where heads see tokens merged at a
+    smaller rate than PVTv2's, the maps differ. The log says by how much. See
+    :meth:`mmattn.layers.ShuntedAttention.from_pvt`.
+
     Example:
         >>> import torch
         >>> from mmattn.backbones import ShuntedTransformer
@@ -81,6 +88,7 @@ class ShuntedTransformer(Backbone):
         'large': dict(embed_dims=(64, 128, 320, 768), depths=(4, 8, 32, 2), num_heads=(2, 4, 10, 24), stem_convs=2),
     }
     layouts = {'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)', 'a Pyramid Vision Transformer': PVT}
+    warm_start_from = 'a Pyramid Vision Transformer'
 
     def __init__(
         self,
@@ -116,6 +124,8 @@ class ShuntedTransformer(Backbone):
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
         self.norm_eval = norm_eval
+        self._of_source = dict(mlp_ratios=mlp_ratios, in_channels=in_channels, out_indices=out_indices)
+        self._sizes = dict(embed_dims=dims, depths=depths)
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         self.num_built = self.out_indices[-1] + 1
@@ -175,14 +185,64 @@ class ShuntedTransformer(Backbone):
         return tuple(outs)
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """A release has another name for the convolution of the feed-forward layers, and a classifier."""
-        tensors = super().from_release(state_dict, warm_start).tensors
+        """A release has another name for the convolution of the feed-forward layers, and a classifier. With a warm
+        start it is PVTv2's, and mechanisms take what they can by their method ``from_pvt``."""
+        tensors = dict(state_dict)
         if is_pvt(tensors):
             tensors = pvt_layout(tensors, detail=self.settings['feed_forward'] == 'detail')
+        elif warm_start:
+            raise CheckpointError(
+                f'{type(self).__name__} can start from {self.warm_start_from} as its authors, timm or OpenMMLab have '
+                f'it, and these weights are none: {self._likely_cause(state_dict)}'
+            )
         tensors = {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in tensors.items()}
         unbuilt = range(self.num_built + 1, self.num_stages + 1)
         parts = (f'{part}{i}.' for i in unbuilt for part in ('patch_embed', 'block', 'norm'))
-        return Translation(tensors, take_out(tensors, 'head.', *parts))
+        dropped = take_out(tensors, 'head.', *parts)
+        if warm_start:
+            dropped += self._start_attention(tensors)
+        return Translation(tensors, dropped)
+
+    def _start_attention(self, tensors: dict[str, Tensor]) -> list[str]:
+        """Replace the tensors of PVTv2's attention by those that the own mechanisms make of them.
+
+        Returns:
+            the names of those that have no place.
+
+        Raises:
+            KeyError: naming a tensor that should be there.
+            CheckpointError: if numbers of heads or rates do not go together, or a tensor has another shape.
+        """
+        start, dropped = {}, []
+        for i, num_heads in enumerate(_heads_of_pvt(self._sizes['embed_dims'])[: self.num_built], start=1):
+            for j, block in enumerate(getattr(self, f'block{i}')):
+                prefix = f'block{i}.{j}.attn.'
+                if isinstance(block.attn, SpatialReductionAttention):
+                    continue
+                if hasattr(block.attn, 'from_pvt'):
+                    own = block.attn.from_pvt(tensors, prefix, num_heads)
+                    start.update((prefix + name, value) for name, value in own.items())
+                dropped += take_out(tensors, prefix)
+        tensors.update(start)
+        for name in self.state_dict():
+            if '.attn.' not in name:
+                tensors[name]  # raises the error
+        return dropped
+
+    def source(self, state_dict: dict[str, Tensor]) -> 'ShuntedTransformer':
+        """PVTv2, with the rates of its filters."""
+        tensors = pvt_layout(state_dict, detail=False)
+        filters = [tensors.get(f'block{i + 1}.0.attn.sr.weight') for i in range(self.num_stages)]
+        arch = dict(self._sizes, num_heads=_heads_of_pvt(self._sizes['embed_dims']), stem_convs=0)
+        return ShuntedTransformer(
+            arch,
+            reductions=[1 if each is None else each.shape[-1] for each in filters],
+            stem='convolution',
+            feed_forward='conv',
+            attention=dict(type='SpatialReductionAttention'),
+            init_cfg=None,
+            **self._of_source,
+        )
 
 
 class Stem(nn.Module):
@@ -209,6 +269,17 @@ class Stem(nn.Module):
         for layer in layers:
             x = layer(x)
         return self.norm(merge(x.permute(0, 2, 3, 1)))
+
+
+def _heads_of_pvt(dims: Sequence[int]) -> list[int]:
+    """Heads per stage of a PVTv2 or MiT, all of which have the channels of the first stage.
+
+    Raises:
+        CheckpointError: if there is none with these channels.
+    """
+    if any(dim % dims[0] for dim in dims):
+        raise CheckpointError(f'no Pyramid Vision Transformer has the embed_dims {dims}: multiples of {dims[0]}')
+    return [dim // dims[0] for dim in dims]
 
 
 def _init_convolutions(model: nn.Module) -> None:

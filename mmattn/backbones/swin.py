@@ -98,6 +98,13 @@ class SwinFrame(Backbone):
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
 
+        self._of_source = dict(
+            arch={key: arch[key] for key in SwinFrame.arch_zoo['tiny']},
+            shift_small_maps=shift_small_maps,
+            mlp_ratio=mlp_ratio,
+            in_channels=in_channels,
+            out_indices=out_indices,
+        )
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)
         last = self.out_indices[-1]
@@ -198,6 +205,11 @@ class SwinFrame(Backbone):
         fit_tables(tensors, self.state_dict(), tables, _fitted)
         return Translation(tensors, dropped, [f'norm{i}.{kind}' for i in fresh for kind in ('weight', 'bias')])
 
+    def source(self, state_dict: dict[str, Tensor]) -> 'SwinFrame':
+        """Swin Transformer, with the windows that its tables are for."""
+        tables = [len(value) for name, value in state_dict.items() if name.endswith('relative_position_bias_table')]
+        return SwinFrame(window_size=(math.isqrt(max(tables)) + 1) // 2, init_cfg=None, **self._of_source)
+
     def _blocks(self) -> dict[str, nn.Module]:
         """The blocks by the names under which they stand."""
         return {
@@ -216,6 +228,7 @@ class SwinFrame(Backbone):
         left, start, dropped = microsoft_layout(state_dict), {}, []
         for name, block in self._blocks().items():
             if hasattr(block.attn, 'warm_start'):
+                left[f'{name}.attn.relative_position_bias_table']  # raises the error
                 for own, value in block.attn.warm_start(left, f'{name}.attn.').items():
                     start[f'{name}.attn.{own}'] = value
             dropped += take_out(left, f'{name}.attn.', f'{name}.attn_mask')

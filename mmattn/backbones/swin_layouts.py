@@ -22,7 +22,8 @@ RENAMES = {
 
 def is_swin(names: Iterable[str]) -> bool:
     """Whether names are those of a Swin Transformer in one of the layouts."""
-    return any(re.search(r'\.attn\.(w_msa\.)?relative_position_bias_table$', name) for name in names)
+    pattern = r'(layers|stages|features)\.\d+\..*\battn\.(w_msa\.)?relative_position_bias_table$'  # BEiT has some, too
+    return any(re.search(pattern, name) for name in names)
 
 
 def microsoft_layout(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:

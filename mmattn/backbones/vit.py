@@ -1,47 +1,68 @@
 """The frame of a plain Vision Transformer, whose blocks take any mechanism in the place of attention."""
 
+import functools
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import torch
 from mmengine.registry import MODELS
+from timm.layers import SwiGLU
 from torch import Tensor, nn
 
-from ..arguments import check_choice, check_heads, check_rates, check_whole, hidden_channels
-from ..layers import FEED_FORWARD, Block, build_mechanism, check_mechanism, mechanism_settings
+from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole, hidden_channels
+from ..layers import FEED_FORWARD, Block, SelfAttention, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div
-from ..weights import Translation, take, take_out
+from ..weights import CheckpointError, Translation, take, take_out
 from .base import Backbone, drop_path_schedule, to_map
-from .patch_embed import DeiTEmbed, SimpleEmbed, fit_tables, interpolated
+from .patch_embed import DeiTEmbed, PatchEmbed, PrefixTokens, SimpleEmbed, fit_tables, resampled
+from .vit_layouts import vit_layout
+
+#: a mechanism for all blocks, or one per block; None is plain attention
+Mechanisms = dict | Sequence[dict | None] | None
+FEED_FORWARDS: dict[str, Callable[..., nn.Module]] = {**FEED_FORWARD, 'swiglu': functools.partial(SwiGLU, align_to=8)}
 
 
 @MODELS.register_module()
 class ViTFrame(Backbone):
-    """Patch embedding and pre-norm blocks of one resolution, without a class token.
+    """Patch embedding and pre-norm blocks of one resolution.
 
-    One layout throughout: (B, H, W, C) tokens.
+    One layout throughout: (B, H, W, C) tokens. A class token and registers stand beside them, (B, P, C), for the
+    mechanisms that take them, as plain attention (``SelfAttention``) does. They are in no output.
 
     Args:
-        arch: 'tiny', 'ss', 'small', 'base', or a dict with ``embed_dim``, ``depth``, ``num_heads``.
-        attention: the mechanism of the blocks, see :func:`mmattn.layers.build_mechanism`. The default is plain
-            attention.
-        feed_forward: 'plain', 'conv' or 'detail', the rows of table 9 of "Shunted Self-Attention".
+        arch: 'tiny', 'ss', 'small', 'base', 'large', or a dict with ``embed_dim``, ``depth``, ``num_heads``.
+        attention: the mechanism of the blocks, see :func:`mmattn.layers.build_mechanism`; None: plain attention,
+            ``SelfAttention``. Or a list of these, one per block. The default is plain attention, too, with the tensors
+            of :class:`mmattn.layers.MeanShiftAttention`.
+        feed_forward: 'plain', 'conv' or 'detail', the rows of table 9 of "Shunted Self-Attention"; or 'swiglu' ("GLU
+            Variants Improve Transformer").
         embedding: 'simple', as "Better plain ViT baselines for ImageNet-1k" has it: a linear layer on patches between
-            two norms, and a fixed position code. Or 'deit': a convolution, and a learned table of positions.
+            two norms, and a fixed position code. 'deit': a convolution, and a learned table of positions. 'patches': a
+            convolution without positions.
         img_size: side of the images, in pixels, that the learned table of positions is for. It is interpolated for
             other sizes.
         patch_size: side of the patches, in pixels. If it does not divide an image, the image is padded with zeros at
             the bottom and the right.
+        class_token: whether there is a class token.
+        registers: number of registers ("Vision Transformers Need Registers").
+        rope: base of the rotary position embedding in mechanisms that have one, 100 in DINOv3; None: there is none. See
+            :func:`mmattn.ops.rotary.rotation`.
+        qkv_bias: whether the projections to query, key and value have biases where ``attention`` is None.
+        layer_scale: what the factors of LayerScale start at; None: there are none.
+        norm_eps: eps of the norms of blocks and outputs.
         mlp_ratio: hidden channels of the feed-forward layers divided by the channels of the embedding.
-        final_norm: whether the last output has a LayerNorm. All other outputs are the plain sums of residuals.
+        final_norm: whether the last output has a LayerNorm; 'all': all outputs have it, the same one. Without it,
+            outputs are the plain sums of residuals.
         drop_rate: dropout of the embedding, attention output and feed-forward layers.
         attn_drop_rate: dropout of attention weights.
         out_indices: blocks whose maps are returned, ascending, counted from 0; by default the last one.
         frozen_stages: freezes the patch embedding (0) and that many blocks.
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
-    ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a plain ViT of
-    timm.
+    A frame of plain attention takes the weights of timm's ViT, DeiT, DINOv2 and DINOv3, and gives their maps: see
+    :class:`mmattn.backbones.DINOViT`. ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts any
+    other frame with them.
 
     Example:
         >>> import torch
@@ -56,20 +77,27 @@ class ViTFrame(Backbone):
         'ss': dict(embed_dim=384, depth=6, num_heads=6),
         'small': dict(embed_dim=384, depth=12, num_heads=6),
         'base': dict(embed_dim=768, depth=12, num_heads=12),
+        'large': dict(embed_dim=1024, depth=24, num_heads=16),
     }
     warm_start_from = 'a ViT or DeiT'
-    layouts = {'a ViT or DeiT': r'blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight'}
+    layouts = {'a ViT or DeiT': r'(?<!\d\.)blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight'}
 
     def __init__(
         self,
         arch: str | dict = 'small',
-        attention: dict = dict(type='MeanShiftAttention', attention='plain', proj_bias=True),
+        attention: Mechanisms = dict(type='MeanShiftAttention', attention='plain', proj_bias=True),
         feed_forward: str = 'plain',
         embedding: str = 'simple',
         img_size: int = 224,
         patch_size: int = 16,
+        class_token: bool = False,
+        registers: int = 0,
+        rope: float | None = None,
+        qkv_bias: bool = True,
+        layer_scale: float | None = None,
+        norm_eps: float = 1e-5,
         mlp_ratio: float = 4.0,
-        final_norm: bool = False,
+        final_norm: bool | str = False,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
@@ -82,11 +110,18 @@ class ViTFrame(Backbone):
         arch = self.resolve_arch(arch)
         dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
         check_heads(dim, num_heads, 'arch: num_heads')
-        check_mechanism('attention', attention)
-        check_choice('feed_forward', feed_forward, FEED_FORWARD)
-        check_choice('embedding', embedding, ('simple', 'deit'))
+        check_flags(qkv_bias=qkv_bias, class_token=class_token)
+        mechanisms = _per_block(attention, depth, dict(type='SelfAttention', qkv_bias=qkv_bias))
+        check_choice('feed_forward', feed_forward, FEED_FORWARDS)
+        check_choice('embedding', embedding, ('simple', 'deit', 'patches'))
+        check_finite('norm_eps', norm_eps, 0)
+        if layer_scale is not None:
+            check_finite('layer_scale', layer_scale)
+        if final_norm not in (True, False, 'all'):
+            raise ValueError(f"final_norm must be True, False or 'all', not {final_norm!r}")
         check_whole('patch_size', patch_size)
         check_whole('img_size', img_size)
+        check_whole('registers', registers, 0)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         super().__init__(
             [dim] * depth,
@@ -97,102 +132,188 @@ class ViTFrame(Backbone):
             init_cfg=init_cfg,
         )
 
+        self._of_source = dict(
+            arch=arch,
+            patch_size=patch_size,
+            rope=rope,
+            norm_eps=norm_eps,
+            mlp_ratio=mlp_ratio,
+            final_norm=final_norm,
+            in_channels=in_channels,
+            out_indices=out_indices,
+        )
         (drop_path,) = drop_path_schedule([depth], drop_path_rate)
         if embedding == 'simple':
             self.patch_embed: nn.Module = SimpleEmbed(in_channels, dim, patch_size)
+        elif embedding == 'patches':
+            self.patch_embed = PatchEmbed(in_channels, dim, patch_size, norm=False)
         else:
             self.patch_embed = DeiTEmbed(in_channels, dim, patch_size, ceil_div(img_size, patch_size))
+        self.prefix = PrefixTokens(dim, class_token, registers)
         self.drop = nn.Dropout(drop_rate)
         self.blocks = nn.ModuleList()
-        for rate in drop_path[: self.out_indices[-1] + 1]:
+        for cfg, rate in zip(mechanisms, drop_path[: self.out_indices[-1] + 1]):
             attn = build_mechanism(
-                attention,
+                cfg,
                 dim=dim,
                 num_heads=num_heads,
                 stride=patch_size,
+                rope=rope,
                 attn_drop_rate=attn_drop_rate,
                 drop_rate=drop_rate,
             )
-            mlp = FEED_FORWARD[feed_forward](dim, hidden_channels(dim, mlp_ratio), drop=drop_rate)
-            self.blocks.append(Block(dim, attn, mlp, rate))
-        self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
+            mlp = FEED_FORWARDS[feed_forward](dim, hidden_channels(dim, mlp_ratio), drop=drop_rate)
+            self.blocks.append(Block(dim, attn, mlp, rate, norm_eps, layer_scale))
+        if (class_token or registers) and not any(getattr(b.attn, 'takes_prefix', False) for b in self.blocks):
+            raise ValueError(
+                'class_token and registers need a block whose mechanism takes them, such as SelfAttention: leave them '
+                'out, or choose another attention'
+            )
+        self.norm = nn.LayerNorm(dim, norm_eps) if final_norm else nn.Identity()
+        self.norms_all = final_norm == 'all'
         self.settings = dict(
-            mechanism_settings(attention, self.blocks[0].attn, 'attention'),
-            num_heads=int(num_heads),
-            patch_size=int(patch_size),
-            feed_forward=feed_forward,
+            num_heads=int(num_heads), patch_size=int(patch_size), feed_forward=feed_forward, norm_eps=float(norm_eps)
         )
+        if final_norm:
+            self.settings['final_norm'] = final_norm
+        alike = all(cfg == mechanisms[0] for cfg in mechanisms)
+        for i, block in enumerate(self.blocks[:1] if alike else self.blocks):
+            place = 'attention' if alike else f'attention[{i}]'
+            self.settings.update(mechanism_settings(mechanisms[i], block.attn, place))
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
         *blocks, last = self.blocks
-        return [[self.patch_embed, self.drop], *([block] for block in blocks), [last, self.norm]]
+        return [[self.patch_embed, self.prefix, self.drop], *([block] for block in blocks), [last, self.norm]]
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x: (B, in_channels, H, W) -> per output, (B, C, ceil(H / patch_size), ceil(W / patch_size))."""
         self.check_images(x)
         outs = []
+        prefix = self.prefix(x.shape[0])
         x = self.drop(self.patch_embed(x))
+        if prefix is not None:
+            prefix = self.drop(prefix)
         for i, block in enumerate(self.blocks):
-            x = self.run(block, x)
+            if prefix is None:
+                x = self.run(block, x)
+            else:
+                x, prefix = self.run(block, x, prefix)
             if i in self.out_indices:
-                outs.append(to_map(self.norm(x) if i == self.out_indices[-1] else x))
+                outs.append(to_map(self.norm(x) if self.norms_all or i == self.out_indices[-1] else x))
         return tuple(outs)
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """Leaves out blocks that are not built, and resizes the table of positions. A checkpoint of a backbone without
-        a final norm leaves that norm untrained.
+        """Takes a plain ViT of timm, or a DINOv2 or DINOv3 of Meta, see :func:`vit_layout`.
 
-        A warm start takes a plain ViT of timm: all but the class token and what the mechanism has more.
+        It leaves out blocks that are not built, and a final norm where there is none, and resizes the table of
+        positions. A checkpoint of a backbone without a final norm leaves that norm untrained.
+
+        A warm start takes all but what the frame has no place for: prefix tokens, positions, and what mechanisms leave
+        of the projections of attention. What mechanisms have more keeps its initial values.
         """
-        tensors, dropped = self._from_plain_vit(state_dict) if warm_start else (dict(state_dict), [])
+        tensors, dropped = vit_layout(state_dict)
         dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(len(self.blocks), self.num_stages)))
+        if isinstance(self.norm, nn.Identity):
+            dropped += take_out(tensors, 'norm.')
+        if isinstance(self.patch_embed, DeiTEmbed) and 'pos_embed' in tensors:
+            table = tensors['pos_embed']
+            side = math.isqrt(table.shape[1]) if table.dim() == 3 else self.patch_embed.pos_embed.shape[-1]
+            table = take(tensors, 'pos_embed', 1, side**2, self.patch_embed.pos_embed.shape[1])
+            tensors['patch_embed.pos_embed'] = table.mT.unflatten(-1, (side, side))
+        for name, token in (('cls_token', self.prefix.cls_token), ('reg_token', self.prefix.reg_token)):
+            if name in tensors and token is not None:
+                tensors[f'prefix.{name}'] = tensors.pop(name)
+            elif name in tensors and not warm_start and all(type(b.attn) is SelfAttention for b in self.blocks):
+                raise CheckpointError(
+                    f'the weights have {name}, of shape {tuple(tensors[name].shape)}: give the backbone class_token '
+                    'and registers, or leave them out by warm_start=True beside the checkpoint'
+                )
+        dropped += self._without_zero_biases(tensors)
+        if warm_start:
+            dropped += self._start(tensors)
         fresh = []
         if isinstance(self.norm, nn.LayerNorm) and not any(name.startswith('norm.') for name in tensors):
             fresh = ['norm.weight', 'norm.bias']
         fit_tables(tensors, self.state_dict(), ['patch_embed.pos_embed'], _fitted)
         return Translation(tensors, dropped, fresh)
 
-    def _from_plain_vit(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-        """Weights of a plain ViT of timm under the backbone's names, and the names of those that have no place.
+    def source(self, state_dict: dict[str, Tensor]) -> 'ViTFrame':
+        """The plain ViT, with the tokens and the table of positions that its weights have."""
+        tensors, _ = vit_layout(state_dict)
+        has = {name: tensors[name].shape[1] for name in ('cls_token', 'reg_token', 'pos_embed') if name in tensors}
+        return ViTFrame(
+            attention=None,
+            embedding='deit' if 'pos_embed' in has else 'patches',
+            img_size=math.isqrt(has.get('pos_embed', 1)) * self._of_source['patch_size'],
+            class_token='cls_token' in has,
+            registers=has.get('reg_token', 0),
+            qkv_bias='blocks.0.attn.qkv.bias' in tensors,
+            layer_scale=1.0 if 'blocks.0.ls1.gamma' in tensors else None,
+            feed_forward='swiglu' if 'blocks.0.mlp.fc1_g.weight' in tensors else 'plain',
+            **self._of_source,
+        )
+
+    def _without_zero_biases(self, tensors: dict[str, Tensor]) -> list[str]:
+        """Remove biases of zero where plain attention has none, as in some files of DINOv3; returns their names."""
+        names = [
+            f'blocks.{i}.attn.qkv.bias'
+            for i, block in enumerate(self.blocks)
+            if type(block.attn) is SelfAttention and block.attn.qkv.bias is None
+        ]
+        for name in names:
+            if name in tensors and tensors[name].any():
+                raise CheckpointError(f'the weights have {name}, and it is not zero: give the backbone qkv_bias=True')
+        return take_out(tensors, *names)
+
+    def _start(self, tensors: dict[str, Tensor]) -> list[str]:
+        """Rearrange the weights of a plain ViT for a warm start; returns the names of those that have no place.
 
         Raises:
             KeyError: naming a tensor that should be in the state dict.
             CheckpointError: naming a tensor of another shape that has to be rearranged.
         """
-        left, start = dict(state_dict), {}
-
-        def move(*modules: str) -> None:
-            for name in (f'{module}.{kind}' for module in modules for kind in ('weight', 'bias')):
-                start[name] = left.pop(name)
-
-        embed = self.patch_embed
-        if isinstance(embed, DeiTEmbed):
-            move('patch_embed.proj')
-            count = left['pos_embed'].shape[1] if left['pos_embed'].dim() == 3 else 1
-            side = math.isqrt(count)
-            tokens = min(count - side**2, 2)  # of the class and of distillation; they come first
-            table = take(left, 'pos_embed', 1, tokens + side**2, embed.pos_embed.shape[1])
-            start['patch_embed.pos_embed'] = table[:, tokens:].mT.unflatten(-1, (side, side))
-        else:  # a linear layer on patches in another order, between two norms
+        embed, dropped = self.patch_embed, []
+        if isinstance(embed, SimpleEmbed):  # a linear layer on patches in another order, between two norms
             dim, p = embed.proj.out_features, embed.patch_size
-            kernel = take(left, 'patch_embed.proj.weight', dim, self.in_channels, p, p)
-            start['patch_embed.proj.weight'] = kernel.permute(0, 2, 3, 1).flatten(1)
-            start['patch_embed.proj.bias'] = left.pop('patch_embed.proj.bias')
+            kernel = take(tensors, 'patch_embed.proj.weight', dim, self.in_channels, p, p)
+            tensors['patch_embed.proj.weight'] = kernel.permute(0, 2, 3, 1).flatten(1)
         for i, block in enumerate(self.blocks):
-            move(*(f'blocks.{i}.{module}' for module in ('norm1', 'norm2', 'mlp.fc1', 'mlp.fc2')))
+            if type(block.attn) is SelfAttention:
+                continue
+            prefix, start = f'blocks.{i}.attn.', {}
             if hasattr(block.attn, 'warm_start'):
-                for name, value in block.attn.warm_start(left, f'blocks.{i}.attn.').items():
-                    start[f'blocks.{i}.attn.{name}'] = value
-        if isinstance(self.norm, nn.LayerNorm) and len(self.blocks) == self.num_stages:
-            move('norm')
-        projections = (f'blocks.{i}.attn.{name}.' for i in range(len(self.blocks)) for name in ('qkv', 'proj'))
-        tokens = 'cls_token', 'dist_token', 'pos_embed'
-        dropped = take_out(left, 'norm.', 'head', 'fc_norm.', 'pre_logits.', *tokens, *projections)
-        return {**left, **start}, dropped
+                weight, bias = tensors[f'{prefix}qkv.weight'], f'{prefix}qkv.bias'
+                tensors.setdefault(bias, weight.new_zeros(weight.shape[:1]))
+                start = block.attn.warm_start(tensors, prefix)
+            dropped += take_out(tensors, prefix)
+            tensors.update((prefix + name, value) for name, value in start.items())
+        dropped += take_out(tensors, 'pos_embed', 'cls_token', 'reg_token')
+        mixed = '|'.join(str(i) for i, block in enumerate(self.blocks) if type(block.attn) is not SelfAttention)
+        optional = rf'norm\.|patch_embed\.(patch_)?norm\.|blocks\.\d+\.mlp\.dwconv\.|blocks\.({mixed or "-"})\.attn\.'
+        optional += r'|blocks\.\d+\.attn\.ghost\.'
+        for name in self.state_dict():
+            if name not in tensors and not re.match(optional, name):
+                raise KeyError(name.removeprefix('prefix.').replace('patch_embed.pos_embed', 'pos_embed'))
+        return dropped
+
+
+def _per_block(attention: Mechanisms, depth: int, plain: dict) -> list[dict]:
+    """The configs of the mechanisms of all blocks.
+
+    Raises:
+        ValueError: if they are not ``depth`` configs.
+    """
+    listed = isinstance(attention, (list, tuple))
+    if listed and len(attention) != depth:
+        raise ValueError(f'attention must be one mechanism, or a list of {depth}, one per block, not {len(attention)}')
+    mechanisms = [plain if cfg is None else cfg for cfg in (attention if listed else [attention] * depth)]
+    for i, cfg in enumerate(mechanisms):
+        check_mechanism(f'attention[{i}]' if listed else 'attention', cfg)
+    return mechanisms
 
 
 def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
     """A table of positions (1, C, a, a) -> (1, C, b, b); None if it is not such a table."""
     is_table = table.dim() == 4 and table.shape == (*shape[:2], table.shape[3], table.shape[3])
-    return interpolated(table, *shape[2:]) if is_table and table.numel() else None
+    return resampled(table, *shape[2:]) if is_table and table.numel() else None

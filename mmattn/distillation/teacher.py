@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..errors import CheckpointError, InputError, describe, near_misses, warn
+from ..errors import CheckpointError, InputError, describe, warn
 from ..runs.checkpoints import AtomicBackend
-from ..weights import Translation, first_names, misfits, read_file, weights_in
+from ..weights import Translation, first_names, misfits, read_file, timm_release, weights_in
 from .views import check_normalisation
 
 #: of ImageNet, on the scale from 0 to 1
@@ -39,7 +39,8 @@ class Teacher(nn.Module):
     Args:
         model: name of a model of timm, as ``'vit_base_patch16_dinov3'`` or ``'convnext_tiny.dinov3_lvd1689m'``, or the
             config of a backbone of MODELS, which loads its own weights by its ``init_cfg``. Its last map is used.
-        checkpoint: file with weights of timm's or of the original release (.safetensors, .pth). No code in it is run.
+        checkpoint: weights of timm's or of the original release, see :mod:`mmattn.weights.sources`. No code in a file
+            is run.
         pretrained: if there is no ``checkpoint``, get the weights by timm's own download. False leaves them random.
         img_size: height and width, or the side of a square, that images are resized to. By default they keep the size
             that the student sees.
@@ -266,16 +267,9 @@ def map_channels(backbone: nn.Module) -> list[int]:
 
 
 def _timm_model(name: str, checkpoint: str | None, pretrained: bool) -> nn.Module:
-    base = name.split('.')[0]
-    if not timm.is_model(base):
-        raise InputError(f'timm {timm.__version__} has no model {name}{near_misses(base, timm.list_models())}')
-    try:
-        timm.get_pretrained_cfg(name)
-    except RuntimeError as error:
-        known = near_misses(name, timm.list_pretrained(f'{base}.*'))
-        raise InputError(f'timm {timm.__version__} has no weights {name}{known}') from error
+    source = timm_release(name)
     with torch.device('meta'):
-        cls = type(timm.create_model(base))
+        cls = type(timm.create_model(name.split('.')[0]))
     if not hasattr(cls, 'forward_intermediates'):
         raise InputError(f"timm's {name} cannot be a teacher: it has no forward_intermediates, which returns maps")
     accepted = inspect.signature(cls.__init__).parameters
@@ -285,7 +279,6 @@ def _timm_model(name: str, checkpoint: str | None, pretrained: bool) -> nn.Modul
         try:
             return timm.create_model(name, pretrained=True, num_classes=0, **settings)
         except Exception as error:  # of networks, files and formats: many kinds
-            source = timm.get_pretrained_cfg(name)
             source = source and source.hf_hub_id or 'its release'
             raise InputError(
                 f'the weights of the teacher {name} cannot be downloaded by timm ({describe(error)[:80]} ...): get '

@@ -1,32 +1,59 @@
-from timm.layers import DropPath
+from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
-from .mechanism import mix
+from .mechanism import mix, mix_with_prefix
 
 
 class Block(nn.Module):
     """Pre-norm transformer block: x + attn(norm1(x)), then x + mlp(norm2(x)); both branches have stochastic depth.
 
+    Prefix tokens (a class token, registers) pass through the same layers. The MLP takes each of them for a map of one
+    pixel. They get nothing from an ``attn`` that does not take them.
+
     Args:
         dim: channels.
-        attn: from (B, H, W, dim) to (B, H, W, dim).
+        attn: from (B, H, W, dim) to (B, H, W, dim); if it has ``takes_prefix``, with (B, P, dim) beside it.
         mlp: from (B, H, W, dim) to (B, H, W, dim).
         drop_path: probability of dropping a branch.
         eps: eps of the two norms.
+        layer_scale: what the factors of the channels of a branch start at ("Going deeper with Image Transformers");
+            None: there are none.
     """
 
     #: a unit of FSDP, see mmattn/runs/sharding.py, and a layer of ``Backbone.get_layer_depth``
     sharding_unit = True
 
-    def __init__(self, dim: int, attn: nn.Module, mlp: nn.Module, drop_path: float = 0.0, eps: float = 1e-5) -> None:
+    def __init__(
+        self,
+        dim: int,
+        attn: nn.Module,
+        mlp: nn.Module,
+        drop_path: float = 0.0,
+        eps: float = 1e-5,
+        layer_scale: float | None = None,
+    ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps)
         self.attn = attn
+        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.norm2 = nn.LayerNorm(dim, eps)
         self.mlp = mlp
+        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, dim) -> (B, H, W, dim)."""
-        x = x + self.drop_path(mix(self.attn, self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+    def forward(self, x: Tensor, prefix: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """x: (B, H, W, dim) -> (B, H, W, dim); with a prefix (B, P, dim), a pair of these shapes."""
+        if prefix is None:
+            x = x + self.drop_path(self.ls1(mix(self.attn, self.norm1(x))))
+            return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+        mixed, mixed_prefix = mix_with_prefix(self.attn, self.norm1(x), self.norm1(prefix))
+        x, prefix = self._sum(x, prefix, self.ls1(mixed), None if mixed_prefix is None else self.ls1(mixed_prefix))
+        pixels = self.mlp(self.norm2(prefix).flatten(0, 1)[:, None, None])
+        return self._sum(x, prefix, self.ls2(self.mlp(self.norm2(x))), self.ls2(pixels.view(prefix.shape)))
+
+    def _sum(self, x: Tensor, prefix: Tensor, branch: Tensor, of_prefix: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Residuals of a map and of a prefix. Stochastic depth drops both of an image, or none."""
+        factor = self.drop_path(branch.new_ones(x.shape[0], 1, 1, 1))
+        if self.training and self.drop_path.drop_prob:
+            branch, of_prefix = factor * branch, None if of_prefix is None else factor[:, 0] * of_prefix
+        return x + branch, prefix if of_prefix is None else prefix + of_prefix

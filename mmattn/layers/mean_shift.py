@@ -8,12 +8,15 @@ from ..arguments import check_choice, check_flags, check_heads, check_rates, che
 from ..ops import mean_shift_attention
 from ..ops.heads import join_heads
 from ..weights import take
-from .mechanism import MECHANISMS
-from .window import Windows
+from .ghost import ghost_summand
+from .mechanism import MECHANISMS, with_prefix
+from .window import Ghost, Windows
 
 #: attention -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
 COLUMNS = {'msf': 'QKVPW', 'residual': 'QKVPW', 'gauss': 'QKVW', 'plain': 'QKVW'}
 GROUP_MODES = ('interleaved', 'block')
+#: by how much a warm start divides keys and multiplies queries
+SMALLER_KEYS = 8.0
 
 
 @MECHANISMS.register_module()
@@ -44,6 +47,7 @@ class MeanShiftAttention(nn.Module):
             group, and so on. The released code has another block mode, which no model uses: of all projections in one,
             so that with G = 2 queries and keys read one half of the channels and values and probes the other.
         proj_bias: whether each matrix has a bias, as in plain ViT and Swin; in the paper they have none.
+        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -64,6 +68,7 @@ class MeanShiftAttention(nn.Module):
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
+        ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
@@ -103,13 +108,28 @@ class MeanShiftAttention(nn.Module):
             count = len(self.matrices)
             self.pre_proj = GroupedLinear(dim, count * dim, groups, group_mode, proj_bias, projections=count)
         self.post_proj = None if self.sharing[-1] in self.matrices else nn.Linear(dim, dim, proj_bias)
+        self.ghost = ghost_summand(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x: (B, ..., C), N positions in all; bias of the logits: (1 or B, heads, N, N) or None -> (B, ..., C)."""
-        shape = x.shape
-        projected = self.pre_proj(x.flatten(1, -2))
-        projected = dict(zip(self.matrices, projected.chunk(len(self.matrices), -1)))  # (B, N, C) each
+    takes_prefix = True
+
+    def forward(
+        self, x: Tensor, prefix: Tensor | None = None, *, bias: Tensor | None = None, ghost: Ghost = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attention of positions, and of prefix tokens if there are any, to each other.
+
+        Args:
+            x: (B, ..., C), N positions in all; (B, H, W, C) if there is a ``ghost_size``.
+            prefix: (B, P, C) or None.
+            bias: of the logits, (1 or B, heads, P + N, P + N), the prefix first; or None.
+            ghost: from values to a ghost summand, (B, N, C) both, instead of the own one.
+
+        Returns:
+            (B, ..., C); with a prefix, a pair of this and (B, P, C).
+        """
+        count = 0 if prefix is None else prefix.shape[1]
+        projected = self.pre_proj(with_prefix(prefix, x))
+        projected = dict(zip(self.matrices, projected.chunk(len(self.matrices), -1)))  # (B, P + N, C) each
         q, k, v, *probe = (
             projected[letter].unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for letter in self.sharing[:-1]
         )
@@ -120,11 +140,23 @@ class MeanShiftAttention(nn.Module):
             out = mean_shift_attention(
                 q, k, v, probe[0] if self.attention == 'msf' else None, bias, dropout_p=dropout, backend=self.backend
             )
-        out = join_heads(out)
+        out = self.add_ghost(join_heads(out), projected[self.sharing[2]], count, x.shape, ghost)
         out = F.linear(out, self._tied_weight()) if self.post_proj is None else self.post_proj(out)
         if self.attention == 'residual':
             out = out - projected[self.sharing[3]]
-        return self.drop(out).view(shape)
+        out = self.drop(out)
+        return out.view(x.shape) if prefix is None else (out[:, count:].view(x.shape), out[:, :count])
+
+    def add_ghost(self, out: Tensor, values: Tensor, count: int, shape: torch.Size, ghost: Ghost = None) -> Tensor:
+        """Add the ghost summand, if there is one, to the result for ``count`` prefix tokens and a map of a shape.
+
+        out and values: (B, P + N, C) -> (B, P + N, C). Prefix tokens have no place, so there S is zero.
+        """
+        if ghost is None and self.ghost is None:
+            return out
+        values = values[:, count:]
+        summand = self.ghost(values.view(shape)).flatten(1, -2) if ghost is None else ghost(values)
+        return out + F.pad(summand, (0, 0, count, 0))
 
     def _tied_weight(self) -> Tensor:
         """The output weight (C, C) if it is tied to an input projection: the transpose of that matrix."""
@@ -134,9 +166,13 @@ class MeanShiftAttention(nn.Module):
         return weight.chunk(len(self.matrices))[self.matrices.index(self.sharing[-1])].t()
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Own tensors from the projections ``qkv`` and ``proj`` of a plain attention, as timm and Swin have them.
+        r"""Own tensors from the projections ``qkv`` and ``proj`` of a plain attention, as timm and Swin have them.
 
-        The probe starts at zero. A matrix that several projections share starts as the first of query, key, value and
+        The probe starts at zero. The Gaussian kernel differs from a dot product by the term :math:`\|k\|^2`. So its
+        queries start as those of the plain attention times 8 and its keys divided by 8: the products stay, and the term
+        is 64 times smaller. Queries or keys that share a matrix start as they are.
+
+        A matrix that several projections share starts as the first of query, key, value and
         weight among them. Biases are taken if this attention has biases. Grouped projections start as the nearest ones
         to the dense projections, see :meth:`GroupedLinear.nearest`.
 
@@ -161,13 +197,16 @@ class MeanShiftAttention(nn.Module):
         # If a letter occurs twice, the dict keeps its last value: query before key before value before weight.
         letters = self.sharing[-1] + self.sharing[2::-1]
         q, k, v = take(state_dict, f'{prefix}qkv.weight', 3 * dim, dim).chunk(3)
+        alone = all(self.sharing.count(letter) == 1 for letter in self.sharing[:2])
+        factor = SMALLER_KEYS if alone and self.attention != 'plain' else 1.0
+        q, k = q * factor, k / factor
         first = dict(zip(letters, (back.t(), v, k, q)))
         dense = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
         grouped = isinstance(self.pre_proj, GroupedLinear)
         start['pre_proj.weight'] = self.pre_proj.nearest(dense) if grouped else dense
         if self.pre_proj.bias is not None and f'{prefix}qkv.bias' in state_dict:
             q, k, v = take(state_dict, f'{prefix}qkv.bias', 3 * dim).chunk(3)
-            first = dict(zip(letters, (torch.zeros_like(v), v, k, q)))
+            first = dict(zip(letters, (torch.zeros_like(v), v, k / factor, q * factor)))
             start['pre_proj.bias'] = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
         return start
 
@@ -248,10 +287,11 @@ class MeanShiftWindowAttention(Windows):
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
+        ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(dim, num_heads, window_size, shift, shift_small_maps)
+        super().__init__(dim, num_heads, window_size, shift, shift_small_maps, ghost_size)
         self.attn = MeanShiftAttention(
             dim,
             num_heads,
@@ -264,12 +304,13 @@ class MeanShiftWindowAttention(Windows):
             drop_rate=drop_rate,
         )
         self.settings = self.attn.settings
-        self.is_swin = self.settings == dict(attention='plain', sharing='QKVW') and proj_bias
+        is_plain = self.settings == dict(attention='plain', sharing='QKVW') and proj_bias
+        self.is_swin = is_plain and self.ghost is None
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Own tensors from Swin's attention, see :meth:`MeanShiftAttention.warm_start`."""
         start = {f'attn.{name}': value for name, value in self.attn.warm_start(state_dict, prefix).items()}
         return {**start, 'rb': self.table_of_swin(state_dict, prefix)}
 
-    def attend(self, x: Tensor, bias: Tensor) -> Tensor:
-        return self.attn(x, bias)
+    def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
+        return self.attn(x, bias=bias, ghost=ghost)

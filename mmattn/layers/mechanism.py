@@ -2,6 +2,7 @@
 
 import inspect
 
+import torch
 from mmengine.registry import Registry
 from torch import Tensor, nn
 
@@ -11,7 +12,8 @@ from ..weights import is_setting
 
 #: A mechanism is a module from tokens (B, H, W, C) to tokens of the same shape. By the names of its arguments it says
 #: what it needs from the backbone, see ``build_mechanism``; all other arguments come from the config. Its attribute
-#: ``settings`` holds, by name, the arguments that no tensor shows.
+#: ``settings`` holds, by name, the arguments that no tensor shows. With the attribute ``takes_prefix = True``, it also
+#: maps (x, prefix) to a pair of their shapes: prefix (B, P, C) is the class token and registers of a ViT.
 MECHANISMS = Registry('mechanism', scope='mmattn', locations=['mmattn.layers'])
 
 
@@ -91,13 +93,41 @@ def mix(mechanism: nn.Module, x: Tensor) -> Tensor:
         ValueError: if the result is no tensor of the shape of x.
     """
     mixed = mechanism(x)
+    _check_mixed(mechanism, x, mixed)
+    return mixed
+
+
+def mix_with_prefix(mechanism: nn.Module, x: Tensor, prefix: Tensor) -> tuple[Tensor, Tensor | None]:
+    """``mechanism(x, prefix)``, (B, H, W, C) and (B, P, C) -> the same shapes.
+
+    A mechanism that does not take prefix tokens mixes the map alone; the second result is None.
+
+    Raises:
+        ValueError: if a result is no tensor of the shape of its input.
+    """
+    if not getattr(mechanism, 'takes_prefix', False):
+        return mix(mechanism, x), None
+    mixed = mechanism(x, prefix)
+    if not isinstance(mixed, tuple) or len(mixed) != 2:
+        raise ValueError(f'mechanism {type(mechanism).__name__} takes prefix tokens: it must return a pair')
+    for given, made in zip((x, prefix), mixed):
+        _check_mixed(mechanism, given, made)
+    return mixed
+
+
+def _check_mixed(mechanism: nn.Module, x: Tensor, mixed: object) -> None:
     if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
         what = tuple(mixed.shape) if isinstance(mixed, Tensor) else f'a value of type {type(mixed).__name__}'
         raise ValueError(
             f'mechanism {type(mechanism).__name__} must return a tensor of the shape that it gets, {tuple(x.shape)}, '
             f'not {what}'
         )
-    return mixed
+
+
+def with_prefix(prefix: Tensor | None, x: Tensor) -> Tensor:
+    """All tokens, the prefix (B, P, C) first, then those of x (B, ..., C): (B, P + N, C)."""
+    x = x.flatten(1, -2)
+    return x if prefix is None else torch.cat((prefix, x), 1)
 
 
 def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str, object]:

@@ -1,21 +1,30 @@
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 
-from ..arguments import check_heads, check_rates
+from ..arguments import check_flags, check_heads, check_rates
 from ..ops import shunted_attention
+from ..ops.rotary import check_rope, rotated, rotation
+from ..weights import CheckpointError, take
+from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
 
 
 @MECHANISMS.register_module()
 class SelfAttention(nn.Module):
-    """Plain multi-head attention to all tokens, as in a ViT; the projections to query, key and value have no bias. The
-    tensors are those of VOLO's release.
+    """Plain multi-head attention to all tokens, as in a ViT. The tensors are those of timm's ViT and VOLO's release.
 
     timm's computes the same, but torch.compile makes new graphs of it for new sizes of images.
 
     Args:
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
+        qkv_bias: whether the projections to query, key and value have a bias.
+        rope: base of the rotary position embedding of queries and keys, see :func:`mmattn.ops.rotary.rotation`; prefix
+            tokens have no position. None: there is none.
+        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -26,49 +35,176 @@ class SelfAttention(nn.Module):
         ValueError: if an argument is wrong; the message names it.
     """
 
-    def __init__(self, dim: int, num_heads: int, *, attn_drop_rate: float = 0.0, drop_rate: float = 0.0) -> None:
+    takes_prefix = True
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = False,
+        rope: float | None = None,
+        ghost_size: int = 0,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
+        check_flags(qkv_bias=qkv_bias)
+        check_rope(rope, dim // num_heads)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.num_heads = num_heads
+        self.rope = rope
+        self.settings = {} if rope is None else dict(rope=float(rope))
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
-        self.add_projections(dim)
+        self.add_projections(dim, qkv_bias)
         self.proj = nn.Linear(dim, dim)
+        self.ghost = ghost_summand(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
-    def add_projections(self, dim: int) -> None:
+    def add_projections(self, dim: int, bias: bool) -> None:
         """Add the layers that ``query_key_value`` needs."""
-        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.qkv = nn.Linear(dim, 3 * dim, bias)
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x: (B, H, W, C) -> three maps of C channels, the first of the same shape."""
         return self.qkv(x).chunk(3, -1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, C) -> (B, H, W, C)."""
+    def placed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value of a map, with its positions."""
         q, k, v = self.query_key_value(x)
+        if self.rope is not None:
+            angles = rotation(*q.shape[1:3], q.shape[-1] // self.num_heads, self.rope, q)
+            q, k = (rotated(each, *angles, self.num_heads) for each in (q, k))
+        return q, k, v
+
+    def forward(self, x: Tensor, prefix: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """x: (B, H, W, C) -> (B, H, W, C); with a prefix (B, P, C), a pair of these shapes."""
+        q, k, v = self.placed(x)
+        of_prefix = None if prefix is None else self.query_key_value(prefix[:, None])
+        mixed, mixed_prefix = self.attend(q, k, v, of_prefix)
+        mixed = self.drop(self.proj(self.enhance(mixed, v)))
+        return mixed if mixed_prefix is None else (mixed, self.drop(self.proj(mixed_prefix)))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, of_prefix: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The result of the attention, before the projection back.
+
+        Args:
+            q, k, v: (B, H, W, C).
+            of_prefix: query, key and value of prefix tokens, (B, 1, P, C) each.
+
+        Returns:
+            (B, H, W, C), and (B, P, C) or None.
+        """
         dropout_p = self.attn_drop_rate if self.training else 0.0
-        x = shunted_attention(q, [k], [v], self.num_heads, dropout_p, self.backend)
-        return self.drop(self.proj(self.enhance(x, v)))
+        if of_prefix is None:
+            return shunted_attention(q, [k], [v], self.num_heads, dropout_p, self.backend), None
+        sides, count = q.shape[1:3], of_prefix[0].shape[2]
+        # all tokens as a map of one row, the prefix first
+        q, k, v = (torch.cat((p, m.flatten(1, 2)[:, None]), 2) for p, m in zip(of_prefix, (q, k, v)))
+        tokens = shunted_attention(q, [k], [v], self.num_heads, dropout_p, self.backend)[:, 0]
+        return tokens[:, count:].unflatten(1, sides), tokens[:, :count]
 
     def enhance(self, x: Tensor, value: Tensor) -> Tensor:
         """What is projected back, from the result of the attention and the values; all are (B, H, W, C)."""
-        return x
+        return x if self.ghost is None else x + self.ghost(value)
 
 
 @MECHANISMS.register_module()
 class EnhancedAttention(SelfAttention):
-    """Shunted attention at r = 1 (stage 4): plain attention, plus a depth-wise convolution of the values. All
-    projections have biases. Arguments are those of :class:`SelfAttention`."""
+    """Shunted attention at r = 1 (stage 4): plain attention, plus a depth-wise convolution of the values. By default
+    all projections have biases. Arguments are those of :class:`SelfAttention`."""
 
-    def add_projections(self, dim: int) -> None:
-        self.q = nn.Linear(dim, dim)
-        self.kv = nn.Linear(dim, 2 * dim)
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        qkv_bias: bool = True,
+        rope: float | None = None,
+        ghost_size: int = 0,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
+        rates = dict(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+        super().__init__(dim, num_heads, qkv_bias=qkv_bias, rope=rope, ghost_size=ghost_size, **rates)
+
+    def add_projections(self, dim: int, bias: bool) -> None:
+        self.q = nn.Linear(dim, dim, bias)
+        self.kv = nn.Linear(dim, 2 * dim, bias)
         self.local_conv = TokenConv2d(dim, dim, 3, padding=1, groups=dim)
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.q(x), *self.kv(x).chunk(2, -1)
 
     def enhance(self, x: Tensor, value: Tensor) -> Tensor:
-        return x + self.local_conv(value)
+        return super().enhance(x + self.local_conv(value), value)
+
+    def from_pvt(self, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
+        """Own tensors from PVTv2's attention at r = 1; arguments and errors: see :func:`projections_of_pvt`. The
+        depth-wise convolution starts at 0, so with as many heads this is PVTv2's attention."""
+        start = projections_of_pvt(state_dict, prefix, self.q.in_features, self.num_heads, num_heads)
+        for kind in ('weight', 'bias'):
+            start[f'kv.{kind}'] = torch.cat([start.pop(f'{part}.{kind}') for part in 'kv'])
+            start[f'local_conv.{kind}'] = torch.zeros_like(getattr(self.local_conv, kind))
+        return start
+
+
+def projections_of_pvt(
+    state_dict: dict[str, Tensor], prefix: str, dim: int, num_heads: int, of_pvt: int
+) -> dict[str, Tensor]:
+    """PVTv2's projections for an attention with as many heads, or with several in the place of each.
+
+    With as many heads they stay as they are. Otherwise each of PVTv2's heads becomes several, each with a part of its
+    values. All of them have the same query and key: of the matrix between two tokens, whose products with them are the
+    logits, they keep the largest singular values. The first heads have the first part of every head of PVTv2.
+
+    Args:
+        state_dict: of a whole model; tensors that are taken are removed from it.
+        prefix: of the names of the attention's tensors.
+        dim: channels C.
+        num_heads: heads of the result, a multiple of those of PVTv2.
+        of_pvt: heads of PVTv2.
+
+    Returns:
+        weights (C, C) and biases (C) of ``q``, ``k``, ``v`` and ``proj``.
+
+    Raises:
+        KeyError: naming a tensor that should be in the state dict.
+        CheckpointError: if the numbers of heads do not go together, or a tensor has another shape.
+    """
+    if num_heads % of_pvt:
+        raise CheckpointError(
+            f'these weights have {of_pvt} heads in {prefix.rstrip(".")}, and num_heads must be a multiple of that, '
+            f'not {num_heads}'
+        )
+    start = {}
+    for kind, shape in (('weight', (dim,)), ('bias', ())):
+        start[f'q.{kind}'] = take(state_dict, f'{prefix}q.{kind}', dim, *shape)
+        start[f'k.{kind}'], start[f'v.{kind}'] = take(state_dict, f'{prefix}kv.{kind}', 2 * dim, *shape).chunk(2)
+        start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+    parts, width = num_heads // of_pvt, dim // num_heads
+    if parts == 1:
+        return start
+    query = torch.cat((start['q.weight'], start['q.bias'][:, None]), 1).double().unflatten(0, (of_pvt, -1))
+    key = start['k.weight'].double().unflatten(0, (of_pvt, -1))
+    (of_query, a), (of_key, b) = (torch.linalg.qr(matrix.mT) for matrix in (query, key))
+    u, values, v = torch.linalg.svd(a @ b.mT)
+    # Products are divided by the root of the width of a head, which is smaller here.
+    root = (values[:, None, :width] / parts**0.5).sqrt()
+    query = (of_query @ (u[..., :width] * root)).mT.flatten(0, 1).repeat(parts, 1)
+    key = (of_key @ (v.mT[..., :width] * root)).mT.flatten(0, 1).repeat(parts, 1)
+    channels = torch.arange(dim).view(of_pvt, parts, width).transpose(0, 1).flatten()
+    return {
+        'q.weight': query[:, :-1],
+        'q.bias': query[:, -1],
+        'k.weight': key,
+        'k.bias': torch.zeros_like(start['k.bias']),  # adds the same to all products of a query
+        'v.weight': start['v.weight'][channels],
+        'v.bias': start['v.bias'][channels],
+        'proj.weight': start['proj.weight'][:, channels],
+        'proj.bias': start['proj.bias'],
+    }

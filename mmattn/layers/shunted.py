@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
+from ..weights import CheckpointError, take
 from .any_size import repeat_to_multiple
 from .mechanism import MECHANISMS
+from .self_attention import projections_of_pvt
 from .token_conv import TokenConv2d
 
 
@@ -125,6 +127,7 @@ class ShuntedAttention(nn.Module):
         rates = group_rates(max(32 // stride, 2) if reduction is None else reduction, num_heads)
         self.num_heads = num_heads
         self.num_groups = len(rates)
+        self.rates = rates
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
         self.settings = dict(reduction=rates) if aggregation == 'linear' else {}
@@ -160,6 +163,45 @@ class ShuntedAttention(nn.Module):
             k, v = project(F.gelu(norm(merge(x)))).chunk(2, -1)
             pairs.append((k, enhance(v)))
         return pairs
+
+    def from_pvt(self, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
+        """Own tensors from a :class:`SpatialReductionAttention`, PVTv2's; arguments and errors: see
+        :func:`mmattn.layers.self_attention.projections_of_pvt`.
+
+        Each group takes the keys and values of its heads. At PVTv2's rate it takes the filters as they are. At a
+        smaller rate s, which must divide PVTv2's, its filters are the sum of the s x s blocks of PVTv2's, which makes
+        the same of a map that repeats itself every s tokens. Convolutions of the values start at 0.
+
+        PVTv2 has no GELU after merging. So offsets of the norm are raised until the GELU leaves nearly all values as
+        they are, and the biases of keys and values take this back. With PVTv2's heads and its rate alone, attention is
+        PVTv2's to less than 0.1 %, at sides that the rate divides. Higher offsets would cost digits in bfloat16.
+        """
+        dim, name = self.q.in_features, f'{prefix}sr.weight'
+        start = projections_of_pvt(state_dict, prefix, dim, self.num_heads, num_heads)
+        filters = take(state_dict, name, dim, dim, *2 * state_dict[name].shape[-1:])
+        merged, scale, offset = (take(state_dict, prefix + key, dim) for key in ('sr.bias', 'norm.weight', 'norm.bias'))
+        rate = filters.shape[-1]
+        if any(rate % own for own in self.rates):
+            raise CheckpointError(f'{name} merges {rate} x {rate} tokens, which the rates {self.rates} must divide')
+        keys_values = {
+            kind: [start.pop(f'{part}.{kind}').chunk(self.num_groups) for part in 'kv'] for kind in ('weight', 'bias')
+        }
+        lifted = 3 * scale.abs() + 4  # Three deviations below its mean, a value is 4, of which the GELU makes 3.9999.
+        for i, own in enumerate(self.rates):
+            weight, bias = (torch.cat([part[i] for part in keys_values[kind]]) for kind in ('weight', 'bias'))
+            blocks = filters.unflatten(3, (-1, own)).unflatten(2, (-1, own)).sum((2, 4))
+            linear = isinstance(getattr(self, f'sr{i + 1}'), TokenPooling)
+            start |= {
+                f'sr{i + 1}.weight': blocks.sum((2, 3)) if linear else blocks,
+                f'sr{i + 1}.bias': merged,
+                f'norm{i + 1}.weight': scale,
+                f'norm{i + 1}.bias': lifted,
+                f'kv{i + 1}.weight': weight,
+                f'kv{i + 1}.bias': bias - (weight.double() @ (lifted - offset).double()).to(bias.dtype),
+            }
+            for kind, value in getattr(self, f'local_conv{i + 1}').state_dict().items():
+                start[f'local_conv{i + 1}.{kind}'] = torch.zeros_like(value)
+        return start
 
 
 def group_rates(reduction: int | Sequence[int], num_heads: int, name: str = 'reduction') -> list[int]:

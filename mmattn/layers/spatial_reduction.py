@@ -28,6 +28,8 @@ class SpatialReductionAttention(SelfAttention):
         ValueError: if an argument is wrong; the message names it.
     """
 
+    takes_prefix = False
+
     def __init__(
         self,
         dim: int,
@@ -41,15 +43,15 @@ class SpatialReductionAttention(SelfAttention):
         check_whole('stride', stride)
         reduction = max(32 // stride, 1) if reduction is None else reduction
         check_whole('reduction', reduction)
-        super().__init__(dim, num_heads, attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+        super().__init__(dim, num_heads, qkv_bias=True, attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.reduction = int(reduction)
         if reduction > 1:
             self.sr = TokenConv2d(dim, dim, reduction, reduction)
             self.norm = nn.LayerNorm(dim)
 
-    def add_projections(self, dim: int) -> None:
-        self.q = nn.Linear(dim, dim)
-        self.kv = nn.Linear(dim, 2 * dim)
+    def add_projections(self, dim: int, bias: bool) -> None:
+        self.q = nn.Linear(dim, dim, bias)
+        self.kv = nn.Linear(dim, 2 * dim, bias)
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x: (B, H, W, C) -> query of the same shape, key and value of the merged tokens."""

@@ -1,6 +1,6 @@
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,13 @@ from ..ops.heads import join_heads
 from ..ops.tracing import is_plain, is_tracing
 from ..weights import take
 from .any_size import crop, pad_to_multiple
+from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 
 #: displacement of windows along rows and columns; tensors while a graph is traced
 Shifts = Sequence[int | Tensor]
+#: the ghost summand of values in windows, (B * windows, w * w, C) -> the same shape; None if there is none
+Ghost = Callable[[Tensor], Tensor] | None
 
 
 class Windows(nn.Module):
@@ -30,12 +33,16 @@ class Windows(nn.Module):
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
         shift_small_maps: whether windows are shifted along an axis that, padded, is one window long.
+        ghost_size: side of a ghost summand, odd; 0: none. It goes over the map, also from window to window. See
+            :class:`mmattn.layers.ghost.GhostSummand`.
 
     Raises:
         ValueError: if an argument, also of a subclass, is wrong; the message names it.
     """
 
-    def __init__(self, dim: int, num_heads: int, window_size: int, shift: int, shift_small_maps: bool) -> None:
+    def __init__(
+        self, dim: int, num_heads: int, window_size: int, shift: int, shift_small_maps: bool, ghost_size: int = 0
+    ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
         check_whole('window_size', window_size)
@@ -46,19 +53,21 @@ class Windows(nn.Module):
         self.shift = shift
         self.shift_small_maps = shift_small_maps
         self.rb = position_table(num_heads, (2 * window_size - 1) ** 2)
+        self.ghost = ghost_summand(dim, ghost_size)
 
     #: whether the mechanism computes what Swin Transformer's windows compute
     is_swin = False
 
-    def attend(self, x: Tensor, bias: Tensor) -> Tensor:
-        """x: (B * windows, w * w, C); bias of the logits: (1 or B * windows, heads, w * w, w * w) -> the shape of x."""
+    def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
+        """x: (B * windows, w * w, C); bias of the logits: (1 or B * windows, heads, w * w, w * w); ghost: of values, to
+        be added before the output projection -> the shape of x."""
         raise NotImplementedError
 
-    def attend_masked(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def attend_masked(self, x: Tensor, mask: Tensor | None, ghost: Ghost) -> Tensor:
         """x: (B * windows, w * w, C); mask: (B * windows, 1, w * w, w * w), see ``shift_mask``, or None if windows are
-        not shifted -> the shape of x."""
+        not shifted; ghost: see ``attend`` -> the shape of x."""
         bias = relative_bias(self.rb, self.window_size)[None]
-        return self.attend(x, bias if mask is None else bias + mask.to(bias.dtype))
+        return self.attend(x, bias if mask is None else bias + mask.to(bias.dtype), ghost)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
@@ -67,27 +76,35 @@ class Windows(nn.Module):
         x = pad_to_multiple(x, w, (1, 2))
         rows, columns = x.shape[1] // w, x.shape[2] // w
         shifts = self._shift(rows, x.device), self._shift(columns, x.device)
-        x = self._moved(x, shifts, -1)
-        x = x.view(B, rows, w, columns, w, C).transpose(2, 3).reshape(B * rows * columns, w * w, C)
+
+        def split(x: Tensor) -> Tensor:
+            x = self._moved(x, shifts, -1).view(B, rows, w, columns, w, C)
+            return x.transpose(2, 3).reshape(B * rows * columns, w * w, C)
+
+        def join(x: Tensor) -> Tensor:
+            x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
+            return crop(self._moved(x, shifts, 1), H, W)
+
+        def ghost(values: Tensor) -> Tensor:
+            return split(pad_to_multiple(self.ghost(join(values)), w, (1, 2)))
 
         mask = None
         if isinstance(shifts[0], Tensor) or any(shifts):
             mask = _mask(rows, columns, w, shifts, x).unsqueeze(1).repeat(B, 1, 1, 1)
-        x = self.attend_masked(x, mask)
-
-        x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
-        return crop(self._moved(x, shifts, 1), H, W)
+        return join(self.attend_masked(split(x), mask, None if self.ghost is None else ghost))
 
     def table_of_swin(self, state_dict: dict[str, Tensor], prefix: str) -> Tensor:
-        """Remove the table of Swin's attention from a state dict, and return it as ``rb``, of windows of any size.
+        """Remove the table of Swin's attention from a state dict, and return it as ``rb``, of windows of any size. The
+        attention of a ViT has none: then it is zero.
 
         Raises:
-            KeyError: if there is none.
             CheckpointError: if it has another number of heads, or is no square.
         """
-        name = f'{prefix}relative_position_bias_table'
-        if not is_table(state_dict[name].shape[::-1], self.rb.shape):
-            take(state_dict, name, *self.rb.shape[::-1])  # raises the error
+        name, shape = f'{prefix}relative_position_bias_table', ((2 * self.window_size - 1) ** 2, self.num_heads)
+        if name not in state_dict:
+            return torch.zeros(shape[::-1])
+        if not is_table(state_dict[name].shape[::-1], shape[::-1]):
+            take(state_dict, name, *shape)  # raises the error
         # Swin's table is indexed by query minus key, ours by key minus query.
         return state_dict.pop(name).t().flip(1)
 
@@ -120,8 +137,6 @@ class WindowAttention(Windows):
     Further arguments, and errors: see :class:`Windows`.
     """
 
-    is_swin = True
-
     def __init__(
         self,
         dim: int,
@@ -130,23 +145,27 @@ class WindowAttention(Windows):
         window_size: int = 7,
         shift: int = 0,
         shift_small_maps: bool = True,
+        ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(dim, num_heads, window_size, shift, shift_small_maps)
+        super().__init__(dim, num_heads, window_size, shift, shift_small_maps, ghost_size)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.attn_drop_rate = attn_drop_rate
+        self.is_swin = self.ghost is None
         self.pre_proj = nn.Linear(dim, 3 * dim)  # value, query, key
         self.post_proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
-    def attend(self, x: Tensor, bias: Tensor) -> Tensor:
+    def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
         v, q, k = self.pre_proj(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         x = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.0)
-        return self.drop(self.post_proj(join_heads(x)))
+        x = join_heads(x)
+        return self.drop(self.post_proj(x if ghost is None else x + ghost(join_heads(v))))
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """All own tensors from Swin's attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`."""
+        """All own tensors but a ghost summand, which starts at zero, from Swin's attention, see
+        :meth:`mmattn.layers.MeanShiftAttention.warm_start`."""
         dim, start = self.post_proj.in_features, {'rb': self.table_of_swin(state_dict, prefix)}
         for kind, shape in (('weight', (dim,)), ('bias', ())):
             q, k, v = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape).chunk(3)

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from numbers import Real
 
@@ -56,6 +56,11 @@ def check_maps(dropout_p: float = 0.0, **maps: Tensor | None) -> None:
     if len({x.device for x in given.values()}) > 1:
         places = ', '.join(f'{name} on {x.device}' for name, x in given.items())
         raise ValueError(f'all tensors of an operator must be on one device; here are {places}')
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """A context for operations on ``x`` that keep its dtype. Autocast does not know the meta device."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def check_triton(x: Tensor) -> None:

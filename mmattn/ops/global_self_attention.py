@@ -18,8 +18,8 @@ from torch import Tensor
 from ..arguments import check_choice
 from . import library
 from .axial_cpu import axial_attention_cpu, check_lines
-from .backend import check_maps, check_triton, choose_backend, named_backend
-from .tracing import is_tracing, is_transforming, without_autocast
+from .backend import check_maps, check_triton, choose_backend, named_backend, without_autocast
+from .tracing import is_tracing, is_transforming
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import library
-from .backend import HAS_TRITON, check_maps, check_triton, choose_backend, named_backend
+from .backend import HAS_TRITON, check_maps, check_triton, choose_backend, named_backend, without_autocast
 from .elsa_cpu import within
 from .neighbourhood_cpu import beyond_of, check_attention, neighbourhood_attention_cpu
-from .tracing import is_exporting, is_transforming, without_autocast
+from .tracing import is_exporting, is_transforming
 
 
 def neighbourhood_attention(

@@ -7,16 +7,16 @@ from torch.utils.checkpoint import checkpoint
 from .tracing import is_tracing
 
 
-def recompute(block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """``block(x)``, whose activations are computed again in the backward pass instead of being kept in memory.
+def recompute(block: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+    """``block(*inputs)``, whose activations are computed again in the backward pass instead of being kept in memory.
 
     Batch norms in training update their running statistics once, not a second time when they are recomputed.
     """
     norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
     if not norms or is_tracing():  # torch.compile updates statistics once by itself, and does not take contexts
-        return checkpoint(block, x, use_reentrant=False)
+        return checkpoint(block, *inputs, use_reentrant=False)
     return checkpoint(
-        block, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _StatisticsKept(norms))
+        block, *inputs, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _StatisticsKept(norms))
     )
 
 

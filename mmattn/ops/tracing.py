@@ -1,5 +1,3 @@
-import contextlib
-
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -41,9 +39,3 @@ def is_exporting() -> bool:
     Dynamo takes ``torch.compiler.is_exporting()`` for true in torch.compile, too, but reads its variable.
     """
     return getattr(torch.compiler, '_is_exporting_flag', is_tracing())
-
-
-def without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
-    """A context in which operations on the device of ``x`` have the dtypes of their tensors."""
-    # Autocast does not know the meta device.
-    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)

@@ -61,7 +61,7 @@ def predict(
 
     Args:
         cfg: of the model, from :func:`mmattn.runs.configs.load_config`.
-        checkpoint: file or address of its weights.
+        checkpoint: its weights, see :mod:`mmattn.weights.sources`.
         inputs: see :func:`find_files`.
         out: folder to write to; it is new or empty.
         tile, overlap, score_thr, batch_size, device, trusted: see tools/predict.py.

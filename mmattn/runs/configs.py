@@ -16,6 +16,7 @@ from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, me
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
 from ..packages import mmseg_bases, require, require_ops, require_sharding
+from ..weights import check_source
 from .outputs import check_output
 from .rows import ROW, read_row, row_in_folder
 from .yaml_configs import checked_yaml
@@ -143,10 +144,11 @@ def is_sharded(cfg: Config) -> bool:
 
 
 def check_pretrained(cfg: Config) -> None:
-    """Check that the files are there which the ``init_cfg`` of parts of the model name, before anything is built.
+    """Check that the weights are there, or published under a known name, which ``load_from`` and the ``init_cfg`` of
+    parts of the model name, before anything is built.
 
     Raises:
-        InputError: naming the file, and the place in the config.
+        CheckpointError: see :func:`mmattn.weights.check_source`; a missing file is named with its place in the config.
     """
 
     def check(node: object, place: str) -> None:
@@ -155,14 +157,14 @@ def check_pretrained(cfg: Config) -> None:
                 check(part, f'{place}[{index}]')
         elif isinstance(node, dict):
             file = node.get('checkpoint') if node.get('type') == 'Pretrained' else None
-            if isinstance(file, str) and '://' not in file and not Path(file).expanduser().exists():
-                raise InputError(
-                    f'there is no checkpoint {file}: put it there, or set {place}=None to start from scratch'
-                )
+            if isinstance(file, str):
+                check_source(file, f'{place}=None')
             for key, part in node.items():
                 check(part, f'{place}.{key}')
 
     check(cfg.get('model'), 'model')
+    if cfg.get('load_from'):
+        check_source(cfg.load_from, 'load_from=None')
 
 
 def check_sharding(cfg: Config) -> None:

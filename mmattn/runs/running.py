@@ -138,7 +138,7 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
 
     Args:
         cfg, trusted: see :func:`running`.
-        checkpoint: file or address.
+        checkpoint: see :mod:`mmattn.weights.sources`.
         hooks: are added to those of the config.
 
     Raises:

@@ -17,19 +17,26 @@ MOST_VALUES = 1_000_000
 CODE = tuple(f'tag:yaml.org,2002:python/{kind}' for kind in ('object', 'name', 'module'))
 
 
-class CheckedYaml(YamlHandler):
-    """MMEngine's reader of YAML. It would run code in a file, and copy what an alias stands for at each use.
+class CheckedLoader(getattr(yaml, 'CLoader', yaml.Loader)):
+    """The loader of MMEngine. It would run code in a file, and copy what an alias stands for at each use.
 
     Raises:
         InputError: if a file has code, or more than ``MOST_VALUES``.
     """
 
-    def load_from_fileobj(self, file: io.IOBase, **kwargs) -> object:
-        text = file.read()
-        number = _number_of_values(yaml.compose(text, Loader=yaml.SafeLoader), {})
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        number = _number_of_values(node, {})
         if number > MOST_VALUES:
             raise InputError(f'its aliases make {number} values of it, or contain themselves: write out what is needed')
-        return super().load_from_fileobj(io.StringIO(text), **kwargs)
+        return node
+
+
+class CheckedYaml(YamlHandler):
+    """MMEngine's reader of YAML, with :class:`CheckedLoader`."""
+
+    def load_from_fileobj(self, file: io.IOBase, **kwargs) -> object:
+        return super().load_from_fileobj(file, Loader=CheckedLoader, **kwargs)
 
 
 def _number_of_values(node: yaml.Node | None, known: dict[int, float]) -> float:

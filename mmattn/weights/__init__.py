@@ -3,6 +3,7 @@ loading them strictly."""
 
 from ..errors import CheckpointError
 from .files import plain_names, read_checkpoint, read_file, weights_in
+from .sources import check_source, timm_release
 from .strict import StrictModule
 from .translation import (
     Translation,
@@ -22,6 +23,7 @@ __all__ = [
     'StrictModule',
     'Translation',
     'check_floats',
+    'check_source',
     'compare_settings',
     'first_names',
     'is_setting',
@@ -32,6 +34,7 @@ __all__ = [
     'read_file',
     'take',
     'take_out',
+    'timm_release',
     'unusable',
     'weights_in',
 ]

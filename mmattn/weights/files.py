@@ -1,13 +1,6 @@
 """Checkpoint files: where the weights are in them, and what is refused."""
 
-import hashlib
-import http.client
-import os
 import re
-import tempfile
-import time
-import urllib.parse
-import urllib.request
 import zipfile
 from itertools import chain
 from pathlib import Path
@@ -18,18 +11,15 @@ from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
 from ..errors import CheckpointError
+from .downloads import from_hub, from_server, shortened
 from .restricted_pickle import load_weights_only
+from .sources import missing_file, place_of
 from .translation import first_names, odd_form
 
 #: where trainers keep weights; averaged weights come first, because ELSA's authors evaluate those of ELSA-Swin-B
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
 #: what torch.compile, FSDP and activation checkpointing add to names, at any place
 WRAPPERS = re.compile(r'(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.')
-
-#: the beginning of a file's SHA-256 at the end of its name, as torchvision writes it; a date is none
-CHECKSUM = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,})\.')
-#: seconds to wait for a server that sends nothing
-PATIENCE = 60
 
 
 def read_checkpoint(
@@ -111,8 +101,8 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
     """Read a file of ``torch.save`` or safetensors, weights or the state of a training, without running code in it.
 
     Args:
-        path: a file, an address http(s)://..., or torchvision://NAME. Downloads are kept in the folder of torch.hub if
-            they can be read.
+        path: a file, an address or a name, see :mod:`mmattn.weights.sources`. Downloads are kept, those from the
+            Hugging Face Hub in its folder, others in the folder of torch.hub.
         trusted: read any object, as ``torch.load(weights_only=False)`` does. This runs code in the file.
 
     Raises:
@@ -120,13 +110,18 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
             has weights that are broken: a NaN or an infinity, a negative variance, a form that models do not have.
     """
     try:
-        if '://' in str(path):
-            return _read_address(str(path), map_location, trusted)
-        return _read(Path(path).expanduser(), str(path), map_location, trusted)
+        place = place_of(str(path))
+        if place != str(path):
+            print_log(f'{path} is {place}', logger='current')
+        if '://' not in place:
+            return _read(Path(place).expanduser(), str(path), map_location, trusted)
+        if place.startswith('hf://'):
+            return _read(from_hub(place), str(path), map_location, trusted)
+        return from_server(place, lambda file: _read(file, str(path), map_location, trusted))
     except CheckpointError:
         raise
     except (OSError, ValueError, RuntimeError) as error:  # an impossible path or address
-        raise CheckpointError(f'{_shortened(path)} cannot be read ({_shortened(error)})') from error
+        raise CheckpointError(f'{shortened(path)} cannot be read ({shortened(error)})') from error
 
 
 def _read(file: Path, shown: str, map_location: str | torch.device, trusted: bool) -> object:
@@ -136,16 +131,14 @@ def _read(file: Path, shown: str, map_location: str | torch.device, trusted: boo
     if file.is_dir():
         raise CheckpointError(f'{shown} is a folder: give the path of a file in it')
     if not file.is_file():
-        raise CheckpointError(
-            f'there is no checkpoint {_shortened(shown)}: put it there, or set init_cfg=None to start from scratch'
-        )
+        raise CheckpointError(missing_file(shown))
     if not file.stat().st_size:
         raise CheckpointError(f'{shown} cannot be read as a PyTorch checkpoint: it is empty')
     if file.suffix.lower() == '.safetensors':
         try:
             contents = load_safetensors(file, str(map_location or 'cpu'))
         except Exception as error:  # safetensors raises a kind of its own, and those of the system
-            raise CheckpointError(f'{shown} cannot be read as safetensors: {_shortened(error)}') from error
+            raise CheckpointError(f'{shown} cannot be read as safetensors: {shortened(error)}') from error
         _check_values(shown, contents)
         return contents
     try:
@@ -182,72 +175,6 @@ def _check_archive(file: Path) -> None:
         raise CheckpointError('torch.save did not write it')
 
 
-def _read_address(address: str, map_location: str | torch.device, trusted: bool) -> object:
-    if address.startswith('torchvision://'):
-        from mmengine.runner.checkpoint import get_torchvision_models  # imported here, since it needs OpenCV
-
-        name, models = address.removeprefix('torchvision://'), get_torchvision_models()
-        if name not in models:
-            raise CheckpointError(f'torchvision has no weights {name}, asked for by {address}')
-        address = models[name]
-    if not address.startswith(('http://', 'https://')):
-        raise CheckpointError(
-            f'{_shortened(address)} cannot be read without running code: download the file and give its path'
-        )
-    name = Path(urllib.parse.urlparse(address).path).name
-    if name in ('', '..'):
-        raise CheckpointError(f'{_shortened(address)} names no file: give the address of the file itself')
-    folder, checksum = Path(torch.hub.get_dir(), 'checkpoints'), CHECKSUM.search(name)
-    if not checksum:  # Files of several addresses may have one name.
-        folder /= hashlib.sha256(address.encode()).hexdigest()[:16]
-    kept = folder / name
-    if kept.is_file():
-        try:
-            return _read(kept, address, map_location, trusted)
-        except CheckpointError as error:
-            raise CheckpointError(f'{error}. It is kept as {kept}: remove this file to download it again') from error
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        file = Path(temporary, name)
-        try:
-            _download(address, file, checksum[1] if checksum else '')
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise CheckpointError(
-                f'{_shortened(address)} cannot be downloaded ({_shortened(error)}): try again, or download the file '
-                'in another way and give its path'
-            ) from error
-        contents = _read(file, address, map_location, trusted)
-        os.replace(file, kept)
-    return contents
-
-
-def _download(address: str, file: Path, checksum: str) -> None:
-    """Download a file whole.
-
-    Raises:
-        OSError, ValueError, http.client.HTTPException: if the server does not answer, or sends another length than it
-            says, or a file whose SHA-256 does not begin with ``checksum``.
-    """
-    request = urllib.request.Request(address, headers={'User-Agent': 'torch.hub'})  # Some refuse that of Python.
-    digest, start = hashlib.sha256(), time.monotonic()
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer, file.open('wb') as opened:
-        length = answer.headers.get('Content-Length')
-        while chunk := answer.read1(2**20):
-            opened.write(chunk)
-            digest.update(chunk)
-            if time.monotonic() - start > PATIENCE + opened.tell() / 1000:
-                raise TimeoutError('the server sends less than 1 kB per second')
-        if length is not None and int(length) != opened.tell():
-            raise ValueError(f'the server sent {opened.tell()} of {length} bytes')
-    if not digest.hexdigest().startswith(checksum):
-        raise ValueError(f'its SHA-256 is {digest.hexdigest()}, but its name says {checksum}...')
-
-
-def _shortened(text: object) -> str:
-    text = str(text).partition('\n')[0]
-    return text if len(text) <= 300 else f'{text[:300]} ...'
-
-
 def _reason(error: Exception, file: Path) -> str:
     """Why it cannot be read, as the end of a sentence."""
     culprit = re.search(r'(?:GLOBAL|unsupported class|unrecognized function|but got) <?([\w.]+( .*>)?)', str(error))
@@ -258,7 +185,7 @@ def _reason(error: Exception, file: Path) -> str:
             'copy'
         )
     if isinstance(error, (CheckpointError, PermissionError)):
-        return _shortened(error)
+        return shortened(error)
     with file.open('rb') as opened:
         start = opened.read(64).lstrip()
     if start.startswith(b'<'):

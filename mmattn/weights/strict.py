@@ -102,7 +102,8 @@ class StrictModule(BaseModule):
                 module that wrote it had other ``settings``.
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
             warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
-                which keep their initial values and which have no place.
+                which keep their initial values and which have no place, and by how much the first pass differs from
+                that of the architecture, see :meth:`log_difference`.
 
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
@@ -111,10 +112,13 @@ class StrictModule(BaseModule):
         print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
         try:
             if warm_start:
-                state_dict = self._warm_started(state_dict)
+                self.load_state_dict(self._warm_started(state_dict), strict=strict)
+                self.log_difference(state_dict)
             else:
                 self._compare_settings(settings, strict)
-            self.load_state_dict(state_dict, strict=strict)
+                self.load_state_dict(state_dict, strict=strict)
+                if self.is_source(state_dict):
+                    self.log_difference(state_dict)
         except CheckpointError as error:
             raise CheckpointError(f'{checkpoint}: {error}') from None
 
@@ -269,19 +273,21 @@ class StrictModule(BaseModule):
         """
         name = type(self).__name__
         check_floats(given)
+        own = self.state_dict()
         try:
             translation = self.from_release(given, warm_start=True)
+            unknown = misfits(translation, own).get('not used', [])
+            problem = f'have {len(unknown)} tensors that it does not know ({first_names(unknown)})' if unknown else ''
         except KeyError as error:
+            problem = f'lack {error}'
+        except CheckpointError as error:
+            if self.warm_start_from is None:
+                raise
+            problem = f'do not fit: {error}'
+        if problem:
             raise CheckpointError(
-                f'{name} can start from {self.warm_start_from}, but these weights lack {error}: '
-                f'{self._likely_cause(given)}'
-            ) from None
-        own = self.state_dict()
-        unknown = misfits(translation, own).get('not used', [])
-        if unknown:
-            raise CheckpointError(
-                f'{name} can start from {self.warm_start_from}, but it does not know {len(unknown)} tensors of these '
-                f'weights: {first_names(unknown)}'
+                f'{name} can start from {self.warm_start_from}, but these weights {problem}: '
+                f'{self._likely_cause(given, warm_start=True)}'
             )
         taken = translation.tensors
         for what, names in (
@@ -292,8 +298,20 @@ class StrictModule(BaseModule):
             print_log(f'{name}, warm start: {what}: {", ".join(names) or "nothing"}', logger='current')
         return {**own, **taken}
 
-    def _likely_cause(self, given: dict[str, Tensor], prefix: str = '') -> str:
-        """Why tensors do not fit, as part of a sentence."""
+    def is_source(self, state_dict: dict[str, Tensor]) -> bool:
+        """Whether weights that fit without ``warm_start`` are those of ``warm_start_from``, all the same."""
+        return False
+
+    def log_difference(self, state_dict: dict[str, Tensor]) -> None:
+        """Log how far the module is from the one that weights of ``warm_start_from`` are those of. Modules whose
+        outputs can be compared override it.
+
+        Args:
+            state_dict: these weights, which the module started from.
+        """
+
+    def _likely_cause(self, given: dict[str, Tensor], prefix: str = '', warm_start: bool = False) -> str:
+        """Why tensors do not fit, or cannot be started from, as part of a sentence."""
         if not given:
             return (
                 f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
@@ -311,9 +329,10 @@ class StrictModule(BaseModule):
                 return f'they are under "{place}": give this as prefix beside the checkpoint'
         for description, pattern in _known_layouts().items():
             if any(re.search(rf'(^|\.)({pattern})', name) for name in given):
-                if any(re.match(pattern, name) for name in own):
+                of_source = description == self.warm_start_from
+                if any(re.match(pattern, name) for name in own) or warm_start and of_source:
                     return 'they are of another architecture of the same family'
-                if description == self.warm_start_from:
+                if of_source:
                     return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
                 return f'they look like {description}'
         return 'they look like another model'

@@ -11,6 +11,7 @@ from mmengine.registry import MODELS
 from torch import nn
 
 import mmattn  # noqa: F401, registers the backbones
+from mmattn.backbones.vit import FEED_FORWARDS
 from mmattn.layers import FEED_FORWARD
 from mmattn.layers.mean_shift import COLUMNS, GROUP_MODES
 from mmattn.layers.shunted import AGGREGATIONS
@@ -38,6 +39,7 @@ class Case:
         shifting: from the number of blocks per stage, a hypothesis strategy of (settings, step, reach). With these
             settings, a shift of the image by ``step`` pixels of the last map shifts that map, except near the border,
             because a block passes information over ``reach`` pixels. None if the backbone promises no such thing.
+        of_another: whether it is a backbone of another row with other settings: ``make test`` leaves it out.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Case:
         default_factory=lambda: dict(drop_path_rate=0.3, drop_rate=0.2, attn_drop_rate=0.2)
     )
     shifting: Callable[[list[int]], SearchStrategy] | None = None
+    of_another: bool = False
 
     def config(self, form: dict, **settings) -> dict:
         """The config of the backbone with the settings of a form, some of them replaced."""
@@ -133,11 +136,33 @@ def msf_vits(draw):
 @st.composite
 def vit_forms(draw):
     return dict(
-        feed_forward=draw(st.sampled_from(['plain', 'conv', 'detail'])),
-        embedding=draw(st.sampled_from(['simple', 'deit'])),
+        feed_forward=draw(st.sampled_from(list(FEED_FORWARDS))),
+        embedding=draw(st.sampled_from(['simple', 'deit', 'patches'])),
         img_size=draw(st.integers(1, 60)),
         patch_size=draw(st.sampled_from([7, 8, 16])),
-        final_norm=draw(st.booleans()),
+        final_norm=draw(st.sampled_from([False, True, 'all'])),
+        norm_eps=draw(st.sampled_from([1e-6, 1e-2])),
+        layer_scale=draw(st.sampled_from([None, 0.5])),
+    )
+
+
+@st.composite
+def dino_vits(draw):
+    version = draw(st.integers(2, 3))
+    numbers = dict(registers=draw(st.integers(0, 2)), swiglu=draw(st.integers(0, 1)))
+    arch = dict(embed_dim=16, depth=draw(st.integers(1, 3)), num_heads=draw(st.sampled_from([1, 2, 4])))
+    return dict(arch=dict(arch, version=version, **numbers), **draw(prefix_forms(arch['depth'])), **draw(vit_forms()))
+
+
+@st.composite
+def prefix_forms(draw, depth):
+    """Plain attention in the first block at least, and class tokens for it."""
+    kinds = [None, None, dict(type='SelfAttention'), dict(type='DepthwiseConv', kernel_size=3)]
+    return dict(
+        attention=draw(st.sampled_from([None, [None, *draw(stages(st.sampled_from(kinds), depth - 1))]])),
+        class_token=draw(st.booleans()),
+        rope=draw(st.sampled_from([None, 10.0, 100.0])),
+        qkv_bias=draw(st.booleans()),
     )
 
 
@@ -166,11 +191,12 @@ def vit_frames(draw):
         dict(type='GhostHeadAttention', img_size=40),
         dict(type='GhostHeadAttention', lam=0, multiple=1),
     ]
-    return dict(
-        arch=dict(embed_dim=dim, depth=draw(st.integers(1, 3)), num_heads=draw(divisors(dim // 2))),
-        attention=draw(st.sampled_from(attentions)),
-        **draw(vit_forms()),
-    )
+    arch = dict(embed_dim=dim, depth=draw(st.integers(1, 3)), num_heads=draw(divisors(dim // 4, 2)))
+    if draw(st.booleans()):
+        forms = dict(draw(prefix_forms(arch['depth'])), registers=draw(st.integers(0, 2)))
+    else:
+        forms = dict(attention=draw(st.sampled_from(attentions)))
+    return dict(arch=arch, **forms, **draw(vit_forms()))
 
 
 @st.composite
@@ -236,6 +262,7 @@ def gsa_resnets(draw, depths):
         axial_softmax=draw(st.booleans()),
         softmax_queries=content is True and draw(st.booleans()),
         neighbourhood=draw(st.sampled_from([None, 1, 5])),
+        keep_conv=draw(st.booleans()),
         attention=draw(st.sampled_from([None, None, dict(type='WindowAttention', window_size=3)])),
     )
 
@@ -408,6 +435,33 @@ CASES = {
             strides=lambda settings: [settings['patch_size']] * settings['arch']['depth'],
         ),
         Case(
+            name='DINOViT',
+            small=dict(
+                arch=dict(embed_dim=16, depth=4, num_heads=2, version=3, registers=2, swiglu=1),
+                layer_scale=0.5,
+                out_indices=(0, 1, 2, 3),
+            ),
+            tiny=dict(
+                arch=dict(embed_dim=16, depth=2, num_heads=2, version=2, registers=0, swiglu=0),
+                img_size=64,
+                layer_scale=0.5,
+                out_indices=(0, 1),
+            ),
+            architectures=dino_vits(),
+            channels=lambda settings: [settings['arch']['embed_dim']] * settings['arch']['depth'],
+            half_precision=2.5,
+            trained=dict(
+                arch=dict(embed_dim=16, depth=4, num_heads=2, version=3, registers=2, swiglu=0),
+                patch_size=8,
+                layer_scale=0.5,
+                out_indices=(0, 1, 2, 3),
+            ),
+            trained_channels=(16, 16, 16, 16),
+            segmentors={},
+            strides=lambda settings: [settings['patch_size']] * settings['arch']['depth'],
+            of_another=True,
+        ),
+        Case(
             name='MSFSwin',
             small=dict(arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8)), window_size=3),
             tiny=dict(arch=dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2)), window_size=3, out_indices=(0, 1)),
@@ -462,9 +516,12 @@ CASES = {
             ),
             tiny=dict(
                 arch=dict(embed_dim=16, depth=2, num_heads=2),
-                attention=dict(type='GhostHeadAttention', img_size=64),
+                attention=[None, dict(type='GhostHeadAttention', img_size=64)],
                 embedding='deit',
                 img_size=64,
+                class_token=True,
+                rope=100.0,
+                layer_scale=0.5,
                 out_indices=(0, 1),
             ),
             architectures=vit_frames(),
@@ -478,7 +535,11 @@ CASES = {
     )
 }
 
-every_backbone = pytest.mark.parametrize('case', CASES.values(), ids=CASES)
+every_backbone = pytest.mark.parametrize(
+    'case',
+    [pytest.param(case, marks=pytest.mark.slow if case.of_another else ()) for case in CASES.values()],
+    ids=CASES,
+)
 
 
 def every_backbone_fast_for(name):

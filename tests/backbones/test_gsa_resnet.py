@@ -1,18 +1,21 @@
 import copy
 from itertools import product
 
+import mmdet.models
 import pytest
 import timm
 import torch
 import torchvision
+from mmcv.cnn import fuse_conv_bn
 from mmengine.config import Config, ConfigDict
 from mmengine.runner.checkpoint import load_state_dict
 from torch import nn
 
 from mmattn.analysis.complexity import classifier, count_operations, count_parameters
 from mmattn.backbones import GSAResNet
-from mmattn.backbones.gsa_resnet import noise_image
+from mmattn.backbones.base import noise_image
 from mmattn.layers import GlobalSelfAttention
+from mmattn.layers.any_size import average_pool
 from mmattn.weights import CheckpointError
 from tests import ROOT
 
@@ -29,7 +32,8 @@ def randomised(model):
                 nn.init.uniform_(tensor, 0.5, 1.5)
             for tensor in (module.bias, module.running_mean):
                 nn.init.normal_(tensor, std=0.1)
-    return model.eval()
+    model.eval()  # MMDetection's returns None
+    return model
 
 
 def test_without_attention_it_is_a_resnet():
@@ -44,6 +48,80 @@ def test_without_attention_it_is_a_resnet():
         for out, layer in zip(maps, (theirs.layer1, theirs.layer2, theirs.layer3, theirs.layer4), strict=True):
             x = layer(x)
             torch.testing.assert_close(out, x)
+
+
+#: a small ResNet as each code base has it, and its depth here. torchvision's and timm's width is that of inner layers.
+RESNETS = {
+    'torchvision': (
+        lambda: torchvision.models.ResNet(torchvision.models.resnet.Bottleneck, [1, 2, 1, 1], width_per_group=4),
+        dict(depths=(1, 2, 1, 1), stem_channels=64, base_channels=4, expansion=64),
+    ),
+    'timm': (
+        lambda: timm.models.ResNet(timm.models.resnet.Bottleneck, (1, 2, 1, 1), base_width=4),
+        dict(depths=(1, 2, 1, 1), stem_channels=64, base_channels=4, expansion=64),
+    ),
+    'mmdet': (
+        lambda: mmdet.models.ResNet(50, base_channels=4, stem_channels=8),
+        dict(depths=(3, 4, 6, 3), stem_channels=8, base_channels=4, expansion=4),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    'source, size, dtype',
+    [
+        ('torchvision', (75, 98), torch.float64),
+        *(pytest.param(source, (75, 98), torch.float64, marks=pytest.mark.slow) for source in ('timm', 'mmdet')),
+        pytest.param('torchvision', (224, 224), torch.float32, marks=pytest.mark.slow),
+    ],
+)
+def test_beside_the_convolutions_it_starts_as_the_resnet(source, size, dtype, tmp_path, log):
+    """Weights of each code base fill everything but the attention, which changes no map. The log says so."""
+    make, depth = RESNETS[source]
+    theirs = randomised(make())
+    torch.save(theirs.state_dict(), tmp_path / 'resnet.pth')
+    ours = GSAResNet(depth, gsa_stages=(0, 1, 2, 3), num_heads=2, keep_conv=True).eval()
+    ours.load_pretrained(tmp_path / 'resnet.pth')
+    (line,) = (line for line in log if 'first pass' in line)
+    assert 'differs from that of a ResNet by 0.0 %, 0.0 %, 0.0 %, 0.0 %' in line
+    assert not any('conv2' in line for line in log)
+    theirs, ours, x = theirs.to(dtype), ours.to(dtype), torch.randn(1, 3, *size, dtype=dtype)
+    with torch.no_grad():
+        maps = ours(x)
+        x = theirs.maxpool(torch.relu(theirs.bn1(theirs.conv1(x))))
+        for out, layer in zip(maps, (theirs.layer1, theirs.layer2, theirs.layer3, theirs.layer4), strict=True):
+            x = layer(x)
+            torch.testing.assert_close(out, x)
+
+
+@pytest.mark.parametrize('block', ['layer2.0', 'layer2.1'])
+def test_attention_is_added_to_the_convolution(block):
+    """Times a factor for each channel, also where the block halves the map: there attention is pooled. The factor
+    learns first, since it starts at 0; after it, attention does."""
+    block = GSAResNet(**SMALL, keep_conv=True, zero_init_residual=False).double().eval().get_submodule(block)
+    x = torch.randn(2, block.conv1.in_channels, 7, 10, dtype=torch.float64)
+    inner, sums = torch.relu(block.bn1(block.conv1(x))), []
+    block.bn2.register_forward_pre_hook(lambda norm, inputs: sums.append(inputs[0]))
+    for value in (0.0, 0.5):
+        nn.init.constant_(block.attn_scale[1:], value)
+        block.zero_grad()
+        block(x).sum().backward()
+        attention = average_pool(block.attn(inner.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+        attention = attention if block.stride == 2 else block.attn(inner.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        torch.testing.assert_close(sums[-1], block.conv2(inner) + block.attn_scale.view(-1, 1, 1) * attention)
+        assert block.attn_scale.grad.all() and bool(block.attn.query.weight.grad.any()) == (value > 0)
+
+
+def test_fused_norms_beside_the_convolutions():
+    """MMCV's fuse_conv_bn does not join the norm of the sum with the convolution."""
+    backbone = randomised(GSAResNet(**SMALL, keep_conv=True, zero_init_residual=False))
+    for name, parameter in backbone.named_parameters():
+        if name.endswith('attn_scale'):
+            nn.init.normal_(parameter)
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        for out, expected in zip(fuse_conv_bn(copy.deepcopy(backbone))(x), backbone(x), strict=True):
+            torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -350,12 +428,14 @@ FORMS = [
     dict(neighbourhood=5),
     dict(attention=dict(type='WindowAttention', window_size=4)),
     dict(attention=dict(type='GlobalSelfAttention')),
+    dict(keep_conv=True),
 ]
 
 
 @pytest.mark.parametrize('settings', FORMS, ids=str)
 def test_forms(settings, tmp_path):
-    """Each form takes maps of odd sides and trains all its weights. Its checkpoint fits it, and not the default."""
+    """Each form takes maps of odd sides and trains all its weights. Its checkpoint fits it, and not the default,
+    whose checkpoint does not fit it."""
     backbone = GSAResNet(**SMALL, zero_init_residual=False, **settings)
     maps = backbone(torch.randn(2, 3, 37, 61))
     assert [tuple(out.shape[2:]) for out in maps] == [(10, 16), (5, 8), (3, 4), (2, 2)]
@@ -364,8 +444,12 @@ def test_forms(settings, tmp_path):
     path = tmp_path / 'weights.pth'
     torch.save(dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': backbone.settings_note})), path)
     GSAResNet(**SMALL, **settings).load_pretrained(path)
+    default = GSAResNet(**SMALL)
     with pytest.raises(CheckpointError):
-        GSAResNet(**SMALL).load_pretrained(path)
+        default.load_pretrained(path)
+    torch.save(dict(state_dict=default.state_dict(), meta=dict(mmattn={'': default.settings_note})), path)
+    with pytest.raises(CheckpointError):
+        GSAResNet(**SMALL, **settings).load_pretrained(path)
     assert 'attention' not in GSAResNet(**SMALL).settings
 
 
@@ -381,7 +465,7 @@ def test_forms_start_from_a_resnet(plain, settings):
     inputs = []
     blocks = [block for block in backbone.modules() if getattr(block, 'attn', None) is not None]
     for block in blocks:
-        block.bn2.register_forward_pre_hook(lambda norm, args: inputs.append(args[0]))
+        block.attn.register_forward_hook(lambda attn, args, out, block=block: inputs.append(block.pooled(out)))
     with torch.no_grad():
         backbone.eval()(noise_image(3, 64))
     for block, x in zip(blocks, inputs, strict=True):

@@ -56,7 +56,8 @@ def test_warm_start_from_released_swin(tmp_path, log, layout, settings):
     dense = projection.dense_weight() if 'groups' in settings else projection.weight
     free = dense[:576] != 0  # zero between groups
     assert free.float().mean() == (0.5 if 'groups' in settings else 1)
-    expected_weight = torch.cat((weights['layers.1.blocks.1.attn.qkv.weight'] * free, torch.zeros(192, 192)))
+    q, k, v = weights['layers.1.blocks.1.attn.qkv.weight'].chunk(3)
+    expected_weight = torch.cat((torch.cat((8 * q, k / 8, v)) * free, torch.zeros(192, 192)))
     assert torch.equal(dense, expected_weight)
     assert afresh == expected and 'norm.weight' in left
     assert ('layers.0.blocks.0.attn.qkv.bias' in left) != ('proj_bias' in settings)

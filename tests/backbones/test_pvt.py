@@ -1,15 +1,23 @@
 """ShuntedTransformer with the weights of PVTv2 and of SegFormer's MiT."""
 
 import itertools
+import re
+from types import SimpleNamespace
 
 import mmdet.models
+import mmpretrain.models
 import mmseg.models
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
+from mmengine.registry import DefaultScope
+from mmengine.runner.checkpoint import load_state_dict
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 
+import mmattn.layers.shunted
 from mmattn.backbones import ShuntedTransformer
+from mmattn.layers import ShuntedAttention, SpatialReductionAttention
 from mmattn.weights import CheckpointError
 from tests.backbones.test_swin import randomised
 from tests.backbones.test_wrong_shapes import refused, wrong
@@ -78,6 +86,22 @@ def test_backbones_of_openmmlab(package):
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
 
 
+def test_a_classifier_of_timm():
+    """MMPretrain's classifier takes timm's weights, head included, and returns the same scores."""
+    pvt = randomised(pvt_of_timm())
+    arch, attention = dict(SIZES, stem_convs=0), dict(type='SpatialReductionAttention')
+    backbone = dict(type='ShuntedTransformer', arch=arch, attention=attention, stem='convolution', **RATES)
+    head = dict(type='LinearClsHead', num_classes=3, in_channels=32)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = mmpretrain.models.ImageClassifier(
+            backbone=dict(backbone, out_indices=(3,)), neck=dict(type='GlobalAveragePooling'), head=head
+        ).eval()
+    load_state_dict(model, pvt.state_dict(), strict=True)
+    x = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x, mode='tensor'), pvt(x), atol=1e-4, rtol=1e-4)
+
+
 def test_loads_what_it_saves():
     """Its own weights are not taken for published ones, from which the identity would be subtracted."""
     a, b = randomised(shunted(feed_forward='detail')), shunted(feed_forward='detail')
@@ -119,3 +143,90 @@ def test_a_small_map():
     assert [tuple(one.shape[2:]) for one in maps] == [(3, 2), (2, 1), (1, 1), (1, 1)]
     sum(one.sum() for one in maps).backward()
     assert (x.grad.abs().sum(1) > 0).all()
+
+
+#: the heads of PVTv2 at its rates, and those that can be split over two rates
+ONE_RATE = dict(reductions=([8], [4], [2], 1))
+TWO_RATES = dict(reductions=(8, 4, 2, 1), num_heads=(2, 2, 6, 4))
+
+
+def from_pvt(reductions, num_heads=SIZES['num_heads'], **settings):
+    arch = dict(SIZES, num_heads=num_heads, stem_convs=0)
+    settings = dict(dict(mlp_ratios=RATES['mlp_ratios'], stem='convolution'), **settings)
+    return ShuntedTransformer(arch, reductions, **settings).eval()
+
+
+@pytest.mark.parametrize(
+    'build, bound',  # MMDetection has another eps in some norms
+    [(pvt_of_timm, 1e-10), (lambda: of_openmmlab(mmdet.models.PyramidVisionTransformerV2), 1e-5)],
+    ids=['timm', 'mmdet'],
+)
+@pytest.mark.parametrize('linear', [False, True])
+def test_shunted_starts_as_pvt(build, bound, linear, monkeypatch):
+    """With its heads and rates alone, all maps are PVTv2's; but for the GELU, which PVTv2 does not have, to the last
+    digit."""
+    pvt = randomised(build()).double()
+    backbone = from_pvt(**ONE_RATE).double()
+    backbone.load_state_dict(backbone._warm_started(pvt.state_dict()))
+    x = torch.rand(1, 3, 64, 96, dtype=torch.float64)
+    if linear:
+        monkeypatch.setattr(mmattn.layers.shunted, 'F', SimpleNamespace(**{**vars(F), 'gelu': lambda x: x}))
+    with torch.no_grad():
+        expected = pvt.forward_intermediates(x, intermediates_only=True) if hasattr(pvt, 'stages') else pvt(x)
+        for a, b in zip(backbone(x), expected, strict=True):
+            assert (a - b).norm() < (bound if linear else 1e-3) * b.norm()
+
+
+@pytest.mark.parametrize('rates', [[4], [4, 2], [4, 4, 2, 1]])
+@pytest.mark.parametrize('heads', [1, 2, 4])
+def test_heads_and_rates_are_split(rates, heads, monkeypatch):
+    """Four heads compute what PVTv2's compute, at one rate or several, where both can: where a product of query and key
+    has no larger rank than the new heads, and the map repeats itself in the windows of the smallest rate."""
+    monkeypatch.setattr(mmattn.layers.shunted, 'F', SimpleNamespace(**{**vars(F), 'gelu': lambda x: x}))
+    pvt = randomised(SpatialReductionAttention(16, heads, 4)).double()
+    key = pvt.kv.weight.data[:16].view(heads, -1, 16)
+    key[:, 4:] = key[:, :1]  # of rank 4
+    x = torch.rand(1, 3, 5, 16, dtype=torch.float64)
+    x = x.repeat_interleave(4, 1).repeat_interleave(4, 2) + torch.rand(rates[-1], rates[-1], 16).repeat(
+        12 // rates[-1], 20 // rates[-1], 1
+    )
+    shunted = ShuntedAttention(16, 4, rates).double()
+    weights = {f'a.{name}': value for name, value in pvt.state_dict().items()}
+    shunted.load_state_dict(shunted.from_pvt(weights, 'a.', heads))
+    assert not weights
+    torch.testing.assert_close(shunted(x), pvt(x))
+
+
+def test_the_log_says_how_far_shunted_is_from_pvt(tmp_path, log):
+    """Of both rates, from the file itself. The last stage has attention to single tokens, which is PVTv2's."""
+    torch.save(randomised(pvt_of_timm()).state_dict(), tmp_path / 'pvt.pth')
+    from_pvt(**ONE_RATE).load_pretrained(tmp_path / 'pvt.pth', warm_start=True)
+    from_pvt(**TWO_RATES).load_pretrained(tmp_path / 'pvt.pth', warm_start=True)
+    one, two = (line for line in log if 'first pass' in line)
+    assert 'differs from that of a Pyramid Vision Transformer by 0.' in one
+    assert all(0 < float(share) < 90 for share in re.findall(r'([0-9.]+) %', two))
+    kept = next(line for line in log if 'keep their initial values' in line)
+    assert kept.endswith('nothing')
+
+
+@pytest.mark.parametrize(
+    'settings, message',
+    [
+        (dict(TWO_RATES, num_heads=(2, 2, 4, 4)), r'have 3 heads in block3.0.attn, .* a multiple of that, not 4'),
+        (dict(ONE_RATE, reductions=([8], [3], [2], 1)), r'block2.0.attn.sr.weight merges 4 x 4 .* rates \[3\]'),
+        (dict(ONE_RATE, stem='overlap'), 'lack .patch_embed1.conv'),
+        (dict(ONE_RATE, feed_forward='plain'), r'does not know .*block1.0.mlp.dwconv'),
+        (dict(reductions=([8], [4], [2], [2])), "lack 'block4.0.attn.sr.weight'"),
+    ],
+)
+def test_no_start_from_pvt(settings, message):
+    """What does not go together is named."""
+    with pytest.raises(CheckpointError, match=message):
+        from_pvt(**settings)._warm_started(pvt_of_timm().state_dict())
+
+
+@pytest.mark.slow  # the message compares the weights with all variants
+def test_other_weights_are_no_start():
+    """Own weights are named."""
+    with pytest.raises(CheckpointError, match='these weights are none: they are of another architecture'):
+        from_pvt(**ONE_RATE)._warm_started(from_pvt(**TWO_RATES).state_dict())

@@ -1,5 +1,7 @@
 """SwinFrame with the weights of Swin Transformers, as their authors, timm, torchvision and OpenMMLab publish them."""
 
+import re
+
 import mmdet.models
 import mmpretrain.models
 import mmseg.models
@@ -116,6 +118,43 @@ def test_a_detector_of_mmdetection(tmp_path):
     torch.testing.assert_close(found[0].scores, found[1].scores, atol=1e-4, rtol=1e-3)
 
 
+NET7 = dict(type='LocalAttention', terms=['qk', 'qr', 'rk', 'b'])
+
+
+@pytest.mark.parametrize(
+    'mechanism',
+    [
+        NET7,
+        dict(NET7, shared_tables=True, ghost_size=3),
+        dict(type='LocalAttention', terms=['b', 'qk', 'rk']),
+        dict(type='WindowAttention', ghost_size=5),
+        dict(type='MeanShiftWindow', attention='plain', proj_bias=True, ghost_size=3),
+    ],
+)
+def test_additions_start_at_zero(mechanism):
+    """What a mechanism adds to Swin's attention leaves its maps as they are. Only a warm start takes the weights."""
+    swin = randomised(mmdet.models.SwinTransformer(**MM)).double()
+    frame = SwinFrame(ARCH, mechanism).eval().double()
+    with pytest.raises(CheckpointError, match='look like a Swin Transformer; warm_start=True'):
+        frame.load_state_dict(swin.state_dict())
+    frame.load_state_dict(frame._warm_started(swin.state_dict()))
+    x = torch.rand(1, 3, 75, 133, dtype=torch.float64)
+    with torch.no_grad():
+        for a, b in zip(frame(x), swin(x), strict=True):
+            assert (a - b).norm() < 1e-10 * b.norm()
+
+
+def test_tables_of_neighbours():
+    """Of Swin's table, neighbours take the offsets that they have; beyond it, theirs is zero."""
+    swin = randomised(mmdet.models.SwinTransformer(**MM)).state_dict()
+    for side, first in ((5, 4), (15, -1)):
+        frame = SwinFrame(ARCH, dict(NET7, area='neighbours', kernel_size=side))
+        table = frame._warm_started(swin)['layers.1.blocks.0.attn.rb'].view(2, side, side)
+        given = swin['stages.1.blocks.0.attn.w_msa.relative_position_bias_table'].flip(0).T.view(2, 13, 13)
+        expected = torch.nn.functional.pad(given, (1, 1, 1, 1))[:, first + 1 :, first + 1 :][:, :side, :side]
+        assert torch.equal(table, expected)
+
+
 def test_mechanisms_take_what_they_can(log):
     """ELSA takes the value and the output, the last stage, whose windows are Swin's, all. The log names the rest."""
     swin = randomised(swin_of_timm(64))
@@ -143,3 +182,19 @@ def test_a_part_of_swin_is_refused():
             SwinFrame(ARCH).load_state_dict(given)
         with pytest.raises(CheckpointError, match='lack'):
             SwinFrame(ARCH)._warm_started(given)
+
+
+@pytest.mark.parametrize(
+    'mechanism, share', [(dict(type='WindowAttention'), '0.0 %'), (dict(type='DepthwiseConv'), '[1-9][0-9.]* %')]
+)
+def test_the_log_says_how_far_a_start_is_from_its_source(tmp_path, log, mechanism, share):
+    """The maps of the first pass are compared with those of the Swin Transformer in the file, whose windows are smaller
+    than the frame's. This changes neither the mode nor the random generator."""
+    torch.save(randomised(swin_of_timm(64, 5)).state_dict(), tmp_path / 'swin.pth')
+    window = 5 if 'Window' in mechanism['type'] else 7
+    frame = SwinFrame(ARCH, mechanism, window, out_indices=(2, 3), frozen_stages=1)
+    state = torch.random.get_rng_state()
+    frame.load_pretrained(tmp_path / 'swin.pth', warm_start=True)
+    assert frame.training and not frame.layers[0].training and torch.equal(state, torch.random.get_rng_state())
+    (line,) = (line for line in log if 'first pass' in line)
+    assert re.search(f'differs from that of a Swin Transformer by {share}, {share}, map by map', line)

@@ -1,9 +1,11 @@
 """ViTFrame beside timm's DeiT."""
 
+import pytest
 import timm
 import torch
 
 from mmattn.backbones import ViTFrame
+from mmattn.layers import build_mechanism
 
 
 def small_deit(**settings):
@@ -24,14 +26,76 @@ def started_from(vit, **settings):
 
 
 def test_warm_start_computes_what_deit_computes():
-    """Without a class token, the plain form is timm's network, position table and last norm included. A ghost head
-    starts as plain attention, but for the random S."""
+    """Without a class token, the plain form is timm's network, position table and last norm included. A ghost head and
+    windows as large as the map start as plain attention."""
     vit, x = small_deit(class_token=False, global_pool='avg', fc_norm=False), torch.randn(2, 3, 32, 32)
     expected = vit.forward_features(x).mT.unflatten(2, (4, 4))
     plain = started_from(vit, final_norm=True)
     torch.testing.assert_close(plain(x)[-1], expected, atol=1e-3, rtol=1e-4)  # eps 1e-5, not 1e-6
-    ghost = started_from(vit, final_norm=True, attention=dict(type='GhostHeadAttention', gamma=0))
-    torch.testing.assert_close(ghost(x)[-1], expected, atol=1e-3, rtol=1e-4)
+    for attention in (dict(type='GhostHeadAttention'), dict(type='WindowAttention', window_size=4, ghost_size=3)):
+        other = started_from(vit, final_norm=True, attention=attention)
+        torch.testing.assert_close(other(x)[-1], expected, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize('dtype, digits', [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize(
+    'attention, share',
+    [
+        (dict(type='GhostHeadAttention'), 0),
+        (dict(type='SelfAttention', qkv_bias=True, ghost_size=3), 0),
+        (dict(type='MeanShiftAttention', attention='plain', proj_bias=True, ghost_size=3), 0),
+        (dict(type='MeanShiftAttention', proj_bias=True), 1e-3),
+    ],
+)
+def test_prefix_tokens_start_as_those_of_a_vit(tmp_path, log, attention, share, dtype, digits):
+    """With class token and registers, mechanisms start as timm's network, at another size of images too. Mean shift
+    differs by the kernel. The log says it."""
+    vit, x = small_deit(reg_tokens=2, dynamic_img_size=True, dynamic_img_pad=True).to(dtype), torch.rand(1, 3, 32, 32)
+    torch.save(vit.state_dict(), tmp_path / 'vit.pth')
+    frame = with_registers(attention=attention, final_norm=True, norm_eps=1e-6).to(dtype)
+    frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True)
+    with torch.no_grad():
+        # timm resizes the table of positions in float32
+        for image, most in ((x, digits), (x[..., :27, :].repeat(1, 1, 2, 3), max(digits, 1e-6))):
+            expected = vit.forward_features(image.to(dtype))[:, 3:].mT
+            difference = (frame.eval()(image.to(dtype))[-1].flatten(2) - expected).norm() / expected.norm()
+            assert difference < max(share, most)
+    (line,) = (line for line in log if 'first pass' in line)
+    assert 'differs from that of a ViT or DeiT by 0.' in line and ('0.0 %' in line or share)
+
+
+def with_registers(depth=2, **settings):
+    arch = dict(embed_dim=24, depth=depth, num_heads=2)
+    tokens = dict(class_token=True, registers=2, embedding='deit', img_size=32, patch_size=8)
+    return ViTFrame(arch, **{'attention': dict(type='SelfAttention'), **tokens, **settings})
+
+
+def test_prefix_tokens_take_part():
+    """Every prefix token changes the map, and gets gradients, the same ones with and without recomputation; stochastic
+    depth leaves them together with their image."""
+    x, gradients = torch.randn(2, 3, 32, 32), []
+    for with_cp in (False, True):
+        torch.manual_seed(1)
+        frame = with_registers(with_cp=with_cp, drop_path_rate=0.5)
+        frame(x)[-1].square().sum().backward()
+        gradients.append([p.grad for p in frame.parameters()])
+        assert frame.prefix.cls_token.grad.abs().min() > 0 and frame.prefix.reg_token.grad.abs().min() > 0
+    torch.testing.assert_close(*gradients)
+    block, pair = frame.blocks[-1], (torch.randn(8, 2, 2, 24), torch.randn(8, 3, 24))
+    kept = [(out != given).flatten(1).any(1) for out, given in zip(block(*pair), pair)]
+    assert torch.equal(*kept) and kept[0].any() and not kept[0].all()
+
+
+def test_prefix_tokens_of_a_block_that_does_not_take_them():
+    """Such a block mixes the map alone. Where no block takes them, they are refused."""
+    frame = with_registers().eval()
+    frame.blocks[1].attn = build_mechanism(dict(type='DepthwiseConv', kernel_size=3), dim=24)
+    x, prefix = torch.randn(1, 4, 4, 24), torch.randn(1, 3, 24)
+    mixed, tokens = frame.blocks[1](x, prefix)
+    assert torch.equal(mixed, frame.blocks[1](x))
+    assert torch.equal(tokens, prefix + frame.blocks[1].mlp(frame.blocks[1].norm2(prefix)))
+    with pytest.raises(ValueError, match='class_token and registers need a block'):
+        with_registers(attention=dict(type='DepthwiseConv'))
 
 
 def test_class_token_has_no_place():

@@ -29,6 +29,7 @@ WRONG = {
     'window_size': NO_SIZES,
     'shift': (-1, 7, 1.5, None, *NO_NUMBERS),
     'shift_small_maps': NO_FLAGS,
+    'ghost_size': tuple(size for size in NO_ODD_SIZES if size != 0),
     'stride': NO_SIZES,
     'img_size': NO_SIZES,
     'lam': (-1, 0.5, INF, None, *NO_NUMBERS),

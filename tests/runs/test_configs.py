@@ -1,3 +1,4 @@
+import copy
 import os
 from copy import deepcopy
 from pathlib import Path
@@ -303,7 +304,7 @@ def test_text(key):
 
 
 def test_missing_weights_are_named_early(tmp_path):
-    """Before anything is built, with the place in the config. Addresses are not looked at."""
+    """Before anything is built, with the place in the config. Addresses are not looked at, names are."""
     file = tmp_path / 'a.pth'
     parts = [dict(type='A'), dict(type='B', init_cfg=[dict(type='Pretrained', checkpoint=str(file))])]
     cfg = Config(dict(model=dict(init_cfg=dict(type='Pretrained', checkpoint='https://a/b.pth'), neck=parts)))
@@ -313,3 +314,8 @@ def test_missing_weights_are_named_early(tmp_path):
         configs.check_pretrained(cfg)
     file.touch()
     configs.check_pretrained(cfg)
+    for key in ('load_from', 'model.init_cfg.checkpoint'):
+        changed = copy.deepcopy(cfg)
+        changed.merge_from_dict({key: 'timm:resnet5'})
+        with pytest.raises(InputError, match='no model resnet5: did you mean resnet50'):
+            configs.check_pretrained(changed)

@@ -81,6 +81,13 @@ def test_code_in_checkpoints_is_not_run(tmp_path, capsys, trusted):
     assert ('code was run' in capsys.readouterr().out) == trusted
 
 
+@pytest.mark.parametrize('name', ['timm:resnet5', 'torchvision:resnet5', 'torchvision://resnet5'])
+def test_names_of_published_weights(name):
+    """MMEngine takes the names that mmattn takes, for load_from and parts of other packages."""
+    with running(Config(dict(launcher='none'))), pytest.raises(CheckpointError, match='no (model|weights) resnet5'):
+        CheckpointLoader.load_checkpoint(name)
+
+
 def test_everything_is_undone():
     """The loaders of MMEngine and the setting of logging are as before, also after an error."""
     before = dict(CheckpointLoader._schemes), list(CheckpointLoader._schemes), logging.raiseExceptions

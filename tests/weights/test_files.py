@@ -1,12 +1,8 @@
 import argparse
 import contextlib
-import hashlib
-import http.server
-import io
 import os
 import pickle
 import re
-import threading
 import zipfile
 from collections import Counter
 
@@ -16,7 +12,7 @@ import safetensors.torch
 import torch
 from mmengine.logging import HistoryBuffer
 
-from mmattn.weights import CheckpointError, compare_settings, files, read_checkpoint, read_file, unusable
+from mmattn.weights import CheckpointError, compare_settings, read_checkpoint, read_file, unusable
 
 WEIGHTS = {'a.weight': torch.ones(2), 'b.bias': torch.zeros(1)}
 
@@ -331,112 +327,3 @@ def test_half_precision_is_cast(tmp_path, log, dtype):
     model.load_state_dict(read_checkpoint(str(tmp_path / 'c.pth'))[0])
     assert model.weight.dtype == torch.float32
     assert any(f'half precision ({str(dtype)[6:]})' in message for message in log)
-
-
-def packed(contents):
-    torch.save(contents, buffer := io.BytesIO())
-    return buffer.getvalue()
-
-
-@pytest.fixture
-def serve(tmp_path, monkeypatch):
-    """A function that starts a server of answers by path, and returns its address. An answer is the body; the length
-    that the server says, None if it is true; and what it sends every tenth of a second after that."""
-    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
-    monkeypatch.setattr(files, 'PATIENCE', 0.3)
-    servers, over = [], threading.Event()
-
-    def start(answers):
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def handle(self):
-                with contextlib.suppress(OSError):  # the other side has gone
-                    super().handle()
-
-            def do_GET(self):
-                if self.path not in answers:
-                    return self.send_error(404)
-                body, length, drop = (*answers[self.path], b'')[:3]
-                if length != 'never':
-                    self.send_response(200)
-                    self.send_header('Content-Length', str(len(body) if length is None else length))
-                    self.end_headers()
-                    self.wfile.write(body)
-                for _ in range(50 if length in ('never', 10**6) else 0):
-                    if not over.wait(0.1):
-                        self.wfile.write(drop)
-
-            def log_message(self, *_):
-                pass
-
-        server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, kwargs=dict(poll_interval=0.01), daemon=True).start()
-        return f'http://127.0.0.1:{server.server_port}'
-
-    yield start
-    over.set()
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-def test_addresses_are_read_like_files(tmp_path, monkeypatch, serve):
-    """Downloads pass the same checks as files; names of torchvision are translated to addresses."""
-    evil = packed({'state_dict': Call(open, str(tmp_path / 'proof'), 'w')})
-    address = serve({'/good.pth': (packed({'state_dict': WEIGHTS}), None), '/evil.pth': (evil, None)})
-    monkeypatch.setattr('mmengine.runner.checkpoint.get_torchvision_models', lambda: {'r': f'{address}/good.pth'})
-    for good in (f'{address}/good.pth', 'torchvision://r'):
-        assert read_checkpoint(good)[0].keys() == WEIGHTS.keys()
-    for bad, message in (
-        (f'{address}/evil.pth', 'code in a file is not run'),
-        (f'{address}/no.pth', 'cannot be downloaded .*404'),
-        ('torchvision://no', 'no weights no'),
-        ('s3://there/good.pth', 'download the file'),
-    ):
-        with pytest.raises(CheckpointError, match=message):
-            read_checkpoint(bad)
-    assert not (tmp_path / 'proof').exists()
-
-
-@pytest.mark.parametrize(
-    'answer, message',
-    [
-        ((b'', 'never'), 'cannot be downloaded .*timed out'),
-        ((packed(WEIGHTS)[:100], 10**6), 'cannot be downloaded .*timed out'),
-        ((packed(WEIGHTS)[:100], 10**6, b'x'), 'the server sends less than 1 kB per second'),
-        ((packed(WEIGHTS)[:-100], len(packed(WEIGHTS))), r'the server sent \d+ of \d+ bytes'),
-        ((packed(WEIGHTS)[:-100], None), 'it is cut short or damaged'),
-        ((b'<html>log in</html>', None), 'it is a web page'),
-        ((b'', None), 'it is empty'),
-        ((packed({'a': torch.tensor([float('nan')])}), None), 'has NaN in a'),
-    ],
-    ids=['silent', 'stalls', 'drips', 'ends early', 'cut', 'page', 'empty', 'NaN'],
-)
-def test_bad_answers_are_not_kept(tmp_path, serve, answer, message):
-    """A server that is silent, or sends something else, is named, and asked again the next time."""
-    answers = {'/c.pth': answer}
-    address = f'{serve(answers)}/c.pth'
-    with pytest.raises(CheckpointError, match=message) as error:
-        read_file(address)
-    assert address in str(error.value) and not list(tmp_path.rglob('*.pth'))
-    answers['/c.pth'] = packed(WEIGHTS), None
-    assert read_file(address).keys() == WEIGHTS.keys()
-
-
-def test_downloads_of_one_file_name(tmp_path, serve):
-    """Two addresses that end in the same name are two files, each downloaded once. A name with a checksum, which a date
-    is not, is compared with it. A kept file that is broken is named."""
-    first, second = (packed({'a': torch.full((1,), number)}) for number in (1.0, 2.0))
-    named = f'c-{hashlib.sha256(first).hexdigest()[:8]}.pth'
-    answers = {f'/{name}': (first, None) for name in ('c.pth', named, 'c-20240131.pth', 'c-0123abcd.pth')}
-    here, there = serve(answers), serve({'/c.pth': (second, None)})
-    addresses = [f'{here}/c.pth', f'{there}/c.pth', f'{here}/{named}', f'{here}/c-20240131.pth']
-    for _ in range(2):
-        assert [read_file(address)['a'].item() for address in addresses] == [1, 2, 1, 1]
-        answers.pop('/c.pth', None)
-    with pytest.raises(CheckpointError, match=r'its SHA-256 is \w{64}, but its name says 0123abcd'):
-        read_file(f'{here}/c-0123abcd.pth')
-    kept = tmp_path / 'hub' / 'checkpoints' / named  # where torch.hub and torchvision keep it
-    kept.write_bytes(b'broken')
-    with pytest.raises(CheckpointError, match=f'It is kept as {kept}: remove this file to download it again'):
-        read_file(f'{here}/{named}')

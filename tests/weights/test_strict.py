@@ -8,7 +8,7 @@ import torch
 from mmengine.model import BaseModel
 from mmengine.runner import load_checkpoint
 
-from mmattn.backbones import ELSASwin
+from mmattn.backbones import ELSASwin, ViTFrame
 from mmattn.checks.channels import check_channels
 from mmattn.weights import CheckpointError, StrictModule, Translation
 
@@ -117,12 +117,31 @@ def test_wrong_arch_is_guessed(tmp_path, release, layout, settings, guess):
         ('transformer.layers.0.0.to_qkvp.weight', 'mean-shift'),
         ('blocks.0.attn.qkv.weight', 'a ViT'),
         ('layer1.0.conv1.weight', 'a ResNet'),
+        ('stages.0.blocks.0.conv_dw.weight', 'a ConvNeXt'),  # timm's
+        ('features.1.0.layer_scale', 'a ConvNeXt'),  # torchvision's
+        ('levels.0.blocks.0.attn.rpb', 'a NAT'),
+        ('layers.0.blocks.0.attn.logit_scale', 'a Swin Transformer V2'),
+        ('blocks.0.ls1.gamma', 'a ViT with LayerScale'),  # DINOv2's
+        ('blocks.0.gamma_1', 'a ViT with LayerScale'),  # DINOv3's in timm
+        ('encoder.layers.encoder_layer_0.self_attention.in_proj_weight', 'a ViT of torchvision'),
+        ('encoder.layer.0.attention.attention.query.weight', "Hugging Face's transformers"),
         ('fc.weight', 'another model'),
     ],
 )
-def test_foreign_models_are_guessed(tmp_path, name, guess):
+@pytest.mark.parametrize('warm_start', [False, True])
+def test_foreign_models_are_guessed(tmp_path, name, guess, warm_start):
+    """The sentence says what the weights look like, also where a part of another model's was asked for."""
+    file = save(tmp_path, {name: torch.ones(1)})
     with pytest.raises(CheckpointError, match=guess):
-        pretrained(save(tmp_path, {name: torch.ones(1)}))
+        ELSASwin(SMALL).load_pretrained(file, warm_start=warm_start)
+
+
+def test_warm_start_of_another_size(tmp_path):
+    """Where the first tensor is of another shape, the sentence says what the weights are, too."""
+    names = 'patch_embed.proj.weight', 'stages.0.blocks.0.mlp.dwconv.weight'
+    weights = {name: torch.ones(3, 3, 7, 7) for name in names}
+    with pytest.raises(CheckpointError, match=r'another shape: patch_embed.*look like a Pyramid Vision Transformer'):
+        ViTFrame('small').load_pretrained(save(tmp_path, weights), warm_start=True)
 
 
 def test_prefix_is_guessed(tmp_path, small):

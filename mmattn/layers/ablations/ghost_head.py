@@ -1,4 +1,5 @@
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...arguments import check_heads, check_rates, check_whole
@@ -7,7 +8,7 @@ from ...ops.heads import join_heads
 from ...weights import take
 from ..any_size import ceil_div
 from ..elsa import check_ghost_head
-from ..mechanism import MECHANISMS
+from ..mechanism import MECHANISMS, with_prefix
 
 
 @MECHANISMS.register_module()
@@ -20,7 +21,8 @@ class GhostHeadAttention(nn.Module):
 
     A are the h attention maps after the softmax. The values are taken as mh groups of channels. O and S are tables by
     relative position: with one matrix per pair of pixels, table 11's network would have 11 million parameters and not
-    6. The paper does not say how they start: here O is 1 and S nearly 0, so that the layer starts as plain attention.
+    6. S starts as in algorithm 1 of the paper, nearly 0. O, which is random there, starts at 1: so the layer starts
+    near plain attention.
 
     Args:
         dim: channels C.
@@ -77,27 +79,32 @@ class GhostHeadAttention(nn.Module):
             nn.Parameter(nn.init.trunc_normal_(torch.zeros(ghosts, side, side), std=0.02)) if gamma else None
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, C) -> (B, H, W, C)."""
-        shape = x.shape
-        q, k, v = self.pre_proj(x).flatten(1, 2).chunk(3, -1)
-        v = v.unflatten(-1, (self.num_heads * self.multiple, -1)).transpose(1, 2)
-        return self.drop(self.post_proj(join_heads(self.weights(q, k, *shape[1:3]) @ v))).view(shape)
+    takes_prefix = True
 
-    def weights(self, q: Tensor, k: Tensor, height: int, width: int) -> Tensor:
-        """Equation 8. q and k: (B, H * W, C) -> (B, multiple * heads, H * W, H * W)."""
+    def forward(self, x: Tensor, prefix: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """x: (B, H, W, C) -> (B, H, W, C); with a prefix (B, P, C), a pair of these shapes."""
+        q, k, v = self.pre_proj(with_prefix(prefix, x)).chunk(3, -1)
+        v = v.unflatten(-1, (self.num_heads * self.multiple, -1)).transpose(1, 2)
+        count = 0 if prefix is None else prefix.shape[1]
+        out = self.drop(self.post_proj(join_heads(self.weights(q, k, *x.shape[1:3], count) @ v)))
+        return out.view(x.shape) if prefix is None else (out[:, count:].view(x.shape), out[:, :count])
+
+    def weights(self, q: Tensor, k: Tensor, height: int, width: int, prefix: int = 0) -> Tensor:
+        """Equation 8 for N tokens, ``prefix`` of them before the H * W of the map. q and k: (B, N, C) ->
+        (B, multiple * heads, N, N). A pair with a prefix token has no relative position: there O is 1 and S is 0."""
         q, k = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (q, k))
         weights = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1).to(q.dtype)
         weights = self.attn_drop(weights).repeat(1, self.multiple, 1, 1)
         if self.ghost_mul is not None:
-            weights = weights * self._by_pair(self.ghost_mul, height, width, False).to(q.dtype) ** self.lam
+            weights = weights * self._by_pair(self.ghost_mul, height, width, False, prefix).to(q.dtype) ** self.lam
         if self.ghost_add is not None:
-            weights = weights + self.gamma * self._by_pair(self.ghost_add, height, width, True).to(q.dtype)
+            weights = weights + self.gamma * self._by_pair(self.ghost_add, height, width, True, prefix).to(q.dtype)
         return weights
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Own tensors from plain attention, see :meth:`MeanShiftAttention.warm_start`. Channels of the values change
-        places, so that each keeps its attention map."""
+        """All own tensors from plain attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`, which this
+        attention then computes: S starts at 0 and O at 1. Channels of the values change places, so that each keeps its
+        attention map."""
         dim = len(self.post_proj.weight)
 
         def regrouped(x: Tensor) -> Tensor:
@@ -107,10 +114,16 @@ class GhostHeadAttention(nn.Module):
         for kind, shape in (('weight', (3 * dim, dim)), ('bias', (3 * dim,))):
             *qk, v = take(state_dict, f'{prefix}qkv.{kind}', *shape).chunk(3)
             start[f'pre_proj.{kind}'] = torch.cat([*qk, regrouped(v)])
-        return {**start, 'post_proj.bias': state_dict.pop(f'{prefix}proj.bias')}
+        start['post_proj.bias'] = take(state_dict, f'{prefix}proj.bias', dim)
+        if self.ghost_mul is not None:
+            start['ghost_mul'] = torch.ones_like(self.ghost_mul)
+        if self.ghost_add is not None:
+            start['ghost_add'] = torch.zeros_like(self.ghost_add)
+        return start
 
-    def _by_pair(self, table: Tensor, height: int, width: int, keep_sum: bool) -> Tensor:
-        """A table fitted to a map, for pairs of its pixels: (heads, H * W of the query, H * W of the other)."""
+    def _by_pair(self, table: Tensor, height: int, width: int, keep_sum: bool, prefix: int = 0) -> Tensor:
+        """A table fitted to a map, for pairs of tokens: (heads, P + H * W of the query, P + H * W of the other). With
+        ``keep_sum`` it is S, otherwise O."""
         for length in (height, width):  # each turn fits the rows, and makes them the columns
             L = table.shape[1] // 2 + 1
             rows = fit_table(table.transpose(0, 1).flatten(1), length).unflatten(1, (len(table), -1))
@@ -120,4 +133,5 @@ class GhostHeadAttention(nn.Module):
         # An index and position.shape[0]: Tensor.unfold and len() would bind a graph to one size.
         rows, columns = (torch.arange(length, device=table.device) for length in (height, width))
         rows, columns = (position - position[:, None] + position.shape[0] - 1 for position in (rows, columns))
-        return table[:, rows[:, None, :, None], columns[:, None]].flatten(3).flatten(1, 2)
+        table = table[:, rows[:, None, :, None], columns[:, None]].flatten(3).flatten(1, 2)
+        return F.pad(table, (prefix, 0, prefix, 0), value=0.0 if keep_sum else 1.0) if prefix else table

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Sequence
 
 import torch
@@ -7,8 +8,9 @@ from torch import Tensor, nn
 from ...arguments import check_choice, check_flags, check_odd, check_rates
 from ...ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
 from ...ops.heads import join_heads
+from ...weights import take
 from ..mechanism import MECHANISMS
-from ..window import Windows, position_table, relative_bias
+from ..window import Ghost, Windows, position_table, relative_bias
 from .dynamic_filters import filter_norm
 
 TERMS = ('qk', 'qr', 'rk', 'b')
@@ -24,7 +26,7 @@ class LocalAttention(Windows):
         q_i k_j + q_i r^k_{j-i} + r^q_{j-i} k_j + r^b_{j-i} \big) v_j
 
     There are projections to query and key if a term needs them. Terms 'qk' and 'b' in windows make
-    :class:`mmattn.layers.WindowAttention`.
+    :class:`mmattn.layers.WindowAttention`, and a frame of them takes a Swin Transformer strictly.
 
     Args:
         dim: channels C.
@@ -42,6 +44,7 @@ class LocalAttention(Windows):
         shift_small_maps: see :class:`mmattn.layers.window.Windows`.
         shared_tables: whether all heads share :math:`r^k` and :math:`r^q`. The paper does not say; by default each head
             has its own, as it has of :math:`r^b`.
+        ghost_size: see :class:`mmattn.layers.window.Windows`.
         scale_tables: whether :math:`(C / h)^{-1/2}`, the factor of the term 'qk', also scales 'qr' and 'rk'. The paper
             does not say; by default it does not, as in the equation.
         attn_drop_rate: dropout of attention weights.
@@ -63,12 +66,13 @@ class LocalAttention(Windows):
         kernel_size: int = 7,
         shift: int = 0,
         shift_small_maps: bool = True,
+        ghost_size: int = 0,
         shared_tables: bool = False,
         scale_tables: bool = False,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
-        super().__init__(dim, num_heads, window_size, shift, shift_small_maps)
+        super().__init__(dim, num_heads, window_size, shift, shift_small_maps, ghost_size)
         is_list = isinstance(terms, Sequence) and not isinstance(terms, str)
         self.terms = tuple(term for term in TERMS if is_list and term in terms)
         self.side = window_size if area == 'window' else kernel_size
@@ -89,6 +93,7 @@ class LocalAttention(Windows):
         # With the term 'qk' alone, no tensor shows heads and side.
         self.settings = dict(terms=list(self.terms), area=area, norm=norm, num_heads=num_heads, side=self.side)
         self.settings['scale_tables'] = scale_tables
+        self.is_swin = (self.terms, area, norm) == (('qk', 'b'), 'window', 'softmax') and self.ghost is None
 
         # One column for each offset of key minus query, row-major.
         positions = (2 * window_size - 1) ** 2 if area == 'window' else kernel_size**2
@@ -105,7 +110,7 @@ class LocalAttention(Windows):
         """x: (B, H, W, C) -> (B, H, W, C)."""
         return super().forward(x) if self.area == 'window' else self._attend_neighbours(x)
 
-    def attend_masked(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def attend_masked(self, x: Tensor, mask: Tensor | None, ghost: Ghost) -> Tensor:
         v, q, k = (part.transpose(1, 2) for part in self._project(x))
         logits = [] if self.rb is None else [relative_bias(self.rb, self.side)[None]]
         if self.rk is not None:
@@ -124,7 +129,30 @@ class LocalAttention(Windows):
             if mask is not None and self.norm != 'softmax':
                 weights = weights.masked_fill(mask != 0, 0)
             x = weights.to(v.dtype) @ v
-        return self.drop(self.post_proj(join_heads(x)))
+        x = join_heads(x)
+        return self.drop(self.post_proj(x if ghost is None else x + ghost(join_heads(v))))
+
+    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Own tensors from Swin's attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`.
+
+        The tables of 'qr' and 'rk' start at zero. So with 'qk' and 'b' in windows of Swin's size, under a softmax, the
+        attention starts as Swin's. The table of neighbours is the centre of Swin's, and zero beyond.
+        """
+        dim, start = self.post_proj.in_features, {}
+        # One weight serves query or key alone, as in ``_project``.
+        kinds = [True, 'qk' in self.terms or 'qr' in self.terms, 'qk' in self.terms or 'rk' in self.terms]
+        for kind, shape in (('weight', (dim,)), ('bias', ())):
+            q, k, v = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape).chunk(3)
+            start[f'pre_proj.{kind}'] = torch.cat([part for part, has in zip((v, q, k), kinds) if has])
+            start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+        if self.rb is not None:
+            table = self.table_of_swin(state_dict, prefix)
+            if self.area == 'neighbours':
+                side = math.isqrt(table.shape[1])
+                table = F.pad(table.view(-1, side, side), [(self.side - side) // 2] * 4).flatten(1)
+            start['rb'] = table
+        tables = {'rk': self.rk, 'rq': self.rq}
+        return start | {name: torch.zeros_like(own) for name, own in tables.items() if own is not None}
 
     def _attend_neighbours(self, x: Tensor) -> Tensor:
         v, q, k = self._project(x)
@@ -140,6 +168,8 @@ class LocalAttention(Windows):
             x = elsa_attention(logits, v.flatten(-2), dropout_p=self.attn_drop_rate if self.training else 0.0)
         else:
             x = neighbourhood_sum(self._weights(logits), v.flatten(-2))
+        if self.ghost is not None:
+            x = x + self.ghost(v.flatten(-2))
         return self.drop(self.post_proj(x))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,3 @@
+# Not in the paper: attention beside the 3 x 3 convolutions of torchvision's ResNet-50, as which the backbone starts.
+_base_ = './mask-rcnn_gsa-r50_fpn_1x_coco.py'
+model = dict(backbone=dict(keep_conv=True, init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet50')))

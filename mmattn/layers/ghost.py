@@ -1,0 +1,40 @@
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..arguments import check_odd, check_whole
+
+
+class GhostSummand(nn.Module):
+    r"""The summand of a ghost head on any attention: :math:`\gamma S` of equation 8 of "ELSA", with :math:`\gamma = 1`
+    and without multiplier.
+
+    Added to the attention's weights, S adds a depth-wise convolution of the values to its result, before the output
+    projection. S starts at zero, so the attention starts as if it had no ghost head.
+
+    Args:
+        dim: channels C.
+        size: side k of S, odd.
+    """
+
+    def __init__(self, dim: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(dim, 1, size, size))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Values (B, H, W, C), zero outside the map -> (B, H, W, C)."""
+        dim, _, size, _ = self.weight.shape
+        return F.conv2d(values.permute(0, 3, 1, 2), self.weight, padding=size // 2, groups=dim).permute(0, 2, 3, 1)
+
+
+def ghost_summand(dim: int, size: int) -> GhostSummand | None:
+    """The summand that an attention has by its argument ``ghost_size``; none if that is 0.
+
+    Raises:
+        ValueError: if the size is neither odd nor 0.
+    """
+    check_whole('ghost_size', size, 0)
+    if not size:
+        return None
+    check_odd('ghost_size', size)
+    return GhostSummand(dim, size)

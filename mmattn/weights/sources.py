@@ -1,0 +1,151 @@
+"""What a checkpoint may be named by: a file, an address, or a name that timm or torchvision gave to published weights.
+
+- ``timm:swin_tiny_patch4_window7_224.ms_in1k``, as ``timm.list_pretrained()`` has them; without the part after the dot,
+  timm's default for the model
+- ``torchvision:Swin_T_Weights.IMAGENET1K_V1``, as ``torchvision.models.get_weight`` takes it; also
+  ``torchvision://NAME`` of MMEngine
+- ``https://HOST/FILE``
+- ``hf://OWNER/REPOSITORY`` or ``hf://OWNER/REPOSITORY/FILE``, for models on the Hugging Face Hub; ``@REVISION`` after
+  REPOSITORY names a branch, a tag or a commit
+- the path of a file
+
+Nothing is asked of a network here.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import timm
+import torchvision
+from timm.models import PretrainedCfg
+
+from ..errors import CheckpointError, near_misses
+
+#: in the names of weights on Google Drive -> their files, and the page that has the links
+RELEASES = {
+    r'elsa': ('elsa_swin_tiny.pth, elsa_swin_small.pth, elsa_swin_base.pth', 'https://github.com/damo-cv/ELSA'),
+    r'shunted|ckpt_[TSB]\b': (
+        'ckpt_T.pth, ckpt_S.pth, ckpt_B.pth',
+        'https://github.com/OliverRensu/Shunted-Transformer',
+    ),
+}
+
+
+def place_of(source: str) -> str:
+    """The address (https://, hf:// ...) or the path that a source names.
+
+    Raises:
+        CheckpointError: for a name that timm or torchvision do not have, or have no weights for, and for Google Drive.
+    """
+    if source.startswith('torchvision://'):
+        from mmengine.runner.checkpoint import get_torchvision_models  # imported here, since it needs OpenCV
+
+        name, models = source.removeprefix('torchvision://'), get_torchvision_models()
+        if name not in models:
+            raise CheckpointError(f'torchvision has no weights {name}, of {source}{near_misses(name, models)}')
+        return models[name]
+    if source.startswith('torchvision:'):
+        return _torchvision_address(source.removeprefix('torchvision:'))
+    if source.startswith('timm:'):
+        return _timm_place(source.removeprefix('timm:'))
+    if re.match(r'https?://(drive|docs)\.(usercontent\.)?google\.com/', source):
+        known = ', '.join(f'{files} of {page}' for files, page in RELEASES.values())
+        raise CheckpointError(
+            f'{source[:300]} is on Google Drive, which gives files to browsers only: download it there and give its '
+            f'path ({known})'
+        )
+    return source
+
+
+def check_source(source: str | Path, scratch: str = 'init_cfg=None') -> None:
+    """Check that a file is there, or that a name is known. Servers are not asked.
+
+    Args:
+        scratch: the setting that starts without weights; '' if there is none.
+
+    Raises:
+        CheckpointError: if not; the sentence says what to do.
+    """
+    place = place_of(str(source))
+    if '://' not in place and not os.path.exists(os.path.expanduser(place)):
+        raise CheckpointError(missing_file(place, scratch))
+
+
+def missing_file(path: str, scratch: str = 'init_cfg=None') -> str:
+    """A sentence on a checkpoint that is not there, and on where to get it if it is one of the known releases."""
+    name = Path(path).name
+    if name == path and _has_weights(name):
+        advice = f'timm:{name} names the weights that timm publishes'
+    elif name == path and re.fullmatch(r'\w+_Weights\.\w+', name):
+        advice = f'torchvision:{name} names the weights that torchvision publishes'
+    else:
+        advice = _where_released(name) or 'put it there'
+    otherwise = f', or set {scratch} to start from scratch' if scratch else ''
+    return f'there is no checkpoint {path[:300]}: {advice}{otherwise}'
+
+
+def timm_release(name: str) -> PretrainedCfg | None:
+    """What timm notes about a model's weights; None for a model of which it has no notes.
+
+    Raises:
+        CheckpointError: if timm does not know the name.
+    """
+    base, version = name.partition('.')[0], f'timm {timm.__version__}'
+    if not timm.is_model(base):
+        where = _where_released(name)
+        hint = f': {where} and give its path' if where else near_misses(base, timm.list_models())
+        raise CheckpointError(f'{version} has no model {name[:300]}{hint}')
+    try:
+        return timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        hint = near_misses(name, timm.list_pretrained(f'{base}.*'))
+        raise CheckpointError(f'{version} has no weights {name[:300]}{hint}') from error
+
+
+def _has_weights(name: str) -> bool:
+    """Whether timm has published weights of a name, which may be anything."""
+    try:
+        release = timm.get_pretrained_cfg(name)
+    except RuntimeError:
+        return False
+    return release is not None and bool(release.has_weights)
+
+
+def _timm_place(name: str) -> str:
+    release = timm_release(name)
+    if not _has_weights(name):
+        raise CheckpointError(f'timm publishes no weights {name}: it has the model alone')
+    if release.file:  # of a model that the user registered
+        return str(release.file)
+    if release.hf_hub_id:
+        return f'hf://{release.hf_hub_id}' + (f'/{release.hf_hub_filename}' if release.hf_hub_filename else '')
+    if release.custom_load or release.url.endswith('.npz'):
+        raise CheckpointError(
+            f'the weights timm:{name} are in a format that only timm reads: write '
+            f'torch.save(timm.create_model("{name}", pretrained=True).state_dict(), FILE) in Python and give the path '
+            'of the file'
+        )
+    return release.url
+
+
+def _torchvision_address(name: str) -> str:
+    models = torchvision.models
+    if name in models.list_models():
+        weights = ' or '.join(f'torchvision:{each}' for each in models.get_model_weights(name))
+        raise CheckpointError(f'torchvision:{name} is a model: name its weights, {weights or "but it has none"}')
+    try:
+        return models.get_weight(name).url
+    except (ValueError, KeyError) as error:
+        known = {str(each) for model in models.list_models() for each in models.get_model_weights(model)}
+        raise CheckpointError(
+            f'torchvision {torchvision.__version__} has no weights {name[:300]}{near_misses(name, known)}'
+        ) from error
+
+
+def _where_released(name: str) -> str:
+    """Where to get weights of a name that Google Drive has, as the end of a sentence."""
+    for pattern, (files, page) in RELEASES.items():
+        if re.search(pattern, name, re.IGNORECASE):
+            return f'download it in a browser from {page}, which has links to Google Drive ({files})'
+    return ''

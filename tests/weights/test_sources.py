@@ -1,0 +1,85 @@
+import re
+
+import pytest
+import timm
+import yaml
+
+from mmattn.weights import CheckpointError, check_source, sources
+from mmattn.weights.sources import place_of
+from tests import ROOT
+
+ELSA, SHUNTED = 'https://github.com/damo-cv/ELSA', 'https://github.com/OliverRensu/Shunted-Transformer'
+
+
+@pytest.mark.parametrize(
+    'source, place',
+    [
+        ('timm:resnet50.a1_in1k', 'hf://timm/resnet50.a1_in1k'),
+        ('timm:gcvit_tiny', 'https://github.com/rwightman/.*/gcvit_tiny_224_nvidia-ac783954.pth'),
+        ('torchvision:Swin_T_Weights.IMAGENET1K_V1', 'https://download.pytorch.org/models/swin_t-704ceda3.pth'),
+        ('torchvision:Swin_T_Weights.DEFAULT', 'https://download.pytorch.org/models/swin_t-704ceda3.pth'),
+        ('torchvision://resnet50', 'https://download.pytorch.org/models/resnet50-.*.pth'),
+        ('https://a/b.pth', 'https://a/b.pth'),
+        ('work_dirs/a.pth', 'work_dirs/a.pth'),
+    ],
+)
+def test_places(source, place):
+    """A name is that of one file."""
+    assert re.fullmatch(place, place_of(source))
+
+
+@pytest.mark.parametrize(
+    'source, message',
+    [
+        ('timm:swin_tiny_patch4_window7_22', 'no model .*did you mean swin_tiny_patch4_window7_224'),
+        ('timm:resnet50.a1_in1', 'no weights resnet50.a1_in1: did you mean resnet50.a1_in1k'),
+        ('timm:test_vit_alone', 'timm publishes no weights test_vit_alone: it has the model alone'),
+        ('timm:elsa_swin_tiny', f'no model elsa_swin_tiny: download it in a browser from {ELSA}'),
+        ('torchvision:resnet50', 'name its weights, torchvision:ResNet50_Weights.IMAGENET1K_V1 or torchvision:'),
+        ('torchvision:Swin_T_Weights.V1', 'no weights Swin_T_Weights.V1: did you mean Swin_T_Weights.IMAGENET1K_V1'),
+        ('torchvision://resnet5', 'no weights resnet5, of torchvision://resnet5: did you mean resnet50'),
+        ('https://drive.google.com/file/d/1aB/view', f'Google Drive.*elsa_swin_tiny.pth.*{ELSA}.*{SHUNTED}'),
+        ('checkpoints/elsa_swin_tiny.pth', f'no checkpoint checkpoints/elsa_swin_tiny.pth: download it .*{ELSA}'),
+        ('ckpt_S.pth', f'no checkpoint ckpt_S.pth: download it .*{SHUNTED}.*ckpt_S.pth'),
+        ('shunted_tiny', f'no checkpoint shunted_tiny: download it .*{SHUNTED}.*ckpt_T.pth'),
+        ('resnet50.a1_in1k', 'no checkpoint resnet50.a1_in1k: timm:resnet50.a1_in1k names the weights'),
+        ('Swin_T_Weights.IMAGENET1K_V1', 'no checkpoint .*: torchvision:Swin_T_Weights.IMAGENET1K_V1 names'),
+        ('resnet50.pth', 'no checkpoint resnet50.pth: put it there, or set init_cfg=None'),
+        ('work_dirs/elsa/epoch_1.pth', 'no checkpoint work_dirs/elsa/epoch_1.pth: put it there'),
+        ('a\0b', 'no checkpoint a'),
+        ('a' * 5000, 'no checkpoint a{300}: put it there'),
+    ],
+)
+def test_unknown_sources(monkeypatch, source, message):
+    """One sentence says what was meant, or where the file is."""
+    monkeypatch.setitem(timm.models._registry._model_entrypoints, 'test_vit_alone', lambda: None)
+    with pytest.raises(CheckpointError, match=message):
+        check_source(source)
+
+
+def test_formats_that_only_timm_reads(monkeypatch):
+    """Without a copy on the Hub, weights of Google's in NumPy's format have to be converted; the sentence says how."""
+    release = timm.get_pretrained_cfg('vit_tiny_patch16_224.augreg_in21k')
+    release.hf_hub_id, release.url, release.custom_load = None, 'https://a/b.npz', True
+    monkeypatch.setattr(sources.timm, 'get_pretrained_cfg', lambda name: release)
+    with pytest.raises(CheckpointError, match='in a format that only timm reads: write torch.save'):
+        place_of('timm:vit_tiny_patch16_224.augreg_in21k')
+
+
+def test_releases_are_those_of_the_metafiles():
+    """Files on Google Drive and their pages, as the sentences name them, are those of the model zoo."""
+    for family in ('elsa_swin', 'shunted'):
+        models = yaml.safe_load((ROOT / 'configs' / family / 'metafile.yml').read_text())['Models']
+        released = [model['Released Weights'] for model in models if 'Released Weights' in model]
+        files, page = next(value for key, value in sources.RELEASES.items() if family[:4] in key)
+        assert files.split(', ') == [each['File'] for each in released if 'File' in each]
+        assert {page} == {each['Source'] for each in released}
+
+
+def test_names_in_the_docs():
+    """Every name of weights that the docs give is one of timm or torchvision."""
+    texts = [path.read_text() for path in (*(ROOT / 'docs').glob('*.md'), *(ROOT / 'configs').glob('*/README.md'))]
+    names = {name for text in texts for name in re.findall(r'\b(?:timm|torchvision):[\w/][\w./]*\w', text)}
+    assert len(names) > 5
+    for name in names - {'torchvision:resnet50'}:  # refused, and the docs say so
+        check_source(name)

@@ -39,7 +39,7 @@ class Case:
         shifting: from the number of blocks per stage, a hypothesis strategy of (settings, step, reach). With these
             settings, a shift of the image by ``step`` pixels of the last map shifts that map, except near the border,
             because a block passes information over ``reach`` pixels. None if the backbone promises no such thing.
-        of_another: whether it is a backbone of another row with other settings: ``make test`` leaves it out.
+        of_another: whether other rows have nearly all of its code: ``make test`` leaves it out.
     """
 
     name: str
@@ -177,6 +177,7 @@ def swin_frames(draw, depths):
         dict(type='LocalAttention', terms=['qr', 'rk']),
         dict(type='LocalAttention', area='neighbours', kernel_size=3),
         dict(type='DepthwiseConv', kernel_size=3),
+        dict(type='NeighbourhoodAttention', kernel_size=3, dilation=(1, 2)),
         dict(type='DecoupledDynamicFilter', kernel_size=3, reduction=0.3),
         dict(type='EnhancedAttention'),
     ]
@@ -505,6 +506,7 @@ CASES = {
                     arch=dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), mlp_ratio=2, layer_scale=0)
                 )
             },
+            of_another=True,
         ),
         Case(
             name='DiNAT',

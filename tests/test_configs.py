@@ -18,6 +18,7 @@ from torch import nn
 
 from mmattn.checks.channels import check_channels
 from mmattn.checks.config_values import dataset_configs
+from mmattn.layers import NeighbourhoodAttention
 from mmattn.runs.rows import read_row
 from mmattn.weights import compare_settings, misfits
 from tests import ROOT
@@ -61,10 +62,11 @@ def missing_imports(cfg: Config) -> list[str]:
 
 def slow_but_for_one_row(cases: list[Case]) -> list:
     """Rows of a config differ in widths and depths. The first one shows that the parts fit together. Frozen forms of a
-    config, and the second detector on the pyramid of ViTDet, repeat what another one shows."""
+    config, the second detectors on the pyramid of ViTDet and on NAT, and DiNAT-L repeat what another one shows."""
     first = dict(reversed(cases))
     repeats = [
-        first[path] != row or re.search('-frozen_(?!linear)|dino-4scale_dinov3', path.stem) for path, row in cases
+        first[path] != row or re.search('-frozen_(?!linear)|dino-4scale_dinov3|cascade.*_nat|dinat-l', path.stem)
+        for path, row in cases
     ]
     return [pytest.param(case, marks=pytest.mark.slow) if slow else case for case, slow in zip(cases, repeats)]
 
@@ -159,6 +161,23 @@ def check_downstream(cfg: Config, path: Path) -> None:
             assert load.get('with_mask', 'Panoptic' in load.type) == masks
         metrics = cfg.test_evaluator if isinstance(cfg.test_evaluator, list) else [cfg.test_evaluator]
         assert any('segm' in metric.get('metric', ()) for metric in metrics) == masks
+
+
+@pytest.mark.parametrize(
+    'row, data, dilations',
+    [
+        ('dinat-t', 'coco', [[1, 28, 1], [1, 7, 1, 14], [1, 3, 1, 5, 1, 7] * 3, [1, 3, 1, 3, 1]]),
+        ('dinat_s-t', 'coco', [[1, 28], [1, 14], [1, 3, 1, 5, 1, 7], [1, 3]]),
+        ('dinat_s-t', 'ade20k', [[1, 16], [1, 8], [1, 2, 1, 3, 1, 4], [1, 2]]),
+    ],
+)
+def test_dilations_of_dinat(row, data, dilations):
+    """The blocks have the dilations of the released configs, which no tensor shows."""
+    cfg = Config.fromfile(CONFIGS / 'nat' / '_base_' / f'{row}.py')
+    with torch.device('meta'):
+        backbone = MODELS.build(dict(cfg.backbone, stages=cfg.stages[data]))
+    found = [m.dilation for m in backbone.modules() if isinstance(m, NeighbourhoodAttention)]
+    assert found == sum(dilations, [])
 
 
 def check_forward(model: nn.Module) -> None:
@@ -509,8 +528,9 @@ def test_metafile_is_complete(metafile):
         assert entry.get('Row', Path(entry['Config']).stem) in entry['Name']
         assert entry['Name'].split('_')[-1] == Path(entry['Config']).stem.split('_')[-1]
         file = entry.get('Released Weights', {}).get('File')
-        cfg = read_row(ROOT / entry['Config'], entry.get('Row'))
-        assert file is None or cfg.pretrained.checkpoint == f'checkpoints/{file}'
+        if file:
+            cfg = read_row(ROOT / entry['Config'], entry.get('Row'))
+            assert cfg.pretrained.checkpoint == f'checkpoints/{file}'
     (collection,) = content['Collections']
     assert (ROOT / collection['README']).is_file()
     assert {entry['In Collection'] for entry in content['Models']} == {collection['Name']}

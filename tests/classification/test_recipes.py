@@ -19,7 +19,7 @@ from timm.optim import param_groups_weight_decay
 from mmattn.runs.rows import read_row
 from tests.configs import PAPERS, named
 
-#: epoch -> rate, as the released scripts of ELSA, VOLO, Shunted and MSF set it
+#: epoch -> rate, as the released scripts of ELSA, VOLO, NAT, Shunted and MSF set it
 RATES = {
     'elsa_swin/elsa-swin-t_in1k': [
         *[(0, 1e-6), (1, 5.095e-5), (19, 9.5005e-4), (20, 9.8918e-4), (150, 5.05e-4), (299, 1.0027e-5)],
@@ -31,6 +31,10 @@ RATES = {
     ],
     'elsa_volo/volo-d1_384_in1k': [
         *[(0, 1e-6), (1, 2.4e-6), (4, 6.6e-6), (5, 7.732e-6), (15, 6e-6), (30, 4e-6), (39, 4e-6)]
+    ],
+    'nat/nat-t_in1k': [
+        *[(0, 1e-6), (1, 5.095e-5), (19, 9.5005e-4), (20, 9.8913e-4), (150, 5.025e-4), (299, 5.0273e-6)],
+        *[(300, 5e-6), (309, 5e-6)],
     ],
     'shunted/shunted-t_in1k': [
         *[(0, 1e-6), (1, 1e-6), (2, 2.008e-4), (5, 8.002e-4), (6, 9.9932e-4)],
@@ -161,7 +165,7 @@ def test_starts_from_a_classifier(name):
     """Fine-tuning starts from the last checkpoint of a classifier that was trained here, or from a released one. It has
     the same backbone, but for the size of its images."""
     target = recipe(name)
-    start = Path(target.load_from)
+    start = Path(target.load_from or target.model.backbone.init_cfg.checkpoint)
     if start.parts[0] == 'work_dirs':
         _, config, *row, file = start.parts  # a row if the config has rows
         source = read_row(PAPERS[name][0].with_name(f'{config}.py'), *row)
@@ -169,7 +173,9 @@ def test_starts_from_a_classifier(name):
     else:
         source = recipe(re.sub(r'_\d+_in1k', '_in1k', name))
         assert start == Path(source.pretrained.checkpoint)
-    target.model.backbone.pop('img_size', None)  # a table of positions is resized
+    for cfg in (source, target):
+        cfg.model.backbone.pop('img_size', None)  # a table of positions is resized
+        cfg.model.backbone.pop('stages', None)  # DiNAT's dilations grow with the images
     assert source.model.backbone == target.model.backbone
 
 

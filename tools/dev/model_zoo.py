@@ -33,7 +33,9 @@ PAGE = ROOT / 'docs' / 'model_zoo.md'
 PLOT = ROOT / 'docs' / 'images' / 'cost_accuracy.png'
 METAFILES = sorted(ROOT.glob('configs/*/metafile.yml'))
 #: name of an ImageNet classifier in the comparison; group 1 is its family, group 2 the variant
-CLASSIFIER = re.compile(r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|swin-|vit-|r)([a-z\d]+)(-all)?(_300e)?_in1k')
+CLASSIFIER = re.compile(
+    r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|nat-|dinat-(?!l)|dinat_s-(?!l)|swin-|vit-|r)([a-z\d]+)(-all)?(_300e)?_in1k'
+)
 LEFT, ABOVE, BELOW, RIGHT = (-12, -3), (-12, 5), (4, -11), (7, -9)
 #: family -> its name, and the offset of its labels in the plot
 FAMILIES = {
@@ -42,6 +44,9 @@ FAMILIES = {
     'msf-swin-': ('MSF-Swin', RIGHT),
     'msf-vit-': ('MSF-ViT', RIGHT),
     'gsa-r': ('GSA-ResNet', ABOVE),
+    'nat-': ('NAT', ABOVE),
+    'dinat-': ('DiNAT', BELOW),
+    'dinat_s-': ('DiNAT_s', ABOVE),
     'swin-': ("Swin, in MSF's paper", BELOW),
     'vit-': ("ViT, in MSF's paper", BELOW),
     'r': ("ResNet, in GSA's paper", BELOW),
@@ -84,7 +89,7 @@ segmentor, `--tta` gives mIoU(ms+flip).
 | `_384_in1k`, `_448_in1k`, `_512_in1k` (fine-tuned) | ImageNet-1k | 384 x 384, 448 x 448, 512 x 512 |
 | `_inat2018`, `_inat2019`, `_cifar100` (fine-tuned) | iNaturalist, CIFAR-100 | 224 x 224 |
 | `_coco` | COCO | 1280 x 800 |
-| `_ade20k` | ADE20K | 2048 x 512; SegFormer 512 x 512 |
+| `_ade20k` | ADE20K | 2048 x 512; SegFormer 512 x 512; `-640x640` 2560 x 640 |
 | `_cityscapes` | Cityscapes | not counted |
 | `_voc0712` | Pascal VOC 2007 and 2012 | 1280 x 800 |
 
@@ -105,8 +110,8 @@ COMPARISON = """\
 This table compares the backbones as ImageNet-1k classifiers at 224 x 224.
 
 - **Parameters and multiply-adds** are those of the classifier.
-- **Top-1** is the paper's accuracy, for training on ImageNet-1k alone for 300 epochs (ELSA: 310, GSA and its ResNets:
-  90).
+- **Top-1** is the paper's accuracy, for training on ImageNet-1k alone for 300 epochs (ELSA, NAT and DiNAT: 310, GSA and
+  its ResNets: 90).
 - **Box AP** is the paper's, for a Mask R-CNN on COCO after 12 epochs. ELSA's paper trains with images of several sizes.
 - **Training step on a CPU** is the time of a step, as a multiple of the time of the model named beside it. See the
   [benchmarks](benchmarks.md).
@@ -183,7 +188,7 @@ def plot() -> None:
 
     figure, axis = plt.subplots(figsize=(9.5, 8), layout='constrained')
     for number, (family, (name, place)) in enumerate(FAMILIES.items()):
-        style = 'o-' if number < 5 else 's--'  # mmattn's come first
+        style = 'o-' if number < 8 else 's--'  # mmattn's come first
         variants = [(row[1], (row[3] / 1e9, row[4])) for row in compared() if row[0] == family]
         axis.plot(*zip(*(point for _, point in variants)), style, label=name, color=f'C{number}', markersize=5)
         for variant, point in variants:

@@ -1,0 +1,8 @@
+# COCO for 36 epochs as by NAT's code: tables of positions are not decayed, and the warm-up has 500 steps.
+_base_ = [
+    '../../_base_/datasets/coco_instance_ms.py',
+    '../../_base_/schedules/coco_3x.py',
+    '../../_base_/det_runtime.py',
+]
+optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'.rpb': dict(decay_mult=0.0)}))
+param_scheduler = [dict(_base_.param_scheduler[0], end=500), _base_.param_scheduler[1]]

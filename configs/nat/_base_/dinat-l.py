@@ -1,0 +1,12 @@
+# The weights are those of ImageNet-22K, from which its authors fine-tune.
+_base_ = './dinat.py'
+backbone = dict(
+    type='NAT',
+    arch=dict(embed_dim=192, depths=(3, 4, 18, 5), num_heads=(6, 12, 24, 48), mlp_ratio=2, layer_scale=0),
+    stages=_base_.stages.in1k,
+)
+in_channels = [192, 384, 768, 1536]
+pretrained = dict(
+    type='Pretrained',
+    checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet22k/dinat_large_in22k_224.pth',
+)

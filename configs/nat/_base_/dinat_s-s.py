@@ -1,0 +1,7 @@
+_base_ = './dinat_s.py'
+backbone = dict(type='SwinFrame', arch='small', stages=_base_.stages.in1k)
+in_channels = [96, 192, 384, 768]
+pretrained = dict(
+    type='Pretrained',
+    checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet1k/dinat_s_small_in1k_224.pth',
+)

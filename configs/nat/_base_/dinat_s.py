@@ -1,0 +1,6 @@
+# The stages of DiNAT. The second one has two blocks, and from COCO on the larger of its two dilations.
+_base_ = './dinat.py'
+stages = {
+    data: [*_base_.stages[data][:1], dict(type='NeighbourhoodAttention', dilation=dilation), *_base_.stages[data][2:]]
+    for data, dilation in dict(in1k=(1, 4), in1k_384=(1, 6), coco=(1, 14), ade20k=(1, 8), ade20k_640=(1, 10)).items()
+}

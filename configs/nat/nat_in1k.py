@@ -1,0 +1,17 @@
+# The ImageNet classifiers of both papers, without the large ones. MMATTN_ROW=dinat-t in the environment chooses a row.
+_base_ = ['./_base_/{{$MMATTN_ROW:nat-t}}.py', './_base_/in1k.py']
+row = '{{$MMATTN_ROW:nat-t}}'
+rows = {
+    'nat-m': dict(drop_path_rate=0.2),
+    'nat-t': dict(drop_path_rate=0.2),
+    'nat-s': dict(drop_path_rate=0.3),
+    'nat-b': dict(drop_path_rate=0.5),
+    'dinat-m': dict(drop_path_rate=0.2),
+    'dinat-t': dict(drop_path_rate=0.2),
+    'dinat-s': dict(drop_path_rate=0.3),
+    'dinat-b': dict(drop_path_rate=0.5),
+    'dinat_s-t': dict(drop_path_rate=0.2),
+    'dinat_s-s': dict(drop_path_rate=0.3),
+    'dinat_s-b': dict(drop_path_rate=0.5),
+}
+model = dict(backbone=dict(_base_.backbone, **rows[row]), head=dict(in_channels=_base_.in_channels[-1]))

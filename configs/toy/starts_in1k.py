@@ -81,3 +81,7 @@ model = dict(
     ],
     head=dict(in_channels=128),
 )
+steps = 100
+rise, fall = _base_.param_scheduler
+param_scheduler = [rise, dict(fall, end=steps, T_max=steps - _base_.warm_up)]
+train_cfg = dict(max_iters=steps, val_interval=steps)

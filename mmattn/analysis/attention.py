@@ -221,6 +221,17 @@ def _outlook(layer: layers.OutlookAttention, x: Tensor, row: int, column: int) -
     return [Weights('', _by_head(partial(layer.weigh, x), x, layer.num_heads, row, column))]
 
 
+def _neighbourhood(layer: layers.NeighbourhoodAttention, x: Tensor, row: int, column: int) -> list[Weights]:
+    side = layer.kernel_size * layer.dilation
+    x = F.pad(x, (0, 0, 0, max(side - x.shape[2], 0), 0, max(side - x.shape[1], 0)))
+    q, k, v = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(3)
+
+    def attend(value: Tensor) -> Tensor:
+        return layer.attend(q, k, value.view_as(v)).flatten(-2)
+
+    return [Weights('', _by_head(attend, v.flatten(-2), layer.num_heads, row, column))]
+
+
 def _plain(
     layer: layers.SelfAttention, x: Tensor, row: int, column: int, prefix: Tensor | None = None
 ) -> list[Weights]:
@@ -247,6 +258,7 @@ READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weig
     layers.LocalAttention: _projected,
     layers.MeanShiftAttention: _mean_shift,
     layers.MeanShiftWindowAttention: _mean_shift_windows,
+    layers.NeighbourhoodAttention: _neighbourhood,
     layers.OutlookAttention: _outlook,
     layers.SelfAttention: _plain,
     layers.ShuntedAttention: _shunted,

@@ -171,7 +171,11 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
     steps = torch.ops.aten.addcmul_, torch.ops.aten.addcmul
     uncounted = dict.fromkeys(steps, lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape))
     uncounted.update(
-        {torch.ops.mmattn.neighbourhood_sum: _neighbourhood_flops, torch.ops.mmattn.axial_sum: _axial_flops}
+        {
+            torch.ops.mmattn.neighbourhood_sum: _neighbourhood_flops,
+            torch.ops.mmattn.neighbourhood_attention: _neighbourhood_attention_flops,
+            torch.ops.mmattn.axial_sum: _axial_flops,
+        }
     )
     if _CPU_ATTENTION is not None:
         uncounted[_CPU_ATTENTION] = lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
@@ -181,7 +185,7 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
     attention = sum(
         flops
         for op, flops in counter.get_flop_counts()['Global'].items()
-        if any(name in str(op) for name in ('bmm', 'scaled_dot_product', 'axial_sum'))
+        if any(name in str(op) for name in ('bmm', 'scaled_dot_product', 'axial_sum', 'neighbourhood_attention'))
     )
     return (counter.get_total_flops() - (1 - attention_share) * attention) / 2
 
@@ -189,6 +193,10 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
 # Of the C++ operators, from the shapes of their tensors: as the steps that they replace are counted.
 def _neighbourhood_flops(weights: tuple, value: tuple, mul: tuple | None, add: tuple | None, *_, **__) -> int:
     return 2 * math.prod(value) * weights[-1] * (1 + (mul is not None) + (add is not None))
+
+
+def _neighbourhood_attention_flops(query: tuple, key: tuple, value: tuple, bias, beyond, k: int, *_, **__) -> int:
+    return 2 * 2 * math.prod(query) * k**2
 
 
 def _axial_flops(query: tuple, value: tuple, table: tuple, dim: int, **_) -> int:

@@ -15,6 +15,7 @@ from ..layers import (
     GroupedLinear,
     MeanShiftAttention,
     MeanShiftWindowAttention,
+    NeighbourhoodAttention,
     WindowAttention,
 )
 
@@ -151,6 +152,9 @@ def projections(layer: nn.Module) -> dict[str, Tensor] | None:
     elif isinstance(layer, WindowAttention):
         v, q, k = layer.pre_proj.weight.chunk(3)
         found = dict(Q=q, K=k, V=v, W=layer.post_proj.weight.t())
+    elif isinstance(layer, NeighbourhoodAttention):
+        q, k, v = layer.qkv.weight.chunk(3)
+        found = dict(Q=q, K=k, V=v, W=layer.proj.weight.t())
     elif isinstance(layer, EnhancedAttention):
         k, v = layer.kv.weight.chunk(2)
         found = dict(Q=layer.q.weight, K=k, V=v, W=layer.proj.weight.t())

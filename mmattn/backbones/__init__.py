@@ -5,17 +5,20 @@ from .elsa_volo import ELSAVOLO
 from .gsa_resnet import GSAResNet
 from .msf_swin import MSFSwin
 from .msf_vit import MSFViT
+from .nat import NAT, DiNAT
 from .shunted import ShuntedTransformer
 from .swin import SwinFrame
 from .vit import ViTFrame
 
 __all__ = [
     'DINOViT',
+    'DiNAT',
     'ELSASwin',
     'ELSAVOLO',
     'GSAResNet',
     'MSFSwin',
     'MSFViT',
+    'NAT',
     'ShuntedTransformer',
     'SwinFrame',
     'ViTFrame',

@@ -17,7 +17,7 @@ from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
 from ..layers.window import is_table
 from ..weights import CheckpointError, Translation, take_out
-from .base import Backbone, drop_path_schedule, to_map
+from .base import Backbone, drop_path_schedule, place_output_norms, to_map
 from .patch_embed import PatchEmbed, fit_tables, interpolated
 from .swin_layouts import is_swin, microsoft_layout
 
@@ -168,10 +168,7 @@ class SwinFrame(Backbone):
         A frame whose stages compute Swin's attention takes a Swin Transformer strictly. With a warm start every frame
         takes it, and mechanisms take what they can by their method ``warm_start``.
 
-        A released classifier has one norm, ``norm``. A backbone that returns only the last stage takes it. Other
-        backbones leave it out, as they do with the only norm of a classifier trained here, and their norms start
-        untrained. A released detector has the norms of all its outputs. A distilled backbone may lack those of its
-        first stages, which start untrained.
+        For the norms see :func:`mmattn.backbones.base.place_output_norms`.
         """
         tensors, computed = dict(state_dict), []
         if warm_start:
@@ -182,29 +179,13 @@ class SwinFrame(Backbone):
             except KeyError as error:
                 raise CheckpointError(f'the weights of a Swin Transformer lack {error}') from None
         last = self.out_indices[-1]
-        output_norms = [f'norm{i}.' for i in range(self.num_stages)]
-        given = [i for i, norm in enumerate(output_norms) if any(name.startswith(norm) for name in tensors)]
-        left_out, fresh = [norm for i, norm in enumerate(output_norms) if i not in self.out_indices], []
-        if self.out_indices == (self.num_stages - 1,):
-            for kind in ('weight', 'bias'):
-                if f'norm.{kind}' in tensors:
-                    tensors.setdefault(f'norm{last}.{kind}', tensors.pop(f'norm.{kind}'))
-        elif given in ([], [self.num_stages - 1]):
-            left_out, fresh = output_norms, self.out_indices
-        else:
-            fresh = [i for i in self.out_indices if i < given[0]]
-        dropped = take_out(
-            tensors,
-            'norm.',
-            'head.',
-            f'layers.{last}.downsample.',
-            *(f'layers.{i}.' for i in range(last + 1, self.num_stages)),
-            *left_out,
-        )
+        dropped, fresh = place_output_norms(tensors, self.out_indices, self.num_stages)
+        unbuilt = (f'layers.{i}.' for i in range(last + 1, self.num_stages))
+        dropped += take_out(tensors, 'head.', f'layers.{last}.downsample.', *unbuilt)
         dropped += computed
         tables = [name for name in tensors if name.endswith(('.rb', '.rk', '.rq'))]
         fit_tables(tensors, self.state_dict(), tables, _fitted)
-        return Translation(tensors, dropped, [f'norm{i}.{kind}' for i in fresh for kind in ('weight', 'bias')])
+        return Translation(tensors, dropped, fresh)
 
     def source(self, state_dict: dict[str, Tensor]) -> 'SwinFrame':
         """Swin Transformer, with the windows that its tables are for."""

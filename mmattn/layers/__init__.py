@@ -7,6 +7,7 @@ from .elsa import ELSA
 from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
 from .mechanism import MECHANISMS, build_mechanism, check_mechanism, mechanism_settings
+from .neighbourhood_attention import NeighbourhoodAttention
 from .norm import batch_norm
 from .outlook import OutlookAttention
 from .self_attention import EnhancedAttention, SelfAttention
@@ -33,6 +34,7 @@ __all__ = [
     'MECHANISMS',
     'MeanShiftAttention',
     'MeanShiftWindowAttention',
+    'NeighbourhoodAttention',
     'OutlookAttention',
     'SelfAttention',
     'ShuntedAttention',

@@ -33,8 +33,8 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
 
     Args:
         cfg: ``type`` is the name of a mechanism in ``MECHANISMS``, or the class; other keys are its arguments.
-        block: number of the block in its stage. Windows are shifted in every second block: the mechanism is offered
-            ``shift``, their displacement in pixels of the map.
+        block: number of the block in its stage; offered, too. Windows are shifted in every second block: the mechanism
+            is offered ``shift``, their displacement in pixels of the map.
         window_size: side of the windows, in pixels of the map; offered, too.
         offered: what else the backbone knows of the place: ``dim`` (channels), ``num_heads``, ``stride`` (of the map)
             and others. The mechanism gets what is among its arguments and not in the config.
@@ -53,7 +53,7 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
             f'there is no mechanism {name}; there are {", ".join(known)}, and those of the modules in custom_imports'
             f'{near_misses(name, known)}'
         )
-    offered['window_size'] = window_size
+    offered.update(block=block, window_size=window_size)
     parameters = inspect.signature(mechanism).parameters
     if 'shift' in parameters:
         window_size = settings.get('window_size', window_size)

@@ -3,6 +3,7 @@
 from .elsa import elsa_attention, neighbourhood_sum
 from .global_self_attention import axial_attention, content_attention
 from .mean_shift import mean_shift_attention
+from .neighbourhood import neighbourhood_attention
 from .shunted import shunted_attention
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     'content_attention',
     'elsa_attention',
     'mean_shift_attention',
+    'neighbourhood_attention',
     'neighbourhood_sum',
     'shunted_attention',
 ]

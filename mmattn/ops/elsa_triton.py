@@ -147,7 +147,7 @@ def _settings(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int) 
     )
 
 
-def _limited(kernel):
+def limited(kernel):
     """Limits the registers of a thread. Without, ptxas takes more, or fewer and spills a few bytes."""
     if 'maxnreg' not in inspect.signature(triton.Config).parameters:  # Triton 2
         return kernel
@@ -168,7 +168,7 @@ def _pixels(H, W, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     return tile // across // down, y, x, (y < H) & (x < W)
 
 
-@_limited
+@limited
 @triton.jit
 def _sum(
     logits, lse, value, mul, add, out, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
@@ -218,7 +218,7 @@ def _sum(
     tl.store(out + place[:, None] + c[None, :], total, inside[:, None] & (c < D)[None, :])
 
 
-@_limited
+@limited
 @triton.jit
 def _logits_gradient(
     logits, lse, value, mul, grad, grad_logits, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
@@ -257,7 +257,7 @@ def _logits_gradient(
     tl.store(grad_logits + own + taps * stride_t, of_logit, mask)
 
 
-@_limited
+@limited
 @triton.jit
 def _ghost_gradient(
     logits, lse, value, grad, grad_mul, grad_add, stride, stride_b, stride_y, stride_x, stride_h, stride_t,

@@ -8,7 +8,7 @@ check them.
 import ctypes
 import math
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 
 import torch
@@ -39,12 +39,12 @@ HAS_LIBRARY = _C is not None
 OPERATORS = torch.library.Library('mmattn', 'FRAGMENT')
 
 
-def takes(*tensors: Tensor) -> bool:
-    """Whether the library serves tensors: plain ones, not fake tensors or other subclasses, of float32 on the CPU.
+def takes(*tensors: Tensor, dtypes: Container[torch.dtype] = (torch.float32,)) -> bool:
+    """Whether the library serves tensors: plain ones, not fake tensors or other subclasses, on the CPU, of ``dtypes``.
 
     Since torch 2.7, torch.compile keeps calls of the library in its graphs.
     """
-    plain = all(type(x) is Tensor and x.device.type == 'cpu' and x.dtype == torch.float32 for x in tensors)
+    plain = all(type(x) is Tensor and x.device.type == 'cpu' and x.dtype in dtypes for x in tensors)
     return HAS_LIBRARY and plain and not is_exporting() and not is_transforming()
 
 
@@ -66,7 +66,7 @@ def check_takes(*tensors: Tensor) -> None:
 def operator(
     schema: str, check: Callable, function: Callable, empty: Callable, backward: Callable | None = None
 ) -> Callable:
-    """Define an operator torch.ops.mmattn.NAME, whose arguments are tensors or None, and last a number.
+    """Define an operator torch.ops.mmattn.NAME, whose arguments are tensors or None, and last one number or more.
 
     Args:
         schema: with its name, as in torch.
@@ -82,10 +82,11 @@ def operator(
     OPERATORS.define(schema)
     name = schema.partition('(')[0]
     overload = getattr(torch.ops.mmattn, name).default
+    tensors = sum(str(argument.type) != 'int' for argument in overload._schema.arguments)
 
     def checked(kernel: Callable) -> Callable:
         def run(*arguments: Tensor | int | None) -> Tensor | list[Tensor]:
-            _check_tensors(overload._schema, arguments)
+            _check_tensors(overload._schema, arguments[:tensors])
             check(*arguments)
             return kernel(*arguments)
 
@@ -97,12 +98,12 @@ def operator(
         return tuple(out) if isinstance(out, list) else out
 
     def forward(ctx, *arguments: Tensor | int | None) -> Tensor:
-        ctx.save_for_backward(*arguments[:-1])
-        ctx.number = arguments[-1]
+        ctx.save_for_backward(*arguments[:tensors])
+        ctx.numbers = arguments[tensors:]
         return below(*arguments)
 
     def differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *backward(grad, *ctx.saved_tensors, ctx.number), None
+        return *backward(grad, *ctx.saved_tensors, *ctx.numbers), *[None] * len(ctx.numbers)
 
     if backward is None:
         first = once(below)
@@ -116,11 +117,11 @@ def operator(
     return overload
 
 
-def _check_tensors(schema: torch._C.FunctionSchema, arguments: tuple[Tensor | int | None, ...]) -> None:
+def _check_tensors(schema: torch._C.FunctionSchema, arguments: tuple[Tensor | None, ...]) -> None:
     for x, argument in zip(arguments, schema.arguments):
         if x is None and str(argument.type) == 'Tensor':  # torch lets None pass
             raise ValueError(f'{argument.name} of {schema.name} must be a tensor, not None')
-    tensors = [x for x in arguments[:-1] if x is not None]
+    tensors = [x for x in arguments if x is not None]
     if tensors[0].dtype != torch.float32 or len({(x.dtype, x.device) for x in tensors}) > 1:
         given = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
         raise ValueError(f'{schema.name} takes float32 tensors on one device; here are {given}')

@@ -22,6 +22,7 @@ from mmattn.layers import (
     LocalAttention,
     MeanShiftAttention,
     MeanShiftWindowAttention,
+    NeighbourhoodAttention,
     OutlookAttention,
     SelfAttention,
     ShuntedAttention,
@@ -172,6 +173,20 @@ def test_volo(kind, row, column):
     with torch.no_grad():
         (weights,) = READERS[kind](layer, x, row, column)
         value = layer.v(x) if kind is OutlookAttention else layer.qkv(x)[..., -DIM:]
+        torch.testing.assert_close(layer.proj(by_heads(weights.values, value[0])), layer(x)[0, row, column])
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize('dilation', [1, 2])
+def test_neighbourhood(dilation, row, column):
+    """Also on a map with fewer rows than the neighbourhood, whose padding takes part."""
+    layer = rough(NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=dilation))
+    x = tokens()
+    with torch.no_grad():
+        (weights,) = READERS[NeighbourhoodAttention](layer, x, row, column)
+        assert (weights.values != 0).sum() == 9 * HEADS
+        padded = F.pad(x, (0, 0, 0, 0, 0, weights.values.shape[1] - 5))
+        value = layer.qkv(padded)[..., 2 * DIM :]
         torch.testing.assert_close(layer.proj(by_heads(weights.values, value[0])), layer(x)[0, row, column])
 
 

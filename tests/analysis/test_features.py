@@ -16,7 +16,14 @@ from mmattn.analysis.features import (
     subspace_similarity,
 )
 from mmattn.errors import InputError
-from mmattn.layers import ELSA, EnhancedAttention, MeanShiftAttention, MeanShiftWindowAttention, WindowAttention
+from mmattn.layers import (
+    ELSA,
+    EnhancedAttention,
+    MeanShiftAttention,
+    MeanShiftWindowAttention,
+    NeighbourhoodAttention,
+    WindowAttention,
+)
 from tests.backbones.cases import CASES, every_backbone
 
 
@@ -118,6 +125,7 @@ def test_similarity_of_meanshift_projections():
     [
         (WindowAttention(8, 2), 'QKVW'),
         (EnhancedAttention(8, 2), 'QKVW'),
+        (NeighbourhoodAttention(8, 2), 'QKVW'),
         (MeanShiftWindowAttention(8, 2, attention='gauss'), 'QKVW'),
         (MeanShiftWindowAttention(8, 2), 'QKVPW'),
     ],
@@ -127,7 +135,7 @@ def test_projections(layer, names):
     found = projections(layer)
     assert ''.join(found) == names and all(matrix.shape == (2, 8, 4) for matrix in found.values())
     layer = layer.attn if isinstance(layer, MeanShiftWindowAttention) else layer
-    rows = layer.q.weight if isinstance(layer, EnhancedAttention) else layer.pre_proj.weight
+    rows = next(getattr(layer, name).weight for name in ('q', 'qkv', 'pre_proj') if hasattr(layer, name))
     start = 8 if isinstance(layer, WindowAttention) else 0
     torch.testing.assert_close(found['Q'].mT.flatten(0, 1), rows[start : start + 8])
 

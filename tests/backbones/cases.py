@@ -39,7 +39,7 @@ class Case:
         shifting: from the number of blocks per stage, a hypothesis strategy of (settings, step, reach). With these
             settings, a shift of the image by ``step`` pixels of the last map shifts that map, except near the border,
             because a block passes information over ``reach`` pixels. None if the backbone promises no such thing.
-        of_another: whether it is a backbone of another row with other settings: ``make test`` leaves it out.
+        of_another: whether other rows have nearly all of its code: ``make test`` leaves it out.
     """
 
     name: str
@@ -177,10 +177,33 @@ def swin_frames(draw, depths):
         dict(type='LocalAttention', terms=['qr', 'rk']),
         dict(type='LocalAttention', area='neighbours', kernel_size=3),
         dict(type='DepthwiseConv', kernel_size=3),
+        dict(type='NeighbourhoodAttention', kernel_size=3, dilation=(1, 2)),
         dict(type='DecoupledDynamicFilter', kernel_size=3, reduction=0.3),
         dict(type='EnhancedAttention'),
     ]
     return dict(draw(swins(depths)), stages=draw(stages(st.sampled_from(kinds), len(depths))))
+
+
+@st.composite
+def nats(draw, depths):
+    """Every stage has a mechanism of its own."""
+    arch = draw(swins(depths))['arch']
+    kinds = [
+        dict(type='NeighbourhoodAttention', kernel_size=3),
+        dict(type='NeighbourhoodAttention', kernel_size=5, dilation=(1, 2), rel_pos_bias=False, qkv_bias=False),
+        dict(type='WindowAttention', window_size=3),
+    ]
+    return dict(
+        arch=dict(arch, mlp_ratio=draw(st.integers(1, 2)), layer_scale=draw(st.integers(0, 1))),
+        stages=draw(stages(st.sampled_from(kinds), len(depths))),
+    )
+
+
+@st.composite
+def dinats(draw, depths):
+    arch = draw(nats(depths))['arch']
+    arch['dilations'] = draw(stages(st.integers(1, 3), len(depths)))
+    return dict(arch=arch, kernel_size=draw(st.sampled_from([1, 3, 5])))
 
 
 @st.composite
@@ -460,6 +483,64 @@ CASES = {
             trained_channels=(16, 16, 16, 16),
             segmentors={},
             strides=lambda settings: [settings['patch_size']] * settings['arch']['depth'],
+            of_another=True,
+        ),
+        Case(
+            name='NAT',
+            small=dict(
+                arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8), mlp_ratio=2, layer_scale=0),
+                stages=dict(type='NeighbourhoodAttention', kernel_size=3),
+            ),
+            tiny=dict(
+                arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), mlp_ratio=1, layer_scale=0),
+                stages=dict(type='NeighbourhoodAttention', kernel_size=5),
+                out_indices=(0, 1),
+            ),
+            architectures=depths.flatmap(nats),
+            channels=doubling_channels,
+            half_precision=4,
+            trained=dict(
+                arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), mlp_ratio=2, layer_scale=0)
+            ),
+            segmentors={
+                'elsa-swin-toy_upernet': dict(
+                    arch=dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), mlp_ratio=2, layer_scale=0)
+                )
+            },
+            of_another=True,
+        ),
+        Case(
+            name='DiNAT',
+            small=dict(
+                arch=dict(
+                    embed_dim=8,
+                    depths=(1, 1, 2, 2),
+                    num_heads=(1, 2, 4, 8),
+                    mlp_ratio=2,
+                    layer_scale=0,
+                    dilations=(1, 1, 2, 2),
+                ),
+                kernel_size=3,
+            ),
+            tiny=dict(
+                arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2), mlp_ratio=1, layer_scale=1, dilations=(1, 3)),
+                kernel_size=3,
+                out_indices=(0, 1),
+            ),
+            architectures=depths.flatmap(dinats),
+            channels=doubling_channels,
+            half_precision=4,
+            trained=dict(
+                arch=dict(
+                    embed_dim=16,
+                    depths=(1, 1, 1, 1),
+                    num_heads=(1, 1, 2, 2),
+                    mlp_ratio=2,
+                    layer_scale=0,
+                    dilations=(2, 2, 2, 1),
+                )
+            ),
+            segmentors={},
             of_another=True,
         ),
         Case(

@@ -112,10 +112,7 @@ def test_warm_start(log, settings):
     'change, message',
     [
         (lambda weights: weights.pop('network.2.0.mlp.fc1.weight'), 'lack .network.2.0.mlp.fc1.weight'),
-        (
-            lambda weights: weights.update(other=torch.zeros(1)),
-            'these weights have 1 tensors that it does not know .other.',
-        ),
+        (lambda weights: weights.update(other=torch.zeros(1)), 'have 1 tensors that it does not know .other.'),
     ],
 )
 def test_warm_start_of_something_else(change, message):

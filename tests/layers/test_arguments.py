@@ -67,6 +67,10 @@ WRONG = {
     ('DecoupledDynamicFilter', 'reduction'): (0, 0.05, -1, INF, None, *NO_NUMBERS),
     ('DynamicDepthwiseConv', 'dim'): (3, *NO_SIZES),
     ('ELSA', 'dim'): (2, *NO_SIZES),
+    'block': (-1, 3.5, None, *NO_NUMBERS),
+    'rel_pos_bias': NO_FLAGS,
+    ('NeighbourhoodAttention', 'kernel_size'): (65, 2**62 + 1, *NO_ODD_SIZES),
+    ('NeighbourhoodAttention', 'dilation'): (0, -3, 3.5, None, '3', NAN, True, 1025, 10**30, (), [1, 0], (2.0,), {2}),
     ('SpatialReductionAttention', 'reduction'): tuple(size for size in NO_SIZES if size is not None),
     ('ShuntedAttention', 'reduction'): (3, 0, -2, 2.5, True, '4', [], [4, 0], [4, 2, 1], [2.0], [True, 1]),
 }

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from mmattn.ops import elsa, library
 from mmattn.ops.global_self_attention import axial_attention_reference
+from mmattn.ops.neighbourhood import neighbourhood_attention_reference
 
 HUGE = [0, -1, -3, 7, 2**31, 2**62, -(2**62), 2**63 - 1, -(2**63), 2**64]
 OPERATORS = 'neighbourhood_sum', 'neighbourhood_sum_backward', 'axial_sum', 'axial_sum_backward'
+OPERATORS += 'neighbourhood_attention', 'neighbourhood_attention_backward'
 
 
 def right_arguments(name: str, choose: random.Random) -> list:
@@ -26,6 +28,10 @@ def right_arguments(name: str, choose: random.Random) -> list:
         dim = choose.choice([1, 2])
         length = (H, W)[dim - 1]
         arguments = [(B, H, W, heads, other), (B, H, W, heads, width), (2 * length - 1, other), dim]
+    elif name.startswith('neighbourhood_attention'):
+        k, dilation = choose.choice([1, 3, 5, 7]), choose.choice([1, 1, 2, 3, 2**31, 2**62, 2**63 - 1])
+        bias, beyond = choose.choice([None, (heads, 2 * k - 1, 2 * k - 1)]), choose.choice([None, (2, heads, width)])
+        arguments = [*[(B, H, W, heads, width)] * 3, bias, beyond, k, dilation]
     else:
         C, taps = heads * width, choose.choice([1, 9, 25])
         mul = choose.choice([None, (taps, C), (B, taps, C)])
@@ -75,15 +81,18 @@ def with_mistake(x: object, choose: random.Random) -> object:
 
 def expected(name: str, arguments: list) -> list[Tensor]:
     """By the plain path in float64."""
-    *tensors, number = [x.double() if isinstance(x, Tensor) else x for x in arguments]
+    tensors = [x.double() if isinstance(x, Tensor) else x for x in arguments if not isinstance(x, int)]
+    numbers = [min(x, 9) for x in arguments if isinstance(x, int)]
     grad = tensors.pop(0) if name.endswith('backward') else None
     tensors = [None if x is None else x.detach().requires_grad_() for x in tensors]
     if name.startswith('axial'):
-        out = axial_attention_reference(*tensors, number, 'stretch')
+        out = axial_attention_reference(*tensors, *numbers, 'stretch')
+    elif name.startswith('neighbourhood_attention'):
+        out = neighbourhood_attention_reference(*tensors, *numbers, 0.0)
     else:
         weights, value, *ghosts = tensors
         ghosts = [None if x is None else x.transpose(-1, -2) for x in ghosts]
-        out = elsa._summed(weights, value, *ghosts, min(number, 9))
+        out = elsa._summed(weights, value, *ghosts, *numbers)
     if grad is None:
         return [out]
     leaves = [x for x in tensors if x is not None]

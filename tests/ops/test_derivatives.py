@@ -15,6 +15,7 @@ from mmattn.ops import (
     elsa_attention,
     library,
     mean_shift_attention,
+    neighbourhood_attention,
     neighbourhood_sum,
     shunted_attention,
 )
@@ -22,7 +23,7 @@ from mmattn.ops import global_self_attention as gsa
 from mmattn.ops.recompute import recompute
 
 MAPS = dict(q=(1, 3, 4, 2, 3), v=(1, 3, 4, 2, 2), table=(5, 3), logits=(1, 3, 4, 2, 9), value=(1, 3, 4, 4))
-MAPS |= dict(tokens=(1, 2, 4, 3), ghost=(4, 3, 3), filters=(1, 4, 9))
+MAPS |= dict(tokens=(1, 2, 4, 3), ghost=(4, 3, 3), filters=(1, 4, 9), bias=(2, 5, 5))
 
 
 def axial_with_keys(q, v, table, key, backend=None):
@@ -33,6 +34,10 @@ def shunted(q, key, value, backend=None):
     return shunted_attention(q, [key], [value], 2, backend=backend)
 
 
+def neighbourhood(q, k, v, bias, backend=None):
+    return neighbourhood_attention(q, k, v, bias, 3, backend=backend)
+
+
 #: operators and the shapes of their inputs
 OPERATORS = {
     'elsa': (elsa_attention, 'logits value ghost ghost'),
@@ -40,6 +45,7 @@ OPERATORS = {
     'axial-keys': (axial_with_keys, 'q v table q'),
     'content': (content_attention, 'q q v'),
     'mean-shift': (mean_shift_attention, 'tokens tokens tokens tokens'),
+    'neighbourhood': (neighbourhood, 'q q q bias'),
     'shunted': (shunted, 'value value value'),
 }
 NOT_TWICE = 'has no second derivatives|have no second derivatives|derivative for .* is not implemented'
@@ -75,6 +81,7 @@ def second(operator, inputs, linear, by_backward=False):
         ('content', None, True),
         ('mean-shift', None, False),
         ('mean-shift', 'bias', True),
+        ('neighbourhood', None, False),
         ('shunted', None, False),
     ],
 )
@@ -83,7 +90,7 @@ def test_second_derivatives(name, backend, right, linear, by_backward):
     the result is a constant, torch's once_differentiable would be silent."""
     operator, inputs = make(name)
     path = partial(operator, backend=backend)
-    if not right and (library.HAS_LIBRARY or name not in ('elsa', 'axial')):
+    if not right and (library.HAS_LIBRARY or name not in ('elsa', 'axial', 'neighbourhood')):
         with pytest.raises((InputError, RuntimeError), match=NOT_TWICE):
             second(path, inputs, linear, by_backward)
         return
@@ -148,7 +155,7 @@ def test_transforms(name, transform):
 
 
 @pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
-@pytest.mark.parametrize('name', ['elsa', 'axial'])
+@pytest.mark.parametrize('name', ['elsa', 'axial', 'neighbourhood'])
 def test_compiled_path_refuses_transforms(name):
     operator, inputs = make(name)
     with pytest.raises(ValueError, match="backend 'cpp' takes .*is not for export or torch.func"):

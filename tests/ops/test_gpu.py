@@ -3,10 +3,18 @@
 import pytest
 import torch
 
-from mmattn.ops import axial_attention, content_attention, elsa_attention, mean_shift_attention, shunted_attention
+from mmattn.ops import (
+    axial_attention,
+    content_attention,
+    elsa_attention,
+    mean_shift_attention,
+    neighbourhood_attention,
+    shunted_attention,
+)
 from mmattn.ops import elsa as elsa_ops
 from mmattn.ops import global_self_attention as gsa_ops
 from mmattn.ops import mean_shift as mean_shift_ops
+from mmattn.ops import neighbourhood as neighbourhood_ops
 from mmattn.ops import shunted as shunted_ops
 
 DEVICE = 'cuda'
@@ -27,6 +35,11 @@ OPERATORS = {
         lambda query, k1, k2, v1, v2, backend: shunted_attention(query, [k1, k2], [v1, v2], HEADS, backend=backend),
         shunted_ops.BACKENDS,
         [(*MAP, C), *[(B, 9, 10, C // 2), (B, 17, 20, C // 2)] * 2],
+    ),
+    'neighbourhood': (
+        lambda q, k, v, bias, backend: neighbourhood_attention(q, k, v, bias, 7, 2, backend=backend),
+        neighbourhood_ops.BACKENDS,
+        [*[(*MAP, HEADS, D)] * 3, (HEADS, 13, 13)],
     ),
     'content': (content_attention, gsa_ops.CONTENT_BACKENDS, [(*MAP, HEADS, 16)] * 3),
     'axial': (

@@ -16,6 +16,7 @@ if tuple(map(int, triton.__version__.split('.')[:2])) < (3, 6):
 
 ELSA = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
 AXIAL = {'_forward', '_backward', '_backward_table'}
+NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ AXIAL = {'_forward', '_backward', '_backward_table'}
             for cases, kernels in (
                 (['7 x 7, ghost add', '7 x 7, ghost none', '7 x 7, ghost mul + add'], ELSA),
                 (['5 x 5, ghost add', '3 x 3, ghost add'], ELSA),
+                (['7 x 7 attention', '7 x 7 attention, no bias'], NEIGHBOURHOOD),
                 (['axial, 16 channels', 'axial, 32 channels', 'axial, 64 channels'], AXIAL),
             )
         ),

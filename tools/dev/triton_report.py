@@ -30,6 +30,7 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 
 from mmattn.ops.axial_triton import axial_attention_triton  # noqa: E402
 from mmattn.ops.elsa_triton import elsa_attention_triton  # noqa: E402
+from mmattn.ops.neighbourhood_triton import neighbourhood_attention_triton  # noqa: E402
 
 #: compute capabilities: Turing, Ampere, Hopper, Blackwell
 ARCHS = (75, 80, 90, 100)
@@ -52,6 +53,14 @@ def axial(dtype: torch.dtype, channels: int, length: int) -> Tensor:
     return axial_attention_triton(query, value, empty(dtype, 2 * length - 1, channels), 1)
 
 
+def neighbourhood(dtype: torch.dtype, k: int, with_bias: bool) -> Tensor:
+    """NAT's operator with the 32 channels a head that all models have."""
+    heads = 2
+    maps = empty(dtype, 2, 50, 50, 3, heads, 32).unbind(3)
+    bias = empty(dtype, heads, 2 * k - 1, 2 * k - 1) if with_bias else None
+    return neighbourhood_attention_triton(*maps, bias, None, k, 2)
+
+
 def empty(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=dtype, requires_grad=True)
 
@@ -61,6 +70,8 @@ CASES = {
     f'{k} x {k}, ghost {ghosts}': partial(elsa, k=k, ghosts=ghosts)
     for k, ghosts in ((7, 'add'), (7, 'none'), (7, 'mul + add'), (5, 'add'), (3, 'add'))
 }
+CASES |= {'7 x 7 attention': partial(neighbourhood, k=7, with_bias=True)}
+CASES |= {'7 x 7 attention, no bias': partial(neighbourhood, k=7, with_bias=False)}
 CASES |= {f'axial, {channels} channels': partial(axial, channels=channels, length=A) for channels, A in AXIAL}
 
 

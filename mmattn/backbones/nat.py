@@ -1,0 +1,215 @@
+"""The frame of NAT and DiNAT, whose stages take any mechanism in the place of attention.
+
+"Neighborhood Attention Transformer", https://arxiv.org/abs/2204.07143, and "Dilated Neighborhood Attention
+Transformer", https://arxiv.org/abs/2209.15001
+"""
+
+import re
+from collections.abc import Sequence
+
+from mmengine.registry import MODELS
+from timm.layers import Mlp
+from torch import Tensor, nn
+
+from ..arguments import check_heads, check_rates
+from ..layers import Block, TokenConv2d, build_mechanism, check_mechanism, mechanism_settings
+from ..weights import Translation, take_out
+from .base import Backbone, drop_path_schedule, place_output_norms, to_map
+from .swin import Stage
+
+#: what the factors of the channels start at in the architectures with layer scale
+LAYER_SCALE = 1e-5
+
+
+@MODELS.register_module()
+class NAT(Backbone):
+    """Two convolutions of stride 2, stages of pre-norm blocks with a convolution of stride 2 between them, a norm per
+    output. Each stage names the mechanism of its blocks.
+
+    Against Swin Transformer's frame, stem and downsampling overlap, and blocks are more and have narrower MLPs.
+
+    Args:
+        arch: 'mini', 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths``, ``num_heads``, ``mlp_ratio``
+            and ``layer_scale``: 1 if branches have factors of the channels, which start at 1e-5, else 0. ``embed_dim``
+            is the number of channels of the first stage; each further stage has twice as many.
+        stages: the mechanism of every stage, or a list with that of each; see :func:`mmattn.layers.build_mechanism`.
+            The default is NAT itself.
+        drop_rate: dropout of the embedding, attention output and MLP.
+        attn_drop_rate: dropout of attention weights.
+
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
+
+    With its default ``stages`` it takes the authors' classifiers, detectors and segmentors.
+
+    Example:
+        >>> import torch
+        >>> from mmattn.backbones import NAT
+        >>> [tuple(m.shape) for m in NAT(arch='mini').eval()(torch.zeros(1, 3, 65, 97))]
+        [(1, 64, 17, 25), (1, 128, 9, 13), (1, 256, 5, 7), (1, 512, 3, 4)]
+    """
+
+    arch_zoo = {
+        'mini': dict(embed_dim=64, depths=(3, 4, 6, 5), num_heads=(2, 4, 8, 16), mlp_ratio=3, layer_scale=0),
+        'tiny': dict(embed_dim=64, depths=(3, 4, 18, 5), num_heads=(2, 4, 8, 16), mlp_ratio=3, layer_scale=0),
+        'small': dict(embed_dim=96, depths=(3, 4, 18, 5), num_heads=(3, 6, 12, 24), mlp_ratio=2, layer_scale=1),
+        'base': dict(embed_dim=128, depths=(3, 4, 18, 5), num_heads=(4, 8, 16, 32), mlp_ratio=2, layer_scale=1),
+    }
+    layouts = {'a NAT or DiNAT': r'levels\.\d+\.blocks\.\d+\.attn\.rpb'}
+    head_names = {'head.': 'head.fc.'}
+
+    def __init__(
+        self,
+        arch: str | dict = 'tiny',
+        stages: dict | Sequence[dict] = dict(type='NeighbourhoodAttention'),
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.2,
+        in_channels: int = 3,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
+    ) -> None:
+        arch = self.resolve_arch(arch)
+        depths, num_heads = arch['depths'], arch['num_heads']
+        stages = [stages] * len(depths) if isinstance(stages, dict) else stages
+        if not isinstance(stages, Sequence) or len(stages) != len(depths):
+            raise ValueError(f'stages must be a mechanism, or a list of {len(depths)}, one per stage, not {stages!r}')
+        for i, mechanism in enumerate(stages):
+            check_mechanism(f'stages[{i}]', mechanism)
+        check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
+        dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
+        super().__init__(
+            dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
+        )
+
+        self.settings = dict(num_heads=[int(heads) for heads in num_heads])
+        drop_path = drop_path_schedule(depths, drop_path_rate)
+        last = self.out_indices[-1]
+        self.patch_embed = Stem(in_channels, dims[0])
+        self.drop = nn.Dropout(drop_rate)
+        self.levels = nn.ModuleList()
+        for i in range(last + 1):
+            blocks = []
+            for j in range(depths[i]):
+                attn = build_mechanism(
+                    stages[i],
+                    dim=dims[i],
+                    num_heads=num_heads[i],
+                    block=j,
+                    stride=4 * 2**i,
+                    attn_drop_rate=attn_drop_rate,
+                    drop_rate=drop_rate,
+                )
+                mlp = Mlp(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
+                scale = LAYER_SCALE if arch['layer_scale'] else None
+                blocks.append(Block(dims[i], attn, mlp, drop_path[i][j], layer_scale=scale))
+            self.levels.append(Stage(blocks, Downsampling(dims[i]) if i < last else None))
+            self.settings.update(mechanism_settings(stages[i], blocks[0].attn, f'stages[{i}]'))
+        for i in self.out_indices:
+            self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
+        self.train()
+
+    @classmethod
+    def resolve_arch(cls, arch: str | dict) -> dict:
+        arch = super().resolve_arch(arch)
+        per_stage = {key: value for key, value in arch.items() if isinstance(value, Sequence)}
+        if len({len(value) for value in per_stage.values()}) > 1:
+            raise ValueError(f'arch: {" and ".join(per_stage)} must be of one length, not {per_stage}')
+        for i, heads in enumerate(arch['num_heads']):
+            check_heads(arch['embed_dim'] * 2**i, heads, 'arch: num_heads')
+        if arch['layer_scale'] not in (0, 1):
+            raise ValueError(f'arch: layer_scale must be 0 or 1, not {arch["layer_scale"]!r}')
+        return arch
+
+    def stage_modules(self) -> list[list[nn.Module]]:
+        norms = {i: [getattr(self, f'norm{i}')] for i in self.out_indices}
+        return [[self.patch_embed, self.drop], *([stage, *norms.get(i, [])] for i, stage in enumerate(self.levels))]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
+        self.check_images(x)
+        outs = []
+        x = self.drop(self.patch_embed(x))
+        for i, stage in enumerate(self.levels):
+            for block in stage.blocks:
+                x = self.run(block, x)
+            if i in self.out_indices:
+                outs.append(to_map(getattr(self, f'norm{i}')(x)))
+            if stage.downsample is not None:
+                x = stage.downsample(x)
+        return tuple(outs)
+
+    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
+        """Takes the authors' names of layer scales, and places the norms of the outputs: see
+        :func:`mmattn.backbones.base.place_output_norms`."""
+        given = super().from_release(state_dict, warm_start).tensors
+        tensors = {re.sub(r'(levels\.\d+\.blocks\.\d+\.)gamma([12])$', r'\1ls\2.gamma', k): x for k, x in given.items()}
+        last = self.out_indices[-1]
+        dropped, fresh = place_output_norms(tensors, self.out_indices, self.num_stages)
+        unbuilt = (f'levels.{i}.' for i in range(last + 1, self.num_stages))
+        dropped += take_out(tensors, 'head.', f'levels.{last}.downsample.', *unbuilt)
+        return Translation(tensors, dropped, fresh)
+
+
+@MODELS.register_module()
+class DiNAT(NAT):
+    """NAT with dilated neighbourhoods in every second block.
+
+    Args:
+        arch: 'mini', 'tiny', 'small', 'base', 'large', or a dict with the keys of NAT's and ``dilations``: the distance
+            of neighbours in every second block, by stage. Those of the variants are for images of 224 x 224, whose maps
+            they span. 'large_384' has those for 384 x 384.
+        kernel_size: side of the neighbourhood, odd. The released 'large' with 11 is for 384 x 384.
+        kwargs: further arguments of :class:`NAT`, except ``stages``. Errors are the same.
+    """
+
+    arch_zoo = {
+        'mini': dict(NAT.arch_zoo['mini'], dilations=(8, 4, 2, 1)),
+        'tiny': dict(NAT.arch_zoo['tiny'], dilations=(8, 4, 2, 1)),
+        'small': dict(NAT.arch_zoo['small'], layer_scale=0, dilations=(8, 4, 2, 1)),
+        'base': dict(NAT.arch_zoo['base'], dilations=(8, 4, 2, 1)),
+        'large': dict(
+            embed_dim=192,
+            depths=(3, 4, 18, 5),
+            num_heads=(6, 12, 24, 48),
+            mlp_ratio=2,
+            layer_scale=0,
+            dilations=(8, 4, 2, 1),
+        ),
+    }
+    arch_zoo['large_384'] = dict(arch_zoo['large'], dilations=(13, 6, 3, 1))
+
+    def __init__(self, arch: str | dict = 'tiny', kernel_size: int = 7, **kwargs) -> None:
+        arch = self.resolve_arch(arch)
+        stages = [
+            dict(type='NeighbourhoodAttention', kernel_size=kernel_size, dilation=(1, dilation))
+            for dilation in arch['dilations']
+        ]
+        super().__init__(arch, stages, **kwargs)
+
+
+class Stem(nn.Module):
+    """Two 3 x 3 convolutions of stride 2, and a norm."""
+
+    def __init__(self, in_channels: int, dim: int) -> None:
+        super().__init__()
+        self.proj = nn.Sequential(nn.Conv2d(in_channels, dim // 2, 3, 2, 1), nn.Conv2d(dim // 2, dim, 3, 2, 1))
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
+        return self.norm(self.proj(x).permute(0, 2, 3, 1))
+
+
+class Downsampling(nn.Module):
+    """A 3 x 3 convolution of stride 2 to twice the channels, and a norm."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.reduction = TokenConv2d(dim, 2 * dim, 3, 2, 1, bias=False)
+        self.norm = nn.LayerNorm(2 * dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, dim) -> (B, ceil(H / 2), ceil(W / 2), 2 * dim)."""
+        return self.norm(self.reduction(x))

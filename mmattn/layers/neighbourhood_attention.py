@@ -1,0 +1,118 @@
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..arguments import check_flags, check_heads, check_rates, check_whole
+from ..ops.neighbourhood import neighbourhood_attention
+from ..ops.neighbourhood_cpu import check_neighbours
+from ..weights import CheckpointError, take
+from .mechanism import MECHANISMS
+from .window import is_table
+
+
+@MECHANISMS.register_module()
+class NeighbourhoodAttention(nn.Module):
+    """Attention to the k x k nearest pixels: NAT (https://arxiv.org/abs/2204.07143), and with dilation DiNAT
+    (https://arxiv.org/abs/2209.15001). The tensors are those of their releases.
+
+    Near the border, the neighbourhood is the nearest one within the map. As in the releases, a map with a side shorter
+    than k * dilation is padded up to that with zeros, at the bottom and the right, which take part as keys.
+
+    Args:
+        dim: channels C.
+        num_heads: attention heads; divides ``dim``.
+        kernel_size: side k of the neighbourhood, odd, at most 63.
+        dilation: distance of neighbours, in pixels, at most 1024: no map is larger. Or several, as ``(1, 8)``, which
+            the blocks of a stage have in turn.
+        block: number of the block in its stage.
+        rel_pos_bias: whether logits have a bias by relative position.
+        qkv_bias: whether the projections to query, key and value have biases.
+        attn_drop_rate: dropout of attention weights.
+        drop_rate: dropout of the output.
+
+    Attributes:
+        backend: of :func:`mmattn.ops.neighbourhood_attention`; None chooses the fastest.
+
+    Raises:
+        ValueError: if an argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        kernel_size: int = 7,
+        dilation: int | Sequence[int] = 1,
+        block: int = 0,
+        rel_pos_bias: bool = True,
+        qkv_bias: bool = True,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        dilations = list(dilation) if isinstance(dilation, (list, tuple)) and dilation else [dilation]
+        for each in dilations:
+            check_neighbours(kernel_size, each)
+            check_whole('dilation', each, most=1024)
+        check_whole('block', block, 0)
+        check_flags(rel_pos_bias=rel_pos_bias, qkv_bias=qkv_bias)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+        self.dim = dim
+        self.num_heads = num_heads
+        self.kernel_size = kernel_size
+        self.dilation = int(dilations[block % len(dilations)])
+        self.attn_drop_rate = attn_drop_rate
+        self.backend: str | None = None
+        #: what no tensor shows
+        self.settings = dict(dilation=[int(each) for each in dilations])
+        if not rel_pos_bias:
+            self.settings['kernel_size'] = int(kernel_size)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        side = 2 * kernel_size - 1
+        table = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, side, side), std=0.02))
+        self.rpb = table if rel_pos_bias else None
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(3)
+        return self.drop(self.proj(self.attend(q, k, v).flatten(-2)))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Three (B, H, W, heads, d) -> (B, H, W, heads, d)."""
+        # The keys and values of zeros are the biases.
+        beyond = None if self.qkv.bias is None else self.qkv.bias[self.dim :].unflatten(0, (2, self.num_heads, -1))
+        dropout_p = self.attn_drop_rate if self.training else 0.0
+        return neighbourhood_attention(
+            query, key, value, self.rpb, self.kernel_size, self.dilation, dropout_p, self.backend, beyond=beyond
+        )
+
+    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """The projections from plain attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`, and the table
+        from Swin's attention, if there is one. It has the same biases, in steps of the dilation; neighbours that are
+        farther away than Swin's windows reach start with the bias of the farthest."""
+        start = {}
+        for kind, shape in (('weight', (self.dim,)), ('bias', ())):
+            start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', self.dim, *shape)
+            if getattr(self.qkv, kind) is not None:
+                start[f'qkv.{kind}'] = take(state_dict, f'{prefix}qkv.{kind}', 3 * self.dim, *shape)
+        table = state_dict.pop(f'{prefix}relative_position_bias_table', None)
+        if table is not None and self.rpb is not None:
+            start['rpb'] = self._table_of_swin(table, prefix)
+        return start
+
+    def _table_of_swin(self, table: Tensor, prefix: str) -> Tensor:
+        if not is_table(table.shape[::-1], (self.num_heads, 0)):
+            raise CheckpointError(
+                f'a tensor is of another shape: {prefix}relative_position_bias_table {tuple(table.shape)} instead of '
+                f'((2w - 1) ** 2, {self.num_heads})'
+            )
+        side = round(len(table) ** 0.5)
+        # Swin's table is indexed by query minus key.
+        table = table.t().flip(1).unflatten(1, (side, side))
+        steps = torch.arange(1 - self.kernel_size, self.kernel_size).clamp(-(side // 2), side // 2) + side // 2
+        return table[:, steps[:, None], steps]

@@ -1,0 +1,108 @@
+"""NAT, DiNAT and DiNAT_s with their authors' weights. Made of the authors' own code with NATTEN 0.14.6, the same maps
+come out: they differ by 2e-15 of the largest value in float64."""
+
+import pytest
+import torch
+from torch import nn
+
+from mmattn.analysis import count_operations, count_parameters
+from mmattn.backbones import NAT, DiNAT, SwinFrame
+
+DEPTHS, HEADS = (2, 1), (1, 2)
+ARCH = dict(embed_dim=8, depths=DEPTHS, num_heads=HEADS, mlp_ratio=3, layer_scale=1)
+BLOCK = ['norm1', 'attn.qkv', 'attn.proj', 'norm2', 'mlp.fc1', 'mlp.fc2']
+
+
+def release(stem, stages, norms, scales, reduction):
+    """Random tensors of a release: names of its code, and shapes."""
+    both = lambda name, *shape: {f'{name}.weight': shape, f'{name}.bias': shape[:1]}
+    shapes = dict(stem)
+    for i, depth in enumerate(DEPTHS):
+        dim = 8 * 2**i
+        out = dict(zip(BLOCK, [(dim,), (3 * dim, dim), (dim, dim), (dim,), (3 * dim, dim), (dim, 3 * dim)]))
+        for j in range(depth):
+            block = f'{stages}.{i}.blocks.{j}.'
+            for name, shape in out.items():
+                shapes |= both(block + name, *shape)
+            shapes[f'{block}attn.rpb'] = (HEADS[i], 5, 5)
+            shapes |= {f'{block}gamma{n}': (dim,) for n in (1, 2) if scales}
+    shapes |= {f'{stages}.0.downsample.reduction.weight': reduction}
+    shapes |= both(f'{stages}.0.downsample.norm', 16 if len(reduction) == 4 else 32)
+    for name, dim in norms.items():
+        shapes |= both(name, dim)
+    return {name: torch.randn(shape) for name, shape in shapes.items()}
+
+
+NORM = {f'patch_embed.norm.{kind}': (8,) for kind in ('weight', 'bias')}
+STEM = {
+    'patch_embed.proj.0.weight': (4, 3, 3, 3),
+    'patch_embed.proj.0.bias': (4,),
+    'patch_embed.proj.1.weight': (8, 4, 3, 3),
+    'patch_embed.proj.1.bias': (8,),
+    **NORM,
+}
+PATCHES = {'patch_embed.proj.weight': (8, 3, 4, 4), 'patch_embed.proj.bias': (8,), **NORM}
+
+
+def taken(backbone, released):
+    """The backbone's tensors after it has loaded a release, under the release's names."""
+    backbone.load_state_dict(released)
+    return {
+        name.replace('ls1.gamma', 'gamma1').replace('ls2.gamma', 'gamma2'): x
+        for name, x in backbone.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize('kind', ['detector', 'classifier'])
+def test_released_nat(kind):
+    """Every tensor has its place. A classifier's norm is that of the last map."""
+    of_detector = kind == 'detector'
+    norms = dict(norm0=8, norm1=16) if of_detector else dict(norm=16)
+    released = release(STEM, 'levels', norms, True, (16, 8, 3, 3))
+    head = {} if of_detector else {'head.weight': torch.randn(5, 16), 'head.bias': torch.randn(5)}
+    backbone = DiNAT(dict(ARCH, dilations=(2, 1)), kernel_size=3, out_indices=(0, 1) if of_detector else (1,))
+    found = taken(backbone, {**released, **head})
+    expected = {name.replace('norm.', 'norm1.') if name[:5] == 'norm.' else name: x for name, x in released.items()}
+    assert found.keys() == expected.keys()
+    assert all(found[name].equal(expected[name]) for name in expected)
+
+
+def test_released_dinat_s():
+    """Swin's frame takes DiNAT_s as it is."""
+    released = release(PATCHES, 'layers', dict(norm0=8, norm1=16), False, (16, 32))
+    arch = dict(embed_dim=8, depths=DEPTHS, num_heads=HEADS)
+    stages = dict(type='NeighbourhoodAttention', kernel_size=3, dilation=(1, 2))
+    found = taken(SwinFrame(arch, stages, mlp_ratio=3, out_indices=(0, 1)), released)
+    assert found.keys() == released.keys() and all(found[name].equal(x) for name, x in released.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'cls, arch, parameters, operations',
+    [
+        (NAT, 'mini', '20', '2.7'),
+        (NAT, 'tiny', '28', '4.3'),
+        (NAT, 'small', '51', '7.8'),
+        (NAT, 'base', '90', '13.7'),
+        (DiNAT, 'small', '51', '7.8'),
+    ],
+)
+def test_sizes_are_those_of_the_papers(cls, arch, parameters, operations):
+    """Millions of parameters and 10^9 multiply-adds of the classifiers, in the printed digits."""
+    with torch.device('meta'):
+        backbone = cls(arch, out_indices=(3,)).eval()
+        head = nn.Linear(backbone.out_channels[0], 1000)
+        x = torch.empty(1, 3, 224, 224)
+    count = count_operations(lambda: head(backbone(x)[0].mean((2, 3))))
+    assert f'{(count_parameters(backbone) + count_parameters(head)) / 1e6:.0f}' == parameters
+    assert f'{count / 1e9:.1f}' == operations
+
+
+def test_mistakes():
+    for change, message in (
+        (dict(layer_scale=2), 'arch: layer_scale must be 0 or 1, not 2'),
+        (dict(num_heads=(1, 3)), 'arch: num_heads 3 does not divide the 16 channels'),
+        (dict(depths=(1, 1, 1)), 'arch: depths and num_heads must be of one length'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            NAT(dict(ARCH, **change), out_indices=(0,))

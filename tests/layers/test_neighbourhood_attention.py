@@ -1,0 +1,70 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mmattn.backbones import SwinFrame
+from mmattn.layers import NeighbourhoodAttention, WindowAttention
+from mmattn.ops import neighbourhood_attention
+from mmattn.weights import CheckpointError
+
+
+def padded_as_released(layer, x):
+    """The forward pass of NATTEN 0.14's NeighborhoodAttention2D: small maps are padded before the projection."""
+    H, W = x.shape[1:3]
+    side = layer.kernel_size * layer.dilation
+    x = F.pad(x, (0, 0, 0, max(side - W, 0), 0, max(side - H, 0)))
+    q, k, v = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(3)
+    x = neighbourhood_attention(q, k, v, layer.rpb, layer.kernel_size, layer.dilation, backend='reference')
+    return layer.proj(x.flatten(-2)[:, :H, :W])
+
+
+@pytest.mark.parametrize('size', [(9, 8), (4, 11), (3, 2)])
+@pytest.mark.parametrize('qkv_bias', [True, False])
+def test_small_maps_are_padded_as_released(size, qkv_bias):
+    """Padding takes part as keys; the gradients of the projection's bias have its part."""
+    layer = NeighbourhoodAttention(8, 2, kernel_size=3, dilation=2, qkv_bias=qkv_bias).double()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(2, *size, 8, dtype=torch.float64)
+    results = []
+    for path in (layer, lambda x: padded_as_released(layer, x)):
+        out = path(x)
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(layer.parameters()))])
+    torch.testing.assert_close(*results)
+
+
+def test_tensors_have_the_names_of_the_release():
+    names = {name: tuple(tensor.shape) for name, tensor in NeighbourhoodAttention(8, 2).state_dict().items()}
+    projections = {'qkv.weight': (24, 8), 'qkv.bias': (24,), 'proj.weight': (8, 8), 'proj.bias': (8,)}
+    assert names == {**projections, 'rpb': (2, 13, 13)}
+
+
+def test_blocks_have_dilations_in_turn():
+    """DiNAT_s is such a stage. The dilations, which no tensor shows, are noted."""
+    arch = dict(embed_dim=8, depths=(3,), num_heads=(2,))
+    frame = SwinFrame(arch, dict(type='NeighbourhoodAttention', kernel_size=3, dilation=(1, 4)), out_indices=(0,))
+    assert [block.attn.dilation for block in frame.layers[0].blocks] == [1, 4, 1]
+    assert frame.settings['stages[0].dilation'] == [1, 4]
+
+
+@pytest.mark.parametrize('window_size', [3, 2, 5])
+def test_starts_from_swin(window_size):
+    """With the weights of Swin's attention, a map of one window has Swin's result. The tables of other windows are cut,
+    or go on with their outermost biases."""
+    swin = WindowAttention(8, 2, window_size=window_size).double().eval()
+    released = {f'attn.proj.{kind}': tensor for kind, tensor in swin.post_proj.state_dict().items()}
+    for kind, tensor in swin.pre_proj.state_dict().items():
+        v, q, k = tensor.chunk(3)
+        released[f'attn.qkv.{kind}'] = torch.cat((q, k, v))
+    released['attn.relative_position_bias_table'] = swin.rb.detach().flip(1).t()
+    layer = NeighbourhoodAttention(8, 2, kernel_size=3).double().eval()
+    layer.load_state_dict(layer.warm_start(released, 'attn.'))
+    assert not released
+    table = swin.rb.detach().unflatten(1, (2 * window_size - 1, -1))
+    torch.testing.assert_close(layer.rpb[:, 1:4, 1:4], table[:, window_size - 2 :, window_size - 2 :][:, :3, :3])
+    if window_size == 3:
+        x = torch.randn(2, 3, 3, 8, dtype=torch.float64)
+        torch.testing.assert_close(layer(x), swin(x))
+    with pytest.raises(CheckpointError, match=r'attn.relative_position_bias_table \(24, 2\) instead of'):
+        layer._table_of_swin(torch.zeros(24, 2), 'attn.')

@@ -161,10 +161,8 @@ def _kernel_sum(
     """Equation 12 or 1 with the input (B, ..., C) in place of the values, which may share a matrix with the keys."""
     tokens, count = with_prefix(prefix, x), 0 if prefix is None else prefix.shape[1]
     projected = dict(zip(layer.matrices, layer.pre_proj(tokens.detach()).chunk(len(layer.matrices), -1)))
-    q, k, v = (
-        part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
-        for part in (projected[layer.sharing[0]], projected[layer.sharing[1]], tokens)
-    )
+    query, key = (layer.placed(projected[letter], count, x.shape) for letter in layer.sharing[:2])
+    q, k, v = (part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2) for part in (query, key, tokens))
     attend = F.scaled_dot_product_attention if layer.attention == 'plain' else mean_shift_attention
     bias = {} if bias is None else {'attn_mask' if layer.attention == 'plain' else 'bias': bias.to(q.dtype)}
     out = layer.add_ghost(join_heads(attend(q, k, v, **bias)), tokens, count, x.shape, ghost)

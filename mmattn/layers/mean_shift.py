@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from ..arguments import check_choice, check_flags, check_heads, check_rates, check_whole
 from ..ops import mean_shift_attention
 from ..ops.heads import join_heads
+from ..ops.rotary import check_rope, rotated, rotation
 from ..weights import take
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS, with_prefix
@@ -47,6 +48,8 @@ class MeanShiftAttention(nn.Module):
             group, and so on. The released code has another block mode, which no model uses: of all projections in one,
             so that with G = 2 queries and keys read one half of the channels and values and probes the other.
         proj_bias: whether each matrix has a bias, as in plain ViT and Swin; in the paper they have none.
+        rope: base of the rotary position embedding of queries and keys, see :func:`mmattn.ops.rotary.rotation`; None:
+            none. With it, x is (B, H, W, C).
         ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
@@ -68,6 +71,7 @@ class MeanShiftAttention(nn.Module):
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
+        rope: float | None = None,
         ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
@@ -75,6 +79,7 @@ class MeanShiftAttention(nn.Module):
         super().__init__()
         check_heads(dim, num_heads)
         check_flags(proj_bias=proj_bias)
+        check_rope(rope, dim // num_heads)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         check_choice('attention', attention, COLUMNS)
         columns = COLUMNS[attention]
@@ -97,6 +102,9 @@ class MeanShiftAttention(nn.Module):
         self.settings = dict(attention=attention, sharing=self.sharing)
         if groups > 1:
             self.settings['group_mode'] = group_mode
+        self.rope = rope
+        if rope is not None:
+            self.settings['rope'] = float(rope)
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
 
@@ -130,9 +138,9 @@ class MeanShiftAttention(nn.Module):
         count = 0 if prefix is None else prefix.shape[1]
         projected = self.pre_proj(with_prefix(prefix, x))
         projected = dict(zip(self.matrices, projected.chunk(len(self.matrices), -1)))  # (B, P + N, C) each
-        q, k, v, *probe = (
-            projected[letter].unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for letter in self.sharing[:-1]
-        )
+        query, key, *others = (projected[letter] for letter in self.sharing[:-1])
+        query, key = self.placed(query, count, x.shape), self.placed(key, count, x.shape)
+        q, k, v, *probe = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (query, key, *others))
         dropout = self.attn_drop_rate if self.training else 0.0
         if self.attention == 'plain':
             out = F.scaled_dot_product_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout)
@@ -146,6 +154,14 @@ class MeanShiftAttention(nn.Module):
             out = out - projected[self.sharing[3]]
         out = self.drop(out)
         return out.view(x.shape) if prefix is None else (out[:, count:].view(x.shape), out[:, :count])
+
+    def placed(self, tokens: Tensor, count: int, shape: torch.Size) -> Tensor:
+        """Queries or keys (B, P + N, C) of ``count`` prefix tokens and a map, with the positions of the map."""
+        if self.rope is None:
+            return tokens
+        angles = rotation(*shape[1:3], self.dim // self.num_heads, self.rope, tokens)
+        turned = rotated(tokens[:, count:].view(shape), *angles, self.num_heads).flatten(1, -2)
+        return torch.cat((tokens[:, :count], turned), 1) if count else turned
 
     def add_ghost(self, out: Tensor, values: Tensor, count: int, shape: torch.Size, ghost: Ghost = None) -> Tensor:
         """Add the ghost summand, if there is one, to the result for ``count`` prefix tokens and a map of a shape.

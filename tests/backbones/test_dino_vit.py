@@ -167,6 +167,18 @@ def test_mechanisms_of_single_blocks():
 
 
 @torch.no_grad()
+def test_mean_shift_on_rotary_positions():
+    """Mean-shift attention has the positions of DINOv3: its plain form starts as timm's model; with the probe at zero,
+    the Gaussian kernel differs by little. Without positions they would differ by more."""
+    vit, x = dinov3_of_timm(), torch.randn(1, 3, 64, 96)
+    (_, expected) = vit.forward_intermediates(x, norm=True, intermediates_only=True)
+    for attention, most in (('plain', 1e-6), ('msf', 1e-3)):
+        frame = dino(3, 4, attention=dict(type='MeanShiftAttention', attention=attention, proj_bias=True)).eval()
+        frame.load_state_dict(frame._warm_started(vit.state_dict()))
+        assert (frame(x)[1] - expected).norm() < most * expected.norm()
+
+
+@torch.no_grad()
 def test_tables_are_resampled_as_in_timm():
     """Longer and shorter, and the same; under autocast, and as half precision."""
     table = torch.randn(1, 5, 7, 7)

@@ -6,10 +6,14 @@ import pytest
 import torch
 from torch._dynamo.backends.registry import lookup_backend
 
-from tests.backbones.cases import CASES, every_backbone
+from tests.backbones.cases import CASES
 
 #: multiples of windows, patches and reductions, and others; square and not; longer and shorter than GSA's tables
 SIZES = ((70, 101), (96, 64), (64, 64), (129, 75))
+
+#: a graph takes minutes, and a backbone that is another one with other settings has nothing new to trace
+OWN = {name: case for name, case in CASES.items() if not case.of_another}
+every_backbone = pytest.mark.parametrize('case', OWN.values(), ids=OWN)
 
 pytestmark = pytest.mark.usefixtures('torch_compiles')
 

@@ -92,6 +92,7 @@ def test_reference_is_the_equation(size, k, dilation, bias, beyond):
     threads=st.sampled_from([1, 3]),
 )
 @example(B=1, H=33, W=37, heads=2, d=32, k=7, dilation=1, bias=True, beyond=False, threads=1)
+@example(B=1, H=5, W=4, heads=2, d=8, k=3, dilation=2, bias=True, beyond=True, threads=1)  # both sides continued
 @example(B=1, H=40, W=12, heads=1, d=32, k=3, dilation=2, bias=True, beyond=True, threads=3)  # several tasks of rows
 def test_code_is_the_reference(B, H, W, heads, d, k, dilation, bias, beyond, threads):
     """The output and all gradients of the C++ code are those of the reference in float64, for any size, parts of a

@@ -11,18 +11,18 @@ from mmengine.registry import MODELS
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ..arguments import check_heads, check_rates
-from ..layers import Block, TokenConv2d, build_mechanism, check_mechanism, mechanism_settings
+from ..arguments import check_rates
+from ..layers import Block, TokenConv2d, build_mechanism, mechanism_settings
 from ..weights import Translation, take_out
-from .base import Backbone, drop_path_schedule, place_output_norms, to_map
-from .swin import Stage
+from .base import drop_path_schedule, place_output_norms
+from .swin import Stage, Stages, mechanisms_by_stage
 
 #: what the factors of the channels start at in the architectures with layer scale
 LAYER_SCALE = 1e-5
 
 
 @MODELS.register_module()
-class NAT(Backbone):
+class NAT(Stages):
     """Two convolutions of stride 2, stages of pre-norm blocks with a convolution of stride 2 between them, a norm per
     output. Each stage names the mechanism of its blocks.
 
@@ -54,6 +54,7 @@ class NAT(Backbone):
         'small': dict(embed_dim=96, depths=(3, 4, 18, 5), num_heads=(3, 6, 12, 24), mlp_ratio=2, layer_scale=1),
         'base': dict(embed_dim=128, depths=(3, 4, 18, 5), num_heads=(4, 8, 16, 32), mlp_ratio=2, layer_scale=1),
     }
+    stage_list = 'levels'
     layouts = {'a NAT or DiNAT': r'levels\.\d+\.blocks\.\d+\.attn\.rpb'}
     head_names = {'head.': 'head.fc.'}
 
@@ -72,11 +73,7 @@ class NAT(Backbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        stages = [stages] * len(depths) if isinstance(stages, dict) else stages
-        if not isinstance(stages, Sequence) or len(stages) != len(depths):
-            raise ValueError(f'stages must be a mechanism, or a list of {len(depths)}, one per stage, not {stages!r}')
-        for i, mechanism in enumerate(stages):
-            check_mechanism(f'stages[{i}]', mechanism)
+        stages = mechanisms_by_stage(stages, len(depths))
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
         super().__init__(
@@ -113,32 +110,9 @@ class NAT(Backbone):
     @classmethod
     def resolve_arch(cls, arch: str | dict) -> dict:
         arch = super().resolve_arch(arch)
-        per_stage = {key: value for key, value in arch.items() if isinstance(value, Sequence)}
-        if len({len(value) for value in per_stage.values()}) > 1:
-            raise ValueError(f'arch: {" and ".join(per_stage)} must be of one length, not {per_stage}')
-        for i, heads in enumerate(arch['num_heads']):
-            check_heads(arch['embed_dim'] * 2**i, heads, 'arch: num_heads')
         if arch['layer_scale'] not in (0, 1):
             raise ValueError(f'arch: layer_scale must be 0 or 1, not {arch["layer_scale"]!r}')
         return arch
-
-    def stage_modules(self) -> list[list[nn.Module]]:
-        norms = {i: [getattr(self, f'norm{i}')] for i in self.out_indices}
-        return [[self.patch_embed, self.drop], *([stage, *norms.get(i, [])] for i, stage in enumerate(self.levels))]
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
-        self.check_images(x)
-        outs = []
-        x = self.drop(self.patch_embed(x))
-        for i, stage in enumerate(self.levels):
-            for block in stage.blocks:
-                x = self.run(block, x)
-            if i in self.out_indices:
-                outs.append(to_map(getattr(self, f'norm{i}')(x)))
-            if stage.downsample is not None:
-                x = stage.downsample(x)
-        return tuple(outs)
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """Takes the authors' names of layer scales, and places the norms of the outputs: see

@@ -22,8 +22,45 @@ from .patch_embed import PatchEmbed, fit_tables, interpolated
 from .swin_layouts import is_swin, microsoft_layout
 
 
+class Stages(Backbone):
+    """Base class of frames whose stages are the :class:`Stage` modules of ``stage_list``, after ``patch_embed`` and
+    ``drop``. Stage i has the norm ``norm{i}`` if its map is returned."""
+
+    #: name of the list of stages, as released
+    stage_list = 'layers'
+
+    @classmethod
+    def resolve_arch(cls, arch: str | dict) -> dict:
+        arch = super().resolve_arch(arch)
+        per_stage = {key: value for key, value in arch.items() if isinstance(value, Sequence)}
+        if len({len(value) for value in per_stage.values()}) > 1:
+            raise ValueError(f'arch: {" and ".join(per_stage)} must be of one length, not {per_stage}')
+        for i, heads in enumerate(arch['num_heads']):
+            check_heads(arch['embed_dim'] * 2**i, heads, 'arch: num_heads')
+        return arch
+
+    def stage_modules(self) -> list[list[nn.Module]]:
+        norms = {i: [getattr(self, f'norm{i}')] for i in self.out_indices}
+        stages = enumerate(getattr(self, self.stage_list))
+        return [[self.patch_embed, self.drop], *([stage, *norms.get(i, [])] for i, stage in stages)]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
+        self.check_images(x)
+        outs = []
+        x = self.drop(self.patch_embed(x))
+        for i, stage in enumerate(getattr(self, self.stage_list)):
+            for block in stage.blocks:
+                x = self.run(block, x)
+            if i in self.out_indices:
+                outs.append(to_map(getattr(self, f'norm{i}')(x)))
+            if stage.downsample is not None:
+                x = stage.downsample(x)
+        return tuple(outs)
+
+
 @MODELS.register_module()
-class SwinFrame(Backbone):
+class SwinFrame(Stages):
     """Patch embedding, stages of pre-norm blocks with patch merging between them, a norm per output. Each stage names
     the mechanism of its blocks.
 
@@ -87,11 +124,7 @@ class SwinFrame(Backbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        stages = [stages] * len(depths) if isinstance(stages, dict) else stages
-        if not isinstance(stages, Sequence) or len(stages) != len(depths):
-            raise ValueError(f'stages must be a mechanism, or a list of {len(depths)}, one per stage, not {stages!r}')
-        for i, mechanism in enumerate(stages):
-            check_mechanism(f'stages[{i}]', mechanism)
+        stages = mechanisms_by_stage(stages, len(depths))
         check_whole('window_size', window_size)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
@@ -133,34 +166,6 @@ class SwinFrame(Backbone):
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()
-
-    @classmethod
-    def resolve_arch(cls, arch: str | dict) -> dict:
-        arch = super().resolve_arch(arch)
-        depths, num_heads = arch['depths'], arch['num_heads']
-        if len(depths) != len(num_heads):
-            raise ValueError(f'arch: depths and num_heads must be of one length, not {depths} and {num_heads}')
-        for i, heads in enumerate(num_heads):
-            check_heads(arch['embed_dim'] * 2**i, heads, 'arch: num_heads')
-        return arch
-
-    def stage_modules(self) -> list[list[nn.Module]]:
-        norms = {i: [getattr(self, f'norm{i}')] for i in self.out_indices}
-        return [[self.patch_embed, self.drop], *([stage, *norms.get(i, [])] for i, stage in enumerate(self.layers))]
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
-        self.check_images(x)
-        outs = []
-        x = self.drop(self.patch_embed(x))
-        for i, stage in enumerate(self.layers):
-            for block in stage.blocks:
-                x = self.run(block, x)
-            if i in self.out_indices:
-                outs.append(to_map(getattr(self, f'norm{i}')(x)))
-            if stage.downsample is not None:
-                x = stage.downsample(x)
-        return tuple(outs)
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """Takes a Swin Transformer, places the norms of the outputs, and resizes tables of relative positions.
@@ -227,6 +232,20 @@ def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
         return None
     side = math.isqrt(shape[1])
     return interpolated(table.unflatten(1, (math.isqrt(table.shape[1]), -1))[None], side, side).view(shape)
+
+
+def mechanisms_by_stage(stages: dict | Sequence[dict], count: int) -> Sequence[dict]:
+    """The mechanism of each of ``count`` stages, from the argument ``stages`` of a frame.
+
+    Raises:
+        ValueError: if it is neither a mechanism nor a list of as many.
+    """
+    stages = [stages] * count if isinstance(stages, dict) else stages
+    if not isinstance(stages, Sequence) or len(stages) != count:
+        raise ValueError(f'stages must be a mechanism, or a list of {count}, one per stage, not {stages!r}')
+    for i, mechanism in enumerate(stages):
+        check_mechanism(f'stages[{i}]', mechanism)
+    return stages
 
 
 class Stage(nn.Module):

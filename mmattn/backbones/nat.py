@@ -12,7 +12,7 @@ from timm.layers import Mlp
 from torch import Tensor, nn
 
 from ..arguments import check_rates
-from ..layers import Block, TokenConv2d, build_mechanism, mechanism_settings
+from ..layers import Block, NeighbourhoodAttention, TokenConv2d, build_mechanism, mechanism_settings
 from ..weights import Translation, take_out
 from .base import drop_path_schedule, place_output_norms
 from .swin import Stage, Stages, mechanisms_by_stage
@@ -39,7 +39,8 @@ class NAT(Stages):
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
 
-    With its default ``stages`` it takes the authors' classifiers, detectors and segmentors.
+    With its default ``stages`` it takes the authors' classifiers, detectors and segmentors. With other ``stages``,
+    ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts from them.
 
     Example:
         >>> import torch
@@ -55,6 +56,7 @@ class NAT(Stages):
         'base': dict(embed_dim=128, depths=(3, 4, 18, 5), num_heads=(4, 8, 16, 32), mlp_ratio=2, layer_scale=1),
     }
     stage_list = 'levels'
+    warm_start_from = 'a NAT or DiNAT'
     layouts = {'a NAT or DiNAT': r'levels\.\d+\.blocks\.\d+\.attn\.rpb'}
     head_names = {'head.': 'head.fc.'}
 
@@ -80,6 +82,7 @@ class NAT(Stages):
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
 
+        self._of_source = dict(arch=arch, in_channels=in_channels, out_indices=out_indices)
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)
         last = self.out_indices[-1]
@@ -116,14 +119,53 @@ class NAT(Stages):
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """Takes the authors' names of layer scales, and places the norms of the outputs: see
-        :func:`mmattn.backbones.base.place_output_norms`."""
-        given = super().from_release(state_dict, warm_start).tensors
-        tensors = {re.sub(r'(levels\.\d+\.blocks\.\d+\.)gamma([12])$', r'\1ls\2.gamma', k): x for k, x in given.items()}
+        :func:`mmattn.backbones.base.place_output_norms`. With a warm start, mechanisms take what they can of
+        neighbourhood attention by their method ``warm_start``."""
+        pattern = r'(levels\.\d+\.blocks\.\d+\.)gamma([12])$'
+        tensors = {re.sub(pattern, r'\1ls\2.gamma', name): value for name, value in state_dict.items()}
         last = self.out_indices[-1]
         dropped, fresh = place_output_norms(tensors, self.out_indices, self.num_stages)
         unbuilt = (f'levels.{i}.' for i in range(last + 1, self.num_stages))
         dropped += take_out(tensors, 'head.', f'levels.{last}.downsample.', *unbuilt)
+        if warm_start:
+            dropped += self._start_attention(tensors)
         return Translation(tensors, dropped, fresh)
+
+    def _start_attention(self, tensors: dict[str, Tensor]) -> list[str]:
+        """Replace the tensors of neighbourhood attention by those that the own mechanisms make of them.
+
+        Returns:
+            the names of those that have no place.
+
+        Raises:
+            KeyError: naming a tensor that should be there.
+            CheckpointError: if a tensor has another shape.
+        """
+        start, dropped = {}, []
+        for i, stage in enumerate(self.levels):
+            for j, block in enumerate(stage.blocks):
+                prefix = f'levels.{i}.blocks.{j}.attn.'
+                tensors[f'{prefix}qkv.weight']  # raises the error
+                if hasattr(block.attn, 'warm_start'):
+                    own = block.attn.warm_start(tensors, prefix)
+                    start.update((prefix + name, value) for name, value in own.items())
+                dropped += take_out(tensors, prefix)
+        tensors.update(start)
+        for name in self.state_dict():
+            if not re.match(r'norm\d\.', name) and '.attn.' not in name:
+                tensors[name]  # raises the error
+        return dropped
+
+    def source(self, state_dict: dict[str, Tensor]) -> 'NAT':
+        """NAT with the neighbourhoods that its tables are for. Tables do not show dilations: they are the own ones."""
+        tables = [len(value[0]) for name, value in state_dict.items() if name.endswith('.attn.rpb')]
+        plain = dict(type='NeighbourhoodAttention', kernel_size=(max(tables, default=13) + 1) // 2)
+        stages = [plain] * self.num_stages
+        for i, stage in enumerate(self.levels):
+            attn = stage.blocks[0].attn
+            if isinstance(attn, NeighbourhoodAttention):
+                stages[i] = dict(plain, dilation=attn.settings['dilation'])
+        return NAT(stages=stages, init_cfg=None, **self._of_source)
 
 
 @MODELS.register_module()

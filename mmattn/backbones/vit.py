@@ -239,15 +239,20 @@ class ViTFrame(Backbone):
         return Translation(tensors, dropped, fresh)
 
     def source(self, state_dict: dict[str, Tensor]) -> 'ViTFrame':
-        """The plain ViT, with the tokens and the table of positions that its weights have."""
-        tensors, _ = vit_layout(state_dict)
-        has = {name: tensors[name].shape[1] for name in ('cls_token', 'reg_token', 'pos_embed') if name in tensors}
+        """The plain ViT, with the tokens and the table of positions that its weights have. They may be those of a
+        ``ViTFrame``."""
+        tensors = {name.removeprefix('prefix.'): value for name, value in vit_layout(state_dict)[0].items()}
+        side = None
+        if 'pos_embed' in tensors:
+            side = math.isqrt(tensors['pos_embed'].shape[1])
+        elif 'patch_embed.pos_embed' in tensors:
+            side = tensors['patch_embed.pos_embed'].shape[-1]
         return ViTFrame(
             attention=None,
-            embedding='deit' if 'pos_embed' in has else 'patches',
-            img_size=math.isqrt(has.get('pos_embed', 1)) * self._of_source['patch_size'],
-            class_token='cls_token' in has,
-            registers=has.get('reg_token', 0),
+            embedding='deit' if side else 'patches',
+            img_size=(side or 1) * self._of_source['patch_size'],
+            class_token='cls_token' in tensors,
+            registers=tensors['reg_token'].shape[1] if 'reg_token' in tensors else 0,
             qkv_bias='blocks.0.attn.qkv.bias' in tensors,
             layer_scale=1.0 if 'blocks.0.ls1.gamma' in tensors else None,
             feed_forward='swiglu' if 'blocks.0.mlp.fc1_g.weight' in tensors else 'plain',

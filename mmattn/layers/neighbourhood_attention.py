@@ -7,6 +7,7 @@ from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..ops.neighbourhood import neighbourhood_attention
 from ..ops.neighbourhood_cpu import check_neighbours
 from ..weights import CheckpointError, take
+from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .window import is_table
 
@@ -28,6 +29,7 @@ class NeighbourhoodAttention(nn.Module):
         block: number of the block in its stage.
         rel_pos_bias: whether logits have a bias by relative position.
         qkv_bias: whether the projections to query, key and value have biases.
+        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -48,6 +50,7 @@ class NeighbourhoodAttention(nn.Module):
         block: int = 0,
         rel_pos_bias: bool = True,
         qkv_bias: bool = True,
+        ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
@@ -74,13 +77,15 @@ class NeighbourhoodAttention(nn.Module):
         side = 2 * kernel_size - 1
         table = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, side, side), std=0.02))
         self.rpb = table if rel_pos_bias else None
+        self.ghost = ghost_summand(dim, ghost_size)
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(3)
-        return self.drop(self.proj(self.attend(q, k, v).flatten(-2)))
+        x = self.attend(q, k, v).flatten(-2)
+        return self.drop(self.proj(x if self.ghost is None else x + self.ghost(v.flatten(-2))))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Three (B, H, W, heads, d) -> (B, H, W, heads, d)."""
@@ -93,13 +98,15 @@ class NeighbourhoodAttention(nn.Module):
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """The projections from plain attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`, and the table
-        from Swin's attention, if there is one. It has the same biases, in steps of the dilation; neighbours that are
-        farther away than Swin's windows reach start with the bias of the farthest."""
+        from NAT's or Swin's attention, if there is one. From Swin's it has the same biases, in steps of the dilation;
+        neighbours that are farther away than Swin's windows reach start with the bias of the farthest."""
         start = {}
         for kind, shape in (('weight', (self.dim,)), ('bias', ())):
             start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', self.dim, *shape)
             if getattr(self.qkv, kind) is not None:
                 start[f'qkv.{kind}'] = take(state_dict, f'{prefix}qkv.{kind}', 3 * self.dim, *shape)
+        if self.rpb is not None and f'{prefix}rpb' in state_dict:
+            start['rpb'] = take(state_dict, f'{prefix}rpb', *self.rpb.shape)
         table = state_dict.pop(f'{prefix}relative_position_bias_table', None)
         if table is not None and self.rpb is not None:
             start['rpb'] = self._table_of_swin(table, prefix)

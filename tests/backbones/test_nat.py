@@ -7,6 +7,7 @@ from torch import nn
 
 from mmattn.analysis import count_operations, count_parameters
 from mmattn.backbones import NAT, DiNAT, SwinFrame
+from mmattn.weights import CheckpointError
 
 DEPTHS, HEADS = (2, 1), (1, 2)
 ARCH = dict(embed_dim=8, depths=DEPTHS, num_heads=HEADS, mlp_ratio=3, layer_scale=1)
@@ -74,6 +75,30 @@ def test_released_dinat_s():
     stages = dict(type='NeighbourhoodAttention', kernel_size=3, dilation=(1, 2))
     found = taken(SwinFrame(arch, stages, mlp_ratio=3, out_indices=(0, 1)), released)
     assert found.keys() == released.keys() and all(found[name].equal(x) for name, x in released.items())
+
+
+def test_starts_from_nat():
+    """ELSA's ghost summand in NAT's frame starts with NAT's maps. Another mechanism takes the projections that it has,
+    and the source, which is compared in the log, is NAT."""
+    released = release(STEM, 'levels', dict(norm0=8, norm1=16), True, (16, 8, 3, 3))
+    x = torch.randn(2, 3, 40, 72)
+
+    def started(**mechanism):
+        backbone = NAT(ARCH, mechanism, out_indices=(0, 1)).eval()
+        backbone.load_state_dict(backbone._warm_started(released))
+        return backbone
+
+    ours = started(type='NeighbourhoodAttention', kernel_size=3, dilation=(1, 2), ghost_size=5)
+    source = ours.source(released).eval()
+    source.load_state_dict(released)
+    for own, expected in zip(ours(x), source(x), strict=True):
+        torch.testing.assert_close(own, expected)
+    other = started(type='MeanShiftAttention')
+    assert other.levels[0].blocks[0].attn.post_proj.weight.equal(released['levels.0.blocks.0.attn.proj.weight'])
+    assert not other(x)[1].allclose(source(x)[1])
+    del released['levels.1.blocks.0.mlp.fc1.bias']
+    with pytest.raises(CheckpointError, match='lack .levels.1.blocks.0.mlp.fc1.bias'):
+        started(type='MeanShiftAttention')
 
 
 @pytest.mark.slow

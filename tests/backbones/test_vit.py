@@ -64,6 +64,14 @@ def test_prefix_tokens_start_as_those_of_a_vit(tmp_path, log, attention, share, 
     assert 'differs from that of a ViT or DeiT by 0.' in line and ('0.0 %' in line or share)
 
 
+def test_starts_from_a_frame_of_plain_attention(tmp_path, log):
+    """A ViTFrame that was trained here is a source as timm's ViT is, and is what the first pass is compared with."""
+    torch.save(with_registers().state_dict(), tmp_path / 'vit.pth')
+    with_registers(attention=dict(type='GhostHeadAttention')).load_pretrained(tmp_path / 'vit.pth', warm_start=True)
+    (line,) = (line for line in log if 'first pass' in line)
+    assert 'differs from that of a ViT or DeiT by 0.0 %' in line
+
+
 def with_registers(depth=2, **settings):
     arch = dict(embed_dim=24, depth=depth, num_heads=2)
     tokens = dict(class_token=True, registers=2, embedding='deit', img_size=32, patch_size=8)

@@ -1,5 +1,6 @@
 """What a distillation shows and writes while it trains."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 
 import cv2
@@ -55,7 +56,9 @@ def test_similarity_of_another_model():
 
 def watch(rank, folder):
     torch.set_num_threads(1)
-    distributed.init_process_group('gloo', init_method=f'file://{folder}/rendezvous', rank=rank, world_size=2)
+    end = timedelta(minutes=1)  # where one process is lost, the other would wait for half an hour
+    place = f'file://{folder}/rendezvous'
+    distributed.init_process_group('gloo', init_method=place, timeout=end, rank=rank, world_size=2)
     # The images 0, 1 and 2, and image 0 once more, which fills the last batch.
     own = [dict(stage1=0.1 * (i % 3 + 1)) for i in (rank, rank + 2)]
     metric = TeacherSimilarity(collect_device='gpu')  # gathers without files, with gloo too

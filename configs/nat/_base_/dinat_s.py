@@ -1,4 +1,4 @@
-# The stages of DiNAT. The second one has two blocks, and from COCO on the larger of its two dilations.
+# The stages of DiNAT. The second stage of DiNAT_s has two blocks; the second of them has DiNAT's largest dilation there.
 _base_ = './dinat.py'
 stages = {
     data: [*_base_.stages[data][:1], dict(type='NeighbourhoodAttention', dilation=dilation), *_base_.stages[data][2:]]

@@ -1,5 +1,5 @@
 # A linear head on frozen features, with the schedule of DINOv2's linear evaluation: 40 000 steps, AdamW, a rate of 1e-3
-# that falls linearly after a warm-up. Here the head has no batch norm: the map comes from a LayerNorm.
+# that falls linearly after a warm-up. The head has no batch norm, because the map comes from a LayerNorm.
 _base_ = [
     './_base_/{{$MMATTN_ROW:dinov3-s}}.py',
     '../_base_/models/segmentor.py',

@@ -1,5 +1,5 @@
-# ViTDet's simple feature pyramid, and its heads but for their norms; with this repository's schedule of 12 epochs, and
-# not ViTDet's of 100.
+# ViTDet's simple feature pyramid, and its heads without their norms, with this repository's schedule of 12 epochs
+# instead of ViTDet's 100.
 _base_ = [
     './_base_/{{$MMATTN_ROW:dinov3-s}}.py',
     'mmdet::_base_/models/mask-rcnn_r50_fpn.py',

@@ -1,6 +1,6 @@
-# Large models, fine-tuned from ImageNet-22K. MMATTN_ROW=dinat_s-l in the environment chooses a row. The rate falls
-# linearly, as the released settings say; the script with them does not know this schedule. The training on ImageNet-22K
-# was not published.
+# Large models, fine-tuned from ImageNet-22K. MMATTN_ROW=dinat_s-l in the environment chooses a row. The
+# learning rate falls linearly, as the released settings say; the released script lacks this schedule. The recipe for
+# ImageNet-22K was not published.
 _base_ = ['./_base_/{{$MMATTN_ROW:dinat-l}}.py', './_base_/in1k.py']
 row = '{{$MMATTN_ROW:dinat-l}}'
 rows = ['dinat-l', 'dinat_s-l']

@@ -1,6 +1,6 @@
-# MMATTN_ROW=dinat_s-l in the environment chooses a row. The released configs have 640 x 640 in their names and in their
-# dilations, but crops of 512 x 512. Here crops and test images are those of the name. DiNAT-L was trained without mixed
-# precision.
+# MMATTN_ROW=dinat_s-l in the environment chooses a row. The names and dilations of the released configs are
+# for 640 x 640, but their crops are 512 x 512. Here crops and test images are 640 x 640. DiNAT-L was trained without
+# mixed precision.
 _base_ = [
     './_base_/{{$MMATTN_ROW:dinat-l}}.py',
     '../_base_/models/upernet.py',

@@ -1,6 +1,7 @@
 # PVTv2 (https://arxiv.org/abs/2106.13797), which Shunted builds on. MMATTN_ROW=pvtv2-b3 in the environment chooses a
-# row. Shunted's recipe is PVTv2's; drop path and gradient clipping are those of PVTv2's configs. The published
-# classifiers fit, head included: timm:pvt_v2_b2.in1k, or https://github.com/whai362/PVT/releases/download/v2/pvt_v2_b2.pth.
+# row. Shunted's recipe is PVTv2's; drop path and gradient clipping are those of PVTv2's configs. Published
+# classifiers load with their heads, as timm:pvt_v2_b2.in1k or
+# https://github.com/whai362/PVT/releases/download/v2/pvt_v2_b2.pth.
 #
 # pvtv2-b2-shunted has shunted attention, half of its heads at half the rate, and starts from B2. Stages 1 and 3, with 1
 # and 5 heads in B2, have twice as many. The log says by how much the first pass differs from B2's.

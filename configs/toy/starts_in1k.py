@@ -1,4 +1,4 @@
-# Starts from trained weights beside training from scratch: small classifiers of the toy ImageNet. MMATTN_ROW chooses a
+# Starts from trained weights and from scratch compared: small classifiers of the toy ImageNet. MMATTN_ROW chooses a
 # row: a source, "swin"; a mechanism from scratch, "msf-swin"; or one of them from its source, "msf-swin from swin".
 # MMATTN_STARTS names the folder with a training of each source, see docs/learning.md.
 _base_ = './compare/_base_/tasks/classifier.py'
@@ -49,7 +49,7 @@ pvt = dict(
     feed_forward='conv',
     attention=dict(type='SpatialReductionAttention'),
 )
-#: model -> its source, its backbone, and whether that takes other weights than its own
+#: model -> its source, its backbone, and ``warm_start``
 models = {
     'swin': ('swin', swin, False),
     'msf-swin': ('swin', dict(swin, stages=dict(type='MeanShiftWindow', proj_bias=True)), True),

@@ -49,7 +49,7 @@ class Backbone(StrictModule):
     arch_zoo: dict[str | int, dict] = {}
     #: name of the argument that takes the architecture
     arch_argument = 'arch'
-    #: also models that no backbone here is
+    #: of models that are not backbones here, too
     layouts = {
         'a ConvNeXt': r'stages\.\d\.(blocks\.)?\d+\.(conv_dw|dwconv|depthwise_conv)\.|features\.\d\.\d+\.layer_scale$',
         'a NAT or DiNAT': r'levels\.\d\.blocks\.\d+\.attn\.rpb$',
@@ -191,12 +191,12 @@ class Backbone(StrictModule):
             raise InputError(f'{type(self).__name__} has weights of {own} and takes no images of {x.dtype}: cast them')
 
     def source(self, state_dict: dict[str, Tensor]) -> 'Backbone | None':
-        """The backbone that weights of ``warm_start_from`` are those of, not loaded, with ``init_cfg=None``.
+        """The backbone of ``warm_start_from``, with ``init_cfg=None`` and without its weights.
 
-        It takes these weights strictly, and returns maps of the shapes of the own ones.
+        It takes these weights strictly, and its maps have the same shapes as those of this backbone.
 
         Args:
-            state_dict: the weights. Their shapes show arguments, such as the size of windows.
+            state_dict: the weights. Their shapes show arguments of the source, such as the size of windows.
 
         Returns:
             the backbone, or None if there is none to compare with.
@@ -206,8 +206,8 @@ class Backbone(StrictModule):
     def log_difference(self, state_dict: dict[str, Tensor]) -> None:
         """Log by how many percent the maps of the first pass differ from those of the :meth:`source`.
 
-        Both take the same image of 224 x 224 pixels, :func:`noise_image`, in evaluation. The percentage of a map is the
-        norm of the difference divided by the norm of the source's map. Random generators keep their states.
+        Both take the same image of 224 x 224 pixels, :func:`noise_image`, in evaluation mode. The percentage of a map
+        is the norm of the difference divided by the norm of the source's map. Random generators keep their states.
 
         Args:
             state_dict: the weights that the backbone started from.

@@ -24,9 +24,9 @@ class DINOViT(ViTFrame):
     """The ViTs of DINOv2, with and without registers, and of DINOv3: :class:`ViTFrame` with their settings.
 
     It takes the weights of timm's model of the same name, and Meta's own. Maps are those of timm's
-    ``forward_intermediates(norm=True)``, for images of any size; sides that are no multiple of the patch are padded as
-    with ``dynamic_img_pad=True``. Meta's code interpolates the positions of DINOv2 a little differently, and Meta's
-    DINOv3 has its periods rounded to bfloat16.
+    ``forward_intermediates(norm=True)``, for images of any size; sides that are not a multiple of the patch are padded
+    as with ``dynamic_img_pad=True``. Meta's code interpolates the positions of DINOv2 with an offset, and rounds
+    the periods of DINOv3 to bfloat16.
 
     Args:
         arch: name of timm's model, or a dict with the keys of ``arch_zoo``: ``version`` of DINO, ``swiglu`` (1: the

@@ -38,9 +38,9 @@ class GSAResNet(Backbone):
 
     With ``keep_conv=True``, which is not in the paper, no convolution is replaced: attention is added to its result,
     times a factor per channel that starts at 0. So weights of a plain ResNet start the network exactly as that ResNet.
-    A factor per channel, because one per block would tie the heads together, and FSDP takes no scalars. The paper's
-    norm after attention is here that of the sum. ResNet-50 has 25.6 M parameters and 4.09 G multiply-adds at 224 x 224,
-    GSA-ResNet-50 18.1 M and 3.67 G, and with ``keep_conv=True`` 29.3 M and 5.17 G.
+    The factor is per channel because one per block would be the same for all heads, and FSDP does not take scalars. The
+    norm that follows attention in the paper follows the sum here. ResNet-50 has 25.6 M parameters and 4.09 G
+    multiply-adds at 224 x 224, GSA-ResNet-50 18.1 M and 3.67 G, and with ``keep_conv=True`` 29.3 M and 5.17 G.
 
     One layout throughout: (B, C, H, W) maps in channels-last memory.
 
@@ -217,7 +217,7 @@ class GSAResNet(Backbone):
         return Translation(tensors, dropped, [] if has_attention else attention)
 
     def is_source(self, state_dict: dict[str, Tensor]) -> bool:
-        """Whether weights are those of a plain ResNet, and this is none."""
+        """Whether weights are those of a plain ResNet, and this backbone has attention."""
         theirs, ours = (any(ATTENTION in name for name in names) for names in (state_dict, self.state_dict()))
         return ours and not theirs
 
@@ -228,7 +228,7 @@ class GSAResNet(Backbone):
     def _warm_started(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         if any(ATTENTION in name for name in given):
             raise CheckpointError(
-                f'{type(self).__name__} can start from {self.warm_start_from}, and these weights have attention: '
+                f'{type(self).__name__} can start from {self.warm_start_from}, but these weights have attention: '
                 'leave warm_start out'
             )
         return given  # Loading recognises a plain ResNet.
@@ -296,7 +296,7 @@ ATTENTION = '.attn'
 
 
 class Bottleneck(nn.Module):
-    """Residual block of ResNet v1, its inner layer a 3 x 3 convolution, attention, or the sum of both.
+    """Residual block of ResNet v1. Its inner layer is a 3 x 3 convolution, attention, or the sum of both.
 
     Args:
         in_channels: channels in.
@@ -304,7 +304,8 @@ class Bottleneck(nn.Module):
         out_channels: channels out.
         stride: 1 or 2.
         attn: from (B, H, W, width) to (B, H, W, width); None means a convolution.
-        keep_conv: have a convolution, too. Attention is added to it, times ``attn_scale``, which starts at 0.
+        keep_conv: with attention, whether there is a convolution, too. Attention is added to it, times ``attn_scale``,
+            which starts at 0.
         norm_cfg: see :func:`mmattn.layers.batch_norm`.
         drop_path: probability of dropping the branch.
     """

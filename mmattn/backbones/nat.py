@@ -1,4 +1,4 @@
-"""The frame of NAT and DiNAT, whose stages take any mechanism in the place of attention.
+"""The frame of NAT and DiNAT, whose stages take any mechanism instead of neighbourhood attention.
 
 "Neighborhood Attention Transformer", https://arxiv.org/abs/2204.07143, and "Dilated Neighborhood Attention
 Transformer", https://arxiv.org/abs/2209.15001
@@ -26,7 +26,8 @@ class NAT(Stages):
     """Two convolutions of stride 2, stages of pre-norm blocks with a convolution of stride 2 between them, a norm per
     output. Each stage names the mechanism of its blocks.
 
-    Against Swin Transformer's frame, stem and downsampling overlap, and blocks are more and have narrower MLPs.
+    Unlike Swin Transformer, it has overlapping convolutions as stem and downsampling, and more blocks with narrower
+    MLPs.
 
     Args:
         arch: 'mini', 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths``, ``num_heads``, ``mlp_ratio``
@@ -157,7 +158,7 @@ class NAT(Stages):
         return dropped
 
     def source(self, state_dict: dict[str, Tensor]) -> 'NAT':
-        """NAT with the neighbourhoods that its tables are for. Tables do not show dilations: they are the own ones."""
+        """NAT with the size of neighbourhoods that its tables show. The dilations are those of this backbone."""
         tables = [len(value[0]) for name, value in state_dict.items() if name.endswith('.attn.rpb')]
         plain = dict(type='NeighbourhoodAttention', kernel_size=(max(tables, default=13) + 1) // 2)
         stages = [plain] * self.num_stages

@@ -114,8 +114,8 @@ def resampled(table: Tensor, height: int, width: int) -> Tensor:
     """A table of positions (1, C, h, w) -> (1, C, height, width), as timm's ``resample_abs_pos_embed`` does it: bicubic
     interpolation with antialiasing.
 
-    It is a product with a matrix for the rows and one for the columns. torch fails to compile ``F.interpolate`` with
-    antialiasing, and has none for half precision.
+    It is a product with a matrix for the rows and one for the columns. torch does not compile ``F.interpolate`` with
+    antialiasing, and does not have it for half precision.
     """
     if not is_tracing() and table.shape[2:] == (height, width):
         return table
@@ -128,7 +128,7 @@ def resampled(table: Tensor, height: int, width: int) -> Tensor:
 def _cubic(length: int, size: int, like: Tensor) -> Tensor:
     """(length, size): how much of each of ``size`` points is in each of ``length`` points on the same line.
 
-    The kernel is Keys' cubic one with a = -1/2, as wide as 4 points of those that are farther apart.
+    The kernel is Keys' cubic one with a = -1/2. It is 4 spacings wide, of the points that are farther apart.
     """
     places = torch.arange(length, device=like.device, dtype=torch.float64) + 0.5
     spacing = size / (places[-1] + 0.5)

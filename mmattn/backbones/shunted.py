@@ -193,7 +193,7 @@ class ShuntedTransformer(Backbone):
         elif warm_start:
             raise CheckpointError(
                 f'{type(self).__name__} can start from {self.warm_start_from} as its authors, timm or OpenMMLab have '
-                f'it, and these weights are none: {self._likely_cause(state_dict)}'
+                f'it, but these are other weights: {self._likely_cause(state_dict)}'
             )
         tensors = {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in tensors.items()}
         unbuilt = range(self.num_built + 1, self.num_stages + 1)
@@ -272,13 +272,15 @@ class Stem(nn.Module):
 
 
 def _heads_of_pvt(dims: Sequence[int]) -> list[int]:
-    """Heads per stage of a PVTv2 or MiT, all of which have the channels of the first stage.
+    """Heads per stage of a PVTv2 or MiT. Each head has as many channels as the first stage.
 
     Raises:
         CheckpointError: if there is none with these channels.
     """
     if any(dim % dims[0] for dim in dims):
-        raise CheckpointError(f'no Pyramid Vision Transformer has the embed_dims {dims}: multiples of {dims[0]}')
+        raise CheckpointError(
+            f'no Pyramid Vision Transformer has the embed_dims {dims}: they must be multiples of {dims[0]}'
+        )
     return [dim // dims[0] for dim in dims]
 
 

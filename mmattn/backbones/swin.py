@@ -238,7 +238,7 @@ def mechanisms_by_stage(stages: dict | Sequence[dict], count: int) -> Sequence[d
     """The mechanism of each of ``count`` stages, from the argument ``stages`` of a frame.
 
     Raises:
-        ValueError: if it is neither a mechanism nor a list of as many.
+        ValueError: if it is neither a mechanism nor a list of ``count`` mechanisms.
     """
     stages = [stages] * count if isinstance(stages, dict) else stages
     if not isinstance(stages, Sequence) or len(stages) != count:

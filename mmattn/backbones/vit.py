@@ -206,11 +206,11 @@ class ViTFrame(Backbone):
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """Takes a plain ViT of timm, or a DINOv2 or DINOv3 of Meta, see :func:`vit_layout`.
 
-        It leaves out blocks that are not built, and a final norm where there is none, and resizes the table of
+        It leaves out blocks that are not built, and the final norm if this backbone has none, and resizes the table of
         positions. A checkpoint of a backbone without a final norm leaves that norm untrained.
 
         A warm start takes all but what the frame has no place for: prefix tokens, positions, and what mechanisms leave
-        of the projections of attention. What mechanisms have more keeps its initial values.
+        of the projections of attention. Tensors that only the mechanisms have keep their initial values.
         """
         tensors, dropped = vit_layout(state_dict)
         dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(len(self.blocks), self.num_stages)))

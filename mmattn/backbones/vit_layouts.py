@@ -24,8 +24,9 @@ LEFT_OUT = 'mask_token', 'rope_embed.periods', 'head', 'fc_norm.', 'pre_logits.'
 def vit_layout(state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     """The weights of a plain ViT under the names of timm's ``VisionTransformer``, and the names of those left out.
 
-    Positions of the class token and of registers are added to these. A DINOv3 with biases has none of keys: timm's Eva
-    has those of queries and values only, Meta's files a mask. Names of :class:`mmattn.backbones.ViTFrame` stay.
+    Positions of the class token and of registers are added to these tokens. Where DINOv3 has biases, keys have none:
+    timm's Eva has biases of queries and values only, and Meta's files have a mask. Names of
+    :class:`mmattn.backbones.ViTFrame` stay.
     """
     tensors = {}
     for name, value in state_dict.items():
@@ -51,7 +52,7 @@ def vit_layout(state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[s
 def _add_positions(tensors: dict[str, Tensor]) -> None:
     """Move the positions of prefix tokens, which come first in ``pos_embed``, to these tokens.
 
-    What remains is a square. A table from which no such tokens leave a square stays as it is, and is refused later.
+    The remaining positions are those of a square map. If they are not, the table stays as it is, and is refused later.
     """
     table = tensors['pos_embed']
     if table.dim() != 3:

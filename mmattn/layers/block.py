@@ -7,8 +7,8 @@ from .mechanism import mix, mix_with_prefix
 class Block(nn.Module):
     """Pre-norm transformer block: x + attn(norm1(x)), then x + mlp(norm2(x)); both branches have stochastic depth.
 
-    Prefix tokens (a class token, registers) pass through the same layers. The MLP takes each of them for a map of one
-    pixel. They get nothing from an ``attn`` that does not take them.
+    Prefix tokens (a class token, registers) pass through the same layers. The MLP treats each of them as a map of one
+    pixel. An ``attn`` that does not take them leaves them as they are.
 
     Args:
         dim: channels.

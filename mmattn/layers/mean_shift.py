@@ -188,9 +188,9 @@ class MeanShiftAttention(nn.Module):
         queries start as those of the plain attention times 8 and its keys divided by 8: the products stay, and the term
         is 64 times smaller. Queries or keys that share a matrix start as they are.
 
-        A matrix that several projections share starts as the first of query, key, value and
-        weight among them. Biases are taken if this attention has biases. Grouped projections start as the nearest ones
-        to the dense projections, see :meth:`GroupedLinear.nearest`.
+        A matrix that several projections share starts as the first of query, key, value and weight among them. Biases
+        are taken if this attention has biases. Grouped projections start as the nearest ones to the dense projections,
+        see :meth:`GroupedLinear.nearest`.
 
         Args:
             state_dict: of a whole model; tensors that are taken are removed from it.

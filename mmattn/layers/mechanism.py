@@ -13,7 +13,7 @@ from ..weights import is_setting
 #: A mechanism is a module from tokens (B, H, W, C) to tokens of the same shape. By the names of its arguments it says
 #: what it needs from the backbone, see ``build_mechanism``; all other arguments come from the config. Its attribute
 #: ``settings`` holds, by name, the arguments that no tensor shows. With the attribute ``takes_prefix = True``, it also
-#: maps (x, prefix) to a pair of their shapes: prefix (B, P, C) is the class token and registers of a ViT.
+#: maps (x, prefix) to a pair of the same shapes: prefix (B, P, C) is the class token and the registers of a ViT.
 MECHANISMS = Registry('mechanism', scope='mmattn', locations=['mmattn.layers'])
 
 
@@ -103,7 +103,7 @@ def mix_with_prefix(mechanism: nn.Module, x: Tensor, prefix: Tensor) -> tuple[Te
     A mechanism that does not take prefix tokens mixes the map alone; the second result is None.
 
     Raises:
-        ValueError: if a result is no tensor of the shape of its input.
+        ValueError: if a result is not a tensor of the shape of its input.
     """
     if not getattr(mechanism, 'takes_prefix', False):
         return mix(mechanism, x), None

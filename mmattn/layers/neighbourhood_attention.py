@@ -89,7 +89,7 @@ class NeighbourhoodAttention(nn.Module):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Three (B, H, W, heads, d) -> (B, H, W, heads, d)."""
-        # The keys and values of zeros are the biases.
+        # Padding is zero before the projection, so its keys and values are the biases.
         beyond = None if self.qkv.bias is None else self.qkv.bias[self.dim :].unflatten(0, (2, self.num_heads, -1))
         dropout_p = self.attn_drop_rate if self.training else 0.0
         return neighbourhood_attention(

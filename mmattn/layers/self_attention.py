@@ -159,8 +159,8 @@ def projections_of_pvt(
     """PVTv2's projections for an attention with as many heads, or with several in the place of each.
 
     With as many heads they stay as they are. Otherwise each of PVTv2's heads becomes several, each with a part of its
-    values. All of them have the same query and key: of the matrix between two tokens, whose products with them are the
-    logits, they keep the largest singular values. The first heads have the first part of every head of PVTv2.
+    values. These have the same query and key. PVTv2's logits are products x M y of two tokens; query and key keep the
+    largest singular values of M. The first heads have the first part of every head of PVTv2.
 
     Args:
         state_dict: of a whole model; tensors that are taken are removed from it.

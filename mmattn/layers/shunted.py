@@ -169,12 +169,12 @@ class ShuntedAttention(nn.Module):
         :func:`mmattn.layers.self_attention.projections_of_pvt`.
 
         Each group takes the keys and values of its heads. At PVTv2's rate it takes the filters as they are. At a
-        smaller rate s, which must divide PVTv2's, its filters are the sum of the s x s blocks of PVTv2's, which makes
-        the same of a map that repeats itself every s tokens. Convolutions of the values start at 0.
+        smaller rate s, which must divide PVTv2's, its filters are the sum of the s x s blocks of PVTv2's. On a map that
+        repeats itself every s tokens, this gives the same result. Convolutions of the values start at 0.
 
         PVTv2 has no GELU after merging. So offsets of the norm are raised until the GELU leaves nearly all values as
-        they are, and the biases of keys and values take this back. With PVTv2's heads and its rate alone, attention is
-        PVTv2's to less than 0.1 %, at sides that the rate divides. Higher offsets would cost digits in bfloat16.
+        they are, and the biases of keys and values subtract what was added. With PVTv2's heads and only its rate, the
+        result differs by less than 0.1 %, at sides that the rate divides. Higher offsets would cost digits in bfloat16.
         """
         dim, name = self.q.in_features, f'{prefix}sr.weight'
         start = projections_of_pvt(state_dict, prefix, dim, self.num_heads, num_heads)
@@ -186,7 +186,7 @@ class ShuntedAttention(nn.Module):
         keys_values = {
             kind: [start.pop(f'{part}.{kind}').chunk(self.num_groups) for part in 'kv'] for kind in ('weight', 'bias')
         }
-        lifted = 3 * scale.abs() + 4  # Three deviations below its mean, a value is 4, of which the GELU makes 3.9999.
+        lifted = 3 * scale.abs() + 4  # Three deviations below its mean, a value is 4, and its GELU is 3.9999.
         for i, own in enumerate(self.rates):
             weight, bias = (torch.cat([part[i] for part in keys_values[kind]]) for kind in ('weight', 'bias'))
             blocks = filters.unflatten(3, (-1, own)).unflatten(2, (-1, own)).sum((2, 4))

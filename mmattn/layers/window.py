@@ -33,7 +33,7 @@ class Windows(nn.Module):
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
         shift_small_maps: whether windows are shifted along an axis that, padded, is one window long.
-        ghost_size: side of a ghost summand, odd; 0: none. It goes over the map, also from window to window. See
+        ghost_size: side of a ghost summand, odd; 0: none. It works on the whole map, across windows. See
             :class:`mmattn.layers.ghost.GhostSummand`.
 
     Raises:
@@ -55,7 +55,7 @@ class Windows(nn.Module):
         self.rb = position_table(num_heads, (2 * window_size - 1) ** 2)
         self.ghost = ghost_summand(dim, ghost_size)
 
-    #: whether the mechanism computes what Swin Transformer's windows compute, but for a ghost summand
+    #: whether the mechanism computes what Swin Transformer's windows compute, apart from a ghost summand
     is_swin = False
 
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
@@ -98,7 +98,7 @@ class Windows(nn.Module):
         attention of a ViT has none: then it is zero.
 
         Raises:
-            CheckpointError: if it has another number of heads, or is no square.
+            CheckpointError: if it has another number of heads, or is not square.
         """
         name, shape = f'{prefix}relative_position_bias_table', ((2 * self.window_size - 1) ** 2, self.num_heads)
         if name not in state_dict:

@@ -35,10 +35,9 @@ def neighbourhood_attention(
     .. math::
         f_i = \sum_{j \in \Theta_i} \mathrm{softmax}_j\Big(\frac{q_i k_j}{\sqrt{d}} + b_{j-i}\Big) v_j
 
-    On each axis, the pixels of the same remainder modulo the dilation are a line of their own. The neighbours of a
-    pixel are the k pixels of its line around it, or the first or last k where it is near an end: there is no padding,
-    except that an axis shorter than k * dilation is continued up to that length, at the bottom or the right, by pixels
-    ``beyond``.
+    On each axis, the pixels with the same remainder modulo the dilation form a line. The neighbours of a pixel are the
+    k pixels of its line around it; near an end, the first or last k. There is no padding, with one exception: an axis
+    shorter than k * dilation is continued up to that length, at the bottom or the right, by pixels ``beyond``.
 
     Args:
         query, key, value: (B, H, W, heads, d).
@@ -48,7 +47,7 @@ def neighbourhood_attention(
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
         backend: 'reference', 'cpp' (the CPU, in float32) or 'triton' (GPUs, in float32). The last two have neither
-            dropout nor second derivatives and are not for torch.func. None chooses the fastest that can serve.
+            dropout nor second derivatives, and torch.func does not take them. None chooses the fastest that can serve.
         beyond: (2, heads, d), the key and the value of pixels beyond the map. None means zeros.
 
     Returns:

@@ -1,6 +1,6 @@
-"""Downloads of checkpoints, each once: to the folder of torch.hub, and from the Hugging Face Hub to its own folder.
+"""Downloads of checkpoints, each once: to the folder of torch.hub, or for the Hugging Face Hub to the Hub's folder.
 
-Nothing of a file is used before it is whole. Its SHA-256 is compared where the server or the name of the file has it.
+A file is used only when it is complete. Its SHA-256 is compared where the server or the name of the file has it.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from ..errors import CheckpointError, describe, warn
 
-#: the beginning of a file's SHA-256 at the end of its name, as torchvision writes it; a date is none
+#: the beginning of a file's SHA-256 at the end of its name, as torchvision writes it; a date is not taken for one
 CHECKSUM = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,})\.')
 #: seconds to wait for a server that sends nothing
 PATIENCE = 60
@@ -85,12 +85,12 @@ def _download(address: str, file: Path, checksum: str) -> None:
         OSError, ValueError, http.client.HTTPException: if the server does not answer, or sends another length than it
             says, or a file whose SHA-256 does not begin with ``checksum``.
     """
-    request = urllib.request.Request(address, headers={'User-Agent': 'torch.hub'})  # Some refuse that of Python.
+    request = urllib.request.Request(address, headers={'User-Agent': 'torch.hub'})  # Some servers refuse Python's.
     digest, start = hashlib.sha256(), time.monotonic()
     with urllib.request.urlopen(request, timeout=PATIENCE) as answer, file.open('wb') as opened:
         length = answer.headers.get('Content-Length')
         length = None if length is None else int(length)
-        # On a terminal only, as the Hub's, and one for all processes.
+        # The bar is shown on a terminal only, as the Hub's is, and only by the main process.
         hidden = None if is_main_process() else True
         with tqdm(desc=file.name, total=length, unit='B', unit_scale=True, unit_divisor=1024, disable=hidden) as bar:
             while chunk := answer.read1(2**20):

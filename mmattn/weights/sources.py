@@ -1,4 +1,4 @@
-"""What a checkpoint may be named by: a file, an address, or a name that timm or torchvision gave to published weights.
+"""How a checkpoint is named: by a file, an address, or the name of published weights in timm or torchvision.
 
 - ``timm:swin_tiny_patch4_window7_224.ms_in1k``, as ``timm.list_pretrained()`` has them; without the part after the dot,
   timm's default for the model
@@ -9,7 +9,7 @@
   REPOSITORY names a branch, a tag or a commit
 - the path of a file
 
-Nothing is asked of a network here.
+Nothing here uses the network.
 """
 
 import os
@@ -22,7 +22,7 @@ from timm.models import PretrainedCfg
 
 from ..errors import CheckpointError, near_misses
 
-#: in the names of weights on Google Drive -> their files, and the page that has the links
+#: pattern in the names of weights on Google Drive -> their files, and the page with the links
 RELEASES = {
     r'elsa': ('elsa_swin_tiny.pth, elsa_swin_small.pth, elsa_swin_base.pth', 'https://github.com/damo-cv/ELSA'),
     r'shunted|ckpt_[TSB]\b': (
@@ -115,7 +115,7 @@ def _has_weights(name: str) -> bool:
 def _timm_place(name: str) -> str:
     release = timm_release(name)
     if not _has_weights(name):
-        raise CheckpointError(f'timm publishes no weights {name}: it has the model alone')
+        raise CheckpointError(f'timm publishes no weights {name}: it has only the model')
     if release.file:  # of a model that the user registered
         return str(release.file)
     if release.hf_hub_id:

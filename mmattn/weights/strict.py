@@ -300,15 +300,15 @@ class StrictModule(BaseModule):
         return {**own, **taken}
 
     def is_source(self, state_dict: dict[str, Tensor]) -> bool:
-        """Whether weights that fit without ``warm_start`` are those of ``warm_start_from``, all the same."""
+        """Whether weights that load without ``warm_start`` are nevertheless those of ``warm_start_from``."""
         return False
 
     def log_difference(self, state_dict: dict[str, Tensor]) -> None:
-        """Log how far the module is from the one that weights of ``warm_start_from`` are those of. Modules whose
-        outputs can be compared override it.
+        """Log how far the outputs are from those of ``warm_start_from``. Modules whose outputs can be compared override
+        it.
 
         Args:
-            state_dict: these weights, which the module started from.
+            state_dict: the weights of ``warm_start_from`` that the module started from.
         """
 
     def _likely_cause(self, given: dict[str, Tensor], prefix: str = '', warm_start: bool = False) -> str:

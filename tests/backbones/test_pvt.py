@@ -228,5 +228,5 @@ def test_no_start_from_pvt(settings, message):
 @pytest.mark.slow  # the message compares the weights with all variants
 def test_other_weights_are_no_start():
     """Own weights are named."""
-    with pytest.raises(CheckpointError, match='these weights are none: they are of another architecture'):
+    with pytest.raises(CheckpointError, match='these are other weights: they are of another architecture'):
         from_pvt(**ONE_RATE)._warm_started(from_pvt(**TWO_RATES).state_dict())

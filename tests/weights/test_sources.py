@@ -33,7 +33,7 @@ def test_places(source, place):
     [
         ('timm:swin_tiny_patch4_window7_22', 'no model .*did you mean swin_tiny_patch4_window7_224'),
         ('timm:resnet50.a1_in1', 'no weights resnet50.a1_in1: did you mean resnet50.a1_in1k'),
-        ('timm:test_vit_alone', 'timm publishes no weights test_vit_alone: it has the model alone'),
+        ('timm:test_vit_alone', 'timm publishes no weights test_vit_alone: it has only the model'),
         ('timm:elsa_swin_tiny', f'no model elsa_swin_tiny: download it in a browser from {ELSA}'),
         ('torchvision:resnet50', 'name its weights, torchvision:ResNet50_Weights.IMAGENET1K_V1 or torchvision:'),
         ('torchvision:Swin_T_Weights.V1', 'no weights Swin_T_Weights.V1: did you mean Swin_T_Weights.IMAGENET1K_V1'),

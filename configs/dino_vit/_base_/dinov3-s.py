@@ -1,4 +1,4 @@
-# The four maps are those that DINOv2's UperNet takes, one of each quarter of the blocks.
+# UperNet takes the map of the last block of each quarter of the blocks.
 backbone = dict(type='DINOViT', arch='vit_small_patch16_dinov3')
 channels = 384
 quarters = dict(out_indices=(2, 5, 8, 11))

@@ -1,4 +1,4 @@
-# For fine-tuning, the values of MMSegmentation's UperNet with MAE: the learning rate falls from block to block towards
+# For fine-tuning: the values of MMSegmentation's UperNet with MAE. The learning rate falls from block to block towards
 # the stem.
 layer_decay = dict(
     constructor='LayerDecayOptimWrapperConstructor',

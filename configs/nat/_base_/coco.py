@@ -1,4 +1,4 @@
-# COCO for 36 epochs as by NAT's code: tables of positions are not decayed, and the warm-up has 500 steps.
+# 36 epochs on COCO as in NAT's code: no weight decay on tables of positions, and a warm-up of 500 steps.
 _base_ = [
     '../../_base_/datasets/coco_instance_ms.py',
     '../../_base_/schedules/coco_3x.py',

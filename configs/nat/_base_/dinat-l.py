@@ -1,4 +1,4 @@
-# The weights are those of ImageNet-22K, from which its authors fine-tune.
+# The weights are those of ImageNet-22K, which the authors fine-tune.
 _base_ = './dinat.py'
 backbone = dict(
     type='NAT',

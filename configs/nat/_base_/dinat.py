@@ -1,5 +1,5 @@
-# Stages by data. Dilations, which the blocks of a stage have in turn, are such that neighbourhoods of 7 x 7 span the
-# maps.
+# Stages by data. The blocks of a stage have its dilations in turn. With the largest one, a neighbourhood of 7 x 7 spans
+# the map.
 stages = {
     data: [dict(type='NeighbourhoodAttention', dilation=dilation) for dilation in dilations]
     for data, dilations in dict(

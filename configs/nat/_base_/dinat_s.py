@@ -1,4 +1,5 @@
-# The stages of DiNAT. The second one has two blocks, and from COCO on the larger of its two dilations.
+# The stages of DiNAT. The second stage of DiNAT_s has two blocks. The second of them has DiNAT's largest dilation of
+# that stage.
 _base_ = './dinat.py'
 stages = {
     data: [*_base_.stages[data][:1], dict(type='NeighbourhoodAttention', dilation=dilation), *_base_.stages[data][2:]]

@@ -1,6 +1,6 @@
-# ImageNet, trained and tested as by NAT's script, which is timm's, as ELSA's. The script sets the rate after each step,
-# here it is set after each epoch. Tables of positions are decayed. The backbone, its drop path and head.in_channels are
-# to be added.
+# ImageNet, as in NAT's training script, which is timm's, like ELSA's. There the learning rate changes after each step,
+# here after each epoch. Tables of positions have weight decay. A config adds the backbone, its drop path and
+# head.in_channels.
 _base_ = '../../elsa_swin/_base_/in1k.py'
 model = dict(backbone=dict(_delete_=True, out_indices=(3,)))
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_rates
 from ..layers import Block, NeighbourhoodAttention, TokenConv2d, build_mechanism, mechanism_settings
+from ..ops.neighbourhood_cpu import MOST_NEIGHBOURS
 from ..weights import Translation, take_out
 from .base import drop_path_schedule, place_output_norms
 from .swin import Stage, Stages, mechanisms_by_stage
@@ -159,7 +160,11 @@ class NAT(Stages):
 
     def source(self, state_dict: dict[str, Tensor]) -> 'NAT':
         """NAT with the size of neighbourhoods that its tables show. The dilations are those of this backbone."""
-        tables = [len(value[0]) for name, value in state_dict.items() if name.endswith('.attn.rpb')]
+        tables = [
+            value.shape[-1]
+            for name, value in state_dict.items()
+            if name.endswith('.attn.rpb') and value.dim() == 3 and value.shape[-1] in range(1, 2 * MOST_NEIGHBOURS, 4)
+        ]  # Loading refuses others.
         plain = dict(type='NeighbourhoodAttention', kernel_size=(max(tables, default=13) + 1) // 2)
         stages = [plain] * self.num_stages
         for i, stage in enumerate(self.levels):

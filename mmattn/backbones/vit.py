@@ -22,6 +22,9 @@ from .vit_layouts import vit_layout
 Mechanisms = dict | Sequence[dict | None] | None
 FEED_FORWARDS: dict[str, Callable[..., nn.Module]] = {**FEED_FORWARD, 'swiglu': functools.partial(SwiGLU, align_to=8)}
 
+#: the frame's names of positions and prefix tokens, which other frames may lack
+OPTIONAL = 'patch_embed.pos_embed', 'prefix.cls_token', 'prefix.reg_token'
+
 
 @MODELS.register_module()
 class ViTFrame(Backbone):
@@ -242,17 +245,19 @@ class ViTFrame(Backbone):
         """The plain ViT, with the tokens and the table of positions that its weights have. They may be those of a
         ``ViTFrame``."""
         tensors = {name.removeprefix('prefix.'): value for name, value in vit_layout(state_dict)[0].items()}
+        # Loading refuses shapes without the size that is looked for.
+        sizes = {name: (*value.shape, 0, 0) for name, value in tensors.items()}
         side = None
         if 'pos_embed' in tensors:
-            side = math.isqrt(tensors['pos_embed'].shape[1])
+            side = math.isqrt(sizes['pos_embed'][1])
         elif 'patch_embed.pos_embed' in tensors:
-            side = tensors['patch_embed.pos_embed'].shape[-1]
+            side = tensors['patch_embed.pos_embed'].shape[-1:].numel()
         return ViTFrame(
             attention=None,
             embedding='deit' if side else 'patches',
             img_size=(side or 1) * self._of_source['patch_size'],
             class_token='cls_token' in tensors,
-            registers=tensors['reg_token'].shape[1] if 'reg_token' in tensors else 0,
+            registers=sizes['reg_token'][1] if 'reg_token' in tensors else 0,
             qkv_bias='blocks.0.attn.qkv.bias' in tensors,
             layer_scale=1.0 if 'blocks.0.ls1.gamma' in tensors else None,
             feed_forward='swiglu' if 'blocks.0.mlp.fc1_g.weight' in tensors else 'plain',
@@ -293,11 +298,14 @@ class ViTFrame(Backbone):
                 start = block.attn.warm_start(tensors, prefix)
             dropped += take_out(tensors, prefix)
             tensors.update((prefix + name, value) for name, value in start.items())
-        dropped += take_out(tensors, 'pos_embed', 'cls_token', 'reg_token')
+        own = self.state_dict()
+        dropped += take_out(
+            tensors, 'pos_embed', 'cls_token', 'reg_token', *(name for name in OPTIONAL if name not in own)
+        )
         mixed = '|'.join(str(i) for i, block in enumerate(self.blocks) if type(block.attn) is not SelfAttention)
         optional = rf'norm\.|patch_embed\.(patch_)?norm\.|blocks\.\d+\.mlp\.dwconv\.|blocks\.({mixed or "-"})\.attn\.'
         optional += r'|blocks\.\d+\.attn\.ghost\.'
-        for name in self.state_dict():
+        for name in own:
             if name not in tensors and not re.match(optional, name):
                 raise KeyError(name.removeprefix('prefix.').replace('patch_embed.pos_embed', 'pos_embed'))
         return dropped

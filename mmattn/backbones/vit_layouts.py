@@ -34,13 +34,17 @@ def vit_layout(state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[s
             name = re.sub(pattern, new, name)
         tensors[name] = value
     dropped = take_out(tensors, *LEFT_OUT)
+
+    def is_vector(name: str) -> bool:  # Others stay, and are refused later.
+        return name in tensors and tensors[name].dim() == 1
+
     for name in list(tensors):
         block, _, part = name.rpartition('.attn.')
-        bias = f'{block}.attn.qkv.bias'
-        if part == 'q_bias' and f'{block}.attn.v_bias' in tensors:
-            query, value = tensors.pop(name), tensors.pop(f'{block}.attn.v_bias')
+        bias, of_value = f'{block}.attn.qkv.bias', f'{block}.attn.v_bias'
+        if part == 'q_bias' and is_vector(name) and is_vector(of_value):
+            query, value = tensors.pop(name), tensors.pop(of_value)
             tensors[bias] = torch.cat((query, torch.zeros_like(query), value))
-        elif part == 'qkv.bias_mask' and bias in tensors:
+        elif part == 'qkv.bias_mask' and is_vector(bias):
             dropped += take_out(tensors, name)
             keys = torch.arange(len(tensors[bias])) * 3 // max(len(tensors[bias]), 1) == 1
             tensors[bias] = tensors[bias].masked_fill(keys, 0)

@@ -7,6 +7,9 @@ from ..arguments import check_odd, check_whole
 from .elsa_cpu import within
 from .library import call, empty_like, operator, rows_of
 
+#: the largest side of a neighbourhood
+MOST_NEIGHBOURS = 63
+
 
 def check_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, beyond: Tensor | None, k: int, dilation: int
@@ -31,7 +34,7 @@ def check_attention(
 def check_neighbours(kernel_size: object, dilation: object) -> None:
     """Check the numbers of a neighbourhood."""
     check_odd('kernel_size', kernel_size)
-    check_whole('kernel_size', kernel_size, most=63)
+    check_whole('kernel_size', kernel_size, most=MOST_NEIGHBOURS)
     check_whole('dilation', dilation)
 
 

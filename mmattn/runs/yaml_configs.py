@@ -1,6 +1,7 @@
 """Configs in YAML: no code in them is run, and a short file does not fill the memory."""
 
 import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -36,7 +37,13 @@ class CheckedYaml(YamlHandler):
     """MMEngine's reader of YAML, with :class:`CheckedLoader`."""
 
     def load_from_fileobj(self, file: io.IOBase, **kwargs) -> object:
-        return super().load_from_fileobj(file, Loader=CheckedLoader, **kwargs)
+        text, depth = file.read(), 0
+        # libyaml's composer, which is recursive, has no limit of its own: it would crash.
+        for event in yaml.parse(text, Loader=CheckedLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > sys.getrecursionlimit():
+                raise RecursionError(f'more than {depth - 1} levels of lists and mappings')
+        return super().load_from_fileobj(io.StringIO(text), Loader=CheckedLoader, **kwargs)
 
 
 def _number_of_values(node: yaml.Node | None, known: dict[int, float]) -> float:

@@ -131,6 +131,9 @@ def test_names_of_meta():
     with pytest.raises(CheckpointError, match='give the backbone qkv_bias=True'):
         dino(3, 4, swiglu=1).load_state_dict(released)
     dino(3, 4, swiglu=1).load_state_dict({**released, **{name: torch.zeros(96) for name in biases}})
+    odd = {'blocks.0.attn.qkv.bias': torch.tensor(0.0), 'blocks.1.attn.q_bias': torch.tensor(0.0)}
+    with pytest.raises(CheckpointError, match='1 of another shape: blocks.0.attn.qkv.bias'):
+        frame.load_state_dict({**released, **odd, 'blocks.1.attn.v_bias': torch.zeros(3)})
 
 
 def test_other_tokens_are_refused():

@@ -96,6 +96,10 @@ def test_starts_from_nat():
     other = started(type='MeanShiftAttention')
     assert other.levels[0].blocks[0].attn.post_proj.weight.equal(released['levels.0.blocks.0.attn.proj.weight'])
     assert not other(x)[1].allclose(source(x)[1])
+    for shape in ((), (1, 4, 4), (1, 201, 201)):  # tables of no neighbourhood
+        odd = {**released, 'levels.0.blocks.0.attn.rpb': torch.zeros(shape)}
+        with pytest.raises(CheckpointError, match='1 of another shape: levels.0.blocks.0.attn.rpb'):
+            other.source(odd).load_state_dict(odd)
     del released['levels.1.blocks.0.mlp.fc1.bias']
     with pytest.raises(CheckpointError, match='lack .levels.1.blocks.0.mlp.fc1.bias'):
         started(type='MeanShiftAttention')

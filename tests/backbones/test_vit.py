@@ -72,6 +72,21 @@ def test_starts_from_a_frame_of_plain_attention(tmp_path, log):
     assert 'differs from that of a ViT or DeiT by 0.0 %' in line
 
 
+def test_starts_without_the_tokens_of_its_source(tmp_path, log):
+    """Of a ViTFrame, tokens and positions are left out where the frame has none. Tensors of odd shapes that no frame
+    takes are not compared with, and do not stop the start."""
+    weights = with_registers().state_dict()
+    frame = with_registers(attention=dict(type='DepthwiseConv'), class_token=False, registers=0, embedding='patches')
+    for odd in ({}, {'reg_token': torch.zeros(3)}, {'pos_embed': torch.zeros(())}):
+        torch.save({**weights, **odd}, tmp_path / 'vit.pth')
+        frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True)
+        said = [line for line in log if 'first pass' in line][-1]
+        assert ('was not compared' if odd else 'differs from that of a ViT or DeiT by') in said
+    assert frame.blocks[1].mlp.fc1.weight.equal(weights['blocks.1.mlp.fc1.weight'])
+    left_out = next(line for line in log if 'left out' in line)
+    assert all(name in left_out for name in ('prefix.cls_token', 'prefix.reg_token', 'patch_embed.pos_embed'))
+
+
 def with_registers(depth=2, **settings):
     arch = dict(embed_dim=24, depth=depth, num_heads=2)
     tokens = dict(class_token=True, registers=2, embedding='deit', img_size=32, patch_size=8)

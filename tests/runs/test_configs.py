@@ -115,6 +115,7 @@ def bomb(*leaf):
         ),
         ('a.json', '{"a":' * 100_000 + '1' + '}' * 100_000, 'it is nested too deeply, or is its own _base_'),
         ('a.yaml', '{a: ' * 1000 + '1' + '}' * 1000, 'it is nested too deeply, or is its own _base_'),
+        ('a.yaml', '[' * 200_000, 'it is nested too deeply, or is its own _base_'),  # libyaml alone crashes
     ],
 )
 @pytest.mark.parametrize('as_base', [False, True])

@@ -103,7 +103,7 @@ def test_two_processes_are_one(ranks, run):
 def test_units_of_sharding_are_the_blocks(case):
     """FSDP wraps exactly the blocks that a backbone passes through ``run``."""
     backbone, blocks = case.build(case.small).eval(), []
-    backbone.run = lambda block, x: blocks.append(block) or block(x)
+    backbone.run = lambda block, *inputs: blocks.append(block) or block(*inputs)
     backbone(images())
     policy = FUNCTIONS.get('wrap_blocks')
     assert blocks == [module for module in backbone.modules() if policy(module, recurse=False, nonwrapped_numel=0)]

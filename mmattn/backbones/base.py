@@ -49,10 +49,9 @@ class Backbone(StrictModule):
     arch_zoo: dict[str | int, dict] = {}
     #: name of the argument that takes the architecture
     arch_argument = 'arch'
-    #: of models that are not backbones here, too
+    #: of models that are not backbones here, or that several classes take
     layouts = {
         'a ConvNeXt': r'stages\.\d\.(blocks\.)?\d+\.(conv_dw|dwconv|depthwise_conv)\.|features\.\d\.\d+\.layer_scale$',
-        'a NAT or DiNAT': r'levels\.\d\.blocks\.\d+\.attn\.rpb$',
         'a Swin Transformer V2': r'attn\.(w_msa\.)?(cpb_mlp\.|logit_scale$)',
         'a ViT with LayerScale (DINOv2, DINOv3, DeiT III, BEiT)': r'blocks\.\d+\.(ls1\.gamma|gamma_1)$',
         'a ViT of torchvision, whose layout is not read here': r'encoder_layer_\d+\.self_attention\.',

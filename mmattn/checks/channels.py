@@ -13,7 +13,7 @@ def check_channels(model: dict, place: str) -> None:
     """Compare the channels that neck and heads of a model expect with those that they get, as far as these are known.
 
     Raises:
-        InputError: for the first difference, for a part that is no dict, or with what a backbone says.
+        InputError: for the first difference, for a part that is not a dict, or with what a backbone says.
     """
     parts = [(f'{place}.backbone', model['backbone'])]
     for key in ('neck', 'decode_head', 'auxiliary_head', 'panoptic_head', 'rpn_head', 'bbox_head', 'head'):

@@ -41,7 +41,7 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
 
     Raises:
         ValueError: if there is no such mechanism, it lacks an argument or has no such argument, it refuses a value, it
-            is no module, or its ``settings`` are not what checkpoints can keep.
+            is not a module, or its ``settings`` are not what checkpoints can keep.
     """
     check_mechanism('cfg', cfg)
     settings, name = dict(cfg), _name(cfg)
@@ -90,7 +90,7 @@ def mix(mechanism: nn.Module, x: Tensor) -> Tensor:
     """``mechanism(x)``, (B, H, W, C) -> (B, H, W, C). A residual would broadcast another shape without a word.
 
     Raises:
-        ValueError: if the result is no tensor of the shape of x.
+        ValueError: if the result is not a tensor of the shape of x.
     """
     mixed = mechanism(x)
     _check_mixed(mechanism, x, mixed)

@@ -19,7 +19,8 @@ CODE = tuple(f'tag:yaml.org,2002:python/{kind}' for kind in ('object', 'name', '
 
 
 class CheckedLoader(getattr(yaml, 'CLoader', yaml.Loader)):
-    """The loader of MMEngine. It would run code in a file, and copy what an alias stands for at each use.
+    """MMEngine's loader of YAML, with two checks. Without them, it runs code in a file, and copies what an alias stands
+    for at each use.
 
     Raises:
         InputError: if a file has code, or more than ``MOST_VALUES``.
@@ -38,7 +39,7 @@ class CheckedYaml(YamlHandler):
 
     def load_from_fileobj(self, file: io.IOBase, **kwargs) -> object:
         text, depth = file.read(), 0
-        # libyaml's composer, which is recursive, has no limit of its own: it would crash.
+        # libyaml's composer is recursive and has no limit: deep nesting would crash the process.
         for event in yaml.parse(text, Loader=CheckedLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > sys.getrecursionlimit():

@@ -112,14 +112,11 @@ class StrictModule(BaseModule):
         state_dict, source, settings = read_checkpoint(checkpoint, prefix)
         print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
         try:
-            if warm_start:
-                self.load_state_dict(self._warm_started(state_dict), strict=strict)
-                self.log_difference(state_dict)
-            else:
+            if not warm_start:
                 self._compare_settings(settings, strict)
-                self.load_state_dict(state_dict, strict=strict)
-                if self.is_source(state_dict):
-                    self.log_difference(state_dict)
+            self.load_state_dict(self._warm_started(state_dict) if warm_start else state_dict, strict=strict)
+            if warm_start or self.is_source(state_dict):
+                self.log_difference(state_dict)
         except CheckpointError as error:
             raise CheckpointError(f'{checkpoint}: {error}') from None
 

@@ -131,7 +131,7 @@ def test_wrong_arch_is_guessed(tmp_path, release, layout, settings, guess):
 @pytest.mark.parametrize('warm_start', [False, True])
 def test_foreign_models_are_guessed(tmp_path, monkeypatch, name, guess, warm_start):
     """The sentence says what the weights look like, also where a part of another model's was asked for."""
-    monkeypatch.setattr(ELSASwin, 'variants', lambda _: iter(()))  # They take a second to build.
+    monkeypatch.setattr('mmattn.weights.strict._variants', lambda _: ())  # They take a second to build.
     file = save(tmp_path, {name: torch.ones(1)})
     with pytest.raises(CheckpointError, match=guess):
         ELSASwin(SMALL).load_pretrained(file, warm_start=warm_start)
@@ -141,7 +141,7 @@ def test_warm_start_of_another_size(tmp_path, monkeypatch):
     """Where the first tensor is of another shape, the sentence says what the weights are, too."""
     names = 'patch_embed.proj.weight', 'stages.0.blocks.0.mlp.dwconv.weight'
     weights = {name: torch.ones(3, 3, 7, 7) for name in names}
-    monkeypatch.setattr(ViTFrame, 'variants', lambda _: iter(()))  # They take seconds to build.
+    monkeypatch.setattr('mmattn.weights.strict._variants', lambda _: ())  # They take seconds to build.
     with pytest.raises(CheckpointError, match=r'another shape: patch_embed.*look like a Pyramid Vision Transformer'):
         ViTFrame(dict(embed_dim=16, depth=1, num_heads=1)).load_pretrained(save(tmp_path, weights), warm_start=True)
 

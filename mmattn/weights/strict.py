@@ -15,10 +15,23 @@ from torch import Tensor
 from ..errors import CheckpointError, near_misses
 from .files import plain_names, read_checkpoint, weights_in
 from .lora import lora_part
-from .translation import Translation, check_floats, compare_settings, first_names, misfits, odd_form, unusable
+from .translation import (
+    Translation,
+    check_floats,
+    compare_settings,
+    differing_settings,
+    first_names,
+    listed_settings,
+    misfits,
+    odd_form,
+    unusable,
+)
 
 #: key of ``strict`` in torch's metadata of a state dict; no metadata from a file can have it
 STRICT = object()
+#: mechanism -> its setting that is meant to change with the size of the images. The dilations of DiNAT's detectors are
+#: larger than those of the classifiers from which they start.
+CHANGES_WITH_IMAGES = {'NeighbourhoodAttention': 'dilation'}
 
 
 class StrictModule(BaseModule):
@@ -100,7 +113,8 @@ class StrictModule(BaseModule):
             checkpoint: see :func:`mmattn.weights.read_checkpoint`.
             prefix: see :func:`mmattn.weights.read_checkpoint`.
             strict: refuse the checkpoint if a tensor is missing, is of another shape or kind or is not used, or if the
-                module that wrote it had other ``settings``.
+                module that wrote it had other ``settings``. Those in ``CHANGES_WITH_IMAGES`` may differ; the log names
+                them.
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
             warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
                 which keep their initial values and which have no place, and by how much the first pass differs from
@@ -121,8 +135,16 @@ class StrictModule(BaseModule):
             raise CheckpointError(f'{checkpoint}: {error}') from None
 
     def _compare_settings(self, saved: dict | None, strict: bool) -> None:
+        own = self.settings_note
+        changed = [name for name in differing_settings(saved, own) if _changes_with_images(name, own)]
+        if changed:
+            print_log(
+                f'{type(self).__name__}: the weights were trained with {listed_settings(saved, changed)}; it keeps '
+                f'{listed_settings(own, changed)}',
+                logger='current',
+            )
         try:
-            compare_settings(saved, self.settings_note)
+            compare_settings(saved, {name: value for name, value in own.items() if name not in changed})
         except CheckpointError as error:
             if strict:
                 raise
@@ -374,6 +396,12 @@ def _check_init_cfg(init_cfg: object) -> None:
             )
         if not isinstance(entry.get('prefix'), (str, type(None))):
             raise ValueError(f'prefix in init_cfg must be a text, not {entry["prefix"]!r}')
+
+
+def _changes_with_images(name: str, settings: Mapping[str, object]) -> bool:
+    """Whether ``name``, as 'stages[0].dilation', is in ``CHANGES_WITH_IMAGES`` for the mechanism of its place."""
+    place, _, setting = name.rpartition('.')
+    return CHANGES_WITH_IMAGES.get(settings.get(place)) == setting
 
 
 def _entries(init_cfg: object) -> Iterable[object]:

@@ -130,17 +130,25 @@ def compare_settings(saved: object, own: Mapping[str, object]) -> None:
     Raises:
         CheckpointError: naming the settings that differ.
     """
-    if not isinstance(saved, Mapping) or _plain(saved.get('type')) != own['type']:
-        return
-    differing = [name for name in own if name in saved and _plain(saved[name]) != _plain(own[name])]
+    differing = differing_settings(saved, own)
     if differing:
-        theirs, ours = (
-            ', '.join(f'{name}={repr(_plain(each[name]))[:200]}' for name in differing) for each in (saved, own)
-        )
+        theirs, ours = (listed_settings(each, differing) for each in (saved, own))
         raise CheckpointError(
             f'the weights were trained with {theirs}, and this {own["type"]} has {ours}, which their tensors do not '
             'show: give the backbone the settings of the training'
         )
+
+
+def differing_settings(saved: object, own: Mapping[str, object]) -> list[str]:
+    """The names of the settings that :func:`compare_settings` refuses."""
+    if not isinstance(saved, Mapping) or _plain(saved.get('type')) != own['type']:
+        return []
+    return [name for name in own if name in saved and _plain(saved[name]) != _plain(own[name])]
+
+
+def listed_settings(settings: Mapping[str, object], names: Iterable[str]) -> str:
+    """Some of the settings, for a sentence."""
+    return ', '.join(f'{name}={repr(_plain(settings[name]))[:200]}' for name in names)
 
 
 def is_setting(value: object) -> bool:

@@ -93,6 +93,8 @@ def test_starts_from_nat():
     source.load_state_dict(released)
     for own, expected in zip(ours(x), source(x), strict=True):
         torch.testing.assert_close(own, expected)
+    mixed = NAT(ARCH, [[dict(type='NeighbourhoodAttention', dilation=2), dict(type='ELSA')]] * 2, out_indices=(0, 1))
+    assert [block.attn.dilation for block in mixed.source(released).levels[0].blocks] == [2, 1]
     other = started(type='MeanShiftAttention')
     assert other.levels[0].blocks[0].attn.post_proj.weight.equal(released['levels.0.blocks.0.attn.proj.weight'])
     assert not other(x)[1].allclose(source(x)[1])

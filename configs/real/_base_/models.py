@@ -56,7 +56,9 @@ models = {
 rows = [name + start for name in models for start in ('', '-pretrained')]
 row = '{{$MMATTN_ROW:swin}}'
 name = row.removesuffix('-pretrained')
-weights = dict(type='Pretrained', checkpoint='{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/' + f'{name}.safetensors')
+weights = dict(
+    type='Pretrained', checkpoint='{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/' + f'{name}/model.safetensors'
+)
 backbone = dict(models[name], **({'init_cfg': weights} if name != row else {}))
 channels = [160] * 4 if 'vit' in name else [96, 192, 384, 768] if 'resnet' in name else [32, 64, 128, 256]
 # necks before the FPN, to maps of stride 4, 8, 16, 32

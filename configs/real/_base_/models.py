@@ -59,7 +59,7 @@ name = row.removesuffix('-pretrained')
 weights = dict(
     type='Pretrained', checkpoint='{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/' + f'{name}/model.safetensors'
 )
-backbone = dict(models[name], **({'init_cfg': weights} if name != row else {}))
+backbone = dict(models.get(name, swin), **({'init_cfg': weights} if name != row else {}))  # starts.py has other rows
 channels = [160] * 4 if 'vit' in name else [96, 192, 384, 768] if 'resnet' in name else [32, 64, 128, 256]
 # necks before the FPN, to maps of stride 4, 8, 16, 32
 pyramid = (

@@ -133,6 +133,7 @@ def test_unusual_configs_pass(path, options):
         (DETECTOR, dict(model__train_cfg__rpn__assigner__pos_iou_th=3), 'pos_iou_th: did you mean pos_iou_thr'),
         (DETECTOR, dict(model__rpn_head__in_channels=7), 'in_channels is 7, but the neck returns maps of 64 channels'),
         (DETECTOR, dict(model__neck__in_channels=[32, 64, 128]), 'the backbone returns maps of [32, 64, 128, 256]'),
+        (DETECTOR, dict(model__neck__in_channels=[256, 128, 64, 32]), 'set it to [32, 64, 128, 256]'),
         (SEGMENTOR, dict(model__decode_head__in_channels=[1] * 4), 'the neck returns maps of [64, 64, 64, 64]'),
         (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2]), 'has 4 in_channels, but 3 in_index'),
         (SEGMENTOR, dict(model__decode_head__in_index=[0, 1, 2, 4]), 'but the neck returns 4 maps'),

@@ -4,6 +4,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -153,22 +154,20 @@ def images_not_normalised(channels: list[tuple[float, float]]) -> Iterator[str]:
         )
 
 
-class recorded_maps:
-    """Keeps the standard deviation of the backbone's maps in the first pass of a block."""
+@contextmanager
+def recorded_maps(backbone: nn.Module) -> Iterator[list[float]]:
+    """A list that gets the standard deviation of each of the backbone's maps in the first pass of the block."""
+    deviations: list[float] = []
 
-    def __init__(self, backbone: nn.Module) -> None:
-        self.deviations: list[float] = []
-        self.hook = backbone.register_forward_hook(self._record)
+    def record(module: nn.Module, inputs: tuple, maps: Tensor | tuple[Tensor, ...]) -> None:
+        if not deviations:
+            deviations.extend(float(each.detach().float().std()) for each in _tensors(maps))
 
-    def _record(self, module: nn.Module, inputs: tuple, maps: Tensor | tuple[Tensor, ...]) -> None:
-        if not self.deviations:
-            self.deviations += [float(each.detach().float().std()) for each in _tensors(maps)]
-
-    def __enter__(self) -> list[float]:
-        return self.deviations
-
-    def __exit__(self, *_: object) -> None:
-        self.hook.remove()
+    hook = backbone.register_forward_hook(record)
+    try:
+        yield deviations
+    finally:
+        hook.remove()
 
 
 def _tensors(maps: Tensor | tuple | list) -> list[Tensor]:

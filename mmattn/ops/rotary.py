@@ -58,3 +58,18 @@ def rotated(x: Tensor, sin: Tensor, cos: Tensor, num_heads: int) -> Tensor:
     heads = x.unflatten(-1, (num_heads, -1))
     first, second = heads.chunk(2, -1)
     return (heads * cos + torch.cat((-second, first), -1) * sin).to(x.dtype).flatten(-2)
+
+
+def placed(tokens: Tensor, prefix: int, shape: torch.Size, num_heads: int, base: float | None) -> Tensor:
+    """Queries or keys (B, P + H * W, C) of P prefix tokens and a map, with the positions of the map.
+
+    Args:
+        prefix: P. These tokens have no position.
+        shape: of the map, (B, H, W, C).
+        base: of :func:`rotation`; None: there are no positions.
+    """
+    if base is None:
+        return tokens
+    angles = rotation(*shape[1:3], shape[3] // num_heads, base, tokens)
+    turned = rotated(tokens[:, prefix:].view(shape), *angles, num_heads).flatten(1, -2)
+    return torch.cat((tokens[:, :prefix], turned), 1) if prefix else turned

@@ -1,7 +1,5 @@
 """The rotary position embedding of DINOv3, along rows and columns."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -44,7 +42,8 @@ def rotation(height: int, width: int, channels: int, base: float, like: Tensor) 
         (2 * ((torch.arange(size, device=like.device, dtype=torch.float32) + 0.5) / size) - 1).to(dtype)
         for size in (height, width)
     )
-    y, x = (2 * math.pi * place[:, None] / periods.to(dtype) for place in (rows, columns))
+    # 2 pi as a literal: torch.compile makes math.pi an input of a graph, which two recomputed blocks cannot share.
+    y, x = (6.283185307179586 * place[:, None] / periods.to(dtype) for place in (rows, columns))
     angles = torch.cat((y[:, None].expand(-1, width, -1), x.expand(height, -1, -1)), -1)[:, :, None]
     return tuple(torch.cat((part, part), -1) for part in (angles.sin(), angles.cos()))
 

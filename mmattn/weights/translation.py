@@ -143,6 +143,28 @@ def compare_settings(saved: object, own: Mapping[str, object]) -> None:
         )
 
 
+def differing_settings(saved: object, own: Mapping[str, object]) -> dict[str, str]:
+    """Where the settings that a file notes differ from those of a model, which may be of another class.
+
+    A setting is compared if both have it. A mechanism notes some of its settings only if they have a value. So one that
+    only the file or only the model has differs, too, if both have the same mechanism at its place.
+
+    Returns:
+        a part of a sentence by the name of the setting, as "num_heads=6 instead of 3".
+    """
+    if not isinstance(saved, Mapping):
+        return {}
+
+    def differ(name: str) -> bool:
+        place = name.rpartition('.')[0]
+        if name in saved and name in own or place in own and _plain(saved.get(place)) == own[place]:
+            return _plain(saved.get(name)) != _plain(own.get(name))
+        return False
+
+    names = [name for name in {**own, **saved} if isinstance(name, str) and differ(name)]
+    return {name: f'{name}={repr(_plain(saved.get(name)))[:200]} instead of {own.get(name)!r}' for name in names}
+
+
 def is_setting(value: object) -> bool:
     """Whether a checkpoint can keep a value among settings, to be read without running code, and compared."""
     return all(isinstance(part, PLAIN) for part in (value if isinstance(value, (list, tuple)) else [value]))

@@ -4,6 +4,7 @@
 # make bench     measure time and memory of each backbone beside a known one. DEVICE=cuda: on a GPU, eager and compiled
 # make gpu-check check and measure everything on a GPU, in 45 minutes at most: work_dirs/gpu_check/results.md
 # make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
+# make real     train small forms of all backbones on real photos: docs/real_data.md. REAL_ROOT, MODELS, SEEDS, JOBS
 # make lint      check code style with ruff, and which folder imports which
 # make zoo       write docs/model_zoo.md and its plot from the metafiles in configs/
 # make setup     build the environment; every other target does this first
@@ -18,7 +19,7 @@ SUFFIX = $(patsubst %,-%,$(filter-out onedl,$(STACK)))
 RUN = .venv$(SUFFIX)/bin/python
 PYTEST = $(RUN) -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test test-all bench gpu-check compare lint zoo
+.PHONY: setup demo test test-all bench gpu-check compare real lint zoo
 setup:
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.10 or newer, or name one: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) tools/dev/setup_env.py
@@ -55,6 +56,22 @@ compare: setup
 	@[ -d $(TOY) ] || $(RUN) tools/dev/make_toy_data.py $(TOY)
 	@IMAGENET_ROOT=$(TOY)/imagenet COCO_ROOT=$(TOY)/coco/ ADE20K_ROOT=$(TOY)/ADEChallengeData2016 \
 	    $(RUN) tools/compare.py --jobs $(JOBS) --work-dir work_dirs/compare$(SUFFIX)
+
+real: JOBS ?= 2
+real: SEEDS ?= 0 1 2
+real: REAL_ROOT ?= data/real
+real: OUT = work_dirs/real$(SUFFIX)
+real: export REAL_ROOT := $(REAL_ROOT)
+real: export MMATTN_REAL_LISTS = $(OUT)/lists
+real: export MMATTN_REAL_WEIGHTS = $(OUT)/weights
+real: setup
+	@$(RUN) tools/dev/real_data.py $(REAL_ROOT) --lists $(OUT)/lists
+	@$(RUN) tools/compare.py configs/real/tiny-imagenet.py $(if $(MODELS),--models $(MODELS)) \
+	    --rates 5e-4 1e-3 2e-3 4e-3 --seeds 0 --jobs $(JOBS) --work-dir $(OUT)/classifiers
+	@$(RUN) tools/dev/real_weights.py $(OUT)/classifiers --out $(OUT)/weights
+	@$(RUN) tools/compare.py configs/real/camvid.py configs/real/bccd.py \
+	    $(if $(MODELS),--models $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
+	    --rates 3e-4 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream
 
 lint: setup
 	@$(dir $(RUN))lint-imports --no-logo

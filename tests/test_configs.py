@@ -16,6 +16,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmpretrain.structures import DataSample
 from torch import nn
 
+from mmattn.analysis.complexity import compare
 from mmattn.checks.channels import check_channels
 from mmattn.checks.config_values import dataset_configs
 from mmattn.layers import NeighbourhoodAttention
@@ -31,10 +32,11 @@ Case = tuple[Path, str | None]  #: a config and its row
 CASES = [*PAPERS.values(), *((path, None) for path in LEAVES if path not in {path for path, _ in PAPERS.values()})]
 CLASSIFIERS = [case for case in CASES if re.search(r'_(in1k|inat\d+|cifar100)$', case[0].stem)]
 STUDENTS = sorted((CONFIGS / 'distillation').glob('*.py'))
+REAL = sorted((CONFIGS / 'real').glob('*.py'))
 #: a teacher and a schedule each
 DISTILLED_ROWS = [path.stem for path in sorted((CONFIGS / 'distillation' / '_base_' / 'rows').glob('*.py'))]
 TOY_DISTILLATION = CONFIGS / 'toy' / 'distill.py'
-DOWNSTREAM = [case for case in CASES if case not in CLASSIFIERS and case[0] not in (*STUDENTS, TOY_DISTILLATION)]
+DOWNSTREAM = [case for case in CASES if case not in CLASSIFIERS and case[0] not in (*STUDENTS, *REAL, TOY_DISTILLATION)]
 EXAMPLES = [
     path.stem
     for path in sorted((CONFIGS / 'elsa_swin').glob('*.py'))
@@ -97,6 +99,39 @@ def rows() -> list:
 def test_toy_ablations_compute(case):
     """Every row is a classifier of the toy ImageNet. tests/analysis/test_complexity.py has those of ImageNet."""
     test_classifier_builds(case)
+
+
+@pytest.mark.parametrize(
+    'case', slow_but_for_one_row([(path, row) for path in REAL for row in read_row(path).rows]), ids=names
+)
+def test_real_photographs_build(case):
+    """The models of real photos are whole, in their runs for the rate too, and their heads take what they get."""
+    cfg = read_row(*case)
+    assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
+    steps = cfg.train_cfg.max_iters, cfg.sweep.train_cfg.max_iters
+    assert steps == (cfg.param_scheduler[1].end, cfg.sweep.param_scheduler[1].end)
+    assert bool(cfg.model.backbone.get('init_cfg')) == ('-pretrained' in case[1] or case[0].stem == 'starts')
+    device = 'cpu' if 'pvt' in case[1] else 'meta'  # MMDetection's PVTv2 cannot be built on the meta device.
+    with torch.device(device), DefaultScope.overwrite_default_scope(cfg.default_scope):
+        check_channels(cfg.model, 'model')
+        model = MODELS.build(cfg.model).eval()
+        if cfg.default_scope == 'mmpretrain':
+            assert model(torch.empty(1, 3, 64, 64)).shape == (1, 200)
+        else:
+            check_forward(model)
+
+
+def test_real_photographs_have_equal_cost():
+    """Classifiers that are compared have 2 to 4 million parameters, and multiply-adds within 10 % of each other."""
+    path = CONFIGS / 'real' / 'tiny-imagenet.py'
+    costs = []
+    for row in read_row(path).rows:
+        with DefaultScope.overwrite_default_scope('mmpretrain'):
+            model = MODELS.build(read_row(path, row).model).eval()
+        costs.append(compare(row, model, 'mmpretrain', {'Input Size': (64, 64)}))
+    assert all(2e6 < cost.parameters < 4e6 for cost in costs)
+    operations = [cost.operations for cost in costs]
+    assert max(operations) < 1.1 * min(operations)
 
 
 def loaders(cfg: Config) -> list:

@@ -6,14 +6,16 @@
     python tools/compare.py configs/elsa_swin/ablations/swin-t_in1k.py --models net6 net7 --rates 1e-3 --seeds 0
 
 Each model gets its own best rate. The rates between the first and the last one are tried with the first seed; the first
-or the last one too if its neighbour is the best. The best rate is then repeated with the other seeds. table.md and
-plot.png in the work folder have the result; they are written again after every run. A second call leaves out what is
-finished, and resumes what was interrupted from its last checkpoint, if the config writes any.
+or the last one too if its neighbour is the best. The best rate is then repeated with the other seeds. A config may have
+a ``sweep``: settings of shorter runs that choose the rate, which is then trained with every seed. table.md and plot.png
+in the work folder have the result; they are written again after every run. A second call leaves out what is finished,
+and resumes what was interrupted from its last checkpoint, if the config writes any.
 
 Runs are compared by the metric of the last evaluation. A detector that finds nothing has no metrics: it counts as 0.
 """
 
 import argparse
+import copy
 import hashlib
 import json
 import math
@@ -21,10 +23,11 @@ import multiprocessing
 import os
 import statistics
 import threading
-import time
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from mmengine.config import Config, DictAction
@@ -32,6 +35,7 @@ from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.analysis.complexity import INPUT_SIZES, compare
+from mmattn.analysis.curves import read_curves
 from mmattn.checks.config_values import KNOWN_KEYS
 from mmattn.errors import InputError, describe
 from mmattn.runs.configs import load_config
@@ -43,14 +47,16 @@ from mmattn.runs.running import run_tool, train
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / 'configs' / 'toy' / 'compare').glob('*.py'))
 RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]
-#: scope of a config -> metric, its title, and the factor to percent
+#: type of val_evaluator -> metric, its title, and the factor to percent
 METRICS = {
-    'mmpretrain': ('accuracy/top1', 'top-1 accuracy', 1),
-    'mmdet': ('coco/bbox_mAP_50', 'box AP50', 100),
-    'mmseg': ('mIoU', 'mIoU', 1),
+    'Accuracy': ('accuracy/top1', 'top-1 accuracy', 1),
+    'CocoMetric': ('coco/bbox_mAP_50', 'box AP50', 100),
+    'VOCMetric': ('pascal_voc/mAP', 'box AP50', 100),
+    'IoUMetric': ('mIoU', 'mIoU', 1),
 }
+MINUTES_BETWEEN_LINES = 5  #: that say how long is left
 
-Run = tuple[float, int]  #: rate and seed
+Run = tuple[float, int | None]  #: rate, and seed; None: a run with the settings of ``sweep`` and the first seed
 
 
 @dataclass(eq=False)
@@ -66,7 +72,10 @@ class Entry:
     input_size: tuple[int, int]  #: width and height, for the operations
     parameters: int
     operations: float  #: multiply-adds
+    steps: tuple[int, int]  #: of a training, and of a run of ``sweep``
+    sweep: bool = False  #: whether the config has one
     scores: dict[Run, float] = field(default_factory=dict)
+    seconds: dict[Run, float] = field(default_factory=dict)  #: of the training steps of a finished run
 
     @property
     def name(self) -> str:
@@ -74,6 +83,15 @@ class Entry:
 
     def folder(self, work_dir: Path) -> Path:
         return work_dir / self.config.stem / (self.model or '')
+
+    def place(self, work_dir: Path, run: Run) -> Path:
+        """The folder of a run."""
+        rate, seed = run
+        return self.folder(work_dir) / (f'rate{rate}_sweep' if seed is None else f'rate{rate}_seed{seed}')
+
+    def order(self, seeds: Sequence[int]) -> list[int | None]:
+        """The seeds, in the order of the runs: the first one chooses the rate."""
+        return [None, *seeds] if self.sweep else list(seeds)
 
 
 def main() -> None:
@@ -123,15 +141,27 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
     cfg = read_config(config, model, args.cfg_options)
     if cfg.get('val_dataloader') is None or 'lr' not in (cfg.get('optim_wrapper') or {}).get('optimizer', {}):
         raise InputError(f'{config} has no val_dataloader or no optim_wrapper.optimizer.lr: it cannot be compared')
-    scope = cfg.get('default_scope')
-    if args.metric is None and scope not in METRICS:
-        raise InputError(f'{config}: no metric is known for the scope {scope}: name one with --metric')
-    metric, title, factor = (args.metric, args.metric, 1) if args.metric else METRICS[scope]
+    scope, evaluator = cfg.get('default_scope'), str(cfg.val_evaluator.get('type')).rpartition('.')[2]
+    if args.metric is None and evaluator not in METRICS:
+        raise InputError(f'{config}: no metric is known for the evaluator {evaluator}: name one with --metric')
+    metric, title, factor = (args.metric, args.metric, 1) if args.metric else METRICS[evaluator]
     size = tuple(cfg.get('input_size') or INPUT_SIZES.get(scope, INPUT_SIZES['mmpretrain']))
-    digest = hashlib.sha256(json.dumps(cfg.to_dict(), sort_keys=True, default=str).encode()).hexdigest()
+    read = {key: value for key, value in cfg.to_dict().items() if key in KNOWN_KEYS | {'sweep'}}
+    digest = hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()
     with DefaultScope.overwrite_default_scope(scope):
         counted = compare(config.stem, MODELS.build(cfg.model).eval(), scope, {'Input Size': size})
-    return Entry(config, model, metric, title, factor, digest, size, counted.parameters, counted.operations)
+    sweep = 'sweep' in cfg
+    steps = tuple(of.train_cfg.get('max_iters') or of.train_cfg.max_epochs for of in (cfg, with_sweep(cfg)))
+    return Entry(
+        config, model, metric, title, factor, digest, size, counted.parameters, counted.operations, steps, sweep
+    )
+
+
+def with_sweep(cfg: Config) -> Config:
+    """A copy with the settings of ``sweep``."""
+    cfg = copy.deepcopy(cfg)
+    cfg.merge_from_dict(cfg.pop('sweep', {}))
+    return cfg
 
 
 def read_config(config: Path, model: str | None, options: dict) -> Config:
@@ -149,14 +179,16 @@ def read_finished(entry: Entry, work_dir: Path) -> None:
     for file in entry.folder(work_dir).glob('*/result.json'):
         try:
             result = json.loads(file.read_bytes())
-            run, digest = (float(result['rate']), int(result['seed'])), result['digest']
+            seed, digest = result['seed'], result['digest']
+            run = float(result['rate']), None if seed is None else int(seed)
             metrics = {key: float(value) for key, value in result['metrics'].items()}
+            seconds = float(result['seconds'])
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             print(f'{file} cannot be read ({describe(error)}): the run counts as not finished')
             continue
         if digest != entry.digest:
             raise InputError(f'{file.parent} was trained before {entry.config} changed: name another --work-dir')
-        entry.scores[run] = score(entry, metrics)
+        entry.scores[run], entry.seconds[run] = score(entry, metrics), seconds
 
 
 def score(entry: Entry, metrics: dict[str, float]) -> float:
@@ -170,7 +202,7 @@ def score(entry: Entry, metrics: dict[str, float]) -> float:
     return entry.factor * metrics.get(entry.metric, 0.0)
 
 
-def wanted(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int]) -> list[Run]:
+def wanted(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int | None]) -> list[Run]:
     """The runs of a model to do next; none if all are done.
 
     First the inner rates with the first seed, then an outer rate if its neighbour is the best, then the best rate with
@@ -186,7 +218,7 @@ def wanted(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int
     return missing or [(best, seed) for seed in seeds if (best, seed) not in scores]
 
 
-def best_rate(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int]) -> float | None:
+def best_rate(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int | None]) -> float | None:
     """The rate of the best score with the first seed, the lower one of equals; None before the first score. NaN is
     worse than any score."""
     tried = [(scores[rate, seeds[0]], rate) for rate in rates if (rate, seeds[0]) in scores]
@@ -204,26 +236,29 @@ def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
 
     def submit() -> None:
         for entry in entries:
-            for run in wanted(entry.scores, args.rates, args.seeds):
+            for run in wanted(entry.scores, args.rates, entry.order(args.seeds)):
                 if len(under_way) < args.jobs and (entry, run) not in under_way.values():
-                    under_way[pool.submit(train_one, entry, run, args.work_dir, args.cfg_options)] = entry, run
+                    under_way[pool.submit(train_one, entry, run, args)] = entry, run
 
     try:
         submit()
         while under_way:
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+            done = wait(under_way, timeout=60 * MINUTES_BETWEEN_LINES, return_when=FIRST_COMPLETED).done
+            for future in done:
                 entry, run = under_way.pop(future)
-                name = f'{entry.config.stem}, {entry.name}, rate {run[0]:g}, seed {run[1]}'
+                seed = 'sweep' if run[1] is None else f'seed {run[1]}'
+                name = f'{entry.config.stem}, {entry.name}, rate {run[0]:g}, {seed}'
                 try:
-                    metrics, seconds = future.result()
+                    metrics, entry.seconds[run] = future.result()
                     entry.scores[run] = score(entry, metrics)
                 except InputError as error:
                     raise InputError(f'{name}: {describe(error)}') from error
                 except BrokenExecutor as error:
                     raise InputError(f'{name}: its process was killed, often for want of memory; see {log}') from error
-                print(f'{name}: {entry.title} {entry.scores[run]:.1f} ({seconds:.0f} s)', flush=True)
+                print(f'{name}: {entry.title} {entry.scores[run]:.1f} ({entry.seconds[run]:.0f} s)', flush=True)
                 submit()
                 write_results(entries, args)
+            print(time_left(entries, list(under_way.values()), args), flush=True)
     except BaseException:
         for process in multiprocessing.active_children():
             process.terminate()
@@ -246,16 +281,49 @@ def end_with_parent() -> None:
     os._exit(1)
 
 
-def train_one(entry: Entry, run: Run, work_dir: Path, options: dict) -> tuple[dict[str, float], float]:
-    """The metrics of the last evaluation of a run, and its time in seconds. They are kept in result.json.
+def time_left(entries: list[Entry], under_way: list[tuple[Entry, Run]], args: argparse.Namespace) -> str:
+    """A line: how many runs there are, and how long they will take, by the time of the steps so far."""
+    paces = defaultdict(list)  # of a config: seconds of a step
+    for entry in entries:
+        paces[entry.config] += [seconds / entry.steps[run[1] is None] for run, seconds in entry.seconds.items()]
+    shares = {}  # of a run that is under way: the part that is done
+    for entry, run in under_way:
+        times = read_curves(entry.place(args.work_dir, run))['time']
+        training = {step: seconds for step, seconds in times.items() if step <= entry.steps[run[1] is None]}
+        shares[id(entry), run] = max(training, default=0) / entry.steps[run[1] is None]
+        paces[entry.config] += [sum(training.values()) / len(training)] if training else []
+    left, seconds, known = 0, 0.0, True
+    for entry in entries:
+        for run in expected(entry.scores, args.rates, entry.order(args.seeds)):
+            left, known = left + 1, known and bool(paces[entry.config])
+            if known:
+                pace = statistics.mean(paces[entry.config])
+                seconds += pace * entry.steps[run[1] is None] * (1 - shares.get((id(entry), run), 0))
+    done = sum(len(entry.scores) for entry in entries)
+    when = f'about {timedelta(minutes=round(seconds / 60 / args.jobs))}'[:-3] + ' h' if known else 'an unknown time'
+    return f'Runs done: {done}. Left: {left} or a few more, {when}.'
+
+
+def expected(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int | None]) -> list[Run]:
+    """All runs of a model that are to come, if none is needed for the outer rates and the last one is the best."""
+    scores, runs = dict(scores), []
+    while missing := wanted(scores, rates, seeds):
+        runs += missing
+        scores.update(dict.fromkeys(missing, -math.inf))
+    return runs
+
+
+def train_one(entry: Entry, run: Run, args: argparse.Namespace) -> tuple[dict[str, float], float]:
+    """The metrics of the last evaluation of a run, and the seconds of its steps. They are kept in result.json.
 
     Raises:
         InputError: if the training ends without an evaluation, or as :func:`mmattn.runs.running.train`.
     """
-    started = time.time()
     rate, seed = run
-    place = entry.folder(work_dir) / f'rate{rate}_seed{seed}'
-    cfg = read_config(entry.config, entry.model, options)
+    place = entry.place(args.work_dir, run)
+    cfg = read_config(entry.config, entry.model, args.cfg_options)
+    if seed is None:
+        cfg, seed = with_sweep(cfg), args.seeds[0]
     for key in {*cfg} - KNOWN_KEYS | {'test_dataloader', 'test_cfg', 'test_evaluator'}:
         cfg.pop(key, None)  # MMEngine formats all of a config four times, which takes seconds
     cfg.work_dir = str(place)
@@ -268,9 +336,10 @@ def train_one(entry: Entry, run: Run, work_dir: Path, options: dict) -> tuple[di
         train(cfg, 'auto')
         scalars = MessageHub.get_current_instance().log_scalars
         last = {key[4:]: float(values.current()) for key, values in scalars.items() if key[:4] == 'val/'}
+        seconds = float(scalars['train/time'].data[0].sum()) if 'train/time' in scalars else 0.0
     except DivergedError as error:  # as the largest rate may; the others go on
         print(describe(error))
-        last = {entry.metric: math.nan}
+        last, seconds = {entry.metric: math.nan}, 0.0
     if not last:
         raise InputError(
             'the training ended without an evaluation: train_cfg.val_interval must divide its steps; if it was '
@@ -278,8 +347,8 @@ def train_one(entry: Entry, run: Run, work_dir: Path, options: dict) -> tuple[di
         )
     metrics = {key: value for key, value in last.items() if key not in ('time', 'data_time')}
     with whole_file(place / 'result.json') as part:
-        part.write_text(json.dumps(dict(rate=rate, seed=seed, metrics=metrics, digest=entry.digest)))
-    return metrics, time.time() - started
+        part.write_text(json.dumps(dict(rate=rate, seed=run[1], metrics=metrics, digest=entry.digest, seconds=seconds)))
+    return metrics, seconds
 
 
 def write_results(entries: list[Entry], args: argparse.Namespace) -> str:
@@ -305,18 +374,19 @@ def make_table(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int
     with their mean and sample standard deviation."""
     title, (width, height) = entries[0].title, entries[0].input_size
     head = ['model', 'parameters / M', f'multiply-adds / M at {width} x {height}']
-    head += [f'{rate:g}' for rate in rates] + [f'seed {seed}' for seed in seeds[1:]] + [f'{title}, mean ± spread']
+    first, *others = entries[0].order(seeds)
+    head += [f'{rate:g}' for rate in rates] + [f'seed {seed}' for seed in others] + [f'{title}, mean ± spread']
     lines = [head, ['---'] + ['---:'] * (len(head) - 1)]
     for entry in entries:
-        best = best_rate(entry.scores, rates, seeds)
-        swept = [number(entry.scores.get((rate, seeds[0]))) for rate in rates]
+        best = best_rate(entry.scores, rates, entry.order(seeds))
+        swept = [number(entry.scores.get((rate, first))) for rate in rates]
         lines.append(
             [
                 entry.name,
                 f'{entry.parameters / 1e6:.2f}',
                 f'{entry.operations / 1e6:.1f}',
                 *(f'**{text}**' if rate == best else text for rate, text in zip(rates, swept)),
-                *(number(entry.scores.get((best, seed))) for seed in seeds[1:]),
+                *(number(entry.scores.get((best, seed))) for seed in others),
                 summary([entry.scores[best, seed] for seed in seeds if (best, seed) in entry.scores]),
             ]
         )
@@ -347,18 +417,19 @@ def draw(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int], fil
     for rows, above, below in zip(groups, *axes):
         for index, entry in enumerate(rows):
             color = f'C{index % 10}'
-            best = best_rate(entry.scores, rates, seeds)
+            first = entry.order(seeds)[0]
+            best = best_rate(entry.scores, rates, [first])
             scores = [entry.scores[best, seed] for seed in seeds if (best, seed) in entry.scores]
             if scores:
                 above.plot(scores, [index] * len(scores), 'o', color=color, alpha=0.6)
                 above.plot(statistics.mean(scores), index, '|', color=color, ms=22, mew=2)
-            swept = [(rate, entry.scores[rate, seeds[0]]) for rate in rates if (rate, seeds[0]) in entry.scores]
+            swept = [(rate, entry.scores[rate, first]) for rate in rates if (rate, first) in entry.scores]
             if swept:
                 below.plot(*zip(*swept), '.-', color=color, label=entry.name)
         above.set(title=rows[0].config.stem if rows[0].model else '', xlabel=rows[0].title)
         above.set_yticks(range(len(rows)), [entry.name for entry in rows])
         above.invert_yaxis()
-        below.set(xscale='log', xlabel='rate', ylabel=f'{rows[0].title}, seed {seeds[0]}')
+        below.set(xscale='log', xlabel='rate', ylabel=f'{rows[0].title}, seed {seeds[0]}' + ', sweep' * rows[0].sweep)
         for axis in (above, below):
             axis.grid(alpha=0.3)
     axes[1][0].legend(fontsize=8)

@@ -21,6 +21,10 @@ from .base import Backbone, drop_path_schedule, place_output_norms, to_map
 from .patch_embed import PatchEmbed, fit_tables, interpolated
 from .swin_layouts import is_swin, microsoft_layout
 
+#: side of the largest windows whose first pass is compared. They are as large as the last map of an image of 1024
+#: pixels; released Swin Transformers have 7 and 12. The biases of a window are its side to the power of 4, times heads.
+MOST_WINDOW = 32
+
 
 class Stages(Backbone):
     """Base class of frames whose stages are the :class:`Stage` modules of ``stage_list``, after ``patch_embed`` and
@@ -199,10 +203,20 @@ class SwinFrame(Stages):
         return Translation(tensors, dropped, fresh)
 
     def source(self, state_dict: dict[str, Tensor]) -> 'SwinFrame':
-        """Swin Transformer, with the windows that its tables are for."""
-        tensors = microsoft_layout(state_dict)
-        tables = [len(value) for name, value in tensors.items() if name.endswith('relative_position_bias_table')]
-        return SwinFrame(window_size=(math.isqrt(max(tables, default=169)) + 1) // 2, init_cfg=None, **self._of_source)
+        """Swin Transformer, with the windows that its tables are for in each stage."""
+        stages = [dict(type='WindowAttention') for _ in range(self.num_stages)]
+        for name, value in microsoft_layout(state_dict).items():
+            match = re.fullmatch(r'layers\.(\d+)\.blocks\.0\.attn\.relative_position_bias_table', name)
+            if match and int(match[1]) < self.num_stages:
+                # Of odd shapes, too, which loading refuses
+                side = max((math.isqrt(value.shape[:1].numel()) + 1) // 2, 1)
+                if side > MOST_WINDOW:
+                    raise CheckpointError(
+                        f'{name} {tuple(value.shape)} is for windows of {side} x {side} pixels of the map, and at most '
+                        f'{MOST_WINDOW} x {MOST_WINDOW} are compared'
+                    )
+                stages[int(match[1])]['window_size'] = side
+        return SwinFrame(stages=stages, init_cfg=None, **self._of_source)
 
     def _blocks(self) -> dict[str, nn.Module]:
         """The blocks by the names under which they stand."""

@@ -1,5 +1,6 @@
 """Checkpoint files: where the weights are in them, and what is refused."""
 
+import json
 import re
 import zipfile
 from itertools import chain
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import torch
 from mmengine.logging import print_log
+from safetensors import safe_open
 from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
@@ -137,10 +139,12 @@ def _read(file: Path, shown: str, map_location: str | torch.device, trusted: boo
     if file.suffix.lower() == '.safetensors':
         try:
             contents = load_safetensors(file, str(map_location or 'cpu'))
+            with safe_open(file, 'pt') as opened:
+                noted = json.loads((opened.metadata() or {}).get('mmattn', '{}'))
         except Exception as error:  # safetensors raises a kind of its own, and those of the system
             raise CheckpointError(f'{shown} cannot be read as safetensors: {shortened(error)}') from error
         _check_values(shown, contents)
-        return contents
+        return dict(meta=dict(mmattn=noted), state_dict=contents) if noted else contents
     try:
         if zipfile.is_zipfile(file):
             _check_archive(file)

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import mmseg
@@ -49,13 +50,34 @@ def test_runs_of_few_rates():
     assert all_runs(lambda rate, _: rate, rates=[1e-3, 1e-2], seeds=[4]) == [(1e-3, 4), (1e-2, 4)]
 
 
+def test_runs_of_a_sweep():
+    """Short runs choose the rate, with which every seed is trained."""
+    runs = all_runs(lambda rate, _: rate, rates=[1e-3, 1e-2], seeds=[None, 0, 1])
+    assert runs == [(1e-3, None), (1e-2, None), (1e-2, 0), (1e-2, 1)]
+
+
+def test_time_left(tmp_path):
+    """Runs of a sweep count with their own steps, those under way with the steps that are left."""
+    one = entry('swin', {(1e-3, None): 4.0})
+    one.sweep, one.steps, one.seconds = True, (300, 30), {(1e-3, None): 60.0}  # 2 seconds for a step
+    log = one.place(tmp_path, (1e-3, 0)) / 'a' / 'vis_data' / 'scalars.json'
+    log.parent.mkdir(parents=True)
+    log.write_text('{"loss": 1, "time": 2.0, "step": 150}\n')
+    args = Namespace(rates=[1e-3, 3e-3], seeds=[0, 1], work_dir=tmp_path, jobs=1)
+    line = compare.time_left([one], [(one, (1e-3, 0))], args)
+    assert line == 'Runs done: 1. Left: 3 or a few more, about 0:16 h.'
+    assert compare.time_left([entry('swin', {})], [], args).endswith('an unknown time.')
+
+
 def test_only_the_first_seed_chooses_the_rate():
     """Otherwise a rate with more seeds would have more chances."""
     assert compare.best_rate({(1e-3, 0): 5, (3e-3, 0): 4, (3e-3, 1): 9}, RATES, [0, 1]) == 1e-3
 
 
 def entry(name, scores):
-    return compare.Entry(Path('fpn_ade20k.py'), name, 'mIoU', 'mIoU', 1, '', (64, 64), 1_250_000, 24.06e6, scores)
+    return compare.Entry(
+        Path('fpn_ade20k.py'), name, 'mIoU', 'mIoU', 1, '', (64, 64), 1_250_000, 24.06e6, (300, 300), scores=scores
+    )
 
 
 def test_nan_is_no_best_score():
@@ -75,7 +97,7 @@ def test_a_run_that_diverges(tmp_path, monkeypatch):
     one = entry('swin', {})
     one.config = Path(FPN)
     (tmp_path / 'fpn_ade20k' / 'swin' / 'rate0.1_seed0').mkdir(parents=True)
-    metrics, _ = compare.train_one(one, (0.1, 0), tmp_path, {})
+    metrics, _ = compare.train_one(one, (0.1, 0), Namespace(work_dir=tmp_path, cfg_options={}, seeds=[0]))
     compare.read_finished(one, tmp_path)
     assert math.isnan(metrics['mIoU']) and math.isnan(one.scores[0.1, 0])
 
@@ -87,7 +109,10 @@ def test_a_run_that_diverges(tmp_path, monkeypatch):
 def test_unreadable_results(tmp_path, capsys, text):
     """A run whose result.json cannot be read is not finished, and a line says so; the others count."""
     row = entry('swin', {})
-    for name, content in (('a', text), ('b', '{"rate": 0.001, "seed": 0, "metrics": {"mIoU": 3}, "digest": ""}')):
+    for name, content in (
+        ('a', text),
+        ('b', '{"rate": 0.001, "seed": 0, "metrics": {"mIoU": 3}, "digest": "", "seconds": 1}'),
+    ):
         (row.folder(tmp_path) / name).mkdir(parents=True)
         (row.folder(tmp_path) / name / 'result.json').write_text(content, encoding='latin-1')
     compare.read_finished(row, tmp_path)

@@ -1,0 +1,63 @@
+"""tools/publish.py: what it writes is read as weights, with the settings that tensors do not show."""
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import MODELS
+from safetensors.torch import load_file
+
+from mmattn.weights import CheckpointError, read_file
+from tests.tools.in_process import run_tool
+
+CONFIG = 'configs/toy/elsa-swin-toy_in1k.py'
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """The checkpoint of a classifier after one epoch of a few toy images."""
+    folder = tmp_path_factory.mktemp('publish')
+    assert run_tool('dev/make_toy_data', folder / 'toy', '--train', 4, '--val', 2).returncode == 0
+    options = ['train_cfg.max_epochs=1', 'train_dataloader.batch_size=2']
+    options += [
+        f'{split}_dataloader.{key}'
+        for split in ('train', 'val')
+        for key in ('num_workers=0', 'persistent_workers=False')
+    ]
+    environment = dict(IMAGENET_ROOT=f'{folder}/toy/imagenet', CUDA_VISIBLE_DEVICES='')
+    done = run_tool('train', CONFIG, '--work-dir', folder / 'work', '--cfg-options', *options, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / 'work' / 'epoch_1.pth'
+
+
+@pytest.mark.slow
+def test_published_weights_load(trained, tmp_path):
+    """init_cfg takes them. Matrices are rounded to half precision, and a backbone with other settings refuses them."""
+    target = tmp_path / 'elsa'
+    done = run_tool('publish', CONFIG, trained, target, '--figures', 'top-1=5.0', '--data', 'toy images')
+    assert done.returncode == 0, done.stderr
+    settings = Config.fromfile(target / 'config.py').model.backbone.to_dict()
+    start = dict(type='Pretrained', checkpoint=str(target / 'model.safetensors'))
+    backbone = MODELS.build(dict(settings, init_cfg=start))
+    backbone.init_weights()
+    given = read_file(trained)['state_dict']
+    name = 'layers.0.blocks.0.mlp.fc1.weight'
+    assert torch.equal(backbone.state_dict()[name], given[f'backbone.{name}'].half().float())
+    assert load_file(target / 'model.safetensors')['backbone.norm3.weight'].dtype == torch.float32
+    with pytest.raises(CheckpointError, match='dilation'):
+        MODELS.build(dict(settings, dilation=2, init_cfg=start)).init_weights()
+    card = (target / 'README.md').read_text()
+    assert '| top-1 |' in card and '| 5.0 |' in card and 'Data: toy images.' in card
+
+
+@pytest.mark.parametrize(
+    ('figures', 'contents', 'message'),
+    [
+        (['top-1'], {}, '--figures must be NAME=VALUE, not top-1'),
+        (['top-1=5'], {'state_dict': {'a': torch.ones(1)}}, 'it is not a checkpoint of a training with mmattn'),
+    ],
+)
+def test_refused(tmp_path, figures, contents, message):
+    """Nothing is written for a figure without a value, or a checkpoint whose settings nobody knows."""
+    torch.save(contents, tmp_path / 'c.pth')
+    done = run_tool('publish', CONFIG, tmp_path / 'c.pth', tmp_path / 'out', '--figures', *figures, '--data', 'toy')
+    assert done.returncode == 1 and message in done.stderr and not (tmp_path / 'out').exists()

@@ -3,6 +3,9 @@ Transformer".
 
 Layers call ``neighbourhood_attention``. Every backend takes the arguments of ``neighbourhood_attention_reference``,
 which tests compare with.
+
+FlexAttention of torch is not among them: on the CPU it has no backward pass, and on a GPU its mask of blocks is for one
+size of map.
 """
 
 from collections.abc import Callable

@@ -11,8 +11,9 @@ from tests.backbones.cases import CASES
 #: multiples of windows, patches and reductions, and others; square and not; longer and shorter than GSA's tables
 SIZES = ((70, 101), (96, 64), (64, 64), (129, 75))
 
-#: a graph takes minutes, and a backbone that is another one with other settings has nothing new to trace
-OWN = {name: case for name, case in CASES.items() if not case.of_another}
+#: a graph takes minutes, and a backbone that is another one with other settings has nothing new to trace; of NAT and
+#: DiNAT, which have an operator of their own, the second one
+OWN = {name: case for name, case in CASES.items() if not case.of_another or name == 'DiNAT'}
 every_backbone = pytest.mark.parametrize('case', OWN.values(), ids=OWN)
 
 pytestmark = pytest.mark.usefixtures('torch_compiles')

@@ -193,6 +193,12 @@ class Backbone(StrictModule):
         Returns:
             The depth, and the number of depths.
         """
+        depths, count = self.layer_depths()
+        in_backbone = param_name.startswith(prefix)
+        return depths.get(param_name.removeprefix(prefix), count - 1) if in_backbone else count - 1, count
+
+    def layer_depths(self) -> tuple[dict[str, int], int]:
+        """The depths of all parameters, by name, and the number of depths; see :meth:`get_layer_depth`."""
         # Modules are registered in the order of the forward pass, output norms last. A wrapper can have the attributes
         # of its block, so a block is counted by its first parameter.
         units = [module for module in self.modules() if getattr(module, 'sharding_unit', False)]
@@ -202,8 +208,8 @@ class Backbone(StrictModule):
         depth, depths = 0, {}
         for name, parameter in self.named_parameters():
             depth = starts.get(parameter, depth)
-            depths[prefix + name] = depth if depth < len(starts) or parameter in last else depth + 1
-        return depths.get(param_name, len(starts) + 1), len(starts) + 2
+            depths[name] = depth if depth < len(starts) or parameter in last else depth + 1
+        return depths, len(starts) + 2
 
     def check_images(self, x: Tensor) -> None:
         """Check the input of ``stage_outputs``.

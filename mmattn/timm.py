@@ -7,15 +7,20 @@ from ``arch_zoo`` of the backbone. DINOViT has no names here: timm has these mod
 import contextlib
 import dataclasses
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import timm
 import torch
+from huggingface_hub import ModelCard, ModelHubMixin
 from mmengine.logging import print_log
 from mmengine.model import initialize
+from safetensors.torch import save_file
 from timm.layers import ClassifierHead, LayerNorm2d, NormMlpClassifierHead
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model, resolve_pretrained_cfg
 from timm.models._features import feature_take_indices
+from timm.models._hub import save_config_for_hf
 from torch import Tensor, nn
 
 from .arguments import check_choice, check_whole
@@ -34,11 +39,38 @@ from .backbones import (
 from .backbones.base import Backbone
 from .backbones.swin import Stage
 from .errors import CheckpointError, InputError
+from .version import __version__
 from .weights import read_file, weights_in
+from .weights.downloads import from_hub
+
+#: of the Hub's model cards, as a template of Jinja
+CARD = """---
+{{ card_data }}
+---
+
+# {{ name }}
+
+{{ backbone }} of mmattn {{ version }} for timm, {{ parameters }} M parameters, images of {{ size }} pixels.
+
+```python
+import timm
+import mmattn.timm
+
+model = timm.create_model('hf-hub:OWNER/NAME', pretrained=True)
+model = mmattn.timm.TimmClassifier.from_pretrained('OWNER/NAME')
+```
+
+Settings: {{ settings }}.
+
+Data and licence: {{ data | default("not given", true) }}.
+"""
 
 
-class TimmClassifier(nn.Module):
+class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['timm'], model_card_template=CARD):
     """A backbone and timm's own head, with the methods of timm's models. Maps are (B, C, H, W).
+
+    ``save_pretrained(folder, model_card_kwargs=dict(data=...))`` and ``push_to_hub('OWNER/NAME')`` write weights,
+    config.json and a card; :meth:`from_pretrained` and timm read them.
 
     The names of tensors are those of an ``ImageClassifier`` of MMPretrain, so weights that were trained there load
     here. A released classifier loads, too, with its head.
@@ -236,6 +268,53 @@ class TimmClassifier(nn.Module):
                 self.head.load_state_dict(head)
             except RuntimeError as error:
                 raise CheckpointError(f'{checkpoint}: the head does not fit: {error}') from None
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, *, revision: str | None = None, **arguments) -> 'TimmClassifier':
+        """A model that ``save_pretrained`` or ``push_to_hub`` wrote, in evaluation mode.
+
+        Args:
+            name: folder, or OWNER/NAME on the Hub.
+            revision: branch, tag or commit on the Hub.
+            arguments: of ``timm.create_model``, instead of those in config.json.
+
+        Raises:
+            CheckpointError: if there is no such model, the Hub cannot be reached, or tensors do not fit.
+        """
+        local = Path(name).is_dir()
+        place = str(name) if local else f'hf://{name}' + (f'@{revision}' if revision else '')
+        config = Path(name, 'config.json') if local else from_hub(f'{place}/config.json')
+        if not config.is_file():
+            raise CheckpointError(
+                f'{name} has no config.json, which save_pretrained writes: its weights alone are read by '
+                'pretrained_cfg_overlay=dict(file=...) of timm.create_model'
+            )
+        settings = json.loads(config.read_text())
+        architecture = settings.get('architecture')
+        if architecture not in variants():
+            raise CheckpointError(f'config.json of {name} is of {architecture}, which is no model of mmattn')
+        arguments = {**settings.get('model_args', {}), **arguments}
+        model = timm.create_model(architecture, pretrained_cfg=settings['pretrained_cfg'], **arguments)
+        model.load_pretrained(f'{place}/model.safetensors')
+        return model.eval()
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        """Write the weights, with the settings that they do not show, and timm's config.json."""
+        tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
+        noted = json.dumps(dict(backbone=self.backbone.settings_note))
+        save_file(tensors, save_directory / 'model.safetensors', dict(format='pt', mmattn=noted))
+        save_config_for_hf(self, save_directory / 'config.json')
+
+    def generate_model_card(self, **arguments) -> ModelCard:
+        return super().generate_model_card(
+            name=self.pretrained_cfg['architecture'],
+            backbone=type(self.backbone).__name__,
+            version=__version__,
+            parameters=f'{sum(parameter.numel() for parameter in self.parameters()) / 1e6:.2f}',
+            size=self.pretrained_cfg['input_size'][1],
+            settings=', '.join(f'{key}={value!r}' for key, value in self.backbone.settings.items()),
+            **arguments,
+        )
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
         self.backbone.translate_classifier(state_dict, prefix)

@@ -14,6 +14,7 @@ images. These of timm's tests do not pass, or do not apply:
 import functools
 import math
 
+import huggingface_hub.constants
 import pytest
 import timm
 import torch
@@ -25,6 +26,7 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 
 import mmattn.timm
 from mmattn.errors import InputError
+from mmattn.timm import TimmClassifier
 from mmattn.weights import CheckpointError
 from tests.backbones.cases import CASES
 from tests.configs import named
@@ -321,3 +323,32 @@ def test_images_are_those_of_the_configs(name, config):
     family, _ = mmattn.timm.variants()[name]
     of_config = {key: ours.model.backbone.get(key) for key in family.settings if key != 'final_norm'}
     assert of_config == {key: value for key, value in family.settings.items() if key != 'final_norm'}
+
+
+def test_folder_of_the_hub(tmp_path):
+    """save_pretrained writes weights with settings, config.json and a card. from_pretrained, timm and init_cfg read
+    them; other settings, no config, and no Hub are told in a sentence."""
+    model = small('msf_vit_tiny', num_classes=3, norm_eps=1e-3)
+    folder = tmp_path / 'mine'
+    model.save_pretrained(folder, model_card_kwargs=dict(data='own photos, CC BY 4.0'))
+    x = images()
+    for again in (TimmClassifier.from_pretrained(folder), timm.create_model(f'local-dir:{folder}', pretrained=True)):
+        assert torch.equal(again.eval()(x), model(x))
+    card = (folder / 'README.md').read_text()
+    assert '# msf_vit_tiny' in card and 'norm_eps=0.001' in card and 'own photos, CC BY 4.0' in card
+    with pytest.raises(CheckpointError, match='were trained with norm_eps=0.001'):
+        TimmClassifier.from_pretrained(folder, norm_eps=1e-5)
+    (folder / 'config.json').write_text('{"architecture": "resnet50"}')
+    with pytest.raises(CheckpointError, match='is of resnet50, which is no model of mmattn'):
+        TimmClassifier.from_pretrained(folder)
+    (folder / 'config.json').unlink()
+    with pytest.raises(CheckpointError, match='mine has no config.json'):
+        TimmClassifier.from_pretrained(folder)
+
+
+def test_no_network(monkeypatch, tmp_path):
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_OFFLINE', True)
+    monkeypatch.setattr(huggingface_hub.constants, 'HF_HUB_CACHE', str(tmp_path))
+    with pytest.raises(CheckpointError, match='OWNER/NAME/resolve/v1/config.json cannot be downloaded') as error:
+        TimmClassifier.from_pretrained('OWNER/NAME', revision='v1')
+    assert '\n' not in str(error.value)

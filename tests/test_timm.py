@@ -148,24 +148,33 @@ def test_freeze_unfreeze():
     assert conv(1) and conv(2) and isinstance(norm(), nn.BatchNorm2d)
 
 
-@pytest.mark.parametrize('model_name', ['elsa_swin_tiny', 'msf_vit_tiny', 'shunted_tiny'])
-def test_pruned_features(model_name):
-    """They are those of the whole model, normed or not, and each parameter that is left takes part in them."""
-    whole = small(model_name)
+@pytest.mark.parametrize('chosen', [[0, 1], [1, 3]], ids=str)
+@pytest.mark.parametrize('model_name', ['elsa_swin_tiny', 'elsa_volo_d1', 'msf_vit_tiny', 'shunted_tiny'])
+def test_pruned_features(model_name, chosen):
+    """They are those of the whole model, and each parameter that is left takes part in them."""
+    model = small(model_name)
     inputs = images(2)
-    wanted = whole.forward_intermediates(inputs, [0, 1], intermediates_only=True)
-    assert len(whole.forward_intermediates(inputs, 1, norm=True)[1]) == 1
-    _, (last,) = whole.forward_intermediates(inputs, 1, norm=True)
-    assert torch.equal(last, whole.forward_features(inputs))
-    stopped, _ = whole.forward_intermediates(inputs, [0, 1], stop_early=True)
-    assert torch.equal(stopped, wanted[1])
+    wanted = model.forward_intermediates(inputs, chosen, intermediates_only=True)
+    stopped, _ = model.forward_intermediates(inputs, [0, 1], stop_early=True)
+    assert torch.equal(stopped, model.forward_intermediates(inputs, [1], intermediates_only=True)[0])
 
-    assert whole.prune_intermediate_layers([0, 1]) == [0, 1]
-    maps = whole.forward_intermediates(inputs, [0, 1], intermediates_only=True)
+    assert model.prune_intermediate_layers(chosen, prune_norm=True) == chosen
+    maps = model.forward_intermediates(inputs, chosen, intermediates_only=True)
     torch.testing.assert_close(maps, wanted, rtol=0, atol=0)
     sum(each.sum() for each in maps).backward()
-    assert not [name for name, parameter in whole.named_parameters() if parameter.grad is None]
-    assert whole.num_features == wanted[1].shape[1] and whole(inputs).shape == wanted[1].shape
+    assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert model.num_features == wanted[-1].shape[1] and model(inputs).shape == wanted[-1].shape
+
+
+def test_norms_of_intermediates():
+    """The last map is normed on request, as that of forward_features, others are not."""
+    model = small('elsa_swin_tiny')
+    inputs = images()
+    first, last = model.forward_intermediates(inputs, [0, 3], norm=True, intermediates_only=True)
+    plain_first, plain_last = model.forward_intermediates(inputs, [0, 3], intermediates_only=True)
+    assert torch.equal(last, model.forward_features(inputs)) and torch.equal(first, plain_first)
+    normed = model.backbone.norm3(plain_last.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    assert torch.equal(normed, last) and not torch.equal(plain_last, last)
 
 
 def test_settings_of_create_model():

@@ -105,6 +105,8 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
     ) -> None:
         super().__init__()
         check_whole('num_classes', num_classes, 0)
+        if 'out_indices' in settings:
+            raise ValueError('out_indices needs features_only=True')
         if proj_drop_rate is not None:
             settings['drop_rate'] = proj_drop_rate
         arch = backbone.resolve_arch(settings[backbone.arch_argument])

@@ -5,6 +5,8 @@ images. These of timm's tests do not pass, or do not apply:
 
 - test_model_inference, test_model_load_pretrained, test_model_features_pretrained: we publish no weights.
 - test_model_default_cfgs_non_std: all maps are (B, C, H, W), so test_model_default_cfgs tests all models.
+- test_model_forward_intermediates_features: our features_only is the form that it tests, so it is
+  test_model_forward_features.
 - test_model_forward_torchscript: our operators and the choice between them are Python, which TorchScript does not
   compile. torch.compile, torch.export and ONNX work.
 - test_model_forward_fx, test_model_backward_fx, test_model_forward_fx_torchscript,
@@ -101,16 +103,8 @@ def test_model_default_cfgs(create_model):
 @every_model
 def test_model_forward_features(create_model):
     """Maps have the channels and strides of feature_info."""
-    check_features(create_model(features_only=True))
-
-
-@every_model
-def test_model_forward_intermediates_features(create_model):
-    check_features(create_model(features_only=True, feature_cls='getter'))
-
-
-def check_features(model):
-    outputs, info = model.eval()(images()), model.feature_info
+    model = create_model(features_only=True).eval()
+    outputs, info = model(images()), model.feature_info
     assert len(outputs) == len(info.channels()) >= 3
     for channels, reduction, output in zip(info.channels(), info.reduction(), outputs):
         side = math.ceil(64 / reduction)
@@ -191,6 +185,8 @@ def test_settings_of_create_model():
     assert [each.shape[1] for each in features(images(channels=1))] == features.feature_info.channels() == [16, 64]
     with pytest.raises(ValueError, match='feature_cls of features_only must be one of getter'):
         small('shunted_tiny', features_only=True, feature_cls='hook')
+    with pytest.raises(ValueError, match='out_indices needs features_only=True'):
+        small('shunted_tiny', out_indices=(1, 3))
 
 
 def test_layers_and_decay():

@@ -40,7 +40,7 @@ from .backbones.base import Backbone
 from .backbones.swin import Stage
 from .errors import CheckpointError, InputError
 from .version import __version__
-from .weights import read_file, weights_in
+from .weights import plain_names, read_file, weights_in
 from .weights.downloads import from_hub
 
 #: of the Hub's model cards, as a template of Jinja
@@ -256,7 +256,7 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             CheckpointError: if the file cannot be read, or its tensors do not fit.
         """
         self.backbone.load_pretrained(checkpoint)
-        weights, own = dict(weights_in(read_file(checkpoint))[0]), self.head.state_dict()
+        weights, own = plain_names(weights_in(read_file(checkpoint))[0], str(checkpoint)), self.head.state_dict()
         try:
             self.backbone.translate_classifier(weights)
         except CheckpointError:  # It has no head.
@@ -264,7 +264,8 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         head = {name.removeprefix('head.'): value for name, value in weights.items() if name.startswith('head.')}
         given, wanted = (len(each['fc.weight']) if 'fc.weight' in each else 0 for each in (head, own))
         if given != wanted:
-            print_log(f'{checkpoint} has a head of {given} classes: it is not loaded', logger='current')
+            what = f'a head of {given} classes, which is not loaded' if given else 'no head: it starts untrained'
+            print_log(f'{checkpoint} has {what}', logger='current')
         elif given:
             try:
                 self.head.load_state_dict(head)

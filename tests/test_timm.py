@@ -283,7 +283,7 @@ def test_checkpoints_of_trainings(tmp_path):
                 head=dict(type='NormLinearClsHead', num_classes=3, in_channels=16),
             )
         ).eval()
-    file = saved(dict(state_dict=trained.state_dict()), tmp_path)
+    file = saved({f'module.{name}': value for name, value in trained.state_dict().items()}, tmp_path)
     for arguments in (dict(checkpoint_path=file), dict(pretrained=True, pretrained_cfg_overlay=dict(file=file))):
         model = small('msf_vit_tiny', num_classes=3, **arguments)
         x = images()

@@ -204,6 +204,7 @@ def check_downstream(cfg: Config, path: Path) -> None:
         ('dinat-t', 'coco', [[1, 28, 1], [1, 7, 1, 14], [1, 3, 1, 5, 1, 7] * 3, [1, 3, 1, 3, 1]]),
         ('dinat_s-t', 'coco', [[1, 28], [1, 14], [1, 3, 1, 5, 1, 7], [1, 3]]),
         ('dinat_s-t', 'ade20k', [[1, 16], [1, 8], [1, 2, 1, 3, 1, 4], [1, 2]]),
+        ('dinat-l-11x11', 'mask2former', [[1, 14, 1], [1, 4, 1, 7], [*[1, 2, 1, 3] * 4, 1, 3], [1] * 5]),
     ],
 )
 def test_dilations_of_dinat(row, data, dilations):

@@ -57,7 +57,10 @@ CAPTIONS = {
     'GlobalSelfAttention': 'GlobalSelfAttention: content, then column and row of the query by relative position.',
     'MeanShiftAttention': "MeanShiftAttention: weights of the Gaussian kernel, or of the form's softmax.",
     'MeanShiftWindowAttention': "MeanShiftWindowAttention: weights of the kernel within the query's (shifted) window.",
-    'NeighbourhoodAttention': 'NeighbourhoodAttention: k x k neighbours, moved into the map at the border.',
+    'NeighbourhoodAttention': (
+        'NeighbourhoodAttention: k x k neighbours, moved into the map at the border; with dilation, there are gaps '
+        'between them.'
+    ),
     'ShuntedAttention': 'ShuntedAttention: each cell is a merged token; the groups of heads merge n x n positions.',
     'WindowAttention': "WindowAttention: softmax within the query's (shifted) window.",
     'LocalAttention': 'LocalAttention: weights of equation 4 in its window or among its neighbours.',

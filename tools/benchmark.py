@@ -56,6 +56,7 @@ from mmengine.utils import import_modules_from_strings
 from torch import Tensor, nn
 
 from mmattn.analysis import count_operations
+from mmattn.analysis.complexity import unpadded
 from mmattn.errors import InputError, refusing
 from mmattn.export.graphs import any_size, read_onnx, write_onnx
 from mmattn.packages import require
@@ -442,7 +443,8 @@ def operations(name: str, x: Tensor, args: argparse.Namespace) -> float:
     """Multiply-adds for one image."""
     model = eager(name, args).cpu()  # a GPU's kernels are not counted
     model.eval()
-    return count_operations(lambda: model(x[:1].cpu()))
+    with unpadded(model):
+        return count_operations(lambda: model(x[:1].cpu()))
 
 
 def table(rows: list[dict]) -> str:

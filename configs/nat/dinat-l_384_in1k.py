@@ -1,6 +1,8 @@
-# The same at 384 x 384. MMATTN_ROW=dinat_s-l in the environment chooses a row.
+# The same at 384 x 384. MMATTN_ROW=dinat_s-l in the environment chooses a row. Settings for dinat-l-11x11 were not
+# released: it has those of dinat-l.
 _base_ = './dinat-l_in1k.py'
-weight_decays = {'dinat-l': 1e-10, 'dinat_s-l': 1e-5}
+rows = [*_base_.rows, 'dinat-l-11x11']
+weight_decays = {'dinat-l': 1e-10, 'dinat_s-l': 1e-5, 'dinat-l-11x11': 1e-10}
 model = dict(backbone=dict(stages=_base_.stages.in1k_384))
 
 load, crop, *rest = _base_.train_pipeline

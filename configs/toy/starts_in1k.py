@@ -49,6 +49,18 @@ pvt = dict(
     feed_forward='conv',
     attention=dict(type='SpatialReductionAttention'),
 )
+near = dict(type='NeighbourhoodAttention', kernel_size=3)
+nat = dict(
+    type='NAT',
+    arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8), mlp_ratio=4, layer_scale=0),
+    stages=near,
+    drop_path_rate=0.0,
+    out_indices=(3,),
+    init_cfg=None,
+)
+ghost = dict(near, ghost_size=3)
+in_turn = [ghost, dict(type='ShuntedAttention', aggregation='linear')]
+plain = dict(type='MeanShiftAttention', attention='plain', proj_bias=True)
 #: model -> its source, its backbone, and ``warm_start``
 models = {
     'swin': ('swin', swin, False),
@@ -65,6 +77,9 @@ models = {
     'mmdet-pvt': ('mmdet-pvt', mmdet_pvt, False),
     'pvt': ('mmdet-pvt', pvt, False),
     'shunted': ('mmdet-pvt', shunted, True),
+    'nat': ('nat', nat, False),
+    'ghost-nat': ('nat', dict(nat, stages=ghost), True),
+    'nat-shunted': ('nat', dict(nat, stages=[ghost, ghost, in_turn, plain]), True),
 }
 rows = [*models, *(f'{name} from {models[name][0]}' for name in models if name != 'mmdet-pvt')]
 row = '{{$MMATTN_ROW:swin}}'

@@ -222,12 +222,15 @@ def _outlook(layer: layers.OutlookAttention, x: Tensor, row: int, column: int) -
 
 
 def _neighbourhood(layer: layers.NeighbourhoodAttention, x: Tensor, row: int, column: int) -> list[Weights]:
+    """Padding of small maps takes part in attention, but not in the ghost summand."""
+    H, W = x.shape[1:3]
     side = layer.kernel_size * layer.dilation
-    x = F.pad(x, (0, 0, 0, max(side - x.shape[2], 0), 0, max(side - x.shape[1], 0)))
-    q, k, v = layer.qkv(x).unflatten(-1, (3, layer.num_heads, -1)).unbind(3)
+    beyond = (0, 0, 0, max(side - W, 0), 0, max(side - H, 0))
+    q, k, v = layer.qkv(F.pad(x, beyond)).unflatten(-1, (3, layer.num_heads, -1)).unbind(3)
 
     def attend(value: Tensor) -> Tensor:
-        return layer.attend(q, k, value.view_as(v)).flatten(-2)
+        mixed = layer.attend(q, k, value.view_as(v)).flatten(-2)
+        return mixed if layer.ghost is None else mixed + F.pad(layer.ghost(value[:, :H, :W]), beyond)
 
     return [Weights('', _by_head(attend, v.flatten(-2), layer.num_heads, row, column))]
 

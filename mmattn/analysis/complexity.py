@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from ..checks.config_values import check_config
 from ..errors import InputError
+from ..layers import MeanShiftAttention
 from ..packages import require
 from ..runs.rows import read_row
 
@@ -124,16 +126,31 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
     image = torch.empty(1, 3, height, width, device=next(model.parameters()).device)
     flops = printed.get('FLOPs')
     deformable = any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules())
+    with unpadded(model):
+        operations = None if deformable else count_operations(lambda: _forward_as_counted(model, image), share)
     return Comparison(
         name,
         (width, height),
         count_parameters(model, matrices_only=matrices),
-        None if deformable else count_operations(lambda: _forward_as_counted(model, image), share),
+        operations,
         printed.get('Parameters'),
         flops and flops / printed.get('Operations per Multiply-Add', 1),
         ['matrices'] * matrices + [f'attention x {share}'] * (share != 1) + [unknown] * bool(unknown),
         unknown=unknown,
     )
+
+
+@contextmanager
+def unpadded(model: nn.Module) -> Iterator[None]:
+    """Mean-shift attention without the channels that its fastest form adds to each head, which papers do not count."""
+    layers = [layer for layer in model.modules() if isinstance(layer, MeanShiftAttention) and layer.backend is None]
+    for layer in layers:
+        layer.backend = 'bias'
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.backend = None
 
 
 def count_config(config: str | Path, row: str | None = None) -> tuple[int, float | None]:

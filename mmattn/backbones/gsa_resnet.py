@@ -18,7 +18,7 @@ from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_po
 from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
 from ..weights import CheckpointError, Translation, take_out
-from .base import Backbone, drop_path_schedule, noise_image
+from .base import Backbone, drop_path_schedule, evaluating, noise_image
 from .patch_embed import fit_tables
 
 
@@ -247,12 +247,13 @@ class GSAResNet(Backbone):
             for block in self.modules()
             if isinstance(block, Bottleneck) and isinstance(block.attn, GlobalSelfAttention) and block.attn.proj is None
         ]
+        if not blocks:  # and an own mechanism may not run on the CPU
+            return super().initial_values(names, state_dict)
         hooks = [block.attn.register_forward_hook(partial(_scale, block)) for block in blocks]
         hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]
         image = noise_image(self.in_channels, max(self.img_size, 64))  # no map of a single pixel
-        training = self.training
-        torch.func.functional_call(self.eval(), state, image)
-        self.train(training)
+        with evaluating(self):
+            torch.func.functional_call(self, state, image)
         for hook in hooks:
             hook.remove()
         return {name: state[name].to(state_dict[name]) for name in names}

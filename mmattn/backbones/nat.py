@@ -12,7 +12,7 @@ from timm.layers import Mlp
 from torch import Tensor, nn
 
 from ..arguments import check_rates
-from ..layers import Block, NeighbourhoodAttention, TokenConv2d, build_mechanism, mechanism_settings
+from ..layers import Block, NeighbourhoodAttention, TokenConv2d, build_mechanism
 from ..ops.neighbourhood_cpu import MOST_NEIGHBOURS
 from ..weights import Translation, take_out
 from .base import drop_path_schedule, place_output_norms
@@ -34,8 +34,8 @@ class NAT(Stages):
         arch: 'mini', 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths``, ``num_heads``, ``mlp_ratio``
             and ``layer_scale``: 1 if branches have factors of the channels, which start at 1e-5, else 0. ``embed_dim``
             is the number of channels of the first stage; each further stage has twice as many.
-        stages: the mechanism of every stage, or a list with that of each; see :func:`mmattn.layers.build_mechanism`.
-            The default is NAT itself.
+        stages: the mechanism of every stage, or a list with that of each, or with lists of those that the blocks of a
+            stage have in turn; see :func:`mmattn.layers.build_mechanism`. The default is NAT itself.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
 
@@ -65,7 +65,7 @@ class NAT(Stages):
     def __init__(
         self,
         arch: str | dict = 'tiny',
-        stages: dict | Sequence[dict] = dict(type='NeighbourhoodAttention'),
+        stages: dict | Sequence[dict | Sequence[dict]] = dict(type='NeighbourhoodAttention'),
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.2,
@@ -95,10 +95,10 @@ class NAT(Stages):
             blocks = []
             for j in range(depths[i]):
                 attn = build_mechanism(
-                    stages[i],
+                    stages[i][j % len(stages[i])],
                     dim=dims[i],
                     num_heads=num_heads[i],
-                    block=j,
+                    block=j // len(stages[i]),
                     stride=4 * 2**i,
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
@@ -107,7 +107,7 @@ class NAT(Stages):
                 scale = LAYER_SCALE if arch['layer_scale'] else None
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j], layer_scale=scale))
             self.levels.append(Stage(blocks, Downsampling(dims[i]) if i < last else None))
-            self.settings.update(mechanism_settings(stages[i], blocks[0].attn, f'stages[{i}]'))
+            self.note_mechanisms(i, stages[i], blocks)
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()
@@ -168,9 +168,11 @@ class NAT(Stages):
         plain = dict(type='NeighbourhoodAttention', kernel_size=(max(tables, default=13) + 1) // 2)
         stages = [plain] * self.num_stages
         for i, stage in enumerate(self.levels):
-            attn = stage.blocks[0].attn
-            if isinstance(attn, NeighbourhoodAttention):
-                stages[i] = dict(plain, dilation=attn.settings['dilation'])
+            attns = [block.attn for block in stage.blocks]
+            stages[i] = [
+                dict(plain, dilation=attn.dilation) if isinstance(attn, NeighbourhoodAttention) else plain
+                for attn in attns
+            ]
         return NAT(stages=stages, init_cfg=None, **self._of_source)
 
 

@@ -21,6 +21,10 @@ from .base import Backbone, drop_path_schedule, place_output_norms
 from .patch_embed import PatchEmbed, fit_tables, interpolated
 from .swin_layouts import is_swin, microsoft_layout
 
+#: side of the largest windows whose first pass is compared. They are as large as the last map of an image of 1024
+#: pixels; released Swin Transformers have 7 and 12. The biases of a window are its side to the power of 4, times heads.
+MOST_WINDOW = 32
+
 
 class Stages(Backbone):
     """Base class of frames whose stages are the :class:`Stage` modules of ``stage_list``, after ``patch_embed`` and
@@ -38,6 +42,11 @@ class Stages(Backbone):
         for i, heads in enumerate(arch['num_heads']):
             check_heads(arch['embed_dim'] * 2**i, heads, 'arch: num_heads')
         return arch
+
+    def note_mechanisms(self, stage: int, mechanisms: Sequence[dict], blocks: Sequence[Block]) -> None:
+        """Add what no tensor shows of the mechanisms that the blocks of a stage have in turn to ``settings``."""
+        for (place, mechanism), block in zip(_placed(stage, mechanisms), blocks):
+            self.settings.update(mechanism_settings(mechanism, block.attn, place))
 
     def stage_modules(self) -> list[list[nn.Module]]:
         norms = {i: [getattr(self, self.output_norm(i))] for i in self.out_indices}
@@ -68,7 +77,8 @@ class SwinFrame(Stages):
     Args:
         arch: 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths`` and ``num_heads``. ``embed_dim`` is the
             number of channels of the first stage; each further stage has twice as many.
-        stages: the mechanism of every stage, or a list with that of each, as ``dict(type='ELSA', kernel_size=5)``. See
+        stages: the mechanism of every stage, or a list with that of each, as ``dict(type='ELSA', kernel_size=5)``; in
+            the place of a mechanism, a list of those that the blocks of the stage have in turn. See
             :func:`mmattn.layers.build_mechanism`. The default is Swin Transformer itself.
         window_size: side of the attention windows, in pixels of the map, where the mechanism does not set it.
         shift_small_maps: whether windows are shifted along an axis where the map fits into one window, as the last map
@@ -108,7 +118,7 @@ class SwinFrame(Stages):
     def __init__(
         self,
         arch: str | dict = 'tiny',
-        stages: dict | Sequence[dict] = dict(type='WindowAttention'),
+        stages: dict | Sequence[dict | Sequence[dict]] = dict(type='WindowAttention'),
         window_size: int = 7,
         shift_small_maps: bool = True,
         mlp_ratio: float = 4.0,
@@ -148,10 +158,10 @@ class SwinFrame(Stages):
             blocks = []
             for j in range(depths[i]):
                 attn = build_mechanism(
-                    stages[i],
+                    stages[i][j % len(stages[i])],
                     dim=dims[i],
                     num_heads=num_heads[i],
-                    block=j,
+                    block=j // len(stages[i]),
                     stride=4 * 2**i,
                     window_size=window_size,
                     shift_small_maps=shift_small_maps,
@@ -161,7 +171,7 @@ class SwinFrame(Stages):
                 mlp = Mlp(dims[i], hidden_channels(dims[i], mlp_ratio), drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j]))
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i < last else None))
-            self.settings.update(mechanism_settings(stages[i], blocks[0].attn, f'stages[{i}]'))
+            self.note_mechanisms(i, stages[i], blocks)
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()
@@ -192,10 +202,20 @@ class SwinFrame(Stages):
         return Translation(tensors, dropped, fresh)
 
     def source(self, state_dict: dict[str, Tensor]) -> 'SwinFrame':
-        """Swin Transformer, with the windows that its tables are for."""
-        tensors = microsoft_layout(state_dict)
-        tables = [len(value) for name, value in tensors.items() if name.endswith('relative_position_bias_table')]
-        return SwinFrame(window_size=(math.isqrt(max(tables, default=169)) + 1) // 2, init_cfg=None, **self._of_source)
+        """Swin Transformer, with the windows that its tables are for in each stage."""
+        stages = [dict(type='WindowAttention') for _ in range(self.num_stages)]
+        for name, value in microsoft_layout(state_dict).items():
+            match = re.fullmatch(r'layers\.(\d+)\.blocks\.0\.attn\.relative_position_bias_table', name)
+            if match and int(match[1]) < self.num_stages:
+                # Of odd shapes, too, which loading refuses
+                side = max((math.isqrt(value.shape[:1].numel()) + 1) // 2, 1)
+                if side > MOST_WINDOW:
+                    raise CheckpointError(
+                        f'{name} {tuple(value.shape)} is for windows of {side} x {side} pixels of the map, and at most '
+                        f'{MOST_WINDOW} x {MOST_WINDOW} are compared'
+                    )
+                stages[int(match[1])]['window_size'] = side
+        return SwinFrame(stages=stages, init_cfg=None, **self._of_source)
 
     def _blocks(self) -> dict[str, nn.Module]:
         """The blocks by the names under which they stand."""
@@ -233,18 +253,26 @@ def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
     return interpolated(table.unflatten(1, (math.isqrt(table.shape[1]), -1))[None], side, side).view(shape)
 
 
-def mechanisms_by_stage(stages: dict | Sequence[dict], count: int) -> Sequence[dict]:
-    """The mechanism of each of ``count`` stages, from the argument ``stages`` of a frame.
+def mechanisms_by_stage(stages: dict | Sequence[dict | Sequence[dict]], count: int) -> list[Sequence[dict]]:
+    """The mechanisms that the blocks of each of ``count`` stages have in turn, from the argument ``stages`` of a frame.
 
     Raises:
-        ValueError: if it is neither a mechanism nor a list of ``count`` mechanisms.
+        ValueError: if it is neither a mechanism nor a list of ``count`` mechanisms or lists of them.
     """
     stages = [stages] * count if isinstance(stages, dict) else stages
     if not isinstance(stages, Sequence) or len(stages) != count:
         raise ValueError(f'stages must be a mechanism, or a list of {count}, one per stage, not {stages!r}')
-    for i, mechanism in enumerate(stages):
-        check_mechanism(f'stages[{i}]', mechanism)
-    return stages
+    in_turn = [stage if isinstance(stage, (list, tuple)) and stage else [stage] for stage in stages]
+    for i, mechanisms in enumerate(in_turn):
+        for place, mechanism in _placed(i, mechanisms):
+            check_mechanism(place, mechanism)
+    return in_turn
+
+
+def _placed(stage: int, mechanisms: Sequence[dict]) -> list[tuple[str, dict]]:
+    """The mechanisms that the blocks of a stage have in turn, with their places in the argument ``stages``."""
+    several = len(mechanisms) > 1
+    return [(f'stages[{stage}]' + f'[{j}]' * several, mechanism) for j, mechanism in enumerate(mechanisms)]
 
 
 class Stage(nn.Module):

@@ -252,6 +252,9 @@ class ViTFrame(Backbone):
             side = math.isqrt(sizes['pos_embed'][1])
         elif 'patch_embed.pos_embed' in tensors:
             side = tensors['patch_embed.pos_embed'].shape[-1:].numel()
+        feed_forward = 'swiglu' if 'blocks.0.mlp.fc1_g.weight' in tensors else 'plain'
+        if 'blocks.0.mlp.dwconv.weight' in tensors:  # of a frame with this kind of layers
+            feed_forward = self.settings['feed_forward']
         return ViTFrame(
             attention=None,
             embedding='deit' if side else 'patches',
@@ -260,7 +263,7 @@ class ViTFrame(Backbone):
             registers=sizes['reg_token'][1] if 'reg_token' in tensors else 0,
             qkv_bias='blocks.0.attn.qkv.bias' in tensors,
             layer_scale=1.0 if 'blocks.0.ls1.gamma' in tensors else None,
-            feed_forward='swiglu' if 'blocks.0.mlp.fc1_g.weight' in tensors else 'plain',
+            feed_forward=feed_forward,
             **self._of_source,
         )
 

@@ -29,8 +29,9 @@ def check_channels(model: dict, place: str) -> None:
         where, neck = necks[0]
         expected = neck.get('in_channels')
         known = channels and isinstance(expected, (list, tuple)) and is_of(neck, 'mmdet.', 'mmseg.')
-        if known and tuple(expected) != channels[::-1]:  # YOLOV3Neck begins with the deepest map
-            _compare(list(expected), list(channels), where, source)
+        if known:
+            deepest_first = 'YOLOV3Neck' in bases(neck)
+            _compare(list(expected), list(channels[::-1] if deepest_first else channels), where, source)
         source, channels = 'neck', _neck_channels(neck, channels) if len(necks) == 1 else None
     for key in ('decode_head', 'auxiliary_head', 'panoptic_head'):
         for where, head in listed(model.get(key), f'{place}.{key}'):

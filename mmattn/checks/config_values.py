@@ -60,6 +60,11 @@ TASK_PLACE = re.compile(r'model\..*\.(assigner|sampler|anchor_generator|prior_ge
 MIXING_PLACE = re.compile(r'model\.train_cfg|(model\.)?data_preprocessor\.batch_augments')
 #: what is said of a dict without a type: most often it changes a part that the configs in _base_ do not have
 NO_TYPE = '{} has no type, and inherits none: leave it out if the configs in _base_ have no such part, or set its type'
+#: types of optim_wrapper.clip_grad -> torch's function, and the name of its limit
+CLIPPING = {
+    'norm': (torch.nn.utils.clip_grad_norm_, 'max_norm'),
+    'value': (torch.nn.utils.clip_grad_value_, 'clip_value'),
+}
 #: how similar a misspelt key is to the known one, in difflib's measure
 SIMILAR = 0.88
 
@@ -295,7 +300,7 @@ def _check_optimizer(wrapper: dict | None) -> None:
     keys = wrapper.get('paramwise_cfg') or {}
     _check_dict(keys, 'optim_wrapper.paramwise_cfg')
     _check_dict(keys.get('custom_keys'), 'optim_wrapper.paramwise_cfg.custom_keys')
-    _check_dict(wrapper.get('clip_grad'), 'optim_wrapper.clip_grad')
+    _check_clipping(wrapper.get('clip_grad'), 'optim_wrapper.clip_grad')
     _check_whole(wrapper, 'optim_wrapper', 'accumulative_counts')
     for key in (key for key in keys if str(key).endswith('_mult')):
         _in_a_sentence(check_finite, f'optim_wrapper.paramwise_cfg.{key}', keys[key])
@@ -314,6 +319,23 @@ def _check_optimizer(wrapper: dict | None) -> None:
         # fused ones are for accelerators
         arguments = {key: value for key, value in optimizer.items() if key not in (*NODE_KEYS, 'fused')}
         _construct(cls, place, params=[torch.nn.Parameter(torch.zeros(1))], **arguments)
+
+
+def _check_clipping(node: dict | None, place: str) -> None:
+    """Check the clipping of gradients; torch's function is called once, over one gradient."""
+    _check_dict(node, place)
+    if node is None:
+        return
+    kind, arguments = node.get('type', 'norm'), {key: value for key, value in node.items() if key != 'type'}
+    if kind not in list(CLIPPING):
+        raise InputError(f'{place}.type must be one of {", ".join(CLIPPING)}, not {kind!r}')
+    clip, limit = CLIPPING[kind]
+    _check_arguments(arguments, {*inspect.signature(clip).parameters} - {'parameters'}, False, place)
+    if arguments.get(limit) != inf:  # which measures the norm only
+        _in_a_sentence(check_finite, f'{place}.{limit}', arguments.get(limit), 0)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    _construct(clip, place, parameters=[parameter], **arguments)
 
 
 def _check_ignored_label(cfg: Config) -> None:

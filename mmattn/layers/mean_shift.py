@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..arguments import check_choice, check_flags, check_heads, check_rates, check_whole
 from ..ops import mean_shift_attention
 from ..ops.heads import join_heads
-from ..ops.rotary import check_rope, rotated, rotation
+from ..ops.rotary import check_rope, placed
 from ..weights import take
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS, with_prefix
@@ -157,11 +157,7 @@ class MeanShiftAttention(nn.Module):
 
     def placed(self, tokens: Tensor, count: int, shape: torch.Size) -> Tensor:
         """Queries or keys (B, P + N, C) of ``count`` prefix tokens and a map, with the positions of the map."""
-        if self.rope is None:
-            return tokens
-        angles = rotation(*shape[1:3], self.dim // self.num_heads, self.rope, tokens)
-        turned = rotated(tokens[:, count:].view(shape), *angles, self.num_heads).flatten(1, -2)
-        return torch.cat((tokens[:, :count], turned), 1) if count else turned
+        return placed(tokens, count, shape, self.num_heads, self.rope)
 
     def add_ghost(self, out: Tensor, values: Tensor, count: int, shape: torch.Size, ghost: Ghost = None) -> Tensor:
         """Add the ghost summand, if there is one, to the result for ``count`` prefix tokens and a map of a shape.

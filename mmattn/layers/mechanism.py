@@ -33,8 +33,8 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
 
     Args:
         cfg: ``type`` is the name of a mechanism in ``MECHANISMS``, or the class; other keys are its arguments.
-        block: number of the block in its stage; offered, too. Windows are shifted in every second block: the mechanism
-            is offered ``shift``, their displacement in pixels of the map.
+        block: number of the block in its stage, among the blocks with this mechanism; offered, too. Windows are shifted
+            in every second block: the mechanism is offered ``shift``, their displacement in pixels of the map.
         window_size: side of the windows, in pixels of the map; offered, too.
         offered: what else the backbone knows of the place: ``dim`` (channels), ``num_heads``, ``stride`` (of the map)
             and others. The mechanism gets what is among its arguments and not in the config.

@@ -16,7 +16,7 @@ def check_lines(query: Tensor, value: Tensor, table: Tensor, dim: int) -> None:
             f'query must be (B, H, W, heads, k) and value (B, H, W, heads, v), not {tuple(query.shape)} '
             f'and {tuple(value.shape)}'
         )
-    if table.dim() != 2 or len(table) % 2 == 0 or table.shape[1] != query.shape[-1]:
+    if table.dim() != 2 or table.shape[0] % 2 == 0 or table.shape[1] != query.shape[-1]:
         raise ValueError(f'table must be (2L - 1, {query.shape[-1]}), not {tuple(table.shape)}')
     if not isinstance(dim, int) or dim not in (1, 2):
         raise ValueError(f'dim must be 1 (columns) or 2 (rows), not {dim!r}')
@@ -58,7 +58,7 @@ def _backward(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: in
 
 def _check(query: Tensor, value: Tensor, table: Tensor, dim: int) -> None:
     check_lines(query, value, table, dim)
-    if len(table) != 2 * query.shape[dim] - 1:
+    if table.shape[0] != 2 * query.shape[dim] - 1:
         raise ValueError(f'table must be ({2 * query.shape[dim] - 1}, {query.shape[-1]}), not {tuple(table.shape)}')
 
 

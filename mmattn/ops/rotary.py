@@ -1,7 +1,5 @@
 """The rotary position embedding of DINOv3, along rows and columns."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -44,7 +42,8 @@ def rotation(height: int, width: int, channels: int, base: float, like: Tensor) 
         (2 * ((torch.arange(size, device=like.device, dtype=torch.float32) + 0.5) / size) - 1).to(dtype)
         for size in (height, width)
     )
-    y, x = (2 * math.pi * place[:, None] / periods.to(dtype) for place in (rows, columns))
+    # 2 pi as a literal: torch.compile makes math.pi an input of a graph, which two recomputed blocks cannot share.
+    y, x = (6.283185307179586 * place[:, None] / periods.to(dtype) for place in (rows, columns))
     angles = torch.cat((y[:, None].expand(-1, width, -1), x.expand(height, -1, -1)), -1)[:, :, None]
     return tuple(torch.cat((part, part), -1) for part in (angles.sin(), angles.cos()))
 
@@ -58,3 +57,18 @@ def rotated(x: Tensor, sin: Tensor, cos: Tensor, num_heads: int) -> Tensor:
     heads = x.unflatten(-1, (num_heads, -1))
     first, second = heads.chunk(2, -1)
     return (heads * cos + torch.cat((-second, first), -1) * sin).to(x.dtype).flatten(-2)
+
+
+def placed(tokens: Tensor, prefix: int, shape: torch.Size, num_heads: int, base: float | None) -> Tensor:
+    """Queries or keys (B, P + H * W, C) of P prefix tokens and a map, with the positions of the map.
+
+    Args:
+        prefix: P. These tokens have no position.
+        shape: of the map, (B, H, W, C).
+        base: of :func:`rotation`; None: there are no positions.
+    """
+    if base is None:
+        return tokens
+    angles = rotation(*shape[1:3], shape[3] // num_heads, base, tokens)
+    turned = rotated(tokens[:, prefix:].view(shape), *angles, num_heads).flatten(1, -2)
+    return torch.cat((tokens[:, :prefix], turned), 1) if prefix else turned

@@ -7,8 +7,10 @@ from .sources import check_source, timm_release
 from .strict import StrictModule
 from .translation import (
     Translation,
+    changed_with_images,
     check_floats,
     compare_settings,
+    differing_settings,
     first_names,
     is_setting,
     misfits,
@@ -22,9 +24,11 @@ __all__ = [
     'CheckpointError',
     'StrictModule',
     'Translation',
+    'changed_with_images',
     'check_floats',
     'check_source',
     'compare_settings',
+    'differing_settings',
     'first_names',
     'is_setting',
     'misfits',

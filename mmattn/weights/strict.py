@@ -6,6 +6,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from mmengine.logging import print_log
@@ -15,7 +16,16 @@ from torch import Tensor
 from ..errors import CheckpointError, near_misses
 from .files import plain_names, read_checkpoint, weights_in
 from .lora import lora_part
-from .translation import Translation, check_floats, compare_settings, first_names, misfits, odd_form, unusable
+from .translation import (
+    Translation,
+    changed_with_images,
+    check_floats,
+    compare_settings,
+    first_names,
+    misfits,
+    odd_form,
+    unusable,
+)
 
 #: key of ``strict`` in torch's metadata of a state dict; no metadata from a file can have it
 STRICT = object()
@@ -100,7 +110,9 @@ class StrictModule(BaseModule):
             checkpoint: see :func:`mmattn.weights.read_checkpoint`.
             prefix: see :func:`mmattn.weights.read_checkpoint`.
             strict: refuse the checkpoint if a tensor is missing, is of another shape or kind or is not used, or if the
-                module that wrote it had other ``settings``.
+                module that wrote it had other ``settings``. Dilations of neighbourhood attention may differ, and the
+                log names them. Of a warm start, only settings are compared that the module shares with
+                ``warm_start_from``, such as the number of heads.
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
             warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
                 which keep their initial values and which have no place, and by how much the first pass differs from
@@ -111,22 +123,22 @@ class StrictModule(BaseModule):
         """
         state_dict, source, settings = read_checkpoint(checkpoint, prefix)
         print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
+        own = self.settings_note
+        changed = changed_with_images(settings, own)
+        if changed:
+            print_log(
+                f'{type(self).__name__}: the weights were trained with {", ".join(changed.values())}', logger='current'
+            )
         try:
             if not warm_start:
-                self._compare_settings(settings, strict)
+                with _warned_if(not strict):
+                    compare_settings(settings, {name: value for name, value in own.items() if name not in changed})
             self.load_state_dict(self._warm_started(state_dict) if warm_start else state_dict, strict=strict)
             if warm_start or self.is_source(state_dict):
-                self.log_difference(state_dict)
+                with _warned_if(not strict):
+                    self.log_difference(state_dict, settings)
         except CheckpointError as error:
             raise CheckpointError(f'{checkpoint}: {error}') from None
-
-    def _compare_settings(self, saved: dict | None, strict: bool) -> None:
-        try:
-            compare_settings(saved, self.settings_note)
-        except CheckpointError as error:
-            if strict:
-                raise
-            print_log(str(error), logger='current', level=logging.WARNING)
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False):
         """As torch's, for checkpoints in all layouts that ``from_release`` knows.
@@ -300,12 +312,17 @@ class StrictModule(BaseModule):
         """Whether weights that load without ``warm_start`` are nevertheless those of ``warm_start_from``."""
         return False
 
-    def log_difference(self, state_dict: dict[str, Tensor]) -> None:
+    def log_difference(self, state_dict: dict[str, Tensor], settings: Mapping[str, object] | None = None) -> None:
         """Log how far the outputs are from those of ``warm_start_from``. Modules whose outputs can be compared override
         it.
 
         Args:
             state_dict: the weights of ``warm_start_from`` that the module started from.
+            settings: what their file notes, as :func:`mmattn.weights.read_checkpoint` returns it.
+
+        Raises:
+            CheckpointError: if the weights were trained with other settings than those that the module shares with
+                ``warm_start_from``.
         """
 
     def _likely_cause(self, given: dict[str, Tensor], prefix: str = '', warm_start: bool = False) -> str:
@@ -334,6 +351,17 @@ class StrictModule(BaseModule):
                     return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
                 return f'they look like {description}'
         return 'they look like another model'
+
+
+@contextmanager
+def _warned_if(lenient: bool) -> Iterator[None]:
+    """Log the sentence of a CheckpointError, if lenient, instead of raising it."""
+    try:
+        yield
+    except CheckpointError as error:
+        if not lenient:
+            raise
+        print_log(str(error), logger='current', level=logging.WARNING)
 
 
 @functools.cache

@@ -12,6 +12,9 @@ from ..errors import CheckpointError
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 #: what settings and lists in them are made of
 PLAIN = (int, float, str, type(None))
+#: mechanism -> its setting that is meant to change with the size of the images. The dilations of DiNAT's detectors are
+#: larger than those of the classifiers from which they start.
+CHANGES_WITH_IMAGES = {'NeighbourhoodAttention': 'dilation'}
 
 
 @dataclass
@@ -141,6 +144,38 @@ def compare_settings(saved: object, own: Mapping[str, object]) -> None:
             f'the weights were trained with {theirs}, and this {own["type"]} has {ours}, which their tensors do not '
             'show: give the backbone the settings of the training'
         )
+
+
+def differing_settings(saved: object, own: Mapping[str, object]) -> dict[str, str]:
+    """Where the settings that a file notes differ from those of a model, which may be of another class.
+
+    A setting is compared if both have it. A mechanism notes some of its settings only if they have a value. So one that
+    only the file or only the model has differs, too, if both have the same mechanism at its place.
+
+    Returns:
+        a part of a sentence by the name of the setting, as "num_heads=6 instead of 3".
+    """
+    if not isinstance(saved, Mapping):
+        return {}
+
+    def differ(name: str) -> bool:
+        place = name.rpartition('.')[0]
+        if name in saved and name in own or place in own and _plain(saved.get(place)) == own[place]:
+            return _plain(saved.get(name)) != _plain(own.get(name))
+        return False
+
+    names = [name for name in {**own, **saved} if isinstance(name, str) and differ(name)]
+    return {name: f'{name}={repr(_plain(saved.get(name)))[:200]} instead of {own.get(name)!r}' for name in names}
+
+
+def changed_with_images(saved: object, own: Mapping[str, object]) -> dict[str, str]:
+    """The part of :func:`differing_settings` that is in ``CHANGES_WITH_IMAGES``."""
+
+    def may_change(name: str) -> bool:
+        place, _, setting = name.rpartition('.')
+        return CHANGES_WITH_IMAGES.get(str(own.get(place))) == setting
+
+    return {name: text for name, text in differing_settings(saved, own).items() if may_change(name)}
 
 
 def is_setting(value: object) -> bool:

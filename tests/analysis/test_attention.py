@@ -177,14 +177,18 @@ def test_volo(kind, row, column):
 
 
 @pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize('ghost_size', [0, 3])
 @pytest.mark.parametrize('dilation', [1, 3])
-def test_neighbourhood(dilation, row, column):
-    """Also on a map smaller than the neighbourhood, whose padding takes part."""
-    layer = rough(NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=dilation))
+def test_neighbourhood(dilation, ghost_size, row, column):
+    """Also on a map smaller than the neighbourhood, whose padding takes part, and with a ghost summand that is the same
+    in all channels."""
+    layer = rough(NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=dilation, ghost_size=ghost_size))
     x = tokens()
     with torch.no_grad():
+        if ghost_size:
+            layer.ghost.weight[:] = torch.randn(3, 3)
         (weights,) = READERS[NeighbourhoodAttention](layer, x, row, column)
-        assert (weights.values != 0).sum() == 9 * HEADS
+        assert ghost_size or (weights.values != 0).sum() == 9 * HEADS
         _, height, width = weights.values.shape
         padded = F.pad(x, (0, 0, 0, width - 7, 0, height - 5))
         value = layer.qkv(padded)[..., 2 * DIM :]

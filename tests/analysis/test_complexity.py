@@ -3,8 +3,9 @@ import torch
 import yaml
 
 from mmattn.analysis import compare, compare_with_paper, complexity, count_config, count_operations
+from mmattn.analysis.complexity import unpadded
 from mmattn.errors import InputError
-from mmattn.layers import ELSA, EnhancedAttention, WindowAttention
+from mmattn.layers import ELSA, EnhancedAttention, MeanShiftAttention, WindowAttention
 from tests import ROOT
 from tests.configs import PAPERS
 from tests.tools.in_process import run_tool
@@ -27,6 +28,15 @@ def test_counts_the_operator_and_attention():
     shunted = EnhancedAttention(C, heads)  # on the CPU, whose fused attention is an operator of its own
     expected = (4 * C * C + 9 * C + 2 * H * W * C) * H * W
     assert count_operations(lambda: shunted(torch.empty(1, H, W, C))) == expected
+
+
+def test_padded_heads_are_not_counted():
+    """The fastest form of mean-shift attention pads heads of 8 channels to 16. Papers count 8."""
+    layer, x = MeanShiftAttention(16, 2), torch.empty(1, 7, 9, 16)
+    with unpadded(layer):
+        count = count_operations(lambda: layer(x))
+    assert count == (5 * 16 * 16 + 2 * 63 * 16) * 63 < count_operations(lambda: layer(x))
+    assert layer.backend is None
 
 
 class Layer(torch.nn.Module):

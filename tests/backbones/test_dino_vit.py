@@ -170,13 +170,19 @@ def test_mechanisms_of_single_blocks():
 
 
 @torch.no_grad()
-def test_mean_shift_on_rotary_positions():
-    """Mean-shift attention has the positions of DINOv3: its plain form starts as timm's model; with the probe at zero,
-    the Gaussian kernel differs by little. Without positions they would differ by more."""
+def test_mechanisms_on_rotary_positions():
+    """Mechanisms have the positions of DINOv3: a ghost head and the plain form of mean-shift attention start as timm's
+    model; with the probe at zero, the Gaussian kernel differs by little. Without positions they would differ by more.
+    """
     vit, x = dinov3_of_timm(), torch.randn(1, 3, 64, 96)
     (_, expected) = vit.forward_intermediates(x, norm=True, intermediates_only=True)
-    for attention, most in (('plain', 1e-6), ('msf', 1e-3)):
-        frame = dino(3, 4, attention=dict(type='MeanShiftAttention', attention=attention, proj_bias=True)).eval()
+    mean_shift = dict(type='MeanShiftAttention', proj_bias=True)
+    for attention, most in (
+        (dict(type='GhostHeadAttention'), 1e-6),
+        (dict(mean_shift, attention='plain'), 1e-6),
+        (mean_shift, 1e-3),
+    ):
+        frame = dino(3, 4, attention=attention).eval()
         frame.load_state_dict(frame._warm_started(vit.state_dict()))
         assert (frame(x)[1] - expected).norm() < most * expected.norm()
 

@@ -18,6 +18,7 @@ from mmattn.layers import GlobalSelfAttention
 from mmattn.layers.any_size import average_pool
 from mmattn.weights import CheckpointError
 from tests import ROOT
+from tests.backbones.test_swin import OnlyOnGPUs
 
 #: tensors of attention that are scaled beside weights of a ResNet
 SCALED = ('query.weight', 'running_mean', 'running_var')
@@ -187,19 +188,22 @@ def smooth_images(number):
 )
 def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, content, column, row):
     """Beside weights of a ResNet, attention of any initial size is scaled to the variance of the next norm. So maps are
-    bounded in evaluation, too. It makes no difference whether backbone or whole model loads the weights."""
+    bounded in evaluation, too. It makes no difference whether backbone or whole model loads the weights. Modules keep
+    their modes."""
     settings = dict(DEEP, content=content, column=column, row=row)
     for init_cfg in (dict(type='Kaiming', layer='Conv2d'), None):
         torch.manual_seed(1)
         backbone = GSAResNet(**settings, init_cfg=init_cfg)
         backbone.init_weights()
+        backbone.layer1.eval()  # by hand
+        modes = [module.training for module in backbone.modules()]
         twin = copy.deepcopy(backbone)
         backbone.load_state_dict(plain.state_dict())
         whole = nn.ModuleDict(dict(backbone=twin))
         load_state_dict(whole, {f'backbone.{name}': value for name, value in plain.state_dict().items()})
         for name, value in twin.state_dict().items():
             assert torch.equal(value, backbone.state_dict()[name])
-        assert backbone.training
+        assert [module.training for module in backbone.modules()] == modes
 
         inputs = []
         blocks = [block for block in backbone.modules() if getattr(block, 'attn', None) is not None]
@@ -212,6 +216,13 @@ def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, content, c
             images = smooth_images(4)
             for ours, theirs in zip(backbone(images), plain(images)):
                 assert 0.25 < ours.std() / theirs.std() < 4
+
+
+def test_own_attention_that_does_not_run_here(tmp_path, log):
+    """It is not scaled, so nothing runs before the first passes are compared."""
+    torch.save(GSAResNet(**SMALL, gsa_stages=()).state_dict(), tmp_path / 'resnet.pth')
+    GSAResNet(**SMALL, attention=dict(type=OnlyOnGPUs)).load_pretrained(tmp_path / 'resnet.pth')
+    assert any('was not compared, since it failed on cpu: NotImplementedError' in line for line in log)
 
 
 @pytest.mark.parametrize('settings', [dict(img_size=1), dict(norm_cfg=dict(type='BN', track_running_stats=False))])

@@ -74,9 +74,9 @@ def test_warm_start_from_released_swin(tmp_path, log, layout, settings):
         ('msf-vit-s-g2_setr-mla_8xb2-160k_ade20k-512x512', 'vit_small_patch16_224'),
     ],
 )
-def test_options_of_the_readme_start_warm(tmp_path, config, timm_name):
+def test_options_of_the_readme_start_warm(tmp_path, log, config, timm_name):
     """With the options that the README gives, a config starts from published weights, in their layout; here from a file
-    in the place of a download. Images are normalised as for these weights."""
+    in the place of a download. It takes the biases of attention, too. Images are normalised as for these weights."""
     readme = (ROOT / 'configs' / 'msf' / 'README.md').read_text()
     (options,) = (line for line in readme.splitlines() if line.startswith('--cfg-options') and timm_name in line)
     parser = argparse.ArgumentParser()
@@ -92,6 +92,8 @@ def test_options_of_the_readme_start_warm(tmp_path, config, timm_name):
     backbone = MODELS.build(cfg.model.backbone)
     backbone.init_weights()
     assert torch.equal(backbone.patch_embed.proj.bias, weights['patch_embed.proj.bias'])
+    left = next(line for line in log if 'warm start: left out' in line)
+    assert 'attn.qkv.bias' not in left and 'attn.proj.bias' not in left
     for kind in ('mean', 'std'):
         expected = [255 * value for value in model.default_cfg[kind]]
         assert list(cfg.model.data_preprocessor[kind]) == pytest.approx(expected)

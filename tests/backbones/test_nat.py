@@ -93,6 +93,8 @@ def test_starts_from_nat():
     source.load_state_dict(released)
     for own, expected in zip(ours(x), source(x), strict=True):
         torch.testing.assert_close(own, expected)
+    mixed = NAT(ARCH, [[dict(type='NeighbourhoodAttention', dilation=2), dict(type='ELSA')]] * 2, out_indices=(0, 1))
+    assert [block.attn.dilation for block in mixed.source(released).levels[0].blocks] == [2, 1]
     other = started(type='MeanShiftAttention')
     assert other.levels[0].blocks[0].attn.post_proj.weight.equal(released['levels.0.blocks.0.attn.proj.weight'])
     assert not other(x)[1].allclose(source(x)[1])
@@ -103,6 +105,30 @@ def test_starts_from_nat():
     del released['levels.1.blocks.0.mlp.fc1.bias']
     with pytest.raises(CheckpointError, match='lack .levels.1.blocks.0.mlp.fc1.bias'):
         started(type='MeanShiftAttention')
+
+
+def test_dilations_grow_with_the_images(tmp_path, log):
+    """A detector starts from a classifier with smaller dilations, and the log says so. Other settings are compared."""
+    arch = dict(embed_dim=8, depths=(1,), num_heads=(2,), mlp_ratio=1, layer_scale=0)
+
+    def build(heads=2, **stage):
+        stage = dict(type='NeighbourhoodAttention', kernel_size=3, rel_pos_bias=False, **stage)
+        return NAT(dict(arch, num_heads=(heads,)), stage, out_indices=(0,))
+
+    classifier = build(dilation=(1, 2))
+    file = tmp_path / 'classifier.pth'
+    torch.save(dict(state_dict=classifier.state_dict(), meta=dict(mmattn={'': classifier.settings_note})), file)
+    detector = build(dilation=(1, 3))
+    detector.load_pretrained(file)
+    assert detector.levels[0].blocks[0].attn.qkv.weight.equal(classifier.levels[0].blocks[0].attn.qkv.weight)
+    told = 'trained with stages[0].dilation=[1, 2] instead of [1, 3]'
+    assert sum(told in message for message in log) == 1
+    with pytest.raises(CheckpointError, match=r'trained with num_heads=\[2\], and this NAT has num_heads=\[1\], '):
+        build(heads=1, dilation=(1, 3)).load_pretrained(file)
+    build(dilation=3, ghost_size=3).load_pretrained(file, warm_start=True)
+    log.clear()
+    build(dilation=(1, 2)).load_pretrained(file)
+    assert not any('trained with' in message for message in log)
 
 
 @pytest.mark.slow

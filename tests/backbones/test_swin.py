@@ -189,12 +189,65 @@ def test_a_part_of_swin_is_refused():
 )
 def test_the_log_says_how_far_a_start_is_from_its_source(tmp_path, log, mechanism, share):
     """The maps of the first pass are compared with those of the Swin Transformer in the file, whose windows are smaller
-    than the frame's. This changes neither the mode nor the random generator."""
-    torch.save(randomised(swin_of_timm(64, 5)).state_dict(), tmp_path / 'swin.pth')
+    than the frame's. This changes neither the mode of any module nor the random generator."""
+    torch.save(randomised(swin_of_timm(160, 5)).state_dict(), tmp_path / 'swin.pth')
     window = 5 if 'Window' in mechanism['type'] else 7
     frame = SwinFrame(ARCH, mechanism, window, out_indices=(2, 3), frozen_stages=1)
     state = torch.random.get_rng_state()
+    frame.layers[1].blocks[0].eval()  # by hand
+    modes = [module.training for module in frame.modules()]
     frame.load_pretrained(tmp_path / 'swin.pth', warm_start=True)
-    assert frame.training and not frame.layers[0].training and torch.equal(state, torch.random.get_rng_state())
+    assert [module.training for module in frame.modules()] == modes and frame.training
+    assert torch.equal(state, torch.random.get_rng_state())
     (line,) = (line for line in log if 'first pass' in line)
     assert re.search(f'differs from that of a Swin Transformer by {share}, {share}, map by map', line)
+
+
+TWO = dict(arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2)), out_indices=(0, 1))
+
+
+def first_pass(folder, log, trained, stages, **changed):
+    """What the log says of the first pass of a frame that starts from another one, after a change of its tensors."""
+    noted = dict(state_dict={**trained.state_dict(), **changed}, meta=dict(mmattn={'': trained.settings_note}))
+    torch.save(noted, folder / 'swin.pth')
+    SwinFrame(stages=stages, **TWO).load_pretrained(folder / 'swin.pth', warm_start=True)
+    return [line.partition('first pass ')[2] for line in log if 'first pass' in line][-1]
+
+
+def test_the_source_is_that_of_the_file(tmp_path, log):
+    """Windows of the source are those of each stage. Settings that only the source's mechanism has may differ: then
+    nothing is compared. Where this frame has them too, they are refused."""
+    windows = [dict(type='WindowAttention', window_size=side) for side in (3, 5)]
+    ghosts = [dict(each, ghost_size=3) for each in windows]
+    said = first_pass(tmp_path, log, randomised(SwinFrame(stages=windows, **TWO)), ghosts)
+    assert said.startswith('differs from that of a Swin Transformer by 0.0 %, 0.0 %')
+    others = SwinFrame(stages=dict(type='LocalAttention', area='neighbours', kernel_size=9), **TWO)
+    said = first_pass(tmp_path, log, others, dict(type='DepthwiseConv'))
+    assert said.startswith("was not compared: the weights were trained with stages[0]='LocalAttention' instead of 'Win")
+    with pytest.raises(CheckpointError, match="trained with stages.0.='LocalAttention' .* give SwinFrame the settings"):
+        first_pass(tmp_path, log, others, ghosts)
+
+
+def test_huge_windows_are_not_compared(tmp_path, log):
+    """The biases of windows of 1000 x 1000 pixels would not fit in memory."""
+    table = {'layers.0.blocks.0.attn.rb': torch.zeros(1, 1999**2)}
+    said = first_pass(tmp_path, log, SwinFrame(**TWO), dict(type='DepthwiseConv'), **table)
+    assert 'was not compared: layers.0.blocks.0.attn.relative_position_bias_table (3996001, 1) is for windows' in said
+
+
+class OnlyOnGPUs(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.proj = torch.nn.Linear(dim, dim)
+
+    def forward(self, x):
+        raise NotImplementedError('no kernel for the CPU')
+
+
+def test_a_mechanism_that_does_not_run_here(tmp_path, log, monkeypatch):
+    """It starts all the same, and the log has its error. A mistake in the source is not hidden."""
+    said = first_pass(tmp_path, log, SwinFrame(**TWO), dict(type=OnlyOnGPUs))
+    assert said == 'was not compared, since it failed on cpu: NotImplementedError: no kernel for the CPU'
+    monkeypatch.setattr(SwinFrame, 'source', lambda *_: None.arch)
+    with pytest.raises(AttributeError):
+        first_pass(tmp_path, log, SwinFrame(**TWO), dict(type=OnlyOnGPUs))

@@ -6,6 +6,7 @@ import torch
 
 from mmattn.backbones import ViTFrame
 from mmattn.layers import build_mechanism
+from mmattn.weights import CheckpointError
 
 
 def small_deit(**settings):
@@ -72,6 +73,36 @@ def test_starts_from_a_frame_of_plain_attention(tmp_path, log):
     assert 'differs from that of a ViT or DeiT by 0.0 %' in line
 
 
+GHOST = dict(type='SelfAttention', ghost_size=3)
+
+
+@pytest.mark.parametrize(
+    'trained, own, message',
+    [
+        (dict(), dict(), ''),
+        (dict(feed_forward='conv'), dict(feed_forward='conv'), ''),
+        (dict(num_heads=4, attention=GHOST), dict(), 'num_heads=4 instead of 2, which'),
+        (dict(rope=10.0), dict(), 'attention.rope=10.0 instead of None, which'),
+        (dict(), dict(rope=10.0), 'attention.rope=None instead of 10.0, which'),
+        (dict(norm_eps=0.1), dict(attention=dict(type='GhostHeadAttention')), 'norm_eps=0.1 instead of 1e-05, which'),
+    ],
+)
+def test_settings_of_the_source(tmp_path, log, trained, own, message):
+    """A start from weights that were trained here with other settings, such as heads, is refused, though another class
+    noted them. No percentage is logged for a source that is not the one in the file."""
+    noted = dict(with_registers(**trained).settings_note, type='DINOViT')
+    weights = dict(state_dict=with_registers(**trained).state_dict(), meta=dict(mmattn={'': noted}))
+    torch.save(weights, tmp_path / 'vit.pth')
+    frame = with_registers(**{'attention': GHOST, **own})
+    if message:
+        with pytest.raises(CheckpointError, match=f'the weights were trained with {message}.*give ViTFrame the sett'):
+            frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True)
+        frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True, strict=False)
+    else:
+        frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True)
+    assert any('differs from that of a ViT or DeiT by 0.0 %' in line for line in log) != bool(message)
+
+
 def test_starts_without_the_tokens_of_its_source(tmp_path, log):
     """Of a ViTFrame, tokens and positions are left out where the frame has none. Tensors of odd shapes that no frame
     takes are not compared with, and do not stop the start."""
@@ -87,8 +118,8 @@ def test_starts_without_the_tokens_of_its_source(tmp_path, log):
     assert all(name in left_out for name in ('prefix.cls_token', 'prefix.reg_token', 'patch_embed.pos_embed'))
 
 
-def with_registers(depth=2, **settings):
-    arch = dict(embed_dim=24, depth=depth, num_heads=2)
+def with_registers(depth=2, num_heads=2, **settings):
+    arch = dict(embed_dim=24, depth=depth, num_heads=num_heads)
     tokens = dict(class_token=True, registers=2, embedding='deit', img_size=32, patch_size=8)
     return ViTFrame(arch, **{'attention': dict(type='SelfAttention'), **tokens, **settings})
 

@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from mmattn.backbones import GSAResNet, MSFSwin, MSFViT, SwinFrame, ViTFrame
+from mmattn.backbones import NAT, GSAResNet, MSFSwin, MSFViT, SwinFrame, ViTFrame
 from mmattn.weights import CheckpointError, Translation, misfits
 from tests.backbones.cases import every_backbone
 
@@ -108,6 +108,26 @@ def test_a_swin(warm_start):
     frame = SwinFrame(arch, stages, window_size=4, out_indices=(0, 1))
     dropped, count = frame.from_release(swin(), warm_start).dropped, 0
     for name, given in wrong(swin()):
+        try:
+            passed = not refused(frame, frame.from_release(given, warm_start))
+        except CheckpointError as error:
+            assert f'of another shape: {name} {tuple(given[name].shape)} instead of (' in str(error)
+            passed = False
+        assert passed == (name in dropped), name
+        count += not passed
+    assert count > 200
+
+
+@pytest.mark.parametrize('warm_start', [False, True])
+def test_a_nat(warm_start):
+    """Strictly, and with a warm start of a mechanism that takes a part of each attention."""
+    arch = dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), mlp_ratio=1, layer_scale=1)
+    near = dict(type='NeighbourhoodAttention', kernel_size=3)
+    weights = NAT(arch, near, out_indices=(0, 1)).state_dict()
+    stages = [[dict(near, ghost_size=3)], dict(type='MeanShiftAttention')] if warm_start else near
+    frame = NAT(arch, stages, out_indices=(0, 1))
+    dropped, count = frame.from_release(weights, warm_start).dropped, 0
+    for name, given in wrong(weights):
         try:
             passed = not refused(frame, frame.from_release(given, warm_start))
         except CheckpointError as error:

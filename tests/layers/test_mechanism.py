@@ -69,6 +69,20 @@ def test_gets_what_it_asks_for(gate):
     assert [tuple(out.shape) for out in backbone(torch.zeros(1, 3, 9, 13))] == [(1, 8, 3, 4), (1, 16, 2, 2)]
 
 
+def test_blocks_have_mechanisms_in_turn(gate):
+    """A stage may have a list. Windows are shifted in every second block of those that have them."""
+    arch = dict(ARCH, depths=(5, 1))
+    several = [dict(type='Gate', window_size=5), dict(type='ELSA', kernel_size=3, group_width=4)]
+    backbone = SwinFrame(arch, [several, dict(type='Gate')], out_indices=(0, 1))
+    attns = [block.attn for block in backbone.layers[0].blocks]
+    assert [type(attn).__name__ for attn in attns] == ['Gate', 'ELSA', 'Gate', 'ELSA', 'Gate']
+    assert [attn.given[2] for attn in attns[::2]] == [0, 2, 0]
+    noted = {'stages[0][0]': 'Gate', 'stages[0][1]': 'ELSA', 'stages[0][1].dilation': 1, 'stages[1]': 'Gate'}
+    assert noted.items() <= backbone.settings.items()
+    with pytest.raises(ValueError, match=r'stages\[0\]\[1\] must be a mechanism, such as .*, not None'):
+        SwinFrame(arch, [[dict(type='Gate'), None], dict(type='Gate')], out_indices=(0, 1))
+
+
 @pytest.mark.parametrize('name', sorted(MECHANISMS.module_dict))
 def test_every_mechanism_in_both_frames(name):
     """The example of the docs names no arguments but the type. Odd sizes; every parameter learns."""

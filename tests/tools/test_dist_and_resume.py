@@ -268,6 +268,17 @@ def test_killed(train, whole, tmp_path, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('name', ['NAT', 'DiNAT'])
+def test_neighbourhood_attention_resumes(train, tmp_path, name):
+    """Its C++ code gives the same gradients again."""
+    config = segmentor(tmp_path, name=name, steps=4, optimizer='AdamW')
+    assert train(config, tmp_path / 'whole').returncode == 0
+    done = train(interrupted(config, 3, 'SIGKILL'), tmp_path / 'killed')
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    assert_resumed(train, tmp_path / 'killed', (config, weights(tmp_path / 'whole' / 'iter_4.pth')), 'iter_2.pth')
+
+
+@pytest.mark.slow
 def test_truncated_and_full(train, whole, tmp_path):
     """The disk is full at the second checkpoint, and later that one is truncated: the first is used both times."""
     steps = 'ELSASwin' in whole[0].name

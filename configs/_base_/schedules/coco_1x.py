@@ -1,4 +1,4 @@
-# The papers' COCO recipe: AdamW, mixed precision, 12 epochs.
+# The papers' COCO recipe: AdamW, mixed precision, 12 epochs. The warm-up of 500 steps is that of ELSA's release.
 _base_ = 'mmdet::_base_/schedules/schedule_1x.py'
 
 optim_wrapper = dict(
@@ -11,6 +11,6 @@ optim_wrapper = dict(
     ),
 )
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=1000),
+    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=500),
     dict(type='MultiStepLR', begin=0, end=12, by_epoch=True, milestones=[8, 11], gamma=0.1),
 ]

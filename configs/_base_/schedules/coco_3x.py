@@ -2,7 +2,7 @@
 _base_ = './coco_1x.py'
 
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=1000),
+    _base_.param_scheduler[0],
     dict(type='MultiStepLR', begin=0, end=36, by_epoch=True, milestones=[27, 33], gamma=0.1),
 ]
 train_cfg = dict(max_epochs=36)

@@ -10,6 +10,14 @@ swin = dict(
     drop_path_rate=0.0,
     init_cfg=None,  # PyTorch's initialisation: Swin's weights are too small for so narrow a model
 )
+nat = dict(
+    type='NAT',
+    arch=dict(embed_dim=32, depths=(2, 2, 4, 2), num_heads=(1, 2, 4, 8), mlp_ratio=3, layer_scale=0),
+    stages=dict(type='NeighbourhoodAttention', kernel_size=5),
+    drop_path_rate=0.0,
+)
+near = dict(type='NeighbourhoodAttention', kernel_size=5)
+wide = dict(type='MeanShiftAttention', attention='plain', proj_bias=True)
 conv, gsa = dict(type='DepthwiseConv', kernel_size=5), dict(type='GlobalSelfAttention', num_heads=4)
 pyramid_sizes = dict(embed_dims=(32, 64, 128, 256), stem_convs=0)
 vit = dict(
@@ -29,12 +37,7 @@ models = {
     'elsa-swin': dict(swin, type='ELSASwin', arch=dict(swin['arch'], group_width=8), kernel_size=5, mlp_ratio=3.0),
     'msf-swin': dict(swin, type='MSFSwin', mlp_ratio=3.25),
     'swin': swin,
-    'nat': dict(
-        type='NAT',
-        arch=dict(embed_dim=32, depths=(2, 2, 4, 2), num_heads=(1, 2, 4, 8), mlp_ratio=3, layer_scale=0),
-        stages=dict(type='NeighbourhoodAttention', kernel_size=5),
-        drop_path_rate=0.0,
-    ),
+    'nat': nat,
     'shunted': dict(
         type='ShuntedTransformer',
         arch=dict(pyramid_sizes, depths=(1, 1, 3, 1), num_heads=(2, 4, 8, 8)),
@@ -52,6 +55,15 @@ models = {
     'gsa-resnet': resnet,
     'resnet': dict(resnet, gsa_stages=()),
     'conv-gsa': dict(swin, stages=[conv, conv, gsa, gsa], mlp_ratio=5.5),
+    'nat-shunted': dict(
+        nat,
+        stages=[
+            dict(near, ghost_size=3),
+            dict(near, ghost_size=3),
+            [dict(near, ghost_size=3), dict(near, dilation=2), dict(type='ShuntedAttention', aggregation='linear')],
+            wide,
+        ],
+    ),
 }
 rows = [name + start for name in models for start in ('', '-pretrained')]
 row = '{{$MMATTN_ROW:swin}}'

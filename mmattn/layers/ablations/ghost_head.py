@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from ...arguments import check_heads, check_rates, check_whole
 from ...ops.global_self_attention import fit_table
 from ...ops.heads import join_heads
+from ...ops.rotary import check_rope, placed
 from ...weights import take
 from ..any_size import ceil_div
 from ..elsa import check_ghost_head
@@ -30,6 +31,8 @@ class GhostHeadAttention(nn.Module):
         multiple: m; ``num_heads * multiple`` divides ``dim``. In table 11, 3 heads become 6.
         lam: :math:`\lambda`, a whole number; 0: no O. The paper does not print it for table 11.
         gamma: :math:`\gamma`; 0: no S. The paper does not print it either.
+        rope: base of the rotary position embedding of queries and keys, see :func:`mmattn.ops.rotary.rotation`; None:
+            none.
         stride: of the map, in pixels of the image.
         img_size: side of the images, in pixels, that the tables are for. For smaller ones they are cropped; for larger
             ones they are stretched, and S is scaled down so that its sum over the map stays the same.
@@ -48,6 +51,7 @@ class GhostHeadAttention(nn.Module):
         multiple: int = 2,
         lam: int = 1,
         gamma: float = 1.0,
+        rope: float | None = None,
         stride: int = 16,
         img_size: int = 224,
         attn_drop_rate: float = 0.0,
@@ -59,6 +63,7 @@ class GhostHeadAttention(nn.Module):
         check_whole('stride', stride)
         check_whole('img_size', img_size)
         check_ghost_head(lam, gamma)
+        check_rope(rope, dim // num_heads)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         ghosts = num_heads * multiple
         if dim % ghosts:
@@ -68,6 +73,9 @@ class GhostHeadAttention(nn.Module):
         self.lam = lam
         self.gamma = gamma
         self.settings = dict(multiple=int(multiple), lam=int(lam), gamma=float(gamma))
+        self.rope = rope
+        if rope is not None:
+            self.settings['rope'] = float(rope)
 
         side = 2 * ceil_div(img_size, stride) - 1
         self.pre_proj = nn.Linear(dim, 3 * dim)
@@ -86,6 +94,7 @@ class GhostHeadAttention(nn.Module):
         q, k, v = self.pre_proj(with_prefix(prefix, x)).chunk(3, -1)
         v = v.unflatten(-1, (self.num_heads * self.multiple, -1)).transpose(1, 2)
         count = 0 if prefix is None else prefix.shape[1]
+        q, k = (placed(part, count, x.shape, self.num_heads, self.rope) for part in (q, k))
         out = self.drop(self.post_proj(join_heads(self.weights(q, k, *x.shape[1:3], count) @ v)))
         return out.view(x.shape) if prefix is None else (out[:, count:].view(x.shape), out[:, :count])
 

@@ -1,0 +1,11 @@
+_base_ = [
+    './_base_/dinat-l-11x11.py',
+    '../_base_/models/mask2former_cityscapes.py',
+    '../_base_/datasets/cityscapes.py',
+    '../_base_/schedules/cityscapes_90k_mask2former.py',
+    '../_base_/seg_runtime.py',
+]
+model = dict(
+    backbone=dict(_base_.backbone, stages=_base_.stages.mask2former, drop_path_rate=0.3, init_cfg=_base_.pretrained),
+    decode_head=dict(in_channels=_base_.in_channels),
+)

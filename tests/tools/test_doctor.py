@@ -1,0 +1,87 @@
+"""tools/doctor.py: a healthy training is found healthy, and a sentence names each of the usual mistakes."""
+
+import re
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+
+from mmattn.runs.rows import read_row
+from tests import ROOT
+from tests.tools.in_process import run_tool
+
+BASE = ROOT / 'configs' / 'toy' / 'compare' / 'retinanet_fpn_coco.py'
+#: mistake -> what a config has, and what the doctor says
+MISTAKES = {
+    'channels': (
+        'model = dict(neck=[dict(_base_.model.neck[0], in_channels=[192, 96, 48, 24])])',
+        r'in_channels.*\[192, 96, 48, 24\].*\[24, 48, 96, 192\]',
+    ),
+    'classes of the head': ('model = dict(bbox_head=dict(num_classes=4))', 'num_classes'),
+    'names of classes': (
+        "train_dataloader = dict(dataset=dict(metainfo=dict(classes=('kites', 'donut', 'book', 'fan', 'ball'))))",
+        'kites',
+    ),
+    'weights of another model': (
+        "model = dict(backbone=dict(init_cfg=dict(checkpoint='FOLDER/other.pth')))",
+        'other.pth: .*missing',
+    ),
+    'imports': ('custom_imports = dict(_delete_=True, imports=[])', 'custom_imports does not name mmattn'),
+    'BGR': ('model = dict(data_preprocessor=dict(bgr_to_rgb=False))', 'bgr_to_rgb is False, but mean and std are in'),
+    'no normalisation': (
+        'model = dict(data_preprocessor=dict(mean=[0, 0, 0], std=[1, 1, 1]))',
+        'the images are not normalised: .* mean 1',
+    ),
+    'mean of pixels from 0 to 1': (
+        'model = dict(data_preprocessor=dict(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]))',
+        'the images are not normalised: .* which are for pixels from 0 to 255',
+    ),
+    'all frozen': (
+        "optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'': dict(lr_mult=0.0)}))",
+        'no parameter is trained',
+    ),
+    'frozen without weights': (
+        'model = dict(backbone=dict(frozen_stages=4, init_cfg=None))',
+        'the backbone is not trained, and starts from random weights',
+    ),
+    'rate of another optimizer': ('optim_wrapper = dict(optimizer=dict(lr=0.1))', 'the rate is too high'),
+    'rate too low': ('optim_wrapper = dict(optimizer=dict(lr=1e-7))', 'the rate is too low'),
+    'no weights': ('model = dict(backbone=dict(init_cfg=None))', 'the backbone starts from random weights'),
+}
+
+
+@pytest.fixture(scope='module')
+def examined(tmp_path_factory):
+    """A function: what the doctor says of the toy detector with weights and a change."""
+    folder = tmp_path_factory.mktemp('doctor')
+    assert run_tool('dev/make_toy_data', folder / 'toy', '--train', 12, '--val', 2).returncode == 0
+    backbone = MODELS.build(read_row(BASE, 'swin').model.backbone)
+    torch.save(backbone.state_dict(), folder / 'swin.pth')
+    torch.save({'conv1.weight': torch.ones(8, 3, 7, 7)}, folder / 'other.pth')
+    start = f"init_cfg=dict(_delete_=True, type='Pretrained', checkpoint='{folder}/swin.pth')"
+    (folder / 'healthy.py').write_text(f"_base_ = '{BASE}'\nmodel = dict(backbone=dict({start}))\n")
+
+    def examine(change: str, *options: object):
+        (folder / 'config.py').write_text("_base_ = 'healthy.py'\n" + change.replace('FOLDER', str(folder)))
+        environment = dict(COCO_ROOT=f'{folder}/toy/coco/', CUDA_VISIBLE_DEVICES='')
+        return run_tool('doctor', folder / 'config.py', *options, **environment)
+
+    return examine
+
+
+def test_healthy(examined):
+    """A batch is learned by heart, and every part of the model is trained."""
+    done = examined('', '--steps', 20)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 'No mistake was found' in done.stdout and 'swin.pth' in done.stdout
+    assert all(part in done.stdout for part in ('backbone.layers.3', 'neck', 'bbox_head'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_mistakes_are_named(examined, mistake):
+    change, sentence = MISTAKES[mistake]
+    done = examined(change)
+    assert done.returncode == 1
+    said = done.stderr + done.stdout.partition('Likely cause: ')[2].partition('\n')[0]
+    assert re.search(sentence, said), done.stdout + done.stderr

@@ -1,0 +1,71 @@
+"""Say why a model does not learn, for example after its backbone was exchanged and mAP is 0.
+
+    python tools/doctor.py CONFIG
+
+The first batch of the training is learned by heart in 50 steps, with the optimizer of the config and a constant rate. A
+healthy model learns it: its loss falls by half or more. The tool prints versions, images, weights, rates, gradients and
+changes per part of the model, and the likely cause in a sentence. Then the exit status is 1.
+"""
+
+import argparse
+import importlib
+import sys
+import tempfile
+
+from mmengine.config import DictAction
+
+from mmattn.analysis.doctor import Findings, examine
+from mmattn.packages import PACKAGES
+from mmattn.runs.configs import load_config
+from mmattn.runs.running import run_tool, running
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    parser.add_argument('--steps', type=int, default=50, help='on one batch (default: 50)')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
+    args = parser.parse_args()
+    print('versions:', ', '.join(versions()))
+    with tempfile.TemporaryDirectory() as folder:
+        cfg = load_config(args.config, args.cfg_options, work_dir=folder)
+        with running(cfg):
+            found = examine(cfg, args.steps)
+    print(report(found))
+    if found.causes:
+        sys.exit(1)
+
+
+def versions() -> list[str]:
+    found = []
+    for name in ('torch', 'timm', *PACKAGES):
+        try:
+            found.append(f'{name} {importlib.import_module(name).__version__}')
+        except ModuleNotFoundError:
+            found.append(f'no {name}')
+    return found
+
+
+def report(found: Findings) -> str:
+    """The findings as text."""
+    lines = ['images, mean and standard deviation of each channel:']
+    lines += [f'    {mean:8.3f} {std:8.3f}' for mean, std in found.images]
+    lines += [f'weights: {found.weights or "random"}', 'rate, weight decay: parameters']
+    lines += [f'    {rate:.2e} {decay:.2e}: {number:,}' for (rate, decay), number in found.rates.items()]
+    lines += [f'maps of the backbone, standard deviation: {", ".join(f"{each:.3g}" for each in found.maps)}']
+    lines += [f'{"part":34s} {"trained":>12s} {"frozen":>12s} {"gradient":>10s} {"change":>10s}']
+    lines += [
+        f'{part:34s} {stage.trained:12,} {stage.frozen:12,} {stage.gradient:10.3g} {stage.change:10.2e}'
+        for part, stage in found.stages.items()
+    ]
+    losses = found.losses[:: max(len(found.losses) // 5, 1)]
+    lines += [f'loss on one batch: {", ".join(f"{loss:.3g}" for loss in losses)}, last {found.losses[-1]:.3g}']
+    if found.causes:
+        lines += [f'\nLikely cause: {found.causes[0]}.', *(f'Also: {cause}.' for cause in found.causes[1:])]
+    else:
+        lines += ['\nNo mistake was found: the model learns a batch by heart.']
+    return '\n'.join(lines)
+
+
+if __name__ == '__main__':
+    run_tool(main)

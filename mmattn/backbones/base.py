@@ -18,11 +18,13 @@ from ..weights import StrictModule, changed_with_images, differing_settings, mis
 class Backbone(StrictModule):
     """Base class of the backbones. For their weights, see :class:`mmattn.weights.StrictModule`.
 
-    A subclass lists its variants in ``arch_zoo`` and its modules in ``stage_modules``, passes every block through
-    ``run``, and translates checkpoints of other layouts in ``from_release``.
+    A subclass lists its variants in ``arch_zoo`` and its modules in ``stage_modules``, computes its maps in
+    ``stage_outputs``, where every block passes through ``run``, names their norms in ``output_norm``, and translates
+    checkpoints of other layouts in ``from_release``.
 
     Args:
         channels: channels of the map of every stage; subclasses pass it on from their architecture.
+        strides: strides of these maps, in pixels of the image; by default 4, 8, 16 and so on.
         out_indices: stages whose maps are returned, ascending, counted from 0. Stages after the last one are not built.
         in_channels: channels of the image.
         frozen_stages: freezes the stem (0) and that many stages: no gradients, always in evaluation mode, output norms
@@ -38,6 +40,7 @@ class Backbone(StrictModule):
     - ``norm_eval``, of backbones with batch norms: they always use, and never update, their running statistics.
 
     Attributes:
+        channels, strides: of the maps of all stages.
         out_channels: channels of the returned maps.
         settings: what checkpoints note. Not among them are ``out_indices``, what matters in training only, and what a
             checkpoint is fitted to when it is loaded.
@@ -70,9 +73,12 @@ class Backbone(StrictModule):
         frozen_stages: int = -1,
         with_cp: bool = False,
         init_cfg: dict | list[dict] | None = None,
+        strides: Sequence[int] | None = None,
     ) -> None:
         super().__init__(init_cfg)
         self.num_stages = len(channels)
+        self.channels = tuple(channels)
+        self.strides = tuple(4 * 2**i for i in range(self.num_stages)) if strides is None else tuple(strides)
         self.out_indices = stage_numbers('out_indices', out_indices, self.num_stages)
         if not self.out_indices or list(self.out_indices) != sorted(set(self.out_indices)):
             raise ValueError(f'out_indices must be ascending, at least one, not {self.out_indices}')
@@ -125,6 +131,11 @@ class Backbone(StrictModule):
         return dict(arch)
 
     @property
+    def num_built(self) -> int:
+        """The number of stages up to the last one whose map is returned."""
+        return self.out_indices[-1] + 1
+
+    @property
     def frozen_stages(self) -> int:
         return self._frozen_stages
 
@@ -146,6 +157,28 @@ class Backbone(StrictModule):
         """The modules of the stem, then those of each stage that is built, output norm included."""
         raise NotImplementedError
 
+    def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
+        """x: (B, in_channels, H, W) -> after each stage that is built, before its output norm, (B, h, w, C). A stage is
+        computed when its output is asked for."""
+        raise NotImplementedError
+
+    def output_norm(self, stage: int) -> str:
+        """Name of the module that norms the map of a stage; '' if there is none."""
+        return ''
+
+    def output_map(self, stage: int, x: Tensor, norm: bool = True) -> Tensor:
+        """The output (B, h, w, C) of a stage -> its map (B, C, h, w), normed if the stage has an output norm."""
+        name = self.output_norm(stage) if norm else ''
+        return to_map(getattr(self, name)(x) if name else x)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i the stride."""
+        return self.returned_maps(self.stage_outputs(x))
+
+    def returned_maps(self, outputs: Iterator[Tensor]) -> tuple[Tensor, ...]:
+        """Outputs of all stages that are built -> the maps of those in ``out_indices``."""
+        return tuple(self.output_map(i, x) for i, x in enumerate(outputs) if i in self.out_indices)
+
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """The depth of a parameter, for layer-wise decay of the learning rate. MMPretrain's Swin has the same depths.
 
@@ -161,6 +194,12 @@ class Backbone(StrictModule):
         Returns:
             The depth, and the number of depths.
         """
+        depths, count = self.layer_depths()
+        in_backbone = param_name.startswith(prefix)
+        return depths.get(param_name.removeprefix(prefix), count - 1) if in_backbone else count - 1, count
+
+    def layer_depths(self) -> tuple[dict[str, int], int]:
+        """The depths of all parameters, by name, and the number of depths; see :meth:`get_layer_depth`."""
         # Modules are registered in the order of the forward pass, output norms last. A wrapper can have the attributes
         # of its block, so a block is counted by its first parameter.
         units = [module for module in self.modules() if getattr(module, 'sharding_unit', False)]
@@ -170,11 +209,11 @@ class Backbone(StrictModule):
         depth, depths = 0, {}
         for name, parameter in self.named_parameters():
             depth = starts.get(parameter, depth)
-            depths[prefix + name] = depth if depth < len(starts) or parameter in last else depth + 1
-        return depths.get(param_name, len(starts) + 1), len(starts) + 2
+            depths[name] = depth if depth < len(starts) or parameter in last else depth + 1
+        return depths, len(starts) + 2
 
     def check_images(self, x: Tensor) -> None:
-        """Check the input of ``forward``.
+        """Check the input of ``stage_outputs``.
 
         Raises:
             InputError: if x cannot be a batch of images; there may be none in it.

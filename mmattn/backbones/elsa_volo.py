@@ -4,7 +4,7 @@
 "VOLO: Vision Outlooker for Visual Recognition", https://arxiv.org/abs/2106.13112
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from ..arguments import check_heads, check_rates, check_whole
 from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..weights import Translation, take_out
-from .base import Backbone, drop_path_schedule, to_map
+from .base import Backbone, drop_path_schedule
 from .patch_embed import fit_tables, interpolated, stem_convolutions
 
 
@@ -107,7 +107,13 @@ class ELSAVOLO(Backbone):
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'], *[2 * arch['embed_dim']] * (len(depths) - 1)]
         super().__init__(
-            dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
+            dims,
+            out_indices,
+            in_channels=in_channels,
+            frozen_stages=frozen_stages,
+            with_cp=with_cp,
+            init_cfg=init_cfg,
+            strides=[8] + [16] * (len(dims) - 1),
         )
         self.norm_eval = norm_eval
         self._of_source = dict(
@@ -121,7 +127,7 @@ class ELSAVOLO(Backbone):
             num_heads=[int(heads) for heads in num_heads], norm_eps=float(self.patch_embed.conv[1].eps)
         )
         self.network = nn.ModuleList()
-        for i in range(self.out_indices[-1] + 1):
+        for i in range(self.num_built):
             later = int(i > 0)
             if i == 1:
                 self.network.append(Downsample(dims[0], dims[1], ceil_div(img_size, 16)))
@@ -175,21 +181,24 @@ class ELSAVOLO(Backbone):
         Returns:
             per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 8, 16, 16, 16.
         """
+        return self.returned_maps(self.stage_outputs(x, box))
+
+    def output_norm(self, stage: int) -> str:
+        return 'norm' if stage == self.num_stages - 1 else ''
+
+    def stage_outputs(self, x: Tensor, box: Sequence[int] | None = None) -> Iterator[Tensor]:
         self.check_images(x)
         x = self.patch_embed(x)
         if box is not None:
             top, left, bottom, right = (2 * side for side in box)
             reversed_batch, x = x.flip(0), x.clone()
             x[:, top:bottom, left:right] = reversed_batch[:, top:bottom, left:right]
-        outs = []
-        for i in range(self.out_indices[-1] + 1):
+        for i in range(self.num_built):
             if i == 1:
                 x = self.network[1](x)
             for block in self.network[i + (i > 0)]:
                 x = self.run(block, x)
-            if i in self.out_indices:
-                outs.append(to_map(self.norm(x) if i == self.num_stages - 1 else x))
-        return tuple(outs)
+            yield x
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """A VOLO has its table of positions under another name, and a classifier. The table is resized. A checkpoint of

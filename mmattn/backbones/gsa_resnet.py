@@ -3,7 +3,7 @@
 "Global Self-Attention Networks for Image Recognition", https://arxiv.org/abs/2010.03019
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -137,7 +137,6 @@ class GSAResNet(Backbone):
         check_mechanism('attention', mechanism)
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
-        self.num_built = self.out_indices[-1] + 1
         self.conv1 = nn.Conv2d(in_channels, channels, 7, 2, 3, bias=False)
         self.bn1 = batch_norm(channels, norm_cfg)
         self.settings = dict(norm_eps=float(self.bn1.eps))
@@ -187,18 +186,14 @@ class GSAResNet(Backbone):
     def stage_modules(self) -> list[list[nn.Module]]:
         return [[self.conv1, self.bn1], *([getattr(self, f'layer{i + 1}')] for i in range(self.num_built))]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
+    def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         self.check_images(x)
-        outs = []
         x = x.contiguous(memory_format=torch.channels_last)
         x = max_pool(F.relu(self.bn1(self.conv1(x)), inplace=True))
         for i in range(self.num_built):
             for block in getattr(self, f'layer{i + 1}'):
                 x = self.run(block, x)
-            if i in self.out_indices:
-                outs.append(x.contiguous())  # see to_map
-        return tuple(outs)
+            yield x.permute(0, 2, 3, 1)
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """A plain ResNet has a classifier and the replaced convolutions, and no attention. Tables of relative positions

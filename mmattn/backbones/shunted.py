@@ -5,7 +5,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from ..layers import (
 )
 from ..layers.shunted import group_rates
 from ..weights import CheckpointError, Translation, take_out
-from .base import Backbone, drop_path_schedule, to_map
+from .base import Backbone, drop_path_schedule
 from .patch_embed import stem_convolutions
 from .pvt_layouts import PVT, is_pvt, pvt_layout
 
@@ -128,7 +128,6 @@ class ShuntedTransformer(Backbone):
         self._sizes = dict(embed_dims=dims, depths=depths)
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
-        self.num_built = self.out_indices[-1] + 1
         self.settings = dict(num_heads=[int(heads) for heads in num_heads], feed_forward=feed_forward)
         for i in range(self.num_built):
             if i == 0 and stem != 'convolution':
@@ -170,19 +169,15 @@ class ShuntedTransformer(Backbone):
         )
         return [stem[:1], stem[1:], *stages]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
+    def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         self.check_images(x)
-        outs = []
         x = x.permute(0, 2, 3, 1)
         for i in range(self.num_built):
             x = getattr(self, f'patch_embed{i + 1}')(x)
             for block in getattr(self, f'block{i + 1}'):
                 x = self.run(block, x)
-            x = getattr(self, f'norm{i + 1}')(x)  # the next stage gets the normed map, too
-            if i in self.out_indices:
-                outs.append(to_map(x))
-        return tuple(outs)
+            x = getattr(self, f'norm{i + 1}')(x)  # part of the stage: the next one gets the normed map
+            yield x
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """A release has another name for the convolution of the feed-forward layers, and a classifier. With a warm

@@ -5,7 +5,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from mmengine.registry import MODELS
@@ -17,7 +17,7 @@ from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
 from ..layers.window import is_table
 from ..weights import CheckpointError, Translation, take_out
-from .base import Backbone, drop_path_schedule, place_output_norms, to_map
+from .base import Backbone, drop_path_schedule, place_output_norms
 from .patch_embed import PatchEmbed, fit_tables, interpolated
 from .swin_layouts import is_swin, microsoft_layout
 
@@ -49,23 +49,22 @@ class Stages(Backbone):
             self.settings.update(mechanism_settings(mechanism, block.attn, place))
 
     def stage_modules(self) -> list[list[nn.Module]]:
-        norms = {i: [getattr(self, f'norm{i}')] for i in self.out_indices}
+        norms = {i: [getattr(self, self.output_norm(i))] for i in self.out_indices}
         stages = enumerate(getattr(self, self.stage_list))
         return [[self.patch_embed, self.drop], *([stage, *norms.get(i, [])] for i, stage in stages)]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i = 4, 8, 16, 32."""
+    def output_norm(self, stage: int) -> str:
+        return f'norm{stage}' if stage in self.out_indices else ''
+
+    def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         self.check_images(x)
-        outs = []
         x = self.drop(self.patch_embed(x))
-        for i, stage in enumerate(getattr(self, self.stage_list)):
+        for stage in getattr(self, self.stage_list):
             for block in stage.blocks:
                 x = self.run(block, x)
-            if i in self.out_indices:
-                outs.append(to_map(getattr(self, f'norm{i}')(x)))
+            yield x
             if stage.downsample is not None:
                 x = stage.downsample(x)
-        return tuple(outs)
 
 
 @MODELS.register_module()

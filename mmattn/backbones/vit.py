@@ -3,7 +3,7 @@
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from mmengine.registry import MODELS
@@ -14,7 +14,7 @@ from ..arguments import check_choice, check_finite, check_flags, check_heads, ch
 from ..layers import FEED_FORWARD, Block, SelfAttention, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div
 from ..weights import CheckpointError, Translation, take, take_out
-from .base import Backbone, drop_path_schedule, to_map
+from .base import Backbone, drop_path_schedule
 from .patch_embed import DeiTEmbed, PatchEmbed, PrefixTokens, SimpleEmbed, fit_tables, resampled
 from .vit_layouts import vit_layout
 
@@ -133,6 +133,7 @@ class ViTFrame(Backbone):
             frozen_stages=frozen_stages,
             with_cp=with_cp,
             init_cfg=init_cfg,
+            strides=[patch_size] * depth,
         )
 
         self._of_source = dict(
@@ -189,22 +190,21 @@ class ViTFrame(Backbone):
         *blocks, last = self.blocks
         return [[self.patch_embed, self.prefix, self.drop], *([block] for block in blocks), [last, self.norm]]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """x: (B, in_channels, H, W) -> per output, (B, C, ceil(H / patch_size), ceil(W / patch_size))."""
+    def output_norm(self, stage: int) -> str:
+        return 'norm' if self.norms_all or stage == self.out_indices[-1] else ''
+
+    def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         self.check_images(x)
-        outs = []
         prefix = self.prefix(x.shape[0])
         x = self.drop(self.patch_embed(x))
         if prefix is not None:
             prefix = self.drop(prefix)
-        for i, block in enumerate(self.blocks):
+        for block in self.blocks:
             if prefix is None:
                 x = self.run(block, x)
             else:
                 x, prefix = self.run(block, x, prefix)
-            if i in self.out_indices:
-                outs.append(to_map(self.norm(x) if self.norms_all or i == self.out_indices[-1] else x))
-        return tuple(outs)
+            yield x
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """Takes a plain ViT of timm, or a DINOv2 or DINOv3 of Meta, see :func:`vit_layout`.

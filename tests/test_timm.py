@@ -30,6 +30,7 @@ import mmattn.timm
 from mmattn.errors import InputError
 from mmattn.timm import TimmClassifier
 from mmattn.weights import CheckpointError
+from mmattn.weights.sources import place_of
 from tests.backbones.cases import CASES
 from tests.configs import named
 
@@ -357,3 +358,9 @@ def test_no_network(monkeypatch, tmp_path):
     with pytest.raises(CheckpointError, match='OWNER/NAME/resolve/v1/config.json cannot be downloaded') as error:
         TimmClassifier.from_pretrained('OWNER/NAME', revision='v1')
     assert '\n' not in str(error.value)
+
+
+def test_weights_of_timm_are_timms():
+    """timm: names weights that timm publishes, also beside our names."""
+    with pytest.raises(CheckpointError, match='has no model elsa_swin_tiny: download it in a browser'):
+        place_of('timm:elsa_swin_tiny')

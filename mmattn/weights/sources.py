@@ -92,7 +92,8 @@ def timm_release(name: str) -> PretrainedCfg | None:
         CheckpointError: if timm does not know the name.
     """
     base, version = name.partition('.')[0], f'timm {timm.__version__}'
-    if not timm.is_model(base):
+    # Those of mmattn.timm are not timm's own.
+    if not timm.is_model(base) or timm.model_entrypoint(base).__module__.startswith('mmattn.'):
         where = _where_released(name)
         hint = f': {where} and give its path' if where else near_misses(base, timm.list_models())
         raise CheckpointError(f'{version} has no model {name[:300]}{hint}')

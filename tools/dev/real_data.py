@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def check(root: Path, one: DataSet) -> None:
-    """Compare the files of a clone with those that the results in docs/real_data.md are for.
+    """Compare the files of a clone with those that are known here.
 
     Raises:
         InputError: if there are more or fewer, or others.

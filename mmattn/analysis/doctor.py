@@ -46,7 +46,7 @@ class Findings:
         maps: standard deviation of each map of the backbone, before the first step.
         stages: what is measured per part of the model.
         rates: rate and weight decay -> parameters that have them.
-        weights: what is known of the weights that the backbone starts from.
+        weights: file of the weights that the backbone starts from; '' if there is none.
         losses: of the steps on one batch.
         causes: sentences, the likeliest first.
     """
@@ -118,14 +118,14 @@ def channel_order(cfg: Config) -> Iterator[str]:
 
 
 def start(runner: Runner, cfg: Config) -> str:
-    """Give the model its initial weights, and say which of them are the checkpoint's."""
+    """Give the model its initial weights, and name the file of those of the backbone."""
     runner.model.init_weights()
     runner.load_or_resume()
     init_cfg = cfg.model.backbone.get('init_cfg')
     listed = init_cfg if isinstance(init_cfg, list) else [init_cfg]
     file = next((each['checkpoint'] for each in listed if each and each.get('type') == 'Pretrained'), None)
     file = cfg.get('load_from') or file or cfg.model.get('pretrained')
-    return f'the weights of {file}' if file else ''
+    return str(file or '')
 
 
 def rates(runner: Runner) -> dict[tuple[float, float], int]:
@@ -144,6 +144,7 @@ def channel_statistics(images: Tensor | list[Tensor]) -> list[tuple[float, float
 
 
 def images_not_normalised(channels: list[tuple[float, float]]) -> Iterator[str]:
+    """By the statistics of their channels."""
     wrong = [(mean, std) for mean, std in channels if not DEVIATION[0] < std < DEVIATION[1] or not abs(mean) < OFFSET]
     if wrong:
         mean, std = wrong[0]
@@ -183,6 +184,9 @@ def learn(runner: Runner, batch: dict, steps: int, found: Findings) -> None:
             losses = model(**batch, mode='loss')
             loss, _ = model.parse_losses(losses)
         found.losses.append(float(loss.detach()))
+        if not loss.requires_grad:  # No parameter does, either.
+            found.stages = parts(model, before, {})
+            break
         if step == 0:
             optimizer.backward(loss)
             gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -228,6 +232,7 @@ def part_of(name: str) -> str:
 
 
 def nothing_trained(found: Findings) -> Iterator[str]:
+    """A frozen backbone with weights is no mistake."""
     rated = sum(number for (rate, _), number in found.rates.items() if rate > 0)
     backbone = [stage for part, stage in found.stages.items() if part.startswith('backbone')]
     if not rated:
@@ -240,6 +245,7 @@ def nothing_trained(found: Findings) -> Iterator[str]:
 
 
 def no_gradient(found: Findings) -> Iterator[str]:
+    """Parts that the loss does not reach. If it reaches none, another sentence says so."""
     silent = [part for part, stage in found.stages.items() if stage.trained and not stage.gradient > 0]
     if silent and len(silent) < len(found.stages):
         yield f'no gradient reaches {", ".join(silent)}: the loss does not depend on them, or is not finite'
@@ -262,6 +268,7 @@ def rate_does_not_fit(found: Findings) -> Iterator[str]:
 
 
 def no_weights(found: Findings) -> Iterator[str]:
+    """The last cause: a model without weights learns a batch by heart, too."""
     if not found.weights:
         yield (
             'the backbone starts from random weights: without those of ImageNet, mAP and mIoU stay near 0 for many '

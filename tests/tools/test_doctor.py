@@ -1,11 +1,15 @@
 """tools/doctor.py: a healthy training is found healthy, and a sentence names each of the usual mistakes."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS
+from torch import nn
 
+from mmattn.analysis import doctor
 from mmattn.runs.rows import read_row
 from tests import ROOT
 from tests.tools.in_process import run_tool
@@ -85,3 +89,26 @@ def test_mistakes_are_named(examined, mistake):
     assert done.returncode == 1
     said = done.stderr + done.stdout.partition('Likely cause: ')[2].partition('\n')[0]
     assert re.search(sentence, said), done.stdout + done.stderr
+
+
+class Frozen(nn.Module):
+    """A model without a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(2, 2).requires_grad_(False)
+
+    def forward(self, inputs, mode):
+        return self.backbone(inputs).sum()
+
+    def parse_losses(self, loss):
+        return loss, {}
+
+
+def test_no_parameter_has_a_gradient():
+    """There is no backward pass, and a sentence instead of its error."""
+    model, found = Frozen(), doctor.Findings()
+    wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=1.0))
+    doctor.learn(SimpleNamespace(model=model, optim_wrapper=wrapper), dict(inputs=torch.ones(1, 2)), 5, found)
+    assert len(found.losses) == 1 and found.stages['backbone.weight'].frozen == 4
+    assert next(doctor.nothing_trained(found)).startswith('no parameter is trained')

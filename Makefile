@@ -4,7 +4,7 @@
 # make bench     measure time and memory of each backbone beside a known one. DEVICE=cuda: on a GPU, eager and compiled
 # make gpu-check check and measure everything on a GPU, in 45 minutes at most: work_dirs/gpu_check/results.md
 # make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
-# make real     train small forms of all backbones on real photos: configs/real/README.md
+# make real      train small forms of all backbones on real photos: configs/real/README.md
 # make lint      check code style with ruff, and which folder imports which
 # make zoo       write docs/model_zoo.md and its plot from the metafiles in configs/
 # make setup     build the environment; every other target does this first

@@ -54,7 +54,7 @@ METRICS = {
     'VOCMetric': ('pascal_voc/mAP', 'box AP50', 100),
     'IoUMetric': ('mIoU', 'mIoU', 1),
 }
-MINUTES_BETWEEN_LINES = 5  #: that say how long is left
+MINUTES_BETWEEN_LINES = 5  #: between the lines that say how long is left
 
 Run = tuple[float, int | None]  #: rate, and seed; None: a run with the settings of ``sweep`` and the first seed
 

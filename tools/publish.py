@@ -21,7 +21,7 @@ from mmattn.errors import InputError
 from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool
-from mmattn.weights import plain_names, read_file, weights_in
+from mmattn.weights import CheckpointError, plain_names, read_file, weights_in
 from mmattn.weights.files import noted_settings
 
 #: scope of a config -> task, as model hubs name it
@@ -86,7 +86,7 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     contents = read_file(checkpoint)
     noted = noted_settings(contents)
     if not noted:
-        raise InputError(f'{checkpoint} has no settings: it is not a checkpoint of a training with mmattn')
+        raise CheckpointError(f'{checkpoint} has no settings: it is not a checkpoint of a training with mmattn')
     tensors = plain_names(weights_in(contents)[0], str(checkpoint))
     backbone = cfg.model.backbone.to_dict()
     card = CARD.format(

@@ -19,6 +19,8 @@ def read_curves(folder: Path) -> dict[str, Curve]:
     curves: dict[str, Curve] = defaultdict(dict)
     for file in sorted(folder.glob('*/vis_data/scalars.json')):
         for line in file.read_text().splitlines():
+            if not line.endswith('}'):  # A training is writing it, or was killed.
+                continue
             scalars = json.loads(line)
             step = scalars['step'] * (1 if 'loss' in scalars or not epoch else int(epoch[1]))
             for key, value in scalars.items():

@@ -17,18 +17,18 @@ from ..checks.datasets import check_built_datasets
 
 #: ImageNet's mean of the channels red, green, blue, between 0 and 255, which published weights expect
 MEAN = (123.675, 116.28, 103.53)
-#: The channels of normalised photographs have a standard deviation between these, and a mean of at most the last.
+#: of a channel of normalised photographs: range of the standard deviation, and largest distance of the mean from 0
 DEVIATION, OFFSET = (0.1, 6.0), 4.0
-#: A step changes the weights of the backbone by this part of their norm: less learns too little in 50 steps, more
-#: forgets what it knew.
+#: range of the change in the first step, as a part of the norm of the backbone's weights: with less, 50 steps learn too
+#: little; more destroys pretrained weights
 CHANGE = (1e-3, 0.1)
-#: A batch is learned if its loss falls below this part of the first one.
+#: A batch is learned by heart if its loss falls below this part of the first loss.
 LEARNED = 0.8
 
 
 @dataclass
 class Stage:
-    """What is measured in a part of the backbone, in the first step."""
+    """What is measured in a part of the model, in the first step."""
 
     gradient: float = 0.0  #: norm of the gradient
     weight: float = 0.0  #: norm of the weights

@@ -62,7 +62,7 @@ def test_time_left(tmp_path):
     one.sweep, one.steps, one.seconds = True, (300, 30), {(1e-3, None): 60.0}  # 2 seconds for a step
     log = one.place(tmp_path, (1e-3, 0)) / 'a' / 'vis_data' / 'scalars.json'
     log.parent.mkdir(parents=True)
-    log.write_text('{"loss": 1, "time": 2.0, "step": 150}\n')
+    log.write_text('{"loss": 1, "time": 2.0, "step": 150}\n{"loss": 1, "ti')  # under way
     args = Namespace(rates=[1e-3, 3e-3], seeds=[0, 1], work_dir=tmp_path, jobs=1)
     line = compare.time_left([one], [(one, (1e-3, 0))], args)
     assert line == 'Runs done: 1. Left: 3 or a few more, about 0:16 h.'

@@ -84,6 +84,7 @@ def test_healthy(examined):
 @pytest.mark.slow
 @pytest.mark.parametrize('mistake', MISTAKES)
 def test_mistakes_are_named(examined, mistake):
+    """The first sentence names the planted mistake, and the exit status is 1."""
     change, sentence = MISTAKES[mistake]
     done = examined(change)
     assert done.returncode == 1

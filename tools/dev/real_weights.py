@@ -1,6 +1,8 @@
 """Publish the classifiers that `make real` has trained on Tiny ImageNet: a folder each, see tools/publish.py.
 
-python tools/dev/real_weights.py work_dirs/real/classifiers --out work_dirs/real/weights
+    python tools/dev/real_weights.py work_dirs/real/classifiers --out work_dirs/real/weights
+
+Each model has one whole training, with the best rate and seed 0.
 """
 
 import argparse

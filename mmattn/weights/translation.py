@@ -141,8 +141,8 @@ def compare_settings(saved: object, own: Mapping[str, object], ignored: Iterable
     different = [text for name, text in differing_settings(saved, own).items() if name not in ignored]
     if different:
         raise CheckpointError(
-            f'the weights were trained with {", ".join(different)}, which their tensors do not show: give {own["type"]} '
-            'the settings of the training'
+            f'the weights were trained with {", ".join(different)}, which their tensors do not show: give '
+            f'{own["type"]} the settings of the training'
         )
 
 

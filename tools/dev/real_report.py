@@ -2,8 +2,8 @@
 
     python tools/dev/real_report.py work_dirs/real --out work_dirs/real/report
 
-The folder is that of `make real`, with the results of tools/compare.py in classifiers/ and downstream/. The pictures show
-four test images of each task, by the model with the first seed.
+The folder is that of `make real`, with the results of tools/compare.py in classifiers/ and downstream/. The pictures
+show four test images of each task, by the model with the first seed.
 """
 
 import argparse
@@ -88,7 +88,9 @@ def table(
         for task, (_, key, factor, _) in TASKS.items():
             for start in ('', SUFFIX):
                 # A detector that finds nothing has no scores.
-                line.append(summary([factor * run.metrics.get(key, 0) for run in downstream[task].get(row + start, ())]))
+                line.append(
+                    summary([factor * run.metrics.get(key, 0) for run in downstream[task].get(row + start, ())])
+                )
         lines.append([*line, f'{milliseconds[row]:.0f}'])
     return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
 

@@ -18,11 +18,11 @@ made-up objects, or of a random map of classes, and the backward pass. Images ar
 backbone. The batch norm of UperNet needs --batch 2 to train.
 
 A time is the median over runs in one process, in which the models take turns. A run repeats the step for 0.1 s or more.
-Ratios are to the peer in the same runtime. In ONNX Runtime, models are graphs of one fixed size, and so are compiled
-models, unless several sizes are measured: torch may take ten minutes to compile a graph for any size. Memory is the
-peak of a process that runs only one model, minus what the process held before. If there are several sizes, "n^..." is
-the power of the number of pixels with which time, memory and operations grow. A table and a JSON file are written to
---out, after each peer and its models.
+Ratios are to the peer in the same runtime. In ONNX Runtime and OpenVINO, models are graphs of one fixed size, and so
+are compiled models, unless several sizes are measured: torch may take ten minutes to compile a graph for any size.
+Memory is the peak of a process that runs only one model, minus what the process held before. If there are several
+sizes, "n^..." is the power of the number of pixels with which time, memory and operations grow. A table and a JSON file
+are written to --out, after each peer and its models.
 """
 
 import argparse
@@ -58,7 +58,7 @@ from torch import Tensor, nn
 from mmattn.analysis import count_operations
 from mmattn.analysis.complexity import unpadded
 from mmattn.errors import InputError, refusing
-from mmattn.export.graphs import any_size, read_onnx, write_onnx
+from mmattn.export.graphs import RUNTIMES, any_size, write_onnx
 from mmattn.packages import require
 from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output, whole_file
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument('--batch', type=int, default=1)
     parser.add_argument('--device', default='cpu')
     parser.add_argument('--dtype', choices=('float32', 'bfloat16', 'float16'), default='float32', help='of autocast')
-    parser.add_argument('--runtime', nargs='+', choices=('eager', 'compile', 'onnx'), default=('eager',))
+    parser.add_argument('--runtime', nargs='+', choices=('eager', 'compile', *RUNTIMES), default=('eager',))
     parser.add_argument('--whole', action='store_true', help='whole detectors or segmentors')
     parser.add_argument('--profile', action='store_true', help='write the operators that take most time to --out')
     parser.add_argument('--threads', type=int, default=2)
@@ -124,14 +124,16 @@ def main() -> None:
                     model.eval()(image(64, 64, args))
         except (FileNotFoundError, ValueError, InputError) as error:
             parser.error(f'{name}: {error}')
-    onnx = 'onnx' in args.runtime
+    onnx = [runtime for runtime in args.runtime if runtime in RUNTIMES]
     if onnx and (args.whole or (args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps):
-        parser.error('--runtime onnx is for inference of backbones in float32 on the CPU')
+        parser.error(f'--runtime {onnx[0]} is for inference of backbones in float32 on the CPU')
     if set(args.runtime) != {'eager'} and any_size is None:
-        parser.error(f'--runtime compile and onnx need torch 2.6 or newer, but {torch.__version__} is installed')
-    missing = [package for package in ('onnx', 'onnxscript', 'onnxruntime') if onnx and not find_spec(package)]
+        parser.error(
+            f'--runtime {" and ".join(args.runtime)} need torch 2.6 or newer, but {torch.__version__} is installed'
+        )
+    missing = [package for package in ('onnx', 'onnxscript', *onnx) if onnx and not find_spec(package)]
     if missing:
-        parser.error(f'--runtime onnx needs {" and ".join(missing)}: pip install {" ".join(missing)}')
+        parser.error(f'--runtime {onnx[0]} needs {" and ".join(missing)}: pip install {" ".join(missing)}')
     torch.set_num_threads(args.threads)
     machine = (
         f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '
@@ -161,7 +163,7 @@ def compare(names: list[str], runtime: str, args: argparse.Namespace) -> list[di
     rows = []
     models = {name: build(name, runtime, args) for name in names}
     warm_up = 1 if runtime != 'compile' and args.device == 'cpu' else 3
-    for step in STEPS[:1] if runtime == 'onnx' else args.steps:
+    for step in STEPS[:1] if runtime in RUNTIMES else args.steps:
         peaks = {name: peak_memory(name, runtime, step, args) for name in names}
         for number, (height, width) in enumerate(args.sizes):
             x = image(height, width, args)
@@ -337,7 +339,7 @@ def build(name: str, runtime: str, args: argparse.Namespace) -> Callable[[Tensor
         if not args.whole:
             return compile(model)
         model.model.backbone = compile(model.model.backbone)
-    if runtime != 'onnx':
+    if runtime not in RUNTIMES:
         return model
     graphs = {}
     for height, width in args.sizes:
@@ -346,7 +348,7 @@ def build(name: str, runtime: str, args: argparse.Namespace) -> Callable[[Tensor
             model.eval()
             with torch.no_grad():
                 write_onnx(torch.export.export(model, (image(height, width, args),), strict=False), file)
-        graphs[height, width] = read_onnx(file, args.threads)
+        graphs[height, width] = RUNTIMES[runtime](file, args.threads)
     return lambda x: graphs[tuple(x.shape[2:])](x)
 
 
@@ -408,7 +410,7 @@ def _measure_memory(name: str, runtime: str, step: str, args: argparse.Namespace
     # Large blocks are returned to the system at once. Otherwise gaps in the heap count as memory, and differ by run.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
     model = build(name, runtime, args)
-    if runtime != 'onnx':
+    if runtime not in RUNTIMES:
         run(model, image(64, 64, args), step, args)  # libraries load what they need
         model.zero_grad(set_to_none=True)
     return [_peak(model, size, step, args) for size in args.sizes]

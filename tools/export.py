@@ -6,15 +6,15 @@
 The input is one image, normalised as the config's data preprocessor does it, but not padded. The output of a segmentor
 is the class scores of its decode head, at the head's stride; that of a detector is boxes, labels, scores and masks;
 that of a backbone is its feature maps. The metadata of the file has classes, mean, standard deviation and the rule for
-the size. The file is compared with the model at three sizes before it gets its name; an
-ONNX file only if onnxruntime is installed.
+the size. The file is compared with the model at three sizes before it gets its name; an ONNX file in each of
+onnxruntime and openvino that is installed.
 """
 
 import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import mmattn  # noqa: F401, registers the backbones
 from mmattn.checks.config_values import dataset_configs
-from mmattn.export.graphs import as_module, largest_difference, read_onnx, smallest_side, trace, write_onnx
+from mmattn.export.graphs import RUNTIMES, as_module, largest_difference, smallest_side, trace, write_onnx
 from mmattn.prediction.predict import class_names
 from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output, whole_file
@@ -133,17 +133,23 @@ def write(
     """Write a graph to a file, and compare the file's outputs with the model's."""
     if file.suffix == '.pt2':
         torch.export.save(graph, file, extra_files={'metadata.json': json.dumps(facts)})
-        run = as_module(torch.export.load(file))
+        runs = {'torch': as_module(torch.export.load(file))}
     else:
         write_onnx(graph, file, output_names(model, in_channels), facts)
-        if not find_spec('onnxruntime'):
-            print('Not compared with the model: onnxruntime is not installed.')
-            return
-        run = read_onnx(file)
-    for (height, width), difference in zip(SIZES, largest_difference(model, run, SIZES, in_channels)):
-        print(f'{height} x {width}: within {difference:.1e} of the model')
-        if not difference <= TOLERANCE:
-            sys.exit('The file does not compute what the model does; it was removed.')
+        runs = installed_runtimes(file)
+    for runtime, run in runs.items():
+        for (height, width), difference in zip(SIZES, largest_difference(model, run, SIZES, in_channels)):
+            print(f'{height} x {width}, {runtime}: within {difference:.1e} of the model')
+            if not difference <= TOLERANCE:
+                sys.exit(f'In {runtime}, the file does not compute what the model does; it was removed.')
+
+
+def installed_runtimes(file: Path) -> dict[str, Callable]:
+    """The ONNX file in each runtime that is installed, by the runtime's name."""
+    found = {name: read(file) for name, read in RUNTIMES.items() if find_spec(name)}
+    if not found:
+        print(f'Not compared with the model: neither {" nor ".join(RUNTIMES)} is installed.')
+    return found
 
 
 def output_names(model: nn.Module, in_channels: int) -> list[str]:
@@ -167,21 +173,21 @@ def write_detector(
     from mmattn.export.detectors import OUTPUTS, detect, largest_differences
 
     write_onnx(graph, file, OUTPUTS, facts)
-    if not find_spec('onnxruntime'):
-        print('Not compared with the model: onnxruntime is not installed.')
-        return
-    run, count = read_onnx(file), 0
-    for image in examples:
+    count = 0
+    runs = installed_runtimes(file)
+    for image in examples if runs else ():
         expected = detect(model, image)
-        alone, *differences = largest_differences(expected, found := run(image))
         count += len(expected[0])
-        line = '{} x {}: {} detections, {} in one of the two only, boxes within {:.1e} pixels, scores within {:.1e}'
-        line += ', masks differ in {:.1e} of the pixels' if len(expected) > 3 else ''
-        print(line.format(*image.shape[2:], len(expected[0]), alone, *differences))
-        within = all(difference <= limit for difference, limit in zip(differences[1:], DETECTOR_TOLERANCES))
-        if not within or alone > MOST_ALONE * max(len(expected[0]), len(found[0])):
-            sys.exit('The file does not find what the model does; it was removed.')
-    if not count:
+        for runtime, run in runs.items():
+            alone, *differences = largest_differences(expected, found := run(image))
+            line = '{} x {}, {}: {} detections, {} in one of the two only, '
+            line += 'boxes within {:.1e} pixels, scores within {:.1e}'
+            line += ', masks differ in {:.1e} of the pixels' if len(expected) > 3 else ''
+            print(line.format(*image.shape[2:], runtime, len(expected[0]), alone, *differences))
+            within = all(difference <= limit for difference, limit in zip(differences[1:], DETECTOR_TOLERANCES))
+            if not within or alone > MOST_ALONE * max(len(expected[0]), len(found[0])):
+                sys.exit(f'In {runtime}, the file does not find what the model does; it was removed.')
+    if runs and not count:
         print('The model found nothing, so little was compared: name an image with objects by --image.')
 
 

@@ -19,7 +19,9 @@ model = dict(
 data_preprocessor = dict(num_classes=200, mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], to_rgb=True)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='RandomResizedCrop', scale=64, crop_ratio_range=(0.35, 1.0)),
+    # Crops of 48 take two thirds of the time of 64. Random crops enlarge objects, so whole images of 64 fit better at
+    # the test (Touvron et al., Fixing the train-test resolution discrepancy, 2019).
+    dict(type='RandomResizedCrop', scale=48, crop_ratio_range=(0.35, 1.0)),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(type='PackInputs'),
 ]

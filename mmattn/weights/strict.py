@@ -132,7 +132,7 @@ class StrictModule(BaseModule):
         try:
             if not warm_start:
                 with _warned_if(not strict):
-                    compare_settings(settings, {name: value for name, value in own.items() if name not in changed})
+                    compare_settings(settings, own, ignored=changed)
             self.load_state_dict(self._warm_started(state_dict) if warm_start else state_dict, strict=strict)
             if warm_start or self.is_source(state_dict):
                 with _warned_if(not strict):

@@ -125,24 +125,24 @@ def check_floats(tensors: Mapping[str, Tensor]) -> None:
             raise CheckpointError(f'{name} has the dtype {value.dtype}, but weights must be floats')
 
 
-def compare_settings(saved: object, own: Mapping[str, object]) -> None:
+def compare_settings(saved: object, own: Mapping[str, object], ignored: Iterable[str] = ()) -> None:
     """Compare the settings of a backbone that a checkpoint was written with, which its tensors do not show.
 
     Both are ``type`` and settings by name. In the file, anything but a dict of the same type is ignored.
 
+    Args:
+        ignored: names of settings that may differ.
+
     Raises:
-        CheckpointError: naming the settings that differ.
+        CheckpointError: naming the settings that differ, as :func:`differing_settings` finds them.
     """
     if not isinstance(saved, Mapping) or _plain(saved.get('type')) != own['type']:
         return
-    differing = [name for name in own if name in saved and _plain(saved[name]) != _plain(own[name])]
-    if differing:
-        theirs, ours = (
-            ', '.join(f'{name}={repr(_plain(each[name]))[:200]}' for name in differing) for each in (saved, own)
-        )
+    different = [text for name, text in differing_settings(saved, own).items() if name not in ignored]
+    if different:
         raise CheckpointError(
-            f'the weights were trained with {theirs}, and this {own["type"]} has {ours}, which their tensors do not '
-            'show: give the backbone the settings of the training'
+            f'the weights were trained with {", ".join(different)}, which their tensors do not show: give '
+            f'{own["type"]} the settings of the training'
         )
 
 

@@ -123,7 +123,7 @@ def test_dilations_grow_with_the_images(tmp_path, log):
     assert detector.levels[0].blocks[0].attn.qkv.weight.equal(classifier.levels[0].blocks[0].attn.qkv.weight)
     told = 'trained with stages[0].dilation=[1, 2] instead of [1, 3]'
     assert sum(told in message for message in log) == 1
-    with pytest.raises(CheckpointError, match=r'trained with num_heads=\[2\], and this NAT has num_heads=\[1\], '):
+    with pytest.raises(CheckpointError, match=r'trained with num_heads=\[2\] instead of \[1\], '):
         build(heads=1, dilation=(1, 3)).load_pretrained(file)
     build(dilation=3, ghost_size=3).load_pretrained(file, warm_start=True)
     log.clear()

@@ -233,7 +233,7 @@ def test_numbers_of_heads_are_compared(tmp_path):
     path = tmp_path / 'weights.pth'
     torch.save(dict(state_dict=backbone.state_dict(), meta=dict(mmattn={'': backbone.settings_note})), path)
     other = dict(SMALL, arch={**SMALL['arch'], 'num_heads': (2, 4, 4, 4)})
-    with pytest.raises(CheckpointError, match=r'with num_heads=\[2, 2, 4, 4\], and this .* has .*\[2, 4, 4, 4\]'):
+    with pytest.raises(CheckpointError, match=r'num_heads=\[2, 2, 4, 4\] instead of \[2, 4, 4, 4\]'):
         ShuntedTransformer(**other).load_pretrained(path)
 
 

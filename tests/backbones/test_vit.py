@@ -103,6 +103,16 @@ def test_settings_of_the_source(tmp_path, log, trained, own, message):
     assert any('differs from that of a ViT or DeiT by 0.0 %' in line for line in log) != bool(message)
 
 
+@pytest.mark.parametrize('trained, own', [(None, 10.0), (10.0, None)])
+def test_rope_of_only_one_side(tmp_path, trained, own):
+    """Weights that were trained without rotary positions are refused by a frame with them, and the other way round."""
+    noted = with_registers(rope=trained)
+    torch.save(dict(state_dict=noted.state_dict(), meta=dict(mmattn={'': noted.settings_note})), tmp_path / 'vit.pth')
+    with pytest.raises(CheckpointError, match=f'attention.rope={trained} instead of {own}, which'):
+        with_registers(rope=own).load_pretrained(tmp_path / 'vit.pth')
+    with_registers(rope=trained).load_pretrained(tmp_path / 'vit.pth')
+
+
 def test_starts_without_the_tokens_of_its_source(tmp_path, log):
     """Of a ViTFrame, tokens and positions are left out where the frame has none. Tensors of odd shapes that no frame
     takes are not compared with, and do not stop the start."""

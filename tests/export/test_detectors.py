@@ -13,7 +13,7 @@ from torch import nn
 
 from mmattn.errors import InputError
 from mmattn.export.detectors import OUTPUTS, TraceableDetector, _dense_boxes, detect, largest_differences
-from mmattn.export.graphs import read_onnx, smallest_side, trace, write_onnx
+from mmattn.export.graphs import RUNTIMES, smallest_side, trace, write_onnx
 from mmattn.runs.configs import load_config
 from tests import ROOT
 from tests.backbones.cases import CASES, every_backbone
@@ -181,18 +181,20 @@ def test_differences():
 )
 def test_onnx(config, backbone, options, tmp_path):
     """One file finds what the detector finds in images of any size, and nothing where the detector finds nothing."""
-    pytest.importorskip('onnxruntime')
-    pytest.importorskip('onnxscript')
+    for package in ('onnxscript', *RUNTIMES):
+        pytest.importorskip(package)
     detector = build(config, CASES[backbone], **options)
     graph = trace(TraceableDetector(detector))
     assert smallest_side(graph) < 130
     write_onnx(graph, tmp_path / 'detector.onnx', OUTPUTS)
-    run = read_onnx(tmp_path / 'detector.onnx')
+    runs = [read(tmp_path / 'detector.onnx') for read in RUNTIMES.values()]
     for size in SIZES:
         image = torch.randn(1, 3, *size)
         expected = detect(detector, image)
-        assert len(expected[0]) and all(a <= b for a, b in zip(largest_differences(expected, run(image)), CLOSE))
+        for run in runs:
+            assert len(expected[0]) and all(a <= b for a, b in zip(largest_differences(expected, run(image)), CLOSE))
     if options.get('test_cfg__rcnn__score_thr'):
         blank = torch.zeros(1, 3, *SIZES[1])
         expected = detect(detector, blank)
-        assert not len(expected[0]) and [x.shape for x in run(blank)] == [x.shape for x in expected]
+        for run in runs:
+            assert not len(expected[0]) and [x.shape for x in run(blank)] == [x.shape for x in expected]

@@ -1,4 +1,4 @@
-"""Exported graphs of backbones and segmentors, run by torch and by onnxruntime on images of any size."""
+"""Exported graphs of backbones and segmentors, run by torch, onnxruntime and OpenVINO on images of any size."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
-from mmattn.export.graphs import AveragePool, any_size, as_module, largest_difference, read_onnx, trace, write_onnx
+from mmattn.export.graphs import RUNTIMES, AveragePool, any_size, as_module, largest_difference, trace, write_onnx
 from tests import ROOT
 from tests.backbones.cases import CASES
 
@@ -24,16 +24,14 @@ def test_average_pool(output_size):
         torch.testing.assert_close(AveragePool(output_size)(x), nn.AdaptiveAvgPool2d(output_size)(x))
 
 
-def export_both_ways(model, folder):
-    """Largest relative differences of torch's graph and of the ONNX file to the model."""
-    pytest.importorskip('onnxruntime')
-    pytest.importorskip('onnxscript')
+def export_all_ways(model, folder):
+    """Largest relative differences of torch's graph, and of the ONNX file in each runtime, to the model."""
+    for package in ('onnxscript', *RUNTIMES):
+        pytest.importorskip(package)
     graph = trace(model)
     write_onnx(graph, folder / 'model.onnx')
-    return (
-        max(largest_difference(model, as_module(graph), SIZES)),
-        max(largest_difference(model, read_onnx(folder / 'model.onnx'), SIZES)),
-    )
+    runs = [as_module(graph), *(read(folder / 'model.onnx') for read in RUNTIMES.values())]
+    return [max(largest_difference(model, run, SIZES)) for run in runs]
 
 
 @pytest.mark.slow
@@ -41,7 +39,7 @@ def export_both_ways(model, folder):
 @pytest.mark.parametrize('case', CASES.values(), ids=CASES)
 def test_backbone(case, tmp_path):
     """One graph, and one ONNX file, give the maps of images of any size."""
-    assert max(export_both_ways(case.build(case.tiny, drop_path_rate=0.0).eval(), tmp_path)) < 1e-5
+    assert max(export_all_ways(case.build(case.tiny, drop_path_rate=0.0).eval(), tmp_path)) < 1e-5
 
 
 @needs_export
@@ -67,7 +65,7 @@ def test_segmentor(case, config, tmp_path):
         cfg.model.backbone = {**cfg.model.backbone, **case.config(case.segmentors[config])}
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
-    assert max(export_both_ways(model, tmp_path)) < 1e-4
+    assert max(export_all_ways(model, tmp_path)) < 1e-4
 
 
 def test_old_torch_is_an_error(monkeypatch):

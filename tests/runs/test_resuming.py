@@ -440,7 +440,7 @@ def test_settings_of_backbones_are_compared(tmp_path, how):
     checkpoint = tmp_path / 'a' / 'iter_4.pth'
     noted = torch.load(checkpoint, weights_only=False)['meta']['mmattn']
     assert noted == {'layers.0': dict(type='Dilated', dilation=1)}
-    with pytest.raises(CheckpointError, match='iter_4.pth: .*dilation=1, and this Dilated has dilation=2'):
+    with pytest.raises(CheckpointError, match='iter_4.pth: .*dilation=1 instead of 2'):
         train(tmp_path / 'b', model=model(2), **{how: str(checkpoint)})
     train(tmp_path / 'c', model=model(1), **{how: str(checkpoint)})
 

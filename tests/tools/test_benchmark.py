@@ -85,10 +85,10 @@ def test_compiled(benchmark, tmp_path):
     model = config(tmp_path, 'MSFSwin', dict(embed_dim=8, depths=(1, 1), num_heads=(1, 1)))
     peer = config(tmp_path, 'MSFViT', dict(embed_dim=8, depth=2, num_heads=1))
     pytest.importorskip('onnxruntime')
-    runtimes = ('--runtime', 'eager', 'compile', 'onnx')
+    runtimes = ('--runtime', 'eager', 'compile', 'onnxruntime')
     benchmark(str(model), '--peer', str(peer), '--sizes', '64x96', '--runs', '1', *runtimes, '--out', str(tmp_path))
     rows = json.loads((tmp_path / 'benchmark.json').read_text())['rows']
-    assert [row['runtime'] for row in rows] == ['eager'] * 4 + ['compile'] * 4 + ['onnx'] * 2
+    assert [row['runtime'] for row in rows] == ['eager'] * 4 + ['compile'] * 4 + ['onnxruntime'] * 2
     assert all(row['seconds'] > 0 and row['operations'] > 0 for row in rows)
     assert rows[-1]['step'] == 'inference'
 
@@ -150,7 +150,7 @@ def test_names_of_configs():
         (['elsa-swin-t:fast', '--peer', 'swin-t'], "backend must be None or one of reference, .* not 'fast'"),
         (['elsa-swin-t', '--sizes', '512'], 'a size is HEIGHTxWIDTH'),
         (
-            ['elsa-swin-t', '--runtime', 'onnx', '--dtype', 'float16'],
+            ['elsa-swin-t', '--runtime', 'openvino', '--dtype', 'float16'],
             'for inference of backbones in float32 on the CPU',
         ),
     ],

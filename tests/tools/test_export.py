@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
-from mmattn.export.graphs import trace, write_onnx
+from mmattn.export.graphs import RUNTIMES, trace, write_onnx
 from mmattn.weights import CheckpointError, read_file
 from tests import ROOT
 from tests.export.test_graphs import needs_export
@@ -129,8 +129,10 @@ def test_segmentor(export, tmp_path, segmentor, capsys, monkeypatch):
     pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
     torch.save(dict(state_dict=segmentor.state_dict()), tmp_path / 'trained.pth')
+    pytest.importorskip('openvino')
     export(SEGMENTOR, tmp_path / 'trained.pth', '--out', tmp_path / 'segmentor.onnx')
-    assert capsys.readouterr().out.count('of the model') == 3
+    out = capsys.readouterr().out
+    assert [out.count(f', {runtime}: within') for runtime in RUNTIMES] == [3, 3]
     monkeypatch.chdir(tmp_path)
     labels = run_snippet(SEGMENTOR_SNIPPET)['labels']
     assert labels.shape == (97, 131) and labels.max() < 150
@@ -142,9 +144,10 @@ def test_detector(export, tmp_path, capsys, monkeypatch):
     """A whole detector, compared on noise, in which one without training finds nothing."""
     pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
+    pytest.importorskip('openvino')
     export(RETINANET, '--out', tmp_path / 'detector.onnx')
     out = capsys.readouterr().out
-    assert out.count('0 detections') == 3 and 'name an image with objects by --image' in out and 'masks' not in out
+    assert out.count('0 detections') == 6 and 'name an image with objects by --image' in out and 'masks' not in out
     monkeypatch.chdir(tmp_path)
     assert run_snippet(DETECTOR_SNIPPET)['classes'][0] == 'person'
 
@@ -157,7 +160,7 @@ def test_a_wrong_detector_does_not_stay(export, tmp_path, monkeypatch):
     monkeypatch.setattr(export.tool, 'trace', lambda *_: None)
     monkeypatch.setattr(export.tool, 'smallest_side', lambda _: 33)
     monkeypatch.setattr(export.tool, 'write_onnx', lambda _, file, *__: file.write_bytes(b'0'))
-    monkeypatch.setattr(export.tool, 'read_onnx', lambda _: lambda image: more)
+    monkeypatch.setattr(export.tool, 'RUNTIMES', dict(onnxruntime=lambda _: lambda image: more))
     with pytest.raises(SystemExit, match='does not find what the model does'):
         export(RETINANET, '--out', tmp_path / 'x.onnx')
     assert not list(tmp_path.iterdir())

@@ -72,6 +72,7 @@ real: setup
 	@$(RUN) tools/compare.py configs/real/camvid.py configs/real/bccd.py \
 	    $(if $(MODELS),--models $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
 	    --rates 3e-4 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream
+	@$(RUN) tools/dev/real_report.py $(OUT) --out $(OUT)/report
 
 lint: setup
 	@$(dir $(RUN))lint-imports --no-logo

@@ -7,9 +7,9 @@
 
 Each model gets its own best rate. The rates between the first and the last one are tried with the first seed; the first
 or the last one too if its neighbour is the best. The best rate is then repeated with the other seeds. A config may have
-a ``sweep``: settings of shorter runs that choose among several rates; the best is then trained with every seed. table.md and plot.png
-in the work folder have the result; they are written again after every run. A second call leaves out what is finished,
-and resumes what was interrupted from its last checkpoint, if the config writes any.
+a ``sweep``: settings of shorter runs that choose among several rates; the best is then trained with every seed.
+table.md and plot.png in the work folder have the result; they are written again after every run. A second call leaves
+out what is finished, and resumes what was interrupted from its last checkpoint, if the config writes any.
 
 Runs are compared by the metric of the last evaluation. A detector that finds nothing has no metrics: it counts as 0.
 """

@@ -7,6 +7,7 @@
 # make real      train small forms of all backbones on real photos: configs/real/README.md
 # make lint      check code style with ruff, and which folder imports which
 # make zoo       write docs/model_zoo.md and its plot from the metafiles in configs/
+# make docs      write the site to work_dirs/site: it executes the notebooks and checks every link
 # make setup     build the environment; every other target does this first
 #
 # PYTHON=python3.11 names the Python that the environment is built from.
@@ -19,7 +20,7 @@ SUFFIX = $(patsubst %,-%,$(filter-out onedl,$(STACK)))
 RUN = .venv$(SUFFIX)/bin/python
 PYTEST = $(RUN) -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: setup demo test test-all bench gpu-check compare real lint zoo
+.PHONY: setup demo test test-all bench gpu-check compare real lint zoo docs
 setup:
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.10 or newer, or name one: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) tools/dev/setup_env.py
@@ -81,3 +82,7 @@ lint: setup
 
 zoo: setup
 	@$(RUN) tools/dev/model_zoo.py
+
+docs: setup
+	@[ $(STACK) = onedl ] || { echo "make docs needs the stack onedl: requirements/$(STACK).txt has no MkDocs." >&2; exit 1; }
+	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict

@@ -24,21 +24,19 @@ SMALLER_KEYS = 8.0
 class MeanShiftAttention(nn.Module):
     r"""Multi-head mean-shift feature transformation, or the plain one.
 
-    ===========  ==========================================================================================
-    attention    computes
-    ===========  ==========================================================================================
-    'msf'        :math:`W [V x \, \sigma(-\frac{1}{2} \|k - q\|^2) - P x]`, the Gaussian kernel (equation 12)
-    'residual'   :math:`W V x \, \sigma(-\frac{1}{2} \|k - q\|^2) - P x` (equation 14)
-    'gauss'      the same without probe ("Gauss-Orig." of table 3)
-    'plain'      :math:`W V x \, \sigma(k \cdot q)`, the transformer (equation 1)
-    ===========  ==========================================================================================
+    ``attention`` says what is computed:
+
+    - 'msf': :math:`W [V x \, \sigma(-\frac{1}{2} \|k - q\|^2) - P x]`, the Gaussian kernel (equation 12)
+    - 'residual': :math:`W V x \, \sigma(-\frac{1}{2} \|k - q\|^2) - P x` (equation 14)
+    - 'gauss': the same without probe ("Gauss-Orig." of table 3)
+    - 'plain': :math:`W V x \, \sigma(k \cdot q)`, the transformer (equation 1)
 
     :math:`\sigma` is the softmax of its argument divided by the square root of a head's width.
 
     Args:
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
-        attention: a row of the table above.
+        attention: one of the list above.
         sharing: which projections share a matrix: one letter for query, key, value, probe (if there is one) and weight,
             equal where they share. 'QKVPW' and None share nothing; 'QKKQW' is row i of table 1. The weight projects
             back, so a shared weight is the transpose of the other matrix (equation 11).

@@ -71,9 +71,9 @@ authors released, and gives the authors' score for these weights. It can differ 
 and ELSA-VOLO have no released weights: their detectors and segmentors start from classifiers that you train with the
 configs here.
 
-These are the commands for the first line of the tables. For another line, change the config and the checkpoint. The
-checkpoint is the file in the last column, or one that you trained. Some configs have rows: where a line names one after
-the model, write it before the command, as `MMATTN_ROW=msf-vit-s-g2`.
+These are the commands for the first line of [the table](#all-models). For another line, change the config and the
+checkpoint. The checkpoint is the file in the last column, or one that you trained. Some configs have rows: where a line
+names one after the model, write it before the command, as `MMATTN_ROW=msf-vit-s-g2`.
 
 ```
 python tools/train.py configs/elsa_swin/elsa-swin-t_in1k.py
@@ -147,7 +147,7 @@ def main() -> None:
 
 def model_zoo() -> str:
     """The page."""
-    return '\n'.join([HEAD, comparison(), *(family(path) for path in METAFILES)])
+    return '\n'.join([HEAD, comparison(), all_models()])
 
 
 def compared() -> list[tuple]:
@@ -201,21 +201,17 @@ def plot() -> None:
     figure.savefig(PLOT, dpi=110)
 
 
-def family(metafile: Path) -> str:
-    """The section of one metafile."""
-    content = yaml.safe_load(metafile.read_text())
-    (collection,) = content['Collections']
-    paper = collection['Paper']
-    rows = [row(entry) for entry in content['Models']]
-    table = [COLUMNS, ['---'] * len(COLUMNS), *rows]
-    return '\n'.join(
-        [
-            f'## {collection["Name"]}\n',
-            f'[{paper["Title"]}]({paper["URL"]}), [about the configs](../{collection["README"]})\n',
-            *(f'| {" | ".join(cells)} |' for cells in table),
-            '',
-        ]
-    )
+def all_models() -> str:
+    """The section with a table of all models."""
+    contents = [yaml.safe_load(path.read_text()) for path in METAFILES]
+    papers = []
+    for (collection,) in (content['Collections'] for content in contents):
+        paper = collection['Paper']
+        about = f'[about the configs](../{collection["README"]})'
+        papers.append(f'- **{collection["Name"]}**: [{paper["Title"]}]({paper["URL"]}), {about}')
+    rows = [row(entry) for content in contents for entry in content['Models']]
+    table = [f'| {" | ".join(cells)} |' for cells in (COLUMNS, ['---'] * len(COLUMNS), *rows)]
+    return '\n'.join(['## All models\n', *papers, '', *table, ''])
 
 
 def row(entry: dict) -> list[str]:

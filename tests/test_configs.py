@@ -534,6 +534,28 @@ def test_rates_of_recipes(tmp_path, variant, example, slow):
             assert bool(groups[id(param)]['weight_decay']) == (not undecayed), name
 
 
+@pytest.mark.parametrize(
+    'config, row',
+    [
+        ('cascade-mask-rcnn_elsa-swin_fpn_ms-3x_coco', 'elsa-swin-t'),
+        ('elsa-swin_upernet_8xb2-160k_ade20k-512x512', 'swin-t'),
+    ],
+)
+def test_decay_of_elsas_recipes(config, row):
+    """As in the release, norms of the backbone and Swin's tables have no weight decay, and all else has it: ELSA's
+    tables, its ghost heads and the norms of the heads."""
+    cfg = read_row(CONFIGS / 'elsa_swin' / f'{config}.py', row)
+    with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = MODELS.build(cfg.model)
+        wrapper = build_optim_wrapper(model, dict(cfg.optim_wrapper, type='OptimWrapper'))  # without mixed precision
+    decayed = {id(param): group['weight_decay'] > 0 for group in wrapper.param_groups for param in group['params']}
+    decayed = {name: decayed[id(param)] for name, param in model.named_parameters()}
+    tables, norms = r'\.rb$', r'^backbone\..*norm'
+    assert any(re.search(tables, name) for name in decayed) and any('.bn.' in name for name in decayed)
+    for name, has in decayed.items():
+        assert has == (not re.search(norms if row == 'elsa-swin-t' else f'{norms}|{tables}', name)), name
+
+
 @pytest.mark.parametrize('data', ['160k_ade20k-512x512', '90k_cityscapes-512x1024'])
 def test_mask2former_is_mmsegmentations(data):
     """Mask2Former for ADE20K and Cityscapes has all values of MMSegmentation's config with Swin-T, except those of the

@@ -170,7 +170,7 @@ def test_averaged_weights():
 
 
 def test_drop_path_of_figures_from_swin():
-    """In ELSA's ablations, the rows whose figures are from Swin's paper have Swin's drop path, and all others ELSA's."""
+    """In ELSA's ablations, the rows whose figures are from Swin's paper have Swin's drop path, all others ELSA's."""
     path = PAPERS['elsa-swin-t_in1k'][0].parent / 'ablations' / 'swin-t_in1k.py'
     rates = {row: read_row(path, row).model.backbone.drop_path_rate for row in ('lsa', 'net1', 'net2', 'elsa')}
     assert rates == dict(lsa=0.2, net1=0.2, net2=0.1, elsa=0.1)

@@ -1,5 +1,5 @@
-# Table 11 of ELSA: DeiT-Ti with its class token, which is MMPretrain's; with average pooling in its place; and then with
-# the ghost head on its global attention. The paper prints no recipe. DeiT's own is Shunted's with another batch and drop
+# Table 11 of ELSA: DeiT-Ti with its class token (MMPretrain's), with average pooling in its place, and then with the
+# ghost head on its global attention. The paper prints no recipe. DeiT's own is Shunted's with another batch and drop
 # path. MMATTN_ROW=ghost-head chooses a row.
 _base_ = ['../../_base_/models/deit.py', '../../shunted/_base_/in1k.py']
 pooled = dict(_base_.backbone, arch='tiny')

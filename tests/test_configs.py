@@ -65,13 +65,11 @@ def missing_imports(cfg: Config) -> list[str]:
 
 def slow_but_for_one_row(cases: list[Case]) -> list:
     """Rows of a config differ in widths and depths. The first one shows that the parts fit together. Frozen forms of a
-    config, the second detectors on the pyramid of ViTDet, NAT, Shunted and MSF-Swin, and DiNAT-L repeat what another one
-    shows."""
+    config, the second detectors on the pyramid of ViTDet, NAT, Shunted and MSF-Swin, and DiNAT-L repeat what another
+    one shows."""
     first = dict(reversed(cases))
-    repeats = [
-        first[path] != row or re.search('-frozen_(?!linear)|dino-4scale_dinov3|cascade.*_(nat|shunted|msf)|retinanet_msf|dinat-l', path.stem)
-        for path, row in cases
-    ]
+    others = '-frozen_(?!linear)|dino-4scale_dinov3|cascade.*_(nat|shunted|msf)|retinanet_msf|dinat-l'
+    repeats = [first[path] != row or re.search(others, path.stem) for path, row in cases]
     return [pytest.param(case, marks=pytest.mark.slow) if slow else case for case, slow in zip(cases, repeats)]
 
 

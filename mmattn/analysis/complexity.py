@@ -122,7 +122,7 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
     width, height = entry.get('Input Size', INPUT_SIZES[scope])
     matrices = printed.get('Parameters Counted') == 'matrices'
     share = printed.get('Attention Counted', 1)
-    unknown = printed.get('Unknown', '')
+    unknown, note = printed.get('Unknown', ''), printed.get('Note', '')
     image = torch.empty(1, 3, height, width, device=next(model.parameters()).device)
     flops = printed.get('FLOPs')
     deformable = any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules())
@@ -135,7 +135,7 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
         operations,
         printed.get('Parameters'),
         flops and flops / printed.get('Operations per Multiply-Add', 1),
-        ['matrices'] * matrices + [f'attention x {share}'] * (share != 1) + [unknown] * bool(unknown),
+        ['matrices'] * matrices + [f'attention x {share}'] * (share != 1) + [text for text in (unknown, note) if text],
         unknown=unknown,
     )
 

@@ -44,7 +44,22 @@ def test_a_released_checkpoint_has_its_own_score(tool):
 def test_units_of_papers_are_marked(tool):
     """GSA's paper counts multiplications and additions; the other column has multiply-adds."""
     (line,) = (line for line in tool.model_zoo().splitlines() if line.startswith('| [gsa-r50-all_in1k]'))
-    assert '| 3.58 G | 18.1 M, 7.2 G¹ |' in line
+    assert '| 3.58 G | 18.1 M, 7.2 G¹, 31.7 ms |' in line
+
+
+def test_what_a_paper_leaves_open_is_said(tool):
+    """A mark at a model, and the text below its table, once for all models that share it."""
+    (line,) = (line for line in tool.model_zoo().splitlines() if line.startswith('⁴ resnext-101'))
+    assert line.startswith('⁴ resnext-101_in1k, resnext-101_300e_in1k: the parameters fit')
+
+
+def test_ablations_are_listed(tool):
+    """All printed figures of a row, under the columns that any row of the table has."""
+    lines = list(tool.ablations(ROOT / 'configs' / 'gsa' / 'ablations'))
+    assert '| row | parameters, millions | operations, billions¹ | top-1 | top-5 | ms per image, TPUv3 |' in lines
+    assert (
+        '| `axial-content` | 18.1 | 7.3 | 77.5 | 93.6 | 32.5 |' in lines and '| `row` |  |  | 70.2 | 89.4 |  |' in lines
+    )
 
 
 def test_comparison_joins_papers_and_benchmarks(tool):

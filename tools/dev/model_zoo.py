@@ -14,16 +14,18 @@ Our metafiles have OpenMMLab's fields and these:
 - ``Printed`` of a model: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` means that
   the paper counts multiplications and additions. ``Parameters Counted: matrices`` means that it leaves out biases and
   norms. ``Attention Counted`` is the share of attention's products that it counts. ``Unknown`` says why the operations
-  cannot agree.
+  cannot agree, ``Note`` what else there is to say. ``Milliseconds`` is the time of an image.
 - ``Results`` of a model: the paper's accuracy.
 - ``Released Weights`` of a model: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
   ``Metrics`` that the authors give for this file. They can differ from the paper's.
+- ``printed.yml`` in the folder ``ablations`` has the paper's figures of the rows there, see ``FIGURES``.
 - ``Benchmark`` of a collection: a list of a ``Model`` and its ``Peer``, which ``tools/benchmark.py`` compares.
 """
 
 import argparse
 import re
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -90,11 +92,11 @@ DINO, Deformable DETR and Mask2Former, no multiply-adds are counted, because def
 data. With MMDetection 3.3, DINO has 0.1 M parameters fewer than with 3.5. So a checkpoint of DINO fits only one of
 them.
 
-- ¹ The paper counts multiplications and additions: two operations for one multiply-add.
-- ² The paper counts weight matrices only: no biases, no norms.
-- ³ The paper counts no products of attention, or only some of them.
-- ⁴ The layout of ELSA-VOLO is a reconstruction, and how its paper counted is not known: see
-  [its README](../configs/elsa_volo/README.md).
+- ¹ The paper counts two operations for one multiply-add. GSA's says so. Of MSF's, the figures show it.
+- ² Weight matrices only, without biases and norms. The paper does not say so; counts like this agree to 0.1 %.
+- ³ No products of attention, or only some of them. The paper does not say so; counts like this agree to 0.3 %.
+- ms: the time of an image on a TPUv3, which GSA's paper prints.
+- ⁴ A line below the table says what the paper leaves open, or by how much the counts differ.
 """
 COMPARISON = """\
 ## Cost and accuracy
@@ -122,6 +124,21 @@ COLUMNS = (
     "the paper's count",
     "the paper's accuracy",
     'released weights',
+)
+
+
+#: key of a row in printed.yml -> head of its column
+FIGURES = dict(
+    params='parameters, millions',
+    flops='operations, billions',
+    top1='top-1',
+    top5='top-5',
+    sdc='top-1, computed in sliding chunks',
+    epochs='top-1 after epochs',
+    loss='training loss',
+    training='top-1 in training',
+    ms='ms per image, TPUv3',
+    unknown='left open',
 )
 
 
@@ -202,15 +219,44 @@ def family(metafile: Path) -> str:
     (collection,) = content['Collections']
     paper = collection['Paper']
     rows = [row(entry) for entry in content['Models']]
-    table = [COLUMNS, ['---'] * len(COLUMNS), *rows]
+    notes: dict[str, list[str]] = {}
+    for entry in content['Models']:
+        figures = entry.get('Printed', {})
+        for text in (figures[key] for key in ('Unknown', 'Note') if key in figures):
+            notes.setdefault(text, []).append(entry['Name'])
     return '\n'.join(
         [
             f'## {collection["Name"]}\n',
             f'[{paper["Title"]}]({paper["URL"]}), [about the configs](../{collection["README"]})\n',
-            *(f'| {" | ".join(cells)} |' for cells in table),
-            '',
+            *table(COLUMNS, rows),
+            *(f'⁴ {", ".join(names)}: {text}.\n' for text, names in notes.items()),
+            *ablations(metafile.parent / 'ablations'),
         ]
     )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table, and an empty one."""
+    return [f'| {" | ".join(cells)} |' for cells in (head, ['---'] * len(head), *rows)] + ['']
+
+
+def ablations(folder: Path) -> Iterator[str]:
+    """Lines of what the paper prints of the rows of each config of ablations in a folder."""
+    file = folder / 'printed.yml'
+    for config, content in yaml.safe_load(file.read_text()).items() if file.is_file() else ():
+        rows = content['Rows']
+        keys = [key for key in FIGURES if any(key in figures for figures in rows.values())]
+        marks = {'flops': '¹' * (content.get('Operations per Multiply-Add') == 2)}
+        marks['params'] = '²' * ('Parameters Counted' in content)
+        yield f'Rows of [{folder.name}/{config}](../{(folder / config).relative_to(ROOT)}.py), as printed:\n'
+        yield from table(
+            ['row', *(FIGURES[key] + marks.get(key, '') for key in keys)],
+            [[f'`{name}`', *(as_text(figures.get(key, '')) for key in keys)] for name, figures in rows.items()],
+        )
+
+
+def as_text(figure: object) -> str:
+    return ', '.join(f'{key}: {value}' for key, value in figure.items()) if isinstance(figure, dict) else str(figure)
 
 
 def row(entry: dict) -> list[str]:
@@ -245,8 +291,10 @@ def printed(figures: dict) -> str:
         cells.append(f'{figures["Parameters"] / 1e6:g} M' + '²' * ('Parameters Counted' in figures))
     if 'FLOPs' in figures:
         marks = '¹' * (figures.get('Operations per Multiply-Add') == 2) + '³' * ('Attention Counted' in figures)
-        marks += '⁴' * ('Unknown' in figures)
+        marks += '⁴' * ('Unknown' in figures or 'Note' in figures)
         cells.append(f'{figures["FLOPs"] / 1e9:g} G{marks}')
+    if 'Milliseconds' in figures:
+        cells.append(f'{figures["Milliseconds"]} ms')
     return ', '.join(cells)
 
 

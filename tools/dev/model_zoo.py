@@ -217,7 +217,8 @@ def family(metafile: Path) -> str:
     """The section of one metafile."""
     content = yaml.safe_load(metafile.read_text())
     (collection,) = content['Collections']
-    paper = collection['Paper']
+    paper, folder = collection['Paper'], metafile.parent.name
+    has_figure = (PLOT.parent / f'paper_{folder}.png').is_file()  # of tools/dev/paper_figures.py
     rows = [row(entry) for entry in content['Models']]
     notes: dict[str, list[str]] = {}
     for entry in content['Models']:
@@ -231,6 +232,7 @@ def family(metafile: Path) -> str:
             *table(COLUMNS, rows),
             *(f'⁴ {", ".join(names)}: {text}.\n' for text, names in notes.items()),
             *ablations(metafile.parent / 'ablations'),
+            *([f"![The paper's figures, from its printed numbers](images/paper_{folder}.png)\n"] if has_figure else []),
         ]
     )
 

@@ -6,7 +6,7 @@
 # make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
 # make real      train small forms of all backbones on real photos: configs/real/README.md
 # make lint      check code style with ruff, and which folder imports which
-# make zoo       write docs/model_zoo.md and its plot from the metafiles in configs/
+# make zoo       write docs/model_zoo.md and its plots from the metafiles in configs/
 # make docs      write the site to work_dirs/site: it executes the notebooks and checks every link
 # make setup     build the environment; every other target does this first
 #
@@ -81,6 +81,7 @@ lint: setup
 	@$(RUN) -m ruff format --check .
 
 zoo: setup
+	@$(RUN) tools/dev/paper_figures.py
 	@$(RUN) tools/dev/model_zoo.py
 
 docs: setup

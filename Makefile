@@ -5,7 +5,7 @@
 # make gpu-check check and measure everything on a GPU, in 45 minutes at most: work_dirs/gpu_check/results.md
 # make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
 # make real      train small forms of all backbones on real photos: configs/real/README.md
-# make lint      check code style with ruff, and which folder imports which
+# make lint      check code style with ruff, which folder imports which, and the types that users see
 # make zoo       write docs/model_zoo.md and its plot from the metafiles in configs/
 # make setup     build the environment; every other target does this first
 #
@@ -74,6 +74,9 @@ real: setup
 	    --rates 3e-4 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream
 
 lint: setup
+ifeq ($(STACK),onedl)
+	@$(RUN) -m mypy
+endif
 	@$(dir $(RUN))lint-imports --no-logo
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .

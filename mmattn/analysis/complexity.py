@@ -212,7 +212,9 @@ def _neighbourhood_flops(weights: tuple, value: tuple, mul: tuple | None, add: t
     return 2 * math.prod(value) * weights[-1] * (1 + (mul is not None) + (add is not None))
 
 
-def _neighbourhood_attention_flops(query: tuple, key: tuple, value: tuple, bias, beyond, k: int, *_, **__) -> int:
+def _neighbourhood_attention_flops(
+    query: tuple, key: tuple, value: tuple, bias: object, beyond: object, k: int, *_, **__
+) -> int:
     return 2 * 2 * math.prod(query) * k**2
 
 

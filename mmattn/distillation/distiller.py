@@ -1,7 +1,7 @@
 """Training a backbone to predict the features of frozen teachers, without labels."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 
 import torch
@@ -109,7 +109,7 @@ class FeatureDistiller(BaseModel):
             note.update({f'{part}.{key}': value for key, value in settings.items() if isinstance(value, plain)})
         return note
 
-    def _apply(self, fn, *args, **kwargs) -> 'FeatureDistiller':
+    def _apply(self, fn: Callable, *args, **kwargs) -> 'FeatureDistiller':
         for each in self.teachers:  # They move to another device with the model.
             each._apply(fn, *args, **kwargs)
         return super()._apply(fn, *args, **kwargs)

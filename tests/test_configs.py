@@ -12,7 +12,7 @@ import torch
 import yaml
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from mmpretrain.structures import DataSample
 from torch import nn
 
@@ -21,7 +21,7 @@ from mmattn.checks.channels import check_channels
 from mmattn.checks.config_values import dataset_configs
 from mmattn.layers import NeighbourhoodAttention
 from mmattn.runs.rows import read_row
-from mmattn.weights import compare_settings, misfits
+from mmattn.weights import StrictModule, compare_settings, misfits
 from tests import ROOT
 from tests.configs import CONFIGS, METAFILES, PAPERS, like_example
 
@@ -395,6 +395,26 @@ def test_distillation_runs(path):
     check_step(read_row(path))
 
 
+def test_rate_of_a_graft_starts_again():
+    """The rate rises and falls twice: once while blocks learn, and to a fifth of it while the whole backbone does."""
+    cfg, length = Config.fromfile(GRAFTS[0]), 20
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))], cfg.optim_wrapper.optimizer.lr)
+    schedulers = [
+        PARAM_SCHEDULERS.build(each, default_args=dict(optimizer=optimizer, epoch_length=length))
+        for each in cfg.param_scheduler
+    ]
+    rates = []
+    for _ in range(cfg.train_cfg.max_epochs * length):
+        rates.append(optimizer.param_groups[0]['lr'])
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    blocks = cfg.block_epochs * length
+    for part, most in ((rates[:blocks], 5e-4), (rates[blocks:], 1e-4)):
+        assert max(part) == pytest.approx(most, rel=0.05) and part.index(max(part)) in range(length - 3, length + 3)
+        assert part[0] < 0.01 * most and part[-1] < 0.05 * most
+
+
 #: config of a graft, its row, and the names of models of the papers that take what comes out
 DOWNSTREAM_OF_GRAFTS = [
     ('elsa-swin-t', None, 'elsa-swin-t_(mask2former|upernet|fpn)|mask-rcnn_elsa-swin-t'),
@@ -404,16 +424,21 @@ DOWNSTREAM_OF_GRAFTS = [
 ]
 
 
-def graft_of(path: Path, row: str | None) -> tuple[Config, nn.Module]:
-    """The config of a graft and its model, without the weights of the source."""
-    cfg = read_row(path, row)
-    cfg.model.teacher.model.init_cfg = None
-    with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
-        return cfg, MODELS.build(cfg.model)
+@pytest.fixture
+def graft_of(monkeypatch):
+    """From a config of a graft and its row, the config and the model, without values."""
+    monkeypatch.setattr(StrictModule, 'init_weights', lambda self: None)  # would load those of the source
+
+    def build(path: Path, row: str | None) -> tuple[Config, nn.Module]:
+        cfg = read_row(path, row)
+        with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
+            return cfg, MODELS.build(cfg.model)
+
+    return build
 
 
 @pytest.mark.parametrize('name, row, downstream', DOWNSTREAM_OF_GRAFTS)
-def test_grafting(name, row, downstream):
+def test_grafting(graft_of, name, row, downstream):
     """A config of a graft is whole, its rate starts again where the whole backbone begins to learn, and its mechanisms
     are those of its name. Detectors and segmentors of this backbone take all of their weights from it."""
     cfg, model = graft_of(CONFIGS / 'grafting' / f'{name}.py', row)
@@ -447,7 +472,7 @@ def test_grafting(name, row, downstream):
 
 
 @pytest.mark.parametrize('row', read_row(TOY_GRAFT).rows)
-def test_toy_grafts(row):
+def test_toy_grafts(graft_of, row):
     """Each toy source can be grafted: other mechanisms are found in it."""
     cfg, model = graft_of(TOY_GRAFT, row)
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE) and model.blocks

@@ -28,8 +28,8 @@ block_epochs, epochs = 2, 4
 restart, first, second = _base_.param_scheduler
 param_scheduler = [
     dict(restart, periods=[block_epochs, epochs - block_epochs], end=epochs),
-    dict(first, end=0.2),
-    dict(second, begin=block_epochs, end=block_epochs + 0.2),
+    dict(first, end=0.5),
+    dict(second, begin=block_epochs, end=block_epochs + 0.5),
 ]
 optim_wrapper = dict(type='OptimWrapper', optimizer=dict(lr=1e-3))
 train_cfg = dict(max_epochs=epochs, val_interval=1)

@@ -303,6 +303,10 @@ class WholeModelHook(Hook):
         if not isinstance(model, BlockDistiller):
             raise InputError('WholeModelHook is for BlockDistiller: take it out of custom_hooks')
         model.whole = runner.epoch >= self.begin
+        if runner.epoch == self.begin:  # The log would go on with the last losses of the blocks.
+            scalars = runner.message_hub.log_scalars
+            for name in [name for name in scalars if name.startswith('train/loss_')]:
+                del scalars[name]
 
 
 @METRICS.register_module()

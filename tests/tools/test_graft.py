@@ -50,9 +50,9 @@ def config(tmp_path, monkeypatch):
 
 
 def test_training(config, tmp_path):
-    """A training first has a loss for each exchanged block, then those of the whole backbone, with a rate that starts
-    again. It leaves the state at the end of both parts. What comes out is loaded strictly by the backbone, by a
-    detector and by a segmentor. The sheet has a plan for it."""
+    """A training first has a loss for each exchanged block, then those of the whole backbone. It leaves the state at
+    the end of both parts. What comes out is loaded strictly by the backbone, by a detector and by a segmentor. The
+    sheet has a plan for it."""
     done = run_tool('train', config, '--work-dir', tmp_path / 'work')
     assert done.returncode == 0, done.stdout + done.stderr
     work = tmp_path / 'work'
@@ -67,8 +67,6 @@ def test_training(config, tmp_path):
     for number, step in enumerate(steps):
         parts = blocks if number < len(steps) / 2 else ['stage3', 'global']
         assert {key for key in step if key.startswith('loss_')} == {f'loss_{part}' for part in parts}
-    rates = [step['lr'] for step in steps]
-    assert max(rates[len(rates) // 2 :]) == pytest.approx(0.2 * max(rates), rel=0.2)
     assert all({*(f'error/{block}' for block in blocks), 'similarity/stage3'} < set(test) for test in tests)
 
     cfg = Config.fromfile(config)
@@ -84,7 +82,9 @@ def test_training(config, tmp_path):
             model = MODELS.build(cfg_of_task.model)
         model.init_weights()
         own = model.backbone.state_dict()
-        assert all(torch.equal(own[key], value) for key, value in file['state_dict'].items())
+        # The norm of a single map is a classifier's, which detectors and segmentors leave out.
+        weights = {key: value for key, value in file['state_dict'].items() if not key.startswith('norm')}
+        assert all(torch.equal(own[key], value) for key, value in weights.items())
 
     done = run_tool(
         'analyze', config, work / 'epoch_2.pth', '--images', tmp_path / 'photos' / '0.png', '--what', 'grafting',

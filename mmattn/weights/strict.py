@@ -141,6 +141,14 @@ class StrictModule(BaseModule):
         except CheckpointError as error:
             raise CheckpointError(f'{checkpoint}: {error}') from None
 
+    def start_from(self, state_dict: dict[str, Tensor]) -> None:
+        """Start from weights of ``warm_start_from`` in memory, as :meth:`load_pretrained` does from a file.
+
+        Raises:
+            CheckpointError: if they are of another architecture.
+        """
+        self.load_state_dict(self._warm_started(state_dict))
+
     def load_state_dict(
         self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
     ) -> _IncompatibleKeys:

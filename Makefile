@@ -5,8 +5,8 @@
 # make gpu-check check and measure everything on a GPU, in 45 minutes at most: work_dirs/gpu_check/results.md
 # make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
 # make real      train small forms of all backbones on real photos: configs/real/README.md
-# make lint      check code style with ruff, and which folder imports which
-# make zoo       write docs/model_zoo.md and its plot from the metafiles in configs/
+# make lint      check code style with ruff, which folder imports which, and the types that users see
+# make zoo       write docs/model_zoo.md and its plots from the metafiles in configs/
 # make docs      write the site to work_dirs/site: it executes the notebooks and checks every link
 # make setup     build the environment; every other target does this first
 #
@@ -73,13 +73,18 @@ real: setup
 	@$(RUN) tools/compare.py configs/real/camvid.py configs/real/bccd.py \
 	    $(if $(MODELS),--models $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
 	    --rates 3e-4 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream
+	@$(RUN) tools/dev/real_report.py $(OUT) --out $(OUT)/report
 
 lint: setup
+ifeq ($(STACK),onedl)
+	@$(RUN) -m mypy
+endif
 	@$(dir $(RUN))lint-imports --no-logo
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 
 zoo: setup
+	@$(RUN) tools/dev/paper_figures.py
 	@$(RUN) tools/dev/model_zoo.py
 
 docs: setup

@@ -4,8 +4,10 @@ OpenMMLab's `mim` looks for them.
 Everything else about the package stands in pyproject.toml.
 """
 
+import os
 import runpy
 import shutil
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -35,14 +37,24 @@ class BuildWithSeal(build_ext):
         runpy.run_path(str(ROOT / 'mmattn' / 'ops' / 'seal.py'))['seal'](Path(self.get_ext_fullpath(ext.name)))
 
 
-# Without a compiler mmattn is installed all the same, and slower: see mmattn/ops/library.py.
+# Apple's clang has no OpenMP, so the operators run in one thread there.
+OPENMP = [] if sys.platform == 'darwin' else ['-fopenmp']
+# The library uses nothing of Python's, so one serves every Python that mmattn supports: a wheel per platform. Without a
+# compiler mmattn is installed all the same, and slower: see mmattn/ops/library.py.
 CPU = Extension(
     'mmattn.ops._cpu',
     sorted(str(path) for path in Path('mmattn/ops/csrc').glob('*.cpp')),
     depends=['mmattn/ops/csrc/vector.h'],
-    extra_compile_args='-std=c++17 -O3 -g0 -fopenmp -fno-math-errno -fno-trapping-math -Wno-psabi'.split(),
-    extra_link_args=['-fopenmp'],
+    extra_compile_args=['-std=c++17', '-O3', '-g0', *OPENMP, '-fno-math-errno', '-fno-trapping-math', '-Wno-psabi'],
+    extra_link_args=OPENMP,
     optional=True,
+    py_limited_api=True,
 )
+# MSVC has no vectors (vector.h). MMATTN_PURE=1 builds the wheel for all other platforms.
+PURE = sys.platform == 'win32' or os.environ.get('MMATTN_PURE') == '1'
 
-setup(cmdclass=dict(build_py=BuildWithMim, build_ext=BuildWithSeal), ext_modules=[CPU])
+setup(
+    cmdclass=dict(build_py=BuildWithMim, build_ext=BuildWithSeal),
+    ext_modules=[] if PURE else [CPU],
+    options={} if PURE else dict(bdist_wheel=dict(py_limited_api='cp310')),
+)

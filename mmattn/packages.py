@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 from .errors import InputError
 
-#: import name -> (lowest version that works, what to install in either family)
+#: import name -> (lowest version that works, its distribution in the family that is maintained, and in OpenMMLab's own)
 PACKAGES = {
-    'mmengine': ('0.10.0', 'mmengine or onedl-mmengine'),
-    'mmcv': ('2.1.0', 'mmcv or onedl-mmcv'),
-    'mmdet': ('3.3.0', 'mmdet or onedl-mmdetection'),
-    'mmseg': ('1.2.0', 'mmsegmentation or onedl-mmsegmentation'),
-    'mmpretrain': ('1.2.0', 'mmpretrain or onedl-mmpretrain'),
+    'mmengine': ('0.10.0', 'onedl-mmengine', 'mmengine'),
+    'mmcv': ('2.1.0', 'onedl-mmcv', 'mmcv'),
+    'mmdet': ('3.3.0', 'onedl-mmdetection', 'mmdet'),
+    'mmseg': ('1.2.0', 'onedl-mmsegmentation', 'mmsegmentation'),
+    'mmpretrain': ('1.2.0', 'onedl-mmpretrain', 'mmpretrain'),
 }
 #: keys of paramwise_cfg that MMEngine's optimizer constructor reads
 PARAMWISE_KEYS = {
@@ -36,21 +36,20 @@ def require(package: str, purpose: str) -> None:
     Raises:
         MissingPackage: if it is missing or too old.
     """
-    lowest, distribution = PACKAGES[package]
+    lowest, maintained, original = PACKAGES[package]
+    install = (
+        f'pip install --upgrade {maintained}, or {original} if the environment has other packages of OpenMMLab itself'
+    )
     try:
         version = importlib.import_module(package).__version__
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
         raise MissingPackage(
-            f'{purpose} needs {package} {lowest} or newer, which is not installed: '
-            f'pip install {distribution}, whichever family the environment has.'
+            f'{purpose} needs {package} {lowest} or newer, which is not installed: {install}.'
         ) from None
     if version_numbers(version) < version_numbers(lowest):
-        raise MissingPackage(
-            f'{purpose} needs {package} {lowest} or newer, but {version} is installed: upgrade '
-            f'{distribution}, whichever the environment has.'
-        )
+        raise MissingPackage(f'{purpose} needs {package} {lowest} or newer, but {version} is installed: {install}.')
 
 
 def require_ops(purpose: str) -> None:

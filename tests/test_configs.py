@@ -12,16 +12,17 @@ import torch
 import yaml
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from mmpretrain.structures import DataSample
 from torch import nn
 
+from mmattn import backbones
 from mmattn.analysis.complexity import compare
 from mmattn.checks.channels import check_channels
 from mmattn.checks.config_values import dataset_configs
 from mmattn.layers import NeighbourhoodAttention
 from mmattn.runs.rows import read_row
-from mmattn.weights import compare_settings, misfits
+from mmattn.weights import StrictModule, compare_settings, misfits
 from tests import ROOT
 from tests.configs import CONFIGS, METAFILES, PAPERS, like_example
 
@@ -35,8 +36,10 @@ STUDENTS = sorted((CONFIGS / 'distillation').glob('*.py'))
 REAL = sorted((CONFIGS / 'real').glob('*.py'))
 #: a teacher and a schedule each
 DISTILLED_ROWS = [path.stem for path in sorted((CONFIGS / 'distillation' / '_base_' / 'rows').glob('*.py'))]
-TOY_DISTILLATION = CONFIGS / 'toy' / 'distill.py'
-DOWNSTREAM = [case for case in CASES if case not in CLASSIFIERS and case[0] not in (*STUDENTS, *REAL, TOY_DISTILLATION)]
+TOY_DISTILLATION, TOY_GRAFT = CONFIGS / 'toy' / 'distill.py', CONFIGS / 'toy' / 'graft.py'
+GRAFTS = sorted((CONFIGS / 'grafting').glob('*.py'))
+WITHOUT_HEADS = *STUDENTS, *REAL, *GRAFTS, TOY_DISTILLATION, TOY_GRAFT
+DOWNSTREAM = [case for case in CASES if case not in CLASSIFIERS and case[0] not in WITHOUT_HEADS]
 EXAMPLES = [
     path.stem
     for path in sorted((CONFIGS / 'elsa_swin').glob('*.py'))
@@ -64,12 +67,11 @@ def missing_imports(cfg: Config) -> list[str]:
 
 def slow_but_for_one_row(cases: list[Case]) -> list:
     """Rows of a config differ in widths and depths. The first one shows that the parts fit together. Frozen forms of a
-    config, the second detectors on the pyramid of ViTDet and on NAT, and DiNAT-L repeat what another one shows."""
+    config, the second detectors on the pyramid of ViTDet, NAT, Shunted and MSF-Swin, and DiNAT-L repeat what another
+    one shows."""
     first = dict(reversed(cases))
-    repeats = [
-        first[path] != row or re.search('-frozen_(?!linear)|dino-4scale_dinov3|cascade.*_nat|dinat-l', path.stem)
-        for path, row in cases
-    ]
+    others = '-frozen_(?!linear)|dino-4scale_dinov3|cascade.*_(nat|shunted|msf)|retinanet_msf|dinat-l'
+    repeats = [first[path] != row or re.search(others, path.stem) for path, row in cases]
     return [pytest.param(case, marks=pytest.mark.slow) if slow else case for case, slow in zip(cases, repeats)]
 
 
@@ -82,10 +84,11 @@ def test_classifier_builds(case):
     for key in (*WHOLE, 'tta_model', 'tta_pipeline'):
         assert key in cfg
     assert cfg.default_scope == 'mmpretrain' and cfg.data_preprocessor.num_classes == cfg.model.head.num_classes
-    with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
+    own = hasattr(backbones, cfg.model.backbone.type)  # Some others cannot be built on the meta device.
+    with torch.device('meta' if own else 'cpu'), DefaultScope.overwrite_default_scope('mmpretrain'):
         check_channels(cfg.model, 'model')
         model = MODELS.build(cfg.model).eval()
-        assert len(model.backbone.out_channels) == 1
+        assert not own or len(model.backbone.out_channels) == 1
         assert model(torch.empty(1, 3, 64, 64)).shape == (1, cfg.model.head.num_classes)
 
 
@@ -393,6 +396,89 @@ def test_distillation_runs(path):
     check_step(read_row(path))
 
 
+def test_rate_of_a_graft_starts_again():
+    """The rate rises and falls twice: once while blocks learn, and to a fifth of it while the whole backbone does."""
+    cfg, length = Config.fromfile(GRAFTS[0]), 20
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))], cfg.optim_wrapper.optimizer.lr)
+    schedulers = [
+        PARAM_SCHEDULERS.build(each, default_args=dict(optimizer=optimizer, epoch_length=length))
+        for each in cfg.param_scheduler
+    ]
+    rates = []
+    for _ in range(cfg.train_cfg.max_epochs * length):
+        rates.append(optimizer.param_groups[0]['lr'])
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    blocks = cfg.block_epochs * length
+    for part, most in ((rates[:blocks], 5e-4), (rates[blocks:], 1e-4)):
+        assert max(part) == pytest.approx(most, rel=0.05) and part.index(max(part)) in range(length - 3, length + 3)
+        assert part[0] < 0.01 * most and part[-1] < 0.05 * most
+
+
+#: config of a graft, its row, and the names of models of the papers that take what comes out
+DOWNSTREAM_OF_GRAFTS = [
+    ('elsa-swin-t', None, 'elsa-swin-t_(mask2former|upernet|fpn)|mask-rcnn_elsa-swin-t'),
+    ('msf-swin-t', None, 'msf-swin-t_(fpn|upernet)'),
+    ('gsa-r50', None, 'gsa-r50_(fpn|upernet)|mask-rcnn_gsa-r50_'),
+    *(('dinov3-s', row, '') for row in ('neighbourhood', 'msf', 'shunted')),
+]
+
+
+@pytest.fixture
+def graft_of(monkeypatch):
+    """From a config of a graft and its row, the config and the model, without values."""
+    monkeypatch.setattr(StrictModule, 'init_weights', lambda self: None)  # would load those of the source
+
+    def build(path: Path, row: str | None) -> tuple[Config, nn.Module]:
+        cfg = read_row(path, row)
+        with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
+            return cfg, MODELS.build(cfg.model)
+
+    return build
+
+
+@pytest.mark.parametrize('name, row, downstream', DOWNSTREAM_OF_GRAFTS)
+def test_grafting(graft_of, name, row, downstream):
+    """A config of a graft is whole, its rate starts again where the whole backbone begins to learn, and its mechanisms
+    are those of its name. Detectors and segmentors of this backbone take all of their weights from it."""
+    cfg, model = graft_of(CONFIGS / 'grafting' / f'{name}.py', row)
+    assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
+    hook = next(hook for hook in cfg.custom_hooks if hook.type == 'WholeModelHook')
+    restart, first, second = cfg.param_scheduler
+    assert sum(restart.periods) == restart.end == cfg.train_cfg.max_epochs
+    assert hook.begin == restart.periods[0] == second.begin == cfg.default_hooks.checkpoint.interval
+    assert cfg.find_unused_parameters and first.begin == 0
+    counts = {'elsa-swin-t': 10, 'msf-swin-t': 12, 'gsa-r50': 13, 'dinov3-s': 6}
+    assert len(model.blocks) == counts[name]
+    assert cfg.train_dataloader.dataset.pipeline == [
+        step for step in read_row(STUDENTS[0]).train_dataloader.dataset.pipeline if step.type != 'StudentColors'
+    ]
+    weights = {
+        key: torch.zeros((), dtype=value.dtype).expand(value.shape)
+        for key, value in model.backbone.state_dict().items()
+    }
+    names_of_models = [each for each in PAPERS if downstream and re.search(downstream, each)]
+    cases = [PAPERS[each] for each in names_of_models if PAPERS[each] in DOWNSTREAM]
+    assert bool(cases) == bool(downstream)
+    for case in cases:
+        settings = read_row(*case).model.backbone
+        settings = dict(settings, proj_bias=True) if name == 'msf-swin-t' else settings
+        with torch.device('meta'):
+            backbone = MODELS.build(settings)
+        compare_settings(model.backbone.settings_note, backbone.settings_note)
+        translation = backbone.from_release(weights)
+        assert not misfits(translation, backbone.state_dict()), case
+        assert all(key.startswith('norm') for key in (*translation.fresh, *translation.dropped)), case
+
+
+@pytest.mark.parametrize('row', read_row(TOY_GRAFT).rows)
+def test_toy_grafts(graft_of, row):
+    """Each toy source can be grafted: other mechanisms are found in it."""
+    cfg, model = graft_of(TOY_GRAFT, row)
+    assert not missing_imports(cfg) and all(key in cfg for key in WHOLE) and model.blocks
+
+
 @pytest.mark.parametrize('slash', ['', '/'], ids=['no slash', 'slash'])
 def test_root_moves_the_images(monkeypatch, tmp_path, slash):
     """MMATTN_IMAGES moves the images of training and validation."""
@@ -532,6 +618,28 @@ def test_rates_of_recipes(tmp_path, variant, example, slow):
         other = re.search('query_|level_embed', name) or slow == 1 and name.endswith('.bias')
         if undecayed or not other:
             assert bool(groups[id(param)]['weight_decay']) == (not undecayed), name
+
+
+@pytest.mark.parametrize(
+    'config, row',
+    [
+        ('cascade-mask-rcnn_elsa-swin_fpn_ms-3x_coco', 'elsa-swin-t'),
+        ('elsa-swin_upernet_8xb2-160k_ade20k-512x512', 'swin-t'),
+    ],
+)
+def test_decay_of_elsas_recipes(config, row):
+    """As in the release, norms of the backbone and Swin's tables have no weight decay, and all else has it: ELSA's
+    tables, its ghost heads and the norms of the heads."""
+    cfg = read_row(CONFIGS / 'elsa_swin' / f'{config}.py', row)
+    with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = MODELS.build(cfg.model)
+        wrapper = build_optim_wrapper(model, dict(cfg.optim_wrapper, type='OptimWrapper'))  # without mixed precision
+    decayed = {id(param): group['weight_decay'] > 0 for group in wrapper.param_groups for param in group['params']}
+    decayed = {name: decayed[id(param)] for name, param in model.named_parameters()}
+    tables, norms = r'\.rb$', r'^backbone\..*norm'
+    assert any(re.search(tables, name) for name in decayed) and any('.bn.' in name for name in decayed)
+    for name, has in decayed.items():
+        assert has == (not re.search(norms if row == 'elsa-swin-t' else f'{norms}|{tables}', name)), name
 
 
 @pytest.mark.parametrize('data', ['160k_ade20k-512x512', '90k_cityscapes-512x1024'])

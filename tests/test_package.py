@@ -1,16 +1,23 @@
+import email
 import importlib.metadata
 import os
 import re
 import runpy
 import subprocess
 import sys
+import venv
 import zipfile
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
+import setuptools
 import yaml
+from packaging.requirements import Requirement
 
 from mmattn import packages
 from mmattn.packages import MissingPackage
+from mmattn.version import __version__
 from tests import ROOT
 
 
@@ -52,7 +59,7 @@ def test_missing_mmengine_is_told():
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         'mmattn.packages.MissingPackage: mmattn needs mmengine 0.10.0 or newer, which is not installed: '
-        'pip install mmengine or onedl-mmengine, whichever family the environment has.'
+        'pip install --upgrade onedl-mmengine, or mmengine if the environment has other packages of OpenMMLab itself.'
     )
 
 
@@ -167,32 +174,157 @@ def test_tools_undo_what_they_change(tmp_path):
     assert not changes_in(done.stdout)
 
 
-@pytest.fixture(scope='module')
-def wheel(tmp_path_factory):
-    """A wheel built from a copy of the project, as pip builds it."""
-    folder = tmp_path_factory.mktemp('wheel')
-    subprocess.run(['git', 'clone', '-q', str(ROOT), str(folder / 'source')], check=True)
+def build(folder: Path, **environment: str) -> None:
+    """Write a source distribution of the working tree, and the wheel that is built from it, to a folder."""
+    source = folder / 'source'
+    subprocess.run(['git', 'clone', '-q', str(ROOT), str(source)], check=True)
     for changed in subprocess.run(
         ['git', 'ls-files', '-mo', '--exclude-standard'], cwd=ROOT, text=True, capture_output=True, check=True
     ).stdout.split():
-        (folder / 'source' / changed).parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / changed).exists():
-            (folder / 'source' / changed).write_bytes((ROOT / changed).read_bytes())
-    build = 'import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])'
-    subprocess.run([sys.executable, '-c', build, folder], cwd=folder / 'source', check=True, capture_output=True)
-    (path,) = folder.glob('*.whl')
+        (source / changed).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / changed).is_file():
+            (source / changed).write_bytes((ROOT / changed).read_bytes())
+    command = [sys.executable, '-m', 'build', '--no-isolation', '--outdir', folder, source]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment})
+
+
+@pytest.fixture(scope='module')
+def distributions(tmp_path_factory):
+    """A folder with a source distribution and the wheel."""
+    folder = tmp_path_factory.mktemp('distributions')
+    build(folder)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def wheel(distributions):
+    (path,) = distributions.glob('*.whl')
     return zipfile.ZipFile(path)
+
+
+def metadata(wheel: zipfile.ZipFile) -> email.message.Message:
+    (name,) = (name for name in wheel.namelist() if name.endswith('METADATA'))
+    return email.message_from_bytes(wheel.read(name))
 
 
 def test_wheel_changes_no_torch(wheel):
     """Installing mmattn cannot change anybody's torch or OpenMMLab packages: torch needs filelock itself,
     and timm takes any torch."""
-    (metadata,) = (name for name in wheel.namelist() if name.endswith('METADATA'))
-    required = re.findall('Requires-Dist: (.*)', wheel.read(metadata).decode())
+    required = [each for each in metadata(wheel).get_all('Requires-Dist') if 'extra' not in each]
     assert required == ['filelock', 'safetensors', 'timm', 'tqdm'] and 'filelock' in importlib.metadata.requires(
         'torch'
     )
     assert {'torch', 'torchvision'} <= set(importlib.metadata.requires('timm'))
+
+
+def test_extras_are_the_tested_versions(wheel):
+    """Extras start at the versions that these tests run with, and bring one family of OpenMMLab's packages only."""
+    pinned = (ROOT / 'requirements' / 'onedl.txt').read_text().splitlines()
+    required = [Requirement(each) for each in metadata(wheel).get_all('Requires-Dist') if 'extra' in each]
+    floors = {f'{each.name}{each.specifier}'.replace('~=', '==') for each in required if each.name != 'mmattn'}
+    assert floors == {line for line in pinned if line.startswith('onedl-')}
+
+
+def test_one_wheel_for_all_pythons(wheel):
+    """The wheel with the library is for a platform and every Python, that without it for all platforms."""
+    assert re.fullmatch(r'mmattn-.*-cp310-abi3-(?!any).*\.whl', Path(wheel.filename).name)
+    assert (
+        'Root-Is-Purelib: false'
+        in wheel.read(next(name for name in wheel.namelist() if name.endswith('/WHEEL'))).decode()
+    )
+
+
+@pytest.mark.parametrize(
+    'platform, pure, compiled, threads',
+    [('linux', '', True, True), ('darwin', '', True, False), ('win32', '', False, False), ('linux', '1', False, False)],
+)
+def test_what_is_compiled_where(monkeypatch, platform, pure, compiled, threads):
+    """Apple's clang knows no OpenMP, MSVC no vectors, and MMATTN_PURE=1 leaves the library out."""
+    asked = {}
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, 'platform', platform)
+    monkeypatch.setenv('MMATTN_PURE', pure)
+    monkeypatch.setattr(setuptools, 'setup', lambda **arguments: asked.update(arguments))
+    runpy.run_path('setup.py')
+    assert bool(asked['ext_modules']) == bool(asked['options']) == compiled
+    if compiled:
+        (library,) = asked['ext_modules']
+        assert ('-fopenmp' in library.extra_compile_args) == ('-fopenmp' in library.extra_link_args) == threads
+
+
+def test_changed_library_is_sealed_again(wheel, tmp_path):
+    """After auditwheel changed the library of a wheel, seal_wheel.py writes its checksum, and the list of files."""
+
+    def run(*arguments):
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+
+    def unpack(path, folder):
+        run('-m', 'wheel', 'unpack', '-d', folder, path)  # compares the files with the list
+        (library,) = folder.glob('*/mmattn/ops/_cpu.abi3.so')
+        return library, runpy.run_path(str(library.with_name('seal.py')))['is_sealed']
+
+    library, is_sealed = unpack(wheel.filename, tmp_path / 'built')
+    assert is_sealed(library)
+    library.write_bytes(library.read_bytes() + b'more')
+    run('-m', 'wheel', 'pack', '-d', tmp_path, library.parents[2])
+    (path,) = tmp_path.glob('*.whl')
+    library, is_sealed = unpack(path, tmp_path / 'changed')
+    assert not is_sealed(library)
+    run(ROOT / 'tools' / 'dev' / 'seal_wheel.py', tmp_path)
+    library, is_sealed = unpack(path, tmp_path / 'sealed')
+    assert is_sealed(library)
+
+
+def needed(requirements: Iterable[str], extras: Iterable[str] = (), seen: dict | None = None) -> set[Path]:
+    """The installed files and folders of what requirements name, and of what that requires itself."""
+    seen = {} if seen is None else seen
+    for requirement in map(Requirement, requirements):
+        wanted = [{'extra': extra} for extra in ('', *extras)]
+        if requirement.marker and not any(map(requirement.marker.evaluate, wanted)):
+            continue
+        key = requirement.name, *sorted(requirement.extras)
+        if key not in seen:
+            distribution = importlib.metadata.distribution(requirement.name)
+            tops = {file.parts[0] for file in distribution.files} - {'..', '__pycache__'}
+            seen[key] = {Path(distribution.locate_file(top)) for top in tops}
+            needed(distribution.requires or (), requirement.extras, seen)
+    return set().union(*seen.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('pure', [False, True], ids=['platform', 'pure'])
+def test_clean_environment(distributions, tmp_path, pure):
+    """Beside what it and MMEngine require, and nothing else, each wheel installs, and every backbone runs: without
+    MMCV and OpenCV, and without the library if the wheel has none."""
+    if pure:
+        distributions = tmp_path
+        build(distributions, MMATTN_PURE='1')
+    (path,) = distributions.glob('*.whl')
+    assert path.name.endswith('-py3-none-any.whl') == pure
+    required = [each for each in metadata(zipfile.ZipFile(path)).get_all('Requires-Dist') if 'extra' not in each]
+    engine = importlib.metadata.packages_distributions()['mmengine'][0]
+    extras = '[mmengine]' if engine == 'onedl-mmengine' else ''
+    venv.create(tmp_path / 'venv')
+    python = tmp_path / 'venv' / 'bin' / 'python'
+    (site,) = tmp_path.glob('venv/lib/*/site-packages')
+    for installed in needed([*required, engine]):
+        (site / installed.name).symlink_to(installed)
+    pip = [sys.executable, '-m', 'pip', '--python', python, 'install', '--no-index', f'{path}{extras}']
+    done = subprocess.run(pip, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    check = [python, ROOT / 'tools' / 'dev' / 'check_install.py', *([] if pure else ['--library'])]
+    environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
+    done = subprocess.run(check, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert str(site) in done.stdout and f'{"without" if pure else "with"} C++ operators' in done.stdout
+
+
+@pytest.mark.slow
+def test_description_is_shown(distributions):
+    """A package index can show the README."""
+    files = [path for path in distributions.iterdir() if path.is_file()]
+    done = subprocess.run([sys.executable, '-m', 'twine', 'check', '--strict', *files], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count('PASSED') == 2, done.stdout
 
 
 def test_wheel_carries_mim(wheel):
@@ -215,6 +347,13 @@ def test_wheel_carries_its_library(wheel, tmp_path):
 def test_wheel_carries_licence(wheel):
     """Whoever gets the package gets the licence, too."""
     assert any(name.endswith('LICENSE') for name in wheel.namelist())
+
+
+@pytest.mark.parametrize('tag, fits', [(f'v{__version__}', True), (__version__, False), ('v9.9.9', False), ('', False)])
+def test_tags_are_versions(tag, fits):
+    """Wheels are made for a tag only if it names their version."""
+    done = subprocess.run([ROOT / '.ci' / 'check_tag', tag], capture_output=True, text=True)
+    assert (done.returncode == 0) == fits, done.stderr
 
 
 def test_model_index_is_read_by_mim():

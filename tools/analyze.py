@@ -10,6 +10,7 @@
     erf           effective receptive field of the centre, by stage, over the images
     cam           NAME_cam: classifiers only, what speaks for the best class; it needs the package grad-cam
     distillation  NAME_distillation: models that are distilled only, features of teachers and student as colours
+    grafting      models that are grafted only: which blocks bear their new mechanism, and a plan with --budget
 
 docs/analyze.md explains each sheet.
 """
@@ -39,6 +40,7 @@ from mmattn.analysis.features import (
     side_of_share,
     subspace_similarity,
 )
+from mmattn.analysis.grafting import groups_of, sensitivity, settings_of, steps_within
 from mmattn.analysis.sheets import attention_sheet, spread, summary
 from mmattn.checks.images import load_image
 from mmattn.errors import InputError
@@ -48,9 +50,14 @@ from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool, running
 
-KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam', 'distillation')
+KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam', 'distillation', 'grafting')
+OF_EACH_IMAGE = 'attention', 'cam', 'distillation'
 #: kind -> the attribute of the models that it is for, and what they are; the default of --what leaves these out
-SPECIAL = dict(cam=('head', 'classifiers'), distillation=('compare', 'FeatureDistiller'))
+SPECIAL = dict(
+    cam=('head', 'classifiers'), distillation=('compare', 'FeatureDistiller'), grafting=('grafted', 'BlockDistiller')
+)
+#: --measure -> the unit of --budget, and how many of them are one multiply-add or second
+UNITS = dict(operations=('billion multiply-adds', 1e-9), time=('ms', 1e3))
 
 
 def main() -> None:
@@ -68,6 +75,12 @@ def main() -> None:
         help='position whose attention is shown: pixels of the image, or, with a decimal point, fractions of its width '
         'and height (default: 0.5 0.5)',
     )
+    parser.add_argument('--measure', choices=UNITS, default='operations', help='of the cost of --what grafting')
+    parser.add_argument(
+        '--budget',
+        type=float,
+        help='of --what grafting: cost of the backbone for the first image, in 10^9 multiply-adds or in milliseconds',
+    )
     parser.add_argument('--device', help='cpu, cuda, cuda:1 ... (default: an accelerator, if there is one)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
@@ -77,8 +90,8 @@ def main() -> None:
     files = [(name, path) for name, _, path in find_files(args.images) if not path.lower().endswith(VIDEOS)]
     if not files:
         raise InputError('--images names videos only: give images')
-    sheets = [f'{name}_{kind}' for name, _ in files for kind in ('attention', *SPECIAL) if kind in kinds]
-    sheets += [kind for kind in ('norms', 'similarity', 'erf') if kind in kinds]
+    sheets = [f'{name}_{kind}' for name, _ in files for kind in OF_EACH_IMAGE if kind in kinds]
+    sheets += [kind for kind in kinds if kind not in OF_EACH_IMAGE]
     check_output(*(args.out / f'{name}.{suffix}' for name in sheets for suffix in ('png', 'json')))
     with running(cfg, args.trust_checkpoint):
         load, model = build(cfg, args.checkpoint, args.device, args.trust_checkpoint)
@@ -86,7 +99,7 @@ def main() -> None:
     for kind, (part, models) in SPECIAL.items():
         if kind in kinds and not hasattr(network, part):
             raise InputError(f'{kind} is for {models}: leave it out of --what')
-    stages = [] if set(kinds) == {'distillation'} else blocks_of(network.backbone)
+    stages = [] if set(kinds) <= {'distillation', 'grafting'} else blocks_of(network.backbone)
     images = []  # all are read first: where one is at fault, nothing has been written
     for name, path in files:
         pixels = load_image(load, dict(img_path=path))['img']
@@ -105,6 +118,8 @@ def main() -> None:
         write_similarity(args.out, stages)
     if 'erf' in kinds:
         write_fields(args.out, network.backbone, stages, inputs)
+    if 'grafting' in kinds:
+        write_grafting(args.out, network, cfg.model, inputs, args.measure, args.budget)
 
 
 def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) -> tuple[dict, tuple[float, float]]:
@@ -312,6 +327,51 @@ def write_distillation(out: Path, name: str, network: nn.Module, batch: dict) ->
     )
     numbers = dict(teachers=[dict(name=each, cosines=cosines(one)) for each, one in zip(network.names, compared)])
     write(out, f'{name}_distillation', figure, f'Features of teacher and student in {name}', caption, numbers)
+
+
+def write_grafting(
+    out: Path, network: nn.Module, cfg: dict, images: list[Tensor], measure: str, budget: float | None
+) -> None:
+    """Which blocks bear their new mechanism, the order of a greedy plan, and the config that keeps a budget."""
+    unit, factor = UNITS[measure]
+    found = sensitivity(network, images, groups_of(cfg.backbone, network.blocks), measure)
+    costs = [factor * cost for cost in (found['cost'], *(step['cost'] for step in found['steps']))]
+    changes = [0.0, *(100 * step['change'] for step in found['steps'])]
+    names = [f'{each["blocks"][0]}{" ..." * (len(each["blocks"]) > 1)}' for each in found['exchanges']]
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(12, 0.35 * len(names) + 3), width_ratios=(3, 2), layout='constrained'
+    )
+    for key, shift, label in (('error', -0.2, 'error of its output'), ('change', 0.2, 'change of the maps')):
+        values = [100 * each[key] for each in found['exchanges']]
+        left.barh(np.arange(len(names)) + shift, values, 0.4, label=label)
+    left.set_yticks(range(len(names)), names, fontsize=8)
+    left.set(xlabel='percent of the norm')
+    left.invert_yaxis()
+    left.legend(fontsize=8)
+    right.plot(costs, changes, 'o-', ms=4)
+    for number, place in enumerate(zip(costs, changes)):
+        right.annotate(str(number), place, textcoords='offset points', xytext=(4, 4), fontsize=7)
+    right.set(xlabel=f'cost of the backbone, {unit}', ylabel='change of the maps, percent of the norm')
+    right.grid(alpha=0.3)
+    if budget is not None:
+        right.axvline(budget, color='0.6', ls='--')
+        number = steps_within(found, budget / factor)
+        blocks = [name for step in found['steps'][:number] for name in step['blocks']]
+        settings = settings_of(cfg.teacher.model, cfg.backbone, blocks)
+        found['plan'] = dict(budget=budget, unit=unit, steps=number, blocks=blocks, settings=settings)
+        kept = 'keeps' if costs[number] <= budget else 'does not keep'
+        print(
+            f'{number} steps: {costs[number]:.4g} instead of {costs[0]:.4g} {unit}, which {kept} the budget; the maps '
+            f'change by {changes[number]:.1f} %; exchanged: {", ".join(blocks) or "nothing"}'
+        )
+        for argument, value in (settings or {}).items():
+            print(f'{argument} = {value}')
+    caption = (
+        'Left: how far the output of a new mechanism is from that of the replaced one for the same input, and how far '
+        "the maps are from the source's if these blocks alone are exchanged. Right: the maps after each step of a plan "
+        f'that exchanges what changes them least first. Means of {len(images)} images; cost of the first.'
+    )
+    write(out, 'grafting', figure, 'Blocks that bear another mechanism', caption, found)
 
 
 if __name__ == '__main__':

@@ -7,9 +7,9 @@
 
 Each model gets its own best rate. The rates between the first and the last one are tried with the first seed; the first
 or the last one too if its neighbour is the best. The best rate is then repeated with the other seeds. A config may have
-a ``sweep``: settings of shorter runs that choose the rate, which is then trained with every seed. table.md and plot.png
-in the work folder have the result; they are written again after every run. A second call leaves out what is finished,
-and resumes what was interrupted from its last checkpoint, if the config writes any.
+a ``sweep``: settings of shorter runs that choose among several rates; the best is then trained with every seed.
+table.md and plot.png in the work folder have the result; they are written again after every run. A second call leaves
+out what is finished, and resumes what was interrupted from its last checkpoint, if the config writes any.
 
 Runs are compared by the metric of the last evaluation. A detector that finds nothing has no metrics: it counts as 0.
 """
@@ -150,7 +150,7 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
     digest = hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()
     with DefaultScope.overwrite_default_scope(scope):
         counted = compare(config.stem, MODELS.build(cfg.model).eval(), scope, {'Input Size': size})
-    sweep = 'sweep' in cfg
+    sweep = 'sweep' in cfg and len(args.rates) > 1  # a single rate is not chosen
     steps = tuple(of.train_cfg.get('max_iters') or of.train_cfg.max_epochs for of in (cfg, with_sweep(cfg)))
     return Entry(
         config, model, metric, title, factor, digest, size, counted.parameters, counted.operations, steps, sweep

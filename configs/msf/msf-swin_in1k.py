@@ -1,12 +1,13 @@
 # The Swins of tables 5 and 6, for 100 and for 300 epochs. MMATTN_ROW=msf-swin-s_300e chooses a row. The
-# paper does not say their drop path; 0.2 and 0.3 are those of torchvision's Swin-T and Swin-S.
+# paper does not say their drop path; 0.2 and 0.3 are those of torchvision's Swin-T and Swin-S, which its script takes.
+# The projections of the plain ones have biases, as torchvision's. The paper counts no biases.
 _base_ = './_base_/in1k.py'
 rows = {
     # 100 epochs
-    'swin-t': dict(arch='tiny', attention='plain', drop_path_rate=0.2),
+    'swin-t': dict(arch='tiny', attention='plain', proj_bias=True, drop_path_rate=0.2),
     'msf-swin-t': dict(arch='tiny', drop_path_rate=0.2),
     'msf-swin-t-g2': dict(arch='tiny', groups=2, drop_path_rate=0.2),
-    'swin-s': dict(arch='small', attention='plain', drop_path_rate=0.3),
+    'swin-s': dict(arch='small', attention='plain', proj_bias=True, drop_path_rate=0.3),
     'msf-swin-s': dict(arch='small', drop_path_rate=0.3),
     'msf-swin-s-g2': dict(arch='small', groups=2, drop_path_rate=0.3),
 }

@@ -14,6 +14,7 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from .. import backbones
 from ..checks.config_values import check_config
 from ..errors import InputError
 from ..layers import MeanShiftAttention
@@ -94,9 +95,8 @@ def _compare_ablations(config: Path) -> Iterator[Comparison]:
     for row in _load(config).rows:
         figures = rows.get(row, {})
         params, flops = figures.get('params'), figures.get('flops')
-        model = _load(config, row).model
         entry = dict(printed, Parameters=params and 1e6 * float(params), FLOPs=flops and 1e9 * float(flops))
-        found = compare(row, classifier(model.backbone, model.head.num_classes), 'mmpretrain', dict(Printed=entry))
+        found = compare(row, _classifier_of(_load(config, row)), 'mmpretrain', dict(Printed=entry))
         unit = 1e9 / printed.get('Operations per Multiply-Add', 1)
         pairs = [(found.parameters / 1e6, params), (found.operations / unit, flops)]
         same = [f'{count:.{len(str(text).partition(".")[2])}f}' == str(text) for count, text in pairs if text]
@@ -122,7 +122,7 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
     width, height = entry.get('Input Size', INPUT_SIZES[scope])
     matrices = printed.get('Parameters Counted') == 'matrices'
     share = printed.get('Attention Counted', 1)
-    unknown = printed.get('Unknown', '')
+    unknown, note = printed.get('Unknown', ''), printed.get('Note', '')
     image = torch.empty(1, 3, height, width, device=next(model.parameters()).device)
     flops = printed.get('FLOPs')
     deformable = any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules())
@@ -135,7 +135,7 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
         operations,
         printed.get('Parameters'),
         flops and flops / printed.get('Operations per Multiply-Add', 1),
-        ['matrices'] * matrices + [f'attention x {share}'] * (share != 1) + [unknown] * bool(unknown),
+        ['matrices'] * matrices + [f'attention x {share}'] * (share != 1) + [text for text in (unknown, note) if text],
         unknown=unknown,
     )
 
@@ -212,7 +212,9 @@ def _neighbourhood_flops(weights: tuple, value: tuple, mul: tuple | None, add: t
     return 2 * math.prod(value) * weights[-1] * (1 + (mul is not None) + (add is not None))
 
 
-def _neighbourhood_attention_flops(query: tuple, key: tuple, value: tuple, bias, beyond, k: int, *_, **__) -> int:
+def _neighbourhood_attention_flops(
+    query: tuple, key: tuple, value: tuple, bias: object, beyond: object, k: int, *_, **__
+) -> int:
     return 2 * 2 * math.prod(query) * k**2
 
 
@@ -220,16 +222,19 @@ def _axial_flops(query: tuple, value: tuple, table: tuple, dim: int, **_) -> int
     return 2 * math.prod(query[:-1]) * query[dim] * (query[-1] + value[-1])
 
 
-def build(cfg: Config) -> nn.Module:
-    """The detector or segmentor of a config, on the "meta" device.
+def build(cfg: Config, device: str = 'meta') -> nn.Module:
+    """The whole model of a config, on the "meta" device.
+
+    Args:
+        device: where it is built: "cpu" for models that cannot be built on "meta".
 
     Raises:
         MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
     """
     for package in ('mmcv', cfg.default_scope):
         require(package, f'{cfg.filename} ({cfg.default_scope})')
-    with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.device('meta'):
-        return MODELS.build(cfg.model).eval()
+    with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.device(device):
+        return MODELS.build(cfg.model).eval().to('meta')
 
 
 def classifier(backbone: ConfigDict, num_classes: int) -> nn.Module:
@@ -244,10 +249,11 @@ def classifier(backbone: ConfigDict, num_classes: int) -> nn.Module:
 
 
 def _classifier_of(cfg: Config) -> nn.Module:
-    """The ImageNet classifier of a config. VOLO's is counted with its head, which has most of the other parameters."""
+    """The ImageNet classifier of a config. Other packages' models, and VOLO, are counted with their own heads."""
     head = cfg.model.get('head', {})
-    if head.get('type') == 'VOLOHead':
-        return build(cfg)
+    is_foreign = cfg.default_scope == 'mmpretrain' and not hasattr(backbones, str(cfg.model.backbone.type))
+    if is_foreign or head.get('type') == 'VOLOHead':
+        return build(cfg, 'cpu' if is_foreign else 'meta')
     return classifier(cfg.model.backbone, head.get('num_classes', 1000))
 
 

@@ -152,7 +152,7 @@ class ELSAVOLO(Backbone):
         self.train()
 
     @classmethod
-    def resolve_arch(cls, arch: str | dict) -> dict:
+    def resolve_arch(cls, arch: str | int | dict) -> dict:
         arch = super().resolve_arch(arch)
         if len(arch['depths']) < 2 or len(arch['num_heads']) != 2:
             raise ValueError(

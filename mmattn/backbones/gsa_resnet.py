@@ -351,15 +351,17 @@ class Bottleneck(nn.Module):
         if self.downsample is not None:
             identity = self.downsample(identity)
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        if self.attn is None:
-            x = self.conv2(x)
-        else:
-            mixed = self.pooled(mix(self.attn, x.permute(0, 2, 3, 1)))
-            x = mixed if self.attn_scale is None else self.conv2(x) + self.attn_scale[:, None, None] * mixed
-        x = F.relu(self.bn2(x), inplace=True)
+        x = F.relu(self.bn2(self.inner(x)), inplace=True)
         x = self.drop_path(self.bn3(self.conv3(x)))
         x += identity
         return F.relu(x, inplace=True)
+
+    def inner(self, x: Tensor) -> Tensor:
+        """The inner layer: (B, width, H, W) -> (B, width, ceil(H / stride), ceil(W / stride))."""
+        if self.attn is None:
+            return self.conv2(x)
+        mixed = self.pooled(mix(self.attn, x.permute(0, 2, 3, 1)))
+        return mixed if self.attn_scale is None else self.conv2(x) + self.attn_scale[:, None, None] * mixed
 
     def pooled(self, x: Tensor) -> Tensor:
         """The result of attention (B, H, W, width) -> (B, width, ceil(H / stride), ceil(W / stride))."""

@@ -113,7 +113,7 @@ class NAT(Stages):
         self.train()
 
     @classmethod
-    def resolve_arch(cls, arch: str | dict) -> dict:
+    def resolve_arch(cls, arch: str | int | dict) -> dict:
         arch = super().resolve_arch(arch)
         if arch['layer_scale'] not in (0, 1):
             raise ValueError(f'arch: layer_scale must be 0 or 1, not {arch["layer_scale"]!r}')

@@ -34,7 +34,7 @@ class Stages(Backbone):
     stage_list = 'layers'
 
     @classmethod
-    def resolve_arch(cls, arch: str | dict) -> dict:
+    def resolve_arch(cls, arch: str | int | dict) -> dict:
         arch = super().resolve_arch(arch)
         per_stage = {key: value for key, value in arch.items() if isinstance(value, Sequence)}
         if len({len(value) for value in per_stage.values()}) > 1:

@@ -6,6 +6,7 @@ Without MMPretrain this package is empty, so that ``tools/complexity.py`` can st
 import importlib.util
 
 if importlib.util.find_spec('mmpretrain'):
+    from .blocks import BlockDistiller, BlockErrors, WholeModelHook
     from .distiller import FeatureDistiller
     from .hooks import BackboneCheckpointHook, FeatureImagesHook, TeacherSimilarity
     from .loss import FeatureLoss
@@ -14,6 +15,8 @@ if importlib.util.find_spec('mmpretrain'):
 
     __all__ = [
         'BackboneCheckpointHook',
+        'BlockDistiller',
+        'BlockErrors',
         'FeatureDistiller',
         'FeatureImagesHook',
         'FeatureLoss',
@@ -25,4 +28,5 @@ if importlib.util.find_spec('mmpretrain'):
         'UnlabelledImages',
         'ViewCrop',
         'ViewPreprocessor',
+        'WholeModelHook',
     ]

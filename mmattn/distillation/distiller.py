@@ -1,7 +1,7 @@
 """Training a backbone to predict the features of frozen teachers, without labels."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 
 import torch
@@ -29,6 +29,9 @@ class FeatureDistiller(BaseModel):
     padded or cut the image and this shows in the number of positions, the log says so once. The whole image is
     predicted from the mean of the last map.
 
+    A student with the maps of its teacher, a backbone, needs no linear layers: with ``same_maps``, each map is compared
+    with the teacher's of the same number, both standardised by the teacher's statistics.
+
     Checkpoints have the student's tensors as "backbone.*", and no teacher.
 
     Args:
@@ -38,6 +41,7 @@ class FeatureDistiller(BaseModel):
         global_weight: share of the whole image in the loss, from 0 to 1; all maps together have the rest.
         teacher_drop_prob: probability with which an image leaves out a teacher whose loss is not the largest.
         momentum: smallest weight of a step in the statistics of the teachers.
+        same_maps: whether each map is compared with the teacher's of the same number, without linear layers.
         data_preprocessor: as in MMEngine, see :class:`ViewPreprocessor`.
         init_cfg: MMEngine's.
 
@@ -58,6 +62,7 @@ class FeatureDistiller(BaseModel):
         global_weight: float = 0.5,
         teacher_drop_prob: float = 0.5,
         momentum: float = 1e-3,
+        same_maps: bool = False,
         data_preprocessor: dict | nn.Module | None = None,
         init_cfg: dict | None = None,
     ) -> None:
@@ -67,13 +72,13 @@ class FeatureDistiller(BaseModel):
                 raise InputError(f'{name} must be a number from 0 to 1, not {value!r}')
         if not isinstance(momentum, Real) or not 0 < momentum <= 1:
             raise InputError(f'momentum must be a number above 0 and at most 1, not {momentum!r}')
-        self.backbone = MODELS.build(backbone)
+        self.backbone, self.same_maps = MODELS.build(backbone), same_maps
         # A list and no ModuleList: teachers are not trained, saved or wrapped.
         given = teacher if isinstance(teacher, (list, tuple)) else [teacher]
         with refusing('teacher must be the arguments of a Teacher, or a list of them', (TypeError,)):
             for each in given or [None]:
                 inspect.signature(Teacher).bind(**each)
-        self.teachers = [Teacher(**each) for each in given]
+        self.teachers = [Teacher(**each, **dict(all_maps=True) if same_maps else {}) for each in given]
         self.loss = MODELS.build({'type': 'FeatureLoss', **loss})
         self.global_weight, self.teacher_drop_prob, self.momentum = global_weight, teacher_drop_prob, momentum
         self.uneven: set[str] = set()  # what the log has named
@@ -86,8 +91,18 @@ class FeatureDistiller(BaseModel):
         self.names = names if len(names) > 1 else ['']
         self.projectors = nn.ModuleList()
         self.statistics = nn.ModuleList()
+        inputs = dict(zip([*self.stages, 'global'], [*channels, channels[-1]]))
         for each in self.teachers:
-            inputs = dict(zip([*self.stages, 'global'], [*channels, channels[-1]]))
+            if same_maps:
+                theirs = map_channels(each.model)
+                if theirs != channels:
+                    raise InputError(
+                        f'same_maps needs a backbone with the maps of the teacher {each.name}, but their channels are '
+                        f'{channels} and {theirs}'
+                    )
+                parts = {part: Standardisation(count, momentum) for part, count in inputs.items()}
+                self.statistics.append(nn.ModuleDict(parts))
+                continue
             layers = {part: nn.Conv2d(count, each.channels, 1) for part, count in inputs.items()}
             for layer in layers.values():
                 nn.init.trunc_normal_(layer.weight, std=0.02)
@@ -109,7 +124,7 @@ class FeatureDistiller(BaseModel):
             note.update({f'{part}.{key}': value for key, value in settings.items() if isinstance(value, plain)})
         return note
 
-    def _apply(self, fn, *args, **kwargs) -> 'FeatureDistiller':
+    def _apply(self, fn: Callable, *args, **kwargs) -> 'FeatureDistiller':
         for each in self.teachers:  # They move to another device with the model.
             each._apply(fn, *args, **kwargs)
         return super()._apply(fn, *args, **kwargs)
@@ -169,9 +184,12 @@ class FeatureDistiller(BaseModel):
         maps = maps_of(self.backbone, inputs)
         for stage, x in zip(self.stages, maps):
             self._check_grid(f"the student's {stage}", x, inputs.shape[2:])
-        for each, (last, _) in zip(self.teachers, targets):
+        for each, (*_, last, _) in zip(self.teachers, targets):
             if each.patch == 1:  # Others resize images to whole patches.
                 self._check_grid(f'the map of the teacher {each.name}', last, each.img_size or teacher_inputs.shape[2:])
+        if self.same_maps:
+            own = dict(zip([*self.stages, 'global'], [*maps, maps[-1].mean((2, 3))]))
+            return [compared(own, theirs, statistics) for theirs, statistics in zip(targets, self.statistics)]
         found = []
         for projectors, statistics, (last, vector) in zip(self.projectors, self.statistics, targets):
             last, vector = statistics['map'](last), statistics['global'](vector)
@@ -230,6 +248,18 @@ def kept_teachers(losses: Tensor, drop_prob: float) -> Tensor:
     return (kept | (losses == losses.amax(0))).to(losses.dtype)
 
 
+def compared(
+    own: dict[str, Tensor], targets: Sequence[Tensor], statistics: nn.ModuleDict
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Maps and vectors by their names, each beside the target of the same number; both are standardised like it."""
+    pairs = {}
+    for (part, x), target in zip(own.items(), targets, strict=True):
+        target = statistics[part](target)
+        x = resized(x.float(), target) if x.dim() == 4 else x.float()
+        pairs[part] = statistics[part].applied(x), target
+    return pairs
+
+
 def resized(x: Tensor, like: Tensor) -> Tensor:
     """A map (B, C, h, w) on the grid of another one: the mean of what falls into a cell, or bilinear interpolation."""
     size = like.shape[2:]
@@ -258,18 +288,26 @@ class Standardisation(nn.Module):
         self.register_buffer('var', torch.ones(channels))
         self.register_buffer('steps', torch.zeros((), dtype=torch.long))
 
-    @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, ...) -> the same shape; a step of the training updates the statistics first."""
-        others = [dim for dim in range(x.dim()) if dim != 1]
-        shape = (-1, *[1] * (x.dim() - 2))
         if self.training:
-            self.steps += 1
-            part = (1 / self.steps).clamp(min=self.momentum).to(self.mean.dtype)
-            mean = x.mean(others)
-            all_reduce(mean, 'mean')
-            self.mean.lerp_(mean, part)
-            var = (x - self.mean.view(shape)).square().mean(others)
-            all_reduce(var, 'mean')
-            self.var.lerp_(var, part)
+            self.update(x)
+        return self.applied(x)
+
+    def applied(self, x: Tensor) -> Tensor:
+        """x, or what is compared with it, by the statistics as they are."""
+        shape = (-1, *[1] * (x.dim() - 2))
         return (x - self.mean.view(shape)) / (self.var.view(shape) + 1e-6).sqrt()
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """Take a batch (B, C, ...) of a step into the statistics."""
+        others = [dim for dim in range(x.dim()) if dim != 1]
+        self.steps += 1
+        part = (1 / self.steps).clamp(min=self.momentum).to(self.mean.dtype)
+        mean = x.mean(others)
+        all_reduce(mean, 'mean')
+        self.mean.lerp_(mean, part)
+        var = (x - self.mean.view(-1, *[1] * (x.dim() - 2))).square().mean(others)
+        all_reduce(var, 'mean')
+        self.var.lerp_(var, part)

@@ -39,13 +39,13 @@ class TeacherSimilarity(BaseMetric):
         InputError: if the model gives none.
     """
 
-    default_prefix = 'similarity'
+    default_prefix, field, model = 'similarity', 'cosines', 'FeatureDistiller'
 
     def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
         for sample in data_samples:
-            if 'cosines' not in sample:
-                raise InputError('TeacherSimilarity is for FeatureDistiller: take it out of the evaluator')
-            self.results.append(sample['cosines'])
+            if self.field not in sample:
+                raise InputError(f'{type(self).__name__} is for {self.model}: take it out of the evaluator')
+            self.results.append(sample[self.field])
 
     def compute_metrics(self, results: list[dict[str, float]]) -> dict[str, float]:
         means = {part: float(np.mean([one[part] for one in results])) for part in results[0]}
@@ -91,7 +91,7 @@ def component_sheet(
     """An image beside the features of teachers and student: the picture that shows whether a student learns.
 
     A row per teacher: the image with the cosine of the global term, the teacher's :func:`components`, and for each map
-    of the student its prediction of them with the cosine.
+    of the student its prediction of them with the cosine. With ``same_maps``, each map stands beside the teacher's.
 
     Args:
         image: RGB from 0 to 255, (3, H, W).
@@ -108,11 +108,13 @@ def component_sheet(
     for name, parts in zip(names, compared):
         maps = {part: pair for part, pair in parts.items() if part != 'global'}
         similar = cosines(parts)
-        titles = [f'image, global {similar.pop("global"):.2f}', name or 'teacher']
-        titles += [f'{part} {cosine:.2f}' for part, cosine in similar.items()]
-        # All maps of the student predict the same map of the teacher.
-        target = next(iter(maps.values()))[1][0]
-        shown = [picture, *components(target, *(prediction[0] for prediction, _ in maps.values()))]
+        titles, shown = [f'image, global {similar["global"]:.2f}'], [picture]
+        predicted = {}  # target -> the maps that predict it, all of them or one
+        for part, (_, target) in maps.items():
+            predicted.setdefault(target, []).append(part)
+        for target, names_of_maps in predicted.items():
+            titles += [name or 'teacher', *(f'{part} {similar[part]:.2f}' for part in names_of_maps)]
+            shown += components(target[0], *(maps[part][0][0] for part in names_of_maps))
         rows.append(np.concatenate([_tile(*each, size, side) for each in zip(titles, shown)], 1))
     return np.concatenate(rows)
 

@@ -28,7 +28,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Teacher(nn.Module):
-    """The last map of a frozen model, and one vector for the whole image.
+    """The last map, or all maps, of a frozen model, and one vector for the whole image.
 
     It runs without gradients and in evaluation mode, on a GPU in bfloat16, or float16 where there is none. An image is
     resized to whole patches first: 800 x 1344 becomes 798 x 1344 for patches of 14.
@@ -50,10 +50,11 @@ class Teacher(nn.Module):
         weight: factor of this teacher's losses, beside other teachers.
         mean, std: normalisation of RGB images on the scale from 0 to 1, timm's and not that of OpenMMLab's configs. The
             default is timm's of the model, or that of ImageNet.
+        all_maps: whether all maps of a backbone are given, and not only the last one.
 
     Attributes:
         name: of the model.
-        channels: of map and vector.
+        channels: of the last map and of the vector.
 
     Raises:
         InputError: if an argument is wrong, or the weights cannot be downloaded; later, if features are not finite or
@@ -71,6 +72,7 @@ class Teacher(nn.Module):
         weight: float = 1.0,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        all_maps: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(weight, Real) or not 0 < weight < math.inf:
@@ -81,9 +83,13 @@ class Teacher(nn.Module):
         for name, given in (('mean', mean), ('std', std)):
             if given is not None:
                 check_normalisation(f'{name} of a teacher', given, 1)
-        self.img_size, self.weight = img_size and tuple(size), weight
+        self.img_size, self.weight, self.all_maps = img_size and tuple(size), weight, all_maps
         own, self.patch = {}, 1
         if isinstance(model, str):
+            if all_maps:
+                raise InputError(
+                    f'the teacher {model} gives its last map only: all_maps is for the config of a backbone'
+                )
             self.name, self.model = model, _timm_model(model, checkpoint, pretrained)
             own, self.patch = self.model.pretrained_cfg, self.model.feature_info[-1]['reduction']
             self._read = _read_class_token if getattr(self.model, 'cls_token', None) is not None else _read_maps
@@ -114,6 +120,7 @@ class Teacher(nn.Module):
         weights = (x.cpu().contiguous().flatten().view(torch.uint8).numpy() for x in self.model.state_dict().values())
         mean, std = (each.flatten().tolist() for each in (self.mean, self.std))
         own = dict(settings=self._settings, img_size=self.img_size, mean=mean, std=std)
+        own.update(dict(all_maps=True) if self.all_maps else {})  # Older caches have no such key.
         return dict(model=self.name, **own, weights=_sha(*weights).hex()[:16])
 
     def train(self, mode: bool = True) -> 'Teacher':
@@ -132,15 +139,15 @@ class Teacher(nn.Module):
         return copied
 
     @torch.no_grad()
-    def forward(self, images: Tensor, keys: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
-        """Images -> their map and vector, in float32.
+    def forward(self, images: Tensor, keys: Sequence[str] | None = None) -> tuple[Tensor, ...]:
+        """Images -> their map, or maps, and vector, in float32.
 
         Args:
             images: (B, 3, H, W), RGB from 0 to 255.
             keys: of the views, for ``cache``.
 
         Returns:
-            (B, C, h, w) and (B, C).
+            (B, C, h, w) of the last map or of each map, and (B, C).
         """
         if self.cache is None or keys is None:
             return self._features(images)
@@ -153,7 +160,7 @@ class Teacher(nn.Module):
                 self._keep(keys[i], found[i])
         return tuple(torch.stack([one.float() for one in each]).to(images.device) for each in zip(*found))
 
-    def _features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def _features(self, images: Tensor) -> tuple[Tensor, ...]:
         size = self.img_size or images.shape[2:]
         size = [max(1, round(side / self.patch)) * self.patch for side in size]
         x = images.float()
@@ -162,17 +169,17 @@ class Teacher(nn.Module):
         x = ((x - self.mean) / self.std).to(self.mean.dtype)
         half = torch.float16 if x.is_cuda and not torch.cuda.is_bf16_supported() else torch.bfloat16
         with torch.autocast(x.device.type, half, enabled=x.is_cuda):
-            last, vector = self._read(self.model, x)
-        last = last.float()
-        vector = last.mean((2, 3)) if vector is None else vector.float()
-        finite = last.isfinite().flatten(1).all(1) & vector.isfinite().all(1)
+            *maps, vector = self._read(self.model, x)
+        maps = [each.float() for each in (maps if self.all_maps else maps[-1:])]
+        features = *maps, maps[-1].mean((2, 3)) if vector is None else vector.float()
+        finite = torch.stack([each.isfinite().flatten(1).all(1) for each in features]).all(0)
         if not finite.all():
             small = ', or take a GPU with bfloat16, whose range is larger' if half is torch.float16 else ''
             raise InputError(
                 f'the teacher {self.name} gives NaN or infinite features for {int((~finite).sum())} of {len(x)} '
                 f'images: check its weights{small}'
             )
-        return last, vector
+        return features
 
     def _file(self, key: str) -> Path:
         return self.cache / key[:2] / f'{key}.features'
@@ -181,14 +188,14 @@ class Teacher(nn.Module):
         """The checksum of a file of features. It covers teacher and view, so that a file of another view is noticed."""
         return _sha(f'{self.cache.name} {key} '.encode(), content)
 
-    def _cached(self, key: str) -> tuple[Tensor, Tensor] | None:
+    def _cached(self, key: str) -> tuple[Tensor, ...] | None:
         """The features of a view; None if they are not in the cache, or their file is not as it was written."""
         file = self._file(key)
         try:
             content = file.read_bytes()
             if content[:32] == self._checksum(key, content[32:]):
                 features = safetensors.torch.load(content[32:])
-                return features['map'], features['vector']
+                return tuple(features[name] for name in _names(len(features)))
             problem = 'it is damaged, or of another view'
         except FileNotFoundError:
             return None
@@ -197,8 +204,8 @@ class Teacher(nn.Module):
         warn(f'{file} in the cache of the teacher is made again: {problem}')
         return None
 
-    def _keep(self, key: str, features: tuple[Tensor, Tensor]) -> None:
-        content = safetensors.torch.save(dict(zip(('map', 'vector'), features)))
+    def _keep(self, key: str, features: tuple[Tensor, ...]) -> None:
+        content = safetensors.torch.save(dict(zip(_names(len(features)), features)))
         try:
             AtomicBackend().put(self._checksum(key, content) + content, self._file(key))
         except OSError as error:
@@ -206,6 +213,11 @@ class Teacher(nn.Module):
                 f'{error.filename} in the cache of the teacher cannot be written ({error.strerror}): free or repair '
                 'the disk, or set cache of the teacher to another folder or None'
             ) from error
+
+
+def _names(count: int) -> list[str]:
+    """Of a view's features in a file of the cache: the last map is "map", those before it "map0", "map1" ..."""
+    return [*(f'map{i}' for i in range(count - 2)), 'map', 'vector']
 
 
 def _sha(*parts: bytes) -> bytes:
@@ -234,8 +246,8 @@ def _read_maps(model: nn.Module, x: Tensor) -> tuple[Tensor, None]:
     return model.forward_intermediates(x, indices=1, norm=True, intermediates_only=True)[-1], None
 
 
-def _read_backbone(model: nn.Module, x: Tensor) -> tuple[Tensor, None]:
-    return maps_of(model, x)[-1], None
+def _read_backbone(model: nn.Module, x: Tensor) -> tuple[Tensor | None, ...]:
+    return *maps_of(model, x), None
 
 
 def maps_of(backbone: nn.Module, x: Tensor) -> Sequence[Tensor]:

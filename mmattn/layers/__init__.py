@@ -13,7 +13,7 @@ from .outlook import OutlookAttention
 from .self_attention import EnhancedAttention, SelfAttention
 from .shunted import FEED_FORWARD, ConvMLP, DetailMLP, LocalEnhancement, ShuntedAttention, TokenMerging
 from .spatial_reduction import SpatialReductionAttention
-from .token_conv import TokenConv2d
+from .token_conv import Convolution, TokenConv2d
 from .window import WindowAttention
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     'FEED_FORWARD',
     'Block',
     'ConvMLP',
+    'Convolution',
     'DecoupledDynamicFilter',
     'DepthwiseConv',
     'DetailMLP',

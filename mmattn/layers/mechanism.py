@@ -33,8 +33,9 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
 
     Args:
         cfg: ``type`` is the name of a mechanism in ``MECHANISMS``, or the class; other keys are its arguments.
-        block: number of the block in its stage, among the blocks with this mechanism; offered, too. Windows are shifted
-            in every second block: the mechanism is offered ``shift``, their displacement in pixels of the map.
+        block: number of the block in its stage, among the blocks with this mechanism, if the config has no "block" of
+            its own; offered, too. Windows are shifted in every second block: the mechanism is offered ``shift``, their
+            displacement in pixels of the map.
         window_size: side of the windows, in pixels of the map; offered, too.
         offered: what else the backbone knows of the place: ``dim`` (channels), ``num_heads``, ``stride`` (of the map)
             and others. The mechanism gets what is among its arguments and not in the config.
@@ -53,6 +54,8 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
             f'there is no mechanism {name}; there are {", ".join(known)}, and those of the modules in custom_imports'
             f'{near_misses(name, known)}'
         )
+    block = settings.pop('block', block)
+    check_whole(f'mechanism {name}: block', block, 0)
     offered.update(block=block, window_size=window_size)
     parameters = inspect.signature(mechanism).parameters
     if 'shift' in parameters:
@@ -141,8 +144,8 @@ def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str,
     Returns:
         the name of the mechanism under ``place``, and its settings under ``place.name``.
     """
-    settings = {f'{place}.{key}': value for key, value in getattr(mechanism, 'settings', {}).items()}
-    return {place: _name(cfg), **settings}
+    noted = {**({'block': int(cfg['block'])} if 'block' in cfg else {}), **getattr(mechanism, 'settings', {})}
+    return {place: _name(cfg), **{f'{place}.{key}': value for key, value in noted.items()}}
 
 
 def _name(cfg: dict) -> str:

@@ -1,5 +1,6 @@
 """The two halves of a block of the Shunted Transformer (sections 3.1.1 and 3.1.2), on (B, H, W, C) tokens."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -163,6 +164,22 @@ class ShuntedAttention(nn.Module):
             k, v = project(F.gelu(norm(merge(x)))).chunk(2, -1)
             pairs.append((k, enhance(v)))
         return pairs
+
+    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Own tensors from plain attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`.
+
+        It is taken as PVTv2's that merges tokens to their mean and norms them, see :meth:`from_pvt`. On a map of normed
+        tokens that repeats each of them r x r times, this gives the same result.
+        """
+        dim, rate = self.q.in_features, math.lcm(*self.rates)
+        given = {'norm.weight': torch.ones(dim), 'norm.bias': torch.zeros(dim), 'sr.bias': torch.zeros(dim)}
+        given['sr.weight'] = torch.eye(dim)[..., None, None].repeat(1, 1, rate, rate) / rate**2
+        for kind, shape in (('weight', (dim,)), ('bias', ())):
+            projections = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape)
+            given[f'q.{kind}'], given[f'kv.{kind}'] = projections.split((dim, 2 * dim))
+            given[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+        given = {name: value.to(projections) for name, value in given.items()}
+        return self.from_pvt(given, '', self.num_heads)
 
     def from_pvt(self, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
         """Own tensors from a :class:`SpatialReductionAttention`, PVTv2's; arguments and errors: see

@@ -1,5 +1,8 @@
 from torch import Tensor, nn
 
+from ..arguments import check_odd, check_whole
+from .mechanism import MECHANISMS
+
 
 class TokenConv2d(nn.Conv2d):
     """Convolution of (B, H, W, C) tokens. In memory they are a channels-last (B, C, H, W) map, so nothing is copied."""
@@ -7,3 +10,22 @@ class TokenConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_channels) -> (B, H', W', out_channels)."""
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+@MECHANISMS.register_module()
+class Convolution(TokenConv2d):
+    """Ordinary convolution, zero outside the map, without projections before and after it: "DwConv" of VOLO-D1 in table
+    5 of "ELSA: Enhanced Local Self-Attention", judging by its printed size.
+
+    Args:
+        dim: channels C.
+        kernel_size: side k of the filters, odd.
+
+    Raises:
+        ValueError: if an argument is wrong; the message names it.
+    """
+
+    def __init__(self, dim: int, *, kernel_size: int = 3) -> None:
+        check_whole('dim', dim)
+        check_odd('kernel_size', kernel_size)
+        super().__init__(dim, dim, kernel_size, padding=kernel_size // 2)

@@ -1,13 +1,12 @@
 """The C++ code of csrc/, which setup.py compiles where mmattn is installed.
 
 Without a compiler there is no library, and operators choose other paths. Functions are plain C and called through
-ctypes, so that one library serves every version of torch. They trust their arguments: the operators of torch below
-check them.
+ctypes, so that one library serves every version of torch and of Python. They trust their arguments: the operators of
+torch below check them.
 """
 
 import ctypes
 import math
-import sysconfig
 from collections.abc import Callable, Container
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def _load(path: Path) -> ctypes.CDLL | None:
     return None
 
 
-_C = _load(Path(__file__).with_name('_cpu' + sysconfig.get_config_var('EXT_SUFFIX')))
+_C = _load(Path(__file__).with_name('_cpu.abi3.so'))
 HAS_LIBRARY = _C is not None
 #: operators of torch's that call the library, so that profiles and counts of operations see them
 OPERATORS = torch.library.Library('mmattn', 'FRAGMENT')

@@ -38,7 +38,9 @@ class DivergenceHook(Hook):
     def __init__(self) -> None:
         self.steps: int | Tensor = 0
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None) -> None:
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch: object = None, outputs: dict | None = None
+    ) -> None:
         losses = [
             torch.as_tensor(value, device=get_device()) for name, value in (outputs or {}).items() if 'loss' in name
         ]

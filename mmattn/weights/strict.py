@@ -12,6 +12,7 @@ from pathlib import Path
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from torch import Tensor
+from torch.nn.modules.module import _IncompatibleKeys
 
 from ..errors import CheckpointError, near_misses
 from .files import plain_names, read_checkpoint, weights_in
@@ -140,7 +141,17 @@ class StrictModule(BaseModule):
         except CheckpointError as error:
             raise CheckpointError(f'{checkpoint}: {error}') from None
 
-    def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False):
+    def start_from(self, state_dict: dict[str, Tensor]) -> None:
+        """Start from weights of ``warm_start_from`` in memory, as :meth:`load_pretrained` does from a file.
+
+        Raises:
+            CheckpointError: if they are of another architecture.
+        """
+        self.load_state_dict(self._warm_started(state_dict))
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
+    ) -> _IncompatibleKeys:
         """As torch's, for checkpoints in all layouts that ``from_release`` knows.
 
         Raises:

@@ -176,6 +176,7 @@ def swin_frames(draw, depths):
         dict(type='MeanShiftWindow'),
         dict(type='LocalAttention', terms=['qr', 'rk']),
         dict(type='LocalAttention', area='neighbours', kernel_size=3),
+        dict(type='Convolution'),
         dict(type='DepthwiseConv', kernel_size=3),
         dict(type='NeighbourhoodAttention', kernel_size=3, dilation=(1, 2)),
         dict(type='DecoupledDynamicFilter', kernel_size=3, reduction=0.3),

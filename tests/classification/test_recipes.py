@@ -160,6 +160,22 @@ def test_rand_augment(name, interpolations):
         assert {(op.magnitude_level, op.magnitude_std, op.total_level) for op in levels} == {(9, 0.5, 10)}
 
 
+def test_averaged_weights():
+    """ELSA averages the weights of Swin-B and VOLO-D5, at both sizes of images."""
+    names = [name for name in PAPERS if re.match(r'(elsa-swin-[sb]|(elsa-)?volo-d[35])\w*_in1k', name)]
+    averaged = [name for name in names if 'EMAHook' in str(recipe(name).get('custom_hooks'))]
+    assert set(averaged) == {
+        f'{name}_in1k' for name in ('elsa-swin-b', 'elsa-volo-d5', 'elsa-volo-d5_512', 'volo-d5', 'volo-d5_512')
+    }
+
+
+def test_drop_path_of_figures_from_swin():
+    """In ELSA's ablations, the rows whose figures are from Swin's paper have Swin's drop path, all others ELSA's."""
+    path = PAPERS['elsa-swin-t_in1k'][0].parent / 'ablations' / 'swin-t_in1k.py'
+    rates = {row: read_row(path, row).model.backbone.drop_path_rate for row in ('lsa', 'net1', 'net2', 'elsa')}
+    assert rates == dict(lsa=0.2, net1=0.2, net2=0.1, elsa=0.1)
+
+
 @pytest.mark.parametrize('name', FINE_TUNED)
 def test_starts_from_a_classifier(name):
     """Fine-tuning starts from the last checkpoint of a classifier that was trained here, or from a released one. It has

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmattn.layers import FEED_FORWARD, EnhancedAttention, ShuntedAttention, TokenConv2d, TokenMerging
+from mmattn.layers import FEED_FORWARD, EnhancedAttention, SelfAttention, ShuntedAttention, TokenConv2d, TokenMerging
 from mmattn.layers.shunted import AGGREGATIONS
 
 sizes = st.tuples(st.integers(1, 2), st.integers(1, 11), st.integers(1, 11))
@@ -169,3 +169,17 @@ def test_attention_dropout_only_in_training(layer):
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
     assert torch.equal(layer(x), layer(x))
+
+
+@pytest.mark.parametrize('aggregation', ['shunted', 'linear'])
+def test_start_from_plain_attention(aggregation):
+    """On a map of normed tokens that repeats each of them, it starts as the plain attention whose projections it takes:
+    merged tokens are the same tokens, each once."""
+    torch.manual_seed(0)
+    plain, own = SelfAttention(32, 4, qkv_bias=True), ShuntedAttention(32, 4, 4, aggregation=aggregation)
+    given = {f'attn.{name}': value for name, value in plain.state_dict().items()}
+    own.load_state_dict(own.warm_start(given, 'attn.'))
+    assert not given
+    x = F.layer_norm(torch.randn(2, 3, 2, 32), (32,)).repeat_interleave(4, 1).repeat_interleave(4, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(own(x), plain(x), rtol=1e-3, atol=1e-3)

@@ -71,8 +71,17 @@ train_dataloader = dict(
 train_cfg = dict(max_epochs=3, val_interval=100)
 val_dataloader = val_cfg = val_evaluator = None
 """
+#: blocks learn in the first epoch, then the whole backbone; the training is killed in both parts
+GRAFT = """
+_base_ = '{root}/configs/toy/graft.py'
+train_dataloader = dict(batch_size=16, num_workers=2, persistent_workers=True, dataset=dict(held_out=0.2))
+train_cfg = dict(max_epochs=3, val_interval=100)
+default_hooks = dict(checkpoint=dict(interval=1))
+custom_hooks = [*_base_.custom_hooks[:-1], dict(type='WholeModelHook', begin=1)]
+val_dataloader = val_cfg = val_evaluator = None
+"""
 #: config of a training by epochs -> its text
-BY_EPOCHS = dict(detector=DETECTOR, classifier=CLASSIFIER, distillation=DISTILLATION)
+BY_EPOCHS = dict(detector=DETECTOR, classifier=CLASSIFIER, distillation=DISTILLATION, graft=GRAFT)
 
 
 @pytest.fixture(scope='module')
@@ -86,6 +95,7 @@ def train(tmp_path_factory):
         IMAGENET_ROOT=f'{folder}/toy/imagenet',
         MMATTN_IMAGES=f'{folder}/toy/imagenet/train',
         MMATTN_TEACHER=f'{folder}/teacher.pth',
+        MMATTN_STARTS=f'{folder}/starts',
         CUDA_VISIBLE_DEVICES='',
         OMP_NUM_THREADS='1',
         PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
@@ -96,6 +106,9 @@ def train(tmp_path_factory):
     )
     teacher = MODELS.build(Config.fromfile(ROOT / 'configs' / 'toy' / '_base_' / 'teacher.py').teacher)
     torch.save(teacher.state_dict(), folder / 'teacher.pth')
+    source = MODELS.build(Config.fromfile(ROOT / 'configs' / 'toy' / '_base_' / 'starts.py').models.swin[1])
+    (folder / 'starts' / 'swin').mkdir(parents=True)
+    torch.save(source.state_dict(), folder / 'starts' / 'swin' / 'iter_600.pth')
 
     def train(config, work_dir, *arguments, processes=None):
         if processes:

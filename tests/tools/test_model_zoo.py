@@ -44,12 +44,29 @@ def test_a_released_checkpoint_has_its_own_score(tool):
 def test_units_of_papers_are_marked(tool):
     """GSA's paper counts multiplications and additions; the other column has multiply-adds."""
     (line,) = (line for line in tool.model_zoo().splitlines() if line.startswith('| [gsa-r50-all_in1k]'))
-    assert '| 3.58 G | 18.1 M, 7.2 G¹ |' in line
+    assert '| 3.58 G | 18.1 M, 7.2 G¹, 31.7 ms |' in line
+
+
+def test_what_a_paper_leaves_open_is_said(tool):
+    """A mark at a model, and the text below its table, once for all models that share it."""
+    (line,) = (line for line in tool.model_zoo().splitlines() if line.startswith('⁴ resnext-101'))
+    assert 'resnext-101_300e_in1k: the parameters fit' in line
+
+
+def test_ablations_are_listed(tool):
+    """All printed figures of a row, under the columns that any row of the table has."""
+    lines = list(tool.ablations(ROOT / 'configs' / 'gsa' / 'ablations'))
+    assert '| row | parameters, millions | operations, billions¹ | top-1 | top-5 | ms per image, TPUv3 |' in lines
+    assert (
+        '| `axial-content` | 18.1 | 7.3 | 77.5 | 93.6 | 32.5 |' in lines and '| `row` |  |  | 70.2 | 89.4 |  |' in lines
+    )
 
 
 def test_comparison_joins_papers_and_benchmarks(tool):
     """A row has costs and the papers' accuracies. Rows of the five benchmarked backbones also have a time."""
     rows = tool.comparison().splitlines()
     assert '| ELSA-Swin | t | 29.1 M | 4.8 G | 82.7 | 45.6 | 0.98 x Swin-T |' in rows
+    assert '| Swin, in its paper | t | 28.3 M | 4.5 G | 81.3 | 43.7 |  |' in rows
+    assert "| Swin, in MSF's paper | t | 28.3 M | 4.5 G | 81.7 |  |  |" in rows  # detectors are of ELSA's paper
     assert sum(' x ' in row for row in rows if row.startswith('|')) == 5
     assert not [row for row in rows if '384' in row or 'g2' in row]

@@ -14,16 +14,18 @@ Our metafiles have OpenMMLab's fields and these:
 - ``Printed`` of a model: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` means that
   the paper counts multiplications and additions. ``Parameters Counted: matrices`` means that it leaves out biases and
   norms. ``Attention Counted`` is the share of attention's products that it counts. ``Unknown`` says why the operations
-  cannot agree.
+  cannot agree, ``Note`` what else there is to say. ``Milliseconds`` is the time of an image.
 - ``Results`` of a model: the paper's accuracy.
 - ``Released Weights`` of a model: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
   ``Metrics`` that the authors give for this file. They can differ from the paper's.
+- ``printed.yml`` in the folder ``ablations`` has the paper's figures of the rows there, see ``FIGURES``.
 - ``Benchmark`` of a collection: a list of a ``Model`` and its ``Peer``, which ``tools/benchmark.py`` compares.
 """
 
 import argparse
 import re
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import yaml
@@ -34,7 +36,8 @@ PLOT = ROOT / 'docs' / 'images' / 'cost_accuracy.png'
 METAFILES = sorted(ROOT.glob('configs/*/metafile.yml'))
 #: name of an ImageNet classifier in the comparison; group 1 is its family, group 2 the variant
 CLASSIFIER = re.compile(
-    r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|nat-|dinat-(?!l)|dinat_s-(?!l)|swin-|vit-|r)([a-z\d]+)(-all)?(_300e)?_in1k'
+    r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|nat-|dinat-(?!l)|dinat_s-(?!l)|swin-|vit-|r|pvtv2-(?!b0))([a-z\d]+)(-all)?'
+    r'(_3\d0e)?_in1k'
 )
 LEFT, ABOVE, BELOW, RIGHT = (-12, -3), (-12, 5), (4, -11), (7, -9)
 #: family -> its name, and the offset of its labels in the plot
@@ -53,15 +56,6 @@ FAMILIES = {
     'own-swin-': ('Swin, in its paper', LEFT),
     'pvtv2-': ('PVTv2, in its paper', ABOVE),
 }
-#: family, variant, parameters, multiply-adds and top-1 accuracy, from https://arxiv.org/abs/2103.14030 (Swin) and
-#: https://arxiv.org/abs/2106.13797 (PVTv2)
-PEERS = [
-    ('own-swin-', 't', 29e6, 4.5e9, 81.3),
-    ('own-swin-', 's', 50e6, 8.7e9, 83.0),
-    ('pvtv2-', 'b1', 13.1e6, 2.1e9, 78.7),
-    ('pvtv2-', 'b2', 25.4e6, 4.0e9, 82.0),
-    ('pvtv2-', 'b3', 45.2e6, 6.9e9, 83.2),
-]
 HEAD = """\
 <!-- written by tools/dev/model_zoo.py from configs/*/metafile.yml -->
 # Model zoo
@@ -98,11 +92,11 @@ DINO, Deformable DETR and Mask2Former, no multiply-adds are counted, because def
 data. With MMDetection 3.3, DINO has 0.1 M parameters fewer than with 3.5. So a checkpoint of DINO fits only one of
 them.
 
-- ¹ The paper counts multiplications and additions: two operations for one multiply-add.
-- ² The paper counts weight matrices only: no biases, no norms.
-- ³ The paper counts no products of attention, or only some of them.
-- ⁴ The layout of ELSA-VOLO is a reconstruction, and how its paper counted is not known: see
-  [its README](../configs/elsa_volo/README.md).
+- ¹ The paper counts two operations for one multiply-add. GSA's says so. Of MSF's, the figures show it.
+- ² Weight matrices only, without biases and norms. The paper does not say so; counts like this agree to 0.1 %.
+- ³ No products of attention, or only some of them. The paper does not say so; counts like this agree to 0.3 %.
+- ms: the time of an image on a TPUv3, which GSA's paper prints.
+- ⁴ A line below the table says what the paper leaves open, or by how much the counts differ.
 """
 COMPARISON = """\
 ## Cost and accuracy
@@ -116,7 +110,7 @@ This table compares the backbones as ImageNet-1k classifiers at 224 x 224.
 - **Training step on a CPU** is the time of a step, as a multiple of the time of the model named beside it. See the
   [benchmarks](benchmarks.md).
 - GSA-ResNet-50 has attention in groups 2 to 4, GSA-ResNet-38 and 101 have it in all groups.
-- In the plot, squares are models of other papers. MMDetection or MMSegmentation has them.
+- In the plot, squares are models of other papers. They are rows of configs here, too.
 
 ![Top-1 accuracy over multiply-adds, a line per family](images/cost_accuracy.png)
 
@@ -130,6 +124,21 @@ COLUMNS = (
     "the paper's count",
     "the paper's accuracy",
     'released weights',
+)
+
+
+#: key of a row in printed.yml -> head of its column
+FIGURES = dict(
+    params='parameters, millions',
+    flops='operations, billions',
+    top1='top-1',
+    top5='top-5',
+    sdc='top-1, computed in sliding chunks',
+    epochs='top-1 after epochs',
+    loss='training loss',
+    training='top-1 in training',
+    ms='ms per image, TPUv3',
+    unknown='left open',
 )
 
 
@@ -147,7 +156,8 @@ def main() -> None:
 
 def model_zoo() -> str:
     """The page."""
-    return '\n'.join([HEAD, comparison(), all_models()])
+    printed_lines = [line for path in METAFILES for line in as_printed(path)]
+    return '\n'.join([HEAD, comparison(), all_models(), '## What the papers print\n', *printed_lines])
 
 
 def compared() -> list[tuple]:
@@ -156,17 +166,20 @@ def compared() -> list[tuple]:
     # only the first result of each model
     results = {model['Name']: next(iter(model['Results'][0]['Metrics'].values())) for model in models}
     measured = (ROOT / 'docs' / 'benchmarks.md').read_text()
-    rows = [(*peer, '', '') for peer in PEERS]
+    folders = {model['Name']: model['In Collection'] for model in models}
+    rows = []
     for model in models:
         name, match = model['Name'], CLASSIFIER.fullmatch(model['Name'])
         better = {name.replace('_in1k', '_300e_in1k'), name.replace('-all', '')} - {name}
         if match and not better & set(results):
             backbone = match[1] + match[2]
-            detector = f'mask-rcnn_{backbone}_fpn_'
-            box_ap = results.get(f'{detector}ms-1x_coco', results.get(f'{detector}1x_coco', ''))
+            detectors = [f'mask-rcnn_{backbone}_fpn_{schedule}_coco' for schedule in ('ms-1x', '1x')]
+            detectors = [detector for detector in detectors if folders.get(detector) == folders[name]]
+            box_ap = results[detectors[0]] if detectors else ''
             step = re.search(rf"^\| {backbone}[^|]* \| \w+'s (\S+) \|[^|]*\| ([\d.]+) ", measured, re.M | re.I)
             ratio = f'{step[2]} x {step[1]}' if step else ''
-            rows.append((*match.group(1, 2), *size(model), results[name], box_ap, ratio))
+            family = 'own-swin-' if match[4] == '_310e' else match[1]
+            rows.append((family, match[2], *size(model), results[name], box_ap, ratio))
     return sorted(rows, key=lambda row: (list(FAMILIES).index(row[0]), row[3]))
 
 
@@ -209,9 +222,56 @@ def all_models() -> str:
         paper = collection['Paper']
         about = f'[about the configs](../{collection["README"]})'
         papers.append(f'- **{collection["Name"]}**: [{paper["Title"]}]({paper["URL"]}), {about}')
-    rows = [row(entry) for content in contents for entry in content['Models']]
-    table = [f'| {" | ".join(cells)} |' for cells in (COLUMNS, ['---'] * len(COLUMNS), *rows)]
-    return '\n'.join(['## All models\n', *papers, '', *table, ''])
+    models = [entry for content in contents for entry in content['Models']]
+    notes: dict[str, list[str]] = {}
+    for entry in models:
+        figures = entry.get('Printed', {})
+        for text in (figures[key] for key in ('Unknown', 'Note') if key in figures):
+            notes.setdefault(text, []).append(entry['Name'])
+    return '\n'.join(
+        [
+            '## All models\n',
+            *papers,
+            '',
+            *table(COLUMNS, map(row, models)),
+            *(f'⁴ {", ".join(names)}: {text}.\n' for text, names in notes.items()),
+        ]
+    )
+
+
+def as_printed(metafile: Path) -> Iterator[str]:
+    """Lines of what a paper prints beyond the table of all models: its ablations and figures."""
+    (collection,) = yaml.safe_load(metafile.read_text())['Collections']
+    figure = PLOT.parent / f'paper_{metafile.parent.name}.png'  # of tools/dev/paper_figures.py
+    lines = list(ablations(metafile.parent / 'ablations'))
+    if figure.is_file():
+        lines.append(f"![The paper's figures, from its printed numbers](images/{figure.name})\n")
+    if lines:
+        yield from (f'### {collection["Name"]}\n', *lines)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table, and an empty one."""
+    return [f'| {" | ".join(cells)} |' for cells in (head, ['---'] * len(head), *rows)] + ['']
+
+
+def ablations(folder: Path) -> Iterator[str]:
+    """Lines of what the paper prints of the rows of each config of ablations in a folder."""
+    file = folder / 'printed.yml'
+    for config, content in yaml.safe_load(file.read_text()).items() if file.is_file() else ():
+        rows = content['Rows']
+        keys = [key for key in FIGURES if any(key in figures for figures in rows.values())]
+        marks = {'flops': '¹' * (content.get('Operations per Multiply-Add') == 2)}
+        marks['params'] = '²' * ('Parameters Counted' in content)
+        yield f'Rows of [{folder.name}/{config}](../{(folder / config).relative_to(ROOT)}.py), as printed:\n'
+        yield from table(
+            ['row', *(FIGURES[key] + marks.get(key, '') for key in keys)],
+            [[f'`{name}`', *(as_text(figures.get(key, '')) for key in keys)] for name, figures in rows.items()],
+        )
+
+
+def as_text(figure: object) -> str:
+    return ', '.join(f'{key}: {value}' for key, value in figure.items()) if isinstance(figure, dict) else str(figure)
 
 
 def row(entry: dict) -> list[str]:
@@ -246,8 +306,10 @@ def printed(figures: dict) -> str:
         cells.append(f'{figures["Parameters"] / 1e6:g} M' + '²' * ('Parameters Counted' in figures))
     if 'FLOPs' in figures:
         marks = '¹' * (figures.get('Operations per Multiply-Add') == 2) + '³' * ('Attention Counted' in figures)
-        marks += '⁴' * ('Unknown' in figures)
+        marks += '⁴' * ('Unknown' in figures or 'Note' in figures)
         cells.append(f'{figures["FLOPs"] / 1e9:g} G{marks}')
+    if 'Milliseconds' in figures:
+        cells.append(f'{figures["Milliseconds"]} ms')
     return ', '.join(cells)
 
 

@@ -1,4 +1,5 @@
 # Swin-T with other mechanisms: tables 1 to 5 and figure 2 of ELSA. MMATTN_ROW=net7 in the environment chooses a row.
+# Drop path is that of ELSA-Swin-T, but for the rows whose figures the paper takes from Swin's, lsa and net1.
 _base_ = '../_base_/in1k.py'
 
 window, elsa = dict(type='WindowAttention'), dict(type='ELSA', group_width=4)
@@ -14,13 +15,13 @@ neighbours = dict(type='LocalAttention', terms=['qk', 'b'], area='neighbours')
 
 rows = {
     # table 5: the operator, in all stages but ELSA's
-    'lsa': dict(stages=window),
+    'lsa': dict(stages=window, drop_path_rate=0.2),
     'dwconv': dict(stages=depthwise),
     'd-dwconv': dict(stages=dict(type='DynamicDepthwiseConv')),
     'ddf': dict(stages=dict(type='DecoupledDynamicFilter')),
     'elsa': dict(stages=[elsa, elsa, elsa, window]),
     # table 1: the parameterisation, in windows
-    'net1': dict(stages=dict(type='LocalAttention', terms=['qk'])),
+    'net1': dict(stages=dict(type='LocalAttention', terms=['qk']), drop_path_rate=0.2),
     'net2': dict(stages=net2),
     'net3': dict(stages=net3),
     'net4': dict(stages=net4),
@@ -30,7 +31,8 @@ rows = {
     # tables 2 and 9: the normalisation of Net7. With the identity, the paper's training crashes.
     'net7-filter': dict(stages=dict(net7, norm='filter')),
     'net7-identity': dict(stages=dict(net7, norm='identity')),
-    # table 3: neighbours instead of windows, but in the last stage, whose map is one window
+    # table 3: neighbours instead of windows, but in the last stage, whose map is one window. Sliding chunks are another
+    # way to compute net7-n.
     'swin-t-n': dict(stages=[neighbours] * 3 + [window]),
     'net6-n': dict(stages=[dict(net6, area='neighbours')] * 3 + [net6]),
     'net7-n': dict(stages=[dict(net7, area='neighbours')] * 3 + [net7]),
@@ -52,7 +54,7 @@ model = dict(
         type='SwinFrame',
         arch=dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=settings.get('num_heads', (3, 6, 12, 24))),
         stages=settings['stages'],
-        drop_path_rate=0.1,
+        drop_path_rate=settings.get('drop_path_rate', 0.1),
     ),
     head=dict(in_channels=768),
 )

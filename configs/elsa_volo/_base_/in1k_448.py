@@ -1,4 +1,4 @@
-# For D3.
+# For D3 and D4.
 _base_ = './in1k_ft.py'
 crops = [dict(crop, scale=448) for crop in _base_.crops]
 train_pipeline = [

@@ -1,5 +1,6 @@
-# For D5. Its batch is not known: it is that of D3 here.
-_base_ = './in1k_ft.py'
+# For D5. Its batch is not known: it is that of D3 here. ELSA averages the weights of D5, and does not say whether also
+# while it fine-tunes: here it does.
+_base_ = ['./in1k_ft.py', './average.py']
 crops = [dict(crop, scale=512) for crop in _base_.crops]
 train_pipeline = [
     *_base_.train_pipeline[:-2],
@@ -18,3 +19,4 @@ tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
+custom_hooks = [*_base_.custom_hooks, _base_.average]

@@ -1,6 +1,5 @@
 # What VOLO's script does for D5 alone: averaged weights, and test images of int(224 / 1.15) pixels with a black border.
-# ELSA prints the average, too, but not its decay: it is the script's default.
-_base_ = './in1k.py'
+_base_ = ['./in1k.py', './average.py']
 test_pipeline = [
     _base_.test_pipeline[0],
     dict(_base_.test_pipeline[1], scale=194),
@@ -13,7 +12,4 @@ tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 optim_wrapper = dict(optimizer=dict(lr=8e-4))
-custom_hooks = [
-    *_base_.custom_hooks,
-    dict(type='EMAHook', momentum=8e-5, priority='ABOVE_NORMAL'),  # a decay of 0.99992
-]
+custom_hooks = [*_base_.custom_hooks, _base_.average]

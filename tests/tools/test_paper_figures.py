@@ -1,0 +1,30 @@
+import importlib.util
+
+import pytest
+from matplotlib import pyplot
+
+from tests import ROOT
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location('paper_figures', ROOT / 'tools' / 'dev' / 'paper_figures.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, 'IMAGES', tmp_path)
+    monkeypatch.setattr(pyplot, 'close', lambda figure: figures.append(figure))
+    figures = module.figures = []
+    return module
+
+
+def test_points_are_the_printed_numbers(tool):
+    """Figure 1 of ELSA has table 5, and figures 2 and 3 of GSA have table 6, over each cost."""
+    tool.main()
+    elsa, gsa = tool.figures
+    points = {line.get_label(): line.get_xydata().tolist() for line in elsa.axes[1].lines}
+    assert points['LSA'] == [[4.5, 81.3]] and points['ELSA'] == [[4.8, 82.7]] and len(points) == 5
+    time = {line.get_label(): line.get_xydata().tolist() for line in gsa.axes[5].lines}
+    assert time == dict(
+        convolution=[[17.2, 80.8], [22.6, 81.2], [39.3, 82.8]], GSA=[[24.7, 83.3], [31.7, 83.9], [57.2, 84.4]]
+    )
+    assert {path.name for path in tool.IMAGES.iterdir()} == {'paper_elsa_swin.png', 'paper_gsa.png'}

@@ -62,6 +62,9 @@ CAPTIONS = {
         'between them.'
     ),
     'ShuntedAttention': 'ShuntedAttention: each cell is a merged token; the groups of heads merge n x n positions.',
+    'ShiftWindowMSA': "ShiftWindowMSA: softmax within the query's (shifted) window.",
+    'SpatialReductionAttention': 'SpatialReductionAttention: each cell is a merged token.',
+    'EfficientMultiheadAttention': 'EfficientMultiheadAttention: each cell is a merged token.',
     'WindowAttention': "WindowAttention: softmax within the query's (shifted) window.",
     'LocalAttention': 'LocalAttention: weights of equation 4 in its window or among its neighbours.',
     'DepthwiseConv': 'DepthwiseConv: its filters; heads are channels.',
@@ -405,6 +408,8 @@ def write_cam(out: Path, name: str, model: Model, x: Tensor) -> None:
     except ImportError as error:
         raise InputError(f'cam needs the package grad-cam (pip install grad-cam): {error}') from error
     network = model.inferencer.model
+    if not hasattr(network.backbone, 'stage_modules'):
+        raise InputError(f'cam is for backbones of mmattn, not for {type(network.backbone).__name__}: leave it out')
     last = network.backbone.stage_modules()[-1]
     tokens = any(isinstance(unit, Block) for part in last for unit in part.modules())
     with torch.no_grad():

@@ -291,6 +291,8 @@ def write_cam(out: Path, name: str, model: Model, x: Tensor) -> None:
     except ImportError as error:
         raise InputError(f'cam needs the package grad-cam (pip install grad-cam): {error}') from error
     network = model.inferencer.model
+    if not hasattr(network.backbone, 'stage_modules'):
+        raise InputError(f'cam is for backbones of mmattn, not for {type(network.backbone).__name__}: leave it out')
     last = network.backbone.stage_modules()[-1]
     tokens = any(isinstance(unit, Block) for part in last for unit in part.modules())
     with torch.no_grad():

@@ -22,7 +22,7 @@ from ..layers.shunted import TokenPooling
 from ..layers.window import Ghost
 from ..ops import mean_shift_attention, shunted_attention
 from ..ops.heads import join_heads
-from .features import blocks_of, removing, stride_of
+from .features import blocks_of, openmmlab_classes, removing, stride_of
 
 
 class Weights(NamedTuple):
@@ -56,20 +56,23 @@ def query_attention(backbone: nn.Module, image: Tensor, x: float, y: float) -> l
     """The attention of one query in all attention layers of a backbone, in the order of the forward pass.
 
     Args:
-        backbone: of mmattn, in evaluation mode.
+        backbone: of mmattn, or one of :data:`mmattn.analysis.features.OTHERS`, in evaluation mode.
         image: (1, C, H, W), prepared for the backbone.
         x, y: the query, in pixels of the image: 0 <= x < W, 0 <= y < H.
 
     Raises:
-        InputError: if it is not a backbone of mmattn.
+        InputError: if it is another backbone.
     """
     found = []
 
     def read(stage: int, block: int, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].dim() == 3:  # of OTHERS
+            inputs = (inputs[0].unflatten(1, inputs[1]),)
         H, W = inputs[0].shape[1:3]
         stride = stride_of(image.shape[2:], (H, W))
         query = min(int(y / stride), H - 1), min(int(x / stride), W - 1)
-        reader = READERS.get(type(layer))
+        of_others = (READERS_OF_OTHERS[name] for name in openmmlab_classes(layer) if name in READERS_OF_OTHERS)
+        reader = READERS.get(type(layer)) or next(of_others, None)
         prefix = dict(prefix=inputs[1]) if len(inputs) > 1 else {}
         weights = reader and reader(layer, inputs[0], *query, **prefix)
         found.append(LayerAttention(stage, block, type(layer).__name__, stride, query, weights))
@@ -249,6 +252,43 @@ def _plain(
     return [Weights('', _by_head(attend, v, layer.num_heads, row, column))]
 
 
+def _reduced(layer: layers.SpatialReductionAttention, x: Tensor, row: int, column: int) -> list[Weights]:
+    q, k, v = layer.query_key_value(x)
+    weights = _by_head(lambda value: layer.attend(q, k, value)[0], v, layer.num_heads, row, column)
+    return [Weights('', weights, cell=layer.reduction)]
+
+
+def _openmmlab_windows(layer: nn.Module, x: Tensor, row: int, column: int) -> list[Weights]:
+    """Of OpenMMLab's Swin Transformers: the input takes the place of the values, by queries and keys that are held."""
+    msa, x = layer.w_msa, pad_to_multiple(x, layer.window_size, (1, 2))
+
+    def replace(_: nn.Module, inputs: tuple[Tensor], projected: Tensor) -> Tensor:
+        return torch.cat((projected[..., : -inputs[0].shape[-1]].detach(), *inputs), -1)
+
+    def attend(value: Tensor) -> Tensor:
+        return layer.forward(value.flatten(1, 2), value.shape[1:3]).view_as(value)
+
+    passed = msa.proj.register_forward_hook(lambda _, inputs, __: inputs[0])
+    with removing([msa.qkv.register_forward_hook(replace), passed]):
+        return [Weights('', _by_head(attend, x, msa.num_heads, row, column))]
+
+
+def _openmmlab_reduced(layer: nn.Module, x: Tensor, row: int, column: int) -> list[Weights]:
+    """Of OpenMMLab's PVT, PVTv2 and MiT: keys are the input, or what a convolution and a norm make of it."""
+    keys = x
+    if layer.sr_ratio > 1:
+        keys = layer.norm(layer.sr(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+    tokens = keys.flatten(1, 2).transpose(0, 1)
+    weights = layer.attn(x[:, row, column][None], tokens, tokens, average_attn_weights=False)[1]
+    return [Weights('', weights[0, :, 0].unflatten(-1, keys.shape[1:3]), cell=layer.sr_ratio)]
+
+
+#: name of a class of OpenMMLab's attention layers -> function as in ``READERS``
+READERS_OF_OTHERS = dict(
+    ShiftWindowMSA=_openmmlab_windows,
+    SpatialReductionAttention=_openmmlab_reduced,
+    EfficientMultiheadAttention=_openmmlab_reduced,
+)
 #: class of layers -> function of the layer, its input (1, H, W, C), and row and column of the query
 READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weights]]] = {
     layers.ELSA: _projected,
@@ -265,5 +305,6 @@ READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weig
     layers.OutlookAttention: _outlook,
     layers.SelfAttention: _plain,
     layers.ShuntedAttention: _shunted,
+    layers.SpatialReductionAttention: _reduced,
     layers.WindowAttention: _projected,
 }

@@ -1,6 +1,6 @@
 """Feature norms by depth, effective receptive fields, and the subspaces of the projections."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -20,18 +20,50 @@ from ..layers import (
 )
 
 
+#: class of a backbone of MMDetection, MMSegmentation or MMPretrain -> its blocks by stage. They are called with tokens
+#: (B, H * W, C) and (H, W), and their attention is ``attn``.
+OTHERS: dict[str, Callable[[nn.Module], list[list[nn.Module]]]] = {
+    'SwinTransformer': lambda backbone: [list(stage.blocks) for stage in backbone.stages],
+    **dict.fromkeys(
+        ('PyramidVisionTransformer', 'MixVisionTransformer'),  # PVT, PVTv2 and MiT
+        # PVT's positions are among its blocks.
+        lambda backbone: [[unit for unit in stage[1] if hasattr(unit, 'attn')] for stage in backbone.layers],
+    ),
+}
+
+
 def blocks_of(backbone: nn.Module) -> list[list[nn.Module]]:
     """The blocks of each stage, in the order of the forward pass. Of a ViT, each block is a stage.
 
     Raises:
-        InputError: if it is not a backbone of mmattn.
+        InputError: if it is neither a backbone of mmattn nor one of ``OTHERS``.
     """
-    if not isinstance(backbone, Backbone):
-        raise InputError(f'only backbones of mmattn can be analysed, not {type(backbone).__name__}')
-    return [
-        [unit for part in stage for unit in part.modules() if getattr(unit, 'sharding_unit', False)]
-        for stage in backbone.stage_modules()[1:]
-    ]
+    if isinstance(backbone, Backbone):
+        return [
+            [unit for part in stage for unit in part.modules() if getattr(unit, 'sharding_unit', False)]
+            for stage in backbone.stage_modules()[1:]
+        ]
+    for name in openmmlab_classes(backbone):
+        if name in OTHERS:
+            return OTHERS[name](backbone)
+    raise InputError(
+        'only backbones of mmattn, and Swin Transformer, PVT, PVTv2 and MiT of OpenMMLab can be analysed, not '
+        f'{type(backbone).__name__}'
+    )
+
+
+def openmmlab_classes(module: nn.Module) -> list[str]:
+    """Names of the classes of MMDetection, MMSegmentation and MMPretrain that a module is an instance of."""
+    packages = ('mmdet.', 'mmseg.', 'mmpretrain.')
+    return [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith(packages)]
+
+
+def map_of(unit: nn.Module, inputs: tuple, x: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    """Features before or after a block, from what it gets (``inputs``) or returns, as (B, H, W, C)."""
+    x = x[0] if isinstance(x, tuple) else x  # without prefix tokens
+    if x.dim() == 3:  # a block of OTHERS
+        return x.unflatten(1, inputs[1])
+    return x if isinstance(unit, Block) else x.permute(0, 2, 3, 1)  # else the maps of a ResNet
 
 
 @contextmanager
@@ -59,14 +91,12 @@ def feature_norms(backbone: nn.Module, images: Tensor) -> Tensor:
     """
     norms = []
 
-    def keep(unit: nn.Module, x: Tensor | tuple[Tensor, Tensor]) -> None:
-        x = x[0] if isinstance(x, tuple) else x  # without prefix tokens
-        channels = -1 if isinstance(unit, Block) else 1  # tokens (B, H, W, C), or the maps (B, C, H, W) of a ResNet
-        norms.append(x.float().norm(dim=channels).mean((1, 2)))
+    def keep(unit: nn.Module, inputs: tuple, x: Tensor | tuple[Tensor, Tensor]) -> None:
+        norms.append(map_of(unit, inputs, x).float().norm(dim=-1).mean((1, 2)))
 
     units = [unit for stage in blocks_of(backbone) for unit in stage]
-    hooks = [units[0].register_forward_pre_hook(lambda unit, inputs: keep(unit, inputs[0]))]
-    hooks += [unit.register_forward_hook(lambda unit, _, output: keep(unit, output)) for unit in units]
+    hooks = [units[0].register_forward_pre_hook(lambda unit, inputs: keep(unit, inputs, inputs[0]))]
+    hooks += [unit.register_forward_hook(keep) for unit in units]
     with removing(hooks):
         backbone(images)
     return torch.stack(norms)
@@ -89,12 +119,11 @@ def receptive_field(backbone: nn.Module, image: Tensor, stage: int) -> tuple[Ten
     """
     unit = blocks_of(backbone)[stage][-1]
     found = []
-    hook = unit.register_forward_hook(lambda *arguments: found.append(arguments[-1]))
+    hook = unit.register_forward_hook(lambda *arguments: found.append(map_of(*arguments)))
     image = image.detach().requires_grad_()
     with removing([hook]), torch.enable_grad():
         backbone(image)
-        x = found[0][0] if isinstance(found[0], tuple) else found[0]  # without prefix tokens
-        x = x if isinstance(unit, Block) else x.permute(0, 2, 3, 1)
+        (x,) = found
         row, column = x.shape[1] // 2, x.shape[2] // 2
         (gradient,) = torch.autograd.grad(x[0, row, column].sum(), image)
     stride = stride_of(image.shape[2:], x.shape[1:3])
@@ -143,7 +172,7 @@ def projections(layer: nn.Module) -> dict[str, Tensor] | None:
     None if there are no such matrices: ELSA's queries have no heads, Shunted's keys are of other tokens than its
     queries.
     """
-    layer = layer.attn if isinstance(layer, MeanShiftWindowAttention) else layer
+    layer = layer.attn if isinstance(layer, MeanShiftWindowAttention) else getattr(layer, 'w_msa', layer)
     if isinstance(layer, MeanShiftAttention):
         weight = layer.pre_proj.dense_weight() if isinstance(layer.pre_proj, GroupedLinear) else layer.pre_proj.weight
         inner = dict(zip(layer.matrices, weight.chunk(len(layer.matrices))))
@@ -152,7 +181,7 @@ def projections(layer: nn.Module) -> dict[str, Tensor] | None:
     elif isinstance(layer, WindowAttention):
         v, q, k = layer.pre_proj.weight.chunk(3)
         found = dict(Q=q, K=k, V=v, W=layer.post_proj.weight.t())
-    elif isinstance(layer, NeighbourhoodAttention):
+    elif isinstance(layer, NeighbourhoodAttention) or 'WindowMSA' in openmmlab_classes(layer):  # Swin's
         q, k, v = layer.qkv.weight.chunk(3)
         found = dict(Q=q, K=k, V=v, W=layer.proj.weight.t())
     elif isinstance(layer, EnhancedAttention):

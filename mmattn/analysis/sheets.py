@@ -19,6 +19,9 @@ CAPTIONS = {
         'between them.'
     ),
     'ShuntedAttention': 'ShuntedAttention: each cell is a merged token; the groups of heads merge n x n positions.',
+    'ShiftWindowMSA': "ShiftWindowMSA: softmax within the query's (shifted) window.",
+    'SpatialReductionAttention': 'SpatialReductionAttention: each cell is a merged token.',
+    'EfficientMultiheadAttention': 'EfficientMultiheadAttention: each cell is a merged token.',
     'WindowAttention': "WindowAttention: softmax within the query's (shifted) window.",
     'LocalAttention': 'LocalAttention: weights of equation 4 in its window or among its neighbours.',
     'DepthwiseConv': 'DepthwiseConv: its filters; heads are channels.',

@@ -1,6 +1,7 @@
 """The weights that are read out, applied to a layer's values, give the layer's output."""
 
 import math
+from importlib import import_module
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mmattn.analysis.attention import READERS, by_channel, input_as_values, query_attention
-from mmattn.analysis.features import blocks_of, removing
+from mmattn.analysis.features import blocks_of, feature_norms, projections, receptive_field, removing
 from mmattn.backbones import SwinFrame
 from mmattn.errors import InputError
 from mmattn.layers import (
@@ -26,6 +27,7 @@ from mmattn.layers import (
     OutlookAttention,
     SelfAttention,
     ShuntedAttention,
+    SpatialReductionAttention,
     WindowAttention,
 )
 from tests.backbones.cases import CASES, every_backbone
@@ -271,6 +273,78 @@ def test_local(area, norm, terms, row, column):
 
 
 @pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+@pytest.mark.parametrize('reduction', [1, 2])
+def test_reduced(reduction, row, column):
+    layer = rough(SpatialReductionAttention(DIM, HEADS, reduction))
+    x = tokens()
+    with torch.no_grad():
+        (weights,) = READERS[SpatialReductionAttention](layer, x, row, column)
+        values = layer.query_key_value(x)[2][0]
+        assert weights.cell == reduction and weights.values.shape == (HEADS, *values.shape[:2])
+        torch.testing.assert_close(layer.proj(by_heads(weights.values, values)), layer(x)[0, row, column])
+
+
+@pytest.mark.parametrize('package', ['mmdet', 'mmseg', 'mmpretrain'])
+def test_swin_of_openmmlab(package):
+    """Its attention, norms, similarity and receptive fields are those of SwinFrame with the same weights. Windows are
+    shifted and padded; padding has a share that OpenMMLab's layers give to no position of the map."""
+    arch = dict(embed_dim=8, depths=(2, 2), num_heads=(1, 2))
+    other, own = swin_of(package, **arch), SwinFrame(arch, window_size=4, out_indices=(0, 1)).eval()
+    own.load_state_dict(own.from_release(other.state_dict()).tensors)
+    image = torch.randn(1, 3, 40, 56)
+    for theirs, ours in zip(query_attention(other, image, 30, 21), query_attention(own, image, 30, 21)):
+        assert theirs[:2] == ours[:2] and theirs[3:5] == ours[3:5]
+        torch.testing.assert_close(theirs.weights[0].values, ours.weights[0].values)
+    torch.testing.assert_close(feature_norms(other, image), feature_norms(own, image))
+    for stage in (0, 1):
+        (field, centre), (expected, other_centre) = (receptive_field(each, image, stage) for each in (other, own))
+        torch.testing.assert_close(field, expected, rtol=1e-3, atol=1e-5)
+        assert centre == other_centre
+    matrices = [projections(blocks_of(each)[1][0].attn) for each in (other, own)]
+    torch.testing.assert_close(*matrices)
+
+
+def swin_of(package, embed_dim, depths, num_heads):
+    """A Swin Transformer of a package with uneven attention."""
+    arch = dict(embed_dims=embed_dim, depths=depths, num_heads=num_heads)
+    arch = dict(arch=arch, pad_small_map=True) if package == 'mmpretrain' else dict(arch, strides=(4, 2))
+    kind = import_module(f'{package}.models.backbones').SwinTransformer
+    model = kind(**arch, window_size=4, out_indices=(0, 1))
+    model.eval()  # returns nothing
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model
+
+
+@pytest.mark.parametrize('kind', ['PyramidVisionTransformer', 'PyramidVisionTransformerV2', 'MixVisionTransformer'])
+def test_reduced_of_openmmlab(kind):
+    """Weights sum to 1, and give with the values of the merged tokens what the layer adds to its input."""
+    package = 'mmseg' if kind.startswith('Mix') else 'mmdet'
+    settings = dict(embed_dims=8, num_layers=(1, 2, 1, 1), num_heads=(1, 2, 1, 1), sr_ratios=(2, 1, 1, 1))
+    model = getattr(import_module(f'{package}.models.backbones'), kind)(**settings)
+    model.eval()  # returns nothing
+    image, seen = torch.randn(1, 3, 64, 96), []
+    layers = [unit.attn for stage in blocks_of(model) for unit in stage]
+    hooks = [layer.register_forward_hook(lambda *given: seen.append(given), with_kwargs=True) for layer in layers]
+    with removing(hooks):
+        found = query_attention(model, image, 30, 21)
+    cells = [(one.stage, one.block, one.weights[0].cell) for one in found]
+    assert cells == [(0, 0, 2), (1, 0, 1), (1, 1, 1), (2, 0, 1), (3, 0, 1)]
+    for one, layer, (_, (x, sides), given, out) in zip(found, layers, seen):
+        row, column = one.query
+        keys = x.mT.unflatten(2, sides)
+        if layer.sr_ratio > 1:
+            keys = layer.norm(layer.sr(keys).flatten(2).mT).mT.unflatten(2, one.weights[0].values.shape[1:])
+        weight, bias = (tensor.chunk(3)[2] for tensor in (layer.attn.in_proj_weight, layer.attn.in_proj_bias))
+        values = F.linear(keys[0].permute(1, 2, 0), weight, bias)
+        added = layer.attn.out_proj(by_heads(one.weights[0].values, values))
+        at = row * sides[1] + column
+        torch.testing.assert_close(given['identity'][0, at] + added, out[0, at], rtol=1e-4, atol=1e-5)
+    assert feature_norms(model, image).shape == (6, 1)
+
+
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
 @pytest.mark.parametrize(
     'build',
     [
@@ -326,7 +400,7 @@ def test_reads_once():
 
 
 def test_unknown_layers():
-    """A user's own layer is left out; other backbones are refused."""
+    """A user's own layer is left out; backbones that are not known are refused."""
 
     class Mean(nn.Module):
         def forward(self, x):
@@ -336,5 +410,5 @@ def test_unknown_layers():
     blocks_of(backbone)[0][0].attn = Mean()
     first, second, *_ = query_attention(backbone, torch.zeros(1, 3, 32, 32), 0, 0)
     assert first.layer == 'Mean' and first.weights is None and second.weights
-    with pytest.raises(InputError, match='only backbones of mmattn can be analysed, not Linear'):
+    with pytest.raises(InputError, match='only backbones of mmattn, and .* can be analysed, not Linear'):
         query_attention(nn.Linear(1, 1), torch.zeros(1, 3, 32, 32), 0, 0)

@@ -309,13 +309,12 @@ def test_clean_environment(distributions, tmp_path, pure):
     (site,) = tmp_path.glob('venv/lib/*/site-packages')
     for installed in needed([*required, engine]):
         (site / installed.name).symlink_to(installed)
-    pip = [sys.executable, '-m', 'pip', '--python', python, 'install', '--no-index', f'{path}{extras}']
-    done = subprocess.run(pip, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    install = [sys.executable, '-m', 'pip', '--python', python, 'install', '--no-index', f'{path}{extras}']
     check = [python, ROOT / 'tools' / 'dev' / 'check_install.py', *([] if pure else ['--library'])]
     environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
-    done = subprocess.run(check, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
+    for command in (install, check):
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stderr
     assert str(site) in done.stdout and f'{"without" if pure else "with"} C++ operators' in done.stdout
 
 
@@ -335,6 +334,11 @@ def test_wheel_carries_mim(wheel):
             if file.suffix in ('.py', '.sh', '.yml', '.md'):
                 assert f'mmattn/.mim/{file.relative_to(ROOT)}' in names
     assert 'mmattn/.mim/model-index.yml' in names and 'mmattn/ops/elsa.py' in names
+
+
+def test_wheel_carries_types(wheel):
+    """Type checkers read the annotations."""
+    assert 'mmattn/py.typed' in wheel.namelist()
 
 
 def test_wheel_carries_its_library(wheel, tmp_path):

@@ -129,7 +129,10 @@ def _fit_cpu(cfg: Config) -> None:
     if cfg.launcher == 'pytorch':
         # MMEngine's default wrapper passes the number of a GPU.
         cfg.model_wrapper_cfg = cfg.get('model_wrapper_cfg') or dict(
-            type='MMDistributedDataParallel', device_ids=None, broadcast_buffers=False
+            type='MMDistributedDataParallel',
+            device_ids=None,
+            broadcast_buffers=False,
+            find_unused_parameters=cfg.get('find_unused_parameters', False),
         )
         changes.append('processes talk through gloo')
     if is_sharded(cfg):

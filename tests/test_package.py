@@ -184,6 +184,8 @@ def build(folder: Path, **environment: str) -> None:
         (source / changed).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / changed).is_file():
             (source / changed).write_bytes((ROOT / changed).read_bytes())
+        else:
+            (source / changed).unlink(missing_ok=True)
     command = [sys.executable, '-m', 'build', '--no-isolation', '--outdir', folder, source]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment})
 

@@ -195,7 +195,8 @@ def test_missing_package_is_told_when_needed(monkeypatch):
 def test_classifiers_without_mmpretrain(monkeypatch, missing):
     """The sentence says what to install, before anything of the config is imported."""
     monkeypatch.setitem(__import__('sys').modules, missing, None)
-    with pytest.raises(MissingPackage, match=f'elsa-swin-toy_in1k.py .* needs {missing} .* pip install {missing} or'):
+    advice = f'pip install --upgrade onedl-{missing}, or {missing} if'
+    with pytest.raises(MissingPackage, match=f'elsa-swin-toy_in1k.py .* needs {missing} .*: {advice}'):
         load_config(CLASSIFIER)
 
 

@@ -19,7 +19,6 @@ from ..layers import (
     WindowAttention,
 )
 
-
 #: class of a backbone of MMDetection, MMSegmentation or MMPretrain -> its blocks by stage. They are called with tokens
 #: (B, H * W, C) and (H, W), and their attention is ``attn``.
 OTHERS: dict[str, Callable[[nn.Module], list[list[nn.Module]]]] = {

@@ -312,7 +312,7 @@ def swin_of(package, embed_dim, depths, num_heads):
     model = kind(**arch, window_size=4, out_indices=(0, 1))
     model.eval()  # returns nothing
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     return model
 

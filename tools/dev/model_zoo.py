@@ -33,7 +33,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'model_zoo.md'
 PLOT = ROOT / 'docs' / 'images' / 'cost_accuracy.png'
-METAFILES = sorted(ROOT.glob('configs/*/metafile.yml'))
+METAFILES = sorted(ROOT.glob('configs/*/metafile.yml'), key=lambda path: (path.parent.name == 'baselines', path))
 #: name of an ImageNet classifier in the comparison; group 1 is its family, group 2 the variant
 CLASSIFIER = re.compile(
     r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|nat-|dinat-(?!l)|dinat_s-(?!l)|swin-|vit-|r|pvtv2-(?!b0))([a-z\d]+)(-all)?'
@@ -217,8 +217,9 @@ def family(metafile: Path) -> str:
     """The section of one metafile."""
     content = yaml.safe_load(metafile.read_text())
     (collection,) = content['Collections']
-    paper, folder = collection['Paper'], metafile.parent.name
+    paper, folder = collection.get('Paper'), metafile.parent.name
     has_figure = (PLOT.parent / f'paper_{folder}.png').is_file()  # of tools/dev/paper_figures.py
+    source = f'[{paper["Title"]}]({paper["URL"]}), ' if paper else ''
     rows = [row(entry) for entry in content['Models']]
     notes: dict[str, list[str]] = {}
     for entry in content['Models']:
@@ -228,7 +229,8 @@ def family(metafile: Path) -> str:
     return '\n'.join(
         [
             f'## {collection["Name"]}\n',
-            f'[{paper["Title"]}]({paper["URL"]}), [about the configs](../{collection["README"]})\n',
+            f'{source}[about the configs](../{collection["README"]})\n',
+            +f'[about the configs](../{collection["README"]})\n',
             *table(COLUMNS, rows),
             *(f'⁴ {", ".join(names)}: {text}.\n' for text, names in notes.items()),
             *ablations(metafile.parent / 'ablations'),
@@ -293,11 +295,10 @@ def printed(figures: dict) -> str:
         cells.append(f'{figures["Parameters"] / 1e6:g} M' + '²' * ('Parameters Counted' in figures))
     if 'FLOPs' in figures:
         marks = '¹' * (figures.get('Operations per Multiply-Add') == 2) + '³' * ('Attention Counted' in figures)
-        marks += '⁴' * ('Unknown' in figures or 'Note' in figures)
         cells.append(f'{figures["FLOPs"] / 1e9:g} G{marks}')
     if 'Milliseconds' in figures:
         cells.append(f'{figures["Milliseconds"]} ms')
-    return ', '.join(cells)
+    return ', '.join(cells) + '⁴' * ('Unknown' in figures or 'Note' in figures)
 
 
 def released(weights: dict) -> str:

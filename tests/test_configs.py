@@ -31,7 +31,10 @@ LEAVES = [path for path in FILES if '_base_' not in path.parts]
 Case = tuple[Path, str | None]  #: a config and its row
 #: all models of the papers, by the metafiles, and all other configs with their default rows
 CASES = [*PAPERS.values(), *((path, None) for path in LEAVES if path not in {path for path, _ in PAPERS.values()})]
-CLASSIFIERS = [case for case in CASES if re.search(r'_(in1k|inat\d+|cifar100)$', case[0].stem)]
+BASELINES = [case for case in CASES if case[0].parent.name == 'baselines']
+CLASSIFIERS = [
+    case for case in CASES if re.search(r'_(in1k|inat\d+|cifar100)$', case[0].stem) and case not in BASELINES
+]
 STUDENTS = sorted((CONFIGS / 'distillation').glob('*.py'))
 REAL = sorted((CONFIGS / 'real').glob('*.py'))
 #: a teacher and a schedule each
@@ -39,7 +42,7 @@ DISTILLED_ROWS = [path.stem for path in sorted((CONFIGS / 'distillation' / '_bas
 TOY_DISTILLATION, TOY_GRAFT = CONFIGS / 'toy' / 'distill.py', CONFIGS / 'toy' / 'graft.py'
 GRAFTS = sorted((CONFIGS / 'grafting').glob('*.py'))
 WITHOUT_HEADS = *STUDENTS, *REAL, *GRAFTS, TOY_DISTILLATION, TOY_GRAFT
-DOWNSTREAM = [case for case in CASES if case not in CLASSIFIERS and case[0] not in WITHOUT_HEADS]
+DOWNSTREAM = [case for case in CASES if case not in {*CLASSIFIERS, *BASELINES} and case[0] not in WITHOUT_HEADS]
 EXAMPLES = [
     path.stem
     for path in sorted((CONFIGS / 'elsa_swin').glob('*.py'))
@@ -90,6 +93,18 @@ def test_classifier_builds(case):
         model = MODELS.build(cfg.model).eval()
         assert not own or len(model.backbone.out_channels) == 1
         assert model(torch.empty(1, 3, 64, 64)).shape == (1, cfg.model.head.num_classes)
+
+
+@pytest.mark.parametrize('case', slow_but_for_one_row(BASELINES), ids=names)
+def test_baseline_builds(case):
+    """A classifier of another library is whole, and takes the images of its pipelines."""
+    cfg = read_row(*case)
+    assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
+    sizes = cfg.train_pipeline[1].scale, cfg.test_pipeline[2].crop_size
+    assert sizes == (cfg.size, cfg.size)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build({**cfg.model, 'data_preprocessor': cfg.data_preprocessor}).eval().to('meta')
+    assert model(torch.empty(1, 3, cfg.size, cfg.size, device='meta')).shape == (1, 1000)
 
 
 def rows() -> list:

@@ -234,7 +234,9 @@ def build(cfg: Config, device: str = 'meta') -> nn.Module:
     for package in ('mmcv', cfg.default_scope):
         require(package, f'{cfg.filename} ({cfg.default_scope})')
     with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.device(device):
-        return MODELS.build(cfg.model).eval().to('meta')
+        model = MODELS.build(cfg.model)
+    # PyTorch's counter cannot follow the class token of a CaiT that has gradients.
+    return model.eval().to('meta').requires_grad_(False)
 
 
 def classifier(backbone: ConfigDict, num_classes: int) -> nn.Module:
@@ -251,10 +253,11 @@ def classifier(backbone: ConfigDict, num_classes: int) -> nn.Module:
 def _classifier_of(cfg: Config) -> nn.Module:
     """The ImageNet classifier of a config. Other packages' models, and VOLO, are counted with their own heads."""
     head = cfg.model.get('head', {})
-    is_foreign = cfg.default_scope == 'mmpretrain' and not hasattr(backbones, str(cfg.model.backbone.type))
+    backbone = cfg.model.get('backbone', {})  # MMPretrain's TimmClassifier has none
+    is_foreign = cfg.default_scope == 'mmpretrain' and not hasattr(backbones, str(backbone.get('type')))
     if is_foreign or head.get('type') == 'VOLOHead':
         return build(cfg, 'cpu' if is_foreign else 'meta')
-    return classifier(cfg.model.backbone, head.get('num_classes', 1000))
+    return classifier(backbone, head.get('num_classes', 1000))
 
 
 def _forward_as_counted(model: nn.Module, image: Tensor) -> None:
@@ -263,7 +266,7 @@ def _forward_as_counted(model: nn.Module, image: Tensor) -> None:
     if isinstance(model, nn.ModuleDict):
         model['head'](model['backbone'](image)[-1].mean((2, 3)))
         return
-    if hasattr(model, 'decode_head') or hasattr(model, 'head'):  # a segmentor, or MMPretrain's classifier
+    if not any(hasattr(model, name) for name in ('bbox_head', 'roi_head')):  # a segmentor, or MMPretrain's classifier
         model(image)
         return
     maps = model.extract_feat(image)
@@ -315,7 +318,8 @@ def _load(config: Path, row: str | None = None) -> Config:
     """A config with a row, or its default row: whatever the environment names, so that the cache is right."""
     cfg = read_row(config, row)
     model = cfg.get('model')
-    if cfg.get('default_scope') not in INPUT_SIZES or not isinstance(model, dict) or 'backbone' not in model:
+    whole = isinstance(model, dict) and ('backbone' in model or model.get('type') == 'TimmClassifier')
+    if cfg.get('default_scope') not in INPUT_SIZES or not whole:
         raise InputError(
             f'{config} is not a complete config: it needs default_scope ({", ".join(INPUT_SIZES)}), and a model with a '
             'backbone'

@@ -33,7 +33,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / 'docs' / 'model_zoo.md'
 PLOT = ROOT / 'docs' / 'images' / 'cost_accuracy.png'
-METAFILES = sorted(ROOT.glob('configs/*/metafile.yml'))
+METAFILES = sorted(ROOT.glob('configs/*/metafile.yml'), key=lambda path: (path.parent.name == 'baselines', path))
 #: name of an ImageNet classifier in the comparison; group 1 is its family, group 2 the variant
 CLASSIFIER = re.compile(
     r'(elsa-swin-|shunted-|msf-swin-|msf-vit-|gsa-r|nat-|dinat-(?!l)|dinat_s-(?!l)|swin-|vit-|r|pvtv2-(?!b0))([a-z\d]+)(-all)?'
@@ -219,9 +219,9 @@ def all_models() -> str:
     contents = [yaml.safe_load(path.read_text()) for path in METAFILES]
     papers = []
     for (collection,) in (content['Collections'] for content in contents):
-        paper = collection['Paper']
-        about = f'[about the configs](../{collection["README"]})'
-        papers.append(f'- **{collection["Name"]}**: [{paper["Title"]}]({paper["URL"]}), {about}')
+        paper = collection.get('Paper')  # rows of other packages have one each, in their README
+        source = f'[{paper["Title"]}]({paper["URL"]}), ' if paper else ''
+        papers.append(f'- **{collection["Name"]}**: {source}[about the configs](../{collection["README"]})')
     models = [entry for content in contents for entry in content['Models']]
     notes: dict[str, list[str]] = {}
     for entry in models:
@@ -306,11 +306,10 @@ def printed(figures: dict) -> str:
         cells.append(f'{figures["Parameters"] / 1e6:g} M' + '²' * ('Parameters Counted' in figures))
     if 'FLOPs' in figures:
         marks = '¹' * (figures.get('Operations per Multiply-Add') == 2) + '³' * ('Attention Counted' in figures)
-        marks += '⁴' * ('Unknown' in figures or 'Note' in figures)
         cells.append(f'{figures["FLOPs"] / 1e9:g} G{marks}')
     if 'Milliseconds' in figures:
         cells.append(f'{figures["Milliseconds"]} ms')
-    return ', '.join(cells)
+    return ', '.join(cells) + '⁴' * ('Unknown' in figures or 'Note' in figures)
 
 
 def released(weights: dict) -> str:

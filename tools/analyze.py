@@ -354,6 +354,7 @@ def write_grafting(
     for number, place in enumerate(zip(costs, changes)):
         right.annotate(str(number), place, textcoords='offset points', xytext=(4, 4), fontsize=7)
     right.set(xlabel=f'cost of the backbone, {unit}', ylabel='change of the maps, percent of the norm')
+    right.locator_params('x', nbins=5)
     right.grid(alpha=0.3)
     if budget is not None:
         right.axvline(budget, color='0.6', ls='--')

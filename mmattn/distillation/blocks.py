@@ -169,11 +169,14 @@ class BlockDistiller(FeatureDistiller):
 
     @contextmanager
     def recording(self) -> Iterator[Recorded]:
-        """What the replaced operators get and give in forward passes of the teacher in this block."""
+        """What the replaced operators get and give in forward passes of the teacher in this block.
+
+        Inputs are float32: on a GPU, the teacher may compute in half precision where the new operators do not.
+        """
         recorded: dict = {}
 
         def keep(name: str) -> Callable:
-            return lambda _, inputs, output: recorded.update({name: (inputs, output)})
+            return lambda _, inputs, output: recorded.update({name: (tuple(x.float() for x in inputs), output)})
 
         with _hooked({self.operators(name)[0]: keep(name) for name in self.blocks}):
             yield recorded

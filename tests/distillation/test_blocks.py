@@ -192,7 +192,7 @@ def test_graft_onto_itself(name):
     assert model.blocks == attention_blocks(model.source) and not model.changed
     batch = seen(model)
     losses = model(**batch, mode='loss')
-    assert len(losses) == len(model.blocks) and max(map(float, losses.values())) < 1e-12
+    assert len(losses) == len(model.blocks) and max(loss.item() for loss in losses.values()) < 1e-12
     sample = model.eval()(**batch, mode='predict')[0]
     assert max(sample.errors.values()) < 1e-6 and min(sample.cosines.values()) > 1 - 1e-5
 
@@ -202,14 +202,14 @@ def test_graft_onto_itself(name):
         for parameter in parameters:
             parameter.add_(0.1 * parameter.std(correction=0) * torch.randn_like(parameter))
     optimizer = torch.optim.Adam(parameters, 3e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
     first = float(sum(model(**batch, mode='loss').values()))
-    for _ in range(100):
+    for _ in range(50):
         optimizer.zero_grad()
         sum(model(**batch, mode='loss').values()).backward()
         optimizer.step()
         schedule.step()
-    assert float(sum(model(**batch, mode='loss').values())) < 0.05 * first
+    assert float(sum(model(**batch, mode='loss').values())) < 0.1 * first
 
 
 @MECHANISMS.register_module()
@@ -286,7 +286,7 @@ def test_whole_backbone_reaches_the_teacher():
     assert losses[-1] < 0.5 * losses[0]
     itself = graft(SWIN, self_graft=True)
     itself.whole = True
-    assert max(map(float, itself(**batch, mode='loss').values())) < 1e-6
+    assert max(loss.item() for loss in itself(**batch, mode='loss').values()) < 1e-6
 
 
 def test_teacher_stays():
@@ -373,6 +373,18 @@ def test_shift_matters():
     """A window that is not shifted where the source's is counts as another mechanism, so it is not kept silently."""
     stages = [WINDOW, [NEAR, WINDOW], WINDOW]
     assert graft(SWIN, dict(stages=stages)).blocks == ['layers.1.blocks.0', 'layers.1.blocks.1']
+
+
+@pytest.mark.parametrize('name', ['near vit', 'gsa-resnet'])
+def test_teacher_in_half_precision(name):
+    """What a teacher in bfloat16 gives, as on a GPU, is compared in float32: validation is not in mixed precision."""
+    source, changes, _ = GRAFTS[name]
+    model = graft(source, changes).eval()
+    with torch.no_grad(), model.recording() as recorded, torch.autocast('cpu', torch.bfloat16):
+        model.source(seen(model)['inputs'])
+    given = [output if isinstance(output, torch.Tensor) else output[0] for _, output in recorded.values()]
+    assert all(output.dtype == torch.bfloat16 for output in given)
+    assert all(a.dtype == b.dtype == torch.float32 for a, b in model.pairs(recorded).values())
 
 
 def test_copies():

@@ -71,7 +71,7 @@ train_dataloader = dict(
 train_cfg = dict(max_epochs=3, val_interval=100)
 val_dataloader = val_cfg = val_evaluator = None
 """
-#: blocks learn in the first epoch, then the whole backbone; the training is killed in both parts
+#: blocks learn in the first epoch, then the whole backbone: trainings resume where it begins, and later
 GRAFT = """
 _base_ = '{root}/configs/toy/graft.py'
 train_dataloader = dict(batch_size=16, num_workers=2, persistent_workers=True, dataset=dict(held_out=0.2))

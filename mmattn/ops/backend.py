@@ -20,7 +20,8 @@ HAS_TRITON = find_spec('triton') is not None
 #: the largest difference of a compiled path from the reference, as a share of the largest number: in float32, the first
 #: figure; in half precision, a number of rounding steps, because gradients are rounded between two kernels
 TOLERANCE, ROUNDINGS = 1e-4, 16
-DTYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
+HALF_OR_SINGLE = torch.float16, torch.bfloat16, torch.float32  #: what compiled paths take
+DTYPES = *HALF_OR_SINGLE, torch.float64
 
 _lock = threading.Lock()
 _chosen: dict[tuple, str] = {}

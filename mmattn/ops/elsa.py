@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import library
-from .backend import HAS_TRITON, check_maps, check_triton, choose_backend, named_backend
+from .backend import HALF_OR_SINGLE, HAS_TRITON, check_maps, check_triton, choose_backend, named_backend
 from .elsa_cpu import check_neighbourhoods, neighbourhood_sum_cpu, within
 from .tracing import is_exporting, is_tracing, is_transforming
 
@@ -43,9 +43,9 @@ def elsa_attention(
         ghost_add: (C, k, k), the matrix :math:`\gamma S` of equation 8; None means zeros.
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference', 'shifted' (any device), 'cpp' (float32 on the CPU) or 'triton' (GPUs, no dropout). The
-            last two have no second derivatives and are not for torch.func. None chooses the fastest that can serve:
-            :func:`fastest`.
+        backend: 'reference', 'shifted' (any device), 'cpp' (the CPU, at most 32 bits) or 'triton' (GPUs, no dropout).
+            The last two have no second derivatives and are not for torch.func. None chooses the fastest that can
+            serve: :func:`fastest`.
 
     Returns:
         (B, H, W, C), of the dtype of ``value``.
@@ -84,7 +84,7 @@ def neighbourhood_sum(weights: Tensor, value: Tensor, mul: Tensor | None = None,
     shape = (*value.shape[:1], value.shape[-1], weights.shape[-1])
     if mul is not None and mul.shape not in (shape, shape[1:]):
         raise ValueError(f'mul must be {shape[1:]} or {shape}, not {tuple(mul.shape)}')
-    compiled = library.takes(weights, value) and fastest(weights, value, mul) == 'cpp'
+    compiled = library.takes(weights, value, dtypes=HALF_OR_SINGLE) and fastest(weights, value, mul) == 'cpp'
     return (_summed_cpp if compiled else _summed)(weights, value, mul, None, within(dilation, value))
 
 
@@ -138,9 +138,9 @@ def elsa_attention_shifted(
 def elsa_attention_cpp(
     logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int, dropout_p: float
 ) -> Tensor:
-    """The same sum in one pass over the map, in C++."""
-    library.check_takes(logits, value)
-    attention = F.dropout(logits.softmax(-1), dropout_p)
+    """The same sum in one pass over the map, in C++ and float32."""
+    library.check_takes(logits, value, dtypes=HALF_OR_SINGLE)
+    attention = F.dropout(logits.float().softmax(-1), dropout_p)
     return _summed_cpp(attention, value, *_by_channel(ghost_mul, ghost_add), dilation)
 
 
@@ -151,7 +151,7 @@ def _by_channel(*ghosts: Tensor | None) -> Iterator[Tensor | None]:
 
 def _summed_cpp(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:
     mul, add = (None if ghost is None else ghost.float().transpose(-1, -2) for ghost in (mul, add))
-    return neighbourhood_sum_cpu(weights, value, mul, add, dilation)
+    return neighbourhood_sum_cpu(weights.float(), value.float(), mul, add, dilation).to(value.dtype)
 
 
 def _summed(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:
@@ -262,7 +262,7 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 def fastest(logits: Tensor, value: Tensor, ghost_mul: Tensor | None = None, dropout_p: float = 0.0) -> str:
     """The backend that None stands for.
 
-    The C++ code serves float32 on the CPU; Triton's kernels serve GPUs, if there is no dropout; neither is for graphs
+    The C++ code serves the CPU; Triton's kernels serve GPUs, if there is no dropout; neither is for graphs
     to be exported or for torch.func, and each serves after :func:`~.backend.choose_backend` has checked it.
 
     Args:
@@ -278,9 +278,9 @@ def fastest(logits: Tensor, value: Tensor, ghost_mul: Tensor | None = None, drop
 
 def _compiled(logits: Tensor, value: Tensor, dropout_p: float) -> tuple[str, ...]:
     """The compiled backends that can serve."""
-    if library.takes(logits, value):
+    if library.takes(logits, value, dtypes=HALF_OR_SINGLE):
         return ('cpp',)
-    served = value.is_cuda and value.dtype in (torch.float32, torch.bfloat16, torch.float16) and not dropout_p
+    served = value.is_cuda and value.dtype in HALF_OR_SINGLE and not dropout_p
     return ('triton',) if HAS_TRITON and served and not is_exporting() and not is_transforming() else ()
 
 

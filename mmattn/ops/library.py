@@ -7,7 +7,7 @@ torch below check them.
 
 import ctypes
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
@@ -38,7 +38,7 @@ HAS_LIBRARY = _C is not None
 OPERATORS = torch.library.Library('mmattn', 'FRAGMENT')
 
 
-def takes(*tensors: Tensor, dtypes: Container[torch.dtype] = (torch.float32,)) -> bool:
+def takes(*tensors: Tensor, dtypes: Collection[torch.dtype] = (torch.float32,)) -> bool:
     """Whether the library serves tensors: plain ones, not fake tensors or other subclasses, on the CPU, of ``dtypes``.
 
     Since torch 2.7, torch.compile keeps calls of the library in its graphs.
@@ -47,18 +47,19 @@ def takes(*tensors: Tensor, dtypes: Container[torch.dtype] = (torch.float32,)) -
     return HAS_LIBRARY and plain and not is_exporting() and not is_transforming()
 
 
-def check_takes(*tensors: Tensor) -> None:
-    """Check that the backend 'cpp' can be used.
+def check_takes(*tensors: Tensor, dtypes: Collection[torch.dtype] = (torch.float32,)) -> None:
+    """Check that the backend 'cpp' can be used; see :func:`takes`.
 
     Raises:
         ValueError: if the library was not compiled, or does not serve the tensors.
     """
     if not HAS_LIBRARY:
         raise ValueError("the library of backend 'cpp' is missing: install a C++ compiler, then mmattn again")
-    if not takes(*tensors):
+    if not takes(*tensors, dtypes=dtypes):
         kinds = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
+        bits = 'at most 32 bits' if len(dtypes) > 1 else '32 bits'
         raise ValueError(
-            f"backend 'cpp' takes float32 tensors on the CPU, and is not for export or torch.func; here are {kinds}"
+            f"backend 'cpp' takes tensors of {bits} on the CPU, and is not for export or torch.func; here are {kinds}"
         )
 
 

@@ -15,7 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import library
-from .backend import HAS_TRITON, check_maps, check_triton, choose_backend, named_backend, without_autocast
+from .backend import (
+    HALF_OR_SINGLE,
+    HAS_TRITON,
+    check_maps,
+    check_triton,
+    choose_backend,
+    named_backend,
+    without_autocast,
+)
 from .elsa_cpu import within
 from .neighbourhood_cpu import beyond_of, check_attention, neighbourhood_attention_cpu
 from .tracing import is_exporting, is_transforming
@@ -135,8 +143,8 @@ def neighbourhood_attention_cpp(
     """The same in C++, in float32, with the weights of one row of pixels in memory."""
     if dropout_p:
         raise ValueError(f"backend 'cpp' needs dropout_p=0, not {dropout_p}: choose backend 'reference'")
+    library.check_takes(query, key, value, dtypes=HALF_OR_SINGLE)
     tensors = [None if x is None else x.float() for x in (query, key, value, bias, beyond)]
-    library.check_takes(*tensors[:3])
     return neighbourhood_attention_cpu(*tensors, kernel_size, dilation).to(value.dtype)
 
 
@@ -153,7 +161,6 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
     'cpp': neighbourhood_attention_cpp,
     'triton': _triton,
 }
-HALF_OR_SINGLE = torch.float16, torch.bfloat16, torch.float32
 
 
 def _fastest(*maps: Tensor, bias: Tensor | None, beyond: Tensor | None, dropout_p: float) -> str:

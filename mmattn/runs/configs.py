@@ -198,13 +198,10 @@ def _rename_type(node: object, old: str, new: str) -> bool:
 
 
 def enable_amp(cfg: Config) -> None:
-    """Train in mixed precision.
-
-    Raises:
-        InputError: if there is no accelerator.
-    """
+    """Train in mixed precision: on an accelerator in float16, with scaled losses, on a CPU in bfloat16."""
     if get_device() == 'cpu':
-        raise InputError('--amp needs an accelerator, and there is none here: leave it out')
+        cfg.optim_wrapper.type = 'BFloat16OptimWrapper'
+        return
     cfg.optim_wrapper.type = 'AmpOptimWrapper'
     cfg.optim_wrapper.loss_scale = 'dynamic'
 

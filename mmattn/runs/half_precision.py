@@ -13,8 +13,8 @@ from torch import nn
 class BFloat16OptimWrapper(OptimWrapper):
     """Forward passes of a training compute in bfloat16 what torch's autocast does, on any device.
 
-    Weights, gradients and the optimizer stay float32. The range of bfloat16 is that of float32, so losses are not scaled.
-    A CPU gains where it has instructions for bfloat16 (AVX512_BF16, AMX), and loses elsewhere.
+    Weights, gradients and the optimizer stay float32. The range of bfloat16 is that of float32, so losses are not
+    scaled. A CPU is faster if it has instructions for bfloat16 (AVX512_BF16, AMX), and slower otherwise.
     """
 
     @contextmanager

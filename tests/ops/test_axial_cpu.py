@@ -61,7 +61,7 @@ def test_refusals():
     query, table = torch.randn(1, 4, 5, 2, 3), torch.randn(7, 3)
     with pytest.raises(ValueError, match="backend 'cpp' has neither keys nor softmax"):
         axial_attention(query, query, table, 1, backend='cpp', softmax=True)
-    with pytest.raises(ValueError, match="backend 'cpp' takes float32 tensors"):
+    with pytest.raises(ValueError, match="backend 'cpp' takes tensors of 32 bits"):
         axial_attention(query.double(), query.double(), table, 1, backend='cpp')
 
 

@@ -101,12 +101,13 @@ def test_no_copy_per_neighbour():
     assert max(sizes) < 5 * inputs[1].numel()
 
 
+@pytest.mark.parametrize('backend', ['shifted', 'cpp'])
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_half_precision_sums_in_float32(dtype):
+def test_half_precision_sums_in_float32(backend, dtype):
     """A sum of 49 terms in half precision has only the errors of its rounded inputs and output."""
     logits, value, mul, add = make_inputs(1, 8, 8, 2, 4, 7, True, False)
     exact = REFERENCE(logits, value, mul, add)
-    half = SHIFTED(logits.to(dtype), value.to(dtype), mul.to(dtype), add)
+    half = elsa_attention(logits.to(dtype), value.to(dtype), mul.to(dtype), add, backend=backend)
     assert half.dtype == dtype
     assert (half - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
 

@@ -127,7 +127,6 @@ def test_multi_scale_test(toy, trained, tmp_path):
     'tool, arguments, message',
     [
         ('train', ['no.py'], 'there is no config no.py'),
-        ('train', [MASK_RCNN, '--amp'], '--amp needs an accelerator'),
         ('train', ['configs/toy/elsa-swin-toy_in1k.py', '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
         ('test', [MASK_RCNN, 'no.pth'], 'there is no checkpoint no.pth: put it there'),
         ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),

@@ -1,0 +1,31 @@
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import OPTIM_WRAPPERS
+from torch import nn
+
+from mmattn.runs import configs
+
+
+@pytest.mark.parametrize('device, expected', [('cpu', 'BFloat16OptimWrapper'), ('cuda', 'AmpOptimWrapper')])
+def test_amp_on_each_device(monkeypatch, device, expected):
+    """--amp trains in bfloat16 on a CPU, where MMEngine's wrapper refuses to."""
+    monkeypatch.setattr(configs, 'get_device', lambda: device)
+    cfg = Config(dict(optim_wrapper=dict(type='OptimWrapper')))
+    configs.enable_amp(cfg)
+    assert cfg.optim_wrapper.type == expected
+
+
+def test_bfloat16_on_a_cpu():
+    """Products are computed in bfloat16, also after a step that only collects gradients; weights stay
+    float32."""
+    layer = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    wrapper = OPTIM_WRAPPERS.build(dict(type='BFloat16OptimWrapper', optimizer=optimizer, accumulative_counts=2))
+    before = layer.weight.detach().clone()
+    for _ in range(2):
+        with wrapper.optim_context(layer):
+            out = layer(torch.ones(2, 8))
+        assert out.dtype == torch.bfloat16
+        wrapper.update_params(out.float().square().mean())
+    assert layer.weight.dtype == torch.float32 and not torch.equal(layer.weight, before)

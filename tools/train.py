@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument(
         '--resume', nargs='?', const='auto', help='resume from a checkpoint (default: the newest in the work folder)'
     )
-    parser.add_argument('--amp', action='store_true', help='mixed precision')
+    parser.add_argument('--amp', action='store_true', help='mixed precision; on a CPU: bfloat16')
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate with the batch size')
     args = parser.parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))  # MMEngine reads it

@@ -36,7 +36,7 @@ CLASSIFIERS = [
     case for case in CASES if re.search(r'_(in1k|inat\d+|cifar100)$', case[0].stem) and case not in BASELINES
 ]
 STUDENTS = sorted((CONFIGS / 'distillation').glob('*.py'))
-REAL = sorted((CONFIGS / 'real').glob('*.py'))
+REAL = [path for path in sorted((CONFIGS / 'real').glob('*.py')) if path.stem != 'graft']
 #: a teacher and a schedule each
 DISTILLED_ROWS = [path.stem for path in sorted((CONFIGS / 'distillation' / '_base_' / 'rows').glob('*.py'))]
 TOY_DISTILLATION, TOY_GRAFT = CONFIGS / 'toy' / 'distill.py', CONFIGS / 'toy' / 'graft.py'
@@ -128,7 +128,8 @@ def test_real_photographs_build(case):
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
     steps = cfg.train_cfg.max_iters, cfg.sweep.train_cfg.max_iters
     assert steps == (cfg.param_scheduler[1].end, cfg.sweep.param_scheduler[1].end)
-    assert bool(cfg.model.backbone.get('init_cfg')) == ('-pretrained' in case[1] or case[0].stem == 'starts')
+    starts = '-pretrained' in case[1] or case[0].stem == 'starts' and '@scratch' not in case[1]
+    assert bool(cfg.model.backbone.get('init_cfg')) == starts
     device = 'cpu' if 'pvt' in case[1] else 'meta'  # MMDetection's PVTv2 cannot be built on the meta device.
     with torch.device(device), DefaultScope.overwrite_default_scope(cfg.default_scope):
         check_channels(cfg.model, 'model')
@@ -487,10 +488,12 @@ def test_grafting(graft_of, name, row, downstream):
         assert all(key.startswith('norm') for key in (*translation.fresh, *translation.dropped)), case
 
 
-@pytest.mark.parametrize('row', read_row(TOY_GRAFT).rows)
-def test_toy_grafts(graft_of, row):
-    """Each toy source can be grafted: other mechanisms are found in it."""
-    cfg, model = graft_of(TOY_GRAFT, row)
+@pytest.mark.parametrize(
+    'path, row', [*((TOY_GRAFT, row) for row in read_row(TOY_GRAFT).rows), (CONFIGS / 'real' / 'graft.py', None)]
+)
+def test_small_grafts(graft_of, path, row):
+    """Each small source can be grafted: other mechanisms are found in it."""
+    cfg, model = graft_of(path, row)
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE) and model.blocks
 
 

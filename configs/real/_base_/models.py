@@ -16,6 +16,7 @@ nat = dict(
     stages=dict(type='NeighbourhoodAttention', kernel_size=5),
     drop_path_rate=0.0,
 )
+elsa = dict(type='ELSA', kernel_size=5, group_width=8)
 near = dict(type='NeighbourhoodAttention', kernel_size=5)
 wide = dict(type='MeanShiftAttention', attention='plain', proj_bias=True)
 conv, gsa = dict(type='DepthwiseConv', kernel_size=5), dict(type='GlobalSelfAttention', num_heads=4)

@@ -129,8 +129,8 @@ def test_fused_norms_beside_the_convolutions():
     'make, depth',
     [
         (lambda: torchvision.models.resnet50(weights=None), 50),
-        (lambda: timm.create_model('resnet50'), 50),
-        (lambda: timm.create_model('resnet101'), 101),
+        pytest.param(lambda: timm.create_model('resnet50'), 50, marks=pytest.mark.slow),
+        pytest.param(lambda: timm.create_model('resnet101'), 101, marks=pytest.mark.slow),
     ],
     ids=['torchvision-50', 'timm-50', 'timm-101'],
 )

@@ -32,9 +32,10 @@ def microsoft(weights):
     'layout, settings',
     [
         (lambda weights: weights, dict()),
+        *((lambda weights: {'model': microsoft(weights)}, settings) for settings in (dict(), dict(groups=2))),
         *(
-            (lambda weights: {'model': microsoft(weights)}, settings)
-            for settings in (dict(), dict(groups=2), dict(proj_bias=True), dict(out_indices=(0, 1, 2)))
+            pytest.param(lambda weights: {'model': microsoft(weights)}, settings, marks=pytest.mark.slow)
+            for settings in (dict(proj_bias=True), dict(out_indices=(0, 1, 2)))
         ),
     ],
 )

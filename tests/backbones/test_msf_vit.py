@@ -68,9 +68,9 @@ def test_any_part_of_a_release_serves(release):
     'name, settings',
     [
         ('deit_small_distilled_patch16_224', dict()),
-        ('vit_small_patch16_224', dict()),
+        pytest.param('vit_small_patch16_224', dict(), marks=pytest.mark.slow),
         ('vit_small_patch16_224', dict(attention='plain', proj_bias=True)),
-        ('vit_small_patch16_224', dict(groups=2)),
+        pytest.param('vit_small_patch16_224', dict(groups=2), marks=pytest.mark.slow),
         ('vit_small_patch16_224', dict(final_norm=True, out_indices=(2, 11))),
     ],
 )

@@ -53,10 +53,15 @@ def test_released_layouts(release, arch, layout):
     [
         ('mask-rcnn_shunted_fpn_1x_coco', lambda weights: {'model': weights, 'epoch': 300}),
         ('mask-rcnn_shunted_fpn_1x_coco', dict),
-        ('retinanet_shunted-s_fpn_1x_coco', dict),
         ('shunted-s_fpn_8xb2-80k_ade20k-512x512', dict),
-        ('shunted_upernet_8xb2-160k_ade20k-512x512', dict),
-        ('shunted-s_segformer_8xb2-160k_ade20k-512x512', dict),
+        *(
+            pytest.param(config, dict, marks=pytest.mark.slow)
+            for config in (
+                'retinanet_shunted-s_fpn_1x_coco',
+                'shunted_upernet_8xb2-160k_ade20k-512x512',
+                'shunted-s_segformer_8xb2-160k_ade20k-512x512',
+            )
+        ),
     ],
 )
 def test_releases_load_under_every_head(tmp_path, release, config, wrap):

@@ -45,6 +45,7 @@ def config(folder, name, arch):
     return path
 
 
+@pytest.mark.slow
 def test_table_and_json(benchmark, tmp_path):
     """A model on the reference of its operator beside itself: a row per model and size, ratios to the peer, growth, and
     the operators that take most time."""

@@ -12,6 +12,7 @@ def convert(source, target, *arguments):
     return run_tool('convert_weights', source, target, *arguments)
 
 
+@pytest.mark.slow
 def test_converted_release_loads(tmp_path, release):
     """The variant is recognised, the classifier left out, the sha256 true, and the file pretrained weights."""
     weights = release('elsa_swin_small_imagenet')

@@ -63,7 +63,7 @@ def run_alone(toy, tool, *arguments):
     )
 
 
-@pytest.fixture(scope='module', params=SHORT)
+@pytest.fixture(scope='module', params=[MASK_RCNN, pytest.param(UPERNET, marks=pytest.mark.slow)])
 def trained(request, toy, tmp_path_factory):
     """A config, its work folder after one step and one more by --resume, and the last checkpoint. The detector is
     resumed as a user does it."""

@@ -15,6 +15,7 @@ images. These of timm's tests do not pass, or do not apply:
 import copy
 import functools
 import math
+import re
 
 import huggingface_hub.constants
 import pytest
@@ -32,6 +33,7 @@ from mmattn.errors import InputError
 from mmattn.timm import TimmClassifier
 from mmattn.weights import CheckpointError
 from mmattn.weights.sources import place_of
+from tests import ROOT
 from tests.backbones.cases import CASES
 from tests.configs import named
 
@@ -478,6 +480,13 @@ def test_no_network(monkeypatch, tmp_path):
     with pytest.raises(CheckpointError, match='OWNER/NAME/resolve/v1/config.json cannot be downloaded') as error:
         TimmClassifier.from_pretrained('OWNER/NAME', revision='v1')
     assert '\n' not in str(error.value)
+
+
+def test_table_of_names():
+    """The page lists all names, with their backbones."""
+    rows = re.findall(r'^\| `(\w+)\*` \| (.*) \| `(\w+)` \|$', (ROOT / 'docs' / 'timm.md').read_text(), re.MULTILINE)
+    listed = {f'{start}{each}': backbone for start, names, backbone in rows for each in re.findall(r'`(\w+)`', names)}
+    assert listed == {name: family.backbone.__name__ for name, (family, _) in VARIANTS.items()}
 
 
 def test_weights_of_timm_are_timms():

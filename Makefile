@@ -89,4 +89,5 @@ zoo: setup
 
 docs: setup
 	@[ $(STACK) = onedl ] || { echo "make docs needs the stack onedl: requirements/$(STACK).txt has no MkDocs." >&2; exit 1; }
+	@$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make docs needs Python 3.11 or newer: make docs PYTHON=python3.11" >&2; exit 1; }
 	@NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict

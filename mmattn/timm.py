@@ -1,14 +1,16 @@
 """timm's names for the backbones: ``import mmattn.timm``, then ``timm.create_model('elsa_swin_tiny')``.
 
-:class:`TimmClassifier` has the methods of timm's own models. A model's name is that of its family, with the variant
-from ``arch_zoo`` of the backbone. DINOViT has no names here: timm has these models.
+:class:`TimmClassifier` has the methods of timm's own models, and :class:`VOLOClassifier` also has VOLO's head. A
+model's name is that of its family, with the variant from ``arch_zoo`` of the backbone. DINOViT has no names here: timm
+has these models.
 """
 
 import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import timm
@@ -17,7 +19,7 @@ from huggingface_hub import ModelCard, ModelHubMixin
 from mmengine.logging import print_log
 from mmengine.model import initialize
 from safetensors.torch import save_file
-from timm.layers import ClassifierHead, LayerNorm2d, NormMlpClassifierHead
+from timm.layers import ClassifierHead, LayerNorm2d, NormMlpClassifierHead, get_device_dtype
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model, resolve_pretrained_cfg
 from timm.models._features import feature_take_indices
 from timm.models._hub import save_config_for_hf
@@ -39,6 +41,7 @@ from .backbones import (
 from .backbones.base import Backbone
 from .backbones.swin import Stage
 from .errors import CheckpointError, InputError
+from .layers import ClassAttention
 from .version import __version__
 from .weights import plain_names, read_file, weights_in
 from .weights.downloads import from_hub
@@ -90,6 +93,8 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
     """
 
     output_fmt = 'NCHW'
+    #: the layers that depend on the number of classes
+    classifier: str | tuple[str, ...] = 'head.fc'
 
     def __init__(
         self,
@@ -109,6 +114,10 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             raise ValueError('out_indices needs features_only=True')
         if proj_drop_rate is not None:
             settings['drop_rate'] = proj_drop_rate
+        if isinstance(settings.get('img_size'), Sequence):  # as timm writes it in config.json
+            if len(set(settings['img_size'])) != 1:
+                raise ValueError(f'img_size must be one side, or two equal ones, not {settings["img_size"]!r}')
+            settings['img_size'] = settings['img_size'][0]
         arch = backbone.resolve_arch(settings[backbone.arch_argument])
         if 'depths' in arch:  # Other backbones return the last map by default.
             settings['out_indices'] = (len(arch['depths']) - 1,)
@@ -118,7 +127,7 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             self.in_chans = in_chans
             self.global_pool = global_pool
             self.num_features = self.backbone.channels[-1]
-            self.head = self._head(pool_type=global_pool, drop_rate=drop_rate)
+            self.head = self._head(settings, pool_type=global_pool, drop_rate=drop_rate)
         self.head_hidden_size = self.head.num_features
         if self.backbone.init_cfg:
             initialize(self, self.backbone.init_cfg)  # init_weights() would log every parameter.
@@ -132,16 +141,29 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             )
         ]
 
-    def _head(self, **settings) -> nn.Module:
-        """Pooling and a linear layer; between them is the norm of a ViT that has no final norm, as in MSF's."""
+    def _head(self, settings: dict, **head_settings) -> nn.Module:
+        """Pooling and a linear layer; between them is the norm of a ViT that has no final norm, as in MSF's.
+
+        Args:
+            settings: of the backbone.
+            head_settings: of the head.
+        """
         if isinstance(self.backbone, ViTFrame) and isinstance(self.backbone.norm, nn.Identity):
             norm = functools.partial(LayerNorm2d, eps=self.backbone.settings['norm_eps'])
-            return NormMlpClassifierHead(self.num_features, self.num_classes, norm_layer=norm, **settings)
-        return ClassifierHead(self.num_features, self.num_classes, **settings)
+            return NormMlpClassifierHead(self.num_features, self.num_classes, norm_layer=norm, **head_settings)
+        return ClassifierHead(self.num_features, self.num_classes, **head_settings)
+
+    def _features(self, x: Tensor) -> Tensor:
+        """The last map of the backbone -> what :meth:`forward_features` returns."""
+        return x
+
+    def _intermediate(self, stage: int, x: Tensor, norm: bool) -> Tensor:
+        """The output (B, h, w, C) of a stage -> its map in :meth:`forward_intermediates`."""
+        return self.backbone.output_map(stage, x, norm)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """x: (B, in_chans, H, W) -> the last map (B, num_features, h, w), normed."""
-        return self.backbone(x)[-1]
+        return self._features(self.backbone(x)[-1])
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """The last map (B, num_features, h, w) -> logits (B, num_classes); or what the classifier takes."""
@@ -160,13 +182,13 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         output_fmt: str = 'NCHW',
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The last map, normed, and those of the stages ``indices``, of a ViT of its blocks.
+        """The result of :meth:`forward_features`, and the maps of the stages ``indices``, of a ViT of its blocks.
 
         Args:
             x: (B, in_chans, H, W).
             indices: numbers of stages; a number n: the last n; None: all.
             norm: norm the maps of stages that have an output norm, usually the last one.
-            stop_early: stop after the last of ``indices``; its map is then the last map.
+            stop_early: stop after the last of ``indices``; its map is then the result, unless it is the last stage.
             output_fmt: 'NCHW', the only one.
             intermediates_only: return the list alone.
         """
@@ -175,10 +197,13 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         maps = []
         for i, output in enumerate(self.backbone.stage_outputs(x)):
             if i in chosen:
-                maps.append(self.backbone.output_map(i, output, norm))
+                maps.append(self._intermediate(i, output, norm))
             if i == last and (stop_early or intermediates_only):
                 break
-        return maps if intermediates_only else (self.backbone.output_map(i, output), maps)
+        if intermediates_only:
+            return maps
+        x = self.backbone.output_map(i, output)
+        return self._features(x) if i == self.backbone.num_built - 1 else x, maps
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -247,7 +272,7 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         return {name for name, _ in self.named_parameters() if name.endswith(ends)}
 
     def load_pretrained(self, checkpoint: str | Path) -> None:
-        """Load the backbone strictly, and the head if it has as many classes.
+        """Load the backbone and the head strictly, without the classifier if it has another number of classes.
 
         Args:
             checkpoint: a classifier, detector, segmentor or backbone; see :func:`mmattn.weights.read_checkpoint`.
@@ -256,21 +281,27 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             CheckpointError: if the file cannot be read, or its tensors do not fit.
         """
         self.backbone.load_pretrained(checkpoint)
-        weights, own = plain_names(weights_in(read_file(checkpoint))[0], str(checkpoint)), self.head.state_dict()
+        weights = plain_names(weights_in(read_file(checkpoint))[0], str(checkpoint))
         try:
             self.backbone.translate_classifier(weights)
         except CheckpointError:  # It has no head.
             weights = {}
-        head = {name.removeprefix('head.'): value for name, value in weights.items() if name.startswith('head.')}
-        given, wanted = (len(each['fc.weight']) if 'fc.weight' in each else 0 for each in (head, own))
-        if given != wanted:
-            what = f'a head of {given} classes, which is not loaded' if given else 'no head: it starts untrained'
-            print_log(f'{checkpoint} has {what}', logger='current')
-        elif given:
-            try:
-                self.head.load_state_dict(head)
-            except RuntimeError as error:
-                raise CheckpointError(f'{checkpoint}: the head does not fit: {error}') from None
+        given = {name: value for name, value in weights.items() if name.startswith('head.')}
+        if not given:
+            print_log(f'{checkpoint} has no head: it starts untrained', logger='current')
+            return
+        own = {f'head.{name}': value for name, value in self.head.state_dict().items()}
+        classes, wanted = (len(tensors.get('head.fc.weight', ())) for tensors in (given, own))
+        if classes != wanted:
+            print_log(f'{checkpoint} has a classifier of {classes} classes, which is not loaded', logger='current')
+            layers = (self.classifier,) if isinstance(self.classifier, str) else self.classifier
+            replaced = tuple(f'{layer}.' for layer in layers)
+            given = {name: value for name, value in given.items() if not name.startswith(replaced)}
+            given.update((name, value) for name, value in own.items() if name.startswith(replaced))
+        try:
+            self.head.load_state_dict({name.removeprefix('head.'): value for name, value in given.items()})
+        except RuntimeError as error:
+            raise CheckpointError(f'{checkpoint}: the head does not fit: {error}') from None
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *, revision: str | None = None, **arguments) -> 'TimmClassifier':
@@ -324,6 +355,136 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+class ClassAttentionHead(ClassAttention, nn.Module):
+    """VOLO's head, with the methods of timm's heads. Its tensors have the names of ``VOLOHead``'s.
+
+    Scores are those of the class token, plus half the largest of all other tokens per class.
+
+    Args:
+        in_features: channels C of the map.
+        num_classes: number of classes K; 0: no classifier.
+        num_heads, mlp_ratio, attn_drop_rate: of class attention.
+        pool_type: 'token': the class token; 'avg': the mean of all tokens; '': all tokens, each classified alone.
+        drop_rate: dropout before the classifier.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        num_heads: int,
+        mlp_ratio: float,
+        attn_drop_rate: float = 0.0,
+        pool_type: str = 'token',
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.add_class_attention(in_features, num_heads, mlp_ratio, attn_drop_rate=attn_drop_rate)
+        self.drop = nn.Dropout(drop_rate)
+        self.reset(num_classes, pool_type, in_features=in_features)
+
+    def reset(
+        self, num_classes: int, pool_type: str | None = None, reset_other: bool = False, in_features: int | None = None
+    ) -> None:
+        """Replace the classifier, the pooling if it is given, and with ``reset_other`` remove class attention."""
+        if reset_other:
+            self.cls_token, self.post_network = None, nn.ModuleList()
+        if pool_type is not None:
+            kinds = ('avg', '') if self.cls_token is None else ('token', 'avg', '')
+            if pool_type not in kinds:
+                raise ValueError(f'global_pool must be one of {", ".join(map(repr, kinds))}, not {pool_type!r}')
+            self.pool_type = pool_type
+        if in_features is not None:
+            self.num_features = in_features
+        place = get_device_dtype(self)
+        linear = lambda: nn.Linear(self.num_features, num_classes, **place).train(self.training)
+        self.fc = linear() if num_classes else nn.Identity()
+        self.aux_head = linear() if num_classes and self.cls_token is not None else None
+
+    def attended(self, x: Tensor) -> Tensor:
+        """x: (B, C, H, W) -> the class token and all others, normed, (B, 1 + H W, C); (B, H W, C) without one."""
+        return super().attended(x) if self.cls_token is not None else self.norm(x.flatten(2).transpose(1, 2))
+
+    def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Tokens, the class token first, (B, N, C) -> scores (B, K), or what the classifier takes (B, C). Without
+        pooling (B, N, K) and (B, N, C)."""
+        pooled = x[:, 0] if self.pool_type == 'token' else x.mean(1) if self.pool_type else x
+        pooled = self.drop(pooled)
+        if pre_logits:
+            return pooled
+        scores = self.fc(pooled)
+        if self.aux_head is not None and self.pool_type:
+            scores = scores + 0.5 * self.aux_head(self.drop(x[:, 1:])).amax(1)
+        return scores
+
+
+class VOLOClassifier(TimmClassifier):
+    """ELSA-VOLO or VOLO, with VOLO's own head, and the methods of timm's VOLO.
+
+    ``forward_features`` returns tokens (B, 1 + h w, num_features): the class token after class attention and all
+    others, normed. ``norm=True`` of ``forward_intermediates`` norms all maps but that of the first stage. A classifier
+    of MMPretrain with ``VOLOHead``, or a released one, loads with its head.
+
+    Args:
+        backbone: ELSAVOLO.
+        global_pool: 'token', 'avg' or '', see :class:`ClassAttentionHead`.
+        settings: further arguments of :class:`TimmClassifier`. ``attn_drop_rate`` is that of class attention, too.
+    """
+
+    output_fmt = 'NLC'
+    classifier = 'head.fc', 'head.aux_head'
+
+    def __init__(self, backbone: type[ELSAVOLO], global_pool: str = 'token', **settings) -> None:
+        super().__init__(backbone, global_pool=global_pool, **settings)
+
+    def _head(self, settings: dict, **head_settings) -> ClassAttentionHead:
+        arch = self.backbone.resolve_arch(settings[self.backbone.arch_argument])
+        return ClassAttentionHead(
+            self.num_features,
+            self.num_classes,
+            arch['num_heads'][1],
+            arch['mlp_ratio'],
+            settings.get('attn_drop_rate', 0.0),
+            **head_settings,
+        )
+
+    def _features(self, x: Tensor) -> Tensor:
+        return self.head.attended(x)
+
+    def _intermediate(self, stage: int, x: Tensor, norm: bool) -> Tensor:
+        return super()._intermediate(stage, self.head.norm(x) if norm and stage else x, False)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Remove the stages after the last of ``indices``, class attention with the classifier, and the norm."""
+        chosen = super().prune_intermediate_layers(indices, prune_norm, prune_head)
+        if prune_norm or max(chosen) == 0:
+            self.head.norm = nn.Identity()
+        return chosen
+
+    def group_matcher(self, coarse: bool = False) -> Callable[[str], tuple[int]]:
+        """As that of :class:`TimmClassifier`. Blocks of class attention come after those of the backbone; the class
+        token belongs to the stem, as in timm's VOLO."""
+        depth_of = super().group_matcher(coarse)
+
+        def depth(name: str) -> tuple[int]:
+            if name == 'head.cls_token':
+                return (0,)
+            (found,) = depth_of(name)
+            if coarse or not name.startswith('head'):
+                return (found,)
+            block = re.match(r'head\.post_network\.(\d+)', name)
+            return (found + (int(block[1]) if block else len(self.head.post_network)),)
+
+        return depth
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Compute blocks, those of class attention too, again in the backward pass."""
+        super().set_grad_checkpointing(enable)
+        self.head.with_cp = enable
+
+
 def last_block(modules: list[nn.Module]) -> nn.Module:
     """The last block of a stage, from its modules."""
     return [part for module in modules for part in module.modules() if getattr(part, 'sharding_unit', False)][-1]
@@ -358,6 +519,7 @@ class Family:
         crop_pct, interpolation: of test images, as in the ``_in1k`` configs of the family.
         settings: arguments of the backbone in a classifier, from the same configs.
         others: variant -> values of timm's ``PretrainedCfg`` that differ.
+        model: class of the models.
     """
 
     backbone: type[Backbone]
@@ -368,6 +530,7 @@ class Family:
     interpolation: str = 'bicubic'
     settings: dict = dataclasses.field(default_factory=dict)
     others: dict[str, dict] = dataclasses.field(default_factory=dict)
+    model: type[TimmClassifier] = TimmClassifier
 
 
 #: Where a frame has no config of its own, test images are those of the Swins of ELSA and the ViTs of MSF.
@@ -379,8 +542,8 @@ FAMILIES = [
         'backbone.patch_embed.conv.0',
         stride=16,
         crop_pct=0.96,
-        settings=dict(final_norm=True),
         others=dict(d5=dict(crop_pct=1.15)),
+        model=VOLOClassifier,
     ),
     Family(GSAResNet, 'gsa_resnet{}', 'backbone.conv1'),
     Family(
@@ -436,7 +599,7 @@ def create(name: str, pretrained: bool = False, **arguments) -> nn.Module:
     if arguments.get('features_only'):
         arguments.setdefault('num_classes', 0)
         check_choice('feature_cls of features_only', arguments.setdefault('feature_cls', 'getter'), ('getter',))
-    model = functools.partial(TimmClassifier, family.backbone, **{family.backbone.arch_argument: arch})
+    model = functools.partial(family.model, family.backbone, **{family.backbone.arch_argument: arch})
     return build_model_with_cfg(
         model,
         name,
@@ -453,7 +616,7 @@ def _pretrained_cfg(family: Family, arch: str | int) -> dict:
         crop_pct=family.crop_pct,
         interpolation=family.interpolation,
         first_conv=family.first_conv,
-        classifier='head.fc',
+        classifier=family.model.classifier,
     )
     cfg.update(family.others.get(arch, {}))
     return dict(cfg, pool_size=(cfg['input_size'][1] // family.stride,) * 2)
@@ -467,7 +630,7 @@ def _register(name: str) -> None:
     globals()[name] = register_model(entrypoint)
 
 
-__all__ = ['TimmClassifier', 'create', 'variants']  # register_model adds the names of models
+__all__ = ['TimmClassifier', 'VOLOClassifier', 'create', 'variants']  # register_model adds the names of models
 default_cfgs = generate_default_cfgs({name: _pretrained_cfg(*variant) for name, variant in variants().items()})
 for _name in default_cfgs:
     _register(_name)

@@ -4,7 +4,6 @@ The first part is timm's own tests of models and of freezing, with its names, ad
 images. These of timm's tests do not pass, or do not apply:
 
 - test_model_inference, test_model_load_pretrained, test_model_features_pretrained: we publish no weights.
-- test_model_default_cfgs_non_std: all maps are (B, C, H, W), so test_model_default_cfgs tests all models.
 - test_model_forward_intermediates_features: our features_only is the form that it tests, so it is
   test_model_forward_features.
 - test_model_forward_torchscript: our operators and the choice between them are Python, which TorchScript does not
@@ -13,8 +12,10 @@ images. These of timm's tests do not pass, or do not apply:
   test_model_forward_torchscript_with_features_fx: a symbolic trace has no sizes, and ours are checked and padded.
 """
 
+import copy
 import functools
 import math
+import re
 
 import huggingface_hub.constants
 import pytest
@@ -22,6 +23,7 @@ import timm
 import torch
 from mmengine.registry import MODELS, DefaultScope
 from timm.models import group_modules, group_parameters
+from timm.models.volo import VOLO
 from timm.utils.model import freeze, unfreeze
 from torch import nn
 from torchvision.ops.misc import FrozenBatchNorm2d
@@ -31,17 +33,27 @@ from mmattn.errors import InputError
 from mmattn.timm import TimmClassifier
 from mmattn.weights import CheckpointError
 from mmattn.weights.sources import place_of
+from tests import ROOT
 from tests.backbones.cases import CASES
 from tests.configs import named
 
 VARIANTS = mmattn.timm.variants()
 #: the smallest variant of each family, which `make test` tests with fewer blocks and channels
 FAST = ['elsa_swin_tiny', 'elsa_volo_d1', 'gsa_resnet38', 'msf_swin_tiny', 'msf_vit_tiny', 'nat_mini', 'shunted_tiny']
-every_model = pytest.mark.parametrize(
-    'create_model',
-    [pytest.param(lambda name=name, **arguments: small(name, **arguments), id=f'small-{name}') for name in FAST]
-    + [pytest.param(functools.partial(timm.create_model, name), id=name, marks=pytest.mark.slow) for name in VARIANTS],
-)
+#: those whose forward_features returns tokens, as timm's VOLO's
+NON_STD = [name for name in VARIANTS if name.startswith('elsa_volo')]
+
+
+def models(fast, names):
+    """A mark: small models of the first names, and in the slow suite all of the second ones."""
+    return pytest.mark.parametrize(
+        'create_model',
+        [pytest.param(lambda name=name, **arguments: small(name, **arguments), id=f'small-{name}') for name in fast]
+        + [pytest.param(functools.partial(timm.create_model, name), id=name, marks=pytest.mark.slow) for name in names],
+    )
+
+
+every_model = models(FAST, VARIANTS)
 
 
 def small(name, **arguments):
@@ -78,7 +90,7 @@ def test_model_backward(create_model):
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
 
 
-@every_model
+@models(*([name for name in names if name not in NON_STD] for names in (FAST, VARIANTS)))
 def test_model_default_cfgs(create_model):
     """Head, pooling and classifier can be left out and replaced, and default_cfg describes the model."""
     model = create_model().eval()
@@ -99,6 +111,25 @@ def test_model_default_cfgs(create_model):
 
     assert f'{cfg["classifier"]}.weight' in state_dict and f'{cfg["first_conv"]}.weight' in state_dict
     assert state_dict[f'{cfg["classifier"]}.weight'].shape[0] == cfg['num_classes']
+
+
+@models(['elsa_volo_d1'], NON_STD)
+def test_model_default_cfgs_non_std(create_model):
+    """The same, of models whose features are tokens."""
+    model = create_model().eval()
+    cfg, state_dict = model.default_cfg, model.state_dict()
+    inputs = images()
+    outputs = model.forward_features(inputs)
+    outputs_pre = model.forward_head(outputs, pre_logits=True)
+    assert outputs.shape == (1, 1 + 4 * 4, model.num_features) and outputs_pre.shape == (1, model.head_hidden_size)
+
+    model.reset_classifier(0)
+    assert model.num_classes == 0
+    torch.testing.assert_close(model(inputs), outputs_pre)
+    assert create_model(num_classes=0)(inputs).shape == outputs_pre.shape
+
+    assert all(state_dict[f'{layer}.weight'].shape[0] == cfg['num_classes'] for layer in cfg['classifier'])
+    assert f'{cfg["first_conv"]}.weight' in state_dict
 
 
 @every_model
@@ -158,7 +189,8 @@ def test_pruned_features(model_name, chosen):
     torch.testing.assert_close(maps, wanted, rtol=0, atol=0)
     sum(each.sum() for each in maps).backward()
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
-    assert model.num_features == wanted[-1].shape[1] and model(inputs).shape == wanted[-1].shape
+    last = wanted[-1].flatten(2).mT if model_name in NON_STD else wanted[-1]
+    assert model.num_features == wanted[-1].shape[1] and torch.equal(model(inputs), last)
 
 
 def test_norms_of_intermediates():
@@ -201,6 +233,62 @@ def test_layers_and_decay():
     coarse = group_parameters(model, model.group_matcher(coarse=True), reverse=True)
     assert coarse['backbone.layers.1.downsample.reduction.weight'] == 2 and coarse['head.fc.weight'] == 5
     assert small('msf_vit_tiny', embedding='deit').no_weight_decay() == {'backbone.patch_embed.pos_embed'}
+    volo = small('elsa_volo_d1')
+    depths = group_parameters(volo, volo.group_matcher(), reverse=True)
+    head = ('network.4.0.mlp.fc2', 'post_network.0.norm1', 'post_network.1.norm1', 'norm', 'fc', 'aux_head')
+    named = [f'head.{name}.weight' for name in head[1:]]
+    assert [depths[name] for name in (f'backbone.{head[0]}.weight', *named)] == [5, 6, 7, 8, 8, 8]
+    assert depths['head.cls_token'] == 0
+    assert volo.no_weight_decay() == {'backbone.network.1.pos_embed', 'head.cls_token'}
+
+
+@pytest.mark.parametrize('whole', [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_volo_is_timms(tmp_path, whole):
+    """With timm's weights, all outputs of a VOLO are timm's: features, logits with each pooling, maps with and without
+    norm, and those of pruned models. Another number of classes replaces two layers only."""
+    sizes = dict(layers=(1, 1, 2, 1), embed_dims=(8, 16, 16, 16), num_heads=(2, 4, 4, 4), stem_hidden_dim=8)
+    theirs = timm.create_model('volo_d1_224') if whole else VOLO(**sizes, mlp_ratio=2, img_size=64)
+    theirs.double().eval()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, float(parameter.dim() == 1 and parameter.std() == 0), 0.05)
+    file = saved(theirs.state_dict(), tmp_path)
+    stages = [dict(type='OutlookAttention'), dict(type='SelfAttention')]
+    build = functools.partial(timm.create_model if whole else small, 'elsa_volo_d1', stages=stages, dtype=torch.float64)
+    ours = build(checkpoint_path=file).eval()
+    assert len(list(ours.parameters())) == len(list(theirs.parameters()))
+    x = images(2, 224 if whole else 64).double()
+    close = functools.partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
+    with torch.no_grad():
+        features = theirs.forward_features(x)
+        close(ours.forward_features(x), features)
+        close(ours(x), theirs(x))
+        for pool in ('', 'avg', 'token'):
+            theirs.global_pool, model = pool, build(checkpoint_path=file, global_pool=pool).eval()
+            for pre_logits in (False, True):
+                close(model.forward_head(features, pre_logits), theirs.forward_head(features, pre_logits))
+        for norm in (False, True):
+            (a, maps), (b, expected) = (model.forward_intermediates(x, norm=norm) for model in (ours, theirs))
+            close((a, *maps), (b, *expected))
+        for chosen, *prune in ([0], False, True), ([1], False, True), ([1, 3], False, True), ([0, 3], True, False):
+            a, b = copy.deepcopy(ours), copy.deepcopy(theirs)
+            assert a.prune_intermediate_layers(chosen, *prune) == b.prune_intermediate_layers(chosen, *prune)
+            close(a(x), b(x))
+            assert (a.num_features, a.num_classes) == (b.num_features, b.num_classes)
+    other = build(pretrained=True, pretrained_cfg_overlay=dict(file=file), num_classes=5).state_dict()
+    own = ours.state_dict()
+    replaced = {f'head.{layer}.{kind}' for layer in ('fc', 'aux_head') for kind in ('weight', 'bias')}
+    assert all(torch.equal(value, own[name]) != (name in replaced) for name, value in other.items())
+    with pytest.raises(ValueError, match="global_pool must be one of 'token', 'avg', '', not 'max'"):
+        ours.reset_classifier(3, 'max')
+
+
+def test_class_attention_is_checkpointed():
+    """It is computed once more in the backward pass, as the blocks before it."""
+    model, calls = small('elsa_volo_d1').train(), []
+    model.set_grad_checkpointing()
+    model.head.post_network[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    model(images(2)).sum().backward()
+    assert len(calls) == 2
 
 
 def saved(tensors, folder):
@@ -269,26 +357,43 @@ def test_wrong_weights_are_refused(tmp_path):
     assert not timm.list_models('elsa*', pretrained=True) and 'elsa_swin_tiny' in timm.list_models('elsa*')
 
 
-def test_checkpoints_of_trainings(tmp_path):
-    """Those of MMPretrain and of a detector load, with the settings that they note; the scores are MMPretrain's."""
-    pytest.importorskip('mmpretrain')
-    import mmattn.classification  # noqa: F401, registers the head
-
-    backbone = CASES['MSFViT'].config(CASES['MSFViT'].small, out_indices=None)
-    with DefaultScope.overwrite_default_scope('mmpretrain'):
-        trained = MODELS.build(
-            dict(
-                type='ImageClassifier',
-                backbone=backbone,
-                neck=dict(type='GlobalAveragePooling'),
-                head=dict(type='NormLinearClsHead', num_classes=3, in_channels=16),
-            )
-        ).eval()
+@pytest.mark.parametrize(
+    'name, model',
+    [
+        (
+            'msf_vit_tiny',
+            dict(neck=dict(type='GlobalAveragePooling'), head=dict(type='NormLinearClsHead', in_channels=16)),
+        ),
+        ('elsa_volo_d1', dict(head=dict(type='VOLOHead', in_channels=16, num_heads=4, mlp_ratio=2))),
+    ],
+)
+def test_trained_classifiers(tmp_path, name, model):
+    """Those of MMPretrain load with their heads; the scores are MMPretrain's."""
+    trained = classifier(name, **model)
     file = saved({f'module.{name}': value for name, value in trained.state_dict().items()}, tmp_path)
     for arguments in (dict(checkpoint_path=file), dict(pretrained=True, pretrained_cfg_overlay=dict(file=file))):
-        model = small('msf_vit_tiny', num_classes=3, **arguments)
+        again = small(name, num_classes=3, **arguments)
         x = images()
-        torch.testing.assert_close(model(x), trained(x), rtol=0, atol=0)
+        torch.testing.assert_close(again(x), trained(x), rtol=0, atol=0)
+
+
+def classifier(name, head, **model):
+    """The small model of a name in an ImageClassifier of MMPretrain with 3 classes."""
+    pytest.importorskip('mmpretrain')
+    import mmattn.classification  # noqa: F401, registers the heads
+
+    case = CASES[VARIANTS[name][0].backbone.__name__]
+    last = (len(case.small['arch']['depths']) - 1,) if 'depths' in case.small['arch'] else None
+    backbone = case.config(case.small, out_indices=last)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        config = dict(type='ImageClassifier', backbone=backbone, head=dict(head, num_classes=3), **model)
+        return MODELS.build(config).eval()
+
+
+def test_checkpoints_of_trainings(tmp_path):
+    """Those of a detector load, with the settings that they note, and without a head."""
+    head = dict(type='NormLinearClsHead', in_channels=16)
+    trained = classifier('msf_vit_tiny', head, neck=dict(type='GlobalAveragePooling'))
     noted = dict(type='MSFViT', norm_eps=1e-3)
     tensors = {**trained.state_dict(), 'roi_head.fc.weight': torch.zeros(2, 2)}
     tensors = {key: value for key, value in tensors.items() if not key.startswith('head.')}
@@ -327,19 +432,36 @@ def test_images_are_those_of_the_configs(name, config):
     assert ours.data_preprocessor.mean == pytest.approx([255 * value for value in cfg.mean])
     assert ours.data_preprocessor.std == pytest.approx([255 * value for value in cfg.std])
     family, _ = mmattn.timm.variants()[name]
-    of_config = {key: ours.model.backbone.get(key) for key in family.settings if key != 'final_norm'}
-    assert of_config == {key: value for key, value in family.settings.items() if key != 'final_norm'}
+    assert family.settings == {key: ours.model.backbone.get(key) for key in family.settings}
 
 
-def test_folder_of_the_hub(tmp_path):
-    """save_pretrained writes weights with settings, config.json and a card. from_pretrained, timm and init_cfg read
-    them; other settings, no config, and no Hub are told in a sentence."""
+@pytest.mark.parametrize(
+    'name, settings',
+    [
+        ('msf_vit_tiny', dict(norm_eps=1e-3)),
+        ('elsa_volo_d1', dict(img_size=32, global_pool='avg')),
+        ('gsa_resnet38', {}),
+    ],
+)
+def test_folder_of_the_hub(tmp_path, name, settings):
+    """save_pretrained writes a model with its settings. from_pretrained and timm read them."""
+    model = small(name, num_classes=3, **settings)
+    model.save_pretrained(tmp_path)
+    x = images()
+    for again in (
+        TimmClassifier.from_pretrained(tmp_path),
+        timm.create_model(f'local-dir:{tmp_path}', pretrained=True),
+    ):
+        assert type(again) is type(model) and torch.equal(again.eval()(x), model(x))
+    with pytest.raises(ValueError, match='img_size must be one side, or two equal ones, not'):
+        small('elsa_volo_d1', img_size=(32, 64))
+
+
+def test_card_and_faults_of_the_hub(tmp_path):
+    """The card has settings and data; other settings, another model, and no config are told in a sentence."""
     model = small('msf_vit_tiny', num_classes=3, norm_eps=1e-3)
     folder = tmp_path / 'mine'
     model.save_pretrained(folder, model_card_kwargs=dict(data='own photos, CC BY 4.0'))
-    x = images()
-    for again in (TimmClassifier.from_pretrained(folder), timm.create_model(f'local-dir:{folder}', pretrained=True)):
-        assert torch.equal(again.eval()(x), model(x))
     card = (folder / 'README.md').read_text()
     assert '# msf_vit_tiny' in card and 'norm_eps=0.001' in card and 'own photos, CC BY 4.0' in card
     with pytest.raises(CheckpointError, match='were trained with norm_eps=0.001'):
@@ -358,6 +480,13 @@ def test_no_network(monkeypatch, tmp_path):
     with pytest.raises(CheckpointError, match='OWNER/NAME/resolve/v1/config.json cannot be downloaded') as error:
         TimmClassifier.from_pretrained('OWNER/NAME', revision='v1')
     assert '\n' not in str(error.value)
+
+
+def test_table_of_names():
+    """The page lists all names, with their backbones."""
+    rows = re.findall(r'^\| `(\w+)\*` \| (.*) \| `(\w+)` \|$', (ROOT / 'docs' / 'timm.md').read_text(), re.MULTILINE)
+    listed = {f'{start}{each}': backbone for start, names, backbone in rows for each in re.findall(r'`(\w+)`', names)}
+    assert listed == {name: family.backbone.__name__ for name, (family, _) in VARIANTS.items()}
 
 
 def test_weights_of_timm_are_timms():

@@ -50,7 +50,11 @@ def report(found: Findings) -> str:
     """The findings as text."""
     lines = ['images, mean and standard deviation of each channel:']
     lines += [f'    {mean:8.3f} {std:8.3f}' for mean, std in found.images]
-    lines += [f'weights: {found.weights or "random"}', 'rate, weight decay: parameters']
+    lines += [f'weights: {found.weights or "random"}']
+    if found.weights:
+        (used, given), (taken, count) = found.used, found.taken
+        lines += [f'    {used} of its {given} tensors are in the model; {taken} of {count} of the backbone are from it']
+    lines += ['rate, weight decay: parameters']
     lines += [f'    {rate:.2e} {decay:.2e}: {number:,}' for (rate, decay), number in found.rates.items()]
     lines += [f'maps of the backbone, standard deviation: {", ".join(f"{each:.3g}" for each in found.maps)}']
     lines += [f'{"part":34s} {"trained":>12s} {"frozen":>12s} {"gradient":>10s} {"change":>10s}']

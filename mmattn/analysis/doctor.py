@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import torch
 from mmengine.config import Config
-from mmengine.runner import Runner
+from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
 from ..checks.config_types import find_type
 from ..checks.datasets import check_built_datasets
+from ..weights import StrictModule, weights_in
 
 #: ImageNet's mean of the channels red, green, blue, between 0 and 255, which published weights expect
 MEAN = (123.675, 116.28, 103.53)
@@ -47,6 +48,8 @@ class Findings:
         stages: what is measured per part of the model.
         rates: rate and weight decay -> parameters that have them.
         weights: file of the weights that the backbone starts from; '' if there is none.
+        used: tensors of that file that the model starts with, and all of its tensors, see :func:`values`.
+        taken: tensors of the backbone that are from that file, and all of its tensors.
         losses: of the steps on one batch.
         causes: sentences, the likeliest first.
     """
@@ -56,6 +59,8 @@ class Findings:
     stages: dict[str, Stage] = field(default_factory=dict)
     rates: dict[tuple[float, float], int] = field(default_factory=dict)
     weights: str = ''
+    used: tuple[int, int] = (0, 0)
+    taken: tuple[int, int] = (0, 0)
     losses: list[float] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
 
@@ -75,6 +80,9 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
     model = runner.model
     check_built_datasets(runner)
     found.weights = start(runner, cfg)
+    if found.weights:
+        found.used, found.taken = used_tensors(model, found.weights)
+        found.causes += [*weights_not_used(found, model.backbone)]
     runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
     found.rates = rates(runner)
     model.train()
@@ -84,7 +92,9 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
     with recorded_maps(model.backbone) as maps:
         learn(runner, batch, steps, found)
     found.maps = maps
-    found.causes += [*nothing_trained(found), *no_gradient(found), *rate_does_not_fit(found), *no_weights(found)]
+    found.causes += [*nothing_trained(found), *no_gradient(found), *rate_does_not_fit(found)]
+    if cfg.get('default_scope') != 'mmpretrain':
+        found.causes += [*no_weights(found)]
     return found
 
 
@@ -126,6 +136,36 @@ def start(runner: Runner, cfg: Config) -> str:
     file = next((each['checkpoint'] for each in listed if each and each.get('type') == 'Pretrained'), None)
     file = cfg.get('load_from') or file or cfg.model.get('pretrained')
     return str(file or '')
+
+
+def used_tensors(model: nn.Module, file: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Of the tensors in a file, how many a model has, and of how many; the same of its backbone, from the file."""
+    contents, _ = weights_in(CheckpointLoader.load_checkpoint(file, map_location='cpu'))
+    given, own, of_backbone = (values(part) for part in (contents, model.state_dict(), model.backbone.state_dict()))
+    return (
+        (sum(value in own for value in given), len(given)),
+        (sum(value in given for value in of_backbone), len(of_backbone)),
+    )
+
+
+def values(tensors: dict[str, object]) -> list[tuple[int, float, float]]:
+    """What a tensor keeps when it gets another name or order: its size, its smallest and its largest number.
+
+    Tensors of one value are left out, since many models have them, and so are those that are no floats.
+    """
+    floats = [each.float() for each in tensors.values() if isinstance(each, Tensor) and each.is_floating_point()]
+    found = [(each.numel(), float(each.min()), float(each.max())) for each in floats if each.numel()]
+    return [(size, low, high) for size, low, high in found if low < high]
+
+
+def weights_not_used(found: Findings, backbone: nn.Module) -> Iterator[str]:
+    """MMEngine loads what has the right name and shape. Backbones of mmattn refuse all other weights themselves."""
+    used, count = found.taken
+    if 2 * used < count and not isinstance(backbone, StrictModule):
+        yield (
+            f'only {used} of the {count} tensors of the backbone are from {found.weights}, since the others there have '
+            'other names or shapes: give the weights of this backbone'
+        )
 
 
 def rates(runner: Runner) -> dict[tuple[float, float], int]:
@@ -268,7 +308,7 @@ def rate_does_not_fit(found: Findings) -> Iterator[str]:
 
 
 def no_weights(found: Findings) -> Iterator[str]:
-    """The last cause: a model without weights learns a batch by heart, too."""
+    """The last cause: a model without weights learns a batch by heart, too. Classifiers are trained from nothing."""
     if not found.weights:
         yield (
             'the backbone starts from random weights: without those of ImageNet, mAP and mIoU stay near 0 for many '

@@ -14,22 +14,22 @@ from mmpretrain.models.classifiers import ImageClassifier
 from mmpretrain.models.heads import LinearClsHead
 from mmpretrain.models.utils.batch_augments import CutMix
 from mmpretrain.structures import DataSample
-from timm.models.volo import ClassBlock
 from torch import Tensor, nn
 
-from ..arguments import check_finite, check_flags, check_rates, check_whole, hidden_channels
+from ..arguments import check_finite, check_flags, check_rates
 from ..errors import InputError
+from ..layers import ClassAttention
 from ..layers.any_size import ceil_div
 from .token_labels import smoothed, token_targets
 
 
 @MODELS.register_module()
-class VOLOHead(LinearClsHead):
+class VOLOHead(ClassAttention, LinearClsHead):
     """Class attention, a class head and a token head (VOLO, section 3.3, and its released code).
 
-    A class token attends to the tokens of the last map; only it is updated. After a LayerNorm of all tokens, ``fc``
-    classifies the class token and ``aux_head`` every other token. The scores of an image are those of ``fc`` plus half
-    the largest of ``aux_head`` per class.
+    After class attention to the last map, see :class:`mmattn.layers.ClassAttention`, ``fc`` classifies the class token
+    and ``aux_head`` every other token. The scores of an image are those of ``fc`` plus half the largest of ``aux_head``
+    per class.
 
     Args:
         num_classes: number of classes K.
@@ -54,25 +54,13 @@ class VOLOHead(LinearClsHead):
         init_cfg: dict | list[dict] | None = dict(type='TruncNormal', layer='Linear', std=0.02),
         **kwargs,
     ) -> None:
-        check_whole('in_channels', in_channels)
-        check_whole('num_heads', num_heads)
-        check_whole('depth', depth)
-        hidden_channels(in_channels, mlp_ratio)
-        if in_channels % num_heads:
-            raise ValueError(f'num_heads {num_heads} must divide in_channels {in_channels}')
         super().__init__(num_classes, in_channels, init_cfg=init_cfg, **kwargs)
-        self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, 1, in_channels), std=0.02))
-        self.post_network = nn.ModuleList(ClassBlock(in_channels, num_heads, mlp_ratio=mlp_ratio) for _ in range(depth))
-        self.norm = nn.LayerNorm(in_channels)
+        self.add_class_attention(in_channels, num_heads, mlp_ratio, depth)
         self.aux_head = nn.Linear(in_channels, num_classes)
 
     def pre_logits(self, feats: tuple[Tensor, ...]) -> Tensor:
-        """Maps, the last of them (B, C, H, W) -> class token and tokens, normalised, (B, 1 + H W, C)."""
-        tokens = feats[-1].flatten(2).transpose(1, 2)
-        x = torch.cat((self.cls_token.expand(tokens.shape[0], -1, -1), tokens), 1)
-        for block in self.post_network:
-            x = block(x)
-        return self.norm(x)
+        """Maps, the last of them (B, C, H, W) -> class token and tokens, normed, (B, 1 + H W, C)."""
+        return self.attended(feats[-1])
 
     def dense_logits(self, feats: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Maps, the last of them (B, C, H, W) -> logits of the class token (B, K) and of all others (B, K, H, W)."""

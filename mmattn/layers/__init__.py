@@ -2,6 +2,7 @@ from .ablations.dynamic_filters import DecoupledDynamicFilter, DynamicDepthwiseC
 from .ablations.ghost_head import GhostHeadAttention
 from .ablations.local_attention import LocalAttention
 from .block import Block
+from .class_attention import ClassAttention
 from .depthwise_conv import DepthwiseConv
 from .elsa import ELSA
 from .global_self_attention import GlobalSelfAttention
@@ -20,6 +21,7 @@ __all__ = [
     'ELSA',
     'FEED_FORWARD',
     'Block',
+    'ClassAttention',
     'ConvMLP',
     'Convolution',
     'DecoupledDynamicFilter',

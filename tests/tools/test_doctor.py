@@ -30,6 +30,11 @@ MISTAKES = {
         "model = dict(backbone=dict(init_cfg=dict(checkpoint='FOLDER/other.pth')))",
         'other.pth: .*missing',
     ),
+    'weights of another model, loaded by MMEngine': (
+        "model = dict(backbone=dict(_delete_=True, type='ResNet', depth=18, init_cfg=dict(type='Pretrained', "
+        "checkpoint='FOLDER/other.pth')), neck=[dict(_base_.model.neck[0], in_channels=[64, 128, 256, 512])])",
+        r'only 0 of the \d+ tensors of the backbone are from .*other.pth',
+    ),
     'imports': ('custom_imports = dict(_delete_=True, imports=[])', 'custom_imports does not name mmattn'),
     'BGR': ('model = dict(data_preprocessor=dict(bgr_to_rgb=False))', 'bgr_to_rgb is False, but mean and std are in'),
     'no normalisation': (
@@ -78,6 +83,8 @@ def test_healthy(examined):
     done = examined('', '--steps', 20)
     assert done.returncode == 0, done.stdout + done.stderr
     assert 'No mistake was found' in done.stdout and 'swin.pth' in done.stdout
+    counts = re.search(r'(\d+) of its (\d+) tensors are in the model; (\d+) of (\d+) of the backbone', done.stdout)
+    assert len(set(counts.groups())) == 1 and int(counts[1]) > 50
     assert all(part in done.stdout for part in ('backbone.layers.3', 'neck', 'bbox_head'))
 
 

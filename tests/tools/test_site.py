@@ -1,5 +1,6 @@
 """The site that make docs builds, and its notebooks."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -82,27 +84,48 @@ def test_docstrings_become_markdown():
 
 
 class Tags(HTMLParser):
-    """Counts the tags that show a page's structure."""
+    """Counts the tags that show a page's structure, and collects links and anchors."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.counts = Counter()
+        self.counts, self.links, self.anchors = Counter(), [], set()
         self.feed(html)
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        values = dict(attrs)
         if re.fullmatch(r'h\d|ul|ol|li|pre|table|tr|img|a|blockquote', tag):
             self.counts[tag] += 1
+        if tag == 'a' and values.get('href'):
+            self.links.append(values['href'])
+        if values.get('id'):
+            self.anchors.add(values['id'])
+
+
+@functools.cache
+def tags_on_the_site(page: Path) -> Tags:
+    markdown = pytest.importorskip('markdown')
+    pytest.importorskip('pymdownx')
+    return Tags(markdown.markdown(page.read_text(), extensions=['attr_list', 'pymdownx.superfences', 'tables', 'toc']))
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_markdown_is_the_same_on_a_git_host(page):
     """The site's Markdown and a Git host's see the same lists, tables and code, although they indent differently."""
-    markdown, commonmark = pytest.importorskip('markdown'), pytest.importorskip('markdown_it')
-    pytest.importorskip('pymdownx')
-    text = page.read_text()
-    here = markdown.markdown(text, extensions=['attr_list', 'pymdownx.superfences', 'tables'])
-    there = commonmark.MarkdownIt('gfm-like', dict(linkify=False)).render(text)
-    assert Tags(here).counts == Tags(there).counts
+    commonmark = pytest.importorskip('markdown_it')
+    there = commonmark.MarkdownIt('gfm-like', dict(linkify=False)).render(page.read_text())
+    assert tags_on_the_site(page).counts == Tags(there).counts
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page):
+    """make docs stops at other links, but takes too long for these tests."""
+    for link in tags_on_the_site(page).links:
+        path, _, anchor = link.partition('#')
+        if '://' in link or link.startswith('mailto:'):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), link
+        assert not anchor or target.suffix != '.md' or anchor in tags_on_the_site(target).anchors, link
 
 
 @pytest.mark.parametrize('notebook', NOTEBOOKS, ids=lambda path: path.stem)

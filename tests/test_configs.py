@@ -36,12 +36,13 @@ CLASSIFIERS = [
     case for case in CASES if re.search(r'_(in1k|inat\d+|cifar100)$', case[0].stem) and case not in BASELINES
 ]
 STUDENTS = sorted((CONFIGS / 'distillation').glob('*.py'))
-REAL = [path for path in sorted((CONFIGS / 'real').glob('*.py')) if path.stem != 'graft']
+REAL_GRAFT = CONFIGS / 'real' / 'graft.py'
+REAL = [path for path in sorted((CONFIGS / 'real').glob('*.py')) if path != REAL_GRAFT]
 #: a teacher and a schedule each
 DISTILLED_ROWS = [path.stem for path in sorted((CONFIGS / 'distillation' / '_base_' / 'rows').glob('*.py'))]
 TOY_DISTILLATION, TOY_GRAFT = CONFIGS / 'toy' / 'distill.py', CONFIGS / 'toy' / 'graft.py'
 GRAFTS = sorted((CONFIGS / 'grafting').glob('*.py'))
-WITHOUT_HEADS = *STUDENTS, *REAL, *GRAFTS, TOY_DISTILLATION, TOY_GRAFT
+WITHOUT_HEADS = *STUDENTS, *REAL, *GRAFTS, TOY_DISTILLATION, TOY_GRAFT, REAL_GRAFT
 DOWNSTREAM = [case for case in CASES if case not in {*CLASSIFIERS, *BASELINES} and case[0] not in WITHOUT_HEADS]
 EXAMPLES = [
     path.stem
@@ -488,9 +489,7 @@ def test_grafting(graft_of, name, row, downstream):
         assert all(key.startswith('norm') for key in (*translation.fresh, *translation.dropped)), case
 
 
-@pytest.mark.parametrize(
-    'path, row', [*((TOY_GRAFT, row) for row in read_row(TOY_GRAFT).rows), (CONFIGS / 'real' / 'graft.py', None)]
-)
+@pytest.mark.parametrize('path, row', [*((TOY_GRAFT, row) for row in read_row(TOY_GRAFT).rows), (REAL_GRAFT, None)])
 def test_small_grafts(graft_of, path, row):
     """Each small source can be grafted: other mechanisms are found in it."""
     cfg, model = graft_of(path, row)

@@ -40,7 +40,7 @@ def test_padded_heads_are_not_counted():
 
 
 def test_landmarks():
-    """Per head, N tokens and L landmarks have 4 N L d operations instead of 2 N N d. L landmarks have 2 L L d, and those
+    """Per head, N tokens and L landmarks have 4 N L d operations, not 2 N N d; landmarks alone have 2 L L d, and those
     of Cholesky's factor."""
     layer, x = MeanShiftAttention(16, 2, landmarks=3), torch.empty(1, 7, 9, 16)
     with unpadded(layer):

@@ -3,7 +3,7 @@ import timm
 import torch
 import torch.nn.functional as F
 
-from mmattn.backbones import MSFViT
+from mmattn.backbones import MSFViT, ViTFrame
 from mmattn.backbones.patch_embed import position_code
 from mmattn.weights import CheckpointError
 
@@ -289,3 +289,21 @@ def test_settings_reach_the_layers():
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         MSFViT(**wrong)
+
+
+@pytest.mark.parametrize('place', ['landmarks', 'attention.landmarks'])
+def test_landmarks_take_exact_weights(tmp_path, log, place):
+    """Weights that were trained exactly serve the form in linear time, and the other way round, and the log says so."""
+
+    def build(**landmarks):
+        arch = dict(embed_dim=8, depth=1, num_heads=2)
+        if place == 'landmarks':
+            return MSFViT(arch, **landmarks)
+        return ViTFrame(arch, attention=dict(type='MeanShiftAttention', **landmarks))
+
+    for trained, own in ((build(), build(landmarks=2)), (build(landmarks=2), build())):
+        torch.save(dict(state_dict=trained.state_dict(), meta=dict(mmattn={'': trained.settings_note})), tmp_path / 'a')
+        own.load_pretrained(tmp_path / 'a')
+        assert own.blocks[0].attn.pre_proj.weight.equal(trained.blocks[0].attn.pre_proj.weight)
+        assert any(f'trained with {place}=' in message for message in log)
+        log.clear()

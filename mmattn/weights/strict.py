@@ -32,6 +32,14 @@ from .translation import (
 STRICT = object()
 
 
+def log_changes_with_images(saved: object, own: Mapping[str, object]) -> dict[str, str]:
+    """The settings that :func:`changed_with_images` finds, which the log names."""
+    changed = changed_with_images(saved, own)
+    if changed:
+        print_log(f'{own["type"]}: the weights were trained with {", ".join(changed.values())}', logger='current')
+    return changed
+
+
 class StrictModule(BaseModule):
     """Base class of modules that load strictly, take released checkpoints, and note their settings in their own.
 
@@ -125,11 +133,7 @@ class StrictModule(BaseModule):
         state_dict, source, settings = read_checkpoint(checkpoint, prefix)
         print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
         own = self.settings_note
-        changed = changed_with_images(settings, own)
-        if changed:
-            print_log(
-                f'{type(self).__name__}: the weights were trained with {", ".join(changed.values())}', logger='current'
-            )
+        changed = log_changes_with_images(settings, own)
         try:
             if not warm_start:
                 with _warned_if(not strict):

@@ -1,10 +1,10 @@
 """What mean-shift attention by landmarks saves, and how far it is from the exact one.
 
-    python tools/dev/landmarks.py speed --threads 1
+    python tools/dev/landmarks.py speed --threads 1 --sizes 224x224 512x512 800x1333
     python tools/dev/landmarks.py distance                                    # random weights, an image of noise
     python tools/dev/landmarks.py distance CONFIG CHECKPOINT IMAGES...        # trained weights
 
-speed: a layer of MSF-ViT-S (384 channels, 6 heads) on the maps of three sizes of image, in float32, batch 1. All forms
+speed: a layer of MSF-ViT-S (384 channels, 6 heads) on the maps of images of these sizes, in float32, batch 1. All forms
 take turns in one process. Times are the minimum and the median; operations are the layer's.
 
 distance: of the weighted means in each block, before the probe is subtracted: |by landmarks - exact| / |exact|, over
@@ -30,7 +30,6 @@ from mmattn.backbones import MSFViT
 from mmattn.layers import MeanShiftAttention
 from mmattn.runs.running import run_tool
 
-SIZES = ((224, 224), (512, 512), (800, 1333))
 SIDES = (0, 4, 8, 16, 24)  #: of the grid of landmarks; 0: exact
 
 
@@ -40,23 +39,24 @@ def main() -> None:
     speed = commands.add_parser('speed')
     speed.add_argument('--threads', type=int, default=torch.get_num_threads())
     speed.add_argument('--runs', type=int, default=9)
+    speed.add_argument('--sizes', nargs='+', default=['224x224', '512x512', '800x1333'], metavar='HEIGHTxWIDTH')
     distance = commands.add_parser('distance')
     distance.add_argument('trained', nargs='*', metavar='CONFIG CHECKPOINT IMAGE')
     distance.add_argument('--size', nargs=2, type=int, default=(512, 512), metavar=('HEIGHT', 'WIDTH'))
     args = parser.parse_args()
     if args.command == 'speed':
         torch.set_num_threads(args.threads)
-        print_speed(args.runs)
+        print_speed([tuple(map(int, size.split('x'))) for size in args.sizes], args.runs)
     else:
         print_distance(args.trained, *args.size)
 
 
-def print_speed(runs: int) -> None:
+def print_speed(sizes: list[tuple[int, int]], runs: int) -> None:
     print(
         '| image | tokens | landmarks | operations / M | forward / ms, min, median | and backward / ms, min, median |'
     )
     print('|---|---:|---:|---:|---:|---:|')
-    for height, width in SIZES:
+    for height, width in sizes:
         sides = math.ceil(height / 16), math.ceil(width / 16)
         x = torch.randn(1, *sides, 384)
         layers = {side: MeanShiftAttention(384, 6, landmarks=side) for side in SIDES}

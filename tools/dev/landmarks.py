@@ -1,11 +1,11 @@
 """What mean-shift attention by landmarks saves, and how far it is from the exact one.
 
-    python tools/dev/landmarks.py speed --threads 1 --sizes 224x224 512x512 800x1333
+    python tools/dev/landmarks.py speed --sizes 224x224 512x512 800x1333
     python tools/dev/landmarks.py distance                                    # random weights, an image of noise
     python tools/dev/landmarks.py distance CONFIG CHECKPOINT IMAGES...        # trained weights
 
 speed: a layer of MSF-ViT-S (384 channels, 6 heads) on the maps of images of these sizes, in float32, batch 1. All forms
-take turns in one process. Times are the minimum and the median; operations are the layer's.
+take turns in one process. Times are processor time of one thread, minimum and median; operations are the layer's.
 
 distance: of the weighted means in each block, before the probe is subtracted: |by landmarks - exact| / |exact|, over
 all heads and tokens of the images. Each block gets the exact map of the block before. Images are resized.
@@ -14,12 +14,14 @@ all heads and tokens of the images. Each block gets the exact map of the block b
 import argparse
 import math
 import statistics
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import mmcv
 import torch
-from attention_speed import forward, forward_and_backward, timed
+from attention_speed import forward, forward_and_backward
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
@@ -37,21 +39,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest='command', required=True)
     speed = commands.add_parser('speed')
-    speed.add_argument('--threads', type=int, default=torch.get_num_threads())
     speed.add_argument('--runs', type=int, default=9)
     speed.add_argument('--sizes', nargs='+', default=['224x224', '512x512', '800x1333'], metavar='HEIGHTxWIDTH')
+    speed.add_argument('--sides', nargs='+', type=int, default=SIDES, help='of grids of landmarks; 0: exact')
     distance = commands.add_parser('distance')
     distance.add_argument('trained', nargs='*', metavar='CONFIG CHECKPOINT IMAGE')
     distance.add_argument('--size', nargs=2, type=int, default=(512, 512), metavar=('HEIGHT', 'WIDTH'))
     args = parser.parse_args()
     if args.command == 'speed':
-        torch.set_num_threads(args.threads)
-        print_speed([tuple(map(int, size.split('x'))) for size in args.sizes], args.runs)
+        torch.set_num_threads(1)
+        print_speed([tuple(map(int, size.split('x'))) for size in args.sizes], args.sides, args.runs)
     else:
         print_distance(args.trained, *args.size)
 
 
-def print_speed(sizes: list[tuple[int, int]], runs: int) -> None:
+def print_speed(sizes: list[tuple[int, int]], grids: list[int], runs: int) -> None:
     print(
         '| image | tokens | landmarks | operations / M | forward / ms, min, median | and backward / ms, min, median |'
     )
@@ -59,11 +61,11 @@ def print_speed(sizes: list[tuple[int, int]], runs: int) -> None:
     for height, width in sizes:
         sides = math.ceil(height / 16), math.ceil(width / 16)
         x = torch.randn(1, *sides, 384)
-        layers = {side: MeanShiftAttention(384, 6, landmarks=side) for side in SIDES}
+        layers = {side: MeanShiftAttention(384, 6, landmarks=side) for side in grids}
         steps = [step(layer, x) for layer in layers.values() for step in (forward, forward_and_backward)]
         for step in steps:
             step()
-        times = zip(*([1e3 * timed(step, 1) for step in steps] for _ in range(runs)))
+        times = zip(*([processor_time(step) for step in steps] for _ in range(runs)))
         times = [f'{min(one):.1f}, {statistics.median(one):.1f}' for one in times]
         for i, (side, layer) in enumerate(layers.items()):
             with unpadded(layer):
@@ -73,6 +75,13 @@ def print_speed(sizes: list[tuple[int, int]], runs: int) -> None:
                 f'| {times[2 * i + 1]} |',
                 flush=True,
             )
+
+
+def processor_time(step: Callable[[], None]) -> float:
+    """In milliseconds."""
+    start = time.process_time()
+    step()
+    return 1e3 * (time.process_time() - start)
 
 
 def print_distance(trained: list[str], height: int, width: int) -> None:

@@ -18,9 +18,8 @@ from .. import layers
 from ..layers.any_size import pad_to_multiple
 from ..layers.depthwise_conv import ValueFilter
 from ..layers.mechanism import with_prefix
-from ..layers.shunted import TokenPooling
 from ..layers.window import Ghost
-from ..ops import mean_shift_attention, shunted_attention
+from ..ops import shunted_attention
 from ..ops.heads import join_heads
 from .features import blocks_of, openmmlab_classes, removing, stride_of
 
@@ -166,9 +165,7 @@ def _kernel_sum(
     projected = dict(zip(layer.matrices, layer.pre_proj(tokens.detach()).chunk(len(layer.matrices), -1)))
     query, key = (layer.placed(projected[letter], count, x.shape) for letter in layer.sharing[:2])
     q, k, v = (part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2) for part in (query, key, tokens))
-    attend = F.scaled_dot_product_attention if layer.attention == 'plain' else mean_shift_attention
-    bias = {} if bias is None else {'attn_mask' if layer.attention == 'plain' else 'bias': bias.to(q.dtype)}
-    out = layer.add_ghost(join_heads(attend(q, k, v, **bias)), tokens, count, x.shape, ghost)
+    out = layer.add_ghost(join_heads(layer.attend(q, k, v, None, bias, x.shape[1:-1])), tokens, count, x.shape, ghost)
     return out[:, count:].view(x.shape)
 
 
@@ -190,15 +187,14 @@ def _filter(layer: ValueFilter, x: Tensor, row: int, column: int) -> list[Weight
 def _shunted(layer: layers.ShuntedAttention, x: Tensor, row: int, column: int) -> list[Weights]:
     """Equation 2: each group of heads has keys of its own merging."""
     pairs = layer.keys_values(x)
-    merges = [getattr(layer, f'sr{group + 1}') for group in range(len(pairs))]
-    cells = [merge.reduction if isinstance(merge, TokenPooling) else merge.stride[0] for merge in merges]
     heads, found = layer.num_heads // len(pairs), []
 
-    def attend(q: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return shunted_attention(q, [key], [value], heads)
+    def attend(group: int, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = shunted_attention(q, [key], [value], heads)
+        return out if layer.ghost1 is None else out + layer.summand(group, value, x.shape)
 
-    for q, (key, value), cell in zip(layer.q(x).chunk(len(pairs), -1), pairs, cells):
-        weights = _by_head(partial(attend, q, key), value, heads, row, column)
+    for group, (q, (key, value), cell) in enumerate(zip(layer.q(x).chunk(len(pairs), -1), pairs, layer.rates)):
+        weights = _by_head(partial(attend, group, q, key), value, heads, row, column)
         found.append(Weights('', weights, cell, first_head=len(found) * heads))
     return found
 

@@ -178,13 +178,13 @@ def count_parameters(model: nn.Module, matrices_only: bool = False) -> int:
 
 
 def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:
-    """Multiply-adds of convolutions, matrix products, attention and the ELSA operator in a function.
+    """Multiply-adds of convolutions, matrix products, attention, Cholesky's factor and the ELSA operator in a function.
 
     Args:
         forward: what to count. It runs once; on the "meta" device nothing is computed.
         attention_share: share of attention's products that is counted.
     """
-    # PyTorch does not count the steps of the ELSA operators and the CPU's fused attention.
+    # PyTorch does not count the steps of the ELSA operators, the CPU's fused attention, and Cholesky's factors.
     steps = torch.ops.aten.addcmul_, torch.ops.aten.addcmul
     uncounted = dict.fromkeys(steps, lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape))
     uncounted.update(
@@ -192,6 +192,8 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
             torch.ops.mmattn.neighbourhood_sum: _neighbourhood_flops,
             torch.ops.mmattn.neighbourhood_attention: _neighbourhood_attention_flops,
             torch.ops.mmattn.axial_sum: _axial_flops,
+            torch.ops.aten.linalg_cholesky_ex: lambda matrix, *_, **__: math.prod(matrix) * matrix[-1] / 3,
+            torch.ops.aten.cholesky_solve: lambda right, *_, **__: 2 * math.prod(right) * right[-2],
         }
     )
     if _CPU_ATTENTION is not None:

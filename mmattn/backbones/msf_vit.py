@@ -27,6 +27,8 @@ class MSFViT(ViTFrame):
         groups: groups of the input projections (table 4).
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in other ViTs; in the paper they have none.
+        landmarks: side of a grid of landmarks, with which attention takes linear time and is approximate, see there. It
+            adds no weights, and takes those of the exact model. 0, the paper's model, is exact.
         kwargs: further arguments of :class:`mmattn.backbones.ViTFrame`, except ``attention``. Errors and warm starts
             are the same.
 
@@ -53,12 +55,14 @@ class MSFViT(ViTFrame):
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
+        landmarks: int = 0,
         **kwargs,
     ) -> None:
         settings = dict(attention=attention, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
+        settings['landmarks'] = landmarks
         super().__init__(arch, dict(type='MeanShiftAttention', **settings), **kwargs)
         of_frame = {key: value for key, value in self.settings.items() if not key.startswith('attention')}
-        self.settings = dict(of_frame, **self.blocks[0].attn.settings)
+        self.settings = {**of_frame, 'landmarks': 0, **self.blocks[0].attn.settings}
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
         """A release has other names, a classifier ``linear_head`` and no final norm."""

@@ -1,11 +1,13 @@
 """Mean-shift attention ("Mean-Shift Feature Transformer", sections 2 and 3.1) and the forms it is compared with."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import check_choice, check_flags, check_heads, check_rates, check_whole
-from ..ops import mean_shift_attention
+from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole
+from ..ops import mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
 from ..ops.heads import join_heads
 from ..ops.rotary import check_rope, placed
 from ..weights import take
@@ -48,6 +50,11 @@ class MeanShiftAttention(nn.Module):
         proj_bias: whether each matrix has a bias, as in plain ViT and Swin; in the paper they have none.
         rope: base of the rotary position embedding of queries and keys, see :func:`mmattn.ops.rotary.rotation`; None:
             none. With it, x is (B, H, W, C).
+        steps: mean-shift steps T, see :func:`mmattn.ops.mean_shift_steps`; 1 is the paper's model. Only 'msf' has more.
+        step_size: :math:`\eta d^{-1/2}` of equation 11; 1 is the paper's model. Only 'msf' has others.
+        landmarks: side of a grid of landmarks, the means of the keys in its cells. With L of them, the kernel of N
+            tokens costs N L operations and not N N, and is approximate: see
+            :func:`mmattn.ops.mean_shift_by_landmarks`. 0: exact. x is (B, H, W, C). Not for 'plain', and not for ONNX.
         ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
@@ -70,6 +77,9 @@ class MeanShiftAttention(nn.Module):
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
         rope: float | None = None,
+        steps: int = 1,
+        step_size: float = 1.0,
+        landmarks: int = 0,
         ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
@@ -91,6 +101,13 @@ class MeanShiftAttention(nn.Module):
         if dim % groups:
             raise ValueError(f'groups must divide the {dim} channels, not {groups}')
         check_choice('group_mode', group_mode, GROUP_MODES)
+        check_whole('steps', steps)
+        check_finite('step_size', step_size, 0)
+        check_whole('landmarks', landmarks, 0)
+        if attention != 'msf' and (steps, step_size) != (1, 1):
+            raise ValueError(f"steps and step_size other than 1 need attention 'msf', not {attention!r}")
+        if attention == 'plain' and landmarks:
+            raise ValueError("landmarks need a Gaussian kernel: attention cannot be 'plain'")
         self.dim = dim
         self.num_heads = num_heads
         self.attention = attention
@@ -103,6 +120,12 @@ class MeanShiftAttention(nn.Module):
         self.rope = rope
         if rope is not None:
             self.settings['rope'] = float(rope)
+        self.steps = int(steps)
+        self.step_size = float(step_size)
+        self.landmarks = int(landmarks)
+        for name, default in dict(steps=1, step_size=1.0, landmarks=0).items():
+            if getattr(self, name) != default:
+                self.settings[name] = getattr(self, name)
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
 
@@ -125,7 +148,7 @@ class MeanShiftAttention(nn.Module):
         """Attention of positions, and of prefix tokens if there are any, to each other.
 
         Args:
-            x: (B, ..., C), N positions in all; (B, H, W, C) if there is a ``ghost_size``.
+            x: (B, ..., C), N positions in all; (B, H, W, C) if there are ``landmarks``, a ``rope`` or a ``ghost_size``.
             prefix: (B, P, C) or None.
             bias: of the logits, (1 or B, heads, P + N, P + N), the prefix first; or None.
             ghost: from values to a ghost summand, (B, N, C) both, instead of the own one.
@@ -139,19 +162,34 @@ class MeanShiftAttention(nn.Module):
         query, key, *others = (projected[letter] for letter in self.sharing[:-1])
         query, key = self.placed(query, count, x.shape), self.placed(key, count, x.shape)
         q, k, v, *probe = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (query, key, *others))
-        dropout = self.attn_drop_rate if self.training else 0.0
-        if self.attention == 'plain':
-            out = F.scaled_dot_product_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout)
-        else:
-            out = mean_shift_attention(
-                q, k, v, probe[0] if self.attention == 'msf' else None, bias, dropout_p=dropout, backend=self.backend
-            )
+        out = self.attend(q, k, v, probe[0] if self.attention == 'msf' else None, bias, x.shape[1:-1])
         out = self.add_ghost(join_heads(out), projected[self.sharing[2]], count, x.shape, ghost)
         out = F.linear(out, self._tied_weight()) if self.post_proj is None else self.post_proj(out)
         if self.attention == 'residual':
             out = out - projected[self.sharing[3]]
         out = self.drop(out)
         return out.view(x.shape) if prefix is None else (out[:, count:].view(x.shape), out[:, :count])
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, probe: Tensor | None, bias: Tensor | None, sides: torch.Size
+    ) -> Tensor:
+        """The result of the heads, before the weight. q, k, v, and the probe of 'msf': (B, heads, P + N, d), the last N
+        of a map of these sides; bias: of the logits, not with landmarks -> (B, heads, P + N, d)."""
+        dropout_p = self.attn_drop_rate if self.training else 0.0
+        if self.attention == 'plain':
+            return F.scaled_dot_product_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout_p)
+        how = dict(dropout_p=dropout_p, backend=self.backend)
+        if self.landmarks:
+            shift = partial(mean_shift_by_landmarks, landmarks=self._landmarks(k, sides), **how)
+        else:
+            shift = partial(mean_shift_attention, bias=bias, **how)
+        return mean_shift_steps(shift, q, k, v, probe, self.steps, self.step_size)
+
+    def _landmarks(self, k: Tensor, sides: torch.Size) -> Tensor:
+        """The prefix's keys, and means of the map's: (B, heads, P + N, d) -> (B, heads, P + L, d)."""
+        prefix, k = k.split((k.shape[2] - sides.numel(), sides.numel()), 2)
+        pooled = F.adaptive_avg_pool2d(k.mT.unflatten(3, sides).flatten(0, 1), self.landmarks)
+        return torch.cat((prefix, pooled.flatten(2).mT.unflatten(0, k.shape[:2])), 2)
 
     def placed(self, tokens: Tensor, count: int, shape: torch.Size) -> Tensor:
         """Queries or keys (B, P + N, C) of ``count`` prefix tokens and a map, with the positions of the map."""
@@ -297,6 +335,8 @@ class MeanShiftWindowAttention(Windows):
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
+        steps: int = 1,
+        step_size: float = 1.0,
         ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
@@ -310,6 +350,8 @@ class MeanShiftWindowAttention(Windows):
             groups=groups,
             group_mode=group_mode,
             proj_bias=proj_bias,
+            steps=steps,
+            step_size=step_size,
             attn_drop_rate=attn_drop_rate,
             drop_rate=drop_rate,
         )

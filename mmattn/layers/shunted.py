@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
 from ..weights import CheckpointError, take
-from .any_size import repeat_to_multiple
+from .any_size import crop, repeat_to_multiple
+from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .self_attention import projections_of_pvt
 from .token_conv import TokenConv2d
@@ -99,6 +100,8 @@ class ShuntedAttention(nn.Module):
         stride: of the map, in pixels of the image.
         aggregation: of tokens (table 8). 'shunted': convolutions merge them, and a depth-wise convolution enhances the
             values; 'convolution': no enhancement; 'linear': enhancement, and merging by :class:`TokenPooling`.
+        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`. Each group has
+            its own, of its merged values: a token gets the summand of the merged token that it is part of.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -117,6 +120,7 @@ class ShuntedAttention(nn.Module):
         *,
         stride: int = 16,
         aggregation: str = 'shunted',
+        ghost_size: int = 0,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
@@ -140,6 +144,7 @@ class ShuntedAttention(nn.Module):
             'norm': lambda _: nn.LayerNorm(dim),
             'kv': lambda _: nn.Linear(dim, 2 * width),
             'local_conv': lambda _: LocalEnhancement(width) if aggregation != 'convolution' else nn.Identity(),
+            'ghost': lambda _: ghost_summand(width, ghost_size),
         }
         for name, make in parts.items():  # sr1, sr2, norm1, norm2, ...
             for group, rate in enumerate(rates, start=1):
@@ -152,7 +157,16 @@ class ShuntedAttention(nn.Module):
         keys, values = zip(*self.keys_values(x))
         dropout_p = self.attn_drop_rate if self.training else 0.0
         x = shunted_attention(self.q(x), keys, values, self.num_heads, dropout_p, self.backend)
+        if self.ghost1 is not None:
+            x = x + torch.cat([self.summand(group, value, x.shape) for group, value in enumerate(values)], -1)
         return self.drop(self.proj(x))
+
+    def summand(self, group: int, value: Tensor, shape: torch.Size) -> Tensor:
+        """The ghost summand of a group, counted from 0, on a map (B, H, W, C): from its values (B, h, w, C / groups)
+        to (B, H, W, C / groups)."""
+        rate = self.rates[group]
+        merged = getattr(self, f'ghost{group + 1}')(value)
+        return crop(merged.repeat_interleave(rate, 1).repeat_interleave(rate, 2), *shape[1:3])
 
     def keys_values(self, x: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Equation 1. x: (B, H, W, C) -> key and value of each group, (B, ceil(H / r_g), ceil(W / r_g), C / groups)."""

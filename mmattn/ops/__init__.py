@@ -2,7 +2,7 @@
 
 from .elsa import elsa_attention, neighbourhood_sum
 from .global_self_attention import axial_attention, content_attention
-from .mean_shift import mean_shift_attention
+from .mean_shift import mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
 from .neighbourhood import neighbourhood_attention
 from .shunted import shunted_attention
 
@@ -11,6 +11,8 @@ __all__ = [
     'content_attention',
     'elsa_attention',
     'mean_shift_attention',
+    'mean_shift_by_landmarks',
+    'mean_shift_steps',
     'neighbourhood_attention',
     'neighbourhood_sum',
     'shunted_attention',

@@ -1,7 +1,7 @@
 """The mean-shift operator: the bracket of equation 12 of "Mean-Shift Feature Transformer".
 
 Layers call ``mean_shift_attention``. Every backend takes the arguments of ``mean_shift_attention_reference``, which
-tests compare with.
+tests compare with. ``mean_shift_by_landmarks`` approximates it in linear time, and ``mean_shift_steps`` repeats either.
 """
 
 import functools
@@ -12,13 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backend import check_maps, choose_backend, named_backend
+from .backend import check_maps, choose_backend, named_backend, without_autocast
 from .tracing import is_tracing
 
 try:
     from torch.nn.attention.flex_attention import flex_attention
 except ImportError:  # torch 2.4 and older
     flex_attention = None
+
+#: what ``mean_shift_by_landmarks`` adds to the diagonal of the kernel, which is 1 there: so landmarks may be equal
+RIDGE = 1e-3
 
 
 def mean_shift_attention(
@@ -58,6 +61,98 @@ def mean_shift_attention(
     _check(query, key, value, probe, bias)
     function = named_backend(BACKENDS, _fastest(key, bias) if backend is None else backend)
     return function(query, key, value, probe, bias, dropout_p)
+
+
+def mean_shift_by_landmarks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    probe: Tensor | None = None,
+    *,
+    landmarks: Tensor,
+    dropout_p: float = 0.0,
+    backend: str | None = None,
+) -> Tensor:
+    r"""``mean_shift_attention`` in linear time: Nyström's approximation of the Gaussian kernel by L landmarks.
+
+    .. math::
+        S(Q, C) \, (G + \epsilon I)^{-1} D \, S(C, K) \, V - P, \qquad
+        G_{ij} = \exp\Big(-\frac{\|c_i - c_j\|^2}{2 \sqrt d}\Big)
+
+    S are the softmax weights of ``mean_shift_attention``, and D are the sums of the rows of :math:`G + \epsilon I`. So
+    all weights of a query sum to 1. If the landmarks are the keys, the result is exact but for :math:`\epsilon`. The
+    form with three factors is that of "Nyströmformer" (AAAI 2021); there the middle one is a pseudo-inverse.
+
+    Args:
+        query: (B, heads, N, d).
+        key: (B, heads, M, d).
+        value: (B, heads, M, d).
+        probe: (B, heads, N, d) or None.
+        landmarks: (B, heads, L, d), in the space of the keys, such as means of neighbouring keys.
+        dropout_p: probability of dropping a weight of a query to a landmark.
+        backend: of ``mean_shift_attention``, for both softmaxes.
+
+    Returns:
+        (B, heads, N, d), of the dtype of ``value``.
+
+    Raises:
+        ValueError: if shapes do not fit each other, or the backend is unknown.
+    """
+    check_maps(dropout_p, key=key, landmarks=landmarks)
+    if landmarks.dim() != 4 or (*landmarks.shape[:2], landmarks.shape[3]) != (*key.shape[:2], key.shape[-1]):
+        raise ValueError(
+            f'landmarks must be (B, heads, L, d) of the keys {tuple(key.shape)}, not {tuple(landmarks.shape)}'
+        )
+    means = mean_shift_attention(landmarks, key, value, backend=backend)
+    with without_autocast(key):  # L x L: too few to save time, and half precision would lose the inverse
+        centred = landmarks.to(torch.promote_types(key.dtype, torch.float32))
+        centred = centred - centred.mean(-2, keepdim=True)  # smaller norms, the same differences
+        square = centred.square().sum(-1, keepdim=True)
+        distance = (square + square.mT - 2 * centred @ centred.mT).clamp(min=0)
+        kernel = (-distance / 2 / math.sqrt(key.shape[-1])).exp()
+        kernel = kernel + RIDGE * torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+        means = kernel.sum(-1, keepdim=True) * means.to(kernel.dtype)
+        means = torch.cholesky_solve(means, torch.linalg.cholesky_ex(kernel)[0]).to(value.dtype)
+    return mean_shift_attention(query, landmarks, means, probe, dropout_p=dropout_p, backend=backend)
+
+
+def mean_shift_steps(
+    shift: Callable[..., Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    probe: Tensor | None,
+    steps: int,
+    step_size: float,
+) -> Tensor:
+    r"""How far T mean-shift steps of one size move a probe: equation 11 of the paper repeated, in a head's channels.
+
+    .. math::
+        q \leftarrow q + s \, [K \, \sigma(q) - q], \qquad p \leftarrow p + s \, [V \, \sigma(q) - p]
+
+    Both use the weights :math:`\sigma` of the query before the step. The keys and values stay. One step of size 1 is
+    the bracket of equation 12. With one matrix for query and probe and one for key and value, this is mean shift [9].
+
+    Args:
+        shift: from query, key, value and probe to the shift, as ``mean_shift_attention``.
+        query: (B, heads, N, d).
+        key: (B, heads, M, d).
+        value: (B, heads, M, d).
+        probe: (B, heads, N, d); None is 0.
+        steps: T.
+        step_size: s, which is :math:`\eta d^{-1/2}` of equation 11.
+
+    Returns:
+        (B, heads, N, d), the sum of all movements of the probe.
+    """
+    moved = torch.zeros_like(query)
+    for step in range(steps):
+        if step:
+            query = query + step_size * shift(query, key, key, query)
+        if step_size != 1:
+            moved = moved + step_size * (shift(query, key, value, probe) - moved)
+    # A step of size 1 ends at the mean, wherever it starts.
+    return shift(query, key, value, probe) if step_size == 1 else moved
 
 
 def mean_shift_attention_reference(

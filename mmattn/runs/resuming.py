@@ -20,6 +20,7 @@ from ..weights import (
     StrictModule,
     Translation,
     compare_settings,
+    log_changes_with_images,
     misfits,
     odd_form,
     plain_names,
@@ -212,7 +213,7 @@ class CheckpointCheckHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: object) -> None:
         source = runner._load_from or 'the checkpoint'
         model = unwrapped(runner.model)
-        weights = whole_model_weights(checkpoint, model, source)
+        weights = whole_model_weights(checkpoint, model, source, runner._resume)
         backbones = backbone_settings(model)
         if runner._resume:
             _check_state(checkpoint, source)
@@ -274,14 +275,15 @@ def _refuse(source: str, difference: str) -> None:
         )
 
 
-def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> dict[str, object]:
+def whole_model_weights(checkpoint: object, model: nn.Module, source: str, resumes: bool = False) -> dict[str, object]:
     """The weights of a checkpoint of a classifier, detector or segmentor, without what wrappers add to names.
 
     They become the checkpoint's "state_dict", the entry that MMEngine loads. A released classifier gets the names of
     MMPretrain's.
 
     Raises:
-        CheckpointError: if the checkpoint has none, or if a backbone of mmattn had other settings.
+        CheckpointError: if the checkpoint has none, or if a backbone of mmattn had other settings. Unless a training
+            ``resumes``, those that change with the size of the images may differ, and the log names them.
     """
     weights, container = weights_in(checkpoint)
     if not isinstance(weights, dict) or not container and 'state_dict' in weights:
@@ -293,7 +295,8 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str) -> di
     noted = noted_settings(checkpoint)
     try:
         for name, settings in backbone_settings(model).items():
-            compare_settings(noted.get(name), settings)
+            may_differ = () if resumes else log_changes_with_images(noted.get(name), settings)
+            compare_settings(noted.get(name), settings, ignored=may_differ)
         # Among OpenMMLab's models with a backbone, only MMPretrain's have a part named "head".
         if isinstance(getattr(model, 'backbone', None), StrictModule) and hasattr(model, 'head'):
             model.backbone.translate_classifier(weights)

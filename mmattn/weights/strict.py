@@ -32,6 +32,14 @@ from .translation import (
 STRICT = object()
 
 
+def log_changes_with_images(saved: object, own: Mapping[str, object]) -> dict[str, str]:
+    """The settings that :func:`changed_with_images` finds, which the log names."""
+    changed = changed_with_images(saved, own)
+    if changed:
+        print_log(f'{own["type"]}: the weights were trained with {", ".join(changed.values())}', logger='current')
+    return changed
+
+
 class StrictModule(BaseModule):
     """Base class of modules that load strictly, take released checkpoints, and note their settings in their own.
 
@@ -111,9 +119,9 @@ class StrictModule(BaseModule):
             checkpoint: see :func:`mmattn.weights.read_checkpoint`.
             prefix: see :func:`mmattn.weights.read_checkpoint`.
             strict: refuse the checkpoint if a tensor is missing, is of another shape or kind or is not used, or if the
-                module that wrote it had other ``settings``. Dilations of neighbourhood attention may differ, and the
-                log names them. Of a warm start, only settings are compared that the module shares with
-                ``warm_start_from``, such as the number of heads.
+                module that wrote it had other ``settings``. Dilations of neighbourhood attention and landmarks of
+                mean-shift attention may differ, and the log names them. Of a warm start, only settings are compared
+                that the module shares with ``warm_start_from``, such as the number of heads.
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
             warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
                 which keep their initial values and which have no place, and by how much the first pass differs from
@@ -125,11 +133,7 @@ class StrictModule(BaseModule):
         state_dict, source, settings = read_checkpoint(checkpoint, prefix)
         print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
         own = self.settings_note
-        changed = changed_with_images(settings, own)
-        if changed:
-            print_log(
-                f'{type(self).__name__}: the weights were trained with {", ".join(changed.values())}', logger='current'
-            )
+        changed = log_changes_with_images(settings, own)
         try:
             if not warm_start:
                 with _warned_if(not strict):

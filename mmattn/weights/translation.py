@@ -12,9 +12,9 @@ from ..errors import CheckpointError
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 #: what settings and lists in them are made of
 PLAIN = (int, float, str, type(None))
-#: mechanism -> its setting that is meant to change with the size of the images. The dilations of DiNAT's detectors are
-#: larger than those of the classifiers from which they start.
-CHANGES_WITH_IMAGES = {'NeighbourhoodAttention': 'dilation'}
+#: mechanism, or backbone -> its setting that is meant to change with the size of the images. The dilations of DiNAT's
+#: detectors are larger than those of the classifiers they start from. Landmarks approximate what is exact without.
+CHANGES_WITH_IMAGES = {'NeighbourhoodAttention': 'dilation', 'MeanShiftAttention': 'landmarks', 'MSFViT': 'landmarks'}
 
 
 @dataclass
@@ -173,7 +173,7 @@ def changed_with_images(saved: object, own: Mapping[str, object]) -> dict[str, s
 
     def may_change(name: str) -> bool:
         place, _, setting = name.rpartition('.')
-        return CHANGES_WITH_IMAGES.get(str(own.get(place))) == setting
+        return CHANGES_WITH_IMAGES.get(str(own.get(place or 'type'))) == setting
 
     return {name: text for name, text in differing_settings(saved, own).items() if may_change(name)}
 

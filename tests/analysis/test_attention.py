@@ -125,6 +125,8 @@ def mean_shift_output(layer, weights, x, row, column):
 )
 def test_mean_shift(attention, sharing, groups, row, column):
     layer = rough(MeanShiftAttention(DIM, HEADS, attention=attention, sharing=sharing, groups=groups))
+    if sharing == 'QKKQQ':
+        layer.steps, layer.landmarks = 2, 2
     x = tokens()
     with torch.no_grad():
         (weights,) = READERS[MeanShiftAttention](layer, x, row, column)
@@ -135,21 +137,25 @@ def test_mean_shift(attention, sharing, groups, row, column):
 
 @pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
 @pytest.mark.parametrize(
-    ('reduction', 'aggregation', 'shapes'),
+    ('reduction', 'aggregation', 'ghost_size', 'shapes'),
     [
-        (4, 'shunted', [((2, 2, 2), 4, 0), ((2, 3, 4), 2, 2)]),
-        ([1], 'convolution', [((4, 5, 7), 1, 0)]),
-        ([1, 2, 3, 4], 'linear', [((1, 5, 7), 1, 0), ((1, 3, 4), 2, 1), ((1, 2, 3), 3, 2), ((1, 2, 2), 4, 3)]),
+        (4, 'shunted', 0, [((2, 2, 2), 4, 0), ((2, 3, 4), 2, 2)]),
+        (4, 'shunted', 3, [((2, 2, 2), 4, 0), ((2, 3, 4), 2, 2)]),
+        ([1], 'convolution', 0, [((4, 5, 7), 1, 0)]),
+        ([1, 2, 3, 4], 'linear', 0, [((1, 5, 7), 1, 0), ((1, 3, 4), 2, 1), ((1, 2, 3), 3, 2), ((1, 2, 2), 4, 3)]),
     ],
 )
-def test_shunted(reduction, aggregation, shapes, row, column):
-    """Each group of heads has merged tokens of its own size."""
-    layer = rough(ShuntedAttention(DIM, 4, reduction, aggregation=aggregation))
+def test_shunted(reduction, aggregation, ghost_size, shapes, row, column):
+    """Each group of heads has merged tokens of its own size, and a ghost summand that is the same in all channels."""
+    layer = rough(ShuntedAttention(DIM, 4, reduction, aggregation=aggregation, ghost_size=ghost_size))
     x = tokens()
     with torch.no_grad():
+        if ghost_size:
+            for ghost in (layer.ghost1, layer.ghost2):
+                ghost.weight[:] = torch.randn(3, 3)
         found = READERS[ShuntedAttention](layer, x, row, column)
         assert [(w.values.shape, w.cell, w.first_head) for w in found] == shapes
-        for weights in found:
+        for weights in found if not ghost_size else ():
             torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(len(weights.values)).double())
         out = [by_heads(w.values, value[0]) for w, (_, value) in zip(found, layer.keys_values(x))]
         torch.testing.assert_close(layer.proj(torch.cat(out)), layer(x)[0, row, column])

@@ -39,6 +39,15 @@ def test_padded_heads_are_not_counted():
     assert layer.backend is None
 
 
+def test_landmarks():
+    """Per head, N tokens and L landmarks have 4 N L d operations, not 2 N N d; landmarks alone have 2 L L d, and those
+    of Cholesky's factor."""
+    layer, x = MeanShiftAttention(16, 2, landmarks=3), torch.empty(1, 7, 9, 16)
+    with unpadded(layer):
+        count = count_operations(lambda: layer(x))
+    assert count == 5 * 16 * 16 * 63 + 4 * 63 * 9 * 16 + 2 * 9 * 9 * 16 + 2 * 9**3 / 6
+
+
 class Layer(torch.nn.Module):
     """A "segmentor" of a linear layer: 8 weights and 2 biases, 8 multiply-adds."""
 

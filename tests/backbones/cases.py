@@ -212,6 +212,8 @@ def vit_frames(draw):
     dim = draw(st.sampled_from([8, 16]))
     attentions = [
         dict(type='MeanShiftAttention', attention='plain', proj_bias=True),
+        dict(type='MeanShiftAttention', steps=2, step_size=0.5),
+        dict(type='MeanShiftAttention', landmarks=3),
         dict(type='GhostHeadAttention', img_size=40),
         dict(type='GhostHeadAttention', lam=0, multiple=1),
     ]
@@ -250,6 +252,7 @@ def elsa_volos(draw):
 def shunteds(draw, depths):
     count = len(depths)
     heads = draw(stages(st.sampled_from([2, 4]), count))
+    mechanisms = [dict(type='WindowAttention', window_size=3), dict(type='ShuntedAttention', ghost_size=3)]
     return dict(
         arch=dict(
             embed_dims=[n * draw(st.sampled_from([2, 3, 4])) for n in heads],
@@ -262,7 +265,7 @@ def shunteds(draw, depths):
         stem=draw(st.sampled_from(['overlap', 'patches'])),
         aggregation=draw(st.sampled_from(AGGREGATIONS)),
         feed_forward=draw(st.sampled_from(list(FEED_FORWARD))),
-        attention=draw(stages(st.sampled_from([None, None, dict(type='WindowAttention', window_size=3)]), count)),
+        attention=draw(stages(st.sampled_from([None, None, *mechanisms]), count)),
     )
 
 

@@ -3,8 +3,9 @@ import timm
 import torch
 import torch.nn.functional as F
 
-from mmattn.backbones import MSFViT
+from mmattn.backbones import MSFViT, ViTFrame
 from mmattn.backbones.patch_embed import position_code
+from mmattn.runs.resuming import whole_model_weights
 from mmattn.weights import CheckpointError
 
 FORMS = {'orig': dict(attention='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
@@ -289,3 +290,30 @@ def test_settings_reach_the_layers():
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         MSFViT(**wrong)
+
+
+@pytest.mark.parametrize('place', ['landmarks', 'attention.landmarks'])
+def test_landmarks_take_exact_weights(tmp_path, log, place):
+    """Weights that were trained exactly serve the form in linear time, and the other way round, and the log says so. So
+    do whole models, but a training does not resume with others."""
+
+    def build(**landmarks):
+        arch = dict(embed_dim=8, depth=1, num_heads=2)
+        if place == 'landmarks':
+            return MSFViT(arch, **landmarks)
+        return ViTFrame(arch, attention=dict(type='MeanShiftAttention', **landmarks))
+
+    for trained, own in ((build(), build(landmarks=2)), (build(landmarks=2), build())):
+        torch.save(dict(state_dict=trained.state_dict(), meta=dict(mmattn={'': trained.settings_note})), tmp_path / 'a')
+        own.load_pretrained(tmp_path / 'a')
+        assert own.blocks[0].attn.pre_proj.weight.equal(trained.blocks[0].attn.pre_proj.weight)
+        assert any(f'trained with {place}=' in message for message in log)
+        log.clear()
+        model = torch.nn.Sequential(own)
+        weights = {f'0.{name}': value for name, value in trained.state_dict().items()}
+        whole = dict(state_dict=weights, meta=dict(mmattn={'0': trained.settings_note}))
+        assert whole_model_weights(whole, model, 'a')
+        assert any(f'trained with {place}=' in message for message in log)
+        log.clear()
+        with pytest.raises(CheckpointError, match=f'a: the weights were trained with {place}='):
+            whole_model_weights(whole, model, 'a', resumes=True)

@@ -209,6 +209,18 @@ def test_the_log_says_how_far_shunted_is_from_pvt(tmp_path, log):
     assert kept.endswith('nothing')
 
 
+def test_ghost_summands_start_at_zero(tmp_path, log):
+    """Shunted with ghost summands starts where it starts without them."""
+    torch.save(randomised(pvt_of_timm()).state_dict(), tmp_path / 'pvt.pth')
+    ghosts = [dict(type=kind, ghost_size=3) for kind in ['ShuntedAttention'] * 3 + ['EnhancedAttention']]
+    for settings in (ONE_RATE, dict(ONE_RATE, attention=ghosts)):
+        from_pvt(**settings).load_pretrained(tmp_path / 'pvt.pth', warm_start=True)
+    without, with_ghosts = (line for line in log if 'first pass' in line)
+    assert without == with_ghosts
+    kept = [line for line in log if 'keep their initial values' in line][-1]
+    assert 'block1.0.attn.ghost1.weight' in kept
+
+
 @pytest.mark.parametrize(
     'settings, message',
     [

@@ -11,6 +11,7 @@ from tests.backbones.cases import every_backbone
 SWIN = dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(2,)), out_indices=(0,))
 HEADS = [dict(arch=dict(SWIN['arch'], num_heads=(heads,))) for heads in (1, 2)]
 GAUSS = dict(type='MeanShiftAttention', attention='residual')
+MSF = dict(type='MeanShiftAttention')
 ELSA = dict(arch=dict(SWIN['arch'], group_width=4), elsa_stages=(0,), out_indices=(0,))
 VIT = dict(embed_dim=16, depth=1, num_heads=2)
 SHUNTED = dict(embed_dims=(16,), depths=(1,), num_heads=(4,), stem_convs=0)
@@ -44,6 +45,9 @@ def build(name, *settings):
         ('SwinFrame', dict(stages=dict(type='EnhancedAttention'), out_indices=(0,)), *HEADS),
         ('SwinFrame', dict(SWIN, stages=dict(type='MeanShiftAttention')), dict(), dict(stages=GAUSS)),
         ('ViTFrame', dict(arch=VIT), dict(feed_forward='conv'), dict(feed_forward='detail')),
+        ('ViTFrame', dict(arch=VIT), dict(attention=MSF), dict(attention=dict(MSF, steps=2))),
+        ('ViTFrame', dict(arch=VIT), dict(attention=MSF), dict(attention=dict(MSF, step_size=0.5))),
+        ('MSFViT', dict(arch=VIT), dict(), dict(landmarks=2)),
         ('MSFViT', {}, dict(arch=VIT), dict(arch=dict(VIT, num_heads=4))),
         ('MSFViT', dict(arch=VIT), dict(patch_size=8, in_channels=12), dict(patch_size=16)),
         ('ShuntedTransformer', STAGE, dict(arch=SHUNTED), FEW_HEADS),

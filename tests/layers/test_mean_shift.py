@@ -99,6 +99,37 @@ def test_nearest_groups(mode):
     assert torch.equal(layer.dense_weight(), dense * free)
 
 
+def test_steps_of_a_layer():
+    """Each head moves its queries and probes, and the weight projects back how far the probes moved. Row b of table 1
+    is equation 11: then queries are the probes."""
+    layer = MeanShiftAttention(12, 3, sharing='QKKQQ', steps=3, step_size=0.6).double()
+    x = torch.randn(1, 2, 4, 12, dtype=torch.float64)
+    start, keys = (part.view(8, 3, 4).transpose(0, 1) for part in layer.pre_proj(x).chunk(2, -1))
+    q = start
+    for _ in range(3):
+        q = q + 0.6 * ((-torch.cdist(q, keys).square() / 2 / 2).softmax(-1) @ keys - q)
+    moved = (q - start).transpose(0, 1).reshape(x.shape)
+    torch.testing.assert_close(layer(x), moved @ layer.pre_proj.weight[:12])
+
+
+@pytest.mark.parametrize('prefix', [0, 2])
+def test_landmarks_of_a_layer(prefix):
+    """They are the prefix's keys and the means of the map's, row by row. As many as there are keys are nearly exact."""
+    layer = MeanShiftAttention(8, 2, landmarks=3).double()
+    x, tokens = torch.randn(1, 6, 9, 8, dtype=torch.float64), torch.randn(1, prefix, 8, dtype=torch.float64)
+    k = torch.cat((tokens, x.flatten(1, 2)), 1).unflatten(-1, (2, 4)).transpose(1, 2)
+    expected = [k[:, :, i] for i in range(prefix)]
+    expected += [
+        x[:, 2 * i : 2 * i + 2, 3 * j : 3 * j + 3].mean((1, 2)).view(1, 2, 4) for i in range(3) for j in range(3)
+    ]
+    torch.testing.assert_close(layer._landmarks(k, x.shape[1:3]), torch.stack(expected, 2))
+    given = (x, tokens) if prefix else (x,)
+    layer.landmarks = 0
+    exact = layer(*given)
+    layer.landmarks = 18  # each cell has one key
+    torch.testing.assert_close(layer(*given), exact, rtol=0, atol=0.02)
+
+
 @pytest.mark.parametrize('attention, sharing', [('msf', None), ('plain', None), ('msf', 'QKKQW')])
 def test_blocks_are_of_heads(attention, sharing):
     """Figure 2a: within each of query, key, value and probe, one half of the heads reads one half of the channels. So

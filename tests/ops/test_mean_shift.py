@@ -5,7 +5,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mmattn.ops.mean_shift import flex_attention, mean_shift_attention
+from mmattn.ops.mean_shift import RIDGE, flex_attention, mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
 
 REFERENCE, CHANNELS, BIAS = PATHS = [
     partial(mean_shift_attention, backend=name) for name in ('reference', 'channels', 'bias')
@@ -145,6 +145,75 @@ def test_half_precision(dtype, bias, scale):
 def test_dropout_drops_weights(path):
     q, k, v, p, _ = make_inputs(1, 1, 8, 8, 4)
     torch.testing.assert_close(path(q, k, v, p, dropout_p=1.0), -p)
+
+
+def test_landmarks_are_nystroms():
+    """The three factors as they are written, with the softmaxes of the reference."""
+    q, k, v, p, _ = make_inputs(2, 2, 7, 9, 4)
+    c = torch.randn(2, 2, 5, 4, dtype=torch.float64)
+    kernel = (-torch.cdist(c, c).square() / 2 / 4**0.5).exp() + RIDGE * torch.eye(5)
+    middle = torch.linalg.inv(kernel) @ torch.diag_embed(kernel.sum(-1))
+    to_landmarks, to_keys = ((-torch.cdist(a, b).square() / 2 / 4**0.5).softmax(-1) for a, b in ((q, c), (c, k)))
+    out = mean_shift_by_landmarks(q, k, v, p, landmarks=c)
+    torch.testing.assert_close(out, to_landmarks @ middle @ to_keys @ v - p)
+
+
+def test_more_landmarks_are_nearer():
+    """On 256 tokens that lie on a surface, as those of a map do, the distance from the exact form falls with the number
+    of landmarks, to nearly nothing where the landmarks are the keys. All weights of a query sum to 1, also far away
+    from every landmark."""
+    place = torch.cartesian_prod(torch.linspace(0, 3, 16), torch.linspace(0, 3, 16)).double()
+    q, k, v = (torch.sin(place @ torch.randn(2, 8, dtype=torch.float64)).view(1, 1, 256, 8) for _ in range(3))
+    exact, off = mean_shift_attention(q, k, v), []
+    for side in (2, 4, 8, 16):
+        cells = k.view(side, 16 // side, side, 16 // side, 8).mean((1, 3)).view(1, 1, -1, 8)
+        off.append(((mean_shift_by_landmarks(q, k, v, landmarks=cells) - exact).norm() / exact.norm()).item())
+    assert off == sorted(off, reverse=True) and off[0] > 0.05 and off[-1] < 2e-3
+    far = mean_shift_by_landmarks(100 + q, k, torch.ones_like(v), landmarks=cells)
+    torch.testing.assert_close(far, torch.ones_like(far))
+
+
+def test_gradients_through_landmarks():
+    """Also those of equal landmarks, whose kernel has no inverse without the ridge."""
+    q, k, v, p, _ = make_inputs(1, 2, 3, 4, 3)
+    c = torch.randn(1, 2, 2, 3, dtype=torch.float64).repeat(1, 1, 2, 1)
+    inputs = [t.requires_grad_() for t in (q, k, v, p, c)]
+    assert torch.autograd.gradcheck(lambda *x: mean_shift_by_landmarks(*x[:4], landmarks=x[4]), inputs)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_landmarks_in_half_precision(dtype):
+    q, k, v, p, _ = (None if t is None else t.to(dtype) for t in make_inputs(1, 2, 64, 64, 8))
+    out = mean_shift_by_landmarks(q, k, v, p, landmarks=k[:, :, ::4])
+    exact = mean_shift_by_landmarks(q.double(), k.double(), v.double(), p.double(), landmarks=k[:, :, ::4].double())
+    assert out.dtype == dtype and (out - exact).abs().max() < 32 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+@pytest.mark.parametrize('steps, size', [(1, 0.5), (3, 1.0), (4, 0.3)])
+def test_steps(steps, size):
+    """Query and probe move by their shifts, of one query's weights. If keys are values and queries are probes, all is
+    mean shift: the probe moves where the query moves."""
+    q, k, v, p, _ = make_inputs(2, 2, 5, 6, 3)
+    query, probe = q, p
+    for _ in range(steps):
+        weights = (-torch.cdist(query, k).square() / 2 / 3**0.5).softmax(-1)
+        probe = probe + size * (weights @ v - probe)
+        query = query + size * (weights @ k - query)
+    torch.testing.assert_close(mean_shift_steps(mean_shift_attention, q, k, v, p, steps, size), probe - p)
+    torch.testing.assert_close(mean_shift_steps(mean_shift_attention, q, k, k, q, steps, size), query - q)
+
+
+def test_one_step_is_equation_12():
+    """To the bit: the paper's model does not change."""
+    q, k, v, p, _ = make_inputs(1, 2, 5, 6, 3, dtype=torch.float32)
+    assert torch.equal(mean_shift_steps(mean_shift_attention, q, k, v, p, 1, 1.0), mean_shift_attention(q, k, v, p))
+
+
+def test_wrong_landmarks():
+    x = torch.zeros(1, 2, 3, 4)
+    for wrong in (x[0], x[:, :1], x[..., :3]):
+        with pytest.raises(ValueError, match=r'landmarks must be \(B, heads, L, d\) of the keys'):
+            mean_shift_by_landmarks(x, x, x, landmarks=wrong)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ rows = {
     # tables 2 and 9: the normalisation of Net7. With the identity, the paper's training crashes.
     'net7-filter': dict(stages=dict(net7, norm='filter')),
     'net7-identity': dict(stages=dict(net7, norm='identity')),
-    # table 3: neighbours instead of windows, but in the last stage, whose map is one window. Sliding chunks are another
-    # way to compute net7-n.
+    # table 3: neighbours instead of windows, but in the last stage, whose map is one window. The paper also trained
+    # net7-n in sliding chunks, which compute the same: see printed.yml.
     'swin-t-n': dict(stages=[neighbours] * 3 + [window]),
     'net6-n': dict(stages=[dict(net6, area='neighbours')] * 3 + [net6]),
     'net7-n': dict(stages=[dict(net7, area='neighbours')] * 3 + [net7]),

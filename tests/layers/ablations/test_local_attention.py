@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
@@ -186,6 +187,40 @@ def test_size(terms, area, shared):
         layer(x)
     products = 1 + len(set(terms) - {'b'})
     assert counter.get_total_flops() / 2 == 14 * 21 * (projections * C * C + products * 49 * C)
+
+
+def in_sliding_chunks(layer: LocalAttention, x: torch.Tensor, c: int) -> torch.Tensor:
+    """Neighbourhoods in sliding chunks: each c x c queries have products with the 3c x 3c keys around them, and of each
+    query those of its neighbours count."""
+    H, W, reach, side = *x.shape[1:3], layer.side // 2, layer.side
+    below, right = -H % c, -W % c
+    v, q, k = (F.pad(part, (0, 0, 0, 0, 0, right, 0, below)) for part in layer._project(x))
+    chunks = (
+        q.unflatten(2, (-1, c)).unflatten(1, (-1, c)).transpose(2, 3).flatten(3, 4)
+    )  # (B, rows, columns, c * c, h, d)
+    near_k, near_v = (
+        F.pad(part, (0, 0, 0, 0, c, c, c, c)).unfold(1, 3 * c, c).unfold(2, 3 * c, c).flatten(-2) for part in (k, v)
+    )  # (B, rows, columns, h, d, 3c * 3c)
+    own, around = (torch.cartesian_prod(torch.arange(n), torch.arange(n)) for n in (c, 3 * c))
+    offset = around - c - own[:, None]
+    is_near = (offset.abs() <= reach).all(-1)
+    position = ((offset + reach) * torch.tensor([side, 1])).sum(-1).where(is_near, 0)
+    logits = torch.einsum('brwihd,brwhdj->brwhij', chunks, near_k) * layer.width**-0.5 + layer.rb[:, position]
+    logits = logits + torch.einsum('brwihd,hdij->brwhij', chunks, layer._by_head(layer.rk)[:, :, position])
+    logits = logits + torch.einsum('brwhdj,hdij->brwhij', near_k, layer._by_head(layer.rq)[:, :, position])
+    weights = logits.masked_fill(~is_near, -math.inf).softmax(-1)
+    out = torch.einsum('brwhij,brwhdj->brwihd', weights, near_v).flatten(-2)
+    out = out.unflatten(3, (c, c)).transpose(2, 3).flatten(3, 4).flatten(1, 2)[:, :H, :W]
+    return layer.post_proj(out)
+
+
+@pytest.mark.parametrize('kernel_size, c', [(3, 1), (5, 2), (5, 3)])
+def test_sliding_chunks_compute_the_same(kernel_size, c):
+    """Table 3 has two accuracies of Net7-N: computed in sliding chunks, and by unfolding. Chunks as long as a
+    neighbourhood reaches, or longer, compute the row "net7-n", at sides that they divide and others."""
+    layer = make(area='neighbours', kernel_size=kernel_size)
+    x = torch.randn(2, 6, 7, 4, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), in_sliding_chunks(layer, x, c))
 
 
 @pytest.mark.parametrize('norm', ['softmax', 'filter'])

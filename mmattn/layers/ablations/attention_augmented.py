@@ -64,8 +64,9 @@ class AttentionAugmentedConv(nn.Module):
         check_finite('value_ratio', value_ratio, 0, 1)
         check_whole('min_key_width', min_key_width)
         check_whole('coarse_stride', coarse_stride)
+        length = table_length(stride, rel_pos_length)
         self.halves = stride < coarse_stride
-        length = ceil_div(table_length(stride, rel_pos_length), 2 if self.halves else 1)
+        length = ceil_div(length, 2) if self.halves else length
         self.num_heads = num_heads
         self.key_width = max(min_key_width, round(key_ratio * dim / num_heads))
         self.value_width = max(1, round(value_ratio * dim / num_heads))

@@ -58,7 +58,7 @@ class NonLocal(nn.Module):
 class CrissCrossAttention(nn.Module):
     """Attention to the row and the column of a pixel, several times with the same weights ("CCNet",
     https://arxiv.org/abs/1811.11721), MMCV's, which MMSegmentation's CCHead has. It adds its input to its result, and
-    starts as the identity.
+    starts as the identity. In half precision it needs autocast.
 
     Args:
         dim: channels C, at least 8.

@@ -195,8 +195,7 @@ class GSAResNet(Backbone):
                 channels = outs[i]
             if built is not None:  # Without attention, a plain ResNet serves every kind.
                 of_attention = mechanism_settings(mechanism, built, 'attention') if attention else built.settings
-                self.settings.update(of_attention, num_heads=int(num_heads))
-                self.settings.update({'pool_first': True} if pool_first and i in gsa_stages else {})
+                self.settings.update(of_attention, num_heads=int(num_heads), pool_first=pool_first)
             self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
         self.train()
 
@@ -310,7 +309,7 @@ def check_places(insert_after: object, depths: Sequence[int], attention: dict | 
     Raises:
         ValueError: if it is no list of pairs (group, block), or there is no such block, or no mechanism to insert.
     """
-    blocks = {(i, j) for i, depth in enumerate(depths) for j in range(depth)}
+    blocks = [(i, j) for i, depth in enumerate(depths) for j in range(depth)]
     is_list = isinstance(insert_after, Iterable) and not isinstance(insert_after, str)
     places = (
         [tuple(place) if isinstance(place, (list, tuple)) else place for place in insert_after] if is_list else None

@@ -14,7 +14,7 @@ def augmented(depth):
 
 
 def local_relation(depth):
-    # 100 channels in the first group, not 64
+    # 100 channels in the first group, not 64: inferred from the printed size
     return dict(depth=depth, width_ratio=100 / 64, attention=dict(type='LocalRelation', share=10))
 
 

@@ -22,7 +22,7 @@ class AttentionAugmentedConv(nn.Module):
         \mathrm{logits}_{ij} = q_i^\top (k_j + r^W_{j_x - i_x} + r^H_{j_y - i_y}) / \sqrt{d_k}
 
     With ``coarse_stride``, attention works on maps of this stride at least: for finer ones, the input of attention is
-    averaged over 3 x 3 pixels with stride 2, and its result is interpolated (section 3.3).
+    averaged over 3 x 3 pixels with stride 2, and its result is interpolated.
 
     The heads share the two tables r. Not in the paper: on maps longer than the tables these are stretched, see
     :func:`mmattn.ops.axial_attention`.

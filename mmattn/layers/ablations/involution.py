@@ -14,8 +14,8 @@ from ..token_conv import TokenConv2d
 
 @MECHANISMS.register_module()
 class Involution(nn.Module):
-    r"""Filters that are made at each pixel from its channels ("Involution", https://arxiv.org/abs/2103.06255,
-    equations 4 and 6): :math:`y_i = \sum_j H_{i, j-i} x_j`, :math:`H_i = W_1 \sigma(W_0 x_i)`, where sigma is batch
+    r"""Filters that are made at each pixel from its channels ("Involution", https://arxiv.org/abs/2103.06255):
+    :math:`y_i = \sum_j H_{i, j-i} x_j`, :math:`H_i = W_1 \sigma(W_0 x_i)`, where sigma is batch
     norm and ReLU. Outside of the map x is zero.
 
     Args:

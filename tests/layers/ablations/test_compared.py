@@ -11,6 +11,7 @@ from mmcv.ops import CrissCrossAttention as MMCVCrissCross
 from timm.layers.bottleneck_attn import BottleneckAttn
 from torch import nn
 
+from mmattn.backbones import GSAResNet
 from mmattn.layers import (
     AttentionAugmentedConv,
     AxialAttention,
@@ -282,6 +283,25 @@ def test_gradients(name):
     assert torch.autograd.gradcheck(
         lambda x, *given: torch.func.functional_call(layer, dict(zip(names, given)), (x,)), inputs, fast_mode=True
     )
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_step_in_a_resnet(name):
+    """In GSAResNet, which offers its own arguments, a small step of training lowers the loss."""
+    torch.manual_seed(0)
+    kind = type(ALL[name]()).__name__
+    depth = dict(depths=(1, 2), stem_channels=8, base_channels=8, expansion=2)
+    settings = dict(num_heads=2, zero_init_residual=False, out_indices=(1,), attention=dict(type=kind))
+    backbone = GSAResNet(depth, gsa_stages=(0, 1), insert_after=[(1, 0)], **settings).double()
+    optimizer = torch.optim.SGD(backbone.parameters(), lr=1e-6)
+    x, target = torch.randn(2, 3, 41, 54).double(), torch.randn(2, 32, 6, 7)
+    losses = []
+    for _ in range(2):
+        losses.append((backbone(x)[0] - target).square().mean())
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[1] < losses[0] and all(p.grad is not None for p in backbone.parameters())
 
 
 @pytest.mark.parametrize('name', ALL)

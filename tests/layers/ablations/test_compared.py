@@ -2,6 +2,7 @@
 the library that it comes from."""
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from mmattn.layers import (
     PatchwiseAttention,
     StandAloneAttention,
 )
+from mmattn.packages import MissingPackage
 
 H, W, DIM, HEADS, SIDE = 3, 4, 8, 2, 3
 OFFSETS = list(itertools.product(range(-(SIDE // 2), SIDE // 2 + 1), repeat=2))
@@ -272,6 +274,17 @@ def test_layers_of_libraries():
         whole = BottleneckAttn(DIM, feat_size=(5, 5), num_heads=HEADS)
         whole.load_state_dict(bottleneck.attn.state_dict())
         torch.testing.assert_close(bottleneck(square), whole(square.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+
+
+def test_without_mmcv(monkeypatch):
+    """Only the two layers of MMCV need it, and say so."""
+    monkeypatch.setitem(sys.modules, 'mmcv', None)
+    for name, build in ALL.items():
+        if name in ('non-local', 'criss-cross'):
+            with pytest.raises(MissingPackage, match=r'mechanism (NonLocal|CrissCrossAttention) needs mmcv'):
+                build()
+        else:
+            build()
 
 
 @pytest.mark.parametrize('name', LAYERS)

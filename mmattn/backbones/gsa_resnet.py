@@ -170,12 +170,12 @@ class GSAResNet(Backbone):
         self.bn1 = batch_norm(channels, norm_cfg)
         self.settings = dict(norm_eps=float(self.bn1.eps))
         for i in range(self.num_built):
-            blocks, built = [], None
+            blocks, built = [], []
             for j, rate in enumerate(drop_path[i]):
                 stride = 2 if i > 0 and j == 0 else 1
                 attn = build(widths[i], 4 * 2**i // (1 if pool_first else stride), j) if i in gsa_stages else None
                 after = build(outs[i], 4 * 2**i, j) if (i, j) in inserted else None
-                built = built or attn or after
+                built += [part for part in (attn, after) if part is not None]
                 block = Bottleneck(
                     channels,
                     widths[i],
@@ -193,8 +193,10 @@ class GSAResNet(Backbone):
                     nn.init.zeros_(scale)
                 blocks.append(block)
                 channels = outs[i]
-            if built is not None:  # Without attention, a plain ResNet serves every kind.
-                of_attention = mechanism_settings(mechanism, built, 'attention') if attention else built.settings
+            if built:  # Without attention, a plain ResNet serves every kind.
+                of_attention = (
+                    mechanism_settings(mechanism, built[-1], 'attention') if attention else built[-1].settings
+                )
                 self.settings.update(of_attention, num_heads=int(num_heads), pool_first=pool_first)
             self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
         self.train()

@@ -65,6 +65,7 @@ class AttentionAugmentedConv(nn.Module):
         check_whole('min_key_width', min_key_width)
         check_whole('coarse_stride', coarse_stride)
         length = table_length(stride, rel_pos_length)
+        self.settings = dict(coarse_stride=int(coarse_stride))
         self.halves = stride < coarse_stride
         length = ceil_div(length, 2) if self.halves else length
         self.num_heads = num_heads

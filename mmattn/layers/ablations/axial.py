@@ -39,11 +39,13 @@ class AxialAttention(nn.Module):
         self.num_heads = num_heads
         self.width = ceil_div(dim // num_heads, 2)  # of a head's queries and keys
         self.qkv = nn.ModuleList(TokenConv2d(dim, 2 * num_heads * self.width + dim, 1, bias=False) for _ in range(2))
-        self.rel = nn.Parameter(nn.init.trunc_normal_(torch.empty(2, 2 * length - 1, self.width), std=self.width**-0.5))
+        shape, std = (2 * length - 1, self.width), self.width**-0.5
+        self.rel_col = nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=std))
+        self.rel_row = nn.Parameter(nn.init.trunc_normal_(torch.empty(shape), std=std))
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        for dim, project, table in zip((1, 2), self.qkv, self.rel):
+        for dim, project, table in zip((1, 2), self.qkv, (self.rel_col, self.rel_row)):
             maps = project(x).unflatten(-1, (self.num_heads, -1))
             q, k, v = maps.split((self.width, self.width, x.shape[-1] // self.num_heads), -1)
             x = axial_attention(q, v, table, dim, key=k, softmax=True).flatten(-2)

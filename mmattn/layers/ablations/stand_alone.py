@@ -36,6 +36,7 @@ class StandAloneAttention(nn.Module):
         check_odd('kernel_size', kernel_size)
         self.num_heads = num_heads
         self.kernel_size = kernel_size
+        self.settings = dict(kernel_size=int(kernel_size))
         self.qkv = TokenConv2d(dim, 3 * dim, 1, bias=False)
         width = dim // num_heads
         self.rel_row = nn.Parameter(nn.init.trunc_normal_(torch.empty(kernel_size, width // 2), std=width**-0.5))

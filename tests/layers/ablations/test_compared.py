@@ -100,7 +100,7 @@ def stand_alone(layer, x):
 
 
 def axial(layer, x):
-    for step, project, table in zip((0, 1), layer.qkv, layer.rel):
+    for step, project, table in zip((0, 1), layer.qkv, (layer.rel_col, layer.rel_row)):
         x = x if step == 0 else x.transpose(0, 1)
         maps, out = heads(linear(project, x)), torch.zeros_like(x)
         for line, o, head in itertools.product(range(x.shape[1]), range(x.shape[0]), range(HEADS)):

@@ -3,7 +3,7 @@
 "Global Self-Attention Networks for Image Recognition", https://arxiv.org/abs/2010.03019
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -12,7 +12,7 @@ from mmengine.registry import MODELS
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from ..arguments import check_flags, check_whole, stage_numbers
+from ..arguments import check_flags, check_whole, hidden_channels, stage_numbers
 from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.mechanism import mix
@@ -65,6 +65,11 @@ class GSAResNet(Backbone):
         keep_conv: keep the 3 x 3 convolutions in groups with attention, and add attention to them.
         attention: config of a mechanism in the place of global self-attention, see
             :func:`mmattn.layers.build_mechanism`. It gets the arguments above that it has, too.
+        pool_first: where attention halves the map, pool before it, not after it, so that it works on the smaller map.
+        insert_after: blocks after which ``attention`` is inserted, on all channels between blocks, as pairs (group,
+            block), counted from 0. The mechanism should add its input to its result, as non-local blocks do. They are
+            beside ``gsa_stages``, which is usually () then.
+        width_ratio: channels of the inner layers, times this, rounded down. Those between blocks stay.
         zero_init_residual: the last norm of every block starts with weight 0, so that a block starts as its shortcut,
             as in MMDetection's ResNet. With False, an untrained model may give infinite maps in evaluation: attention
             is cubic in its input, and no norm has learned its size yet.
@@ -108,6 +113,9 @@ class GSAResNet(Backbone):
         neighbourhood: int | None = None,
         keep_conv: bool = False,
         attention: dict | None = None,
+        pool_first: bool = False,
+        insert_after: Sequence[tuple[int, int]] = (),
+        width_ratio: float = 1.0,
         zero_init_residual: bool = True,
         norm_cfg: dict = dict(type='BN'),
         norm_eval: bool = False,
@@ -122,9 +130,10 @@ class GSAResNet(Backbone):
         depths, channels = arch['depths'], arch['stem_channels']
         gsa_stages = stage_numbers('gsa_stages', gsa_stages, len(depths))
         check_whole('img_size', img_size)
-        check_flags(keep_conv=keep_conv)
-        widths = [arch['base_channels'] * 2**i for i in range(len(depths))]
-        outs = [width * arch['expansion'] for width in widths]
+        check_flags(keep_conv=keep_conv, pool_first=pool_first)
+        inserted = check_places(insert_after, depths, attention)
+        outs = [arch['base_channels'] * arch['expansion'] * 2**i for i in range(len(depths))]
+        widths = [hidden_channels(arch['base_channels'] * 2**i, width_ratio, 'width_ratio') for i in range(len(depths))]
         super().__init__(
             outs, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
@@ -132,43 +141,50 @@ class GSAResNet(Backbone):
         self.img_size = img_size
         self.beyond = beyond
         self.neighbourhood = neighbourhood
-        self._of_source = dict(depth=arch, norm_cfg=norm_cfg, in_channels=in_channels, out_indices=out_indices)
+        self._of_source = dict(
+            depth=arch, width_ratio=width_ratio, norm_cfg=norm_cfg, in_channels=in_channels, out_indices=out_indices
+        )
         mechanism = attention or dict(type=GlobalSelfAttention, project=False)
         check_mechanism('attention', mechanism)
+
+        def build(dim: int, stride: int, block: int) -> nn.Module:
+            return build_mechanism(
+                mechanism,
+                dim=dim,
+                num_heads=num_heads,
+                stride=stride,
+                block=block,
+                rel_pos_length=ceil_div(img_size, stride),
+                content=content,
+                column=column,
+                row=row,
+                axial_softmax=axial_softmax,
+                softmax_queries=softmax_queries,
+                neighbourhood=neighbourhood,
+                beyond=beyond,
+                norm_cfg=norm_cfg,
+            )
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         self.conv1 = nn.Conv2d(in_channels, channels, 7, 2, 3, bias=False)
         self.bn1 = batch_norm(channels, norm_cfg)
         self.settings = dict(norm_eps=float(self.bn1.eps))
         for i in range(self.num_built):
-            blocks = []
+            blocks, built = [], []
             for j, rate in enumerate(drop_path[i]):
                 stride = 2 if i > 0 and j == 0 else 1
-                attn = None
-                if i in gsa_stages:
-                    attn = build_mechanism(
-                        mechanism,
-                        dim=widths[i],
-                        num_heads=num_heads,
-                        stride=4 * 2**i // stride,
-                        block=j,
-                        rel_pos_length=ceil_div(img_size, 4 * 2**i // stride),
-                        content=content,
-                        column=column,
-                        row=row,
-                        axial_softmax=axial_softmax,
-                        softmax_queries=softmax_queries,
-                        neighbourhood=neighbourhood,
-                        beyond=beyond,
-                        norm_cfg=norm_cfg,
-                    )
+                attn = build(widths[i], 4 * 2**i // (1 if pool_first else stride), j) if i in gsa_stages else None
+                after = build(outs[i], 4 * 2**i, j) if (i, j) in inserted else None
+                built += [part for part in (attn, after) if part is not None]
                 block = Bottleneck(
                     channels,
                     widths[i],
                     outs[i],
                     stride=stride,
                     attn=attn,
+                    after=after,
                     keep_conv=keep_conv,
+                    pool_first=pool_first,
                     norm_cfg=norm_cfg,
                     drop_path=rate,
                 )
@@ -177,9 +193,11 @@ class GSAResNet(Backbone):
                     nn.init.zeros_(scale)
                 blocks.append(block)
                 channels = outs[i]
-            if i in gsa_stages:  # Without attention, a plain ResNet serves every kind.
-                of_attention = mechanism_settings(mechanism, attn, 'attention') if attention else attn.settings
-                self.settings.update(of_attention, num_heads=int(num_heads))
+            if built:  # Without attention, a plain ResNet serves every kind.
+                of_attention = (
+                    mechanism_settings(mechanism, built[-1], 'attention') if attention else built[-1].settings
+                )
+                self.settings.update(of_attention, num_heads=int(num_heads), pool_first=pool_first)
             self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
         self.train()
 
@@ -287,7 +305,27 @@ def _scale(block: 'Bottleneck', attn: GlobalSelfAttention, inputs: tuple[Tensor]
     return output * factor
 
 
-#: what the names of all tensors of attention contain, and no others: '.attn.' and '.attn_scale'
+def check_places(insert_after: object, depths: Sequence[int], attention: dict | None) -> set[tuple[int, int]]:
+    """The pairs of ``insert_after``.
+
+    Raises:
+        ValueError: if it is no list of pairs (group, block), or there is no such block, or no mechanism to insert.
+    """
+    blocks = [(i, j) for i, depth in enumerate(depths) for j in range(depth)]
+    is_list = isinstance(insert_after, Iterable) and not isinstance(insert_after, str)
+    places = (
+        [tuple(place) if isinstance(place, (list, tuple)) else place for place in insert_after] if is_list else None
+    )
+    if places is None or not all(isinstance(place, tuple) and place in blocks for place in places):
+        raise ValueError(
+            f'insert_after must be pairs (group, block), counted from 0, of {list(depths)} blocks, not {insert_after!r}'
+        )
+    if places and not attention:
+        raise ValueError('insert_after needs attention, a mechanism that adds its input to its result')
+    return set(places)
+
+
+#: what the names of all tensors of attention contain, and no others: '.attn.', '.attn_after.' and '.attn_scale'
 ATTENTION = '.attn'
 
 
@@ -300,8 +338,10 @@ class Bottleneck(nn.Module):
         out_channels: channels out.
         stride: 1 or 2.
         attn: from (B, H, W, width) to (B, H, W, width); None means a convolution.
+        after: from (B, H, W, out_channels) to the same shape, after the block; None: nothing.
         keep_conv: with attention, whether there is a convolution, too. Attention is added to it, times ``attn_scale``,
             which starts at 0.
+        pool_first: with attention, pool before it.
         norm_cfg: see :func:`mmattn.layers.batch_norm`.
         drop_path: probability of dropping the branch.
     """
@@ -317,12 +357,15 @@ class Bottleneck(nn.Module):
         *,
         stride: int,
         attn: nn.Module | None,
+        after: nn.Module | None,
         keep_conv: bool,
+        pool_first: bool,
         norm_cfg: dict,
         drop_path: float,
     ) -> None:
         super().__init__()
         self.stride = stride
+        self.pool_first = pool_first
         self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
         self.bn1 = batch_norm(width, norm_cfg)
         both = attn is not None and keep_conv
@@ -342,6 +385,7 @@ class Bottleneck(nn.Module):
             else None
         )
         self.drop_path = DropPath(drop_path)
+        self.attn_after = after
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
@@ -354,16 +398,18 @@ class Bottleneck(nn.Module):
         x = F.relu(self.bn2(self.inner(x)), inplace=True)
         x = self.drop_path(self.bn3(self.conv3(x)))
         x += identity
-        return F.relu(x, inplace=True)
+        x = F.relu(x, inplace=True)
+        return x if self.attn_after is None else mix(self.attn_after, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
     def inner(self, x: Tensor) -> Tensor:
         """The inner layer: (B, width, H, W) -> (B, width, ceil(H / stride), ceil(W / stride))."""
         if self.attn is None:
             return self.conv2(x)
-        mixed = self.pooled(mix(self.attn, x.permute(0, 2, 3, 1)))
+        small = average_pool(x) if self.stride > 1 and self.pool_first else x
+        mixed = self.pooled(mix(self.attn, small.permute(0, 2, 3, 1)))
         return mixed if self.attn_scale is None else self.conv2(x) + self.attn_scale[:, None, None] * mixed
 
     def pooled(self, x: Tensor) -> Tensor:
-        """The result of attention (B, H, W, width) -> (B, width, ceil(H / stride), ceil(W / stride))."""
+        """The result of attention, as tokens, as a map (B, width, ceil(H / stride), ceil(W / stride))."""
         x = x.permute(0, 3, 1, 2)
-        return average_pool(x) if self.stride > 1 else x
+        return average_pool(x) if self.stride > 1 and not self.pool_first else x

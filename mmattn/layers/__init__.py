@@ -1,6 +1,13 @@
+from .ablations.attention_augmented import AttentionAugmentedConv
+from .ablations.axial import AxialAttention
 from .ablations.dynamic_filters import DecoupledDynamicFilter, DynamicDepthwiseConv
 from .ablations.ghost_head import GhostHeadAttention
+from .ablations.global_context import CompactNonLocal, EfficientAttention
+from .ablations.involution import Involution
 from .ablations.local_attention import LocalAttention
+from .ablations.other_libraries import BottleneckAttention, CrissCrossAttention, HaloAttention, LambdaLayer, NonLocal
+from .ablations.relations import LocalRelation, PairwiseAttention, PatchwiseAttention
+from .ablations.stand_alone import StandAloneAttention
 from .block import Block
 from .class_attention import ClassAttention
 from .depthwise_conv import DepthwiseConv
@@ -18,30 +25,44 @@ from .token_conv import Convolution, TokenConv2d
 from .window import WindowAttention
 
 __all__ = [
-    'ELSA',
-    'FEED_FORWARD',
+    'AttentionAugmentedConv',
+    'AxialAttention',
     'Block',
+    'BottleneckAttention',
     'ClassAttention',
+    'CompactNonLocal',
     'ConvMLP',
     'Convolution',
+    'CrissCrossAttention',
     'DecoupledDynamicFilter',
     'DepthwiseConv',
     'DetailMLP',
     'DynamicDepthwiseConv',
+    'ELSA',
+    'EfficientAttention',
     'EnhancedAttention',
+    'FEED_FORWARD',
     'GhostHeadAttention',
     'GlobalSelfAttention',
     'GroupedLinear',
+    'HaloAttention',
+    'Involution',
+    'LambdaLayer',
     'LocalAttention',
     'LocalEnhancement',
+    'LocalRelation',
     'MECHANISMS',
     'MeanShiftAttention',
     'MeanShiftWindowAttention',
     'NeighbourhoodAttention',
+    'NonLocal',
     'OutlookAttention',
+    'PairwiseAttention',
+    'PatchwiseAttention',
     'SelfAttention',
     'ShuntedAttention',
     'SpatialReductionAttention',
+    'StandAloneAttention',
     'TokenConv2d',
     'TokenMerging',
     'WindowAttention',

@@ -112,6 +112,7 @@ ABLATIONS = {
     'shunted/ablations/shunted-s_in1k': 2,
     'shunted/ablations/deit-s_in1k': 0,
     'gsa/ablations/gsa-r50_in1k': 4,
+    'gsa/ablations/table-3_in1k': 4,
 }
 
 

@@ -274,6 +274,7 @@ def gsa_resnets(draw, depths):
     width = draw(st.sampled_from([2, 4, 6]))
     parts = draw(st.integers(1, 7))
     content = draw(st.sampled_from([True, 'axial'] if parts > 1 else [True])) if parts & 1 else False
+    attention = draw(st.sampled_from([None, None, dict(type='WindowAttention', window_size=3)]))
     return dict(
         arch=dict(
             depths=depths, stem_channels=draw(st.integers(1, 8)), base_channels=width, expansion=draw(st.integers(1, 3))
@@ -290,7 +291,10 @@ def gsa_resnets(draw, depths):
         softmax_queries=content is True and draw(st.booleans()),
         neighbourhood=draw(st.sampled_from([None, 1, 5])),
         keep_conv=draw(st.booleans()),
-        attention=draw(st.sampled_from([None, None, dict(type='WindowAttention', window_size=3)])),
+        attention=attention,
+        pool_first=draw(st.booleans()),
+        insert_after=draw(st.sampled_from([(), ((0, 0),)])) if attention else (),
+        width_ratio=draw(st.sampled_from([1.0, 2.0])),
     )
 
 
@@ -316,7 +320,8 @@ def shifting_msf_swins(draw, depths):
 @st.composite
 def shifting_gsa_resnets(draw, depths):
     """Attention along columns and rows has a limited reach with ``beyond='mask'``; attention by content has not."""
-    settings = dict(draw(gsa_resnets(depths)), content=False, softmax_queries=False, attention=None)
+    settings = dict(draw(gsa_resnets(depths)), content=False, softmax_queries=False)
+    settings.update(attention=None, insert_after=())
     settings.update(beyond='mask', img_size=12, gsa_stages=range(len(depths)))
     settings['column'] = settings['column'] or not settings['row']
     return settings, 1, 2  # the reach is L - 1

@@ -54,6 +54,7 @@ def build(name, *settings):
         ('ShuntedTransformer', dict(STAGE, arch=SHUNTED), dict(), WIDE_EPS),
         ('GSAResNet', dict(GSA, **CONTENT), dict(), dict(num_heads=4)),
         ('GSAResNet', GSA, dict(), dict(beyond='mask')),
+        ('GSAResNet', GSA, dict(), dict(pool_first=True)),
         ('GSAResNet', GSA, dict(), WIDE_EPS),
     ],
 )

@@ -138,6 +138,7 @@ FIGURES = dict(
     loss='training loss',
     training='top-1 in training',
     ms='ms per image, TPUv3',
+    here='what it is here',
     unknown='left open',
 )
 

@@ -153,26 +153,29 @@ def elsa_attention_band(
 
 def _band_sum(weights: Tensor, value: Tensor) -> Tensor:
     """``sum_j weights[..., j] * shift_j(value)``; weights: (B, H, W, heads, k * k), value: (B, H, W, C)."""
-    B, H, W, C = value.shape
+    H, W = value.shape[1:3]
     heads, taps = weights.shape[3:]
     k = math.isqrt(taps)
     border, blocks = k // 2, (W + BAND - 1) // BAND
     right = blocks * BAND - W
     width = BAND + k - 1  # columns that a block of pixels attends to
-    # Pixel x of a block has weight (i, j) at column x + j of row i. Each row of the matrix is one number shorter than
-    # the row of numbers it is made of, so that each pixel starts one column later.
-    weights = F.pad(weights.permute(0, 3, 1, 2, 4), (0, 0, 0, right))  # (B, heads, H, W, taps)
-    weights = F.pad(weights.unflatten(4, (k, k)).unflatten(3, (-1, BAND)), (0, BAND - 1))
-    weights = F.pad(weights.flatten(5), (0, 1)).flatten(4)
-    weights = weights[..., : BAND * k * width].unflatten(4, (BAND, -1))  # (B, heads, H, blocks, BAND, k * width)
+    # No dimension is the number of blocks alone: if that may be 1, torch does not export one graph for all sizes.
+    # Pixel x of a block has weight (i, j) at column x + j of row i. A row of the matrix is one number shorter than what
+    # it is cut from, so each pixel starts one column later.
+    weights = F.pad(weights.permute(0, 3, 1, 2, 4), (0, 0, 0, right)).flatten(2, 3)  # (B, heads, H * columns, k * k)
+    weights = F.pad(weights.unflatten(3, (k, k)), (0, BAND - 1)).flatten(3)
+    weights = F.pad(weights, (0, 1)).unflatten(2, (-1, BAND)).flatten(3)
+    weights = weights[..., : BAND * k * width].unflatten(3, (BAND, -1))  # (B, heads, H * blocks, BAND, k * width)
     padded = F.pad(value, (0, 0, border, border + right, border, border)).unflatten(3, (heads, -1))
-    columns = torch.arange(blocks, device=value.device)[:, None] * BAND + torch.arange(width, device=value.device)
-    rows = torch.arange(H, device=value.device)[:, None] + torch.arange(k, device=value.device)
-    near = padded.permute(0, 3, 1, 2, 4).index_select(3, columns.flatten())  # (B, heads, H + k - 1, columns, d)
-    near = near.unflatten(3, (-1, width)).flatten(4).transpose(2, 3).index_select(3, rows.flatten())
-    near = near.unflatten(3, (-1, k)).flatten(4).unflatten(4, (k * width, -1))  # (B, heads, blocks, H, k * width, d)
-    out = weights.transpose(2, 3) @ near  # (B, heads, blocks, H, BAND, d)
-    out = out.permute(0, 3, 2, 4, 1, 5).flatten(4).flatten(2, 3)
+    column = torch.arange(blocks * width, device=value.device)
+    near = padded.permute(0, 3, 1, 2, 4).index_select(3, column // width * BAND + column % width)
+    near = near.flatten(2, 3).unflatten(2, (-1, width)).flatten(3)  # (B, heads, (H + k - 1) * blocks, width * d)
+    part = torch.arange(H * blocks * k, device=value.device)
+    block = part // k
+    near = near.index_select(2, block + part % k * blocks)  # k rows for each block
+    near = near.unflatten(2, (-1, k)).flatten(3).unflatten(3, (k * width, -1))  # (B, heads, H * blocks, k * width, d)
+    out = (weights @ near).flatten(2, 3).unflatten(2, (H, -1))  # (B, heads, H, columns, d)
+    out = out.permute(0, 2, 3, 1, 4).flatten(3)
     return out.index_select(2, torch.arange(W, device=value.device))  # see mmattn.layers.any_size.crop
 
 

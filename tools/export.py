@@ -8,6 +8,11 @@ is the class scores of its decode head, at the head's stride; that of a detector
 that of a backbone is its feature maps. The metadata of the file has classes, mean, standard deviation and the rule for
 the size. The file is compared with the model at three sizes before it gets its name; an ONNX file in each of
 onnxruntime and openvino that is installed.
+
+With --int8, layers of a segmentor compute with integers of 8 bits. Their ranges come from the images in a folder, as
+the config's test pipeline makes them. The tool then writes how much the outputs change:
+
+    python tools/export.py CONFIG CHECKPOINT --out small.onnx --int8 --images DIR
 """
 
 import argparse
@@ -20,8 +25,10 @@ from pathlib import Path
 
 import cv2
 import mmcv
+import numpy as np
 import torch
 from mmengine.config import Config, DictAction
+from mmengine.dataset import Compose
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 from torch import Tensor, nn
@@ -38,6 +45,8 @@ from mmattn.weights import read_file
 
 SIZES = ((64, 64), (97, 131), (256, 320))
 TOLERANCE = 1e-3
+#: of files that --int8 reads, and how many
+IMAGES, MOST_IMAGES = ('.jpg', '.jpeg', '.png', '.bmp'), 20
 #: sizes for detectors, whose last map has a stride of up to 128
 DETECTOR_SIZES = ((160, 257), (229, 150), (256, 320))
 #: score, share of the pixels of a mask. A mask's border may move where its probability is at the threshold, by rounding
@@ -53,6 +62,8 @@ def main() -> None:
     parser.add_argument('--out', type=Path, required=True, help='file to write, .onnx or .pt2; it must not exist yet')
     parser.add_argument('--backbone', action='store_true', help='the backbone alone')
     parser.add_argument('--image', type=Path, help='compare a detector on this image, resized (default: on noise)')
+    parser.add_argument('--int8', action='store_true', help='layers in 8 bits; of segmentors, with --images')
+    parser.add_argument('--images', type=Path, metavar='DIR', help='images like those to come, for --int8; 20 are used')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     args = parser.parse_args()
     if args.out.suffix not in ('.onnx', '.pt2'):
@@ -73,6 +84,15 @@ def main() -> None:
         sys.exit('--image is for detectors: other models are compared on noise.')
     if args.image and (not args.image.is_file() or mmcv.imread(args.image) is None):
         sys.exit(f'--image {args.image} is not an image that OpenCV can read.')
+    if args.int8 and (args.backbone or is_detector or args.out.suffix != '.onnx'):
+        sys.exit('--int8 is for segmentors as .onnx.')
+    if args.int8 != bool(args.images):
+        sys.exit('--int8 and --images go together.')
+    files = sorted(path for path in args.images.rglob('*') if path.suffix.lower() in IMAGES) if args.images else []
+    if args.int8 and len(files) < 2:
+        sys.exit(
+            f'--images {args.images} must be a folder with two images or more, which end with {", ".join(IMAGES)}.'
+        )
     in_channels = cfg.model.backbone.get('in_channels', 3)
     contents = read_file(args.checkpoint) if args.checkpoint and not args.backbone else {}
     with running(cfg):
@@ -89,6 +109,8 @@ def main() -> None:
             write_detector(model, graph, images(model, args.image, in_channels), part, facts)
         else:
             write(model, graph, in_channels, part, facts)
+            if args.int8:
+                write_int8(part, prepared(cfg, model, files[:: max(1, len(files) // MOST_IMAGES)][:MOST_IMAGES]))
     print(f'{args.out}  {args.out.stat().st_size / 1e6:.1f} MB, for sides of {smallest_side(graph)} pixels or more')
 
 
@@ -142,6 +164,26 @@ def write(
             print(f'{height} x {width}, {runtime}: within {difference:.1e} of the model')
             if not difference <= TOLERANCE:
                 sys.exit(f'In {runtime}, the file does not compute what the model does; it was removed.')
+
+
+def write_int8(file: Path, images: list[np.ndarray]) -> None:
+    """Replace an ONNX file by one with layers in 8 bits."""
+    from mmattn.export.int8 import LARGEST_ERROR, quantise  # it needs onnxruntime
+
+    size = file.stat().st_size
+    for kind, error in quantise(file, file, images).items():
+        kept = ', so they stay in float32' if kind != 'all' and error > LARGEST_ERROR else ''
+        print(f'{kind} in 8 bits: outputs change by {error:.1%}{kept}')
+    print(f'{size / 1e6:.1f} MB became {file.stat().st_size / 1e6:.1f} MB')
+
+
+def prepared(cfg: Config, model: nn.Module, files: list[Path]) -> list[np.ndarray]:
+    """Images as the test pipeline and the data preprocessor make them, (1, in_channels, H, W) each."""
+    steps = next(node['pipeline'] for _, node in dataset_configs(cfg, 'test') if 'pipeline' in node)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        pipeline = Compose([step for step in steps if 'Annotations' not in str(step.get('type'))])
+        images = [pipeline(dict(img_path=str(file)))['inputs'] for file in files]
+        return [model.data_preprocessor(dict(inputs=[image]))['inputs'].numpy() for image in images]
 
 
 def installed_runtimes(file: Path) -> dict[str, Callable]:

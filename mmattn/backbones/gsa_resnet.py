@@ -17,6 +17,7 @@ from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mec
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
+from ..ops.tracing import is_exporting
 from ..weights import CheckpointError, Translation, take_out
 from .base import Backbone, drop_path_schedule, evaluating, noise_image
 from .patch_embed import fit_tables
@@ -389,17 +390,24 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
-        # The convolution has no stride of its own: the backward pass of strided 1 x 1 convolutions in torch 2.11, over
-        # channels-last maps of few channels on the CPU, writes outside its memory.
-        identity = every_second_pixel(x) if self.stride > 1 else x
-        if self.downsample is not None:
-            identity = self.downsample(identity)
+        identity = self.shortcut(x)
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         x = F.relu(self.bn2(self.inner(x)), inplace=True)
         x = self.drop_path(self.bn3(self.conv3(x)))
         x += identity
         x = F.relu(x, inplace=True)
         return x if self.attn_after is None else mix(self.attn_after, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    def shortcut(self, x: Tensor) -> Tensor:
+        """What the branch is added to: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ...)."""
+        if self.downsample is None:
+            return x
+        # The convolution has no stride of its own: the backward pass of strided 1 x 1 convolutions in torch 2.11, over
+        # channels-last maps of few channels on the CPU, writes outside its memory. Exported graphs have none.
+        conv, norm = self.downsample
+        if is_exporting():
+            return norm(F.conv2d(x, conv.weight, conv.bias, self.stride))
+        return norm(conv(every_second_pixel(x) if self.stride > 1 else x))
 
     def inner(self, x: Tensor) -> Tensor:
         """The inner layer: (B, width, H, W) -> (B, width, ceil(H / stride), ceil(W / stride))."""

@@ -4,6 +4,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..arguments import check_choice, check_flags, check_heads, check_odd, check_whole
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
+from ..ops.tracing import is_exporting
 from .any_size import ceil_div
 from .mechanism import MECHANISMS
 from .norm import batch_norm
@@ -117,7 +118,7 @@ class GlobalSelfAttention(nn.Module):
         if self.rel_col is not None:
             out = self._along(1, query, key, out, self.rel_col)
         if self.bn is not None:
-            out = self._split(_over_channels(self.bn, out.flatten(-2)))
+            out = self._normed(out)
         if self.rel_row is not None:
             out = self._along(2, query, key, out, self.rel_row)
         if self.content is True:
@@ -141,8 +142,18 @@ class GlobalSelfAttention(nn.Module):
             query = query.softmax(-1).to(query.dtype)
         return content_attention(query, self._split(self.key(x)), value, backend=self.backend)
 
+    def _normed(self, x: Tensor) -> Tensor:
+        """The batch norm between columns and rows, (B, H, W, heads, C / heads) -> the same shape."""
+        norm = self.bn
+        if is_exporting() and not norm.training and norm.affine and norm.track_running_stats:
+            # ONNX's norm would copy the map before and after.
+            scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+            offset = norm.bias - norm.running_mean * scale
+            return x * self._split(scale) + self._split(offset)
+        return self._split(_over_channels(norm, x.flatten(-2)))
+
     def _split(self, x: Tensor) -> Tensor:
-        """(B, H, W, C) -> (B, H, W, heads, C / heads), a view."""
+        """(..., C) -> (..., heads, C / heads), a view."""
         return x.unflatten(-1, (self.num_heads, -1))
 
 

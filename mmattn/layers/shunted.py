@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
+from ..ops.tracing import is_exporting
 from ..weights import CheckpointError, take
 from .any_size import crop, repeat_to_multiple
 from .ghost import ghost_summand
@@ -263,7 +264,12 @@ class DetailMLP(Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
-        x = self.drop1(self.act(self.dwconv(self.fc1(x))))
+        if is_exporting():  # A convolution writes the hidden map as the next one reads it, channels first.
+            weight = self.fc1.weight[:, :, None, None]
+            hidden = F.conv2d(x.permute(0, 3, 1, 2), weight, self.fc1.bias).permute(0, 2, 3, 1)
+        else:
+            hidden = self.fc1(x)
+        x = self.drop1(self.act(self.dwconv(hidden)))
         return self.drop2(self.fc2(self.norm(x)))
 
 

@@ -1,6 +1,8 @@
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_odd, check_whole
+from ..ops.tracing import is_exporting
 from .mechanism import MECHANISMS
 
 
@@ -9,6 +11,9 @@ class TokenConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_channels) -> (B, H', W', out_channels)."""
+        if self.weight.shape[1:] == (x.shape[3], 1, 1) and self.stride == (1, 1) and is_exporting():
+            # ONNX has no channels-last convolutions: runtimes would copy the map before and after.
+            return F.linear(x, self.weight.flatten(1), self.bias)
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 

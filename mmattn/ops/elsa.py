@@ -17,6 +17,9 @@ from .backend import HALF_OR_SINGLE, HAS_TRITON, check_maps, check_triton, choos
 from .elsa_cpu import check_neighbourhoods, neighbourhood_sum_cpu, within
 from .tracing import is_exporting, is_tracing, is_transforming
 
+#: pixels of a row that are multiplied together by the backend 'band'
+BAND = 8
+
 
 def elsa_attention(
     logits: Tensor,
@@ -43,9 +46,9 @@ def elsa_attention(
         ghost_add: (C, k, k), the matrix :math:`\gamma S` of equation 8; None means zeros.
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference', 'shifted' (any device), 'cpp' (the CPU, at most 32 bits) or 'triton' (GPUs, no dropout).
-            The last two have no second derivatives and are not for torch.func. None chooses the fastest that can
-            serve: :func:`fastest`.
+        backend: 'reference', 'shifted' (any device), 'band' (for ONNX), 'cpp' (the CPU, at most 32 bits) or 'triton'
+            (GPUs, no dropout). The last two have no second derivatives and are not for torch.func. None chooses the
+            fastest that can serve: :func:`fastest`.
 
     Returns:
         (B, H, W, C), of the dtype of ``value``.
@@ -135,6 +138,47 @@ def elsa_attention_shifted(
     return _summed(F.dropout(logits.softmax(-1), dropout_p), value, *_by_channel(ghost_mul, ghost_add), dilation)
 
 
+def elsa_attention_band(
+    logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int, dropout_p: float
+) -> Tensor:
+    """The same sum as products of matrices: rows of :data:`BAND` pixels times all pixels that they attend to. Half of
+    the numbers in these matrices are zero, but runtimes of ONNX need a fraction of the time of 49 shifted sums.
+
+    With a multiplier, or dilated, it is 'shifted'."""
+    if ghost_mul is not None or dilation > 1:
+        return elsa_attention_shifted(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
+    out = _band_sum(F.dropout(logits.softmax(-1), dropout_p).to(value.dtype), value)
+    return out if ghost_add is None else out + _static(value, ghost_add.flatten(1), 1)
+
+
+def _band_sum(weights: Tensor, value: Tensor) -> Tensor:
+    """``sum_j weights[..., j] * shift_j(value)``; weights: (B, H, W, heads, k * k), value: (B, H, W, C)."""
+    H, W = value.shape[1:3]
+    heads, taps = weights.shape[3:]
+    k = math.isqrt(taps)
+    border, blocks = k // 2, (W + BAND - 1) // BAND
+    right = blocks * BAND - W
+    width = BAND + k - 1  # columns that a block of pixels attends to
+    # No dimension is the number of blocks alone: if that may be 1, torch does not export one graph for all sizes.
+    # Pixel x of a block has weight (i, j) at column x + j of row i. A row of the matrix is one number shorter than what
+    # it is cut from, so each pixel starts one column later.
+    weights = F.pad(weights.permute(0, 3, 1, 2, 4), (0, 0, 0, right)).flatten(2, 3)  # (B, heads, H * columns, k * k)
+    weights = F.pad(weights.unflatten(3, (k, k)), (0, BAND - 1)).flatten(3)
+    weights = F.pad(weights, (0, 1)).unflatten(2, (-1, BAND)).flatten(3)
+    weights = weights[..., : BAND * k * width].unflatten(3, (BAND, -1))  # (B, heads, H * blocks, BAND, k * width)
+    padded = F.pad(value, (0, 0, border, border + right, border, border)).unflatten(3, (heads, -1))
+    column = torch.arange(blocks * width, device=value.device)
+    near = padded.permute(0, 3, 1, 2, 4).index_select(3, column // width * BAND + column % width)
+    near = near.flatten(2, 3).unflatten(2, (-1, width)).flatten(3)  # (B, heads, (H + k - 1) * blocks, width * d)
+    part = torch.arange(H * blocks * k, device=value.device)
+    block = part // k
+    near = near.index_select(2, block + part % k * blocks)  # k rows for each block
+    near = near.unflatten(2, (-1, k)).flatten(3).unflatten(3, (k * width, -1))  # (B, heads, H * blocks, k * width, d)
+    out = (weights @ near).flatten(2, 3).unflatten(2, (H, -1))  # (B, heads, H, columns, d)
+    out = out.permute(0, 2, 3, 1, 4).flatten(3)
+    return out.index_select(2, torch.arange(W, device=value.device))  # see mmattn.layers.any_size.crop
+
+
 def elsa_attention_cpp(
     logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int, dropout_p: float
 ) -> Tensor:
@@ -167,14 +211,15 @@ def _summed(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | No
     weights = weights.to(value.dtype).permute(4, 0, 1, 2, 3).contiguous()
     shifted_sum = _shifted_sum if is_tracing() or is_transforming() else _ShiftedSum.apply
     out = shifted_sum(weights, value.unflatten(-1, (heads, -1)), mul, dilation).flatten(-2)
-    if add is None:
-        return out
+    return out if add is None else out + _static(value, add, dilation)
+
+
+def _static(value: Tensor, add: Tensor, dilation: int) -> Tensor:
+    """``sum_j add[j] * shift_j(value)``, a depth-wise convolution; value: (B, H, W, C), add: (C, k * k)."""
     k = math.isqrt(add.shape[-1])
     kernel = add.to(value.dtype).view(-1, 1, k, k)
-    static = F.conv2d(
-        value.permute(0, 3, 1, 2), kernel, padding=dilation * (k // 2), dilation=dilation, groups=len(add)
-    )
-    return out + static.permute(0, 2, 3, 1)
+    x = value.permute(0, 3, 1, 2)
+    return F.conv2d(x, kernel, padding=dilation * (k // 2), dilation=dilation, groups=len(add)).permute(0, 2, 3, 1)
 
 
 def _shifted_sum(attention: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> Tensor:
@@ -254,6 +299,7 @@ def _triton(logits: Tensor, value: Tensor, *arguments) -> Tensor:
 BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': elsa_attention_reference,
     'shifted': elsa_attention_shifted,
+    'band': elsa_attention_band,
     'cpp': elsa_attention_cpp,
     'triton': _triton,
 }
@@ -269,7 +315,7 @@ def fastest(logits: Tensor, value: Tensor, ghost_mul: Tensor | None = None, drop
         logits: or a tensor of their device and dtype.
         value, ghost_mul, dropout_p: of :func:`elsa_attention`.
     """
-    names = *_compiled(logits, value, dropout_p), 'shifted'
+    names = *_compiled(logits, value, dropout_p), 'band' if is_exporting() else 'shifted'
     # The heads of 32 channels, 7 x 7 neighbours and ghost summand of all released models: the same kernels.
     ghost = (64, 7, 7)
     case = (1, 2, 49, 9, 10), (1, 9, 10, 64), None if ghost_mul is None else ghost, ghost

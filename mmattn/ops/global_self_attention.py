@@ -19,7 +19,7 @@ from ..arguments import check_choice
 from . import library
 from .axial_cpu import axial_attention_cpu, check_lines
 from .backend import check_maps, check_triton, choose_backend, named_backend, without_autocast
-from .tracing import is_tracing, is_transforming
+from .tracing import is_exporting, is_tracing, is_transforming
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
 BEYOND = ('stretch', 'mask')
@@ -34,8 +34,8 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
         query: (B, H, W, heads, k).
         key: (B, H, W, heads, k).
         value: (B, H, W, heads, v).
-        backend: 'reference' or 'batched'; None chooses 'batched', and so do 'cpp' and 'triton', which are of axial
-            attention.
+        backend: 'reference', 'batched', or 'exported' (for ONNX). None chooses the last in graphs to be exported, else
+            'batched', and so do 'cpp' and 'triton', which are of axial attention.
 
     Returns:
         (B, H, W, heads, v), of the dtype of ``value``.
@@ -50,7 +50,8 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
             f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
     if backend is None:
-        backend = choose_backend('content_attention', ('batched',), query.device, query.dtype)
+        names = ('exported',) if is_exporting() else ('batched',)
+        backend = choose_backend('content_attention', names, query.device, query.dtype)
     function = named_backend(CONTENT_BACKENDS, backend)
     return function(query, key, value).to(value.dtype)
 
@@ -75,6 +76,16 @@ def content_attention_batched(query: Tensor, key: Tensor, value: Tensor) -> Tens
         return torch.einsum('bpnk,bnkv->bpnv', query, context)
 
     return _in_range(attend, query, context).unflatten(1, (H, W))
+
+
+def content_attention_exported(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The same as products of matrices (pixels, channels) per head. ONNX's Einsum and softmax over other than the last
+    dimension copy maps before and after."""
+    H, W = query.shape[1:3]
+    query, value = (x.permute(0, 3, 1, 2, 4).flatten(2, 3) for x in (query, value))
+    weights = key.permute(0, 3, 4, 1, 2).flatten(3).softmax(-1)  # (B, heads, k, H * W)
+    out = query @ (weights.to(value.dtype) @ value).to(query.dtype)
+    return out.unflatten(2, (H, W)).permute(0, 2, 3, 1, 4)
 
 
 def axial_attention(
@@ -108,9 +119,9 @@ def axial_attention(
         table: (2L - 1, k) embeddings of the relative positions 1 - L to L - 1, shared by the heads.
         dim: 1 attends along columns, 2 along rows.
         beyond: 'stretch' or 'mask'.
-        backend: 'reference', 'batched', 'cpp' (float32 on the CPU) or 'triton' (GPUs, sums in float32). The last two
-            have neither keys, softmax nor second derivatives, and are not for torch.func. None chooses by device and
-            dtype, and never 'triton'.
+        backend: 'reference', 'batched', 'exported' (for ONNX), 'cpp' (float32 on the CPU) or 'triton' (GPUs, sums in
+            float32). The last three have neither keys nor softmax. The last two have no second derivatives, and are not
+            for torch.func. None chooses by device and dtype, and never 'triton'.
         key: (B, H, W, heads, k) or None.
         softmax: of the products, over the pixels that are attended to.
 
@@ -179,6 +190,22 @@ def axial_attention_batched(
         far = offset.abs() > len(table) // 2
     axial_sum = _axial_sum if is_transforming() else _AxialSum.apply
     return axial_sum(query, value.to(query.dtype), positions, key, far, dim, softmax)
+
+
+def axial_attention_exported(
+    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
+) -> Tensor:
+    """The products of 'batched', with lines ordered by head: so runtimes copy whole vectors of a head, if at all."""
+    if key is not None or softmax:
+        raise ValueError("backend 'exported' has neither keys nor softmax along lines: choose backend 'batched'")
+    length = query.shape[dim]
+    index = torch.arange(length, device=table.device)
+    positions = F.embedding(index - index[:, None] + length - 1, fit_table(table, length, beyond).to(query.dtype))
+    order = (0, 3, 3 - dim, dim, 4)  # (B, heads, lines, A, channels)
+    query, value = query.permute(order), value.to(query.dtype).permute(order)
+    scores = query.movedim(3, 0).flatten(1, 3) @ positions.mT  # (A, B * heads * lines, A)
+    out = scores.transpose(0, 1) @ value.flatten(0, 2)
+    return out.unflatten(0, value.shape[:3]).permute([order.index(i) for i in range(5)])
 
 
 def axial_attention_cpp(
@@ -338,12 +365,14 @@ def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
 CONTENT_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': content_attention_reference,
     'batched': content_attention_batched,
+    'exported': content_attention_exported,
     'cpp': content_attention_batched,
     'triton': content_attention_batched,
 }
 AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': axial_attention_reference,
     'batched': axial_attention_batched,
+    'exported': axial_attention_exported,
     'cpp': axial_attention_cpp,
     'triton': _triton,
 }
@@ -351,7 +380,11 @@ AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
 
 def _fastest(query: Tensor, value: Tensor, positional: bool) -> str:
     """The backend for a device and dtype."""
-    names = ('cpp', 'batched') if positional and library.takes(query, value) else ('batched',)
+    names: tuple[str, ...] = ('batched',)
+    if positional and library.takes(query, value):
+        names = ('cpp', 'batched')
+    elif positional and is_exporting():
+        names = ('exported',)
     case = (1, 5, 6, 2, 8), (1, 5, 6, 2, 8), (9, 8)
     return choose_backend('axial_attention', names, query.device, query.dtype, _both_ways, case)
 

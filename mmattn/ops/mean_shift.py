@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .backend import check_maps, choose_backend, named_backend, without_autocast
-from .tracing import is_tracing
+from .tracing import is_exporting, is_tracing
 
 try:
     from torch.nn.attention.flex_attention import flex_attention
@@ -47,9 +47,10 @@ def mean_shift_attention(
         probe: (B, heads, N, d); None returns the weighted mean itself ("Gauss-Orig." of table 3).
         bias: of the logits, (1 or B, 1 or heads, N, M); None means zeros, and no N x M matrix is made.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference', 'channels' (key norms as further channels of the keys), 'bias' (key norms added to the
-            bias) or 'flex' (FlexAttention adds them to the logits; no dropout, and on the CPU no backward pass). None
-            chooses by dtype and whether there is a bias, and never 'flex'.
+        backend: 'reference', 'channels' (key norms as further channels of the keys), 'exported' (as one channel, for
+            ONNX), 'bias' (key norms added to the bias) or 'flex' (FlexAttention adds them to the logits; no dropout,
+            and on the CPU no backward pass). None chooses by dtype, whether there is a bias and whether a graph is
+            exported, and never 'flex'.
 
     Returns:
         (B, heads, N, d), of the dtype of ``value``.
@@ -202,6 +203,18 @@ def mean_shift_attention_channels(
     return out if probe is None else out - probe
 
 
+def mean_shift_attention_exported(
+    query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None, dropout_p: float
+) -> Tensor:
+    """'channels' with a single channel, which is exact enough in float32. Runtimes of ONNX have no kernels for which
+    heads would have to be padded, and an addition to all logits would cost them more."""
+    ones, norm = torch.ones_like(query[..., :1]), -_half_square(key).to(key.dtype)
+    wider = torch.cat((query, ones), -1), torch.cat((key, norm), -1)
+    bias = None if bias is None else bias.to(query.dtype)
+    out = F.scaled_dot_product_attention(*wider, value, bias, dropout_p, scale=query.shape[-1] ** -0.5)
+    return out if probe is None else out - probe
+
+
 def mean_shift_attention_bias(
     query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None, dropout_p: float
 ) -> Tensor:
@@ -252,6 +265,7 @@ def _half_square(key: Tensor) -> Tensor:
 BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': mean_shift_attention_reference,
     'channels': mean_shift_attention_channels,
+    'exported': mean_shift_attention_exported,
     'bias': mean_shift_attention_bias,
     'flex': mean_shift_attention_flex,
 }
@@ -259,7 +273,8 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 
 def _fastest(key: Tensor, bias: Tensor | None) -> str:
     """The backend for a dtype, with or without a bias."""
-    name = 'channels' if bias is None or key.dtype in (torch.float16, torch.bfloat16) else 'bias'
+    half = key.dtype in (torch.float16, torch.bfloat16)
+    name = 'exported' if is_exporting() and not half else 'channels' if bias is None or half else 'bias'
     return choose_backend('mean_shift_attention', (name,), key.device, key.dtype)
 
 

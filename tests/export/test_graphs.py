@@ -14,6 +14,16 @@ from tests.backbones.cases import CASES
 needs_export = pytest.mark.skipif(any_size is None, reason='torch.export of any size came with torch 2.6')
 #: multiples of strides, windows and pool scales, and others; the smallest; maps of one window and of several
 SIZES = ((64, 96), (97, 131), (57, 64), (260, 75))
+#: what exported backbones consist of. TensorRT 10.0 lists them all, see docs/compile-and-export.md; check there before
+#: you add one.
+OPERATORS = set(
+    """
+    Abs Add And AveragePool BatchNormalization Cast Clip Concat Conv Cos Div Einsum Equal Expand Gather GatherND Gelu
+    Gemm Greater GreaterOrEqual LayerNormalization Less MatMul Max MaxPool Min Mod Mul Neg Not Pad Pow Range Reciprocal
+    ReduceSum Relu Reshape Resize ScatterND Shape Sigmoid Sin Slice Softmax Split Squeeze Sub Tile Transpose Unsqueeze
+    Where
+    """.split()
+)
 
 
 @pytest.mark.parametrize('output_size', [1, 3, (6, 2)])
@@ -38,8 +48,11 @@ def export_all_ways(model, folder):
 @needs_export
 @pytest.mark.parametrize('case', CASES.values(), ids=CASES)
 def test_backbone(case, tmp_path):
-    """One graph, and one ONNX file, give the maps of images of any size."""
+    """One graph, and one ONNX file of known operators, give the maps of images of any size."""
+    onnx = pytest.importorskip('onnx')
     assert max(export_all_ways(case.build(case.tiny, drop_path_rate=0.0).eval(), tmp_path)) < 1e-5
+    model = onnx.load(tmp_path / 'model.onnx')
+    assert {node.op_type for node in model.graph.node} <= OPERATORS and model.opset_import[0].version <= 20
 
 
 @needs_export

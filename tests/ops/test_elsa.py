@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mmattn.ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
 
-REFERENCE, SHIFTED = PATHS = [partial(elsa_attention, backend=name) for name in ('reference', 'shifted')]
+REFERENCE, SHIFTED, _ = PATHS = [partial(elsa_attention, backend=name) for name in ('reference', 'shifted', 'band')]
 
 
 def make_inputs(B, H, W, heads, width, k, mul, add, dtype=torch.float64):
@@ -71,8 +71,9 @@ def test_paths_agree(B, H, W, heads, width, k, dilation, mul, add):
     for path in PATHS:
         out = path(*inputs, dilation)
         results.append((out, *torch.autograd.grad(out, given_inputs, grad)))
-    for fast, reference in zip(results[1], results[0]):
-        torch.testing.assert_close(fast, reference)
+    for others in results[1:]:
+        for fast, reference in zip(others, results[0]):
+            torch.testing.assert_close(fast, reference)
 
 
 @pytest.mark.parametrize('path', PATHS)
@@ -136,7 +137,7 @@ def test_uniform_attention_is_a_mean_filter():
         (dict(dropout_p=math.nan), 'dropout_p must be a number from 0 to 1, not nan'),
         (dict(backend=''), "not ''"),
         (dict(backend=['cpp']), r"not \['cpp'\]"),
-        (dict(backend='fast'), "backend must be None or one of reference, shifted, cpp, triton, not 'fast'"),
+        (dict(backend='fast'), "backend must be None or one of reference, shifted, band, cpp, triton, not 'fast'"),
     ],
 )
 def test_bad_shapes_are_named(change, message):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mmattn.ops import global_self_attention as gsa
 from mmattn.ops.global_self_attention import axial_attention, content_attention
 
-PATHS = [partial(axial_attention, backend=name) for name in ('reference', 'batched')]
+PATHS = [partial(axial_attention, backend=name) for name in ('reference', 'batched', 'exported')]
 
 
 @pytest.fixture(params=[gsa.MAX_SCORES, 0], ids=['whole', 'line by line'])
@@ -128,15 +128,16 @@ def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, most):
         for path in PATHS:
             out = path(*inputs, dim, beyond)
             results.append((out, *torch.autograd.grad(out, inputs, grad)))
-    for fast, reference in zip(results[1], results[0]):
-        torch.testing.assert_close(fast, reference)
+    for others in results[1:]:
+        for fast, reference in zip(others, results[0]):
+            torch.testing.assert_close(fast, reference)
 
 
 @given(B=st.integers(1, 2), H=st.integers(1, 7), W=st.integers(1, 7), heads=st.integers(1, 3))
 def test_content_equals_its_quadratic_form(B, H, W, heads):
-    """Both backends equal the quadratic form: softmax of the keys over all pixels, then a score for each pair."""
+    """All backends equal the quadratic form: softmax of the keys over all pixels, then a score for each pair."""
     query, key, value = torch.randn(3, B, H, W, heads, 4, dtype=torch.float64)
-    for backend in ('reference', 'batched'):
+    for backend in ('reference', 'batched', 'exported'):
         out = content_attention(query, key, value, backend=backend)
         torch.testing.assert_close(out, content_by_hand(query, key, value))
 

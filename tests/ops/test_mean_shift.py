@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from mmattn.ops.mean_shift import RIDGE, flex_attention, mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
 
-REFERENCE, CHANNELS, BIAS = PATHS = [
-    partial(mean_shift_attention, backend=name) for name in ('reference', 'channels', 'bias')
+REFERENCE, CHANNELS, EXPORTED, BIAS = PATHS = [
+    partial(mean_shift_attention, backend=name) for name in ('reference', 'channels', 'exported', 'bias')
 ]
 
 

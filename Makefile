@@ -68,11 +68,13 @@ real: export MMATTN_REAL_WEIGHTS = $(OUT)/weights
 real: setup
 	@$(RUN) tools/dev/real_data.py $(REAL_ROOT) --lists $(OUT)/lists
 	@$(RUN) tools/compare.py configs/real/tiny-imagenet.py $(if $(MODELS),--models $(MODELS)) \
-	    --rates 5e-4 1e-3 2e-3 4e-3 --seeds 0 --jobs $(JOBS) --work-dir $(OUT)/classifiers
+	    --rates 5e-4 1e-3 2e-3 4e-3 --seeds 0 --jobs $(JOBS) --work-dir $(OUT)/classifiers \
+	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
 	@$(RUN) tools/dev/real_weights.py $(OUT)/classifiers --out $(OUT)/weights
 	@$(RUN) tools/compare.py configs/real/camvid.py configs/real/bccd.py \
 	    $(if $(MODELS),--models $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
-	    --rates 3e-4 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream
+	    --rates 3e-4 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream \
+	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
 	@$(RUN) tools/dev/real_report.py $(OUT) --out $(OUT)/report
 
 lint: setup

@@ -190,6 +190,10 @@ def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
         ([DETECTOR, '--out', 'x.pt2'], 'a detector is exported as .onnx, not as .pt2'),
         ([DETECTOR, '--out', 'x.onnx', '--image', 'README.md'], '--image README.md is not an image'),
         ([SEGMENTOR, '--out', 'x.onnx', '--image', 'README.md'], '--image is for detectors'),
+        ([SEGMENTOR, '--out', 'x.onnx', '--int8'], '--int8 and --images go together'),
+        ([SEGMENTOR, '--out', 'x.onnx', '--images', 'docs'], '--int8 and --images go together'),
+        ([SEGMENTOR, '--out', 'x.onnx', '--int8', '--images', 'mmattn'], '--images mmattn must be a folder with two'),
+        ([DETECTOR, '--out', 'x.onnx', '--int8', '--images', 'docs'], '--int8 is for segmentors as .onnx'),
     ],
 )
 def test_mistakes_get_a_sentence(export, arguments, message):

@@ -29,7 +29,7 @@ LAYOUTS = {
 
 #: values of arguments that the strategies of the cases leave out
 OTHERS = dict(norm_cfg=dict(type='BN', eps=0.1), mlp_ratio=2, group_width=1, stem_convs=1, num_heads=1)
-OTHERS |= dict(class_token=True, registers=1, rope=10.0, qkv_bias=False)
+OTHERS |= dict(class_token=True, registers=1, rope=10.0, qkv_bias=False, landmarks=2)
 #: arguments of training, of the beginning, and of what is returned; the tensors show in_channels. shift_small_maps is
 #: left out because detectors, which shift small maps, start from classifiers, which do not.
 NO_SETTINGS = {

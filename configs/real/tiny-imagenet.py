@@ -29,7 +29,7 @@ test_pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
 root = '{{$REAL_ROOT:data/real}}/IMagenet/tiny-imagenet-200'
 train_dataloader = dict(
     batch_size=128,
-    num_workers=0,  # Loading and cropping take a tenth of the time of a step.
+    num_workers=0,  # Loading and cropping take a tenth to a fifth of the time of a step.
     persistent_workers=False,
     sampler=dict(type='InfiniteSampler', shuffle=True),
     dataset=dict(type='CustomDataset', data_prefix=f'{root}/train', pipeline=train_pipeline),

@@ -89,6 +89,7 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
         raise CheckpointError(f'{checkpoint} has no settings: it is not a checkpoint of a training with mmattn')
     tensors = plain_names(weights_in(contents)[0], str(checkpoint))
     backbone = cfg.model.backbone.to_dict()
+    backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the order of the alphabet.
     card = CARD.format(
         name=name,
         backbone=backbone['type'],

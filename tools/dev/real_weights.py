@@ -10,15 +10,15 @@ import json
 import sys
 from pathlib import Path
 
-from mmattn.runs.configs import load_config
-from mmattn.runs.rows import chosen
+from mmengine.config import Config
+
 from mmattn.runs.running import run_tool
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'tools'))
 from publish import publish  # noqa: E402
 
-CONFIG = ROOT / 'configs' / 'real' / 'tiny-imagenet.py'
+CONFIG = 'tiny-imagenet.py'  #: that each run keeps in its folder
 DATA = (
     'Tiny ImageNet, 100 000 photos of 200 classes at 64 x 64. They are photos of ImageNet, whose terms allow research '
     'and teaching only'
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument('work_dir', type=Path, help='of tools/compare.py')
     parser.add_argument('--out', type=Path, required=True)
     args = parser.parse_args()
-    for result in sorted((args.work_dir / CONFIG.stem).glob('*/rate*_seed0/result.json')):
+    for result in sorted((args.work_dir / 'tiny-imagenet').glob('*/rate*_seed0/result.json')):
         model = result.parents[1].name
         found = json.loads(result.read_text())
         figures = {
@@ -39,8 +39,8 @@ def main() -> None:
             'rate': f'{found["rate"]:g}',
             'minutes on one core': f'{found["seconds"] / 60:.0f}',
         }
-        with chosen(model):
-            cfg = load_config(CONFIG)
+        cfg = Config.fromfile(result.parent / CONFIG)  # as it was trained: rate, seed and options
+        cfg.pop('work_dir')
         [checkpoint] = result.parent.glob('iter_*.pth')
         publish(cfg, f'{model} of Tiny ImageNet', checkpoint, args.out / model, figures, DATA)
         print(f'{args.out / model} is written')

@@ -7,14 +7,14 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=5.0),
 )
 rise = dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=100)
-fall = dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=100, end=1000, T_max=900)
+fall = dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=100, end=500, T_max=400)
 param_scheduler = [rise, fall]
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=1000, val_interval=500)
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=500, val_interval=250)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 randomness = dict(seed=0)
 # shorter runs that choose the rate
 sweep = dict(
-    param_scheduler=[dict(rise, end=50), dict(fall, begin=50, end=300, T_max=250)],
-    train_cfg=dict(max_iters=300, val_interval=300),
+    param_scheduler=[dict(rise, end=30), dict(fall, begin=30, end=150, T_max=120)],
+    train_cfg=dict(max_iters=150, val_interval=150),
 )

@@ -124,8 +124,10 @@ def test_toy_ablations_compute(case):
     'case', slow_but_for_one_row([(path, row) for path in REAL for row in read_row(path).rows]), ids=names
 )
 def test_real_photographs_build(case):
-    """The models of real photos are whole, in their runs for the rate too, and their heads take what they get."""
+    """The models of real photos are whole, in their runs for the rate too, and their heads take what they get. Their
+    evaluations are logged with the step, of which the report draws curves."""
     cfg = read_row(*case)
+    assert cfg.default_hooks.logger.log_metric_by_epoch is False
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
     steps = cfg.train_cfg.max_iters, cfg.sweep.train_cfg.max_iters
     assert steps == (cfg.param_scheduler[1].end, cfg.sweep.param_scheduler[1].end)

@@ -59,5 +59,7 @@ val_evaluator = dict(type='VOCMetric', metric='mAP', eval_mode='area')
 test_evaluator = val_evaluator
 # The rate is chosen on the images for validation, and the results are those of the test images.
 sweep = dict(val_dataloader=dict(dataset=dict(ann_file='ImageSets/Main/val.txt')))
-default_hooks = dict(logger=dict(interval=20), checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1))
+default_hooks = dict(
+    logger=dict(interval=20, log_metric_by_epoch=False), checkpoint=dict(by_epoch=False, interval=100, max_keep_ckpts=1)
+)
 log_processor = dict(by_epoch=False)

@@ -40,7 +40,7 @@ def load_config(
     path: str | Path,
     options: dict | None = None,
     *,
-    work_dir: str | None = None,
+    work_dir: str | Path | None = None,
     launcher: str = 'none',
     backbone_only: bool = False,
 ) -> Config:
@@ -92,8 +92,9 @@ def load_config(
     check_config(cfg, path)
     use_checked_datasets(cfg)
     cfg.launcher = launcher
-    cfg.work_dir = (
-        work_dir or cfg.get('work_dir') or str(Path('work_dirs') / Path(path).stem / row_in_folder(cfg, path))
+    # MMEngine cannot write a config with a Path.
+    cfg.work_dir = str(
+        work_dir or cfg.get('work_dir') or Path('work_dirs') / Path(path).stem / row_in_folder(cfg, path)
     )
     if get_device() == 'cpu':
         _fit_cpu(cfg)

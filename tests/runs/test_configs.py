@@ -59,6 +59,7 @@ def test_work_dir_and_options(monkeypatch, tmp_path):
     assert load_config(CLASSIFIER).work_dir == 'work_dirs/elsa-swin-toy_in1k'
     cfg = load_config(UPERNET, work_dir='here', options={'train_cfg.max_iters': 3})
     assert cfg.work_dir == 'here' and cfg.train_cfg.max_iters == 3
+    assert load_config(CLASSIFIER, work_dir=tmp_path).work_dir == str(tmp_path)  # MMEngine cannot write a Path.
 
 
 @pytest.mark.parametrize(

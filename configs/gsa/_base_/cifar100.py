@@ -24,6 +24,6 @@ param_scheduler = dict(type='MultiStepLR', by_epoch=False, milestones=[3000, 600
 train_cfg = dict(by_epoch=False, max_iters=10000, val_interval=1000)
 val_cfg = dict()
 test_cfg = dict()
-default_hooks = dict(checkpoint=dict(by_epoch=False, interval=1000))
+default_hooks = dict(logger=dict(log_metric_by_epoch=False), checkpoint=dict(by_epoch=False, interval=1000))
 log_processor = dict(by_epoch=False)
 auto_scale_lr = dict(base_batch_size=128)

@@ -35,5 +35,7 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 val_evaluator = dict(type='Accuracy', topk=(1, 5))
 test_evaluator = val_evaluator
-default_hooks = dict(logger=dict(interval=20), checkpoint=dict(by_epoch=False, interval=195, max_keep_ckpts=1))
+default_hooks = dict(
+    logger=dict(interval=20, log_metric_by_epoch=False), checkpoint=dict(by_epoch=False, interval=195, max_keep_ckpts=1)
+)
 log_processor = dict(by_epoch=False)

@@ -46,5 +46,7 @@ val_dataloader = dict(
     batch_size=10, num_workers=0, persistent_workers=False, dataset=dict(metainfo=classes, pipeline=test_pipeline)
 )
 test_dataloader = val_dataloader
-default_hooks = dict(logger=dict(interval=10), checkpoint=dict(by_epoch=False, interval=-1, save_last=False))
+default_hooks = dict(
+    logger=dict(interval=10, log_metric_by_epoch=False), checkpoint=dict(by_epoch=False, interval=-1, save_last=False)
+)
 log_processor = dict(by_epoch=False)

@@ -19,5 +19,7 @@ train_dataloader = dict(
 )
 val_dataloader = dict(batch_size=50, num_workers=0, persistent_workers=False, dataset=dict(metainfo=classes))
 test_dataloader = val_dataloader
-default_hooks = dict(logger=dict(interval=10), checkpoint=dict(by_epoch=False, interval=-1, save_last=False))
+default_hooks = dict(
+    logger=dict(interval=10, log_metric_by_epoch=False), checkpoint=dict(by_epoch=False, interval=-1, save_last=False)
+)
 log_processor = dict(by_epoch=False)

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 import time
 
@@ -61,9 +62,10 @@ def test_limit_of_all_steps(tmp_path):
     assert results(tmp_path)['second'].startswith('left out\n\nno time is left')
 
 
-def test_steps_name_what_exists(tmp_path):
+@pytest.mark.parametrize('device', ['cuda', 'cpu'])
+def test_steps_name_what_exists(tmp_path, device):
     """Scripts, tests and configs in the commands are there, also where MMDetection is missing."""
-    steps = gpu_check.steps(tmp_path)
+    steps = gpu_check.steps(tmp_path, device)
     assert len({step.name for step in steps}) == len(steps) and steps[0].name == 'environment'
     files = {part for step in steps for part in map(str, step.command) if re.match(r'(tests|tools|configs)/', part)}
     assert len(files) >= 6 and all((ROOT / file).is_file() for file in files)
@@ -82,3 +84,47 @@ def test_without_mmdetection(monkeypatch, tmp_path):
     assert peers == {'timm-swin-t', 'timm-pvtv2-b2', 'timm-vit-s', 'timm-r50'}
     assert not any('800x1333' in step.command for step in steps if not step.needs)
     assert any('800x1344' in step.command for step in steps)
+
+
+def test_dry_run_has_every_step(tmp_path):
+    """Only batches and sizes of images differ, and no step waits for a GPU."""
+    names = [
+        {re.sub(r' \d+x\d+x\d+$', '', step.name) for step in gpu_check.steps(tmp_path, device)}
+        for device in ('cuda', 'cpu')
+    ]
+    assert names[0] == names[1]
+    assert not any('GPU' in need for step in gpu_check.steps(tmp_path, 'cpu') for need in step.needs)
+
+
+def test_defaults():
+    """The fastest of the backends that passed is named, and whether it is the default. Others are not in the table."""
+
+    def row(operator, backend, seconds, default=False, passed=True):
+        return dict(operator=operator, dtype='half', backend=backend, passed=passed, default=default, seconds=seconds)
+
+    rows = [
+        row('a', 'triton', [4e-3, 1e-3], default=True),
+        row('a', 'wrong', [1e-9, 1e-9], passed=False),
+        row('a', 'shifted', [1e-3, 1e-3]),
+        row('b', 'triton', [1e-3], default=True),
+        row('b', 'shifted', [2e-3]),
+        row('c', 'triton', [], default=True, passed=False),
+        row('c', 'shifted', [2e-3]),
+        dict(operator='d', dtype='half', backend='triton', passed=True),  # interrupted before it was measured
+    ]
+    assert gpu_check.defaults(rows).splitlines()[2:] == [
+        '| a | half | triton | shifted | 0.50 | NO |',
+        '| b | half | triton | triton | 1.00 | yes |',
+        '| c | half | triton | shifted | the default failed | NO |',
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('triton_runs')
+def test_dry_run(tmp_path):
+    """Every step ends well on the CPU, and the last section has the defaults of a GPU."""
+    command = [sys.executable, ROOT / 'tools' / 'dev' / 'gpu_check.py', '--device', 'cpu', '--out', tmp_path]
+    subprocess.run(command, check=True)
+    text = (tmp_path / 'results.md').read_text()
+    assert set(re.findall(r'^## .*: (\S+),', text, re.MULTILINE)) == {'passed'}
+    assert re.search(r'\n## default backends .*\n\n(\|.*\n)*\| elsa \| torch.bfloat16 \| triton \|', text)

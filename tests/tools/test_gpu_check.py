@@ -26,13 +26,14 @@ def results(folder):
 
 
 def test_every_end_is_written(tmp_path):
-    """A step that passes, fails, hangs or lacks a package does not stop the next one. Tables and ends are shown."""
+    """A step that passes, fails, hangs or lacks a package does not stop the next one. Ends and Markdown's tables are
+    shown."""
     child = tmp_path / 'child'
     hang = (
         f'import subprocess as s; p = s.Popen(["sleep", "60"]); open({str(child)!r}, "w").write(str(p.pid)); p.wait()'
     )
     steps = [
-        gpu_check.Step('good', python('print("| a | 1 |"); [print(i) for i in range(50)]')),
+        gpu_check.Step('good', python(r'print("| a |\n|---|\n| 1 |\n\n| none |"); [print(i) for i in range(50)]')),
         gpu_check.Step('bad', python('import sys; sys.exit("this went wrong")')),
         gpu_check.Step('slow', python(hang)),
         gpu_check.Step('else', python(''), ('torch', 'no_such_package')),
@@ -41,12 +42,12 @@ def test_every_end_is_written(tmp_path):
     assert gpu_check.run_steps(steps, tmp_path, step_limit=2) == 2
     written = results(tmp_path)
     assert list(written) == ['good', 'bad', 'slow', 'else', 'last']
-    assert re.match(r'passed, \d+ s\n\n\| a \| 1 \|\n\n```\n45\n', written['good'])
+    assert re.match(r'passed, \d+ s\n\n\| a \|\n\|---\|\n\| 1 \|\n\n```\n45\n', written['good'])
     assert written['bad'].startswith('FAILED') and 'this went wrong' in written['bad']
     assert written['slow'].startswith('STOPPED')
     assert written['else'].startswith("left out\n\nNo module named 'no_such_package'")
     assert written['last'].startswith('passed') and 'still here' in written['last']
-    assert len((tmp_path / 'good.log').read_text().splitlines()) == 51
+    assert len((tmp_path / 'good.log').read_text().splitlines()) == 55
     with pytest.raises(ProcessLookupError):  # what a stopped step started is stopped too
         for _ in range(50):
             os.kill(int(child.read_text()), 0)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.backbones.cases import every_backbone
+from tests.gpu import DEVICE, needs_gpu
 
-DEVICE = 'cuda'
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason='there is no GPU')
+pytestmark = needs_gpu
 either_half = pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 
 

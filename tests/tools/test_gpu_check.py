@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 import time
 
@@ -25,13 +26,14 @@ def results(folder):
 
 
 def test_every_end_is_written(tmp_path):
-    """A step that passes, fails, hangs or lacks a package does not stop the next one. Tables and ends are shown."""
+    """A step that passes, fails, hangs or lacks a package does not stop the next one. Ends and Markdown's tables are
+    shown."""
     child = tmp_path / 'child'
     hang = (
         f'import subprocess as s; p = s.Popen(["sleep", "60"]); open({str(child)!r}, "w").write(str(p.pid)); p.wait()'
     )
     steps = [
-        gpu_check.Step('good', python('print("| a | 1 |"); [print(i) for i in range(50)]')),
+        gpu_check.Step('good', python(r'print("| a |\n|---|\n| 1 |\n\n| none |"); [print(i) for i in range(50)]')),
         gpu_check.Step('bad', python('import sys; sys.exit("this went wrong")')),
         gpu_check.Step('slow', python(hang)),
         gpu_check.Step('else', python(''), ('torch', 'no_such_package')),
@@ -40,12 +42,12 @@ def test_every_end_is_written(tmp_path):
     assert gpu_check.run_steps(steps, tmp_path, step_limit=2) == 2
     written = results(tmp_path)
     assert list(written) == ['good', 'bad', 'slow', 'else', 'last']
-    assert re.match(r'passed, \d+ s\n\n\| a \| 1 \|\n\n```\n45\n', written['good'])
+    assert re.match(r'passed, \d+ s\n\n\| a \|\n\|---\|\n\| 1 \|\n\n```\n45\n', written['good'])
     assert written['bad'].startswith('FAILED') and 'this went wrong' in written['bad']
     assert written['slow'].startswith('STOPPED')
     assert written['else'].startswith("left out\n\nNo module named 'no_such_package'")
     assert written['last'].startswith('passed') and 'still here' in written['last']
-    assert len((tmp_path / 'good.log').read_text().splitlines()) == 51
+    assert len((tmp_path / 'good.log').read_text().splitlines()) == 55
     with pytest.raises(ProcessLookupError):  # what a stopped step started is stopped too
         for _ in range(50):
             os.kill(int(child.read_text()), 0)
@@ -61,9 +63,10 @@ def test_limit_of_all_steps(tmp_path):
     assert results(tmp_path)['second'].startswith('left out\n\nno time is left')
 
 
-def test_steps_name_what_exists(tmp_path):
+@pytest.mark.parametrize('device', ['cuda', 'cpu'])
+def test_steps_name_what_exists(tmp_path, device):
     """Scripts, tests and configs in the commands are there, also where MMDetection is missing."""
-    steps = gpu_check.steps(tmp_path)
+    steps = gpu_check.steps(tmp_path, device)
     assert len({step.name for step in steps}) == len(steps) and steps[0].name == 'environment'
     files = {part for step in steps for part in map(str, step.command) if re.match(r'(tests|tools|configs)/', part)}
     assert len(files) >= 6 and all((ROOT / file).is_file() for file in files)
@@ -82,3 +85,47 @@ def test_without_mmdetection(monkeypatch, tmp_path):
     assert peers == {'timm-swin-t', 'timm-pvtv2-b2', 'timm-vit-s', 'timm-r50'}
     assert not any('800x1333' in step.command for step in steps if not step.needs)
     assert any('800x1344' in step.command for step in steps)
+
+
+def test_dry_run_has_every_step(tmp_path):
+    """Only batches and sizes of images differ, and no step waits for a GPU."""
+    names = [
+        {re.sub(r' \d+x\d+x\d+$', '', step.name) for step in gpu_check.steps(tmp_path, device)}
+        for device in ('cuda', 'cpu')
+    ]
+    assert names[0] == names[1]
+    assert not any('GPU' in need for step in gpu_check.steps(tmp_path, 'cpu') for need in step.needs)
+
+
+def test_defaults():
+    """The fastest of the backends that passed is named, and whether it is the default. Others are not in the table."""
+
+    def row(operator, backend, seconds, default=False, passed=True):
+        return dict(operator=operator, dtype='half', backend=backend, passed=passed, default=default, seconds=seconds)
+
+    rows = [
+        row('a', 'triton', [4e-3, 1e-3], default=True),
+        row('a', 'wrong', [1e-9, 1e-9], passed=False),
+        row('a', 'shifted', [1e-3, 1e-3]),
+        row('b', 'triton', [1e-3], default=True),
+        row('b', 'shifted', [2e-3]),
+        row('c', 'triton', [], default=True, passed=False),
+        row('c', 'shifted', [2e-3]),
+        dict(operator='d', dtype='half', backend='triton', passed=True),  # interrupted before it was measured
+    ]
+    assert gpu_check.defaults(rows).splitlines()[2:-2] == [
+        '| a | half | triton | shifted | 0.50 | NO |',
+        '| b | half | triton | triton | 1.00 | yes |',
+        '| c | half | triton | shifted | the default failed | NO |',
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('triton_runs')
+def test_dry_run(tmp_path):
+    """Every step ends well on the CPU, and the last section has the defaults of a GPU."""
+    command = [sys.executable, ROOT / 'tools' / 'dev' / 'gpu_check.py', '--device', 'cpu', '--out', tmp_path]
+    subprocess.run(command, check=True)
+    text = (tmp_path / 'results.md').read_text()
+    assert set(re.findall(r'^## .*: (\w+)', text, re.MULTILINE)) == {'passed'}
+    assert re.search(r'\n## default backends .*\n\n(\|.*\n)*\| elsa \| torch.bfloat16 \| triton \|', text)

@@ -1,20 +1,26 @@
 """Check and measure mmattn on a GPU, the most valuable things first.
 
-    make gpu-check                         # all steps
-    python tools/dev/gpu_check.py          # the same in any environment with torch, triton, timm, pytest and mmengine
-    python tools/dev/gpu_check.py speed    # only the ELSA operator beside the bandwidth floor
+    make gpu-check                                # all steps
+    python tools/dev/gpu_check.py                 # the same, if torch, triton, timm, pytest and mmengine are there
+    python tools/dev/gpu_check.py operators       # only the operators: right or wrong, share of the bandwidth, defaults
+    python tools/dev/gpu_check.py --device cpu    # a dry run of every step without a GPU, at small sizes
 
 Every step is a process of its own, which may take 10 minutes; all steps together may take 45. A step that needs a
 package that is missing is left out. After every step, its tables and the end of its output are appended to
---out/results.md, and all of its output is in a log beside it. What was measured before an interruption is there.
+--out/results.md, and all of its output is in a log beside it. What was measured before an interruption is there. The
+last section says which backends should be the defaults.
+
+The dry run finds what would stop a step. Triton's interpreter runs the kernels, and no figure has a meaning.
 """
 
 import argparse
 import functools
 import importlib
+import itertools
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import statistics
@@ -25,6 +31,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 
@@ -38,20 +45,19 @@ PEERS = {
     'msf-swin-t': 'swin-t',
     'gsa-r50': 'r50',
 }
-#: runtime, batch, size
-MEASURED = [
-    (runtime, *images)
-    for images in ((16, '512x512'), (1, '512x512'), (2, '800x1333'))
-    for runtime in ('eager', 'compile')
-]
-#: config -> what ends its training after about 200 steps
+#: device -> batch and size of images
+MEASURED = dict(cuda=[(16, '512x512'), (1, '512x512'), (2, '800x1333')], cpu=[(1, '64x64')])
+#: config -> what ends its training after about 200 steps, or 20 in the dry run, which has a tenth of the images
 TOY = {
-    'elsa-swin-toy_in1k': ['train_cfg.max_epochs=2'],
-    'mask-rcnn_elsa-swin-toy_fpn': ['train_cfg.max_epochs=2'],
-    'elsa-swin-toy_upernet': ['train_cfg.max_iters=200'],
+    'elsa-swin-toy_in1k': 'train_cfg.max_epochs=2',
+    'mask-rcnn_elsa-swin-toy_fpn': 'train_cfg.max_epochs=2',
+    'elsa-swin-toy_upernet': 'train_cfg.max_iters={iterations}',
 }
-#: the ELSA operator in the stages of ELSA-Swin-T for 16 images of 512 x 512: height and width, heads
-MAPS = ((128, 3), (64, 6), (32, 12))
+#: written by the part "operators", read for the last section
+ROWS = 'operators.json'
+#: environment of the dry run, which there is no GPU in
+DRY_RUN = dict(CUDA_VISIBLE_DEVICES='', TRITON_INTERPRET='1', MMATTN_TEST_GPU='cpu')
+NO_MEANING = ' (dry run on the CPU, no figure has a meaning)'
 
 
 class Step(NamedTuple):
@@ -63,31 +69,47 @@ class Step(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('part', nargs='?', choices=PARTS, help='one part only, in this process')
-    parser.add_argument('--device', default='cuda', help='of a part')
+    parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda', help='cpu: a dry run')
     parser.add_argument('--config', choices=TOY, default='elsa-swin-toy_upernet', help='of the part "toy"')
     parser.add_argument('--out', type=Path, default=ROOT / 'work_dirs' / 'gpu_check')
     args = parser.parse_args()
     args.out = args.out.resolve()
     if args.device == 'cuda' and not torch.cuda.is_available():
         sys.exit(f'There is no GPU that torch {torch.__version__} can use, and this check is for GPUs.')
+    if args.device == 'cpu':
+        os.environ.update(DRY_RUN)
+    args.out.mkdir(parents=True, exist_ok=True)
     if args.part:
         PARTS[args.part](args)
-    elif run_steps(steps(args.out), args.out):
+        return
+    rows = args.out / ROWS
+    rows.unlink(missing_ok=True)
+    note = NO_MEANING if args.device == 'cpu' else ''
+    try:
+        failed = run_steps(steps(args.out, args.device), args.out, note=note)
+    finally:
+        table = defaults(json.loads(rows.read_text())) if rows.exists() else 'no time was measured'
+        write(args.out, f'## default backends{note}\n\n{table}\n')
+    if failed:
         sys.exit(f'Steps failed: see {args.out / "results.md"}')
 
 
-def steps(out: Path) -> list[Step]:
+def steps(out: Path, device: str = 'cuda') -> list[Step]:
     """All steps, the most valuable first. Their files go to ``out``."""
-    part = [sys.executable, Path(__file__), '--out', out]
+    dry = device == 'cpu'
+    part = [sys.executable, Path(__file__), '--device', device, '--out', out]
     tests = [sys.executable, '-m', 'pytest', '-q', '-o', 'addopts=', '-s', '-p', 'no:cacheprovider']
-    bench = [sys.executable, ROOT / 'tools' / 'benchmark.py', '--device', 'cuda', '--dtype', 'bfloat16', '--profile']
+    tests += ['-m', 'not slow'] if dry else []
+    kernels = [f'tests/ops/test_{name}_triton.py' for name in ('elsa', 'axial', 'neighbourhood')]
+    bench = [sys.executable, ROOT / 'tools' / 'benchmark.py', '--device', device, '--dtype', 'bfloat16', '--profile']
+    bench += ['--runs', '1'] if dry else []
     listed = [
         Step('environment', [*part, 'environment']),
-        Step('operators', [*tests, 'tests/ops/test_gpu.py', 'tests/ops/test_elsa_triton.py'], ('pytest', 'triton')),
-        Step('speed of the ELSA operator', [*part, 'speed']),
-        Step('backbones', [*tests, 'tests/backbones/test_gpu.py'], ('pytest',)),
+        Step('operators', [*part, 'operators'], ('pytest', 'triton')),
+        Step('kernels', [*tests, *kernels], ('pytest', 'triton')),
+        Step('backbones', [*tests, 'tests/backbones/test_gpu.py', *(['-k', 'ELSASwin'] if dry else [])], ('pytest',)),
     ]
-    for runtime, batch, size in MEASURED:
+    for (batch, size), runtime in itertools.product(MEASURED[device], ('eager', 'compile')):
         for model, peer in PEERS.items():
             if absent('mmdet') and not peer.startswith('timm'):
                 peer = f'timm-{peer}'
@@ -97,15 +119,18 @@ def steps(out: Path) -> list[Step]:
             listed.append(Step(name, [*bench, model, *settings, '--out', out / name.replace(' ', '-')]))
     for head in ('mask-rcnn', 'cascade-mask-rcnn'):
         config = f'configs/elsa_swin/{head}_elsa-swin_fpn_ms-1x_coco.py'
-        settings = ['--whole', '--batch', '2', '--sizes', '800x1333', '--out', out / head]
+        batch, size = MEASURED[device][-1]
+        settings = ['--whole', '--batch', str(batch), '--sizes', size, '--out', out / head]
+        settings += ['--dtype', 'float32'] if dry else []  # MMCV's NMS on the CPU takes no other
         listed.append(Step(head, [*bench, config, 'r50', '--peer', 'swin-t', *settings], ('mmdet', 'mmcv on GPUs')))
     for config, package in zip(TOY, ('mmpretrain', 'mmdet', 'mmseg')):
         listed.append(Step(f'training {config}', [*part, 'toy', '--config', config], ('mmcv on GPUs', package)))
-    command = ['env', f'ADE20K_ROOT={out / "toy" / "ADEChallengeData2016"}', 'bash', 'tools/dist_train.sh']
-    options = ['--work-dir', out / 'two-gpus', '--cfg-options', 'train_cfg.max_iters=50', 'train_cfg.val_interval=1000']
+    command = ['env', f'ADE20K_ROOT={out / f"toy-{device}" / "ADEChallengeData2016"}', 'bash', 'tools/dist_train.sh']
+    options = ['--work-dir', out / 'two-gpus', '--cfg-options', f'train_cfg.max_iters={5 if dry else 50}']
+    options.append('train_cfg.val_interval=1000')
     command += ['configs/toy/elsa-swin-toy_upernet.py', '2', *options]
     listed.append(Step('SyncBN on two GPUs', command, ('mmseg', 'mmcv on GPUs', 'two GPUs')))
-    return listed
+    return [step._replace(needs=tuple(need for need in step.needs if not dry or 'GPUs' not in need)) for step in listed]
 
 
 def absent(need: str) -> str:
@@ -123,21 +148,27 @@ def absent(need: str) -> str:
 
 
 def run_steps(
-    steps: Sequence[Step], out: Path, step_limit: float = SECONDS_A_STEP, whole_limit: float = SECONDS_IN_ALL
+    steps: Sequence[Step],
+    out: Path,
+    step_limit: float = SECONDS_A_STEP,
+    whole_limit: float = SECONDS_IN_ALL,
+    note: str = '',
 ) -> int:
     """Run steps one after the other, and append what comes of each to ``out/results.md``.
 
     Args:
         step_limit: seconds a step may take.
         whole_limit: seconds that all steps may take.
+        note: follows the date in the heading.
 
     Returns:
         how many failed or took too long. A step that is left out is not counted.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]))
+    first = dict(PYTHONPATH=ROOT, PATH=Path(sys.executable).parent)  # scripts of the shell call "python"
+    paths = {name: os.pathsep.join([str(path), os.environ.get(name, '')]) for name, path in first.items()}
+    environment = {**os.environ, **paths}
     failed, started = 0, time.monotonic()
-    write(out, f'# {time.strftime("%Y-%m-%d %H:%M:%S")}\n')
+    write(out, f'# {time.strftime("%Y-%m-%d %H:%M:%S")}{note}\n')
     for step in steps:
         left = whole_limit - (time.monotonic() - started)
         reasons = [reason for need in step.needs if (reason := absent(need))]
@@ -158,9 +189,10 @@ def run_steps(
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         failed += end != 'passed'
-        lines = log.read_text(errors='replace').splitlines()
-        tables = [line for line in lines if line.startswith('|')]
-        shown = '\n'.join([*tables, '', '```', *lines[-5 if end == 'passed' else -30 :], '```'])
+        text = log.read_text(errors='replace')
+        # Markdown's alone: MMSegmentation prints one of all classes
+        tables = re.findall(r'^\|.*\n\|[-|]+\n(?:\|.*\n?)*', text, re.MULTILINE)
+        shown = '\n'.join([*tables, '```', *text.splitlines()[-5 if end == 'passed' else -30 :], '```'])
         write(out, f'## {step.name}: {end}, {time.monotonic() - began:.0f} s\n\n{shown}\n')
     return failed
 
@@ -183,32 +215,113 @@ def environment(args: argparse.Namespace) -> None:
         subprocess.run(['nvidia-smi', query, '--format=csv'], check=True)
 
 
-def speed(args: argparse.Namespace) -> None:
-    """Print how the ELSA operator compares with the time in which its bytes can be copied."""
-    from mmattn.ops import elsa_attention
+def operators(args: argparse.Namespace) -> None:
+    """Print of every backend of every operator whether it is right, and its share of the bandwidth of memory.
 
-    dtype, batch, size = (torch.bfloat16, 16, 2**29) if args.device == 'cuda' else (torch.float32, 1, 2**25)
-    source, target = torch.randn(2, size, device=args.device)
-    rate = 2 * source.nbytes / seconds(lambda: target.copy_(source))  # bytes read and written
-    print(f'Copies: {rate / 1e9:.0f} GB/s. The floor is the time in which value, logits and output are copied; of both')
-    print(f'passes, also their gradients. {dtype}, batch {batch}, 7 x 7 neighbours.\n')
-    print('| map | backend | forward | floor / time | both passes | floor / time |\n|---|---|---|---|---|---|')
-    for side, heads in MAPS:
-        shapes = [(batch, side, side, heads, 49), (batch, side, side, heads * 32), *[(heads * 32, 7, 7)] * 2]
-        logits, value, *ghosts = (torch.randn(shape, device=args.device, dtype=dtype) for shape in shapes)
-        inputs = [x.requires_grad_() for x in (logits, value, *ghosts)]
-        once = (logits.nbytes + 2 * value.nbytes) / rate
-        for backend in ('default', 'shifted'):
-            attend = functools.partial(elsa_attention, *inputs, backend={'default': None}.get(backend, backend))
+    It fails if a backend other than the reference fails.
+    """
+    sys.path.insert(0, str(ROOT))
+    if args.device == 'cpu':  # operators choose as on a GPU, and Triton interprets the kernels
+        from mmattn.ops import elsa, neighbourhood
 
-            forward = torch.no_grad()(attend)
-            both = lambda attend=attend, inputs=inputs: torch.autograd.grad(attend(), inputs, inputs[1])
-            cells = []
-            # the backward pass reads logits, value and the gradient of the output, and writes those of the first two
-            for call, floor in ((forward, once), (both, once + (2 * logits.nbytes + 3 * value.nbytes) / rate)):
-                time = seconds(call)
-                cells.append(f'{time * 1e3:.3f} ms | {floor / time:.2f}')
-            print(f'| {side} x {side}, {heads} heads | {backend} | {" | ".join(cells)} |', flush=True)
+        elsa._compiled = lambda logits, value, dropout_p: () if dropout_p else ('triton',)
+        neighbourhood._compiled = lambda *maps: ('triton',)
+    rows = compare()
+    measure(rows, args)
+    print(f'\n{defaults(list(rows.values()))}')
+    if any(not row['passed'] and row['backend'] != 'reference' for row in rows.values()):
+        sys.exit('A backend FAILED: see the tables.')
+
+
+def compare() -> dict[tuple[str, torch.dtype, str], dict]:
+    """A row for each operator, dtype and backend: for :func:`defaults`."""
+    from mmattn.errors import describe
+    from tests.ops.test_gpu import DTYPES, OPERATORS, candidates, differences, tolerance
+
+    rows = {}
+    print('Differences from the reference in float64, as a share of the norm: of the result, and the largest of the')
+    print('gradients.\n\n| operator | backend | dtype | forward | backward | tolerance |\n|---|---|---|---|---|---|')
+    for name, dtype in itertools.product(OPERATORS, DTYPES):
+        for backend in candidates(name):
+            limit, passed = tolerance(dtype), False
+            torch._dynamo.reset()  # torch compiles a function for a few shapes only
+            try:
+                found = differences(name, backend, dtype)
+                passed = all(x <= limit for x in found)
+                cells = ' | '.join(f'{"passed" if x <= limit else "FAILED"}, {x:.1e}' for x in found)
+            except Exception as error:  # compilers and drivers raise many kinds
+                cells = f'FAILED, {describe(error)[:200]} |'
+            rows[name, dtype, backend] = dict(operator=name, dtype=str(dtype), backend=backend, passed=passed)
+            print(f'| {name} | {backend} | {dtype} | {cells} | {limit:.1e} |', flush=True)
+    return rows
+
+
+def measure(rows: dict[tuple[str, torch.dtype, str], dict], args: argparse.Namespace) -> None:
+    """Print times, add them to the rows, and write these."""
+    from mmattn.errors import describe
+    from tests.ops.test_gpu import DRY_RUN, DTYPES, OPERATORS, candidates
+
+    on_gpu = args.device == 'cuda'
+    rate = bandwidth(args.device, 2**30 if on_gpu else 2**22)
+    share = f'share of {rate / 1e9:.0f} GB/s'
+    print(
+        '\nA share is the time in which inputs and result, and of both passes also their gradients, are copied, divided'
+    )
+    print('by the time of the operator.\n')
+    print(f'| operator | map | dtype | backend | forward | {share} | both passes | {share} |\n|{"---|" * 8}')
+    for dtype, name in itertools.product(DTYPES if on_gpu else DTYPES[:1], OPERATORS):
+        compute, backends, shapes, maps, _ = OPERATORS[name]
+        for side, heads, channels in maps if on_gpu else [DRY_RUN[2:]]:
+            inputs = [
+                torch.randn(shape, device=args.device, dtype=dtype, requires_grad=True)
+                for shape in shapes(16 if on_gpu else 1, side, side, heads, channels)
+            ]
+            torch._dynamo.reset()
+            default = chosen(compute, backends, inputs)
+            for backend in candidates(name):
+                row = rows[name, dtype, backend]
+                row.update(default=backend == default, seconds=row.get('seconds', []))
+                try:
+                    cells = timed(functools.partial(compute, *inputs, backend=backend), inputs, rate, row['seconds'])
+                except Exception as error:
+                    row.update(passed=False, seconds=[])
+                    cells = f'FAILED, {describe(error)[:200]} | | |'
+                print(f'| {name} | {side} x {side} x {heads} | {dtype} | {backend} | {cells} |', flush=True)
+        (args.out / ROWS).write_text(json.dumps(list(rows.values())))
+
+
+def bandwidth(device: str, size: int) -> float:
+    """Bytes that a copy of ``size`` bytes reads and writes in a second."""
+    source, target = torch.randn(2, size // 4, device=device)
+    copy = functools.partial(target.copy_, source)
+    return 2 * source.nbytes / seconds(copy)
+
+
+def chosen(compute: Callable, backends: dict[str, Callable], inputs: list[torch.Tensor]) -> str:
+    """The backend that an operator takes by itself."""
+    used = []
+
+    def noted(name: str, function: Callable) -> Callable:
+        return lambda *arguments: (used.append(name), function(*arguments))[1]
+
+    with torch.no_grad(), mock.patch.dict(backends, {name: noted(name, f) for name, f in backends.items()}):
+        compute(*inputs, backend=None)
+    return used[-1]  # before it, the check of compiled backends
+
+
+def timed(attend: Callable, inputs: list[torch.Tensor], rate: float, times: list[float]) -> str:
+    """Seconds of the forward pass and of both passes, added to ``times``, and shares of the bandwidth: as cells."""
+    with torch.no_grad():
+        upstream = torch.randn_like(attend())
+    given = sum(x.nbytes for x in inputs)
+    once = given + upstream.nbytes
+    both = lambda: torch.autograd.grad(attend(), inputs, upstream)
+    cells = []
+    # the backward pass reads the inputs and the gradient of the result, and writes those of the inputs
+    for call, moved in ((torch.no_grad()(attend), once), (both, 2 * once + given)):
+        times.append(seconds(call))
+        cells.append(f'{times[-1] * 1e3:.3f} ms | {moved / rate / times[-1]:.1%}')
+    return ' | '.join(cells)
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -217,7 +330,29 @@ def seconds(call: Callable[[], object]) -> float:
 
     call()
     timer = Timer('call()', globals=dict(call=call), num_threads=torch.get_num_threads())
-    return timer.blocked_autorange(min_run_time=0.5).median
+    return timer.blocked_autorange(min_run_time=0.2).median
+
+
+def defaults(rows: list[dict]) -> str:
+    """A table of each operator's default on a GPU, of the fastest backend that passed, and whether they agree.
+
+    Args:
+        rows: with the keys operator, dtype, backend and passed; of measured ones also default, whether the operator
+            takes it by itself, and seconds, of the same maps and passes for each backend. The fastest has the smallest
+            geometric mean.
+    """
+    lines = ['| operator | dtype | default | fastest that passed | its time / default | agree |', f'|{"---|" * 6}']
+    cases: dict[tuple[str, str], list[dict]] = {}
+    for row in rows:
+        if 'seconds' in row:
+            cases.setdefault((row['operator'], row['dtype']), []).append(row)
+    for case, beside in cases.items():
+        means = {row['backend']: statistics.geometric_mean(row['seconds']) for row in beside if row['passed']}
+        default = next((row['backend'] for row in beside if row['default']), 'none of those measured')
+        fastest = min(means, key=means.get, default='none')
+        ratio = f'{means[fastest] / means[default]:.2f}' if default in means else 'the default failed'
+        lines.append(f'| {" | ".join([*case, default, fastest, ratio, "yes" if fastest == default else "NO"])} |')
+    return '\n'.join([*lines, '', 'Of time alone: what a default needs of memory, and float16 of range, is not in it.'])
 
 
 def toy(args: argparse.Namespace) -> None:
@@ -225,18 +360,21 @@ def toy(args: argparse.Namespace) -> None:
 
     It fails if a loss is NaN, or if the last losses in half precision are over 1.2 times those in float32.
     """
-    data = args.out / 'toy'
+    on_gpu, data = args.device == 'cuda', args.out / f'toy-{args.device}'
     if not data.exists():
-        subprocess.run([sys.executable, ROOT / 'tools/dev/make_toy_data.py', data], check=True)
+        few = [] if on_gpu else ['--train', '40', '--val', '6']
+        subprocess.run([sys.executable, ROOT / 'tools/dev/make_toy_data.py', data, *few], check=True)
     roots = dict(
         COCO_ROOT=f'{data}/coco/', ADE20K_ROOT=f'{data}/ADEChallengeData2016', IMAGENET_ROOT=f'{data}/imagenet'
     )
     losses = {}
-    for name in ('float32', 'float16', 'bfloat16') if args.device == 'cuda' else ('float32',):
+    halves = ['float16', 'bfloat16'] if on_gpu else [] if 'rcnn' in args.config else ['bfloat16']  # see steps()
+    for name in ('float32', *halves):
         folder = args.out / f'{args.config}-{name}'
         shutil.rmtree(folder, ignore_errors=True)
         half = [] if name == 'float32' else ['--amp']
-        options = [*TOY[args.config], 'train_cfg.val_interval=1000', *(f'optim_wrapper.dtype={name}' for _ in half)]
+        options = [TOY[args.config].format(iterations=200 if on_gpu else 20), 'train_cfg.val_interval=1000']
+        options += [f'optim_wrapper.dtype={name}'] if half and on_gpu else []
         command = [sys.executable, 'tools/train.py', f'configs/toy/{args.config}.py', '--work-dir', folder, *half]
         subprocess.run([*command, '--cfg-options', *options], cwd=ROOT, env={**os.environ, **roots}, check=True)
         (scalars,) = folder.glob('*/vis_data/scalars.json')
@@ -249,7 +387,7 @@ def toy(args: argparse.Namespace) -> None:
         sys.exit(f'The last losses differ: {last}')
 
 
-PARTS = {'environment': environment, 'speed': speed, 'toy': toy}
+PARTS = {'environment': environment, 'operators': operators, 'toy': toy}
 
 if __name__ == '__main__':
     main()

@@ -14,18 +14,21 @@ beside the peers named there.
 With --whole, the first model is the config of a detector or segmentor, and all of it is measured. Any other name stands
 for the same neck and heads on the backbone of that name. Inference is the forward pass up to the outputs of the heads:
 a Mask R-CNN refines the proposals of its RPN, up to 1000 an image, and draws 100 masks. The selection of objects is
-left out, because random weights find none in one image and hundreds in the next. A training step is the losses of
+left out, because random weights find none in one image and hundreds in the next. In ONNX Runtime and OpenVINO, a
+detector is the graph that tools/export.py writes, with the selection of objects and their masks in the size of the
+image; its layers that classify are scaled, so that it finds objects. A training step is the losses of
 made-up objects, or of a random map of classes, and the backward pass. Images are not padded. "compile" compiles the
 backbone. The batch norm of UperNet needs --batch 2 to train.
 
 A time is the median over runs in one process, in which the models take turns; the table has the minimum, too. A run
 repeats the step for 0.1 s or more; a step of 10 s or more on the CPU runs once, without warming up. With "--clock
 processor", a time is that of the processor: on a machine that does other work as well, use it with one thread. Ratios
-are to the peer in the same runtime. In ONNX Runtime and OpenVINO, models are graphs of one fixed size, and so are
-compiled models, unless several sizes are measured: torch may take ten minutes to compile a graph for any size. Memory
-is the peak of a process that runs only one model, minus what the process held before. If there are several sizes,
-"n^..." is the power of the number of pixels with which time, memory and operations grow, and --plot draws them. A table
-and a JSON file are written to --out after each size. With --resume, what --out has already is not measured again.
+are to the peer in the same runtime. In ONNX Runtime and OpenVINO, models are graphs of one fixed size, which are
+compared with the models in PyTorch. Compiled models are of one fixed size, too, unless several sizes are measured:
+torch may take ten minutes to compile a graph for any size. Memory is the peak of a process that runs only one model,
+minus what the process held before. If there are several sizes, "n^..." is the power of the number of pixels with which
+time, memory and operations grow, and --plot draws them. A table and a JSON file are written to --out after each size.
+With --resume, what --out has already is not measured again.
 """
 
 import argparse
@@ -61,7 +64,7 @@ from torch import Tensor, nn
 from mmattn.analysis import count_operations
 from mmattn.analysis.complexity import unpadded
 from mmattn.errors import InputError, refusing
-from mmattn.export.graphs import RUNTIMES, any_size, write_onnx
+from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_onnx
 from mmattn.packages import require
 from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output, whole_file
@@ -140,8 +143,10 @@ def main() -> None:
         except (FileNotFoundError, ValueError, InputError) as error:
             parser.error(f'{name}: {error}')
     onnx = [runtime for runtime in args.runtime if runtime in RUNTIMES]
-    if onnx and (args.whole or (args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps):
-        parser.error(f'--runtime {onnx[0]} is for inference of backbones in float32 on the CPU')
+    if onnx and ((args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps):
+        parser.error(f'--runtime {onnx[0]} is for inference in float32 on the CPU')
+    if onnx and args.whole and args.batch > 1:
+        parser.error(f'--runtime {onnx[0]} takes one image of a whole model: --batch 1')
     if set(args.runtime) != {'eager'} and any_size is None:
         parser.error(
             f'--runtime {" and ".join(args.runtime)} need torch 2.6 or newer, but {torch.__version__} is installed'
@@ -236,6 +241,9 @@ def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list
                     memory=peaks[name][size],
                     operations=operations(name, x, args),
                 )
+                if runtime in RUNTIMES:
+                    row['difference'] = difference(name, models[name], x, args)
+                    print(f'{name:24s} {runtime:8s} differs by {row["difference"]:.1e} from PyTorch', flush=True)
                 if args.profile:
                     row['profile'] = profile(models[name], x, step, args)
                 found.append(row)
@@ -380,7 +388,7 @@ def made_up(batch: int, height: int, width: int, is_detector: bool, device: torc
 
 def build(name: str, runtime: str, args: argparse.Namespace) -> Callable[[Tensor], tuple[Tensor, ...]]:
     """That model in a runtime."""
-    model = eager(name, args)
+    model = eager(name, args) if runtime not in RUNTIMES else deployed(name, args)
     if runtime == 'compile':
         torch.fx.experimental._config.use_duck_shape = False  # the first image may be square
         several = len(args.sizes) > 1
@@ -394,11 +402,45 @@ def build(name: str, runtime: str, args: argparse.Namespace) -> Callable[[Tensor
     for height, width in args.sizes:
         file = Path(args.graphs, f'{name.replace("/", "-")}-{height}x{width}.onnx')
         if not file.exists():  # the process that measures memory reads it again
-            model.eval()
+            if is_detector(model):
+                from mmattn.export.detectors import TraceableDetector  # it needs MMDetection
+
+                model = TraceableDetector(model)
             with torch.no_grad():
                 write_onnx(torch.export.export(model, (image(height, width, args),), strict=False), file)
         graphs[height, width] = RUNTIMES[runtime](file, args.threads)
     return lambda x: graphs[tuple(x.shape[2:])](x)
+
+
+def deployed(name: str, args: argparse.Namespace) -> nn.Module:
+    """The model of which a graph is made: a backbone, a segmentor, or a detector that finds objects."""
+    model = eager(name, args)
+    model.eval()
+    if not args.heads:
+        return model
+    if is_detector(model.model):
+        from mmattn.export.detectors import spread_scores
+
+        spread_scores(model.model, torch.randn(1, 3, 256, 256))
+    return model.model
+
+
+def is_detector(model: nn.Module) -> bool:
+    """Whether this is a detector of MMDetection."""
+    return any(hasattr(model, name) for name in ('bbox_head', 'roi_head'))
+
+
+def difference(name: str, graph: Callable, x: Tensor, args: argparse.Namespace) -> float:
+    """Largest difference between the outputs of a graph and of its model, divided by the largest output. Of a detector,
+    the share of the objects that only one of them finds."""
+    model = deployed(name, args)
+    if not is_detector(model):
+        return largest_difference(model, graph, [tuple(x.shape[2:])])[0]
+    from mmattn.export.detectors import detect, largest_differences
+
+    expected, found = detect(model, x), graph(x)
+    print(f'{name:24s} finds {len(expected[0])} objects, its graph {len(found[0])}', flush=True)
+    return largest_differences(expected, found)[0] / max(len(expected[0]), len(found[0]), 1)
 
 
 def run(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> None:

@@ -189,10 +189,7 @@ def test_names_of_configs():
         (['r50:reference', '--peer', 'r50'], 'only the backbones of mmattn have backends'),
         (['elsa-swin-t:fast', '--peer', 'swin-t'], "backend must be None or one of reference, .* not 'fast'"),
         (['elsa-swin-t', '--sizes', '512'], 'a size is HEIGHTxWIDTH'),
-        (
-            ['elsa-swin-t', '--runtime', 'openvino', '--dtype', 'float16'],
-            'for inference of backbones in float32 on the CPU',
-        ),
+        (['elsa-swin-t', '--runtime', 'openvino', '--dtype', 'float16'], 'for inference in float32 on the CPU'),
     ],
 )
 def test_bad_arguments_are_named(monkeypatch, capsys, arguments, message):

@@ -607,11 +607,15 @@ def draw(rows: list[dict], file: Path) -> None:
                 points = sorted((pixels**0.5, figure_of(row)) for pixels, row in models[name].items())
                 style = 'o--' if name in pairs else 'o-'
                 axis.plot(*zip(*points), style, label=name, color=colours[pairs.get(name, name)], markersize=3)
-            axis.set(xscale='log', yscale='log', xlabel='square root of the number of pixels')
+            axis.set(xscale='log', xlabel='square root of the number of pixels')
             axis.set_ylabel(f'{step}, {runtime}: {label}')
             axis.set_xticks(ticks, [f'{tick:.0f}' for tick in ticks])
             axis.set_xticks([], minor=True)
             axis.grid(alpha=0.3, which='both')
+            if axis is not axes[-1]:
+                axis.set_yscale('log')
+                axis.yaxis.set_major_formatter('{x:g}')
+        axes[-1].set_ylim(bottom=0)
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=6)
     figure.savefig(file, dpi=90)
     plt.close(figure)

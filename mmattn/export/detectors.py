@@ -102,6 +102,8 @@ def spread_scores(detector: nn.Module, image: Tensor) -> None:
             nn.init.constant_(layer.bias, -4.0 if 'retina' in name else 0.0)
             handles[layer] = layer.register_forward_hook(scale)
     detect(detector, image)
+    for handle in handles.values():  # of a mask head, if the detector finds nothing
+        handle.remove()
 
 
 def largest_differences(expected: tuple[Tensor, ...], found: tuple[Tensor, ...]) -> tuple[int, float, float, float]:

@@ -124,6 +124,18 @@ def main() -> None:
             parser.error(f'--{name} must be 1 or more, not {getattr(args, name)}')
     plots = [args.plot] if args.plot else []
     check_output(*(args.out / name for name in ('benchmark.json', 'benchmark.md', 'profile.md')), *plots)
+    onnx = [runtime for runtime in args.runtime if runtime in RUNTIMES]
+    if onnx and ((args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps):
+        parser.error(f'--runtime {onnx[0]} is for inference in float32 on the CPU')
+    if onnx and args.whole and args.batch > 1:
+        parser.error(f'--runtime {onnx[0]} takes one image of a whole model: --batch 1')
+    if set(args.runtime) != {'eager'} and any_size is None:
+        parser.error(
+            f'--runtime {" and ".join(args.runtime)} need torch 2.6 or newer, but {torch.__version__} is installed'
+        )
+    missing = [package for package in ('onnx', 'onnxscript', *onnx) if onnx and not find_spec(package)]
+    if missing:
+        parser.error(f'--runtime {onnx[0]} needs {" and ".join(missing)}: pip install {" ".join(missing)}')
     with refusing(f'--device {args.device} cannot be used here', (RuntimeError, AssertionError)):
         torch.empty(1, device=args.device)
     peers = benchmarked()
@@ -142,18 +154,6 @@ def main() -> None:
                     model.eval()(image(64, 64, args))
         except (FileNotFoundError, ValueError, InputError) as error:
             parser.error(f'{name}: {error}')
-    onnx = [runtime for runtime in args.runtime if runtime in RUNTIMES]
-    if onnx and ((args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps):
-        parser.error(f'--runtime {onnx[0]} is for inference in float32 on the CPU')
-    if onnx and args.whole and args.batch > 1:
-        parser.error(f'--runtime {onnx[0]} takes one image of a whole model: --batch 1')
-    if set(args.runtime) != {'eager'} and any_size is None:
-        parser.error(
-            f'--runtime {" and ".join(args.runtime)} need torch 2.6 or newer, but {torch.__version__} is installed'
-        )
-    missing = [package for package in ('onnx', 'onnxscript', *onnx) if onnx and not find_spec(package)]
-    if missing:
-        parser.error(f'--runtime {onnx[0]} needs {" and ".join(missing)}: pip install {" ".join(missing)}')
     torch.set_num_threads(args.threads)
     machine = (
         f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '

@@ -118,6 +118,19 @@ def test_plot(monkeypatch, tmp_path):
     assert lines['p'].get_color() == lines['a'].get_color() != lines['b'].get_color() == lines['q'].get_color()
 
 
+def test_difference_of_a_graph(monkeypatch):
+    """A graph that computes something else than its model shows; of a detector, that it finds other objects."""
+    model, x = torch.nn.Conv2d(3, 4, 1), torch.randn(1, 3, 8, 8)
+    monkeypatch.setattr(benchmark_tool, 'deployed', lambda *_: model)
+    assert benchmark_tool.difference('model', lambda x: (model(x),), x, None) == 0
+    assert benchmark_tool.difference('model', lambda x: (model(x) * 1.5,), x, None) == pytest.approx(0.5)
+    model.roi_head, found = torch.nn.Identity(), (torch.rand(4, 4), torch.arange(4), torch.rand(4))
+    monkeypatch.setattr('mmattn.export.detectors.detect', lambda *_: found)
+    for kept in (4, 3, 0):
+        graph = lambda _, kept=kept: tuple(part[:kept] for part in found)  # noqa: E731
+        assert benchmark_tool.difference('model', graph, x, None) == 1 - kept / 4
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures('torch_compiles')
 def test_compiled(benchmark, tmp_path):
@@ -190,6 +203,11 @@ def test_names_of_configs():
         (['elsa-swin-t:fast', '--peer', 'swin-t'], "backend must be None or one of reference, .* not 'fast'"),
         (['elsa-swin-t', '--sizes', '512'], 'a size is HEIGHTxWIDTH'),
         (['elsa-swin-t', '--runtime', 'openvino', '--dtype', 'float16'], 'for inference in float32 on the CPU'),
+        (
+            ['a.py', '--peer', 'b', '--whole', '--runtime', 'openvino', '--batch', '2'],
+            'takes one image of a whole model',
+        ),
+        (['elsa-swin-t', '--plot', 'cost.txt'], 'must name a .png, .pdf or .svg file'),
     ],
 )
 def test_bad_arguments_are_named(monkeypatch, capsys, arguments, message):

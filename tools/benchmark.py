@@ -4,6 +4,7 @@
     python tools/benchmark.py elsa-swin-t mit-b2 --peer swin-t --sizes 512x512 800x1333 --steps training
     python tools/benchmark.py shunted-s --peer pvtv2-b2 --device cuda --dtype bfloat16 --runtime eager compile
     python tools/benchmark.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py r50 --peer swin-t --whole
+    python tools/benchmark.py --sizes 512x512 1024x1024 2048x2048 --steps inference --plot cost_over_size.png
 
 A model is the path of a config, the name of a model in a metafile or of a config in configs/*/ (without ".py", and
 without "_in1k"), or a peer: see PEERS. Its backbone is measured. "elsa-swin-t:reference" runs the operators of a model
@@ -13,17 +14,21 @@ beside the peers named there.
 With --whole, the first model is the config of a detector or segmentor, and all of it is measured. Any other name stands
 for the same neck and heads on the backbone of that name. Inference is the forward pass up to the outputs of the heads:
 a Mask R-CNN refines the proposals of its RPN, up to 1000 an image, and draws 100 masks. The selection of objects is
-left out, because random weights find none in one image and hundreds in the next. A training step is the losses of
+left out, because random weights find none in one image and hundreds in the next. In ONNX Runtime and OpenVINO, a
+detector is the graph that tools/export.py writes, with the selection of objects and their masks in the size of the
+image; its layers that classify are scaled, so that it finds objects. A training step is the losses of
 made-up objects, or of a random map of classes, and the backward pass. Images are not padded. "compile" compiles the
 backbone. The batch norm of UperNet needs --batch 2 to train.
 
 A time is the median over runs in one process, in which the models take turns; the table has the minimum, too. A run
-repeats the step for 0.1 s or more. With "--clock processor", a time is that of the processor: on a machine that does
-other work as well, use it with one thread. Ratios are to the peer in the same runtime. In ONNX Runtime and OpenVINO,
-models are graphs of one fixed size, and so are compiled models, unless several sizes are measured: torch may take ten
-minutes to compile a graph for any size. Memory is the peak of a process that runs only one model, minus what the
-process held before. If there are several sizes, "n^..." is the power of the number of pixels with which time, memory
-and operations grow. A table and a JSON file are written to --out, after each peer and its models.
+repeats the step for 0.1 s or more; a step of 10 s or more on the CPU runs once, without warming up. With "--clock
+processor", a time is that of the processor: on a machine that does other work as well, use it with one thread. Ratios
+are to the peer in the same runtime. In ONNX Runtime and OpenVINO, models are graphs of one fixed size, which are
+compared with the models in PyTorch. Compiled models are of one fixed size, too, unless several sizes are measured:
+torch may take ten minutes to compile a graph for any size. Memory is the peak of a process that runs only one model,
+minus what the process held before. If there are several sizes, "n^..." is the power of the number of pixels with which
+time, memory and operations grow, and --plot draws them. A table and a JSON file are written to --out after each size.
+With --resume, what --out has already is not measured again.
 """
 
 import argparse
@@ -39,7 +44,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -59,7 +64,7 @@ from torch import Tensor, nn
 from mmattn.analysis import count_operations
 from mmattn.analysis.complexity import unpadded
 from mmattn.errors import InputError, refusing
-from mmattn.export.graphs import RUNTIMES, any_size, write_onnx
+from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_onnx
 from mmattn.packages import require
 from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output, whole_file
@@ -84,6 +89,9 @@ PEERS = {
 }
 STEPS = ('inference', 'training')
 LEAST_SECONDS = 0.1  # of a run
+LONG_SECONDS = 10  # of a step that runs once
+#: what tells rows apart
+KEYS = ('model', 'peer', 'runtime', 'step', 'size')
 CLOCKS = dict(wall=time.perf_counter, processor=time.process_time)
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
@@ -103,14 +111,31 @@ def main() -> None:
     parser.add_argument('--threads', type=int, default=2)
     parser.add_argument('--clock', choices=CLOCKS, default='wall', help='what times are of, see above')
     parser.add_argument('--runs', type=int, default=5)
+    parser.add_argument('--plot', type=Path, metavar='FILE', help='draw time and memory over the sizes')
+    parser.add_argument('--resume', action='store_true', help='keep the figures that --out has, and measure the others')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/benchmark'))
     args = parser.parse_args()
+    if args.plot and args.plot.suffix not in ('.png', '.pdf', '.svg'):
+        parser.error(f'--plot must name a .png, .pdf or .svg file, not {args.plot}')
     if args.clock != 'wall' and args.device != 'cpu':
         parser.error('--clock processor is for the CPU')
     for name in ('batch', 'threads', 'runs'):
         if getattr(args, name) < 1:
             parser.error(f'--{name} must be 1 or more, not {getattr(args, name)}')
-    check_output(*(args.out / name for name in ('benchmark.json', 'benchmark.md', 'profile.md')))
+    plots = [args.plot] if args.plot else []
+    check_output(*(args.out / name for name in ('benchmark.json', 'benchmark.md', 'profile.md')), *plots)
+    onnx = [runtime for runtime in args.runtime if runtime in RUNTIMES]
+    if onnx and ((args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps):
+        parser.error(f'--runtime {onnx[0]} is for inference in float32 on the CPU')
+    if onnx and args.whole and args.batch > 1:
+        parser.error(f'--runtime {onnx[0]} takes one image of a whole model: --batch 1')
+    if set(args.runtime) != {'eager'} and any_size is None:
+        parser.error(
+            f'--runtime {" and ".join(args.runtime)} need torch 2.6 or newer, but {torch.__version__} is installed'
+        )
+    missing = [package for package in ('onnx', 'onnxscript', *onnx) if onnx and not find_spec(package)]
+    if missing:
+        parser.error(f'--runtime {onnx[0]} needs {" and ".join(missing)}: pip install {" ".join(missing)}')
     with refusing(f'--device {args.device} cannot be used here', (RuntimeError, AssertionError)):
         torch.empty(1, device=args.device)
     peers = benchmarked()
@@ -129,16 +154,6 @@ def main() -> None:
                     model.eval()(image(64, 64, args))
         except (FileNotFoundError, ValueError, InputError) as error:
             parser.error(f'{name}: {error}')
-    onnx = [runtime for runtime in args.runtime if runtime in RUNTIMES]
-    if onnx and (args.whole or (args.device, args.dtype) != ('cpu', 'float32') or 'inference' not in args.steps):
-        parser.error(f'--runtime {onnx[0]} is for inference of backbones in float32 on the CPU')
-    if set(args.runtime) != {'eager'} and any_size is None:
-        parser.error(
-            f'--runtime {" and ".join(args.runtime)} need torch 2.6 or newer, but {torch.__version__} is installed'
-        )
-    missing = [package for package in ('onnx', 'onnxscript', *onnx) if onnx and not find_spec(package)]
-    if missing:
-        parser.error(f'--runtime {onnx[0]} needs {" and ".join(missing)}: pip install {" ".join(missing)}')
     torch.set_num_threads(args.threads)
     machine = (
         f'torch {torch.__version__}, {device_name(args.device)}, {args.threads} threads, batch {args.batch}, '
@@ -150,55 +165,91 @@ def main() -> None:
         with whole_file(args.out / name) as part:
             part.write_text(text)
 
-    rows = []
+    rows = measured(args.out / 'benchmark.json', machine) if args.resume else []
     with tempfile.TemporaryDirectory() as args.graphs:
         for runtime in args.runtime:
             for peer, ours in groups.items():
-                rows += compare(list(dict.fromkeys([peer, *ours])), runtime, args)
+                for found in compare(list(dict.fromkeys([peer, *ours])), runtime, args, rows):
+                    rows += found
+                    write('benchmark.json', json.dumps(dict(machine=machine, rows=rows), indent=1))
+                    write('benchmark.md', f'{machine}\n\n{table(rows)}')
                 torch._dynamo.reset()  # torch compiles a class a few times only
-                write('benchmark.json', json.dumps(dict(machine=machine, rows=rows), indent=1))
-                write('benchmark.md', f'{machine}\n\n{table(rows)}')
     if args.profile:
-        write('profile.md', '\n'.join(map(profile_table, rows)))
+        write('profile.md', '\n'.join(profile_table(row) for row in rows if 'profile' in row))
+    if args.plot:
+        with whole_file(args.plot) as part:
+            draw(rows, part)
     print(f'\n{table(rows)}\nSee {args.out}.')
 
 
-def compare(names: list[str], runtime: str, args: argparse.Namespace) -> list[dict]:
-    """Measure a peer, which comes first, and models to compare with it: a row per step, size and model."""
-    rows = []
-    models = {name: build(name, runtime, args) for name in names}
-    warm_up = 1 if runtime != 'compile' and args.device == 'cpu' else 3
-    for step in STEPS[:1] if runtime in RUNTIMES else args.steps:
-        peaks = {name: peak_memory(name, runtime, step, args) for name in names}
-        for number, (height, width) in enumerate(args.sizes):
-            x = image(height, width, args)
-            repeats, seconds = dict.fromkeys(names, 1), {name: [] for name in names}
+def measured(file: Path, machine: str) -> list[dict]:
+    """The rows that an earlier run wrote, if there was one.
+
+    Raises:
+        InputError: if it ran on another machine or with other settings.
+    """
+    earlier = json.loads(file.read_text()) if file.exists() else dict(machine=machine, rows=[])
+    if earlier['machine'] != machine:
+        raise InputError(f'--resume: {file} is of other settings ({earlier["machine"]}): name another --out')
+    return earlier['rows']
+
+
+def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list[dict]) -> Iterator[list[dict]]:
+    """Measure a peer, which comes first, and models to compare with it: for each step and size, those that have no row
+    yet."""
+    done = {tuple(row[key] for key in KEYS) for row in rows}
+    steps = STEPS[:1] if runtime in RUNTIMES else args.steps
+    todo = {
+        (step, size): left
+        for step in steps
+        for size in args.sizes
+        if (left := [name for name in names if (name, names[0], runtime, step, '{}x{}'.format(*size)) not in done])
+    }
+    models = {name: build(name, runtime, args) for name in names if any(name in left for left in todo.values())}
+    is_steady = runtime != 'compile' and args.device == 'cpu'  # from the first run
+    warm_up = 1 if is_steady else 3
+    for step in steps:
+        peaks = {}
+        for name in models:
+            sizes = [size for size in args.sizes if name in todo.get((step, size), ())]
+            peaks[name] = dict(zip(sizes, peak_memory(name, runtime, step, sizes, args)))
+        for size in args.sizes:
+            left = todo.get((step, size), [])
+            x = image(*size, args)
+            repeats, seconds = dict.fromkeys(left, 1), {name: [] for name in left}
             for run in range(warm_up + args.runs):
-                for name in names:
+                for name in left:
+                    if is_steady and max(seconds[name], default=0) >= LONG_SECONDS:
+                        continue
                     elapsed = timed(models[name], x, step, repeats[name], args)
-                    if run >= warm_up:
+                    if run >= warm_up or (is_steady and elapsed >= LONG_SECONDS):
                         seconds[name].append(elapsed)
                     elif run == warm_up - 1:
                         repeats[name] = math.ceil(LEAST_SECONDS / elapsed)
-            for name in names:
+            found = []
+            for name in left:
                 row = dict(
                     model=name,
                     peer=names[0],
                     runtime=runtime,
                     step=step,
-                    size=f'{height}x{width}',
-                    pixels=height * width,
+                    size='{}x{}'.format(*size),
+                    pixels=math.prod(size),
                     seconds=statistics.median(seconds[name]),
                     least_seconds=min(seconds[name]),
                     images_per_second=args.batch / statistics.median(seconds[name]),
-                    memory=peaks[name][number],
+                    memory=peaks[name][size],
                     operations=operations(name, x, args),
                 )
+                if runtime in RUNTIMES:
+                    row['difference'] = difference(name, models[name], x, args)
+                    print(f'{name:24s} {runtime:8s} differs by {row["difference"]:.1e} from PyTorch', flush=True)
                 if args.profile:
                     row['profile'] = profile(models[name], x, step, args)
-                rows.append(row)
+                found.append(row)
                 print(f'{name:24s} {runtime:8s} {step:10s} {row["size"]:>10s} {row["seconds"]:8.4f} s', flush=True)
-    return rows
+            if found:
+                yield found
 
 
 def benchmarked() -> dict[str, str]:
@@ -337,7 +388,7 @@ def made_up(batch: int, height: int, width: int, is_detector: bool, device: torc
 
 def build(name: str, runtime: str, args: argparse.Namespace) -> Callable[[Tensor], tuple[Tensor, ...]]:
     """That model in a runtime."""
-    model = eager(name, args)
+    model = eager(name, args) if runtime not in RUNTIMES else deployed(name, args)
     if runtime == 'compile':
         torch.fx.experimental._config.use_duck_shape = False  # the first image may be square
         several = len(args.sizes) > 1
@@ -351,11 +402,45 @@ def build(name: str, runtime: str, args: argparse.Namespace) -> Callable[[Tensor
     for height, width in args.sizes:
         file = Path(args.graphs, f'{name.replace("/", "-")}-{height}x{width}.onnx')
         if not file.exists():  # the process that measures memory reads it again
-            model.eval()
+            if is_detector(model):
+                from mmattn.export.detectors import TraceableDetector  # it needs MMDetection
+
+                model = TraceableDetector(model)
             with torch.no_grad():
                 write_onnx(torch.export.export(model, (image(height, width, args),), strict=False), file)
         graphs[height, width] = RUNTIMES[runtime](file, args.threads)
     return lambda x: graphs[tuple(x.shape[2:])](x)
+
+
+def deployed(name: str, args: argparse.Namespace) -> nn.Module:
+    """The model of which a graph is made: a backbone, a segmentor, or a detector that finds objects."""
+    model = eager(name, args)
+    model.eval()
+    if not args.heads:
+        return model
+    if is_detector(model.model):
+        from mmattn.export.detectors import spread_scores
+
+        spread_scores(model.model, torch.randn(1, 3, 256, 256))
+    return model.model
+
+
+def is_detector(model: nn.Module) -> bool:
+    """Whether this is a detector of MMDetection."""
+    return any(hasattr(model, name) for name in ('bbox_head', 'roi_head'))
+
+
+def difference(name: str, graph: Callable, x: Tensor, args: argparse.Namespace) -> float:
+    """Largest difference between the outputs of a graph and of its model, divided by the largest output. Of a detector,
+    the share of the objects that only one of them finds."""
+    model = deployed(name, args)
+    if not is_detector(model):
+        return largest_difference(model, graph, [tuple(x.shape[2:])])[0]
+    from mmattn.export.detectors import detect, largest_differences
+
+    expected, found = detect(model, x), graph(x)
+    print(f'{name:24s} finds {len(expected[0])} objects, its graph {len(found[0])}', flush=True)
+    return largest_differences(expected, found)[0] / max(len(expected[0]), len(found[0]), 1)
 
 
 def run(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> None:
@@ -406,13 +491,17 @@ def profile_table(row: dict) -> str:
     return f'{title}\n\n| operator | calls | share of self time |\n|---|---|---|\n{"".join(lines)}'
 
 
-def peak_memory(name: str, runtime: str, step: str, args: argparse.Namespace) -> list[int]:
-    """For every size, the bytes that a new process needs for a step, besides the model."""
+def peak_memory(
+    name: str, runtime: str, step: str, sizes: list[tuple[int, int]], args: argparse.Namespace
+) -> list[int]:
+    """For each size, the bytes that a new process needs for a step, besides the model."""
     with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:
-        return pool.submit(_measure_memory, name, runtime, step, args).result()
+        return pool.submit(_measure_memory, name, runtime, step, sizes, args).result()
 
 
-def _measure_memory(name: str, runtime: str, step: str, args: argparse.Namespace) -> list[int]:
+def _measure_memory(
+    name: str, runtime: str, step: str, sizes: list[tuple[int, int]], args: argparse.Namespace
+) -> list[int]:
     torch.set_num_threads(args.threads)
     # Large blocks are returned to the system at once. Otherwise gaps in the heap count as memory, and differ by run.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
@@ -420,7 +509,7 @@ def _measure_memory(name: str, runtime: str, step: str, args: argparse.Namespace
     if runtime not in RUNTIMES:
         run(model, image(64, 64, args), step, args)  # libraries load what they need
         model.zero_grad(set_to_none=True)
-    return [_peak(model, size, step, args) for size in args.sizes]
+    return [_peak(model, size, step, args) for size in sizes]
 
 
 def _peak(model: Callable, size: tuple[int, int], step: str, args: argparse.Namespace) -> int:
@@ -450,10 +539,12 @@ def image(height: int, width: int, args: argparse.Namespace) -> Tensor:
 
 def operations(name: str, x: Tensor, args: argparse.Namespace) -> float:
     """Multiply-adds for one image."""
-    model = eager(name, args).cpu()  # a GPU's kernels are not counted
+    # A GPU's kernels are not counted. A detector's boxes and the choice of a backend need values.
+    device = 'cpu' if args.heads or ':' in name else 'meta'
+    model = eager(name, args).to(device).requires_grad_(False)
     model.eval()
     with unpadded(model):
-        return count_operations(lambda: model(x[:1].cpu()))
+        return count_operations(lambda: model(x[:1].to(device)))
 
 
 def table(rows: list[dict]) -> str:
@@ -486,6 +577,48 @@ def table(rows: list[dict]) -> str:
         ]
         lines.append(f'| {" | ".join(cells)} |')
     return '\n'.join(lines) + '\n'
+
+
+def draw(rows: list[dict], file: Path) -> None:
+    """Draw time, memory and time per multiply-add over the side of the image: a line of panels per runtime and step."""
+    import matplotlib
+
+    matplotlib.use('Agg')
+    from matplotlib import pyplot as plt
+
+    lines: dict[tuple[str, str], dict[str, dict[int, dict]]] = {}
+    for row in rows:
+        lines.setdefault((row['runtime'], row['step']), {}).setdefault(row['model'], {})[row['pixels']] = row
+    # Peers have the colour of the first model that is compared with them.
+    pairs = {row['peer']: row['model'] for row in reversed(rows) if row['model'] != row['peer']}
+    ours = dict.fromkeys(row['model'] for row in rows if row['model'] not in pairs)
+    colours = {name: f'C{number % 10}' for number, name in enumerate(ours)}
+    panels: dict[str, Callable[[dict], float]] = {
+        'time, s': lambda row: row['seconds'],
+        'memory, GiB': lambda row: row['memory'] / 2**30,
+        'time per multiply-add, ps': lambda row: row['seconds'] / row['operations'] * 1e12,
+    }
+    height = 4.2 * len(lines)
+    figure, grid = plt.subplots(len(lines), 3, figsize=(13, height + 0.8), layout='constrained', squeeze=False)
+    ticks = sorted({row['pixels'] ** 0.5 for row in rows})
+    for axes, ((runtime, step), models) in zip(grid, lines.items()):
+        for axis, (label, figure_of) in zip(axes, panels.items()):
+            for name in sorted(models, key=lambda name: (list(ours).index(pairs.get(name, name)), name in pairs)):
+                points = sorted((pixels**0.5, figure_of(row)) for pixels, row in models[name].items())
+                style = 'o--' if name in pairs else 'o-'
+                axis.plot(*zip(*points), style, label=name, color=colours[pairs.get(name, name)], markersize=3)
+            axis.set(xscale='log', xlabel='square root of the number of pixels')
+            axis.set_ylabel(f'{step}, {runtime}: {label}')
+            axis.set_xticks(ticks, [f'{tick:.0f}' for tick in ticks])
+            axis.set_xticks([], minor=True)
+            axis.grid(alpha=0.3, which='both')
+            if axis is not axes[-1]:
+                axis.set_yscale('log')
+                axis.yaxis.set_major_formatter('{x:g}')
+        axes[-1].set_ylim(bottom=0)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=6)
+    figure.savefig(file, dpi=90)
+    plt.close(figure)
 
 
 def in_ms(seconds: float) -> str:

@@ -12,7 +12,7 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
 from mmattn.errors import InputError
-from mmattn.export.detectors import OUTPUTS, TraceableDetector, _dense_boxes, detect, largest_differences
+from mmattn.export.detectors import OUTPUTS, TraceableDetector, _dense_boxes, detect, largest_differences, spread_scores
 from mmattn.export.graphs import RUNTIMES, smallest_side, trace, write_onnx
 from mmattn.runs.configs import load_config
 from tests import ROOT
@@ -35,10 +35,7 @@ def read(config):
 
 
 def build(config, case=CASES['ShuntedTransformer'], **options):
-    """A detector with two maps of a backbone, one pooled map and few proposals, in which tracing takes little time.
-
-    Its scores differ, so that rounding does not reorder them.
-    """
+    """A detector with two maps of a backbone, one pooled map and few proposals, in which tracing takes little time."""
     cfg = copy.deepcopy(read(config))
     cfg.backbone = ConfigDict(case.config(case.tiny))
     cfg.neck.update(in_channels=list(case.channels(case.tiny)), num_outs=3, start_level=0, add_extra_convs=False)
@@ -58,17 +55,7 @@ def build(config, case=CASES['ShuntedTransformer'], **options):
     with DefaultScope.overwrite_default_scope('mmdet'):
         detector = revert_sync_batchnorm(MODELS.build(cfg)).eval()
 
-    def spread(layer, _, output):
-        factor = 2 / output.std()
-        layer.weight.data *= factor
-        return output * factor
-
-    for name, layer in detector.named_modules():
-        if name.endswith(('rpn_cls', 'fc_cls', 'retina_cls', 'conv_logits')):
-            nn.init.constant_(layer.bias, -4.0 if 'retina' in name else 0.0)
-            handle = layer.register_forward_hook(spread)
-            layer.register_forward_hook(lambda *_, handle=handle: handle.remove())
-    detect(detector, torch.randn(1, 3, 160, 192))
+    spread_scores(detector, torch.randn(1, 3, 160, 192))
     return detector
 
 
@@ -142,7 +129,7 @@ def find_both_ways(detector):
 )
 def test_what_is_not_supported_is_refused(config, change, message, monkeypatch):
     """Rather than exporting a graph that finds something else."""
-    monkeypatch.setattr('tests.export.test_detectors.detect', lambda *_: None)
+    monkeypatch.setattr('tests.export.test_detectors.spread_scores', lambda *_: None)
     with pytest.raises(InputError, match=message):
         TraceableDetector(build(config, **change))
 

@@ -1,6 +1,7 @@
 """tools/benchmark.py as a user calls it, on images so small that the figures mean nothing."""
 
 import importlib
+import itertools
 import json
 import re
 import sys
@@ -11,6 +12,7 @@ import pytest
 import torch
 from mmengine.logging import MMLogger
 
+from mmattn.errors import InputError
 from tests import ROOT
 from tests.backbones.cases import CASES
 
@@ -77,6 +79,56 @@ def test_table_and_json(benchmark, tmp_path):
     table = (tmp_path / 'benchmark.md').read_text()
     (line,) = (line for line in table.splitlines() if f'{model}:reference | eager | 128x128 |' in line)
     assert f'| {plain["seconds"] / fast["seconds"]:.2f} |' in line and 'n^' in line
+
+
+def test_only_what_is_missing_is_measured(monkeypatch, tmp_path):
+    """A run that was stopped goes on: rows of the same settings stay. A step of 10 s or more runs once."""
+    calls, row = [], dict(model='peer', peer='peer', runtime='eager', step='inference', size='64x64')
+    (tmp_path / 'benchmark.json').write_text(json.dumps(dict(machine='this', rows=[row])))
+    with pytest.raises(InputError, match='other settings'):
+        benchmark_tool.measured(tmp_path / 'benchmark.json', 'that')
+    rows = benchmark_tool.measured(tmp_path / 'benchmark.json', 'this')
+    args = SimpleNamespace(
+        steps=['inference'], sizes=[(64, 64), (96, 96)], device='cpu', batch=1, runs=3, profile=False
+    )
+    monkeypatch.setattr(benchmark_tool, 'build', lambda name, *_: name)
+    monkeypatch.setattr(benchmark_tool, 'peak_memory', lambda name, runtime, step, sizes, args: [1] * len(sizes))
+    monkeypatch.setattr(benchmark_tool, 'operations', lambda *_: 1)
+    monkeypatch.setattr(benchmark_tool, 'timed', lambda name, *_: calls.append(name) or (20 if name == 'slow' else 0.5))
+    found = sum(benchmark_tool.compare(['peer', 'slow'], 'eager', args, rows), [])
+    assert [(row['model'], row['size']) for row in found] == [('slow', '64x64'), ('peer', '96x96'), ('slow', '96x96')]
+    assert [row['seconds'] for row in found] == [20, 0.5, 20] and calls.count('slow') == 2 and calls.count('peer') == 4
+
+
+def test_plot(monkeypatch, tmp_path):
+    """Time, memory and time per multiply-add over the sizes, in any order; a peer is dashed, in its model's colour."""
+    figures, rows = [], []
+    monkeypatch.setattr('matplotlib.pyplot.close', figures.append)
+    for model, step, side in itertools.product('pabq', ('inference', 'training'), (200, 100)):
+        seconds = side if model == 'p' else 2 * side
+        row = dict(model=model, peer='q' if model in 'bq' else 'p', runtime='eager', step=step, pixels=side**2)
+        rows.append(dict(row, seconds=seconds, memory=3 * 2**30, operations=1e12))
+    benchmark_tool.draw(rows, tmp_path / 'plot.png')
+    time, memory, per_operation, *training = figures[0].axes
+    lines = {line.get_label(): line for line in time.lines}
+    assert list(lines) == ['a', 'p', 'b', 'q'] and len(training) == 3 and (tmp_path / 'plot.png').stat().st_size
+    assert lines['p'].get_xydata().tolist() == [[100, 100], [200, 200]]
+    assert [line.get_ydata().tolist() for line in (memory.lines[0], per_operation.lines[0])] == [[3, 3], [200, 400]]
+    assert lines['p'].get_linestyle() == '--' and lines['a'].get_linestyle() == '-'
+    assert lines['p'].get_color() == lines['a'].get_color() != lines['b'].get_color() == lines['q'].get_color()
+
+
+def test_difference_of_a_graph(monkeypatch):
+    """A graph that computes something else than its model shows; of a detector, that it finds other objects."""
+    model, x = torch.nn.Conv2d(3, 4, 1), torch.randn(1, 3, 8, 8)
+    monkeypatch.setattr(benchmark_tool, 'deployed', lambda *_: model)
+    assert benchmark_tool.difference('model', lambda x: (model(x),), x, None) == 0
+    assert benchmark_tool.difference('model', lambda x: (model(x) * 1.5,), x, None) == pytest.approx(0.5)
+    model.roi_head, found = torch.nn.Identity(), (torch.rand(4, 4), torch.arange(4), torch.rand(4))
+    monkeypatch.setattr('mmattn.export.detectors.detect', lambda *_: found)
+    for kept in (4, 3, 0):
+        graph = lambda _, kept=kept: tuple(part[:kept] for part in found)  # noqa: E731
+        assert benchmark_tool.difference('model', graph, x, None) == 1 - kept / 4
 
 
 @pytest.mark.slow
@@ -150,10 +202,12 @@ def test_names_of_configs():
         (['r50:reference', '--peer', 'r50'], 'only the backbones of mmattn have backends'),
         (['elsa-swin-t:fast', '--peer', 'swin-t'], "backend must be None or one of reference, .* not 'fast'"),
         (['elsa-swin-t', '--sizes', '512'], 'a size is HEIGHTxWIDTH'),
+        (['elsa-swin-t', '--runtime', 'openvino', '--dtype', 'float16'], 'for inference in float32 on the CPU'),
         (
-            ['elsa-swin-t', '--runtime', 'openvino', '--dtype', 'float16'],
-            'for inference of backbones in float32 on the CPU',
+            ['a.py', '--peer', 'b', '--whole', '--runtime', 'openvino', '--batch', '2'],
+            'takes one image of a whole model',
         ),
+        (['elsa-swin-t', '--plot', 'cost.txt'], 'must name a .png, .pdf or .svg file'),
     ],
 )
 def test_bad_arguments_are_named(monkeypatch, capsys, arguments, message):

@@ -2,14 +2,13 @@
 # folder with a training of each source, see docs/grafting.md, and MMATTN_IMAGES another folder of images.
 _base_ = ['./_base_/starts.py', '../grafting/_base_/graft.py']
 models = _base_.models
-rows = [name for name, (_, _, warm_start) in models.items() if warm_start]
+# Shunted differs from PVTv2 in its feed-forward layers, too: it is no graft.
+rows = [name for name, (source, _, warm_start) in models.items() if warm_start and source != 'mmdet-pvt']
 row = '{{$MMATTN_ROW:elsa-swin}}'
 source, backbone, _ = models[row]
 folder = '{{$MMATTN_STARTS:work_dirs/starts}}'
 weights = dict(type='Pretrained', checkpoint=f'{folder}/{source}/iter_600.pth')
-# Teachers are backbones of mmattn: 'pvt' has the maps of MMDetection's PVTv2.
-teacher = models['pvt' if source == 'mmdet-pvt' else source][1]
-model = dict(teacher=dict(model=dict(teacher, init_cfg=weights)), backbone=backbone)
+model = dict(teacher=dict(model=dict(models[source][1], init_cfg=weights)), backbone=backbone)
 
 data = dict(data_root='{{$MMATTN_IMAGES:data/toy/imagenet/train}}', held_out=0.05)
 train_pipeline = _base_.train_pipeline

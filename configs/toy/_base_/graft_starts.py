@@ -4,7 +4,12 @@
 _base_ = './starts.py'
 models = _base_.models
 starts = ['graft', 'blocks', 'warm-start', 'scratch']
-rows = [f'{name}@{start}' for name in models for start in (starts if models[name][2] else ['source'])]
+rows = [
+    f'{name}@{start}'
+    for name, (source, _, warm_start) in models.items()
+    if source != 'mmdet-pvt'
+    for start in (starts if warm_start else ['source'])
+]
 row = '{{$MMATTN_ROW:elsa-swin@graft}}'
 name, start = row.split('@')
 source, backbone, _ = models[name]

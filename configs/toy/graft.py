@@ -2,6 +2,7 @@
 # folder with a training of each source, see docs/grafting.md, and MMATTN_IMAGES another folder of images.
 _base_ = ['./_base_/starts.py', '../grafting/_base_/graft.py']
 models = _base_.models
+# Shunted differs from PVTv2 in its feed-forward layers, too: it is no graft.
 rows = [name for name, (source, _, warm_start) in models.items() if warm_start and source != 'mmdet-pvt']
 row = '{{$MMATTN_ROW:elsa-swin}}'
 source, backbone, _ = models[row]

@@ -68,6 +68,8 @@ models = {
     'vit': ('vit', vit, False),
     'msf-vit': ('vit', dict(vit, attention=dict(type='MeanShiftAttention', proj_bias=True)), True),
     'ghost-head-vit': ('vit', dict(vit, attention=dict(type='GhostHeadAttention')), True),
+    'neighbourhood-vit': ('vit', dict(vit, attention=[None, near] * 2), True),
+    'shunted-vit': ('vit', dict(vit, attention=[None, dict(type='ShuntedAttention')] * 2), True),
     'resnet': ('resnet', resnet, False),
     'gsa-beside-resnet': ('resnet', dict(resnet, gsa_stages=(1, 2, 3), keep_conv=True), True),
     'gsa-resnet': ('resnet', dict(resnet, gsa_stages=(1, 2, 3)), True),

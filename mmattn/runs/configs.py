@@ -199,8 +199,16 @@ def _rename_type(node: object, old: str, new: str) -> bool:
 
 
 def enable_amp(cfg: Config) -> None:
-    """Train in mixed precision: on an accelerator in float16, with scaled losses, on a CPU in bfloat16."""
+    """Train in mixed precision: on an accelerator in float16, with scaled losses, on a CPU in bfloat16.
+
+    Raises:
+        InputError: for a detector of two stages on a CPU.
+    """
     if get_device() == 'cpu':
+        if 'rpn_head' in (cfg.get('model') or {}):
+            raise InputError(
+                "--amp cannot train a detector with an rpn_head on a CPU, where MMCV's NMS takes float32 only: leave out --amp"
+            )
         cfg.optim_wrapper.type = 'BFloat16OptimWrapper'
         return
     cfg.optim_wrapper.type = 'AmpOptimWrapper'

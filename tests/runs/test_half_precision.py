@@ -4,6 +4,7 @@ from mmengine.config import Config
 from mmengine.registry import OPTIM_WRAPPERS
 from torch import nn
 
+from mmattn.errors import InputError
 from mmattn.runs import configs
 
 
@@ -14,6 +15,17 @@ def test_amp_on_each_device(monkeypatch, device, expected):
     cfg = Config(dict(optim_wrapper=dict(type='OptimWrapper')))
     configs.enable_amp(cfg)
     assert cfg.optim_wrapper.type == expected
+
+
+def test_amp_of_two_stages(monkeypatch):
+    """Training ends in a sentence before it starts, where MMCV's NMS would refuse bfloat16 after a step."""
+    cfg = Config(dict(optim_wrapper=dict(type='OptimWrapper'), model=dict(rpn_head=dict())))
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    with pytest.raises(InputError, match='rpn_head on a CPU'):
+        configs.enable_amp(cfg)
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cuda')
+    configs.enable_amp(cfg)
+    assert cfg.optim_wrapper.type == 'AmpOptimWrapper'
 
 
 def test_bfloat16_on_a_cpu():

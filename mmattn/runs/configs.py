@@ -207,8 +207,8 @@ def enable_amp(cfg: Config) -> None:
     if get_device() == 'cpu':
         if 'rpn_head' in (cfg.get('model') or {}):
             raise InputError(
-                "--amp cannot train a detector with an rpn_head on a CPU, where MMCV's NMS takes float32 only: leave out "
-                '--amp'
+                "--amp cannot train a detector with an rpn_head on a CPU, where MMCV's NMS takes float32 only: "
+                'leave out --amp'
             )
         cfg.optim_wrapper.type = 'BFloat16OptimWrapper'
         return

@@ -15,14 +15,14 @@
 
 namespace {
 
-constexpr int64_t L = 8;      // numbers in a vector
-constexpr int64_t BLOCK = 4;  // queries at a time, so that a value serves several once it is loaded
-
-int64_t padded(int64_t size) { return (size + L - 1) / L * L; }
+int64_t padded(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
 struct Axial {
   const float *query, *value;
-  int64_t B, H, W, heads, k, v, dim, query_stride, value_stride, A, lines;  // lines: of all images and heads
+  int64_t B, H, W, heads, k, v, dim, query_stride, value_stride;
+  int64_t A, lines;  // pixels of a line; lines of all images and heads
+  int64_t lanes;     // numbers in a vector
+  int64_t block;     // queries at a time, so that a value serves several once it is loaded
 };
 
 // The pixels of a line: the first one, and how far apart they are.
@@ -48,151 +48,183 @@ void transpose(const float *from, int64_t rows, int64_t columns, float *to, int6
 // What one thread works on: one line, and the scores of one block of its queries. Rows are padded with zeros, so that
 // loops run over whole vectors and whole blocks.
 struct Buffers {
-  int64_t k, v, width;  // padded channels; numbers in a row of scores
+  int64_t k, v, width;  // padded channels; numbers in a row of scores, with what skewed rows have before and after it
   std::vector<float> query, value, value_t, grad, grad_query, grad_value, grad_table, scores, grad_scores, sums;
   Buffers(const Axial &a, bool backward)
-      : k(padded(a.k)), v(padded(a.v)), width(padded(a.A) + 3 * L), query((a.A + BLOCK) * k), value(a.A * v),
-        scores(BLOCK * width), sums(BLOCK * std::max(k, v)) {
+      : k(padded(a.k, a.lanes)), v(padded(a.v, a.lanes)), width(padded(a.A + a.block, a.lanes) + 2 * a.lanes),
+        query((a.A + a.block) * k), value(a.A * v), scores((a.block + 1) * width), sums(a.block * std::max(k, v)) {
     if (!backward) return;
     value_t.resize(v * width);
-    grad.resize((a.A + BLOCK) * v);
-    grad_query.resize((a.A + BLOCK) * k);
+    grad.resize((a.A + a.block) * v);
+    grad_query.resize((a.A + a.block) * k);
     grad_value.resize(a.A * v);
-    grad_table.resize((2 * a.A + 2 * BLOCK) * k);
-    grad_scores.resize((BLOCK + 1) * width);
+    grad_table.resize((2 * a.A + 2 * a.block) * k);
+    grad_scores.resize((a.block + 1) * width);
   }
 };
 
-// The table with BLOCK rows of zeros before and after it, and its transpose.
+// The table with a block of rows of zeros before and after it, and its transpose.
 struct Table {
   int64_t width;  // numbers in a row of the transpose
   std::vector<float> rows, columns;
   Table(const Axial &a, const float *table, int64_t k)
-      : width(2 * a.A + BLOCK + 3 * L), rows((2 * a.A + 2 * BLOCK) * k), columns(k * width) {
-    copy_rows(table, a.k, 2 * a.A - 1, a.k, rows.data() + BLOCK * k, k);
-    transpose(rows.data(), 2 * a.A + BLOCK, k, columns.data(), width);
+      : width(2 * a.A + 2 * a.block + 2 * a.lanes), rows((2 * a.A + 2 * a.block) * k), columns(k * width) {
+    copy_rows(table, a.k, 2 * a.A - 1, a.k, rows.data() + a.block * k, k);
+    transpose(rows.data(), 2 * a.A + 2 * a.block, k, columns.data(), width);
   }
 };
 
-// rows[n][j] = sum_c x[n][c] * y[c][j + n * shift], for BLOCK rows x of `channels` numbers.
+// The functions below work on BLOCK rows of scores, one for each query. Row n is `skew * n` numbers farther right than
+// the line says: with skew 1, the same column of all rows belongs to the same relative position.
+
+template <class T>
+constexpr int64_t lanes() { return sizeof(T) / sizeof(float); }
+
+// rows[n][j + skew * n] = sum_c x[n][c] * y[c][j], for N vectors of numbers j.
+template <class T, int BLOCK, int N>
 INLINE void products(
-    const float *x, int64_t channels, const float *y, int64_t y_width, int64_t shift, float *rows, int64_t width,
-    int64_t count) {
-  for (int64_t j = 0; j < count; j += 2 * L) {
-    Vector sum[BLOCK][2] = {};
-    for (int64_t c = 0; c < channels; ++c)
-      for (int64_t n = 0; n < BLOCK; ++n) {
-        const float *p = y + c * y_width + j + n * shift;
-        sum[n][0] += x[n * channels + c] * load<Vector>(p);
-        sum[n][1] += x[n * channels + c] * load<Vector>(p + L);
-      }
-    for (int64_t n = 0; n < BLOCK; ++n) {
-      store(rows + n * width + j, sum[n][0]);
-      store(rows + n * width + j + L, sum[n][1]);
-    }
+    const float *x, int64_t channels, const float *y, int64_t y_width, int64_t skew, float *rows, int64_t width) {
+  constexpr int64_t L = lanes<T>();
+  T sum[BLOCK][N] = {};
+  for (int64_t c = 0; c < channels; ++c) {
+    T column[N];
+    for (int64_t m = 0; m < N; ++m) column[m] = load<T>(y + c * y_width + m * L);
+    for (int64_t n = 0; n < BLOCK; ++n)
+      for (int64_t m = 0; m < N; ++m) sum[n][m] += x[n * channels + c] * column[m];
   }
+  for (int64_t n = 0; n < BLOCK; ++n)
+    for (int64_t m = 0; m < N; ++m) store(rows + n * (width + skew) + m * L, sum[n][m]);
 }
 
-// out[n] = sum_j rows[n][j] * y[j + n * shift], for BLOCK rows of `count` numbers; y has rows of `channels`.
-template <int N>
+// The same for j from 0 to count - 1.
+template <class T, int BLOCK>
+INLINE void products(
+    const float *x, int64_t channels, const float *y, int64_t y_width, int64_t skew, float *rows, int64_t width,
+    int64_t count) {
+  constexpr int64_t L = lanes<T>();
+  int64_t j = 0;
+  for (; j + L < count; j += 2 * L) products<T, BLOCK, 2>(x, channels, y + j, y_width, skew, rows + j, width);
+  if (j < count) products<T, BLOCK, 1>(x, channels, y + j, y_width, skew, rows + j, width);
+}
+
+// out[n] = sum_j rows[n][j + skew * n] * y[j], for j from 0 to count - 1; y has rows of `channels`.
+template <class T, int BLOCK, int N>
 INLINE void weighted_sum(
-    const float *rows, int64_t width, int64_t count, const float *y, int64_t channels, int64_t shift, int64_t c,
+    const float *rows, int64_t width, int64_t count, const float *y, int64_t channels, int64_t skew, int64_t c,
     float *out) {
-  Vector sum[BLOCK][N] = {};
-  for (int64_t j = 0; j < count; ++j)
+  constexpr int64_t L = lanes<T>();
+  T sum[BLOCK][N] = {};
+  for (int64_t j = 0; j < count; ++j) {
+    T row[N];
+    for (int64_t m = 0; m < N; ++m) row[m] = load<T>(y + j * channels + c + m * L);
     for (int64_t n = 0; n < BLOCK; ++n)
-      for (int64_t m = 0; m < N; ++m)
-        sum[n][m] += rows[n * width + j] * load<Vector>(y + (j + n * shift) * channels + c + m * L);
+      for (int64_t m = 0; m < N; ++m) sum[n][m] += rows[n * (width + skew) + j] * row[m];
+  }
   for (int64_t n = 0; n < BLOCK; ++n)
     for (int64_t m = 0; m < N; ++m) store(out + n * channels + c + m * L, sum[n][m]);
 }
 
-// out[j] += sum_n rows[n][j - n * shift] * x[n], for j from 0 to count - 1.
-template <int N>
+// out[j] += sum_n rows[n][j + skew * n] * x[n], for j from 0 to count - 1.
+template <class T, int BLOCK, int N>
 INLINE void outer_products(
-    const float *rows, int64_t width, int64_t count, const float *x, int64_t channels, int64_t shift, int64_t c,
+    const float *rows, int64_t width, int64_t count, const float *x, int64_t channels, int64_t skew, int64_t c,
     float *out) {
-  Vector row[BLOCK][N];
+  constexpr int64_t L = lanes<T>();
+  T row[BLOCK][N];
   for (int64_t n = 0; n < BLOCK; ++n)
-    for (int64_t m = 0; m < N; ++m) row[n][m] = load<Vector>(x + n * channels + c + m * L);
+    for (int64_t m = 0; m < N; ++m) row[n][m] = load<T>(x + n * channels + c + m * L);
   for (int64_t j = 0; j < count; ++j)
     for (int64_t m = 0; m < N; ++m) {
       float *p = out + j * channels + c + m * L;
-      Vector sum = load<Vector>(p);
-      for (int64_t n = 0; n < BLOCK; ++n) sum += rows[n * width + j - n * shift] * row[n][m];
+      T sum = load<T>(p);
+      for (int64_t n = 0; n < BLOCK; ++n) sum += rows[n * (width + skew) + j] * row[n][m];
       store(p, sum);
     }
 }
 
-#define BY_CHANNELS(FUNCTION, CHANNELS, ...)                              \
-  {                                                                       \
-    int64_t c = 0;                                                        \
-    for (; c + 2 * L <= (CHANNELS); c += 2 * L) FUNCTION<2>(__VA_ARGS__); \
-    if (c < (CHANNELS)) FUNCTION<1>(__VA_ARGS__);                         \
+#define BY_CHANNELS(FUNCTION, CHANNELS, ...)                                                             \
+  {                                                                                                      \
+    int64_t c = 0;                                                                                       \
+    for (; c + lanes<T>() < (CHANNELS); c += 2 * lanes<T>()) FUNCTION<T, BLOCK, 2>(__VA_ARGS__);         \
+    if (c < (CHANNELS)) FUNCTION<T, BLOCK, 1>(__VA_ARGS__);                                              \
   }
 
+// Skewed rows begin at the relative position of the last query of the block to pixel 0, BLOCK - 1 before that of the
+// first query.
+template <int BLOCK>
+INLINE int64_t first_position(const Axial &a, int64_t i) { return a.A - 1 - i - (BLOCK - 1) + BLOCK; }
+
+template <class T, int BLOCK>
 INLINE void forward_line(const Axial a, const Table &table, Buffers &u, float *out, int64_t line) {
   const Line l(a, line);
-  const int64_t k = u.k, v = u.v, width = u.width;
+  const int64_t k = u.k, v = u.v, width = u.width, skewed = a.A + BLOCK - 1;
+  float *scores = u.scores.data() + BLOCK - 1;
   copy_rows(a.query + l.first * a.query_stride + l.head * a.k, l.step * a.query_stride, a.A, a.k, u.query.data(), k);
   copy_rows(a.value + l.first * a.value_stride + l.head * a.v, l.step * a.value_stride, a.A, a.v, u.value.data(), v);
   for (int64_t i = 0; i < a.A; i += BLOCK) {
-    const int64_t offset = a.A - 1 - i + BLOCK;  // of the first query to pixel 0, in the padded table
-    products(u.query.data() + i * k, k, table.columns.data() + offset, table.width, -1, u.scores.data(), width, a.A);
-    BY_CHANNELS(weighted_sum, v, u.scores.data(), width, a.A, u.value.data(), v, 0, c, u.sums.data())
+    const float *positions = table.columns.data() + first_position<BLOCK>(a, i);
+    products<T, BLOCK>(
+        u.query.data() + i * k, k, positions, table.width, 1, scores - (BLOCK - 1), width, skewed);
+    BY_CHANNELS(weighted_sum, v, scores, width, a.A, u.value.data(), v, 0, c, u.sums.data())
     float *to = out + (l.first + i * l.step) * a.heads * a.v + l.head * a.v;
-    copy_rows(u.sums.data(), v, std::min(BLOCK, a.A - i), a.v, to, l.step * a.heads * a.v);
+    copy_rows(u.sums.data(), v, std::min<int64_t>(BLOCK, a.A - i), a.v, to, l.step * a.heads * a.v);
   }
 }
 
 // Adds the table's gradient, padded as the table, to u.grad_table.
+template <class T, int BLOCK>
 INLINE void backward_line(
     const Axial a, const Table &table, Buffers &u, const float *grad, float *grad_query, float *grad_value,
     int64_t line) {
   const Line l(a, line);
-  const int64_t k = u.k, v = u.v, width = u.width;
+  const int64_t k = u.k, v = u.v, width = u.width, skewed = a.A + BLOCK - 1;
   const int64_t queries = l.first * a.heads * a.k + l.head * a.k, values = l.first * a.heads * a.v + l.head * a.v;
   copy_rows(a.query + l.first * a.query_stride + l.head * a.k, l.step * a.query_stride, a.A, a.k, u.query.data(), k);
   copy_rows(a.value + l.first * a.value_stride + l.head * a.v, l.step * a.value_stride, a.A, a.v, u.value.data(), v);
   copy_rows(grad + values, l.step * a.heads * a.v, a.A, a.v, u.grad.data(), v);
   transpose(u.value.data(), a.A, v, u.value_t.data(), width);
   std::fill(u.grad_value.begin(), u.grad_value.end(), 0.f);
-  float *grad_scores = u.grad_scores.data() + L;  // after zeros
+  float *scores = u.scores.data() + BLOCK - 1;
+  float *grad_scores = u.grad_scores.data() + BLOCK - 1;  // before and after each row, there are zeros
   for (int64_t i = 0; i < a.A; i += BLOCK) {
-    const int64_t offset = a.A - 1 - i + BLOCK;
-    products(u.query.data() + i * k, k, table.columns.data() + offset, table.width, -1, u.scores.data(), width, a.A);
-    BY_CHANNELS(outer_products, v, u.scores.data(), width, a.A, u.grad.data() + i * v, v, 0, c, u.grad_value.data())
-    products(u.grad.data() + i * v, v, u.value_t.data(), width, 0, grad_scores, width, a.A);
-    BY_CHANNELS(weighted_sum, k, grad_scores, width, a.A, table.rows.data() + offset * k, k, -1, c,
+    const int64_t first = first_position<BLOCK>(a, i);
+    products<T, BLOCK>(
+        u.query.data() + i * k, k, table.columns.data() + first, table.width, 1, scores - (BLOCK - 1), width, skewed);
+    BY_CHANNELS(outer_products, v, scores, width, a.A, u.grad.data() + i * v, v, 0, c, u.grad_value.data())
+    products<T, BLOCK>(u.grad.data() + i * v, v, u.value_t.data(), width, 0, grad_scores, width, a.A);
+    BY_CHANNELS(weighted_sum, k, grad_scores - (BLOCK - 1), width, skewed, table.rows.data() + first * k, k, 1, c,
                 u.grad_query.data() + i * k)
-    // The last query of the block is the farthest: its first pixel is BLOCK - 1 rows before that of the first query.
-    BY_CHANNELS(outer_products, k, grad_scores - (BLOCK - 1), width, a.A + BLOCK - 1, u.query.data() + i * k, k, -1, c,
-                u.grad_table.data() + (offset - (BLOCK - 1)) * k)
+    BY_CHANNELS(outer_products, k, grad_scores - (BLOCK - 1), width, skewed, u.query.data() + i * k, k, 1, c,
+                u.grad_table.data() + first * k)
   }
   copy_rows(u.grad_query.data(), k, a.A, a.k, grad_query + queries, l.step * a.heads * a.k);
   copy_rows(u.grad_value.data(), v, a.A, a.v, grad_value + values, l.step * a.heads * a.v);
 }
 
 // A line, compiled for one set of instructions, into which everything above is inlined.
-#define LINES(NAME, TARGET)                                                                                        \
+#define LINES(NAME, TARGET, T, BLOCK)                                                                              \
   TARGET void forward_##NAME(const Axial a, const Table &table, Buffers &u, float *out, int64_t line) {            \
-    forward_line(a, table, u, out, line);                                                                          \
+    forward_line<T, BLOCK>(a, table, u, out, line);                                                                \
   }                                                                                                                \
   TARGET void backward_##NAME(const Axial a, const Table &table, Buffers &u, const float *grad, float *grad_query, \
                               float *grad_value, int64_t line) {                                                   \
-    backward_line(a, table, u, grad, grad_query, grad_value, line);                                                \
+    backward_line<T, BLOCK>(a, table, u, grad, grad_query, grad_value, line);                                      \
   }
 
-LINES(plain, )
-LINES(avx2, AVX2)
-BEST_OF(forward)
-BEST_OF(backward)
+constexpr int WIDE_BLOCK = 8, NARROW_BLOCK = 4;  // as many as the registers hold
+LINES(plain, , Vector, NARROW_BLOCK)
+LINES(avx2, AVX2, Vector, NARROW_BLOCK)
+LINES(avx512, AVX512, WideVector, WIDE_BLOCK)
+BEST_OF_ALL(forward)
+BEST_OF_ALL(backward)
 
 Axial describe(const float *query, const float *value, const int64_t *numbers) {
   Axial a{query, value};
   std::memcpy(&a.B, numbers, 9 * sizeof(int64_t));
   a.A = a.dim == 1 ? a.H : a.W;
   a.lines = a.B * (a.dim == 1 ? a.W : a.H) * a.heads;
+  a.lanes = HAS_AVX512 ? lanes<WideVector>() : lanes<Vector>();
+  a.block = HAS_AVX512 ? WIDE_BLOCK : NARROW_BLOCK;
   return a;
 }
 
@@ -204,7 +236,7 @@ extern "C" {
 void axial_sum(
     const float *query, const float *value, const float *table, float *out, const int64_t *numbers, int threads) {
   const Axial a = describe(query, value, numbers);
-  const Table padded_table(a, table, padded(a.k));
+  const Table padded_table(a, table, padded(a.k, a.lanes));
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int thread = 0; thread < threads; ++thread) {
     Buffers u(a, false);
@@ -218,7 +250,7 @@ void axial_sum_backward(
     const float *query, const float *value, const float *table, const float *grad, float *grad_query, float *grad_value,
     float *grad_table, const int64_t *numbers, int threads) {
   const Axial a = describe(query, value, numbers);
-  const int64_t k = padded(a.k), rows = 2 * a.A - 1;
+  const int64_t k = padded(a.k, a.lanes), rows = 2 * a.A - 1;
   const Table padded_table(a, table, k);
   std::vector<double> totals(threads * rows * k);  // of each thread, so that sums do not depend on their timing
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
@@ -227,7 +259,7 @@ void axial_sum_backward(
     for (int64_t line = a.lines * thread / threads; line < a.lines * (thread + 1) / threads; ++line) {
       std::fill(u.grad_table.begin(), u.grad_table.end(), 0.f);
       backward(a, padded_table, u, grad, grad_query, grad_value, line);
-      for (int64_t i = 0; i < rows * k; ++i) totals[thread * rows * k + i] += u.grad_table[BLOCK * k + i];
+      for (int64_t i = 0; i < rows * k; ++i) totals[thread * rows * k + i] += u.grad_table[a.block * k + i];
     }
   }
   for (int64_t m = 0; m < rows; ++m)

@@ -63,6 +63,7 @@ from torch import Tensor, nn
 
 from mmattn.analysis import count_operations
 from mmattn.analysis.complexity import unpadded
+from mmattn.analysis.least_time import least_time, measure_machine
 from mmattn.errors import InputError, refusing
 from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_onnx
 from mmattn.packages import require
@@ -107,7 +108,11 @@ def main() -> None:
     parser.add_argument('--dtype', choices=('float32', 'bfloat16', 'float16'), default='float32', help='of autocast')
     parser.add_argument('--runtime', nargs='+', choices=('eager', 'compile', *RUNTIMES), default=('eager',))
     parser.add_argument('--whole', action='store_true', help='whole detectors or segmentors')
-    parser.add_argument('--profile', action='store_true', help='write the operators that take most time to --out')
+    parser.add_argument(
+        '--profile',
+        action='store_true',
+        help='write the operators that take most time to --out, and the least time of all operators on this CPU',
+    )
     parser.add_argument('--threads', type=int, default=2)
     parser.add_argument('--clock', choices=CLOCKS, default='wall', help='what times are of, see above')
     parser.add_argument('--runs', type=int, default=5)
@@ -165,6 +170,9 @@ def main() -> None:
         with whole_file(args.out / name) as part:
             part.write_text(text)
 
+    # float32 on the CPU only: measure_machine has no other speeds
+    bounded = args.profile and (args.device, args.dtype) == ('cpu', 'float32')
+    args.speeds = measure_machine(CLOCKS[args.clock]) if bounded else None
     rows = measured(args.out / 'benchmark.json', machine) if args.resume else []
     with tempfile.TemporaryDirectory() as args.graphs:
         for runtime in args.runtime:
@@ -217,14 +225,14 @@ def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list
             left = todo.get((step, size), [])
             x = image(*size, args)
             repeats, seconds = dict.fromkeys(left, 1), {name: [] for name in left}
-            for run in range(warm_up + args.runs):
+            for turn in range(warm_up + args.runs):
                 for name in left:
                     if is_steady and max(seconds[name], default=0) >= LONG_SECONDS:
                         continue
                     elapsed = timed(models[name], x, step, repeats[name], args)
-                    if run >= warm_up or (is_steady and elapsed >= LONG_SECONDS):
+                    if turn >= warm_up or (is_steady and elapsed >= LONG_SECONDS):
                         seconds[name].append(elapsed)
-                    elif run == warm_up - 1:
+                    elif turn == warm_up - 1:
                         repeats[name] = math.ceil(LEAST_SECONDS / elapsed)
             found = []
             for name in left:
@@ -246,6 +254,9 @@ def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list
                     print(f'{name:24s} {runtime:8s} differs by {row["difference"]:.1e} from PyTorch', flush=True)
                 if args.profile:
                     row['profile'] = profile(models[name], x, step, args)
+                    if args.speeds and runtime == 'eager':
+                        once = functools.partial(run, models[name], x, step, args)
+                        row['least_time'] = vars(least_time(once, args.speeds))
                 found.append(row)
                 print(f'{name:24s} {runtime:8s} {step:10s} {row["size"]:>10s} {row["seconds"]:8.4f} s', flush=True)
             if found:
@@ -488,6 +499,9 @@ def profile_table(row: dict) -> str:
     """A Markdown table of the operators of a row."""
     title = f'{row["model"]}, {row["runtime"]}, {row["step"]}, {row["size"]}, {row["seconds"] * 1e3:.1f} ms'
     lines = [f'| `{name[:90]}` | {count} | {share:.1%} |\n' for name, count, share in row['profile']]
+    if 'least_time' in row:
+        products, operators = (row['least_time'][key] * 1e3 for key in ('products', 'operators'))
+        title += f'\n\nLeast time: {products:.1f} ms for the multiply-adds, {operators:.1f} ms for all operators.'
     return f'{title}\n\n| operator | calls | share of self time |\n|---|---|---|\n{"".join(lines)}'
 
 

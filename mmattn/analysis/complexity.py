@@ -29,6 +29,7 @@ PARAMETER_TOLERANCE, OPERATION_TOLERANCE = 0.02, 0.03
 _NOT_SIZE = 'out_indices drop_path_rate norm_cfg norm_eval frozen_stages with_cp init_cfg shift_small_maps'.split()
 #: PyTorch's fused attention on the CPU, which its counter of operations leaves out; torch 2.1 has none
 _CPU_ATTENTION = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
+_CPU_ATTENTION_BACKWARD = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu_backward', None)
 
 
 @dataclass
@@ -184,21 +185,7 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
         forward: what to count. It runs once; on the "meta" device nothing is computed.
         attention_share: share of attention's products that is counted.
     """
-    # PyTorch does not count the steps of the ELSA operators, the CPU's fused attention, and Cholesky's factors.
-    steps = torch.ops.aten.addcmul_, torch.ops.aten.addcmul
-    uncounted = dict.fromkeys(steps, lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape))
-    uncounted.update(
-        {
-            torch.ops.mmattn.neighbourhood_sum: _neighbourhood_flops,
-            torch.ops.mmattn.neighbourhood_attention: _neighbourhood_attention_flops,
-            torch.ops.mmattn.axial_sum: _axial_flops,
-            torch.ops.aten.linalg_cholesky_ex: lambda matrix, *_, **__: math.prod(matrix) * matrix[-1] / 3,
-            torch.ops.aten.cholesky_solve: lambda right, *_, **__: 2 * math.prod(right) * right[-2],
-        }
-    )
-    if _CPU_ATTENTION is not None:
-        uncounted[_CPU_ATTENTION] = lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
-    with FlopCounterMode(display=False, custom_mapping=uncounted) as counter, torch.no_grad():
+    with FlopCounterMode(display=False, custom_mapping=operator_formulas()) as counter, torch.no_grad():
         forward()
     # Only attention multiplies batches of matrices.
     attention = sum(
@@ -207,6 +194,35 @@ def count_operations(forward: Callable[[], object], attention_share: float = 1) 
         if any(name in str(op) for name in ('bmm', 'scaled_dot_product', 'axial_sum', 'neighbourhood_attention'))
     )
     return (counter.get_total_flops() - (1 - attention_share) * attention) / 2
+
+
+def operator_formulas() -> dict:
+    """Formulas for torch's ``FlopCounterMode`` of operators that it does not count, or not right: the steps of the ELSA
+    operators, the C++ operators, the CPU's fused attention, Cholesky's factors, and gradients. They count two
+    operations for each multiply-add."""
+    steps = torch.ops.aten.addcmul_, torch.ops.aten.addcmul
+    formulas = dict.fromkeys(steps, lambda *shapes, out_shape=None, **_: 2 * math.prod(out_shape))
+    formulas.update(
+        {
+            torch.ops.mmattn.neighbourhood_sum: _neighbourhood_flops,
+            # the gradients of weights and values, of factors and summands
+            torch.ops.mmattn.neighbourhood_sum_backward: lambda _, *shapes, **__: 2 * _neighbourhood_flops(*shapes),
+            torch.ops.mmattn.neighbourhood_attention: _neighbourhood_attention_flops,
+            # as of fused attention: the scores again, and four gradients
+            torch.ops.mmattn.neighbourhood_attention_backward: lambda _, *shapes, **__: (
+                5 * _neighbourhood_attention_flops(*shapes) // 2
+            ),
+            torch.ops.mmattn.axial_sum: _axial_flops,
+            torch.ops.mmattn.axial_sum_backward: lambda _, *shapes, **__: _axial_backward_flops(*shapes),
+            torch.ops.aten.convolution_backward: _convolution_backward_flops,  # torch's is of one group
+            torch.ops.aten.linalg_cholesky_ex: lambda matrix, *_, **__: math.prod(matrix) * matrix[-1] / 3,
+            torch.ops.aten.cholesky_solve: lambda right, *_, **__: 2 * math.prod(right) * right[-2],
+        }
+    )
+    if _CPU_ATTENTION is not None:
+        formulas[_CPU_ATTENTION] = lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)
+        formulas[_CPU_ATTENTION_BACKWARD] = lambda _, q, k, v, *__, **___: 5 * sdpa_flop_count(q, k, v) // 2
+    return formulas
 
 
 # Of the C++ operators, from the shapes of their tensors: as the steps that they replace are counted.
@@ -222,6 +238,18 @@ def _neighbourhood_attention_flops(
 
 def _axial_flops(query: tuple, value: tuple, table: tuple, dim: int, **_) -> int:
     return 2 * math.prod(query[:-1]) * query[dim] * (query[-1] + value[-1])
+
+
+def _convolution_backward_flops(grad: tuple, x: tuple, weight: tuple, *settings, **_) -> int:
+    """The gradients of input and weights, each at the cost of the convolution."""
+    _, _, _, _, transposed, _, _, wanted = settings
+    pixels = x if transposed else grad
+    return 2 * sum(wanted[:2]) * pixels[0] * math.prod(pixels[2:]) * math.prod(weight)
+
+
+def _axial_backward_flops(query: tuple, value: tuple, table: tuple, dim: int, **_) -> int:
+    """The scores again, and the gradients of scores, queries, values and table."""
+    return 2 * math.prod(query[:-1]) * query[dim] * (3 * query[-1] + 2 * value[-1])
 
 
 def build(cfg: Config, device: str = 'meta') -> nn.Module:

@@ -74,7 +74,10 @@ def test_table_and_json(benchmark, tmp_path):
     for row in rows:
         shares = [share for _, _, share in row['profile']]
         assert shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 1
-        assert f'| `{row["profile"][0][0]}` |' in (tmp_path / 'profile.md').read_text()
+        written = (tmp_path / 'profile.md').read_text()
+        assert f'| `{row["profile"][0][0]}` |' in written
+        assert 0 < row['least_time']['products'] <= row['least_time']['operators']
+        assert f'{row["least_time"]["operators"] * 1e3:.1f} ms for all operators' in written
     assert plain['memory'] > fast['memory'] > 0 and plain['seconds'] > 0
     table = (tmp_path / 'benchmark.md').read_text()
     (line,) = (line for line in table.splitlines() if f'{model}:reference | eager | 128x128 |' in line)

@@ -348,18 +348,18 @@ def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
     L = len(table) // 2 + 1
     if not is_tracing() and (length <= L or beyond == 'mask'):
         return F.pad(table, (0, 0, length - L, length - L))  # negative: cropped
-    # One formula for shorter and longer lines, so that one graph serves all sizes. F.interpolate is not used: its
-    # backward pass raises an error on a GPU in deterministic mode.
-    offset = torch.arange(2 * length - 1, device=table.device) - (length - 1)
-    if beyond == 'mask':
-        row = offset + L - 1
-        return F.embedding(row.clamp(0, 2 * L - 2), table) * (offset.abs() < L)[:, None].to(table.dtype)
-    reach = offset[-1].clamp(min=max(L, 2) - 1)  # the offset of the last row of the table
-    place = (offset + reach) * (L - 1)  # rows of the table, times reach
-    row = place // reach
-    weight = (place % reach).to(table.dtype)[:, None] / reach
-    stretched = torch.lerp(F.embedding(row, table), F.embedding((row + 1).clamp(max=2 * L - 2), table), weight)
-    return stretched * (L / (offset[-1] + 1).clamp(min=L))
+    # One formula for shorter and longer lines, so that one graph serves all sizes: a product with the weights of linear
+    # interpolation. F.interpolate raises an error on a GPU in deterministic mode. Rows that are gathered by a
+    # computed index take torch.compile minutes, because it simplifies the index for each table.
+    exact = torch.promote_types(table.dtype, torch.float32)
+    offset = torch.arange(2 * length - 1, device=table.device, dtype=exact) - (length - 1)
+    row = offset + (L - 1)
+    if beyond == 'stretch':
+        reach = offset[-1].clamp(min=max(L, 2) - 1)  # the offset of the last row of the table
+        row = (offset + reach) * (L - 1) / reach
+    distance = (row[:, None] - torch.arange(2 * L - 1, device=table.device, dtype=exact)).abs()
+    fitted = (1 - distance).clamp(min=0).to(table.dtype) @ table
+    return fitted * (L / (offset[-1] + 1).clamp(min=L)).to(table.dtype) if beyond == 'stretch' else fitted
 
 
 CONTENT_BACKENDS: dict[str, Callable[..., Tensor]] = {

@@ -73,7 +73,7 @@ real: setup
 	@$(RUN) tools/dev/real_weights.py $(OUT)/classifiers --out $(OUT)/weights
 	@$(RUN) tools/compare.py configs/real/camvid.py configs/real/bccd.py \
 	    $(if $(MODELS),--models $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
-	    --rates 3e-4 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream \
+	    --rates 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream \
 	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
 	@$(RUN) tools/dev/real_report.py $(OUT) --out $(OUT)/report
 

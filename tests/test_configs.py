@@ -129,8 +129,9 @@ def test_real_photographs_build(case):
     cfg = read_row(*case)
     assert cfg.default_hooks.logger.log_metric_by_epoch is False
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
-    steps = cfg.train_cfg.max_iters, cfg.sweep.train_cfg.max_iters
-    assert steps == (cfg.param_scheduler[1].end, cfg.sweep.param_scheduler[1].end)
+    choosing = deepcopy(cfg)
+    choosing.merge_from_dict(cfg.sweep)
+    assert all(of.train_cfg.max_iters == of.param_scheduler[1].end for of in (cfg, choosing))
     starts = '-pretrained' in case[1] or case[0].stem == 'starts' and '@scratch' not in case[1]
     assert bool(cfg.model.backbone.get('init_cfg')) == starts
     device = 'cpu' if 'pvt' in case[1] else 'meta'  # MMDetection's PVTv2 cannot be built on the meta device.

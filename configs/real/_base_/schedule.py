@@ -13,8 +13,3 @@ train_cfg = dict(type='IterBasedTrainLoop', max_iters=500, val_interval=250)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 randomness = dict(seed=0)
-# shorter runs that choose the rate
-sweep = dict(
-    param_scheduler=[dict(rise, end=30), dict(fall, begin=30, end=150, T_max=120)],
-    train_cfg=dict(max_iters=150, val_interval=150),
-)

@@ -130,7 +130,7 @@ def test_real_photographs_build(case):
     assert cfg.default_hooks.logger.log_metric_by_epoch is False
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
     choosing = deepcopy(cfg)
-    choosing.merge_from_dict(cfg.sweep)
+    choosing.merge_from_dict(cfg.get('sweep', {}))
     assert all(of.train_cfg.max_iters == of.param_scheduler[1].end for of in (cfg, choosing))
     starts = '-pretrained' in case[1] or case[0].stem == 'starts' and '@scratch' not in case[1]
     assert bool(cfg.model.backbone.get('init_cfg')) == starts

@@ -119,10 +119,15 @@ class Windows(nn.Module):
 
     def _moved(self, x: Tensor, shifts: Shifts, sign: int) -> Tensor:
         """A map (B, H, W, C), rolled by the shifts times ``sign``."""
-        if not isinstance(shifts[0], Tensor):
+        if not self.shift:
+            return x
+        if not is_tracing():
             return x.roll([sign * shift for shift in shifts], (1, 2)) if any(shifts) else x
         for dim, shift in zip((1, 2), shifts):
-            x = torch.where(shift > 0, x.roll(sign * self.shift, dim), x)
+            # Not torch.roll: torch.compile needs minutes to simplify the remainders of its indices.
+            first = x.shape[dim] - self.shift if sign > 0 else self.shift
+            rolled = torch.cat(x.split((first, x.shape[dim] - first), dim)[::-1], dim)
+            x = torch.where(shift > 0, rolled, x) if isinstance(shift, Tensor) else rolled
         return x
 
 

@@ -62,7 +62,10 @@ def test_shift_depends_on_the_size():
     model = case.build(case.tiny, elsa_stages=(), shift_small_maps=False).eval()
     torch.nn.init.normal_(model.layers[1].blocks[1].attn.rb)
     sizes = ((20, 20), (20, 70), (70, 20), (70, 70))  # the last map has one window along sides of up to 24 pixels
-    assert max(largest_difference(model, as_module(trace(model)), sizes)) < 1e-5
+    graph = trace(model)
+    assert max(largest_difference(model, as_module(graph), sizes)) < 1e-5
+    # torch.compile would need minutes to simplify the indices of a roll by less than an unknown size.
+    assert not [node for node in graph.graph.nodes if 'roll' in str(node.target)]
 
 
 @pytest.mark.slow

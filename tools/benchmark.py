@@ -42,6 +42,7 @@ import os
 import platform
 import re
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -64,7 +65,7 @@ from torch import Tensor, nn
 from mmattn.analysis import count_operations
 from mmattn.analysis.complexity import unpadded
 from mmattn.analysis.least_time import least_time, measure_machine
-from mmattn.errors import InputError, refusing
+from mmattn.errors import InputError, describe, refusing
 from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_onnx
 from mmattn.packages import require
 from mmattn.runs.configs import load_config
@@ -173,6 +174,7 @@ def main() -> None:
     # float32 on the CPU only: measure_machine has no other speeds
     bounded = args.profile and (args.device, args.dtype) == ('cpu', 'float32')
     args.speeds = measure_machine(CLOCKS[args.clock]) if bounded else None
+    args.left_out = []
     rows = measured(args.out / 'benchmark.json', machine) if args.resume else []
     with tempfile.TemporaryDirectory() as args.graphs:
         for runtime in args.runtime:
@@ -188,6 +190,8 @@ def main() -> None:
         with whole_file(args.plot) as part:
             draw(rows, part)
     print(f'\n{table(rows)}\nSee {args.out}.')
+    if args.left_out:
+        sys.exit(f'Left out, see above: {", ".join(dict.fromkeys(args.left_out))}')
 
 
 def measured(file: Path, machine: str) -> list[dict]:
@@ -202,9 +206,13 @@ def measured(file: Path, machine: str) -> list[dict]:
     return earlier['rows']
 
 
+class CannotCompile(Exception):
+    """torch.compile fails on a model."""
+
+
 def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list[dict]) -> Iterator[list[dict]]:
     """Measure a peer, which comes first, and models to compare with it: for each step and size, those that have no row
-    yet."""
+    yet. Models that torch cannot compile have none; those besides the peer are added to ``args.left_out``."""
     done = {tuple(row[key] for key in KEYS) for row in rows}
     steps = STEPS[:1] if runtime in RUNTIMES else args.steps
     todo = {
@@ -220,9 +228,13 @@ def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list
         peaks = {}
         for name in models:
             sizes = [size for size in args.sizes if name in todo.get((step, size), ())]
-            peaks[name] = dict(zip(sizes, peak_memory(name, runtime, step, sizes, args)))
+            try:
+                peaks[name] = dict(zip(sizes, peak_memory(name, runtime, step, sizes, args)))
+            except CannotCompile as error:
+                print(f'{name:24s} {runtime:8s} {step:10s} is left out: torch cannot compile it ({error})', flush=True)
+        args.left_out += [name for name in names[1:] if name in models.keys() - peaks.keys()]
         for size in args.sizes:
-            left = todo.get((step, size), [])
+            left = [name for name in todo.get((step, size), []) if name in peaks]
             x = image(*size, args)
             repeats, seconds = dict.fromkeys(left, 1), {name: [] for name in left}
             for turn in range(warm_up + args.runs):
@@ -516,6 +528,15 @@ def peak_memory(
 def _measure_memory(
     name: str, runtime: str, step: str, sizes: list[tuple[int, int]], args: argparse.Namespace
 ) -> list[int]:
+    try:
+        return _measure_in_this_process(name, runtime, step, sizes, args)
+    except torch._dynamo.exc.TorchDynamoException as error:  # some have no copy that another process can read
+        raise CannotCompile(describe(error)[:200]) from None
+
+
+def _measure_in_this_process(
+    name: str, runtime: str, step: str, sizes: list[tuple[int, int]], args: argparse.Namespace
+) -> list[int]:
     torch.set_num_threads(args.threads)
     # Large blocks are returned to the system at once. Otherwise gaps in the heap count as memory, and differ by run.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**18)
@@ -571,26 +592,27 @@ def table(rows: list[dict]) -> str:
     for row in rows:
         same = [r for r in rows if all(r[key] == row[key] for key in ('model', 'peer', 'runtime', 'step'))]
         beside = [r for r in rows if all(r[key] == row[key] for key in ('peer', 'runtime', 'step', 'size'))]
-        peer = next(r for r in beside if r['model'] == r['peer'])
+        peer = next((r for r in beside if r['model'] == r['peer']), {})  # none if torch cannot compile it
         growth = ''
         if len(same) > 1 and row is same[-1]:
             growth = ', '.join(f'n^{exponent(same, key):.2f}' for key in ('seconds', 'memory', 'operations'))
         cells = [
             *(row[key] for key in ('step', 'model', 'runtime', 'size')),
-            *(
-                text
-                for key in ('seconds', 'least_seconds')
-                for text in (in_ms(row[key]), f'{row[key] / peer[key]:.2f}')
-            ),
+            *(text for key in ('seconds', 'least_seconds') for text in (in_ms(row[key]), ratio(row, peer, key))),
             f'{row["images_per_second"]:.4g}',
             f'{row["memory"] / 2**30:.2f} GiB',
-            f'{row["memory"] / peer["memory"]:.2f}',
+            ratio(row, peer, 'memory'),
             f'{row["operations"] / 1e9:.1f} G',
-            f'{row["operations"] / peer["operations"]:.2f}',
+            ratio(row, peer, 'operations'),
             growth,
         ]
         lines.append(f'| {" | ".join(cells)} |')
     return '\n'.join(lines) + '\n'
+
+
+def ratio(row: dict, peer: dict, key: str) -> str:
+    """A figure divided by the peer's, if there is one."""
+    return f'{row[key] / peer[key]:.2f}' if peer else '-'
 
 
 def draw(rows: list[dict], file: Path) -> None:

@@ -84,23 +84,51 @@ def test_table_and_json(benchmark, tmp_path):
     assert f'| {plain["seconds"] / fast["seconds"]:.2f} |' in line and 'n^' in line
 
 
-def test_only_what_is_missing_is_measured(monkeypatch, tmp_path):
-    """A run that was stopped goes on: rows of the same settings stay. A step of 10 s or more runs once."""
-    calls, row = [], dict(model='peer', peer='peer', runtime='eager', step='inference', size='64x64')
-    (tmp_path / 'benchmark.json').write_text(json.dumps(dict(machine='this', rows=[row])))
-    with pytest.raises(InputError, match='other settings'):
-        benchmark_tool.measured(tmp_path / 'benchmark.json', 'that')
-    rows = benchmark_tool.measured(tmp_path / 'benchmark.json', 'this')
-    args = SimpleNamespace(
-        steps=['inference'], sizes=[(64, 64), (96, 96)], device='cpu', batch=1, runs=3, profile=False
-    )
+@pytest.fixture
+def simulated(monkeypatch):
+    """compare() measures nothing. Returns its arguments, and the names of the models that it ran."""
+    calls = []
     monkeypatch.setattr(benchmark_tool, 'build', lambda name, *_: name)
     monkeypatch.setattr(benchmark_tool, 'peak_memory', lambda name, runtime, step, sizes, args: [1] * len(sizes))
     monkeypatch.setattr(benchmark_tool, 'operations', lambda *_: 1)
     monkeypatch.setattr(benchmark_tool, 'timed', lambda name, *_: calls.append(name) or (20 if name == 'slow' else 0.5))
+    sizes = [(64, 64), (96, 96)]
+    return SimpleNamespace(
+        steps=['inference'], sizes=sizes, device='cpu', batch=1, runs=3, profile=False, left_out=[]
+    ), calls
+
+
+def test_only_what_is_missing_is_measured(simulated, tmp_path):
+    """A run that was stopped goes on: rows of the same settings stay. A step of 10 s or more runs once."""
+    args, calls = simulated
+    row = dict(model='peer', peer='peer', runtime='eager', step='inference', size='64x64')
+    (tmp_path / 'benchmark.json').write_text(json.dumps(dict(machine='this', rows=[row])))
+    with pytest.raises(InputError, match='other settings'):
+        benchmark_tool.measured(tmp_path / 'benchmark.json', 'that')
+    rows = benchmark_tool.measured(tmp_path / 'benchmark.json', 'this')
     found = sum(benchmark_tool.compare(['peer', 'slow'], 'eager', args, rows), [])
     assert [(row['model'], row['size']) for row in found] == [('slow', '64x64'), ('peer', '96x96'), ('slow', '96x96')]
     assert [row['seconds'] for row in found] == [20, 0.5, 20] and calls.count('slow') == 2 and calls.count('peer') == 4
+
+
+@pytest.mark.parametrize('broken', ['peer', 'ours'])
+def test_a_model_that_torch_cannot_compile_is_left_out(simulated, monkeypatch, capsys, broken):
+    """The others are measured, without a ratio if it is the peer. One of ours is remembered, so that the tool fails."""
+
+    def peak_memory(name, runtime, step, sizes, args):
+        if name == broken:
+            raise benchmark_tool.CannotCompile('C++ compile error')
+        return [1] * len(sizes)
+
+    monkeypatch.setattr(benchmark_tool, 'peak_memory', peak_memory)
+    args, _ = simulated
+    rows = sum(benchmark_tool.compare(['peer', 'ours'], 'compile', args, []), [])
+    (other,) = {'peer', 'ours'} - {broken}
+    assert {row['model'] for row in rows} == {other} and args.left_out == ['ours'] * (broken == 'ours')
+    assert (
+        f'{broken:24s} compile  inference  is left out: torch cannot compile it (C++ compile' in capsys.readouterr().out
+    )
+    assert f'| 500 ms | {"-" if broken == "peer" else "1.00"} |' in benchmark_tool.table(rows)
 
 
 def test_plot(monkeypatch, tmp_path):

@@ -10,7 +10,8 @@ package that is missing is left out. After every step, its tables and the end of
 --out/results.md, and all of its output is in a log beside it. What was measured before an interruption is there. The
 last section says which backends should be the defaults.
 
-The dry run finds what would stop a step. Triton's interpreter runs the kernels, and no figure has a meaning.
+The dry run finds what would stop a step. Triton's interpreter runs the kernels, compiled models are tried without their
+backward passes, and no figure has a meaning. A step may take half an hour, and all steps four.
 """
 
 import argparse
@@ -36,7 +37,8 @@ from unittest import mock
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS_A_STEP, SECONDS_IN_ALL = 600, 2700
+#: device -> seconds that a step may take, and all steps
+LIMITS = dict(cuda=(600, 2700), cpu=(1800, 14400))
 #: model -> peer; only timm's ViT has fused attention
 PEERS = {
     'elsa-swin-t': 'swin-t',
@@ -86,7 +88,7 @@ def main() -> None:
     rows.unlink(missing_ok=True)
     note = NO_MEANING if args.device == 'cpu' else ''
     try:
-        failed = run_steps(steps(args.out, args.device), args.out, note=note)
+        failed = run_steps(steps(args.out, args.device), args.out, *LIMITS[args.device], note=note)
     finally:
         table = defaults(json.loads(rows.read_text())) if rows.exists() else 'no time was measured'
         write(args.out, f'## default backends{note}\n\n{table}\n')
@@ -116,6 +118,8 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
                 size = size.replace('1333', '1344')  # timm's Swin takes multiples of 4 only
             name = f'{model} {runtime} {batch}x{size}'
             settings = ['--peer', peer, '--runtime', runtime, '--batch', str(batch), '--sizes', size]
+            # Inductor's C++ code for a backward pass takes compilers many minutes.
+            settings += ['--steps', 'inference'] if dry and runtime == 'compile' else []
             listed.append(Step(name, [*bench, model, *settings, '--out', out / name.replace(' ', '-')]))
     for head in ('mask-rcnn', 'cascade-mask-rcnn'):
         config = f'configs/elsa_swin/{head}_elsa-swin_fpn_ms-1x_coco.py'
@@ -150,8 +154,8 @@ def absent(need: str) -> str:
 def run_steps(
     steps: Sequence[Step],
     out: Path,
-    step_limit: float = SECONDS_A_STEP,
-    whole_limit: float = SECONDS_IN_ALL,
+    step_limit: float = LIMITS['cuda'][0],
+    whole_limit: float = LIMITS['cuda'][1],
     note: str = '',
 ) -> int:
     """Run steps one after the other, and append what comes of each to ``out/results.md``.

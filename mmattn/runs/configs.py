@@ -65,9 +65,9 @@ def load_config(
             cfg = Config.fromfile(path, import_custom_modules=False)
         except InputError as error:
             raise InputError(f'{path} cannot be read: {error}') from error
-        except RecursionError as error:
-            raise InputError(f'{path} cannot be read: it is nested too deeply, or is its own _base_') from error
-        except Exception:
+        except Exception as error:
+            if isinstance(error, RecursionError) or 'nesting depth' in str(error):  # the second is of PyYAML 6.0.4
+                raise InputError(f'{path} cannot be read: it is nested too deeply, or is its own _base_') from error
             _check_row(path)
             raise
     known = {*KNOWN_KEYS, *cfg}

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode
 
 from .complexity import operator_formulas
@@ -108,7 +108,7 @@ class _Operators(TorchDispatchMode):
         is_view = any(result.alias_info and not result.alias_info.is_write for result in schema.returns)
         if not is_view and name not in FREE:
             read = args[1:] if name in ONLY_WRITE else (args, kwargs)
-            traffic = sum(_bytes(x) for x in tree_leaves((read, out)) if isinstance(x, Tensor))
+            traffic = sum(_bytes(x) for x in tree_flatten((read, out))[0] if isinstance(x, Tensor))
             self.found.append((counter.get_total_flops() / 2, traffic))
         return out
 

@@ -213,7 +213,7 @@ def operator_formulas() -> dict:
                 5 * _neighbourhood_attention_flops(*shapes) // 2
             ),
             torch.ops.mmattn.axial_sum: _axial_flops,
-            torch.ops.mmattn.axial_sum_backward: lambda _, *shapes, **__: _axial_backward_flops(*shapes),
+            torch.ops.mmattn.axial_sum_backward: _axial_backward_flops,
             torch.ops.aten.convolution_backward: _convolution_backward_flops,  # torch's is of one group
             torch.ops.aten.linalg_cholesky_ex: lambda matrix, *_, **__: math.prod(matrix) * matrix[-1] / 3,
             torch.ops.aten.cholesky_solve: lambda right, *_, **__: 2 * math.prod(right) * right[-2],
@@ -240,16 +240,16 @@ def _axial_flops(query: tuple, value: tuple, table: tuple, dim: int, **_) -> int
     return 2 * math.prod(query[:-1]) * query[dim] * (query[-1] + value[-1])
 
 
+def _axial_backward_flops(grad: tuple, query: tuple, value: tuple, table: tuple, dim: int, **_) -> int:
+    """The scores again, and the gradients of scores, queries, values and table."""
+    return 2 * math.prod(query[:-1]) * query[dim] * (3 * query[-1] + 2 * value[-1])
+
+
 def _convolution_backward_flops(grad: tuple, x: tuple, weight: tuple, *settings, **_) -> int:
     """The gradients of input and weights, each at the cost of the convolution."""
     _, _, _, _, transposed, _, _, wanted = settings
     pixels = x if transposed else grad
     return 2 * sum(wanted[:2]) * pixels[0] * math.prod(pixels[2:]) * math.prod(weight)
-
-
-def _axial_backward_flops(query: tuple, value: tuple, table: tuple, dim: int, **_) -> int:
-    """The scores again, and the gradients of scores, queries, values and table."""
-    return 2 * math.prod(query[:-1]) * query[dim] * (3 * query[-1] + 2 * value[-1])
 
 
 def build(cfg: Config, device: str = 'meta') -> nn.Module:

@@ -358,7 +358,8 @@ def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
         reach = offset[-1].clamp(min=max(L, 2) - 1)  # the offset of the last row of the table
         row = (offset + reach) * (L - 1) / reach
     distance = (row[:, None] - torch.arange(2 * L - 1, device=table.device, dtype=exact)).abs()
-    fitted = (1 - distance).clamp(min=0).to(table.dtype) @ table
+    with without_autocast(table):
+        fitted = (1 - distance).clamp(min=0).to(table.dtype) @ table
     return fitted * (L / (offset[-1] + 1).clamp(min=L)).to(table.dtype) if beyond == 'stretch' else fitted
 
 

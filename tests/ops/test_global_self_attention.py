@@ -212,6 +212,14 @@ def test_no_row_of_a_table_is_gathered():
     assert 'mm' in called and not called & {'embedding', 'index', 'index_select', 'gather'}
 
 
+def test_tables_are_fitted_in_their_own_precision():
+    """Autocast does not round the weights of the interpolation."""
+    table = torch.randn(7, 3)
+    with torch.autocast('cpu', torch.bfloat16):
+        fitted = gsa.fit_table(table, 9)
+    assert torch.equal(fitted, gsa.fit_table(table, 9))
+
+
 def test_scores_are_few_and_not_kept(monkeypatch):
     """No tensor is larger than MAX_SCORES, here 1 / 14 of all scores, and tensors kept for the backward pass are no
     larger than the map."""

@@ -53,6 +53,6 @@ val_dataloader = dict(
 test_dataloader = val_dataloader
 val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'], **void)
 test_evaluator = val_evaluator
-# Of several rates, the images for validation choose one; the results are those of the test images.
+# With several rates, the images for validation choose the best. The results are those of the test images.
 sweep = dict(val_dataloader=dict(dataset=dict(data_prefix=val)))
 default_hooks = dict(logger=dict(interval=20), checkpoint=dict(interval=100, max_keep_ckpts=1))

@@ -74,8 +74,8 @@ struct Table {
   }
 };
 
-// The functions below work on BLOCK rows of scores, one for each query. Row n is `skew * n` numbers farther right than
-// the line says: with skew 1, the same column of all rows belongs to the same relative position.
+// The functions below work on BLOCK rows of scores, one for each query. Row n begins `skew * n` numbers later. With
+// skew 1, the scores of one column belong to the same relative position.
 
 template <class T>
 constexpr int64_t lanes() { return sizeof(T) / sizeof(float); }

@@ -12,6 +12,7 @@ from ..arguments import check_rates, check_whole, stage_numbers
 from ..errors import CheckpointError, InputError, describe
 from ..layers.any_size import ceil_div
 from ..ops.recompute import recompute
+from ..ops.transpose import transposed
 from ..weights import StrictModule, changed_with_images, differing_settings, misfits, take_out
 
 
@@ -366,7 +367,7 @@ def to_map(x: Tensor) -> Tensor:
 
     It is contiguous: MMCV's RoIAlign reads a channels-last map as if it were contiguous, and returns wrong values.
     """
-    return x.permute(0, 3, 1, 2).contiguous()
+    return transposed(x.flatten(1, 2)).unflatten(2, x.shape[1:3])
 
 
 def noise_image(channels: int, side: int) -> Tensor:

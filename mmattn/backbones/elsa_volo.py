@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
-from timm.layers import Mlp
 from torch import Tensor, nn
 
 from ..arguments import check_heads, check_rates, check_whole
-from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import MLP, Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule
@@ -143,7 +142,7 @@ class ELSAVOLO(Backbone):
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
                 )
-                mlp = Mlp(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
+                mlp = MLP(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate))
             self.network.append(blocks)
             self.settings.update(mechanism_settings(stages[later], blocks[0].attn, f'stages[{later}]'))

@@ -8,11 +8,10 @@ import re
 from collections.abc import Sequence
 
 from mmengine.registry import MODELS
-from timm.layers import Mlp
 from torch import Tensor, nn
 
 from ..arguments import check_rates
-from ..layers import Block, NeighbourhoodAttention, TokenConv2d, build_mechanism
+from ..layers import MLP, Block, NeighbourhoodAttention, TokenConv2d, build_mechanism
 from ..ops.neighbourhood_cpu import MOST_NEIGHBOURS
 from ..weights import Translation, take_out
 from .base import drop_path_schedule, place_output_norms
@@ -103,7 +102,7 @@ class NAT(Stages):
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
                 )
-                mlp = Mlp(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
+                mlp = MLP(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
                 scale = LAYER_SCALE if arch['layer_scale'] else None
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j], layer_scale=scale))
             self.levels.append(Stage(blocks, Downsampling(dims[i]) if i < last else None))

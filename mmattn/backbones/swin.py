@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from mmengine.registry import MODELS
-from timm.layers import Mlp
 from torch import Tensor, nn
 
 from ..arguments import check_heads, check_rates, check_whole, hidden_channels
-from ..layers import Block, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import MLP, Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
 from ..layers.window import is_table
 from ..weights import CheckpointError, Translation, take_out
@@ -168,7 +167,7 @@ class SwinFrame(Stages):
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
                 )
-                mlp = Mlp(dims[i], hidden_channels(dims[i], mlp_ratio), drop=drop_rate)
+                mlp = MLP(dims[i], hidden_channels(dims[i], mlp_ratio), drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j]))
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i < last else None))
             self.note_mechanisms(i, stages[i], blocks)

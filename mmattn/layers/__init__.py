@@ -12,6 +12,7 @@ from .block import Block
 from .class_attention import ClassAttention
 from .depthwise_conv import DepthwiseConv
 from .elsa import ELSA
+from .feed_forward import FEED_FORWARD, MLP, ConvMLP, DetailMLP
 from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
 from .mechanism import MECHANISMS, build_mechanism, check_mechanism, mechanism_settings
@@ -19,7 +20,7 @@ from .neighbourhood_attention import NeighbourhoodAttention
 from .norm import batch_norm
 from .outlook import OutlookAttention
 from .self_attention import EnhancedAttention, SelfAttention
-from .shunted import FEED_FORWARD, ConvMLP, DetailMLP, LocalEnhancement, ShuntedAttention, TokenMerging
+from .shunted import LocalEnhancement, ShuntedAttention, TokenMerging
 from .spatial_reduction import SpatialReductionAttention
 from .token_conv import Convolution, TokenConv2d
 from .window import WindowAttention
@@ -52,6 +53,7 @@ __all__ = [
     'LocalEnhancement',
     'LocalRelation',
     'MECHANISMS',
+    'MLP',
     'MeanShiftAttention',
     'MeanShiftWindowAttention',
     'NeighbourhoodAttention',

@@ -100,7 +100,8 @@ class GlobalSelfAttention(nn.Module):
         self.bn = batch_norm(dim, norm_cfg) if column and row else None
         self.norm = batch_norm(dim, norm_cfg) if project else None
         self.query = TokenConv2d(dim, dim, 1, bias=False)
-        self.key = TokenConv2d(dim, dim, 1, bias=False) if content else None
+        key = TokenConv2d if content == 'axial' else PixelsLast
+        self.key = key(dim, dim, 1, bias=False) if content else None
         self.value = TokenConv2d(dim, dim, 1, bias=False)
         self.proj = TokenConv2d(dim, dim, 1) if project else None
         shape = 2 * rel_pos_length - 1, dim // num_heads
@@ -155,6 +156,15 @@ class GlobalSelfAttention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., heads, C / heads), a view."""
         return x.unflatten(-1, (self.num_heads, -1))
+
+
+class PixelsLast(TokenConv2d):
+    """A 1 x 1 convolution of tokens, whose result is stored as a (B, C, H, W) map: a softmax over pixels is faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, in_channels) -> (B, H, W, out_channels)."""
+        out = self.weight.flatten(1) @ x.flatten(1, 2).mT
+        return out.mT.unflatten(1, x.shape[1:3])
 
 
 def _over_channels(norm: nn.Module, x: Tensor) -> Tensor:

@@ -1,16 +1,14 @@
-"""The two halves of a block of the Shunted Transformer (sections 3.1.1 and 3.1.2), on (B, H, W, C) tokens."""
+"""Shunted attention (section 3.1.1 of the Shunted Transformer's paper), on (B, H, W, C) tokens."""
 
 import math
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from timm.layers import Mlp
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
-from ..ops.tracing import is_exporting
 from ..weights import CheckpointError, take
 from .any_size import crop, repeat_to_multiple
 from .ghost import ghost_summand
@@ -252,35 +250,3 @@ def group_rates(reduction: int | Sequence[int], num_heads: int, name: str = 'red
     if not reduction or num_heads % len(reduction):
         raise ValueError(f'num_heads must be a multiple of the {len(reduction)} groups of {name}, not {num_heads}')
     return [int(rate) for rate in reduction]
-
-
-class DetailMLP(Mlp):
-    """Detail-specific feed-forward layer (equation 3): timm's ``Mlp`` with a depth-wise convolution before the
-    activation. Arguments are those of ``Mlp``."""
-
-    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
-        super().__init__(dim, hidden_dim, **kwargs)
-        self.dwconv = LocalEnhancement(hidden_dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, dim) -> (B, H, W, dim)."""
-        if is_exporting():  # A convolution writes the hidden map as the next one reads it, channels first.
-            weight = self.fc1.weight[:, :, None, None]
-            hidden = F.conv2d(x.permute(0, 3, 1, 2), weight, self.fc1.bias).permute(0, 2, 3, 1)
-        else:
-            hidden = self.fc1(x)
-        x = self.drop1(self.act(self.dwconv(hidden)))
-        return self.drop2(self.fc2(self.norm(x)))
-
-
-class ConvMLP(DetailMLP):
-    """Convolutional feed-forward layer (table 9, "Conv-Feedforward"): a :class:`DetailMLP` without the skip around the
-    convolution, as in PVTv2. Arguments and tensors are the same."""
-
-    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
-        super().__init__(dim, hidden_dim, **kwargs)
-        self.dwconv = TokenConv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim)
-
-
-#: feed-forward layers of table 9. The tensors of 'conv' and 'detail' have the same names and shapes.
-FEED_FORWARD: dict[str, type[Mlp]] = {'plain': Mlp, 'conv': ConvMLP, 'detail': DetailMLP}

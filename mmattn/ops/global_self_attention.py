@@ -34,8 +34,8 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
         query: (B, H, W, heads, k).
         key: (B, H, W, heads, k).
         value: (B, H, W, heads, v).
-        backend: 'reference', 'batched', or 'exported' (for ONNX). None chooses the last in graphs to be exported, else
-            'batched', and so do 'cpp' and 'triton', which are of axial attention.
+        backend: 'reference' or 'batched'. None chooses 'batched', and so do 'exported', 'cpp' and 'triton', which are
+            of axial attention.
 
     Returns:
         (B, H, W, heads, v), of the dtype of ``value``.
@@ -50,8 +50,7 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
             f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
     if backend is None:
-        names = ('exported',) if is_exporting() else ('batched',)
-        backend = choose_backend('content_attention', names, query.device, query.dtype)
+        backend = choose_backend('content_attention', ('batched',), query.device, query.dtype)
     function = named_backend(CONTENT_BACKENDS, backend)
     return function(query, key, value).to(value.dtype)
 
@@ -64,28 +63,18 @@ def content_attention_reference(query: Tensor, key: Tensor, value: Tensor) -> Te
 
 
 def content_attention_batched(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The same, for half precision too: the softmax and the context, a mean over all pixels, are computed in float32 at
-    least. In float16 the weights of a large map would round to zero."""
+    """The same as products of matrices per head, for half precision too: the softmax and the context, a mean over all
+    pixels, are computed in float32 at least. In float16 the weights of a large map would round to zero.
+
+    Nothing is copied if B is 1, queries and values are contiguous, and keys are stored as (B, heads, k, H, W).
+    """
     H, W = query.shape[1:3]
-    query, key, value = (x.flatten(1, 2) for x in (query, key, value))
+    query, value = (x.flatten(1, 2).transpose(1, 2) for x in (query, value))  # (B, heads, H * W, channels)
+    key = key.permute(0, 3, 4, 1, 2).flatten(3)  # (B, heads, k, H * W)
     exact = torch.promote_types(key.dtype, torch.float32)
     with without_autocast(key):
-        context = torch.einsum('bpnk,bpnv->bnkv', key.to(exact).softmax(1), value.to(exact))
-
-    def attend(query: Tensor, context: Tensor) -> Tensor:
-        return torch.einsum('bpnk,bnkv->bpnv', query, context)
-
-    return _in_range(attend, query, context).unflatten(1, (H, W))
-
-
-def content_attention_exported(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The same as products of matrices (pixels, channels) per head. ONNX's Einsum and softmax over other than the last
-    dimension copy maps before and after."""
-    H, W = query.shape[1:3]
-    query, value = (x.permute(0, 3, 1, 2, 4).flatten(2, 3) for x in (query, value))
-    weights = key.permute(0, 3, 4, 1, 2).flatten(3).softmax(-1)  # (B, heads, k, H * W)
-    out = query @ (weights.to(value.dtype) @ value).to(query.dtype)
-    return out.unflatten(2, (H, W)).permute(0, 2, 3, 1, 4)
+        context = key.to(exact).softmax(-1) @ value.to(exact)
+    return _in_range(torch.matmul, query, context).transpose(1, 2).unflatten(1, (H, W))
 
 
 def axial_attention(
@@ -366,7 +355,7 @@ def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
 CONTENT_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': content_attention_reference,
     'batched': content_attention_batched,
-    'exported': content_attention_exported,
+    'exported': content_attention_batched,
     'cpp': content_attention_batched,
     'triton': content_attention_batched,
 }

@@ -1,0 +1,79 @@
+"""Feed-forward layers of blocks, on (B, H, W, C) tokens."""
+
+import torch
+import torch.nn.functional as F
+from timm.layers import Mlp
+from torch import Tensor
+
+from ..ops.tracing import is_exporting, is_plain
+from .shunted import LocalEnhancement
+from .token_conv import TokenConv2d
+
+#: numbers of a hidden map in memory at a time, for inference on the CPU: 4 MB of float32 fit the cache
+MAX_HIDDEN = 2**20
+
+
+class MLP(Mlp):
+    """timm's ``Mlp``. Inference on the CPU computes large maps in parts of some rows. The hidden map of a whole one
+    would not fit the cache, and the system would clear its memory again at every call."""
+
+    #: rows above and below a part that its result depends on
+    halo = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, dim) -> (B, H, W, dim)."""
+        B, H, W, _ = x.shape
+        rows = B * H  # all in one part
+        if x.device.type == 'cpu' and not torch.is_grad_enabled() and is_plain(x):
+            rows = max(1, MAX_HIDDEN // (W * self.fc1.out_features))
+        if rows >= B * H:
+            return self.project(self.hidden(x))
+        out = torch.empty_like(x)
+        samples = max(1, rows // H)
+        for whole, written in zip(x.split(samples), out.split(samples)):
+            for top in range(0, H, rows):
+                first = max(0, top - self.halo)
+                hidden = self.hidden(whole[:, first : top + rows + self.halo])
+                written[:, top : top + rows] = self.project(hidden[:, top - first : top - first + rows])
+        return out
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim)."""
+        return self.drop1(self.act(self.fc1(x)))
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """(B, H, W, hidden_dim) -> (B, H, W, dim)."""
+        return self.drop2(self.fc2(self.norm(hidden)))
+
+
+class DetailMLP(MLP):
+    """Detail-specific feed-forward layer of the Shunted Transformer (section 3.1.2, equation 3): an :class:`MLP` with a
+    depth-wise convolution before the activation. Arguments are those of timm's ``Mlp``."""
+
+    halo = 1
+
+    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
+        super().__init__(dim, hidden_dim, **kwargs)
+        self.dwconv = LocalEnhancement(hidden_dim)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim)."""
+        if is_exporting():  # A convolution writes the hidden map as the next one reads it, channels first.
+            weight = self.fc1.weight[:, :, None, None]
+            hidden = F.conv2d(x.permute(0, 3, 1, 2), weight, self.fc1.bias).permute(0, 2, 3, 1)
+        else:
+            hidden = self.fc1(x)
+        return self.drop1(self.act(self.dwconv(hidden)))
+
+
+class ConvMLP(DetailMLP):
+    """Convolutional feed-forward layer (table 9, "Conv-Feedforward"): a :class:`DetailMLP` without the skip around the
+    convolution, as in PVTv2. Arguments and tensors are the same."""
+
+    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
+        super().__init__(dim, hidden_dim, **kwargs)
+        self.dwconv = TokenConv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim)
+
+
+#: feed-forward layers of table 9. The tensors of 'conv' and 'detail' have the same names and shapes.
+FEED_FORWARD: dict[str, type[MLP]] = {'plain': MLP, 'conv': ConvMLP, 'detail': DetailMLP}

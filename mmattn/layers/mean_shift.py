@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole
 from ..ops import mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
+from ..ops.biased_attention import biased_attention
 from ..ops.heads import join_heads
 from ..ops.rotary import check_rope, placed
 from ..weights import take
@@ -177,7 +178,7 @@ class MeanShiftAttention(nn.Module):
         of a map of these sides; bias: of the logits, not with landmarks -> (B, heads, P + N, d)."""
         dropout_p = self.attn_drop_rate if self.training else 0.0
         if self.attention == 'plain':
-            return F.scaled_dot_product_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout_p)
+            return biased_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout_p)
         how = dict(dropout_p=dropout_p, backend=self.backend)
         if self.landmarks:
             shift = partial(mean_shift_by_landmarks, landmarks=self._landmarks(k, sides), **how)

@@ -3,10 +3,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
+from ..ops.biased_attention import biased_attention
 from ..ops.heads import join_heads
 from ..ops.tracing import is_plain, is_tracing
 from ..weights import take
@@ -165,7 +165,7 @@ class WindowAttention(Windows):
 
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
         v, q, k = self.pre_proj(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        x = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.0)
+        x = biased_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.0)
         x = join_heads(x)
         return self.drop(self.post_proj(x if ghost is None else x + ghost(join_heads(v))))
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .backend import check_maps, choose_backend, named_backend, without_autocast
+from .biased_attention import biased_attention
 from .tracing import is_exporting, is_tracing
 
 try:
@@ -223,7 +224,7 @@ def mean_shift_attention_bias(
     key = key.contiguous()  # The backward pass of the norm would otherwise keep all projections in memory.
     norm = -_half_square(key).transpose(-1, -2) * query.shape[-1] ** -0.5  # (B, heads, 1, M)
     bias = (norm if bias is None else bias + norm).to(query.dtype)
-    out = F.scaled_dot_product_attention(query, key, value, bias, dropout_p)
+    out = biased_attention(query, key, value, bias, dropout_p)
     return out if probe is None else out - probe
 
 

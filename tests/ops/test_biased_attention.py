@@ -1,0 +1,31 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmattn.ops.biased_attention import biased_attention
+
+
+@pytest.mark.parametrize('samples, heads', [(1, 1), (1, 2), (3, 1), (3, 2)])
+def test_a_trained_bias_changes_nothing_but_the_path(monkeypatch, samples, heads):
+    """Without torch's operator, the result and all gradients are those of the softmax as it is written, in float64."""
+    inputs = [torch.randn(3, 2, n, 4).transpose(1, 2).contiguous().transpose(1, 2) for n in (5, 7, 7)]
+    inputs = [x.requires_grad_() for x in (*inputs, torch.randn(samples, heads, 5, 7))]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    with monkeypatch.context() as patch:
+        patch.setattr(F, 'scaled_dot_product_attention', None)
+        out = biased_attention(*inputs)
+    q, k, v, bias = exact
+    wanted = (q @ k.mT / 2 + bias).softmax(-1) @ v
+    torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=0)
+    grad = torch.randn(out.shape)
+    for got, right in zip(torch.autograd.grad(out, inputs, grad), torch.autograd.grad(wanted, exact, grad.double())):
+        torch.testing.assert_close(got.double(), right, atol=1e-5, rtol=0)
+
+
+def test_dropout():
+    """It drops weights, with the rate that is given."""
+    q, bias = torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 1000, requires_grad=True)
+    kv = torch.ones(1, 1, 1000, 8)
+    assert 0.7 < biased_attention(q, kv, kv, bias, 0.2).mean().item() < 1.3
+    dropped = [biased_attention(q, kv, kv, bias, 0.2).unique().numel() for _ in range(2)]
+    assert min(dropped) > 1 and biased_attention(q, kv, kv, bias, 1.0).eq(0).all()

@@ -21,7 +21,7 @@ def compiled():
 @given(
     B=st.integers(0, 2),
     H=st.integers(1, 9),
-    W=st.integers(1, 9),
+    W=st.integers(1, 12),
     heads=st.integers(1, 3),
     width=st.sampled_from([1, 7, 8, 16, 33, 40]),
     k=st.sampled_from([1, 3, 7]),

@@ -39,103 +39,151 @@ INLINE float total(float x) { return x; }
 INLINE float total(Vector x) {
   return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
+INLINE Vector halved(Vector x) { return x; }
+INLINE Vector halved(WideVector x) {
+  Vector halves[2];
+  std::memcpy(halves, &x, sizeof(x));
+  return halves[0] + halves[1];
+}
+INLINE float total(WideVector x) { return total(halved(x)); }
 
-// The sum at the pixels of a row, for N * sizeof(T) / 4 channels from `c` of a head. With sign 1, `map` is the value
-// map. With sign -1 it is the gradient of the output, summed over the queries that a pixel is a neighbour of, which
-// gives the gradient of the value.
-template <class T, int N, bool MUL, bool ADD>
-INLINE void sum_row(
-    const Sum s, const float *map, int64_t stride, int sign, float *out, int64_t b, int64_t y, int64_t head,
-    int64_t c) {
-  constexpr int L = sizeof(T) / sizeof(float);
+// Adds the totals of x to four numbers that are `step` apart.
+template <class T>
+INLINE void add_totals(const T *x, float *to, int64_t step) {
+  const Vector a = halved(x[0]), b = halved(x[1]), c = halved(x[2]), d = halved(x[3]);
+  const Vector ab = SHUFFLE(a, b, 0, 8, 2, 10, 4, 12, 6, 14) + SHUFFLE(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+  const Vector cd = SHUFFLE(c, d, 0, 8, 2, 10, 4, 12, 6, 14) + SHUFFLE(c, d, 1, 9, 3, 11, 5, 13, 7, 15);
+  const Vector sums = SHUFFLE(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) + SHUFFLE(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
+  for (int i = 0; i < 4; ++i) to[i * step] += sums[i] + sums[i + 4];
+}
+
+template <class T>
+constexpr int64_t lanes() { return sizeof(T) / sizeof(float); }
+
+// FUNCTION at all pixels x of a row, for the taps of `columns`: at PIXELS of them at a time, of which all neighbours are
+// in the row and which share the ghosts once these are loaded, else at one.
+#define ALL_PIXELS(FUNCTION, STEP, ...)                                                                           \
+  {                                                                                                               \
+    const int64_t reach = s.k / 2 * s.dilation;                                                                   \
+    int64_t x = 0;                                                                                                \
+    while (x < s.W)                                                                                               \
+      if (x >= reach && x + PIXELS + reach <= s.W) {                                                              \
+        FUNCTION<T, N, PIXELS, MUL, ADD>(__VA_ARGS__, rows, Range(x, s.W, s.k, STEP), b, y, x, head, c);          \
+        x += PIXELS;                                                                                              \
+      } else {                                                                                                    \
+        FUNCTION<T, N, 1, MUL, ADD>(__VA_ARGS__, rows, Range(x, s.W, s.k, STEP), b, y, x, head, c);               \
+        ++x;                                                                                                      \
+      }                                                                                                           \
+  }
+
+// The sum at P pixels of a row, for N vectors of channels from `c` of a head. With sign 1, `map` is the value map. With
+// sign -1 it is the gradient of the output, summed over the queries that a pixel is a neighbour of, which gives the
+// gradient of the value.
+template <class T, int N, int P, bool MUL, bool ADD>
+INLINE void sum_pixels(
+    const Sum s, const float *map, int64_t stride, int sign, float *out, Range rows, Range columns, int64_t b,
+    int64_t y, int64_t x, int64_t head, int64_t c) {
+  constexpr int64_t L = lanes<T>();
   const int64_t C = s.heads * s.d, taps = s.k * s.k, middle = s.k / 2, step = sign * s.dilation;
-  const Range rows(y, s.H, s.k, step);
-  for (int64_t x = 0; x < s.W; ++x) {
-    const int64_t pixel = (b * s.H + y) * s.W + x;
-    const Range columns(x, s.W, s.k, step);
-    T sum[N] = {};
-    for (int64_t i = rows.first; i < rows.last; ++i) {
-      int64_t tap = i * s.k + columns.first, neighbour = pixel + ((i - middle) * s.W + columns.first - middle) * step;
-      const float *weight = s.weights + ((sign > 0 ? pixel : neighbour) * s.heads + head) * taps + tap;
-      const float *v = map + neighbour * stride + c;
-      const float *mul = s.mul + b * s.mul_stride + tap * C + c, *add = s.add + tap * C + c;
-      for (int64_t j = columns.first; j < columns.last; ++j) {
-        for (int n = 0; n < N; ++n) {
-          T w = T{} + *weight;
-          if (MUL) w *= load<T>(mul + n * L);
-          if (ADD) w += load<T>(add + n * L);
-          sum[n] += w * load<T>(v + n * L);
+  const int64_t pixel = (b * s.H + y) * s.W + x, next = s.heads * taps;
+  T sum[P][N] = {};
+  for (int64_t i = rows.first; i < rows.last; ++i) {
+    int64_t tap = i * s.k + columns.first, neighbour = pixel + ((i - middle) * s.W + columns.first - middle) * step;
+    const float *weight = s.weights + ((sign > 0 ? pixel : neighbour) * s.heads + head) * taps + tap;
+    const float *v = map + neighbour * stride + c;
+    const float *mul = s.mul + b * s.mul_stride + tap * C + c, *add = s.add + tap * C + c;
+    for (int64_t j = columns.first; j < columns.last; ++j) {
+      for (int64_t n = 0; n < N; ++n) {
+        const T m = MUL ? load<T>(mul + n * L) : T{}, a = ADD ? load<T>(add + n * L) : T{};
+        for (int64_t p = 0; p < P; ++p) {
+          T w = T{} + weight[p * next];
+          if (MUL) w *= m;
+          if (ADD) w += a;
+          sum[p][n] += w * load<T>(v + p * stride + n * L);
         }
-        weight += sign > 0 ? 1 : step * s.heads * taps + 1;
-        v += step * stride;
-        if (MUL) mul += C;
-        if (ADD) add += C;
       }
+      weight += sign > 0 ? 1 : step * next + 1;
+      v += step * stride;
+      if (MUL) mul += C;
+      if (ADD) add += C;
     }
-    for (int n = 0; n < N; ++n) store<T>(out + pixel * C + c + n * L, sum[n]);
   }
+  for (int64_t p = 0; p < P; ++p)
+    for (int64_t n = 0; n < N; ++n) store<T>(out + (pixel + p) * C + c + n * L, sum[p][n]);
 }
 
-// The gradients of weights, and of mul and add summed over a row.
-template <class T, int N, bool MUL, bool ADD>
-INLINE void weights_row(
-    const Sum s, const Gradients g, float *grad_mul, float *grad_add, int64_t b, int64_t y, int64_t head, int64_t c) {
-  constexpr int L = sizeof(T) / sizeof(float);
+// The gradients of the weights of P pixels, and their parts of those of mul and add.
+template <class T, int N, int P, bool MUL, bool ADD>
+INLINE void weights_pixels(
+    const Sum s, const Gradients g, float *grad_mul, float *grad_add, Range rows, Range columns, int64_t b, int64_t y,
+    int64_t x, int64_t head, int64_t c) {
+  constexpr int64_t L = lanes<T>();
   const int64_t C = s.heads * s.d, taps = s.k * s.k, middle = s.k / 2;
-  const Range rows(y, s.H, s.k, s.dilation);
-  for (int64_t x = 0; x < s.W; ++x) {
-    const int64_t pixel = (b * s.H + y) * s.W + x;
-    const Range columns(x, s.W, s.k, s.dilation);
-    T grad[N];
-    for (int n = 0; n < N; ++n) grad[n] = load<T>(g.out + pixel * C + c + n * L);
-    for (int64_t i = rows.first; i < rows.last; ++i) {
-      int64_t tap = i * s.k + columns.first, place = tap * C + c;
-      const float *weight = s.weights + (pixel * s.heads + head) * taps + tap;
-      float *grad_weight = g.weights + (pixel * s.heads + head) * taps + tap;
-      const float *v = s.value + (pixel + ((i - middle) * s.W + columns.first - middle) * s.dilation) * s.stride + c;
-      const float *mul = s.mul + b * s.mul_stride + place;
-      for (int64_t j = columns.first; j < columns.last; ++j) {
-        T product = {};
-        for (int n = 0; n < N; ++n) {
-          T p = grad[n] * load<T>(v + n * L);
-          if (ADD) store<T>(grad_add + place + n * L, load<T>(grad_add + place + n * L) + p);
-          if (MUL) {
-            store<T>(grad_mul + place + n * L, load<T>(grad_mul + place + n * L) + p * *weight);
-            p *= load<T>(mul + n * L);
-          }
-          product += p;
+  const int64_t pixel = (b * s.H + y) * s.W + x, next = s.heads * taps;
+  T grad[P][N];
+  for (int64_t p = 0; p < P; ++p)
+    for (int64_t n = 0; n < N; ++n) grad[p][n] = load<T>(g.out + (pixel + p) * C + c + n * L);
+  for (int64_t i = rows.first; i < rows.last; ++i) {
+    int64_t tap = i * s.k + columns.first, place = tap * C + c;
+    const float *weight = s.weights + (pixel * s.heads + head) * taps + tap;
+    float *grad_weight = g.weights + (pixel * s.heads + head) * taps + tap;
+    const float *v = s.value + (pixel + ((i - middle) * s.W + columns.first - middle) * s.dilation) * s.stride + c;
+    const float *mul = s.mul + b * s.mul_stride + place;
+    for (int64_t j = columns.first; j < columns.last; ++j) {
+      T product[P] = {};
+      for (int64_t n = 0; n < N; ++n) {
+        const T m = MUL ? load<T>(mul + n * L) : T{};
+        T of_mul = {}, of_add = {};
+        for (int64_t p = 0; p < P; ++p) {
+          const T share = grad[p][n] * load<T>(v + p * s.stride + n * L);
+          if (ADD) of_add += share;
+          if (MUL) of_mul += share * weight[p * next];
+          product[p] += MUL ? share * m : share;
         }
-        *grad_weight++ += total(product);
-        ++weight;
-        v += s.dilation * s.stride;
-        place += C;
-        if (MUL) mul += C;
+        float *to_mul = grad_mul + place + n * L, *to_add = grad_add + place + n * L;
+        if (MUL) store<T>(to_mul, load<T>(to_mul) + of_mul);
+        if (ADD) store<T>(to_add, load<T>(to_add) + of_add);
       }
+      if constexpr (P == 4)
+        add_totals(product, grad_weight, next);
+      else
+        for (int64_t p = 0; p < P; ++p) grad_weight[p * next] += total(product[p]);
+      ++grad_weight;
+      ++weight;
+      v += s.dilation * s.stride;
+      place += C;
+      if (MUL) mul += C;
     }
   }
 }
 
-template <class T, int N, bool MUL, bool ADD>
+template <class T, int N, int PIXELS, bool MUL, bool ADD>
 INLINE void forward_channels(
     const Sum s, float *out, int64_t b, int64_t y, int64_t head, int64_t c) {
-  sum_row<T, N, MUL, ADD>(s, s.value, s.stride, 1, out, b, y, head, c);
+  const Range rows(y, s.H, s.k, s.dilation);
+  ALL_PIXELS(sum_pixels, s.dilation, s, s.value, s.stride, 1, out)
 }
 
-template <class T, int N, bool MUL, bool ADD>
+template <class T, int N, int PIXELS, bool MUL, bool ADD>
 INLINE void backward_channels(
     const Sum s, const Gradients g, float *grad_mul, float *grad_add, int64_t b, int64_t y, int64_t head, int64_t c) {
-  weights_row<T, N, MUL, ADD>(s, g, grad_mul, grad_add, b, y, head, c);
-  sum_row<T, N, MUL, ADD>(s, g.out, s.heads * s.d, -1, g.value, b, y, head, c);
+  {
+    const Range rows(y, s.H, s.k, s.dilation);
+    ALL_PIXELS(weights_pixels, s.dilation, s, g, grad_mul, grad_add)
+  }
+  const Range rows(y, s.H, s.k, -s.dilation);
+  ALL_PIXELS(sum_pixels, -s.dilation, s, g.out, s.heads * s.d, -1, g.value)
 }
 
 // FUNCTION over all channels of a row, as many at a time as fit.
-#define ALL_CHANNELS(FUNCTION, MUL, ADD, ...)                                                 \
-  for (int64_t head = 0; head < s.heads; ++head) {                                            \
-    int64_t c = head * s.d;                                                                   \
-    const int64_t end = c + s.d;                                                              \
-    for (; c + 32 <= end; c += 32) FUNCTION<Vector, 4, MUL, ADD>(__VA_ARGS__, b, y, head, c); \
-    for (; c + 8 <= end; c += 8) FUNCTION<Vector, 1, MUL, ADD>(__VA_ARGS__, b, y, head, c);   \
-    for (; c < end; ++c) FUNCTION<float, 1, MUL, ADD>(__VA_ARGS__, b, y, head, c);            \
+#define ALL_CHANNELS(FUNCTION, MUL, ADD, ...)                                                           \
+  for (int64_t head = 0; head < s.heads; ++head) {                                                      \
+    int64_t c = head * s.d;                                                                             \
+    const int64_t end = c + s.d;                                                                        \
+    for (; c + 32 <= end; c += 32)                                                                      \
+      FUNCTION<T, 32 / lanes<T>(), lanes<T>() / 4, MUL, ADD>(__VA_ARGS__, b, y, head, c);               \
+    for (; c + 8 <= end; c += 8) FUNCTION<Vector, 1, 1, MUL, ADD>(__VA_ARGS__, b, y, head, c);          \
+    for (; c < end; ++c) FUNCTION<float, 1, 1, MUL, ADD>(__VA_ARGS__, b, y, head, c);                   \
   }
 #define BY_GHOSTS(FUNCTION, ...)                         \
   if (s.mul && s.add)                                    \
@@ -147,19 +195,22 @@ INLINE void backward_channels(
   else                                                   \
     ALL_CHANNELS(FUNCTION, false, false, __VA_ARGS__)
 
-// A row, compiled for one set of instructions, into which everything above is inlined.
-#define ROWS(NAME, TARGET)                                                                                      \
+// A row, compiled for one set of instructions and its vectors, into which everything above is inlined.
+#define ROWS(NAME, TARGET, VECTOR)                                                                              \
   TARGET void forward_##NAME(const Sum s, float *out, int64_t b, int64_t y) {                                   \
+    using T = VECTOR;                                                                                           \
     BY_GHOSTS(forward_channels, s, out)                                                                         \
   }                                                                                                             \
   TARGET void backward_##NAME(const Sum s, const Gradients g, float *mul, float *add, int64_t b, int64_t y) {   \
+    using T = VECTOR;                                                                                           \
     BY_GHOSTS(backward_channels, s, g, mul, add)                                                                \
   }
 
-ROWS(plain, )
-ROWS(avx2, AVX2)
-BEST_OF(forward)
-BEST_OF(backward)
+ROWS(plain, , Vector)
+ROWS(avx2, AVX2, Vector)
+ROWS(avx512, AVX512, WideVector)
+BEST_OF_ALL(forward)
+BEST_OF_ALL(backward)
 
 Sum describe(
     const float *weights, const float *value, const float *mul, const float *add, const int64_t *numbers) {

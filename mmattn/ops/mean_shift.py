@@ -50,8 +50,8 @@ def mean_shift_attention(
         dropout_p: probability of dropping an attention weight.
         backend: 'reference', 'channels' (key norms as further channels of the keys), 'exported' (as one channel, for
             ONNX), 'bias' (key norms added to the bias) or 'flex' (FlexAttention adds them to the logits; no dropout,
-            and on the CPU no backward pass). None chooses by dtype, whether there is a bias and whether a graph is
-            exported, and never 'flex'.
+            and on the CPU no backward pass). None chooses by device and dtype, whether there is a bias, a
+            gradient or an export, and never 'flex'.
 
     Returns:
         (B, heads, N, d), of the dtype of ``value``.
@@ -273,9 +273,15 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 
 
 def _fastest(key: Tensor, bias: Tensor | None) -> str:
-    """The backend for a dtype, with or without a bias."""
+    """The backend for a device and dtype, with or without a bias, in training or inference."""
     half = key.dtype in (torch.float16, torch.bfloat16)
-    name = 'exported' if is_exporting() and not half else 'channels' if bias is None or half else 'bias'
+    trains = torch.is_grad_enabled() and key.requires_grad
+    if is_exporting() and not half:
+        name = 'exported'
+    elif half or (bias is None and (trains or key.device.type != 'cpu')):
+        name = 'channels'
+    else:
+        name = 'bias'
     return choose_backend('mean_shift_attention', (name,), key.device, key.dtype)
 
 

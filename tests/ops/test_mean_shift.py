@@ -109,8 +109,9 @@ def test_a_constant_added_to_queries_and_keys_changes_nothing(path):
     assert (plain(q + constant, k + constant, v) - plain(q, k, v)).abs().max() > 0.1
 
 
-def test_no_score_matrix():
-    """Without a bias, no tensor is as large as the N x M logits, forward or backward."""
+@pytest.mark.parametrize('trains', [True, False])
+def test_no_score_matrix(trains):
+    """Without a bias, no tensor is as large as the N x M logits, in inference, forward or backward."""
     sizes = []
 
     class Record(torch.utils._python_dispatch.TorchDispatchMode):
@@ -120,8 +121,10 @@ def test_no_score_matrix():
             return out
 
     inputs = [t.float().requires_grad_() for t in make_inputs(1, 2, 512, 512, 8) if t is not None]
-    with Record():
-        mean_shift_attention(*inputs).sum().backward()
+    with Record(), torch.set_grad_enabled(trains):
+        out = mean_shift_attention(*inputs)
+        if trains:
+            out.sum().backward()
     assert max(sizes) <= 2 * 512 * 16
 
 

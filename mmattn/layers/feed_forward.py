@@ -20,12 +20,16 @@ class MLP(Mlp):
     #: rows above and below a part that its result depends on
     halo = 0
 
+    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
+        super().__init__(dim, hidden_dim, **kwargs)
+        self.hidden_dim = hidden_dim  # fc1 may become a layer that does not tell its size, as LoRA's
+
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
         B, H, W, _ = x.shape
         rows = B * H  # all in one part
         if x.device.type == 'cpu' and not torch.is_grad_enabled() and is_plain(x):
-            rows = max(1, MAX_HIDDEN // (W * self.fc1.out_features))
+            rows = max(1, MAX_HIDDEN // (W * self.hidden_dim))
         if rows >= B * H:
             return self.project(self.hidden(x))
         out = torch.empty_like(x)

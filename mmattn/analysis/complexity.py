@@ -212,6 +212,9 @@ def operator_formulas() -> dict:
             torch.ops.mmattn.neighbourhood_attention_backward: lambda _, *shapes, **__: (
                 5 * _neighbourhood_attention_flops(*shapes) // 2
             ),
+            torch.ops.mmattn.grouped_conv: _grouped_conv_flops,
+            # the gradients of input and weights
+            torch.ops.mmattn.grouped_conv_backward: lambda _, *shapes, **__: 2 * _grouped_conv_flops(*shapes),
             torch.ops.mmattn.axial_sum: _axial_flops,
             torch.ops.mmattn.axial_sum_backward: _axial_backward_flops,
             torch.ops.aten.convolution_backward: _convolution_backward_flops,  # torch's is of one group
@@ -234,6 +237,10 @@ def _neighbourhood_attention_flops(
     query: tuple, key: tuple, value: tuple, bias: object, beyond: object, k: int, *_, **__
 ) -> int:
     return 2 * 2 * math.prod(query) * k**2
+
+
+def _grouped_conv_flops(x: tuple, weight: tuple, *_, **__) -> int:
+    return 2 * math.prod(x[:-1]) * math.prod(weight)
 
 
 def _axial_flops(query: tuple, value: tuple, table: tuple, dim: int, **_) -> int:

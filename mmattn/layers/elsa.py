@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_odd, check_rates, check_whole
 from ..ops.elsa import elsa_attention, fastest, neighbourhood_shift
+from ..ops.grouped_conv import grouped_conv
 from ..weights import take
 from .mechanism import MECHANISMS
 from .token_conv import TokenConv2d
@@ -76,7 +77,7 @@ class ELSA(nn.Module):
         positions = num_heads * kernel_size**2
         if hadamard == 'released':
             self.attn: nn.Module = _Logits(
-                TokenConv2d(
+                _GroupedConv2d(
                     self.dim_qk,
                     self.dim_qk,
                     kernel_size,
@@ -148,6 +149,14 @@ class ELSA(nn.Module):
                 start[f'pre_proj.{kind}'] = torch.cat((own, value.view(self.dim, *own.shape[1:]).to(own)))
             start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', self.dim, *shape)
         return start
+
+
+class _GroupedConv2d(TokenConv2d):
+    """A convolution of few channels per group, which keeps the size of the map."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        return grouped_conv(x, self.weight, self.bias, self.dilation[0])
 
 
 class _Logits(nn.Sequential):

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from mmattn.ops import elsa, library
 from mmattn.ops.global_self_attention import axial_attention_reference
+from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.ops.neighbourhood import neighbourhood_attention_reference
 
 HUGE = [0, -1, -3, 7, 2**31, 2**62, -(2**62), 2**63 - 1, -(2**63), 2**64]
 OPERATORS = 'neighbourhood_sum', 'neighbourhood_sum_backward', 'axial_sum', 'axial_sum_backward'
-OPERATORS += 'neighbourhood_attention', 'neighbourhood_attention_backward'
+OPERATORS += 'neighbourhood_attention', 'neighbourhood_attention_backward', 'grouped_conv', 'grouped_conv_backward'
 
 
 def right_arguments(name: str, choose: random.Random) -> list:
@@ -32,6 +33,12 @@ def right_arguments(name: str, choose: random.Random) -> list:
         k, dilation = choose.choice([1, 3, 5, 7]), choose.choice([1, 1, 2, 3, 2**31, 2**62, 2**63 - 1])
         bias, beyond = choose.choice([None, (heads, 2 * k - 1, 2 * k - 1)]), choose.choice([None, (2, heads, width)])
         arguments = [*[(B, H, W, heads, width)] * 3, bias, beyond, k, dilation]
+    elif name.startswith('grouped_conv'):
+        width, k, dilation = choose.choice([4, 8]), choose.choice([1, 3, 5]), choose.choice([1, 1, 2, 2**31, 2**63 - 1])
+        C = heads * width
+        arguments = [(B, H, W, C), (C, width, k, k), choose.choice([None, (C,)]), dilation]
+        if name.endswith('backward'):
+            return [torch.randn(B, H, W, C), *(torch.randn(shape) for shape in arguments[:2]), dilation]
     else:
         C, taps = heads * width, choose.choice([1, 9, 25])
         mul = choose.choice([None, (taps, C), (B, taps, C)])
@@ -89,6 +96,8 @@ def expected(name: str, arguments: list) -> list[Tensor]:
         out = axial_attention_reference(*tensors, *numbers, 'stretch')
     elif name.startswith('neighbourhood_attention'):
         out = neighbourhood_attention_reference(*tensors, *numbers, 0.0)
+    elif name.startswith('grouped_conv'):
+        out = grouped_conv(*tensors, *[None] * (3 - len(tensors)), *numbers, backend='reference')
     else:
         weights, value, *ghosts = tensors
         ghosts = [None if x is None else x.transpose(-1, -2) for x in ghosts]

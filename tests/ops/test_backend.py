@@ -134,7 +134,7 @@ def test_first_use_in_any_mode(plant, log, request, context, wrong):
 @pytest.mark.skipif(version_numbers(torch.__version__) < (2, 7), reason='torch cannot tell compiling from exporting')
 @pytest.mark.parametrize('wrong', [False, True])
 def test_first_use_in_a_graph(plant, log, wrong):
-    """torch.compile makes one graph, with the path that was found to be right."""
+    """torch.compile makes one graph, with the paths that were found to be right."""
     plant(elsa.BACKENDS, 'cpp', wrong_compiler if wrong else lambda right, *arguments: right(*arguments))
     torch._dynamo.reset()
     graphs = []
@@ -142,8 +142,10 @@ def test_first_use_in_a_graph(plant, log, wrong):
     compiled = torch.compile(layer, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)
     x = torch.randn(1, 4, 5, 12)
     torch.testing.assert_close(compiled(x), layer(x))
-    assert len(graphs) == 1 and len(log) == 1 + wrong
-    assert set(backend._chosen.values()) == {'shifted' if wrong else 'cpp'}
+    assert len(graphs) == 1 and len(log) == 2 + wrong
+    assert {key[0]: name for key, name in backend._chosen.items()} == dict(
+        elsa_attention='shifted' if wrong else 'cpp', grouped_conv='cpp'
+    )
 
 
 def test_what_cannot_be_checked_is_not_decided(plant):
@@ -158,7 +160,7 @@ def test_what_cannot_be_checked_is_not_decided(plant):
     assert chosen == ['shifted'] and not backend._chosen
     layer = ELSA(12, 2, kernel_size=3, group_width=4)
     checkpoint(layer, torch.randn(1, 4, 5, 12), use_reentrant=False).sum().backward()  # chosen in the forward pass
-    assert list(backend._chosen.values()) == ['cpp']
+    assert list(backend._chosen.values()) == ['cpp', 'cpp']  # of the logits' convolution, too
 
 
 @pytest.fixture

@@ -20,10 +20,12 @@ from mmattn.ops import (
     shunted_attention,
 )
 from mmattn.ops import global_self_attention as gsa
+from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.ops.recompute import recompute
 
 MAPS = dict(q=(1, 3, 4, 2, 3), v=(1, 3, 4, 2, 2), table=(5, 3), logits=(1, 3, 4, 2, 9), value=(1, 3, 4, 4))
 MAPS |= dict(tokens=(1, 2, 4, 3), ghost=(4, 3, 3), filters=(1, 4, 9), bias=(2, 5, 5))
+MAPS |= dict(wide=(1, 3, 4, 8), weight=(8, 4, 3, 3), shift=(8,))
 
 
 def axial_with_keys(q, v, table, key, backend=None):
@@ -43,6 +45,7 @@ OPERATORS = {
     'elsa': (elsa_attention, 'logits value ghost ghost'),
     'axial': (partial(axial_attention, dim=1), 'q v table'),
     'axial-keys': (axial_with_keys, 'q v table q'),
+    'grouped-conv': (grouped_conv, 'wide weight shift'),
     'content': (content_attention, 'q q v'),
     'mean-shift': (mean_shift_attention, 'tokens tokens tokens tokens'),
     'neighbourhood': (neighbourhood, 'q q q bias'),
@@ -77,6 +80,7 @@ def second(operator, inputs, linear, by_backward=False):
         ('elsa', 'shifted', True),
         ('axial', None, False),
         ('axial', 'batched', True),
+        ('grouped-conv', None, False),
         ('axial-keys', None, True),
         ('content', None, True),
         ('mean-shift', None, False),
@@ -90,7 +94,7 @@ def test_second_derivatives(name, backend, right, linear, by_backward):
     the result is a constant, torch's once_differentiable would be silent."""
     operator, inputs = make(name)
     path = partial(operator, backend=backend)
-    if not right and (library.HAS_LIBRARY or name not in ('elsa', 'axial', 'neighbourhood')):
+    if not right and (library.HAS_LIBRARY or name not in ('elsa', 'axial', 'grouped-conv', 'neighbourhood')):
         with pytest.raises((InputError, RuntimeError), match=NOT_TWICE):
             second(path, inputs, linear, by_backward)
         return
@@ -155,7 +159,7 @@ def test_transforms(name, transform):
 
 
 @pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
-@pytest.mark.parametrize('name', ['elsa', 'axial', 'neighbourhood'])
+@pytest.mark.parametrize('name', ['elsa', 'axial', 'grouped-conv', 'neighbourhood'])
 def test_compiled_path_refuses_transforms(name):
     operator, inputs = make(name)
     with pytest.raises(ValueError, match="backend 'cpp' takes .*is not for export or torch.func"):

@@ -151,7 +151,7 @@ class ELSA(nn.Module):
         return start
 
 
-class _GroupedConv2d(TokenConv2d):
+class _GroupedConv2d(TokenConv2d, nn.Conv2d):
     """A convolution of few channels per group, which keeps the size of the map."""
 
     def forward(self, x: Tensor) -> Tensor:

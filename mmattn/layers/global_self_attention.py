@@ -158,7 +158,7 @@ class GlobalSelfAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, -1))
 
 
-class PixelsLast(TokenConv2d):
+class PixelsLast(TokenConv2d, nn.Conv2d):
     """A 1 x 1 convolution of tokens, whose result is stored as a (B, C, H, W) map: a softmax over pixels is faster."""
 
     def forward(self, x: Tensor) -> Tensor:

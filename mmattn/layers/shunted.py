@@ -17,7 +17,7 @@ from .self_attention import projections_of_pvt
 from .token_conv import TokenConv2d
 
 
-class TokenMerging(TokenConv2d):
+class TokenMerging(TokenConv2d, nn.Conv2d):
     """Merge r x r tokens into one: a convolution with kernel size r and stride r.
 
     If r does not divide the map, the last row and column are repeated at the bottom and the right, so that every token
@@ -59,7 +59,7 @@ class TokenPooling(nn.Linear):
         return super().forward(x.mean((2, 4)))
 
 
-class LocalEnhancement(TokenConv2d):
+class LocalEnhancement(TokenConv2d, nn.Conv2d):
     """x plus its 3 x 3 depth-wise convolution: LE of equation 1 and DS of equation 3.
 
     Args:

@@ -7,7 +7,11 @@ from .mechanism import MECHANISMS
 
 
 class TokenConv2d(nn.Conv2d):
-    """Convolution of (B, H, W, C) tokens. In memory they are a channels-last (B, C, H, W) map, so nothing is copied."""
+    """Convolution of (B, H, W, C) tokens. In memory they are a channels-last (B, C, H, W) map, so nothing is copied.
+
+    Subclasses name ``nn.Conv2d`` as a base, too: MMEngine's ``init_cfg`` finds the layers of a type by their class and
+    its direct bases.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_channels) -> (B, H', W', out_channels)."""
@@ -18,7 +22,7 @@ class TokenConv2d(nn.Conv2d):
 
 
 @MECHANISMS.register_module()
-class Convolution(TokenConv2d):
+class Convolution(TokenConv2d, nn.Conv2d):
     """Ordinary convolution, zero outside the map, without projections before and after it: "DwConv" of VOLO-D1 in table
     5 of "ELSA: Enhanced Local Self-Attention", judging by its printed size.
 

@@ -57,6 +57,16 @@ def test_frozen_stages_set_later(case):
 
 
 @every_backbone
+@pytest.mark.parametrize('layer', ['Conv2d', 'Linear'])
+def test_init_cfg_reaches_layers_of_a_type(case, layer):
+    """MMEngine compares the name with that of a layer's class and of its direct bases only."""
+    backbone = case.build(case.small, init_cfg=dict(type='Constant', layer=layer, val=7))
+    backbone.init_weights()
+    layers = {name: module for name, module in backbone.named_modules() if isinstance(module, getattr(nn, layer))}
+    assert [name for name, module in layers.items() if not module.weight.eq(7).all()] == []
+
+
+@every_backbone
 def test_filled_after_it_was_built(case):
     """Built without memory, then given memory of any contents: a state dict is all that a backbone computes with."""
     backbone = case.build(case.small).eval()

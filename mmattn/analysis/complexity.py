@@ -143,7 +143,7 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
 
 @contextmanager
 def unpadded(model: nn.Module) -> Iterator[None]:
-    """Mean-shift attention without the channels that its fastest form adds to each head, which papers do not count."""
+    """Mean-shift attention without the channels that a form adds to each head, which papers do not count."""
     layers = [layer for layer in model.modules() if isinstance(layer, MeanShiftAttention) and layer.backend is None]
     for layer in layers:
         layer.backend = 'bias'

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .backend import check_maps, choose_backend, named_backend, without_autocast
 from .biased_attention import biased_attention
-from .tracing import is_exporting, is_tracing
+from .tracing import is_exporting, is_tracing, is_transforming
 
 try:
     from torch.nn.attention.flex_attention import flex_attention
@@ -275,7 +275,7 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 def _fastest(key: Tensor, bias: Tensor | None) -> str:
     """The backend for a device and dtype, with or without a bias, in training or inference."""
     half = key.dtype in (torch.float16, torch.bfloat16)
-    trains = torch.is_grad_enabled() and key.requires_grad
+    trains = is_transforming() or (torch.is_grad_enabled() and key.requires_grad)
     if is_exporting() and not half:
         name = 'exported'
     elif half or (bias is None and (trains or key.device.type != 'cpu')):

@@ -157,7 +157,7 @@ def test_prefix_tokens_of_a_block_that_does_not_take_them():
     x, prefix = torch.randn(1, 4, 4, 24), torch.randn(1, 3, 24)
     mixed, tokens = frame.blocks[1](x, prefix)
     assert torch.equal(mixed, frame.blocks[1](x))
-    assert torch.equal(tokens, prefix + frame.blocks[1].mlp(frame.blocks[1].norm2(prefix)))
+    assert torch.equal(tokens, prefix + frame.blocks[1].mlp(frame.blocks[1].norm2(prefix)[None])[0])
     with pytest.raises(ValueError, match='class_token and registers need a block'):
         with_registers(attention=dict(type='DepthwiseConv'))
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...arguments import check_choice, check_flags, check_odd, check_rates
+from ...ops.biased_attention import biased_attention
 from ...ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
 from ...ops.heads import join_heads
 from ...weights import take
@@ -121,7 +122,7 @@ class LocalAttention(Windows):
             logits.append(mask.to(v.dtype))
         if 'qk' in self.terms and self.norm == 'softmax':
             bias = sum(logits).to(q.dtype) if logits else None
-            x = F.scaled_dot_product_attention(q, k, v, bias, self.attn_drop_rate if self.training else 0.0)
+            x = biased_attention(q, k, v, bias, self.attn_drop_rate if self.training else 0.0)
         else:
             if 'qk' in self.terms:
                 logits.append(q * self.width**-0.5 @ k.transpose(-1, -2))

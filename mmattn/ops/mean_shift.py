@@ -21,6 +21,9 @@ try:
 except ImportError:  # torch 2.4 and older
     flex_attention = None
 
+#: whether torch's fused attention on the CPU takes a bias of the logits; that of torch 2.1 does not
+_fused = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
+FUSES_BIAS = _fused is not None and 'attn_mask' in str(_fused.default._schema)
 #: what ``mean_shift_by_landmarks`` adds to the diagonal of the kernel, which is 1 there: so landmarks may be equal
 RIDGE = 1e-3
 
@@ -278,7 +281,7 @@ def _fastest(key: Tensor, bias: Tensor | None) -> str:
     trains = is_transforming() or (torch.is_grad_enabled() and key.requires_grad)
     if is_exporting() and not half:
         name = 'exported'
-    elif half or (bias is None and (trains or key.device.type != 'cpu')):
+    elif half or (bias is None and (trains or key.device.type != 'cpu' or not FUSES_BIAS)):
         name = 'channels'
     else:
         name = 'bias'

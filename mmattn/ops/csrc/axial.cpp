@@ -77,9 +77,6 @@ struct Table {
 // The functions below work on BLOCK rows of scores, one for each query. Row n begins `skew * n` numbers later. With
 // skew 1, the scores of one column belong to the same relative position.
 
-template <class T>
-constexpr int64_t lanes() { return sizeof(T) / sizeof(float); }
-
 // rows[n][j + skew * n] = sum_c x[n][c] * y[c][j], for N vectors of numbers j.
 template <class T, int BLOCK, int N>
 INLINE void products(

@@ -201,19 +201,13 @@ INLINE void convolve_block(
   unpack(c, l, block, u.sums.data(), out);
 }
 
-INLINE Vector halves(NarrowVector x) { return Vector{x[0], x[1], x[2], x[3]}; }
-INLINE Vector halves(Vector x) { return x; }
-INLINE Vector halves(WideVector x) {
-  Vector half[2];
-  std::memcpy(half, &x, sizeof(x));
-  return half[0] + half[1];
-}
+INLINE Vector halved(NarrowVector x) { return Vector{x[0], x[1], x[2], x[3]}; }
 
 // totals[n] += the sum of the numbers in x[n], for 8 vectors.
 template <class T>
 INLINE void add_totals(const T *x, double *totals) {
   Vector y[8];
-  for (int n = 0; n < 8; ++n) y[n] = halves(x[n]);
+  for (int n = 0; n < 8; ++n) y[n] = halved(x[n]);
   transpose(y);
   const Vector sum = ((y[0] + y[1]) + (y[2] + y[3])) + ((y[4] + y[5]) + (y[6] + y[7]));
   for (int n = 0; n < 8; ++n) totals[n] += sum[n];

@@ -39,12 +39,6 @@ INLINE float total(float x) { return x; }
 INLINE float total(Vector x) {
   return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
-INLINE Vector halved(Vector x) { return x; }
-INLINE Vector halved(WideVector x) {
-  Vector halves[2];
-  std::memcpy(halves, &x, sizeof(x));
-  return halves[0] + halves[1];
-}
 INLINE float total(WideVector x) { return total(halved(x)); }
 
 // Adds the totals of x to four numbers that are `step` apart.
@@ -56,9 +50,6 @@ INLINE void add_totals(const T *x, float *to, int64_t step) {
   const Vector sums = SHUFFLE(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) + SHUFFLE(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
   for (int i = 0; i < 4; ++i) to[i * step] += sums[i] + sums[i + 4];
 }
-
-template <class T>
-constexpr int64_t lanes() { return sizeof(T) / sizeof(float); }
 
 // FUNCTION at all pixels x of a row, for the taps of `columns`: at PIXELS of them at a time, of which all neighbours are
 // in the row and which share the ghosts once these are loaded, else at one.

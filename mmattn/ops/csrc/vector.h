@@ -31,6 +31,17 @@ namespace {
 typedef float Vector __attribute__((vector_size(32)));      // 8 numbers
 typedef float WideVector __attribute__((vector_size(64)));  // 16 numbers
 
+template <class T>
+constexpr int64_t lanes() { return sizeof(T) / sizeof(float); }
+
+// The sum of the two halves of a vector of 16 numbers; one of 8 stays.
+INLINE Vector halved(Vector x) { return x; }
+INLINE Vector halved(WideVector x) {
+  Vector half[2];
+  std::memcpy(half, &x, sizeof(x));
+  return half[0] + half[1];
+}
+
 // p need not be aligned.
 template <class T>
 INLINE T load(const float *p) {

@@ -36,13 +36,13 @@ CLASSIFIERS = [
     case for case in CASES if re.search(r'_(in1k|inat\d+|cifar100)$', case[0].stem) and case not in BASELINES
 ]
 STUDENTS = sorted((CONFIGS / 'distillation').glob('*.py'))
-REAL_GRAFT = CONFIGS / 'real' / 'graft.py'
-REAL = [path for path in sorted((CONFIGS / 'real').glob('*.py')) if path != REAL_GRAFT]
+REAL_GRAFT, REAL_DISTILLATION = CONFIGS / 'real' / 'graft.py', CONFIGS / 'real' / 'distill.py'
+REAL = [path for path in sorted((CONFIGS / 'real').glob('*.py')) if path not in (REAL_GRAFT, REAL_DISTILLATION)]
 #: a teacher and a schedule each
 DISTILLED_ROWS = [path.stem for path in sorted((CONFIGS / 'distillation' / '_base_' / 'rows').glob('*.py'))]
 TOY_DISTILLATION, TOY_GRAFT = CONFIGS / 'toy' / 'distill.py', CONFIGS / 'toy' / 'graft.py'
 GRAFTS = sorted((CONFIGS / 'grafting').glob('*.py'))
-WITHOUT_HEADS = *STUDENTS, *REAL, *GRAFTS, TOY_DISTILLATION, TOY_GRAFT, REAL_GRAFT
+WITHOUT_HEADS = *STUDENTS, *REAL, *GRAFTS, TOY_DISTILLATION, TOY_GRAFT, REAL_GRAFT, REAL_DISTILLATION
 DOWNSTREAM = [case for case in CASES if case not in {*CLASSIFIERS, *BASELINES} and case[0] not in WITHOUT_HEADS]
 EXAMPLES = [
     path.stem
@@ -406,6 +406,18 @@ def test_toy_distillation_runs(name):
     cfg = read_row(TOY_DISTILLATION, name)
     assert not missing_imports(cfg)
     assert all(key in cfg for key in WHOLE)
+    check_step(cfg)
+
+
+@pytest.mark.parametrize(
+    'case', slow_but_for_one_row([(REAL_DISTILLATION, row) for row in read_row(REAL_DISTILLATION).rows]), ids=names
+)
+def test_distillation_on_real_photographs_runs(case):
+    """The same for the rows of the real photos. The teacher has the tensors that its classifier writes."""
+    cfg = read_row(*case)
+    assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
+    given, trained = cfg.model.teacher.model, read_row(CONFIGS / 'real' / 'tiny-imagenet.py', 'vit').model.backbone
+    assert {**given, 'init_cfg': None} == {**trained, 'init_cfg': None}
     check_step(cfg)
 
 

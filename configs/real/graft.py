@@ -1,6 +1,6 @@
 # ELSA is grafted into the Swin that `make real` trained on Tiny ImageNet: the new blocks learn for an epoch, then the
-# whole backbone for another, without labels. MMATTN_IMAGES names the images.
-_base_ = ['./_base_/models.py', '../grafting/_base_/graft.py']
+# whole backbone for another, without labels.
+_base_ = ['./_base_/models.py', './_base_/unlabelled.py', '../grafting/_base_/graft.py']
 swin = dict(_base_.swin, out_indices=[3])
 weights = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/swin/model.safetensors'
 model = dict(
@@ -8,15 +8,10 @@ model = dict(
     backbone=dict(swin, stages=_base_.elsa),
 )
 
-data = dict(data_root='{{$MMATTN_IMAGES:data/real/IMagenet/tiny-imagenet-200/train}}', held_out=0.01)
-train_pipeline = _base_.train_pipeline
-train_pipeline[1] = dict(type='ViewCrop', scale=48, crop_ratio_range=(0.35, 1.0))
-load, *_, pack = _base_.test_pipeline
-loader = dict(num_workers=0, persistent_workers=False)
-train_dataloader = dict(
-    loader, batch_sampler=dict(sizes=[dict(size=(48, 48), share=1.0)]), dataset=dict(data, pipeline=train_pipeline)
-)
-val_dataloader = dict(loader, batch_size=100, dataset=dict(data, pipeline=[load, pack]))
+load, _, flip, pack = _base_.train_pipeline
+train_pipeline = [load, _base_.view, flip, pack]
+train_dataloader = dict(_base_.train_loader, dataset=dict(_base_.photos, pipeline=train_pipeline))
+val_dataloader = dict(_base_.val_loader, dataset=dict(_base_.photos, pipeline=[load, pack]))
 test_dataloader = val_dataloader
 
 block_epochs, epochs = 1, 2

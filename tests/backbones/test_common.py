@@ -150,6 +150,20 @@ PRECISIONS = {'float32': (torch.float32, False), 'bfloat16': (torch.bfloat16, Fa
 
 
 @every_backbone
+def test_lent_weights(case):
+    """With weights that torch.func.functional_call lends to a backbone for one pass, gradients are those of these
+    weights, and not of its own."""
+    backbone = case.build(case.tiny, drop_path_rate=0.0).eval()
+    images = torch.randn(1, 3, 64, 96)
+    lent = {name: (p.detach() * 1.25).requires_grad_() for name, p in backbone.named_parameters()}
+    sum(out.square().mean() for out in torch.func.functional_call(backbone, lent, (images,))).backward()
+    backbone.load_state_dict(lent, strict=False)
+    sum(out.square().mean() for out in backbone(images)).backward()
+    for name, own in backbone.named_parameters():
+        torch.testing.assert_close(lent[name].grad, own.grad)
+
+
+@every_backbone
 @pytest.mark.parametrize('precision', PRECISIONS)
 def test_forward_hooks_fire(case, precision):
     """The forward hooks of all modules fire in every precision, as tools for features and quantisation expect. Only

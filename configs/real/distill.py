@@ -1,5 +1,5 @@
-# The ViT that `make real` trained, the best of its classifiers, teaches a row without labels, in as many epochs as a
-# classifier learns from labels. MMATTN_ROW chooses the row.
+# The Swin that `make real` trained teaches a row without labels, in as many epochs as a classifier learns from labels.
+# MMATTN_ROW chooses the row.
 _base_ = [
     './_base_/models.py',
     './_base_/unlabelled.py',
@@ -8,11 +8,10 @@ _base_ = [
     '../distillation/_base_/recipe.py',
     '../distillation/_base_/runtime.py',
 ]
-rows = [name for name in _base_.models if name != 'vit']
-weights = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/vit/model.safetensors'
-vit = dict(_base_.models['vit'], out_indices=_base_.vit['out_indices'][-1:])
+rows = [name for name in _base_.models if name != 'swin']
+weights = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/swin/model.safetensors'
 model = dict(
-    teacher=dict(model=dict(vit, init_cfg=dict(type='Pretrained', checkpoint=weights))),
+    teacher=dict(model=dict(_base_.swin, out_indices=[3], init_cfg=dict(type='Pretrained', checkpoint=weights))),
     backbone=dict(_base_.backbone, out_indices=_base_.backbone.get('out_indices', (0, 1, 2, 3))[1:]),
 )
 

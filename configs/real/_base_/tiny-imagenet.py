@@ -10,8 +10,8 @@ train_pipeline = [
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(type='PackInputs'),
 ]
-# The test has the size of the training. Maps of so few pixels depend on it: tested on whole images of 64, models lose up
-# to 15 points and change places, see docs/real_data.md.
+# The test has the size of the training. Maps of so few pixels depend on it: tested on whole images of 64, models lose
+# up to 15 points and change places, see docs/real_data.md.
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='ResizeEdge', scale=56, edge='short', backend='pillow'),

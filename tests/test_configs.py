@@ -418,7 +418,7 @@ def test_distillation_on_real_photographs_runs(case):
     """The same for the rows of the real photos. The teacher has the tensors that its classifier writes."""
     cfg = read_row(*case)
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
-    given, trained = cfg.model.teacher.model, read_row(CONFIGS / 'real' / 'tiny-imagenet.py', 'swin').model.backbone
+    given, trained = cfg.model.teacher.model, read_row(CONFIGS / 'real' / 'tiny-imagenet.py', 'shunted').model.backbone
     assert {**given, 'init_cfg': None} == {**trained, 'init_cfg': None}
     check_step(cfg)
 

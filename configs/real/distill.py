@@ -1,5 +1,5 @@
-# The Swin that `make real` trained teaches a row without labels, in as many epochs as a classifier learns from labels.
-# MMATTN_ROW chooses the row.
+# The Shunted Transformer that `make real` trained, the best of its classifiers, teaches a row without labels, in as
+# many epochs as a classifier learns from labels. MMATTN_ROW chooses the row.
 _base_ = [
     './_base_/models.py',
     './_base_/unlabelled.py',
@@ -8,10 +8,11 @@ _base_ = [
     '../distillation/_base_/recipe.py',
     '../distillation/_base_/runtime.py',
 ]
-rows = [name for name in _base_.models if name != 'swin']
-weights = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/swin/model.safetensors'
+rows = [name for name in _base_.models if name != 'shunted']
+weights = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/shunted/model.safetensors'
+shunted = dict(_base_.models['shunted'], out_indices=[3], init_cfg=dict(type='Pretrained', checkpoint=weights))
 model = dict(
-    teacher=dict(model=dict(_base_.swin, out_indices=[3], init_cfg=dict(type='Pretrained', checkpoint=weights))),
+    teacher=dict(model=shunted),
     backbone=dict(_base_.backbone, out_indices=_base_.backbone.get('out_indices', (0, 1, 2, 3))[1:]),
 )
 

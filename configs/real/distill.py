@@ -2,10 +2,10 @@
 # many epochs as a classifier learns from labels. MMATTN_ROW chooses the row.
 _base_ = [
     './_base_/models.py',
+    './_base_/schedule.py',
     './_base_/unlabelled.py',
     '../distillation/_base_/distiller.py',
     '../distillation/_base_/images.py',
-    '../distillation/_base_/recipe.py',
     '../distillation/_base_/runtime.py',
 ]
 rows = [name for name in _base_.models if name != 'shunted']
@@ -23,18 +23,11 @@ train_dataloader = dict(_base_.train_loader, dataset=dict(_base_.photos, pipelin
 val_dataloader = dict(_base_.val_loader, dataset=dict(_base_.photos, pipeline=[load, pack]))
 test_dataloader = val_dataloader
 
-# Rate, weight decay and clipping are those of classifiers, see _base_/schedule.py.
 epochs = 10
-optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(lr=1e-3, weight_decay=0.05, betas=(0.9, 0.999)),
-    paramwise_cfg=dict(norm_decay_mult=0.0, bias_decay_mult=0.0),
-    clip_grad=dict(max_norm=5.0),
-)
+by_epoch = dict(by_epoch=True, convert_to_iter_based=True)
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, begin=0, end=1, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, T_max=epochs - 1, begin=1, end=epochs, convert_to_iter_based=True),
+    dict(_base_.rise, end=1, **by_epoch),
+    dict(_base_.fall, begin=1, end=epochs, T_max=epochs - 1, **by_epoch),
 ]
-train_cfg = dict(max_epochs=epochs)
+train_cfg = dict(_delete_=True, by_epoch=True, max_epochs=epochs, val_interval=1)
 default_hooks = dict(logger=dict(interval=20))
-randomness = dict(seed=0)

@@ -109,8 +109,8 @@ def test_inductor(case):
 
 @pytest.mark.slow
 def test_stored_parts_bind_no_size():
-    """A graph does not depend on how inductor stores the parts of a map that the backward pass needs. In a narrower
-    ELSA-Swin, or of two images, it stores them as they are traced."""
+    """A graph does not depend on how inductor stores the parts of a map that the backward pass needs. A narrower
+    ELSA-Swin or two images would not show it: there, inductor stores the parts as they are traced."""
     arch = dict(embed_dim=96, depths=(1, 1, 1, 1), num_heads=(3, 6, 12, 24), group_width=4)
     backbone = ELSASwin(arch=arch, drop_path_rate=0.0, out_indices=(0,)).eval()
     with torch._inductor.config.patch(layout_optimization=False):

@@ -44,6 +44,7 @@ models = {
         arch=dict(pyramid_sizes, depths=(1, 1, 3, 1), num_heads=(2, 4, 8, 8)),
         drop_path_rate=0.0,
     ),
+    # the same maps as MMDetection's PVTv2, whose weights could not be published: it notes no settings
     'pvt-v2': dict(
         type='ShuntedTransformer',
         arch=dict(pyramid_sizes, depths=(1, 2, 3, 1), num_heads=(1, 2, 4, 8)),

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .backend import check_maps, choose_backend, named_backend, without_autocast
-from .biased_attention import biased_attention
+from .biased_attention import biased_attention, is_multiplied
 from .tracing import is_exporting, is_tracing, is_transforming
 
 try:
@@ -179,8 +179,8 @@ def mean_shift_attention_channels(
 
     If the norm were a bias of the logits, torch would not use its fused backward pass on the CPU, and a GPU would need
     an N x M matrix. The norm takes two channels, so that half precision neither overflows nor loses its digits: a
-    coarse one in units of 2048, and the rest, which also carries the whole gradient. Heads are padded to a multiple of
-    eight channels, for which fused kernels are made.
+    coarse one in units of 2048, and the rest, which also carries the whole gradient. For fused kernels, heads are padded
+    to a multiple of eight channels.
     """
     d = query.shape[-1]
     # In this unit, fp16 holds norms up to 2048 * 65504. The unit is a local variable, because torch.compile turns
@@ -189,21 +189,14 @@ def mean_shift_attention_channels(
     norm = -_half_square(key)
     coarse = (norm / unit).clamp(min=torch.finfo(key.dtype).min).to(key.dtype).detach()
     rest = (norm - unit * coarse.to(norm.dtype)).clamp(min=torch.finfo(key.dtype).min).to(key.dtype)
-    fill = -(d + 2) % 8
-    query = torch.cat(
-        (
-            query,
-            torch.full_like(query[..., :1], unit),
-            torch.ones_like(query[..., :1]),
-            query.new_zeros(*query.shape[:-1], fill),
-        ),
-        -1,
-    )
-    key = torch.cat((key, coarse, rest, key.new_zeros(*key.shape[:-1], fill)), -1)
-    value = F.pad(value, (0, 2 + fill))
-    out = F.scaled_dot_product_attention(
-        query, key, value, None if bias is None else bias.to(query.dtype), dropout_p, scale=d**-0.5
-    )[..., :d]
+    units, ones = torch.full_like(query[..., :1], unit), torch.ones_like(query[..., :1])
+    bias = None if bias is None else bias.to(query.dtype)
+    wider = [(query, units, ones), (key, coarse, rest)]
+    if not is_multiplied(query, bias):
+        fill = -(d + 2) % 8
+        wider = [(*parts, parts[0].new_zeros(*parts[0].shape[:-1], fill)) for parts in wider]
+        value = F.pad(value, (0, 2 + fill))
+    out = biased_attention(*(torch.cat(parts, -1) for parts in wider), value, bias, dropout_p, d**-0.5)[..., :d]
     return out if probe is None else out - probe
 
 

@@ -5,21 +5,22 @@ import torch.nn.functional as F
 from mmattn.ops.biased_attention import biased_attention
 
 
+@pytest.mark.parametrize('dtype, error', [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
 @pytest.mark.parametrize('samples, heads', [(1, 1), (1, 2), (3, 1), (3, 2)])
-def test_a_trained_bias_changes_nothing_but_the_path(monkeypatch, samples, heads):
+def test_a_trained_bias_changes_nothing_but_the_path(monkeypatch, samples, heads, dtype, error):
     """Without torch's operator, the result and all gradients are those of the softmax as it is written, in float64."""
-    inputs = [torch.randn(3, 2, n, 4).transpose(1, 2).contiguous().transpose(1, 2) for n in (5, 7, 7)]
-    inputs = [x.requires_grad_() for x in (*inputs, torch.randn(samples, heads, 5, 7))]
+    inputs = [torch.randn(3, 2, n, d).transpose(1, 2).contiguous().transpose(1, 2) for n, d in ((5, 4), (7, 4), (7, 3))]
+    inputs = [x.to(dtype).requires_grad_() for x in (*inputs, torch.randn(samples, heads, 5, 7))]
     exact = [x.detach().double().requires_grad_() for x in inputs]
     with monkeypatch.context() as patch:
         patch.setattr(F, 'scaled_dot_product_attention', None)
-        out = biased_attention(*inputs)
+        out = biased_attention(*inputs, scale=0.75)
     q, k, v, bias = exact
-    wanted = (q @ k.mT / 2 + bias).softmax(-1) @ v
-    torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=0)
-    grad = torch.randn(out.shape)
-    for got, right in zip(torch.autograd.grad(out, inputs, grad), torch.autograd.grad(wanted, exact, grad.double())):
-        torch.testing.assert_close(got.double(), right, atol=1e-5, rtol=0)
+    wanted = (0.75 * q @ k.mT + bias).softmax(-1) @ v
+    grad = torch.randn(out.shape, dtype=dtype)
+    given = (out, *torch.autograd.grad(out, inputs, grad))
+    for got, right in zip(given, (wanted, *torch.autograd.grad(wanted, exact, grad.double()))):
+        assert got.dtype == dtype and (got.double() - right).abs().max() <= error * max(1, right.abs().max())
 
 
 def test_dropout():

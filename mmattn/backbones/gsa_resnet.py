@@ -17,7 +17,8 @@ from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mec
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
-from ..ops.tracing import is_exporting
+from ..ops.recompute import recompute
+from ..ops.tracing import is_exporting, is_tracing, is_transforming
 from ..weights import CheckpointError, Translation, take_out
 from .base import Backbone, drop_path_schedule, evaluating, noise_image
 from .patch_embed import fit_tables
@@ -208,7 +209,7 @@ class GSAResNet(Backbone):
     def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         self.check_images(x)
         x = x.contiguous(memory_format=torch.channels_last)
-        x = max_pool(F.relu(self.bn1(self.conv1(x)), inplace=True))
+        x = after_relu(self.bn1, MaxPool(), self.conv1(x))
         for i in range(self.num_built):
             for block in getattr(self, f'layer{i + 1}'):
                 x = self.run(block, x)
@@ -391,9 +392,12 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
         identity = self.shortcut(x)
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        x = F.relu(self.bn2(self.inner(x)), inplace=True)
-        x = self.drop_path(self.bn3(self.conv3(x)))
+        x = self.conv1(x)
+        if self.attn is None:
+            x = after_relu(self.bn1, self.conv2, x)
+        else:
+            x = self.inner(F.relu(self.bn1(x), inplace=True))
+        x = self.drop_path(self.bn3(after_relu(self.bn2, self.conv3, x)))
         x += identity
         x = F.relu(x, inplace=True)
         return x if self.attn_after is None else mix(self.attn_after, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -410,9 +414,7 @@ class Bottleneck(nn.Module):
         return norm(conv(every_second_pixel(x) if self.stride > 1 else x))
 
     def inner(self, x: Tensor) -> Tensor:
-        """The inner layer: (B, width, H, W) -> (B, width, ceil(H / stride), ceil(W / stride))."""
-        if self.attn is None:
-            return self.conv2(x)
+        """The inner layer with attention: (B, width, H, W) -> (B, width, ceil(H / stride), ceil(W / stride))."""
         small = average_pool(x) if self.stride > 1 and self.pool_first else x
         mixed = self.pooled(mix(self.attn, small.permute(0, 2, 3, 1)))
         return mixed if self.attn_scale is None else self.conv2(x) + self.attn_scale[:, None, None] * mixed
@@ -421,3 +423,24 @@ class Bottleneck(nn.Module):
         """The result of attention, as tokens, as a map (B, width, ceil(H / stride), ceil(W / stride))."""
         x = x.permute(0, 3, 1, 2)
         return average_pool(x) if self.stride > 1 and not self.pool_first else x
+
+
+class MaxPool(nn.Module):
+    """:func:`mmattn.layers.any_size.max_pool`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2))."""
+        return max_pool(x)
+
+
+def after_relu(norm: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
+    """``layer(relu(norm(x)))``, of which the backward pass keeps x alone.
+
+    It computes norm and ReLU again, which takes little time. A convolution is not computed again: it saves its input
+    before it computes, and torch's recomputation ends with the last tensor that was saved.
+    """
+    steps = nn.Sequential(norm, nn.ReLU(inplace=True), layer)
+    synchronised = isinstance(norm, nn.SyncBatchNorm)  # the processes would exchange their statistics again
+    if not torch.is_grad_enabled() or synchronised or x.is_meta or is_tracing() or is_transforming():
+        return steps(x)
+    return recompute(steps, x)

@@ -2,6 +2,7 @@ import contextlib
 from collections.abc import Callable
 
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from .tracing import is_tracing
@@ -10,14 +11,20 @@ from .tracing import is_tracing
 def recompute(block: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
     """``block(*inputs)``, whose activations are computed again in the backward pass instead of being kept in memory.
 
-    Batch norms in training update their running statistics once, not a second time when they are recomputed.
+    Batch norms in training update their running statistics once, not a second time when they are recomputed. If
+    ``torch.func.functional_call`` has lent weights to the block for the forward pass, they are used again.
     """
-    norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
-    if not norms or is_tracing():  # torch.compile updates statistics once by itself, and does not take contexts
+    if is_tracing():  # torch.compile updates statistics once and keeps weights by itself, and does not take contexts
         return checkpoint(block, *inputs, use_reentrant=False)
-    return checkpoint(
-        block, *inputs, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _StatisticsKept(norms))
-    )
+    norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
+    contexts = dict(context_fn=lambda: (contextlib.nullcontext(), _StatisticsKept(norms))) if norms else {}
+    return checkpoint(_call, block, dict(block.named_parameters()), *inputs, use_reentrant=False, **contexts)
+
+
+def _call(block: nn.Module, parameters: dict[str, Tensor], *inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+    """``block(*inputs)`` with the parameters that it had in the forward pass."""
+    lent = any(parameters[name] is not parameter for name, parameter in block.named_parameters())
+    return functional_call(block, parameters, inputs) if lent else block(*inputs)
 
 
 class _StatisticsKept:

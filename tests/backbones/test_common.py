@@ -150,11 +150,12 @@ PRECISIONS = {'float32': (torch.float32, False), 'bfloat16': (torch.bfloat16, Fa
 
 
 @every_backbone
-def test_lent_weights(case):
+@pytest.mark.parametrize('with_cp', [False, True])
+def test_lent_weights(case, with_cp):
     """With weights that torch.func.functional_call lends to a backbone for one pass, gradients are those of these
-    weights, and not of its own."""
-    backbone = case.build(case.tiny, drop_path_rate=0.0).eval()
-    images = torch.randn(1, 3, 64, 96)
+    weights, and not of its own, also where activations are computed again."""
+    backbone = case.build(case.tiny, drop_path_rate=0.0, with_cp=with_cp).train(with_cp)
+    images = torch.randn(2, 3, 64, 96)
     lent = {name: (p.detach() * 1.25).requires_grad_() for name, p in backbone.named_parameters()}
     sum(out.square().mean() for out in torch.func.functional_call(backbone, lent, (images,))).backward()
     backbone.load_state_dict(lent, strict=False)

@@ -1,4 +1,5 @@
 import copy
+import weakref
 from itertools import product
 
 import mmdet.models
@@ -10,6 +11,9 @@ from mmcv.cnn import fuse_conv_bn
 from mmengine.config import Config, ConfigDict
 from mmengine.runner.checkpoint import load_state_dict
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.complexity import classifier, count_operations, count_parameters
 from mmattn.backbones import GSAResNet
@@ -582,3 +586,41 @@ def test_settings_of_old_checkpoints(tmp_path):
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         GSAResNet(**wrong)
+
+
+def test_a_step_keeps_no_map_twice(monkeypatch):
+    """The maps between norms and convolutions are computed again in the backward pass, and the convolutions are not.
+    Gradients and statistics are those of a step that keeps all maps, to the last bit."""
+    alive, found = [], []
+
+    class Alive(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            alive.extend(weakref.ref(x.untyped_storage()) for x in tree_leaves(out) if isinstance(x, torch.Tensor))
+            return out
+
+    def kept():
+        """Bytes of the results so far that are still in memory."""
+        storages = {s.data_ptr(): s.nbytes() for s in (reference() for reference in alive) if s is not None}
+        return sum(storages.values())
+
+    arch = dict(depths=(2, 2), stem_channels=16, base_channels=16, expansion=2)
+    backbone = GSAResNet(depth=arch, gsa_stages=(1,), out_indices=(0, 1), zero_init_residual=False)
+    state, images = copy.deepcopy(backbone.state_dict()), torch.randn(2, 3, 96, 96)
+    for recomputed in (True, False):
+        if not recomputed:
+            monkeypatch.setattr('mmattn.backbones.gsa_resnet.recompute', lambda block, x: block(x))
+        backbone.load_state_dict(state)
+        backbone.zero_grad()
+        alive.clear()
+        with FlopCounterMode(display=False) as counter:
+            with Alive():
+                loss = sum(out.square().mean() for out in backbone(images))
+            memory = kept()
+            loss.backward()
+        result = memory, counter.get_total_flops(), backbone.state_dict(), [p.grad for p in backbone.parameters()]
+        found.append(copy.deepcopy(result))
+    (less, operations, *ours), (more, expected, *theirs) = found
+    assert less < 0.85 * more and operations == expected
+    for one, other in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
+        assert one.equal(other)

@@ -4,12 +4,7 @@ from torch import Tensor
 
 
 def biased_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    dropout_p: float = 0.0,
-    scale: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout_p: float = 0.0, scale: float | None = None
 ) -> Tensor:
     """torch's ``scaled_dot_product_attention`` with a bias of the logits, which must be finite.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from .library import call, empty_like, operator, rows_of
 #: channels of a group for which csrc/grouped_conv.cpp is faster than torch on maps of any size. It takes all multiples
 #: of 4; for 8, torch is slower on large maps and faster on small ones.
 FAST_WIDTH = 4
+CPP_DTYPES = torch.float32, torch.bfloat16  #: of maps that csrc/grouped_conv.cpp serves; the second in gradients only
 
 
 def grouped_conv(
@@ -25,8 +27,9 @@ def grouped_conv(
         weight: (C, width, k, k), k odd; each group has ``width`` channels, which divides C.
         bias: (C) or None.
         dilation: distance of neighbours, in pixels.
-        backend: 'reference' or 'cpp' (float32 on the CPU, widths that are multiples of 4). The latter has no second
-            derivatives and is not for torch.func. None chooses the faster one that can serve.
+        backend: 'reference' or 'cpp' (float32 on the CPU, widths that are multiples of 4; of bfloat16, it computes the
+            gradients). The latter has no second derivatives and is not for torch.func. None chooses the faster one
+            that can serve.
 
     Returns:
         (B, H, W, C).
@@ -69,8 +72,30 @@ def _reference(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) ->
 
 def _cpp(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:
     """The same in C++, with the sums in registers."""
-    library.check_takes(x, weight.detach())
+    library.check_takes(x, dtypes=CPP_DTYPES)
+    if x.dtype != torch.float32:
+        return _HalfConvolution.apply(x, weight, bias, dilation)
+    library.check_takes(weight.detach())
     return _convolve(x, weight, bias, dilation)
+
+
+class _HalfConvolution(torch.autograd.Function):
+    """A convolution of bfloat16 by torch, which CPUs have instructions for, with gradients in float32 by the library:
+    torch's take two to three times as long."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:
+        _check(x, weight, bias, dilation)
+        ctx.save_for_backward(x, weight, bias)
+        ctx.dilation = dilation
+        return _reference(x, weight, bias, dilation)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        grad_x, grad_weight = _convolve_backward(grad.float(), x.float(), weight.float(), ctx.dilation)
+        grad_bias = None if bias is None else grad.sum((0, 1, 2), dtype=bias.dtype)
+        return grad_x.to(x.dtype), grad_weight.to(weight.dtype), grad_bias, None
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _cpp}
@@ -78,7 +103,9 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _c
 
 def _fastest(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
     """The backend that None stands for: the C++ code, after :func:`~.backend.choose_backend` has checked it."""
-    served = weight.shape[1] == FAST_WIDTH and library.takes(x, weight.detach())  # a Parameter is no plain tensor
+    given = x, weight.detach()  # a Parameter is no plain tensor
+    trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    served = weight.shape[1] == FAST_WIDTH and library.takes(*given, dtypes=CPP_DTYPES if trains else CPP_DTYPES[:1])
     names = ('cpp', 'reference') if served else ('reference',)
     # The 7 x 7 filters of all released models, on a map of several vectors of pixels.
     case = (1, 9, 18, 16), (16, FAST_WIDTH, 7, 7), None if bias is None else (16,)

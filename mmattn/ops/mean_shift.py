@@ -179,8 +179,8 @@ def mean_shift_attention_channels(
 
     If the norm were a bias of the logits, torch would not use its fused backward pass on the CPU, and a GPU would need
     an N x M matrix. The norm takes two channels, so that half precision neither overflows nor loses its digits: a
-    coarse one in units of 2048, and the rest, which also carries the whole gradient. For fused kernels, heads are padded
-    to a multiple of eight channels.
+    coarse one in units of 2048, and the rest, which also carries the whole gradient. Heads are padded to a multiple of
+    eight channels for fused kernels.
     """
     d = query.shape[-1]
     # In this unit, fp16 holds norms up to 2048 * 65504. The unit is a local variable, because torch.compile turns

@@ -76,6 +76,26 @@ def test_large_maps(shape):
 
 
 @needs_library
+@pytest.mark.parametrize('mixed', [False, True])
+def test_gradients_of_bfloat16(mixed):
+    """The output is torch's. Gradients are those of float64 but for the rounding of what they are made of, also with
+    filters in float32 under autocast; each has the dtype of its tensor."""
+    x, grad, weight, bias = torch.randn(2, 9, 7, 8), torch.randn(2, 9, 7, 8), torch.randn(8, 4, 3, 3), torch.randn(8)
+    x, grad, weight, bias = (tensor.bfloat16() for tensor in (x, grad, weight, bias))
+    exact = results('reference', x, weight, bias, 1, grad, torch.float64)
+    leaves = [x, weight.float(), bias.float()] if mixed else [x, weight, bias]
+    leaves = [tensor.requires_grad_() for tensor in leaves]
+    outs = []
+    with torch.autocast('cpu', torch.bfloat16, enabled=mixed):
+        for backend in ('reference', 'cpp'):
+            outs.append(grouped_conv(*leaves, backend=backend))
+    assert outs[1].equal(outs[0]) and outs[1].dtype == torch.bfloat16
+    found = torch.autograd.grad(outs[1], leaves, grad)
+    assert [tensor.dtype for tensor in found] == [tensor.dtype for tensor in leaves]
+    assert max(differences(found, exact[1:])) < 0.01
+
+
+@needs_library
 def test_no_images():
     """They have an empty result, and the filters have no gradient."""
     x, weight, bias = torch.randn(0, 3, 4, 8), torch.randn(8, 4, 3, 3), torch.randn(8)
@@ -85,8 +105,8 @@ def test_no_images():
 
 @needs_library
 def test_when_it_is_chosen(monkeypatch):
-    """The C++ code serves float32 and groups of 4 channels, after it was checked, and layers, too. Torch serves all
-    else."""
+    """The C++ code serves float32 and groups of 4 channels, after it was checked, and layers, too; of bfloat16, in
+    training. Torch serves all else."""
     calls, layer = [], ELSA(12, 2, group_width=4)
     x, weight, bias = torch.randn(1, 4, 5, 48), torch.randn(48, 4, 3, 3), torch.randn(48)
     monkeypatch.setattr('mmattn.ops.backend._chosen', {})
@@ -104,7 +124,14 @@ def test_when_it_is_chosen(monkeypatch):
     assert grouped_conv(*(tensor.to('meta') for tensor in (x, weight, bias))).is_meta
     torch.func.vmap(lambda x: grouped_conv(x, weight, bias))(x[None])
     with torch.autocast('cpu', torch.bfloat16):
-        layer(torch.randn(1, 4, 5, 12))
+        with torch.no_grad():
+            layer(torch.randn(1, 4, 5, 12))
+        assert not calls
+        out = layer(torch.randn(1, 4, 5, 12))
+        calls.clear()
+        out.sum().backward()
+    assert calls == ['grouped_conv_backward']
+    calls.clear()
     monkeypatch.setattr(library, 'HAS_LIBRARY', False)
     grouped_conv(x, weight, bias)
     assert not calls
@@ -141,7 +168,7 @@ def test_what_the_code_does_not_take():
     x, weight = torch.ones(1, 4, 5, 12), torch.ones(12, 6, 3, 3)
     with pytest.raises(ValueError, match="groups of backend 'cpp' must have a multiple of 4 channels, not 6"):
         grouped_conv(x, weight, backend='cpp')
-    with pytest.raises(ValueError, match="backend 'cpp' takes tensors of 32 bits"):
+    with pytest.raises(ValueError, match="backend 'cpp' takes tensors of at most 32 bits"):
         grouped_conv(x.double(), weight.double(), backend='cpp')
     with pytest.raises(ValueError, match=r'grad must be as x, \(1, 4, 5, 12\), not \(1, 4, 4, 12\)'):
         torch.ops.mmattn.grouped_conv_backward(x[:, :, 1:], x, torch.ones(12, 4, 3, 3), 1)

@@ -3,7 +3,7 @@
 "Global Self-Attention Networks for Image Recognition", https://arxiv.org/abs/2010.03019
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -18,7 +18,7 @@ from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_po
 from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
 from ..ops.recompute import recompute
-from ..ops.tracing import is_exporting, is_tracing, is_transforming
+from ..ops.tracing import is_exporting, is_tracing
 from ..weights import CheckpointError, Translation, take_out
 from .base import Backbone, drop_path_schedule, evaluating, noise_image
 from .patch_embed import fit_tables
@@ -209,7 +209,7 @@ class GSAResNet(Backbone):
     def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         self.check_images(x)
         x = x.contiguous(memory_format=torch.channels_last)
-        x = after_relu(self.bn1, MaxPool(), self.conv1(x))
+        x = after_relu(self.bn1, max_pool, self.conv1(x))
         for i in range(self.num_built):
             for block in getattr(self, f'layer{i + 1}'):
                 x = self.run(block, x)
@@ -425,22 +425,17 @@ class Bottleneck(nn.Module):
         return average_pool(x) if self.stride > 1 and not self.pool_first else x
 
 
-class MaxPool(nn.Module):
-    """:func:`mmattn.layers.any_size.max_pool`."""
+def after_relu(norm: nn.Module, layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``layer(relu(norm(x)))``, of which the backward pass keeps x alone. The layer is a module or has no weights.
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2))."""
-        return max_pool(x)
-
-
-def after_relu(norm: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
-    """``layer(relu(norm(x)))``, of which the backward pass keeps x alone.
-
-    It computes norm and ReLU again, which takes little time. A convolution is not computed again: it saves its input
-    before it computes, and torch's recomputation ends with the last tensor that was saved.
+    It computes norm and ReLU again, which takes little time, and no convolution, see :func:`recompute`.
     """
-    steps = nn.Sequential(norm, nn.ReLU(inplace=True), layer)
-    synchronised = isinstance(norm, nn.SyncBatchNorm)  # the processes would exchange their statistics again
-    if not torch.is_grad_enabled() or synchronised or x.is_meta or is_tracing() or is_transforming():
-        return steps(x)
-    return recompute(steps, x)
+
+    def result(x: Tensor) -> Tensor:
+        return layer(F.relu(norm(x), inplace=True))
+
+    # Another norm may exchange statistics between processes. nn.Identity, which MMCV's fuse_conv_bn sets, returns x
+    # itself, which ReLU then changes. torch.compile decides by itself what to keep.
+    if type(norm) is not nn.BatchNorm2d or is_tracing():
+        return result(x)
+    return recompute(result, x, modules=[m for m in (norm, layer) if isinstance(m, nn.Module)], random=False)

@@ -1,11 +1,10 @@
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.utils.checkpoint import checkpoint
 
 from ..arguments import check_choice, check_flags, check_heads, check_odd, check_whole
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
-from ..ops.tracing import is_exporting, is_tracing
+from ..ops.recompute import recompute
+from ..ops.tracing import is_exporting
 from .any_size import ceil_div
 from .mechanism import MECHANISMS
 from .norm import batch_norm
@@ -124,13 +123,7 @@ class GlobalSelfAttention(nn.Module):
         if self.rel_row is not None:
             out = self._along(2, query, key, out, self.rel_row)
         if self.content is True:
-            if torch.is_grad_enabled() and x.device.type != 'meta':  # meta: nothing to save, and torch 2.1 fails
-                parameters = dict(self.key.named_parameters())
-                content = checkpoint(
-                    self._content, x, query, value, parameters, use_reentrant=False, preserve_rng_state=False
-                )
-            else:
-                content = self._content(x, query, value)
+            content = recompute(self._content, x, query, value, modules=[self.key], random=False)
             out = content if out is value else content + out  # eq. 8
         out = out.flatten(-2)
         return out if self.proj is None else self.proj(_over_channels(self.norm, out))
@@ -140,18 +133,12 @@ class GlobalSelfAttention(nn.Module):
             query, value, table, dim, self.beyond, backend=self.backend, key=key, softmax=self.axial_softmax
         )
 
-    def _content(self, x: Tensor, query: Tensor, value: Tensor, parameters: dict[str, Tensor] | None = None) -> Tensor:
+    def _content(self, x: Tensor, query: Tensor, value: Tensor) -> Tensor:
         """Content attention. The backward pass computes it again, which is cheap; otherwise it would keep a map of keys
-        and, for batches, three more copies of maps.
-
-        ``parameters`` are those of the keys' layer in the forward pass. If ``torch.func.functional_call`` has lent them
-        to it, the layer has its own again in the backward pass.
-        """
+        and, for batches, three more copies of maps."""
         if self.softmax_queries:
             query = query.softmax(-1).to(query.dtype)
-        lent = parameters and not is_tracing() and any(parameters[k] is not p for k, p in self.key.named_parameters())
-        key = functional_call(self.key, parameters, (x,)) if lent else self.key(x)
-        return content_attention(query, self._split(key), value, backend=self.backend)
+        return content_attention(query, self._split(self.key(x)), value, backend=self.backend)
 
     def _normed(self, x: Tensor) -> Tensor:
         """The batch norm between columns and rows, (B, H, W, heads, C / heads) -> the same shape."""

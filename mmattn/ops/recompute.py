@@ -1,43 +1,70 @@
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from .tracing import is_tracing
+from .tracing import is_tracing, is_transforming
 
 
-def recompute(block: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
-    """``block(*inputs)``, whose activations are computed again in the backward pass instead of being kept in memory.
+def recompute(
+    function: Callable[..., Tensor | tuple[Tensor, ...]],
+    *inputs: Tensor | None,
+    modules: Sequence[nn.Module] | None = None,
+    random: bool = True,
+) -> Tensor | tuple[Tensor, ...]:
+    """``function(*inputs)``, whose activations are computed again in the backward pass instead of being kept in memory.
 
-    Batch norms in training update their running statistics once, not a second time when they are recomputed. If
-    ``torch.func.functional_call`` has lent weights to the block for the forward pass, they are used again.
+    That computation stops where all of them are known. An operator of torch notes its inputs before it computes. So if
+    a convolution comes last, it is not computed again. An ``autograd.Function`` notes them afterwards.
+
+    The modules are as they were: with the weights that ``torch.func.functional_call`` may have lent them, and in
+    training or evaluation mode. Batch norms in training do not update their running statistics a second time.
+
+    Args:
+        modules: those that the function uses; None: the function is a module.
+        random: whether the function draws random numbers, as drop path does.
     """
-    if is_tracing():  # torch.compile updates statistics once and keeps weights by itself, and does not take contexts
-        return checkpoint(block, *inputs, use_reentrant=False)
-    norms = [m for m in block.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
-    contexts = dict(context_fn=lambda: (contextlib.nullcontext(), _StatisticsKept(norms))) if norms else {}
-    return checkpoint(_call, block, dict(block.named_parameters()), *inputs, use_reentrant=False, **contexts)
+    if not torch.is_grad_enabled() or any(x is not None and x.is_meta for x in inputs):  # meta: torch 2.1 fails
+        return function(*inputs)
+    if is_tracing():  # torch.compile updates statistics once by itself, and does not take contexts
+        return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=random)
+    if is_transforming() or torch.jit.is_tracing():  # torch.func refuses; a traced graph could not be stored
+        return function(*inputs)
+    before = _AsBefore([function] if modules is None else modules)
+    return checkpoint(
+        function,
+        *inputs,
+        use_reentrant=False,
+        preserve_rng_state=random,
+        context_fn=lambda: (contextlib.nullcontext(), before),
+    )
 
 
-def _call(block: nn.Module, parameters: dict[str, Tensor], *inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
-    """``block(*inputs)`` with the parameters that it had in the forward pass."""
-    lent = any(parameters[name] is not parameter for name, parameter in block.named_parameters())
-    return functional_call(block, parameters, inputs) if lent else block(*inputs)
+class _AsBefore:
+    """A context in which modules are as they were when it was made, but norms do not update running statistics.
 
+    It is entered once in each backward pass, of which a graph may have several.
+    """
 
-class _StatisticsKept:
-    """A context that is entered once in each backward pass, of which a graph may have several."""
-
-    def __init__(self, norms: list[nn.Module]) -> None:
-        self.norms = norms
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self.then = [(part, _state(part)) for module in modules for part in module.modules()]
 
     def __enter__(self) -> None:
-        self.kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in self.norms]
-        for norm in self.norms:
-            norm.momentum, norm.num_batches_tracked = 0.0, None
+        self.now = [(part, {name: vars(part)[name] for name in state}) for part, state in self.then]
+        for part, state in self.then:
+            vars(part).update(state)
 
     def __exit__(self, *_: object) -> None:
-        for norm, momentum, count in self.kept:
-            norm.momentum, norm.num_batches_tracked = momentum, count
+        for part, state in self.now:
+            vars(part).update(state)
+
+
+def _state(part: nn.Module) -> dict[str, object]:
+    """What a recomputation sets in a module, without the modules in it."""
+    buffers = dict(part._buffers)
+    state = dict(_parameters=dict(part._parameters), _buffers=buffers, training=part.training)
+    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
+        buffers['num_batches_tracked'], state['momentum'] = None, 0.0
+    return state

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from mmattn.analysis.complexity import classifier, count_operations, count_parameters
 from mmattn.backbones import GSAResNet
 from mmattn.backbones.base import noise_image
+from mmattn.backbones.gsa_resnet import after_relu
 from mmattn.layers import GlobalSelfAttention
 from mmattn.layers.any_size import average_pool
 from mmattn.weights import CheckpointError
@@ -588,9 +589,11 @@ def test_impossible_settings_are_named(wrong, message):
         GSAResNet(**wrong)
 
 
-def test_a_step_keeps_no_map_twice(monkeypatch):
+@pytest.mark.parametrize('with_cp', [False, True])
+def test_a_step_keeps_no_map_twice(with_cp, monkeypatch):
     """The maps between norms and convolutions are computed again in the backward pass, and the convolutions are not.
-    Gradients and statistics are those of a step that keeps all maps, to the last bit."""
+    Gradients and statistics are those of a step that keeps all maps, to the last bit. Blocks that are recomputed as a
+    whole keep nothing of what is inside."""
     alive, found = [], []
 
     class Alive(TorchDispatchMode):
@@ -605,11 +608,11 @@ def test_a_step_keeps_no_map_twice(monkeypatch):
         return sum(storages.values())
 
     arch = dict(depths=(2, 2), stem_channels=16, base_channels=16, expansion=2)
-    backbone = GSAResNet(depth=arch, gsa_stages=(1,), out_indices=(0, 1), zero_init_residual=False)
+    backbone = GSAResNet(depth=arch, gsa_stages=(1,), out_indices=(0, 1), zero_init_residual=False, with_cp=with_cp)
     state, images = copy.deepcopy(backbone.state_dict()), torch.randn(2, 3, 96, 96)
     for recomputed in (True, False):
         if not recomputed:
-            monkeypatch.setattr('mmattn.backbones.gsa_resnet.recompute', lambda block, x: block(x))
+            monkeypatch.setattr('mmattn.backbones.gsa_resnet.recompute', lambda block, x, **_: block(x))
         backbone.load_state_dict(state)
         backbone.zero_grad()
         alive.clear()
@@ -624,3 +627,29 @@ def test_a_step_keeps_no_map_twice(monkeypatch):
     assert less < 0.85 * more and operations == expected
     for one, other in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
         assert one.equal(other)
+
+
+@pytest.mark.parametrize('train', [True, False])
+@pytest.mark.parametrize('frozen', [True, False])
+@pytest.mark.parametrize('autocast', [True, False])
+@pytest.mark.parametrize('make', [nn.BatchNorm2d, nn.SyncBatchNorm, nn.Identity])
+def test_norms_before_convolutions(make, autocast, frozen, train):
+    """Gradients are those without recomputation, to the bit: with frozen weights, under autocast, and if the model has
+    left training mode before the backward pass. Only a batch norm of one process is computed again. MMCV's fuse_conv_bn
+    sets nn.Identity, which returns the map that ReLU changes."""
+    if make is nn.SyncBatchNorm and train:
+        pytest.skip('needs a GPU')
+    norm, conv, calls = make(4).train(train).requires_grad_(not frozen), nn.Conv2d(4, 8, 3), []
+    norm.register_forward_hook(lambda *_: calls.append(1))
+    found = []
+    for call in (lambda x: after_relu(norm, conv, x), lambda x: conv(norm(x).relu())):
+        x = torch.randn(2, 4, 9, 9, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        norm.train(train)
+        with torch.autocast('cpu', torch.bfloat16, enabled=autocast):
+            loss = call(x * 1).pow(3).sum()
+        norm.eval()
+        found.append(
+            torch.autograd.grad(loss, [p for p in (x, *norm.parameters(), *conv.parameters()) if p.requires_grad])
+        )
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert len(calls) == 2 + (make is nn.BatchNorm2d)

@@ -392,12 +392,7 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
         identity = self.shortcut(x)
-        x = self.conv1(x)
-        if self.attn is None:
-            x = after_relu(self.bn1, self.conv2, x)
-        else:
-            x = self.inner(F.relu(self.bn1(x), inplace=True))
-        x = self.drop_path(self.bn3(after_relu(self.bn2, self.conv3, x)))
+        x = self.drop_path(self.bn3(after_relu(self.bn2, self.conv3, self.inner(x))))
         x += identity
         x = F.relu(x, inplace=True)
         return x if self.attn_after is None else mix(self.attn_after, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -414,7 +409,10 @@ class Bottleneck(nn.Module):
         return norm(conv(every_second_pixel(x) if self.stride > 1 else x))
 
     def inner(self, x: Tensor) -> Tensor:
-        """The inner layer with attention: (B, width, H, W) -> (B, width, ceil(H / stride), ceil(W / stride))."""
+        """The first convolution and the inner layer: (B, in_channels, H, W) -> (B, width, ceil(H / stride), ...)."""
+        if self.attn is None:
+            return after_relu(self.bn1, self.conv2, self.conv1(x))
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         small = average_pool(x) if self.stride > 1 and self.pool_first else x
         mixed = self.pooled(mix(self.attn, small.permute(0, 2, 3, 1)))
         return mixed if self.attn_scale is None else self.conv2(x) + self.attn_scale[:, None, None] * mixed
@@ -431,11 +429,14 @@ def after_relu(norm: nn.Module, layer: Callable[[Tensor], Tensor], x: Tensor) ->
     It computes norm and ReLU again, which takes little time, and no convolution, see :func:`recompute`.
     """
 
-    def result(x: Tensor) -> Tensor:
-        return layer(F.relu(norm(x), inplace=True))
-
     # Another norm may exchange statistics between processes. nn.Identity, which MMCV's fuse_conv_bn sets, returns x
     # itself, which ReLU then changes. torch.compile decides by itself what to keep.
-    if type(norm) is not nn.BatchNorm2d or is_tracing():
-        return result(x)
-    return recompute(result, x, modules=[m for m in (norm, layer) if isinstance(m, nn.Module)], random=False)
+    if not torch.is_grad_enabled() or type(norm) is not nn.BatchNorm2d or is_tracing():
+        x = F.relu(norm(x), inplace=True)  # frees the map before, unless the caller has it, too
+        return layer(x)
+    return recompute(
+        lambda x: layer(F.relu(norm(x), inplace=True)),
+        x,
+        modules=[m for m in (norm, layer) if isinstance(m, nn.Module)],
+        random=False,
+    )

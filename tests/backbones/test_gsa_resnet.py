@@ -1,4 +1,5 @@
 import copy
+import sys
 import weakref
 from itertools import product
 
@@ -12,7 +13,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.runner.checkpoint import load_state_dict
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.complexity import classifier, count_operations, count_parameters
@@ -599,7 +600,7 @@ def test_a_step_keeps_no_map_twice(with_cp, monkeypatch):
     class Alive(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             out = func(*args, **(kwargs or {}))
-            alive.extend(weakref.ref(x.untyped_storage()) for x in tree_leaves(out) if isinstance(x, torch.Tensor))
+            alive.extend(weakref.ref(x.untyped_storage()) for x in tree_flatten(out)[0] if isinstance(x, torch.Tensor))
             return out
 
     def kept():
@@ -625,7 +626,7 @@ def test_a_step_keeps_no_map_twice(with_cp, monkeypatch):
         found.append(copy.deepcopy(result))
     (less, operations, *ours), (more, expected, *theirs) = found
     assert less < 0.85 * more and operations == expected
-    for one, other in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
+    for one, other in zip(tree_flatten(ours)[0], tree_flatten(theirs)[0], strict=True):
         assert one.equal(other)
 
 
@@ -653,3 +654,22 @@ def test_norms_before_convolutions(make, autocast, frozen, train):
         )
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
     assert len(calls) == 2 + (make is nn.BatchNorm2d)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason='a call holds its arguments')
+def test_inference_frees_maps_before_norms():
+    """None of them is in memory when the layer after the norm computes."""
+    backbone, before = GSAResNet(**SMALL).eval(), {}
+
+    def check(module, inputs):
+        assert [reference() for reference in before.values()] == [None] * len(before)
+        before.clear()
+
+    for block in backbone.modules():
+        if hasattr(block, 'bn3'):
+            pairs = [(block.bn2, block.conv3)] + ([(block.bn1, block.conv2)] if block.attn is None else [])
+            for norm, layer in pairs:
+                norm.register_forward_pre_hook(lambda norm, inputs: before.update({norm: weakref.ref(inputs[0])}))
+                layer.register_forward_pre_hook(check)
+    with torch.no_grad():
+        backbone(torch.randn(1, 3, 64, 64))

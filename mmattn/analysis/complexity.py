@@ -215,6 +215,7 @@ def operator_formulas() -> dict:
             torch.ops.mmattn.grouped_conv: _grouped_conv_flops,
             # the gradients of input and weights
             torch.ops.mmattn.grouped_conv_backward: lambda _, *shapes, **__: 2 * _grouped_conv_flops(*shapes),
+            torch.ops.mmattn.depthwise_conv_weight_backward: lambda _, x, k, **__: 2 * math.prod(x) * k**2,
             torch.ops.mmattn.axial_sum: _axial_flops,
             torch.ops.mmattn.axial_sum_backward: _axial_backward_flops,
             torch.ops.aten.convolution_backward: _convolution_backward_flops,  # torch's is of one group

@@ -392,7 +392,7 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
         identity = self.shortcut(x)
-        x = self.drop_path(self.bn3(after_relu(self.bn2, self.conv3, self.inner(x))))
+        x = self.drop_path(self.bn3(after_relu(self.bn2, self.conv3, self.hidden(x))))
         x += identity
         x = F.relu(x, inplace=True)
         return x if self.attn_after is None else mix(self.attn_after, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -408,11 +408,14 @@ class Bottleneck(nn.Module):
             return norm(F.conv2d(x, conv.weight, conv.bias, self.stride))
         return norm(conv(every_second_pixel(x) if self.stride > 1 else x))
 
-    def inner(self, x: Tensor) -> Tensor:
+    def hidden(self, x: Tensor) -> Tensor:
         """The first convolution and the inner layer: (B, in_channels, H, W) -> (B, width, ceil(H / stride), ...)."""
         if self.attn is None:
             return after_relu(self.bn1, self.conv2, self.conv1(x))
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return self.inner(F.relu(self.bn1(self.conv1(x)), inplace=True))
+
+    def inner(self, x: Tensor) -> Tensor:
+        """The inner layer with attention: (B, width, H, W) -> (B, width, ceil(H / stride), ceil(W / stride))."""
         small = average_pool(x) if self.stride > 1 and self.pool_first else x
         mixed = self.pooled(mix(self.attn, small.permute(0, 2, 3, 1)))
         return mixed if self.attn_scale is None else self.conv2(x) + self.attn_scale[:, None, None] * mixed

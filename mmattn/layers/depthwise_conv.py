@@ -1,7 +1,7 @@
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_odd, check_rates, check_whole
+from ..ops.depthwise_conv import depthwise_conv
 from .mechanism import MECHANISMS
 
 
@@ -60,5 +60,4 @@ class DepthwiseConv(ValueFilter):
     def filter(self, value: Tensor) -> Tensor:
         C = value.shape[-1]
         weight = self.conv.weight.repeat_interleave(C // len(self.conv.weight), 0)
-        out = F.conv2d(value.permute(0, 3, 1, 2), weight, self.conv.bias, padding=self.conv.padding, groups=C)
-        return out.permute(0, 2, 3, 1)
+        return depthwise_conv(value, weight, self.conv.bias)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..ops.tracing import is_exporting, is_plain
 from .shunted import LocalEnhancement
-from .token_conv import TokenConv2d
+from .token_conv import DepthwiseConv2d
 
 #: numbers of a hidden map in memory at a time, for inference on the CPU: 4 MB of float32 fit the cache
 MAX_HIDDEN = 2**20
@@ -76,7 +76,7 @@ class ConvMLP(DetailMLP):
 
     def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
         super().__init__(dim, hidden_dim, **kwargs)
-        self.dwconv = TokenConv2d(hidden_dim, hidden_dim, 3, padding=1, groups=hidden_dim)
+        self.dwconv = DepthwiseConv2d(hidden_dim)
 
 
 #: feed-forward layers of table 9. The tensors of 'conv' and 'detail' have the same names and shapes.

@@ -1,8 +1,8 @@
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_odd, check_whole
+from ..ops.depthwise_conv import depthwise_conv
 
 
 class GhostSummand(nn.Module):
@@ -23,8 +23,7 @@ class GhostSummand(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Values (B, H, W, C), zero outside the map -> (B, H, W, C)."""
-        dim, _, size, _ = self.weight.shape
-        return F.conv2d(values.permute(0, 3, 1, 2), self.weight, padding=size // 2, groups=dim).permute(0, 2, 3, 1)
+        return depthwise_conv(values, self.weight)
 
 
 def ghost_summand(dim: int, size: int) -> GhostSummand | None:

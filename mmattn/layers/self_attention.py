@@ -9,7 +9,7 @@ from ..ops.rotary import check_rope, rotated, rotation
 from ..weights import CheckpointError, take
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
-from .token_conv import TokenConv2d
+from .token_conv import DepthwiseConv2d
 
 
 @MECHANISMS.register_module()
@@ -135,7 +135,7 @@ class EnhancedAttention(SelfAttention):
     def add_projections(self, dim: int, bias: bool) -> None:
         self.q = nn.Linear(dim, dim, bias)
         self.kv = nn.Linear(dim, 2 * dim, bias)
-        self.local_conv = TokenConv2d(dim, dim, 3, padding=1, groups=dim)
+        self.local_conv = DepthwiseConv2d(dim)
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.q(x), *self.kv(x).chunk(2, -1)

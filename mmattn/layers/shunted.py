@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
+from ..ops.depthwise_conv import depthwise_conv
 from ..weights import CheckpointError, take
 from .any_size import crop, repeat_to_multiple
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .self_attention import projections_of_pvt
-from .token_conv import TokenConv2d
+from .token_conv import DepthwiseConv2d, TokenConv2d
 
 
 class TokenMerging(TokenConv2d, nn.Conv2d):
@@ -34,7 +35,13 @@ class TokenMerging(TokenConv2d, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_dim) -> (B, ceil(H / r), ceil(W / r), out_dim)."""
-        return super().forward(repeat_to_multiple(x, self.stride[0], (1, 2)))
+        r = self.stride[0]
+        x = repeat_to_multiple(x, r, (1, 2))
+        if self.in_channels >= 32:
+            return super().forward(x)
+        # oneDNN 3.10 computes wrong numbers for so few channels in bfloat16, on CPUs with AMX.
+        x = x.unflatten(2, (-1, r)).unflatten(1, (-1, r)).transpose(2, 3).flatten(3)
+        return F.linear(x, self.weight.permute(0, 2, 3, 1).flatten(1), self.bias)
 
 
 class TokenPooling(nn.Linear):
@@ -59,7 +66,7 @@ class TokenPooling(nn.Linear):
         return super().forward(x.mean((2, 4)))
 
 
-class LocalEnhancement(TokenConv2d, nn.Conv2d):
+class LocalEnhancement(DepthwiseConv2d, nn.Conv2d):
     """x plus its 3 x 3 depth-wise convolution: LE of equation 1 and DS of equation 3.
 
     Args:
@@ -67,7 +74,7 @@ class LocalEnhancement(TokenConv2d, nn.Conv2d):
     """
 
     def __init__(self, dim: int) -> None:
-        super().__init__(dim, dim, 3, padding=1, groups=dim)
+        super().__init__(dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
@@ -75,8 +82,7 @@ class LocalEnhancement(TokenConv2d, nn.Conv2d):
             return x + super().forward(x)
         # One pass over the map: the identity adds 1 to the centre of each filter.
         weight = self.weight + F.pad(self.weight.new_ones(1, 1, 1, 1), (1, 1, 1, 1))
-        x = F.conv2d(x.permute(0, 3, 1, 2), weight, self.bias, padding=1, groups=self.groups)
-        return x.permute(0, 2, 3, 1)
+        return depthwise_conv(x, weight, self.bias)
 
 
 #: ways to merge tokens, see ``ShuntedAttention``

@@ -2,6 +2,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_odd, check_whole
+from ..ops.depthwise_conv import depthwise_conv
 from ..ops.tracing import is_exporting
 from .mechanism import MECHANISMS
 
@@ -19,6 +20,22 @@ class TokenConv2d(nn.Conv2d):
             # ONNX has no channels-last convolutions: runtimes would copy the map before and after.
             return F.linear(x, self.weight.flatten(1), self.bias)
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+class DepthwiseConv2d(TokenConv2d, nn.Conv2d):
+    """Depth-wise convolution of tokens, zero outside the map, which keeps its size.
+
+    Args:
+        dim: channels C.
+        kernel_size: side k of the filters, odd.
+    """
+
+    def __init__(self, dim: int, kernel_size: int = 3) -> None:
+        super().__init__(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        return depthwise_conv(x, self.weight, self.bias)
 
 
 @MECHANISMS.register_module()

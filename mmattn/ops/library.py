@@ -64,7 +64,12 @@ def check_takes(*tensors: Tensor, dtypes: Collection[torch.dtype] = (torch.float
 
 
 def operator(
-    schema: str, check: Callable, function: Callable, empty: Callable, backward: Callable | None = None
+    schema: str,
+    check: Callable,
+    function: Callable,
+    empty: Callable,
+    backward: Callable | None = None,
+    dtypes: Collection[torch.dtype] = (torch.float32,),
 ) -> Callable:
     """Define an operator torch.ops.mmattn.NAME, whose arguments are tensors or None, and last one number or more.
 
@@ -73,8 +78,9 @@ def operator(
         check: raises a ValueError if arguments do not fit; their dtypes and devices are checked before.
         function: calls the library.
         empty: makes results of the same shapes, for graphs.
-        backward: the gradients of the tensors, from those of the result and all arguments. None if the operator gives
-            gradients itself; then it has none.
+        backward: the gradients of the tensors, from those of the results and all arguments. None if the operator gives
+            gradients itself that have none.
+        dtypes: that it takes, of all tensors the same.
 
     Returns:
         the operator.
@@ -86,7 +92,7 @@ def operator(
 
     def checked(kernel: Callable) -> Callable:
         def run(*arguments: Tensor | int | None) -> Tensor | list[Tensor]:
-            _check_tensors(overload._schema, arguments[:tensors])
+            _check_tensors(overload._schema, arguments[:tensors], dtypes)
             check(*arguments)
             return kernel(*arguments)
 
@@ -97,34 +103,38 @@ def operator(
             out = overload(*arguments)
         return tuple(out) if isinstance(out, list) else out
 
-    def forward(ctx, *arguments: Tensor | int | None) -> Tensor:
+    def forward(ctx, *arguments: Tensor | int | None) -> Tensor | tuple[Tensor, ...]:
         ctx.save_for_backward(*arguments[:tensors])
         ctx.numbers = arguments[tensors:]
         return below(*arguments)
 
-    def differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *backward(grad, *ctx.saved_tensors, *ctx.numbers), *[None] * len(ctx.numbers)
+    def differentiate(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return *backward(*grads, *ctx.saved_tensors, *ctx.numbers), *[None] * len(ctx.numbers)
 
-    if backward is None:
-        first = once(below)
-        derived = lambda *arguments: list(first(*arguments))
-    else:
-        parts = dict(forward=staticmethod(forward), backward=staticmethod(differentiate))
-        derived = type(name, (torch.autograd.Function,), parts).apply
+    parts = dict(forward=staticmethod(forward), backward=staticmethod(differentiate))
+    function_of = once(below) if backward is None else type(name, (torch.autograd.Function,), parts).apply
+
+    def derived(*arguments: Tensor | int | None) -> Tensor | list[Tensor]:
+        out = function_of(*arguments)
+        return list(out) if isinstance(out, tuple) else out
+
     OPERATORS.impl(name, checked(function), 'CPU')
     OPERATORS.impl(name, checked(empty), 'Meta')
     OPERATORS.impl(name, derived, 'Autograd')
     return overload
 
 
-def _check_tensors(schema: torch._C.FunctionSchema, arguments: tuple[Tensor | None, ...]) -> None:
+def _check_tensors(
+    schema: torch._C.FunctionSchema, arguments: tuple[Tensor | None, ...], dtypes: Collection[torch.dtype]
+) -> None:
     for x, argument in zip(arguments, schema.arguments):
         if x is None and str(argument.type) == 'Tensor':  # torch lets None pass
             raise ValueError(f'{argument.name} of {schema.name} must be a tensor, not None')
     tensors = [x for x in arguments if x is not None]
-    if tensors[0].dtype != torch.float32 or len({(x.dtype, x.device) for x in tensors}) > 1:
+    if tensors[0].dtype not in dtypes or len({(x.dtype, x.device) for x in tensors}) > 1:
         given = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
-        raise ValueError(f'{schema.name} takes float32 tensors on one device; here are {given}')
+        names = ' or '.join(str(dtype).removeprefix('torch.') for dtype in dtypes)
+        raise ValueError(f'{schema.name} takes {names} tensors on one device; here are {given}')
 
 
 def empty_like(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mmattn.ops import elsa, library
+from mmattn.ops.depthwise_conv import depthwise_conv
 from mmattn.ops.global_self_attention import axial_attention_reference
 from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.ops.neighbourhood import neighbourhood_attention_reference
@@ -20,6 +21,7 @@ from mmattn.ops.neighbourhood import neighbourhood_attention_reference
 HUGE = [0, -1, -3, 7, 2**31, 2**62, -(2**62), 2**63 - 1, -(2**63), 2**64]
 OPERATORS = 'neighbourhood_sum', 'neighbourhood_sum_backward', 'axial_sum', 'axial_sum_backward'
 OPERATORS += 'neighbourhood_attention', 'neighbourhood_attention_backward', 'grouped_conv', 'grouped_conv_backward'
+OPERATORS += ('depthwise_conv_weight_backward',)
 
 
 def right_arguments(name: str, choose: random.Random) -> list:
@@ -33,6 +35,9 @@ def right_arguments(name: str, choose: random.Random) -> list:
         k, dilation = choose.choice([1, 3, 5, 7]), choose.choice([1, 1, 2, 3, 2**31, 2**62, 2**63 - 1])
         bias, beyond = choose.choice([None, (heads, 2 * k - 1, 2 * k - 1)]), choose.choice([None, (2, heads, width)])
         arguments = [*[(B, H, W, heads, width)] * 3, bias, beyond, k, dilation]
+    elif name.startswith('depthwise_conv'):
+        x = torch.randn(2, B, H, W, choose.choice([1, 3, 16, 70])).to(choose.choice([torch.float32, torch.bfloat16]))
+        return [*x, choose.choice([3, 5, 7])]
     elif name.startswith('grouped_conv'):
         width, k, dilation = choose.choice([4, 8]), choose.choice([1, 3, 5]), choose.choice([1, 1, 2, 2**31, 2**63 - 1])
         C = heads * width
@@ -88,6 +93,10 @@ def with_mistake(x: object, choose: random.Random) -> object:
 
 def expected(name: str, arguments: list) -> list[Tensor]:
     """By the plain path in float64."""
+    if name.startswith('depthwise_conv'):
+        grad, x, k = arguments
+        parts = [torch.zeros(shape).double().requires_grad_() for shape in ((x.shape[-1], 1, k, k), x.shape[-1:])]
+        return torch.autograd.grad(depthwise_conv(x.double(), *parts), parts, grad.double())
     tensors = [x.double() if isinstance(x, Tensor) else x for x in arguments if not isinstance(x, int)]
     numbers = [min(x, 9) for x in arguments if isinstance(x, int)]
     grad = tensors.pop(0) if name.endswith('backward') else None

@@ -20,12 +20,13 @@ from mmattn.ops import (
     shunted_attention,
 )
 from mmattn.ops import global_self_attention as gsa
+from mmattn.ops.depthwise_conv import depthwise_conv
 from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.ops.recompute import recompute
 
 MAPS = dict(q=(1, 3, 4, 2, 3), v=(1, 3, 4, 2, 2), table=(5, 3), logits=(1, 3, 4, 2, 9), value=(1, 3, 4, 4))
 MAPS |= dict(tokens=(1, 2, 4, 3), ghost=(4, 3, 3), filters=(1, 4, 9), bias=(2, 5, 5))
-MAPS |= dict(wide=(1, 3, 4, 8), weight=(8, 4, 3, 3), shift=(8,))
+MAPS |= dict(wide=(1, 3, 4, 8), weight=(8, 4, 3, 3), shift=(8,), own=(8, 1, 5, 5))
 
 
 def axial_with_keys(q, v, table, key, backend=None):
@@ -46,6 +47,7 @@ OPERATORS = {
     'axial': (partial(axial_attention, dim=1), 'q v table'),
     'axial-keys': (axial_with_keys, 'q v table q'),
     'grouped-conv': (grouped_conv, 'wide weight shift'),
+    'depthwise-conv': (depthwise_conv, 'wide own shift'),
     'content': (content_attention, 'q q v'),
     'mean-shift': (mean_shift_attention, 'tokens tokens tokens tokens'),
     'neighbourhood': (neighbourhood, 'q q q bias'),
@@ -81,6 +83,7 @@ def second(operator, inputs, linear, by_backward=False):
         ('axial', None, False),
         ('axial', 'batched', True),
         ('grouped-conv', None, False),
+        ('depthwise-conv', None, True),
         ('axial-keys', None, True),
         ('content', None, True),
         ('mean-shift', None, False),

@@ -1,0 +1,138 @@
+"""Depth-wise convolution of tokens, with the gradients of its filters in C++."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import library
+from .backend import HALF_OR_SINGLE, check_maps, choose_backend, named_backend
+from .library import call, operator, rows_of
+
+#: sides of filters that csrc/depthwise_conv.cpp is compiled for
+SIZES = 3, 5, 7
+#: what it reads; float16 is converted before
+READ = torch.float32, torch.bfloat16
+
+
+def depthwise_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, backend: str | None = None) -> Tensor:
+    """Convolution of each channel of tokens with a filter of its own, zero outside the map, which keeps its size.
+
+    Args:
+        x: (B, H, W, C).
+        weight: (C, 1, k, k), k odd.
+        bias: (C) or None.
+        backend: 'reference' or 'cpp' (at most 32 bits on the CPU, k = 3, 5 or 7). The latter is torch's convolution,
+            too, and computes the gradients of weight and bias in C++, in float32. It has derivatives of any order, and
+            is not for torch.func. None chooses the faster one that can serve.
+
+    Returns:
+        (B, H, W, C), of the dtype of x, or autocast's.
+
+    Raises:
+        ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
+    """
+    check_maps(x=x, weight=weight, bias=bias)
+    if x.dim() != 4 or weight.dim() != 4 or weight.shape[:2] != (x.shape[-1], 1):
+        raise ValueError(
+            f'x must be (B, H, W, C) and weight (C, 1, k, k), not {tuple(x.shape)} and {tuple(weight.shape)}'
+        )
+    k, columns = weight.shape[2:]
+    if k != columns or k % 2 == 0:
+        raise ValueError(f'the filters of weight must be k x k with odd k, not {k} x {columns}')
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f'bias must be {tuple(weight.shape[:1])}, not {tuple(bias.shape)}')
+    return named_backend(BACKENDS, _fastest(x, weight, bias) if backend is None else backend)(x, weight, bias)
+
+
+def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    C, _, k, _ = weight.shape
+    return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=k // 2, groups=C).permute(0, 2, 3, 1)
+
+
+def _cpp(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    library.check_takes(x, weight.detach(), dtypes=HALF_OR_SINGLE)
+    _check_size(weight.shape[-1])
+    return _DepthwiseConv.apply(x, weight, bias)
+
+
+BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _cpp}
+
+
+def _fastest(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
+    """The backend that None stands for: the C++ code, after :func:`~.backend.choose_backend` has checked it."""
+    k = weight.shape[-1]
+    fast = k in SIZES and (k > 3 or x.dtype != torch.float32)  # for these, torch's gradients take as long
+    trained = torch.is_grad_enabled() and (weight.requires_grad or bias is not None and bias.requires_grad)
+    served = fast and trained and library.takes(x, weight.detach(), dtypes=HALF_OR_SINGLE)  # a Parameter is not plain
+    names = ('cpp', 'reference') if served else ('reference',)
+    # A whole vector of channels, and a part of one.
+    case = (2, 5, 7, 19), (19, 1, 3, 3), None if bias is None else (19,)
+    return choose_backend('depthwise_conv', names, x.device, x.dtype, depthwise_conv, case)
+
+
+class _DepthwiseConv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        out = _reference(x, weight, bias)
+        ctx.save_for_backward(x.to(out.dtype), weight, bias)  # as autocast converts it
+        ctx.dtype = x.dtype
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight, bias = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        grad = grad.contiguous()
+        grad_x = _convolve(grad, weight.flip(2, 3)).to(ctx.dtype) if needs_x else None
+        if not (needs_weight or needs_bias):
+            return grad_x, None, None
+        if grad.dtype not in READ:
+            grad, x = grad.float(), x.float()
+        grad_weight, grad_bias = _weight_backward(grad, x, weight.shape[-1])
+        return grad_x, grad_weight.to(weight.dtype), None if bias is None else grad_bias.to(bias.dtype)
+
+
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The convolution in the dtype of x. Autocast would convert what F.conv2d takes, if it is on in a backward pass."""
+    C, _, k, _ = weight.shape
+    weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    out = torch.convolution(x.permute(0, 3, 1, 2), weight, bias, [1, 1], [k // 2] * 2, [1, 1], False, [0, 0], C)
+    return out.permute(0, 2, 3, 1)
+
+
+def _check_size(k: int) -> None:
+    if k not in SIZES:
+        raise ValueError(f"filters of backend 'cpp' must have a side of 3, 5 or 7, not {k}")
+
+
+def _check(grad: Tensor, x: Tensor, k: int) -> None:
+    check_maps(grad=grad, x=x)
+    if x.dim() != 4 or grad.shape != x.shape:
+        raise ValueError(f'grad and x must be (B, H, W, C), not {tuple(grad.shape)} and {tuple(x.shape)}')
+    _check_size(k)
+
+
+def _empty(grad: Tensor, x: Tensor, k: int) -> list[Tensor]:
+    C = x.shape[-1]
+    return [x.new_empty(shape, dtype=torch.float32) for shape in ((C, 1, k, k), (C,))]
+
+
+def _sums(grad: Tensor, x: Tensor, k: int) -> list[Tensor]:
+    """The gradients of weight and bias, in float32."""
+    (grad, grad_stride), (x, x_stride), out = rows_of(grad), rows_of(x), _empty(grad, x, k)
+    numbers = [*x.shape, k, grad_stride, x_stride, x.dtype == torch.bfloat16]
+    call('depthwise_conv_weight_backward', grad, x, *out, numbers)
+    return out
+
+
+_weight_backward = operator(
+    'depthwise_conv_weight_backward(Tensor grad, Tensor x, int kernel_size) -> Tensor[]',
+    _check,
+    _sums,
+    _empty,
+    # Both are sums of products of grad with shifted x, so their own gradients are convolutions again.
+    lambda weight, bias, grad, x, k: [_convolve(x, weight, bias), _convolve(grad, weight.flip(2, 3))],
+    READ,
+)

@@ -41,7 +41,7 @@ def with_threads(count, function):
 def calls(monkeypatch):
     """Names of the functions of the library that were called, after the code was checked."""
     found = []
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    for dtype in (torch.float32, torch.bfloat16):
         for bias in (None, torch.ones(8, dtype=dtype)):
             depthwise_conv(
                 torch.ones(1, 3, 3, 8, dtype=dtype), torch.ones(8, 1, 5, 5, dtype=dtype).requires_grad_(), bias
@@ -158,8 +158,10 @@ def test_autocast(calls, make, inside):
     assert max(differences(found, expected)) < 0.05
     x = torch.randn(2, 6, 5, 8).requires_grad_()
     weight = torch.randn(8, 1, 5, 5).requires_grad_()
-    with torch.autocast('cpu', torch.bfloat16):
-        outs = [depthwise_conv(x, weight, backend=backend) for backend in ('cpp', 'reference')]
+    outs = []
+    for backend in ('cpp', 'reference'):
+        with torch.autocast('cpu', torch.bfloat16):  # of its own: that of torch 2.1 keeps weights without gradients
+            outs.append(depthwise_conv(x, weight, backend=backend))
     assert {out.dtype for out in outs} == {torch.bfloat16}
     found, expected = (torch.autograd.grad(out.float().square().sum(), (x, weight)) for out in outs)
     assert {x.dtype for x in found} == {torch.float32} and max(differences(found, expected)) < 0.02

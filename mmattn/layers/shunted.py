@@ -39,7 +39,7 @@ class TokenMerging(TokenConv2d, nn.Conv2d):
         x = repeat_to_multiple(x, r, (1, 2))
         if self.in_channels >= 32:
             return super().forward(x)
-        # oneDNN 3.10 computes wrong numbers for so few channels in bfloat16, on CPUs with AMX.
+        # With so few channels, the convolution of oneDNN 3.10 is wrong in bfloat16 on CPUs with AMX.
         x = x.unflatten(2, (-1, r)).unflatten(1, (-1, r)).transpose(2, 3).flatten(3)
         return F.linear(x, self.weight.permute(0, 2, 3, 1).flatten(1), self.bias)
 

@@ -23,15 +23,14 @@ class TokenConv2d(nn.Conv2d):
 
 
 class DepthwiseConv2d(TokenConv2d, nn.Conv2d):
-    """Depth-wise convolution of tokens, zero outside the map, which keeps its size.
+    """3 x 3 depth-wise convolution of tokens, zero outside the map, which keeps its size.
 
     Args:
         dim: channels C.
-        kernel_size: side k of the filters, odd.
     """
 
-    def __init__(self, dim: int, kernel_size: int = 3) -> None:
-        super().__init__(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, dim, 3, padding=1, groups=dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""

@@ -7,12 +7,11 @@
 from collections.abc import Iterator, Sequence
 
 import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_heads, check_rates, check_whole
-from ..layers import MLP, Block, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import MLP, Block, PatchConv2d, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule
@@ -257,11 +256,11 @@ class Stem(nn.Module):
     def __init__(self, in_channels: int, hidden_dim: int, dim: int, norm_cfg: dict) -> None:
         super().__init__()
         self.conv = nn.Sequential(*stem_convolutions(in_channels, hidden_dim, 2, norm_cfg))
-        self.proj = nn.Conv2d(hidden_dim, dim, 4, 4)
+        self.proj = PatchConv2d(hidden_dim, dim, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, ceil(H / 8), ceil(W / 8), dim)."""
-        return self.proj(self.conv(pad_to_multiple(x, 8, (2, 3)))).permute(0, 2, 3, 1)
+        return self.proj(self.conv(pad_to_multiple(x, 8, (2, 3))).permute(0, 2, 3, 1))
 
 
 class Downsample(nn.Module):
@@ -269,22 +268,10 @@ class Downsample(nn.Module):
 
     def __init__(self, in_dim: int, dim: int, side: int) -> None:
         super().__init__()
-        self.proj = PatchConv2d(in_dim, dim, 2, 2)
+        self.proj = PatchConv2d(in_dim, dim, 2)
         self.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, side, side, dim), std=0.02))
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_dim) -> (B, ceil(H / 2), ceil(W / 2), dim)."""
         x = self.proj(pad_to_multiple(x, 2, (1, 2)))
         return x + interpolated(self.pos_embed.permute(0, 3, 1, 2), *x.shape[1:3]).permute(0, 2, 3, 1)
-
-
-class PatchConv2d(nn.Conv2d):
-    """2 x 2 convolution of stride 2 of (B, H, W, C) tokens, as a linear layer on patches.
-
-    The gradient of torch's convolution has another memory layout than a compiled graph expects.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, 2 * h, 2 * w, in_channels) -> (B, h, w, out_channels)."""
-        patches = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)
-        return F.linear(patches, self.weight.permute(0, 2, 3, 1).flatten(1), self.bias)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from ..layers import batch_norm
+from ..layers import PatchConv2d, batch_norm
 from ..layers.any_size import pad_to_multiple
 from ..ops.backend import without_autocast
 from ..ops.tracing import is_tracing
@@ -22,12 +22,12 @@ class PatchEmbed(nn.Module):
     def __init__(self, in_channels: int, dim: int, patch_size: int, norm: bool = True) -> None:
         super().__init__()
         self.patch_size = patch_size
-        self.proj = nn.Conv2d(in_channels, dim, patch_size, patch_size)
+        self.proj = PatchConv2d(in_channels, dim, patch_size)
         self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, ceil(H / patch_size), ceil(W / patch_size), dim)."""
-        return self.norm(self.proj(pad_to_multiple(x, self.patch_size, (2, 3))).permute(0, 2, 3, 1))
+        return self.norm(self.proj(pad_to_multiple(x, self.patch_size, (2, 3)).permute(0, 2, 3, 1)))
 
 
 class DeiTEmbed(PatchEmbed):

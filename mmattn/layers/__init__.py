@@ -22,7 +22,7 @@ from .outlook import OutlookAttention
 from .self_attention import EnhancedAttention, SelfAttention
 from .shunted import LocalEnhancement, ShuntedAttention, TokenMerging
 from .spatial_reduction import SpatialReductionAttention
-from .token_conv import Convolution, TokenConv2d
+from .token_conv import Convolution, PatchConv2d, TokenConv2d
 from .window import WindowAttention
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     'NonLocal',
     'OutlookAttention',
     'PairwiseAttention',
+    'PatchConv2d',
     'PatchwiseAttention',
     'SelfAttention',
     'ShuntedAttention',

@@ -15,33 +15,24 @@ from .any_size import crop, repeat_to_multiple
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .self_attention import projections_of_pvt
-from .token_conv import DepthwiseConv2d, TokenConv2d
+from .token_conv import DepthwiseConv2d, PatchConv2d
 
 
-class TokenMerging(TokenConv2d, nn.Conv2d):
+class TokenMerging(PatchConv2d, nn.Conv2d):
     """Merge r x r tokens into one: a convolution with kernel size r and stride r.
 
     If r does not divide the map, the last row and column are repeated at the bottom and the right, so that every token
     is merged. They are repeated and not zero, because a norm follows: it would scale up a token that is mostly zeros.
 
     Args:
-        in_dim: channels in.
-        out_dim: channels out.
+        in_channels: channels in.
+        out_channels: channels out.
         reduction: r.
     """
 
-    def __init__(self, in_dim: int, out_dim: int, reduction: int) -> None:
-        super().__init__(in_dim, out_dim, reduction, reduction)
-
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, in_dim) -> (B, ceil(H / r), ceil(W / r), out_dim)."""
-        r = self.stride[0]
-        x = repeat_to_multiple(x, r, (1, 2))
-        if self.in_channels >= 32:
-            return super().forward(x)
-        # With so few channels, the convolution of oneDNN 3.10 is wrong in bfloat16 on CPUs with AMX.
-        x = x.unflatten(2, (-1, r)).unflatten(1, (-1, r)).transpose(2, 3).flatten(3)
-        return F.linear(x, self.weight.permute(0, 2, 3, 1).flatten(1), self.bias)
+        """x: (B, H, W, in_channels) -> (B, ceil(H / r), ceil(W / r), out_channels)."""
+        return super().forward(repeat_to_multiple(x, self.stride[0], (1, 2)))
 
 
 class TokenPooling(nn.Linear):

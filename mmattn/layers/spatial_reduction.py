@@ -3,9 +3,10 @@ from torch import Tensor, nn
 
 from ..arguments import check_whole
 from ..ops.tracing import is_tracing
+from .any_size import crop
 from .mechanism import MECHANISMS
 from .self_attention import SelfAttention
-from .token_conv import TokenConv2d
+from .token_conv import PatchConv2d
 
 
 @MECHANISMS.register_module()
@@ -46,7 +47,7 @@ class SpatialReductionAttention(SelfAttention):
         super().__init__(dim, num_heads, qkv_bias=True, attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.reduction = int(reduction)
         if reduction > 1:
-            self.sr = TokenConv2d(dim, dim, reduction, reduction)
+            self.sr = PatchConv2d(dim, dim, reduction)
             self.norm = nn.LayerNorm(dim)
 
     def add_projections(self, dim: int, bias: bool) -> None:
@@ -60,5 +61,6 @@ class SpatialReductionAttention(SelfAttention):
             below, right = (self.reduction - size for size in x.shape[1:3])
             if not is_tracing() and max(below, right) > 0:  # A traced graph serves maps of at least r.
                 x = F.pad(x, (0, 0, 0, max(right, 0), 0, max(below, 0)))
+            x = crop(x, *(size // self.reduction * self.reduction for size in x.shape[1:3]))
             x = self.norm(self.sr(x))
         return query, *self.kv(x).chunk(2, -1)

@@ -256,11 +256,11 @@ class Stem(nn.Module):
     def __init__(self, in_channels: int, hidden_dim: int, dim: int, norm_cfg: dict) -> None:
         super().__init__()
         self.conv = nn.Sequential(*stem_convolutions(in_channels, hidden_dim, 2, norm_cfg))
-        self.proj = PatchConv2d(hidden_dim, dim, 4)
+        self.proj = nn.Conv2d(hidden_dim, dim, 4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, ceil(H / 8), ceil(W / 8), dim)."""
-        return self.proj(self.conv(pad_to_multiple(x, 8, (2, 3))).permute(0, 2, 3, 1))
+        return self.proj(self.conv(pad_to_multiple(x, 8, (2, 3)))).permute(0, 2, 3, 1)
 
 
 class Downsample(nn.Module):

@@ -48,8 +48,8 @@ def quantise(file: str | Path, out: str | Path, images: Sequence[np.ndarray]) ->
         expected = _outputs(file, images[1::2])
 
         def write(nodes: list[str], to: str) -> float:
-            # Weights have 7 bits: CPUs with AVX2 or AVX-512 and without VNNI add pairs of products in 16 bits, which
-            # products of 8 bits overflow.
+            # 7 bits for weights: CPUs with AVX2 or AVX-512, but without VNNI, add two products in 16 bits. With 8 bits,
+            # that sum overflows.
             how = dict(nodes_to_quantize=nodes, per_channel=True, reduce_range=True)
             quantize_static(prepared, to, _Reader(images[::2]), QuantFormat.QDQ, **how)
             return _error(_outputs(to, images[1::2]), expected)

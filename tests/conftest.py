@@ -20,6 +20,7 @@ from hypothesis import settings
 from mmengine.config import Config, utils
 from mmengine.logging import MMLogger
 from mmengine.visualization import Visualizer
+from torch import nn
 
 from mmattn.export.graphs import any_size
 from tests import ROOT
@@ -105,6 +106,15 @@ def own_visualizers(monkeypatch) -> None:
     """MMEngine names a visualizer by the second of its start: two runs in a second would share one and its folder."""
     for cls in (Visualizer, *Visualizer.__subclasses__()):
         monkeypatch.setattr(cls, '_instance_dict', OrderedDict())
+
+
+@pytest.fixture
+def any_weights(monkeypatch) -> None:
+    """Modules are built with whatever is in memory as their weights, for tests of shapes: to compute initial values of
+    a large model takes longer than its forward pass."""
+    for name in dir(nn.init):
+        if name.endswith('_') and not name.startswith('_'):
+            monkeypatch.setattr(nn.init, name, lambda tensor, *_, **__: tensor)
 
 
 @pytest.fixture

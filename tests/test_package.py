@@ -192,15 +192,29 @@ def build(folder: Path, **environment: str) -> None:
 
 @pytest.fixture(scope='module')
 def distributions(tmp_path_factory):
-    """A folder with a source distribution and the wheel."""
+    """A folder with a source distribution and the wheel, which takes most of a minute to compile."""
     folder = tmp_path_factory.mktemp('distributions')
     build(folder)
     return folder
 
 
 @pytest.fixture(scope='module')
-def wheel(distributions):
+def pure_distributions(tmp_path_factory):
+    """The same without the library: all other files are those of the wheel with it."""
+    folder = tmp_path_factory.mktemp('pure')
+    build(folder, MMATTN_PURE='1')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def compiled_wheel(distributions):
     (path,) = distributions.glob('*.whl')
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope='module')
+def wheel(pure_distributions):
+    (path,) = pure_distributions.glob('*.whl')
     return zipfile.ZipFile(path)
 
 
@@ -227,13 +241,12 @@ def test_extras_are_the_tested_versions(wheel):
     assert floors == {line for line in pinned if line.startswith('onedl-')}
 
 
-def test_one_wheel_for_all_pythons(wheel):
+@pytest.mark.slow
+def test_one_wheel_for_all_pythons(compiled_wheel):
     """The wheel with the library is for a platform and every Python, that without it for all platforms."""
-    assert re.fullmatch(r'mmattn-.*-cp310-abi3-(?!any).*\.whl', Path(wheel.filename).name)
-    assert (
-        'Root-Is-Purelib: false'
-        in wheel.read(next(name for name in wheel.namelist() if name.endswith('/WHEEL'))).decode()
-    )
+    assert re.fullmatch(r'mmattn-.*-cp310-abi3-(?!any).*\.whl', Path(compiled_wheel.filename).name)
+    (facts,) = (name for name in compiled_wheel.namelist() if name.endswith('/WHEEL'))
+    assert 'Root-Is-Purelib: false' in compiled_wheel.read(facts).decode()
 
 
 @pytest.mark.parametrize(
@@ -254,7 +267,8 @@ def test_what_is_compiled_where(monkeypatch, platform, pure, compiled, threads):
         assert ('-fopenmp' in library.extra_compile_args) == ('-fopenmp' in library.extra_link_args) == threads
 
 
-def test_changed_library_is_sealed_again(wheel, tmp_path):
+@pytest.mark.slow
+def test_changed_library_is_sealed_again(compiled_wheel, tmp_path):
     """After auditwheel changed the library of a wheel, seal_wheel.py writes its checksum, and the list of files."""
 
     def run(*arguments):
@@ -265,7 +279,7 @@ def test_changed_library_is_sealed_again(wheel, tmp_path):
         (library,) = folder.glob('*/mmattn/ops/_cpu.abi3.so')
         return library, runpy.run_path(str(library.with_name('seal.py')))['is_sealed']
 
-    library, is_sealed = unpack(wheel.filename, tmp_path / 'built')
+    library, is_sealed = unpack(compiled_wheel.filename, tmp_path / 'built')
     assert is_sealed(library)
     library.write_bytes(library.read_bytes() + b'more')
     run('-m', 'wheel', 'pack', '-d', tmp_path, library.parents[2])
@@ -295,12 +309,10 @@ def needed(requirements: Iterable[str], extras: Iterable[str] = (), seen: dict |
 
 @pytest.mark.slow
 @pytest.mark.parametrize('pure', [False, True], ids=['platform', 'pure'])
-def test_clean_environment(distributions, tmp_path, pure):
+def test_clean_environment(request, tmp_path, pure):
     """Beside what it and MMEngine require, and nothing else, each wheel installs, and every backbone runs: without
     MMCV and OpenCV, and without the library if the wheel has none."""
-    if pure:
-        distributions = tmp_path
-        build(distributions, MMATTN_PURE='1')
+    distributions = request.getfixturevalue('pure_distributions' if pure else 'distributions')
     (path,) = distributions.glob('*.whl')
     assert path.name.endswith('-py3-none-any.whl') == pure
     required = [each for each in metadata(zipfile.ZipFile(path)).get_all('Requires-Dist') if 'extra' not in each]
@@ -343,9 +355,10 @@ def test_wheel_carries_types(wheel):
     assert 'mmattn/py.typed' in wheel.namelist()
 
 
-def test_wheel_carries_its_library(wheel, tmp_path):
+@pytest.mark.slow
+def test_wheel_carries_its_library(compiled_wheel, tmp_path):
     """The compiled library that pip builds is whole, with the code that it is compared with."""
-    wheel.extractall(tmp_path, [name for name in wheel.namelist() if name.startswith('mmattn/ops/')])
+    compiled_wheel.extractall(tmp_path, [name for name in compiled_wheel.namelist() if name.startswith('mmattn/ops/')])
     (library,) = (tmp_path / 'mmattn' / 'ops').glob('_cpu.*')
     assert runpy.run_path(str(library.with_name('seal.py')))['is_sealed'](library)
 

@@ -10,6 +10,8 @@ from tests import ROOT
 from tests.configs import PAPERS
 from tests.tools.in_process import run_tool
 
+pytestmark = pytest.mark.usefixtures('any_weights')
+
 CONFIGS = ROOT / 'configs'
 
 
@@ -162,6 +164,7 @@ def test_metafile_has_the_counted_size(config):
     assert count_config(*PAPERS[name]) == pytest.approx((metadata['Parameters'], metadata['FLOPs']), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_rows_are_beside_the_metafile(monkeypatch):
     """All rows of a config are counted, each beside the figures of its own entry, whatever the environment names, and
     also if the environment changes between two calls."""

@@ -261,6 +261,7 @@ def test_bad_architectures_are_named(case):
                 case.build(case.small, arch={**case.small['arch'], key: given})
 
 
+@pytest.mark.usefixtures('any_weights')
 @every_backbone
 def test_arch_names_and_dicts_are_the_same(case):
     """A name of the zoo gives the same backbone as its dict. An unknown key is an error."""

@@ -148,7 +148,7 @@ def test_content_equals_its_quadratic_form(B, H, W, heads):
 def test_axial_gradcheck(path, dim, max_scores):
     """The hand-written backward pass is the derivative of the forward pass, also for stretched tables."""
     inputs = [t.requires_grad_() for t in make_inputs(2, 3, 4, 2, 2, 3, 2)]
-    assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs)
+    assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs, fast_mode=True)
 
 
 #: half of the combinations of four settings, in which each pair of values occurs; the others are slow
@@ -169,7 +169,7 @@ def test_axial_content_gradcheck(dim, beyond, softmax, with_key, max_scores):
     def attend(query, value, table, key=None):
         return axial_attention(query, value, table, dim, beyond, key=key, softmax=softmax)
 
-    assert torch.autograd.gradcheck(attend, inputs)
+    assert torch.autograd.gradcheck(attend, inputs, fast_mode=True)
 
 
 @pytest.mark.usefixtures('torch_compiles')
@@ -191,7 +191,7 @@ def test_compiled_gradients(max_scores):
 
 def test_content_gradcheck():
     inputs = [torch.randn(1, 3, 2, 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(content_attention, inputs)
+    assert torch.autograd.gradcheck(content_attention, inputs, fast_mode=True)
 
 
 def test_stretching_keeps_the_size_of_the_sum():

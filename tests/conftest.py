@@ -8,8 +8,9 @@ import json
 import logging
 import lzma
 import os
+import re
 import sysconfig
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,20 +47,32 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope='session', autouse=True)
 def configs_read_once():
-    """Each file of configs/ and of OpenMMLab's packages is read once for all tests with the same environment, and so is
-    the index of a package's configs, hundreds of files."""
-    read, known = Config._file2dict, {}
+    """Each file of configs/ and of OpenMMLab's packages is read once for all tests in which the environment variables
+    that it and its bases name have the same values, and so is the index of a package's configs, hundreds of files."""
+    read, known, being_read = Config._file2dict, {}, []
     stay_as_they_are = (ROOT / 'configs', Path(sysconfig.get_path('purelib')))
+    variables = defaultdict(set)  # of a file and its bases
 
     def remembered(filename, *args, **kwargs):
         path = Path(filename).expanduser().absolute()
         if not any(path.is_relative_to(folder) for folder in stay_as_they_are):
             return read(filename, *args, **kwargs)
-        environment = frozenset(item for item in os.environ.items() if not item[0].startswith('PYTEST_'))
-        key = path, args, frozenset(kwargs.items()), environment
-        if key not in known:
-            known[key] = read(filename, *args, **kwargs)
-        return copy.deepcopy(known[key])
+        file = path, args, frozenset(kwargs.items())
+
+        def key():
+            return file, *((name, os.environ.get(name)) for name in sorted(variables[file]))
+
+        if key() not in known:
+            variables[file].update(re.findall(r'{{\s*\$(\w+)', path.read_text()))
+            being_read.append(file)
+            try:
+                result = read(filename, *args, **kwargs)
+            finally:
+                being_read.pop()
+            known[key()] = result
+        if being_read:
+            variables[being_read[-1]] |= variables[file]
+        return copy.deepcopy(known[key()])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Config, '_file2dict', staticmethod(remembered))

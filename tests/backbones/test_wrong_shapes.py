@@ -61,9 +61,11 @@ def refused(backbone, translation):
 @pytest.mark.parametrize(
     'settings',
     [
-        dict(proj_bias=True),
         dict(groups=2, sharing='QKVVQ'),
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (dict(), dict(groups=2), dict(sharing='QKVVQ'))),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (dict(), dict(proj_bias=True), dict(groups=2), dict(sharing='QKVVQ'))
+        ),
     ],
 )
 @pytest.mark.parametrize('form', ['ViT', 'Swin'])
@@ -87,7 +89,7 @@ def test_warm_starts(form, settings):
     assert count > 200
 
 
-@pytest.mark.parametrize('attention', ['GhostHeadAttention', 'DepthwiseConv'])
+@pytest.mark.parametrize('attention', [pytest.param('GhostHeadAttention', marks=pytest.mark.slow), 'DepthwiseConv'])
 def test_warm_start_from_deit(attention):
     frame = ViTFrame(arch=ATTENTION, attention=dict(type=attention), embedding='deit', img_size=16, patch_size=8)
     dropped = frame.from_release(vit(), warm_start=True).dropped

@@ -1,7 +1,5 @@
 """Data is checked before a run, before its first step and when it is read."""
 
-import subprocess
-import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -29,17 +27,8 @@ from mmattn.checks.datasets import (
     use_checked_datasets,
 )
 from mmattn.errors import InputError
-from tests import ROOT
 from tests.checks.test_coco import changed, coco_config
 from tests.checks.test_images import Images, Maps
-
-
-def test_runs_and_checks_import_alone():
-    """Packages of OpenMMLab are imported when a config needs them."""
-    code = (
-        'import sys; sys.modules.update(mmcv=None, mmdet=None, mmseg=None, mmpretrain=None); import mmattn.runs.running'
-    )
-    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize('kind', ['CocoDataset', 'mmdet.CocoDataset', CocoDataset])

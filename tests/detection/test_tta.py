@@ -96,7 +96,7 @@ def mask_of_one_box(model, views, image, box, label):
     return _do_paste_mask((total / count)[None, None], box[None], *SIZE, skip_empty=False)[0][0]
 
 
-@pytest.mark.parametrize('kind', ['mask-rcnn', 'cascade'])
+@pytest.mark.parametrize('kind', ['mask-rcnn', pytest.param('cascade', marks=pytest.mark.slow)])
 def test_views_are_merged_as_in_a_loop(kind):
     """Boxes are those of DetTTAModel. The mask of a box is the mean of its masks in all views and stages."""
     model = detector(kind)

@@ -55,6 +55,7 @@ def test_backbone(case, tmp_path):
     assert {node.op_type for node in model.graph.node} <= OPERATORS and model.opset_import[0].version <= 20
 
 
+@pytest.mark.slow
 @needs_export
 def test_shift_depends_on_the_size():
     """Where maps of one window are not shifted, as in classifiers, a graph shifts along the same axes as the model."""

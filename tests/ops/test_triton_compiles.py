@@ -19,20 +19,18 @@ AXIAL = {'_forward', '_backward', '_backward_table'}
 NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'arch, dtypes, cases, kernels',
     [
-        (80, ['bfloat16'], ['7 x 7, ghost add'], ELSA),
-        *(
-            pytest.param(arch, ['float32', 'bfloat16', 'float16'], cases, kernels, marks=pytest.mark.slow)
-            for arch in (75, 80, 90, 100)
-            for cases, kernels in (
-                (['7 x 7, ghost add', '7 x 7, ghost none', '7 x 7, ghost mul + add'], ELSA),
-                (['5 x 5, ghost add', '3 x 3, ghost add'], ELSA),
-                (['7 x 7 attention', '7 x 7 attention, no bias'], NEIGHBOURHOOD),
-                (['axial, 16 channels', 'axial, 32 channels', 'axial, 64 channels'], AXIAL),
-            )
-        ),
+        (arch, ['float32', 'bfloat16', 'float16'], cases, kernels)
+        for arch in (75, 80, 90, 100)
+        for cases, kernels in (
+            (['7 x 7, ghost add', '7 x 7, ghost none', '7 x 7, ghost mul + add'], ELSA),
+            (['5 x 5, ghost add', '3 x 3, ghost add'], ELSA),
+            (['7 x 7 attention', '7 x 7 attention, no bias'], NEIGHBOURHOOD),
+            (['axial, 16 channels', 'axial, 32 channels', 'axial, 64 channels'], AXIAL),
+        )
     ],
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, dtypes, cases, kernels):

@@ -421,6 +421,7 @@ runpy.run_path('tools/train.py', run_name='__main__')
 """
 
 
+@pytest.mark.slow
 def test_process_of_its_own(data, tmp_path):
     """In a process of its own, tools/train.py does not run code in a checkpoint. When a worker of the dataloader finds
     an image that is cut short, one sentence ends stderr and the exit status is 1."""

@@ -131,6 +131,12 @@ def any_weights(monkeypatch) -> None:
 
 
 @pytest.fixture
+def fast_mode(request) -> bool:
+    """Gradcheck compares random projections of the derivatives, or all their elements if slow tests are asked for."""
+    return request.config.option.markexpr == 'not slow'
+
+
+@pytest.fixture
 def torch_compiles() -> None:
     """Skips a test if torch is too old to compile the backbones."""
     if any_size is None:

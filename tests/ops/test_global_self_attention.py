@@ -1,5 +1,4 @@
 from functools import partial
-from itertools import product
 
 import pytest
 import torch
@@ -145,23 +144,17 @@ def test_content_equals_its_quadratic_form(B, H, W, heads):
 
 @pytest.mark.parametrize('path', PATHS)
 @pytest.mark.parametrize('dim', [1, 2])
-def test_axial_gradcheck(path, dim, max_scores):
+def test_axial_gradcheck(path, dim, max_scores, fast_mode):
     """The hand-written backward pass is the derivative of the forward pass, also for stretched tables."""
     inputs = [t.requires_grad_() for t in make_inputs(2, 3, 4, 2, 2, 3, 2)]
-    assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs, fast_mode=True)
+    assert torch.autograd.gradcheck(lambda *given: path(*given, dim), inputs, fast_mode=fast_mode)
 
 
-#: half of the combinations of four settings, in which each pair of values occurs; the others are slow
-COMBINATIONS = [
-    pytest.param(*combination, marks=[] if sum(numbers) % 2 == 0 else pytest.mark.slow)
-    for numbers, combination in zip(
-        product((0, 1), repeat=4), product((1, 2), gsa.BEYOND, (False, True), (False, True)), strict=True
-    )
-]
-
-
-@pytest.mark.parametrize('dim, beyond, softmax, with_key', COMBINATIONS)
-def test_axial_content_gradcheck(dim, beyond, softmax, with_key, max_scores):
+@pytest.mark.parametrize('dim', [1, 2])
+@pytest.mark.parametrize('beyond', gsa.BEYOND)
+@pytest.mark.parametrize('softmax', [False, True])
+@pytest.mark.parametrize('with_key', [False, True])
+def test_axial_content_gradcheck(dim, beyond, softmax, with_key, max_scores, fast_mode):
     """The same with keys and softmax."""
     inputs = make_inputs(2, 3, 4, 2, 2, 3, 2)
     inputs = [t.requires_grad_() for t in (*inputs, *[torch.randn_like(inputs[0])] * with_key)]
@@ -169,7 +162,7 @@ def test_axial_content_gradcheck(dim, beyond, softmax, with_key, max_scores):
     def attend(query, value, table, key=None):
         return axial_attention(query, value, table, dim, beyond, key=key, softmax=softmax)
 
-    assert torch.autograd.gradcheck(attend, inputs, fast_mode=True)
+    assert torch.autograd.gradcheck(attend, inputs, fast_mode=fast_mode)
 
 
 @pytest.mark.usefixtures('torch_compiles')
@@ -189,9 +182,9 @@ def test_compiled_gradients(max_scores):
             torch.testing.assert_close(ours, reference)
 
 
-def test_content_gradcheck():
+def test_content_gradcheck(fast_mode):
     inputs = [torch.randn(1, 3, 2, 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(content_attention, inputs, fast_mode=True)
+    assert torch.autograd.gradcheck(content_attention, inputs, fast_mode=fast_mode)
 
 
 def test_stretching_keeps_the_size_of_the_sum():

@@ -21,7 +21,7 @@ made-up objects, or of a random map of classes, and the backward pass. Images ar
 backbone. The batch norm of UperNet needs --batch 2 to train.
 
 A time is the median over runs in one process, in which the models take turns; the table has the minimum, too. A run
-repeats the step for 0.1 s or more; a step of 10 s or more on the CPU runs once, without warming up. With "--clock
+repeats the step for 0.1 s or more; a step of 10 s or more on the CPU runs once, after warming up. With "--clock
 processor", a time is that of the processor: on a machine that does other work as well, use it with one thread. Ratios
 are to the peer in the same runtime. In ONNX Runtime and OpenVINO, models are graphs of one fixed size, which are
 compared with the models in PyTorch. Compiled models are of one fixed size, too, unless several sizes are measured:
@@ -222,7 +222,7 @@ def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list
         if (left := [name for name in names if (name, names[0], runtime, step, '{}x{}'.format(*size)) not in done])
     }
     models = {name: build(name, runtime, args) for name in names if any(name in left for left in todo.values())}
-    is_steady = runtime != 'compile' and args.device == 'cpu'  # from the first run
+    is_steady = runtime != 'compile' and args.device == 'cpu'  # after the first run
     warm_up = 1 if is_steady else 3
     for step in steps:
         peaks = {}
@@ -242,7 +242,7 @@ def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list
                     if is_steady and max(seconds[name], default=0) >= LONG_SECONDS:
                         continue
                     elapsed = timed(models[name], x, step, repeats[name], args)
-                    if turn >= warm_up or (is_steady and elapsed >= LONG_SECONDS):
+                    if turn >= warm_up:
                         seconds[name].append(elapsed)
                     elif turn == warm_up - 1:
                         repeats[name] = math.ceil(LEAST_SECONDS / elapsed)

@@ -4,7 +4,7 @@
 # make bench     measure time and memory of each backbone beside a known one. DEVICE=cuda: on a GPU, eager and compiled
 # make gpu-check check and measure everything on a GPU, in 45 minutes at most: work_dirs/gpu_check/results.md
 # make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
-# make real      train small forms of all backbones on real photos: configs/real/README.md
+# make real      train small forms of all backbones on real photos: configs/real/README.md. SIZE=full: those of the papers
 # make lint      check code style with ruff, which folder imports which, and the types that users see
 # make zoo       write docs/model_zoo.md and its plots from the metafiles in configs/
 # make docs      write the site to work_dirs/site: it executes the notebooks and checks every link
@@ -61,11 +61,14 @@ compare: setup
 real: JOBS ?= 2
 real: SEEDS ?= 0 1 2
 real: REAL_ROOT ?= data/real
-real: OUT = work_dirs/real$(SUFFIX)
+real: SIZE ?= small
+real: OUT = work_dirs/real$(SUFFIX)$(patsubst %,-%,$(filter-out small,$(SIZE)))
+real: export MMATTN_REAL_SIZE = $(SIZE)
 real: export REAL_ROOT := $(REAL_ROOT)
 real: export MMATTN_REAL_LISTS = $(OUT)/lists
 real: export MMATTN_REAL_WEIGHTS = $(OUT)/weights
 real: setup
+	@[ "$(filter small full,$(SIZE))" ] || { echo "SIZE must be small or full, not $(SIZE)." >&2; exit 1; }
 	@$(RUN) tools/dev/real_data.py $(REAL_ROOT) --lists $(OUT)/lists
 	@$(RUN) tools/compare.py configs/real/tiny-imagenet.py $(if $(MODELS),--models $(MODELS)) \
 	    --rates 5e-4 1e-3 2e-3 4e-3 --seeds 0 --jobs $(JOBS) --work-dir $(OUT)/classifiers \

@@ -39,6 +39,7 @@ CLASSIFIERS = [
 STUDENTS = sorted((CONFIGS / 'distillation').glob('*.py'))
 REAL_GRAFT, REAL_DISTILLATION = CONFIGS / 'real' / 'graft.py', CONFIGS / 'real' / 'distill.py'
 REAL = [path for path in sorted((CONFIGS / 'real').glob('*.py')) if path not in (REAL_GRAFT, REAL_DISTILLATION)]
+TASKS = 'tiny-imagenet', 'camvid', 'bccd'  #: of make real
 #: a teacher and a schedule each
 DISTILLED_ROWS = [path.stem for path in sorted((CONFIGS / 'distillation' / '_base_' / 'rows').glob('*.py'))]
 TOY_DISTILLATION, TOY_GRAFT = CONFIGS / 'toy' / 'distill.py', CONFIGS / 'toy' / 'graft.py'
@@ -146,6 +147,45 @@ def test_real_photographs_build(case):
             assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 200)
         else:
             check_forward(model)
+
+
+@pytest.mark.usefixtures('any_weights')
+@pytest.mark.parametrize(
+    'case',
+    slow_but_for_one_row([(path, row) for path in REAL if path.stem in TASKS for row in read_row(path).rows]),
+    ids=names,
+)
+def test_real_photographs_build_at_full_size(case, monkeypatch):
+    """MMATTN_REAL_SIZE=full changes the backbones, and their necks and heads take what they get."""
+    monkeypatch.setenv('MMATTN_REAL_SIZE', 'full')
+    test_real_photographs_build(case)
+
+
+#: row of the real photos at full size -> config of its ImageNet classifier, and its row
+OF_IMAGENET = {
+    'elsa-swin': ('elsa_swin/elsa-swin-t_in1k', None),
+    'msf-swin': ('msf/msf-swin_in1k', 'msf-swin-t'),
+    'nat': ('nat/nat_in1k', 'nat-t'),
+    'shunted': ('shunted/shunted-s_in1k', None),
+    'pvt-v2': ('shunted/pvtv2_in1k', 'pvtv2-b2'),
+    'msf-vit': ('msf/msf-vit_in1k', 'msf-vit-s'),
+    'vit': ('msf/msf-vit_in1k', 'vit-s'),
+    'gsa-resnet': ('gsa/gsa-r50_in1k', None),
+    'conv-gsa': ('mixes/conv-gsa-t_in1k', None),
+    'nat-shunted': ('mixes/nat-shunted-t_in1k', None),
+}
+
+
+@pytest.mark.parametrize('row', OF_IMAGENET)
+def test_real_photographs_of_full_size_are_the_papers(row, monkeypatch):
+    """The backbone of a full-size row is that of the ImageNet classifier, but for the maps that are taken, drop path,
+    and the size of the images."""
+    monkeypatch.setenv('MMATTN_REAL_SIZE', 'full')
+    config, its_row = OF_IMAGENET[row]
+    found = [read_row(CONFIGS / 'real' / 'camvid.py', row), read_row(CONFIGS / f'{config}.py', its_row)]
+    of_the_task = {'out_indices', 'drop_path_rate', 'shift_small_maps', 'final_norm', 'img_size'}
+    ours, papers = ({k: v for k, v in cfg.model.backbone.items() if k not in of_the_task} for cfg in found)
+    assert ours == papers
 
 
 @pytest.mark.usefixtures('any_weights')

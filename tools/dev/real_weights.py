@@ -37,7 +37,7 @@ def main() -> None:
             'top-1': f'{found["metrics"]["accuracy/top1"]:.1f}',
             'top-5': f'{found["metrics"]["accuracy/top5"]:.1f}',
             'rate': f'{found["rate"]:g}',
-            'minutes on one core': f'{found["seconds"] / 60:.0f}',
+            'minutes': f'{found["seconds"] / 60:.0f}',
         }
         cfg = Config.fromfile(result.parent / CONFIG)  # as it was trained: rate, seed and options
         cfg.pop('work_dir')

@@ -9,17 +9,23 @@ swin = dict(
     drop_path_rate=0.0,
     init_cfg=None,  # PyTorch's initialisation: Swin's weights are too small for so narrow a model
 )
+elsa = dict(type='ELSA', kernel_size=5, group_width=8)
+elsa_swin = dict(swin, type='ELSASwin', arch=dict(swin['arch'], group_width=8), kernel_size=5, mlp_ratio=3.0)
+msf_swin = dict(swin, type='MSFSwin', mlp_ratio=3.25)
+conv, gsa = dict(type='DepthwiseConv', kernel_size=5), dict(type='GlobalSelfAttention', num_heads=4)
+conv_gsa = dict(swin, mlp_ratio=5.5)
+near = dict(type='NeighbourhoodAttention', kernel_size=5)
 nat = dict(
     type='NAT',
     arch=dict(embed_dim=32, depths=(2, 2, 4, 2), num_heads=(1, 2, 4, 8), mlp_ratio=3, layer_scale=0),
-    stages=dict(type='NeighbourhoodAttention', kernel_size=5),
+    stages=near,
     drop_path_rate=0.0,
 )
-elsa = dict(type='ELSA', kernel_size=5, group_width=8)
-near = dict(type='NeighbourhoodAttention', kernel_size=5)
-wide = dict(type='MeanShiftAttention', attention='plain', proj_bias=True)
-conv, gsa = dict(type='DepthwiseConv', kernel_size=5), dict(type='GlobalSelfAttention', num_heads=4)
 pyramid_sizes = dict(embed_dims=(32, 64, 128, 256), stem_convs=0)
+shunted = dict(
+    type='ShuntedTransformer', arch=dict(pyramid_sizes, depths=(1, 1, 3, 1), num_heads=(2, 4, 8, 8)), drop_path_rate=0.0
+)
+pvt_v2 = dict(shunted, arch=dict(pyramid_sizes, depths=(1, 2, 3, 1), num_heads=(1, 2, 4, 8)))
 vit = dict(
     type='MSFViT',
     arch=dict(embed_dim=160, depth=6, num_heads=5),
@@ -33,39 +39,5 @@ resnet = dict(
     num_heads=4,
     img_size=64,
 )
-models = {
-    'elsa-swin': dict(swin, type='ELSASwin', arch=dict(swin['arch'], group_width=8), kernel_size=5, mlp_ratio=3.0),
-    'msf-swin': dict(swin, type='MSFSwin', mlp_ratio=3.25),
-    'swin': swin,
-    'nat': nat,
-    'shunted': dict(
-        type='ShuntedTransformer',
-        arch=dict(pyramid_sizes, depths=(1, 1, 3, 1), num_heads=(2, 4, 8, 8)),
-        drop_path_rate=0.0,
-    ),
-    # the same maps as MMDetection's PVTv2, whose weights could not be published: it notes no settings
-    'pvt-v2': dict(
-        type='ShuntedTransformer',
-        arch=dict(pyramid_sizes, depths=(1, 2, 3, 1), num_heads=(1, 2, 4, 8)),
-        stem='convolution',
-        feed_forward='conv',
-        attention=dict(type='SpatialReductionAttention'),
-        drop_path_rate=0.0,
-    ),
-    'msf-vit': vit,
-    'vit': dict(vit, attention='plain'),
-    'gsa-resnet': resnet,
-    'resnet': dict(resnet, gsa_stages=()),
-    'conv-gsa': dict(swin, stages=[conv, conv, gsa, gsa], mlp_ratio=5.5),
-    'nat-shunted': dict(
-        nat,
-        stages=[
-            dict(near, ghost_size=3),
-            dict(near, ghost_size=3),
-            [dict(near, ghost_size=3), dict(near, dilation=2), dict(type='ShuntedAttention', aggregation='linear')],
-            wide,
-        ],
-    ),
-}
 #: channels of the maps; the first key that a row's name contains counts
 widths = {'vit': [160] * 4, 'resnet': [96, 192, 384, 768], '': [32, 64, 128, 256]}

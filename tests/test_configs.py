@@ -177,15 +177,15 @@ OF_IMAGENET = {
 
 
 @pytest.mark.parametrize('row', OF_IMAGENET)
-def test_real_photographs_of_full_size_are_the_papers(row, monkeypatch):
+def test_real_photographs_of_full_size_are_those_of_imagenet(row, monkeypatch):
     """The backbone of a full-size row is that of the ImageNet classifier, but for the maps that are taken, drop path,
     and the size of the images."""
     monkeypatch.setenv('MMATTN_REAL_SIZE', 'full')
     config, its_row = OF_IMAGENET[row]
     found = [read_row(CONFIGS / 'real' / 'camvid.py', row), read_row(CONFIGS / f'{config}.py', its_row)]
     of_the_task = {'out_indices', 'drop_path_rate', 'shift_small_maps', 'final_norm', 'img_size'}
-    ours, papers = ({k: v for k, v in cfg.model.backbone.items() if k not in of_the_task} for cfg in found)
-    assert ours == papers
+    ours, theirs = ({k: v for k, v in cfg.model.backbone.items() if k not in of_the_task} for cfg in found)
+    assert ours == theirs
 
 
 @pytest.mark.usefixtures('any_weights')

@@ -1,10 +1,2 @@
-_base_ = './mask-rcnn_elsa-swin-toy_fpn.py'
-model = dict(
-    backbone=dict(
-        _delete_=True,
-        type='ShuntedTransformer',
-        arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 16), stem_convs=0),
-        drop_path_rate=0.0,
-        init_cfg=None,
-    )
-)
+_base_ = ['./mask-rcnn_elsa-swin-toy_fpn.py', './_base_/shunted-toy.py']
+model = dict(backbone=dict(_base_.shunted, _delete_=True))

@@ -1,17 +1,12 @@
 _base_ = [
+    './_base_/shunted-toy.py',
     'mmdet::_base_/models/retinanet_r50_fpn.py',
     '../_base_/datasets/toy_coco_detection.py',
     '../_base_/schedules/toy_coco.py',
     '../_base_/det_runtime.py',
 ]
 model = dict(
-    backbone=dict(
-        _delete_=True,
-        type='ShuntedTransformer',
-        arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 16), stem_convs=0),
-        drop_path_rate=0.0,
-        init_cfg=None,
-    ),
+    backbone=dict(_base_.shunted, _delete_=True),
     neck=dict(in_channels=[32, 64, 128, 256], out_channels=64, start_level=0, add_extra_convs=False, num_outs=4),
     bbox_head=dict(
         in_channels=64,

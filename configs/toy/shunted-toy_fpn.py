@@ -1,5 +1,6 @@
 # Semantic FPN.
 _base_ = [
+    './_base_/shunted-toy.py',
     '../_base_/models/semantic-fpn.py',
     '../_base_/datasets/toy_ade20k.py',
     '../_base_/schedules/toy_ade20k.py',
@@ -7,12 +8,7 @@ _base_ = [
 ]
 model = dict(
     data_preprocessor=dict(size=(128, 128)),
-    backbone=dict(
-        type='ShuntedTransformer',
-        arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 16), stem_convs=0),
-        drop_path_rate=0.0,
-        init_cfg=None,
-    ),
+    backbone=_base_.shunted,
     neck=dict(in_channels=[32, 64, 128, 256], out_channels=64),
     decode_head=dict(in_channels=[64, 64, 64, 64], channels=64, dropout_ratio=0.0),
 )

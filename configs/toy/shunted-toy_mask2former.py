@@ -1,5 +1,6 @@
 # Mask2Former for the toy ADE20K, with few queries, one encoder layer, three decoder layers and few channels.
 _base_ = [
+    './_base_/shunted-toy.py',
     '../_base_/models/mask2former.py',
     '../_base_/datasets/toy_ade20k.py',
     '../_base_/schedules/toy_ade20k.py',
@@ -9,12 +10,7 @@ attention = dict(embed_dims=64, num_heads=4)
 feedforward = dict(embed_dims=64, feedforward_channels=128)
 model = dict(
     data_preprocessor=dict(size=(128, 128)),
-    backbone=dict(
-        type='ShuntedTransformer',
-        arch=dict(embed_dims=(32, 64, 128, 256), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 16), stem_convs=0),
-        drop_path_rate=0.0,
-        init_cfg=None,
-    ),
+    backbone=_base_.shunted,
     decode_head=dict(
         in_channels=[32, 64, 128, 256],
         feat_channels=64,

@@ -1,3 +1,0 @@
-# GSA-ResNet without attention, to compare with.
-_base_ = './mask-rcnn_gsa-resnet-toy_fpn.py'
-model = dict(backbone=dict(gsa_stages=()))

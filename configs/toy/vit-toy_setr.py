@@ -1,2 +1,0 @@
-_base_ = './msf-vit-toy_setr.py'
-model = dict(backbone=dict(attention='plain'))

@@ -269,14 +269,15 @@ def test_what_is_compiled_where(monkeypatch, platform, pure, compiled, threads):
 
 @pytest.mark.slow
 def test_changed_library_is_sealed_again(compiled_wheel, tmp_path):
-    """After auditwheel changed the library of a wheel, seal_wheel.py writes its checksum, and the list of files."""
+    """A wheel that is built has a whole library. After auditwheel changed it, seal_wheel.py writes its checksum, and
+    the list of files."""
 
     def run(*arguments):
         subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
 
     def unpack(path, folder):
         run('-m', 'wheel', 'unpack', '-d', folder, path)  # compares the files with the list
-        (library,) = folder.glob('*/mmattn/ops/_cpu.abi3.so')
+        (library,) = folder.glob('*/mmattn/ops/_cpu.*')
         return library, runpy.run_path(str(library.with_name('seal.py')))['is_sealed']
 
     library, is_sealed = unpack(compiled_wheel.filename, tmp_path / 'built')
@@ -353,14 +354,6 @@ def test_wheel_carries_mim(wheel):
 def test_wheel_carries_types(wheel):
     """Type checkers read the annotations."""
     assert 'mmattn/py.typed' in wheel.namelist()
-
-
-@pytest.mark.slow
-def test_wheel_carries_its_library(compiled_wheel, tmp_path):
-    """The compiled library that pip builds is whole, with the code that it is compared with."""
-    compiled_wheel.extractall(tmp_path, [name for name in compiled_wheel.namelist() if name.startswith('mmattn/ops/')])
-    (library,) = (tmp_path / 'mmattn' / 'ops').glob('_cpu.*')
-    assert runpy.run_path(str(library.with_name('seal.py')))['is_sealed'](library)
 
 
 def test_wheel_carries_licence(wheel):

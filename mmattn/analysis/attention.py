@@ -5,14 +5,14 @@ The result of attention is linear in its values, so its weights are its gradient
 queries and keys are held. Dynamic filters, which the values make themselves, are read from the layer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from .. import layers
 from ..layers.any_size import pad_to_multiple
@@ -21,7 +21,7 @@ from ..layers.mechanism import with_prefix
 from ..layers.window import Ghost
 from ..ops import shunted_attention
 from ..ops.heads import join_heads
-from .features import blocks_of, openmmlab_classes, removing, stride_of
+from .features import blocks_of, openmmlab_classes, stride_of
 
 
 class Weights(NamedTuple):
@@ -76,13 +76,11 @@ def query_attention(backbone: nn.Module, image: Tensor, x: float, y: float) -> l
         weights = reader and reader(layer, inputs[0], *query, **prefix)
         found.append(LayerAttention(stage, block, type(layer).__name__, stride, query, weights))
 
-    hooks = [
-        unit.attn.register_forward_pre_hook(partial(read, stage, block))
-        for stage, units in enumerate(blocks_of(backbone))
-        for block, unit in enumerate(units)
-        if getattr(unit, 'attn', None) is not None  # a bottleneck may have a convolution instead
-    ]
-    with removing(hooks):
+    with ExitStack() as hooks:
+        for stage, units in enumerate(blocks_of(backbone)):
+            for block, unit in enumerate(units):
+                if getattr(unit, 'attn', None) is not None:  # a bottleneck may have a convolution instead
+                    hooks.enter_context(unit.attn.register_forward_pre_hook(partial(read, stage, block)))
         backbone(image)
     return found
 
@@ -113,14 +111,16 @@ def _projected(layer: nn.Module, x: Tensor, row: int, column: int, prefix: Tenso
     else:
         border = layer.side // 2
     x = F.pad(x, (0, 0, *[border] * 4))
-    with removing(input_as_values(layer, border)):
+    with input_as_values(layer, border):
         attend = layer.forward if prefix is None else lambda x: layer(x, prefix)[0]
         weights = _by_head(attend, x, heads, row + border, column + border)
     return [Weights('', weights, top=-border, left=-border)]
 
 
-def input_as_values(layer: nn.Module, border: int = 0) -> list[RemovableHandle]:
-    """Make a layer weigh its input in place of its values, by queries and keys that are held and zero in a border."""
+@contextmanager
+def input_as_values(layer: nn.Module, border: int = 0) -> Iterator[None]:
+    """In this block, a layer weighs its input in place of its values, by queries and keys that are held and zero in a
+    border."""
 
     def replace(_: nn.Module, inputs: tuple[Tensor], projected: Tensor) -> Tensor:
         (x,), projected = inputs, projected.detach()
@@ -131,10 +131,9 @@ def input_as_values(layer: nn.Module, border: int = 0) -> list[RemovableHandle]:
             return torch.cat((projected[..., : -x.shape[-1]], x), -1)
         return torch.cat((x, projected[..., x.shape[-1] :]), -1)
 
-    return [
-        layer.pre_proj.register_forward_hook(replace),
-        layer.post_proj.register_forward_hook(lambda _, inputs, __: inputs[0]),
-    ]
+    passed = layer.post_proj.register_forward_hook(lambda _, inputs, __: inputs[0])
+    with passed, layer.pre_proj.register_forward_hook(replace):
+        yield
 
 
 def _mean_shift(
@@ -149,7 +148,7 @@ def _mean_shift_windows(layer: layers.MeanShiftWindowAttention, x: Tensor, row: 
     def instead(attn: layers.MeanShiftAttention, inputs: tuple[Tensor], given: dict[str, object], _: Tensor) -> Tensor:
         return _kernel_sum(attn, *inputs, **given)
 
-    with removing([layer.attn.register_forward_hook(instead, with_kwargs=True)]):
+    with layer.attn.register_forward_hook(instead, with_kwargs=True):
         return [Weights('', _by_head(layer.forward, x, layer.num_heads, row, column))]
 
 
@@ -265,7 +264,7 @@ def _openmmlab_windows(layer: nn.Module, x: Tensor, row: int, column: int) -> li
         return layer.forward(value.flatten(1, 2), value.shape[1:3]).view_as(value)
 
     passed = msa.proj.register_forward_hook(lambda _, inputs, __: inputs[0])
-    with removing([msa.qkv.register_forward_hook(replace), passed]):
+    with passed, msa.qkv.register_forward_hook(replace):
         return [Weights('', _by_head(attend, x, msa.num_heads, row, column))]
 
 

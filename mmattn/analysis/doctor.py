@@ -204,11 +204,8 @@ def recorded_maps(backbone: nn.Module) -> Iterator[list[float]]:
         if not deviations:
             deviations.extend(float(each.detach().float().std()) for each in _tensors(maps))
 
-    hook = backbone.register_forward_hook(record)
-    try:
+    with backbone.register_forward_hook(record):
         yield deviations
-    finally:
-        hook.remove()
 
 
 def _tensors(maps: Tensor | tuple | list) -> list[Tensor]:

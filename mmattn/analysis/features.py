@@ -1,11 +1,10 @@
 """Feature norms by depth, effective receptive fields, and the subspaces of the projections."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from ..backbones.base import Backbone
 from ..errors import InputError
@@ -65,16 +64,6 @@ def map_of(unit: nn.Module, inputs: tuple, x: Tensor | tuple[Tensor, Tensor]) ->
     return x if isinstance(unit, Block) else x.permute(0, 2, 3, 1)  # else the maps of a ResNet
 
 
-@contextmanager
-def removing(hooks: Sequence[RemovableHandle]) -> Iterator[None]:
-    """Remove hooks at the end."""
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 @torch.no_grad()
 def feature_norms(backbone: nn.Module, images: Tensor) -> Tensor:
     """Mean L2 norm of the features of each image: the input of the first block, then the output of every block.
@@ -94,9 +83,10 @@ def feature_norms(backbone: nn.Module, images: Tensor) -> Tensor:
         norms.append(map_of(unit, inputs, x).float().norm(dim=-1).mean((1, 2)))
 
     units = [unit for stage in blocks_of(backbone) for unit in stage]
-    hooks = [units[0].register_forward_pre_hook(lambda unit, inputs: keep(unit, inputs, inputs[0]))]
-    hooks += [unit.register_forward_hook(keep) for unit in units]
-    with removing(hooks):
+    with ExitStack() as hooks:
+        hooks.enter_context(units[0].register_forward_pre_hook(lambda unit, inputs: keep(unit, inputs, inputs[0])))
+        for unit in units:
+            hooks.enter_context(unit.register_forward_hook(keep))
         backbone(images)
     return torch.stack(norms)
 
@@ -118,9 +108,8 @@ def receptive_field(backbone: nn.Module, image: Tensor, stage: int) -> tuple[Ten
     """
     unit = blocks_of(backbone)[stage][-1]
     found = []
-    hook = unit.register_forward_hook(lambda *arguments: found.append(map_of(*arguments)))
     image = image.detach().requires_grad_()
-    with removing([hook]), torch.enable_grad():
+    with unit.register_forward_hook(lambda *arguments: found.append(map_of(*arguments))), torch.enable_grad():
         backbone(image)
         (x,) = found
         row, column = x.shape[1] // 2, x.shape[2] // 2

@@ -5,7 +5,8 @@ https://arxiv.org/abs/2506.05340
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 from mmengine.hooks import Hook
@@ -175,25 +176,26 @@ class BlockDistiller(FeatureDistiller):
         """
         recorded: dict = {}
 
-        def keep(name: str) -> Callable:
-            return lambda _, inputs, output: recorded.update({name: (tuple(x.float() for x in inputs), output)})
+        def keep(name: str, _: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
+            recorded[name] = tuple(x.float() for x in inputs), output
 
-        with _hooked({self.operators(name)[0]: keep(name) for name in self.blocks}):
+        with ExitStack() as hooks:
+            for name in self.blocks:
+                hooks.enter_context(self.operators(name)[0].register_forward_hook(partial(keep, name)))
             yield recorded
 
     @contextmanager
     def grafted(self, names: Sequence[str]) -> Iterator[None]:
         """In this block, the teacher computes with the new operators in the blocks of these names."""
 
-        def exchange(name: str) -> Callable:
-            def give(_: nn.Module, inputs: tuple, output: Tensor | tuple) -> Tensor | tuple:
-                mixed, prefix = self.mixed(name, inputs)
-                # A mechanism that takes no prefix tokens leaves them as they are: it adds nothing.
-                return mixed if isinstance(output, Tensor) else (mixed, output[1] * 0 if prefix is None else prefix)
+        def exchange(name: str, _: nn.Module, inputs: tuple, output: Tensor | tuple) -> Tensor | tuple:
+            mixed, prefix = self.mixed(name, inputs)
+            # A mechanism that takes no prefix tokens leaves them as they are: it adds nothing.
+            return mixed if isinstance(output, Tensor) else (mixed, output[1] * 0 if prefix is None else prefix)
 
-            return give
-
-        with _hooked({self.operators(name)[0]: exchange(name) for name in names}):
+        with ExitStack() as hooks:
+            for name in names:
+                hooks.enter_context(self.operators(name)[0].register_forward_hook(partial(exchange, name)))
             yield
 
     def operators(self, name: str) -> tuple[nn.Module, Callable[..., Tensor | tuple]]:
@@ -219,16 +221,6 @@ class BlockDistiller(FeatureDistiller):
                 mixed, target = with_prefix(prefix, mixed), with_prefix(of_prefix, target)
             pairs[name] = mixed.float(), target.float()
         return pairs
-
-
-@contextmanager
-def _hooked(hooks: Mapping[nn.Module, Callable]) -> Iterator[None]:
-    handles = [module.register_forward_hook(hook) for module, hook in hooks.items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def relative_errors(pairs: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:

@@ -27,11 +27,6 @@ from mmattn.layers import (
 from tests.backbones.cases import CASES, every_backbone
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 @every_backbone
 def test_norms(case):
     """A number per block and one before them; a block that adds nothing keeps the norm."""

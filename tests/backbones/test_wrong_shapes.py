@@ -1,5 +1,7 @@
 """A tensor of another shape is refused by name, wherever weights come from."""
 
+from functools import partial
+
 import pytest
 import timm
 import torch
@@ -58,6 +60,27 @@ def refused(backbone, translation):
     return 'of another shape' in misfits(translation, backbone.state_dict())
 
 
+def check_refusals(backbone, load, weights, dropped, message='of another shape: {} {} instead of ('):
+    """Each wrong tensor is refused, and named if that is before all shapes are compared. What is left out may have any
+    shape.
+
+    Args:
+        load: makes a Translation of weights.
+        dropped: what is left out of the weights.
+        message: with the name and the shape.
+    """
+    count = 0
+    for name, given in wrong(weights):
+        try:
+            passed = not refused(backbone, load(given))
+        except CheckpointError as error:
+            assert message.format(name, tuple(given[name].shape)) in str(error)
+            passed = False
+        assert passed == (name in dropped), name
+        count += not passed
+    assert count > 200
+
+
 @pytest.mark.parametrize(
     'settings',
     [
@@ -76,30 +99,16 @@ def test_warm_starts(form, settings):
     else:
         arch = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
         backbone, weights = MSFSwin(arch=arch, window_size=4, out_indices=(0, 1), **settings), swin()
-    dropped, count = backbone.from_release(weights, warm_start=True).dropped, 0
+    dropped = backbone.from_release(weights, warm_start=True).dropped
     assert not refused(backbone, Translation(backbone._warm_started(weights)))
-    for name, given in wrong(weights):
-        try:
-            passed = not refused(backbone, Translation(backbone._warm_started(given)))
-        except CheckpointError as error:
-            assert f'of another shape: {name} {tuple(given[name].shape)} instead of (' in str(error)
-            passed = False
-        assert passed == (name in dropped), name
-        count += not passed
-    assert count > 200
+    check_refusals(backbone, lambda given: Translation(backbone._warm_started(given)), weights, dropped)
 
 
 @pytest.mark.parametrize('attention', [pytest.param('GhostHeadAttention', marks=pytest.mark.slow), 'DepthwiseConv'])
 def test_warm_start_from_deit(attention):
     frame = ViTFrame(arch=ATTENTION, attention=dict(type=attention), embedding='deit', img_size=16, patch_size=8)
     dropped = frame.from_release(vit(), warm_start=True).dropped
-    for name, given in wrong(vit()):
-        try:
-            passed = not refused(frame, Translation(frame._warm_started(given)))
-        except CheckpointError as error:
-            assert f': {name} ' in str(error)
-            passed = False
-        assert passed == (name in dropped), name
+    check_refusals(frame, lambda given: Translation(frame._warm_started(given)), vit(), dropped, ': {} ')
 
 
 @pytest.mark.parametrize('warm_start', [False, True])
@@ -108,16 +117,8 @@ def test_a_swin(warm_start):
     arch = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
     stages = dict(type='ELSA' if warm_start else 'WindowAttention')
     frame = SwinFrame(arch, stages, window_size=4, out_indices=(0, 1))
-    dropped, count = frame.from_release(swin(), warm_start).dropped, 0
-    for name, given in wrong(swin()):
-        try:
-            passed = not refused(frame, frame.from_release(given, warm_start))
-        except CheckpointError as error:
-            assert f'of another shape: {name} {tuple(given[name].shape)} instead of (' in str(error)
-            passed = False
-        assert passed == (name in dropped), name
-        count += not passed
-    assert count > 200
+    load = partial(frame.from_release, warm_start=warm_start)
+    check_refusals(frame, load, swin(), load(swin()).dropped)
 
 
 @pytest.mark.parametrize('warm_start', [False, True])
@@ -128,16 +129,8 @@ def test_a_nat(warm_start):
     weights = NAT(arch, near, out_indices=(0, 1)).state_dict()
     stages = [[dict(near, ghost_size=3)], dict(type='MeanShiftAttention')] if warm_start else near
     frame = NAT(arch, stages, out_indices=(0, 1))
-    dropped, count = frame.from_release(weights, warm_start).dropped, 0
-    for name, given in wrong(weights):
-        try:
-            passed = not refused(frame, frame.from_release(given, warm_start))
-        except CheckpointError as error:
-            assert f'of another shape: {name} {tuple(given[name].shape)} instead of (' in str(error)
-            passed = False
-        assert passed == (name in dropped), name
-        count += not passed
-    assert count > 200
+    load = partial(frame.from_release, warm_start=warm_start)
+    check_refusals(frame, load, weights, load(weights).dropped)
 
 
 def test_a_resnet():

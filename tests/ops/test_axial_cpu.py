@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mmattn.analysis import count_operations
 from mmattn.ops import axial_attention, axial_cpu, global_self_attention
 from mmattn.packages import version_numbers
+from tests.ops.measuring import torch_threads
 
 
 @given(
@@ -29,15 +30,13 @@ def test_code_is_the_reference(B, H, W, heads, k, v, L, dim, beyond, threads):
     projection."""
     inputs = torch.randn(B, H, W, heads, k), torch.randn(B, H, W, heads * v + 3), torch.randn(2 * L - 1, k)
     grad = torch.randn(B, H, W, heads, v)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     results = []
-    for backend, dtype in (('reference', torch.float64), ('cpp', torch.float32)):
-        query, fused, table = given_inputs = [x.to(dtype).requires_grad_() for x in inputs]
-        value = fused[..., 2:-1].unflatten(-1, (heads, v))
-        out = axial_attention(query, value, table, dim, beyond, backend)
-        results.append([out, *torch.autograd.grad(out, given_inputs, grad.to(dtype))])
-    torch.set_num_threads(before)
+    with torch_threads(threads):
+        for backend, dtype in (('reference', torch.float64), ('cpp', torch.float32)):
+            query, fused, table = given_inputs = [x.to(dtype).requires_grad_() for x in inputs]
+            value = fused[..., 2:-1].unflatten(-1, (heads, v))
+            out = axial_attention(query, value, table, dim, beyond, backend)
+            results.append([out, *torch.autograd.grad(out, given_inputs, grad.to(dtype))])
     for expected, actual in zip(*results):
         assert actual.is_contiguous()
         torch.testing.assert_close(actual.double(), expected, atol=2e-6 * expected.abs().max().item(), rtol=0)

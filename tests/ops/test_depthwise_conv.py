@@ -12,6 +12,7 @@ from mmattn.ops import depthwise_conv as module
 from mmattn.ops import library
 from mmattn.ops.depthwise_conv import depthwise_conv
 from mmattn.packages import version_numbers
+from tests.ops.measuring import differences, torch_threads
 
 needs_library = pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
 
@@ -21,20 +22,6 @@ def results(backend, x, weight, bias, grad, dtype=torch.float32, channels=slice(
     leaves = [tensor.to(dtype).requires_grad_() for tensor in (x, weight, bias) if tensor is not None]
     out = depthwise_conv(leaves[0][..., channels], *leaves[1:], *[None] * (3 - len(leaves)), backend)
     return [out, *torch.autograd.grad(out, leaves, grad.to(dtype))]
-
-
-def differences(found, expected):
-    """The largest of each tensor, as shares of the largest number."""
-    return [((x - y).abs().max() / y.abs().max()).item() for x, y in zip(found, expected, strict=True)]
-
-
-def with_threads(count, function):
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        return function()
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -69,7 +56,8 @@ def test_code_is_the_reference(B, H, W, C, k, has_bias, threads, transposed):
     grad = torch.rand(B, W, H, C).transpose(1, 2) if transposed else torch.rand(B, H, W, C)
     part = slice(2, -3)
     expected = results('reference', x, weight, bias, grad, torch.float64, part)
-    found = with_threads(threads, lambda: results('cpp', x, weight, bias, grad, channels=part))
+    with torch_threads(threads):
+        found = results('cpp', x, weight, bias, grad, channels=part)
     assert max(differences(found, expected)) < 3e-6
 
 
@@ -92,7 +80,10 @@ def test_large_maps(shape):
     x, grad = torch.randn(2, *shape) + 1
     weight, bias = torch.randn(shape[3], 1, 5, 5), torch.randn(shape[3])
     expected = results('reference', x, weight, bias, grad, torch.float64)
-    found = [with_threads(threads, lambda: results('cpp', x, weight, bias, grad)) for threads in (1, 3)]
+    found = []
+    for threads in (1, 3):
+        with torch_threads(threads):
+            found.append(results('cpp', x, weight, bias, grad))
     assert max(differences(found[0], expected)) < 3e-6
     assert max(differences(found[0][2:], expected[2:])) < 8e-7
     assert all(x.equal(y) for x, y in zip(*(each[2:] for each in found)))

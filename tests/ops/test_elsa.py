@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmattn.ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
+from tests.ops.measuring import TensorSizes
 
 REFERENCE, SHIFTED, _ = PATHS = [partial(elsa_attention, backend=name) for name in ('reference', 'shifted', 'band')]
 
@@ -88,18 +89,10 @@ def test_gradcheck(path, mul):
 
 def test_no_copy_per_neighbour():
     """The fast path's largest tensor is the attention or the padded map, not k * k copies of the value map."""
-    sizes = []
-
-    class Record(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            out = func(*args, **(kwargs or {}))
-            sizes.extend(t.numel() for t in torch.utils._pytree.tree_flatten(out)[0] if isinstance(t, torch.Tensor))
-            return out
-
     inputs = [t.requires_grad_() for t in make_inputs(1, 16, 16, 1, 32, 7, True, True)]
-    with Record():
+    with TensorSizes() as sizes:
         SHIFTED(*inputs).sum().backward()
-    assert max(sizes) < 5 * inputs[1].numel()
+    assert max(sizes.found) < 5 * inputs[1].numel()
 
 
 @pytest.mark.parametrize('backend', ['shifted', 'cpp'])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mmattn.analysis import count_operations
 from mmattn.ops import elsa, elsa_attention, elsa_cpu, library, neighbourhood_sum
 from mmattn.packages import version_numbers
+from tests.ops.measuring import torch_threads
 from tests.ops.test_elsa import make_inputs, sum_by_hand
 
 
@@ -36,16 +37,14 @@ def test_code_is_the_reference(B, H, W, heads, width, k, dilation, mul, add, thr
     logits, _, *ghosts = make_inputs(B, H, W, heads, width, k, mul, add)
     inputs = logits, torch.randn(B, H, W, heads * width + 3), *ghosts
     grad = torch.randn(B, H, W, heads * width)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     results = []
-    for backend, dtype in (('reference', torch.float64), ('cpp', torch.float32)):
-        given_inputs = [None if x is None else x.detach().to(dtype).requires_grad_() for x in inputs]
-        logits, fused, *ghosts = given_inputs
-        out = elsa_attention(logits, fused[..., 2:-1], *ghosts, dilation, backend=backend)
-        assert out.dtype == dtype
-        results.append([out, *torch.autograd.grad(out, [x for x in given_inputs if x is not None], grad.to(dtype))])
-    torch.set_num_threads(before)
+    with torch_threads(threads):
+        for backend, dtype in (('reference', torch.float64), ('cpp', torch.float32)):
+            given_inputs = [None if x is None else x.detach().to(dtype).requires_grad_() for x in inputs]
+            logits, fused, *ghosts = given_inputs
+            out = elsa_attention(logits, fused[..., 2:-1], *ghosts, dilation, backend=backend)
+            assert out.dtype == dtype
+            results.append([out, *torch.autograd.grad(out, [x for x in given_inputs if x is not None], grad.to(dtype))])
     for expected, actual in zip(*results):
         torch.testing.assert_close(actual.double(), expected, atol=2e-5, rtol=2e-5)
 

@@ -15,6 +15,7 @@ from mmattn.ops import grouped_conv as module
 from mmattn.ops import library
 from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.packages import version_numbers
+from tests.ops.measuring import differences, torch_threads
 
 needs_library = pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
 
@@ -24,11 +25,6 @@ def results(backend, x, weight, bias, dilation, grad, dtype=torch.float32, chann
     leaves = [tensor.to(dtype).requires_grad_() for tensor in (x, weight, bias) if tensor is not None]
     out = grouped_conv(leaves[0][..., channels], *leaves[1:], *[None] * (3 - len(leaves)), dilation, backend)
     return [out, *torch.autograd.grad(out, leaves, grad.to(dtype))]
-
-
-def differences(found, expected):
-    """The largest of each tensor, as shares of the largest number."""
-    return [((x - y).abs().max() / y.abs().max()).item() for x, y in zip(found, expected, strict=True)]
 
 
 @needs_library
@@ -51,10 +47,8 @@ def test_code_is_the_reference(B, H, W, width, groups, k, dilation, has_bias, th
     bias, grad = torch.randn(C) if has_bias else None, torch.randn(B, H, W, C)
     part = slice(2, -3)
     expected = results('reference', x, weight, bias, dilation, grad, torch.float64, part)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    found = results('cpp', x, weight, bias, dilation, grad, channels=part)
-    torch.set_num_threads(before)
+    with torch_threads(threads):
+        found = results('cpp', x, weight, bias, dilation, grad, channels=part)
     assert found[0].is_contiguous()
     assert max(differences(found, expected)) < 3e-6
 
@@ -65,11 +59,10 @@ def test_large_maps(shape):
     """Maps of several blocks of rows, and blocks of several images; threads change roundings of sums only."""
     x, grad, weight, bias = *torch.randn(2, *shape), torch.randn(shape[3], 4, 7, 7), torch.randn(shape[3])
     expected = results('reference', x, weight, bias, 1, grad, torch.float64)
-    before, found = torch.get_num_threads(), []
+    found = []
     for threads in (1, 3):
-        torch.set_num_threads(threads)
-        found.append(results('cpp', x, weight, bias, 1, grad))
-    torch.set_num_threads(before)
+        with torch_threads(threads):
+            found.append(results('cpp', x, weight, bias, 1, grad))
     assert max(differences(found[0], expected)) < 3e-6
     assert all(x.equal(y) for x, y in zip(found[0][:2], found[1][:2]))
     assert max(differences(*found)) < 5e-7

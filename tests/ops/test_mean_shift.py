@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmattn.ops.mean_shift import RIDGE, flex_attention, mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
+from tests.ops.measuring import TensorSizes
 
 REFERENCE, CHANNELS, EXPORTED, BIAS = PATHS = [
     partial(mean_shift_attention, backend=name) for name in ('reference', 'channels', 'exported', 'bias')
@@ -112,20 +113,12 @@ def test_a_constant_added_to_queries_and_keys_changes_nothing(path):
 @pytest.mark.parametrize('trains', [True, False])
 def test_no_score_matrix(trains):
     """Without a bias, no tensor is as large as the N x M logits, in inference, forward or backward."""
-    sizes = []
-
-    class Record(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            out = func(*args, **(kwargs or {}))
-            sizes.extend(t.numel() for t in torch.utils._pytree.tree_flatten(out)[0] if isinstance(t, torch.Tensor))
-            return out
-
     inputs = [t.float().requires_grad_() for t in make_inputs(1, 2, 512, 512, 8) if t is not None]
-    with Record(), torch.set_grad_enabled(trains):
+    with TensorSizes() as sizes, torch.set_grad_enabled(trains):
         out = mean_shift_attention(*inputs)
         if trains:
             out.sum().backward()
-    assert max(sizes) <= 2 * 512 * 16
+    assert max(sizes.found) <= 2 * 512 * 16
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])

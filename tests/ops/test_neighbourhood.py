@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mmattn.analysis import count_operations
 from mmattn.ops import library, neighbourhood, neighbourhood_attention, neighbourhood_cpu
 from mmattn.packages import version_numbers
+from tests.ops.measuring import torch_threads
 
 compiled = pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
 
@@ -100,12 +101,10 @@ def test_code_is_the_reference(B, H, W, heads, d, k, dilation, bias, beyond, thr
     inputs = make_inputs(B, H, W, heads, d, k, bias, beyond)
     inputs[1] = torch.randn(B, H, W, 2, heads, d, dtype=torch.float64)[:, :, :, 1]
     upstream = torch.randn_like(inputs[0])
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     exact = gradients(neighbourhood_attention, inputs, upstream, k, dilation, backend='reference')
     single = [None if x is None else x.float() for x in inputs]
-    found = gradients(neighbourhood_attention, single, upstream, k, dilation, backend='cpp')
-    torch.set_num_threads(before)
+    with torch_threads(threads):
+        found = gradients(neighbourhood_attention, single, upstream, k, dilation, backend='cpp')
     for actual, expected in zip(found, exact):
         assert actual.dtype == torch.float32
         tolerance = 1e-5 * expected.abs().max().item() if expected.numel() else 0

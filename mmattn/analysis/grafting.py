@@ -101,18 +101,22 @@ def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, l
     if argument is None or _argument(source) != argument:
         return None
     cls = MODELS.get(graft['type'])
-    default = inspect.signature(cls).parameters[argument].default
-    old, new = (config.get(argument, default) for config in (source, graft))
+    old, new = (_value(config, argument) for config in (source, graft))
+    arch = cls.resolve_arch(_value(graft, 'arch'))
     if argument == 'attention':
-        depth = cls.resolve_arch(graft['arch'])['depth']
-        pairs = zip(*(each if isinstance(each, (list, tuple)) else [each] * depth for each in (old, new)))
+        pairs = zip(*(each if isinstance(each, (list, tuple)) else [each] * arch['depth'] for each in (old, new)))
         return {argument: [pair[f'blocks.{i}' in blocks] for i, pair in enumerate(pairs)]}
-    depths, stages = cls.resolve_arch(graft['arch'])['depths'], []
+    depths, stages = arch['depths'], []
     for i, pair in enumerate(zip(*(mechanisms_by_stage(each, len(depths)) for each in (old, new)))):
         # Each block keeps its number among those with its mechanism, and with it the shift of its windows.
         in_turn = [pair[f'{cls.stage_list}.{i}.blocks.{j}' in blocks] for j in range(depths[i])]
         stages.append([dict(each[j % len(each)], block=j // len(each)) for j, each in enumerate(in_turn)])
     return {argument: stages}
+
+
+def _value(config: dict, argument: str) -> object:
+    """The value of a backbone's argument, which may be the default."""
+    return config.get(argument, inspect.signature(MODELS.get(config['type'])).parameters[argument].default)
 
 
 def _argument(config: dict) -> str | None:

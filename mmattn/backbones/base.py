@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from ..arguments import check_rates, check_whole, stage_numbers
+from ..arguments import check_flags, check_rates, check_whole, stage_numbers
 from ..errors import CheckpointError, InputError, describe
 from ..layers.any_size import ceil_div
 from ..ops.recompute import recompute
@@ -88,6 +88,7 @@ class Backbone(StrictModule):
         self.out_channels = tuple(channels[i] for i in self.out_indices)
         self._frozen_stages = self._checked_frozen_stages(frozen_stages)  # subclasses call train() at their end
         self._frozen_parameters: list[str] = []
+        check_flags(with_cp=with_cp)
         self.with_cp = with_cp
 
     @classmethod
@@ -143,8 +144,10 @@ class Backbone(StrictModule):
     @frozen_stages.setter
     def frozen_stages(self, number: int) -> None:
         self._frozen_stages = self._checked_frozen_stages(number)
+        parameters = dict(self.named_parameters())
         for name in self._frozen_parameters:
-            self.get_parameter(name).requires_grad_(True)
+            if name in parameters:  # fuse_conv_bn and others remove some
+                parameters[name].requires_grad_(True)
         self._frozen_parameters = []
         self.train(self.training)
 

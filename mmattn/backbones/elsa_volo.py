@@ -10,7 +10,7 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..arguments import check_heads, check_rates, check_whole
+from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..layers import MLP, Block, PatchConv2d, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..weights import Translation, take_out
@@ -113,9 +113,10 @@ class ELSAVOLO(Backbone):
             init_cfg=init_cfg,
             strides=[8] + [16] * (len(dims) - 1),
         )
+        check_flags(norm_eval=norm_eval, final_norm=final_norm)
         self.norm_eval = norm_eval
         self._of_source = dict(
-            arch=arch, final_norm=final_norm, norm_cfg=norm_cfg, in_channels=in_channels, out_indices=out_indices
+            arch=arch, final_norm=final_norm, norm_cfg=norm_cfg, in_channels=in_channels, out_indices=self.out_indices
         )
 
         drop_path = drop_path_schedule(depths, drop_path_rate)

@@ -139,12 +139,17 @@ class GSAResNet(Backbone):
         super().__init__(
             outs, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
+        check_flags(norm_eval=norm_eval, zero_init_residual=zero_init_residual)
         self.norm_eval = norm_eval
         self.img_size = img_size
         self.beyond = beyond
         self.neighbourhood = neighbourhood
         self._of_source = dict(
-            depth=arch, width_ratio=width_ratio, norm_cfg=norm_cfg, in_channels=in_channels, out_indices=out_indices
+            depth=arch,
+            width_ratio=width_ratio,
+            norm_cfg=norm_cfg,
+            in_channels=in_channels,
+            out_indices=self.out_indices,
         )
         mechanism = attention or dict(type=GlobalSelfAttention, project=False)
         check_mechanism('attention', mechanism)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..arguments import check_rates
+from ..arguments import check_rates, check_whole
 from ..layers import MLP, Block, NeighbourhoodAttention, TokenConv2d, build_mechanism
 from ..ops.neighbourhood_cpu import MOST_NEIGHBOURS
 from ..weights import Translation, take_out
@@ -83,7 +83,8 @@ class NAT(Stages):
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
 
-        self._of_source = dict(arch=arch, in_channels=in_channels, out_indices=out_indices)
+        plain = {key: arch[key] for key in NAT.arch_zoo['tiny']}
+        self._of_source = dict(arch=plain, in_channels=in_channels, out_indices=self.out_indices)
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)
         last = self.out_indices[-1]
@@ -114,6 +115,7 @@ class NAT(Stages):
     @classmethod
     def resolve_arch(cls, arch: str | int | dict) -> dict:
         arch = super().resolve_arch(arch)
+        check_whole('arch: embed_dim', arch['embed_dim'], 2)  # The stem has half as many channels in between.
         if arch['layer_scale'] not in (0, 1):
             raise ValueError(f'arch: layer_scale must be 0 or 1, not {arch["layer_scale"]!r}')
         return arch

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..arguments import check_choice, check_heads, check_rates, check_whole, hidden_channels
+from ..arguments import check_choice, check_flags, check_heads, check_rates, check_whole, hidden_channels
 from ..layers import (
     FEED_FORWARD,
     Block,
@@ -123,8 +123,9 @@ class ShuntedTransformer(Backbone):
         super().__init__(
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
+        check_flags(norm_eval=norm_eval)
         self.norm_eval = norm_eval
-        self._of_source = dict(mlp_ratios=mlp_ratios, in_channels=in_channels, out_indices=out_indices)
+        self._of_source = dict(mlp_ratios=mlp_ratios, in_channels=in_channels, out_indices=self.out_indices)
         self._sizes = dict(embed_dims=dims, depths=depths)
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
@@ -151,7 +152,8 @@ class ShuntedTransformer(Backbone):
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
                 )
-                mlp = FEED_FORWARD[feed_forward](dims[i], hidden_channels(dims[i], mlp_ratios[i]), drop=drop_rate)
+                hidden = hidden_channels(dims[i], mlp_ratios[i], f'mlp_ratios[{i}]')
+                mlp = FEED_FORWARD[feed_forward](dims[i], hidden, drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate, eps=1e-6))
             self.settings.update(mechanism_settings(mechanism, blocks[0].attn, f'attention[{i}]'))
             self.add_module(f'patch_embed{i + 1}', patch_embed)

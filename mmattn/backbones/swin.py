@@ -145,7 +145,7 @@ class SwinFrame(Stages):
             shift_small_maps=shift_small_maps,
             mlp_ratio=mlp_ratio,
             in_channels=in_channels,
-            out_indices=out_indices,
+            out_indices=self.out_indices,
         )
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)

@@ -137,14 +137,14 @@ class ViTFrame(Backbone):
         )
 
         self._of_source = dict(
-            arch=arch,
+            arch={key: arch[key] for key in ViTFrame.arch_zoo['tiny']},
             patch_size=patch_size,
             rope=rope,
             norm_eps=norm_eps,
             mlp_ratio=mlp_ratio,
             final_norm=final_norm,
             in_channels=in_channels,
-            out_indices=out_indices,
+            out_indices=self.out_indices,
         )
         (drop_path,) = drop_path_schedule([depth], drop_path_rate)
         if embedding == 'simple':
@@ -318,14 +318,21 @@ def _per_block(attention: Mechanisms, depth: int, plain: dict) -> list[dict]:
     """The configs of the mechanisms of all blocks.
 
     Raises:
-        ValueError: if they are not ``depth`` configs.
+        ValueError: if they are not ``depth`` configs, or one has the dilations of several blocks.
     """
     listed = isinstance(attention, (list, tuple))
     if listed and len(attention) != depth:
         raise ValueError(f'attention must be one mechanism, or a list of {depth}, one per block, not {len(attention)}')
     mechanisms = [plain if cfg is None else cfg for cfg in (attention if listed else [attention] * depth)]
     for i, cfg in enumerate(mechanisms):
-        check_mechanism(f'attention[{i}]' if listed else 'attention', cfg)
+        place = f'attention[{i}]' if listed else 'attention'
+        check_mechanism(place, cfg)
+        dilation = cfg.get('dilation')
+        if isinstance(dilation, (list, tuple)) and len(dilation) > 1 and 'block' not in cfg:
+            raise ValueError(
+                f'{place}: dilation must be one number, not {dilation!r}: a list of {depth} mechanisms gives each block '
+                'its own'
+            )
     return mechanisms
 
 

@@ -121,7 +121,8 @@ class TokenLabelClassifier(ImageClassifier):
             InputError: if a sample has no label map, or if a map has classes that the head does not have.
         """
         box, kept = random_box([ceil_div(side, 16) for side in inputs.shape[2:]])
-        of_class, of_tokens = self.head.dense_logits(self.backbone(inputs, box=box))
+        maps = self.backbone(inputs, box=box)
+        of_class, of_tokens = self.head.dense_logits(self.neck(maps) if self.with_neck else maps)
         class_target, token_target = self.targets(data_samples, of_tokens)
         class_target = kept * class_target + (1 - kept) * class_target.flip(0)
         return dict(

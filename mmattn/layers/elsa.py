@@ -129,7 +129,8 @@ class ELSA(nn.Module):
         tap of many pixels at a time.
         """
         if isinstance(self.attn, nn.Sequential):
-            return self.attn(x, tap_major).unflatten(-1, (self.num_heads, -1))
+            backend = 'reference' if self.backend == 'reference' else None  # The others are not of this convolution.
+            return self.attn(x, tap_major, backend).unflatten(-1, (self.num_heads, -1))
         own, neighbours = (self.attn[name](x).unflatten(-1, (self.num_heads, -1)) for name in ('rk', 'rq'))
         return own + neighbourhood_shift(neighbours, self.dilation)
 
@@ -159,23 +160,22 @@ class ELSA(nn.Module):
 class _GroupedConv2d(TokenConv2d, nn.Conv2d):
     """A convolution of few channels per group, which keeps the size of the map."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, backend: str | None = None) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        return grouped_conv(x, self.weight, self.bias, self.dilation[0])
+        return grouped_conv(x, self.weight, self.bias, self.dilation[0], backend)
 
 
 class _Logits(nn.Sequential):
-    """Layers of (B, H, W, C) tokens, of which the last is a 1 x 1 convolution."""
+    """A grouped convolution, an activation and a 1 x 1 convolution of (B, H, W, C) tokens."""
 
-    def forward(self, x: Tensor, tap_major: bool = False) -> Tensor:
+    def forward(self, x: Tensor, tap_major: bool, backend: str | None) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, positions), in memory as (B, positions, H, W) if ``tap_major``.
 
         A convolution's result is in memory as its input is. So tap-major logits cost one copy of the input of the last
         layer, which has fewer channels than the logits.
         """
-        *first, last = self
-        for layer in first:
-            x = layer(x)
+        conv, activation, last = self
+        x = activation(conv(x, backend))
         if tap_major:
             x = x.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
         return last(x)

@@ -144,7 +144,8 @@ def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str,
     Returns:
         the name of the mechanism under ``place``, and its settings under ``place.name``.
     """
-    noted = {**({'block': int(cfg['block'])} if 'block' in cfg else {}), **getattr(mechanism, 'settings', {})}
+    noted = {key: int(cfg[key]) for key in ('block', 'num_heads', 'shift') if key in cfg}
+    noted.update(getattr(mechanism, 'settings', {}))
     return {place: _name(cfg), **{f'{place}.{key}': value for key, value in noted.items()}}
 
 

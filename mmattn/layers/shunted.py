@@ -125,7 +125,7 @@ class ShuntedAttention(nn.Module):
         check_whole('stride', stride)
         check_choice('aggregation', aggregation, AGGREGATIONS)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
-        rates = group_rates(max(32 // stride, 2) if reduction is None else reduction, num_heads)
+        rates = group_rates(max(32 // stride // 2 * 2, 2) if reduction is None else reduction, num_heads)
         self.num_heads = num_heads
         self.num_groups = len(rates)
         self.rates = rates

@@ -66,5 +66,7 @@ def _state(part: nn.Module) -> dict[str, object]:
     buffers = dict(part._buffers)
     state = dict(_parameters=dict(part._parameters), _buffers=buffers, training=part.training)
     if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
-        buffers['num_batches_tracked'], state['momentum'] = None, 0.0
+        state['momentum'] = 0.0
+        if part.num_batches_tracked is not None:  # a copy, because SyncBatchNorm counts in any case
+            buffers['num_batches_tracked'] = part.num_batches_tracked.clone()
     return state

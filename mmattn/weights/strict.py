@@ -417,6 +417,9 @@ def _check_init_cfg(init_cfg: object) -> None:
             )
         if not isinstance(entry.get('prefix'), (str, type(None))):
             raise ValueError(f'prefix in init_cfg must be a text, not {entry["prefix"]!r}')
+        for key in ('strict', 'warm_start'):
+            if not isinstance(entry.get(key, True), bool):
+                raise ValueError(f'{key} in init_cfg must be True or False, not {entry[key]!r}')
 
 
 def _entries(init_cfg: object) -> Iterable[object]:

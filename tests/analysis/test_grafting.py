@@ -82,6 +82,15 @@ def test_settings_of_a_plan(source, changes, chosen):
         assert shifts[0] == shifts[1] and any(shifts[0])
 
 
+def test_settings_that_are_not_given():
+    """Architecture and mechanisms of a config may be defaults of its class; a block that is not exchanged keeps that of
+    the source."""
+    plan = settings_of(dict(type='DINOViT', arch='vit_small_patch14_dinov2'), dict(type='ViTFrame', attention=NEAR), [])
+    assert plan == dict(attention=[None] * 12)
+    plan = settings_of(dict(type='SwinFrame'), dict(type='SwinFrame', stages=NEAR), [])
+    assert plan['stages'][2][5] == dict(type='WindowAttention', block=5)
+
+
 def test_by_stage():
     """GSA-ResNets choose attention by groups, so a plan exchanges all blocks of a group together, and has no setting
     for single blocks."""

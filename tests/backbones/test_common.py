@@ -133,6 +133,13 @@ def test_fused_norms(case):
         torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_unfrozen_after_norms_were_fused():
+    """Norms that MMCV's fuse_conv_bn has removed from frozen stages are not looked for."""
+    backbone = CASES['GSAResNet'].build(CASES['GSAResNet'].small, frozen_stages=1).eval()
+    fuse_conv_bn(backbone).frozen_stages = -1
+    assert all(p.requires_grad for stage in backbone.stage_modules() for part in stage for p in part.parameters())
+
+
 @every_backbone
 @pytest.mark.parametrize('train', [False, True])
 def test_blocks_are_recomputed(case, train):
@@ -208,6 +215,7 @@ either_way = pytest.mark.parametrize('case', [CASES['GSAResNet'], CASES['MSFSwin
         (dict(out_indices=3), 'out_indices'),
         (dict(frozen_stages=-2), 'frozen_stages'),
         (dict(frozen_stages=1.0), 'frozen_stages'),
+        (dict(with_cp='no'), 'with_cp must be True or False'),
         (dict(arch=dict(embed_dim=8)), 'lacks'),
         (dict(arch=3), 'not 3'),
         (dict(pretrained='resnet50'), 'no argument pretrained.*init_cfg=.*pretrained=None in a segmentor'),

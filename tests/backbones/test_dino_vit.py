@@ -164,9 +164,22 @@ def test_mechanisms_of_single_blocks():
     for wrong, message in (
         ([None], 'or a list of 2, one per block, not 1'),
         ([None, 'ELSA'], r'attention\[1\] must be a mechanism'),
+        (
+            dict(type='NeighbourhoodAttention', dilation=(1, 2)),
+            'dilation must be one number',
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             dino(2, 4, attention=wrong)
+
+
+def test_warm_start_from_a_file(tmp_path, log):
+    """The source that it is compared with in the log has the architecture of a plain ViT."""
+    torch.save(dinov3_of_timm().state_dict(), tmp_path / 'dinov3.pth')
+    dino(3, 4, attention=dict(type='GhostHeadAttention', gamma=0)).load_pretrained(
+        tmp_path / 'dinov3.pth', warm_start=True
+    )
+    assert any('DINOViT, warm start: the first pass differs from' in line for line in log)
 
 
 @torch.no_grad()

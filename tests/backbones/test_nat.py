@@ -107,6 +107,16 @@ def test_starts_from_nat():
         started(type='MeanShiftAttention')
 
 
+def test_dinat_starts_from_nat(tmp_path, log):
+    """The source that it is compared with in the log is a NAT, whose architecture has no dilations."""
+    source = NAT(dict(ARCH, depths=(2, 2)), out_indices=(0, 1))
+    torch.save(source.state_dict(), tmp_path / 'nat.pth')
+    DiNAT(dict(ARCH, depths=(2, 2), dilations=(2, 1)), out_indices=(0, 1)).load_pretrained(
+        tmp_path / 'nat.pth', warm_start=True
+    )
+    assert any('DiNAT, warm start: the first pass differs from that of a NAT or DiNAT by' in line for line in log)
+
+
 def test_dilations_grow_with_the_images(tmp_path, log):
     """A detector starts from a classifier with smaller dilations, and the log says so. Other settings are compared."""
     arch = dict(embed_dim=8, depths=(1,), num_heads=(2,), mlp_ratio=1, layer_scale=0)
@@ -157,6 +167,7 @@ def test_mistakes():
     for change, message in (
         (dict(layer_scale=2), 'arch: layer_scale must be 0 or 1, not 2'),
         (dict(num_heads=(1, 3)), 'arch: num_heads 3 does not divide the 16 channels'),
+        (dict(embed_dim=1, num_heads=(1, 1)), 'arch: embed_dim must be a whole number of at least 2, not 1'),
         (dict(depths=(1, 1, 1)), 'arch: depths and num_heads must be of one length'),
     ):
         with pytest.raises(ValueError, match=message):

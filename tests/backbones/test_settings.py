@@ -10,6 +10,7 @@ from tests.backbones.cases import every_backbone
 
 SWIN = dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(2,)), out_indices=(0,))
 HEADS = [dict(arch=dict(SWIN['arch'], num_heads=(heads,))) for heads in (1, 2)]
+OWN_HEADS = dict(type='SelfAttention', num_heads=4)
 GAUSS = dict(type='MeanShiftAttention', attention='residual')
 MSF = dict(type='MeanShiftAttention')
 ELSA = dict(arch=dict(SWIN['arch'], group_width=4), elsa_stages=(0,), out_indices=(0,))
@@ -44,6 +45,8 @@ def build(name, *settings):
         ('MSFSwin', dict(SWIN, groups=2), dict(), dict(group_mode='block')),
         ('SwinFrame', dict(stages=dict(type='EnhancedAttention'), out_indices=(0,)), *HEADS),
         ('SwinFrame', dict(SWIN, stages=dict(type='MeanShiftAttention')), dict(), dict(stages=GAUSS)),
+        ('SwinFrame', dict(SWIN, stages=dict(type='SelfAttention')), dict(), dict(stages=OWN_HEADS)),
+        ('SwinFrame', SWIN, dict(), dict(stages=dict(type='WindowAttention', shift=3))),
         ('ViTFrame', dict(arch=VIT), dict(feed_forward='conv'), dict(feed_forward='detail')),
         ('ViTFrame', dict(arch=VIT), dict(attention=MSF), dict(attention=dict(MSF, steps=2))),
         ('ViTFrame', dict(arch=VIT), dict(attention=MSF), dict(attention=dict(MSF, step_size=0.5))),

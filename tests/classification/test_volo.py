@@ -80,6 +80,13 @@ class Recording(nn.Module):
         return feats[0].mean((2, 3)), feats[0]
 
 
+class Doubling(nn.Module):
+    """A neck."""
+
+    def forward(self, feats):
+        return tuple(2 * x for x in feats)
+
+
 def samples(count, classes):
     """Label maps of 4 x 4 places with 3 classes each, of which all are in the crop, the whole image."""
     found = []
@@ -133,14 +140,14 @@ def test_loss(monkeypatch, ground_truth):
     torch.manual_seed(0)
     box = (1, 0, 3, 3)
     monkeypatch.setattr(volo_module, 'random_box', lambda size: (box, 1 - 6 / 16))
-    model = TokenLabelClassifier(Recording(), Recording(), ground_truth=ground_truth)
+    model = TokenLabelClassifier(Recording(), Recording(), neck=Doubling(), ground_truth=ground_truth)
     logits = torch.randn(3, 7, 4, 4)
     data = samples(3, 7)
     of_class, _ = model.targets(data, logits)
     data[0].set_gt_label(of_class[0].argmax())  # one agrees with its map
     found = model.loss(logits.repeat_interleave(16, 2).repeat_interleave(16, 3), data)
     assert model.backbone.box == box
-    expected = expected_loss(logits, data, box, 0.1, ground_truth)
+    expected = expected_loss(2 * logits, data, box, 0.1, ground_truth)
     assert found['loss_class'].item() == pytest.approx(expected[0], rel=1e-5)
     assert found['loss_tokens'].item() == pytest.approx(expected[1], rel=1e-5)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mmattn.backbones import ELSASwin
 from mmattn.layers import ELSA
 from mmattn.ops import neighbourhood_sum
 
@@ -15,6 +16,18 @@ def test_ghost_head_has_the_released_shape(lam, gamma, shape):
     """lambda and gamma decide which matrices of equation 8 exist; they are one tensor, as released."""
     layer = ELSA(6, 2, kernel_size=3, group_width=2, lam=lam, gamma=gamma)
     assert (layer.ghost_head is None) if shape is None else (layer.ghost_head.shape == shape)
+
+
+def test_reference_has_second_derivatives():
+    """The reference of a backbone is that of all its operators: none of them is compiled code."""
+    backbone = ELSASwin(
+        dict(embed_dim=8, depths=(1,), num_heads=(1,), group_width=4), elsa_stages=(0,), out_indices=(0,)
+    )
+    backbone.set_backend('reference')
+    x = torch.randn(1, 3, 32, 32, requires_grad=True)
+    (first,) = torch.autograd.grad(backbone(x)[0].square().sum(), x, create_graph=True)
+    first.square().sum().backward()
+    assert x.grad.abs().sum() > 0
 
 
 def test_ghost_matrices_enter_as_equation_8_says():

@@ -65,12 +65,13 @@ def test_equals_equations_1_and_2(size, r, aggregation):
 
 
 def test_rates():
-    """A number is the same as its two rates; None is the paper's r for the stride of the map."""
+    """A number is the same as its two rates; None is the paper's r for the stride of the map, or the even
+    number below."""
     pairs = [(4, [4, 2]), (1, [1])]
     layers = [[ShuntedAttention(8, 4, reduction) for reduction in pair] for pair in pairs]
     layers += [
         [ShuntedAttention(8, 4, stride=stride), ShuntedAttention(8, 4, r)]
-        for stride, r in ((4, 8), (8, 4), (16, 2), (32, 2))
+        for stride, r in ((4, 8), (8, 4), (16, 2), (32, 2), (6, 4))
     ]
     for one, other in layers:
         other.load_state_dict(one.state_dict())

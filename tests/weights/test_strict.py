@@ -188,6 +188,7 @@ def test_numbers_are_copied_or_refused(small, log, value, message, whole):
         (dict(checkpoint='x.pth'), 'must be a dict with a type'),
         ([dict(type='Kaiming', layer='Linear'), 3], 'must be a dict with a type, .*, not 3'),
         (dict(type='Pretrained', checkpoint='x.pth', prefix=3), 'prefix in init_cfg must be a text, not 3'),
+        (dict(type='Pretrained', checkpoint='x.pth', warm_start='no'), 'warm_start in init_cfg must be True or False'),
         (dict(type='Pretrained'), 'needs a checkpoint, a path or an address, not None'),
         (dict(type='Pretrained', checkpoint=None), 'needs a checkpoint'),
         (dict(type='Pretrained', checkpoint=''), 'needs a checkpoint'),

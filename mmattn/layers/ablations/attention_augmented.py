@@ -21,8 +21,8 @@ class AttentionAugmentedConv(nn.Module):
         \mathrm{AAConv}(x) = [\mathrm{Conv}(x), \mathrm{MHA}(x) W^O], \qquad
         \mathrm{logits}_{ij} = q_i^\top (k_j + r^W_{j_x - i_x} + r^H_{j_y - i_y}) / \sqrt{d_k}
 
-    With ``coarse_stride``, attention works on maps of this stride at least: for finer ones, the input of attention is
-    averaged over 3 x 3 pixels with stride 2, and its result is interpolated.
+    With ``coarse_stride``, attention works on maps of half the size if their stride is smaller: its input is averaged
+    over 3 x 3 pixels with stride 2, and its result is interpolated.
 
     The heads share the two tables r. Not in the paper: on maps longer than the tables these are stretched, see
     :func:`mmattn.ops.axial_attention`.
@@ -35,7 +35,8 @@ class AttentionAugmentedConv(nn.Module):
         value_ratio: channels of the values, and so of the result of attention, divided by C, rounded likewise, at least
             one for each head; upsilon of the paper.
         min_key_width: the fewest channels of a head's keys.
-        coarse_stride: stride of the finest map that attention works on, in pixels of the image.
+        coarse_stride: attention works on maps of half the size if their stride is smaller than this, in pixels of the
+            image.
         stride: of the map, in pixels of the image.
         rel_pos_length: longest side of a map for which every relative position has an embedding. None: that of a 224 x
             224 image, 224 / ``stride``.

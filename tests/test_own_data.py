@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from mmattn.backbones import ELSASwin
 from mmattn.checks.coco import check_coco
 from mmattn.runs.configs import load_config
 from tests import ROOT
+from tests.tools.in_process import NO_WORKERS, run_tool
 
 PAGE = (ROOT / 'docs' / 'own_data.md').read_text()
 BLOCKS = [(kind, textwrap.dedent(block)) for kind, block in re.findall(r'```(python|bash)\n(.*?)```', PAGE, re.DOTALL)]
@@ -32,8 +32,7 @@ ARCH = dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_wid
 #: settings for a narrow backbone; with those below, small images and few steps
 SHORT = [
     *(f'model.backbone.arch.{key}={value}'.replace(' ', '') for key, value in dict(_delete_=True, **ARCH).items()),
-    *(f'{split}_dataloader.num_workers=0' for split in ('train', 'val', 'test')),
-    *(f'{split}_dataloader.persistent_workers=False' for split in ('train', 'val', 'test')),
+    *NO_WORKERS,
 ]
 MULTI_SCALE = 'train_dataloader.dataset.pipeline.3.transforms'
 SHORT_DETECTOR = [
@@ -69,9 +68,7 @@ SHORT_SEGMENTOR = [
 def clone(tmp_path_factory):
     """A folder like a clone, with the files of the page and with toy data in data/own."""
     root = tmp_path_factory.mktemp('own')
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, 'argv', ['make_toy_data', str(root / 'toy'), '--train', '10', '--val', '1'])
-        runpy.run_path(str(ROOT / 'tools' / 'dev' / 'make_toy_data.py'), run_name='__main__')
+    assert run_tool('dev/make_toy_data', root / 'toy', '--train', 10, '--val', 1).returncode == 0
     for name, block in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(block)

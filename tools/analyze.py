@@ -28,7 +28,6 @@ matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from mmengine.config import DictAction
 from torch import Tensor, nn
 
 from mmattn.analysis.attention import query_attention
@@ -46,7 +45,7 @@ from mmattn.checks.images import load_image
 from mmattn.errors import InputError
 from mmattn.layers import Block
 from mmattn.prediction.predict import VIDEOS, Model, build, find_files
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool, running
 
@@ -62,7 +61,7 @@ UNITS = dict(operations=('billion multiply-adds', 1e-9), time=('ms', 1e3))
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    add_config(parser)
     parser.add_argument('checkpoint', help='weights of the whole model')
     parser.add_argument('--images', nargs='+', required=True, help='images, folders with them, or patterns in quotes')
     parser.add_argument('--out', type=Path, required=True, help='folder for the sheets')
@@ -82,7 +81,6 @@ def main() -> None:
         help='of --what grafting: cost of the backbone for the first image, in 10^9 multiply-adds or in milliseconds',
     )
     parser.add_argument('--device', help='cpu, cuda, cuda:1 ... (default: an accelerator, if there is one)')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
     args = parser.parse_args()
     cfg = load_config(args.config, args.cfg_options)

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 from mmengine.structures import BaseDataElement
@@ -25,18 +25,17 @@ from mmattn.checks.datasets import check_dataset, check_files, ignored_labels, i
 from mmattn.checks.images import CheckedPipeline, unknown_label
 from mmattn.errors import InputError, describe
 from mmattn.prediction.drawing import colors_of, draw_sample, write_image
-from mmattn.runs.configs import SCOPES, load_config
+from mmattn.runs.configs import SCOPES, add_config, load_config
 from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    add_config(parser)
     parser.add_argument('--out', type=Path, required=True, help='folder for the drawn images')
     parser.add_argument('--split', choices=('train', 'val', 'test'), default='train', help='default: train')
     parser.add_argument('--draw', type=int, default=50, metavar='NUMBER', help='number of images to draw (default: 50)')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     args = parser.parse_args()
 
     cfg = load_config(args.config, args.cfg_options)

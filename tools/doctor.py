@@ -12,19 +12,16 @@ import importlib
 import sys
 import tempfile
 
-from mmengine.config import DictAction
-
 from mmattn.analysis.doctor import Findings, examine
 from mmattn.packages import PACKAGES
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.running import run_tool, running
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    add_config(parser)
     parser.add_argument('--steps', type=int, default=50, help='on one batch (default: 50)')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     args = parser.parse_args()
     print('versions:', ', '.join(versions()))
     with tempfile.TemporaryDirectory() as folder:

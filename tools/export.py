@@ -27,7 +27,7 @@ import cv2
 import mmcv
 import numpy as np
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import DATASETS, MODELS, DefaultScope
@@ -35,9 +35,10 @@ from torch import Tensor, nn
 
 import mmattn  # noqa: F401, registers the backbones
 from mmattn.checks.config_values import dataset_configs
+from mmattn.checks.images import IMAGES
 from mmattn.export.graphs import RUNTIMES, as_module, largest_difference, smallest_side, trace, write_onnx
 from mmattn.prediction.predict import class_names
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.resuming import check_complete, whole_model_weights
 from mmattn.runs.running import run_tool, running
@@ -45,8 +46,8 @@ from mmattn.weights import read_file
 
 SIZES = ((64, 64), (97, 131), (256, 320))
 TOLERANCE = 1e-3
-#: of files that --int8 reads, and how many
-IMAGES, MOST_IMAGES = ('.jpg', '.jpeg', '.png', '.bmp'), 20
+#: images that --int8 reads
+MOST_IMAGES = 20
 #: sizes for detectors, whose last map has a stride of up to 128
 DETECTOR_SIZES = ((160, 257), (229, 150), (256, 320))
 #: score, share of the pixels of a mask. A mask's border may move where its probability is at the threshold, by rounding
@@ -57,14 +58,13 @@ MOST_ALONE = 0.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config of a segmentor or detector, or with --backbone of any model')
+    add_config(parser)
     parser.add_argument('checkpoint', nargs='?', help="weights (default: those of the config's init_cfg)")
     parser.add_argument('--out', type=Path, required=True, help='file to write, .onnx or .pt2; it must not exist yet')
     parser.add_argument('--backbone', action='store_true', help='the backbone alone')
     parser.add_argument('--image', type=Path, help='compare a detector on this image, resized (default: on noise)')
     parser.add_argument('--int8', action='store_true', help='layers in 8 bits; of segmentors, with --images')
     parser.add_argument('--images', type=Path, metavar='DIR', help='images like those to come, for --int8; 20 are used')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     args = parser.parse_args()
     if args.out.suffix not in ('.onnx', '.pt2'):
         sys.exit(f'--out must name a .onnx or .pt2 file, not {args.out}.')

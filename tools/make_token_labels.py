@@ -24,7 +24,6 @@ from pathlib import Path
 
 import mmcv
 import torch
-from mmengine.config import DictAction
 from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -32,7 +31,7 @@ from torch.utils.data import DataLoader
 from mmattn.checks.images import load_image
 from mmattn.errors import InputError, describe, refusing
 from mmattn.prediction.predict import IMAGES, build
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool, running
 
@@ -44,7 +43,7 @@ NOTE = 'token_labels.json'
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config of a classifier')
+    add_config(parser)
     parser.add_argument('checkpoint', help='its weights')
     parser.add_argument('--images', type=Path, required=True, help='folder with folders of images')
     parser.add_argument('--out', type=Path, required=True, help='folder for the label maps')
@@ -54,7 +53,6 @@ def main() -> None:
     parser.add_argument('--batch-size', type=int, default=16, help='images at once (default: 16)')
     parser.add_argument('--workers', type=int, default=2, help='processes that read images (default: 2)')
     parser.add_argument('--device', help='cpu, cuda, cuda:1 ... (default: an accelerator, if there is one)')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
     args = parser.parse_args()
     for name, least in (('places', 1), ('batch_size', 1), ('workers', 0)):

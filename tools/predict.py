@@ -10,16 +10,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmengine.config import DictAction
-
 from mmattn.prediction.predict import predict
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.running import run_tool
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    add_config(parser)
     parser.add_argument('checkpoint', help='weights of the whole model: a file, an address or a name')
     parser.add_argument('inputs', nargs='+', help='images, videos, folders with them, or patterns in quotes')
     parser.add_argument('--out', type=Path, required=True, help='folder for the results, new or empty')
@@ -30,7 +28,6 @@ def main() -> None:
     parser.add_argument('--score-thr', type=float, default=0.3, help='draw detections from this score (default: 0.3)')
     parser.add_argument('--batch-size', type=int, default=1, help='images or tiles at once (default: 1)')
     parser.add_argument('--device', help='cpu, cuda, cuda:1 ... (default: an accelerator, if there is one)')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
     args = parser.parse_args()
     if args.overlap is not None and args.tile is None:

@@ -83,7 +83,7 @@ class NAT(Stages):
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
 
-        plain = {key: arch[key] for key in NAT.arch_zoo['tiny']}
+        plain = {key: arch[key] for key in NAT.arch_zoo['mini']}
         self._of_source = dict(arch=plain, in_channels=in_channels, out_indices=self.out_indices)
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)

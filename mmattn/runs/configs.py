@@ -25,11 +25,16 @@ from .yaml_configs import checked_yaml
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
 
 
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add the config and the settings that override it, named as in OpenMMLab's own tools."""
+    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that training and testing have in common, named as in OpenMMLab's own tools."""
-    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    add_config(parser)
     parser.add_argument('--work-dir', help='folder for logs and checkpoints (default: work_dirs/CONFIG, or CONFIG/ROW)')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
     parser.add_argument('--launcher', choices=('none', 'pytorch', 'slurm', 'mpi'), default='none')
     # passed by torch.distributed.launch

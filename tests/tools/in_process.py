@@ -1,11 +1,17 @@
-"""Tools run in the process of the tests: a process of their own imports torch and OpenMMLab's packages for seconds."""
+"""Tools run in the process of the tests: a process of their own imports torch and OpenMMLab's packages for seconds.
+And what several tests need to run tools in other ways."""
 
+import importlib.util
 import io
+import os
 import runpy
+import socket
 import subprocess
 import sys
 from collections import OrderedDict
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from mmengine.logging import MessageHub, MMLogger
@@ -14,10 +20,17 @@ from mmengine.visualization import Visualizer
 
 from tests import ROOT
 
+NO_WORKERS = [
+    f'{split}_dataloader.{setting}'
+    for split in ('train', 'val', 'test')
+    for setting in ('num_workers=0', 'persistent_workers=False')
+]
 
-def run_tool(name: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
-    """What ``python tools/NAME.py ARGUMENTS`` gives. What MMEngine keeps for a process is as it was afterwards."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+
+def run_tool(name: str, *arguments: object, **environment: str) -> SimpleNamespace:
+    """What ``python tools/NAME.py ARGUMENTS`` gives: returncode, stdout, stderr, and the sentence that ends it, None if
+    all went well. What MMEngine keeps for a process is as it was afterwards."""
+    out, err, code, sentence = io.StringIO(), io.StringIO(), 0, None
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         kept = [MMLogger, MessageHub, DefaultScope, Visualizer]
         for cls in kept:
@@ -32,7 +45,47 @@ def run_tool(name: str, *arguments: object, **environment: str) -> subprocess.Co
         try:
             runpy.run_path(str(ROOT / 'tools' / f'{name}.py'), run_name='__main__')
         except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-            if isinstance(end.code, str):
-                print(end.code, file=sys.stderr)
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+            sentence = end.code
+            code = sentence if isinstance(sentence, int) else int(sentence is not None)
+            if isinstance(sentence, str):  # Python prints it and exits with 1
+                assert '\n' not in sentence
+                print(sentence, file=sys.stderr)
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue(), sentence=sentence)
+
+
+def dist_train(
+    config: Path, processes: int | None, *arguments: object, **environment: str
+) -> subprocess.CompletedProcess:
+    """What ``tools/dist_train.sh CONFIG PROCESSES ARGUMENTS`` gives on the CPU, or tools/train.py if there is no number
+    of processes. Configs can import modules of their folder."""
+    with socket.socket() as free:
+        free.bind(('', 0))
+        port = str(free.getsockname()[1])
+    train = [ROOT / 'tools' / 'dist_train.sh', config, str(processes)]
+    if processes is None:
+        train = [sys.executable, ROOT / 'tools' / 'train.py', config]
+    environment = dict(
+        environment,
+        PORT=port,
+        PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
+        PYTHONPATH=f'{ROOT}:{config.parent}',
+        CUDA_VISIBLE_DEVICES='',
+        OMP_NUM_THREADS='1',
+    )
+    return subprocess.run(
+        [*train, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def load_tool(name: str) -> ModuleType:
+    """``tools/NAME.py`` as a module."""
+    path = ROOT / 'tools' / f'{name}.py'
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,9 +1,7 @@
 """tools/analyze.py as a user calls it, on small models with random weights."""
 
 import json
-import runpy
 import sys
-from collections import OrderedDict
 
 import cv2
 import numpy as np
@@ -13,6 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from tests import ROOT
+from tests.tools.in_process import run_tool
 
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
@@ -39,12 +38,6 @@ test_evaluator = dict(type='TeacherSimilarity')
 """
 
 
-@pytest.fixture(autouse=True)
-def own_scope(monkeypatch):
-    """The inferencers set the scope of the process, which the next test would find."""
-    monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())
-
-
 @pytest.fixture
 def photos(tmp_path):
     """Two images of different sizes."""
@@ -56,7 +49,7 @@ def photos(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(tmp_path):
     """Run the tool on a model with random weights; the sentence that ends it, or None, and what it printed."""
 
     def run(config, *arguments):
@@ -64,15 +57,9 @@ def run(tmp_path, monkeypatch, capsys):
         torch.manual_seed(0)
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
             torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / 'weights.pth')
-        arguments = [config, tmp_path / 'weights.pth', '--out', tmp_path / 'out', '--device', 'cpu', *arguments]
-        monkeypatch.chdir(ROOT)
-        monkeypatch.setattr(sys, 'argv', ['analyze.py', *map(str, arguments)])
-        try:
-            runpy.run_path(str(ROOT / 'tools' / 'analyze.py'), run_name='__main__')
-        except SystemExit as end:
-            assert isinstance(end.code, str) and '\n' not in end.code
-            return end.code, capsys.readouterr().out
-        return None, capsys.readouterr().out
+        options = '--out', tmp_path / 'out', '--device', 'cpu'
+        done = run_tool('analyze', config, tmp_path / 'weights.pth', *options, *arguments)
+        return done.sentence, done.stdout
 
     return run
 

@@ -1,13 +1,11 @@
 """tools/browse.py, in this process."""
 
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import ROOT
+from tests.tools.in_process import run_tool
 
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
 SEGMENTOR = 'configs/toy/shunted-toy_fpn.py'
@@ -17,27 +15,18 @@ CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
 @pytest.fixture(scope='module')
 def toy(tmp_path_factory):
     root = tmp_path_factory.mktemp('browse') / 'toy'
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, 'argv', ['make_toy_data', str(root), '--train', '3', '--val', '2'])
-        runpy.run_path(str(ROOT / 'tools' / 'dev' / 'make_toy_data.py'), run_name='__main__')
+    assert run_tool('dev/make_toy_data', root, '--train', 3, '--val', 2).returncode == 0
     return root
 
 
 @pytest.fixture
-def browse(toy, tmp_path, monkeypatch):
-    """A function that runs the tool and returns its exit status or last sentence; None if all images can be used."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv('COCO_ROOT', str(toy / 'coco'))
-    monkeypatch.setenv('ADE20K_ROOT', str(toy / 'ADEChallengeData2016'))
-    monkeypatch.setenv('IMAGENET_ROOT', str(toy / 'imagenet'))
+def browse(toy, tmp_path):
+    """A function that runs the tool on the toy data, or on a copy of it."""
 
-    def run(config: str, *arguments: str) -> str | int | None:
-        monkeypatch.setattr(sys, 'argv', ['browse', config, '--out', str(tmp_path / 'look'), *arguments])
-        try:
-            runpy.run_path(str(ROOT / 'tools' / 'browse.py'), run_name='__main__')
-        except SystemExit as end:
-            return end.code
-        return None
+    def run(config, *arguments, data=toy):
+        folders = dict(COCO_ROOT='coco', ADE20K_ROOT='ADEChallengeData2016', IMAGENET_ROOT='imagenet')
+        environment = {name: str(data / folder) for name, folder in folders.items()}
+        return run_tool('browse', config, '--out', tmp_path / 'look', *arguments, **environment)
 
     return run
 
@@ -48,25 +37,24 @@ def counts(printed: str) -> dict[str, tuple[int, int]]:
     return {row[1]: (int(row[-5]), int(row[-2])) for row in rows if int(row[-5])}
 
 
-def test_detector(browse, toy, tmp_path, capsys):
+def test_detector(browse, toy, tmp_path):
     """Images are drawn, and the objects of each class counted. A class without objects has a line too."""
-    assert browse(DETECTOR, '--draw', '2') is None
-    printed = capsys.readouterr().out
-    found = counts(printed)
+    done = browse(DETECTOR, '--draw', 2)
+    found = counts(done.stdout)
     assert set(found) <= {'frisbee', 'kite', 'book', 'donut', 'scissors'}
     from pycocotools.coco import COCO
 
     annotated = COCO(toy / 'coco' / 'annotations' / 'instances_train2017.json')
     assert sum(number for number, _ in found.values()) == len(annotated.anns)
     assert len(list((tmp_path / 'look').glob('train_*.jpg'))) == 2
-    assert ' person ' in printed
+    assert done.sentence is None and ' person ' in done.stdout
 
 
-def test_segmentor(browse, toy, tmp_path, capsys):
+def test_segmentor(browse, toy, tmp_path):
     """The validation images are drawn whole, and enlarged to be read, and the pixels of each class counted."""
-    assert browse(SEGMENTOR, '--split', 'val') is None
-    found = counts(capsys.readouterr().out)
-    assert found['sky'][1] == found['grass'][1] == 2
+    done = browse(SEGMENTOR, '--split', 'val')
+    found = counts(done.stdout)
+    assert done.sentence is None and found['sky'][1] == found['grass'][1] == 2
     files = sorted((tmp_path / 'look').glob('val_*.jpg'))
     assert len(files) == 2
     import cv2
@@ -76,37 +64,36 @@ def test_segmentor(browse, toy, tmp_path, capsys):
     assert drawn.shape[0] == 3 * image.shape[0] and drawn.shape[1] == 3 * image.shape[1]
 
 
-def test_classifier(browse, toy, tmp_path, capsys):
+def test_classifier(browse, toy, tmp_path):
     """The images are drawn with their classes, and the images of each class counted."""
-    assert browse(CLASSIFIER, '--split', 'val', '--draw', '3') is None
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith(' images')][1:]
+    done = browse(CLASSIFIER, '--split', 'val', '--draw', 3)
+    assert done.sentence is None
+    rows = [line.split() for line in done.stdout.splitlines() if line.endswith(' images')][1:]
     per_folder = [len(list(folder.iterdir())) for folder in sorted((toy / 'imagenet' / 'val').iterdir())]
     assert [int(row[-2]) for row in rows] == per_folder + [0] * (1000 - len(per_folder))
     assert len(list((tmp_path / 'look').glob('val_*.jpg'))) == 3
 
 
-def test_label_that_is_no_class(browse, toy, tmp_path, capsys):
+def test_label_that_is_no_class(browse):
     """One sentence for all label maps says what to set, with their number; the pixels of the label are counted."""
     dataset = 'train_dataloader.dataset'
     options = f'{dataset}.type=BaseSegDataset', f'{dataset}.metainfo.classes=[a,b]', 'model.decode_head.num_classes=2'
-    assert browse(SEGMENTOR, '--cfg-options', *options) == '3 of 3 images cannot be used.'
-    printed = capsys.readouterr()
-    sentences = [line for line in printed.err.splitlines() if 'where the dataset has 2 classes' in line]
+    done = browse(SEGMENTOR, '--cfg-options', *options)
+    assert done.sentence == '3 of 3 images cannot be used.'
+    sentences = [line for line in done.stderr.splitlines() if 'where the dataset has 2 classes' in line]
     assert sum(int(line.split()[0]) for line in sentences) == 3
     assert all('set ignore_index=' in line for line in sentences)
-    assert ' is no class ' in printed.out
+    assert ' is no class ' in done.stdout
 
 
 @pytest.mark.parametrize('config', [DETECTOR, SEGMENTOR])
-def test_all_broken_images_are_named(config, browse, toy, tmp_path, monkeypatch, capsys):
+def test_all_broken_images_are_named(config, browse, toy, tmp_path):
     """A broken image does not stop the tool: all are named, and the tool ends with an error."""
     shutil.copytree(toy, tmp_path / 'toy')
-    monkeypatch.setenv('COCO_ROOT', str(tmp_path / 'toy' / 'coco'))
-    monkeypatch.setenv('ADE20K_ROOT', str(tmp_path / 'toy' / 'ADEChallengeData2016'))
     folder = 'coco/train2017' if config == DETECTOR else 'ADEChallengeData2016/images/training'
     for number in (1, 3):
         Path(tmp_path / 'toy' / folder / f'{number:012d}.jpg').write_bytes(b'')
-    assert browse(config) == '2 of 3 images cannot be used.'
-    errors = capsys.readouterr().err
-    assert all(f'{number:012d}.jpg cannot be used' in errors for number in (1, 3))
+    done = browse(config, data=tmp_path / 'toy')
+    assert done.sentence == '2 of 3 images cannot be used.'
+    assert all(f'{number:012d}.jpg cannot be used' in done.stderr for number in (1, 3))
     assert [file.name for file in (tmp_path / 'look').iterdir()] == ['train_000001_000000000002.jpg']

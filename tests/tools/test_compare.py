@@ -1,6 +1,5 @@
 """tools/compare.py: which runs it does, what it writes, and that a second call continues the first."""
 
-import importlib.util
 import math
 import multiprocessing
 import os
@@ -18,10 +17,9 @@ import pytest
 from mmattn.packages import version_numbers
 from mmattn.runs.divergence import DivergedError
 from tests import ROOT
+from tests.tools.in_process import load_tool
 
-_spec = importlib.util.spec_from_file_location('compare', ROOT / 'tools' / 'compare.py')
-compare = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(compare)
+compare = load_tool('compare')
 
 FPN = 'configs/toy/compare/fpn_ade20k.py'
 RATES = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]

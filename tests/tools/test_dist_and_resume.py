@@ -1,8 +1,6 @@
 """tools/train.py and dist_train.sh with two processes and when killed."""
 
-import os
 import signal
-import socket
 import subprocess
 import sys
 
@@ -14,6 +12,7 @@ from mmengine.registry import MODELS
 from mmattn.packages import version_numbers
 from tests import ROOT
 from tests.backbones.cases import CASES
+from tests.tools.in_process import dist_train, run_tool
 
 SHARDS = version_numbers(torch.__version__) >= (2, 6)
 #: without random numbers and batch statistics, every run gives the same weights
@@ -89,21 +88,14 @@ def train(tmp_path_factory):
     """Train by a config; the finished process."""
     folder = tmp_path_factory.mktemp('data')
     environment = dict(
-        os.environ,
         COCO_ROOT=f'{folder}/toy/coco/',
         ADE20K_ROOT=f'{folder}/toy/ADEChallengeData2016',
         IMAGENET_ROOT=f'{folder}/toy/imagenet',
         MMATTN_IMAGES=f'{folder}/toy/imagenet/train',
         MMATTN_TEACHER=f'{folder}/teacher.pth',
         MMATTN_STARTS=f'{folder}/starts',
-        CUDA_VISIBLE_DEVICES='',
-        OMP_NUM_THREADS='1',
-        PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
     )
-    subprocess.run(
-        [sys.executable, ROOT / 'tools' / 'dev' / 'make_toy_data.py', folder / 'toy', '--train', '8', '--val', '1'],
-        check=True,
-    )
+    assert run_tool('dev/make_toy_data', folder / 'toy', '--train', 8, '--val', 1).returncode == 0
     teacher = MODELS.build(Config.fromfile(ROOT / 'configs' / 'toy' / '_base_' / 'teacher.py').teacher)
     torch.save(teacher.state_dict(), folder / 'teacher.pth')
     source = MODELS.build(Config.fromfile(ROOT / 'configs' / 'toy' / '_base_' / 'starts.py').models.swin[1])
@@ -111,20 +103,7 @@ def train(tmp_path_factory):
     torch.save(source.state_dict(), folder / 'starts' / 'swin' / 'iter_600.pth')
 
     def train(config, work_dir, *arguments, processes=None):
-        if processes:
-            with socket.socket() as free:
-                free.bind(('', 0))
-                environment['PORT'] = str(free.getsockname()[1])
-            command = [ROOT / 'tools' / 'dist_train.sh', config, str(processes)]
-        else:
-            command = [sys.executable, ROOT / 'tools' / 'train.py', config]
-        return subprocess.run(
-            [*command, '--work-dir', work_dir, *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            env={**environment, 'PYTHONPATH': f'{ROOT}:{config.parent}'},
-        )
+        return dist_train(config, processes, '--work-dir', work_dir, *arguments, **environment)
 
     return train
 

@@ -1,12 +1,7 @@
 """Distillation with tools/train.py as a user calls it. test_dist_and_resume.py interrupts such trainings."""
 
 import json
-import os
 import re
-import runpy
-import socket
-import subprocess
-import sys
 
 import cv2
 import numpy as np
@@ -14,10 +9,10 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
-from mmengine.visualization import Visualizer
 
 from mmattn.runs.configs import load_config
 from tests import ROOT
+from tests.tools.in_process import dist_train, run_tool
 
 #: two sizes, two epochs of two steps
 CONFIG = """
@@ -55,20 +50,13 @@ def config(tmp_path):
 
 
 @pytest.fixture
-def train(monkeypatch, tmp_path):
+def train(tmp_path):
     """Train in this process. Returns the sentence that ends it, None if all went well."""
 
     def train(config, work='work'):
-        for cls in (Visualizer, *Visualizer.__subclasses__()):
-            cls._instance_dict.clear()  # within a second, it would write to the folder of the run before
-        monkeypatch.setattr('mmengine.runner.runner.collect_env', dict)  # slow: it asks compilers for their versions
-        monkeypatch.setattr(sys, 'argv', ['train.py', str(config), '--work-dir', str(tmp_path / work)])
-        try:
-            runpy.run_path(str(ROOT / 'tools' / 'train.py'), run_name='__main__')
-        except SystemExit as end:
-            assert isinstance(end.code, str) and '\n' not in end.code  # Python prints it and exits with 1
-            assert not list((tmp_path / work).rglob('*.pth'))
-            return end.code
+        sentence = run_tool('train', config, '--work-dir', tmp_path / work).sentence
+        assert sentence is None or not list((tmp_path / work).rglob('*.pth'))
+        return sentence
 
     return train
 
@@ -204,26 +192,7 @@ def test_two_processes(config, tmp_path, student):
         + "custom_imports = dict(imports=[*_base_.custom_imports.imports, 'writer'])\n"
         + "custom_hooks = [*_base_.custom_hooks, dict(type='Writer')]\n"
     )
-    with socket.socket() as free:
-        free.bind(('', 0))
-        port = str(free.getsockname()[1])
-    path = f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}'
-    done = subprocess.run(
-        [ROOT / 'tools' / 'dist_train.sh', config, '2', '--work-dir', tmp_path / 'work'],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=dict(
-            os.environ,
-            MMATTN_ROW=student,
-            PORT=port,
-            PATH=path,
-            PYTHONPATH=f'{ROOT}:{tmp_path}',
-            CUDA_VISIBLE_DEVICES='',
-            OMP_NUM_THREADS='1',
-        ),
-    )
+    done = dist_train(config, 2, '--work-dir', tmp_path / 'work', MMATTN_ROW=student)
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = (torch.load(tmp_path / 'work' / f'rank{rank}.pt') for rank in range(2))
     assert first.keys() == second.keys()

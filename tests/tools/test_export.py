@@ -1,6 +1,5 @@
 """tools/export.py as a user calls it."""
 
-import importlib.util
 import re
 import sys
 
@@ -16,6 +15,7 @@ from mmattn.export.graphs import RUNTIMES, trace, write_onnx
 from mmattn.weights import CheckpointError, read_file
 from tests import ROOT
 from tests.export.test_graphs import needs_export
+from tests.tools.in_process import load_tool
 
 SEGMENTOR = 'configs/toy/msf-vit-toy_setr.py'
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
@@ -28,9 +28,7 @@ SEGMENTOR_SNIPPET, DETECTOR_SNIPPET = (code for code in SNIPPETS if 'onnxruntime
 @pytest.fixture
 def export(monkeypatch):
     """The tool's main, called with arguments."""
-    spec = importlib.util.spec_from_file_location('export_tool', ROOT / 'tools' / 'export.py')
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = load_tool('export')
 
     def main(*arguments):
         monkeypatch.chdir(ROOT)

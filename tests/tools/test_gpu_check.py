@@ -1,6 +1,5 @@
 """tools/dev/gpu_check.py with steps of its own kind: nothing here needs a GPU."""
 
-import importlib.util
 import os
 import re
 import sys
@@ -9,10 +8,9 @@ import time
 import pytest
 
 from tests import ROOT
+from tests.tools.in_process import load_tool
 
-_spec = importlib.util.spec_from_file_location('gpu_check', ROOT / 'tools' / 'dev' / 'gpu_check.py')
-gpu_check = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(gpu_check)
+gpu_check = load_tool('dev/gpu_check')
 
 
 def python(code):

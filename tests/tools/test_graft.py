@@ -1,10 +1,6 @@
 """Grafting with tools/train.py as a user calls it. test_dist_and_resume.py interrupts such trainings."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 
 import cv2
 import numpy as np
@@ -15,7 +11,7 @@ from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.runs.rows import read_row
 from tests import ROOT
-from tests.tools.in_process import run_tool
+from tests.tools.in_process import dist_train, run_tool
 
 #: four epochs of two steps, in half of which blocks learn
 CONFIG = """
@@ -123,25 +119,8 @@ default_hooks = dict(checkpoint=dict(interval=1))
 optim_wrapper = dict(optimizer=dict(_delete_=True, type='SGD', lr=1e-2))
 """)
     for processes in (1, 2):
-        with socket.socket() as free:
-            free.bind(('', 0))
-            port = str(free.getsockname()[1])
-        done = subprocess.run(
-            [ROOT / 'tools' / 'dist_train.sh', fixed, str(processes), '--work-dir', tmp_path / str(processes),
-             '--cfg-options', f'train_dataloader.batch_size={4 // processes}'],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            env=dict(
-                os.environ,
-                PORT=port,
-                PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
-                PYTHONPATH=str(ROOT),
-                CUDA_VISIBLE_DEVICES='',
-                OMP_NUM_THREADS='1',
-            ),
-        )  # fmt: skip
+        options = '--cfg-options', f'train_dataloader.batch_size={4 // processes}'
+        done = dist_train(fixed, processes, '--work-dir', tmp_path / str(processes), *options)
         assert done.returncode == 0, done.stdout + done.stderr
     for epoch in (2, 4):
         one, two = (

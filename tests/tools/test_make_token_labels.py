@@ -1,9 +1,5 @@
 """tools/make_token_labels.py as a user calls it, on small classifiers with random weights."""
 
-import runpy
-import sys
-from collections import OrderedDict
-
 import cv2
 import numpy as np
 import pytest
@@ -12,16 +8,11 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from tests import ROOT
+from tests.tools.in_process import run_tool
 
 pytest.importorskip('mmpretrain')
 
 SWIN, VOLO = 'configs/toy/elsa-swin-toy_in1k.py', 'configs/toy/elsa-volo-toy_in1k.py'
-
-
-@pytest.fixture(autouse=True)
-def own_scope(monkeypatch):
-    """The inferencers set the scope of the process, which the next test would find."""
-    monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())
 
 
 @pytest.fixture
@@ -35,8 +26,8 @@ def images(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, images):
-    """Run the tool on a new model; the model, the label maps by name, and the sentence that ends it, or None."""
+def run(tmp_path, images):
+    """Run the tool on a new model; the model, the label maps by name, and what the tool gives."""
 
     def run(config, *arguments):
         cfg = Config.fromfile(ROOT / config)
@@ -44,18 +35,12 @@ def run(tmp_path, monkeypatch, images):
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
             model = MODELS.build({**cfg.model, 'data_preprocessor': cfg.get('data_preprocessor')})
         torch.save(model.state_dict(), tmp_path / 'weights.pth')
-        out, sentence = tmp_path / 'out', None
+        out = tmp_path / 'out'
         options = ['--images', images, '--out', out, '--workers', 0, '--device', 'cpu']
-        command = ['make_token_labels.py', config, tmp_path / 'weights.pth', *options, *arguments]
-        monkeypatch.chdir(ROOT)
-        monkeypatch.setattr(sys, 'argv', list(map(str, command)))
-        try:
-            runpy.run_path(str(ROOT / 'tools' / 'make_token_labels.py'), run_name='__main__')
-        except SystemExit as end:
-            sentence = end.code
+        done = run_tool('make_token_labels', config, tmp_path / 'weights.pth', *options, *arguments)
         assert not list(out.rglob('*.unfinished'))
         found = {str(file.relative_to(out)): torch.load(file, weights_only=True) for file in out.rglob('*.pt')}
-        return model.eval(), found, sentence
+        return model.eval(), found, done
 
     return run
 
@@ -63,8 +48,8 @@ def run(tmp_path, monkeypatch, images):
 @pytest.mark.parametrize('config, stride', [(SWIN, 32), (VOLO, 16)])
 def test_label_maps(run, images, config, stride):
     """The five best classes of each place: those that the head sees in the part of the map, in plain loops."""
-    model, found, sentence = run(config, '--places', 3)
-    assert sentence is None and set(found) == {'one/a.pt', 'one/b.pt', 'two/a.pt'}
+    model, found, done = run(config, '--places', 3)
+    assert done.sentence is None and set(found) == {'one/a.pt', 'one/b.pt', 'two/a.pt'}
     image = cv2.imread(str(images / 'one' / 'b.png'))
     with torch.no_grad():
         from mmcv import imresize
@@ -84,10 +69,10 @@ def test_label_maps(run, images, config, stride):
             torch.testing.assert_close(logits[label_map[1, :, y, x].long()], expected.values, atol=1e-3, rtol=1e-3)
 
 
-def test_continues(run, tmp_path, images, capsys):
+def test_continues(run, tmp_path, images):
     """Whole label maps stay, damaged ones are made again, and a damaged image is named after the others are done."""
-    _, before, _ = run(VOLO, '--places', 1)
-    assert '3 label maps made, 0 kept' in capsys.readouterr().out
+    _, before, done = run(VOLO, '--places', 1)
+    assert '3 label maps made, 0 kept' in done.stdout
     short, changed, whole = (tmp_path / 'out' / name for name in ('one/a.pt', 'one/b.pt', 'two/a.pt'))
     short.write_bytes(short.read_bytes()[:-100])
     content = bytearray(changed.read_bytes())
@@ -99,10 +84,10 @@ def test_continues(run, tmp_path, images, capsys):
     (tmp_path / 'three').mkdir()
     (tmp_path / 'three' / 'c.png').symlink_to(images / 'two' / 'a.jpg')
     (images / 'three').symlink_to(tmp_path / 'three')
-    _, found, sentence = run(VOLO, '--places', 1)
-    assert '3 label maps made, 1 kept' in capsys.readouterr().out and whole.stat() == kept
+    _, found, done = run(VOLO, '--places', 1)
+    assert '3 label maps made, 1 kept' in done.stdout and whole.stat() == kept
     assert all(torch.equal(found[name], before[name]) for name in before) and 'three/c.pt' in found
-    assert sentence.startswith('1 of 5 images could not be used: ') and 'one/0.jpg cannot' in sentence
+    assert done.sentence.startswith('1 of 5 images could not be used: ') and 'one/0.jpg cannot' in done.sentence
 
 
 def test_refuses_to_mix(run, tmp_path):
@@ -112,18 +97,18 @@ def test_refuses_to_mix(run, tmp_path):
         (VOLO, ['--places', 2], 'places'),
         (SWIN, ['--places', 1], 'classifier, checkpoint'),
     ):
-        _, found, sentence = run(config, *arguments)
-        assert f'were made with other settings ({differences}; see token_labels.json)' in sentence
+        _, found, done = run(config, *arguments)
+        assert f'were made with other settings ({differences}; see token_labels.json)' in done.sentence
         assert found['one/a.pt'].shape[2:] == (1, 1)
     (tmp_path / 'out' / 'token_labels.json').unlink()
-    assert 'has label maps, but no token_labels.json' in run(VOLO, '--places', 1)[2]
+    assert 'has label maps, but no token_labels.json' in run(VOLO, '--places', 1)[2].sentence
 
 
 def test_refuses_broken_classifiers(run):
     """A classifier whose logits are not finite would give label maps that end the training."""
-    _, found, sentence = run(VOLO, '--places', 1, '--cfg-options', 'data_preprocessor.std=[0,0,0]')
-    assert not found and 'one/a.JPEG has logits that are not finite' in sentence
-    assert run(VOLO, '--places', 1)[2] is None
+    _, found, done = run(VOLO, '--places', 1, '--cfg-options', 'data_preprocessor.std=[0,0,0]')
+    assert not found and 'one/a.JPEG has logits that are not finite' in done.sentence
+    assert run(VOLO, '--places', 1)[2].sentence is None
 
 
 @pytest.mark.parametrize(
@@ -131,16 +116,16 @@ def test_refuses_broken_classifiers(run):
     [(['--places', 0], '--places must be 1 or more, not 0.'), (['--images', 'nowhere'], 'There is no folder nowhere.')],
 )
 def test_refuses(run, arguments, sentence):
-    assert run(VOLO, *arguments)[2] == sentence
+    assert run(VOLO, *arguments)[2].sentence == sentence
 
 
 def test_refuses_equal_names(run, images):
     """Two images whose label maps would be one file are found before anything is made."""
     (images / 'one' / 'a.png').write_bytes((images / 'one' / 'b.png').read_bytes())
-    _, found, sentence = run(VOLO)
-    assert not found and 'images with the same folder and name' in sentence
+    _, found, done = run(VOLO)
+    assert not found and 'images with the same folder and name' in done.sentence
 
 
 def test_refuses_detectors(run, images):
-    _, _, sentence = run('configs/toy/shunted-toy_fpn.py')
-    assert sentence == 'configs/toy/shunted-toy_fpn.py is not a config of a classifier.'
+    _, _, done = run('configs/toy/shunted-toy_fpn.py')
+    assert done.sentence == 'configs/toy/shunted-toy_fpn.py is not a config of a classifier.'

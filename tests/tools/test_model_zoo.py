@@ -1,20 +1,17 @@
-import importlib.util
 import subprocess
 import sys
 
 import pytest
 
 from tests import ROOT
+from tests.tools.in_process import load_tool
 
 TOOL = ROOT / 'tools' / 'dev' / 'model_zoo.py'
 
 
 @pytest.fixture
 def tool():
-    spec = importlib.util.spec_from_file_location('model_zoo', TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool('dev/model_zoo')
 
 
 def test_model_zoo_is_up_to_date():

@@ -1,16 +1,12 @@
-import importlib.util
-
 import pytest
 from matplotlib import pyplot
 
-from tests import ROOT
+from tests.tools.in_process import load_tool
 
 
 @pytest.fixture
 def tool(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location('paper_figures', ROOT / 'tools' / 'dev' / 'paper_figures.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_tool('dev/paper_figures')
     monkeypatch.setattr(module, 'IMAGES', tmp_path)
     monkeypatch.setattr(pyplot, 'close', lambda figure: figures.append(figure))
     figures = module.figures = []

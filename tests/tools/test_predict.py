@@ -1,9 +1,6 @@
 """tools/predict.py as a user calls it, on small models with random weights."""
 
 import json
-import runpy
-import sys
-from collections import OrderedDict
 from types import SimpleNamespace
 
 import cv2
@@ -17,6 +14,7 @@ from PIL import Image
 from mmattn.errors import InputError
 from mmattn.prediction import predict as predicting
 from tests import ROOT
+from tests.tools.in_process import run_tool
 
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
 SEGMENTOR = 'configs/toy/shunted-toy_fpn.py'
@@ -47,12 +45,6 @@ def weights(tmp_path_factory):
     return files
 
 
-@pytest.fixture(autouse=True)
-def own_scope(monkeypatch):
-    """The inferencers set the scope of the process, which the next test would find."""
-    monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())
-
-
 def test_refuses_distiller(tmp_path):
     """A model that predicts features has no results to write: a sentence names the tool that draws them."""
     cfg = Config.fromfile(ROOT / 'configs' / 'toy' / 'distill.py')
@@ -72,25 +64,16 @@ def photos(tmp_path):
 
 
 @pytest.fixture
-def run(weights, tmp_path, monkeypatch):
+def run(weights, tmp_path):
     """Run the tool; the sentence that ends it, or None, and what it wrote."""
 
     def run(config, *arguments, options=()):
-        out = tmp_path / 'out'
-        set_options = [*OPTIONS[config], *options]
-        arguments = [config, weights[config], *arguments, '--out', out]
-        arguments += ['--cfg-options', *set_options] if set_options else []
-        monkeypatch.chdir(ROOT)
-        monkeypatch.setattr(sys, 'argv', ['predict.py', *map(str, arguments)])
-        sentence = None
-        try:
-            runpy.run_path(str(ROOT / 'tools' / 'predict.py'), run_name='__main__')
-        except SystemExit as end:
-            sentence = end.code
-            assert isinstance(sentence, str) and '\n' not in sentence  # Python prints it and exits with 1
+        out, set_options = tmp_path / 'out', [*OPTIONS[config], *options]
+        arguments += ('--cfg-options', *set_options) if set_options else ()
+        done = run_tool('predict', config, weights[config], '--out', out, *arguments)
         assert not list(out.rglob('*.part*'))
         contents = out / 'predictions.json'
-        return sentence, json.loads(contents.read_text()) if contents.exists() else None
+        return done.sentence, json.loads(contents.read_text()) if contents.exists() else None
 
     return run
 

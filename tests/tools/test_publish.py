@@ -7,7 +7,7 @@ from mmengine.registry import MODELS
 from safetensors.torch import load_file
 
 from mmattn.weights import CheckpointError, read_file
-from tests.tools.in_process import run_tool
+from tests.tools.in_process import NO_WORKERS, run_tool
 
 CONFIG = 'configs/toy/elsa-swin-toy_in1k.py'
 
@@ -17,12 +17,7 @@ def trained(tmp_path_factory):
     """The checkpoint of a classifier after one epoch of a few toy images."""
     folder = tmp_path_factory.mktemp('publish')
     assert run_tool('dev/make_toy_data', folder / 'toy', '--train', 4, '--val', 2).returncode == 0
-    options = ['train_cfg.max_epochs=1', 'train_dataloader.batch_size=2']
-    options += [
-        f'{split}_dataloader.{key}'
-        for split in ('train', 'val')
-        for key in ('num_workers=0', 'persistent_workers=False')
-    ]
+    options = ['train_cfg.max_epochs=1', 'train_dataloader.batch_size=2', *NO_WORKERS]
     environment = dict(IMAGENET_ROOT=f'{folder}/toy/imagenet', CUDA_VISIBLE_DEVICES='')
     done = run_tool('train', CONFIG, '--work-dir', folder / 'work', '--cfg-options', *options, **environment)
     assert done.returncode == 0, done.stdout + done.stderr

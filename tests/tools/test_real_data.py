@@ -1,16 +1,11 @@
 """tools/dev/real_data.py: clones that are missing or changed are refused, and labels are those of the folders."""
 
-import importlib.util
-
 import pytest
 
 from mmattn.errors import InputError
-from tests import ROOT
-from tests.tools.in_process import run_tool
+from tests.tools.in_process import load_tool, run_tool
 
-_spec = importlib.util.spec_from_file_location('real_data', ROOT / 'tools' / 'dev' / 'real_data.py')
-real_data = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(real_data)
+real_data = load_tool('dev/real_data')
 
 
 def test_missing_clones(tmp_path):

@@ -1,14 +1,10 @@
 """tools/dev/real_report.py: the table has each finished run in its place."""
 
-import importlib.util
 import json
 
-from tests import ROOT
-from tests.tools.in_process import run_tool
+from tests.tools.in_process import load_tool, run_tool
 
-_spec = importlib.util.spec_from_file_location('real_report', ROOT / 'tools' / 'dev' / 'real_report.py')
-real_report = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(real_report)
+real_report = load_tool('dev/real_report')
 
 
 def write(folder, run, seconds=60, **metrics):

@@ -1,6 +1,5 @@
 """What the set-up tells the user. Every run of the tests shows that the set-up itself works."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -8,15 +7,13 @@ import sys
 import pytest
 
 from tests import ROOT
+from tests.tools.in_process import load_tool
 
 
 @pytest.fixture
 def setup_env(monkeypatch, request):
     monkeypatch.setenv('STACK', getattr(request, 'param', 'onedl'))
-    spec = importlib.util.spec_from_file_location('setup_env', ROOT / 'tools' / 'dev' / 'setup_env.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool('dev/setup_env')
 
 
 def make(*arguments):

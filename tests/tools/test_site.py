@@ -1,7 +1,6 @@
 """The site that make docs builds, and its notebooks."""
 
 import functools
-import importlib.util
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.tools.in_process import load_tool
 
 NOTEBOOKS = sorted((ROOT / 'docs' / 'notebooks').glob('*.ipynb'))
 PAGES = [
@@ -72,9 +72,7 @@ def test_docstrings_become_markdown():
     """Roles, formulas and examples in Sphinx's markup become Markdown. A formula does not end its paragraph."""
     pytest.importorskip('griffe')
     pytest.importorskip('latex2mathml')
-    spec = importlib.util.spec_from_file_location('docstrings', ROOT / 'tools' / 'dev' / 'site' / 'docstrings.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_tool('dev/site/docstrings')
     assert module.markdown('See :class:`Windows`.') == 'See `Windows`.'
     assert '<autoref optional identifier="mmattn.ops.a">`ops.a`</autoref>' in module.markdown(':func:`mmattn.ops.a`')
     assert module.markdown(r'gamma: :math:`\gamma` of').startswith('gamma: <span class="formula-inline"><math')

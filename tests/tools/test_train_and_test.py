@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.tools.in_process import run_tool
+from tests.tools.in_process import NO_WORKERS, run_tool
 
 MASK_RCNN = 'configs/toy/mask-rcnn_elsa-swin-toy_fpn.py'
 UPERNET = 'configs/toy/elsa-swin-toy_upernet.py'
@@ -35,13 +35,6 @@ TEST = {
     UPERNET: ['model.test_cfg.mode=whole'],
 }
 LAST = {MASK_RCNN: 'epoch_{}.pth', UPERNET: 'iter_{}.pth'}
-
-
-NO_WORKERS = [
-    f'{split}_dataloader.{setting}'
-    for split in ('train', 'val', 'test')
-    for setting in ('num_workers=0', 'persistent_workers=False')
-]
 
 
 @pytest.fixture(scope='module')

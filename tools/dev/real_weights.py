@@ -7,16 +7,12 @@ Each model has one whole training, with the best rate and seed 0.
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from mmengine.config import Config
 
+from mmattn.runs.publishing import publish
 from mmattn.runs.running import run_tool
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / 'tools'))
-from publish import publish  # noqa: E402
 
 CONFIG = 'tiny-imagenet.py'  #: that each run keeps in its folder
 DATA = (

@@ -1,0 +1,90 @@
+"""A trained model as a folder to share: weights, config and model card."""
+
+import json
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..version import __version__
+from ..weights import CheckpointError, plain_names, read_file, weights_in
+from ..weights.files import noted_settings
+from .outputs import check_output, whole_file
+
+#: scope of a config -> task, as model hubs name it
+TASKS = dict(mmpretrain='image-classification', mmdet='object-detection', mmseg='image-segmentation')
+CARD = """---
+library_name: mmattn
+license: apache-2.0
+pipeline_tag: {task}
+tags:
+- mmattn
+---
+
+# {name}
+
+{backbone} of mmattn {version}, trained by `config.py` in this folder.
+
+| {head} |
+| {line} |
+| {row} |
+
+```python
+backbone = dict({settings})
+backbone['init_cfg'] = dict(type='Pretrained', checkpoint='model.safetensors')
+```
+
+Data: {data}.
+
+The license is that of the weights. It gives no right to the images.
+"""
+
+
+def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dict[str, str], data: str) -> None:
+    """Write model.safetensors, config.py and README.md.
+
+    Args:
+        name: heading of the card.
+        figures: what is measured -> value.
+        data: what it was trained on, and the terms of the data.
+
+    Raises:
+        InputError: if a file cannot be written.
+        CheckpointError: if the checkpoint cannot be read, or mmattn did not write it.
+    """
+    files = [folder / file for file in ('model.safetensors', 'config.py', 'README.md')]
+    check_output(*files)
+    contents = read_file(checkpoint)
+    noted = noted_settings(contents)
+    if not noted:
+        raise CheckpointError(f'{checkpoint} has no settings: it is not a checkpoint of a training with mmattn')
+    tensors = plain_names(weights_in(contents)[0], str(checkpoint))
+    backbone = cfg.model.backbone.to_dict()
+    backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the order of the alphabet.
+    card = CARD.format(
+        name=name,
+        backbone=backbone['type'],
+        version=__version__,
+        task=TASKS.get(cfg.get('default_scope'), 'image-feature-extraction'),
+        head=' | '.join(['parameters / M', *figures]),
+        line=' | '.join(['---:'] * (1 + len(figures))),
+        row=' | '.join([f'{sum(tensor.numel() for tensor in tensors.values()) / 1e6:.2f}', *figures.values()]),
+        settings=', '.join(f'{key}={value!r}' for key, value in backbone.items() if key != 'init_cfg'),
+        data=data.rstrip('.'),
+    )
+    weights, config, readme = files
+    with whole_file(weights) as part:
+        save_file(
+            {key: halved(value) for key, value in tensors.items()}, part, dict(format='pt', mmattn=json.dumps(noted))
+        )
+    with whole_file(config) as part:
+        cfg.dump(part)
+    with whole_file(readme) as part:
+        part.write_text(card)
+
+
+def halved(value: Tensor) -> Tensor:
+    """Matrices in half precision. Vectors stay: they are small, and a variance may be beyond the range of float16."""
+    return (value.half() if value.dtype == torch.float32 and value.dim() > 1 else value).contiguous()

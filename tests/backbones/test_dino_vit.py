@@ -164,10 +164,7 @@ def test_mechanisms_of_single_blocks():
     for wrong, message in (
         ([None], 'or a list of 2, one per block, not 1'),
         ([None, 'ELSA'], r'attention\[1\] must be a mechanism'),
-        (
-            dict(type='NeighbourhoodAttention', dilation=(1, 2)),
-            'dilation must be one number',
-        ),
+        (dict(type='NeighbourhoodAttention', dilation=(1, 2)), 'dilation must be one number'),
     ):
         with pytest.raises(ValueError, match=message):
             dino(2, 4, attention=wrong)

@@ -330,7 +330,7 @@ def _per_block(attention: Mechanisms, depth: int, plain: dict) -> list[dict]:
         dilation = cfg.get('dilation')
         if isinstance(dilation, (list, tuple)) and len(dilation) > 1 and 'block' not in cfg:
             raise ValueError(
-                f'{place}: dilation must be one number, not {dilation!r}: give a list of {depth} mechanisms, one per block'
+                f'{place}: dilation must be one number, not {dilation!r}: give a list of {depth} mechanisms'
             )
     return mechanisms
 

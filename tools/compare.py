@@ -36,7 +36,8 @@ from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.analysis.complexity import INPUT_SIZES, compare
 from mmattn.analysis.curves import read_curves
-from mmattn.checks.config_values import KNOWN_KEYS
+from mmattn.checks.config_types import type_name
+from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
 from mmattn.errors import InputError, describe
 from mmattn.runs.configs import load_config
 from mmattn.runs.divergence import DivergedError
@@ -141,7 +142,8 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
     cfg = read_config(config, model, args.cfg_options)
     if cfg.get('val_dataloader') is None or 'lr' not in (cfg.get('optim_wrapper') or {}).get('optimizer', {}):
         raise InputError(f'{config} has no val_dataloader or no optim_wrapper.optimizer.lr: it cannot be compared')
-    scope, evaluator = cfg.get('default_scope'), str(cfg.val_evaluator.get('type')).rpartition('.')[2]
+    scope, metrics = cfg.get('default_scope'), [metric for _, metric in metric_configs(cfg, 'val')]
+    evaluator = type_name(metrics[0].get('type')) if metrics else None
     if args.metric is None and evaluator not in METRICS:
         raise InputError(f'{config}: no metric is known for the evaluator {evaluator}: name one with --metric')
     metric, title, factor = (args.metric, args.metric, 1) if args.metric else METRICS[evaluator]

@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 
 from mmattn.analysis.curves import is_score, points, read_curves
 from mmattn.errors import InputError
+from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool
 
 
@@ -25,6 +26,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.out.suffix not in ('.png', '.pdf', '.svg'):
         raise InputError(f'--out must name a .png, .pdf or .svg file, not {args.out}')
+    check_output(args.out)
     runs = {folder: read_curves(folder) for folder in args.folders}
     for folder, curves in runs.items():
         if 'loss' not in curves:
@@ -47,8 +49,8 @@ def main() -> None:
         axis.set(xlabel='training step')
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(args.out, dpi=110)
+    with whole_file(args.out) as part:
+        figure.savefig(part, dpi=110)
     print(args.out)
 
 

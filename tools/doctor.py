@@ -23,6 +23,8 @@ def main() -> None:
     add_config(parser)
     parser.add_argument('--steps', type=int, default=50, help='on one batch (default: 50)')
     args = parser.parse_args()
+    if args.steps < 1:
+        sys.exit(f'--steps must be 1 or more, not {args.steps}.')
     print('versions:', ', '.join(versions()))
     with tempfile.TemporaryDirectory() as folder:
         cfg = load_config(args.config, args.cfg_options, work_dir=folder)

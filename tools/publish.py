@@ -8,11 +8,13 @@ takes the weights: ``init_cfg=dict(type='Pretrained', checkpoint='FOLDER/model.s
 """
 
 import argparse
+import os
 from pathlib import Path
 
 from mmattn.errors import InputError
 from mmattn.runs.configs import load_config
 from mmattn.runs.publishing import publish
+from mmattn.runs.rows import ROW, read_row
 from mmattn.runs.running import run_tool
 
 
@@ -27,8 +29,10 @@ def main() -> None:
     figures = [figure.partition('=') for figure in args.figures]
     if not all(name and value for name, _, value in figures):
         raise InputError(f'--figures must be NAME=VALUE, not {" ".join(args.figures)}')
-    cfg = load_config(args.config)
-    publish(cfg, args.folder.name, args.checkpoint, args.folder, {name: value for name, _, value in figures}, args.data)
+    load_config(args.config)  # checks it
+    cfg = read_row(args.config, os.environ.get(ROW))  # as it is, not as this machine runs it
+    name, figures = args.folder.resolve().name, {name: value for name, _, value in figures}
+    publish(cfg, name, args.checkpoint, args.folder, figures, args.data)
     print(f'{args.folder} is written')
 
 

@@ -48,3 +48,8 @@ def bases(node: dict, registry: Registry = MODELS) -> list[str]:
 def is_of(node: dict, *modules: str, registry: Registry = MODELS) -> bool:
     """Whether what the type of a config's dict stands for is defined in one of the packages."""
     return getattr(find_type(node, registry), '__module__', '').startswith(modules)
+
+
+def type_name(kind: object) -> str:
+    """The name of a type in a config, a text or a class, without its package: "mmdet.CocoMetric" -> "CocoMetric"."""
+    return kind.__name__ if isinstance(kind, type) else str(kind).rpartition('.')[2]

@@ -11,6 +11,7 @@ from mmengine.runner import FlexibleRunner, Runner
 from torch import Tensor
 
 from ..errors import InputError
+from ..weights.files import is_mask
 from .checkpoints import unwrapped
 
 #: steps in a row with a loss that is not finite, after which a training is stopped
@@ -102,7 +103,8 @@ def first_broken(state: object, name: str = '') -> str:
     """
     if isinstance(state, Tensor):
         inexact = state.is_floating_point() or state.is_complex()
-        return name if inexact and not state.isfinite().all() else ''
+        broken = inexact and not state.isfinite().all() and not (is_mask(name) and not state.isnan().any())
+        return name if broken else ''
     parts: Iterable = ()
     if isinstance(state, dict):
         parts = ((f'{name} {key}'.strip(), value) for key, value in state.items())

@@ -240,7 +240,9 @@ class CheckpointCheckHook(Hook):
             )
             _refuse(source, difference)
             return
-        if not fitting and not backbones:
+        # Some models, as SoftTeacher, take weights of their parts.
+        plain = type(model)._load_from_state_dict is nn.Module._load_from_state_dict
+        if plain and not fitting and not backbones:
             raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
         parts, own_parts = ({name.partition('.')[0] for name in names} for names in (weights, own))
         # as those of a classifier and of a detector
@@ -321,6 +323,9 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
             except CheckpointError as error:
                 raise CheckpointError(f'{source}: {error}') from None
             translated.update((f'{name}.{key}', value) for key, value in part.items())
+    for prefix, part in model.named_modules():
+        for hook in part._load_state_dict_pre_hooks.values():  # as MMPretrain's, which resize tables of positions
+            hook(translated, f'{prefix}.' if prefix else '', {}, True, [], [], [])
     fitting = _fitting(translated, own, source)
     absent = [name for name in own if name not in fitting and not name.endswith('num_batches_tracked')]
     if absent:

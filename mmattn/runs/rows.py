@@ -11,6 +11,8 @@ from pathlib import Path
 from mmengine.config import Config
 
 from ..errors import refusing
+from ..packages import mmseg_bases
+from .yaml_configs import checked_yaml
 
 #: the environment variable
 ROW = 'MMATTN_ROW'
@@ -39,7 +41,8 @@ def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
     Raises:
         InputError: if it cannot be read.
     """
-    with chosen(row), refusing(f'{path} cannot be read'):  # A config is a program, which can raise any error.
+    # A config is a program, which can raise any error.
+    with chosen(row), refusing(f'{path} cannot be read'), mmseg_bases(), checked_yaml():
         return Config.fromfile(path, **settings)
 
 

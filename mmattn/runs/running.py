@@ -20,6 +20,7 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import distributed
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ..checks.config_types import type_name
 from ..checks.config_values import metric_configs
 from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
 from ..errors import InputError, describe
@@ -147,7 +148,7 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
     """
     cfg.load_from, cfg.resume = checkpoint, False
     for _, metric in metric_configs(cfg, 'test'):
-        if str(metric.get('type')).endswith('CocoMetric'):
+        if type_name(metric.get('type')) == 'CocoMetric':
             metric.setdefault('classwise', True)
     check_files(cfg, 'test')
     with running(cfg, trusted):

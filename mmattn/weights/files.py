@@ -197,6 +197,11 @@ def _reason(error: Exception, file: Path) -> str:
     return 'it is cut short or damaged' if start[:2] == b'PK' else 'torch.save did not write it, or it is damaged'
 
 
+def is_mask(name: str) -> bool:
+    """Whether a tensor may hold infinities, by its name: a mask of attention is added to scores."""
+    return name.endswith('mask')
+
+
 def _check_values(path: str, contents: object) -> None:
     """Check that all weights are ordinary tensors of finite values; log it if they have half precision."""
     # All places where trainers keep weights
@@ -215,7 +220,7 @@ def _check_values(path: str, contents: object) -> None:
         if not value.is_floating_point():
             continue
         what = ''
-        if not value.isfinite().all():
+        if not value.isfinite().all() and not (is_mask(name) and not value.isnan().any()):
             what = 'NaN' if value.isnan().any() else 'an infinity'
         elif name.endswith('running_var') and (value < 0).any():
             what = 'a negative variance'

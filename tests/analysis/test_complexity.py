@@ -104,6 +104,13 @@ def test_broken_configs(tmp_path, text, sentence):
         next(compare_with_paper(tmp_path / 'a.py'))
 
 
+def test_bases_of_mmsegmentation(tmp_path):
+    """They are found in onedl-mmsegmentation, too."""
+    (tmp_path / 'a.py').write_text("_base_ = 'mmseg::_base_/models/upernet_r50.py'\ndefault_scope = 'mmseg'")
+    complexity._load.cache_clear()
+    assert complexity._load(tmp_path / 'a.py').model.type == 'EncoderDecoder'
+
+
 #: config of ablations -> how many of its rows have printed sizes that the counts must meet
 ABLATIONS = {
     'elsa_swin/ablations/swin-t_in1k': 6,

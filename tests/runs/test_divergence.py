@@ -48,6 +48,13 @@ def finite_checkpoints(folder):
     return [path.name for path in paths]
 
 
+def test_masks():
+    """A mask of attention has infinities, but no NaN."""
+    mask = torch.full((3, 3), -torch.inf).triu(1)
+    assert not first_broken({'block.causal_mask': mask})
+    assert first_broken({'block.causal_mask': mask * 0}) and first_broken({'block.weight': mask})
+
+
 @pytest.mark.parametrize('hook', ['AtomicCheckpointHook', 'CheckpointHook'])
 @pytest.mark.parametrize('by_epoch', [False, True])
 def test_last_finite_checkpoint_stays(tmp_path, by_epoch, hook):

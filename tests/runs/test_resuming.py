@@ -11,7 +11,7 @@ from torch import nn
 from mmattn.backbones.base import Backbone
 from mmattn.errors import InputError
 from mmattn.runs import resuming
-from mmattn.runs.resuming import check_unused, prepare_resume
+from mmattn.runs.resuming import check_complete, check_unused, prepare_resume
 from mmattn.weights import CheckpointError
 
 from .small_training import Data, Killed, Model, train
@@ -474,6 +474,46 @@ def test_heads_of_another_shape(half_way, tmp_path):
     weights = train(tmp_path, steps=4, model=wide(), load_from=str(half_way), **optimizer(lr=0.0, type='SGD'))
     loaded = torch.load(half_way, weights_only=False)['state_dict']
     assert torch.equal(weights['layers.0.weight'], loaded['layers.0.weight'])
+
+
+class Resizing(nn.Linear):
+    """A layer that resizes weights as it loads them, as MMPretrain's ViT does with its table of positions."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self._register_load_state_dict_pre_hook(self.resize)
+
+    def resize(self, weights, prefix, *_):
+        weights[f'{prefix}weight'] = weights[f'{prefix}weight'][:2, :2]
+
+
+def test_weights_that_a_model_resizes():
+    """They are complete, although their shapes are not the model's."""
+    model = nn.Sequential(Resizing(), nn.Linear(2, 1))
+    weights = dict(model.state_dict(), **{'0.weight': torch.ones(3, 3)})
+    check_complete(weights, model, 'a.pth')
+    assert weights['0.weight'].shape == (3, 3)
+    with pytest.raises(CheckpointError, match='the first being 1.weight'):
+        check_complete(dict(weights, **{'1.weight': torch.ones(3, 3)}), model, 'a.pth')
+
+
+class Teacher(Model):
+    """A model that takes weights of its parts, as SoftTeacher does."""
+
+    def _load_from_state_dict(self, weights, prefix, *others):
+        for name in [name for name in weights if name.startswith('student.')]:
+            weights[name.removeprefix('student.')] = weights.pop(name)
+        super()._load_from_state_dict(weights, prefix, *others)
+
+
+def test_weights_of_a_part(half_way, tmp_path):
+    def rename(contents):
+        contents['state_dict'] = {f'student.{name}': value for name, value in contents['state_dict'].items()}
+
+    start = changed(half_way, tmp_path / 'a.pth', rename)
+    with pytest.raises(CheckpointError, match='it has no tensor of Model'):
+        train(tmp_path / 'b', load_from=start)
+    train(tmp_path / 'c', model=Teacher(), load_from=start)
 
 
 class Parts(Model):

@@ -227,6 +227,15 @@ def test_mistakes(monkeypatch, tmp_path, arguments, sentence):
     assert not (tmp_path / 'work').exists()
 
 
+def test_several_metrics(monkeypatch, tmp_path):
+    """The first of a list is compared."""
+    monkeypatch.chdir(ROOT)
+    config = tmp_path / 'several.py'
+    config.write_text(f"_base_ = '{ROOT / FPN}'\nval_evaluator = [_base_.val_evaluator, dict(type='IoUMetric')]")
+    entry = compare.make_entry(config, 'swin', Namespace(cfg_options={}, metric=None, rates=[1e-3]))
+    assert entry.metric == 'mIoU'
+
+
 def test_environment_is_left_alone(monkeypatch):
     """Reading a row changes no variable, and a variable changes no row."""
     monkeypatch.setenv('MMATTN_ROW', 'resnet')

@@ -44,6 +44,7 @@ def test_picture(work, tmp_path):
         (['{}', '--keys', 'mIoU', '--out', 'a.png'], 'which no training has: there are coco/bbox_mAP'),
         (['{}/a', '--out', 'a.png'], 'has no log of a training'),
         (['{}', '--out', 'a.jpg'], '--out must name a .png'),
+        (['{}', '--out', '{}/a/a.log/a.png'], 'a.png cannot be written'),
     ],
 )
 def test_mistakes(work, arguments, sentence):

@@ -6,6 +6,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from safetensors.torch import load_file
 
+from mmattn.runs.publishing import halved
 from mmattn.weights import CheckpointError, read_file
 from tests.tools.in_process import NO_WORKERS, run_tool
 
@@ -40,8 +41,16 @@ def test_published_weights_load(trained, tmp_path):
     assert load_file(target / 'model.safetensors')['backbone.norm3.weight'].dtype == torch.float32
     with pytest.raises(CheckpointError, match='dilation'):
         MODELS.build(dict(settings, dilation=2, init_cfg=start)).init_weights()
+    assert 'work_dir' not in Config.fromfile(target / 'config.py')  # as this machine would run it
     card = (target / 'README.md').read_text()
     assert '| top-1 |' in card and '| 5.0 |' in card and 'Data: toy images.' in card
+
+
+def test_halved():
+    """A matrix stays as it is if it has a value beyond the range of half precision. Tied weights can be written."""
+    assert halved(torch.full((2, 2), 0.1)).dtype == torch.float16
+    large = torch.full((2, 2), 7e4)
+    assert torch.equal(halved(large), large) and halved(large).data_ptr() != large.data_ptr()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every config resolves, its parts fit together, and it starts from what its paper or MMDetection says."""
 
+import inspect
 import re
 from collections import Counter
 from copy import deepcopy
@@ -97,6 +98,9 @@ def test_classifier_builds(case):
         if hasattr(backbones, cfg.model.backbone.type):
             assert len(model.backbone.out_channels) == 1
         assert model(torch.zeros(1, 3, 64, 64)).shape == (1, cfg.model.head.num_classes)
+    if 'toy' not in case[0].parts and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+        # otherwise each process would have statistics of its own images
+        assert any(hook.type == 'SyncBuffersHook' for hook in cfg.get('custom_hooks', ()))
 
 
 @pytest.mark.usefixtures('any_weights')
@@ -258,6 +262,8 @@ def check_downstream(cfg: Config, path: Path) -> None:
     batch = cfg.train_dataloader.batch_size * (int(gpus[1]) if gpus else 8)
     assert 'toy' in path.parts or cfg.auto_scale_lr.base_batch_size == batch
     assert ('tta_model' in cfg) == ('tta_pipeline' in cfg) == ('panoptic_head' not in cfg.model)
+    if 'toy' not in path.parts and 'norm_cfg' in inspect.signature(MODELS.get(cfg.model.backbone.type)).parameters:
+        assert cfg.model.backbone.norm_cfg.type == 'SyncBN'  # There are two images on a GPU.
     with torch.no_grad(), DefaultScope.overwrite_default_scope(cfg.default_scope):
         check_channels(cfg.model, 'model')
         model = MODELS.build(deepcopy(cfg.model)).eval()  # MMDetection's DINO changes its config
@@ -359,6 +365,15 @@ def test_downstream_starts_from_its_classifier(case):
     translation = backbone.from_release(weights)
     assert not misfits(translation, backbone.state_dict())
     assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped))
+
+
+@pytest.mark.parametrize('config, scale', [('volo_in1k', 194), ('volo_448_in1k', 389)])
+def test_volo_d4_is_tested_as_d5(config, scale):
+    """VOLO's script resizes test images of D4 and D5 to 1 / 1.15 of the crop, and those of others to 1 / 0.96."""
+    d4 = read_row(CONFIGS / 'elsa_volo' / f'{config}.py', 'volo-d4').test_dataloader.dataset.pipeline
+    d3 = read_row(CONFIGS / 'elsa_volo' / f'{config}.py', 'volo-d3').test_dataloader.dataset.pipeline
+    assert (d4[1].scale, d4[3].type, d3[2].type) == (scale, 'torchvision/CenterCrop', 'CenterCrop')
+    assert d3[1].scale == int(d4[3].size / 0.96)
 
 
 @pytest.mark.parametrize('row', DISTILLED_ROWS)
@@ -711,20 +726,22 @@ def test_rates_of_recipes(tmp_path, variant, example, slow):
 @pytest.mark.parametrize(
     'config, row',
     [
-        ('cascade-mask-rcnn_elsa-swin_fpn_ms-3x_coco', 'elsa-swin-t'),
-        ('elsa-swin_upernet_8xb2-160k_ade20k-512x512', 'swin-t'),
+        ('elsa_swin/cascade-mask-rcnn_elsa-swin_fpn_ms-3x_coco', 'elsa-swin-t'),
+        ('elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512', 'swin-t'),
+        ('nat/cascade-mask-rcnn_nat_fpn_ms-3x_coco', 'nat-t'),
+        ('nat/nat_upernet_8xb2-160k_ade20k-512x512', 'dinat-t'),
     ],
 )
-def test_decay_of_elsas_recipes(config, row):
-    """As in the release, norms of the backbone and Swin's tables have no weight decay, and all else has it: ELSA's
-    tables, its ghost heads and the norms of the heads."""
-    cfg = read_row(CONFIGS / 'elsa_swin' / f'{config}.py', row)
+def test_decay_of_released_recipes(config, row):
+    """As in the releases, norms of the backbone and the tables of Swin and NAT have no weight decay, and all else has
+    it: ELSA's tables, its ghost heads and the norms of the heads."""
+    cfg = read_row(CONFIGS / f'{config}.py', row)
     with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model)
         wrapper = build_optim_wrapper(model, dict(cfg.optim_wrapper, type='OptimWrapper'))  # without mixed precision
     decayed = {id(param): group['weight_decay'] > 0 for group in wrapper.param_groups for param in group['params']}
     decayed = {name: decayed[id(param)] for name, param in model.named_parameters()}
-    tables, norms = r'\.rb$', r'^backbone\..*norm'
+    tables, norms = r'\.(rb|rpb)$', r'^backbone\..*norm'
     assert any(re.search(tables, name) for name in decayed) and any('.bn.' in name for name in decayed)
     for name, has in decayed.items():
         assert has == (not re.search(norms if row == 'elsa-swin-t' else f'{norms}|{tables}', name)), name

@@ -14,5 +14,6 @@ model = dict(
     neck=dict(type='Feature2Pyramid', embed_dim=_base_.channels, norm_cfg=_base_.sync_norm),
     decode_head=dict(in_channels=[_base_.channels] * 4),
     auxiliary_head=dict(in_channels=_base_.channels),
+    test_cfg=dict(mode='slide', crop_size=(512, 512), stride=(341, 341)),
 )
 optim_wrapper = _base_.layer_decay

@@ -11,5 +11,5 @@ model = dict(
     backbone=dict(_base_.backbone, **_base_.settings, drop_path_rate=0.1, init_cfg=_base_.pretrained),
     neck=dict(_base_.pyramid, norm_cfg=_base_.sync_norm),
     decode_head=dict(in_channels=_base_.in_channels),
-    auxiliary_head=dict(in_channels=_base_.in_channels[2]),
+    auxiliary_head=dict(in_index=3, in_channels=_base_.in_channels[3]),
 )

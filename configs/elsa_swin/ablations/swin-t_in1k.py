@@ -58,3 +58,4 @@ model = dict(
     ),
     head=dict(in_channels=768),
 )
+custom_hooks = [dict(type='SyncBuffersHook')]  # batch norms of d-dwconv

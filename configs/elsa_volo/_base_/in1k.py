@@ -22,6 +22,15 @@ pack = dict(type='PackInputs', algorithm_keys=('label_map', 'label_box'))
 train_pipeline = [*load, move, dict(type='RandomChoice', transforms=[[crop] for crop in crops]), pack]
 # int(224 / 0.96), as in VOLO's script; which size ELSA-VOLO was tested at is not known
 test_pipeline = [_base_.test_pipeline[0], dict(_base_.test_pipeline[1], scale=233), *_base_.test_pipeline[2:]]
+# int(224 / 1.15), with a black border, as in VOLO's script for D4 and D5
+bordered_pipeline = [
+    test_pipeline[0],
+    dict(test_pipeline[1], scale=194),
+    dict(type='NumpyToPIL', to_rgb=True),
+    dict(type='torchvision/CenterCrop', size=224),
+    dict(type='PILToNumpy', to_bgr=True),
+    test_pipeline[-1],
+]
 tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))

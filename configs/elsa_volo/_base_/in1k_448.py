@@ -12,6 +12,14 @@ test_pipeline = [
     dict(type='CenterCrop', crop_size=448),
     _base_.test_pipeline[-1],
 ]
+# for D4: int(448 / 1.15), with a black border
+bordered_pipeline = [
+    _base_.bordered_pipeline[0],
+    dict(_base_.bordered_pipeline[1], scale=389),
+    _base_.bordered_pipeline[2],
+    dict(_base_.bordered_pipeline[3], size=448),
+    *_base_.bordered_pipeline[4:],
+]
 tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))

@@ -8,12 +8,11 @@ train_pipeline = [
     _base_.train_pipeline[-1],
 ]
 test_pipeline = [
-    _base_.test_pipeline[0],
-    dict(_base_.test_pipeline[1], scale=445),  # int(512 / 1.15); the crop has a black border
-    dict(type='NumpyToPIL', to_rgb=True),
-    dict(type='torchvision/CenterCrop', size=512),
-    dict(type='PILToNumpy', to_bgr=True),
-    _base_.test_pipeline[-1],
+    _base_.bordered_pipeline[0],
+    dict(_base_.bordered_pipeline[1], scale=445),  # int(512 / 1.15)
+    _base_.bordered_pipeline[2],
+    dict(_base_.bordered_pipeline[3], size=512),
+    *_base_.bordered_pipeline[4:],
 ]
 tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))

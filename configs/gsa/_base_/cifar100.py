@@ -27,3 +27,4 @@ test_cfg = dict()
 default_hooks = dict(logger=dict(log_metric_by_epoch=False), checkpoint=dict(by_epoch=False, interval=1000))
 log_processor = dict(by_epoch=False)
 auto_scale_lr = dict(base_batch_size=128)
+custom_hooks = [dict(type='SyncBuffersHook')]

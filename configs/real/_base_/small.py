@@ -7,7 +7,7 @@ swin = dict(
     arch=dict(embed_dim=32, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8)),
     window_size=4,
     drop_path_rate=0.0,
-    init_cfg=None,  # PyTorch's initialisation: Swin's weights are too small for so narrow a model
+    init_cfg=None,  # PyTorch's initialisation: the papers' weights are too small for so narrow a model
 )
 elsa = dict(type='ELSA', kernel_size=5, group_width=8)
 elsa_swin = dict(swin, type='ELSASwin', arch=dict(swin['arch'], group_width=8), kernel_size=5, mlp_ratio=3.0)
@@ -20,6 +20,7 @@ nat = dict(
     arch=dict(embed_dim=32, depths=(2, 2, 4, 2), num_heads=(1, 2, 4, 8), mlp_ratio=3, layer_scale=0),
     stages=near,
     drop_path_rate=0.0,
+    init_cfg=None,  # as swin
 )
 pyramid_sizes = dict(embed_dims=(32, 64, 128, 256), stem_convs=0)
 shunted = dict(

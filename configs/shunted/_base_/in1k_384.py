@@ -23,4 +23,5 @@ param_scheduler = [
     dict(type='LinearLR', start_factor=1e-3, begin=0, end=5, convert_to_iter_based=True),
     dict(type='CosineAnnealingLR', eta_min=4e-7, T_max=25, begin=5, end=30, convert_to_iter_based=True),
 ]
+auto_scale_lr = dict(base_batch_size=512)  # MMEngine does not count accumulated steps
 train_cfg = dict(max_epochs=30)

@@ -141,13 +141,15 @@ def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) ->
             'whole numbers are pixels, numbers with a decimal point are fractions below 1.0'
         )
     batch = network.data_preprocessor(model.prepare([image]), False)
-    # The pipeline may resize and cut. So it also gets an image whose channels are the position of each pixel.
-    ramps = np.empty_like(image)
-    ramps[..., 2] = 255
-    for channel, size in enumerate(image.shape[1::-1]):
-        ramp = (np.arange(size) + 0.5) * (255 / size)
-        ramps[..., channel] = np.expand_dims(ramp.round(), channel)
-    positions = model.prepare([ramps])['inputs'][0].float()
+    # The pipeline may resize and cut. So it also gets images that are the x and the y of each pixel, and a white one.
+    height, width = image.shape[:2]
+    x, y = ((np.arange(size) + 0.5) * (255 / size) for size in (width, height))
+    positions = []
+    for ramp in (x[None], y[:, None], np.full((1, 1), 255)):
+        marked = np.empty_like(image)
+        marked.T[...] = ramp.round().T  # in each channel, if there are several
+        positions.append(model.prepare([marked])['inputs'][0][0].float())
+    positions = torch.stack(positions)
     distance = torch.maximum(*((positions[i] - 255 * fraction).abs() for i, fraction in enumerate(fractions)))
     distance[positions[2] < 250] = 255  # padding
     if distance.min() > 2 + 255 / min(*image.shape[:2], *distance.shape):
@@ -157,10 +159,11 @@ def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) ->
 
 
 def picture_of(network: nn.Module, x: Tensor) -> np.ndarray:
-    """The image of a batch of one as the backbone sees it, (H, W, 3), RGB from 0 to 1."""
+    """The image of a batch of one as the backbone sees it, (H, W, 3), RGB from 0 to 1; grey in three equal channels."""
     preprocessor, x = network.data_preprocessor, x[0]
     if hasattr(preprocessor, 'mean'):
         x = x * preprocessor.std.view(-1, 1, 1) + preprocessor.mean.view(-1, 1, 1)
+    x = x.expand(3, -1, -1) if len(x) == 1 else x
     turned = any(getattr(preprocessor, name, False) for name in ('_channel_conversion', 'channel_conversion', 'to_rgb'))
     picture = (x / 255).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
     return picture if turned else picture[..., ::-1]

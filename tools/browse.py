@@ -11,6 +11,7 @@ status is 1.
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,11 @@ from mmengine.structures import BaseDataElement
 from rich.console import Console
 from rich.progress import track
 
-from mmattn.checks.datasets import check_dataset, check_files, ignored_labels, inner_datasets
+from mmattn.checks.datasets import check_dataset, check_files, ignored_labels
 from mmattn.checks.images import CheckedPipeline, unknown_label
 from mmattn.errors import InputError, describe
 from mmattn.prediction.drawing import colors_of, draw_sample, write_image
+from mmattn.prediction.predict import class_names, package_of
 from mmattn.runs.configs import SCOPES, add_config, load_config
 from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool
@@ -39,37 +41,53 @@ def main() -> None:
     args = parser.parse_args()
 
     cfg = load_config(args.config, args.cfg_options)
-    if cfg.get('default_scope') not in SCOPES:
+    scope = package_of(cfg)
+    if scope not in SCOPES:
         sys.exit(f'{args.config} is not for a detector, segmentor or classifier: its default_scope names no package.')
     check_output(args.out / 'drawn.jpg')
     check_files(cfg, args.split)
-    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+    with DefaultScope.overwrite_default_scope(scope):
         datasets = read_datasets(cfg, args.split)
-    wrong = sum(browse(dataset, ignored, args) for dataset, ignored in datasets)
+    wrong = sum(browse(*dataset, args) for dataset in datasets)
     if wrong:
-        sys.exit(f'{wrong} of {sum(len(dataset) for dataset, _ in datasets)} images cannot be used.')
+        sys.exit(f'{wrong} of {sum(len(dataset) for dataset, *_ in datasets)} images cannot be used.')
 
 
-def read_datasets(cfg: Config, split: str) -> list[tuple[BaseDataset, list[int]]]:
-    """The checked datasets of a split, each with the labels that are ignored.
+def read_datasets(cfg: Config, split: str) -> list[tuple[BaseDataset, list[str], list[int]]]:
+    """The checked datasets of a split, each with the names of its classes and the labels that are ignored.
 
     Their pipelines only load and pack images and annotations, and let all labels pass, so that they can be counted.
     """
     if cfg.get('data_preprocessor'):  # a classifier's, as a Runner hands it over
         cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)
     model = MODELS.build(cfg.model)
-    datasets = list(inner_datasets(DATASETS.build(cfg[f'{split}_dataloader'].dataset)))
-    for dataset in datasets:
+    datasets = []
+    for dataset, pack in packed_datasets(DATASETS.build(cfg[f'{split}_dataloader'].dataset)):
         check_dataset(dataset, model)
-        transforms = dataset.pipeline.transforms
-        dataset.pipeline.transforms = [t for t in transforms if type(t).__name__.startswith(('Load', 'Pack'))]
+        load = [t for t in dataset.pipeline.transforms if type(t).__name__.startswith('Load')]
+        dataset.pipeline.transforms = load + pack
         dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored=range(256))
-    return [(dataset, ignored_labels(model)) for dataset in datasets]
+        classes = [str(name) for name in dataset.metainfo.get('classes') or class_names(model)[0]]
+        datasets.append((dataset, classes, ignored_labels(model)))
+    return datasets
 
 
-def browse(dataset: BaseDataset, ignored: list[int], args: argparse.Namespace) -> int:
+def packed_datasets(dataset: object, pack: Sequence[object] = ()) -> Iterator[tuple[BaseDataset, list[object]]]:
+    """Each dataset that reads data, below all that wrap them, and the transform that packs what it reads: its own, or
+    that of a wrapper such as MultiImageMixDataset, whose datasets only load."""
+    pipeline = getattr(dataset, 'pipeline', None) or ()
+    transforms = getattr(pipeline, 'transforms', pipeline)  # MultiImageMixDataset has a list
+    pack = [t for t in transforms if type(t).__name__.startswith('Pack')] or list(pack)
+    if isinstance(dataset, BaseDataset):
+        yield dataset, pack
+    for part in getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]:
+        if part is not None:
+            yield from packed_datasets(part, pack)
+
+
+def browse(dataset: BaseDataset, classes: list[str], ignored: list[int], args: argparse.Namespace) -> int:
     """Check and draw the images of a dataset, print a line for each class, and return the number of unusable images."""
-    classes, sizes, images, wrong = dataset.metainfo['classes'], Counter(), Counter(), 0
+    sizes, images, wrong = Counter(), Counter(), 0
     name = dataset.ann_file or next(iter(dataset.data_prefix.values()))
     colors = colors_of(dataset.metainfo.get('palette'), len(classes))
     unknown = Counter()  # label maps by the first of their labels that is no class
@@ -89,7 +107,7 @@ def browse(dataset: BaseDataset, ignored: list[int], args: argparse.Namespace) -
             write_image(
                 args.out / f'{args.split}_{index:06d}_{stem}', draw_sample(image, annotated, 'gt', classes, colors)
             )
-    unit = 'pixels' if hasattr(dataset, 'label_map') else '' if hasattr(dataset, 'class_to_idx') else 'objects'
+    unit = 'pixels' if hasattr(dataset, 'label_map') else '' if hasattr(type(dataset), 'class_to_idx') else 'objects'
     print(f'{name}: {len(dataset)} images')
     others = [
         (label, 'is ignored' if label in ignored else 'is no class') for label in sorted(sizes) if label >= len(classes)
@@ -103,7 +121,7 @@ def browse(dataset: BaseDataset, ignored: list[int], args: argparse.Namespace) -
 
 
 def read(sample: dict) -> tuple[Counter, np.ndarray, BaseDataElement]:
-    """How many objects, pixels or images each label has, the image (H, W, 3) in BGR, and the annotations to draw."""
+    """How many objects, pixels or images each label has, the image, BGR or grey, and the annotations to draw."""
     annotated = sample['data_samples']
     image = sample['inputs'].permute(1, 2, 0).contiguous().numpy()
     if 'gt_label' in annotated:

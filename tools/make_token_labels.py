@@ -23,6 +23,7 @@ from itertools import chain
 from pathlib import Path
 
 import mmcv
+import numpy as np
 import torch
 from rich.progress import track
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ from torch.utils.data import DataLoader
 
 from mmattn.checks.images import load_image
 from mmattn.errors import InputError, describe, refusing
-from mmattn.prediction.predict import IMAGES, build
+from mmattn.prediction.predict import IMAGES, build, package_of
 from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool, running
@@ -62,7 +63,7 @@ def main() -> None:
         sys.exit(f'There is no folder {args.images}.')
 
     cfg = load_config(args.config, args.cfg_options)
-    if cfg.get('default_scope') != 'mmpretrain':
+    if package_of(cfg) != 'mmpretrain':
         sys.exit(f'{args.config} is not a config of a classifier.')
     from mmattn.classification.token_labels import checked_label_map, label_file  # imported here, since
     from mmattn.distillation.unlabelled import image_files  # they need mmpretrain
@@ -86,7 +87,8 @@ def main() -> None:
             checkpoint=digest(*chain.from_iterable(model.state_dict().items())),
         ),
     )
-    read = partial(read_images, load, args.places, stride(model))
+    channels = settings['model']['backbone'].get('in_channels', 3)
+    read = partial(read_images, load, args.places, stride(model, channels))
     batches = DataLoader(list(files.items()), args.batch_size, num_workers=args.workers, collate_fn=read)
     made, problems = 0, []
     for batch, pixels, broken in track(batches, 'Labelling'):
@@ -143,7 +145,7 @@ def digest(*parts: str | Tensor) -> str:
 def read_images(
     load: object, places: int, stride: int, items: list[tuple[Path, Path]]
 ) -> tuple[list[Path], list[Tensor], list[str]]:
-    """The files to write, and their images, uint8 (3, H, W); and why other images cannot be used.
+    """The files to write, and their images, uint8 (C, H, W); and why other images cannot be used.
 
     Files that are there and hold a label map of as many places are kept.
     """
@@ -160,15 +162,15 @@ def read_images(
             problems.append(describe(error))
             continue
         image = mmcv.imresize(image, (side, side), interpolation='bicubic', backend='pillow')
-        images.append(torch.from_numpy(image).permute(2, 0, 1))
+        images.append(torch.from_numpy(np.atleast_3d(image)).permute(2, 0, 1))  # A grey image has no channels.
         files.append(file)
     return files, images, problems
 
 
 @torch.no_grad()
-def stride(model: nn.Module, side: int = 256) -> int:
-    """The stride of a classifier's last map."""
-    x = torch.zeros(1, 3, side, side, device=next(model.parameters()).device)
+def stride(model: nn.Module, channels: int, side: int = 256) -> int:
+    """The stride of the last map of a classifier, which takes images of so many channels."""
+    x = torch.zeros(1, channels, side, side, device=next(model.parameters()).device)
     last = model.extract_feat(x, stage='backbone')[-1]
     if last.dim() != 4:
         raise InputError(f'label maps need a backbone that returns feature maps, not a tensor {tuple(last.shape)}')
@@ -177,7 +179,7 @@ def stride(model: nn.Module, side: int = 256) -> int:
 
 @torch.no_grad()
 def label_maps(model: nn.Module, images: list[Tensor]) -> Tensor:
-    """Images, uint8 (3, H, W) each, BGR -> their label maps (B, 2, TOP, h, w), on the CPU."""
+    """Images, uint8 (C, H, W) each, BGR or grey -> their label maps (B, 2, TOP, h, w), on the CPU."""
     x = model.data_preprocessor(dict(inputs=images))['inputs']
     feats = model.extract_feat(x, stage='backbone')
     if hasattr(model.head, 'dense_logits'):

@@ -1,4 +1,4 @@
-"""Predictions and annotations drawn on images of uint8 (H, W, 3), BGR. Colors are uint8 (classes, 3), BGR."""
+"""Predictions and annotations drawn on images, see :func:`in_bgr`. Colors are uint8 (classes, 3), BGR."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,6 +24,18 @@ def colors_of(palette: object, classes: int) -> np.ndarray:
     return np.array(palette, np.uint8).reshape(-1, 3)[:, ::-1]
 
 
+def in_bgr(image: np.ndarray) -> np.ndarray:
+    """An image (H, W) or (H, W, C), as the loading transform of a config gives it, as uint8 (H, W, 3), BGR, to draw on.
+
+    Grey becomes three equal channels; of more than three channels, the first three are shown. uint8 (H, W, 3) is
+    not copied.
+    """
+    if image.dtype != np.uint8:  # 16 bits, or the floats of to_float32=True
+        image = (image / 257 if image.dtype == np.uint16 else image).clip(0, 255).astype(np.uint8)
+    image = np.atleast_3d(image)
+    return np.ascontiguousarray(image.repeat(3, 2) if image.shape[2] == 1 else image[..., :3])
+
+
 def draw_sample(
     image: np.ndarray,
     sample: BaseDataElement,
@@ -35,6 +47,7 @@ def draw_sample(
     """Annotations or predictions of a data sample of MMDetection, MMSegmentation or MMPretrain, on a copy of its image.
 
     Args:
+        image: see :func:`in_bgr`.
         kind: "gt" or "pred", the beginning of the names of the sample's parts.
         score_thr: draw detections from this score.
 
@@ -42,7 +55,7 @@ def draw_sample(
         the drawn image, or None if the sample has none of what is drawn. Small images are enlarged by a whole number.
     """
     factor = max(1, READABLE // max(image.shape[:2]))
-    image = cv2.resize(image, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
+    image = cv2.resize(in_bgr(image), None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
     instances, labels = sample.get(f'{kind}_instances'), sample.get(f'{kind}_sem_seg')
     if instances is not None and 'bboxes' in instances:
         found = detections(instances, 0, 0, *image.shape[:2], factor)

@@ -1,20 +1,23 @@
 """Images of a test: predictions beside annotations."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-import mmcv
 import numpy as np
+from mmcv.transforms import LoadImageFromFile
+from mmengine.dataset import BaseDataset
 from mmengine.dist import get_dist_info
-from mmengine.fileio import get
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 
 from ..arguments import check_whole
+from ..checks.datasets import inner_datasets
 from ..runs.checkpoints import unwrapped
 from ..runs.outputs import check_output
 from .drawing import beside, colors_of, draw_sample, write_image
+from .predict import class_names
 
 
 class DrawingHook(Hook):
@@ -35,9 +38,13 @@ class DrawingHook(Hook):
         self.folder, self.number, self.seen = folder, number, 0
 
     def before_test(self, runner: Runner) -> None:
-        meta = runner.test_dataloader.dataset.metainfo
-        self.images = len(runner.test_dataloader.dataset)
-        self.classes = [str(name) for name in meta.get('classes') or range(self.images)]
+        dataset = runner.test_dataloader.dataset
+        meta = dataset.metainfo
+        self.images = len(dataset)
+        self.classes = [str(name) for name in meta.get('classes') or class_names(runner.model)[0]]
+        inner = list(inner_datasets(dataset))  # of several, each may load images in its own way
+        self.loaders = [_loader(each) for each in inner] or [LoadImageFromFile()]
+        self.ends = np.cumsum([len(each) for each in inner])
         self.colors = colors_of(meta.get('palette'), len(self.classes))
 
     def after_test_iter(
@@ -48,7 +55,7 @@ class DrawingHook(Hook):
             index = self.seen * processes + rank  # MMEngine deals the images of a dataset to its processes in turn
             self.seen += 1
             if index * self.number % self.images < self.number and index < self.images:
-                image = self._read(runner, sample, data_batch, position)
+                image = self._read(runner, sample, data_batch, position, index)
                 truth, prediction = (
                     draw_sample(image, sample, kind, self.classes, self.colors) for kind in ('gt', 'pred')
                 )
@@ -59,10 +66,22 @@ class DrawingHook(Hook):
                     beside({caption: picture for caption, picture in pictures.items() if picture is not None}),
                 )
 
-    def _read(self, runner: Runner, sample: BaseDataElement, data_batch: dict, position: int) -> np.ndarray:
-        """The image of a sample, (H, W, 3) in BGR: from its file, or as loaded where there is none, as in CIFAR."""
+    def _read(self, runner: Runner, sample: BaseDataElement, data_batch: dict, position: int, index: int) -> np.ndarray:
+        """The image of a sample, BGR or grey: from its file, or as loaded where there is none, as in CIFAR."""
         if sample.get('img_path'):
-            return mmcv.imfrombytes(get(sample.img_path))
+            number = int(np.searchsorted(self.ends, index, 'right'))  # beyond the end for images that are repeated
+            load = self.loaders[min(number, len(self.loaders) - 1)]
+            return load(dict(img_path=sample.img_path))['img']
         image = data_batch['inputs'][position].permute(1, 2, 0).cpu().numpy()
         is_bgr = getattr(unwrapped(runner.model).data_preprocessor, 'to_rgb', False)
         return np.ascontiguousarray(image if is_bgr else image[..., ::-1])
+
+
+def _loader(dataset: BaseDataset) -> LoadImageFromFile:
+    """What reads the images of a dataset: the LoadImageFromFile of its pipeline, or the default if it has none."""
+    for transform in dataset.pipeline.transforms:
+        if isinstance(transform, partial):  # of a CheckedPipeline
+            transform = transform.args[0]
+        if isinstance(transform, LoadImageFromFile):
+            return transform
+    return LoadImageFromFile()

@@ -20,6 +20,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from rich.progress import Progress
 
+from ..checks.config_types import find_type, type_name
 from ..checks.datasets import class_numbers
 from ..checks.images import IMAGES, load_image
 from ..errors import InputError, describe, refusing
@@ -27,7 +28,7 @@ from ..runs.outputs import check_output, whole_file
 from ..runs.resuming import check_complete, whole_model_weights
 from ..runs.running import running
 from ..weights import read_file
-from .drawing import LONGEST_JPEG, colors_of, draw_detections, draw_label_map, draw_texts
+from .drawing import LONGEST_JPEG, colors_of, draw_detections, draw_label_map, draw_texts, in_bgr
 from .tiles import Detection, Tile, cut, detections, join_detections, join_maps
 
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm', '.m4v')
@@ -40,7 +41,7 @@ class Image(NamedTuple):
 
     name: str  # of what is written of it, without a suffix
     file_name: str  # in predictions.json
-    pixels: np.ndarray  # uint8 (H, W, 3), BGR
+    pixels: np.ndarray  # (H, W, 3) in BGR or (H, W), as the config's LoadImageFromFile reads it
     position: int  # among all images and frames, counted from 1
 
 
@@ -70,7 +71,7 @@ def predict(
         InputError: if nothing can be predicted, or, after the rest was written, naming the files that cannot be read.
         CheckpointError: if the checkpoint does not have all weights of the model.
     """
-    if cfg.model.get('type') == 'FeatureDistiller':
+    if type_name(cfg.model.get('type')) == 'FeatureDistiller':
         raise InputError('a FeatureDistiller predicts features: tools/analyze.py --what distillation draws them')
     files = find_files(inputs)
     drawn = [name + '_000000' * _is_video(path) for name, _, path in files]
@@ -116,9 +117,10 @@ def predict(
                 entry = dict(id=len(images) + 1, file_name=image.file_name, height=height, width=width)
                 images.append(entry)
                 annotations += model.write(result, entry, out, image.name)
-                model.draw(image.pixels, result, score_thr)
+                drawn_on = in_bgr(image.pixels)
+                model.draw(drawn_on, result, score_thr)
                 suffix = 'jpg' if max(height, width) <= LONGEST_JPEG else 'png'
-                _write_image(out, f'images/{image.name}.{suffix}', image.pixels)
+                _write_image(out, f'images/{image.name}.{suffix}', drawn_on)
                 progress.update(task, completed=image.position)
         progress.update(task, completed=sum(lengths))
         for video in videos:
@@ -181,6 +183,8 @@ def _read(files: list[tuple], lengths: list[int], load: Callable, problems: list
         if _is_video(path):
             number, video = 0, VideoReader(path)
             for number, pixels in enumerate(video, 1):
+                if getattr(load, 'color_type', '').startswith('grayscale'):
+                    pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)
                 yield Image(f'{name}_{number:06d}', f'{name}_{number:06d}.jpg', pixels, done + number)
             if number == 0:
                 problems.append(f'{path} cannot be read as a video')
@@ -222,22 +226,25 @@ def _write_video(out: Path, name: str, fps: float, frames: int) -> None:
 def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tuple[Callable, 'Model']:
     """What loads an image, for :func:`mmattn.checks.images.load_image`, and the model of a config with the weights of a
     checkpoint. Errors are those of :func:`predict`."""
-    scope = cfg.get('default_scope')
+    scope = package_of(cfg)
     if scope not in MODELS:
         raise InputError(f'the default_scope of the config is {scope}, but it must be one of {", ".join(MODELS)}')
     node = (cfg.get('test_dataloader') or {}).get('dataset') or {}
-    loaders = [step for step in node.get('pipeline') or () if str(step.get('type')).endswith('LoadImageFromFile')]
+    pipeline = node.get('pipeline') or ()
+    loaders = [step for step in pipeline if type_name(step.get('type')).endswith('LoadImageFromFile')]
     if not loaders:
         raise InputError('test_dataloader.dataset.pipeline of the config needs LoadImageFromFile, which reads images')
     device = device or get_device()
     with refusing(f'--device {device} cannot be used here', (RuntimeError, AssertionError)):
         torch.empty(1, device=device)
     kind = MODELS[scope]
+    cfg.default_scope = scope
     cfg.visualizer = dict(type='DetLocalVisualizer' if scope == 'mmdet' else 'SegLocalVisualizer')  # writes nothing
     with DefaultScope.overwrite_default_scope(scope), warnings.catch_warnings():
         warnings.simplefilter('ignore')  # The inferencers warn that there are no weights. They come next.
         load = TRANSFORMS.build(loaders[0])
         dataset = DATASETS.build(dict(node, pipeline=[], lazy_init=True))
+        _name_types(node, scope)
         inferencer = resolve_name(kind.inferencer_class)(cfg, device=device, **kind.inferencer_settings)
     contents = read_file(checkpoint, trusted=trusted)
     weights = whole_model_weights(contents, inferencer.model, checkpoint)
@@ -247,6 +254,29 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
     saved = meta.get('dataset_meta') if isinstance(meta, dict) else None
     classes, palette = class_names(inferencer.model, saved, dataset.metainfo)
     return load, kind(cfg, inferencer, classes, palette, _category_ids(dataset, classes))
+
+
+def package_of(cfg: Config) -> str | None:
+    """The package of a config's model: its default_scope; without one, that of the model's class, a key of MODELS."""
+    scope = cfg.get('default_scope')
+    if scope not in (None, 'mmengine'):
+        return scope
+    with DefaultScope.overwrite_default_scope('mmengine'):
+        classes = getattr(find_type(cfg.model), '__mro__', ())
+    packages = [base.__module__.partition('.')[0] for base in classes]
+    return next((package for package in packages if package in MODELS), scope)
+
+
+def _name_types(dataset: dict, scope: str) -> None:
+    """Make text of classes in the config of a dataset, where the inferencers take text only."""
+    names = ['LoadImageFromFile']
+    if scope == 'mmseg':  # Its inferencer removes these. Others build them, which needs the class.
+        names += ['LoadAnnotations', 'LoadDepthAnnotation', 'LoadOneDLAnnotations']
+    for step in dataset['pipeline']:
+        if type_name(step.get('type')) in names:
+            step['type'] = type_name(step.get('type'))
+    if isinstance(dataset['type'], type):
+        dataset['type'] = f'{dataset["type"].__module__}.{dataset["type"].__name__}'
 
 
 def class_names(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]:
@@ -287,7 +317,7 @@ class Model:
         self.colors = colors_of(palette, len(classes))
 
     def prepare(self, images: list[np.ndarray]) -> dict:
-        """What the config's test pipeline makes of images, uint8 (H, W, 3), BGR: a batch for the model."""
+        """A batch for the model: what the test pipeline makes of images, which its LoadImageFromFile has read."""
         with refusing("the config's test pipeline cannot prepare it"):  # any error, as for an image of one row
             (prepared,) = self.inferencer.preprocess(images, len(images))
         return prepared if isinstance(prepared, dict) else prepared[1]  # DetInferencer adds the images.

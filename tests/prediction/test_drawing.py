@@ -6,16 +6,20 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from mmcv.transforms import LoadImageFromFile
 from mmdet.structures import DetDataSample
 from mmdet.structures.bbox import HorizontalBoxes
 from mmdet.structures.mask import BitmapMasks
+from mmengine.dataset import BaseDataset, ConcatDataset
 from mmengine.structures import InstanceData, PixelData
 from mmpretrain.structures import DataSample
 from mmseg.structures import SegDataSample
+from PIL import Image
 from torch import nn
 
+from mmattn.checks.images import CheckedPipeline
 from mmattn.prediction import drawing
-from mmattn.prediction.drawing import colors_of, draw_label_map, draw_sample
+from mmattn.prediction.drawing import colors_of, draw_label_map, draw_sample, in_bgr
 from mmattn.prediction.hook import DrawingHook
 from mmattn.text import text_size, write_text
 
@@ -81,6 +85,23 @@ def test_classifier(texts, kind, text):
     assert [found for found, _ in texts] == [text]
 
 
+@pytest.mark.parametrize('shape', [(500, 500), (500, 500, 1)])
+def test_grey(texts, shape):
+    """Of color_type='grayscale': the colors are on a picture of three channels."""
+    sample = SegDataSample(gt_sem_seg=PixelData(data=torch.full((1, 500, 500), 1)))
+    drawn = draw_sample(np.full(shape, 100, np.uint8), sample, 'gt', NAMES, COLORS)
+    assert drawn.shape == (500, 500, 3) and (drawn[400:] == [40, 40, 193]).all()
+
+
+def test_other_values():
+    """Images of 16 bits, of floats and of four channels can be drawn on; one that can be already is not copied."""
+    assert (in_bgr(np.full((4, 4), 65535, np.uint16)) == 255).all()
+    assert (in_bgr(np.full((4, 4, 3), 300.5, np.float32)) == 255).all()
+    assert in_bgr(np.zeros((4, 4, 4), np.uint8)).shape == (4, 4, 3)
+    image = np.zeros((4, 4, 3), np.uint8)
+    assert np.shares_memory(in_bgr(image), image)
+
+
 def test_nothing_to_draw():
     """A test pipeline without annotations packs empty instances."""
     sample = DetDataSample(gt_instances=InstanceData())
@@ -133,3 +154,33 @@ def test_images_of_a_test(tmp_path, number, drawn):
     picture = cv2.imread(str(tmp_path / 'new' / files[0]))
     assert picture.shape == (502, 972, 3)  # both, enlarged
     assert np.abs(picture[-20, -20].astype(int) - [0, 0, 255]).max() < 20
+
+
+class OneImage(BaseDataset):
+    """A dataset of one image, which a transform reads as the config says."""
+
+    def __init__(self, path: str, **settings: str) -> None:
+        super().__init__(pipeline=[LoadImageFromFile(**settings)], data_prefix=dict(img_path=path))
+        self.pipeline = CheckedPipeline(self.pipeline, self)  # as in a test
+
+    def load_data_list(self) -> list[dict]:
+        return [dict(self.data_prefix)]
+
+
+def test_images_of_a_test_are_read_as_in_it(tmp_path):
+    """Turned by their EXIF orientation, or not, as the dataset's own LoadImageFromFile says. Without names of classes,
+    as of a list of annotations of MMPretrain, there are numbers for all classes of the model."""
+    path, exif = str(tmp_path / 'a.jpg'), Image.Exif()
+    exif[0x0112] = 6
+    Image.new('RGB', (480, 240), 'red').save(path, exif=exif)
+    model = nn.Module()
+    model.head = nn.Linear(1, 1)
+    model.head.num_classes = 3
+    dataset = ConcatDataset([OneImage(path), OneImage(path, color_type='color_ignore_orientation')])
+    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
+    hook = DrawingHook(tmp_path / 'new', 2)
+    hook.before_test(runner)
+    samples = [DataSample(metainfo=dict(img_path=path)).set_pred_score(torch.tensor([0.1, 0.2, 0.7])) for _ in range(2)]
+    hook.after_test_iter(runner, 0, {}, samples)
+    sizes = [cv2.imread(str(tmp_path / 'new' / f'00000{index}_a.jpg')).shape[:2] for index in range(2)]
+    assert sizes == [(502, 246), (262, 486)] and hook.classes == ['0', '1', '2']

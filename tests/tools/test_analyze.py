@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -11,11 +12,19 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from tests import ROOT
-from tests.tools.in_process import run_tool
+from tests.tools.in_process import load_tool, run_tool
 
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
 SEGMENTORS = ['configs/toy/gsa-resnet-toy_fpn.py', 'configs/toy/msf-vit-toy_setr.py']
+#: a classifier of grey images
+GREY = f"""
+_base_ = {str(ROOT / CLASSIFIER)!r}
+model = dict(backbone=dict(in_channels=1))
+data_preprocessor = dict(mean=[127.5], std=[58.0], to_rgb=False)
+test_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadImageFromFile', color_type='grayscale')]
+    + _base_.test_pipeline[1:]))
+"""
 #: a distillation with images of any size
 DISTILLATION = """
 default_scope = 'mmpretrain'
@@ -81,6 +90,19 @@ def test_classifier(run, photos, tmp_path):
     assert len(numbers(tmp_path, 'norms')['mean']) == 6
     assert numbers(tmp_path, 'similarity')['stages'][0]['random'] == pytest.approx(1 / 8)
     assert [one['stage'] for one in numbers(tmp_path, 'erf')['stages']] == [1, 2, 3, 4]
+
+
+def test_grey(run, photos, tmp_path):
+    """Images of one channel; the query follows the pipeline, which makes the image larger and cuts its sides."""
+    (tmp_path / 'grey.py').write_text(GREY)
+    cv2.imwrite(str(photos / 'wide.png'), cv2.imread(str(photos / 'a.png'))[:32])
+    kinds = 'attention', 'norms', 'erf'
+    sentence, said = run(tmp_path / 'grey.py', '--images', photos / 'wide.png', '--query', 40, 24, '--what', *kinds)
+    assert sentence is None and said.count('.png') == 3
+    x, y = numbers(tmp_path, 'wide_attention')['query']
+    assert abs(x - 33) < 2 and abs(y - 49) < 2
+    model = SimpleNamespace(data_preprocessor=None)
+    assert load_tool('analyze').picture_of(model, torch.zeros(1, 1, 4, 5)).shape == (4, 5, 3)
 
 
 def test_detector(run, photos, tmp_path):

@@ -3,8 +3,10 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests import ROOT
 from tests.tools.in_process import run_tool
 
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
@@ -97,3 +99,74 @@ def test_all_broken_images_are_named(config, browse, toy, tmp_path):
     assert done.sentence == '2 of 3 images cannot be used.'
     assert all(f'{number:012d}.jpg cannot be used' in done.stderr for number in (1, 3))
     assert [file.name for file in (tmp_path / 'look').iterdir()] == ['train_000001_000000000002.jpg']
+
+
+def test_grey(browse, tmp_path):
+    """Images that the config loads as grey are drawn with colors."""
+    done = browse(SEGMENTOR, '--cfg-options', 'train_dataloader.dataset.pipeline.0.color_type=grayscale')
+    assert done.sentence is None
+    import cv2
+
+    drawn = cv2.imread(str(next((tmp_path / 'look').glob('train_*.jpg'))))
+    assert np.ptp(drawn, axis=2).max() > 50
+
+
+def test_classifier_without_names(toy, tmp_path):
+    """Of a list of annotations: classes are numbers, as many as the model has."""
+    folder = sorted((toy / 'imagenet' / 'val').iterdir())[0]
+    (tmp_path / 'list.txt').write_text(''.join(f'{file.name} 2\n' for file in sorted(folder.iterdir())))
+    config = tmp_path / 'config.py'
+    config.write_text(
+        f"""_base_ = {str(ROOT / CLASSIFIER)!r}
+dataset = dict(type='CustomDataset', data_root={str(tmp_path)!r}, ann_file='list.txt', data_prefix={str(folder)!r})
+val_dataloader = dict(dataset=dict(_delete_=True, **dataset, pipeline=_base_.test_pipeline))
+"""
+    )
+    done = run_tool('browse', config, '--split', 'val', '--out', tmp_path / 'look')
+    assert done.sentence is None
+    rows = [line.split() for line in done.stdout.splitlines() if line.endswith(' images')][1:]
+    assert [row[1] for row in rows] == [str(number) for number in range(1000)]
+    assert [int(row[-2]) for row in rows[:4]] == [0, 0, len(list(folder.iterdir())), 0]
+
+
+def test_mosaic(browse, toy, tmp_path):
+    """The dataset of a MultiImageMixDataset only loads; the transform that packs is of the wrapper."""
+    config = tmp_path / 'config.py'
+    config.write_text(
+        f"""_base_ = {str(ROOT / DETECTOR)!r}
+inner = dict(_base_.train_dataloader.dataset)
+inner['pipeline'] = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True, with_mask=True)]
+mix = [dict(type='Mosaic', img_scale=(64, 64)), dict(type='RandomFlip', prob=0.5), dict(type='PackDetInputs')]
+wrapper = dict(_delete_=True, type='MultiImageMixDataset', dataset=inner, pipeline=mix)
+train_dataloader = dict(dataset=wrapper)
+"""
+    )
+    done = browse(config)
+    assert done.sentence is None and counts(done.stdout) == counts(browse(DETECTOR).stdout)
+
+
+def test_types_that_are_classes(toy, tmp_path):
+    """A new config of MMEngine without default_scope: the class of the model tells its package."""
+    config = tmp_path / 'config.py'
+    config.write_text(
+        f"""from mmpretrain.datasets import CustomDataset, LoadImageFromFile, PackInputs
+from mmpretrain.models import GlobalAveragePooling, ImageClassifier, LinearClsHead, ResNet
+
+model = dict(
+    type=ImageClassifier,
+    backbone=dict(type=ResNet, depth=18),
+    neck=dict(type=GlobalAveragePooling),
+    head=dict(type=LinearClsHead, num_classes=1, in_channels=512),
+)
+folders = dict(type=CustomDataset, data_root={str(toy / 'imagenet' / 'val')!r})
+pipeline = [dict(type=LoadImageFromFile), dict(type=PackInputs)]
+test_dataloader = dict(batch_size=1, dataset=dict(folders, pipeline=pipeline))
+test_cfg = dict()
+test_evaluator = dict(type='mmpretrain.Accuracy')
+"""
+    )
+    folders = len(list((toy / 'imagenet' / 'val').iterdir()))
+    done = run_tool(
+        'browse', config, '--split', 'test', '--out', tmp_path, '--cfg-options', f'model.head.num_classes={folders}'
+    )
+    assert done.sentence is None and f'{folders - 1:4d} ' in done.stdout

@@ -14,6 +14,15 @@ pytest.importorskip('mmpretrain')
 
 SWIN, VOLO = 'configs/toy/elsa-swin-toy_in1k.py', 'configs/toy/elsa-volo-toy_in1k.py'
 
+#: a classifier of grey images
+GREY = f"""
+_base_ = {str(ROOT / SWIN)!r}
+model = dict(backbone=dict(in_channels=1))
+data_preprocessor = dict(mean=[127.5], std=[58.0], to_rgb=False)
+test_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadImageFromFile', color_type='grayscale')]
+    + _base_.test_pipeline[1:]))
+"""
+
 
 @pytest.fixture
 def images(tmp_path):
@@ -67,6 +76,13 @@ def test_label_maps(run, images, config, stride):
             expected = logits.topk(5)
             torch.testing.assert_close(label_map[0, :, y, x].float(), expected.values, atol=1e-3, rtol=1e-3)
             torch.testing.assert_close(logits[label_map[1, :, y, x].long()], expected.values, atol=1e-3, rtol=1e-3)
+
+
+def test_grey(run, tmp_path):
+    """A classifier whose config loads grey images."""
+    (tmp_path / 'grey.py').write_text(GREY)
+    _, found, done = run(tmp_path / 'grey.py', '--places', 2)
+    assert done.sentence is None and found['one/a.pt'].shape == (2, 5, 2, 2)
 
 
 def test_continues(run, tmp_path, images):

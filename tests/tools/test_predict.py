@@ -30,6 +30,50 @@ OPTIONS = {
     CLASSIFIER: [],
 }
 
+#: new configs of MMEngine, whose types are classes, and which need no default_scope
+NEW = dict(
+    mmseg="""
+from mmcv.transforms import LoadImageFromFile, Resize
+from mmseg.datasets import BaseSegDataset, LoadAnnotations, PackSegInputs
+from mmseg.evaluation import IoUMetric
+from mmseg.models import EncoderDecoder, FCNHead, ResNet, SegDataPreProcessor
+
+model = dict(
+    type=EncoderDecoder,
+    data_preprocessor=dict(type=SegDataPreProcessor),
+    backbone=dict(type=ResNet, depth=18),
+    decode_head=dict(type=FCNHead, num_classes=2, in_channels=512, channels=8, num_convs=1),
+    test_cfg=dict(mode='whole'),
+)
+pipeline = [
+    dict(type=LoadImageFromFile),
+    dict(type=Resize, scale=(64, 64)),
+    dict(type=LoadAnnotations),
+    dict(type=PackSegInputs),
+]
+test_dataloader = dict(dataset=dict(type=BaseSegDataset, metainfo=dict(classes=('a', 'b')), pipeline=pipeline))
+test_cfg = dict()
+test_evaluator = dict(type=IoUMetric)
+""",
+    mmpretrain="""
+from mmpretrain.datasets import CustomDataset, LoadImageFromFile, PackInputs, ResizeEdge
+from mmpretrain.evaluation import Accuracy
+from mmpretrain.models import GlobalAveragePooling, ImageClassifier, LinearClsHead, ResNet
+
+model = dict(
+    type=ImageClassifier,
+    backbone=dict(type=ResNet, depth=18),
+    neck=dict(type=GlobalAveragePooling),
+    head=dict(type=LinearClsHead, num_classes=2, in_channels=512),
+)
+pipeline = [dict(type=LoadImageFromFile), dict(type=ResizeEdge, scale=64), dict(type=PackInputs)]
+dataset = dict(type=CustomDataset, data_root='absent', metainfo=dict(classes=('a', 'b')))
+test_dataloader = dict(dataset=dict(dataset, pipeline=pipeline))
+test_cfg = dict()
+test_evaluator = dict(type=Accuracy)
+""",
+)
+
 
 @pytest.fixture(scope='module')
 def weights(tmp_path_factory):
@@ -251,6 +295,40 @@ def test_category_ids(run, photos, tmp_path):
     _, found = run(DETECTOR, photos / 'a.png', options=[f'test_dataloader.dataset.ann_file={tmp_path}/ann.json'])
     assert found['categories'] == categories
     assert {one['category_id'] for one in found['annotations']} <= set(range(11, 91))
+
+
+def test_grey(photos, film, tmp_path):
+    """Images and frames of a segmentor of grey images get colors."""
+    options = [
+        'test_dataloader.dataset.pipeline.0.color_type=grayscale',
+        'model.backbone.in_channels=1',
+        'model.data_preprocessor.mean=[127.5]',
+        'model.data_preprocessor.std=[58.0]',
+        'model.data_preprocessor.bgr_to_rgb=False',
+    ]
+    cfg = Config.fromfile(ROOT / SEGMENTOR)
+    cfg.model.backbone.in_channels = 1
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / 'grey.pth')
+    weights, out = tmp_path / 'grey.pth', tmp_path / 'out'
+    options = ['--cfg-options', *OPTIONS[SEGMENTOR], *options]
+    assert run_tool('predict', SEGMENTOR, weights, photos / 'a.png', film, '--out', out, *options).sentence is None
+    assert len(json.loads((tmp_path / 'out' / 'predictions.json').read_text())['images']) == 6
+    (picture,) = (tmp_path / 'out').rglob('a.jpg')
+    assert np.ptp(cv2.imread(str(picture)), axis=2).max() > 20
+
+
+@pytest.mark.parametrize('scope', NEW)
+def test_types_that_are_classes(photos, tmp_path, scope):
+    """Without default_scope, the package is that of the class of the model."""
+    (tmp_path / 'config.py').write_text(NEW[scope])
+    cfg = Config.fromfile(tmp_path / 'config.py')
+    with DefaultScope.overwrite_default_scope(scope):
+        torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / 'new.pth')
+    done = run_tool(
+        'predict', tmp_path / 'config.py', tmp_path / 'new.pth', photos / 'a.png', '--out', tmp_path / 'out'
+    )
+    assert done.sentence is None and drawn(tmp_path) == ['a.jpg']
 
 
 def test_forms_of_images(run, tmp_path):

@@ -20,6 +20,8 @@ from ..weights import first_names
 
 #: the longest side of an image that OpenCV reads
 MAX_SIDE = 2**20
+#: why crowds are left out
+CROWD = 'crowds (iscrowd)'
 
 
 class CheckedCOCO(COCO):
@@ -74,7 +76,9 @@ class CheckedCocoDataset(CocoDataset):
         objects = self._uses.pop('', 0)
         left_out = ', '.join(f'{number} {why}' for why, number in self._uses.most_common())
         purpose = 'evaluate' if self.test_mode else 'learn from'
-        if left_out and not objects:
+        # With this setting, a detector learns from images without objects on purpose.
+        without_objects = not self.test_mode and (self.filter_cfg or {}).get('filter_empty_gt') is False
+        if left_out and not objects and not (without_objects and set(self._uses) == {CROWD}):
             raise InputError(f'{self.ann_file} has no object to {purpose}, its annotations are: {left_out}')
         if left_out:
             print_log(f'{self.ann_file}: {objects} objects to {purpose}, left out are: {left_out}', logger='current')
@@ -104,7 +108,7 @@ class CheckedCocoDataset(CocoDataset):
         if annotation['category_id'] not in self.cat2label:
             return 'of categories that metainfo.classes does not have'
         if annotation.get('iscrowd'):
-            return 'crowds (iscrowd)'
+            return CROWD
         if self.test_mode:
             return ''
         left, top, width, height = annotation['bbox']
@@ -211,7 +215,8 @@ def _has_corners(value: object) -> bool:
 #: what a value must be, in words, and whether it is
 Rule = tuple[str, Callable[[object], bool]]
 ID: Rule = 'a whole number', lambda value: type(value) is str or NUMBER[1](value)
-NUMBER: Rule = 'a whole number for pycocotools', lambda value: type(value) is int and abs(value) < 2**63
+#: pandas writes whole numbers as floats, and 1.0 is 1 as a key of a dict
+NUMBER: Rule = 'a whole number for pycocotools', lambda value: _is_number(value, 1 - 2**63, 2**63) and value % 1 == 0
 TEXT: Rule = 'a text', lambda value: isinstance(value, str) and value != ''
 SIDE: Rule = f'a number of pixels up to {MAX_SIDE}', lambda value: _is_number(value, 1, MAX_SIDE + 1) and value % 1 == 0
 AREA: Rule = 'a number of pixels', lambda value: _is_number(value, 0, 1e15)
@@ -252,7 +257,7 @@ def check_coco(contents: dict, path: str | Path, evaluated: Sequence[str] = ()) 
         warn(f'{path}: {outside} boxes reach out of their images; are they left, top, width, height?')
     if evaluated and not annotations:
         raise InputError(f'{path} has no annotations to evaluate with')
-    if evaluated and len(set(map(type, images))) > 1:
+    if evaluated and len({isinstance(number, str) for number in images}) > 1:
         raise InputError(f'{path} has numbers and texts as ids in "images": pycocotools evaluates one kind only')
 
 

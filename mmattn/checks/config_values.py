@@ -41,6 +41,7 @@ KNOWN_KEYS = {
         'activation_checkpointing',
         'find_unused_parameters',
         'sync_bn',
+        'efficient_conv_bn_eval',
     ),
 } - {'cfg'}
 #: keys of a config that are dicts, beside dataloaders and loops
@@ -96,9 +97,11 @@ def check_config(cfg: Config, path: str | Path) -> None:
 
 def _check_keys(cfg: Config) -> None:
     """Refuse top-level keys that look misspelt, and values of a kind that MMEngine does not take."""
+    read = [value for key, value in cfg.items() if key in KNOWN_KEYS]
     for key in set(cfg) - KNOWN_KEYS:
         near = difflib.get_close_matches(key, KNOWN_KEYS, n=1, cutoff=SIMILAR)
-        if near and not key.startswith(near[0]):  # model_small and the like are variables
+        # model_small, mode and the like are variables, and so is custom_hook in custom_hooks=[custom_hook].
+        if near and not key.startswith(near[0]) and len(key) > 5 and not _has(read, cfg[key]):
             raise InputError(f'nothing reads the key {key}: did you mean {near[0]}?')
     for key in (*DICTS, *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
         _check_dict(cfg.get(key), key)
@@ -116,6 +119,16 @@ def _check_keys(cfg: Config) -> None:
         absent = [key for key in keys if cfg.get(key) is None]
         if 0 < len(absent) < len(keys):
             raise InputError(f'{" and ".join(absent)} must be set too, or none of {", ".join(keys)}')
+
+
+def _has(node: object, value: object) -> bool:
+    """Whether a node of a config has a text, list or dict anywhere, a dict also with more keys."""
+    if not value or not isinstance(value, (str, list, tuple, dict)):
+        return False
+    if isinstance(node, dict) and isinstance(value, dict) and all(each in node.items() for each in value.items()):
+        return True
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ()
+    return node == value or any(_has(child, value) for child in children)
 
 
 def _check_dict(node: object, place: str) -> None:
@@ -302,7 +315,7 @@ def _check_optimizer(wrapper: dict | None) -> None:
     _check_dict(keys.get('custom_keys'), 'optim_wrapper.paramwise_cfg.custom_keys')
     _check_clipping(wrapper.get('clip_grad'), 'optim_wrapper.clip_grad')
     _check_whole(wrapper, 'optim_wrapper', 'accumulative_counts')
-    for key in (key for key in keys if str(key).endswith('_mult')):
+    for key in (key for key in keys if str(key).endswith('_mult') and keys[key] is not None):
         _in_a_sentence(check_finite, f'optim_wrapper.paramwise_cfg.{key}', keys[key])
     if constructor is not None:
         _check_type(dict(type=constructor), registries.OPTIM_WRAPPER_CONSTRUCTORS, 'optim_wrapper.constructor')

@@ -71,7 +71,10 @@ def check_files(cfg: Config, *splits: str) -> None:
         except (ValueError, AssertionError, TypeError, OSError) as error:
             if isinstance(error, TypeError) and 'lazy_init' in str(error):  # a subclass without this argument
                 continue
-            raise InputError(f'{place}: {error}') from error
+            # MMSegmentation's assertions have no text.
+            given = ', '.join(f'{key}={node.get(key)!r}' for key in ('data_root', 'ann_file', 'data_prefix'))
+            unsaid = f'{cls.__name__} does not find its files: set {given} to files and folders that exist'
+            raise InputError(f'{place}: {str(error) or unsaid}') from error
         if reader == UNLABELLED:
             continue
         if reader == 'CIFAR10':
@@ -83,11 +86,13 @@ def check_files(cfg: Config, *splits: str) -> None:
                 )
             continue
         annotations = dataset.ann_file
-        if annotations and not os.path.exists(annotations):
+        if annotations and not _is_address(annotations) and not os.path.exists(annotations):
             raise InputError(f'{place}: there is no annotation file {annotations}: set data_root and ann_file')
         folder = dataset.data_prefix.get('img_path') or dataset.data_prefix.get('img')
-        if folder and not os.path.isdir(folder):
+        if folder and not _is_address(folder) and not os.path.isdir(folder):
             raise InputError(f'{place}: there is no image folder {folder}: set data_root and data_prefix')
+        if _is_address(annotations) or _is_address(folder):
+            continue
         if reader == 'CustomDataset':
             _check_labelled(dataset, place, cfg)
             head = cfg.get('model', {}).get('head')
@@ -102,8 +107,14 @@ def check_files(cfg: Config, *splits: str) -> None:
     compare_labels(labels)
     for node, _, place in _nodes(cfg, METRICS, splits):
         annotations = node.get('ann_file')
-        if isinstance(annotations, str) and not node.get('backend_args') and not os.path.exists(annotations):
+        on_disk = isinstance(annotations, str) and not node.get('backend_args') and not _is_address(annotations)
+        if on_disk and not os.path.exists(annotations):
             raise InputError(f'{place}: there is no annotation file {annotations}: set ann_file')
+
+
+def _is_address(path: object) -> bool:
+    """Whether MMEngine reads a path from a network, as https://..."""
+    return isinstance(path, str) and '://' in path
 
 
 def _file_names(folder: str) -> Iterator[str]:
@@ -184,6 +195,8 @@ class MetricCheckHook(Hook):
 
 def inner_datasets(dataset: object) -> Iterator[BaseDataset]:
     """The datasets that read data, below all that wrap them."""
+    # MMEngine's wrapper for num_batch_per_epoch has the attributes of its dataset, but is of no class of datasets.
+    dataset = getattr(dataset, '_dataset', dataset)
     if isinstance(dataset, BaseDataset):
         yield dataset
     for part in getattr(dataset, 'datasets', None) or [getattr(dataset, 'dataset', None)]:
@@ -238,7 +251,7 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                 f'{name}: an annotation of {info["img_path"]} has no segmentation, which LoadAnnotations '
                 'with_mask=True needs'
             )
-    absent = absent_files(file for file in files if file and isinstance(file, str))
+    absent = absent_files(file for file in files if file and isinstance(file, str) and not _is_address(file))
     if absent:
         raise InputError(f'{name} names {len(absent)} files that are not there, the first being {absent[0]}')
 

@@ -91,7 +91,9 @@ def load_image(transform: Callable, data: dict) -> dict | None:
 def _load_annotations(transform: Callable, check: Callable | None, boxes: bool, data: dict) -> dict:
     path = data.get('seg_map_path')
     checked = check is not None and path is not None
-    if checked:
+    # A subclass of the user may read other files, or change the labels.
+    read_by = getattr(type(transform)._load_seg_map, '__module__', '')
+    if checked and read_by.partition('.')[0] in ('mmcv', 'mmdet', 'mmseg'):
         with refusing(f'{path} cannot be used'):
             content = get(path, backend_args=transform.backend_args)
         check_label_map(path, content, transform.imdecode_backend)
@@ -163,7 +165,7 @@ def _check_labels(data: dict, num_classes: int, ignored: Sequence[int]) -> None:
             f'{path} is {" x ".join(map(str, labels.shape))} and its image '
             f'{" x ".join(map(str, data["ori_shape"]))}{turned}: a label map has a number per pixel'
         )
-    wrong = labels[labels >= num_classes]
+    wrong = labels[(labels < 0) | (labels >= num_classes)]
     wrong = wrong[~np.isin(wrong, ignored)]
     if len(wrong):
         raise InputError(f'{path} has {unknown_label(wrong[0], num_classes, ignored)}')

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from .yaml_configs import checked_yaml
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
+#: what --tta reads from a config
+TTA_KEYS = ('tta_model', 'tta_pipeline')
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -75,11 +78,20 @@ def load_config(
                 raise InputError(f'{path} cannot be read: it is nested too deeply, or is its own _base_') from error
             _check_row(path)
             raise
-    known = {*KNOWN_KEYS, *cfg}
+    known = {*KNOWN_KEYS, *TTA_KEYS, *cfg}
+    variables = {key.partition('.')[0] for key in options or {}}.intersection(cfg) - {*KNOWN_KEYS, *TTA_KEYS}
+    before = {key: _plain(cfg[key]) for key in variables}
     with refusing(f'--cfg-options cannot be set in {path}'):  # MMEngine raises several kinds of errors.
         cfg.merge_from_dict(options or {})
     for key in set(cfg) - known:
         raise InputError(f'--cfg-options sets {key}, which nothing reads{near_misses(key, known)}')
+    for key, value in before.items():
+        places = [place for name in sorted(KNOWN_KEYS) for place in _places(_plain(cfg.get(name)), name, value)]
+        if _plain(cfg[key]) != value and places:
+            raise InputError(
+                f'--cfg-options sets {key}, a variable that was read with the config: set what still has its old '
+                f'value, {", ".join(places[:4])}'
+            )
     for key in ('default_scope', 'work_dir', 'load_from', 'experiment_name'):
         if not isinstance(cfg.get(key), (str, Path, type(None))):
             raise InputError(f'{path}: {key} must be text, not {cfg[key]!r}')
@@ -104,6 +116,22 @@ def load_config(
     if get_device() == 'cpu':
         _fit_cpu(cfg)
     return cfg
+
+
+def _plain(node: object) -> object:
+    """A copy of a node of a config, without the package that MMEngine notes in what it takes from another package."""
+    if isinstance(node, dict):
+        return {key: _plain(value) for key, value in node.items() if key != '_scope_'}
+    return type(node)(map(_plain, node)) if isinstance(node, (list, tuple)) else node
+
+
+def _places(node: object, place: str, value: object) -> Iterator[str]:
+    """Where a text, list or dict is in a node of a config."""
+    if value and isinstance(value, (str, list, tuple, dict)) and node == value:
+        yield place
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
+    for key, child in children:
+        yield from _places(child, f'{place}.{key}', value)
 
 
 def _check_row(path: str | Path) -> None:
@@ -238,7 +266,7 @@ def enable_tta(cfg: Config) -> None:
     Raises:
         InputError: if ``tta_model`` or ``tta_pipeline`` is missing, or ``tta_model`` cannot merge masks to evaluate.
     """
-    for key in ('tta_model', 'tta_pipeline'):
+    for key in TTA_KEYS:
         if cfg.get(key) is None:
             raise InputError(f'--tta needs {key} in the config, see configs/_base_/datasets')
     roi_head = cfg.model.get('roi_head') or {}

@@ -10,7 +10,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch.utils.data import get_worker_info
 
-from ..checks.datasets import inner_datasets
+from ..checks.datasets import ignored_labels, inner_datasets
+from ..checks.images import CheckedPipeline
 
 
 class SeedHook(Hook):
@@ -27,6 +28,8 @@ class SeedHook(Hook):
         self.worker_seed = WorkerSeed(runner.seed, get_rank())
         for dataset in inner_datasets(runner.train_loop.dataloader.dataset):
             dataset.pipeline.transforms.insert(0, self.worker_seed)
+        # This hook is called before all others, and one of them may set another pipeline.
+        runner.register_hook(SwitchedPipelineHook(self.worker_seed), 'LOWEST')
 
     def before_train_epoch(self, runner: Runner) -> None:
         self.worker_seed.epoch.value = runner.epoch
@@ -53,6 +56,19 @@ class WorkerSeed:
             self.seeded = epoch
             seed_generators(self.seed, self.rank, epoch, 1 + worker.id)
         return data
+
+
+class SwitchedPipelineHook(Hook):
+    """Seeds and checks a pipeline that another hook sets before an epoch, as MMDetection's PipelineSwitchHook does."""
+
+    def __init__(self, worker_seed: WorkerSeed) -> None:
+        self.worker_seed = worker_seed
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        for dataset in inner_datasets(runner.train_loop.dataloader.dataset):
+            if self.worker_seed not in dataset.pipeline.transforms:
+                dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))
+                dataset.pipeline.transforms.insert(0, self.worker_seed)
 
 
 def seed_generators(*numbers: int) -> None:

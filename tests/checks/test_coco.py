@@ -22,6 +22,14 @@ COCO = dict(
 )
 
 
+def with_floats():
+    """COCO with ids as pandas writes them."""
+    contents = copy.deepcopy(COCO)
+    for entry in (*contents['images'], *contents['categories'], *contents['annotations']):
+        entry.update({key: float(value) for key, value in entry.items() if key.endswith('id')})
+    return contents
+
+
 def changed(kind, **values):
     contents = copy.deepcopy(COCO)
     contents[kind][0].update(values)
@@ -71,6 +79,9 @@ def compressed(width=20, height=10):
         (changed('annotations', iscrowd=2), 'has iscrowd 2'),
         (changed('annotations', ignore=[]), r'has ignore \[\], which should be 0 or 1'),
         (changed('annotations', id=[1]), r'entry 0 of "annotations" has id \[1\], which should be a whole number'),
+        (changed('annotations', id=1.5), 'entry 0 of "annotations" has id 1.5, which should be a whole number'),
+        (changed('annotations', id=float('inf')), 'entry 0 of "annotations" has id inf'),
+        (more('annotations', id=1.0), 'has id 1.0 twice in "annotations"'),
         (changed('annotations', id=10**400), 'entry 0 of "annotations" has id 1000'),
         (more('annotations'), 'has id 1 twice in "annotations"'),
         (more('images', file_name='b.jpg'), 'has id 7 twice in "images"'),
@@ -126,6 +137,7 @@ def test_annotations_that_do_not_fit(contents, message):
         (changed('annotations', bbox=[20, 2, 0, 4]), 0),
         (changed('annotations', bbox=[17, 2, 9, 4]), 1),
         (changed('annotations', iscrowd=True, id='a'), 0),
+        (with_floats(), 0),
         (changed('images', width=20.0, file_name='/data/a.jpg'), 0),
         *((masked(one), 0) for one in (None, [], [[1, 2, 3, 4]], [[-3.5, 0, 25, 0, 9, 12]], compressed())),
         (masked({'size': [10, 20], 'counts': [5, 195]}), 0),
@@ -205,7 +217,10 @@ CROWD = dict(iscrowd=1, segmentation={'size': [10, 20], 'counts': [5, 195]})
     [
         (COCO, ['bbox', 'segm'], None),
         ({**COCO, 'annotations': []}, ['bbox'], 'has no annotations to evaluate with'),
+        (with_floats(), ['bbox', 'segm'], None),
+        (more('images', id=8.0, file_name='b.jpg'), ['bbox'], None),
         (changed('annotations', id=0), ['bbox'], None),
+        (changed('annotations', id=0.0), ['bbox'], None),
         (more('annotations', id=0, bbox=[9, 2, 3, 4]), ['bbox', 'segm'], None),
         (changed('annotations', id='a'), ['bbox'], "has id 'a', which should be a whole number for pycocotools"),
         (more('images', id='8', file_name='b.jpg'), ['bbox'], 'has numbers and texts as ids in "images"'),
@@ -328,6 +343,16 @@ def test_what_is_left_out(tmp_path, log, values, why, evaluated):
     else:
         with pytest.raises(InputError, match=f'a.json has no object to evaluate, its annotations are: {why}'):
             CheckedCocoDataset(**config, test_mode=True)
+
+
+def test_crowds_alone(tmp_path, log):
+    """A file without objects is for training if the config keeps such images."""
+    crowd, settings = changed('annotations', **CROWD), dict(filter_cfg=dict(filter_empty_gt=False))
+    assert len(CheckedCocoDataset(**coco_config(tmp_path, crowd, **settings))) == 1
+    assert 'a.json: 0 objects to learn from, left out are: 1 crowds' in log[-1]
+    for contents, changes in ((crowd, dict(test_mode=True)), (changed('annotations', area=0), {})):
+        with pytest.raises(InputError, match='has no object to'):
+            CheckedCocoDataset(**coco_config(tmp_path, contents, **settings, **changes))
 
 
 @pytest.mark.parametrize(

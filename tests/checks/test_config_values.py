@@ -82,6 +82,11 @@ def test_configs_of_openmmlab_pass(package):
         (DETECTOR, dict(model__backbone___scope_='mmdet')),
         (DETECTOR, dict(model__roi_head__bbox_head__loss_cls__bg_cls_weight=0.1)),  # DETR's heads take it out
         (DETECTOR, dict(model_small=dict(), model__test_cfg__note=1)),
+        # variables
+        (SEGMENTOR, dict(mode='slide')),
+        (DETECTOR, dict(custom_hook=dict(type='EMAHook'), custom_hooks=[dict(type='EMAHook')])),
+        (DETECTOR, dict(custom_hook=dict(type='EMAHook'), custom_hooks=[dict(type='EMAHook', priority=49)])),
+        (DETECTOR, dict(optim_wrapper__paramwise_cfg=dict(norm_decay_mult=None))),
         (DETECTOR, dict(default_hooks__timer=None, custom_hooks=[dict(type='EMAHook', priority=49)])),
         (DETECTOR, dict(default_hooks__checkpoint__save_optimizer=False, default_hooks__checkpoint__by_epoch=True)),
         (DETECTOR, dict(train_cfg=dict(by_epoch=True, max_epochs=1, _delete_=True))),
@@ -241,6 +246,7 @@ def test_unusual_configs_pass(path, options):
             'pipeline[0] (torchvision/RandomResizedCrop) has no argument sise: did you mean size?',
         ),
         (DETECTOR, dict(auto_scal_lr=dict()), 'nothing reads the key auto_scal_lr: did you mean auto_scale_lr'),
+        (DETECTOR, dict(optim_wraper=dict(clip_grad=None)), 'optim_wraper: did you mean optim_wrapper'),
         (DETECTOR, dict(sync_bn=dict(type='SyncBN')), 'sync_bn must be "torch" or "mmcv"'),
         (
             DETECTOR,

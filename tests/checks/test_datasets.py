@@ -10,6 +10,7 @@ from mmdet.registry import DATASETS, METRICS
 from mmengine.config import Config
 from mmengine.dataset import Compose, ConcatDataset, RepeatDataset
 from mmengine.runner import IterBasedTrainLoop, Runner
+from mmengine.runner.runner import _SlicedDataset
 from mmseg.datasets.transforms import LoadAnnotations
 from mmseg.models.decode_heads import FCNHead, STDCHead
 from PIL import Image
@@ -54,6 +55,8 @@ def test_coco_metrics_are_checked(tmp_path, several):
         check_files(cfg, 'val')
     coco_config(tmp_path)
     check_files(cfg, 'val')
+    on_a_server = dict(type='CocoMetric', ann_file='https://host/a.json')
+    check_files(Config(dict(default_scope='mmdet', val_evaluator=on_a_server)), 'val')
     metrics = cfg.val_evaluator.get('metrics', cfg.val_evaluator) if several is not list else cfg.val_evaluator
     first, *rest = metrics if isinstance(metrics, list) else [metrics]
     assert type(METRICS.build(first)) is CheckedCocoMetric and all(one.type == 'LVISMetric' for one in rest)
@@ -67,7 +70,15 @@ def test_coco_metrics_are_checked(tmp_path, several):
         (dict(type='mmattn.checks.coco.CheckedCocoDataset', ann_file='b.json'), 'there is no annotation file'),
         (dict(type='CocoDataset', data_prefix=dict(img='no')), 'there is no image folder .*/no: set data_root'),
         (dict(type='CocoDataset', ann_file='b.json', backend_args=dict(backend='petrel')), None),
+        (dict(type='CocoDataset', ann_file='https://host/b.json'), None),
+        (dict(type='CocoDataset', data_prefix=dict(img='s3://bucket/images')), None),
+        (dict(type='mmpretrain.CustomDataset', data_root='', ann_file='', data_prefix='s3://bucket/images'), None),
         (dict(type='LVISV1Dataset', ann_file='b.json'), None),  # reads its file in its own way
+        (
+            # MMSegmentation's assertion has no text.
+            dict(type='mmseg.PascalVOCDataset', ann_file='b.txt', data_prefix=dict(img_path='no')),
+            "PascalVOCDataset does not find its files: set data_root='.*', ann_file='b.txt', .*'no'",
+        ),
         (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='images')), 'images has no image'),
         (
             dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='.')),
@@ -97,6 +108,10 @@ def test_inner_datasets():
     a, b = Images(serialize_data=False), Images(serialize_data=False)
     assert list(inner_datasets(ConcatDataset([a, b]))) == [a, b] and list(inner_datasets(RepeatDataset(b, 2))) == [b]
     assert list(inner_datasets(None)) == []
+    # num_batch_per_epoch
+    assert list(inner_datasets(_SlicedDataset(a, 1))) == [a]
+    assert list(inner_datasets(_SlicedDataset(ConcatDataset([a, b]), 1))) == [a, b]
+    assert list(inner_datasets(_SlicedDataset(RepeatDataset(b, 2), 1))) == [b]
 
 
 def test_fewer_images_than_a_batch(tmp_path):

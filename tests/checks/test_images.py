@@ -183,6 +183,27 @@ def test_labels(tmp_path, labels, kind, form, message, nested):
             load({**data, 'ori_shape': (1, 3)})
 
 
+class LoadArrays(LoadAnnotations):
+    """Reads label maps of NumPy, as a user's transform may."""
+
+    def _load_seg_map(self, results):
+        results['gt_seg_map'] = np.load(results['seg_map_path'])
+
+
+@pytest.mark.parametrize('label', [1, 2, -1])
+def test_a_transform_of_the_user_reads_other_files(tmp_path, label):
+    """The file is the transform's own matter. The labels that it returns are checked."""
+    np.save(tmp_path / 'map.npy', np.array([[0, label]]))
+    dataset = Maps(serialize_data=False, metainfo=dict(classes=('a', 'b')))
+    load = CheckedPipeline(Compose([LoadArrays()]), dataset)
+    data = dict(img_path='a', seg_map_path=str(tmp_path / 'map.npy'), ori_shape=(1, 2))
+    if label == 1:
+        assert load(data)['gt_seg_map'].tolist() == [[0, 1]]
+    else:
+        with pytest.raises(InputError, match=f'map.npy has label {label} where the dataset has 2 classes'):
+            load(data)
+
+
 def test_label_maps_that_are_read_in_another_way(tmp_path):
     """Greys of less than 8 bits are scaled to 255, and label maps are not turned by their EXIF orientation."""
     file = io.BytesIO()

@@ -244,6 +244,32 @@ def test_multi_scale_of_boxes_and_maps():
     assert [scale.scale[1] / 512 for scale in scales] == [0.5, 0.75, 1, 1.25, 1.5, 1.75] and len(flips) == 2
 
 
+def test_options_for_views(tmp_path):
+    """--tta reads them, in a config that does not have them too."""
+    cfg = Config.fromfile(CLASSIFIER)
+    cfg.pop('tta_model')
+    cfg.pop('tta_pipeline')
+    cfg.dump(tmp_path / 'a.py')
+    cfg = load_config(tmp_path / 'a.py', {'tta_model.type': 'AverageClsScoreTTA', 'tta_pipeline': [dict(type='A')]})
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'AverageClsScoreTTA' and cfg.test_dataloader.dataset.pipeline == [dict(type='A')]
+
+
+def test_options_that_set_a_variable():
+    """The config was read with the old value, so the option would change nothing."""
+    for options, places in (
+        ({'data_root': '/x'}, 'test_dataloader.dataset.data_root, train_dataloader.dataset.data_root, val_'),
+        ({'test_pipeline.1.scale': (9, 9)}, 'test_dataloader.dataset.pipeline, val_dataloader.dataset.pipeline$'),
+    ):
+        key = next(iter(options)).partition('.')[0]
+        with pytest.raises(InputError, match=f'sets {key}, a variable .*: set what still has its old value, {places}'):
+            load_config(MASK_RCNN, options)
+    root, changed = Config.fromfile(CLASSIFIER).data_root, dict(data_root='/x')
+    assert load_config(CLASSIFIER, dict(data_root=root)).data_root == root
+    changed.update({f'{split}_dataloader.dataset.data_root': '/x' for split in ('train', 'val', 'test')})
+    assert load_config(CLASSIFIER, changed).data_root == '/x'
+
+
 def test_views_of_a_classifier():
     """The scores of an image and of the flipped one are averaged."""
     cfg = Config.fromfile(CLASSIFIER)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from mmengine.dataset import Compose
+from mmengine.hooks import Hook
 
+from mmattn.checks.images import CheckedPipeline
 from mmattn.runs.seeds import SeedHook
 
 from .small_training import Data, Killed, Model, build
@@ -37,7 +39,7 @@ class Augmented(Data):
         return self.pipeline(super().prepare_data(index))
 
 
-def train(folder, workers=0, persistent=False, by_epoch=True, data=Augmented, **arguments):
+def train(folder, workers=0, persistent=False, by_epoch=True, data=Augmented, hooks=(), **arguments):
     sampler = dict(type='DefaultSampler' if by_epoch else 'InfiniteSampler', shuffle=True)
     loader = dict(
         batch_size=2,
@@ -47,9 +49,9 @@ def train(folder, workers=0, persistent=False, by_epoch=True, data=Augmented, **
         dataset=data(),
         drop_last=True,
     )
-    ema = [dict(type='EMAHook', momentum=0.5)]
+    hooks = [dict(type='EMAHook', momentum=0.5), *hooks]
     torch.manual_seed(0)
-    runner = build(folder, by_epoch, model=Noisy(), train_dataloader=loader, custom_hooks=ema, **arguments)
+    runner = build(folder, by_epoch, model=Noisy(), train_dataloader=loader, custom_hooks=hooks, **arguments)
     runner.register_hook(SeedHook(), 'HIGHEST')
     runner.train()
     return {**runner.model.state_dict(), **runner.optim_wrapper.state_dict()['state']}
@@ -83,3 +85,24 @@ def test_epochs_differ(tmp_path, persistent, monkeypatch):
     monkeypatch.setattr(Data, 'load_data_list', lambda self: [dict(x=torch.zeros(3)) for _ in range(8)])
     train(tmp_path, workers=2, persistent=persistent, seed=1)
     assert len({tuple(x.tolist()) for x in seen}) == len(seen) == 16
+
+
+class Switch(Hook):
+    """Sets another pipeline in the second epoch, as MMDetection's PipelineSwitchHook does."""
+
+    def before_train_epoch(self, runner):
+        if runner.epoch == 1:
+            runner.train_dataloader.dataset.pipeline = Compose([lambda data: dict(x=data['x'] + np.random.rand())])
+
+    def after_train(self, runner):
+        self.pipeline = runner.train_dataloader.dataset.pipeline
+
+
+def test_another_pipeline(tmp_path, monkeypatch):
+    """It is checked, and its workers draw other numbers in each epoch."""
+    seen, switch = [], Switch()
+    monkeypatch.setattr(Noisy, 'forward', lambda self, x, mode: seen.extend(x) or Model.forward(self, x, mode))
+    monkeypatch.setattr(Augmented, 'get_data_info', lambda self, index: dict(x=torch.zeros(3)))
+    train(tmp_path, workers=1, seed=1, steps=12, hooks=[switch])
+    assert len({tuple(x.tolist()) for x in seen}) == len(seen) == 24
+    assert isinstance(switch.pipeline, CheckedPipeline)

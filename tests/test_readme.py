@@ -46,7 +46,8 @@ def test_detector(tmp_path, monkeypatch, release):
 
     monkeypatch.chdir(tmp_path)
     weights = release('elsa_swin_tiny_imagenet')
-    torch.save({'state_dict': weights}, 'elsa_swin_tiny.pth')
+    Path('checkpoints').mkdir()
+    torch.save({'state_dict': weights}, 'checkpoints/elsa_swin_tiny.pth')
     (tmp_path / 'config.py').write_text(DETECTOR)
     model = build(tmp_path / 'config.py')
     assert torch.equal(model.backbone.patch_embed.proj.weight, weights['patch_embed.proj.weight'])
@@ -62,7 +63,8 @@ def test_segmentor(tmp_path, monkeypatch, release):
 
     monkeypatch.chdir(tmp_path)
     weights = release('shunted_s_imagenet')
-    torch.save(weights, 'ckpt_S.pth')
+    Path('checkpoints').mkdir()
+    torch.save(weights, 'checkpoints/ckpt_S.pth')
     (tmp_path / 'config.py').write_text(SEGMENTOR)
     assert '`with mmattn.mmseg_bases():`' in README
     with mmattn.mmseg_bases():

@@ -166,6 +166,11 @@ class ViTFrame(Backbone):
                 attn_drop_rate=attn_drop_rate,
                 drop_rate=drop_rate,
             )
+            dilation = cfg.get('dilation')
+            if isinstance(dilation, (list, tuple)) and len(dilation) > 1 and 'block' not in cfg:
+                raise ValueError(
+                    f'attention: dilation must be one number, not {dilation!r}: give a list of {depth} mechanisms'
+                )
             mlp = FEED_FORWARDS[feed_forward](dim, hidden_channels(dim, mlp_ratio), drop=drop_rate)
             self.blocks.append(Block(dim, attn, mlp, rate, norm_eps, layer_scale))
         if (class_token or registers) and not any(getattr(b.attn, 'takes_prefix', False) for b in self.blocks):
@@ -318,20 +323,14 @@ def _per_block(attention: Mechanisms, depth: int, plain: dict) -> list[dict]:
     """The configs of the mechanisms of all blocks.
 
     Raises:
-        ValueError: if they are not ``depth`` configs, or one has the dilations of several blocks.
+        ValueError: if they are not ``depth`` configs.
     """
     listed = isinstance(attention, (list, tuple))
     if listed and len(attention) != depth:
         raise ValueError(f'attention must be one mechanism, or a list of {depth}, one per block, not {len(attention)}')
     mechanisms = [plain if cfg is None else cfg for cfg in (attention if listed else [attention] * depth)]
     for i, cfg in enumerate(mechanisms):
-        place = f'attention[{i}]' if listed else 'attention'
-        check_mechanism(place, cfg)
-        dilation = cfg.get('dilation')
-        if isinstance(dilation, (list, tuple)) and len(dilation) > 1 and 'block' not in cfg:
-            raise ValueError(
-                f'{place}: dilation must be one number, not {dilation!r}: give a list of {depth} mechanisms'
-            )
+        check_mechanism(f'attention[{i}]' if listed else 'attention', cfg)
     return mechanisms
 
 

@@ -148,7 +148,7 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
     """
     cfg.load_from, cfg.resume = checkpoint, False
     for _, metric in metric_configs(cfg, 'test'):
-        if type_name(metric.get('type')) == 'CocoMetric':
+        if type_name(metric.get('type')).removeprefix('Checked') == 'CocoMetric':
             metric.setdefault('classwise', True)
     check_files(cfg, 'test')
     with running(cfg, trusted):

@@ -266,7 +266,7 @@ def test_mechanisms_get_what_they_need():
         (dict(reductions=(8, 4, 0, 1)), 'reductions'),
         (dict(reductions=(8, 4, 2)), 'of one length'),
         (dict(mlp_ratios=(8, 8)), 'mlp_ratios'),
-        (dict(mlp_ratios=(8, 8, 4, 0)), 'mlp_ratio must make at least 1 of 512 channels, not 0'),
+        (dict(mlp_ratios=(8, 8, 4, 0)), r'mlp_ratios\[3\] must make at least 1 of 512 channels, not 0'),
         (dict(stem_convs=-1), 'stem_convs'),
         (dict(norm_cfg=dict(type='LN')), "norm_cfg .* not {'type': 'LN'}"),
         (dict(drop_rate=1.0), 'drop_rate'),

@@ -26,8 +26,8 @@ from mmattn.checks.datasets import check_dataset, check_files, ignored_labels
 from mmattn.checks.images import CheckedPipeline, unknown_label
 from mmattn.errors import InputError, describe
 from mmattn.prediction.drawing import colors_of, draw_sample, write_image
-from mmattn.prediction.predict import class_names, package_of
-from mmattn.runs.configs import SCOPES, add_config, load_config
+from mmattn.prediction.predict import class_names
+from mmattn.runs.configs import SCOPES, add_config, load_config, package_of
 from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool
 

@@ -31,8 +31,8 @@ from torch.utils.data import DataLoader
 
 from mmattn.checks.images import load_image
 from mmattn.errors import InputError, describe, refusing
-from mmattn.prediction.predict import IMAGES, build, package_of
-from mmattn.runs.configs import add_config, load_config
+from mmattn.prediction.predict import IMAGES, build
+from mmattn.runs.configs import add_config, load_config, package_of
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool, running
 

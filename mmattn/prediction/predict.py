@@ -20,10 +20,11 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from rich.progress import Progress
 
-from ..checks.config_types import find_type, type_name
+from ..checks.config_types import type_name
 from ..checks.datasets import class_numbers
 from ..checks.images import IMAGES, load_image
 from ..errors import InputError, describe, refusing
+from ..runs.configs import package_of
 from ..runs.outputs import check_output, whole_file
 from ..runs.resuming import check_complete, whole_model_weights
 from ..runs.running import running
@@ -254,17 +255,6 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
     saved = meta.get('dataset_meta') if isinstance(meta, dict) else None
     classes, palette = class_names(inferencer.model, saved, dataset.metainfo)
     return load, kind(cfg, inferencer, classes, palette, _category_ids(dataset, classes))
-
-
-def package_of(cfg: Config) -> str | None:
-    """The package of a config's model: its default_scope; without one, that of the model's class, a key of MODELS."""
-    scope = cfg.get('default_scope')
-    if scope not in (None, 'mmengine'):
-        return scope
-    with DefaultScope.overwrite_default_scope('mmengine'):
-        classes = getattr(find_type(cfg.model), '__mro__', ())
-    packages = [base.__module__.partition('.')[0] for base in classes]
-    return next((package for package in packages if package in MODELS), scope)
 
 
 def _name_types(dataset: dict, scope: str) -> None:

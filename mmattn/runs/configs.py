@@ -235,8 +235,10 @@ def enable_amp(cfg: Config) -> None:
     """Train in mixed precision: on an accelerator in float16, with scaled losses, on a CPU in bfloat16.
 
     Raises:
-        InputError: for a detector of two stages on a CPU.
+        InputError: for a detector of two stages on a CPU, or without an optim_wrapper.
     """
+    if not cfg.get('optim_wrapper'):
+        raise InputError('--amp needs optim_wrapper in the config, which it changes')
     if get_device() == 'cpu':
         if 'rpn_head' in (cfg.get('model') or {}):
             raise InputError(
@@ -271,7 +273,7 @@ def enable_tta(cfg: Config) -> None:
             raise InputError(f'--tta needs {key} in the config, see configs/_base_/datasets')
     roi_head = cfg.model.get('roi_head') or {}
     if any('segm' in evaluator.get('metric', ()) for evaluator in _test_metrics(cfg)):
-        with DefaultScope.overwrite_default_scope(_scope(cfg)):
+        with DefaultScope.overwrite_default_scope(package_of(cfg)):
             check = getattr(find_type(cfg.tta_model), 'check_classes', None)
             if check is None:
                 raise InputError(
@@ -294,7 +296,7 @@ def write_predictions(cfg: Config, file: Path) -> None:
         InputError: if no metric can be added to the config's evaluator, or if the file cannot be written.
     """
     check_output(file)
-    dump = 'DumpDetResults' if _scope(cfg) == 'mmdet' else 'DumpResults'  # The first packs masks.
+    dump = 'DumpDetResults' if package_of(cfg) == 'mmdet' else 'DumpResults'  # The first packs masks.
     add_metric(cfg, '--out', dict(type=dump, out_file_path=str(file)))
 
 
@@ -311,9 +313,15 @@ def add_metric(cfg: Config, option: str, metric: dict) -> None:
     cfg.test_evaluator = [*metrics, metric]
 
 
-def _scope(cfg: Config) -> str:
-    """The package of a config's model; a config without default_scope has it in the name of the type."""
-    return cfg.get('default_scope') or cfg.model.type.partition('.')[0]
+def package_of(cfg: Config) -> str | None:
+    """The package of a config's model: its default_scope; without one, that of the model's class, a key of SCOPES."""
+    scope = cfg.get('default_scope')
+    if scope not in (None, 'mmengine'):
+        return scope
+    with DefaultScope.overwrite_default_scope('mmengine'):
+        classes = getattr(find_type(cfg.model), '__mro__', ())
+    packages = [base.__module__.partition('.')[0] for base in classes]
+    return next((package for package in packages if package in SCOPES), scope)
 
 
 def _test_metrics(cfg: Config) -> list[dict]:

@@ -4,6 +4,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from mmdet.models import RetinaNet
 from mmengine.config import Config
 
 import mmattn
@@ -278,11 +279,17 @@ def test_views_of_a_classifier():
     assert cfg.test_dataloader.dataset.pipeline[-1].type == 'TestTimeAug'
 
 
-def test_predictions_without_a_default_scope():
-    """The package is in the name of the model's type."""
-    cfg = Config(dict(model=dict(type='mmpretrain.ImageClassifier'), test_evaluator=dict(type='mmpretrain.Accuracy')))
+@pytest.mark.parametrize('kind', ['mmdet.RetinaNet', RetinaNet])
+def test_predictions_without_a_default_scope(kind):
+    """The package is that of the model's class, which the type may be itself."""
+    cfg = Config(dict(model=dict(type=kind), test_evaluator=dict(type='mmdet.CocoMetric')))
     configs.write_predictions(cfg, Path('a.pkl'))
-    assert cfg.test_evaluator[-1].type == 'DumpResults'
+    assert cfg.test_evaluator[-1].type == 'DumpDetResults'
+
+
+def test_mixed_precision_needs_an_optimizer():
+    with pytest.raises(InputError, match='--amp needs optim_wrapper'):
+        configs.enable_amp(Config(dict(model=dict(type='RetinaNet'))))
 
 
 def test_multi_scale_of_several_datasets():

@@ -122,7 +122,7 @@ def _check_keys(cfg: Config) -> None:
 
 
 def _has(node: object, value: object) -> bool:
-    """Whether a node of a config has a text, list or dict anywhere, a dict also with more keys."""
+    """Whether a text, list or dict stands anywhere in a node of a config. A dict may have more keys there."""
     if not value or not isinstance(value, (str, list, tuple, dict)):
         return False
     if isinstance(node, dict) and isinstance(value, dict) and all(each in node.items() for each in value.items()):

@@ -195,7 +195,7 @@ class MetricCheckHook(Hook):
 
 def inner_datasets(dataset: object) -> Iterator[BaseDataset]:
     """The datasets that read data, below all that wrap them."""
-    # MMEngine's wrapper for num_batch_per_epoch has the attributes of its dataset, but is of no class of datasets.
+    # MMEngine's wrapper for num_batch_per_epoch has the attributes of its dataset, but is no BaseDataset.
     dataset = getattr(dataset, '_dataset', dataset)
     if isinstance(dataset, BaseDataset):
         yield dataset

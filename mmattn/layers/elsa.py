@@ -129,7 +129,7 @@ class ELSA(nn.Module):
         tap of many pixels at a time.
         """
         if isinstance(self.attn, nn.Sequential):
-            backend = 'reference' if self.backend == 'reference' else None  # The others are not of this convolution.
+            backend = 'reference' if self.backend == 'reference' else None  # The convolution has no others.
             return self.attn(x, tap_major, backend).unflatten(-1, (self.num_heads, -1))
         own, neighbours = (self.attn[name](x).unflatten(-1, (self.num_heads, -1)) for name in ('rk', 'rq'))
         return own + neighbourhood_shift(neighbours, self.dilation)

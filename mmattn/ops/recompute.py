@@ -67,6 +67,6 @@ def _state(part: nn.Module) -> dict[str, object]:
     state = dict(_parameters=dict(part._parameters), _buffers=buffers, training=part.training)
     if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
         state['momentum'] = 0.0
-        if part.num_batches_tracked is not None:  # a copy, because SyncBatchNorm counts in any case
+        if part.num_batches_tracked is not None:  # a copy, because SyncBatchNorm adds 1 to it
             buffers['num_batches_tracked'] = part.num_batches_tracked.clone()
     return state

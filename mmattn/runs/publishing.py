@@ -88,5 +88,5 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
 def halved(value: Tensor) -> Tensor:
     """Matrices in half precision, unless a value is beyond its range. Vectors stay, because they are small."""
     half = value.half() if value.dtype == torch.float32 and value.dim() > 1 else value
-    # safetensors takes no tensors that share memory, as tied weights do
+    # safetensors refuses tensors that share memory, as tied weights do
     return (half if half.isfinite().all() else value).clone(memory_format=torch.contiguous_format)

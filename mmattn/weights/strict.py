@@ -45,8 +45,8 @@ class StrictModule(BaseModule):
 
     Weights that do not fit completely are refused, whether ``init_cfg`` loads them, ``load_from`` as part of a
     classifier, detector or segmentor, or ``load_state_dict``. ``load_state_dict(..., strict=False)`` of the module
-    itself takes what fits and logs the rest. A classifier of MMPretrain whose backbone it is takes a released
-    classifier, head included, as it is.
+    itself takes what fits and logs the rest; weights in another layout must be complete. A classifier of MMPretrain
+    whose backbone it is takes a released classifier, head included, as it is.
 
     A subclass sets ``settings``, translates checkpoints of other layouts in ``from_release``, and can be built on the
     device "meta".

@@ -176,6 +176,6 @@ class BottleneckAttention(nn.Module):
 
 def as_map(layer: object, x: Tensor) -> Tensor:
     """A layer of maps (B, C, H, W) over tokens (B, H, W, C)."""
-    if len(x) == 0:  # They reshape with -1, which an empty tensor does not tell.
+    if len(x) == 0:  # The layers reshape with -1, which fails for an empty tensor.
         return x
     return layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

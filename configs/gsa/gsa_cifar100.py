@@ -9,5 +9,5 @@ rows = {
     'gsa-r101-all': dict(depth=101, gsa_stages=(0, 1, 2, 3)),
 }
 row = '{{$MMATTN_ROW:gsa-r50-all}}'
-model = dict(backbone=dict(type='GSAResNet', beyond='mask', **rows[row]), head=dict(in_channels=2048))
+model = dict(backbone=dict(type='GSAResNet', **rows[row]), head=dict(in_channels=2048))
 load_from = f'work_dirs/{row}_in1k/epoch_90.pth'

@@ -58,7 +58,7 @@ class GSAResNet(Backbone):
         row: attend along rows by relative position, in every module.
         img_size: longest side of an image, in pixels, for which every relative position has an embedding: L of a module
             is ``img_size`` divided by the stride of its map.
-        beyond: what to do with longer distances in larger images, 'stretch' or 'mask'. See
+        beyond: what to do with longer distances in larger images, 'mask' or 'stretch'. See
             :func:`mmattn.ops.axial_attention`. Tables of a checkpoint with another ``img_size`` are fitted likewise.
         axial_softmax: softmax of the products along columns and rows.
         softmax_queries: softmax of the queries of content attention.
@@ -109,7 +109,7 @@ class GSAResNet(Backbone):
         column: bool = True,
         row: bool = True,
         img_size: int = 224,
-        beyond: str = 'stretch',
+        beyond: str = 'mask',
         axial_softmax: bool = False,
         softmax_queries: bool = False,
         neighbourhood: int | None = None,

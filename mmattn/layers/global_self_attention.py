@@ -36,7 +36,7 @@ class GlobalSelfAttention(nn.Module):
             axial content, the paper does not say it; the similar work that it names has a softmax. The default is none.
         softmax_queries: softmax of the queries of content attention, over their channels. The paper tried it, and left
             it out (section 3.1).
-        beyond: for pixels farther than L - 1 apart: 'stretch' the tables to the map, or 'mask' those pixels. See
+        beyond: for pixels farther than L - 1 apart: 'mask' those pixels, or 'stretch' the tables to the map. See
             :func:`mmattn.ops.axial_attention`.
         project: a batch norm and a 1 x 1 convolution with bias follow. False in a bottleneck, which has its own.
         norm_cfg: batch norms, see :func:`mmattn.layers.batch_norm`.
@@ -62,7 +62,7 @@ class GlobalSelfAttention(nn.Module):
         row: bool = True,
         axial_softmax: bool = False,
         softmax_queries: bool = False,
-        beyond: str = 'stretch',
+        beyond: str = 'mask',
         project: bool = True,
         norm_cfg: dict = dict(type='BN'),
     ) -> None:

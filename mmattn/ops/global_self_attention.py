@@ -22,7 +22,7 @@ from .backend import check_maps, check_triton, choose_backend, named_backend, wi
 from .tracing import is_exporting, is_tracing, is_transforming
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
-BEYOND = ('stretch', 'mask')
+BEYOND = ('mask', 'stretch')
 #: scores in memory at a time, 4 MB of float32: more do not fit the cache, fewer make the products slow
 MAX_SCORES = 2**20
 
@@ -82,7 +82,7 @@ def axial_attention(
     value: Tensor,
     table: Tensor,
     dim: int,
-    beyond: str = 'stretch',
+    beyond: str = 'mask',
     backend: str | None = None,
     *,
     key: Tensor | None = None,
@@ -98,16 +98,16 @@ def axial_attention(
 
     On maps shorter than L, the outer rows of the table are not used, as in the paper. On longer maps:
 
+    - 'mask': pixels farther apart than L - 1 do not attend to each other.
     - 'stretch': the table is interpolated linearly to the map's length l, with its ends aligned, and multiplied by
       L / l, so that the sum over more pixels keeps its size.
-    - 'mask': pixels farther apart than L - 1 do not attend to each other.
 
     Args:
         query: (B, H, W, heads, k).
         value: (B, H, W, heads, v).
         table: (2L - 1, k) embeddings of the relative positions 1 - L to L - 1, shared by the heads.
         dim: 1 attends along columns, 2 along rows.
-        beyond: 'stretch' or 'mask'.
+        beyond: 'mask' or 'stretch'.
         backend: 'reference', 'batched', 'exported' (for ONNX), 'cpp' (float32 on the CPU) or 'triton' (GPUs, sums in
             float32). The last three have neither keys nor softmax. The last two have no second derivatives, and are not
             for torch.func. None chooses by device and dtype, and never 'triton'.
@@ -149,7 +149,7 @@ def axial_attention_reference(
         key = None if key is None else key.transpose(1, 2)
     length = query.shape[1]
     if beyond == 'stretch' and length > len(table) // 2 + 1:
-        table = fit_table(table, length)
+        table = fit_table(table, length, beyond)
     L = len(table) // 2 + 1
     i, x = torch.meshgrid(torch.arange(length), torch.arange(length), indexing='xy')
     reindex = ((i - x)[..., None] == torch.arange(1 - L, L)).to(table)  # eq. 5, (x, i, r)
@@ -332,7 +332,7 @@ def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: 
     return out * (scales[0] * scales[1]).view(-1, *[1] * (out.dim() - 1))
 
 
-def fit_table(table: Tensor, length: int, beyond: str = 'stretch') -> Tensor:
+def fit_table(table: Tensor, length: int, beyond: str) -> Tensor:
     """A table (2L - 1, k) fitted to lines of length l, (2l - 1, k), as :func:`axial_attention` says."""
     L = len(table) // 2 + 1
     if not is_tracing() and (length <= L or beyond == 'mask'):

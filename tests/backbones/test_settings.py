@@ -56,7 +56,7 @@ def build(name, *settings):
         ('ShuntedTransformer', STAGE, dict(arch=SHUNTED), FEW_HEADS),
         ('ShuntedTransformer', dict(STAGE, arch=SHUNTED), dict(), WIDE_EPS),
         ('GSAResNet', dict(GSA, **CONTENT), dict(), dict(num_heads=4)),
-        ('GSAResNet', GSA, dict(), dict(beyond='mask')),
+        ('GSAResNet', GSA, dict(), dict(beyond='stretch')),
         ('GSAResNet', GSA, dict(), dict(pool_first=True)),
         ('GSAResNet', GSA, dict(), WIDE_EPS),
     ],
@@ -75,7 +75,7 @@ def test_the_same_in_other_words():
     )
     assert build('MSFSwin', SWIN).settings == build('MSFSwin', SWIN, dict(group_mode='block')).settings
     plain = dict(GSA, gsa_stages=())
-    assert build('GSAResNet', plain).settings == build('GSAResNet', plain, dict(beyond='mask', num_heads=1)).settings
+    assert build('GSAResNet', plain).settings == build('GSAResNet', plain, dict(beyond='stretch', num_heads=1)).settings
 
 
 @every_backbone

@@ -193,14 +193,14 @@ def test_stretching_keeps_the_size_of_the_sum():
     table = torch.linspace(-1, 1, 2 * L - 1).mul(2).cos()[:, None].double()
     value = torch.linspace(-1, 1, L).sin()[None, :, None, None, None].double()
     double = value.repeat_interleave(2, 1)
-    small = axial_attention(torch.ones_like(value), value, table, 1)
-    large = axial_attention(torch.ones_like(double), double, table, 1).unflatten(1, (L, 2)).mean(2)
+    small = axial_attention(torch.ones_like(value), value, table, 1, 'stretch')
+    large = axial_attention(torch.ones_like(double), double, table, 1, 'stretch').unflatten(1, (L, 2)).mean(2)
     torch.testing.assert_close(large, small, atol=0.06 * float(small.abs().max()), rtol=0)
 
 
 def test_no_row_of_a_table_is_gathered():
     """torch.compile needs minutes for rows that are gathered by an index which depends on the size of the map."""
-    graph = make_fx(lambda table: gsa.fit_table(table, 9))(torch.randn(7, 3))
+    graph = make_fx(lambda table: gsa.fit_table(table, 9, 'stretch'))(torch.randn(7, 3))
     called = {str(node.target).split('.')[1] for node in graph.graph.nodes if node.op == 'call_function'}
     assert 'mm' in called and not called & {'embedding', 'index', 'index_select', 'gather'}
 
@@ -209,8 +209,8 @@ def test_tables_are_fitted_in_their_own_precision():
     """Autocast does not round the weights of the interpolation."""
     table = torch.randn(7, 3)
     with torch.autocast('cpu', torch.bfloat16):
-        fitted = gsa.fit_table(table, 9)
-    assert torch.equal(fitted, gsa.fit_table(table, 9))
+        fitted = gsa.fit_table(table, 9, 'stretch')
+    assert torch.equal(fitted, gsa.fit_table(table, 9, 'stretch'))
 
 
 def test_scores_are_few_and_not_kept(monkeypatch):

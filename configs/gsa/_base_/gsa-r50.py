@@ -1,5 +1,4 @@
 # No weights with attention were released: detectors and segmentors start from a classifier that was trained here.
-# Larger images keep the classifier's attention to near pixels: see README.md.
-backbone = dict(type='GSAResNet', depth=50, beyond='mask')
+backbone = dict(type='GSAResNet', depth=50)
 in_channels = [256, 512, 1024, 2048]
 pretrained = dict(type='Pretrained', checkpoint='work_dirs/gsa-r50_in1k/epoch_90.pth')

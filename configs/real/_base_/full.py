@@ -13,7 +13,7 @@ pvt_v2 = dict(  # B2
     arch=dict(embed_dims=(64, 128, 320, 512), depths=(3, 4, 6, 3), num_heads=(1, 2, 5, 8), stem_convs=0),
 )
 vit = dict(type='MSFViT', arch='small', out_indices=(2, 5, 8, 11), final_norm=True)
-resnet = dict(type='GSAResNet', depth=50, img_size=64, beyond='mask')
+resnet = dict(type='GSAResNet', depth=50, img_size=64)
 widths = {
     'vit': [384] * 4,
     'resnet': [256, 512, 1024, 2048],

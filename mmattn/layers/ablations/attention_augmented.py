@@ -111,4 +111,4 @@ class AttentionAugmentedConv(nn.Module):
 def relative(table: Tensor, length: int) -> Tensor:
     """Rows of a table (2L - 1, c) for every pair of pixels of a line: (length, length, c), the query first."""
     index = torch.arange(length, device=table.device)
-    return F.embedding(index - index[:, None] + length - 1, fit_table(table, length))
+    return F.embedding(index - index[:, None] + length - 1, fit_table(table, length, 'stretch'))

@@ -135,7 +135,7 @@ class GhostHeadAttention(nn.Module):
         ``keep_sum`` it is S, otherwise O."""
         for length in (height, width):  # each turn fits the rows, and makes them the columns
             L = table.shape[1] // 2 + 1
-            rows = fit_table(table.transpose(0, 1).flatten(1), length).unflatten(1, (len(table), -1))
+            rows = fit_table(table.transpose(0, 1).flatten(1), length, 'stretch').unflatten(1, (len(table), -1))
             table = rows.permute(1, 2, 0)
             if not keep_sum:  # fit_table divides a longer table
                 table = table * (torch.arange(1, length + 1, device=table.device)[-1].clamp(min=L) / L)

@@ -168,8 +168,8 @@ class BottleneckAttention(nn.Module):
         positions = self.attn.pos_embed
         positions.height, positions.width = x.shape[1:3]  # what timm compares with the map
         tables = {
-            'pos_embed.height_rel': fit_table(positions.height_rel, x.shape[1]),
-            'pos_embed.width_rel': fit_table(positions.width_rel, x.shape[2]),
+            'pos_embed.height_rel': fit_table(positions.height_rel, x.shape[1], 'stretch'),
+            'pos_embed.width_rel': fit_table(positions.width_rel, x.shape[2], 'stretch'),
         }
         return as_map(lambda maps: functional_call(self.attn, tables, (maps,)), x)
 

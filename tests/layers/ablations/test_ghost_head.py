@@ -51,8 +51,9 @@ def test_larger_maps():
     )
     torch.testing.assert_close(mul, torch.full_like(mul, 2.0))
     # Seen from the first pixel, the offsets are 0 to 6 and 0 to 9.
-    stretched = fit_table(attention.ghost_add.permute(1, 0, 2).flatten(1), 7).unflatten(1, (4, 9)).permute(2, 1, 0)
-    stretched = fit_table(stretched.flatten(1), 10).unflatten(1, (4, 13)).permute(1, 2, 0)
+    stretched = fit_table(attention.ghost_add.permute(1, 0, 2).flatten(1), 7, 'stretch')
+    stretched = fit_table(stretched.unflatten(1, (4, 9)).permute(2, 1, 0).flatten(1), 10, 'stretch')
+    stretched = stretched.unflatten(1, (4, 13)).permute(1, 2, 0)
     torch.testing.assert_close(add[:, 0].unflatten(1, (7, 10)), stretched[:, 6:, 9:])
 
 

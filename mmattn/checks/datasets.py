@@ -161,6 +161,8 @@ def check_built_datasets(runner: Runner) -> None:
 
     def build_checked(*args, **kwargs) -> DataLoader:
         dataloader = build(*args, **kwargs)
+        if not isinstance(runner.model, nn.Module):  # A FlexibleRunner builds its model after its dataloaders.
+            runner.model = runner.strategy.build_model(runner.model)
         for dataset in inner_datasets(dataloader.dataset):
             check_dataset(dataset, runner.model)
             dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))

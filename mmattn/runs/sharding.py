@@ -14,10 +14,12 @@ import torch
 from mmengine._strategy import FSDPStrategy
 from mmengine.device import get_device
 from mmengine.dist import barrier, is_main_process
+from mmengine.optim import BaseOptimWrapper
 from mmengine.registry import FUNCTIONS, STRATEGIES
 from mmengine.runner.checkpoint import _load_checkpoint
 from torch import Tensor, nn
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, TensorStorageMetadata, filesystem, metadata
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from ..errors import CheckpointError, describe
 from ..packages import require_sharding
@@ -72,6 +74,9 @@ class ShardedStrategy(FSDPStrategy):
         mesh = init_device_mesh(get_device(), (self.world_size,))  # With a mesh, state dicts contain DTensors.
         self.model_wrapper = dict(self.model_wrapper or {}, device_mesh=mesh)
         return super()._wrap_model(model)
+
+    def build_optim_wrapper(self, optim_wrapper: dict, model: nn.Module | None = None) -> BaseOptimWrapper:
+        return clip_all_shards(super().build_optim_wrapper(optim_wrapper, model), self.model)
 
     def model_state_dict(self) -> dict:
         return get_model_state_dict(self.model)
@@ -141,6 +146,14 @@ class ShardedStrategy(FSDPStrategy):
             callback(state)
         set_model_state_dict(self.model, state.pop('state_dict'))
         return state
+
+
+def clip_all_shards(optim_wrapper: BaseOptimWrapper, model: FullyShardedDataParallel) -> BaseOptimWrapper:
+    """Let ``clip_grad`` take the norm of the whole gradient. MMEngine's is that of the shard of each process, by which
+    they would clip differently."""
+    if getattr(optim_wrapper, 'clip_func', None) is nn.utils.clip_grad_norm_:
+        optim_wrapper.clip_func = lambda parameters, **arguments: model.clip_grad_norm_(**arguments)
+    return optim_wrapper
 
 
 def merge_shards(folder: str | Path, trusted: bool = False) -> dict:

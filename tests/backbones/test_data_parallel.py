@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from mmengine.optim import OptimWrapper
 from mmengine.registry import FUNCTIONS
 from torch import distributed, multiprocessing, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from mmattn.packages import version_numbers
-from mmattn.runs.sharding import wrap_blocks
+from mmattn.runs.sharding import clip_all_shards, wrap_blocks
 from tests.backbones.cases import CASES, every_backbone
 
 STAGES = 4
@@ -68,6 +69,10 @@ def train(rank, folder):
                     for name, gradient in gradients(parallel).items()
                 },
             )
+        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+        clip_all_shards(OptimWrapper(optimizer, clip_grad=dict(max_norm=0.01)), parallel)._clip_grad()
+        with FullyShardedDataParallel.summon_full_params(parallel, with_grads=True):
+            results[('clipped', *run)] = nn.utils.get_total_norm(list(gradients(parallel).values()))
     torch.save(results, folder / f'{rank}.pt')
     distributed.barrier()
     distributed.destroy_process_group()
@@ -97,6 +102,12 @@ def test_two_processes_are_one(ranks, run):
         assert gradient is not None
         assert torch.equal(gradients0[key], gradients1[key])
         torch.testing.assert_close(gradients0[key], gradient, msg=lambda message, key=key: f'{key}: {message}')
+
+
+@pytest.mark.parametrize('run', SHARDED)
+def test_clipped_shards(ranks, run):
+    """After clip_grad, the whole gradient has the norm, and not the part of each process."""
+    assert [float(results[('clipped', *run)]) for results in ranks] == pytest.approx([0.01, 0.01], rel=1e-3)
 
 
 @every_backbone

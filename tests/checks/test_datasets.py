@@ -144,6 +144,19 @@ def test_a_runner_checks_what_it_builds(tmp_path, workers):
         next(loop.dataloader_iterator)
 
 
+def test_a_model_that_is_built_later(tmp_path):
+    """MMEngine's FlexibleRunner, which FSDP needs, builds its model after its dataloaders."""
+    built = nn.ModuleDict(dict(bbox_head=nn.Identity()))
+    built.bbox_head.num_classes = 7
+    strategy = SimpleNamespace(build_model=lambda model: built)
+    runner = SimpleNamespace(build_dataloader=Runner.build_dataloader, model=dict(type='RetinaNet'), strategy=strategy)
+    check_built_datasets(runner)
+    dataset = dict(coco_config(tmp_path), type=CheckedCocoDataset)
+    with pytest.raises(InputError, match='classes and bbox_head of the model 7'):
+        runner.build_dataloader(dict(dataset=dataset, batch_size=1, sampler=dict(type='DefaultSampler')))
+    assert runner.model is built
+
+
 def test_the_hook_checks_metrics(tmp_path):
     """The annotations of an evaluator are compared with the dataset before the first step."""
     dataset = CheckedCocoDataset(**coco_config(tmp_path))

@@ -314,6 +314,8 @@ def sharded(train, tmp_path_factory):
     folder = tmp_path_factory.mktemp('sharded')
     plain = segmentor(folder, batch_size=3, frozen=1, with_cp=True, steps=6, optimizer='AdamW')
     config = folder / 'sharded.py'
+    with plain.open('a') as file:
+        file.write("optim_wrapper['clip_grad'] = dict(max_norm=0.1)\n")  # by the norm of all shards
     config.write_text(f"_base_ = ['./{plain.name}', '{ROOT}/configs/_base_/fsdp.py']")
     done = train(config, folder / 'work', processes=2)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -328,6 +328,8 @@ def eager(name: str, args: argparse.Namespace) -> nn.Module:
         InputError: if a package that it needs is missing.
         ValueError: if it is to run on a backend, but has none, or if neck and heads do not fit the backbone.
     """
+    if args.device.startswith('cuda:'):
+        torch.cuda.set_device(args.device)  # which times and memory are read of
     torch.manual_seed(0)
     model, _, backend = name.partition(':')
     config = backbone_config(model)

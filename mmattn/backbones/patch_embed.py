@@ -107,7 +107,16 @@ def interpolated(table: Tensor, height: int, width: int) -> Tensor:
     and Swin have it."""
     if not is_tracing() and table.shape[2:] == (height, width):
         return table
-    return F.interpolate(table, (height, width), mode='bicubic', align_corners=False)
+    if not torch.are_deterministic_algorithms_enabled():
+        return F.interpolate(table, (height, width), mode='bicubic', align_corners=False)
+    # The gradient of F.interpolate is not deterministic on a GPU. That of a product with matrices is.
+    ones = (torch.eye(length).to(table)[None, None] for length in table.shape[2:])
+    rows, columns = (
+        F.interpolate(one, (size, len(one[0, 0])), mode='bicubic', align_corners=False)[0, 0]
+        for one, size in zip(ones, (height, width))
+    )
+    with without_autocast(table):
+        return rows @ table @ columns.mT
 
 
 def resampled(table: Tensor, height: int, width: int) -> Tensor:

@@ -64,6 +64,11 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
+def on_device(x: Tensor) -> AbstractContextManager:
+    """A context in which Triton launches its kernels on the GPU of ``x``, and not on the current one."""
+    return torch.cuda.device(x.device) if x.is_cuda and not is_tracing() else nullcontext()
+
+
 def check_triton(x: Tensor) -> None:
     """Check that Triton's kernels can run on a tensor.
 

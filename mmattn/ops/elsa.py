@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import library
-from .backend import HALF_OR_SINGLE, HAS_TRITON, check_maps, check_triton, choose_backend, named_backend
+from .backend import HALF_OR_SINGLE, HAS_TRITON, check_maps, check_triton, choose_backend, named_backend, on_device
 from .elsa_cpu import check_neighbourhoods, neighbourhood_sum_cpu, within
 from .tracing import is_exporting, is_tracing, is_transforming
 
@@ -293,7 +293,8 @@ def _triton(logits: Tensor, value: Tensor, *arguments) -> Tensor:
     check_triton(value)
     from .elsa_triton import elsa_attention_triton
 
-    return elsa_attention_triton(logits, value, *arguments)
+    with on_device(value):
+        return elsa_attention_triton(logits, value, *arguments)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {

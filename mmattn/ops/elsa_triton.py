@@ -43,6 +43,8 @@ def elsa_attention_triton(
     if dropout_p:
         raise ValueError(f"backend 'triton' needs dropout_p=0, not {dropout_p}: choose backend 'shifted'")
     heads = logits.shape[-2]
+    if value.stride(-1) != 1:  # The rows of a single image may be a view, in which channels are not neighbours.
+        value = value.contiguous()
     if torch.empty_like(logits).stride() != logits.stride():  # gradients have the strides of the logits
         logits = logits.contiguous()
     # (taps, C): a program then reads contiguous parts of a ghost matrix
@@ -165,7 +167,7 @@ def _pixels(H, W, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     tile, i = tl.program_id(0), _index(tl.arange(0, BLOCK), WIDE)
     across, down = tl.cdiv(W, 8), tl.cdiv(H, BLOCK // 8)
     y, x = tile // across % down * (BLOCK // 8) + i // 8, tile % across * 8 + i % 8
-    return tile // across // down, y, x, (y < H) & (x < W)
+    return _index(tile // across // down, WIDE), y, x, (y < H) & (x < W)
 
 
 @limited

@@ -18,13 +18,15 @@ from torch import Tensor
 from ..arguments import check_choice
 from . import library
 from .axial_cpu import axial_attention_cpu, check_lines
-from .backend import check_maps, check_triton, choose_backend, named_backend, without_autocast
+from .backend import check_maps, check_triton, choose_backend, named_backend, on_device, without_autocast
 from .tracing import is_exporting, is_tracing, is_transforming
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
 BEYOND = ('mask', 'stretch')
-#: scores in memory at a time, 4 MB of float32: more do not fit the cache, fewer make the products slow
+#: scores in memory at a time, 4 MB of float32: more do not fit the cache of a CPU, fewer make the products slow
 MAX_SCORES = 2**20
+#: the same on a GPU, 128 MB: a part of few scores takes less time than the launch of its kernels
+MAX_SCORES_GPU = 2**25
 
 
 def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | None = None) -> Tensor:
@@ -217,7 +219,8 @@ def _triton(
     from .axial_triton import axial_attention_triton
 
     fitted = fit_table(table, query.shape[dim], beyond).to(query.dtype)
-    return axial_attention_triton(query, value.to(query.dtype), fitted, dim)
+    with on_device(query):
+        return axial_attention_triton(query, value.to(query.dtype), fitted, dim)
 
 
 def _axial_sum(
@@ -293,9 +296,10 @@ def _blocks(query: Tensor, dim: int) -> list[tuple[slice, ...]]:
     """
     B, _, _, heads, _ = query.shape
     A, lines = query.shape[dim], query.shape[3 - dim]
-    if B * heads * A * A * lines <= MAX_SCORES or is_tracing():
+    most = MAX_SCORES_GPU if query.is_cuda else MAX_SCORES
+    if B * heads * A * A * lines <= most or is_tracing():
         return [(slice(None),)]
-    step = max(1, MAX_SCORES // (B * heads * A * A))
+    step = max(1, most // (B * heads * A * A))
     return [(slice(None),) * (3 - dim) + (slice(i, i + step),) for i in range(0, lines, step)]
 
 

@@ -22,6 +22,7 @@ from .backend import (
     check_triton,
     choose_backend,
     named_backend,
+    on_device,
     without_autocast,
 )
 from .elsa_cpu import within
@@ -153,7 +154,8 @@ def _triton(query: Tensor, *arguments) -> Tensor:
     check_triton(query)
     from .neighbourhood_triton import neighbourhood_attention_triton
 
-    return neighbourhood_attention_triton(query, *arguments)
+    with on_device(query):
+        return neighbourhood_attention_triton(query, *arguments)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {

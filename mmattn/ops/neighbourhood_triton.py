@@ -105,6 +105,8 @@ def _settings(
     """The maps as rows of pixels, without a copy of a part of a fused projection, and the arguments of the kernels."""
     B, H, W, heads, d = query.shape
     maps = [x.flatten(-2).reshape(-1, heads * d) for x in (query, key, value)]
+    # The rows of a single image may be a view, in which channels are not neighbours.
+    maps = [x if x.stride(1) == 1 else x.contiguous() for x in maps]
     block_d = triton.next_power_of_2(d)
     numbers = dict(H=H, W=W, KH=key.shape[1], KW=key.shape[2], heads=heads, dilation=dilation, scale=d**-0.5)
     numbers.update(zip(('query_stride', 'key_stride', 'value_stride'), (x.stride(0) for x in maps)))
@@ -170,7 +172,8 @@ def _forward(
                 place = (head * (2 * K - 1) + row + i) * (2 * K - 1) + column + j
                 logit += tl.load(bias + place, inside, 0.0).to(tl.float32)
             v = tl.load(value + there * value_stride + of_head, mask, 0.0).to(tl.float32)
-            larger = tl.maximum(top, logit)
+            # Triton 2.1 cannot compile tl.maximum(top, logit) here.
+            larger = tl.max(tl.where(tl.arange(0, 2)[None, :] == 0, top[:, None], logit[:, None]), 1)
             shrink, weight = tl.exp(top - larger), tl.exp(logit - larger)
             weights = weights * shrink + weight
             total = total * shrink[:, None] + weight[:, None] * v

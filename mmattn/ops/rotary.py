@@ -37,7 +37,8 @@ def rotation(height: int, width: int, channels: int, base: float, like: Tensor) 
     """
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     steps = torch.arange(channels // 4, device=like.device, dtype=torch.float32)
-    periods = torch.tensor(base, device=like.device) ** (2 * steps / (channels // 2))
+    # torch.tensor would copy the number to the GPU, and wait for it.
+    periods = torch.full((), base, dtype=torch.float32, device=like.device) ** (2 * steps / (channels // 2))
     rows, columns = (
         (2 * ((torch.arange(size, device=like.device, dtype=torch.float32) + 0.5) / size) - 1).to(dtype)
         for size in (height, width)

@@ -10,12 +10,6 @@ pytestmark = needs_gpu
 either_half = pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 
 
-@pytest.fixture(autouse=True)
-def full_float32(monkeypatch):
-    """The GPU's shorter form of float32 is not what these tests compare."""
-    monkeypatch.setattr(torch.backends.cudnn, 'allow_tf32', False)
-
-
 def step(model, x, dtype=None):
     """Maps and gradients of a step, under autocast if there is a dtype."""
     model.zero_grad()
@@ -93,7 +87,7 @@ def test_training(case):
         backbone = case.build(case.trained, drop_path_rate=0.0).to(DEVICE)
         head = torch.nn.Linear(case.trained_channels[-1], 2).to(DEVICE)
         optimizer = torch.optim.AdamW([*backbone.parameters(), *head.parameters()], lr=1e-3)
-        scaler = torch.amp.GradScaler(DEVICE, enabled=dtype == torch.float16)
+        scaler = torch.cuda.amp.GradScaler(enabled=DEVICE == 'cuda' and dtype == torch.float16)
         losses = []
         for _ in range(STEPS):
             x, labels = stripes(16)

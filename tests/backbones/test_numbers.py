@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mmattn.backbones.patch_embed import interpolated
 from tests.backbones.cases import every_backbone
 
 IMAGES = {
@@ -95,6 +96,16 @@ def test_old_optimiser_state(case, dtype):
     assert all(out.isfinite().all() for out in step(backbone, x, dtype))
 
 
+def test_positions_in_deterministic_mode(monkeypatch):
+    """There, tables of positions are interpolated in another way, because F.interpolate cannot be trained on a GPU."""
+    table = torch.randn(1, 3, 7, 5, dtype=torch.float64)
+    expected = interpolated(table, 4, 9)
+    monkeypatch.setattr(torch, 'are_deterministic_algorithms_enabled', lambda: True)
+    out = interpolated(table.requires_grad_(), 4, 9)
+    torch.testing.assert_close(out, expected)
+    assert 'Upsample' not in out.grad_fn.name()
+
+
 @every_backbone
 def test_deterministic_mode_repeats_itself(case):
     """The same seed gives exactly the same maps and gradients, also with dropout, and deterministic mode raises no
@@ -105,7 +116,7 @@ def test_deterministic_mode_repeats_itself(case):
         for _ in range(2):
             torch.manual_seed(1)
             backbone = case.build(case.small, drop_path_rate=0.2)
-            # Larger than the tables of relative positions, so that these are stretched.
+            # Larger than the tables of relative positions, so that these are fitted.
             maps = step(backbone, torch.randn(2, 3, 96, 80), torch.bfloat16)
             results.append([*maps, *(p.grad for p in backbone.parameters()), *backbone.buffers()])
     finally:

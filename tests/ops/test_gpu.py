@@ -133,3 +133,14 @@ def differences(name: str, backend: str, dtype: torch.dtype) -> list[float]:
 def test_backends_are_the_reference(name, backend, dtype):
     """Results and gradients, by the norm of their error."""
     assert all(difference <= tolerance(dtype) for difference in differences(name, backend, dtype))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason='there are no two GPUs')
+@pytest.mark.parametrize('name', [name for name, operator in OPERATORS.items() if 'triton' in operator.backends])
+def test_the_second_gpu(name):
+    """Kernels run on the GPU of their tensors, which need not be the current one."""
+    compute, _, shapes, _, small = OPERATORS[name]
+    inputs = [torch.randn(shape) for shape in shapes(*small)]
+    expected = compute(*inputs, backend='reference')
+    out = compute(*[x.to('cuda:1') for x in inputs], backend='triton')
+    torch.testing.assert_close(out.cpu(), expected, atol=1e-4, rtol=1e-4)

@@ -38,3 +38,11 @@ def test_kernels_are_the_reference(monkeypatch, size, k, dilation, d, dtype, bia
     for actual, wanted in zip(found, expected):
         assert actual.dtype == dtype
         assert (actual.double().cpu() - wanted).abs().max() <= tolerance * wanted.abs().max()
+
+
+@pytest.mark.usefixtures('triton_runs')
+def test_a_single_image_in_another_layout():
+    """Of one image, maps can be seen as rows of pixels without a copy, also if channels are not neighbours."""
+    maps = torch.randn(3, 1, 8, 4, 5, device=DEVICE).permute(0, 1, 3, 4, 2).unflatten(-1, (2, 4))
+    expected = neighbourhood_attention(*maps, None, 3, 1, backend='reference')
+    torch.testing.assert_close(neighbourhood_attention(*maps, None, 3, 1, backend='triton'), expected)

@@ -202,7 +202,7 @@ def test_neighbourhood(dilation, ghost_size, row, column):
 @pytest.mark.parametrize(
     'settings',
     [
-        dict(rel_pos_length=3),
+        dict(rel_pos_length=3, beyond='stretch'),
         dict(rel_pos_length=3, beyond='mask', project=False),
         dict(rel_pos_length=9, softmax_queries=True),
         dict(rel_pos_length=3, column=False, row=False),

@@ -55,23 +55,25 @@ def test_classifier(tmp_path, monkeypatch):
 
 
 def test_detector(tmp_path, monkeypatch):
-    """Each box counts once, also if it is missed; so does a detection without a box, but not in an ignored region."""
+    """Each box counts once, also if it is missed; so does a detection without a box, but not in an ignored region. The
+    best scores choose first, and take the box that they overlap most."""
     sample = DetDataSample(
-        gt_instances=boxes((0, 0, 0, 10, 10), (0, 20, 0, 30, 10), (1, 40, 0, 50, 10)),
+        gt_instances=boxes((1, 0, 2, 10, 12), (0, 0, 0, 10, 10), (0, 20, 0, 30, 10), (1, 40, 0, 50, 10)),
         ignored_instances=boxes((1, 0, 100, 100, 200)),
         pred_instances=boxes(
+            (1, 0, 0, 10, 10),  # gets the other of two boxes, since its score is lower
             (0, 0, 1, 10, 10),  # right
-            (0, 0, 0, 10, 10),  # the same box again, with a lower score
+            (1, 0, 0, 10, 10),  # the same place again, where no box is left
             (1, 20, 0, 30, 9),  # another class
             (1, 40, 6, 50, 16),  # overlaps too little
             (1, 40, 0, 50, 10),  # a score that is too low
             (1, 10, 110, 30, 130),  # in the ignored region
-            scores=[0.9, 0.8, 0.9, 0.9, 0.2, 0.9],
+            scores=[0.8, 0.9, 0.7, 0.9, 0.9, 0.2, 0.9],
         ),
     )
     empty = DetDataSample(gt_instances=boxes(), pred_instances=boxes(scores=[]))
     matrix = matrix_of([sample, empty], monkeypatch, tmp_path / 'a.png')
-    assert matrix == [[1, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0]]
+    assert matrix == [[1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0], [0, 2, 0, 0]]
 
 
 def test_many_classes():

@@ -29,7 +29,7 @@ from tests.backbones.cases import CASES, every_backbone
 
 @every_backbone
 def test_norms(case):
-    """A number per block and one before them; a block that adds nothing keeps the norm."""
+    """A number per block and one before them, of each image by itself."""
     backbone = case.build(case.small).eval()
     images = torch.randn(2, 3, 65, 97)
     norms = feature_norms(backbone, images)
@@ -38,17 +38,15 @@ def test_norms(case):
     torch.testing.assert_close(feature_norms(backbone, images[1:])[:, 0], norms[:, 1])
 
 
-def test_norms_of_a_vit():
-    """Figure 4: the maps of all blocks, position by position."""
-    case = CASES['MSFViT']
-    backbone = case.build(case.small).eval()
-    depth = len(backbone.blocks)
-    backbone = case.build(case.small, out_indices=tuple(range(depth)), final_norm=False).eval()
-    image = torch.randn(1, 3, 65, 97)
+@pytest.mark.parametrize('name', ['MSFViT', 'GSAResNet'])
+def test_norms_are_those_of_the_maps(name):
+    """Figure 4: position by position, after the last block of each stage. These backbones have no output norms."""
+    backbone, image = CASES[name].build(CASES[name].small).eval(), torch.randn(1, 3, 65, 97)
     norms = feature_norms(backbone, image)[:, 0]
+    ends = torch.tensor([len(blocks) for blocks in blocks_of(backbone)]).cumsum(0)
     with torch.no_grad():
         expected = [torch.stack([position.norm() for position in x[0].flatten(1).T]).mean() for x in backbone(image)]
-    torch.testing.assert_close(norms[1:], torch.stack(expected))
+    torch.testing.assert_close(norms[ends], torch.stack(expected))
 
 
 @every_backbone

@@ -19,7 +19,6 @@ ARCH = dict(embed_dim=32, depth=2, num_heads=2)
 BOTH = dict(out_indices=(0, 1))
 ANY_SIZE = dict(ARCH, num_classes=0, dynamic_img_size=True, dynamic_img_pad=True)
 FAST = 'vit_small_patch14_reg4_dinov2', 'vit_small_plus_patch16_dinov3'
-FAST = 'vit_small_patch14_reg4_dinov2', 'vit_small_plus_patch16_dinov3'
 LEARNED = dict(embedding='deit', img_size=32, patch_size=8, class_token=True, norm_eps=1e-6)
 
 

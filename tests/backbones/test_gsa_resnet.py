@@ -22,6 +22,7 @@ from mmattn.backbones.base import noise_image
 from mmattn.backbones.gsa_resnet import after_relu
 from mmattn.layers import GlobalSelfAttention
 from mmattn.layers.any_size import average_pool
+from mmattn.ops.global_self_attention import BEYOND
 from mmattn.packages import version_numbers
 from mmattn.weights import CheckpointError
 from tests import ROOT
@@ -295,9 +296,11 @@ def test_wrong_depth_is_guessed(settings, guess):
         GSAResNet(depth=50).load_state_dict(weights)
 
 
-def test_tables_are_fitted_to_another_img_size(log):
-    """Tables for a smaller img_size are resized, and the maps stay the same; the log says so."""
-    small, large = GSAResNet(**SMALL).eval(), GSAResNet(**{**SMALL, 'img_size': 128}).eval()
+@pytest.mark.parametrize('beyond', BEYOND)
+def test_tables_are_fitted_to_another_img_size(log, beyond):
+    """Tables for a smaller img_size are resized by either rule, and the maps stay the same; the log says so."""
+    settings = dict(SMALL, beyond=beyond, zero_init_residual=False)  # else no block adds anything to the maps
+    small, large = (GSAResNet(**{**settings, 'img_size': side}).eval() for side in (64, 128))
     large.load_state_dict(small.state_dict())
     assert 'layer2.0.attn.rel_col resized from (31, 4) to (63, 4)' in log
     x = torch.randn(1, 3, 128, 128)

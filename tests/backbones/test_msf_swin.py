@@ -100,23 +100,6 @@ def test_options_of_the_readme_start_warm(tmp_path, log, config, timm_name):
         assert list(cfg.model.data_preprocessor[kind]) == pytest.approx(expected)
 
 
-def test_plain_form_is_swin():
-    """The plain form, started from a Swin whose tensors all differ from their initial values, computes the same."""
-    swin = timm.models.SwinTransformer(
-        img_size=64, embed_dim=8, depths=(1, 2), num_heads=(1, 2), window_size=4, num_classes=3
-    ).eval()
-    for p in swin.parameters():
-        torch.nn.init.normal_(p, std=0.3)
-    backbone = MSFSwin(**SMALL, attention='plain', proj_bias=True).eval()
-    backbone.load_state_dict(
-        {**backbone.state_dict(), **backbone.from_release(swin.state_dict(), warm_start=True).tensors}
-    )
-    backbone.norm1.load_state_dict(swin.norm.state_dict())
-    x = torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        torch.testing.assert_close(backbone(x)[1].permute(0, 2, 3, 1), swin.forward_features(x), atol=1e-4, rtol=1e-4)
-
-
 def test_probe_starts_silent():
     """After a warm start, mean shift is the Gaussian kernel alone."""
     swin = timm.models.SwinTransformer(img_size=64, embed_dim=8, depths=(1, 2), num_heads=(1, 2), window_size=4)

@@ -55,20 +55,19 @@ def last_map(model, x):
         (swin_of_torchvision, (100, 244), 7),
     ],
 )
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
-def test_classifiers(build, size, window, dtype):
+def test_classifiers(build, size, window):
     """The last map is that of timm's and torchvision's classifiers, whose windows are not shifted on small maps."""
-    swin = randomised(build()).to(dtype)
-    frame = SwinFrame(ARCH, window_size=window, shift_small_maps=False, out_indices=(3,)).eval().to(dtype)
+    swin = randomised(build()).double()
+    frame = SwinFrame(ARCH, window_size=window, shift_small_maps=False, out_indices=(3,)).eval().double()
     layouts = [swin.state_dict()]
     if window == 7 and hasattr(swin, 'layers'):
         layouts.append(microsoft(swin.state_dict()))
-    x = torch.rand(1, 3, *size, dtype=dtype)
+    x = torch.rand(1, 3, *size, dtype=torch.float64)
     with torch.no_grad():
         expected = last_map(swin, x)
         for weights in layouts:
             frame.load_state_dict(weights)
-            torch.testing.assert_close(frame(x)[0].permute(0, 2, 3, 1), expected, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(frame(x)[0].permute(0, 2, 3, 1), expected)
 
 
 @pytest.mark.parametrize('package', [mmdet.models, mmseg.models])

@@ -73,15 +73,6 @@ def test_resized():
     assert resized(x, x) is x
 
 
-def test_project_and_resize_change_places():
-    """A map that is resized after its projection has the value of one that is resized before."""
-    model = distiller()
-    x = images(64, 96) / 255
-    small, target = model.backbone(x)[-1], torch.empty(1, 1, 4, 6)
-    layer = model.projectors[0]['stage3']
-    torch.testing.assert_close(resized(layer(small), target), layer(resized(small, target)))
-
-
 def test_statistics():
     """Statistics are the mean over the steps, later a moving average; evaluation leaves them as they are."""
     torch.manual_seed(0)
@@ -133,6 +124,14 @@ def test_two_teachers():
     assert list(losses) == [f'{name}.loss_{part}' for name in names for part in parts]
     found = model.eval()(x, samples(), raw, mode='predict')
     assert set(found[0].cosines) == {f'{name}.{part}' for name in names for part in parts}
+
+
+def test_a_dropped_teacher_has_no_loss():
+    """Of an image that leaves out each teacher but the one with the largest loss."""
+    model, x = distiller([TEACHER, OTHER], teacher_drop_prob=1.0), images(batch=1)
+    losses = model(x / 255, samples(1), x, mode='loss')
+    totals = [sum(float(loss) for key, loss in losses.items() if key.startswith(name)) for name in model.names]
+    assert min(totals) == 0 < max(totals)
 
 
 def test_weight_of_a_teacher():

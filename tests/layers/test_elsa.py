@@ -86,14 +86,6 @@ def test_reach():
     assert len(reached) == 9  # on the dilated grid only
 
 
-def test_attention_dropout_only_in_training():
-    layer = ELSA(4, 1, kernel_size=3, group_width=2, attn_drop_rate=0.5)
-    x = torch.randn(1, 5, 5, 4)
-    assert not torch.equal(layer(x), layer(x))
-    layer.eval()
-    assert torch.equal(layer(x), layer(x))
-
-
 def equation_7(layer, p):
     """The softmax of equation 7, one pixel, head and neighbour at a time: (B, H, W, heads, k * k)."""
     B, H, W, d = p.shape

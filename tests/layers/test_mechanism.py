@@ -1,5 +1,7 @@
 """How a config names a mechanism, and what a user's own needs."""
 
+import inspect
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -95,6 +97,17 @@ def test_every_mechanism_in_both_frames(name):
         sum(part.square().sum() for part in out).backward()
         unused = [name for name, parameter in backbone.named_parameters() if parameter.grad is None]
         assert not unused
+
+
+@pytest.mark.parametrize(
+    'name', sorted(n for n, c in MECHANISMS.module_dict.items() if 'attn_drop_rate' in inspect.signature(c).parameters)
+)
+def test_attention_dropout_only_in_training(name):
+    layer = build_mechanism(dict(type=name, attn_drop_rate=0.5), dim=12, num_heads=2)
+    x = torch.randn(1, 6, 6, 12)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
 
 
 @pytest.mark.parametrize(

@@ -94,38 +94,6 @@ def test_unmerged_attention_equals_its_equation(size):
     torch.testing.assert_close(layer(x), expected)
 
 
-@given(H=st.integers(1, 19), W=st.integers(1, 19), r=st.sampled_from([2, 4, 8]))
-def test_every_token_reaches_keys_and_values(H, W, r):
-    """The last rows and columns do so too, at any size. Each half of the heads pads the map for its own r only."""
-    layer = ShuntedAttention(4, 2, r).double()
-    x = torch.randn(1, H, W, 4, dtype=torch.float64, requires_grad=True)
-    for i, pair in enumerate(layer.keys_values(x)):
-        side = r // 2**i
-        for part in pair:
-            assert part.shape[1:3] == (-(-H // side), -(-W // side))
-            (grad,) = torch.autograd.grad(part.square().sum(), x, retain_graph=True)
-            assert (grad.abs().sum(-1) > 0).all()
-
-
-def test_every_token_reaches_every_other():
-    """Through each half of the heads, the odd last row and column reach the first token."""
-    layer = ShuntedAttention(4, 2, 4).double()
-    torch.nn.init.eye_(layer.proj.weight)
-    for half in (slice(0, 2), slice(2, 4)):
-        x = torch.randn(1, 9, 7, 4, dtype=torch.float64, requires_grad=True)
-        layer(x)[0, 0, 0, half].sum().backward()
-        assert (x.grad.abs().sum(-1) > 0).all()
-
-
-def test_border_is_continued():
-    """A map that r does not divide is merged as if its last row and column were repeated."""
-    merge = TokenMerging(3, 5, 4)
-    whole = torch.randn(1, 8, 8, 3)
-    whole[:, 5:] = whole[:, 4:5]
-    whole[:, :, 6:] = whole[:, :, 5:6]
-    torch.testing.assert_close(merge(whole[:, :5, :6]), merge(whole))
-
-
 def test_convolutions_keep_the_layout():
     """Convolutions of contiguous tokens return contiguous tokens, so no layout is copied."""
     x = torch.randn(2, 6, 5, 8)
@@ -149,16 +117,6 @@ def test_no_score_matrix():
     with Watch():
         layer(x)
     assert largest == x.numel()
-
-
-@pytest.mark.parametrize(
-    'layer', [ShuntedAttention(4, 2, 2, attn_drop_rate=0.5), EnhancedAttention(4, 2, attn_drop_rate=0.5)]
-)
-def test_attention_dropout_only_in_training(layer):
-    x = torch.randn(1, 5, 5, 4)
-    assert not torch.equal(layer(x), layer(x))
-    layer.eval()
-    assert torch.equal(layer(x), layer(x))
 
 
 @pytest.mark.parametrize('aggregation', ['shunted', 'linear'])

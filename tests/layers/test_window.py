@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmattn.layers import WindowAttention, window
-from mmattn.layers.window import relative_bias, shift_mask
+from mmattn.layers.window import shift_mask
 
 
 def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
@@ -48,19 +48,6 @@ def test_equals_masked_global_attention(H, W, w, shifted, small, B):
     torch.nn.init.normal_(layer.rb)
     x = torch.randn(B, H, W, 8, dtype=torch.float64)
     torch.testing.assert_close(layer(x), by_hand(layer, x))
-
-
-def test_bias_is_indexed_by_key_minus_query():
-    """The reverse of Swin's: for query (0, 0) and key (1, 0) of a 2 x 2 window, offset (1, 0)."""
-    bias = relative_bias(torch.arange(9)[None], 2)
-    assert bias.shape == (1, 4, 4) and bias[0, 0, 2] == (1 + 1) * 3 + (0 + 1)
-
-
-@pytest.mark.parametrize('rows, columns', [(1, 1), (1, 2), (3, 2)])
-def test_mask_is_symmetric_and_keeps_self(rows, columns):
-    mask = shift_mask(rows, columns, 4, (2, 2))
-    assert torch.equal(mask, mask.transpose(1, 2)) and (mask.diagonal(dim1=1, dim2=2) == 0).all()
-    assert mask.shape == (rows * columns, 16, 16) and (mask[-1] < 0).any()
 
 
 def call_under(mode, layer, x):

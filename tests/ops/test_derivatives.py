@@ -25,7 +25,7 @@ from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.ops.recompute import recompute
 
 MAPS = dict(q=(1, 3, 4, 2, 3), v=(1, 3, 4, 2, 2), table=(5, 3), logits=(1, 3, 4, 2, 9), value=(1, 3, 4, 4))
-MAPS |= dict(tokens=(1, 2, 4, 3), ghost=(4, 3, 3), filters=(1, 4, 9), bias=(2, 5, 5))
+MAPS |= dict(tokens=(1, 2, 4, 3), ghost=(4, 3, 3), bias=(2, 5, 5))
 MAPS |= dict(wide=(1, 3, 4, 8), weight=(8, 4, 3, 3), shift=(8,), own=(8, 1, 5, 5))
 
 

@@ -3,7 +3,6 @@ from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -77,14 +76,13 @@ def test_paths_agree(B, H, W, heads, width, k, dilation, mul, add):
             torch.testing.assert_close(fast, reference)
 
 
-@pytest.mark.parametrize('path', PATHS)
 @pytest.mark.parametrize('mul', [False, True])
-def test_gradcheck(path, mul):
+def test_gradcheck(mul):
     """The hand-written backward pass is the derivative of the forward pass."""
     inputs = [t.requires_grad_() for t in make_inputs(1, 3, 4, 2, 2, 3, True, True)]
     if not mul:
         inputs[2] = None
-    assert torch.autograd.gradcheck(lambda *given: path(*given, 2), inputs)
+    assert torch.autograd.gradcheck(lambda *given: SHIFTED(*given, 2), inputs)
 
 
 def test_no_copy_per_neighbour():
@@ -106,11 +104,15 @@ def test_half_precision_sums_in_float32(backend, dtype):
     assert (half - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
 
 
-def test_uniform_attention_is_a_mean_filter():
-    """Equal logits average the neighbourhood including the zeros outside: the softmax is not masked at the border."""
-    value = torch.randn(1, 6, 6, 2)
-    mean = F.avg_pool2d(value.permute(0, 3, 1, 2), 3, 1, 1, count_include_pad=True).permute(0, 2, 3, 1)
-    torch.testing.assert_close(elsa_attention(torch.zeros(1, 6, 6, 1, 9), value), mean)
+@pytest.mark.parametrize('backend', ['reference', 'shifted', 'band', 'cpp'])
+def test_dropout_drops_weights(backend):
+    """All of them at a rate of 1, and not the ghost summand. A lower rate leaves some."""
+    logits, value, _, add = make_inputs(1, 4, 5, 2, 3, 3, False, True, torch.float32)
+    path = partial(elsa_attention, backend=backend)
+    without = REFERENCE(logits, value, torch.zeros_like(add), add)
+    torch.testing.assert_close(path(logits, value, None, add, dropout_p=1.0), without)
+    half = path(logits, value, None, add, dropout_p=0.5)
+    assert not torch.allclose(half, without) and not torch.allclose(half, path(logits, value, None, add))
 
 
 @pytest.mark.parametrize(

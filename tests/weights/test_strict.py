@@ -57,13 +57,6 @@ def test_norm_of_a_classifier_is_used_by_a_classifier(tmp_path, small):
     assert torch.equal(pretrained(path).norm3.weight, torch.ones(64))
 
 
-def test_averaged_weights_are_preferred(tmp_path, small):
-    """Base was released with averaged weights under "state_dict_ema"; its published scores are theirs."""
-    plain, averaged = small(), small()
-    backbone = pretrained(save(tmp_path, {'state_dict': plain, 'state_dict_ema': averaged}))
-    assert torch.equal(backbone.patch_embed.proj.weight, averaged['patch_embed.proj.weight'])
-
-
 def drop(weights, name):
     return {k: v for k, v in weights.items() if k != name}
 

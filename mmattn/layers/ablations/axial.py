@@ -48,7 +48,7 @@ class AxialAttention(nn.Module):
         for dim, project, table in zip((1, 2), self.qkv, (self.rel_col, self.rel_row)):
             maps = project(x).unflatten(-1, (self.num_heads, -1))
             q, k, v = maps.split((self.width, self.width, x.shape[-1] // self.num_heads), -1)
-            x = axial_attention(q, v, table, dim, key=k, softmax=True).flatten(-2)
+            x = axial_attention(q, v, table, dim, 'stretch', key=k, softmax=True).flatten(-2)
         return x
 
 

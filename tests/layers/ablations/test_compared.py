@@ -30,6 +30,7 @@ from mmattn.layers import (
     PatchwiseAttention,
     StandAloneAttention,
 )
+from mmattn.ops.global_self_attention import fit_table
 from mmattn.packages import MissingPackage
 
 H, W, DIM, HEADS, SIDE = 3, 4, 8, 2, 3
@@ -213,6 +214,25 @@ def test_equations(name):
     with torch.no_grad():
         expected = torch.stack([BY_HAND[name](layer, image) for image in x])
         torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize(
+    'build',
+    [
+        lambda length: AxialAttention(DIM, HEADS, rel_pos_length=length),
+        lambda length: AttentionAugmentedConv(DIM, HEADS, min_key_width=3, rel_pos_length=length),
+        lambda length: BottleneckAttention(DIM, HEADS, rel_pos_length=length),
+    ],
+    ids=['axial', 'augmented', 'bottleneck'],
+)
+def test_maps_longer_than_the_tables(build):
+    """Tables are stretched: a layer whose tables are as long as the map, and stretched before, computes the same."""
+    short, long = rough(build(3)), rough(build(5))
+    state = short.state_dict().items()
+    long.load_state_dict({name: fit_table(x, 5, 'stretch') if 'rel' in name else x for name, x in state})
+    x = torch.randn(2, 5, 5, DIM, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(short(x), long(x))
 
 
 def test_double_attention_without_a_projection():

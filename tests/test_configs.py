@@ -815,3 +815,13 @@ def test_common_names_in_the_environment(monkeypatch):
         monkeypatch.setenv(name, 'foo')
     for path in tried:
         assert Config.fromfile(path)._cfg_dict == read_row(path)._cfg_dict
+
+
+@pytest.mark.parametrize(
+    'config',
+    ['elsa_swin/mask2former_elsa-swin-t_8xb2-lsj-50e_coco', 'nat/mask2former_dinat-l_8xb2-lsj-100e_coco-panoptic'],
+)
+def test_scores_of_trainings_by_steps(config):
+    """By epochs, MMEngine would log all of them at epoch 0: tools/curves.py and TensorBoard have the last one only."""
+    cfg = Config.fromfile(CONFIGS / f'{config}.py')
+    assert cfg.train_cfg.type == 'IterBasedTrainLoop' and cfg.default_hooks.logger.log_metric_by_epoch is False

@@ -28,11 +28,14 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import timedelta
+from numbers import Real
 from pathlib import Path
 
 from mmengine.config import Config, DictAction
+from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS, DefaultScope
+from mmengine.runner import Runner
 
 from mmattn.analysis.complexity import INPUT_SIZES, compare
 from mmattn.analysis.curves import read_curves
@@ -315,6 +318,19 @@ def expected(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[i
     return runs
 
 
+class LastEvaluation(Hook):
+    """Keeps the metrics of the last evaluation, None if there is none. MMEngine's message hub keeps a metric that the
+    last one did not give, and those that a resumed training had before."""
+
+    metrics: dict[str, object] | None = None
+
+    def before_val(self, runner: Runner) -> None:
+        self.metrics = None
+
+    def after_val_epoch(self, runner: Runner, metrics: dict[str, object] | None = None) -> None:
+        self.metrics = dict(metrics or {})
+
+
 def train_one(entry: Entry, run: Run, args: argparse.Namespace) -> tuple[dict[str, float], float]:
     """The metrics of the last evaluation of a run, and the seconds of its steps. They are kept in result.json.
 
@@ -335,19 +351,18 @@ def train_one(entry: Entry, run: Run, args: argparse.Namespace) -> tuple[dict[st
     cfg.experiment_name = f'{entry.config.stem}-{entry.name}-{place.name}'
     cfg.visualizer = dict(cfg.get('visualizer') or dict(type='Visualizer'), name=cfg.experiment_name)
     try:
-        train(cfg, 'auto')
-        scalars = MessageHub.get_current_instance().log_scalars
-        last = {key[4:]: float(values.current()) for key, values in scalars.items() if key[:4] == 'val/'}
+        train(cfg, 'auto', hooks=[evaluation := LastEvaluation()])
+        scalars, last = MessageHub.get_current_instance().log_scalars, evaluation.metrics
         seconds = float(scalars['train/time'].data[0].sum()) if 'train/time' in scalars else 0.0
     except DivergedError as error:  # as the largest rate may; the others go on
         print(describe(error))
         last, seconds = {entry.metric: math.nan}, 0.0
-    if not last:
+    if last is None:
         raise InputError(
             'the training ended without an evaluation: train_cfg.val_interval must divide its steps; if it was '
             f'finished before, remove {place}'
         )
-    metrics = {key: value for key, value in last.items() if key not in ('time', 'data_time')}
+    metrics = {key: float(value) for key, value in last.items() if isinstance(value, Real)}
     with whole_file(place / 'result.json') as part:
         part.write_text(json.dumps(dict(rate=rate, seed=run[1], metrics=metrics, digest=entry.digest, seconds=seconds)))
     return metrics, seconds

@@ -38,7 +38,7 @@ def main() -> None:
     released, container, settings = read_checkpoint(args.source, trusted=args.trust_checkpoint)
     try:
         check_floats(released)
-        backbone, arch = recognise(released)
+        backbone, arch = recognise(released, (settings or {}).get('type'))
         compare_settings(settings, backbone.settings_note)
     except CheckpointError as error:
         raise CheckpointError(f'{args.source}: {error}') from None
@@ -65,13 +65,14 @@ def main() -> None:
     )
 
 
-def recognise(released: dict[str, torch.Tensor]) -> tuple[Backbone, str | int]:
+def recognise(released: dict[str, torch.Tensor], noted: str | None = None) -> tuple[Backbone, str | int]:
     """The backbone that a release has all weights of, and the name of its variant.
 
     Raises:
         CheckpointError: if there is none.
     """
-    for cls in (getattr(backbones, name) for name in backbones.__all__):
+    # NAT and DiNAT have the same tensors.
+    for cls in (getattr(backbones, name) for name in sorted(backbones.__all__, key=lambda name: name != noted)):
         for arch in cls.arch_zoo:
             with torch.device('meta'):
                 backbone = cls(**{cls.arch_argument: arch})

@@ -103,7 +103,7 @@ class BlockDistiller(FeatureDistiller):
                         f'data_preprocessor and {taught.tolist()} of the teacher, on the scale from 0 to 255'
                     )
         changed = changed_blocks(theirs, own)
-        self.changed = tuple(f'{name}.attn' for name in changed)
+        self.changed = tuple(f'{name}.attn.' for name in changed)  # not attn_scale and attn_after
         self.blocks = attention_blocks(own) if self_graft else changed
         if not self.blocks:
             raise InputError("the mechanisms of backbone are the teacher's in all blocks: name others in its config")

@@ -152,6 +152,8 @@ class FeatureDistiller(BaseModel):
             return self.backbone(inputs)
         keys = [sample.get('view_key') for sample in data_samples or ()]
         keys = None if None in keys or not keys else keys
+        if keys and not getattr(self.data_preprocessor, '_channel_conversion', True):
+            keys = [f'{key}-as-loaded' for key in keys]  # A key is of the pixels before bgr_to_rgb.
         if mode == 'loss':
             if keys is None and any(each.cache for each in self.teachers):
                 raise InputError(

@@ -15,6 +15,8 @@ from .outputs import check_output, whole_file
 
 #: scope of a config -> task, as model hubs name it
 TASKS = dict(mmpretrain='image-classification', mmdet='object-detection', mmseg='image-segmentation')
+#: what batch norms have beside parameters
+STATISTICS = ('.running_mean', '.running_var', '.num_batches_tracked')
 CARD = """---
 library_name: mmattn
 license: apache-2.0
@@ -61,6 +63,7 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     if not noted:
         raise CheckpointError(f'{checkpoint} has no settings: it is not a checkpoint of a training with mmattn')
     tensors = plain_names(weights_in(contents)[0], str(checkpoint))
+    parameters = sum(tensor.numel() for name, tensor in tensors.items() if not name.endswith(STATISTICS))
     backbone = cfg.model.backbone.to_dict()
     backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the order of the alphabet.
     card = CARD.format(
@@ -70,7 +73,7 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
         task=TASKS.get(cfg.get('default_scope'), 'image-feature-extraction'),
         head=' | '.join(['parameters / M', *figures]),
         line=' | '.join(['---:'] * (1 + len(figures))),
-        row=' | '.join([f'{sum(tensor.numel() for tensor in tensors.values()) / 1e6:.2f}', *figures.values()]),
+        row=' | '.join([f'{parameters / 1e6:.2f}', *figures.values()]),
         settings=', '.join(f'{key}={value!r}' for key, value in backbone.items() if key != 'init_cfg'),
         data=data.rstrip('.'),
     )

@@ -3,7 +3,8 @@
 import copy
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from numbers import Real
 from pathlib import Path
 
@@ -221,7 +222,11 @@ class CheckpointCheckHook(Hook):
             _log_changes(checkpoint['meta'].get('mmattn_training'), training_note(runner))
         if isinstance(runner, FlexibleRunner):
             # Each process has only its part of the tensors. ShardedStrategy compares them.
-            if runner._resume:
+            if not runner._resume:
+                named = plain_names(dict(chain(model.named_parameters(), model.named_buffers())), source)
+                if not any(name.endswith('_flat_param') for name in named):  # use_orig_params=True
+                    _check_same_model(weights, named, named.keys() & weights, model, source)
+            else:
                 without = dict(checkpoint, optimizer=dict(checkpoint['optimizer'], state={}))
                 _refuse(source, _difference_of_progress(without, runner))
             return
@@ -240,17 +245,7 @@ class CheckpointCheckHook(Hook):
             )
             _refuse(source, difference)
             return
-        # Some models, as SoftTeacher, take weights of their parts.
-        plain = type(model)._load_from_state_dict is nn.Module._load_from_state_dict
-        if plain and not fitting and not backbones:
-            raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
-        parts, own_parts = ({name.partition('.')[0] for name in names} for names in (weights, own))
-        # as those of a classifier and of a detector
-        if parts & own_parts == {'backbone'} and {'backbone'} not in (parts, own_parts):
-            raise CheckpointError(
-                f'{source} is of another model than {type(model).__name__}, with the same backbone: load_from is for '
-                "whole models; give it to the backbone, model.backbone.init_cfg=dict(type='Pretrained', checkpoint=...)"
-            )
+        _check_same_model(weights, own, fitting, model, source)
 
     def before_train(self, runner: Runner) -> None:
         steps = all_gather_object(runner.iter)
@@ -263,10 +258,34 @@ class CheckpointCheckHook(Hook):
         by_epoch = isinstance(loop, EpochBasedTrainLoop)
         done, end = (loop.epoch, loop.max_epochs) if by_epoch else (loop.iter, loop.max_iters)
         what = f'{runner._load_from} is of {"epoch" if by_epoch else "step"} {done}'
+        expected = loop.epoch * len(loop.dataloader) if by_epoch else loop.iter
+        if loop.iter != expected:
+            warn(
+                f'{what} and step {loop.iter}, but {loop.epoch} epochs have {expected} steps here: schedules by steps '
+                'are not those of an uninterrupted training. Checkpoints of a training by epochs need by_epoch=True, '
+                'and --resume the same batch_size'
+            )
         if done > end:
             raise InputError(f'{what}, the training ends at {end}: raise {"max_epochs" if by_epoch else "max_iters"}')
         if done == end:
             print_log(f'{what}, the last one: there is nothing left to train.', logger='current')
+
+
+def _check_same_model(
+    weights: Iterable[str], own: Iterable[str], fitting: set[str], model: nn.Module, source: str
+) -> None:
+    """Check, by the names of tensors, that a training does not start from weights of another model."""
+    # Some models, as SoftTeacher, take weights of their parts.
+    plain = type(model)._load_from_state_dict is nn.Module._load_from_state_dict
+    if plain and not fitting and not backbone_settings(model):
+        raise CheckpointError(f'{source} is of another model: it has no tensor of {type(model).__name__}')
+    parts, own_parts = ({name.partition('.')[0] for name in names} for names in (weights, own))
+    # as those of a classifier and of a detector
+    if parts & own_parts == {'backbone'} and {'backbone'} not in (parts, own_parts):
+        raise CheckpointError(
+            f'{source} is of another model than {type(model).__name__}, with the same backbone: load_from is for '
+            "whole models; give it to the backbone, model.backbone.init_cfg=dict(type='Pretrained', checkpoint=...)"
+        )
 
 
 def _refuse(source: str, difference: str) -> None:

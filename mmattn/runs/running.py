@@ -104,12 +104,13 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
             distributed.destroy_process_group()
 
 
-def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None:
+def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: Sequence[Hook] = ()) -> None:
     """Train the model of a config.
 
     Args:
         cfg, trusted: see :func:`running`.
         resume: checkpoint to resume from; "auto" is the newest in the work folder. The default is what cfg says.
+        hooks: are added to those of the config.
 
     Raises:
         InputError: if another training runs in the work folder, or was there and is not resumed; if a data worker is
@@ -131,6 +132,8 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False) -> None
             check_unused(cfg)
         # FSDP needs MMEngine's FlexibleRunner
         runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+        for hook in hooks:
+            runner.register_hook(hook)
         _run(runner, runner.train)
 
 

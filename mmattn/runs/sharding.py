@@ -7,7 +7,7 @@ each process writes its part of them. ``rest.pth`` has everything else that MMEn
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path, PosixPath
 
 import torch
@@ -76,7 +76,11 @@ class ShardedStrategy(FSDPStrategy):
         return super()._wrap_model(model)
 
     def build_optim_wrapper(self, optim_wrapper: dict, model: nn.Module | None = None) -> BaseOptimWrapper:
-        return clip_all_shards(super().build_optim_wrapper(optim_wrapper, model), self.model)
+        # Shards are flat. Rules by the shape of a parameter, as flat_decay_mult, would take every one for a vector.
+        whole = FullyShardedDataParallel.summon_full_params(self.model, writeback=False)
+        with whole if self.model._use_orig_params else nullcontext():
+            built = super().build_optim_wrapper(optim_wrapper, model)
+        return clip_all_shards(built, self.model)
 
     def model_state_dict(self) -> dict:
         return get_model_state_dict(self.model)

@@ -401,3 +401,12 @@ def test_note():
     one, two = (graft(SWIN, GRAFTS['elsa-swin'][1], distance=each) for each in ('l1', 'mse'))
     assert [key for key, value in one.training_note.items() if two.training_note[key] != value] == ['distance']
     assert re.match('layers', one.training_note['blocks'][0])
+
+
+def test_scale_of_attention_beside_a_convolution():
+    """It is no part of the mechanism: with its initial value, 0, the graft would be without attention."""
+    model = graft(dict(RESNET, gsa_stages=(1, 2), keep_conv=True), dict(attention=NEAR))
+    own, given = model.backbone.state_dict(), model.source.state_dict()
+    scales = [name for name in own if name.endswith('attn_scale')]
+    assert len(scales) == len(model.blocks)
+    assert all(given[name].abs().min() > 0 and torch.equal(own[name], given[name]) for name in scales)

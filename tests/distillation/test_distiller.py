@@ -270,3 +270,13 @@ def test_note_of_a_training(changes, named):
     """The note that --resume compares names each setting that changes what is learned, and other teacher weights."""
     one, two = distiller(), distiller(**changes)
     assert [key for key, value in one.training_note.items() if two.training_note[key] != value] == named
+
+
+def test_cache_of_channels_in_another_order(tmp_path):
+    """The key of a view is of its pixels as they were loaded: what the teacher sees also depends on bgr_to_rgb."""
+    for turned in (False, True):
+        settings = dict(type='ViewPreprocessor', bgr_to_rgb=turned)
+        model = distiller(dict(TEACHER, cache=str(tmp_path)), data_preprocessor=settings)
+        data = dict(inputs=images().round().byte(), data_samples=samples(view_key='k'))
+        model(**model.data_preprocessor(data), mode='loss')
+    assert len(list(tmp_path.rglob('*.features'))) == 4

@@ -6,12 +6,13 @@ import pytest
 import torch
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.runner import FlexibleRunner
 from torch import nn
 
 from mmattn.backbones.base import Backbone
 from mmattn.errors import InputError
 from mmattn.runs import resuming
-from mmattn.runs.resuming import check_complete, check_unused, prepare_resume
+from mmattn.runs.resuming import CheckpointCheckHook, check_complete, check_unused, prepare_resume
 from mmattn.weights import CheckpointError
 
 from .small_training import Data, Killed, Model, train
@@ -536,3 +537,22 @@ def test_classifier_to_start_a_detector_from(tmp_path):
     with pytest.raises(CheckpointError, match='iter_2.pth is of another model than Parts, .* model.backbone.init_cfg='):
         train(tmp_path / 'b', steps=2, model=Parts('roi_head'), load_from=checkpoint)
     train(tmp_path / 'c', steps=2, model=Parts('head'), load_from=checkpoint)
+
+
+def test_middle_of_an_epoch(tmp_path, capsys):
+    """MMEngine trains the epoch again from its start, while the schedule goes on: the log says so."""
+    settings = dict(by_epoch=True, seed=0, checkpoint=dict(by_epoch=False, interval=3))
+    with pytest.raises(Killed):
+        train(tmp_path, killed=True, **settings)  # after iter_3.pth, in epochs of 4 steps
+    train(tmp_path, **settings)
+    assert 'epoch 0 and step 3, but 0 epochs have 0 steps here' in capsys.readouterr().out
+
+
+def test_weights_of_another_model_for_a_sharded_training(tmp_path):
+    """FSDP would train from initial weights, without a word."""
+    runner = object.__new__(FlexibleRunner)
+    runner.model, runner._load_from, runner._resume = Model(), 'a.pth', False
+    hook = CheckpointCheckHook()
+    hook.after_load_checkpoint(runner, dict(state_dict=Model().state_dict()))
+    with pytest.raises(CheckpointError, match='a.pth is of another model: it has no tensor of Model'):
+        hook.after_load_checkpoint(runner, dict(state_dict={'encoder.weight': torch.ones(2)}))

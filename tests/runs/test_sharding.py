@@ -6,6 +6,7 @@ import pytest
 import torch
 from mmengine.config import Config
 from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from mmattn.errors import InputError
 from mmattn.packages import version_numbers
@@ -159,3 +160,27 @@ def test_folders_are_removed(tmp_path):
     (tmp_path / 'iter_4.pth.part' / 'sub').mkdir(parents=True)
     with locked([tmp_path]):
         assert not list(tmp_path.glob('*.part'))
+
+
+@pytest.fixture
+def two_processes():
+    """A group of which only the first process is there: enough to shard, not to compute."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group('fake', store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@needs_dcp
+def test_decay_of_matrices(two_processes):
+    """Shards of matrices are flat. flat_decay_mult is for what is flat as a whole: here a bias and a norm."""
+    strategy, cpu = object.__new__(sharding.ShardedStrategy), torch.device('cpu')
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+    strategy.model = FullyShardedDataParallel(model, use_orig_params=True, device_id=cpu)
+    optimizer = dict(type='SGD', lr=0.1, weight_decay=0.1)
+    cfg = dict(optimizer=optimizer, paramwise_cfg=dict(flat_decay_mult=0.0))
+    wrapper = strategy.build_optim_wrapper(cfg, strategy.model)
+    groups = wrapper.optimizer.param_groups
+    assert [group['weight_decay'] for group in groups] == [0.1, 0.0, 0.0, 0.0]
+    assert all(group['params'][0] is own for group, own in zip(groups, strategy.model.parameters()))

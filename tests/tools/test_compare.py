@@ -14,6 +14,7 @@ from pathlib import Path
 import mmseg
 import pytest
 
+from mmattn.errors import InputError
 from mmattn.packages import version_numbers
 from mmattn.runs.divergence import DivergedError
 from tests import ROOT
@@ -87,7 +88,7 @@ def test_nan_is_no_best_score():
 def test_a_run_that_diverges(tmp_path, monkeypatch):
     """It is finished, with a score of NaN, and does not end the other runs."""
 
-    def train(*_):
+    def train(*_, **__):
         raise DivergedError('the training has diverged: loss')
 
     monkeypatch.setattr(compare, 'train', train)
@@ -248,3 +249,41 @@ def test_environment_is_left_alone(monkeypatch):
     assert compare.default_models(Path(FPN)) == compare.read_config(Path(FPN), None, {}).rows
     assert set(compare.default_models(Path(FPN))) > {'swin', 'vit', 'resnet'}
     assert compare.default_models(Path('configs/toy/elsa-swin-toy_in1k.py')) == [None]
+
+
+def test_metrics_of_the_last_evaluation(tmp_path, monkeypatch):
+    """A detector that finds nothing in the end counts as 0, whatever it found before. Of a run that was killed in its
+    last evaluation, no other one counts."""
+    from mmengine.hooks import Hook
+
+    from tests.runs import small_training
+
+    class Found(Hook):
+        def after_val_epoch(self, runner, metrics=None):
+            if runner.iter == small_training.STEPS:
+                metrics.clear()
+
+    class Kill(Hook):
+        def before_val(self, runner):
+            if runner.iter == small_training.STEPS:
+                raise small_training.Killed
+
+    def train(cfg, resume, hooks=()):
+        runner = small_training.build(cfg.work_dir, validate=True)
+        for hook, priority in [(more, 'HIGHEST') for more in others] + [(hook, 'NORMAL') for hook in hooks]:
+            runner.register_hook(hook, priority)
+        runner.train()
+
+    monkeypatch.setattr(compare, 'train', train)
+    monkeypatch.chdir(ROOT)
+    one, args = entry('swin', {}), Namespace(work_dir=tmp_path, cfg_options={}, seeds=[0])
+    one.config, others = Path(FPN), [Found()]
+    one.place(tmp_path, (0.1, 0)).mkdir(parents=True)
+    metrics, _ = compare.train_one(one, (0.1, 0), args)
+    assert compare.score(one, metrics) == 0
+    others = [Kill()]
+    with pytest.raises(small_training.Killed):
+        compare.train_one(one, (0.2, 0), args)
+    others = []
+    with pytest.raises(InputError, match='without an evaluation'):
+        compare.train_one(one, (0.2, 0), args)

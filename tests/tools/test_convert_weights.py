@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mmattn import backbones
-from mmattn.backbones import ELSASwin
+from mmattn.backbones import NAT, ELSASwin
 from tests.tools.in_process import run_tool
 
 
@@ -84,3 +84,12 @@ def test_settings_are_kept(tmp_path):
 def test_target_without_a_folder(tmp_path):
     done = convert(tmp_path / 'c.pth', tmp_path / 'no' / 'own.pth')
     assert done.returncode == 1 and done.stderr == f'There is no folder {tmp_path}/no to write own.pth to.\n'
+
+
+def test_type_of_a_file_of_ours(tmp_path):
+    """NAT and DiNAT have the same tensors: the note in the file says which it is."""
+    backbone = NAT(arch='mini')
+    own = dict(type='NAT', **backbone.settings)
+    torch.save({'state_dict': backbone.state_dict(), 'meta': {'mmattn': {'': own}}}, tmp_path / 'c.pth')
+    assert "is NAT(arch='mini')" in convert(tmp_path / 'c.pth', tmp_path / 'own.pth').stdout
+    assert torch.load(tmp_path / 'own.pth', weights_only=True)['meta']['mmattn'] == {'': own}

@@ -6,7 +6,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from safetensors.torch import load_file
 
-from mmattn.runs.publishing import halved
+from mmattn.runs.publishing import halved, publish
 from mmattn.weights import CheckpointError, read_file
 from tests.tools.in_process import NO_WORKERS, run_tool
 
@@ -65,3 +65,13 @@ def test_refused(tmp_path, figures, contents, message):
     torch.save(contents, tmp_path / 'c.pth')
     done = run_tool('publish', CONFIG, tmp_path / 'c.pth', tmp_path / 'out', '--figures', *figures, '--data', 'toy')
     assert done.returncode == 1 and message in done.stderr and not (tmp_path / 'out').exists()
+
+
+def test_parameters_of_the_card(tmp_path):
+    """Statistics of batch norms are no parameters."""
+    net = torch.nn.Sequential(torch.nn.Linear(1000, 1000, bias=False), torch.nn.BatchNorm1d(10000))
+    meta = dict(mmattn=dict(backbone=dict(type='GSAResNet')))
+    torch.save(dict(state_dict=net.state_dict(), meta=meta), tmp_path / 'c.pth')
+    cfg = Config(dict(model=dict(backbone=dict(type='GSAResNet', depth=50))))
+    publish(cfg, 'name', tmp_path / 'c.pth', tmp_path / 'out', {}, 'none')
+    assert '| 1.02 |' in (tmp_path / 'out' / 'README.md').read_text()

@@ -2,7 +2,10 @@
 # path 0.3. Add the backbone and panoptic_head.in_channels.
 _base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', '../schedules/slow_backbone.py']
 custom_imports = dict(imports=['mmattn', 'mmattn.runs'])
-default_hooks = dict(checkpoint=dict(type='AtomicCheckpointHook'))
+default_hooks = dict(
+    checkpoint=dict(type='AtomicCheckpointHook'),
+    logger=dict(log_metric_by_epoch=False),  # scores at their steps; there are no epochs
+)
 
 data_root = '{{$COCO_ROOT:data/coco}}'
 train_dataloader = dict(dataset=dict(data_root=data_root))

@@ -204,6 +204,15 @@ def test_label_maps_that_are_read(tmp_path, with_seg):
         check_dataset(dataset, nn.Identity())
 
 
+def test_masks_that_are_read(tmp_path):
+    """An annotation without a mask would end the training in the middle of an epoch."""
+    contents = changed('annotations')
+    del contents['annotations'][0]['segmentation']
+    settings = coco_config(tmp_path, contents, pipeline=[dict(type='mmdet.LoadAnnotations', with_mask=True)])
+    with pytest.raises(InputError, match='a.jpg has no segmentation, which LoadAnnotations with_mask=True needs'):
+        check_dataset(CocoDataset(**settings), nn.Identity())
+
+
 def head(cls, num_classes, **settings):
     loss = dict(type='mmseg.CrossEntropyLoss')
     return cls(in_channels=1, channels=1, num_convs=1, num_classes=num_classes, loss_decode=loss, **settings)

@@ -297,6 +297,13 @@ def test_number_of_backbones(tmp_path, settings, kept):
     assert {path.name for path in tmp_path.glob('*backbone*')} == others | {f'backbone_epoch_{i}.pth' for i in kept}
 
 
+def test_later_backbones_stay(tmp_path):
+    """A training that resumes from an older state comes to them again: none of them counts."""
+    (tmp_path / 'backbone_epoch_5.pth').touch()
+    BackboneCheckpointHook(max_keep_ckpts=1).after_train_epoch(fake_runner(tmp_path))
+    assert written(tmp_path) == ['backbone_epoch_1.pth', 'backbone_epoch_5.pth']
+
+
 def test_full_disk(tmp_path, monkeypatch):
     """If a backbone does not fit on the disk, the error says so and the older files stay whole. The resumed training
     writes the file first that is missing, and then continues."""

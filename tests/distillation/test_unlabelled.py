@@ -432,13 +432,12 @@ class Seen(Model):
         return super().forward(inputs.mean((2, 3)), mode)
 
 
-@pytest.mark.parametrize('workers', [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_resumed_views(tmp_path, photos, workers):
+def test_resumed_views(tmp_path, photos):
     """A resumed training sees what an uninterrupted one sees, to the last bit: images, sizes, crops and colours."""
 
     def train(folder, **changes):
         pipeline = [LOAD, dict(type='FixedViews', transforms=[CROP], views=3), COLORS, PACK]
-        loader = dict(batch_size=8, num_workers=workers, sampler=dict(type='DefaultSampler'))
+        loader = dict(batch_size=8, num_workers=2, sampler=dict(type='DefaultSampler'))
         loader['dataset'] = dict(type='UnlabelledImages', data_root=photos, pipeline=pipeline)
         loader['batch_sampler'] = dict(type='MultiScaleBatchSampler', sizes=SIZES)
         torch.manual_seed(0)

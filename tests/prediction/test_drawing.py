@@ -134,9 +134,13 @@ def test_text():
     assert (one != other).any() and one[:, -4:].min() < 255 and 30 < width < 60
 
 
-@pytest.mark.parametrize('number, drawn', [(3, [0, 4, 7]), (50, range(10))])
-def test_images_of_a_test(tmp_path, number, drawn):
-    """So many images, spread over the data set. Red of images without a file, as those of CIFAR, is drawn as red."""
+@pytest.mark.parametrize(
+    'number, process, drawn', [(3, (0, 1), [0, 4, 7]), (50, (0, 1), range(10)), (50, (1, 2), range(1, 10, 2))]
+)
+def test_images_of_a_test(tmp_path, monkeypatch, number, process, drawn):
+    """So many images, spread over the data set and the processes. Red of images without a file, as those of CIFAR, is
+    drawn as red."""
+    monkeypatch.setattr('mmattn.prediction.hook.get_dist_info', lambda: process)
     dataset = [None] * 10
     dataset = type('Images', (list,), dict(metainfo=dict(classes=['dog', 'cat'])))(dataset)
     model = nn.Module()

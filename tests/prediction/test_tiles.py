@@ -1,12 +1,16 @@
 """Tiles, and predictions joined over their seams, of objects whose place is known."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.structures import InstanceData
 from pycocotools import mask as coco
 
-from mmattn.prediction.tiles import cut, detections, join_detections, join_maps
+from mmattn.prediction.predict import MODELS
+from mmattn.prediction.tiles import Detection, cut, detections, join_detections, join_maps
 
 HEIGHT, WIDTH, TILE, OVERLAP = 170, 230, 100, 20  # tiles begin at x 0, 80, 130 and y 0, 70
 
@@ -156,6 +160,15 @@ def test_two_objects_stay_two(objects, with_masks):
     found = see(objects, tiles, with_masks)
     del found[0][1], found[1][0]
     assert len(join_detections(found[:2], tiles[:2], HEIGHT, WIDTH)) == 2
+
+
+@pytest.mark.parametrize('part', [lambda nms: dict(nms=nms), lambda nms: dict(rcnn=dict(nms=nms))])
+@pytest.mark.parametrize('threshold, number', [(0.8, 2), (0.7, 1)])
+def test_overlapping_objects(part, threshold, number):
+    """They are one from the threshold on that the detector's own NMS has, of one stage or of two."""
+    both = [Detection((10.0, 10, 50, bottom), 1, bottom / 100) for bottom in (50, 40)]
+    model = SimpleNamespace(cfg=Config(dict(model=dict(test_cfg=part(dict(iou_threshold=threshold))))))
+    assert len(MODELS['mmdet'].join(model, [both], cut(100, 100, 100, 0), 100, 100)) == number
 
 
 def test_the_shared_pixels_are_encoded_once(monkeypatch):

@@ -9,8 +9,8 @@ from mmengine.optim.optimizer import amp_optimizer_wrapper
 from torch import nn
 
 from mmattn.errors import InputError
-from mmattn.runs import divergence
-from mmattn.runs.divergence import DivergenceHook, first_broken
+from mmattn.runs import divergence, running
+from mmattn.runs.divergence import first_broken
 
 from .small_training import Model, build
 
@@ -36,9 +36,7 @@ class Diverging(Model):
 
 def train(folder, *args, **settings):
     runner = build(folder, *args, **settings)
-    runner.register_hook(DivergenceHook(), 'HIGHEST')
-    runner.train()
-    return runner
+    running._run(runner, runner.train)
 
 
 def finite_checkpoints(folder):

@@ -21,11 +21,11 @@ from mmattn.runs import running as runs
 from mmattn.runs.running import run_tool, running, train
 from mmattn.weights import CheckpointError, read_file
 
-from .small_training import STEPS, build
+from .small_training import Better, build
 
 
 def raising(error):
-    def main():
+    def main(*_):
         raise error
 
     return main
@@ -120,6 +120,13 @@ def small(tmp_path, monkeypatch):
         train(cfg, resume)
 
     return train_small
+
+
+def test_metrics_are_checked(small, monkeypatch):
+    """Before the first step."""
+    monkeypatch.setattr(Better, 'check_datasets', raising(InputError('of other images')), raising=False)
+    with pytest.raises(InputError, match='of other images'):
+        small(validate=True)
 
 
 def test_second_training_in_a_folder(small, tmp_path):
@@ -231,25 +238,6 @@ def test_other_errors_of_workers_stay(small, monkeypatch):
     loader = dict(batch_size=2, num_workers=1, sampler=dict(type='InfiniteSampler'), dataset=Ill(0))
     with pytest.raises(ZeroDivisionError):
         small(train_dataloader=loader)
-
-
-@pytest.mark.slow  # of TensorBoard's import
-def test_tensorboard(tmp_path):
-    """With the setting of docs/openmmlab_tools.md, TensorBoard gets the loss of every step."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    backends = [dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')]
-    runner = build(
-        tmp_path,
-        visualizer=dict(type='Visualizer', vis_backends=backends),
-        default_hooks=dict(logger=dict(type='LoggerHook', interval=1)),
-    )
-    runner.train()
-    runner.visualizer.close()
-    (file,) = tmp_path.glob('*/vis_data/events.out.tfevents.*')
-    events = EventAccumulator(str(file)).Reload()
-    assert [event.step for event in events.Scalars('loss')] == list(range(1, STEPS + 1))
-    assert list(tmp_path.glob('*/vis_data/scalars.json'))
 
 
 @pytest.mark.parametrize('line', [1, 2, 3, 4])

@@ -9,7 +9,7 @@ from mmengine.dataset import Compose
 from mmengine.hooks import Hook
 
 from mmattn.checks.images import CheckedPipeline
-from mmattn.runs.seeds import SeedHook
+from mmattn.runs import running, seeds
 
 from .small_training import Data, Killed, Model, build
 
@@ -52,8 +52,7 @@ def train(folder, workers=0, persistent=False, by_epoch=True, data=Augmented, ho
     hooks = [dict(type='EMAHook', momentum=0.5), *hooks]
     torch.manual_seed(0)
     runner = build(folder, by_epoch, model=Noisy(), train_dataloader=loader, custom_hooks=hooks, **arguments)
-    runner.register_hook(SeedHook(), 'HIGHEST')
-    runner.train()
+    running._run(runner, runner.train)
     return {**runner.model.state_dict(), **runner.optim_wrapper.state_dict()['state']}
 
 
@@ -79,12 +78,19 @@ def test_resumed_random_numbers(tmp_path, loader):
 
 @pytest.mark.parametrize('persistent', [False, True])
 def test_epochs_differ(tmp_path, persistent, monkeypatch):
-    """Workers draw other numbers in each epoch, and each worker others."""
+    """Workers draw other numbers in each epoch, and each worker others; models do in each step, and in each process."""
     seen = []
-    monkeypatch.setattr(Noisy, 'forward', lambda self, x, mode: seen.extend(x) or Model.forward(self, x, mode))
+
+    def forward(self, x, mode):
+        seen.extend([*x, torch.rand(3)])
+        return Model.forward(self, x, mode)
+
+    monkeypatch.setattr(Noisy, 'forward', forward)
     monkeypatch.setattr(Data, 'load_data_list', lambda self: [dict(x=torch.zeros(3)) for _ in range(8)])
-    train(tmp_path, workers=2, persistent=persistent, seed=1)
-    assert len({tuple(x.tolist()) for x in seen}) == len(seen) == 16
+    for rank in range(2):
+        monkeypatch.setattr(seeds, 'get_rank', lambda rank=rank: rank)
+        train(tmp_path / str(rank), workers=2, persistent=persistent, seed=1)
+    assert len({tuple(x.tolist()) for x in seen}) == len(seen) == 2 * (16 + 8)
 
 
 class Switch(Hook):

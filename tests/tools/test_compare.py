@@ -86,19 +86,24 @@ def test_nan_is_no_best_score():
 
 
 def test_a_run_that_diverges(tmp_path, monkeypatch):
-    """It is finished, with a score of NaN, and does not end the other runs."""
+    """It is finished, with a score of NaN, and does not end the other runs. Each run has its own rate and seed, and
+    those of a sweep its settings and the first seed."""
+    trained = []
 
-    def train(*_, **__):
+    def train(cfg, *_, **__):
+        trained.append((cfg.optim_wrapper.optimizer.lr, cfg.randomness.seed, cfg.train_cfg.max_iters))
         raise DivergedError('the training has diverged: loss')
 
     monkeypatch.setattr(compare, 'train', train)
-    monkeypatch.chdir(ROOT)
     one = entry('swin', {})
-    one.config = Path(FPN)
-    (tmp_path / 'fpn_ade20k' / 'swin' / 'rate0.1_seed0').mkdir(parents=True)
-    metrics, _ = compare.train_one(one, (0.1, 0), Namespace(work_dir=tmp_path, cfg_options={}, seeds=[0]))
+    one.config = tmp_path / 'fpn_ade20k.py'
+    one.config.write_text(f"_base_ = '{ROOT / FPN}'\nsweep = dict(train_cfg=dict(max_iters=9))")
+    args = Namespace(work_dir=tmp_path, cfg_options={}, seeds=[7, 8])
+    for run in ((0.1, None), (0.2, 8)):
+        assert math.isnan(compare.train_one(one, run, args)[0]['mIoU'])
     compare.read_finished(one, tmp_path)
-    assert math.isnan(metrics['mIoU']) and math.isnan(one.scores[0.1, 0])
+    assert trained == [(0.1, 7, 9), (0.2, 8, 300)]
+    assert len(one.scores) == 2 and all(map(math.isnan, one.scores.values()))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +160,8 @@ def test_table():
 def test_nothing_found():
     """A detector that finds nothing has no metrics at all: 0. Another key is a mistake."""
     row = entry('swin', {})
-    assert compare.score(row, {}) == 0 and compare.score(row, {'mIoU': 31.0}) == 31
+    row.factor = 100
+    assert compare.score(row, {}) == 0 and compare.score(row, {'mIoU': 0.31}) == 31
     with pytest.raises(compare.InputError, match=r'has no metric mIoU: it has aAcc'):
         compare.score(row, {'aAcc': 31.0})
 

@@ -165,11 +165,12 @@ def test_a_wrong_detector_does_not_stay(export, tmp_path, monkeypatch):
 
 
 @needs_export
-def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch):
+@pytest.mark.parametrize('difference', [float('nan'), 2e-3])
+def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch, difference):
     """A file that does not compute what the model does is removed, and the exit status is 1."""
     monkeypatch.setattr(export.tool, 'trace', lambda *_: None)
     monkeypatch.setattr(export.tool, 'smallest_side', lambda _: 33)
-    monkeypatch.setattr(export.tool, 'largest_difference', lambda *_: [0.0, float('nan'), 0.0])
+    monkeypatch.setattr(export.tool, 'largest_difference', lambda *_: [0.0, difference, 0.0])
     monkeypatch.setattr(torch.export, 'save', lambda _, file, **__: file.write_bytes(b'0'))
     monkeypatch.setattr(torch.export, 'load', lambda _: torch.nn.Identity())
     monkeypatch.setattr(torch.nn.Identity, 'module', lambda self: self, raising=False)
@@ -221,6 +222,16 @@ def test_weights_must_be_of_the_model(export, tmp_path, segmentor, change, messa
     with pytest.raises(CheckpointError, match=message):
         export(SEGMENTOR, tmp_path / 'c.pth', '--out', tmp_path / 'x.onnx')
     assert not (tmp_path / 'x.onnx').exists()
+
+
+def test_what_images_must_be(export, tmp_path, segmentor):
+    """The metadata of a file are what the test pipeline and the model do with an image, as --int8 reads it."""
+    cfg, colour = Config.fromfile(ROOT / SEGMENTOR), np.array([200, 20, 10])
+    cv2.imwrite(str(tmp_path / 'a.png'), np.full((64, 64, 3), colour[::-1], np.uint8))
+    facts = export.tool.metadata(cfg, segmentor, {})
+    (image,) = export.tool.prepared(cfg, segmentor, [tmp_path / 'a.png'])
+    np.testing.assert_allclose(image[0, :, 0, 0], (colour - facts['mean']) / facts['std'], rtol=1e-4)
+    assert facts['channels'] == 'RGB' and facts['classes'][0] == 'wall' and facts['resize'][0]['type'] == 'Resize'
 
 
 def test_names_of_wrappers(export, tmp_path, segmentor):

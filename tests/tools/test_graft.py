@@ -95,14 +95,6 @@ def test_training(config, tmp_path):
     assert (tmp_path / 'seen' / '0_distillation.png').is_file()
 
 
-def test_missing_source(config, tmp_path):
-    """Without the weights of the source, the training ends in a sentence, before it begins."""
-    (tmp_path / 'starts' / 'swin' / 'iter_600.pth').unlink()
-    done = run_tool('train', config, '--work-dir', tmp_path / 'work')
-    assert done.returncode == 1 and 'iter_600.pth' in done.stderr.splitlines()[-1]
-    assert not list((tmp_path / 'work').rglob('*.pth'))
-
-
 @pytest.mark.slow
 def test_two_processes_are_one(config, tmp_path):
     """Two processes have, after both parts, the weights and statistics of one that has both batches."""

@@ -12,11 +12,9 @@ LONG = 'n' * 300
     'tool, arguments',
     [
         ('predict', [CLASSIFIER, 'absent.pth', '{folder}/a.png', '--out', '{folder}/file/sub']),
-        ('predict', [CLASSIFIER, 'absent.pth', '{folder}/a.png', '--out', f'{{folder}}/{LONG}']),
         ('analyze', [CLASSIFIER, 'absent.pth', '--images', '{folder}/a.png', '--out', '{folder}/file']),
         ('browse', ['configs/toy/shunted-toy_fpn.py', '--out', '{folder}/file/sub']),
         ('compare', ['--work-dir', '{folder}/file']),
-        ('compare', ['--work-dir', f'{{folder}}/{LONG}']),
         ('export', ['absent.py', '--out', f'{{folder}}/{LONG}.onnx']),
         ('convert_weights', ['absent.pth', f'{{folder}}/{LONG}.pth']),
         ('merge_shards', ['absent', '{folder}/file/merged.pth']),

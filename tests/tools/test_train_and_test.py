@@ -5,8 +5,10 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from mmengine.config import Config
 
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
@@ -79,7 +81,7 @@ def metrics(folder):
 
 
 def test_test(toy, trained, tmp_path):
-    """The test gives metrics, a file of predictions, a confusion matrix, and an image of each."""
+    """The test gives metrics, a file of predictions, a confusion matrix, and as many images as wanted."""
     config, _, checkpoint = trained
     arguments = (
         'test',
@@ -89,6 +91,8 @@ def test_test(toy, trained, tmp_path):
         tmp_path / 'work',
         '--show-dir',
         tmp_path / 'shown',
+        '--draw',
+        1,
         '--out',
         tmp_path / 'predictions.pkl',
         '--confusion',
@@ -102,18 +106,19 @@ def test_test(toy, trained, tmp_path):
         metrics(tmp_path / 'work')
     )
     assert '| kite ' in done.stdout or config != MASK_RCNN  # the table of each class
-    assert len(list((tmp_path / 'shown').rglob('*.[jp][pn]g'))) == 2
+    assert len(list((tmp_path / 'shown').rglob('*.[jp][pn]g'))) == 1
     assert len(pickle.loads((tmp_path / 'predictions.pkl').read_bytes())) == 2
     assert (tmp_path / 'matrix.png').is_file() and 'Most frequent confusions:' in done.stdout
 
 
 def test_multi_scale_test(toy, trained, tmp_path):
-    """--tta gives the metrics of segmentation, boxes and masks."""
+    """--tta tests the model of views, and gives the metrics of segmentation, boxes and masks."""
     config, _, checkpoint = trained
     options = ['--cfg-options', *TEST[config], *NO_WORKERS]
     done = run_tool('test', config, checkpoint, '--work-dir', tmp_path, '--tta', *options, **toy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(metrics(tmp_path))
+    assert Config.fromfile(tmp_path / Path(config).name).model.type.endswith('TTAModel')
 
 
 @pytest.mark.parametrize(
@@ -121,24 +126,25 @@ def test_multi_scale_test(toy, trained, tmp_path):
     [
         ('train', ['no.py'], 'there is no config no.py'),
         ('train', ['configs/toy/elsa-swin-toy_in1k.py', '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
-        ('test', [MASK_RCNN, 'no.pth'], 'there is no checkpoint no.pth: put it there'),
         ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
         ('test', [MASK_RCNN, 'no.pth', '--confusion', 'x.gif'], '--confusion must name a .png'),
         ('test', [MASK_RCNN, 'no.pth', '--draw', '0'], '--draw must be 1 or more'),
-        (
-            'train',
-            [
-                'configs/toy/mask-rcnn_elsa-swin-toy_fpn_pretrained.py',
-                '--cfg-options',
-                'model.backbone.init_cfg.checkpoint=absent.pth',
-            ],
-            'there is no checkpoint absent.pth',
-        ),
     ],
 )
 def test_mistakes_get_a_sentence(toy, tmp_path, tool, arguments, message):
     done = run_tool(tool, *arguments, '--work-dir', tmp_path, **toy)
     assert done.returncode == 1 and message in done.stderr.splitlines()[-1]
+
+
+def test_options_of_a_training(toy, tmp_path, monkeypatch):
+    """Each arrives: mixed precision, a rate for the batch size, and the checkpoint to resume from, which is trusted."""
+    calls = []
+    monkeypatch.setattr('mmattn.runs.running.train', lambda *given, **named: calls.append((*given, named)))
+    options = '--amp', '--auto-scale-lr', '--resume', 'a.pth', '--trust-checkpoint'
+    assert run_tool('train', UPERNET, '--work-dir', tmp_path, *options, **toy).sentence is None
+    ((cfg, *others),) = calls
+    assert cfg.optim_wrapper.type != 'OptimWrapper' and cfg.auto_scale_lr.enable
+    assert others == ['a.pth', dict(trusted=True)]
 
 
 def test_interruption(toy, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 import functools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -537,6 +538,17 @@ def test_classifier_to_start_a_detector_from(tmp_path):
     with pytest.raises(CheckpointError, match='iter_2.pth is of another model than Parts, .* model.backbone.init_cfg='):
         train(tmp_path / 'b', steps=2, model=Parts('roi_head'), load_from=checkpoint)
     train(tmp_path / 'c', steps=2, model=Parts('head'), load_from=checkpoint)
+
+
+def test_tested_weights_are_complete():
+    """MMEngine would test a model with random values where the checkpoint has none."""
+    runner = SimpleNamespace(model=Model(), _load_from='a.pth', _resume=False, _train_loop=None)
+    hook = CheckpointCheckHook()
+    weights = Model().state_dict()
+    hook.after_load_checkpoint(runner, dict(state_dict=dict(weights)))
+    del weights['layers.0.weight']
+    with pytest.raises(CheckpointError, match='Model has 1 tensors that are not there'):
+        hook.after_load_checkpoint(runner, dict(state_dict=weights))
 
 
 def test_middle_of_an_epoch(tmp_path, capsys):

@@ -45,3 +45,13 @@ def like_example(folder: Path, variant: str, example: str) -> Path:
     path = folder / f'{example.replace("elsa-swin-t", variant)}.py'
     path.write_text(text.replace("'./", f"'{CONFIGS / paper}/").replace("'../", f"'{CONFIGS}/"))
     return path
+
+
+#: a classifier of grey images
+GREY = f"""
+_base_ = {str(ROOT / 'configs/toy/elsa-swin-toy_in1k.py')!r}
+model = dict(backbone=dict(in_channels=1))
+data_preprocessor = dict(mean=[127.5], std=[58.0], to_rgb=False)
+test_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadImageFromFile', color_type='grayscale')]
+    + _base_.test_pipeline[1:]))
+"""

@@ -329,7 +329,7 @@ def eager(name: str, args: argparse.Namespace) -> nn.Module:
         ValueError: if it is to run on a backend, but has none, or if neck and heads do not fit the backbone.
     """
     if args.device.startswith('cuda:'):
-        torch.cuda.set_device(args.device)  # which times and memory are read of
+        torch.cuda.set_device(args.device)  # Times and memory are those of the current GPU.
     torch.manual_seed(0)
     model, _, backend = name.partition(':')
     config = backbone_config(model)

@@ -221,10 +221,11 @@ class CheckpointCheckHook(Hook):
             checkpoint['meta'].pop('config', None)  # MMEngine would run it as Python; it writes "cfg" today.
             _log_changes(checkpoint['meta'].get('mmattn_training'), training_note(runner))
         if isinstance(runner, FlexibleRunner):
-            # Each process has only its part of the tensors. ShardedStrategy compares them.
+            # Each process has only its part of the tensors. ShardedStrategy compares those of a sharded checkpoint.
             if not runner._resume:
                 named = plain_names(dict(chain(model.named_parameters(), model.named_buffers())), source)
-                if not any(name.endswith('_flat_param') for name in named):  # use_orig_params=True
+                # Without use_orig_params, FSDP hides the names of parameters.
+                if not any(name.endswith('_flat_param') for name in named):
                     _check_same_model(weights, named, named.keys() & weights, model, source)
             else:
                 without = dict(checkpoint, optimizer=dict(checkpoint['optimizer'], state={}))

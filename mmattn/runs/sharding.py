@@ -76,7 +76,7 @@ class ShardedStrategy(FSDPStrategy):
         return super()._wrap_model(model)
 
     def build_optim_wrapper(self, optim_wrapper: dict, model: nn.Module | None = None) -> BaseOptimWrapper:
-        # Shards are flat. Rules by the shape of a parameter, as flat_decay_mult, would take every one for a vector.
+        # Shards are flat: rules by the shape of a parameter, such as flat_decay_mult, would take each for a vector.
         whole = FullyShardedDataParallel.summon_full_params(self.model, writeback=False)
         with whole if self.model._use_orig_params else nullcontext():
             built = super().build_optim_wrapper(optim_wrapper, model)
@@ -153,8 +153,8 @@ class ShardedStrategy(FSDPStrategy):
 
 
 def clip_all_shards(optim_wrapper: BaseOptimWrapper, model: FullyShardedDataParallel) -> BaseOptimWrapper:
-    """Let ``clip_grad`` take the norm of the whole gradient. MMEngine's is that of the shard of each process, by which
-    they would clip differently."""
+    """Let ``clip_grad`` take the norm of the whole gradient. MMEngine takes that of each process's shard, so the
+    processes would clip differently."""
     if getattr(optim_wrapper, 'clip_func', None) is nn.utils.clip_grad_norm_:
         optim_wrapper.clip_func = lambda parameters, **arguments: model.clip_grad_norm_(**arguments)
     return optim_wrapper

@@ -12,19 +12,12 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from tests import ROOT
+from tests.configs import GREY
 from tests.tools.in_process import load_tool, run_tool
 
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
 SEGMENTORS = ['configs/toy/gsa-resnet-toy_fpn.py', 'configs/toy/msf-vit-toy_setr.py']
-#: a classifier of grey images
-GREY = f"""
-_base_ = {str(ROOT / CLASSIFIER)!r}
-model = dict(backbone=dict(in_channels=1))
-data_preprocessor = dict(mean=[127.5], std=[58.0], to_rgb=False)
-test_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadImageFromFile', color_type='grayscale')]
-    + _base_.test_pipeline[1:]))
-"""
 #: a distillation with images of any size
 DISTILLATION = """
 default_scope = 'mmpretrain'

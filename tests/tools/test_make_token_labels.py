@@ -8,20 +8,12 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from tests import ROOT
+from tests.configs import GREY
 from tests.tools.in_process import run_tool
 
 pytest.importorskip('mmpretrain')
 
 SWIN, VOLO = 'configs/toy/elsa-swin-toy_in1k.py', 'configs/toy/elsa-volo-toy_in1k.py'
-
-#: a classifier of grey images
-GREY = f"""
-_base_ = {str(ROOT / SWIN)!r}
-model = dict(backbone=dict(in_channels=1))
-data_preprocessor = dict(mean=[127.5], std=[58.0], to_rgb=False)
-test_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadImageFromFile', color_type='grayscale')]
-    + _base_.test_pipeline[1:]))
-"""
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ _base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco-panoptic.py', '.
 custom_imports = dict(imports=['mmattn', 'mmattn.runs'])
 default_hooks = dict(
     checkpoint=dict(type='AtomicCheckpointHook'),
-    logger=dict(log_metric_by_epoch=False),  # scores at their steps; there are no epochs
+    logger=dict(log_metric_by_epoch=False),  # The training counts steps, not epochs.
 )
 
 data_root = '{{$COCO_ROOT:data/coco}}'

@@ -10,7 +10,7 @@
     erf           effective receptive field of the centre, by stage, over the images
     cam           NAME_cam: classifiers only, what speaks for the best class; it needs the package grad-cam
     distillation  NAME_distillation: models that are distilled only, features of teachers and student as colours
-    grafting      models that are grafted only: which blocks bear their new mechanism, and a plan with --budget
+    grafting      models that are grafted only: how far each block is from its old mechanism, and a plan with --budget
 
 docs/analyze.md explains each sheet.
 """
@@ -335,7 +335,7 @@ def write_distillation(out: Path, name: str, network: nn.Module, batch: dict) ->
 def write_grafting(
     out: Path, network: nn.Module, cfg: dict, images: list[Tensor], measure: str, budget: float | None
 ) -> None:
-    """Which blocks bear their new mechanism, the order of a greedy plan, and the config that keeps a budget."""
+    """How far each block is from its old mechanism, the order of a greedy plan, and the config that keeps a budget."""
     unit, factor = UNITS[measure]
     found = sensitivity(network, images, groups_of(cfg.backbone, network.blocks), measure)
     costs = [factor * cost for cost in (found['cost'], *(step['cost'] for step in found['steps']))]
@@ -375,7 +375,7 @@ def write_grafting(
         "the maps are from the source's if these blocks alone are exchanged. Right: the maps after each step of a plan "
         f'that exchanges what changes them least first. Means of {len(images)} images; cost of the first.'
     )
-    write(out, 'grafting', figure, 'Blocks that bear another mechanism', caption, found)
+    write(out, 'grafting', figure, 'How far each block is from its old mechanism', caption, found)
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Which blocks of a backbone bear another mechanism, and a plan that exchanges them one after the other."""
+"""How far each grafted block is from its old mechanism, and a plan that exchanges them one after the other."""
 
 import inspect
 import time

@@ -270,7 +270,9 @@ def enable_tta(cfg: Config) -> None:
     """
     for key in TTA_KEYS:
         if cfg.get(key) is None:
-            raise InputError(f'--tta needs {key} in the config, see configs/_base_/datasets')
+            raise InputError(
+                f'--tta needs {key} in the config, as in configs/_base_/datasets/coco_tta.py for a detector'
+            )
     roi_head = cfg.model.get('roi_head') or {}
     if any('segm' in evaluator.get('metric', ()) for evaluator in _test_metrics(cfg)):
         with DefaultScope.overwrite_default_scope(package_of(cfg)):

@@ -38,7 +38,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner
 
 from mmattn.analysis.complexity import INPUT_SIZES, compare
-from mmattn.analysis.curves import read_curves
+from mmattn.analysis.curves import mean_and_spread, read_curves
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
 from mmattn.errors import InputError, describe
@@ -404,7 +404,7 @@ def make_table(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int
                 f'{entry.operations / 1e6:.1f}',
                 *(f'**{text}**' if rate == best else text for rate, text in zip(rates, swept)),
                 *(number(entry.scores.get((best, seed))) for seed in others),
-                summary([entry.scores[best, seed] for seed in seeds if (best, seed) in entry.scores]),
+                mean_and_spread([entry.scores[best, seed] for seed in seeds if (best, seed) in entry.scores]),
             ]
         )
     name = entries[0].config.stem if entries[0].model else 'configs'
@@ -413,13 +413,6 @@ def make_table(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int
 
 def number(value: float | None) -> str:
     return '-' if value is None else f'{value:.1f}'
-
-
-def summary(scores: Sequence[float]) -> str:
-    """Mean and sample standard deviation, as far as there are scores enough."""
-    if len(scores) < 2:
-        return number(scores[0] if scores else None)
-    return f'{statistics.mean(scores):.1f} ± {statistics.stdev(scores):.1f}'
 
 
 def draw(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int], file: Path) -> None:

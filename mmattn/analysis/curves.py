@@ -3,7 +3,10 @@
 import json
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 #: training step -> value
 Curve = dict[int, float]
@@ -37,3 +40,11 @@ def is_score(key: str) -> bool:
 def points(curve: Curve) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Steps and values of a curve; both are empty for a detector that found nothing."""
     return tuple(zip(*sorted(curve.items()))) or ((), ())
+
+
+def mean_and_spread(scores: Sequence[float]) -> str:
+    """Mean and sample standard deviation of the scores of several seeds, as far as there are scores enough."""
+    if len(scores) < 2:
+        return f'{scores[0]:.1f}' if scores else '-'
+    # Python's statistics.stdev fails for a NaN, the score of a training that diverged.
+    return f'{np.mean(scores):.1f} ± {np.std(scores, ddof=1):.1f}'

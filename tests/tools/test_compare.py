@@ -144,9 +144,10 @@ def test_process_ends_with_its_parent():
 
 
 def test_table():
-    """Mean and sample standard deviation of the seeds at the best rate, and what is not finished."""
+    """Mean and sample standard deviation of the seeds at the best rate, what is not finished, and what diverged."""
     done = entry('swin', {(1e-3, 0): 40.0, (3e-3, 0): 38.04, (1e-3, 1): 42.0, (1e-3, 2): 47.0})
-    lines = compare.make_table([done, entry('vit', {(1e-3, 0): 1.0}), entry('new', {})], RATES[2:4], [0, 1, 2])
+    rows = [done, entry('vit', {(1e-3, 0): 1.0}), entry('new', {}), entry('nan', {(1e-3, 0): 1.0, (1e-3, 1): math.nan})]
+    lines = compare.make_table(rows, RATES[2:4], [0, 1, 2])
     assert lines.splitlines()[2:] == [
         '| model | parameters / M | multiply-adds / M at 64 x 64 | 0.001 | 0.003 | seed 1 | seed 2 | '
         'mIoU, mean ± spread |',
@@ -154,6 +155,7 @@ def test_table():
         '| swin | 1.25 | 24.1 | **40.0** | 38.0 | 42.0 | 47.0 | 43.0 ± 3.6 |',
         '| vit | 1.25 | 24.1 | **1.0** | - | - | - | 1.0 |',
         '| new | 1.25 | 24.1 | - | - | - | - | - |',
+        '| nan | 1.25 | 24.1 | **1.0** | - | nan | - | nan ± nan |',
     ]
 
 

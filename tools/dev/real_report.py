@@ -17,7 +17,7 @@ import torch
 from mmengine.registry import MODELS, DefaultScope
 from torch.utils.benchmark import Timer
 
-from mmattn.analysis.curves import points, read_curves
+from mmattn.analysis.curves import mean_and_spread, points, read_curves
 from mmattn.errors import InputError
 from mmattn.prediction.hook import DrawingHook
 from mmattn.runs.configs import load_config
@@ -88,17 +88,10 @@ def table(
         for task, (_, key, factor, _) in TASKS.items():
             for start in ('', SUFFIX):
                 # A detector that finds nothing has no scores.
-                line.append(
-                    summary([factor * run.metrics.get(key, 0) for run in downstream[task].get(row + start, ())])
-                )
+                runs = downstream[task].get(row + start, ())
+                line.append(mean_and_spread([factor * run.metrics.get(key, 0) for run in runs]))
         lines.append([*line, f'{milliseconds[row]:.0f}'])
     return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
-
-
-def summary(scores: list[float]) -> str:
-    if len(scores) < 2:
-        return f'{scores[0]:.1f}' if scores else '-'
-    return f'{statistics.mean(scores):.1f} ± {statistics.stdev(scores):.1f}'
 
 
 def measure(rows: list[str]) -> dict[str, float]:

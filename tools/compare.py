@@ -319,8 +319,8 @@ def expected(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[i
 
 
 class LastEvaluation(Hook):
-    """Keeps the metrics of the last evaluation, None if there is none. MMEngine's message hub keeps a metric that the
-    last one did not give, and those that a resumed training had before."""
+    """Keeps the metrics of the last evaluation. MMEngine's message hub keeps a metric that the last one did not give,
+    and those that a resumed training had before."""
 
     metrics: dict[str, object] | None = None
 
@@ -330,12 +330,16 @@ class LastEvaluation(Hook):
     def after_val_epoch(self, runner: Runner, metrics: dict[str, object] | None = None) -> None:
         self.metrics = dict(metrics or {})
 
+    def after_train(self, runner: Runner) -> None:
+        if self.metrics is None:  # The last evaluation was interrupted; the last checkpoint was written before it.
+            runner.val_loop.run()
+
 
 def train_one(entry: Entry, run: Run, args: argparse.Namespace) -> tuple[dict[str, float], float]:
     """The metrics of the last evaluation of a run, and the seconds of its steps. They are kept in result.json.
 
     Raises:
-        InputError: if the training ends without an evaluation, or as :func:`mmattn.runs.running.train`.
+        InputError: as :func:`mmattn.runs.running.train`.
     """
     rate, seed = run
     place = entry.place(args.work_dir, run)
@@ -357,11 +361,6 @@ def train_one(entry: Entry, run: Run, args: argparse.Namespace) -> tuple[dict[st
     except DivergedError as error:  # as the largest rate may; the others go on
         print(describe(error))
         last, seconds = {entry.metric: math.nan}, 0.0
-    if last is None:
-        raise InputError(
-            'the training ended without an evaluation: train_cfg.val_interval must divide its steps; if it was '
-            f'finished before, remove {place}'
-        )
     metrics = {key: float(value) for key, value in last.items() if isinstance(value, Real)}
     with whole_file(place / 'result.json') as part:
         part.write_text(json.dumps(dict(rate=rate, seed=run[1], metrics=metrics, digest=entry.digest, seconds=seconds)))

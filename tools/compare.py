@@ -38,7 +38,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner
 
 from mmattn.analysis.complexity import INPUT_SIZES, compare
-from mmattn.analysis.curves import mean_and_spread, read_curves
+from mmattn.analysis.curves import epoch_length, mean_and_spread, read_curves
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
 from mmattn.errors import InputError, describe
@@ -76,7 +76,7 @@ class Entry:
     input_size: tuple[int, int]  #: width and height, for the operations
     parameters: int
     operations: float  #: multiply-adds
-    steps: tuple[int, int]  #: of a training, and of a run of ``sweep``
+    steps: tuple[int, int]  #: or epochs, of a training, and of a run of ``sweep``
     sweep: bool = False  #: whether the config has one
     scores: dict[Run, float] = field(default_factory=dict)
     seconds: dict[Run, float] = field(default_factory=dict)  #: of the training steps of a finished run
@@ -288,29 +288,33 @@ def end_with_parent() -> None:
 
 def time_left(entries: list[Entry], under_way: list[tuple[Entry, Run]], args: argparse.Namespace) -> str:
     """A line: how many runs there are, and how long they will take, by the time of the steps so far."""
-    paces = defaultdict(list)  # of a config: seconds of a step
-    for entry in entries:
-        paces[entry.config] += [seconds / entry.steps[run[1] is None] for run, seconds in entry.seconds.items()]
+    paces = defaultdict(list)  # of a config: seconds of a step, or of an epoch
+    for entry in entries:  # One that diverged has no time.
+        paces[entry.config] += [each / entry.steps[run[1] is None] for run, each in entry.seconds.items() if each]
     shares = {}  # of a run that is under way: the part that is done
     for entry, run in under_way:
-        times = read_curves(entry.place(args.work_dir, run))['time']
-        training = {step: seconds for step, seconds in times.items() if step <= entry.steps[run[1] is None]}
-        shares[id(entry), run] = max(training, default=0) / entry.steps[run[1] is None]
-        paces[entry.config] += [sum(training.values()) / len(training)] if training else []
-    left, seconds, known = 0, 0.0, True
+        place = entry.place(args.work_dir, run)
+        times, epoch = read_curves(place)['time'], epoch_length(place)
+        shares[id(entry), run] = max(times, default=0) / (epoch * entry.steps[run[1] is None])
+        paces[entry.config] += [epoch * statistics.mean(times.values())] if times else []
+    left, unknown, seconds = 0, 0, 0.0
     for entry in entries:
         for run in expected(entry.scores, args.rates, entry.order(args.seeds)):
-            left, known = left + 1, known and bool(paces[entry.config])
-            if known:
-                pace = statistics.mean(paces[entry.config])
-                seconds += pace * entry.steps[run[1] is None] * (1 - shares.get((id(entry), run), 0))
+            left += 1
+            if paces[entry.config]:
+                share = shares.get((id(entry), run), 0)
+                seconds += statistics.mean(paces[entry.config]) * entry.steps[run[1] is None] * (1 - share)
+            else:
+                unknown += 1
     done = sum(len(entry.scores) for entry in entries)
-    when = f'about {timedelta(minutes=round(seconds / 60 / args.jobs))}'[:-3] + ' h' if known else 'an unknown time'
+    when = f'about {timedelta(minutes=round(seconds / 60 / args.jobs))}'[:-3] + ' h'
+    if unknown:
+        when = f'{when} and an unknown time for {unknown} of them' if unknown < left else 'an unknown time'
     return f'Runs done: {done}. Left: {left} or a few more, {when}.'
 
 
 def expected(scores: dict[Run, float], rates: Sequence[float], seeds: Sequence[int | None]) -> list[Run]:
-    """All runs of a model that are to come, if none is needed for the outer rates and the last one is the best."""
+    """All runs of a model that are to come, if each of them is worse than those before."""
     scores, runs = dict(scores), []
     while missing := wanted(scores, rates, seeds):
         runs += missing

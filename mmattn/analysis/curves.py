@@ -17,18 +17,24 @@ def read_curves(folder: Path) -> dict[str, Curve]:
 
     Scores of a training by epochs, which MMEngine counts in epochs, are at the last step of their epoch.
     """
-    logs = ''.join(file.read_text(errors='replace') for file in sorted(folder.glob('*/*.log')))
-    epoch = re.search(r'Epoch\(train\) +\[ *\d+\]\[ *\d+/(\d+)\]', logs)
+    epoch = epoch_length(folder)
     curves: dict[str, Curve] = defaultdict(dict)
     for file in sorted(folder.glob('*/vis_data/scalars.json')):
         for line in file.read_text().splitlines():
             if not line.endswith('}'):  # A training is writing it, or was killed.
                 continue
             scalars = json.loads(line)
-            step = scalars['step'] * (1 if 'loss' in scalars or not epoch else int(epoch[1]))
+            step = scalars['step'] * (1 if 'loss' in scalars else epoch)
             for key, value in scalars.items():
                 curves[key][step] = value
     return curves
+
+
+def epoch_length(folder: Path) -> int:
+    """The steps of an epoch of the training in a work folder, as its log has them; 1 for a training by steps."""
+    logs = ''.join(file.read_text(errors='replace') for file in sorted(folder.glob('*/*.log')))
+    found = re.search(r'Epoch\(train\) +\[ *\d+\]\[ *\d+/(\d+)\]', logs)
+    return int(found[1]) if found else 1
 
 
 def is_score(key: str) -> bool:

@@ -54,17 +54,41 @@ def test_runs_of_a_sweep():
     assert runs == [(1e-3, None), (1e-2, None), (1e-2, 0), (1e-2, 1)]
 
 
+def log(folder, *lines, text=''):
+    """Write a log of a training, as MMEngine does."""
+    (folder / 'a' / 'vis_data').mkdir(parents=True)
+    (folder / 'a' / 'vis_data' / 'scalars.json').write_text('\n'.join(lines))
+    (folder / 'a' / 'a.log').write_text(text)
+
+
 def test_time_left(tmp_path):
-    """Runs of a sweep count with their own steps, those under way with the steps that are left."""
-    one = entry('swin', {(1e-3, None): 4.0})
-    one.sweep, one.steps, one.seconds = True, (300, 30), {(1e-3, None): 60.0}  # 2 seconds for a step
-    log = one.place(tmp_path, (1e-3, 0)) / 'a' / 'vis_data' / 'scalars.json'
-    log.parent.mkdir(parents=True)
-    log.write_text('{"loss": 1, "time": 2.0, "step": 150}\n{"loss": 1, "ti')  # under way
+    """Runs of a sweep count with their own steps, those under way with the steps that are left. A run that diverged
+    has no time, and neither has a config of which no run has begun."""
+    one = entry('swin', {(1e-3, None): 4.0, (5e-3, None): math.nan})
+    one.sweep, one.steps = True, (300, 30)
+    one.seconds = {(1e-3, None): 60.0, (5e-3, None): 0.0}  # 2 seconds for a step
+    log(one.place(tmp_path, (1e-3, 0)), '{"loss": 1, "time": 2.0, "step": 150}', '{"loss": 1, "ti')  # under way
     args = Namespace(rates=[1e-3, 3e-3], seeds=[0, 1], work_dir=tmp_path, jobs=1)
     line = compare.time_left([one], [(one, (1e-3, 0))], args)
-    assert line == 'Runs done: 1. Left: 3 or a few more, about 0:16 h.'
-    assert compare.time_left([entry('swin', {})], [], args).endswith('an unknown time.')
+    assert line == 'Runs done: 2. Left: 3 or a few more, about 0:16 h.'
+    other = entry('swin', {})
+    other.config = Path('other.py')
+    assert compare.time_left([other], [], args).endswith('Left: 3 or a few more, an unknown time.')
+    line = compare.time_left([one, other], [(one, (1e-3, 0))], args)
+    assert line == 'Runs done: 2. Left: 6 or a few more, about 0:16 h and an unknown time for 3 of them.'
+    one.scores |= {(3e-3, None): 1.0, (1e-3, 0): 1.0, (1e-3, 1): 1.0}
+    assert compare.time_left([one], [], args).endswith('Left: 0 or a few more, about 0:00 h.')
+
+
+def test_time_left_of_epochs(tmp_path):
+    """The steps of a training by epochs count as parts of its epochs."""
+    one = entry('swin', {})
+    one.steps = (3, 3)
+    lines = '{"loss": 1, "time": 2.0, "step": 50}', '{"loss": 1, "time": 2.0, "step": 150}'
+    log(one.place(tmp_path, (1e-3, 0)), *lines, text='mmengine - INFO - Epoch(train)  [1][ 50/100]  loss: 1')
+    args = Namespace(rates=[1e-3], seeds=[0], work_dir=tmp_path, jobs=1)
+    line = compare.time_left([one], [(one, (1e-3, 0))], args)
+    assert line == 'Runs done: 0. Left: 1 or a few more, about 0:05 h.'
 
 
 def test_only_the_first_seed_chooses_the_rate():

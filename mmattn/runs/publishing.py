@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -54,7 +55,7 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
 
     Raises:
         InputError: if a file cannot be written.
-        CheckpointError: if the checkpoint cannot be read, or mmattn did not write it.
+        CheckpointError: if the checkpoint cannot be read, if mmattn did not write it, or if it is of another config.
     """
     files = [folder / file for file in ('model.safetensors', 'config.py', 'README.md')]
     check_output(*files)
@@ -63,6 +64,16 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     if not noted:
         raise CheckpointError(f'{checkpoint} has no settings: it is not a checkpoint of a training with mmattn')
     tensors = plain_names(weights_in(contents)[0], str(checkpoint))
+    if 'backbone' in noted:  # Those who follow the card would find out too late that it is of another one.
+        with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+            part = MODELS.build(dict(cfg.model.backbone, init_cfg=None))
+        # A backbone also takes weights of the one that it extends, as GSA-ResNet those of a ResNet.
+        if set(part.state_dict()) - {name.removeprefix('backbone.') for name in tensors}:
+            raise CheckpointError(
+                f'{checkpoint} is of another config than this, whose backbone is {cfg.model.backbone.type}: name its '
+                'own, and the row in MMATTN_ROW'
+            )
+        part.load_pretrained(checkpoint)
     parameters = sum(tensor.numel() for name, tensor in tensors.items() if not name.endswith(STATISTICS))
     backbone = cfg.model.backbone.to_dict()
     backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the order of the alphabet.

@@ -6,6 +6,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 from safetensors.torch import load_file
 
+from mmattn.backbones import GSAResNet
 from mmattn.runs.publishing import halved, publish
 from mmattn.weights import CheckpointError, read_file
 from tests.tools.in_process import NO_WORKERS, run_tool
@@ -67,11 +68,30 @@ def test_refused(tmp_path, figures, contents, message):
     assert done.returncode == 1 and message in done.stderr and not (tmp_path / 'out').exists()
 
 
-def test_parameters_of_the_card(tmp_path):
+@pytest.fixture
+def resnet(tmp_path):
+    """The config of a small backbone with batch norms, the backbone, and its checkpoint."""
+    depth = dict(depths=(1, 1, 1, 1), stem_channels=8, base_channels=16, expansion=4)
+    settings = dict(depth=depth, gsa_stages=(3,), num_heads=2, img_size=64)
+    backbone = GSAResNet(**settings)
+    weights = {f'backbone.{name}': value for name, value in backbone.state_dict().items()}
+    torch.save(dict(state_dict=weights, meta=dict(mmattn=dict(backbone=backbone.settings_note))), tmp_path / 'c.pth')
+    return Config(dict(model=dict(backbone=dict(settings, type='GSAResNet')))), backbone, tmp_path / 'c.pth'
+
+
+def test_parameters_of_the_card(resnet, tmp_path):
     """Statistics of batch norms are no parameters."""
-    net = torch.nn.Sequential(torch.nn.Linear(1000, 1000, bias=False), torch.nn.BatchNorm1d(10000))
-    meta = dict(mmattn=dict(backbone=dict(type='GSAResNet')))
-    torch.save(dict(state_dict=net.state_dict(), meta=meta), tmp_path / 'c.pth')
-    cfg = Config(dict(model=dict(backbone=dict(type='GSAResNet', depth=50))))
-    publish(cfg, 'name', tmp_path / 'c.pth', tmp_path / 'out', {}, 'none')
-    assert '| 1.02 |' in (tmp_path / 'out' / 'README.md').read_text()
+    cfg, backbone, checkpoint = resnet
+    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none')
+    parameters = sum(parameter.numel() for parameter in backbone.parameters())
+    assert f'| {parameters / 1e6:.2f} |' in (tmp_path / 'out' / 'README.md').read_text()
+
+
+@pytest.mark.parametrize('change', [dict(gsa_stages=()), dict(gsa_stages=(2, 3)), dict(beyond='stretch')])
+def test_checkpoint_of_another_config(resnet, tmp_path, change):
+    """As with the row of a config that was not named: the card would have settings that refuse the weights."""
+    cfg, _, checkpoint = resnet
+    cfg.model.backbone.update(change)
+    with pytest.raises(CheckpointError):
+        publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none')
+    assert not (tmp_path / 'out').exists()

@@ -78,7 +78,7 @@ real: setup
 	    $(if $(MODELS),--models $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
 	    --rates 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream \
 	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
-	@$(RUN) tools/dev/real_report.py $(OUT) --out $(OUT)/report
+	@$(RUN) tools/dev/real_report.py $(OUT) --out $(OUT)/report $(if $(OPTIONS),--cfg-options $(OPTIONS))
 
 lint: setup
 ifeq ($(STACK),onedl)

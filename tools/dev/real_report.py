@@ -3,17 +3,19 @@
     python tools/dev/real_report.py work_dirs/real --out work_dirs/real/report
 
 The folder is that of `make real`, with the results of tools/compare.py in classifiers/ and downstream/. The pictures
-show four test images of each task, by the model with the first seed.
+show four test images of each task, by the model with the first seed that did not diverge.
 """
 
 import argparse
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import torch
+from mmengine.config import DictAction
 from mmengine.registry import MODELS, DefaultScope
 from torch.utils.benchmark import Timer
 
@@ -41,28 +43,33 @@ class Run(NamedTuple):
     metrics: dict[str, float]
     seconds: float
 
+    @property
+    def diverged(self) -> bool:
+        return any(map(math.isnan, self.metrics.values()))
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('work_dir', type=Path)
     parser.add_argument('--out', type=Path, required=True)
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='those of the trainings')
     args = parser.parse_args()
     check_output(args.out / 'table.md', args.out / 'curves.png')
-    classifiers = {row: runs[0] for row, runs in finished(args.work_dir / 'classifiers' / 'tiny-imagenet').items()}
+    classifiers = {row: best(runs) for row, runs in finished(args.work_dir / 'classifiers' / 'tiny-imagenet').items()}
     downstream = {task: finished(args.work_dir / 'downstream' / task) for task in TASKS}
     rows = [row for row in load_config(CONFIGS / 'tiny-imagenet.py').rows if row in classifiers]
     if not rows:
         raise InputError(f'{args.work_dir} has no finished classifier: make real trains them')
     args.out.mkdir(parents=True, exist_ok=True)
-    milliseconds = measure(rows)
-    lines = table(rows, classifiers, downstream, milliseconds)
+    lines = table(rows, classifiers, downstream, measure(rows, args.cfg_options))
     with whole_file(args.out / 'table.md') as part:
         part.write_text(lines)
     with whole_file(args.out / 'curves.png') as part:
         draw_curves({row: classifiers[row] for row in rows}, part)
     for task, found in downstream.items():
         for row, runs in found.items():
-            draw_predictions(task, row, runs[0], args.out / task / row)
+            for run in [run for run in runs if not run.diverged][:1]:
+                draw_predictions(task, row, run, args.out / task / row, args.cfg_options)
     print(lines)
 
 
@@ -75,6 +82,11 @@ def finished(folder: Path) -> dict[str, list[Run]]:
     return runs
 
 
+def best(runs: list[Run]) -> Run:
+    """The classifier that tools/dev/real_weights.py publishes."""
+    return max(runs, key=lambda run: (not run.diverged, run.metrics['accuracy/top1']))
+
+
 def table(
     rows: list[str], classifiers: dict[str, Run], downstream: dict[str, dict[str, list[Run]]], milliseconds: dict
 ) -> str:
@@ -84,7 +96,8 @@ def table(
     lines = [[*head, 'ms'], ['---'] + ['---:'] * len(head)]
     for row in rows:
         metrics, seconds = classifiers[row].metrics, classifiers[row].seconds
-        line = [row, f'{metrics["accuracy/top1"]:.1f}', f'{metrics["accuracy/top5"]:.1f}', f'{seconds / 60:.0f}']
+        scores = (metrics.get(f'accuracy/top{k}', math.nan) for k in (1, 5))  # One that diverged has no top-5.
+        line = [row, *(f'{score:.1f}' for score in scores), f'{seconds / 60:.0f}']
         for task, (_, key, factor, _) in TASKS.items():
             for start in ('', SUFFIX):
                 # A detector that finds nothing has no scores.
@@ -94,12 +107,12 @@ def table(
     return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
 
 
-def measure(rows: list[str]) -> dict[str, float]:
+def measure(rows: list[str], options: dict | None) -> dict[str, float]:
     """Milliseconds of the segmentor of each row for an image of 480 x 360, on one thread: the median of three turns."""
     models = {}
     for row in rows:
         with chosen(row):
-            cfg = load_config(CONFIGS / 'camvid.py')
+            cfg = load_config(CONFIGS / 'camvid.py', options)
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
             models[row] = MODELS.build(cfg.model).eval()
     times: dict[str, list[float]] = {row: [] for row in rows}
@@ -123,20 +136,21 @@ def draw_curves(classifiers: dict[str, Run], file: Path) -> None:
         axis.set(title=title, xlabel='training step')
         axis.grid(alpha=0.3)
     axes[1].legend(fontsize=8)
-    figure.savefig(file, dpi=110, format='png')
+    figure.savefig(file, dpi=110)
     plt.close(figure)
 
 
-def draw_predictions(task: str, row: str, run: Run, folder: Path) -> None:
+def draw_predictions(task: str, row: str, run: Run, folder: Path, options: dict | None) -> None:
     """Write test images with annotations and predictions of a run."""
     with chosen(row):
-        cfg = load_config(CONFIGS / f'{task}.py', work_dir=folder / 'log')
+        cfg = load_config(CONFIGS / f'{task}.py', options, work_dir=folder / 'log')
     indices = list(TASKS[task][-1])
     cfg.test_dataloader.dataset.indices = indices
     cfg.experiment_name = f'{task}-{row}'  # MMEngine keeps loggers and visualizers by name for the life of the process.
     cfg.visualizer = dict(cfg.get('visualizer') or dict(type='Visualizer'), name=cfg.experiment_name)
     cfg.model.backbone.init_cfg = None
-    [checkpoint] = run.folder.glob('iter_*.pth')
+    # A kill while an older checkpoint was removed has left it there.
+    checkpoint = max(run.folder.glob('iter_*.pth'), key=lambda file: int(file.stem.removeprefix('iter_')))
     test(cfg, str(checkpoint), hooks=[DrawingHook(folder, len(indices))])
 
 

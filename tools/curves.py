@@ -38,7 +38,7 @@ def main() -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout='constrained')
     for folder, curves in runs.items():
         parts = sorted(key for key in curves if 'loss' in key and key != 'loss') if len(runs) == 1 else []
-        before = '' if len(runs) == 1 else f'{folder.name}: '
+        before = '' if len(runs) == 1 else f'{folder}: '
         for key in ['loss', *parts]:
             left.plot(*points(curves[key]), label=before + key, lw=2 if key == 'loss' else 1)
         for key in args.keys or found:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import refusing
+
 #: training step -> value
 Curve = dict[int, float]
 
@@ -16,17 +18,21 @@ def read_curves(folder: Path) -> dict[str, Curve]:
     """The curve of each number that MMEngine's LocalVisBackend wrote below a work folder; resumed trainings are joined.
 
     Scores of a training by epochs, which MMEngine counts in epochs, are at the last step of their epoch.
+
+    Raises:
+        InputError: naming the file that cannot be read.
     """
     epoch = epoch_length(folder)
     curves: dict[str, Curve] = defaultdict(dict)
     for file in sorted(folder.glob('*/vis_data/scalars.json')):
-        for line in file.read_text().splitlines():
-            if not line.endswith('}'):  # A training is writing it, or was killed.
-                continue
-            scalars = json.loads(line)
-            step = scalars['step'] * (1 if 'loss' in scalars else epoch)
-            for key, value in scalars.items():
-                curves[key][step] = value
+        with refusing(f'{file} cannot be read: remove it, if it is damaged'):
+            for line in file.read_text().splitlines():
+                if not line.endswith('}'):  # A training is writing it, or was killed.
+                    continue
+                scalars = json.loads(line)
+                step = scalars['step'] * (1 if 'loss' in scalars else epoch)
+                for key, value in scalars.items():
+                    curves[key][step] = value
     return curves
 
 

@@ -1,11 +1,14 @@
 """tools/curves.py on logs as MMEngine writes them."""
 
 import json
+import shutil
 
 import cv2
 import pytest
+from matplotlib import pyplot
 
 from mmattn.analysis.curves import is_score, read_curves
+from mmattn.errors import InputError
 from tests.tools.in_process import run_tool
 
 
@@ -36,6 +39,21 @@ def test_curves(work):
 def test_picture(work, tmp_path):
     done = run_tool('curves', work, '--out', tmp_path / 'new' / 'a.png')
     assert done.returncode == 0 and cv2.imread(str(tmp_path / 'new' / 'a.png')) is not None
+
+
+def test_names_of_several_trainings(work, tmp_path, monkeypatch):
+    """Work folders may have the same name: rate0.001_seed0 of two models."""
+    monkeypatch.setattr(pyplot, 'subplots', lambda *_, **__: (figure, axes))
+    figure, axes = pyplot.figure(), pyplot.figure().subplots(1, 2)
+    other = shutil.copytree(work, tmp_path / 'other' / 'work')
+    assert run_tool('curves', work, other, '--out', tmp_path / 'a.svg').returncode == 0
+    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == [f'{work}: loss', f'{other}: loss']
+
+
+def test_damaged_log(work):
+    (work / 'a' / 'vis_data' / 'scalars.json').write_text('{"loss": }\n')
+    with pytest.raises(InputError, match='scalars.json cannot be read'):
+        read_curves(work)
 
 
 @pytest.mark.parametrize(

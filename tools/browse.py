@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument('--split', choices=('train', 'val', 'test'), default='train', help='default: train')
     parser.add_argument('--draw', type=int, default=50, metavar='NUMBER', help='number of images to draw (default: 50)')
     args = parser.parse_args()
+    if args.draw < 0:
+        raise InputError(f'--draw must be 0 or more, not {args.draw}')
 
     cfg = load_config(args.config, args.cfg_options)
     scope = package_of(cfg)
@@ -64,6 +66,11 @@ def read_datasets(cfg: Config, split: str) -> list[tuple[BaseDataset, list[str],
     datasets = []
     for dataset, pack in packed_datasets(DATASETS.build(cfg[f'{split}_dataloader'].dataset)):
         check_dataset(dataset, model)
+        if not pack:
+            raise InputError(
+                f'{split}_dataloader: no transform of its dataset packs what it loads, as PackDetInputs, PackSegInputs '
+                'and PackInputs do: add one to the end of the pipeline'
+            )
         load = [t for t in dataset.pipeline.transforms if type(t).__name__.startswith('Load')]
         dataset.pipeline.transforms = load + pack
         dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored=range(256))
@@ -98,7 +105,7 @@ def browse(dataset: BaseDataset, classes: list[str], ignored: list[int], args: a
             print(describe(error), file=sys.stderr)
             wrong += 1
             continue
-        labels, image, annotated = read(sample)
+        labels, image, annotated = read(sample, args.split)
         sizes.update(labels)
         images.update(set(labels))
         unknown.update(sorted(label for label in labels if label >= len(classes) and label not in ignored)[:1])
@@ -120,16 +127,24 @@ def browse(dataset: BaseDataset, classes: list[str], ignored: list[int], args: a
     return wrong + unknown.total()
 
 
-def read(sample: dict) -> tuple[Counter, np.ndarray, BaseDataElement]:
-    """How many objects, pixels or images each label has, the image, BGR or grey, and the annotations to draw."""
+def read(sample: dict, split: str) -> tuple[Counter, np.ndarray, BaseDataElement]:
+    """How many objects, pixels or images each label has, the image, BGR or grey, and the annotations to draw.
+
+    Raises:
+        InputError: if there are no annotations.
+    """
     annotated = sample['data_samples']
     image = sample['inputs'].permute(1, 2, 0).contiguous().numpy()
     if 'gt_label' in annotated:
         return Counter(annotated.gt_label.tolist()), image, annotated
-    if 'gt_instances' not in annotated:
+    if 'gt_sem_seg' in annotated and 'gt_instances' not in annotated:
         labels, pixels = annotated.gt_sem_seg.data.unique(return_counts=True)
         return Counter(dict(zip(labels.tolist(), pixels.tolist()))), image, annotated
-    return Counter(annotated.gt_instances.labels.tolist()), image, annotated
+    if 'labels' in annotated.get('gt_instances', ()):
+        return Counter(annotated.gt_instances.labels.tolist()), image, annotated
+    raise InputError(
+        f'{split}_dataloader loads no annotations: add LoadAnnotations to its pipeline, or name another --split'
+    )
 
 
 if __name__ == '__main__':

@@ -171,3 +171,24 @@ test_evaluator = dict(type='mmpretrain.Accuracy')
         'browse', config, '--split', 'test', '--out', tmp_path, '--cfg-options', f'model.head.num_classes={folders}'
     )
     assert done.sentence is None and f'{folders - 1:4d} ' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ('config', 'pack', 'sentence'),
+    [
+        (DETECTOR, 'PackDetInputs', 'loads no annotations'),
+        (SEGMENTOR, 'PackSegInputs', 'loads no annotations'),
+        (CLASSIFIER, None, 'no transform of its dataset packs what it loads'),
+    ],
+)
+def test_nothing_to_count(browse, tmp_path, config, pack, sentence):
+    """Images without annotations, as those of a challenge, and a pipeline that is not complete."""
+    pipeline = [dict(type='LoadImageFromFile'), *([dict(type=pack)] if pack else [])]
+    test = dict(dataset=dict(pipeline=pipeline))
+    (tmp_path / 'config.py').write_text(f'_base_ = {str(ROOT / config)!r}\ntest_dataloader = {test!r}')
+    done = browse(tmp_path / 'config.py', '--split', 'test')
+    assert done.returncode == 1 and sentence in done.sentence
+
+
+def test_number_of_drawn_images(browse):
+    assert browse(DETECTOR, '--draw', -1).sentence == '--draw must be 0 or more, not -1'

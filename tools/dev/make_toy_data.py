@@ -10,12 +10,15 @@ ImageNet is one of 5 shapes with one of 4 textures: 20 classes. The same seed gi
 import argparse
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
+
+from mmattn.errors import InputError
+from mmattn.runs.outputs import check_output
+from mmattn.runs.running import run_tool
 
 #: shape -> (texture, mean hue in degrees, COCO category, ADE20K class number)
 SHAPES = {
@@ -48,9 +51,13 @@ def main() -> None:
     parser.add_argument('--val', type=int, default=60, help='validation images (default 60)')
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
+    for name, least in (('train', 1), ('val', 1), ('seed', 0)):
+        if getattr(args, name) < least:
+            raise InputError(f'--{name} must be {least} or more, not {getattr(args, name)}')
     if args.root.exists():
-        sys.exit(f'{args.root} exists already: remove it, or name another folder.')
+        raise InputError(f'{args.root} exists already: remove it, or name another folder')
     unfinished = args.root.with_name(args.root.name + '.unfinished')
+    check_output(unfinished / 'coco' / 'annotations' / 'instances_train2017.json')
     shutil.rmtree(unfinished, ignore_errors=True)
     for number, (split, count) in enumerate((('train', args.train), ('val', args.val))):
         write_split(unfinished, split, count, np.random.default_rng((args.seed, number)))
@@ -82,8 +89,8 @@ def write_split(root: Path, split: str, count: int, rng: np.random.Generator) ->
         image, labels, objects = draw_scene(rng)
         name = f'{image_id:012d}'
         for folder in folders[:2]:
-            cv2.imwrite(str(folder / f'{name}.jpg'), image, (cv2.IMWRITE_JPEG_QUALITY, 95))
-        cv2.imwrite(str(folders[2] / f'{name}.png'), labels)
+            write_image(folder / f'{name}.jpg', image)
+        write_image(folders[2] / f'{name}.png', labels)
         images.append(dict(id=image_id, file_name=f'{name}.jpg', height=image.shape[0], width=image.shape[1]))
         for shape, mask in objects:
             rle = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
@@ -116,11 +123,16 @@ def write_classes(root: Path, split: str, count: int, rng: np.random.Generator) 
         name = f'{"-".join(classes[label])}/{index + 1:08d}.JPEG'
         file = root / split / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        content = cv2.imencode('.jpg', draw_object(*classes[label], rng), (cv2.IMWRITE_JPEG_QUALITY, 95))[1]
-        file.write_bytes(content.tobytes())
+        write_image(file, draw_object(*classes[label], rng))
         lines.append(f'{name} {label}\n')
     (root / 'meta').mkdir(exist_ok=True)
     (root / 'meta' / f'{split}.txt').write_text(''.join(lines))
+
+
+def write_image(file: Path, image: np.ndarray) -> None:
+    """Write an image; cv2.imwrite says nothing if the disk is full."""
+    kind = '.png' if file.suffix == '.png' else '.jpg'
+    file.write_bytes(cv2.imencode(kind, image, (cv2.IMWRITE_JPEG_QUALITY, 95))[1].tobytes())
 
 
 def draw_object(shape: str, kind: str, rng: np.random.Generator) -> np.ndarray:
@@ -237,4 +249,4 @@ def texture(
 
 
 if __name__ == '__main__':
-    main()
+    run_tool(main)

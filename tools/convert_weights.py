@@ -9,7 +9,6 @@ shapes of the tensors.
 import argparse
 import hashlib
 import sys
-from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ import torch
 import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
-from mmattn.runs.outputs import check_output, whole_file
+from mmattn.runs.outputs import check_output, save_tensors
 from mmattn.runs.running import run_tool
 from mmattn.weights import CheckpointError, check_floats, compare_settings, read_checkpoint
 
@@ -53,9 +52,7 @@ def main() -> None:
         mmattn_version=mmattn.__version__,
         mmattn={'': backbone.settings_note},
     )
-    torch.save(dict(meta=meta, state_dict=tensors), buffer := BytesIO())  # torch has errors of its own for full disks
-    with whole_file(args.target) as part:
-        part.write_bytes(buffer.getbuffer())
+    save_tensors(dict(meta=meta, state_dict=tensors), args.target)
     print(
         f'{args.source} ({container}) is {name}({argument}={arch!r})\n'
         f'taken     {len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values\n'

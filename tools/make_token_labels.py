@@ -14,7 +14,6 @@ at the end. Then the exit status is 1.
 
 import argparse
 import hashlib
-import io
 import json
 import sys
 from contextlib import suppress
@@ -33,7 +32,7 @@ from mmattn.checks.images import load_image
 from mmattn.errors import InputError, describe, refusing
 from mmattn.prediction.predict import IMAGES, build
 from mmattn.runs.configs import add_config, load_config, package_of
-from mmattn.runs.outputs import check_output, whole_file
+from mmattn.runs.outputs import check_output, save_tensors, whole_file
 from mmattn.runs.running import run_tool, running
 
 #: classes of a place in the published label maps
@@ -97,7 +96,7 @@ def main() -> None:
             if label_map.shape[2:] != (args.places, args.places):
                 raise InputError(f'the classifier gives {tuple(label_map.shape[2:])} places: choose another --places')
             checked_label_map(label_map, f'what the classifier makes of {files[file]}')
-            write(label_map, file)
+            save_tensors(label_map.clone(), file)  # A view would be saved with its whole batch.
             made += 1
     print(f'{args.out}: {made} label maps made, {len(files) - made - len(problems)} kept')
     if problems:
@@ -192,13 +191,6 @@ def label_maps(model: nn.Module, images: list[Tensor]) -> Tensor:
     logits, numbers = logits.float().topk(min(TOP, classes), 1)
     maps = torch.stack((logits, numbers.float()), 1).cpu()
     return maps.half() if classes <= 2048 else maps  # float16 has no larger odd numbers
-
-
-def write(label_map: Tensor, file: Path) -> None:
-    content = io.BytesIO()
-    torch.save(label_map.clone(), content)  # A view would be saved with its whole batch.
-    with whole_file(file) as part:
-        part.write_bytes(content.getvalue())
 
 
 if __name__ == '__main__':

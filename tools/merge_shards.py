@@ -5,14 +5,10 @@ without configs/_base_/fsdp.py can resume from it.
 """
 
 import argparse
-from io import BytesIO
 from pathlib import Path
 
-import torch
-
 from mmattn.errors import InputError
-from mmattn.runs.checkpoints import AtomicBackend
-from mmattn.runs.outputs import check_output
+from mmattn.runs.outputs import check_output, save_tensors
 from mmattn.runs.running import run_tool
 from mmattn.runs.sharding import merge_shards
 
@@ -27,8 +23,7 @@ def main() -> None:
     if args.target.exists():
         raise InputError(f'{args.target} exists already: remove it, or name another file')
     state = merge_shards(args.source, trusted=args.trust_checkpoint)
-    torch.save(state, buffer := BytesIO())
-    AtomicBackend().put(buffer.getbuffer(), args.target)
+    save_tensors(state, args.target)
     print(f'{args.target} has {len(state["state_dict"])} tensors of step {state["meta"]["iter"]}')
 
 

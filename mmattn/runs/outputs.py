@@ -3,8 +3,11 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
 from secrets import token_hex
+
+import torch
 
 from ..errors import InputError, describe
 
@@ -46,6 +49,13 @@ def whole_file(path: str | Path) -> Iterator[Path]:
             os.replace(part, path)
     finally:
         _remove(part)
+
+
+def save_tensors(contents: object, path: str | Path) -> None:
+    """Write what ``torch.load`` reads, see :func:`whole_file`."""
+    torch.save(contents, buffer := BytesIO())  # torch has errors of its own for full disks
+    with whole_file(path) as part:
+        part.write_bytes(buffer.getbuffer())
 
 
 @contextmanager

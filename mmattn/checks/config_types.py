@@ -40,6 +40,17 @@ def nested(node: object, place: str, follow: Callable[[dict, str], bool]) -> Ite
                     yield from nested(value, f'{where}.{key}', follow)
 
 
+def places_of(value: object, node: object, place: str) -> Iterator[str]:
+    """Where a text, list or dict stands in a node of a config. A dict may have more keys there."""
+    if value and isinstance(value, (str, list, tuple, dict)):
+        both = isinstance(node, dict) and isinstance(value, dict)
+        if node == value or both and all(each in node.items() for each in value.items()):
+            yield place
+        keys = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
+        for key, part in keys:
+            yield from places_of(value, part, f'{place}.{key}')
+
+
 def bases(node: dict, registry: Registry = MODELS) -> list[str]:
     """The names of the class of a module's config and of its bases."""
     return [base.__name__ for base in getattr(find_type(node, registry), '__mro__', ())]

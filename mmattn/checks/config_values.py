@@ -27,7 +27,7 @@ from ..errors import InputError, near_misses
 from ..packages import PARAMWISE_KEYS
 from ..weights.lora import check_lora
 from .channels import check_channels
-from .config_types import NODE_KEYS, bases, find_type, is_of, listed, nested
+from .config_types import NODE_KEYS, bases, find_type, is_of, listed, nested, places_of
 
 SPLITS = ('train', 'val', 'test')
 #: what a Runner takes from a config: its arguments, and what it reads from the config beside them
@@ -97,11 +97,11 @@ def check_config(cfg: Config, path: str | Path) -> None:
 
 def _check_keys(cfg: Config) -> None:
     """Refuse top-level keys that look misspelt, and values of a kind that MMEngine does not take."""
-    read = [value for key, value in cfg.items() if key in KNOWN_KEYS]
+    read = {key: value for key, value in cfg.items() if key in KNOWN_KEYS}
     for key in set(cfg) - KNOWN_KEYS:
         near = difflib.get_close_matches(key, KNOWN_KEYS, n=1, cutoff=SIMILAR)
         # model_small, mode and the like are variables, and so is custom_hook in custom_hooks=[custom_hook].
-        if near and not key.startswith(near[0]) and len(key) > 5 and not _has(read, cfg[key]):
+        if near and not key.startswith(near[0]) and len(key) > 5 and not any(places_of(cfg[key], read, '')):
             raise InputError(f'nothing reads the key {key}: did you mean {near[0]}?')
     for key in (*DICTS, *(f'{split}_{what}' for split in SPLITS for what in ('dataloader', 'cfg'))):
         _check_dict(cfg.get(key), key)
@@ -119,16 +119,6 @@ def _check_keys(cfg: Config) -> None:
         absent = [key for key in keys if cfg.get(key) is None]
         if 0 < len(absent) < len(keys):
             raise InputError(f'{" and ".join(absent)} must be set too, or none of {", ".join(keys)}')
-
-
-def _has(node: object, value: object) -> bool:
-    """Whether a text, list or dict stands anywhere in a node of a config. A dict may have more keys there."""
-    if not value or not isinstance(value, (str, list, tuple, dict)):
-        return False
-    if isinstance(node, dict) and isinstance(value, dict) and all(each in node.items() for each in value.items()):
-        return True
-    children = node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ()
-    return node == value or any(_has(child, value) for child in children)
 
 
 def _check_dict(node: object, place: str) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
 from mmengine.utils import import_modules_from_strings
 
-from ..checks.config_types import find_type
+from ..checks.config_types import find_type, places_of
 from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, metric_configs
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
@@ -86,7 +85,7 @@ def load_config(
     for key in set(cfg) - known:
         raise InputError(f'--cfg-options sets {key}, which nothing reads{near_misses(key, known)}')
     for key, value in before.items():
-        places = [place for name in sorted(KNOWN_KEYS) for place in _places(_plain(cfg.get(name)), name, value)]
+        places = [place for name in sorted(KNOWN_KEYS) for place in places_of(value, _plain(cfg.get(name)), name)]
         if _plain(cfg[key]) != value and places:
             raise InputError(
                 f'--cfg-options sets {key}, a variable that was read with the config: set what still has its old '
@@ -123,15 +122,6 @@ def _plain(node: object) -> object:
     if isinstance(node, dict):
         return {key: _plain(value) for key, value in node.items() if key != '_scope_'}
     return type(node)(map(_plain, node)) if isinstance(node, (list, tuple)) else node
-
-
-def _places(node: object, place: str, value: object) -> Iterator[str]:
-    """Where a text, list or dict is in a node of a config."""
-    if value and isinstance(value, (str, list, tuple, dict)) and node == value:
-        yield place
-    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, (list, tuple)) else ()
-    for key, child in children:
-        yield from _places(child, f'{place}.{key}', value)
 
 
 def _check_row(path: str | Path) -> None:

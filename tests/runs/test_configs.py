@@ -266,6 +266,8 @@ def test_options_that_set_a_variable():
         key = next(iter(options)).partition('.')[0]
         with pytest.raises(InputError, match=f'sets {key}, a variable .*: set what still has its old value, {places}'):
             load_config(MASK_RCNN, options)
+    with pytest.raises(InputError, match='old value, test_dataloader.dataset, train_dataloader.dataset, val_'):
+        load_config(ROOT / 'configs/real/bccd.py', {'data.data_root': '/x'})  # where it is a part of larger dicts
     root, changed = Config.fromfile(CLASSIFIER).data_root, dict(data_root='/x')
     assert load_config(CLASSIFIER, dict(data_root=root)).data_root == root
     changed.update({f'{split}_dataloader.dataset.data_root': '/x' for split in ('train', 'val', 'test')})

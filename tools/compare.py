@@ -248,6 +248,7 @@ def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
     try:
         submit()
         while under_way:
+            print(time_left(entries, list(under_way.values()), args), flush=True)
             done = wait(under_way, timeout=60 * MINUTES_BETWEEN_LINES, return_when=FIRST_COMPLETED).done
             for future in done:
                 entry, run = under_way.pop(future)
@@ -263,7 +264,6 @@ def train_all(entries: list[Entry], args: argparse.Namespace) -> None:
                 print(f'{name}: {entry.title} {entry.scores[run]:.1f} ({entry.seconds[run]:.0f} s)', flush=True)
                 submit()
                 write_results(entries, args)
-            print(time_left(entries, list(under_way.values()), args), flush=True)
     except BaseException:
         for process in multiprocessing.active_children():
             process.terminate()

@@ -68,7 +68,7 @@ def main() -> None:
         draw_curves({row: classifiers[row] for row in rows}, part)
     for task, found in downstream.items():
         for row, runs in found.items():
-            for run in [run for run in runs if not run.diverged][:1]:
+            if run := next((run for run in runs if not run.diverged), None):
                 draw_predictions(task, row, run, args.out / task / row, args.cfg_options)
     print(lines)
 

@@ -192,7 +192,10 @@ def read_finished(entry: Entry, work_dir: Path) -> None:
             print(f'{file} cannot be read ({describe(error)}): the run counts as not finished')
             continue
         if digest != entry.digest:
-            raise InputError(f'{file.parent} was trained before {entry.config} changed: name another --work-dir')
+            raise InputError(
+                f'{file.parent} was trained with other settings than {entry.config} has now, options and paths in the '
+                'environment included: name another --work-dir, or set them as before'
+            )
         entry.scores[run], entry.seconds[run] = score(entry, metrics), seconds
 
 

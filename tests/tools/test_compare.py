@@ -145,6 +145,9 @@ def test_unreadable_results(tmp_path, capsys, text):
     compare.read_finished(row, tmp_path)
     assert row.scores == {(1e-3, 0): 3}
     assert re.fullmatch(r'.*/a/result.json cannot be read .* the run counts as not finished\n', capsys.readouterr().out)
+    row.digest = 'other'
+    with pytest.raises(compare.InputError, match='b was trained with other settings than fpn_ade20k.py has now'):
+        compare.read_finished(row, tmp_path)
 
 
 def test_process_ends_with_its_parent():
@@ -232,7 +235,7 @@ def test_compare(run, tmp_path):
     assert (tmp_path / 'table.md').read_text() == table, 'the same seed gives other scores'
 
     other = run(*command)
-    assert other.returncode == 1 and 'changed: name another --work-dir' in other.stderr.splitlines()[-1]
+    assert other.returncode == 1 and 'name another --work-dir' in other.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

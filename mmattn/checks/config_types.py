@@ -30,7 +30,9 @@ def listed(node: object, place: str) -> Iterator[tuple[str, object]]:
         yield place, node
 
 
-def nested(node: object, place: str, follow: Callable[[dict, str], bool]) -> Iterator[tuple[str, dict]]:
+def nested(
+    node: object, place: str, follow: Callable[[dict, str], bool] = lambda *_: True
+) -> Iterator[tuple[str, dict]]:
     """A dict, or those in lists, and the dicts below those of its keys that are to be followed, with their places."""
     for where, part in listed(node, place):
         if isinstance(part, dict):

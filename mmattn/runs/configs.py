@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
 from mmengine.utils import import_modules_from_strings
 
-from ..checks.config_types import find_type, places_of
+from ..checks.config_types import find_type, nested, places_of
 from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, metric_configs
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
@@ -148,7 +148,10 @@ def _fit_cpu(cfg: Config) -> None:
         for key in ('loss_scale', 'dtype', 'use_fsdp'):
             cfg.optim_wrapper.pop(key, None)
         changes.append('mixed precision is off')
-    if _rename_type(cfg.model, 'SyncBN', 'BN'):
+    norms = [node for _, node in nested(cfg.model, 'model') if node.get('type') == 'SyncBN']
+    for norm in norms:
+        norm['type'] = 'BN'
+    if norms:
         changes.append('SyncBN became BN')
     if cfg.launcher == 'pytorch':
         # MMEngine's default wrapper passes the number of a GPU.
@@ -177,19 +180,10 @@ def check_pretrained(cfg: Config) -> None:
     Raises:
         CheckpointError: see :func:`mmattn.weights.check_source`; a missing file is named with its place in the config.
     """
-
-    def check(node: object, place: str) -> None:
-        if isinstance(node, (list, tuple)):
-            for index, part in enumerate(node):
-                check(part, f'{place}[{index}]')
-        elif isinstance(node, dict):
-            file = node.get('checkpoint') if node.get('type') == 'Pretrained' else None
-            if isinstance(file, str):
-                check_source(file, f'{place}=None')
-            for key, part in node.items():
-                check(part, f'{place}.{key}')
-
-    check(cfg.get('model'), 'model')
+    for place, node in nested(cfg.get('model'), 'model'):
+        file = node.get('checkpoint') if node.get('type') == 'Pretrained' else None
+        if isinstance(file, str):
+            check_source(file, f'{place}=None')
     if cfg.get('load_from'):
         check_source(cfg.load_from, 'load_from=None')
 
@@ -209,16 +203,6 @@ def check_sharding(cfg: Config) -> None:
     require_sharding('sharded training')
     if any('EMAHook' in str(hook) for hook in cfg.get('custom_hooks') or ()):
         raise InputError("sharded training cannot average weights: remove EMAHook from the config's custom_hooks")
-
-
-def _rename_type(node: object, old: str, new: str) -> bool:
-    """Rename a type everywhere below a config node; whether there was any."""
-    children = node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ()
-    renamed = [_rename_type(child, old, new) for child in children]
-    if isinstance(node, dict) and node.get('type') == old:
-        node['type'] = new
-        return True
-    return any(renamed)
 
 
 def enable_amp(cfg: Config) -> None:

@@ -13,7 +13,7 @@ from ..errors import CheckpointError, InputError, describe
 from ..layers.any_size import ceil_div
 from ..ops.recompute import recompute
 from ..ops.transpose import transposed
-from ..weights import StrictModule, changed_with_images, differing_settings, misfits, take_out
+from ..weights import StrictModule, changed_with_images, differing_settings, misfits
 
 
 class Backbone(StrictModule):
@@ -383,37 +383,6 @@ def noise_image(channels: int, side: int) -> Tensor:
     octaves = [torch.randn(1, channels, n, n, generator=generator) for n in sides]
     image = sum(F.interpolate(octave, size=(side, side), mode='bilinear') for octave in octaves)
     return image / image.std()
-
-
-def place_output_norms(
-    tensors: dict[str, Tensor], out_indices: Sequence[int], num_stages: int
-) -> tuple[list[str], list[str]]:
-    """Place the norms of a release in a backbone with ``norm0`` and so on, of its outputs.
-
-    A released classifier has one norm, ``norm``. A backbone that returns only the last stage takes it. Other backbones
-    leave it out, as they do with the only norm of a classifier trained here, and their norms start untrained. A
-    released detector has the norms of all its outputs. A distilled backbone may lack those of its first stages, which
-    start untrained.
-
-    Args:
-        tensors: of the release; changed.
-        out_indices, num_stages: of the backbone.
-
-    Returns:
-        the names of the tensors that are left out, and those of the backbone's that start untrained.
-    """
-    output_norms = [f'norm{i}.' for i in range(num_stages)]
-    given = [i for i, norm in enumerate(output_norms) if any(name.startswith(norm) for name in tensors)]
-    left_out, fresh = [norm for i, norm in enumerate(output_norms) if i not in out_indices], []
-    if tuple(out_indices) == (num_stages - 1,):
-        for kind in ('weight', 'bias'):
-            if f'norm.{kind}' in tensors:
-                tensors.setdefault(f'norm{num_stages - 1}.{kind}', tensors.pop(f'norm.{kind}'))
-    elif given in ([], [num_stages - 1]):
-        left_out, fresh = output_norms, list(out_indices)
-    else:
-        fresh = [i for i in out_indices if i < given[0]]
-    return take_out(tensors, 'norm.', *left_out), [f'norm{i}.{kind}' for i in fresh for kind in ('weight', 'bias')]
 
 
 def drop_path_schedule(depths: Sequence[int], rate: float) -> list[list[float]]:

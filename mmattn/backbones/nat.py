@@ -14,7 +14,7 @@ from ..arguments import check_rates, check_whole
 from ..layers import MLP, Block, NeighbourhoodAttention, TokenConv2d, build_mechanism
 from ..ops.neighbourhood_cpu import MOST_NEIGHBOURS
 from ..weights import Translation, take_out
-from .base import drop_path_schedule, place_output_norms
+from .base import drop_path_schedule
 from .swin import Stage, Stages, mechanisms_by_stage
 
 #: what the factors of the channels start at in the architectures with layer scale
@@ -121,15 +121,11 @@ class NAT(Stages):
         return arch
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """Takes the authors' names of layer scales, and places the norms of the outputs: see
-        :func:`mmattn.backbones.base.place_output_norms`. With a warm start, mechanisms take what they can of
-        neighbourhood attention by their method ``warm_start``."""
+        """Takes the authors' names of layer scales, and places the norms of the outputs. With a warm start, mechanisms
+        take what they can of neighbourhood attention by their method ``warm_start``."""
         pattern = r'(levels\.\d+\.blocks\.\d+\.)gamma([12])$'
         tensors = {re.sub(pattern, r'\1ls\2.gamma', name): value for name, value in state_dict.items()}
-        last = self.out_indices[-1]
-        dropped, fresh = place_output_norms(tensors, self.out_indices, self.num_stages)
-        unbuilt = (f'levels.{i}.' for i in range(last + 1, self.num_stages))
-        dropped += take_out(tensors, 'head.', f'levels.{last}.downsample.', *unbuilt)
+        dropped, fresh = self.place_outputs(tensors)
         if warm_start:
             dropped += self._start_attention(tensors)
         return Translation(tensors, dropped, fresh)

@@ -16,7 +16,7 @@ from ..layers import MLP, Block, build_mechanism, check_mechanism, mechanism_set
 from ..layers.any_size import pad_to_multiple
 from ..layers.window import is_table
 from ..weights import CheckpointError, Translation, take_out
-from .base import Backbone, drop_path_schedule, place_output_norms
+from .base import Backbone, drop_path_schedule
 from .patch_embed import PatchEmbed, fit_tables, interpolated
 from .swin_layouts import is_swin, microsoft_layout
 
@@ -54,6 +54,33 @@ class Stages(Backbone):
 
     def output_norm(self, stage: int) -> str:
         return f'norm{stage}' if stage in self.out_indices else ''
+
+    def place_outputs(self, tensors: dict[str, Tensor]) -> tuple[list[str], list[str]]:
+        """Leave out the head and the stages that are not built, and place the norms of a release, in ``tensors``.
+
+        A released classifier has one norm, ``norm``. A backbone that returns only the last stage takes it. Other
+        backbones leave it out, as they do with the only norm of a classifier trained here, and their norms start
+        untrained. A released detector has the norms of all its outputs. A distilled backbone may lack those of its
+        first stages, which start untrained.
+
+        Returns:
+            the names of the tensors that are left out, and those of the backbone's that start untrained.
+        """
+        last = self.num_stages - 1
+        norms = [f'norm{i}.' for i in range(self.num_stages)]
+        given = [i for i, norm in enumerate(norms) if any(name.startswith(norm) for name in tensors)]
+        left_out, fresh = [norm for i, norm in enumerate(norms) if i not in self.out_indices], []
+        if self.out_indices == (last,):
+            for kind in ('weight', 'bias'):
+                if f'norm.{kind}' in tensors:
+                    tensors.setdefault(f'norm{last}.{kind}', tensors.pop(f'norm.{kind}'))
+        elif given in ([], [last]):
+            left_out, fresh = norms, self.out_indices
+        else:
+            fresh = [i for i in self.out_indices if i < given[0]]
+        left_out += [f'{self.stage_list}.{i}.' for i in range(self.num_built, self.num_stages)]
+        left_out += ['norm.', 'head.', f'{self.stage_list}.{self.num_built - 1}.downsample.']
+        return take_out(tensors, *left_out), [f'norm{i}.{kind}' for i in fresh for kind in ('weight', 'bias')]
 
     def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         self.check_images(x)
@@ -180,8 +207,6 @@ class SwinFrame(Stages):
 
         A frame whose stages compute Swin's attention takes a Swin Transformer strictly. With a warm start every frame
         takes it, and mechanisms take what they can by their method ``warm_start``.
-
-        For the norms see :func:`mmattn.backbones.base.place_output_norms`.
         """
         tensors, computed = dict(state_dict), []
         if warm_start:
@@ -191,10 +216,7 @@ class SwinFrame(Stages):
                 tensors, computed = self._from_swin(tensors)
             except KeyError as error:
                 raise CheckpointError(f'the weights of a Swin Transformer lack {error}') from None
-        last = self.out_indices[-1]
-        dropped, fresh = place_output_norms(tensors, self.out_indices, self.num_stages)
-        unbuilt = (f'layers.{i}.' for i in range(last + 1, self.num_stages))
-        dropped += take_out(tensors, 'head.', f'layers.{last}.downsample.', *unbuilt)
+        dropped, fresh = self.place_outputs(tensors)
         dropped += computed
         tables = [name for name in tensors if name.endswith(('.rb', '.rk', '.rq'))]
         fit_tables(tensors, self.state_dict(), tables, _fitted)
@@ -275,7 +297,7 @@ def _placed(stage: int, mechanisms: Sequence[dict]) -> list[tuple[str, dict]]:
 
 
 class Stage(nn.Module):
-    """The blocks of one resolution, and the patch merging after them."""
+    """The blocks of one resolution, and the layer after them that halves the map."""
 
     def __init__(self, blocks: list[nn.Module], downsample: nn.Module | None) -> None:
         super().__init__()

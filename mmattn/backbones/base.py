@@ -187,8 +187,8 @@ class Backbone(StrictModule):
         """The depth of a parameter, for layer-wise decay of the learning rate. MMPretrain's Swin has the same depths.
 
         The stem has depth 0. The blocks have the depths 1, 2 and so on. A layer between two stages has the depth of the
-        block before it. Layers after the last block have the largest depth, and so have all output norms of ELSASwin
-        and MSFSwin, because no block takes their output.
+        block before it. Layers after the last block have the largest depth, and so have all output norms whose result
+        no block takes.
 
         Args:
             param_name: name of the parameter in the model.

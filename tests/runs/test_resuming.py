@@ -201,9 +201,6 @@ def test_best_checkpoint_is_no_state(tmp_path):
         (lambda path: path.write_text('text'), 'damaged'),
         (lambda path: torch.save({'state_dict': {}}, path), 'holds no state of a training'),
         (lambda path: torch.save([1], path), 'holds no state of a training'),
-        (lambda path: training_state(path, meta=[]), 'holds no state of a training'),
-        (lambda path: training_state(path, meta=dict(epoch=1, iter='a')), 'holds no state of a training'),
-        (lambda path: training_state(path, meta=dict(epoch=1, iter=1, seed='a')), 'holds no state of a training'),
     ],
 )
 def test_named_checkpoint_must_be_whole(four, spoil, message):
@@ -285,28 +282,14 @@ def changed(path, target, change):
     'change, message',
     [
         (lambda c: c['optimizer']['state'][0].update(exp_avg=torch.ones(3, 4)), 'exp_avg of its optimizer fits no'),
-        (
-            lambda c: c['optimizer']['state'].update({9: dict(exp_avg=torch.ones(3))}),
-            'exp_avg of its optimizer fits no',
-        ),
-        (lambda c: c['optimizer'].pop('state'), 'it has no state of a single optimizer'),
-        (lambda c: c.update(optimizer=[1]), 'it has no state of a single optimizer'),
         (lambda c: c.update(optimizer=dict(a=c['optimizer'])), 'it has no state of a single optimizer'),
-        (lambda c: c['optimizer'].update(param_groups=[1]), 'it has no state of a single optimizer'),
-        (lambda c: c.update(param_schedulers=[1]), 'of another kind'),
-        (lambda c: c.update(param_schedulers=1), 'its schedulers are not those of the config'),
+        (lambda c: c.update(param_schedulers=dict(a=[])), 'its schedulers are not those of the config'),
         (lambda c: c['state_dict'].move_to_end('layers.0.weight'), 'its tensors are in another order'),
         (lambda c: c['state_dict'].update({'layers.0.bias': 1}), 'layers.0.bias is of type int, not a tensor'),
-        (lambda c: c.update(state_dict=[1]), 'holds no weights'),
-        (lambda c: c['meta'].update(iter=-1), 'holds no state of a training'),
-        (lambda c: c['meta'].update(seed=2**32), 'holds no state of a training'),
-        (lambda c: c['message_hub'].update(runtime_info=None), 'holds no state of a training'),
-        (lambda c: c.update(message_hub=[1]), 'holds no state of a training'),
-        (lambda c: c['param_schedulers'][0].update(last_step=None), 'of another kind'),
     ],
 )
-def test_spoilt_state(half_way, tmp_path, change, message):
-    """Whatever is in the state of a training, it is refused in a sentence."""
+def test_state_that_does_not_fit(half_way, tmp_path, change, message):
+    """Of another model or optimizer, though names and shapes may be the same."""
     with pytest.raises(CheckpointError, match=message):
         train(tmp_path / 'work', resume=changed(half_way, tmp_path / 'a.pth', change))
 
@@ -383,21 +366,22 @@ def test_state_that_is_not_finite(four, log):
     assert 'iter_110.pth has a NaN or an infinity in optimizer state 0 exp_avg_sq: it is of a training' in log[0]
 
 
-@pytest.mark.parametrize('spoilt', [False, True])
-def test_noted_settings_that_differ(tmp_path, capsys, spoilt):
-    """Settings that no tensor shows, as the teacher of a distillation, go on as in the config, and the log says so."""
+@pytest.mark.parametrize('noted', [True, False])
+def test_noted_settings_that_differ(tmp_path, capsys, noted):
+    """Settings that no tensor shows, as the teacher of a distillation, go on as in the config, and the log says so.
+    Checkpoints of MMEngine's own hook note none."""
 
     class Noted(Model):
         training_note = dict(teacher='a', weight=1.0)
 
     train(tmp_path, model=Noted(), steps=4)
     file = str(tmp_path / 'iter_4.pth')
-    if spoilt:
-        changed(file, file, lambda c: c['meta'].update(mmattn_training=1))
+    if not noted:
+        changed(file, file, lambda c: c['meta'].pop('mmattn_training'))
     Noted.training_note = dict(teacher='b', weight=1.0, another=2)
     train(tmp_path, model=Noted(), resume=file)
     line = 'with other settings than those of the checkpoint: teacher=b instead of a\n'
-    assert (line in capsys.readouterr().out) is not spoilt
+    assert (line in capsys.readouterr().out) is noted
 
 
 @pytest.mark.parametrize('by_epoch', [False, True])

@@ -1,7 +1,6 @@
 """Around a run of MMEngine: what our tools set up and undo, and how their errors end."""
 
 import errno
-import gc
 import logging
 import os
 import re
@@ -10,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import wait
 
 from mmengine.config import Config
 from mmengine.device import get_device
@@ -18,7 +16,6 @@ from mmengine.hooks import Hook
 from mmengine.registry import RUNNERS
 from mmengine.runner import CheckpointLoader, Runner
 from torch import distributed
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ..checks.config_types import type_name
 from ..checks.config_values import metric_configs
@@ -169,45 +166,13 @@ def _run(runner: Runner, run: Callable[[], object]) -> None:
         try:
             run()
         except (RuntimeError, OSError, EOFError) as error:  # what the loss of a worker's pipe may raise
-            # For a dead worker, torch raises another error, once, at whatever line is running then: one of these.
-            if not PEER_GONE.search(str(error)):
-                time.sleep(1)
+            if not isinstance(error, InputError) and not PEER_GONE.search(str(error)):
+                time.sleep(1)  # For a dead worker, torch raises another error, at whatever line is running then.
             raise
-    except InputError:
-        raise
-    except (RuntimeError, OSError, EOFError) as error:
-        sentence = _why_gone(runner)
-        if not sentence:
+    except RuntimeError as error:
+        if not str(error).startswith('DataLoader worker'):
             raise
-        raise InputError(sentence) from error
-
-
-def _why_gone(runner: Runner) -> str:
-    """A sentence on a data worker that ended without an error of its own; '' if none has."""
-    loops = {f'{split}_dataloader': getattr(runner, f'_{split}_loop') for split in ('train', 'val', 'test')}
-    # Dataloaders do not know their workers. The traceback of the error keeps the iterators that do.
-    workers = [
-        (worker, name)
-        for iterator in gc.get_objects()
-        if type(iterator) is _MultiProcessingDataLoaderIter
-        for name, loop in loops.items()
-        if getattr(getattr(loop, 'dataloader', None), 'dataset', None) is iterator._dataset
-        for worker in iterator._workers
-    ]
-    gone = wait([worker.sentinel for worker, _ in workers], timeout=0)
-    for worker, loader in workers:
-        if worker.sentinel in gone and worker.exitcode != 0:
-            return f'a data worker of {loader}, process {worker.pid}, {_end(worker.exitcode, loader)}'
-    return ''
-
-
-def _end(code: int | None, loader: str) -> str:
-    if code is None:  # torch's error interrupted the reading of the exit status
-        return f'ended, {loader}.num_workers=0 may show why'
-    if code >= 0:
-        return f'ended with exit status {code}, {loader}.num_workers=0 shows where'
-    advice = {
-        signal.SIGKILL: 'most often for want of memory: lower its num_workers or batch_size',
-        signal.SIGBUS: 'most often for want of shared memory: lower num_workers, or give more (docker run --shm-size)',
-    }.get(-code, f'{loader}.num_workers=0 shows where')
-    return f'was killed by signal {-code} ({signal.strsignal(-code)}), {advice}'
+        raise InputError(
+            f'{str(error).strip(". ")}; most often memory is short: lower num_workers or batch_size, or give more '
+            'shared memory (docker run --shm-size); num_workers=0 shows other reasons'
+        ) from error

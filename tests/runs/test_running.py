@@ -2,7 +2,6 @@ import errno
 import logging
 import os
 import signal
-import sys
 import weakref
 from types import SimpleNamespace
 
@@ -208,29 +207,21 @@ class Ill(BaseDataset):
 
 
 @pytest.mark.parametrize(
-    'split, signal, message',
-    [
-        (
-            'train',
-            signal.SIGKILL,
-            r'was killed by signal 9 \(Killed\), .* want of memory: lower its num_workers or batch_size',
-        ),
-        ('val', signal.SIGBUS, r'was killed by signal 7 \(Bus error\), .* shared memory: '),
-        (
-            'train',
-            signal.SIGSEGV,
-            r'was killed by signal 11 \(Segmentation fault\), {split}_dataloader.num_workers=0 shows',
-        ),
-        ('val', 0, 'ended with exit status 3, {split}_dataloader.num_workers=0 shows where'),
-    ],
+    'split, signal', [('train', signal.SIGKILL), ('val', signal.SIGBUS), ('train', signal.SIGSEGV), ('val', 0)]
 )
-def test_dead_worker(small, split, signal, message):
-    """One sentence names the dataloader, the process and the reason."""
+def test_dead_worker(small, split, signal):
+    """Torch's sentence, and what to do."""
     loader = dict(batch_size=2, num_workers=1, sampler=dict(type='DefaultSampler', shuffle=False), dataset=Ill(signal))
-    with pytest.raises(
-        InputError, match=f'^a data worker of {split}_dataloader, process .*({message.format(split=split)}| ended, )'
-    ):
+    with pytest.raises(InputError, match='^DataLoader worker .*; most often memory is short: lower num_workers or'):
         small(validate=True, **{f'{split}_dataloader': loader})
+
+
+def test_pipe_of_a_dead_worker(monkeypatch):
+    """Its error may come before torch's."""
+    runner = SimpleNamespace(register_hook=lambda *_: None, build_dataloader=None)
+    monkeypatch.setattr(runs.time, 'sleep', raising(RuntimeError('DataLoader worker (pid 1) is killed')))
+    with pytest.raises(InputError, match='^DataLoader worker .pid 1. is killed; most often'):
+        runs._run(runner, raising(EOFError()))
 
 
 def test_other_errors_of_workers_stay(small, monkeypatch):
@@ -238,34 +229,3 @@ def test_other_errors_of_workers_stay(small, monkeypatch):
     loader = dict(batch_size=2, num_workers=1, sampler=dict(type='InfiniteSampler'), dataset=Ill(0))
     with pytest.raises(ZeroDivisionError):
         small(train_dataloader=loader)
-
-
-@pytest.mark.parametrize('line', [1, 2, 3, 4])
-def test_error_of_torch_at_any_line(monkeypatch, line):
-    """Torch's second error for a dead worker may be raised while the first one is looked at: there is one sentence."""
-    monkeypatch.setattr(runs, '_why_gone', lambda _: 'a worker is dead')
-
-    def trace(frame, event, argument):
-        nonlocal line
-        if frame.f_code is not runs._run.__code__ or not started:
-            return trace
-        line -= event == 'line'
-        if line == 0:
-            raise RuntimeError('DataLoader worker is killed')
-        return trace
-
-    started = False
-
-    def run():
-        nonlocal started
-        started = True
-        raise EOFError
-
-    monkeypatch.setattr(runs.time, 'sleep', lambda _: None)
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        with pytest.raises(InputError, match='a worker is dead'):
-            runs._run(SimpleNamespace(register_hook=lambda *_: None, build_dataloader=None), run)
-    finally:
-        sys.settrace(before)

@@ -19,7 +19,6 @@ from ..packages import mmseg_bases, require, require_ops, require_sharding
 from ..weights import check_source
 from .outputs import check_output
 from .rows import ROW, read_row, row_in_folder
-from .yaml_configs import checked_yaml
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
@@ -67,14 +66,12 @@ def load_config(
     if not Path(path).is_file():
         raise InputError(f'there is no config {path}')
     # A config is a program, which can raise any error.
-    with refusing(f'{path} cannot be read'), mmseg_bases(), checked_yaml():
+    with refusing(f'{path} cannot be read'), mmseg_bases():
         try:
             cfg = Config.fromfile(path, import_custom_modules=False)
-        except InputError as error:
-            raise InputError(f'{path} cannot be read: {error}') from error
-        except Exception as error:
-            if isinstance(error, RecursionError) or 'nesting depth' in str(error):  # the second is of PyYAML 6.0.4
-                raise InputError(f'{path} cannot be read: it is nested too deeply, or is its own _base_') from error
+        except RecursionError as error:
+            raise InputError(f'{path} cannot be read: it is its own _base_, or nested too deeply') from error
+        except Exception:
             _check_row(path)
             raise
     known = {*KNOWN_KEYS, *TTA_KEYS, *cfg}

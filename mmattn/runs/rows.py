@@ -12,7 +12,6 @@ from mmengine.config import Config
 
 from ..errors import refusing
 from ..packages import mmseg_bases
-from .yaml_configs import checked_yaml
 
 #: the environment variable
 ROW = 'MMATTN_ROW'
@@ -42,7 +41,7 @@ def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
         InputError: if it cannot be read.
     """
     # A config is a program, which can raise any error.
-    with chosen(row), refusing(f'{path} cannot be read'), mmseg_bases(), checked_yaml():
+    with chosen(row), refusing(f'{path} cannot be read'), mmseg_bases():
         return Config.fromfile(path, **settings)
 
 

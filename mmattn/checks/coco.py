@@ -39,7 +39,7 @@ class CheckedCOCO(COCO):
         unreadable = refusing(f'{annotation_file} cannot be read', (OSError,))
         with refusing(f"{annotation_file} is not an annotation file in COCO's format"), unreadable:
             with open(annotation_file) as file:
-                contents = json.load(file, object_pairs_hook=_once)
+                contents = json.load(file)
             super().__init__()
             self.dataset = contents
             self.createIndex()
@@ -181,15 +181,6 @@ class CheckedCocoMetric(CocoMetric):
                 f'{self.ann_file}: {len(self.images) - len(seen)} of {len(self.images)} images are not in the '
                 'dataset, all their objects count as missed'
             )
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict:
-    """A dict of a JSON file. Without this, Python keeps the last of several values, and loses the others."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f'the key {key!r} is twice in one place')
-    return found
 
 
 def _length(numbers: list) -> float:

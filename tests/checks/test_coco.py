@@ -368,18 +368,6 @@ def test_files_that_are_not_coco(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    'old, new', [('"bbox": [', '"bbox": [0, 0, 1, 1], "bbox": ['), ('{"images"', '{"images": [], "images"')]
-)
-def test_keys_given_twice(tmp_path, old, new):
-    """Python would use the last value, and lose the others without a word."""
-    text = json.dumps(COCO)
-    assert old in text
-    (tmp_path / 'a.json').write_text(text.replace(old, new))
-    with pytest.raises(InputError, match="a.json is not an .* the key '(bbox|images)' is twice"):
-        CheckedCOCO(str(tmp_path / 'a.json'))
-
-
-@pytest.mark.parametrize(
     'name, words',
     [
         ('../a.jpg', 'outside of its image folder'),

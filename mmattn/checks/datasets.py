@@ -8,6 +8,7 @@ from itertools import chain
 
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset, InfiniteSampler
+from mmengine.fileio import list_from_file
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, METRICS, DefaultScope, Registry
 from mmengine.runner import Runner
@@ -98,6 +99,8 @@ def check_files(cfg: Config, *splits: str) -> None:
             head = cfg.get('model', {}).get('head')
             in_model = head.get('num_classes') if isinstance(head, dict) else None
             labels.append(check_images(dataset, place, len(dataset.metainfo.get('classes') or ()) or in_model))
+        elif reader == 'BaseSegDataset' and os.path.isfile(annotations) and not list_from_file(annotations):
+            raise InputError(f'{place}: {annotations} lists no image')
         elif folder and not annotations and not any(name.endswith(dataset.img_suffix) for name in _file_names(folder)):
             there = ', '.join(sorted({os.path.splitext(name)[1] for name in _file_names(folder)}))[:100]
             raise InputError(
@@ -207,14 +210,12 @@ def inner_datasets(dataset: object) -> Iterator[BaseDataset]:
 
 
 def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
-    """Check that a dataset is not empty, that its files are there and that the model has its classes.
+    """Check that the files of a dataset are there and that the model has its classes.
 
     Raises:
         InputError: naming the dataset and what does not fit.
     """
     name = f'{type(dataset).__name__} {dataset.ann_file or dataset.data_prefix.get("img_path")}'
-    if not len(dataset):
-        raise InputError(f'{name} has no image: it lists none, or filter_cfg leaves them all out')
     classes = dataset.metainfo.get('classes')
     if hasattr(dataset, 'label_map') and not classes:
         raise InputError(f'{name} has no classes: set its metainfo.classes to their names, in the order of the labels')

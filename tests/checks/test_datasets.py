@@ -85,12 +85,15 @@ def test_coco_metrics_are_checked(tmp_path, several):
             r'no image \*.jpg: set data_prefix or img_suffix, there are .json',
         ),
         (dict(type='mmseg.ADE20KDataset', ann_file='', data_prefix=dict(img_path='no')), 'there is no image folder'),
+        (dict(type='mmseg.ADE20KDataset', ann_file='images/none.txt'), 'none.txt lists no image'),
         (dict(type='mmseg.ADE20KDataset', metainfo=dict(classes=('cow',))), 'new classes .* is not a subset'),
     ],
 )
 def test_files_are_there(tmp_path, settings, message):
     """Missing files are named before anything is read, of those dataloaders that the run uses."""
     settings = {'metainfo': None, **settings}
+    (tmp_path / 'images').mkdir()
+    (tmp_path / 'images' / 'none.txt').touch()
     cfg = Config(dict(default_scope='mmdet', val_dataloader=dict(dataset={**coco_config(tmp_path), **settings})))
     cfg.train_dataloader = {}
     check_files(cfg, 'train')

@@ -30,7 +30,7 @@ def check_finite(name: str, value: object, least: float = -math.inf, most: float
 
 
 def check_heads(dim: object, num_heads: object, name: str = 'num_heads') -> None:
-    """Check the channels of a map, and the number of attention heads, which divides them."""
+    """Check the channels of a map, and the number of attention heads, or of other parts, which divides them."""
     check_whole('dim', dim)
     check_whole(name, num_heads)
     if dim % num_heads:

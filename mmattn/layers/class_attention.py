@@ -2,7 +2,7 @@ import torch
 from timm.models.volo import ClassBlock
 from torch import Tensor, nn
 
-from ..arguments import check_rates, check_whole, hidden_channels
+from ..arguments import check_heads, check_rates, check_whole, hidden_channels
 from ..ops.recompute import recompute
 
 
@@ -34,12 +34,10 @@ class ClassAttention:
             ValueError: if an argument is wrong; the message names it.
         """
         check_whole('in_channels', in_channels)
-        check_whole('num_heads', num_heads)
+        check_heads(in_channels, num_heads)
         check_whole('depth', depth)
         check_rates(attn_drop_rate=attn_drop_rate)
         hidden_channels(in_channels, mlp_ratio)
-        if in_channels % num_heads:
-            raise ValueError(f'num_heads {num_heads} must divide in_channels {in_channels}')
         self.cls_token = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, 1, in_channels), std=0.02))
         self.post_network = nn.ModuleList(
             ClassBlock(in_channels, num_heads, mlp_ratio=mlp_ratio, attn_drop=attn_drop_rate) for _ in range(depth)

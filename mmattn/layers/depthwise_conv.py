@@ -1,6 +1,6 @@
 from torch import Tensor, nn
 
-from ..arguments import check_odd, check_rates, check_whole
+from ..arguments import check_heads, check_odd, check_rates, check_whole
 from ..ops.depthwise_conv import depthwise_conv
 from .mechanism import MECHANISMS
 
@@ -51,9 +51,7 @@ class DepthwiseConv(ValueFilter):
     def __init__(self, dim: int, *, kernel_size: int = 7, filters: int | None = None, drop_rate: float = 0.0) -> None:
         super().__init__(dim, kernel_size, drop_rate)
         filters = dim if filters is None else filters
-        check_whole('filters', filters)
-        if dim % filters:
-            raise ValueError(f'filters must divide the {dim} channels, not {filters}')
+        check_heads(dim, filters, 'filters')
         self.conv = nn.Conv2d(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
         self.conv.weight = nn.Parameter(self.conv.weight.detach()[:filters].clone())
 

@@ -98,9 +98,7 @@ class MeanShiftAttention(nn.Module):
                 f'sharing of attention {attention!r} must be {len(columns)} letters of {columns}, equal '
                 f'where projections share a matrix, not {sharing!r}'
             )
-        check_whole('groups', groups)
-        if dim % groups:
-            raise ValueError(f'groups must divide the {dim} channels, not {groups}')
+        check_heads(dim, groups, 'groups')
         check_choice('group_mode', group_mode, GROUP_MODES)
         check_whole('steps', steps)
         check_finite('step_size', step_size, 0)

@@ -62,7 +62,7 @@ def test_head():
     torch.testing.assert_close(turned[1], of_tokens.flip(3))
     torch.testing.assert_close(head((x,)), of_class + 0.5 * of_tokens.flatten(2).max(2).values)
     for wrong, sentence in (
-        (dict(num_heads=3), 'num_heads 3 must divide in_channels 8'),
+        (dict(num_heads=3), 'num_heads 3 does not divide the 8 channels'),
         (dict(mlp_ratio=float('nan')), 'mlp_ratio must make at least 1 of 8 channels, not nan'),
     ):
         with pytest.raises(ValueError, match=sentence):

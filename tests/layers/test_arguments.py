@@ -156,7 +156,7 @@ def test_impossible_values(name):
         ('ELSA', dict(hadamard='gelu'), "hadamard must be one of released, equation, not 'gelu'"),
         ('WindowAttention', dict(window_size=5, shift=5), 'shift must be a whole number from 0 to 4, not 5'),
         ('WindowAttention', dict(num_heads=5), 'num_heads 5 does not divide the 12 channels'),
-        ('DepthwiseConv', dict(filters=5), 'filters must divide the 12 channels, not 5'),
+        ('DepthwiseConv', dict(filters=5), 'filters 5 does not divide the 12 channels'),
         ('DecoupledDynamicFilter', dict(reduction=0.05), 'reduction must make at least 1 of 12 channels, not 0.05'),
         ('GhostHeadAttention', dict(multiple=5), '2 heads times multiple 5 must divide the 12 channels'),
         ('GlobalSelfAttention', dict(content=False, column=False, row=False), 'one of content, column and row'),
@@ -164,7 +164,7 @@ def test_impossible_values(name):
         ('GlobalSelfAttention', dict(content=False, softmax_queries=True), 'content must be True, not False'),
         ('LocalAttention', dict(norm='filter', window_size=1), 'needs an area of more than one pixel'),
         ('MeanShiftAttention', dict(attention='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
-        ('MeanShiftAttention', dict(groups=5), 'groups must divide the 12 channels, not 5'),
+        ('MeanShiftAttention', dict(groups=5), 'groups 5 does not divide the 12 channels'),
         (
             'MeanShiftAttention',
             dict(attention='gauss', steps=2),

@@ -53,7 +53,7 @@ class Block(nn.Module):
 
     def _sum(self, x: Tensor, prefix: Tensor, branch: Tensor, of_prefix: Tensor | None) -> tuple[Tensor, Tensor]:
         """Residuals of a map and of a prefix. Stochastic depth drops both of an image, or none."""
-        factor = self.drop_path(branch.new_ones(x.shape[0], 1, 1, 1))
+        factor = self.drop_path(branch.new_ones(x.shape[0], 1, 1, 1))  # in evaluation, too: its hooks must fire
         if self.training and self.drop_path.drop_prob:
             branch, of_prefix = factor * branch, None if of_prefix is None else factor[:, 0] * of_prefix
         return x + branch, prefix if of_prefix is None else prefix + of_prefix

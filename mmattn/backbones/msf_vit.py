@@ -6,7 +6,7 @@
 import re
 
 from mmengine.registry import MODELS
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..weights import Translation, take_out
 from .vit import ViTFrame
@@ -71,9 +71,9 @@ class MSFViT(ViTFrame):
         tensors = dict(state_dict)
         for pattern, ours in RELEASED_NAMES.items():
             tensors = {re.sub(pattern, ours, name): value for name, value in tensors.items()}
-        dropped = take_out(tensors, 'linear_head.', *(['norm.'] if isinstance(self.norm, nn.Identity) else []))
+        head = take_out(tensors, 'linear_head.')
         translation = super().from_release(tensors)
-        translation.dropped += dropped
+        translation.dropped += head
         return translation
 
 

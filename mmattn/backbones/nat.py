@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..arguments import check_rates, check_whole
 from ..layers import MLP, Block, NeighbourhoodAttention, TokenConv2d, build_mechanism
 from ..ops.neighbourhood_cpu import MOST_NEIGHBOURS
-from ..weights import Translation, take_out
+from ..weights import Translation
 from .base import drop_path_schedule
 from .swin import Stage, Stages, mechanisms_by_stage
 
@@ -127,33 +127,8 @@ class NAT(Stages):
         tensors = {re.sub(pattern, r'\1ls\2.gamma', name): value for name, value in state_dict.items()}
         dropped, fresh = self.place_outputs(tensors)
         if warm_start:
-            dropped += self._start_attention(tensors)
+            dropped += self.start_attention(tensors)
         return Translation(tensors, dropped, fresh)
-
-    def _start_attention(self, tensors: dict[str, Tensor]) -> list[str]:
-        """Replace the tensors of neighbourhood attention by those that the own mechanisms make of them.
-
-        Returns:
-            the names of those that have no place.
-
-        Raises:
-            KeyError: naming a tensor that should be there.
-            CheckpointError: if a tensor has another shape.
-        """
-        start, dropped = {}, []
-        for i, stage in enumerate(self.levels):
-            for j, block in enumerate(stage.blocks):
-                prefix = f'levels.{i}.blocks.{j}.attn.'
-                tensors[f'{prefix}qkv.weight']  # raises the error
-                if hasattr(block.attn, 'warm_start'):
-                    own = block.attn.warm_start(tensors, prefix)
-                    start.update((prefix + name, value) for name, value in own.items())
-                dropped += take_out(tensors, prefix)
-        tensors.update(start)
-        for name in self.state_dict():
-            if not re.match(r'norm\d\.', name) and '.attn.' not in name:
-                tensors[name]  # raises the error
-        return dropped
 
     def source(self, state_dict: dict[str, Tensor]) -> 'NAT':
         """NAT with the size of neighbourhoods that its tables show. The dilations are those of this backbone."""

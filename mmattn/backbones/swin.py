@@ -82,6 +82,37 @@ class Stages(Backbone):
         left_out += ['norm.', 'head.', f'{self.stage_list}.{self.num_built - 1}.downsample.']
         return take_out(tensors, *left_out), [f'norm{i}.{kind}' for i in fresh for kind in ('weight', 'bias')]
 
+    def named_blocks(self) -> dict[str, Block]:
+        """The blocks by the names under which they stand."""
+        return {
+            f'{self.stage_list}.{i}.blocks.{j}': block
+            for i, stage in enumerate(getattr(self, self.stage_list))
+            for j, block in enumerate(stage.blocks)
+        }
+
+    def start_attention(self, tensors: dict[str, Tensor]) -> list[str]:
+        """Replace the tensors of another attention by those that the own mechanisms make of them, by their method
+        ``warm_start``.
+
+        Returns:
+            the names of those that have no place.
+
+        Raises:
+            KeyError: naming a tensor that should be there.
+            CheckpointError: naming a tensor of another shape that has to be rearranged.
+        """
+        start, dropped = {}, []
+        for prefix, block in ((f'{name}.attn.', block) for name, block in self.named_blocks().items()):
+            if hasattr(block.attn, 'warm_start'):
+                own = block.attn.warm_start(tensors, prefix)
+                start.update((prefix + name, value) for name, value in own.items())
+            dropped += take_out(tensors, prefix)
+        tensors.update(start)
+        for name in self.state_dict():
+            if not re.match(r'norm\d\.', name) and '.attn.' not in name:
+                tensors[name]  # raises the error
+        return dropped
+
     def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         self.check_images(x)
         x = self.drop(self.patch_embed(x))
@@ -211,7 +242,7 @@ class SwinFrame(Stages):
         tensors, computed = dict(state_dict), []
         if warm_start:
             tensors, computed = self._from_swin(tensors)
-        elif is_swin(tensors) and all(getattr(block.attn, 'is_swin', False) for block in self._blocks().values()):
+        elif is_swin(tensors) and all(getattr(block.attn, 'is_swin', False) for block in self.named_blocks().values()):
             try:
                 tensors, computed = self._from_swin(tensors)
             except KeyError as error:
@@ -238,14 +269,6 @@ class SwinFrame(Stages):
                 stages[int(match[1])]['window_size'] = side
         return SwinFrame(stages=stages, init_cfg=None, **self._of_source)
 
-    def _blocks(self) -> dict[str, nn.Module]:
-        """The blocks by the names under which they stand."""
-        return {
-            f'layers.{i}.blocks.{j}': block
-            for i, stage in enumerate(self.layers)
-            for j, block in enumerate(stage.blocks)
-        }
-
     def _from_swin(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
         """Weights of a Swin Transformer under the frame's names, and the names of those that have no place.
 
@@ -253,17 +276,12 @@ class SwinFrame(Stages):
             KeyError: naming a tensor that should be in the state dict.
             CheckpointError: naming a tensor of another shape that has to be rearranged.
         """
-        left, start, dropped = microsoft_layout(state_dict), {}, []
-        for name, block in self._blocks().items():
+        tensors = microsoft_layout(state_dict)
+        masks = take_out(tensors, *(f'{name}.attn_mask' for name in self.named_blocks()))
+        for name, block in self.named_blocks().items():
             if hasattr(block.attn, 'warm_start'):
-                left[f'{name}.attn.relative_position_bias_table']  # raises the error
-                for own, value in block.attn.warm_start(left, f'{name}.attn.').items():
-                    start[f'{name}.attn.{own}'] = value
-            dropped += take_out(left, f'{name}.attn.', f'{name}.attn_mask')
-        for name in self.state_dict():
-            if not re.match(r'norm\d|layers\.\d+\.blocks\.\d+\.attn\.', name):
-                left[name]  # raises the error
-        return {**left, **start}, dropped
+                tensors[f'{name}.attn.relative_position_bias_table']  # raises the error
+        return tensors, masks + self.start_attention(tensors)
 
 
 def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:

@@ -5,6 +5,7 @@ Those of MMCV need it when they are built.
 
 import importlib
 
+import torch.nn.functional as F
 from timm.layers.bottleneck_attn import BottleneckAttn
 from timm.layers.halo_attn import HaloAttn
 from timm.layers.lambda_layer import LambdaLayer as TimmLambdaLayer
@@ -134,10 +135,24 @@ class LambdaLayer(nn.Module):
         check_odd('kernel_size', kernel_size)
         check_whole('key_width', key_width)
         self.attn = TimmLambdaLayer(dim, num_heads=num_heads, r=kernel_size, dim_head=key_width)
+        theirs, half = self.attn.conv_lambda, kernel_size // 2
+        self.attn.conv_lambda = FlatConv3d(1, key_width, theirs.kernel_size, padding=(half, half, 0))
+        self.attn.conv_lambda.weight, self.attn.conv_lambda.bias = theirs.weight, theirs.bias
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         return as_map(self.attn, x)
+
+
+class FlatConv3d(nn.Conv3d):
+    """A convolution of filters (k, k, 1), as one in two dimensions. In bfloat16 on the CPU, the backward pass of torch
+    2.11 in three dimensions writes outside its memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W, D) -> (B, out_channels, H, W, D)."""
+        maps = x.permute(0, 4, 1, 2, 3).flatten(0, 1)
+        maps = F.conv2d(maps, self.weight[..., 0], self.bias, padding=self.padding[:2])
+        return maps.unflatten(0, (-1, x.shape[4])).permute(0, 2, 3, 4, 1)
 
 
 @MECHANISMS.register_module()

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from mmcv.cnn import NonLocal2d
 from mmcv.ops import CrissCrossAttention as MMCVCrissCross
 from timm.layers.bottleneck_attn import BottleneckAttn
+from timm.layers.lambda_layer import LambdaLayer as TimmLambdaLayer
 from torch import nn
 
 from mmattn.backbones import GSAResNet
@@ -280,12 +281,14 @@ def test_layers_of_libraries():
     for axis, length in (('height', H), ('width', W)):
         state[f'pos_embed.{axis}_rel'] = state[f'pos_embed.{axis}_rel'][5 - length : 4 + length]
     small.load_state_dict(state)
+    lambdas = TimmLambdaLayer(DIM, num_heads=HEADS, r=SIDE, dim_head=16).eval()
+    lambdas.load_state_dict(layer.attn.state_dict())
     with torch.no_grad():
         for adapter, expected in (
             (non_local, non_local.block(maps)),
             (criss_cross, criss_cross.block(criss_cross.block(maps))),
             (halo, halo.attn(F.pad(maps, (0, 0, 0, 1)))[:, :, :H]),
-            (layer, layer.attn(maps)),
+            (layer, lambdas(maps)),
             (bottleneck, small(maps)),
         ):
             torch.testing.assert_close(adapter(x), expected.permute(0, 2, 3, 1))
@@ -294,6 +297,13 @@ def test_layers_of_libraries():
         whole = BottleneckAttn(DIM, feat_size=(5, 5), num_heads=HEADS)
         whole.load_state_dict(bottleneck.attn.state_dict())
         torch.testing.assert_close(bottleneck(square), whole(square.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+
+
+def test_lambda_layer_without_convolutions_in_three_dimensions(monkeypatch):
+    """A training in bfloat16 on the CPU would end in "double free or corruption"."""
+    monkeypatch.setattr(F, 'conv3d', None)
+    with torch.autocast('cpu', torch.bfloat16):
+        LambdaLayer(DIM, HEADS)(torch.randn(2, 14, 14, DIM)).sum().backward()
 
 
 def test_without_mmcv(monkeypatch):

@@ -3,7 +3,7 @@
 "Global Self-Attention Networks for Image Recognition", https://arxiv.org/abs/2010.03019
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -319,11 +319,9 @@ def check_places(insert_after: object, depths: Sequence[int], attention: dict | 
         ValueError: if it is no list of pairs (group, block), or there is no such block, or no mechanism to insert.
     """
     blocks = [(i, j) for i, depth in enumerate(depths) for j in range(depth)]
-    is_list = isinstance(insert_after, Iterable) and not isinstance(insert_after, str)
-    places = (
-        [tuple(place) if isinstance(place, (list, tuple)) else place for place in insert_after] if is_list else None
-    )
-    if places is None or not all(isinstance(place, tuple) and place in blocks for place in places):
+    given = insert_after if isinstance(insert_after, (list, tuple)) else [None]
+    places = [tuple(place) if isinstance(place, list) else place for place in given]
+    if not all(place in blocks for place in places):
         raise ValueError(
             f'insert_after must be pairs (group, block), counted from 0, of {list(depths)} blocks, not {insert_after!r}'
         )

@@ -152,7 +152,7 @@ def largest_difference(
     """How much a graph differs from its model, in evaluation mode on the CPU, for a random image of each height, width.
 
     Returns:
-        per size, the largest difference divided by the largest value, over all outputs.
+        per size, the largest difference divided by the largest value, over all outputs; NaN if one is not a number.
     """
     found = []
     for height, width in sizes:
@@ -161,7 +161,7 @@ def largest_difference(
             ours, theirs = (out if isinstance(out, (tuple, list)) else (out,) for out in (model(x), graph(x)))
         pairs = zip(ours, theirs, strict=True)
         differences = [(a - b).abs().max() / a.abs().max() if a.shape == b.shape else torch.inf for a, b in pairs]
-        found.append(max(map(float, differences)))
+        found.append(float(torch.tensor(differences).max()))  # Python's max would pass over a NaN
     return found
 
 
@@ -179,7 +179,8 @@ class AveragePool(nn.Module):
 
 
 class CropToMultiple(nn.Module):
-    """Leave out the last rows and columns that no pooling window covers: torch's asks for their number in tracing."""
+    """Leave out the last rows and columns that no pooling window covers. torch's pooling asks in tracing whether there
+    are any, and the graph then refuses other sizes."""
 
     def __init__(self, kernel_size: int) -> None:
         super().__init__()
@@ -203,8 +204,10 @@ def _of_any_size(module: nn.Module) -> nn.Module:
     """The module, or one that computes the same in a graph for any size."""
     if isinstance(module, nn.AdaptiveAvgPool2d) and None not in np.atleast_1d(module.output_size):
         return AveragePool(module.output_size)
-    if isinstance(module, nn.MaxPool2d) and module.stride == module.kernel_size and not module.padding:
-        return nn.Sequential(CropToMultiple(module.kernel_size), module)
+    if isinstance(module, nn.MaxPool2d) and not (module.padding or module.ceil_mode):
+        size = module.kernel_size
+        if isinstance(size, int) and module.stride == size and module.dilation == 1:
+            return nn.Sequential(CropToMultiple(size), module)
     if type(module).__name__ == 'Upsample' and module.size is None:  # MMSegmentation's computes sizes in Python
         return nn.Upsample(None, module.scale_factor, module.mode, module.align_corners)
     return module

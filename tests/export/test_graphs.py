@@ -34,6 +34,23 @@ def test_average_pool(output_size):
         torch.testing.assert_close(AveragePool(output_size)(x), nn.AdaptiveAvgPool2d(output_size)(x))
 
 
+@needs_export
+def test_max_pool():
+    """Windows that end outside of the map count as the model's pooling says. Without such, a graph takes odd and even
+    sizes, with torch's checks too."""
+    model, usual = nn.Sequential(nn.MaxPool2d((2, 2)), nn.MaxPool2d(2, ceil_mode=True)), nn.Sequential(nn.MaxPool2d(2))
+    assert largest_difference(model, as_module(trace(model)), SIZES[1:3]) == [0.0, 0.0]
+    assert largest_difference(usual, trace(usual).module(), SIZES[:2]) == [0.0, 0.0]
+
+
+def test_a_nan_is_a_difference():
+    """In any output."""
+    nan = torch.full((2,), torch.nan)
+    for outputs in ((nan, torch.ones(2)), (torch.ones(2), nan)):
+        (difference,) = largest_difference(lambda _: (torch.ones(2),) * 2, lambda _, found=outputs: found, [(8, 8)])
+        assert difference != difference
+
+
 def export_all_ways(model, folder):
     """Largest relative differences of torch's graph, and of the ONNX file in each runtime, to the model."""
     for package in ('onnxscript', *RUNTIMES):

@@ -39,7 +39,7 @@ class TraceableDetector(nn.Module):
     def __init__(self, detector: nn.Module) -> None:
         super().__init__()
         _check(detector)
-        self.detector, self.extra_maps = copy.deepcopy(detector), 0
+        self.detector, self.extra_maps = copy.deepcopy(detector).eval(), 0
         fuse_conv_bn(getattr(self.detector, 'roi_head', nn.Identity()))  # batch norm would ask whether there are boxes
         for neck in self.detector.modules():
             if type(neck).__name__ == 'FPN' and not neck.add_extra_convs:  # it would pool, and ask if the size is odd
@@ -121,7 +121,9 @@ def largest_differences(expected: tuple[Tensor, ...], found: tuple[Tensor, ...])
     pair = (smallest <= 0.05) & (distances.argmin(0)[match] == torch.arange(len(match)))
     shares = [(a[pair] != b[match[pair]]).float().mean((1, 2)) for a, b in zip(masks, found[3:])] or [smallest[:0]]
     differences = smallest[pair], (scores[pair] - found[2][match[pair]]).abs(), shares[0]
-    return max(len(boxes), len(found[0])) - int(pair.sum()), *(max(x.tolist(), default=0.0) for x in differences)
+    # Python's max would pass over a NaN.
+    largest = (float(x.max()) if len(x) else 0.0 for x in differences)
+    return max(len(boxes), len(found[0])) - int(pair.sum()), *largest
 
 
 def _check(detector: nn.Module) -> None:

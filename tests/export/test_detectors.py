@@ -101,8 +101,9 @@ def test_proposals_of_each_level():
 
 
 def find_both_ways(detector):
-    """What the detector finds in images, and what its traceable form finds."""
-    graph = TraceableDetector(detector)
+    """What the detector finds in images, and what its traceable form finds, also one made while it trains."""
+    graph = TraceableDetector(detector.train())
+    detector.eval()
     for size in SIZES[:2]:
         image = torch.randn(1, 3, *size)
         with torch.no_grad():
@@ -151,6 +152,9 @@ def test_differences():
     )
     assert largest_differences((boxes, labels, scores), (boxes[:4], labels[:4], scores[:4])) == (1, 0, 0, 0)
     assert largest_differences((boxes, labels, scores), (boxes, labels + 5, scores)) == (5, 0, 0, 0)
+    unknown = scores.clone()
+    unknown[3] = torch.nan
+    assert not largest_differences((boxes, labels, scores), (boxes, labels, unknown))[2] <= 1
     twice = torch.zeros(5, dtype=torch.long)
     assert largest_differences((boxes, labels, scores), (boxes[twice], labels[twice], scores[twice])) == (4, 0, 0, 0)
     assert largest_differences((boxes, labels, scores), (boxes[:0], labels[:0], scores[:0])) == (5, 0, 0, 0)

@@ -35,14 +35,14 @@ from torch import Tensor, nn
 
 import mmattn  # noqa: F401, registers the backbones
 from mmattn.checks.config_values import dataset_configs
-from mmattn.checks.images import IMAGES
+from mmattn.checks.images import IMAGES, CheckedPipeline
 from mmattn.export.graphs import RUNTIMES, as_module, largest_difference, smallest_side, trace, write_onnx
 from mmattn.prediction.predict import class_names
 from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.resuming import check_complete, whole_model_weights
 from mmattn.runs.running import run_tool, running
-from mmattn.weights import read_file
+from mmattn.weights import StrictModule, read_checkpoint, read_file
 
 SIZES = ((64, 64), (97, 131), (256, 320))
 TOLERANCE = 1e-3
@@ -97,6 +97,7 @@ def main() -> None:
     contents = read_file(args.checkpoint) if args.checkpoint and not args.backbone else {}
     with running(cfg):
         model = build(cfg, args.checkpoint, args.backbone, contents)
+    examples = prepared(cfg, model, files[:: max(1, len(files) // MOST_IMAGES)][:MOST_IMAGES]) if args.int8 else []
     if is_detector:
         from mmattn.export.detectors import TraceableDetector  # imported here, since it needs mmdet
 
@@ -110,7 +111,7 @@ def main() -> None:
         else:
             write(model, graph, in_channels, part, facts)
             if args.int8:
-                write_int8(part, prepared(cfg, model, files[:: max(1, len(files) // MOST_IMAGES)][:MOST_IMAGES]))
+                write_int8(part, examples)
     print(f'{args.out}  {args.out.stat().st_size / 1e6:.1f} MB, for sides of {smallest_side(graph)} pixels or more')
 
 
@@ -120,13 +121,15 @@ def build(cfg: Config, checkpoint: str | None, backbone: bool, contents: object)
         model = MODELS.build(cfg.model.backbone if backbone else cfg.model)
     if checkpoint is None:
         model.init_weights()
-    elif backbone:
+    elif isinstance(model, StrictModule):
         model.load_pretrained(checkpoint)
     else:
-        weights = whole_model_weights(contents, model, checkpoint)
+        weights = read_checkpoint(checkpoint)[0] if backbone else whole_model_weights(contents, model, checkpoint)
         check_complete(weights, model, checkpoint)
         model.load_state_dict(weights, strict=False)
-    return revert_sync_batchnorm(model).cpu().eval()
+    model = revert_sync_batchnorm(model).cpu()
+    model.eval()  # returns nothing with some backbones of MMDetection
+    return model
 
 
 def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, object]:
@@ -178,10 +181,15 @@ def write_int8(file: Path, images: list[np.ndarray]) -> None:
 
 
 def prepared(cfg: Config, model: nn.Module, files: list[Path]) -> list[np.ndarray]:
-    """Images as the test pipeline and the data preprocessor make them, (1, in_channels, H, W) each."""
+    """Images as the test pipeline and the data preprocessor make them, (1, in_channels, H, W) each.
+
+    Raises:
+        InputError: naming an image that cannot be read.
+    """
     steps = next(node['pipeline'] for _, node in dataset_configs(cfg, 'test') if 'pipeline' in node)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        pipeline = Compose([step for step in steps if 'Annotations' not in str(step.get('type'))])
+        steps = Compose([step for step in steps if 'Annotations' not in str(step.get('type'))])
+        pipeline = CheckedPipeline(steps, None)  # no dataset, since there are no label maps
         images = [pipeline(dict(img_path=str(file)))['inputs'] for file in files]
         return [model.data_preprocessor(dict(inputs=[image]))['inputs'].numpy() for image in images]
 

@@ -39,7 +39,8 @@ def trace(model: nn.Module, in_channels: int = 3) -> 'torch.export.ExportedProgr
     """
     if any_size is None:
         raise MissingPackage(f'exporting needs torch 2.6 or newer, but {torch.__version__} is installed')
-    model = copy.deepcopy(model).cpu().eval()
+    model = copy.deepcopy(model).cpu()
+    model.eval()  # returns nothing with some backbones of MMDetection
     for module in list(model.modules()):
         for name, child in module.named_children():
             setattr(module, name, _of_any_size(child))

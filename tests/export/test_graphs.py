@@ -34,11 +34,18 @@ def test_average_pool(output_size):
         torch.testing.assert_close(AveragePool(output_size)(x), nn.AdaptiveAvgPool2d(output_size)(x))
 
 
+class Pools(nn.Sequential):
+    """Its ``train`` returns nothing, as that of MMDetection's ResNet."""
+
+    def train(self, mode=True):
+        super().train(mode)
+
+
 @needs_export
 def test_max_pool():
     """Windows that end outside of the map count as the model's pooling says. Without such, a graph takes odd and even
     sizes, with torch's checks too."""
-    model, usual = nn.Sequential(nn.MaxPool2d((2, 2)), nn.MaxPool2d(2, ceil_mode=True)), nn.Sequential(nn.MaxPool2d(2))
+    model, usual = Pools(nn.MaxPool2d((2, 2)), nn.MaxPool2d(2, ceil_mode=True)), Pools(nn.MaxPool2d(2))
     assert largest_difference(model, as_module(trace(model)), SIZES[1:3]) == [0.0, 0.0]
     assert largest_difference(usual, trace(usual).module(), SIZES[:2]) == [0.0, 0.0]
 

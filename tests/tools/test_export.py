@@ -11,6 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
+from mmattn.errors import InputError
 from mmattn.export.graphs import RUNTIMES, trace, write_onnx
 from mmattn.weights import CheckpointError, read_file
 from tests import ROOT
@@ -232,6 +233,9 @@ def test_what_images_must_be(export, tmp_path, segmentor):
     (image,) = export.tool.prepared(cfg, segmentor, [tmp_path / 'a.png'])
     np.testing.assert_allclose(image[0, :, 0, 0], (colour - facts['mean']) / facts['std'], rtol=1e-4)
     assert facts['channels'] == 'RGB' and facts['classes'][0] == 'wall' and facts['resize'][0]['type'] == 'Resize'
+    (tmp_path / 'a.png').write_bytes((tmp_path / 'a.png').read_bytes()[:60])
+    with pytest.raises(InputError, match='a.png cannot be used'):
+        export.tool.prepared(cfg, segmentor, [tmp_path / 'a.png'])
 
 
 def test_names_of_wrappers(export, tmp_path, segmentor):
@@ -240,6 +244,22 @@ def test_names_of_wrappers(export, tmp_path, segmentor):
     contents = read_file(tmp_path / 'c.pth')
     model = export.tool.build(Config.fromfile(ROOT / SEGMENTOR), tmp_path / 'c.pth', False, contents)
     assert all(torch.equal(value, segmentor.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_backbone_of_openmmlab(export, tmp_path):
+    """A backbone of another package takes the weights of a whole model, and none if some are missing."""
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        backbone = MODELS.build(dict(type='ResNet', depth=18))
+    weights, file = {f'backbone.{name}': value for name, value in backbone.state_dict().items()}, tmp_path / 'c.pth'
+    cfg = Config(dict(default_scope='mmpretrain', model=dict(backbone=dict(type='ResNet', depth=18))))
+    torch.save(weights, file)
+    model = export.tool.build(cfg, str(file), True, {})
+    assert all(torch.equal(value, weights[f'backbone.{name}']) for name, value in model.state_dict().items())
+    assert not model.training and not export.tool.build(cfg, None, True, {}).training
+    weights.pop('backbone.conv1.weight')
+    torch.save(weights, file)
+    with pytest.raises(CheckpointError, match='1 tensors that are not there, .* conv1.weight'):
+        export.tool.build(cfg, str(file), True, {})
 
 
 def test_no_checkpoint(export, tmp_path):

@@ -72,8 +72,9 @@ def predict(
         InputError: if nothing can be predicted, or, after the rest was written, naming the files that cannot be read.
         CheckpointError: if the checkpoint does not have all weights of the model.
     """
-    if type_name(cfg.model.get('type')) == 'FeatureDistiller':
-        raise InputError('a FeatureDistiller predicts features: tools/analyze.py --what distillation draws them')
+    kind = type_name(cfg.model.get('type'))
+    if kind in ('FeatureDistiller', 'BlockDistiller'):
+        raise InputError(f'a {kind} predicts features: tools/analyze.py --what distillation draws them')
     files = find_files(inputs)
     drawn = [name + '_000000' * _is_video(path) for name, _, path in files]
     check_output(out / 'predictions.json', *(out / 'images' / f'{name}.jpg' for name in drawn))

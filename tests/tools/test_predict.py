@@ -89,9 +89,10 @@ def weights(tmp_path_factory):
     return files
 
 
-def test_refuses_distiller(tmp_path):
+@pytest.mark.parametrize('name', ['distill', 'graft'])
+def test_refuses_distiller(tmp_path, name):
     """A model that predicts features has no results to write: a sentence names the tool that draws them."""
-    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / 'distill.py')
+    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{name}.py')
     with pytest.raises(InputError, match='--what distillation'):
         predicting.predict(cfg, 'absent.pth', [str(tmp_path)], tmp_path / 'out')
 

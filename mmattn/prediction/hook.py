@@ -14,6 +14,7 @@ from mmengine.structures import BaseDataElement
 
 from ..arguments import check_whole
 from ..checks.datasets import inner_datasets
+from ..errors import InputError
 from ..runs.checkpoints import unwrapped
 from ..runs.outputs import check_output
 from .drawing import beside, colors_of, draw_sample, write_image
@@ -29,7 +30,7 @@ class DrawingHook(Hook):
 
     Raises:
         ValueError: if ``number`` is not a whole number of at least 1.
-        InputError: if the folder cannot be written to.
+        InputError: if the folder cannot be written to; while testing, if an image has nothing to draw.
     """
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -60,11 +61,14 @@ class DrawingHook(Hook):
                     draw_sample(image, sample, kind, self.classes, self.colors) for kind in ('gt', 'pred')
                 )
                 pictures = dict(truth=truth, prediction=prediction)
+                pictures = {caption: picture for caption, picture in pictures.items() if picture is not None}
+                if not pictures:
+                    raise InputError(
+                        f'{type(unwrapped(runner.model)).__name__} predicts neither boxes nor label maps nor classes, '
+                        'so its images cannot be drawn: leave out --show-dir'
+                    )
                 name = Path(sample.get('img_path') or 'image').stem[:50]  # a longer name may not fit behind the number
-                write_image(
-                    self.folder / f'{index:06d}_{name}',
-                    beside({caption: picture for caption, picture in pictures.items() if picture is not None}),
-                )
+                write_image(self.folder / f'{index:06d}_{name}', beside(pictures))
 
     def _read(self, runner: Runner, sample: BaseDataElement, data_batch: dict, position: int, index: int) -> np.ndarray:
         """The image of a sample, BGR or grey: from its file, or as loaded where there is none, as in CIFAR."""

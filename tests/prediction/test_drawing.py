@@ -18,6 +18,7 @@ from PIL import Image
 from torch import nn
 
 from mmattn.checks.images import CheckedPipeline
+from mmattn.errors import InputError
 from mmattn.prediction import drawing
 from mmattn.prediction.drawing import colors_of, draw_label_map, draw_sample, in_bgr
 from mmattn.prediction.hook import DrawingHook
@@ -65,6 +66,26 @@ def test_detector(texts):
     del texts[:]
     draw_sample(image, sample, 'pred', NAMES, COLORS)
     assert [text for text, _ in texts] == ['one 0.90']
+
+
+class OnGPU(torch.Tensor):
+    """A tensor that NumPy cannot read."""
+
+    def __array__(self, *_, **__):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+def test_masks_on_a_gpu():
+    """A test leaves its predictions where the model is."""
+    masks = torch.zeros(1, 60, 40, dtype=torch.bool)
+    masks[0, 10:20, 10:20] = True
+    found = dict(bboxes=torch.tensor([[10.0, 10, 20, 20]]), labels=torch.tensor([0]), scores=torch.tensor([0.9]))
+    sample = DetDataSample(pred_instances=InstanceData(**found, masks=masks.as_subclass(OnGPU)))
+    drawn = draw_sample(np.full((60, 40, 3), 100, np.uint8), sample, 'pred', NAMES, COLORS)
+    assert (drawn[130, 130] == [177, 50, 50]).all()
 
 
 def test_segmentor(texts):
@@ -158,6 +179,18 @@ def test_images_of_a_test(tmp_path, monkeypatch, number, process, drawn):
     picture = cv2.imread(str(tmp_path / 'new' / files[0]))
     assert picture.shape == (502, 972, 3)  # both, enlarged
     assert np.abs(picture[-20, -20].astype(int) - [0, 0, 255]).max() < 20
+
+
+def test_model_without_pictures(tmp_path):
+    """What a distillation predicts cannot be drawn: a sentence says so."""
+    dataset = type('Images', (list,), dict(metainfo=dict(classes=['dog'])))([None])
+    model = nn.Module()
+    model.data_preprocessor = SimpleNamespace(to_rgb=True)
+    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
+    hook = DrawingHook(tmp_path / 'new', 1)
+    hook.before_test(runner)
+    with pytest.raises(InputError, match='Module predicts neither boxes .*: leave out --show-dir'):
+        hook.after_test_iter(runner, 0, dict(inputs=[torch.zeros(3, 8, 8)]), [DataSample()])
 
 
 class OneImage(BaseDataset):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 from mmengine.config import Config
+from mmengine.optim import OptimWrapper
 from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
@@ -213,10 +214,14 @@ def _tensors(maps: Tensor | tuple | list) -> list[Tensor]:
 
 
 def learn(runner: Runner, batch: dict, steps: int, found: Findings) -> None:
-    """Train on one batch, and measure the parts of the model in the first step."""
-    model, optimizer = runner.model, runner.optim_wrapper
+    """Train on one batch, and measure the parts of the model in the first step.
+
+    Each batch is a step, also where the config accumulates gradients. A step of mixed precision that is left out, since
+    its scaled gradients were too large, is measured again.
+    """
+    model, optimizer, measured = runner.model, runner.optim_wrapper, False
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    for step in range(steps):
+    for _ in range(steps):
         with optimizer.optim_context(model):
             losses = model(**batch, mode='loss')
             loss, _ = model.parse_losses(losses)
@@ -224,17 +229,22 @@ def learn(runner: Runner, batch: dict, steps: int, found: Findings) -> None:
         if not loss.requires_grad:  # No parameter does, either.
             found.stages = parts(model, before, {})
             break
-        if step == 0:
-            optimizer.backward(loss)
-            gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-            gradients = {name: float(grad.norm()) for name, grad in gradients.items() if grad is not None}
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer.backward(loss)
+        scale = loss_scale(optimizer)
+        gradients = {name: x.grad for name, x in model.named_parameters() if x.grad is not None and not measured}
+        gradients = {name: float(grad.norm()) / scale for name, grad in gradients.items()}
+        optimizer.step()
+        optimizer.zero_grad()
+        if not measured:
             found.stages = parts(model, before, gradients)
-        else:
-            optimizer.update_params(loss)
+            measured = loss_scale(optimizer) >= scale
         if not torch.isfinite(loss):
             break
+
+
+def loss_scale(optimizer: OptimWrapper) -> float:
+    """What mixed precision multiplies loss and gradients by; it falls after a step that is left out."""
+    return optimizer.loss_scaler.get_scale() if hasattr(optimizer, 'loss_scaler') else 1.0
 
 
 def parts(model: nn.Module, before: dict[str, Tensor], gradients: dict[str, float]) -> dict[str, Stage]:

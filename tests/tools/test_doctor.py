@@ -1,11 +1,12 @@
 """tools/doctor.py: a healthy training is found healthy, and a sentence names each of the usual mistakes."""
 
+import functools
 import re
 from types import SimpleNamespace
 
 import pytest
 import torch
-from mmengine.optim import OptimWrapper
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import MODELS
 from torch import nn
 
@@ -120,3 +121,44 @@ def test_no_parameter_has_a_gradient():
     doctor.learn(SimpleNamespace(model=model, optim_wrapper=wrapper), dict(inputs=torch.ones(1, 2)), 5, found)
     assert len(found.losses) == 1 and found.stages['backbone.weight'].frozen == 4
     assert next(doctor.nothing_trained(found)).startswith('no parameter is trained')
+
+
+class Square(Frozen):
+    """A model of two parts that learns."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone, self.head = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    def forward(self, inputs, mode):
+        return self.head(self.backbone(inputs)).square().sum()
+
+
+def learned(wrap):
+    """What is found in 20 steps with an optimizer that ``wrap`` makes."""
+    torch.manual_seed(0)
+    model, found = Square(), doctor.Findings()
+    runner = SimpleNamespace(model=model, optim_wrapper=wrap(torch.optim.SGD(model.parameters(), lr=0.01)))
+    doctor.learn(runner, dict(inputs=torch.full((1, 2), 3.0)), 20, found)
+    return found
+
+
+def test_accumulated_gradients():
+    """One batch is learned as without accumulation, which would need more batches for a step."""
+    plain, accumulated = (learned(functools.partial(OptimWrapper, accumulative_counts=count)) for count in (1, 9))
+    assert plain.losses[-1] < 0.2 * plain.losses[0] and accumulated == plain
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, 'GradScaler'), reason='that of the CPU came with torch 2.3')
+def test_mixed_precision(monkeypatch):
+    """Gradients are those of the loss itself, and a first step that is left out is not taken for a frozen model."""
+    module = 'mmengine.optim.optimizer.amp_optimizer_wrapper'
+    monkeypatch.setattr(f'{module}.is_cuda_available', lambda: True)
+    monkeypatch.setattr(f'{module}.GradScaler', functools.partial(torch.amp.GradScaler, 'cpu'))
+    plain = learned(OptimWrapper).stages
+    for scale in (dict(init_scale=2.0**16), dict(init_scale=2.0**127, backoff_factor=2.0**-100)):
+        settings = dict(dtype='bfloat16', loss_scale=scale)
+        found = learned(lambda optimizer, settings=settings: AmpOptimWrapper(optimizer=optimizer, **settings))
+        for part, stage in found.stages.items():
+            assert stage.gradient == pytest.approx(plain[part].gradient, rel=0.05)
+            assert stage.change == pytest.approx(plain[part].change, rel=0.05)

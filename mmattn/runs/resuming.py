@@ -324,7 +324,10 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
     Raises:
         CheckpointError: naming the first tensor that is not there, or that cannot be copied.
     """
-    own, translated = model.state_dict(), dict(weights)
+    own, translated = {}, dict(weights)
+    # Not model.state_dict(): MMPretrain's TimmClassifier renames tensors there, and renames them back when it loads.
+    for prefix, part in model.named_modules(remove_duplicate=False):
+        part._save_to_state_dict(own, f'{prefix}.' if prefix else '', False)
     for name, backbone in model.named_modules():
         if isinstance(backbone, StrictModule):  # The names may be those of a release.
             given = [key for key in translated if key.startswith(f'{name}.') and not odd_form(translated[key])]

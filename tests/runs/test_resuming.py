@@ -483,6 +483,17 @@ def test_weights_that_a_model_resizes():
         check_complete(dict(weights, **{'1.weight': torch.ones(3, 3)}), model, 'a.pth')
 
 
+def test_weights_that_a_model_renames():
+    """They are complete in a checkpoint of MMPretrain's TimmClassifier, whose names are timm's."""
+    kind = pytest.importorskip('mmpretrain.models').TimmClassifier
+    model = kind(model_name='resnet10t', num_classes=2, loss=nn.CrossEntropyLoss())
+    weights = model.state_dict()
+    check_complete(weights, model, 'a.pth')
+    del weights['fc.weight']
+    with pytest.raises(CheckpointError, match='1 tensors that are not there, .* model.fc.weight'):
+        check_complete(weights, model, 'a.pth')
+
+
 class Teacher(Model):
     """A model that takes weights of its parts, as SoftTeacher does."""
 

@@ -74,7 +74,7 @@ def main() -> None:
         help='position whose attention is shown: pixels of the image, or, with a decimal point, fractions of its width '
         'and height (default: 0.5 0.5)',
     )
-    parser.add_argument('--measure', choices=UNITS, default='operations', help='of the cost of --what grafting')
+    parser.add_argument('--measure', choices=UNITS, help='of the cost of --what grafting (default: operations)')
     parser.add_argument(
         '--budget',
         type=float,
@@ -85,6 +85,8 @@ def main() -> None:
     args = parser.parse_args()
     cfg = load_config(args.config, args.cfg_options)
     kinds = args.what or [kind for kind in KINDS if kind not in SPECIAL]
+    if 'grafting' not in kinds and (args.measure or args.budget is not None):
+        raise InputError('--measure and --budget are for --what grafting: leave them out')
     files = [(name, path) for name, _, path in find_files(args.images) if not path.lower().endswith(VIDEOS)]
     if not files:
         raise InputError('--images names videos only: give images')
@@ -97,7 +99,8 @@ def main() -> None:
     for kind, (part, models) in SPECIAL.items():
         if kind in kinds and not hasattr(network, part):
             raise InputError(f'{kind} is for {models}: leave it out of --what')
-    stages = [] if set(kinds) <= {'distillation', 'grafting'} else blocks_of(network.backbone)
+    # MMPretrain's TimmClassifier has no backbone.
+    stages = [] if set(kinds) <= {'distillation', 'grafting'} else blocks_of(getattr(network, 'backbone', network))
     images = []  # all are read first: where one is at fault, nothing has been written
     for name, path in files:
         pixels = load_image(load, dict(img_path=path))['img']
@@ -117,7 +120,7 @@ def main() -> None:
     if 'erf' in kinds:
         write_fields(args.out, network.backbone, stages, inputs)
     if 'grafting' in kinds:
-        write_grafting(args.out, network, cfg.model, inputs, args.measure, args.budget)
+        write_grafting(args.out, network, cfg.model, inputs, args.measure or 'operations', args.budget)
 
 
 def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) -> tuple[dict, tuple[float, float]]:
@@ -235,7 +238,7 @@ def write_similarity(out: Path, stages: list[list[nn.Module]]) -> None:
     )
     numbers = []
     for axis, (stage, found) in zip(axes[0], groups.items()):
-        names = list(found[0])
+        names = [name for name in found[0] if all(name in one for one in found)]  # A stage may mix mechanisms.
         heads, channels, width = found[0][names[0]].shape
         table = np.full((len(names), len(names)), np.nan)
         for i, j in combinations_with_replacement(range(len(names)), 2):
@@ -300,7 +303,7 @@ def write_cam(out: Path, name: str, model: Model, x: Tensor) -> None:
         scores = network(x).softmax(1)[0]
     label = int(scores.argmax())
     with GradCAM(network, [last[-1]], (lambda x: x.permute(0, 3, 1, 2)) if tokens else None) as cam:
-        field = cam(x, None)[0]
+        field = cam(x.clone().requires_grad_(), None)[0]  # A frozen backbone has gradients of its input only.
     picture = picture_of(network, x)
     figure, axes = plt.subplots(1, 2, figsize=(8, 4.6), layout='constrained')
     for axis in axes:

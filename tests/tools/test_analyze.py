@@ -129,10 +129,38 @@ def test_refused(run, photos, tmp_path):
         (['--images', image, '--query', 'left', '3'], '--query must be two numbers'),
         (['--images', photos], 'broken.png cannot be used'),
         (['--images', tmp_path / 'none'], 'there is no file or folder'),
+        (['--images', image, '--budget', '1'], '--measure and --budget are for --what grafting'),
     ):
         assert sentence in run(CLASSIFIER, *arguments)[0]
         assert not (tmp_path / 'out').exists()
     assert 'cam is for classifiers' in run(DETECTOR, '--images', image, '--what', 'cam')[0]
+
+
+def test_mixed_mechanisms(run, photos, tmp_path):
+    """The similarity of a stage is of the projections that all of its blocks have."""
+    (tmp_path / 'mixed.py').write_text(f"""
+_base_ = {str(ROOT / CLASSIFIER)!r}
+arch = dict(embed_dim=8, depths=(2,), num_heads=(2,))
+stages = [[dict(type='MeanShiftWindow'), dict(type='WindowAttention')]]
+model = dict(
+    backbone=dict(_delete_=True, type='SwinFrame', arch=arch, stages=stages, out_indices=(0,)),
+    head=dict(in_channels=8),
+)
+""")
+    sentence, _ = run(tmp_path / 'mixed.py', '--images', photos / 'a.png', '--what', 'similarity')
+    (stage,) = numbers(tmp_path, 'similarity')['stages']
+    assert sentence is None and stage['blocks'] == 2
+    assert [key for key in stage if '-' in key] == ['Q-K', 'Q-V', 'Q-W', 'K-V', 'K-W', 'V-W']
+
+
+def test_no_backbone(run, photos, tmp_path):
+    """A classifier of timm in MMPretrain."""
+    (tmp_path / 'timm.py').write_text(f"""
+_base_ = {str(ROOT / CLASSIFIER)!r}
+model = dict(_delete_=True, type='TimmClassifier', model_name='resnet10t', num_classes=10)
+""")
+    sentence, _ = run(tmp_path / 'timm.py', '--images', photos / 'a.png')
+    assert 'can be analysed, not TimmClassifier' in sentence
 
 
 def test_cut_off(run, photos):
@@ -142,9 +170,14 @@ def test_cut_off(run, photos):
     assert "the config's test pipeline cuts off" in sentence
 
 
-def test_cam(run, photos, tmp_path):
+@pytest.mark.parametrize('frozen', [-1, 4])
+def test_cam(run, photos, tmp_path, frozen):
     pytest.importorskip('pytorch_grad_cam')
-    sentence, _ = run(CLASSIFIER, '--images', photos / 'a.png', '--what', 'cam')
+    (tmp_path / 'c.py').write_text(f"""
+_base_ = {str(ROOT / CLASSIFIER)!r}
+model = dict(backbone=dict(frozen_stages={frozen}))
+""")
+    sentence, _ = run(tmp_path / 'c.py', '--images', photos / 'a.png', '--what', 'cam')
     assert sentence is None and 0 < numbers(tmp_path, 'a_cam')['score'] < 1
 
 

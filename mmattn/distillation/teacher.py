@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from ..backbones.base import evaluating
 from ..errors import CheckpointError, InputError, describe, warn
 from ..runs.checkpoints import AtomicBackend
 from ..weights import Translation, first_names, misfits, read_file, timm_release, weights_in
@@ -92,8 +93,11 @@ class Teacher(nn.Module):
                 )
             self.name, self.model = model, _timm_model(model, checkpoint, pretrained)
             own, self.patch = self.model.pretrained_cfg, self.model.feature_info[-1]['reduction']
-            self._read = _read_class_token if getattr(self.model, 'cls_token', None) is not None else _read_maps
-            self.channels = self.model.num_features
+            # Other models may have a class token that they do not give beside a map, such as XCiT's.
+            gives_tokens = 'return_prefix_tokens' in inspect.signature(self.model.forward_intermediates).parameters
+            has_token = gives_tokens and getattr(self.model, 'cls_token', None) is not None
+            self._read = _read_class_token if has_token else _read_maps
+            self.channels = self.model.feature_info[-1]['num_chs']  # num_features may be of a layer after the map
         elif not isinstance(model, dict) or 'type' not in model:
             raise InputError(f'model of a teacher must be a name of timm, or the config of a backbone, not {model!r}')
         else:
@@ -271,11 +275,9 @@ def map_channels(backbone: nn.Module) -> list[int]:
     known = getattr(backbone, 'out_channels', None)
     if isinstance(known, tuple):
         return list(known)
-    training, device = backbone.training, next(backbone.parameters()).device
-    backbone.eval()  # returns nothing with some backbones of MMDetection
-    maps = maps_of(backbone, torch.zeros(1, 3, 224, 224, device=device))
-    backbone.train(training)
-    return [each.shape[1] for each in maps]
+    device = next(backbone.parameters()).device
+    with evaluating(backbone):
+        return [each.shape[1] for each in maps_of(backbone, torch.zeros(1, 3, 224, 224, device=device))]
 
 
 def _timm_model(name: str, checkpoint: str | None, pretrained: bool) -> nn.Module:

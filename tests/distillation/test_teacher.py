@@ -51,6 +51,15 @@ def test_features_are_those_of_timm(name):
     torch.testing.assert_close(vector, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize('name', ['xcit_nano_12_p16_224', 'ghostnet_050'])
+def test_models_of_timm_whose_map_is_all_that_they_give(name):
+    """One with a class token that is not given beside its map, and one with a wider layer after its last map."""
+    teacher = Teacher(name, pretrained=False)
+    last, vector = teacher(images(64, 96))
+    assert last.shape[:2] == (2, teacher.channels)
+    torch.testing.assert_close(vector, last.mean((2, 3)))
+
+
 def test_image_becomes_whole_patches():
     """An image is resized to the nearest number of patches, or to img_size, in the order height, width."""
     assert Teacher('vit_small_patch14_reg4_dinov2', pretrained=False)(images(50, 100))[0].shape[2:] == (4, 7)

@@ -124,7 +124,8 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
     matrices = printed.get('Parameters Counted') == 'matrices'
     share = printed.get('Attention Counted', 1)
     unknown, note = printed.get('Unknown', ''), printed.get('Note', '')
-    image = torch.empty(1, 3, height, width, device=next(model.parameters()).device)
+    channels = getattr(getattr(model, 'backbone', None), 'in_channels', 3)
+    image = torch.empty(1, channels, height, width, device=next(model.parameters()).device)
     flops = printed.get('FLOPs')
     deformable = any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules())
     with unpadded(model):
@@ -277,14 +278,19 @@ def build(cfg: Config, device: str = 'meta') -> nn.Module:
     return model.eval().to('meta').requires_grad_(False)
 
 
-def classifier(backbone: ConfigDict, num_classes: int) -> nn.Module:
-    """A backbone's config as a classifier, on the "meta" device: the mean of its last map and a linear layer."""
+def classifier(backbone: ConfigDict, num_classes: int, scope: str | None = None) -> nn.Module:
+    """A backbone's config as a classifier, on the "meta" device: the mean of its last map and a linear layer.
+
+    Args:
+        scope: package of the registry that the backbone is looked for in first.
+    """
     backbone = backbone.copy()
     backbone.pop('out_indices', None)
-    with torch.device('meta'):
+    with DefaultScope.overwrite_default_scope(scope), torch.device('meta'):
         last = MODELS.build(backbone.copy()).out_indices[-1:]
-        backbone = MODELS.build(dict(backbone, out_indices=last)).eval()
-        channels = backbone(torch.empty(1, 3, 224, 224))[-1].shape[1]
+        backbone = MODELS.build(dict(backbone, out_indices=last))
+        backbone.eval()  # returns nothing with some backbones of MMDetection
+        channels = backbone(torch.empty(1, getattr(backbone, 'in_channels', 3), 224, 224))[-1].shape[1]
         return nn.ModuleDict(dict(backbone=backbone, head=nn.Linear(channels, num_classes))).eval()
 
 
@@ -295,7 +301,7 @@ def _classifier_of(cfg: Config) -> nn.Module:
     is_foreign = cfg.default_scope == 'mmpretrain' and not hasattr(backbones, str(backbone.get('type')))
     if is_foreign or head.get('type') == 'VOLOHead':
         return build(cfg, 'cpu' if is_foreign else 'meta')
-    return classifier(backbone, head.get('num_classes', 1000))
+    return classifier(backbone, head.get('num_classes', 1000), cfg.default_scope)
 
 
 def _forward_as_counted(model: nn.Module, image: Tensor) -> None:

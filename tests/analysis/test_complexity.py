@@ -7,7 +7,7 @@ from mmattn.analysis.complexity import unpadded
 from mmattn.errors import InputError
 from mmattn.layers import ELSA, EnhancedAttention, MeanShiftAttention, WindowAttention
 from tests import ROOT
-from tests.configs import PAPERS
+from tests.configs import GREY, PAPERS
 from tests.tools.in_process import run_tool
 
 pytestmark = pytest.mark.usefixtures('any_weights')
@@ -48,6 +48,18 @@ def test_landmarks():
     with unpadded(layer):
         count = count_operations(lambda: layer(x))
     assert count == 5 * 16 * 16 * 63 + 4 * 63 * 9 * 16 + 2 * 9 * 9 * 16 + 2 * 9**3 / 6
+
+
+def test_other_backbones(tmp_path):
+    """The backbone of another package in a detector, whose parameters are those that torchvision has for ResNet-18, and
+    a classifier of grey images."""
+    (tmp_path / 'detector.py').write_text(f"""
+_base_ = {str(CONFIGS / 'toy/retinanet_shunted-toy_fpn.py')!r}
+model = dict(backbone=dict(_delete_=True, type='ResNet', depth=18), neck=dict(in_channels=[64, 128, 256, 512]))
+""")
+    (tmp_path / 'grey.py').write_text(GREY)
+    resnet, grey = (next(compare_with_paper(tmp_path / f'{name}.py')) for name in ('detector', 'grey'))
+    assert resnet.parameters == 11_689_512 and grey.operations > 0
 
 
 class Layer(torch.nn.Module):

@@ -82,7 +82,8 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         backbone: class of the backbone.
         num_classes: number of classes; 0: no classifier.
         in_chans: channels of the image.
-        global_pool: 'avg', 'max', 'avgmax', 'catavgmax' as in timm; '': none.
+        global_pool: 'avg', 'max', 'avgmax', 'catavgmax' as in timm; '': none. Heads with a norm after pooling,
+            MSFViT's and ViTFrame's, do not take 'catavgmax'.
         drop_rate: dropout before the classifier.
         proj_drop_rate: ``drop_rate`` of the backbone, in its blocks.
         device, dtype: of all tensors.
@@ -267,7 +268,8 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         self.backbone.with_cp = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the tables of positions and of the prefix tokens. timm leaves out vectors itself."""
+        """Names of the position embeddings and of the prefix tokens, without tables of relative positions. timm leaves
+        out vectors itself."""
         ends = ('pos_embed', 'cls_token', 'reg_token')
         return {name for name, _ in self.named_parameters() if name.endswith(ends)}
 

@@ -47,8 +47,8 @@ def main() -> int:
             wrong += row.wrong
     if wrong:
         print(
-            f'{wrong} figures are off by more than {PARAMETER_TOLERANCE:.0%} (parameters) or '
-            f'{OPERATION_TOLERANCE:.0%} (operations).'
+            f'{wrong} figures are off: by more than {PARAMETER_TOLERANCE:.0%} (parameters) or '
+            f'{OPERATION_TOLERANCE:.0%} (operations), or, in rows of ablations, in their digits.'
         )
     return int(wrong > 0)
 

@@ -133,7 +133,7 @@ def _read(file: Path, shown: str, map_location: str | torch.device, trusted: boo
     if file.is_dir():
         raise CheckpointError(f'{shown} is a folder: give the path of a file in it')
     if not file.is_file():
-        raise CheckpointError(missing_file(shown))
+        raise CheckpointError(missing_file(shown, scratch=''))
     if not file.stat().st_size:
         raise CheckpointError(f'{shown} cannot be read as a PyTorch checkpoint: it is empty')
     if file.suffix.lower() == '.safetensors':

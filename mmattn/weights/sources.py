@@ -72,7 +72,7 @@ def check_source(source: str | Path, scratch: str = 'init_cfg=None') -> None:
         raise CheckpointError(missing_file(place, scratch))
 
 
-def missing_file(path: str, scratch: str = 'init_cfg=None') -> str:
+def missing_file(path: str, scratch: str) -> str:
     """A sentence on a checkpoint that is not there, and on where to get it if it is one of the known releases."""
     name = Path(path).name
     if name == path and _has_weights(name):

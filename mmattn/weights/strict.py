@@ -17,6 +17,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from ..errors import CheckpointError, near_misses
 from .files import plain_names, read_checkpoint, weights_in
 from .lora import lora_part
+from .sources import check_source
 from .translation import (
     Translation,
     changed_with_images,
@@ -103,6 +104,7 @@ class StrictModule(BaseModule):
         super().init_weights()
         self.init_cfg = init_cfg
         for entry in pretrained:
+            check_source(entry['checkpoint'])
             self.load_pretrained(**{key: value for key, value in entry.items() if key != 'type'})
 
     def load_pretrained(

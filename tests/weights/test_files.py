@@ -94,7 +94,7 @@ def test_paths_that_are_none(tmp_path, monkeypatch, path, message):
         (b'not a checkpoint', 'torch.save did not write it'),
         (b'\n<!DOCTYPE html>', 'it is a web page'),
         (pickle.dumps(3), 'cannot be read'),
-        (None, 'there is no checkpoint'),
+        (None, 'there is no checkpoint .*: put it there$'),
     ],
 )
 def test_unreadable_files_are_named(tmp_path, contents, message):

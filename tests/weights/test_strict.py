@@ -199,6 +199,12 @@ def test_deleted_init_cfg():
     ELSASwin(init_cfg={}).init_weights()
 
 
+def test_missing_weights_can_be_left_out():
+    """Only a backbone that is to be trained can do without its checkpoint; tools that are given one cannot."""
+    with pytest.raises(CheckpointError, match='no checkpoint none.pth.*, or set init_cfg=None to start from scratch'):
+        ELSASwin(init_cfg=dict(type='Pretrained', checkpoint='none.pth')).init_weights()
+
+
 def test_window_tables_are_stretched(tmp_path, small, log):
     """For another window size, position tables are interpolated and logged; a constant table stays constant."""
     weights = small()

@@ -324,10 +324,7 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
     Raises:
         CheckpointError: naming the first tensor that is not there, or that cannot be copied.
     """
-    own, translated = {}, dict(weights)
-    # Not model.state_dict(): MMPretrain's TimmClassifier renames tensors there, and renames them back when it loads.
-    for prefix, part in model.named_modules(remove_duplicate=False):
-        part._save_to_state_dict(own, f'{prefix}.' if prefix else '', False)
+    own, translated = model.state_dict(), dict(weights)
     for name, backbone in model.named_modules():
         if isinstance(backbone, StrictModule):  # The names may be those of a release.
             given = [key for key in translated if key.startswith(f'{name}.') and not odd_form(translated[key])]
@@ -338,8 +335,9 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
                 raise CheckpointError(f'{source}: {error}') from None
             translated.update((f'{name}.{key}', value) for key, value in part.items())
     for prefix, part in model.named_modules():
-        for hook in part._load_state_dict_pre_hooks.values():  # as MMPretrain's, which resize tables of positions
-            hook(translated, f'{prefix}.' if prefix else '', {}, True, [], [], [])
+        for hook in part._load_state_dict_pre_hooks.values():  # as MMPretrain's, which resize tables and rename tensors
+            for tensors in (own, translated):
+                hook(tensors, f'{prefix}.' if prefix else '', {}, True, [], [], [])
     fitting = _fitting(translated, own, source)
     absent = [name for name in own if name not in fitting and not name.endswith('num_batches_tracked')]
     if absent:

@@ -55,7 +55,7 @@ def points(curve: Curve) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 
 def mean_and_spread(scores: Sequence[float]) -> str:
-    """Mean and sample standard deviation of the scores of several seeds, as far as there are scores enough."""
+    """Mean and sample standard deviation of the scores of several seeds; one score is alone, and none is "-"."""
     if len(scores) < 2:
         return f'{scores[0]:.1f}' if scores else '-'
     # Python's statistics.stdev fails for a NaN, the score of a training that diverged.

@@ -64,7 +64,7 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     if not noted:
         raise CheckpointError(f'{checkpoint} has no settings: it is not a checkpoint of a training with mmattn')
     tensors = plain_names(weights_in(contents)[0], str(checkpoint))
-    if 'backbone' in noted:  # Those who follow the card would find out too late that it is of another one.
+    if 'backbone' in noted:  # With another config, the card would have settings that refuse the weights.
         with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
             part = MODELS.build(dict(cfg.model.backbone, init_cfg=None))
         # A backbone also takes weights of the one that it extends, as GSA-ResNet those of a ResNet.

@@ -229,7 +229,7 @@ def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list
         for name in models:
             sizes = [size for size in args.sizes if name in todo.get((step, size), ())]
             try:
-                peaks[name] = dict(zip(sizes, peak_memory(name, runtime, step, sizes, args)))
+                peaks[name] = dict(zip(sizes, peak_memory(name, models[name], runtime, step, sizes, args)))
             except CannotCompile as error:
                 print(f'{name:24s} {runtime:8s} {step:10s} is left out: torch cannot compile it ({error})', flush=True)
         args.left_out += [name for name in names[1:] if name in models.keys() - peaks.keys()]
@@ -520,20 +520,30 @@ def profile_table(row: dict) -> str:
 
 
 def peak_memory(
-    name: str, runtime: str, step: str, sizes: list[tuple[int, int]], args: argparse.Namespace
+    name: str, model: Callable, runtime: str, step: str, sizes: list[tuple[int, int]], args: argparse.Namespace
 ) -> list[int]:
-    """For each size, the bytes that a new process needs for a step, besides the model."""
+    """For each size, the bytes that a step needs besides the model: on the CPU those of a new process."""
+    if args.device.startswith('cuda'):
+        return _measure_memory(functools.partial(_peaks_on_gpu, model, step, sizes, args))
     with ProcessPoolExecutor(1, multiprocessing.get_context('spawn')) as pool:
-        return pool.submit(_measure_memory, name, runtime, step, sizes, args).result()
+        measure = functools.partial(_measure_in_this_process, name, runtime, step, sizes, args)
+        return pool.submit(_measure_memory, measure).result()
 
 
-def _measure_memory(
-    name: str, runtime: str, step: str, sizes: list[tuple[int, int]], args: argparse.Namespace
-) -> list[int]:
+def _measure_memory(measure: Callable[[], list[int]]) -> list[int]:
     try:
-        return _measure_in_this_process(name, runtime, step, sizes, args)
+        return measure()
     except torch._dynamo.exc.TorchDynamoException as error:  # some have no copy that another process can read
         raise CannotCompile(describe(error)[:200]) from None
+
+
+def _peaks_on_gpu(model: Callable, step: str, sizes: list[tuple[int, int]], args: argparse.Namespace) -> list[int]:
+    """torch counts the bytes of tensors alone, so other models in the process do not matter."""
+    peaks = []
+    for size in sizes:
+        run(model, image(*size, args), step, args)  # libraries load what they need, and graphs are compiled
+        peaks.append(_peak(model, size, step, args))
+    return peaks
 
 
 def _measure_in_this_process(

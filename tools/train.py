@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from mmattn.runs.configs import add_arguments, enable_amp, enable_auto_scale_lr, load_config
+from mmattn.runs.configs import add_arguments, enable_auto_scale_lr, load_config
 from mmattn.runs.running import run_tool, train
 
 
@@ -22,9 +22,7 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))  # MMEngine reads it
 
-    cfg = load_config(args.config, args.cfg_options, work_dir=args.work_dir, launcher=args.launcher)
-    if args.amp:
-        enable_amp(cfg)
+    cfg = load_config(args.config, args.cfg_options, work_dir=args.work_dir, launcher=args.launcher, amp=args.amp)
     if args.auto_scale_lr:
         enable_auto_scale_lr(cfg)
     try:

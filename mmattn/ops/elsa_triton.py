@@ -9,6 +9,7 @@ Sums are in float32, whatever the dtype of the maps.
 import inspect
 import math
 import os
+from functools import partial
 
 import torch
 import triton
@@ -17,7 +18,9 @@ from torch import Tensor
 
 from .derivatives import once, refuse
 
-#: products that a program makes at a time, in bytes of the values; more would spill at 128 registers a thread
+#: the part of a map that a program of the sum works on, in bytes
+MAP_BYTES = 4096
+#: products that a program of a gradient makes at a time, in bytes of the values; more would spill at 128 registers a thread
 BLOCK_BYTES = 16384
 #: pixels that one program of the ghost matrices' gradient sums over
 CHUNK = 1024
@@ -113,8 +116,8 @@ def _weighted_sum(
 ) -> Tensor:
     """The output; writes ``lse``. If reverse: the gradient of the value, and ``value`` is that of the output."""
     out = torch.empty_like(value, memory_format=torch.contiguous_format)
-    mul, add = (None if ghost is None else ghost.to(value.dtype) for ghost in (mul, add))
     settings = _settings(logits, value, mul, dilation) | dict(HAS_ADD=add is not None, REVERSE=reverse)
+    settings['BLOCK'] = max(MAP_BYTES // value.element_size() // settings['BLOCK_D'], 8)
     _launch(_sum, _grid(value, settings), logits, lse, _rows(value), mul, add, out, **settings)
     return out
 
@@ -149,11 +152,11 @@ def _settings(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int) 
     )
 
 
-def limited(kernel):
+def limited(kernel, registers: int = 128, num_warps: int = 4):
     """Limits the registers of a thread. Without, ptxas takes more, or fewer and spills a few bytes."""
-    if 'maxnreg' not in inspect.signature(triton.Config).parameters:  # Triton 2
-        return kernel
-    return triton.autotune([triton.Config({}, maxnreg=128)], key=[])(kernel)  # nothing is measured for one choice
+    limit = dict(maxnreg=registers) if 'maxnreg' in inspect.signature(triton.Config).parameters else {}  # not Triton 2
+    # Nothing is measured for one choice.
+    return triton.autotune([triton.Config({}, num_warps=num_warps, **limit)], key=[])(kernel)
 
 
 @triton.jit
@@ -170,7 +173,7 @@ def _pixels(H, W, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     return _index(tile // across // down, WIDE), y, x, (y < H) & (x < W)
 
 
-@limited
+@partial(limited, registers=64)
 @triton.jit
 def _sum(
     logits, lse, value, mul, add, out, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
@@ -179,45 +182,41 @@ def _sum(
 ):  # fmt: skip
     """The sum over the neighbourhood. REVERSE: with the weights that the neighbours have for the pixel."""
     b, y, x, inside = _pixels(H, W, WIDE, BLOCK)
-    c = _index(tl.arange(0, BLOCK_D), WIDE)
-    head = tl.program_id(1).to(c.dtype)
-    column = _index(tl.arange(0, BLOCK_ROW), WIDE)[None, :]
-    logits += b * stride_b + head * stride_h
-    lse += (b * heads + head) * H * W
-    own = (y * stride_y + x * stride_x)[:, None]
+    c = _index(tl.arange(0, BLOCK_D), WIDE)[None, :]
+    head, pixel = tl.program_id(1).to(c.dtype), (b * H + y) * W + x
+    logits += b * stride_b + head * stride_h + y * stride_y + x * stride_x
+    lse += (b * heads + head) * H * W + y * W + x
+    value += pixel[:, None] * stride + head * D + c
     if not REVERSE:
         taps = _index(tl.arange(0, BLOCK_ROW * BLOCK_ROW), WIDE)[None, :]
         nothing = tl.where(taps < K * K, 0.0, float('-inf'))
-        logit = tl.load(logits + own + taps * stride_t, inside[:, None] & (taps < K * K), nothing).to(tl.float32)
+        logit = tl.load(logits[:, None] + taps * stride_t, inside[:, None] & (taps < K * K), nothing).to(tl.float32)
         top = tl.max(logit, 1)
-        tl.store(lse + y * W + x, top + tl.log(tl.sum(tl.exp(logit - top[:, None]), 1)), inside)
+        tl.store(lse, top + tl.log(tl.sum(tl.exp(logit - top[:, None]), 1)), inside)
         tl.debug_barrier()  # Other threads of the program read what was stored, in the layout of the loop.
-        norm = tl.load(lse + y * W + x, inside, 0.0)[:, None]
+        norm = tl.load(lse, inside, 0.0)
     total = tl.zeros((BLOCK, BLOCK_D), tl.float32)
+    one = tl.full((), 1, c.dtype)  # numbers of rows and columns may be Python's
     for row in range(K):
-        tap = row * K + column
-        to_y, to_x = (y + (row - K // 2) * dilation)[:, None], x[:, None] + (column - K // 2) * dilation
-        there = inside[:, None] & (column < K) & (to_y >= 0) & (to_y < H) & (to_x >= 0) & (to_x < W)
-        both = there[:, :, None] & (c < D)[None, None, :]
-        place = ((b * H + to_y) * W + to_x) * stride + head * D
-        v = tl.load(value + place[:, :, None] + c[None, None, :], both, 0.0).to(tl.float32)
-        if REVERSE:
-            tap = K * K - 1 - tap
-            at = logits + to_y * stride_y + to_x * stride_x
-            norm = tl.load(lse + to_y * W + to_x, there, 0.0)
-        else:
-            at = logits + own
-        weight = tl.load(at + tap * stride_t, there, float('-inf')).to(tl.float32)
-        weight = tl.exp(weight - norm)[:, :, None]
-        # Each pixel reads the ghost matrices, so that their layout in threads is that of the values.
-        ghost = tl.broadcast_to(((tap * heads + head) * D)[:, :, None] + c[None, None, :], both.shape)
-        if HAS_MUL:
-            weight = weight * tl.load(mul + ghost, both, 0.0).to(tl.float32)
-        if HAS_ADD:
-            weight = weight + tl.load(add + ghost, both, 0.0).to(tl.float32)
-        total += tl.sum(weight * v, 1)
-    place = (((b * H + y) * W + x) * heads + head) * D
-    tl.store(out + place[:, None] + c[None, :], total, inside[:, None] & (c < D)[None, :])
+        to_y = y + (row - K // 2) * dilation
+        for column in range(K):
+            to_x, tap = x + (column - K // 2) * dilation, (row * K + column) * one
+            there = inside & (to_y >= 0) & (to_y < H) & (to_x >= 0) & (to_x < W)
+            down, right = (row - K // 2) * dilation * one, (column - K // 2) * dilation
+            v = tl.load(value + (down * W + right) * stride, there[:, None] & (c < D), 0.0).to(tl.float32)
+            at = logits
+            if REVERSE:
+                tap = K * K - 1 - tap
+                at += down * stride_y + right * stride_x
+                norm = tl.load(lse + down * W + right, there, 0.0)
+            weight = tl.exp(tl.load(at + tap * stride_t, there, float('-inf')).to(tl.float32) - norm)[:, None]
+            ghost = (tap * heads + head) * D + c
+            if HAS_MUL:
+                weight = weight * tl.load(mul + ghost, c < D, 0.0)
+            if HAS_ADD:
+                weight = weight + tl.load(add + ghost, c < D, 0.0)
+            total += weight * v
+    tl.store(out + (pixel[:, None] * heads + head) * D + c, total, inside[:, None] & (c < D))
 
 
 @limited
@@ -259,7 +258,7 @@ def _logits_gradient(
     tl.store(grad_logits + own + taps * stride_t, of_logit, mask)
 
 
-@limited
+@partial(limited, num_warps=2)
 @triton.jit
 def _ghost_gradient(
     logits, lse, value, grad, grad_mul, grad_add, stride, stride_b, stride_y, stride_x, stride_h, stride_t,

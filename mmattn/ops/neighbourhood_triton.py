@@ -4,6 +4,8 @@ A program works on a tile of the pixels of one head, 8 columns wide, and goes th
 through the queries that its pixels are neighbours of. Sums are in float32, whatever the dtype of the maps.
 """
 
+from functools import partial
+
 import torch
 import triton
 import triton.language as tl
@@ -74,12 +76,12 @@ def _gradients(
     """The gradients of query, key, value and bias."""
     B, H, W, heads, _ = query.shape
     maps, settings = _settings(query, key, value, bias, k, dilation)
-    mean = (grad.float() * out.float()).sum(-1)
+    mean = torch.empty_like(lse)  # of the gradients of a query's weights
     of_query, of_key, of_value = (
         torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)
     )
     of_logits = grad.new_empty((0,) if bias is None else (B, heads, k, k, H, W), dtype=torch.float32)
-    _backward_queries[_grid(query, settings)](*maps, grad, lse, mean, of_query, of_logits, **settings)
+    _backward_queries[_grid(query, settings)](*maps, out, grad, lse, mean, of_query, of_logits, **settings)
     _backward_keys[_grid(key, settings)](*maps, grad, lse, mean, of_key, of_value, **settings)
     if bias is None:
         return of_query, of_key, of_value, None
@@ -182,10 +184,10 @@ def _forward(
     tl.store(lse + own * heads + head, top + tl.log(weights), inside)
 
 
-@limited
+@partial(limited, registers=80)
 @triton.jit
 def _backward_queries(
-    query, key, value, bias, grad, lse, mean, of_query, of_logits, H, W, KH, KW, heads, dilation, scale,
+    query, key, value, bias, out, grad, lse, mean, of_query, of_logits, H, W, KH, KW, heads, dilation, scale,
     query_stride, key_stride, value_stride,
     D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -196,7 +198,8 @@ def _backward_queries(
     q = tl.load(query + own[:, None] * query_stride + of_head, mask, 0.0).to(tl.float32) * scale
     g = tl.load(grad + own[:, None] * heads * D + of_head, mask, 0.0).to(tl.float32)
     norm = tl.load(lse + own * heads + head, inside, 0.0)
-    middle = tl.load(mean + own * heads + head, inside, 0.0)
+    middle = tl.sum(g * tl.load(out + own[:, None] * heads * D + of_head, mask, 0.0).to(tl.float32), 1)
+    tl.store(mean + own * heads + head, middle, inside)
     first_y, row = _window(y, KH, dilation, K)
     first_x, column = _window(x, KW, dilation, K)
     total = tl.zeros((BLOCK, BLOCK_D), tl.float32)
@@ -217,7 +220,7 @@ def _backward_queries(
     tl.store(of_query + own[:, None] * heads * D + of_head, total * scale, mask)
 
 
-@limited
+@partial(limited, registers=96)
 @triton.jit
 def _backward_keys(
     query, key, value, bias, grad, lse, mean, of_key, of_value, H, W, KH, KW, heads, dilation, scale,

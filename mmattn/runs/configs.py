@@ -48,6 +48,7 @@ def load_config(
     *,
     work_dir: str | Path | None = None,
     launcher: str = 'none',
+    amp: bool = False,
     backbone_only: bool = False,
 ) -> Config:
     """Read a config, check it, and fit it to this machine.
@@ -57,6 +58,7 @@ def load_config(
         work_dir: folder for logs and checkpoints. The default is what the config says, or work_dirs/NAME_OF_CONFIG,
             or work_dirs/NAME_OF_CONFIG/ROW for a config with rows.
         launcher: "none", "pytorch", "slurm" or "mpi", what starts the processes.
+        amp: train in mixed precision, see ``enable_amp``. ``options`` may then set the arguments of its wrapper.
         backbone_only: leave neck and heads out of the model, which then need not fit the backbone.
 
     Raises:
@@ -102,6 +104,8 @@ def load_config(
         import_modules_from_strings(**cfg.get('custom_imports') or dict(imports=[]))
     if backbone_only and isinstance(cfg.get('model'), dict):
         cfg.model = ConfigDict({key: cfg.model[key] for key in ('type', 'backbone') if key in cfg.model})
+    if amp:
+        enable_amp(cfg)
     check_config(cfg, path)
     use_checked_datasets(cfg)
     cfg.launcher = launcher
@@ -141,9 +145,7 @@ def _fit_cpu(cfg: Config) -> None:
         )
     changes = []
     if (cfg.get('optim_wrapper') or {}).get('type') == 'AmpOptimWrapper':
-        cfg.optim_wrapper.type = 'OptimWrapper'
-        for key in ('loss_scale', 'dtype', 'use_fsdp'):
-            cfg.optim_wrapper.pop(key, None)
+        _replace_amp(cfg, 'OptimWrapper')
         changes.append('mixed precision is off')
     norms = [node for _, node in nested(cfg.model, 'model') if node.get('type') == 'SyncBN']
     for norm in norms:
@@ -216,10 +218,17 @@ def enable_amp(cfg: Config) -> None:
                 "--amp cannot train a detector with an rpn_head on a CPU, where MMCV's NMS takes float32 only: "
                 'leave out --amp'
             )
-        cfg.optim_wrapper.type = 'BFloat16OptimWrapper'
+        _replace_amp(cfg, 'BFloat16OptimWrapper')
         return
     cfg.optim_wrapper.type = 'AmpOptimWrapper'
     cfg.optim_wrapper.loss_scale = 'dynamic'
+
+
+def _replace_amp(cfg: Config, wrapper: str) -> None:
+    """Another wrapper, without the arguments of AmpOptimWrapper alone."""
+    cfg.optim_wrapper.type = wrapper
+    for key in ('loss_scale', 'dtype', 'use_fsdp'):
+        cfg.optim_wrapper.pop(key, None)
 
 
 def enable_auto_scale_lr(cfg: Config) -> None:

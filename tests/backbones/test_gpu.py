@@ -11,11 +11,15 @@ either_half = pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 
 
 def step(model, x, dtype=None):
-    """Maps and gradients of a step, under autocast if there is a dtype."""
+    """Maps and gradients of a step, under autocast if there is a dtype.
+
+    The loss is a sum with fixed weights: the mean square of a normalised map is constant and has no gradient.
+    """
     model.zero_grad()
     with torch.autocast(x.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
         maps = model(x)
-    sum(out.float().square().mean() for out in maps).backward()
+    weights = [torch.sin(torch.arange(out.numel(), device=x.device)).view(out.shape) for out in maps]
+    sum((out.float() * weight).mean() for out, weight in zip(maps, weights)).backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     return [x.detach().float().cpu() for x in (*maps, *grads)]
 
@@ -28,7 +32,9 @@ def error(ours, expected):
 
 @every_backbone
 @pytest.mark.parametrize('size', [(70, 101), (224, 160)])
-def test_results_are_those_of_the_cpu(case, size):
+def test_results_are_those_of_the_cpu(monkeypatch, case, size):
+    """In float32: by default, convolutions on a GPU round to TF32, with 10 bits."""
+    monkeypatch.setattr(torch.backends.cudnn, 'allow_tf32', False)
     backbone, x = case.build(case.small, drop_path_rate=0.0).eval(), torch.randn(2, 3, *size)
     expected = step(backbone, x)
     ours = step(backbone.to(DEVICE), x.to(DEVICE))
@@ -71,7 +77,8 @@ def test_compiled(case, dtype):
     """torch.compile gives the results of eager mode at several sizes."""
     torch._dynamo.reset()
     backbone = case.build(case.tiny, drop_path_rate=0.0).to(DEVICE).eval()
-    compiled = torch.compile(backbone, dynamic=True, options=dict(layout_optimization=False))
+    options = {'layout_optimization': False, 'triton.coalesce_tiling_analysis': False}
+    compiled = torch.compile(backbone, dynamic=True, options=options)
     for size in ((70, 101), (128, 64)):
         x = torch.randn(2, 3, *size, device=DEVICE)
         tolerance = 1e-4 if dtype is None else 10 * case.half_precision * torch.finfo(dtype).eps
@@ -86,7 +93,7 @@ def test_training(case):
         torch.manual_seed(0)
         backbone = case.build(case.trained, drop_path_rate=0.0).to(DEVICE)
         head = torch.nn.Linear(case.trained_channels[-1], 2).to(DEVICE)
-        optimizer = torch.optim.AdamW([*backbone.parameters(), *head.parameters()], lr=1e-3)
+        optimizer = torch.optim.AdamW([*backbone.parameters(), *head.parameters()], lr=3e-4)
         scaler = torch.cuda.amp.GradScaler(enabled=DEVICE == 'cuda' and dtype == torch.float16)
         losses = []
         for _ in range(STEPS):

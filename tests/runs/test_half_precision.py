@@ -6,6 +6,7 @@ from torch import nn
 
 from mmattn.errors import InputError
 from mmattn.runs import configs
+from tests import ROOT
 
 
 @pytest.mark.parametrize('device, expected', [('cpu', 'BFloat16OptimWrapper'), ('cuda', 'AmpOptimWrapper')])
@@ -15,6 +16,15 @@ def test_amp_on_each_device(monkeypatch, device, expected):
     cfg = Config(dict(optim_wrapper=dict(type='OptimWrapper')))
     configs.enable_amp(cfg)
     assert cfg.optim_wrapper.type == expected
+
+
+def test_amp_takes_its_dtype(monkeypatch):
+    """An option may set what only the wrapper of --amp takes."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cuda')
+    config, options = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_upernet.py', {'optim_wrapper.dtype': 'bfloat16'}
+    assert configs.load_config(config, options, amp=True).optim_wrapper.dtype == 'bfloat16'
+    with pytest.raises(InputError, match='no argument dtype'):
+        configs.load_config(config, options)
 
 
 def test_amp_of_two_stages(monkeypatch):

@@ -89,7 +89,7 @@ def simulated(monkeypatch):
     """compare() measures nothing. Returns its arguments, and the names of the models that it ran."""
     calls = []
     monkeypatch.setattr(benchmark_tool, 'build', lambda name, *_: name)
-    monkeypatch.setattr(benchmark_tool, 'peak_memory', lambda name, runtime, step, sizes, args: [1] * len(sizes))
+    monkeypatch.setattr(benchmark_tool, 'peak_memory', lambda name, model, runtime, step, sizes, args: [1] * len(sizes))
     monkeypatch.setattr(benchmark_tool, 'operations', lambda *_: 1)
     monkeypatch.setattr(benchmark_tool, 'timed', lambda name, *_: calls.append(name) or (20 if name == 'slow' else 0.5))
     sizes = [(64, 64), (96, 96)]
@@ -115,7 +115,7 @@ def test_only_what_is_missing_is_measured(simulated, tmp_path):
 def test_a_model_that_torch_cannot_compile_is_left_out(simulated, monkeypatch, capsys, broken):
     """The others are measured, without a ratio if it is the peer. One of ours is remembered, so that the tool fails."""
 
-    def peak_memory(name, runtime, step, sizes, args):
+    def peak_memory(name, model, runtime, step, sizes, args):
         if name == broken:
             raise benchmark_tool.CannotCompile('C++ compile error')
         return [1] * len(sizes)

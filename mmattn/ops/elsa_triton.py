@@ -2,8 +2,8 @@
 
 As in FlashAttention, the forward pass keeps the log-sum-exp of the logits, and the backward pass makes weights from it.
 As in NATTEN, a program works on a tile of pixels in two dimensions, whose neighbourhoods overlap, so that most
-values come from the cache. In the kernels, products have the dimensions (pixels, taps of one row, channels of a head).
-Sums are in float32, whatever the dtype of the maps.
+values come from the cache. The sum goes tap by tap. In the kernels of gradients, products have the dimensions (pixels,
+taps of one row, channels of a head). Sums are in float32, whatever the dtype of the maps.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from .derivatives import once, refuse
 
 #: the part of a map that a program of the sum works on, in bytes
 MAP_BYTES = 4096
-#: products that a program of a gradient makes at a time, in bytes of the values; more would spill at 128 registers a thread
+#: products that a program of a gradient makes at a time, in bytes of the values; more would spill
 BLOCK_BYTES = 16384
 #: pixels that one program of the ghost matrices' gradient sums over
 CHUNK = 1024

@@ -34,8 +34,8 @@ NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
     ],
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, dtypes, cases, kernels):
-    """No kernel spills more than a few registers, which was faster on an H100 than to use more of them, or takes so many
-    that few programs fit a multiprocessor. All of them are compiled."""
+    """No kernel takes so many registers that few programs fit a multiprocessor, or spills more than a few of them: this
+    was faster on an H100 than more registers. All kernels are compiled."""
     options = [f'--arch={arch}', *(f'--dtype={dtype}' for dtype in dtypes), *(f'--case={case}' for case in cases)]
     command = [sys.executable, ROOT / 'tools' / 'dev' / 'triton_report.py', '--json', *options]
     # A new process, because this one interprets kernels. An empty cache, so that they are compiled.

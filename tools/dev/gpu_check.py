@@ -329,7 +329,7 @@ def timed(attend: Callable, inputs: list[torch.Tensor], rate: float, times: list
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Median seconds of a call, after calls that warm up. On a GPU, those of a CUDA graph, without the time of Python."""
+    """Median seconds of a call, after calls that warm up. On a GPU, of a CUDA graph, without the time of Python."""
     from torch.utils.benchmark import Timer  # imported here, since it warns where there is no GPU
 
     call()

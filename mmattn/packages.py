@@ -4,8 +4,9 @@ import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import distributions
 
-from .errors import InputError
+from .errors import InputError, describe
 
 #: import name -> (lowest version that works, its distribution in the family that is maintained, and in OpenMMLab's own)
 PACKAGES = {
@@ -65,6 +66,24 @@ def require_ops(purpose: str) -> None:
             f'{purpose} needs the compiled operators of mmcv, which do not import ({error}): install the '
             f'full mmcv or onedl-mmcv, compiled for the torch at hand, not mmcv-lite.'
         ) from None
+
+
+def require_models(package: str, purpose: str) -> None:
+    """Make sure that the models of a package of OpenMMLab import, which MMEngine's registries do silently.
+
+    Raises:
+        MissingPackage: if they do not.
+    """
+    try:
+        importlib.import_module(f'{package}.models')
+    except Exception as error:  # a module that is imported can raise any error
+        # mmpretrain, which the others import, uses functions that transformers 5 removed.
+        others = [found for found in distributions() if found.name == 'transformers']
+        new = [found.version for found in others if version_numbers(found.version) >= (5,)]
+        todo = f": transformers {new[0]} is too new for mmpretrain, pip install 'transformers<5'" if new else ''
+        raise MissingPackage(
+            f'{purpose} needs {package}.models, which cannot be imported ({describe(error)}){todo}'
+        ) from error
 
 
 def require_sharding(purpose: str) -> None:

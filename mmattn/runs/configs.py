@@ -15,7 +15,7 @@ from ..checks.config_types import find_type, nested, places_of
 from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, metric_configs
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
-from ..packages import mmseg_bases, require, require_ops, require_sharding
+from ..packages import mmseg_bases, require, require_models, require_ops, require_sharding
 from ..weights import check_source
 from .outputs import check_output
 from .rows import ROW, read_row, row_in_folder
@@ -100,6 +100,8 @@ def load_config(
         require(package, f'{path} ({scope})')
     if scope == 'mmdet':
         require_ops(str(path))
+    if scope in SCOPES:
+        require_models(scope, str(path))
     with refusing(f'{path}: custom_imports cannot be imported'):  # after the check of packages, which it may need
         import_modules_from_strings(**cfg.get('custom_imports') or dict(imports=[]))
     if backbone_only and isinstance(cfg.get('model'), dict):

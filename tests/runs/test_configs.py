@@ -1,7 +1,9 @@
 import copy
+import importlib
 import os
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mmdet.models import RetinaNet
@@ -193,6 +195,24 @@ def test_missing_operators_are_told(monkeypatch):
     with pytest.raises(MissingPackage, match='needs the compiled operators of mmcv'):
         load_config(MASK_RCNN)
     assert load_config(UPERNET).default_scope == 'mmseg'
+
+
+def test_models_that_cannot_be_imported(monkeypatch):
+    """The sentence has the error of the import, and what to do where transformers is too new. MMEngine's registries
+    hide it, and the model's type would be unknown."""
+    imported = importlib.import_module
+
+    def fail(name):
+        if name == 'mmseg.models':
+            raise TypeError('NoneType takes no arguments')
+        return imported(name)
+
+    monkeypatch.setattr('mmattn.packages.importlib.import_module', fail)
+    new = SimpleNamespace(name='transformers', version='5.24.0')
+    monkeypatch.setattr('mmattn.packages.distributions', lambda: [new])
+    sentence = r"needs mmseg.models, .*NoneType takes no arguments.*transformers 5.24.0 .* 'transformers<5'"
+    with pytest.raises(MissingPackage, match=sentence):
+        load_config(UPERNET)
 
 
 @pytest.mark.parametrize('path', [MASK_RCNN, CASCADE], ids=lambda path: path.stem)

@@ -39,6 +39,7 @@ def run_tool(name: str, *arguments: object, **environment: str) -> SimpleNamespa
         patch.setattr('mmengine.runner.runner.collect_env', dict)  # slow: it asks compilers for their versions
         patch.setattr(sys, 'argv', [f'{name}.py', *map(str, arguments)])
         patch.setenv('LOCAL_RANK', '0')  # tools/train.py sets it
+        patch.syspath_prepend((ROOT / 'tools' / name).parent)  # as Python does
         patch.chdir(ROOT)
         for key, value in environment.items():
             patch.setenv(key, value)

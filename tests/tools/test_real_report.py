@@ -10,7 +10,7 @@ real_report = load_tool('dev/real_report')
 
 def write(folder, run, seconds=60, **metrics):
     (folder / run).mkdir(parents=True)
-    (folder / run / 'result.json').write_text(json.dumps(dict(metrics=metrics, seconds=seconds)))
+    (folder / run / 'result.json').write_text(json.dumps(dict(metrics=metrics, seconds=seconds, rate=0.001)))
 
 
 def test_table(tmp_path):

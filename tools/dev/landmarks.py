@@ -31,6 +31,7 @@ from mmattn.analysis.complexity import unpadded
 from mmattn.backbones import MSFViT
 from mmattn.layers import MeanShiftAttention
 from mmattn.runs.running import run_tool
+from mmattn.weights.files import read_file
 
 SIDES = (0, 4, 8, 16, 24)  #: of the grid of landmarks; 0: exact
 
@@ -92,7 +93,7 @@ def print_distance(trained: list[str], height: int, width: int) -> None:
         with DefaultScope.overwrite_default_scope('mmpretrain'):
             model = MODELS.build(cfg.model)
             mean, std = (torch.tensor(cfg.data_preprocessor[key]).view(3, 1, 1) for key in ('mean', 'std'))
-        model.load_state_dict(torch.load(checkpoint, map_location='cpu', weights_only=False)['state_dict'])
+        model.load_state_dict(read_file(checkpoint)['state_dict'])
         backbone = model.backbone
         images = (mmcv.imresize(mmcv.imread(Path(file), channel_order='rgb'), (width, height)) for file in files)
         x = torch.stack([(torch.from_numpy(image).permute(2, 0, 1).float() - mean) / std for image in images])

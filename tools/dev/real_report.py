@@ -37,15 +37,21 @@ SUFFIX = '-pretrained'  #: of a row that starts from the weights of its classifi
 
 
 class Run(NamedTuple):
-    """A finished training: its folder, its scores by name, and the seconds of its steps."""
+    """A finished training: its folder, its scores by name, the seconds of its steps, and its rate."""
 
     folder: Path
     metrics: dict[str, float]
     seconds: float
+    rate: float
 
     @property
     def diverged(self) -> bool:
         return any(map(math.isnan, self.metrics.values()))
+
+    @property
+    def checkpoint(self) -> Path:
+        """The last one: a kill while an older one was removed has left that there."""
+        return max(self.folder.glob('iter_*.pth'), key=lambda file: int(file.stem.removeprefix('iter_')))
 
 
 def main() -> None:
@@ -78,12 +84,13 @@ def finished(folder: Path) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {}
     for file in sorted(folder.glob('*/rate*_seed*/result.json')):
         result = json.loads(file.read_text())
-        runs.setdefault(file.parents[1].name, []).append(Run(file.parent, result['metrics'], result['seconds']))
+        run = Run(file.parent, result['metrics'], result['seconds'], result['rate'])
+        runs.setdefault(file.parents[1].name, []).append(run)
     return runs
 
 
 def best(runs: list[Run]) -> Run:
-    """The classifier that tools/dev/real_weights.py publishes."""
+    """The classifier with the highest accuracy; one that diverged only if there is no other."""
     return max(runs, key=lambda run: (not run.diverged, run.metrics['accuracy/top1']))
 
 
@@ -149,9 +156,7 @@ def draw_predictions(task: str, row: str, run: Run, folder: Path, options: dict 
     cfg.experiment_name = f'{task}-{row}'  # MMEngine keeps loggers and visualizers by name for the life of the process.
     cfg.visualizer = dict(cfg.get('visualizer') or dict(type='Visualizer'), name=cfg.experiment_name)
     cfg.model.backbone.init_cfg = None
-    # A kill while an older checkpoint was removed has left it there.
-    checkpoint = max(run.folder.glob('iter_*.pth'), key=lambda file: int(file.stem.removeprefix('iter_')))
-    test(cfg, str(checkpoint), hooks=[DrawingHook(folder, len(indices))])
+    test(cfg, str(run.checkpoint), hooks=[DrawingHook(folder, len(indices))])
 
 
 if __name__ == '__main__':

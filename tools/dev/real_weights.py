@@ -7,11 +7,10 @@ that cannot be published is named, and the others are.
 """
 
 import argparse
-import json
-import math
 from pathlib import Path
 
 from mmengine.config import Config
+from real_report import best, finished
 
 from mmattn.errors import CheckpointError, InputError
 from mmattn.runs.publishing import publish
@@ -29,38 +28,29 @@ def main() -> None:
     parser.add_argument('work_dir', type=Path, help='of tools/compare.py')
     parser.add_argument('--out', type=Path, required=True)
     args = parser.parse_args()
-    files = (args.work_dir / 'tiny-imagenet').glob('*/rate*_seed0/result.json')
-    results = sorted([(json.loads(file.read_text()), file.parent) for file in files], key=top1)
-    if not results:
+    models = finished(args.work_dir / 'tiny-imagenet')
+    if not models:
         raise InputError(f'{args.work_dir} has no finished classifier of Tiny ImageNet: make real trains them')
-    best = {folder.parent.name: (found, folder) for found, folder in results}
-    for model, (found, folder) in sorted(best.items()):
-        if math.isnan(found['metrics']['accuracy/top1']):
-            print(f'{model} is left out: its training in {folder} diverged')
+    for model, runs in sorted(models.items()):
+        run = best(runs)
+        if run.diverged:
+            print(f'{model} is left out: its training in {run.folder} diverged')
             continue
         figures = {
-            'top-1': f'{found["metrics"]["accuracy/top1"]:.1f}',
-            'top-5': f'{found["metrics"]["accuracy/top5"]:.1f}',
-            'rate': f'{found["rate"]:g}',
-            'minutes': f'{found["seconds"] / 60:.0f}',
+            'top-1': f'{run.metrics["accuracy/top1"]:.1f}',
+            'top-5': f'{run.metrics["accuracy/top5"]:.1f}',
+            'rate': f'{run.rate:g}',
+            'minutes': f'{run.seconds / 60:.0f}',
         }
-        cfg = Config.fromfile(folder / CONFIG)  # as it was trained: rate, seed and options
+        cfg = Config.fromfile(run.folder / CONFIG)  # as it was trained: rate, seed and options
         for key in ('work_dir', 'load_from', 'resume'):  # An interrupted training notes where it was resumed from.
             cfg.pop(key, None)
-        # A kill while an older checkpoint was removed has left it there.
-        checkpoint = max(folder.glob('iter_*.pth'), key=lambda file: int(file.stem.removeprefix('iter_')))
         try:
-            publish(cfg, f'{model} of Tiny ImageNet', checkpoint, args.out / model, figures, DATA)
+            publish(cfg, f'{model} of Tiny ImageNet', run.checkpoint, args.out / model, figures, DATA)
         except CheckpointError as error:
             print(f'{model} is left out: {error}')
         else:
             print(f'{args.out / model} is written')
-
-
-def top1(result: tuple[dict, Path]) -> float:
-    """The accuracy of a run; that of one that diverged is below all others."""
-    accuracy = result[0]['metrics']['accuracy/top1']
-    return -math.inf if math.isnan(accuracy) else accuracy
 
 
 if __name__ == '__main__':

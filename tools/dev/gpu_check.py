@@ -101,7 +101,7 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
     dry = device == 'cpu'
     part = [sys.executable, Path(__file__), '--device', device, '--out', out]
     tests = [sys.executable, '-m', 'pytest', '-q', '-o', 'addopts=', '-s', '-p', 'no:cacheprovider']
-    tests += ['-m', 'not slow'] if dry else []
+    tests += ['-m', 'not slow'] if dry else side_by_side()
     kernels = [f'tests/ops/test_{name}_triton.py' for name in ('elsa', 'axial', 'neighbourhood')]
     bench = [sys.executable, ROOT / 'tools' / 'benchmark.py', '--device', device, '--dtype', 'bfloat16', '--profile']
     bench += ['--runs', '1'] if dry else []
@@ -135,6 +135,11 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
     command += ['configs/toy/elsa-swin-toy_upernet.py', '2', *options]
     listed.append(Step('SyncBN on two GPUs', command, ('mmseg', 'mmcv on GPUs', 'two GPUs')))
     return [step._replace(needs=tuple(need for need in step.needs if not dry or 'GPUs' not in need)) for step in listed]
+
+
+def side_by_side() -> list[str]:
+    """Options of pytest for a process on each core, up to 12: torch takes a minute or more to compile a backbone."""
+    return [] if absent('xdist') else ['-n', str(min(os.cpu_count() or 1, 12)), '--dist', 'worksteal']
 
 
 def absent(need: str) -> str:

@@ -278,6 +278,7 @@ def measure(rows: dict[tuple[str, torch.dtype, str], dict], args: argparse.Names
     )
     print('by the time of the operator.\n')
     print(f'| operator | map | dtype | backend | forward | {share} | both passes | {share} |\n|{"---|" * 8}')
+    kernels = []
     for dtype, name in itertools.product(DTYPES if on_gpu else DTYPES[:1], OPERATORS):
         compute, backends, shapes, maps, _ = OPERATORS[name]
         for side, heads, channels in maps if on_gpu else [DRY_RUN[2:]]:
@@ -296,7 +297,35 @@ def measure(rows: dict[tuple[str, torch.dtype, str], dict], args: argparse.Names
                     row.update(passed=False, seconds=[])
                     cells = f'FAILED, {describe(error)[:200]} | | |'
                 print(f'| {name} | {side} x {side} x {heads} | {dtype} | {backend} | {cells} |', flush=True)
+                if backend == 'triton' and row['passed']:
+                    found = kernel_times(
+                        functools.partial(compute, *inputs, backend=backend), inputs, 5 if on_gpu else 1
+                    )
+                    kernels.append(f'| {name} | {side} x {side} x {heads} | {dtype} | {found} |')
         (args.out / ROWS).write_text(json.dumps(list(rows.values())))
+    print(f'\n| operator | map | dtype | microseconds of its Triton kernels |\n|{"---|" * 4}', *kernels, sep='\n')
+
+
+def kernel_times(attend: Callable, inputs: list[torch.Tensor], runs: int) -> str:
+    """Names and median microseconds of the Triton kernels of both passes, in their order, and the sum of all others."""
+
+    def both() -> None:
+        out = attend()
+        torch.autograd.grad(out, inputs, torch.ones_like(out))
+
+    both()
+    with torch.profiler.profile() as profiler:
+        for _ in range(runs):
+            both()
+    events = [event for event in profiler.events() if event.device_type.name == 'CUDA']
+    events.sort(key=lambda event: event.time_range.start)
+    # Names in C++ begin with an underscore only if they are mangled.
+    ours = [event for event in events if event.name.startswith('_') and not event.name.startswith('_Z')]
+    others = sum(event.time_range.elapsed_us() for event in events if event not in ours) / runs
+    count = len(ours) // runs
+    times = [statistics.median(event.time_range.elapsed_us() for event in ours[i::count]) for i in range(count)]
+    names = [f'{event.name} {time:.0f}' for event, time in zip(ours, times)]
+    return ', '.join([*names, f'others {others:.0f}'])
 
 
 def bandwidth(device: str, size: int) -> float:

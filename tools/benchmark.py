@@ -26,9 +26,10 @@ processor", a time is that of the processor: on a machine that does other work a
 are to the peer in the same runtime. In ONNX Runtime and OpenVINO, models are graphs of one fixed size, which are
 compared with the models in PyTorch. Compiled models are of one fixed size, too, unless several sizes are measured:
 torch takes minutes to compile a graph for any size. A model that it cannot compile is left out. Memory is the peak of a
-process that runs only one model, minus what the process held before. If there are several sizes, "n^..." is the power
-of the number of pixels with which time, memory and operations grow, and --plot draws them. A table and a JSON file are
-written to --out after each size. With --resume, what --out has already is not measured again.
+process that runs only one model, minus what the process held before; on a GPU, of torch's tensors. If there are several
+sizes, "n^..." is the power of the number of pixels with which time, memory and operations grow, and --plot draws them.
+A table and a JSON file are written to --out after each size. With --resume, what --out has already is not measured
+again.
 """
 
 import argparse

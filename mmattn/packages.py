@@ -69,7 +69,7 @@ def require_ops(purpose: str) -> None:
 
 
 def require_models(package: str, purpose: str) -> None:
-    """Make sure that the models of a package of OpenMMLab import, which MMEngine's registries do silently.
+    """Make sure that the models of a package of OpenMMLab import. MMEngine's registries can hide the error.
 
     Raises:
         MissingPackage: if they do not.
@@ -78,9 +78,9 @@ def require_models(package: str, purpose: str) -> None:
         importlib.import_module(f'{package}.models')
     except Exception as error:  # a module that is imported can raise any error
         # mmpretrain, which the others import, uses functions that transformers 5 removed.
-        others = [found for found in distributions() if found.name == 'transformers']
-        new = [found.version for found in others if version_numbers(found.version) >= (5,)]
-        todo = f": transformers {new[0]} is too new for mmpretrain, pip install 'transformers<5'" if new else ''
+        transformers = {found.name: found.version for found in distributions()}.get('transformers', '0')
+        todo = f": transformers {transformers} is too new for mmpretrain, pip install 'transformers<5'"
+        todo = todo if version_numbers(transformers) >= (5,) else ''
         raise MissingPackage(
             f'{purpose} needs {package}.models, which cannot be imported ({describe(error)}){todo}'
         ) from error

@@ -153,7 +153,7 @@ def _settings(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int) 
 
 
 def limited(kernel, registers: int = 128, num_warps: int = 4):
-    """Limits the registers of a thread. Without, ptxas takes more, or fewer and spills a few bytes."""
+    """Sets the warps of a program and limits the registers of a thread, as was fastest on an H100."""
     limit = dict(maxnreg=registers) if 'maxnreg' in inspect.signature(triton.Config).parameters else {}  # not Triton 2
     # Nothing is measured for one choice.
     return triton.autotune([triton.Config({}, num_warps=num_warps, **limit)], key=[])(kernel)
@@ -196,7 +196,7 @@ def _sum(
         tl.debug_barrier()  # Other threads of the program read what was stored, in the layout of the loop.
         norm = tl.load(lse, inside, 0.0)
     total = tl.zeros((BLOCK, BLOCK_D), tl.float32)
-    one = tl.full((), 1, c.dtype)  # numbers of rows and columns may be Python's
+    one = tl.full((), 1, c.dtype)  # makes an index of a product of integers
     for row in range(K):
         to_y = y + (row - K // 2) * dilation
         for column in range(K):

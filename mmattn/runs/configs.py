@@ -220,17 +220,20 @@ def enable_amp(cfg: Config) -> None:
                 "--amp cannot train a detector with an rpn_head on a CPU, where MMCV's NMS takes float32 only: "
                 'leave out --amp'
             )
-        _replace_amp(cfg, 'BFloat16OptimWrapper')
+        if removed := _replace_amp(cfg, 'BFloat16OptimWrapper'):
+            print_log(f'No accelerator here: --amp trains in bfloat16, without {", ".join(removed)}.', logger='current')
         return
     cfg.optim_wrapper.type = 'AmpOptimWrapper'
     cfg.optim_wrapper.loss_scale = 'dynamic'
 
 
-def _replace_amp(cfg: Config, wrapper: str) -> None:
-    """Another wrapper, without the arguments of AmpOptimWrapper alone."""
+def _replace_amp(cfg: Config, wrapper: str) -> list[str]:
+    """Take another wrapper, and remove the arguments that only AmpOptimWrapper has. Return their names."""
     cfg.optim_wrapper.type = wrapper
-    for key in ('loss_scale', 'dtype', 'use_fsdp'):
-        cfg.optim_wrapper.pop(key, None)
+    removed = [key for key in ('loss_scale', 'dtype', 'use_fsdp') if key in cfg.optim_wrapper]
+    for key in removed:
+        cfg.optim_wrapper.pop(key)
+    return removed
 
 
 def enable_auto_scale_lr(cfg: Config) -> None:

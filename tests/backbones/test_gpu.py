@@ -77,7 +77,9 @@ def test_compiled(case, dtype):
     """torch.compile gives the results of eager mode at several sizes."""
     torch._dynamo.reset()
     backbone = case.build(case.tiny, drop_path_rate=0.0).to(DEVICE).eval()
-    options = {'layout_optimization': False, 'triton.coalesce_tiling_analysis': False}
+    options = {'layout_optimization': False}
+    if case.name == 'ShuntedTransformer':  # torch 2.11 fails without it: see docs/compile-and-export.md
+        options['triton.coalesce_tiling_analysis'] = False
     compiled = torch.compile(backbone, dynamic=True, options=options)
     for size in ((70, 101), (128, 64)):
         x = torch.randn(2, 3, *size, device=DEVICE)

@@ -17,6 +17,7 @@ if tuple(map(int, triton.__version__.split('.')[:2])) < (3, 6):
 ELSA = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
 AXIAL = {'_forward', '_backward', '_backward_table'}
 NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
+SPILL = {'_sum', '_sum (reverse)', '_backward_keys'}
 
 
 @pytest.mark.slow
@@ -34,8 +35,8 @@ NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
     ],
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, dtypes, cases, kernels):
-    """No kernel takes so many registers that few programs fit a multiprocessor, or spills more than a few of them: this
-    was faster on an H100 than more registers. All kernels are compiled."""
+    """No kernel takes so many registers that few programs fit a multiprocessor. Only some spill, and only a few bytes:
+    on an H100, this was faster than more registers. All kernels are compiled."""
     options = [f'--arch={arch}', *(f'--dtype={dtype}' for dtype in dtypes), *(f'--case={case}' for case in cases)]
     command = [sys.executable, ROOT / 'tools' / 'dev' / 'triton_report.py', '--json', *options]
     # A new process, because this one interprets kernels. An empty cache, so that they are compiled.
@@ -43,4 +44,5 @@ def test_kernels_fit_a_gpu(tmp_path, arch, dtypes, cases, kernels):
     rows = json.loads(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout)
     assert {row['kernel'] for row in rows} == kernels
     for row in rows:
-        assert row['spills'] <= (256 if arch == 75 else 128) and 0 < row['registers'] <= 128, row
+        few = (256 if arch == 75 else 128) if row['kernel'] in SPILL else 0
+        assert row['spills'] <= few and 0 < row['registers'] <= 128, row

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -169,10 +170,19 @@ def _run(runner: Runner, run: Callable[[], object]) -> None:
             if not isinstance(error, InputError) and not PEER_GONE.search(str(error)):
                 time.sleep(1)  # For a dead worker, torch raises another error, at whatever line is running then.
             raise
-    except RuntimeError as error:
-        if not str(error).startswith('DataLoader worker'):
+    except (RuntimeError, OSError, EOFError) as error:
+        if str(error).startswith('DataLoader worker'):
+            what = str(error).strip('. ')
+        elif not isinstance(error, RuntimeError) and _is_of_a_pipe(error):
+            what = f'DataLoader worker has ended: {describe(error)}'
+        else:
             raise
         raise InputError(
-            f'{str(error).strip(". ")}; most often memory is short: lower num_workers or batch_size, or give more '
-            'shared memory (docker run --shm-size); num_workers=0 shows other reasons'
+            f'{what}; most often memory is short: lower num_workers or batch_size, or give more shared memory '
+            '(docker run --shm-size); num_workers=0 shows other reasons'
         ) from error
+
+
+def _is_of_a_pipe(error: OSError | EOFError) -> bool:
+    """Whether reading from a data worker raised it. Torch's own error is lost if it is raised in a destructor."""
+    return any(frame.name == '_try_get_data' for frame in traceback.extract_tb(error.__traceback__))

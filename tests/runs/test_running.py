@@ -3,6 +3,8 @@ import logging
 import os
 import signal
 import weakref
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
 from mmengine.runner import CheckpointLoader
 from torch import distributed
+from torch.utils.data._utils import signal_handling
 
 from mmattn.errors import InputError
 from mmattn.packages import MissingPackage
@@ -24,7 +27,7 @@ from .small_training import Better, build
 
 
 def raising(error):
-    def main(*_):
+    def main(*_, **__):
         raise error
 
     return main
@@ -222,6 +225,16 @@ def test_pipe_of_a_dead_worker(monkeypatch):
     monkeypatch.setattr(runs.time, 'sleep', raising(RuntimeError('DataLoader worker (pid 1) is killed')))
     with pytest.raises(InputError, match='^DataLoader worker .pid 1. is killed; most often'):
         runs._run(runner, raising(EOFError()))
+
+
+def test_error_of_torch_is_lost(small, monkeypatch):
+    """Then the error of the worker's pipe is all that tells of its end."""
+    monkeypatch.setattr(signal_handling, '_error_if_any_worker_fails', lambda: None)
+    monkeypatch.setattr(BaseProcess, 'is_alive', lambda _: True)
+    monkeypatch.setattr(Queue, 'get', raising(ConnectionResetError(errno.ECONNRESET, 'Connection reset by peer')))
+    loader = dict(batch_size=2, num_workers=1, sampler=dict(type='InfiniteSampler'), dataset=Ill(0))
+    with pytest.raises(InputError, match='^DataLoader worker has ended: ConnectionResetError.*; most often'):
+        small(train_dataloader=loader)
 
 
 def test_other_errors_of_workers_stay(small, monkeypatch):

@@ -64,8 +64,9 @@ class DINOViT(ViTFrame):
         **kwargs,
     ) -> None:
         arch = self.resolve_arch(arch)
-        if arch['version'] not in VERSIONS:
-            raise ValueError(f'arch: version must be 2 or 3, not {arch["version"]}')
+        for key, values in (('version', [*VERSIONS]), ('swiglu', [0, 1])):
+            if arch[key] not in values:
+                raise ValueError(f'arch: {key} must be {values[0]} or {values[1]}, not {arch[key]}')
         settings = dict(
             VERSIONS[arch['version']],
             class_token=True,

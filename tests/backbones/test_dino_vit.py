@@ -169,6 +169,14 @@ def test_mechanisms_of_single_blocks():
             dino(2, 4, attention=wrong)
 
 
+@pytest.mark.parametrize(
+    'wrong, message', [(dict(version=4), 'version must be 2 or 3'), (dict(swiglu=7), 'swiglu must be 0 or 1')]
+)
+def test_unknown_forms(wrong, message):
+    with pytest.raises(ValueError, match=f'^arch: {message}, not'):
+        DINOViT(dict(ARCH, **dict(dict(version=3, registers=4, swiglu=0), **wrong)))
+
+
 def test_warm_start_from_a_file(tmp_path, log):
     """The source that it is compared with in the log has the architecture of a plain ViT."""
     torch.save(dinov3_of_timm().state_dict(), tmp_path / 'dinov3.pth')

@@ -1,9 +1,10 @@
-"""Write a released checkpoint in the project's own layout: the backbone's tensors alone, under "state_dict".
+"""Write a released checkpoint in the project's own layout: the backbone's tensors alone, under "state_dict", and the
+final norm of a classifier, which a backbone takes that returns the last map only.
 
     python tools/convert_weights.py elsa_swin_tiny.pth elsa_swin_tiny_mmattn.pth
 
 Training does not need this, it takes releases as they are. The backbone and its variant are found by the names and
-shapes of the tensors.
+shapes of the tensors. If several have the same tensors, as NAT and DiNAT, the file does not say which it is.
 """
 
 import argparse
@@ -37,50 +38,62 @@ def main() -> None:
     released, container, settings = read_checkpoint(args.source, trusted=args.trust_checkpoint)
     try:
         check_floats(released)
-        backbone, arch = recognise(released, (settings or {}).get('type'))
+        (backbone, arch), *others = recognise(released, (settings or {}).get('type'))
         compare_settings(settings, backbone.settings_note)
     except CheckpointError as error:
         raise CheckpointError(f'{args.source}: {error}') from None
     translation = backbone.from_release(released)
     tensors = {key: translation.tensors[key] for key in backbone.state_dict() if key in translation.tensors}
+    tensors.update({key: released[key] for key in translation.dropped if key.startswith('norm.')})
+    left_out = [key for key in translation.dropped if key not in tensors]
 
-    name, argument = type(backbone).__name__, backbone.arch_argument
-    meta = dict(
-        backbone=name,
-        arch=arch,
-        source=Path(args.source).name,
-        mmattn_version=mmattn.__version__,
-        mmattn={'': backbone.settings_note},
+    forms = ' or '.join(
+        f'{type(one).__name__}({one.arch_argument}={name!r})' for one, name in [(backbone, arch), *others]
     )
+    meta = dict(source=Path(args.source).name, mmattn_version=mmattn.__version__)
+    if not others:
+        meta.update(backbone=type(backbone).__name__, arch=arch, mmattn={'': backbone.settings_note})
     save_tensors(dict(meta=meta, state_dict=tensors), args.target)
     print(
-        f'{args.source} ({container}) is {name}({argument}={arch!r})\n'
+        f'{args.source} ({container}) is {forms}\n'
         f'taken     {len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values\n'
-        f'left out  {", ".join(translation.dropped) or "nothing"}\n'
+        f'left out  {", ".join(left_out) or "nothing"}\n'
         f'absent    {", ".join(translation.fresh) or "nothing"}\n'
         f'{args.target}  sha256 {hashlib.sha256(args.target.read_bytes()).hexdigest()}'
     )
 
 
-def recognise(released: dict[str, torch.Tensor], noted: str | None = None) -> tuple[Backbone, str | int]:
+def recognise(released: dict[str, torch.Tensor], noted: str | None = None) -> list[tuple[Backbone, str | int]]:
     """The backbone that a release has all weights of, and the name of its variant.
+
+    Without a note of its class in the file, also those of its bases and subclasses that take the release.
 
     Raises:
         CheckpointError: if there is none.
     """
-    # NAT and DiNAT have the same tensors.
-    for cls in (getattr(backbones, name) for name in sorted(backbones.__all__, key=lambda name: name != noted)):
-        for arch in cls.arch_zoo:
-            with torch.device('meta'):
-                backbone = cls(**{cls.arch_argument: arch})
-            try:
-                backbone.load_state_dict(dict(released), strict=True)
-            except CheckpointError:
-                continue
-            return backbone, arch
+    classes = sorted((getattr(backbones, name) for name in backbones.__all__), key=lambda cls: cls.__name__ != noted)
+    for cls in classes:
+        if found := variant(cls, released):
+            if cls.__name__ == noted:
+                return [found]
+            related = [one for one in classes if one is not cls and (issubclass(one, cls) or issubclass(cls, one))]
+            return [found, *filter(None, (variant(one, released) for one in related))]
     raise CheckpointError(
         f'it is not a release of any backbone here ({", ".join(backbones.__all__)}) with its default arguments'
     )
+
+
+def variant(cls: type[Backbone], released: dict[str, torch.Tensor]) -> tuple[Backbone, str | int] | None:
+    """The first variant of a backbone that takes a release, and its name."""
+    for arch in cls.arch_zoo:
+        with torch.device('meta'):
+            backbone = cls(**{cls.arch_argument: arch})
+        try:
+            backbone.load_state_dict(dict(released), strict=True)
+        except CheckpointError:
+            continue
+        return backbone, arch
+    return None
 
 
 if __name__ == '__main__':

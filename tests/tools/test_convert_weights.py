@@ -65,7 +65,9 @@ def test_clean_files_are_made_of_trusted_ones(tmp_path, release):
     assert refused.returncode == 1 and '--trust-checkpoint reads it' in refused.stderr.splitlines()[-1]
     assert 'code was run' not in refused.stdout and not (tmp_path / 'own.pth').exists()
     assert 'code was run' in convert(tmp_path / 'c.pth', tmp_path / 'own.pth', '--trust-checkpoint').stdout
-    ELSASwin(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth'))).init_weights()
+    pretrained = dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth'))
+    for out_indices in ([0, 1, 2, 3], [3]):
+        ELSASwin(out_indices=out_indices, init_cfg=pretrained).init_weights()
 
 
 def test_settings_are_kept(tmp_path):
@@ -93,3 +95,21 @@ def test_type_of_a_file_of_ours(tmp_path):
     torch.save({'state_dict': backbone.state_dict(), 'meta': {'mmattn': {'': own}}}, tmp_path / 'c.pth')
     assert "is NAT(arch='mini')" in convert(tmp_path / 'c.pth', tmp_path / 'own.pth').stdout
     assert torch.load(tmp_path / 'own.pth', weights_only=True)['meta']['mmattn'] == {'': own}
+
+
+def test_classifier_of_two_names(tmp_path):
+    """NAT and DiNAT have the same tensors: without a note, the file says neither. It keeps the final norm, so it starts a
+    classifier as the release does, and a detector, too."""
+    release = {
+        name.replace('norm3.', 'norm.'): one for name, one in NAT(arch='mini', out_indices=[3]).state_dict().items()
+    }
+    release['norm.weight'] = torch.rand_like(release['norm.weight'])
+    torch.save(release, tmp_path / 'c.pth')
+    done = convert(tmp_path / 'c.pth', tmp_path / 'own.pth')
+    assert "DiNAT(arch='mini') or NAT(arch='mini')\n" in done.stdout and 'left out  nothing' in done.stdout
+    assert not {'backbone', 'mmattn'} & torch.load(tmp_path / 'own.pth', weights_only=True)['meta'].keys()
+    pretrained = dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth'))
+    classifier = NAT(arch='mini', out_indices=[3], init_cfg=pretrained)
+    classifier.init_weights()
+    assert torch.equal(classifier.norm3.weight, release['norm.weight'])
+    NAT(arch='mini', init_cfg=pretrained).init_weights()

@@ -18,7 +18,7 @@ import torch
 from huggingface_hub import ModelCard, ModelHubMixin
 from mmengine.logging import print_log
 from mmengine.model import initialize
-from safetensors.torch import save_file
+from safetensors.torch import save
 from timm.layers import ClassifierHead, LayerNorm2d, NormMlpClassifierHead, get_device_dtype
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model, resolve_pretrained_cfg
 from timm.models._features import feature_take_indices
@@ -338,7 +338,7 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         """Write the weights, with the settings that they do not show, and timm's config.json."""
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
         noted = json.dumps(dict(backbone=self.backbone.settings_note))
-        save_file(tensors, save_directory / 'model.safetensors', dict(format='pt', mmattn=noted))
+        (save_directory / 'model.safetensors').write_bytes(save(tensors, dict(format='pt', mmattn=noted)))
         save_config_for_hf(self, save_directory / 'config.json')
 
     def generate_model_card(self, **arguments) -> ModelCard:

@@ -143,6 +143,8 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
         InputError: if the config has a mistake, or if nothing says what to compare.
     """
     cfg = read_config(config, model, args.cfg_options)
+    if model is not None and not cfg.get('rows'):
+        raise InputError(f'{config} has no rows: leave out --models')
     if cfg.get('val_dataloader') is None or 'lr' not in (cfg.get('optim_wrapper') or {}).get('optimizer', {}):
         raise InputError(f'{config} has no val_dataloader or no optim_wrapper.optimizer.lr: it cannot be compared')
     scope, metrics = cfg.get('default_scope'), [metric for _, metric in metric_configs(cfg, 'val')]
@@ -205,6 +207,8 @@ def score(entry: Entry, metrics: dict[str, float]) -> float:
     Raises:
         InputError: if the evaluation has no such metric.
     """
+    if metrics and all(map(math.isnan, metrics.values())):  # the run diverged, perhaps with another --metric
+        return math.nan
     if metrics and entry.metric not in metrics:
         raise InputError(f'{entry.config} has no metric {entry.metric}: it has {", ".join(sorted(metrics))}')
     return entry.factor * metrics.get(entry.metric, 0.0)
@@ -385,10 +389,12 @@ def write_results(entries: list[Entry], args: argparse.Namespace) -> str:
 
 
 def tables(entries: list[Entry]) -> list[list[Entry]]:
-    """The entries of each table: those of one config if there are models, or else those with the same metric."""
+    """The entries of each table: those of one config if there are models, or else those with the same columns."""
     found: dict[object, list[Entry]] = {}
     for entry in entries:
-        found.setdefault((entry.config if entry.model else None, entry.metric, entry.input_size), []).append(entry)
+        found.setdefault(
+            (entry.config if entry.model else None, entry.metric, entry.input_size, entry.sweep), []
+        ).append(entry)
     return list(found.values())
 
 

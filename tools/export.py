@@ -16,6 +16,7 @@ the config's test pipeline makes them. The tool then writes how much the outputs
 """
 
 import argparse
+import inspect
 import json
 import os
 import sys
@@ -34,11 +35,13 @@ from mmengine.registry import DATASETS, MODELS, DefaultScope
 from torch import Tensor, nn
 
 import mmattn  # noqa: F401, registers the backbones
+from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import dataset_configs
 from mmattn.checks.images import IMAGES, CheckedPipeline
+from mmattn.errors import InputError
 from mmattn.export.graphs import RUNTIMES, as_module, largest_difference, smallest_side, trace, write_onnx
 from mmattn.prediction.predict import class_names
-from mmattn.runs.configs import add_config, load_config
+from mmattn.runs.configs import add_config, load_config, package_of
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.resuming import check_complete, whole_model_weights
 from mmattn.runs.running import run_tool, running
@@ -75,8 +78,9 @@ def main() -> None:
         sys.exit(f'{args.out} exists already: remove it, or name another file.')
 
     cfg = load_config(args.config, args.cfg_options, backbone_only=args.backbone)
-    is_detector = not args.backbone and cfg.get('default_scope') == 'mmdet'
-    if not is_detector and not args.backbone and cfg.get('default_scope') != 'mmseg':
+    cfg.default_scope = package_of(cfg)
+    is_detector = not args.backbone and cfg.default_scope == 'mmdet'
+    if not is_detector and not args.backbone and cfg.default_scope != 'mmseg':
         sys.exit(f'{args.config} is not a segmentor or detector: export the backbone of other models with --backbone.')
     if is_detector and args.out.suffix != '.onnx':
         sys.exit(f'a detector is exported as .onnx, not as {args.out.suffix}.')
@@ -103,6 +107,7 @@ def main() -> None:
 
         graph = trace(TraceableDetector(model), in_channels)
     else:
+        check_head(model)
         graph = trace(model, in_channels)
     facts = dict(metadata(cfg, model, contents), smallest_side=smallest_side(graph))
     with whole_file(args.out) as part:
@@ -117,7 +122,7 @@ def main() -> None:
 
 def build(cfg: Config, checkpoint: str | None, backbone: bool, contents: object) -> nn.Module:
     """The model of a config with the weights in the contents of a checkpoint, or its backbone, in evaluation mode."""
-    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model.backbone if backbone else cfg.model)
     if checkpoint is None:
         model.init_weights()
@@ -130,6 +135,18 @@ def build(cfg: Config, checkpoint: str | None, backbone: bool, contents: object)
     model = revert_sync_batchnorm(model).cpu()
     model.eval()  # returns nothing with some backbones of MMDetection
     return model
+
+
+def check_head(model: nn.Module) -> None:
+    """Raise an InputError if the head of a segmentor takes more than feature maps, as Mask2Former's does."""
+    head = getattr(model, 'decode_head', None)
+    if head is None or isinstance(head, nn.ModuleList):  # of a cascade, whose model passes on the maps of each head
+        return
+    needed = [one for one in inspect.signature(head.forward).parameters.values() if one.default is one.empty]
+    if len(needed) > 1:
+        raise InputError(
+            f'the {type(head).__name__} predicts masks, not class scores: export the backbone alone, with --backbone'
+        )
 
 
 def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, object]:
@@ -148,7 +165,7 @@ def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, objec
         channels='RGB' if is_rgb else 'BGR',
         mean=[round(value, 4) for value in preprocessor.mean.flatten().tolist()],
         std=[round(value, 4) for value in preprocessor.std.flatten().tolist()],
-        resize=[dict(step) for step in steps if 'Resize' in str(step.get('type'))],
+        resize=[dict(step, type=type_name(step['type'])) for step in steps if 'Resize' in type_name(step.get('type'))],
     )
 
 

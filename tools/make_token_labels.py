@@ -74,6 +74,8 @@ def main() -> None:
     if len(files) < len(images):
         sys.exit(f'{args.images} has images with the same folder and name, whose label maps would be the same file.')
     check_output(*files, args.out / NOTE)
+    if 'backbone' not in cfg.model:
+        raise InputError(f'label maps need a classifier with the setting "backbone", not a {cfg.model.get("type")}')
     settings = cfg.to_dict()  # before the model is built, which changes them
     with running(cfg, args.trust_checkpoint):
         load, predictor = build(cfg, args.checkpoint, args.device, args.trust_checkpoint)
@@ -160,6 +162,8 @@ def read_images(
         except InputError as error:
             problems.append(describe(error))
             continue
+        if image.dtype == np.float32:  # LoadImageFromFile(to_float32=True); Pillow needs whole numbers, as they were
+            image = image.astype(np.uint8)
         image = mmcv.imresize(image, (side, side), interpolation='bicubic', backend='pillow')
         images.append(torch.from_numpy(np.atleast_3d(image)).permute(2, 0, 1))  # A grey image has no channels.
         files.append(file)

@@ -84,6 +84,8 @@ def predict(
         load, model = build(cfg, checkpoint, device, trusted)
     if tile and isinstance(model, _Classifier):
         raise InputError('--tile is for detectors and segmentors: leave it out for a classifier')
+    if isinstance(model, _Detector) and not model.finds_objects:
+        raise InputError(f'a {kind} with these settings predicts panoptic maps alone, and no objects')
     try:
         (out / 'images').mkdir(parents=True)
     except FileExistsError:
@@ -323,6 +325,14 @@ class Model:
 
 class _Detector(Model):
     inferencer_class = 'mmdet.apis.DetInferencer'
+
+    @property
+    def finds_objects(self) -> bool:
+        """Whether it predicts boxes or masks of objects, not panoptic maps alone."""
+        kinds = {base.__name__ for base in type(self.inferencer.model).__mro__}
+        if 'MaskFormer' in kinds:  # a base of Mask2Former
+            return (self.cfg.model.get('test_cfg') or {}).get('instance_on', False)
+        return 'TwoStagePanopticSegmentor' not in kinds
 
     def result(self, sample: object, box: tuple, height: int, width: int) -> list[Detection]:
         return detections(sample.pred_instances.cpu(), *box[:2], height, width)

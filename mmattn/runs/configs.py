@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DefaultScope
 from mmengine.utils import import_modules_from_strings
 
-from ..checks.config_types import find_type, nested, places_of
+from ..checks.config_types import find_type, nested, places_of, type_name
 from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, metric_configs
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
@@ -105,6 +105,8 @@ def load_config(
     with refusing(f'{path}: custom_imports cannot be imported'):  # after the check of packages, which it may need
         import_modules_from_strings(**cfg.get('custom_imports') or dict(imports=[]))
     if backbone_only and isinstance(cfg.get('model'), dict):
+        if 'backbone' not in cfg.model:
+            raise InputError(f'{path}: its model, a {type_name(cfg.model.get("type"))}, has no setting "backbone"')
         cfg.model = ConfigDict({key: cfg.model[key] for key in ('type', 'backbone') if key in cfg.model})
     if amp:
         enable_amp(cfg)

@@ -6,12 +6,13 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from ..version import __version__
 from ..weights import CheckpointError, plain_names, read_file, weights_in
 from ..weights.files import noted_settings
+from .configs import package_of
 from .outputs import check_output, whole_file
 
 #: scope of a config -> task, as model hubs name it
@@ -81,7 +82,7 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
         name=name,
         backbone=backbone['type'],
         version=__version__,
-        task=TASKS.get(cfg.get('default_scope'), 'image-feature-extraction'),
+        task=TASKS.get(package_of(cfg), 'image-feature-extraction'),
         head=' | '.join(['parameters / M', *figures]),
         line=' | '.join(['---:'] * (1 + len(figures))),
         row=' | '.join([f'{parameters / 1e6:.2f}', *figures.values()]),
@@ -90,9 +91,9 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     )
     weights, config, readme = files
     with whole_file(weights) as part:
-        save_file(
-            {key: halved(value) for key, value in tensors.items()}, part, dict(format='pt', mmattn=json.dumps(noted))
-        )
+        noted = dict(format='pt', mmattn=json.dumps(noted))
+        # safetensors itself writes files that others cannot read, and has its own errors for a full disk.
+        part.write_bytes(save({key: halved(value) for key, value in tensors.items()}, noted))
     with whole_file(config) as part:
         cfg.dump(part)
     with whole_file(readme) as part:

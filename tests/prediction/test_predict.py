@@ -1,7 +1,9 @@
 """OpenMMLab's inferencers with the configs here, by themselves and in tools/predict.py, which tests/tools runs."""
 
 from collections import OrderedDict
+from types import SimpleNamespace
 
+import mmdet.models
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.errors import InputError
+from mmattn.prediction import predict as prediction
 from mmattn.prediction.predict import find_files
 from tests import ROOT
 
@@ -82,3 +85,21 @@ def test_nothing_found(tmp_path, given):
     (tmp_path / 'notes.txt').touch()
     with pytest.raises(InputError, match='there is no file or folder|has neither images nor videos'):
         find_files([f'{tmp_path}/{given}'])
+
+
+@pytest.mark.parametrize(
+    'kind, settings, refused',
+    [('PanopticFPN', {}, True), ('Mask2Former', {}, True), ('Mask2Former', dict(instance_on=True), False)],
+)
+def test_panoptic_maps_alone(tmp_path, monkeypatch, kind, settings, refused):
+    """A model without objects is refused before the folder is made."""
+    model = object.__new__(getattr(mmdet.models, kind))
+    cfg = Config(dict(model=dict(type=kind, test_cfg=settings), launcher='none'))
+    detector = prediction._Detector(cfg, SimpleNamespace(model=model), [], None, [])
+    assert detector.finds_objects is not refused
+    monkeypatch.setattr(prediction, 'build', lambda *_: (None, detector))
+    (tmp_path / 'a.png').touch()
+    if refused:
+        with pytest.raises(InputError, match=f'^a {kind} with these settings predicts panoptic maps alone'):
+            prediction.predict(cfg, 'c.pth', [str(tmp_path / 'a.png')], tmp_path / 'out')
+        assert not (tmp_path / 'out').exists()

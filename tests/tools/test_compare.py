@@ -14,6 +14,7 @@ from pathlib import Path
 import mmseg
 import pytest
 
+from mmattn.errors import InputError
 from mmattn.packages import version_numbers
 from mmattn.runs.divergence import DivergedError
 from tests import ROOT
@@ -321,3 +322,24 @@ def test_metrics_of_the_last_evaluation(tmp_path, monkeypatch):
     others, before = [], next(small_training.Better.score)
     assert compare.train_one(one, (0.2, 0), args)[0]['mIoU'] == before + 1
     assert (one.place(tmp_path, (0.2, 0)) / 'result.json').is_file()
+
+
+def test_models_of_a_config_without_rows():
+    """Each name would be a row of the table, with the same model."""
+    with pytest.raises(InputError, match='elsa-swin-toy_in1k.py has no rows: leave out --models'):
+        compare.make_entry(ROOT / 'configs/toy/elsa-swin-toy_in1k.py', 'swin', Namespace(cfg_options={}))
+
+
+def test_tables_of_sweeps():
+    """A config whose rate a sweep chooses has other columns than one without."""
+    one, other = entry(None, {(1e-3, 0): 50.0}), entry(None, {(1e-3, None): 30.0, (1e-3, 0): 60.0})
+    other.sweep = True
+    assert compare.tables([one, other]) == [[one], [other]]
+
+
+def test_other_metric_of_a_run_that_diverged():
+    """Its metric is NaN, whatever its name is; an evaluation that found nothing is 0."""
+    one = entry('swin', {})
+    assert math.isnan(compare.score(one, {'accuracy/top1': math.nan})) and compare.score(one, {}) == 0
+    with pytest.raises(InputError, match='no metric mIoU: it has accuracy/top1'):
+        compare.score(one, {'accuracy/top1': 1.0})

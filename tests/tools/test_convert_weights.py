@@ -98,7 +98,7 @@ def test_type_of_a_file_of_ours(tmp_path):
 
 
 def test_classifier_of_two_names(tmp_path):
-    """NAT and DiNAT have the same tensors: without a note, the file says neither. It keeps the final norm, so it starts a
+    """NAT and DiNAT have the same tensors: without a note, the file says neither. With the final norm, it starts a
     classifier as the release does, and a detector, too."""
     release = {
         name.replace('norm3.', 'norm.'): one for name, one in NAT(arch='mini', out_indices=[3]).state_dict().items()

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from mmcv.transforms import Resize
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
@@ -199,6 +200,23 @@ def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch, difference):
 def test_mistakes_get_a_sentence(export, arguments, message):
     with pytest.raises(SystemExit, match=message):
         export(*arguments)
+
+
+def test_other_models(export, tmp_path):
+    """A head that needs more than feature maps, and a model without a backbone, are named before anything is traced."""
+    with pytest.raises(InputError, match='Mask2FormerHead predicts masks, not class scores: export the backbone'):
+        export('configs/toy/shunted-toy_mask2former.py', '--out', tmp_path / 'x.onnx')
+    model = "dict(_delete_=True, type='TimmClassifier', model_name='resnet18', num_classes=9)"
+    (tmp_path / 'timm.py').write_text(f"_base_ = '{ROOT / CLASSIFIER}'\nmodel = {model}")
+    with pytest.raises(InputError, match='its model, a TimmClassifier, has no setting "backbone"'):
+        export(tmp_path / 'timm.py', '--backbone', '--out', tmp_path / 'x.onnx')
+
+
+def test_resize_of_classes(export, segmentor):
+    """A pipeline whose types are classes, as in a new-style config."""
+    cfg = Config.fromfile(ROOT / SEGMENTOR)
+    cfg.test_dataloader.dataset.pipeline[1] = dict(type=Resize, scale=(64, 48))
+    assert export.tool.metadata(cfg, segmentor, {})['resize'] == [dict(type='Resize', scale=(64, 48))]
 
 
 @pytest.mark.parametrize(

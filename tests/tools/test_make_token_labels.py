@@ -1,5 +1,7 @@
 """tools/make_token_labels.py as a user calls it, on small classifiers with random weights."""
 
+import shutil
+
 import cv2
 import numpy as np
 import pytest
@@ -137,3 +139,22 @@ def test_refuses_equal_names(run, images):
 def test_refuses_detectors(run, images):
     _, _, done = run('configs/toy/shunted-toy_fpn.py')
     assert done.sentence == 'configs/toy/shunted-toy_fpn.py is not a config of a classifier.'
+
+
+def test_floats(run, tmp_path):
+    """Images that the config loads as floats have the same label maps."""
+    (tmp_path / 'floats.py').write_text(
+        f"_base_ = '{ROOT / VOLO}'\npipeline = _base_.test_dataloader.dataset.pipeline\n"
+        'test_dataloader = dict(dataset=dict(pipeline=[dict(pipeline[0], to_float32=True), *pipeline[1:]]))'
+    )
+    _, expected, _ = run(VOLO, '--places', 1)
+    shutil.rmtree(tmp_path / 'out')
+    _, found, done = run(tmp_path / 'floats.py', '--places', 1)
+    assert done.sentence is None and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_refuses_classifiers_without_backbone(run, tmp_path):
+    model = "dict(_delete_=True, type='TimmClassifier', model_name='resnet18', num_classes=9)"
+    (tmp_path / 'timm.py').write_text(f"_base_ = '{ROOT / SWIN}'\nmodel = {model}")
+    _, found, done = run(tmp_path / 'timm.py')
+    assert done.sentence == 'label maps need a classifier with the setting "backbone", not a TimmClassifier'

@@ -80,9 +80,10 @@ def resnet(tmp_path):
 
 
 def test_parameters_of_the_card(resnet, tmp_path):
-    """Statistics of batch norms are no parameters."""
+    """Statistics of batch norms are no parameters. Whoever may read the card may read the weights."""
     cfg, backbone, checkpoint = resnet
     publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none')
+    assert len({file.stat().st_mode for file in (tmp_path / 'out').iterdir()}) == 1
     parameters = sum(parameter.numel() for parameter in backbone.parameters())
     assert f'| {parameters / 1e6:.2f} |' in (tmp_path / 'out' / 'README.md').read_text()
 

@@ -14,8 +14,10 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
 from ..checks.config_types import find_type
-from ..checks.datasets import check_built_datasets
-from ..weights import StrictModule, weights_in
+from ..checks.datasets import check_built_datasets, check_files
+from ..errors import InputError
+from ..runs.configs import check_pretrained
+from ..weights import StrictModule, is_pretrained, weights_in
 
 #: ImageNet's mean of the channels red, green, blue, between 0 and 255, which published weights expect
 MEAN = (123.675, 116.28, 103.53)
@@ -73,8 +75,13 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
         cfg: from :func:`mmattn.runs.configs.load_config`. Nothing is written but MMEngine's log in ``cfg.work_dir``.
 
     Raises:
-        InputError: if the datasets do not fit the model.
+        InputError: if the config cannot train a model with a backbone, files are missing, or the datasets do not fit
+            the model.
     """
+    if 'backbone' not in cfg.model or cfg.get('optim_wrapper') is None:
+        raise InputError('the doctor needs a config with model.backbone and optim_wrapper')
+    check_files(cfg, 'train')
+    check_pretrained(cfg)
     found = Findings()
     found.causes += [*missing_imports(cfg), *channel_order(cfg)]
     runner = Runner.from_cfg(cfg)
@@ -103,6 +110,8 @@ def missing_imports(cfg: Config) -> Iterator[str]:
     """OpenMMLab's own tools import what ``custom_imports`` names, and nothing else."""
     imports = (cfg.get('custom_imports') or {}).get('imports') or []
     kind = find_type(cfg.model.backbone)
+    if kind is cfg.model.backbone.type:  # a class, which the config itself has imported
+        return
     if getattr(kind, '__module__', '').startswith('mmattn') and not any(
         str(name).split('.')[0] == 'mmattn' for name in ([imports] if isinstance(imports, str) else imports)
     ):
@@ -134,7 +143,7 @@ def start(runner: Runner, cfg: Config) -> str:
     runner.load_or_resume()
     init_cfg = cfg.model.backbone.get('init_cfg')
     listed = init_cfg if isinstance(init_cfg, list) else [init_cfg]
-    file = next((each['checkpoint'] for each in listed if each and each.get('type') == 'Pretrained'), None)
+    file = next((each['checkpoint'] for each in listed if each and is_pretrained(each)), None)
     file = cfg.get('load_from') or file or cfg.model.get('pretrained')
     return str(file or '')
 

@@ -82,6 +82,7 @@ def check_config(cfg: Config, path: str | Path) -> None:
     """
     try:
         _check_keys(cfg)
+        _check_deletions(cfg)
         scope = cfg.get('default_scope') or 'mmengine'
         if find_spec(scope) is None:
             return  # The types of a package that is missing are not known.
@@ -93,6 +94,14 @@ def check_config(cfg: Config, path: str | Path) -> None:
     except InputError as error:
         scope = '' if cfg.get('default_scope') else ' (it has no default_scope)'
         raise InputError(f'{path}{scope}: {error}') from error.__cause__
+
+
+def _check_deletions(cfg: Config) -> None:
+    """Refuse what is left of ``_delete_=True``: MMEngine takes it out where the base has a dict."""
+    for key in sorted(KNOWN_KEYS & set(cfg)):
+        for place, node in nested(cfg[key], key):
+            if '_delete_' in node:
+                raise InputError(f'{place} has _delete_, but its base has no dict there: leave it out')
 
 
 def _check_keys(cfg: Config) -> None:

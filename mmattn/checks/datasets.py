@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..errors import InputError
-from .config_types import NODE_KEYS, find_type
+from .config_types import NODE_KEYS, find_type, type_name
 from .config_values import SPLITS, dataset_configs, metric_configs
 from .folders import absent_files, check_images, compare_labels
 from .images import CheckedPipeline
@@ -45,7 +45,7 @@ def check_files(cfg: Config, *splits: str) -> None:
 
     Datasets are checked if they are on a disk and list their images as CocoDataset, MMSegmentation's BaseSegDataset, or
     MMPretrain's CustomDataset (ImageNet) or CIFAR10 (CIFAR100), or mmattn's UnlabelledImages do. Lists and folders of
-    MMPretrain's are read.
+    MMPretrain's are read. Of other datasets, such as VOC's, ``ann_file`` must exist.
     ``splits`` are those that a run reads, of "train", "val" and "test".
 
     Raises:
@@ -62,7 +62,14 @@ def check_files(cfg: Config, *splits: str) -> None:
                 f'{place}: CocoPanopticDataset needs the package panopticapi, which is not installed: '
                 'pip install git+https://github.com/cocodataset/panopticapi.git'
             )
-        if node.get('backend_args') or reader not in (*DENSE, *CLASSIFICATION, UNLABELLED):
+        if node.get('backend_args'):
+            continue
+        if reader not in (*DENSE, *CLASSIFICATION, UNLABELLED):
+            file = node.get('ann_file') or ''
+            if '://' not in file and file and getattr(cls, '_join_prefix', None) is BaseDataset._join_prefix:
+                file = os.path.join(node.get('data_root') or '', file)
+                if not os.path.exists(file):
+                    raise InputError(f'{place}: there is no file {file}: set data_root and ann_file')
             continue
         arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
         try:  # A dataset joins its paths, and reads no more than the names of classes yet.
@@ -142,7 +149,7 @@ def _check_labelled(dataset: BaseDataset, place: str, cfg: Config) -> None:
     """Check that a dataset has labels, if a classifier is trained or evaluated with them."""
     split = place.partition('_')[0]
     evaluated = any(cls.__name__ != 'DumpResults' for _, cls, _ in _nodes(cfg, METRICS, [split]))
-    classifier = cfg.get('model', {}).get('type') in ('ImageClassifier', 'mmpretrain.ImageClassifier')
+    classifier = type_name(cfg.get('model', {}).get('type')) == 'ImageClassifier'
     if not dataset.with_label and classifier and (split == 'train' or evaluated):
         raise InputError(
             f'{place} has no labels to {"train" if split == "train" else "evaluate"} with: leave out with_label=False '

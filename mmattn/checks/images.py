@@ -155,8 +155,8 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
 
 def _check_labels(data: dict, num_classes: int, ignored: Sequence[int]) -> None:
     labels, path = data['gt_seg_map'], data['seg_map_path']
-    if labels.ndim == 1 and 1 in data['ori_shape'] and labels.size == max(data['ori_shape']):
-        # MMSegmentation has squeezed a map of one row or column.
+    if labels.ndim < 2 and 1 in data['ori_shape'] and labels.size == max(data['ori_shape']):
+        # MMSegmentation has squeezed a map of one row or column, or of one pixel.
         labels = data['gt_seg_map'] = labels.reshape(data['ori_shape'])
     if labels.shape != tuple(data['ori_shape']):
         *_, orientation = _header(data['img_path'])

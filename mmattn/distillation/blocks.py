@@ -12,7 +12,7 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS, METRICS, MODELS
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 from timm.layers import DropPath
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ from ..backbones.base import Backbone
 from ..errors import CheckpointError, InputError
 from ..layers.mechanism import mix, mix_with_prefix, with_prefix
 from ..runs.checkpoints import unwrapped
-from ..weights import first_names
+from ..weights import first_names, is_pretrained
 from .distiller import FeatureDistiller, Standardisation
 from .hooks import TeacherSimilarity
 
@@ -80,7 +80,7 @@ class BlockDistiller(FeatureDistiller):
             )
         starts = backbone.get('init_cfg') or []
         starts = starts if isinstance(starts, (list, tuple)) else [starts]
-        if any(entry.get('type') == 'Pretrained' for entry in starts):
+        if any(is_pretrained(entry) for entry in starts):
             raise InputError("backbone of BlockDistiller starts with the teacher's weights: leave out its init_cfg")
         super().__init__(backbone, teacher, same_maps=True, **kwargs)
         self.distance, self.whole = distance, False
@@ -286,12 +286,16 @@ class WholeModelHook(Hook):
 
     Raises:
         ValueError: if it is not a whole number of at least 0.
-        InputError: if the model is not a :class:`BlockDistiller`.
+        InputError: if the model is not a :class:`BlockDistiller`, or the training is by steps.
     """
 
     def __init__(self, begin: int) -> None:
         check_whole('begin', begin, 0)
         self.begin = begin
+
+    def before_train(self, runner: Runner) -> None:
+        if not isinstance(runner.train_loop, EpochBasedTrainLoop):
+            raise InputError('WholeModelHook counts epochs, and the training is by steps: set train_cfg.by_epoch=True')
 
     def before_train_epoch(self, runner: Runner) -> None:
         model = unwrapped(runner.model)

@@ -67,6 +67,8 @@ class FeatureDistiller(BaseModel):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(data_preprocessor, init_cfg)
+        if not isinstance(loss, dict):
+            raise InputError(f'loss must be the config of a loss, not {loss!r}')
         for name, value in dict(global_weight=global_weight, teacher_drop_prob=teacher_drop_prob).items():
             if not isinstance(value, Real) or not 0 <= value <= 1:
                 raise InputError(f'{name} must be a number from 0 to 1, not {value!r}')

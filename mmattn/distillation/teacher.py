@@ -19,6 +19,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..backbones.base import evaluating
+from ..checks.config_types import type_name
 from ..errors import CheckpointError, InputError, describe, warn
 from ..runs.checkpoints import AtomicBackend
 from ..weights import Translation, first_names, misfits, read_file, timm_release, weights_in
@@ -103,7 +104,7 @@ class Teacher(nn.Module):
         else:
             if checkpoint is not None:
                 raise InputError("the teacher is a backbone: give its checkpoint in its init_cfg, of type 'Pretrained'")
-            self.name, self.model, self._read = model['type'].split('.')[-1], MODELS.build(model), _read_backbone
+            self.name, self.model, self._read = type_name(model['type']), MODELS.build(model), _read_backbone
             if model.get('init_cfg') is None:
                 warn(f'the teacher {self.name} has no init_cfg: its weights are random')
             self.model.init_weights()

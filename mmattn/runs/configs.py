@@ -16,7 +16,7 @@ from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, me
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
 from ..packages import mmseg_bases, require, require_models, require_ops, require_sharding
-from ..weights import check_source
+from ..weights import check_source, is_pretrained
 from .outputs import check_output
 from .rows import ROW, read_row, row_in_folder
 
@@ -148,10 +148,12 @@ def _fit_cpu(cfg: Config) -> None:
             'dist_test.sh start several processes on the CPU'
         )
     changes = []
-    if (cfg.get('optim_wrapper') or {}).get('type') == 'AmpOptimWrapper':
+    if type_name((cfg.get('optim_wrapper') or {}).get('type')) == 'AmpOptimWrapper':
         _replace_amp(cfg, 'OptimWrapper')
         changes.append('mixed precision is off')
-    norms = [node for _, node in nested(cfg.model, 'model') if node.get('type') == 'SyncBN']
+    norms = [
+        node for _, node in nested(cfg.model, 'model') if type_name(node.get('type')) in ('SyncBN', 'SyncBatchNorm')
+    ]
     for norm in norms:
         norm['type'] = 'BN'
     if norms:
@@ -173,7 +175,7 @@ def _fit_cpu(cfg: Config) -> None:
 
 def is_sharded(cfg: Config) -> bool:
     """Whether a config shards the model over processes, as configs/_base_/fsdp.py does."""
-    return str((cfg.get('strategy') or {}).get('type')).endswith('ShardedStrategy')
+    return type_name((cfg.get('strategy') or {}).get('type')) == 'ShardedStrategy'
 
 
 def check_pretrained(cfg: Config) -> None:
@@ -184,7 +186,7 @@ def check_pretrained(cfg: Config) -> None:
         CheckpointError: see :func:`mmattn.weights.check_source`; a missing file is named with its place in the config.
     """
     for place, node in nested(cfg.get('model'), 'model'):
-        file = node.get('checkpoint') if node.get('type') == 'Pretrained' else None
+        file = node.get('checkpoint') if is_pretrained(node) else None
         if isinstance(file, str):
             check_source(file, f'{place}=None')
     if cfg.get('load_from'):
@@ -197,7 +199,7 @@ def check_sharding(cfg: Config) -> None:
     Raises:
         InputError: for MMEngine's FSDPStrategy, a missing launcher, a torch that is too old, and averaged weights.
     """
-    if (cfg.get('strategy') or {}).get('type') == 'FSDPStrategy':
+    if type_name((cfg.get('strategy') or {}).get('type')) == 'FSDPStrategy':
         raise InputError('training with FSDPStrategy cannot be resumed: use ShardedStrategy of configs/_base_/fsdp.py')
     if not is_sharded(cfg):
         return

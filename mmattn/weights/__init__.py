@@ -4,7 +4,7 @@ loading them strictly."""
 from ..errors import CheckpointError
 from .files import plain_names, read_checkpoint, read_file, weights_in
 from .sources import check_source, timm_release
-from .strict import StrictModule, log_changes_with_images
+from .strict import StrictModule, is_pretrained, log_changes_with_images
 from .translation import (
     Translation,
     changed_with_images,
@@ -31,6 +31,7 @@ __all__ = [
     'differing_settings',
     'first_names',
     'is_setting',
+    'is_pretrained',
     'log_changes_with_images',
     'misfits',
     'odd_form',

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
+from mmengine.model.weight_init import PretrainedInit
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 
@@ -31,6 +32,11 @@ from .translation import (
 
 #: key of ``strict`` in torch's metadata of a state dict; no metadata from a file can have it
 STRICT = object()
+
+
+def is_pretrained(init_cfg: Mapping[str, object]) -> bool:
+    """Whether an entry of ``init_cfg`` loads weights. In new-style configs, its type is MMEngine's class."""
+    return init_cfg.get('type') in ('Pretrained', PretrainedInit)
 
 
 def log_changes_with_images(saved: object, own: Mapping[str, object]) -> dict[str, str]:
@@ -99,7 +105,7 @@ class StrictModule(BaseModule):
         if self.is_init:
             return
         init_cfg, entries = self.init_cfg, _entries(self.init_cfg)
-        pretrained = [entry for entry in entries if entry['type'] == 'Pretrained']
+        pretrained = [entry for entry in entries if is_pretrained(entry)]
         self.init_cfg = [entry for entry in entries if entry not in pretrained]
         super().init_weights()
         self.init_cfg = init_cfg
@@ -406,7 +412,7 @@ def _check_init_cfg(init_cfg: object) -> None:
                 "init_cfg must be a dict with a type, such as dict(type='Pretrained', checkpoint=...), or a list of "
                 f'such, not {entry!r}'
             )
-        if entry['type'] != 'Pretrained':
+        if not is_pretrained(entry):
             continue
         known = {'type', *inspect.signature(StrictModule.load_pretrained).parameters} - {'self'}
         for key in set(entry) - known:

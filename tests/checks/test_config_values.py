@@ -320,3 +320,12 @@ def test_mistakes_of_ours_are_raised_as_they_are(monkeypatch):
     monkeypatch.setattr('mmattn.backbones.shunted.drop_path_schedule', broken)
     with pytest.raises(KeyError, match='ours'):
         check(DETECTOR)
+
+
+def test_deletion_of_nothing(tmp_path):
+    """MMEngine keeps _delete_ where the base has no dict, and the class would get it as an argument."""
+    (tmp_path / 'a.py').write_text(
+        f"_base_ = '{CLASSIFIER}'\nmodel = dict(head=dict(loss=dict(loss_weight=1.0, other=dict(_delete_=True))))"
+    )
+    with pytest.raises(InputError, match='model.head.loss.other has _delete_, but its base has no dict there'):
+        check(tmp_path / 'a.py')

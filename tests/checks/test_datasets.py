@@ -73,7 +73,7 @@ def test_coco_metrics_are_checked(tmp_path, several):
         (dict(type='CocoDataset', ann_file='https://host/b.json'), None),
         (dict(type='CocoDataset', data_prefix=dict(img='s3://bucket/images')), None),
         (dict(type='mmpretrain.CustomDataset', data_root='', ann_file='', data_prefix='s3://bucket/images'), None),
-        (dict(type='LVISV1Dataset', ann_file='b.json'), None),  # reads its file in its own way
+        (dict(type='LVISV1Dataset', ann_file='b.json'), 'there is no file .*/b.json: set data_root and ann_file'),
         (
             # MMSegmentation's assertion has no text.
             dict(type='mmseg.PascalVOCDataset', ann_file='b.txt', data_prefix=dict(img_path='no')),
@@ -278,3 +278,16 @@ def test_classes_of_one_hot_labels(numbers, message):
     model = nn.ModuleDict(dict(data_preprocessor=data_preprocessor))
     with nullcontext() if message is None else pytest.raises(InputError, match=message):
         check_dataset(dataset, model)
+
+
+def test_lists_of_other_datasets(tmp_path):
+    """The list of VOC's images must exist, unless it is an address."""
+    list_of = dict(type='VOCDataset', data_root=str(tmp_path), ann_file='trainval.txt')
+    cfg = Config(
+        dict(default_scope='mmdet', train_dataloader=dict(dataset=dict(type='ConcatDataset', datasets=[list_of])))
+    )
+    with pytest.raises(InputError, match=r'datasets.0.*: there is no file .*/trainval.txt: set data_root and ann_file'):
+        check_files(cfg, 'train')
+    for file in ('https://host/trainval.txt', str(tmp_path)):
+        cfg.train_dataloader.dataset.datasets[0].ann_file = file
+        check_files(cfg, 'train')

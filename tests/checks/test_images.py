@@ -13,6 +13,7 @@ from mmengine.dataset import BaseDataset, Compose
 from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
+from mmattn.checks import images
 from mmattn.checks.images import CheckedPipeline, check_image, check_label_map
 from mmattn.errors import InputError
 
@@ -264,3 +265,10 @@ def test_what_downloads_leave(tmp_path, content, backend):
     path.write_bytes(content)
     with pytest.raises(InputError, match='n01440764_1.JPEG cannot be used'):
         pipeline(LoadImageFromFile(imdecode_backend=backend))(dict(img_path=str(path), gt_label=0))
+
+
+def test_label_map_of_one_pixel():
+    """MMSegmentation squeezes it to a number."""
+    data = dict(gt_seg_map=np.array(1, np.uint8), seg_map_path='a', img_path='a', ori_shape=(1, 1))
+    images._check_labels(data, 2, [255])
+    assert data['gt_seg_map'].shape == (1, 1)

@@ -3,6 +3,7 @@
 import copy
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from mmattn.distillation import BlockDistiller
-from mmattn.distillation.blocks import attention_blocks, relative_errors
+from mmattn.distillation.blocks import WholeModelHook, attention_blocks, relative_errors
 from mmattn.errors import InputError
 from mmattn.layers import MECHANISMS
 from tests.distillation.test_distiller import samples
@@ -360,6 +361,12 @@ def test_refused(settings, sentence):
     with pytest.raises((InputError, ValueError), match=sentence) as caught:
         graft(settings.pop('source', SWIN), **settings)
     assert '\n' not in str(caught.value)
+
+
+def test_training_by_steps():
+    """It has one epoch, so the whole backbone would never learn."""
+    with pytest.raises(InputError, match='WholeModelHook counts epochs, and the training is by steps'):
+        WholeModelHook(1).before_train(SimpleNamespace(train_loop=object()))
 
 
 @pytest.mark.parametrize('teacher', ['convnext_atto', dict(model='convnext_atto'), [dict(model=SWIN)]])

@@ -5,6 +5,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
+from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import MODELS
 
 from mmattn.distillation import teacher as module
@@ -71,8 +72,9 @@ def test_backbone_as_teacher(tmp_path):
     """A backbone with a checkpoint of its own is a teacher: its last map, of normalised images."""
     backbone = MODELS.build(dict(TINY, out_indices=(3,)))
     torch.save(backbone.state_dict(), tmp_path / 'weights.pth')
-    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'weights.pth'))
-    teacher = Teacher(dict(TINY, out_indices=(3,), init_cfg=init_cfg))
+    init_cfg = dict(type=PretrainedInit, checkpoint=str(tmp_path / 'weights.pth'))
+    teacher = Teacher(dict(TINY, type=type(backbone), out_indices=(3,), init_cfg=init_cfg))
+    assert teacher.name == type(backbone).__name__
     x = images()
     last, vector = teacher(x)
     mean, std = torch.tensor([[123.675, 116.28, 103.53], [58.395, 57.12, 57.375]]).view(2, 1, 3, 1, 1)

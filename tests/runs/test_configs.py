@@ -7,13 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 from mmdet.models import RetinaNet
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
+from mmengine.model.weight_init import PretrainedInit
+from mmengine.optim import AmpOptimWrapper
+from torch import nn
 
 import mmattn
 from mmattn.errors import InputError
 from mmattn.packages import MissingPackage
 from mmattn.runs import configs, rows
 from mmattn.runs.configs import load_config
+from mmattn.runs.sharding import ShardedStrategy
+from mmattn.weights import CheckpointError
 from tests import ROOT
 
 MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin_fpn_ms-1x_coco.py'
@@ -342,3 +347,17 @@ def test_missing_weights_are_named_early(tmp_path):
         changed.merge_from_dict({key: 'timm:resnet5'})
         with pytest.raises(InputError, match='no model resnet5: did you mean resnet50'):
             configs.check_pretrained(changed)
+
+
+def test_classes_as_types(monkeypatch):
+    """A new-style config has classes where others have their names."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    cfg = ConfigDict(
+        launcher='none', model=dict(norm=dict(type=nn.SyncBatchNorm)), optim_wrapper=dict(type=AmpOptimWrapper)
+    )
+    configs._fit_cpu(cfg)
+    assert (cfg.model.norm.type, cfg.optim_wrapper.type) == ('BN', 'OptimWrapper')
+    assert configs.is_sharded(dict(strategy=dict(type=ShardedStrategy)))
+    start = dict(type=PretrainedInit, checkpoint='no.pth')
+    with pytest.raises(CheckpointError, match='no.pth'):
+        configs.check_pretrained(ConfigDict(model=dict(backbone=dict(init_cfg=start))))

@@ -36,6 +36,25 @@ def test_curves(work):
     assert [key for key in sorted(curves) if is_score(key)] == ['coco/bbox_mAP']
 
 
+@pytest.mark.parametrize(
+    'log, steps',
+    [('Epoch(train)  [1][ 5/10]', [10, 20]), ('Iter(train) [ 5/20]', [0, 0])],
+    ids=['epochs, scores by steps', "steps, MMEngine's default logger"],
+)
+def test_scores_that_are_counted_in_another_way(tmp_path, log, steps):
+    """log_metric_by_epoch of MMEngine's LoggerHook says how scores are counted, whatever the training."""
+    (tmp_path / 'a' / 'vis_data').mkdir(parents=True)
+    (tmp_path / 'a' / 'a.log').write_text(log)
+    lines = [
+        dict(step=10, loss=2.0),
+        dict(step=steps[0], mIoU=1.0),
+        dict(step=20, loss=1.0),
+        dict(step=steps[1], mIoU=2.0),
+    ]
+    (tmp_path / 'a' / 'vis_data' / 'scalars.json').write_text('\n'.join(map(json.dumps, lines)))
+    assert read_curves(tmp_path)['mIoU'] == {10: 1.0, 20: 2.0}
+
+
 def test_picture(work, tmp_path):
     done = run_tool('curves', work, '--out', tmp_path / 'new' / 'a.png')
     assert done.returncode == 0 and cv2.imread(str(tmp_path / 'new' / 'a.png')) is not None

@@ -6,16 +6,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.config import ConfigDict
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import MODELS
 from torch import nn
 
 from mmattn.analysis import doctor
+from mmattn.backbones import ELSASwin
 from mmattn.runs.rows import read_row
 from tests import ROOT
 from tests.tools.in_process import run_tool
 
 BASE = ROOT / 'configs' / 'toy' / 'compare' / 'retinanet_fpn_coco.py'
+CLASSIFIER = f"_base_ = '{ROOT}/configs/toy/elsa-swin-toy_in1k.py'\n"
+TEST_ONLY = CLASSIFIER + 'train_dataloader = train_cfg = optim_wrapper = param_scheduler = None'
 #: mistake -> what a config has, and what the doctor says
 MISTAKES = {
     'channels': (
@@ -162,3 +166,25 @@ def test_mixed_precision(monkeypatch):
         for part, stage in found.stages.items():
             assert stage.gradient == pytest.approx(plain[part].gradient, rel=0.05)
             assert stage.change == pytest.approx(plain[part].change, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    'config, option, sentence',
+    [
+        (CLASSIFIER, 'train_dataloader.dataset.data_root=nowhere', 'there is no image folder nowhere/train'),
+        (TEST_ONLY, 'work_dir=work', 'the doctor needs a config with model.backbone and optim_wrapper'),
+    ],
+    ids=['no images', 'for tests only'],
+)
+def test_config_that_cannot_train(tmp_path, config, option, sentence):
+    """It ends in a sentence, before anything is built."""
+    (tmp_path / 'a.py').write_text(config)
+    done = run_tool('doctor', tmp_path / 'a.py', '--cfg-options', option)
+    assert done.returncode == 1 and sentence in done.sentence
+
+
+def test_class_as_type():
+    """A new-style config imports the class itself, and needs no custom_imports."""
+    node = dict(type=ELSASwin)
+    assert not [*doctor.missing_imports(ConfigDict(model=dict(backbone=node)))]
+    assert [*doctor.missing_imports(ConfigDict(model=dict(backbone=dict(type='ELSASwin'))))]

@@ -1,5 +1,6 @@
-"""Write a released checkpoint in the project's own layout: the backbone's tensors alone, under "state_dict", and the
-final norm of a classifier, which a backbone takes that returns the last map only.
+"""Write a released checkpoint in the project's own layout: the backbone's tensors, under "state_dict".
+
+The final norm of a classifier is kept, because a backbone that returns only the last map takes it.
 
     python tools/convert_weights.py elsa_swin_tiny.pth elsa_swin_tiny_mmattn.pth
 

@@ -142,8 +142,8 @@ def check_head(model: nn.Module) -> None:
     head = getattr(model, 'decode_head', None)
     if head is None or isinstance(head, nn.ModuleList):  # of a cascade, whose model passes on the maps of each head
         return
-    needed = [one for one in inspect.signature(head.forward).parameters.values() if one.default is one.empty]
-    if len(needed) > 1:
+    arguments = inspect.signature(head.forward).parameters.values()
+    if sum(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in arguments) > 1:
         raise InputError(
             f'the {type(head).__name__} predicts masks, not class scores: export the backbone alone, with --backbone'
         )

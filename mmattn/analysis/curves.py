@@ -17,8 +17,8 @@ Curve = dict[int, float]
 def read_curves(folder: Path) -> dict[str, Curve]:
     """The curve of each number that MMEngine's LocalVisBackend wrote below a work folder; resumed trainings are joined.
 
-    Scores that MMEngine counts in epochs are at the last step of their epoch. Its default logger counts those of a
-    training by steps in epochs, too, which gives 0: they are at the last step before them in the file.
+    Scores that are counted in epochs are at the last step of their epoch. MMEngine's default logger gives the scores of
+    a training by steps the step 0. They are at the last step that stands before them in the file.
 
     Raises:
         InputError: naming the file that cannot be read.
@@ -27,17 +27,17 @@ def read_curves(folder: Path) -> dict[str, Curve]:
     curves: dict[str, Curve] = defaultdict(dict)
     for file in sorted(folder.glob('*/vis_data/scalars.json')):
         with refusing(f'{file} cannot be read: remove it, if it is damaged'):
-            # A line that does not end is being written, or the training was killed.
-            lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith('}')]
-            last, before = 0, []  # the last step of the training before a line
-            for scalars in lines:
-                last = scalars['step'] if 'loss' in scalars else last
-                before.append(last)
-            scores = [(scalars['step'], last) for scalars, last in zip(lines, before) if 'loss' not in scalars]
-            # Counted in epochs, they fall behind the steps.
-            in_steps = epoch == 1 or any(before) and all(step >= last for step, last in scores)
-            for scalars, last in zip(lines, before):
-                step = max(scalars['step'], last) if 'loss' in scalars or in_steps else scalars['step'] * epoch
+            lines, last = [], 0  # each with the last step of the training
+            for line in file.read_text().splitlines():
+                if line.endswith('}'):  # Others are being written, or the training was killed.
+                    scalars = json.loads(line)
+                    last = scalars['step'] if 'loss' in scalars else last
+                    lines.append((scalars, last))
+            # Scores that are counted in epochs fall behind the steps.
+            in_steps = any(last for _, last in lines) and all(scalars['step'] >= last for scalars, last in lines)
+            for scalars, last in lines:
+                counts_steps = 'loss' in scalars or epoch == 1 or in_steps
+                step = max(scalars['step'], last) if counts_steps else scalars['step'] * epoch
                 for key, value in scalars.items():
                     curves[key][step] = value
     return curves

@@ -227,6 +227,7 @@ def test_any_backbone():
         dict(global_weight=1.5),
         dict(global_weight='0.5'),
         dict(teacher_drop_prob=-1),
+        dict(loss=None),
         dict(momentum=0),
         dict(teacher=[]),
         dict(teacher='convnext_atto'),

@@ -212,6 +212,12 @@ def test_other_models(export, tmp_path):
         export(tmp_path / 'timm.py', '--backbone', '--out', tmp_path / 'x.onnx')
 
 
+def test_heads_with_further_arguments(export, segmentor):
+    """A head of the user that passes on any arguments needs feature maps only."""
+    segmentor.decode_head.forward = lambda inputs, *args, **kwargs: inputs
+    export.tool.check_head(segmentor)
+
+
 def test_resize_of_classes(export, segmentor):
     """A pipeline whose types are classes, as in a new-style config."""
     cfg = Config.fromfile(ROOT / SEGMENTOR)

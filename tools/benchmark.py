@@ -49,6 +49,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -60,7 +61,6 @@ from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
-from mmengine.utils import import_modules_from_strings
 from torch import Tensor, nn
 
 from mmattn.analysis import count_operations
@@ -68,7 +68,7 @@ from mmattn.analysis.complexity import unpadded
 from mmattn.analysis.least_time import least_time, measure_machine
 from mmattn.errors import InputError, describe, refusing
 from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_onnx
-from mmattn.packages import require
+from mmattn.packages import require, require_models
 from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import ROW, chosen, read_row
@@ -314,7 +314,11 @@ def backbone_config(model: str) -> dict:
         return PEERS[model]
     cfg = read_row(*config_file(model), import_custom_modules=False)
     modules = cfg.get('custom_imports', dict(imports=[]))['imports']
-    import_modules_from_strings(modules, allow_failed_imports=True)  # a backbone needs no MMPretrain
+    for module in [modules] if isinstance(modules, str) else modules:
+        try:
+            import_module(module)
+        except Exception as error:  # of MMPretrain, for example, which a backbone does not need
+            print(f'{model} is measured without {module}, which does not import: {describe(error)}', flush=True)
     config = dict(cfg.model.backbone)
     if 'Classifier' in cfg.model.get('type', ''):
         config.pop('out_indices', None)  # a classifier needs the last map only, a detector all
@@ -342,7 +346,8 @@ def eager(name: str, args: argparse.Namespace) -> nn.Module:
     else:
         if package:
             require(package[0], name)
-        import_modules_from_strings([f'{package[0]}.models' if package else 'mmattn'])
+            require_models(package[0], name)
+        import_module('mmattn')
         backbone = MODELS.build({**config, 'init_cfg': None})
     if backend:
         backbone.set_backend(backend)

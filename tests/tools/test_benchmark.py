@@ -225,6 +225,25 @@ def test_names_of_configs():
     assert named('swin-t')['type'] == 'mmdet.SwinTransformer' and named('swin-t_in1k')['type'] == 'MSFSwin'
 
 
+def test_packages_that_cannot_be_imported(monkeypatch, capsys):
+    """Beside a transformers that is too new for MMPretrain, a backbone is measured all the same; a peer of MMDetection,
+    whose models import MMPretrain, is refused in a sentence."""
+
+    def fail(name):
+        if name in ('mmattn.classification', 'mmdet.models'):
+            raise TypeError('NoneType takes no arguments')
+        return importlib.__import__(name)
+
+    monkeypatch.setattr('mmattn.packages.importlib.import_module', fail)
+    monkeypatch.setattr(benchmark_tool, 'import_module', fail)
+    args = SimpleNamespace(device='cpu', heads=None)
+    assert len(list(benchmark_tool.eager('shunted-s', args).parameters())) > 1
+    sentence = 'shunted-s is measured without mmattn.classification, .*NoneType takes no arguments'
+    assert re.search(sentence, capsys.readouterr().out)
+    with pytest.raises(InputError, match='swin-t needs mmdet.models, which cannot be imported .*NoneType'):
+        benchmark_tool.eager('swin-t', args)
+
+
 @pytest.mark.parametrize(
     'arguments, message',
     [

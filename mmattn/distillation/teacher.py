@@ -59,8 +59,8 @@ class Teacher(nn.Module):
         channels: of the last map and of the vector.
 
     Raises:
-        InputError: if an argument is wrong, or the weights cannot be downloaded; later, if features are not finite or
-            the cache cannot be written.
+        InputError: if an argument is wrong, or the weights cannot be downloaded; later, if the model does not take
+            images of this size, features are not finite, or the cache cannot be written.
         CheckpointError: if the weights cannot be read, or do not fit the model.
     """
 
@@ -174,7 +174,7 @@ class Teacher(nn.Module):
         x = ((x - self.mean) / self.std).to(self.mean.dtype)
         half = torch.float16 if x.is_cuda and not torch.cuda.is_bf16_supported() else torch.bfloat16
         with torch.autocast(x.device.type, half, enabled=x.is_cuda):
-            *maps, vector = self._read(self.model, x)
+            *maps, vector = self._maps_and_vector(x)
         maps = [each.float() for each in (maps if self.all_maps else maps[-1:])]
         features = *maps, maps[-1].mean((2, 3)) if vector is None else vector.float()
         finite = torch.stack([each.isfinite().flatten(1).all(1) for each in features]).all(0)
@@ -185,6 +185,18 @@ class Teacher(nn.Module):
                 f'images: check its weights{small}'
             )
         return features
+
+    def _maps_and_vector(self, x: Tensor) -> tuple[Tensor | None, ...]:
+        """What the model gives for normalised images. Some models of timm take images of certain sizes only."""
+        try:
+            return self._read(self.model, x)
+        except (AssertionError, RuntimeError) as error:
+            if self._read is _read_backbone or isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            raise InputError(
+                f'the teacher {self.name} fails for images of {x.shape[2]} x {x.shape[3]} ({describe(error)[:200]}): '
+                'if it takes other sizes only, set its img_size, else choose another teacher'
+            ) from error
 
     def _file(self, key: str) -> Path:
         return self.cache / key[:2] / f'{key}.features'

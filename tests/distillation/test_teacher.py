@@ -61,6 +61,14 @@ def test_models_of_timm_whose_map_is_all_that_they_give(name):
     torch.testing.assert_close(vector, last.mean((2, 3)))
 
 
+def test_models_of_timm_that_take_one_size():
+    """They are refused for another size in a sentence, and not with timm's traceback, and teach at their own size."""
+    with pytest.raises(InputError, match='teacher mixer_s32_224 fails for images of 64 x 96 .*set its img_size'):
+        Teacher('mixer_s32_224', pretrained=False)(images(64, 96))
+    last, _ = Teacher('mixer_s32_224', pretrained=False, img_size=224)(images(64, 96))
+    assert last.shape[2:] == (7, 7)
+
+
 def test_image_becomes_whole_patches():
     """An image is resized to the nearest number of patches, or to img_size, in the order height, width."""
     assert Teacher('vit_small_patch14_reg4_dinov2', pretrained=False)(images(50, 100))[0].shape[2:] == (4, 7)

@@ -44,6 +44,7 @@ from mmattn.analysis.sheets import attention_sheet, spread, summary
 from mmattn.checks.images import load_image
 from mmattn.errors import InputError
 from mmattn.layers import Block
+from mmattn.prediction.drawing import turns_to_rgb
 from mmattn.prediction.predict import VIDEOS, Model, build, find_files
 from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.outputs import check_output, whole_file
@@ -167,9 +168,8 @@ def picture_of(network: nn.Module, x: Tensor) -> np.ndarray:
     if hasattr(preprocessor, 'mean'):
         x = x * preprocessor.std.view(-1, 1, 1) + preprocessor.mean.view(-1, 1, 1)
     x = x.expand(3, -1, -1) if len(x) == 1 else x
-    turned = any(getattr(preprocessor, name, False) for name in ('_channel_conversion', 'channel_conversion', 'to_rgb'))
     picture = (x / 255).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
-    return picture if turned else picture[..., ::-1]
+    return picture if turns_to_rgb(preprocessor) else picture[..., ::-1]
 
 
 def write(out: Path, name: str, figure: plt.Figure, title: str, caption: str, numbers: object) -> None:

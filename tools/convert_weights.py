@@ -64,7 +64,7 @@ def main() -> None:
     )
 
 
-def recognise(released: dict[str, torch.Tensor], noted: str | None = None) -> list[tuple[Backbone, str | int]]:
+def recognise(released: dict[str, torch.Tensor], noted: str | None) -> list[tuple[Backbone, str | int]]:
     """The backbone that a release has all weights of, and the name of its variant.
 
     Without a note of its class in the file, also those of its bases and subclasses that take the release.

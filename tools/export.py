@@ -40,6 +40,7 @@ from mmattn.checks.config_values import dataset_configs
 from mmattn.checks.images import IMAGES, CheckedPipeline
 from mmattn.errors import InputError
 from mmattn.export.graphs import RUNTIMES, as_module, largest_difference, smallest_side, trace, write_onnx
+from mmattn.prediction.drawing import turns_to_rgb
 from mmattn.prediction.predict import class_names
 from mmattn.runs.configs import add_config, load_config, package_of
 from mmattn.runs.outputs import check_output, whole_file
@@ -158,11 +159,10 @@ def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, objec
     sources = [(contents.get('meta') or {}).get('dataset_meta')] if isinstance(contents, dict) else []
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         sources += [DATASETS.build(dict(node, pipeline=[], lazy_init=True)).metainfo for node in leaves[:1]]
-    is_rgb = any(getattr(preprocessor, name, False) for name in ('_channel_conversion', 'channel_conversion'))
     steps = leaves[0]['pipeline'] if leaves else []
     return dict(
         classes=class_names(model, *sources)[0],
-        channels='RGB' if is_rgb else 'BGR',
+        channels='RGB' if turns_to_rgb(preprocessor) else 'BGR',
         mean=[round(value, 4) for value in preprocessor.mean.flatten().tolist()],
         std=[round(value, 4) for value in preprocessor.std.flatten().tolist()],
         resize=[dict(step, type=type_name(step['type'])) for step in steps if 'Resize' in type_name(step.get('type'))],

@@ -69,7 +69,7 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     them. Those of a config of ablations are compared with printed.yml.
 
     Raises:
-        MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
+        MissingPackage: if a package that the config needs is missing.
         InputError: if the config has no default_scope, no model with a backbone, or another mistake.
     """
     config = Path(config)
@@ -164,7 +164,7 @@ def count_config(config: str | Path, row: str | None = None) -> tuple[int, float
         row: of a config with rows; None is its default row.
 
     Raises:
-        MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
+        MissingPackage: if a package that the config needs is missing.
     """
     config = Path(config)
     cfg = _load(config, row)
@@ -180,7 +180,7 @@ def count_parameters(model: nn.Module, matrices_only: bool = False) -> int:
 
 
 def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:
-    """Multiply-adds of convolutions, matrix products, attention, Cholesky's factor and the ELSA operator in a function.
+    """Multiply-adds of convolutions, matrix products, attention, Cholesky's factor and the C++ operators in a function.
 
     Args:
         forward: what to count. It runs once; on the "meta" device nothing is computed.
@@ -268,7 +268,7 @@ def build(cfg: Config, device: str = 'meta') -> nn.Module:
         device: where it is built: "cpu" for models that cannot be built on "meta".
 
     Raises:
-        MissingPackage: if MMCV, MMDetection or MMSegmentation is needed and missing.
+        MissingPackage: if a package that the config needs is missing.
     """
     for package in ('mmcv', cfg.default_scope):
         require(package, f'{cfg.filename} ({cfg.default_scope})')

@@ -143,8 +143,8 @@ def table(matrix: np.ndarray, names: Sequence[str]) -> list[str]:
 def fold(matrix: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     """The matrix and names of the ``CLASSES`` classes with the most frequent confusions, and the others as one class.
 
-    They keep their order. If fewer are confused, the most frequent ones that occur follow. The background stays, and
-    does not choose classes.
+    They keep their order. If fewer are confused, the most frequent ones that occur follow. The background is
+    always kept. Confusions with it do not decide which classes are kept.
     """
     classes = len(names) - (names[-1] == BACKGROUND)
     if classes <= CLASSES:

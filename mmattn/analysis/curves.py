@@ -17,8 +17,8 @@ Curve = dict[int, float]
 def read_curves(folder: Path) -> dict[str, Curve]:
     """The curve of each number that MMEngine's LocalVisBackend wrote below a work folder; resumed trainings are joined.
 
-    Scores that are counted in epochs are at the last step of their epoch. MMEngine's default logger gives the scores of
-    a training by steps the step 0. They are at the last step that stands before them in the file.
+    Scores that are counted in epochs are at the last step of their epoch. In a training by steps, MMEngine's default
+    logger writes step 0 for scores. Here they get the last training step before them in the file.
 
     Raises:
         InputError: naming the file that cannot be read.

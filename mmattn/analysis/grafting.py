@@ -21,8 +21,9 @@ CALLS = 5
 def sensitivity(network: nn.Module, images: Sequence[Tensor], groups: Sequence[list[str]], measure: str) -> dict:
     """What it means to exchange the mechanisms of each group of blocks by itself, and of all groups in a greedy order.
 
-    Each step of the order exchanges the group after which the maps differ least from the source's, per cost that it
-    saves; if some group saves nothing, whatever the cost. The maps are computed again for each step, as errors add up.
+    Each step of the order exchanges the group that adds least to the difference of the maps from the source's, per cost
+    that it saves. If some group saves nothing, the saved costs do not count. The maps are computed again for each step,
+    as errors add up.
 
     Args:
         network: a ``BlockDistiller`` in evaluation mode, whose blocks have learned.
@@ -74,8 +75,11 @@ def sensitivity(network: nn.Module, images: Sequence[Tensor], groups: Sequence[l
 
 
 def steps_within(found: dict, budget: float) -> int:
-    """How many steps of :func:`sensitivity` keep a budget of the whole cost: as few as possible for one below the cost
-    of the source, as many as possible for a larger one. If none keeps it, all."""
+    """How many steps of :func:`sensitivity` to take for a budget of the whole cost.
+
+    If the source costs more than the budget: the fewest steps that reach it. Otherwise: the most steps that stay within
+    it. If no number of steps does: all.
+    """
     costs = [found['cost'], *(step['cost'] for step in found['steps'])]
     kept = [number for number, cost in enumerate(costs) if cost <= budget]
     return (kept[0] if costs[0] > budget else kept[-1]) if kept else len(found['steps'])

@@ -405,7 +405,8 @@ class Bottleneck(nn.Module):
         if self.downsample is None:
             return x
         # The convolution has no stride of its own: the backward pass of strided 1 x 1 convolutions in torch 2.11, over
-        # channels-last maps of few channels on the CPU, writes outside its memory. Exported graphs have none.
+        # channels-last maps of few channels on the CPU, writes outside its memory. An exported graph has no backward
+        # pass, so its convolution keeps the stride.
         conv, norm = self.downsample
         if is_exporting():
             return norm(F.conv2d(x, conv.weight, conv.bias, self.stride))

@@ -87,11 +87,10 @@ class NAT(Stages):
         self._of_source = dict(arch=plain, in_channels=in_channels, out_indices=self.out_indices)
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)
-        last = self.out_indices[-1]
         self.patch_embed = Stem(in_channels, dims[0])
         self.drop = nn.Dropout(drop_rate)
         self.levels = nn.ModuleList()
-        for i in range(last + 1):
+        for i in range(self.num_built):
             blocks = []
             for j in range(depths[i]):
                 attn = build_mechanism(
@@ -106,7 +105,7 @@ class NAT(Stages):
                 mlp = MLP(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
                 scale = LAYER_SCALE if arch['layer_scale'] else None
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j], layer_scale=scale))
-            self.levels.append(Stage(blocks, Downsampling(dims[i]) if i < last else None))
+            self.levels.append(Stage(blocks, Downsampling(dims[i]) if i + 1 < self.num_built else None))
             self.note_mechanisms(i, stages[i], blocks)
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))

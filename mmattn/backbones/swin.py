@@ -207,11 +207,10 @@ class SwinFrame(Stages):
         )
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)
-        last = self.out_indices[-1]
         self.patch_embed = PatchEmbed(in_channels, dims[0], 4)
         self.drop = nn.Dropout(drop_rate)
         self.layers = nn.ModuleList()
-        for i in range(last + 1):
+        for i in range(self.num_built):
             blocks = []
             for j in range(depths[i]):
                 attn = build_mechanism(
@@ -227,7 +226,7 @@ class SwinFrame(Stages):
                 )
                 mlp = MLP(dims[i], hidden_channels(dims[i], mlp_ratio), drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j]))
-            self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i < last else None))
+            self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i + 1 < self.num_built else None))
             self.note_mechanisms(i, stages[i], blocks)
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))

@@ -156,7 +156,7 @@ class ViTFrame(Backbone):
         self.prefix = PrefixTokens(dim, class_token, registers)
         self.drop = nn.Dropout(drop_rate)
         self.blocks = nn.ModuleList()
-        for cfg, rate in zip(mechanisms, drop_path[: self.out_indices[-1] + 1]):
+        for cfg, rate in zip(mechanisms, drop_path[: self.num_built]):
             attn = build_mechanism(
                 cfg,
                 dim=dim,

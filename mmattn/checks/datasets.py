@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from ..errors import InputError
 from .config_types import NODE_KEYS, find_type, type_name
 from .config_values import SPLITS, dataset_configs, metric_configs
-from .folders import absent_files, check_images, compare_labels
+from .folders import absent_files, compare_labels, read_labels
 from .images import CheckedPipeline
 
 #: classes of MMDetection and MMSegmentation that list images; their files are checked before anything is built
@@ -43,10 +43,10 @@ def use_checked_datasets(cfg: Config) -> None:
 def check_files(cfg: Config, *splits: str) -> None:
     """Check that dataloaders, annotation files and image folders are there, before anything is built.
 
-    Datasets are checked if they are on a disk and list their images as CocoDataset, MMSegmentation's BaseSegDataset, or
-    MMPretrain's CustomDataset (ImageNet) or CIFAR10 (CIFAR100), or mmattn's UnlabelledImages do. Lists and folders of
-    MMPretrain's are read. Of other datasets, such as VOC's, ``ann_file`` must exist.
-    ``splits`` are those that a run reads, of "train", "val" and "test".
+    These datasets are checked if they are on a disk: CocoDataset, MMSegmentation's BaseSegDataset, MMPretrain's
+    CustomDataset (ImageNet) and CIFAR10 (CIFAR100), mmattn's UnlabelledImages, and subclasses that list their images in
+    the same way. Of CustomDataset, the list or the folders are read. Of other datasets, such as VOC's, ``ann_file``
+    must exist. ``splits`` are those that a run reads, of "train", "val" and "test".
 
     Raises:
         InputError: naming the dataset, and what is missing.
@@ -105,7 +105,7 @@ def check_files(cfg: Config, *splits: str) -> None:
             _check_labelled(dataset, place, cfg)
             head = cfg.get('model', {}).get('head')
             in_model = head.get('num_classes') if isinstance(head, dict) else None
-            labels.append(check_images(dataset, place, len(dataset.metainfo.get('classes') or ()) or in_model))
+            labels.append(read_labels(dataset, place, len(dataset.metainfo.get('classes') or ()) or in_model))
         elif reader == 'BaseSegDataset' and os.path.isfile(annotations) and not list_from_file(annotations):
             raise InputError(f'{place}: {annotations} lists no image')
         elif folder and not annotations and not any(name.endswith(dataset.img_suffix) for name in _file_names(folder)):

@@ -22,8 +22,8 @@ class Labels(NamedTuple):
     numbered: bool  #: whether the labels are the numbers of the folders in the order of their names
 
 
-def check_images(dataset: BaseDataset, place: str, num_classes: int | None) -> Labels:
-    """Check that images and labels are there, without opening or counting images.
+def read_labels(dataset: BaseDataset, place: str, num_classes: int | None) -> Labels:
+    """Check that images and labels are there, without opening images, and return the labels of folders.
 
     Args:
         dataset: a CustomDataset of MMPretrain, such as ImageNet, that has read nothing yet.

@@ -84,7 +84,7 @@ def load_image(transform: Callable, data: dict) -> dict | None:
                 values = _odd_values(file)
             if values:
                 raise InputError(f'{path} has {values}, which would be read as other colours: write it with uint8')
-        check_header(path, data, backend)
+        check_size(path, data, backend)
     return data
 
 
@@ -180,7 +180,7 @@ def unknown_label(label: int, num_classes: int, ignored: Sequence[int]) -> str:
     )
 
 
-def check_header(path: str, data: dict, backend: str | None) -> None:
+def check_size(path: str, data: dict, backend: str | None) -> None:
     """Compare the size of an image with the one that its annotations give.
 
     Images are used as they are displayed, turned by their EXIF orientation, and annotations are of the turned image.

@@ -277,8 +277,9 @@ def resized(x: Tensor, like: Tensor) -> Tensor:
 class Standardisation(nn.Module):
     """Features minus their mean, divided by their standard deviation, per channel, as in UNIC.
 
-    Both are averages over the steps of the training: the mean of all, until a step's part of it falls to ``momentum``.
-    Deviations are from this mean, so that the differences between batches count. Processes share their statistics.
+    Both are averages over the steps of the training: at first the mean of all steps, and a moving average once a new
+    step would count less than ``momentum``. Deviations are from this mean, so that the differences between batches
+    count. Processes share their statistics.
 
     Args:
         channels: of the features.

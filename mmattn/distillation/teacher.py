@@ -40,7 +40,7 @@ class Teacher(nn.Module):
 
     Args:
         model: name of a model of timm, as ``'vit_base_patch16_dinov3'`` or ``'convnext_tiny.dinov3_lvd1689m'``, or the
-            config of a backbone of MODELS, which loads its own weights by its ``init_cfg``. Its last map is used.
+            config of a backbone of MODELS, which loads its own weights by its ``init_cfg``.
         checkpoint: weights of timm's or of the original release, see :mod:`mmattn.weights.sources`. No code in a file
             is run.
         pretrained: if there is no ``checkpoint``, get the weights by timm's own download. False leaves them random.

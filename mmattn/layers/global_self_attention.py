@@ -68,14 +68,11 @@ class GlobalSelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
-        check_whole('stride', stride)
         check_choice('beyond', beyond, BEYOND)
         check_flags(
             column=column, row=row, axial_softmax=axial_softmax, softmax_queries=softmax_queries, project=project
         )
-        if rel_pos_length is None:
-            rel_pos_length = ceil_div(224, stride)
-        check_whole('rel_pos_length', rel_pos_length)
+        rel_pos_length = table_length(stride, rel_pos_length)
         if neighbourhood is not None:
             check_odd('neighbourhood', neighbourhood)
             rel_pos_length, beyond = neighbourhood // 2 + 1, 'mask'
@@ -162,6 +159,19 @@ class PixelsLast(TokenConv2d, nn.Conv2d):
         """x: (B, H, W, in_channels) -> (B, H, W, out_channels)."""
         out = self.weight.flatten(1) @ x.flatten(1, 2).mT
         return out.mT.unflatten(1, x.shape[1:3])
+
+
+def table_length(stride: int, rel_pos_length: int | None) -> int:
+    """The longest side of a map with an embedding for every relative position.
+
+    Raises:
+        ValueError: if an argument is wrong; the message names it.
+    """
+    check_whole('stride', stride)
+    if rel_pos_length is None:
+        return ceil_div(224, stride)
+    check_whole('rel_pos_length', rel_pos_length)
+    return rel_pos_length
 
 
 def _over_channels(norm: nn.Module, x: Tensor) -> Tensor:

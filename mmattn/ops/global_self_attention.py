@@ -36,8 +36,8 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
         query: (B, H, W, heads, k).
         key: (B, H, W, heads, k).
         value: (B, H, W, heads, v).
-        backend: 'reference' or 'batched'. None chooses 'batched', and so do 'exported', 'cpp' and 'triton', which are
-            of axial attention.
+        backend: 'reference' or 'batched'. None is 'batched'. 'exported', 'cpp' and 'triton' belong to axial attention;
+            here they are 'batched', too.
 
     Returns:
         (B, H, W, heads, v), of the dtype of ``value``.
@@ -128,8 +128,11 @@ def axial_attention(
         raise ValueError(f'key must be as query, {tuple(query.shape)}, not {tuple(key.shape)}')
     check_choice('beyond', beyond, BEYOND)
     positional = key is None and not softmax
-    function = named_backend(AXIAL_BACKENDS, _fastest(query, value, positional) if backend is None else backend)
+    backend = _fastest(query, value, positional) if backend is None else backend
+    function = named_backend(AXIAL_BACKENDS, backend)
     if not positional:
+        if backend in POSITIONAL_BACKENDS:
+            raise ValueError(f"backend '{backend}' has neither keys nor softmax along lines: choose backend 'batched'")
         exact = torch.promote_types(query.dtype, torch.float32)
         key = None if key is None else key.to(exact)
         with without_autocast(query):
@@ -183,12 +186,8 @@ def axial_attention_batched(
     return axial_sum(query, value.to(query.dtype), positions, key, far, dim, softmax)
 
 
-def axial_attention_exported(
-    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
-) -> Tensor:
+def axial_attention_exported(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> Tensor:
     """The products of 'batched', with lines ordered by head: so runtimes copy whole vectors of a head, if at all."""
-    if key is not None or softmax:
-        raise ValueError("backend 'exported' has neither keys nor softmax along lines: choose backend 'batched'")
     length = query.shape[dim]
     index = torch.arange(length, device=table.device)
     positions = F.embedding(index - index[:, None] + length - 1, fit_table(table, length, beyond).to(query.dtype))
@@ -199,22 +198,14 @@ def axial_attention_exported(
     return out.unflatten(0, value.shape[:3]).permute([order.index(i) for i in range(5)])
 
 
-def axial_attention_cpp(
-    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
-) -> Tensor:
+def axial_attention_cpp(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> Tensor:
     """The same sums in C++, whose scores stay in the cache."""
-    if key is not None or softmax:
-        raise ValueError("backend 'cpp' has neither keys nor softmax along lines: choose backend 'batched'")
     library.check_takes(query, value)
     return axial_attention_cpu(query, value, fit_table(table, query.shape[dim], beyond).float(), dim)
 
 
-def _triton(
-    query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
-) -> Tensor:
+def _triton(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> Tensor:
     """``axial_triton``, imported when it is needed: Triton is not everywhere."""
-    if key is not None or softmax:
-        raise ValueError("backend 'triton' has neither keys nor softmax along lines: choose backend 'batched'")
     check_triton(value)
     from .axial_triton import axial_attention_triton
 
@@ -370,6 +361,8 @@ AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'cpp': axial_attention_cpp,
     'triton': _triton,
 }
+#: those of positional attention alone: they take neither keys nor a softmax
+POSITIONAL_BACKENDS = ('exported', 'cpp', 'triton')
 
 
 def _fastest(query: Tensor, value: Tensor, positional: bool) -> str:

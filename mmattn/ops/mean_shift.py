@@ -4,7 +4,6 @@ Layers call ``mean_shift_attention``. Every backend takes the arguments of ``mea
 tests compare with. ``mean_shift_by_landmarks`` approximates it in linear time, and ``mean_shift_steps`` repeats either.
 """
 
-import functools
 import math
 from collections.abc import Callable
 
@@ -14,12 +13,7 @@ from torch import Tensor
 
 from .backend import check_maps, choose_backend, named_backend, without_autocast
 from .biased_attention import biased_attention, is_multiplied
-from .tracing import is_exporting, is_tracing, is_transforming
-
-try:
-    from torch.nn.attention.flex_attention import flex_attention
-except ImportError:  # torch 2.4 and older
-    flex_attention = None
+from .tracing import is_exporting, is_transforming
 
 #: whether torch's fused attention on the CPU takes a bias of the logits; that of torch 2.1 does not
 _fused = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
@@ -52,9 +46,8 @@ def mean_shift_attention(
         bias: of the logits, (1 or B, 1 or heads, N, M); None means zeros, and no N x M matrix is made.
         dropout_p: probability of dropping an attention weight.
         backend: 'reference', 'channels' (key norms as further channels of the keys), 'exported' (as one channel, for
-            ONNX), 'bias' (key norms added to the bias) or 'flex' (FlexAttention adds them to the logits; no dropout,
-            and on the CPU no backward pass). None chooses by device and dtype, whether there is a bias, a
-            gradient or an export, and never 'flex'.
+            ONNX) or 'bias' (key norms added to the bias). None chooses by the device, the dtype, the bias, gradients
+            and export.
 
     Returns:
         (B, heads, N, d), of the dtype of ``value``.
@@ -136,7 +129,8 @@ def mean_shift_steps(
         q \leftarrow q + s \, [K \, \sigma(q) - q], \qquad p \leftarrow p + s \, [V \, \sigma(q) - p]
 
     Both use the weights :math:`\sigma` of the query before the step. The keys and values stay. One step of size 1 is
-    the bracket of equation 12. With one matrix for query and probe and one for key and value, this is mean shift [9].
+    the bracket of equation 12. With one matrix for query and probe and one for key and value, this is the mean
+    shift of the paper's reference 9.
 
     Args:
         shift: from query, key, value and probe to the shift, as ``mean_shift_attention``.
@@ -224,36 +218,6 @@ def mean_shift_attention_bias(
     return out if probe is None else out - probe
 
 
-def mean_shift_attention_flex(
-    query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None, dropout_p: float
-) -> Tensor:
-    """FlexAttention with the key norms added to each logit in float32; heads keep their width.
-
-    Plain attention over d channels cannot give these logits: up to a constant per query, they are a matrix of rank
-    d + 1. On a GPU, the first calls compile the kernel, and the backward pass adds the gradients of norms and bias
-    atomically, in no fixed order. On the CPU, torch computes the N x M logits.
-    """
-    if flex_attention is None:
-        raise ValueError(f"backend 'flex' needs torch 2.6 or newer, not {torch.__version__}: choose 'channels'")
-    if dropout_p:
-        raise ValueError(f"backend 'flex' needs dropout_p=0, not {dropout_p}: choose 'channels'")
-    norm = _half_square(key).squeeze(-1) * query.shape[-1] ** -0.5  # (B, heads, M)
-    if bias is not None:
-        bias = bias.expand(len(query), query.shape[1], -1, -1)
-
-    def logit(product: Tensor, sample: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        product = product - norm[sample, head, j]
-        return product if bias is None else product + bias[sample, head, i, j]
-
-    attend = _compiled(flex_attention) if query.is_cuda and not is_tracing() else flex_attention
-    out = attend(query, key, value, score_mod=logit)
-    return out if probe is None else out - probe
-
-
-#: torch.compile, once for each function
-_compiled = functools.cache(torch.compile)
-
-
 def _half_square(key: Tensor) -> Tensor:
     """|k|^2 / 2, (B, heads, M, 1), in at least float32."""
     return key.to(torch.promote_types(key.dtype, torch.float32)).square().sum(-1, keepdim=True) / 2
@@ -264,7 +228,6 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
     'channels': mean_shift_attention_channels,
     'exported': mean_shift_attention_exported,
     'bias': mean_shift_attention_bias,
-    'flex': mean_shift_attention_flex,
 }
 
 

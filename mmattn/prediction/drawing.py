@@ -6,6 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from mmengine.structures import BaseDataElement
+from torch import nn
 
 from ..runs.outputs import whole_file
 from ..text import text_size, write_text
@@ -34,6 +35,11 @@ def in_bgr(image: np.ndarray) -> np.ndarray:
         image = (image / 257 if image.dtype == np.uint16 else image).clip(0, 255).astype(np.uint8)
     image = np.atleast_3d(image)
     return np.ascontiguousarray(image.repeat(3, 2) if image.shape[2] == 1 else image[..., :3])
+
+
+def turns_to_rgb(preprocessor: nn.Module) -> bool:
+    """Whether a data preprocessor of MMDetection, MMSegmentation or MMPretrain turns BGR images into RGB."""
+    return any(getattr(preprocessor, name, False) for name in ('_channel_conversion', 'channel_conversion', 'to_rgb'))
 
 
 def draw_sample(

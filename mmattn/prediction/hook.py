@@ -17,7 +17,7 @@ from ..checks.datasets import inner_datasets
 from ..errors import InputError
 from ..runs.checkpoints import unwrapped
 from ..runs.outputs import check_output
-from .drawing import beside, colors_of, draw_sample, write_image
+from .drawing import beside, colors_of, draw_sample, turns_to_rgb, write_image
 from .predict import class_names
 
 
@@ -77,7 +77,7 @@ class DrawingHook(Hook):
             load = self.loaders[min(number, len(self.loaders) - 1)]
             return load(dict(img_path=sample.img_path))['img']
         image = data_batch['inputs'][position].permute(1, 2, 0).cpu().numpy()
-        is_bgr = getattr(unwrapped(runner.model).data_preprocessor, 'to_rgb', False)
+        is_bgr = turns_to_rgb(unwrapped(runner.model).data_preprocessor)
         return np.ascontiguousarray(image if is_bgr else image[..., ::-1])
 
 

@@ -29,7 +29,7 @@ from ..runs.outputs import check_output, whole_file
 from ..runs.resuming import check_complete, whole_model_weights
 from ..runs.running import running
 from ..weights import read_file
-from .drawing import LONGEST_JPEG, colors_of, draw_detections, draw_label_map, draw_texts, in_bgr
+from .drawing import colors_of, draw_detections, draw_label_map, draw_texts, in_bgr, write_image
 from .tiles import Detection, Tile, cut, detections, join_detections, join_maps
 
 VIDEOS = ('.mp4', '.avi', '.mov', '.mkv', '.webm', '.m4v')
@@ -123,8 +123,7 @@ def predict(
                 annotations += model.write(result, entry, out, image.name)
                 drawn_on = in_bgr(image.pixels)
                 model.draw(drawn_on, result, score_thr)
-                suffix = 'jpg' if max(height, width) <= LONGEST_JPEG else 'png'
-                _write_image(out, f'images/{image.name}.{suffix}', drawn_on)
+                write_image(out / 'images' / image.name, drawn_on)
                 progress.update(task, completed=image.position)
         progress.update(task, completed=sum(lengths))
         for video in videos:
@@ -210,11 +209,6 @@ def _batches(reader: Iterable[Image], size: int, one_shape: bool) -> Iterator[li
     for _, images in groupby(reader, lambda image: one_shape and image.pixels.shape):
         while batch := list(islice(images, size)):
             yield batch
-
-
-def _write_image(out: Path, name: str, pixels: np.ndarray) -> None:
-    with whole_file(out / name) as part:
-        part.write_bytes(cv2.imencode(part.suffix, pixels)[1].tobytes())
 
 
 def _write_video(out: Path, name: str, fps: float, frames: int) -> None:
@@ -366,7 +360,8 @@ class _Segmentor(Model):
 
     def write(self, result: np.ndarray, entry: dict, out: Path, name: str) -> list[dict]:
         entry['label_map'] = f'labels/{name}.png'
-        _write_image(out, entry['label_map'], result)
+        with whole_file(out / entry['label_map']) as part:
+            part.write_bytes(cv2.imencode('.png', result)[1].tobytes())
         return []
 
     def draw(self, image: np.ndarray, result: np.ndarray, score_thr: float) -> None:

@@ -97,13 +97,12 @@ OPERATORS = {
     ),
 }
 DTYPES = torch.bfloat16, torch.float16, torch.float32
-ELSEWHERE = {'cpp'} if DEVICE == 'cuda' else {'cpp', 'flex'}
 
 
 def candidates(name: str) -> list[str]:
     """The backends that run here; of several names of one function the first."""
     backends = OPERATORS[name].backends
-    first = {function: backend for backend, function in reversed(backends.items()) if backend not in ELSEWHERE}
+    first = {function: backend for backend, function in reversed(backends.items()) if backend != 'cpp'}
     return [backend for backend in backends if backend in first.values()]
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mmattn.ops.mean_shift import RIDGE, flex_attention, mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
+from mmattn.ops.mean_shift import RIDGE, mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
 from tests.ops.measuring import TensorSizes
 
 REFERENCE, CHANNELS, EXPORTED, BIAS = PATHS = [
@@ -61,43 +61,6 @@ def test_gradcheck(path):
     """Gradients are right, also of the key norm, which one path differentiates in one of its two parts only."""
     inputs = [t.requires_grad_() for t in make_inputs(1, 2, 3, 4, 3, bias=path is not CHANNELS) if t is not None]
     assert torch.autograd.gradcheck(path, inputs)
-
-
-@pytest.mark.skipif(flex_attention is None, reason=f'torch {torch.__version__} has no FlexAttention')
-@pytest.mark.parametrize('shape', [None, (1, 2), (3, 1)])
-def test_flex_attention(monkeypatch, shape):
-    """It gives the reference's output and gradients, also those of norms and bias, for every form of bias."""
-    # On the CPU, torch has the backward pass and refuses it.
-    monkeypatch.setattr('torch.nn.attention.flex_attention._validate_device', lambda *_: None)
-    inputs = make_inputs(3, 2, 5, 7, 4, probe=shape is None)
-    inputs[4] = torch.randn(*shape, 5, 7, dtype=torch.float64) if shape else None
-    given_inputs = [t.requires_grad_() for t in inputs if t is not None]
-    outs = REFERENCE(*inputs), mean_shift_attention(*inputs, backend='flex')
-    grad = torch.randn_like(outs[0])
-    expected, results = ((out, *torch.autograd.grad(out, given_inputs, grad)) for out in outs)
-    for a, b in zip(results, expected):
-        torch.testing.assert_close(a, b)
-
-
-@pytest.mark.skipif(flex_attention is None, reason=f'torch {torch.__version__} has no FlexAttention')
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_flex_attention_in_half_precision(dtype):
-    """Key norms are not rounded, and do not overflow."""
-    q, k, v, p, _ = make_inputs(1, 2, 9, 9, 64)
-    q, k, v, p = (t.to(dtype) for t in (1e3 * q, 1e3 * k, v, p))
-    out = mean_shift_attention(q, k, v, p, backend='flex')
-    exact = REFERENCE(q.double(), k.double(), v.double(), p.double())
-    assert out.dtype == dtype and (out - exact).abs().max() < 8 * torch.finfo(dtype).eps * exact.abs().max()
-
-
-def test_flex_attention_says_what_it_lacks(monkeypatch):
-    q, k, v, _, _ = make_inputs(1, 1, 3, 3, 4)
-    if flex_attention is not None:
-        with pytest.raises(ValueError, match=r"backend 'flex' needs dropout_p=0, not 0.1: choose 'channels'"):
-            mean_shift_attention(q, k, v, dropout_p=0.1, backend='flex')
-    monkeypatch.setattr('mmattn.ops.mean_shift.flex_attention', None)
-    with pytest.raises(ValueError, match=r"backend 'flex' needs torch 2.6 or newer, not .*: choose 'channels'"):
-        mean_shift_attention(q, k, v, backend='flex')
 
 
 @pytest.mark.parametrize('trains', [True, False])

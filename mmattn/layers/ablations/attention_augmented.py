@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from ...arguments import check_finite, check_heads, check_odd, check_whole
 from ...ops.global_self_attention import fit_table
 from ..any_size import ceil_div
+from ..global_self_attention import table_length
 from ..mechanism import MECHANISMS
 from ..token_conv import TokenConv2d
-from .axial import table_length
 
 
 @MECHANISMS.register_module()

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from ...arguments import check_heads, check_whole
+from ...arguments import check_heads
 from ...ops import axial_attention
 from ..any_size import ceil_div
+from ..global_self_attention import table_length
 from ..mechanism import MECHANISMS
 from ..token_conv import TokenConv2d
 
@@ -50,16 +51,3 @@ class AxialAttention(nn.Module):
             q, k, v = maps.split((self.width, self.width, x.shape[-1] // self.num_heads), -1)
             x = axial_attention(q, v, table, dim, 'stretch', key=k, softmax=True).flatten(-2)
         return x
-
-
-def table_length(stride: int, rel_pos_length: int | None) -> int:
-    """The longest side of a map with an embedding for every relative position.
-
-    Raises:
-        ValueError: if an argument is wrong; the message names it.
-    """
-    check_whole('stride', stride)
-    if rel_pos_length is None:
-        return ceil_div(224, stride)
-    check_whole('rel_pos_length', rel_pos_length)
-    return rel_pos_length

@@ -18,9 +18,10 @@ import torch
 import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
+from mmattn.errors import CheckpointError
 from mmattn.runs.outputs import check_output, save_tensors
 from mmattn.runs.running import run_tool
-from mmattn.weights import CheckpointError, check_floats, compare_settings, read_checkpoint
+from mmattn.weights import check_floats, compare_settings, read_checkpoint
 
 
 def main() -> None:

@@ -13,13 +13,14 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_whole, hidden_channels, stage_numbers
+from ..errors import CheckpointError
 from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
 from ..ops.recompute import recompute
 from ..ops.tracing import is_exporting, is_tracing
-from ..weights import CheckpointError, Translation, take_out
+from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule, evaluating, noise_image
 from .patch_embed import fit_tables
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..weights import CheckpointError
+from ..errors import CheckpointError
 
 #: of any of the layouts: the authors', timm's, OpenMMLab's
 PVT = r'(block\d\.\d+\.attn\.sr\.|stages\.\d\.blocks\.\d+\.mlp\.dwconv\.|layers\.\d\.1\.\d+\.attn\.attn\.in_proj)'

@@ -11,6 +11,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_flags, check_heads, check_rates, check_whole, hidden_channels
+from ..errors import CheckpointError
 from ..layers import (
     FEED_FORWARD,
     Block,
@@ -24,7 +25,7 @@ from ..layers import (
     mechanism_settings,
 )
 from ..layers.shunted import group_rates
-from ..weights import CheckpointError, Translation, take_out
+from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule
 from .patch_embed import stem_convolutions
 from .pvt_layouts import PVT, is_pvt, pvt_layout

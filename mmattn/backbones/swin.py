@@ -12,10 +12,11 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_heads, check_rates, check_whole, hidden_channels
+from ..errors import CheckpointError
 from ..layers import MLP, Block, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import pad_to_multiple
 from ..layers.window import is_table
-from ..weights import CheckpointError, Translation, take_out
+from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule
 from .patch_embed import PatchEmbed, fit_tables, interpolated
 from .swin_layouts import is_swin, microsoft_layout

@@ -11,9 +11,10 @@ from timm.layers import SwiGLU
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole, hidden_channels
+from ..errors import CheckpointError
 from ..layers import FEED_FORWARD, Block, SelfAttention, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import ceil_div
-from ..weights import CheckpointError, Translation, take, take_out
+from ..weights import Translation, take, take_out
 from .base import Backbone, drop_path_schedule
 from .patch_embed import DeiTEmbed, PatchEmbed, PrefixTokens, SimpleEmbed, fit_tables, resampled
 from .vit_layouts import vit_layout

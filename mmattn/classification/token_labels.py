@@ -21,8 +21,8 @@ from mmpretrain.datasets.transforms.auto_augment import BaseAugTransform, Rotate
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from ..errors import InputError
-from ..weights import CheckpointError, odd_form, read_file
+from ..errors import CheckpointError, InputError
+from ..weights import odd_form, read_file
 
 
 def label_file(root: str | Path, image: str | Path) -> Path:

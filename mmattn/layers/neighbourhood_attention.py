@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
+from ..errors import CheckpointError
 from ..ops.neighbourhood import neighbourhood_attention
 from ..ops.neighbourhood_cpu import check_neighbours
-from ..weights import CheckpointError, take
+from ..weights import take
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .window import is_table

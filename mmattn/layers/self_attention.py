@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates
+from ..errors import CheckpointError
 from ..ops import shunted_attention
 from ..ops.rotary import check_rope, rotated, rotation
-from ..weights import CheckpointError, take
+from ..weights import take
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .token_conv import DepthwiseConv2d

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_heads, check_rates, check_whole
+from ..errors import CheckpointError
 from ..ops import shunted_attention
 from ..ops.depthwise_conv import depthwise_conv
-from ..weights import CheckpointError, take
+from ..weights import take
 from .any_size import crop, repeat_to_multiple
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS

@@ -9,8 +9,9 @@ from mmengine.registry import MODELS, DefaultScope
 from safetensors.torch import save
 from torch import Tensor
 
+from ..errors import CheckpointError
 from ..version import __version__
-from ..weights import CheckpointError, plain_names, read_file, weights_in
+from ..weights import plain_names, read_file, weights_in
 from ..weights.files import noted_settings
 from .configs import package_of
 from .outputs import check_output, whole_file

@@ -40,10 +40,11 @@ from .backbones import (
 )
 from .backbones.base import Backbone
 from .backbones.swin import Stage
-from .errors import CheckpointError, InputError
+from .errors import CheckpointError, InputError, describe
 from .layers import ClassAttention
+from .runs.outputs import whole_file
 from .version import __version__
-from .weights import plain_names, read_file, weights_in
+from .weights import Translation, first_names, misfits, plain_names, read_file, weights_in
 from .weights.downloads import from_hub
 
 #: of the Hub's model cards, as a template of Jinja
@@ -119,6 +120,8 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             if len(set(settings['img_size'])) != 1:
                 raise ValueError(f'img_size must be one side, or two equal ones, not {settings["img_size"]!r}')
             settings['img_size'] = settings['img_size'][0]
+        if backbone.arch_argument not in settings:
+            raise ValueError(f'{backbone.arch_argument} is missing: the architecture of {backbone.__name__}')
         arch = backbone.resolve_arch(settings[backbone.arch_argument])
         if 'depths' in arch:  # Other backbones return the last map by default.
             settings['out_indices'] = (len(arch['depths']) - 1,)
@@ -273,11 +276,12 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         ends = ('pos_embed', 'cls_token', 'reg_token')
         return {name for name, _ in self.named_parameters() if name.endswith(ends)}
 
-    def load_pretrained(self, checkpoint: str | Path) -> None:
+    def load_pretrained(self, checkpoint: str | Path, whole_head: bool = False) -> None:
         """Load the backbone and the head strictly, without the classifier if it has another number of classes.
 
         Args:
             checkpoint: a classifier, detector, segmentor or backbone; see :func:`mmattn.weights.read_checkpoint`.
+            whole_head: whether weights without a head, or with another number of classes, are refused.
 
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
@@ -289,21 +293,27 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         except CheckpointError:  # It has no head.
             weights = {}
         given = {name: value for name, value in weights.items() if name.startswith('head.')}
-        if not given:
+        own = {f'head.{name}': value for name, value in self.head.state_dict().items()}
+        layers = (self.classifier,) if isinstance(self.classifier, str) else self.classifier
+        classifiers = tuple(f'{layer}.' for layer in layers)
+        marks = (*classifiers, 'head.cls_token')  # of a head; a backbone may have a norm of this name
+        has_head, needs_head = (any(name.startswith(marks) for name in names) for names in (given, own))
+        if not has_head and (needs_head or not given):
+            if whole_head and own:
+                raise CheckpointError(f'{checkpoint} has no head')
             print_log(f'{checkpoint} has no head: it starts untrained', logger='current')
             return
-        own = {f'head.{name}': value for name, value in self.head.state_dict().items()}
         classes, wanted = (len(tensors.get('head.fc.weight', ())) for tensors in (given, own))
+        if classes != wanted and whole_head:
+            raise CheckpointError(f'{checkpoint} has a classifier of {classes} classes, and the model has {wanted}')
         if classes != wanted:
             print_log(f'{checkpoint} has a classifier of {classes} classes, which is not loaded', logger='current')
-            layers = (self.classifier,) if isinstance(self.classifier, str) else self.classifier
-            replaced = tuple(f'{layer}.' for layer in layers)
-            given = {name: value for name, value in given.items() if not name.startswith(replaced)}
-            given.update((name, value) for name, value in own.items() if name.startswith(replaced))
-        try:
-            self.head.load_state_dict({name.removeprefix('head.'): value for name, value in given.items()})
-        except RuntimeError as error:
-            raise CheckpointError(f'{checkpoint}: the head does not fit: {error}') from None
+            given = {name: value for name, value in given.items() if not name.startswith(classifiers)}
+            given.update((name, value) for name, value in own.items() if name.startswith(classifiers))
+        if found := misfits(Translation(given), own):
+            what = '; '.join(f'{kind} {first_names(names, 3)}' for kind, names in found.items())
+            raise CheckpointError(f'{checkpoint}: the head does not fit: {what}')
+        self.head.load_state_dict({name.removeprefix('head.'): value for name, value in given.items()})
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *, revision: str | None = None, **arguments) -> 'TimmClassifier':
@@ -312,34 +322,55 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         Args:
             name: folder, or OWNER/NAME on the Hub.
             revision: branch, tag or commit on the Hub.
-            arguments: of ``timm.create_model``, instead of those in config.json.
+            arguments: of ``timm.create_model``, instead of those in config.json. With another ``num_classes``, the
+                classifier starts untrained.
 
         Raises:
-            CheckpointError: if there is no such model, the Hub cannot be reached, or tensors do not fit.
+            CheckpointError: if there is no such model, the Hub cannot be reached, config.json cannot be read, or
+                tensors do not fit.
+            ValueError: if an argument is wrong, such as ``features_only``, which ``timm.create_model`` takes.
         """
-        local = Path(name).is_dir()
-        place = str(name) if local else f'hf://{name}' + (f'@{revision}' if revision else '')
-        config = Path(name, 'config.json') if local else from_hub(f'{place}/config.json')
+        if arguments.get('features_only'):
+            raise ValueError("features_only is for timm.create_model('local-dir:FOLDER' or 'hf-hub:OWNER/NAME')")
+        folder = Path(name).expanduser()
+        local = folder.is_dir()
+        if not local and not re.fullmatch(r'[\w.-]+/[\w.-]+', str(name)):
+            raise CheckpointError(f'there is no folder {name}, and names on the Hub are OWNER/NAME')
+        place = str(folder) if local else f'hf://{name}' + (f'@{revision}' if revision else '')
+        config = folder / 'config.json' if local else from_hub(f'{place}/config.json')
         if not config.is_file():
             raise CheckpointError(
                 f'{name} has no config.json, which save_pretrained writes: its weights alone are read by '
                 'pretrained_cfg_overlay=dict(file=...) of timm.create_model'
             )
-        settings = json.loads(config.read_text())
-        architecture = settings.get('architecture')
+        try:
+            settings = json.loads(config.read_text())
+            architecture, pretrained_cfg = settings['architecture'], settings.get('pretrained_cfg')
+            built = dict(settings.get('model_args') or {})
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise CheckpointError(f'config.json of {name} cannot be read: {describe(error)}') from error
         if architecture not in variants():
             raise CheckpointError(f'config.json of {name} is of {architecture}, which is no model of mmattn')
-        arguments = {**settings.get('model_args', {}), **arguments}
-        model = timm.create_model(architecture, pretrained_cfg=settings['pretrained_cfg'], **arguments)
-        model.load_pretrained(f'{place}/model.safetensors')
+        model = timm.create_model(architecture, pretrained_cfg=pretrained_cfg, **{**built, **arguments})
+        model.load_pretrained(f'{place}/model.safetensors', whole_head='num_classes' not in arguments)
         return model.eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        """Write the weights, with the settings that they do not show, and timm's config.json."""
+        """Write the weights, with the settings that they do not show, and timm's config.json.
+
+        Raises:
+            InputError: if ``from_pretrained`` could not build the model again.
+        """
+        if not hasattr(self, 'pretrained_cfg'):
+            raise InputError('the model has no config.json to be built from: build it by timm.create_model')
+        if self.backbone.num_built < self.backbone.num_stages:
+            raise InputError('config.json names the whole architecture: a model without its last stages has none')
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
         noted = json.dumps(dict(backbone=self.backbone.settings_note))
-        (save_directory / 'model.safetensors').write_bytes(save(tensors, dict(format='pt', mmattn=noted)))
-        save_config_for_hf(self, save_directory / 'config.json')
+        with whole_file(save_directory / 'model.safetensors') as part:
+            part.write_bytes(save(tensors, dict(format='pt', mmattn=noted)))
+        with whole_file(save_directory / 'config.json') as part:
+            save_config_for_hf(self, part)
 
     def generate_model_card(self, **arguments) -> ModelCard:
         return super().generate_model_card(

@@ -19,6 +19,7 @@ import re
 
 import huggingface_hub.constants
 import pytest
+import safetensors.torch
 import timm
 import torch
 from mmengine.registry import MODELS, DefaultScope
@@ -29,6 +30,7 @@ from torch import nn
 from torchvision.ops.misc import FrozenBatchNorm2d
 
 import mmattn.timm
+from mmattn.backbones import ELSAVOLO, NAT
 from mmattn.errors import InputError
 from mmattn.timm import TimmClassifier
 from mmattn.weights import CheckpointError
@@ -472,6 +474,83 @@ def test_card_and_faults_of_the_hub(tmp_path):
     (folder / 'config.json').unlink()
     with pytest.raises(CheckpointError, match='mine has no config.json'):
         TimmClassifier.from_pretrained(folder)
+
+
+def test_another_head_is_refused(tmp_path):
+    """from_pretrained refuses weights with another classifier, or none, unless num_classes asks for a new one. A head
+    of another kind of number is always refused."""
+    model = small('nat_mini', num_classes=5)
+    model.head.fc = torch.nn.Linear(model.num_features, 7)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match='has a classifier of 7 classes, and the model has 5'):
+        TimmClassifier.from_pretrained(tmp_path)
+    assert TimmClassifier.from_pretrained(tmp_path, num_classes=3).head.fc.out_features == 3
+    tensors = dict(small('nat_mini', num_classes=5).state_dict())
+    headless = {name: x for name, x in tensors.items() if not name.startswith('head.')}
+    safetensors.torch.save_file(headless, tmp_path / 'model.safetensors')
+    with pytest.raises(CheckpointError, match='model.safetensors has no head'):
+        TimmClassifier.from_pretrained(tmp_path)
+    tensors['head.fc.weight'] = tensors['head.fc.weight'].to(torch.int8)
+    torch.save(tensors, tmp_path / 'whole_numbers.pth')
+    with pytest.raises(CheckpointError, match=r'the head does not fit: of another kind head.fc.weight \(.*int8'):
+        small('nat_mini', num_classes=5).load_pretrained(tmp_path / 'whole_numbers.pth')
+
+
+def test_backbone_with_a_norm_has_no_head(tmp_path):
+    """VOLO's final norm has a place in the head, which is no head by itself."""
+    model = small('elsa_volo_d1', num_classes=3)
+    settings = {key: value for key, value in CASES['ELSAVOLO'].small.items() if key != 'out_indices'}
+    torch.save(ELSAVOLO(**settings, final_norm=True).state_dict(), tmp_path / 'backbone.pth')
+    before = model.head.fc.weight.clone()
+    model.load_pretrained(tmp_path / 'backbone.pth')
+    assert torch.equal(model.head.fc.weight, before)
+
+
+@pytest.mark.parametrize(
+    'content', ['{"architecture": "nat_', '[]', '{}', '{"architecture": "nat_mini", "model_args": 3}']
+)
+def test_broken_config_of_a_folder(tmp_path, content):
+    small('nat_mini', num_classes=3).save_pretrained(tmp_path)
+    (tmp_path / 'config.json').write_text(content)
+    with pytest.raises(CheckpointError, match='config.json of .* cannot be read'):
+        TimmClassifier.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['/nowhere/x/y', '~/nowhere', 'nowhere'])
+def test_no_folder_and_no_name_of_the_hub(name):
+    """A misspelt folder is not looked for on the Hub."""
+    with pytest.raises(CheckpointError, match=f'there is no folder {name}, and names on the Hub are OWNER/NAME'):
+        TimmClassifier.from_pretrained(name)
+
+
+def test_what_cannot_be_saved_and_loaded(tmp_path):
+    """A model that config.json cannot describe is refused before a file is written; maps alone are timm's to make."""
+    model = small('nat_mini', num_classes=3)
+    model.save_pretrained(tmp_path / 'whole')
+    with pytest.raises(ValueError, match='features_only is for timm.create_model'):
+        TimmClassifier.from_pretrained(tmp_path / 'whole', features_only=True)
+    model.prune_intermediate_layers([1])
+    with pytest.raises(InputError, match='a model without its last stages has none'):
+        model.save_pretrained(tmp_path / 'pruned')
+    assert not list((tmp_path / 'pruned').glob('*'))
+    with pytest.raises(InputError, match='build it by timm.create_model'):
+        TimmClassifier(NAT, num_classes=3, arch='mini').save_pretrained(tmp_path / 'direct')
+    with pytest.raises(ValueError, match='arch is missing'):
+        TimmClassifier(NAT, num_classes=3)
+
+
+def test_full_disk_keeps_the_weights_of_before(monkeypatch, tmp_path):
+    model = small('nat_mini', num_classes=3)
+    model.save_pretrained(tmp_path)
+    before = (tmp_path / 'model.safetensors').read_bytes()
+
+    def fail(*_):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr('pathlib.Path.write_bytes', fail)
+    with pytest.raises(InputError, match='No space left'):
+        model.save_pretrained(tmp_path)
+    assert (tmp_path / 'model.safetensors').read_bytes() == before
 
 
 def test_no_network(monkeypatch, tmp_path):

@@ -282,7 +282,10 @@ class ViTFrame(Backbone):
         ]
         for name in names:
             if name in tensors and tensors[name].any():
-                raise CheckpointError(f'the weights have {name}, and it is not zero: give the backbone qkv_bias=True')
+                raise CheckpointError(
+                    f'the weights have {name}, and it is not zero: give qkv_bias=True to the backbone, and to a '
+                    'mechanism SelfAttention'
+                )
         return take_out(tensors, *names)
 
     def _start(self, tensors: dict[str, Tensor]) -> list[str]:

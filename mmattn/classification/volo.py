@@ -20,6 +20,7 @@ from ..arguments import check_finite, check_flags, check_rates
 from ..errors import InputError
 from ..layers import ClassAttention
 from ..layers.any_size import ceil_div
+from .mixing import MixThenErase
 from .token_labels import smoothed, token_targets
 
 
@@ -93,8 +94,9 @@ class TokenLabelClassifier(ImageClassifier):
         kwargs: further arguments of ``ImageClassifier``.
 
     Raises:
-        ValueError: if ``label_smooth_val`` is not in [0, 1), ``token_loss_weight`` not finite or below 0, or
-            ``ground_truth`` not True or False.
+        ValueError: if ``label_smooth_val`` is not in [0, 1), ``token_loss_weight`` not finite or below 0,
+            ``ground_truth`` not True or False, or if Mixup or CutMix would mix images, whose label maps stay as they
+            are.
     """
 
     def __init__(
@@ -110,6 +112,14 @@ class TokenLabelClassifier(ImageClassifier):
         check_finite('token_loss_weight', token_loss_weight, least=0)
         check_flags(ground_truth=ground_truth)
         super().__init__(backbone, head=head, **kwargs)
+        mixing = getattr(self.data_preprocessor, 'batch_augments', None)
+        for augment in mixing.augments if mixing else ():
+            mixes = augment.mix if isinstance(augment, MixThenErase) else augment
+            if mixes:
+                raise ValueError(
+                    f'{type(augment).__name__} of augments mixes images, but not their label maps: leave it out, '
+                    'MixToken takes its place'
+                )
         self.token_loss_weight = token_loss_weight
         self.label_smooth_val = label_smooth_val
         self.ground_truth = ground_truth

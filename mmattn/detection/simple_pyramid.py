@@ -6,6 +6,7 @@ from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
 from ..arguments import check_whole
+from ..errors import InputError
 
 
 @MODELS.register_module()
@@ -35,10 +36,11 @@ class SimpleFeaturePyramid(nn.Module):
         check_whole('in_channels', in_channels, 4)
         check_whole('out_channels', out_channels)
         known = (4, 2, 1, 0.5)
-        if not isinstance(scales, Sequence) or not scales or not set(scales) <= set(known):
-            raise ValueError(f'scales must be a list of {", ".join(map(str, known))}, not {scales!r}')
+        if not isinstance(scales, Sequence) or not scales or [x for x in known if x in scales] != list(scales):
+            raise ValueError(f'scales must be a list of {", ".join(map(str, known))}, in this order, not {scales!r}')
         check_whole('num_outs', num_outs, len(scales))
         self.num_outs = num_outs
+        self.halves = 0.5 in scales
         self.levels = nn.ModuleList()
         for scale in scales:
             resize, channels = _resize(in_channels, scale)
@@ -51,7 +53,16 @@ class SimpleFeaturePyramid(nn.Module):
             self.levels.append(nn.Sequential(*resize, *layers))
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Maps (B, in_channels, h, w), of which the last is taken -> (B, out_channels, scale * h, scale * w) each."""
+        """Maps (B, in_channels, h, w), of which the last is taken -> (B, out_channels, scale * h, scale * w) each.
+
+        Raises:
+            InputError: if the map is too small to be halved.
+        """
+        if self.halves and min(maps[-1].shape[2:]) < 2:
+            raise InputError(
+                f'SimpleFeaturePyramid cannot halve a map of {" x ".join(map(str, maps[-1].shape[2:]))}: take larger '
+                'images, or leave the scale 0.5 out'
+            )
         outs = [level(maps[-1]) for level in self.levels]
         while len(outs) < self.num_outs:
             outs.append(F.max_pool2d(outs[-1], 1, 2))

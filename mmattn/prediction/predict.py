@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -44,6 +45,7 @@ class Image(NamedTuple):
     file_name: str  # in predictions.json
     pixels: np.ndarray  # (H, W, 3) in BGR or (H, W), as the config's LoadImageFromFile reads it
     position: int  # among all images and frames, counted from 1
+    path: str  # of the image or video
 
 
 def predict(
@@ -76,8 +78,8 @@ def predict(
     if kind in ('FeatureDistiller', 'BlockDistiller'):
         raise InputError(f'a {kind} predicts features: tools/analyze.py --what distillation draws them')
     files = find_files(inputs)
-    drawn = [name + '_000000' * _is_video(path) for name, _, path in files]
-    check_output(out / 'predictions.json', *(out / 'images' / f'{name}.jpg' for name in drawn))
+    names = [name + '_000000' * _is_video(path) for name, _, path in files]
+    check_output(out / 'predictions.json', *(out / 'images' / f'{name}.jpg' for name in names))
     if out.is_dir() and any(out.iterdir()):
         raise InputError(f'{out} is not an empty folder: name another one, or remove it')
     with running(cfg, trusted):
@@ -91,8 +93,10 @@ def predict(
     except FileExistsError:
         raise InputError(f'{out} is in use by another prediction: name another folder') from None
     categories = [dict(id=id, name=name) for id, name in zip(model.ids, model.classes)]
-    images, annotations, problems, videos = [], [], [], []
-    lengths = [max(VideoReader(path).frame_cnt, 1) if _is_video(path) else 1 for *_, path in files]
+    images, annotations, videos = [], [], []
+    problems: dict[str, str] = {}  # path -> the first of its file
+    drawn: Counter[str] = Counter()  # path -> images
+    lengths = [_length(path) for *_, path in files]
     with Progress() as progress:
         task = progress.add_task('Predicting', total=sum(lengths))
 
@@ -111,7 +115,7 @@ def predict(
             except InputError as error:
                 if len(batch) > 1:
                     return list(chain.from_iterable(infer([image]) for image in batch))
-                problems.append(f'{batch[0].file_name}: {error}')
+                problems.setdefault(batch[0].path, f'{batch[0].file_name}: {error}')
                 return []
 
         reader = _read(files, lengths, load, problems, videos)
@@ -124,15 +128,17 @@ def predict(
                 drawn_on = in_bgr(image.pixels)
                 model.draw(drawn_on, result, score_thr)
                 write_image(out / 'images' / image.name, drawn_on)
+                drawn[image.path] += 1
                 progress.update(task, completed=image.position)
         progress.update(task, completed=sum(lengths))
-        for video in videos:
-            _write_video(out, *video)
+        for path, *video in videos:
+            if drawn[path] == video[-1]:
+                _write_video(out, *video)
     with whole_file(out / 'predictions.json') as part:
         part.write_text(json.dumps(dict(images=images, categories=categories, annotations=annotations)))
     print_log(f'{out}: predictions on {len(images)} images', logger='current')
     if problems:
-        raise InputError(f'{len(problems)} of {len(files)} files could not be used: {"; ".join(problems)}')
+        raise InputError(f'{len(problems)} of {len(files)} files could not be used: {"; ".join(problems.values())}')
 
 
 def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
@@ -176,32 +182,42 @@ def _is_video(path: str) -> bool:
     return path.lower().endswith(VIDEOS)
 
 
-def _read(files: list[tuple], lengths: list[int], load: Callable, problems: list[str], videos: list) -> Iterator[Image]:
+def _length(path: str) -> int:
+    """How many images a file has, by what a video says of itself; 1 if it cannot be read."""
+    try:
+        return max(VideoReader(path).frame_cnt, 1) if _is_video(path) else 1
+    except FileNotFoundError:  # a link to no file
+        return 1
+
+
+def _read(
+    files: list[tuple], lengths: list[int], load: Callable, problems: dict[str, str], videos: list
+) -> Iterator[Image]:
     """Each image and frame.
 
-    What cannot be read is added to ``problems``; name, rate and number of frames of each video to ``videos``.
+    What cannot be read is added to ``problems``; path, name, rate and number of frames of each video to ``videos``.
     """
     done = 0
     for (name, file_name, path), length in zip(files, lengths):
         if _is_video(path):
-            number, video = 0, VideoReader(path)
+            number, video = 0, VideoReader(path) if os.path.exists(path) else ()
             for number, pixels in enumerate(video, 1):
                 if getattr(load, 'color_type', '').startswith('grayscale'):
                     pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2GRAY)
-                yield Image(f'{name}_{number:06d}', f'{name}_{number:06d}.jpg', pixels, done + number)
+                yield Image(f'{name}_{number:06d}', f'{name}_{number:06d}.jpg', pixels, done + number, path)
             if number == 0:
-                problems.append(f'{path} cannot be read as a video')
+                problems[path] = f'{path} cannot be read as a video'
             else:
-                videos.append((name, video.fps, number))
+                videos.append((path, name, video.fps, number))
             if 0 < number < length - MISSING_FRAMES:
-                problems.append(f'{path} ends after {number} of {length} frames')
+                problems.setdefault(path, f'{path} ends after {number} of {length} frames')
         else:
             try:
                 pixels = load_image(load, dict(img_path=path))['img']
             except InputError as error:
-                problems.append(describe(error))
+                problems[path] = describe(error)
             else:
-                yield Image(name, file_name, pixels, done + 1)
+                yield Image(name, file_name, pixels, done + 1, path)
         done += length
 
 

@@ -127,7 +127,7 @@ def test_names_of_meta():
     frame = dino(3, 4, swiglu=1, qkv_bias=True)
     frame.load_state_dict(released)
     assert frame.blocks[0].attn.qkv.bias.unflatten(0, (3, -1)).any(1).tolist() == [True, False, True]
-    with pytest.raises(CheckpointError, match='give the backbone qkv_bias=True'):
+    with pytest.raises(CheckpointError, match='give qkv_bias=True to the backbone'):
         dino(3, 4, swiglu=1).load_state_dict(released)
     dino(3, 4, swiglu=1).load_state_dict({**released, **{name: torch.zeros(96) for name in biases}})
     odd = {'blocks.0.attn.qkv.bias': torch.tensor(0.0), 'blocks.1.attn.q_bias': torch.tensor(0.0)}

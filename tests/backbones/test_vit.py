@@ -65,6 +65,20 @@ def test_prefix_tokens_start_as_those_of_a_vit(tmp_path, log, attention, share, 
     assert 'differs from that of a ViT or DeiT by 0.' in line and ('0.0 %' in line or share)
 
 
+def test_biases_that_a_mechanism_does_not_have(tmp_path):
+    """A trained ViT has biases of queries, keys and values. SelfAttention takes them with qkv_bias=True, as the sentence
+    says."""
+    vit = small_deit(reg_tokens=2)
+    torch.nn.init.normal_(vit.blocks[0].attn.qkv.bias)
+    torch.save(vit.state_dict(), tmp_path / 'vit.pth')
+    frame = with_registers(attention=dict(type='SelfAttention', ghost_size=3), final_norm=True)
+    with pytest.raises(CheckpointError, match='qkv_bias=True to the backbone, and to a mechanism SelfAttention'):
+        frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True)
+    frame = with_registers(attention=dict(type='SelfAttention', ghost_size=3, qkv_bias=True), final_norm=True)
+    frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True)
+    assert torch.equal(frame.blocks[0].attn.qkv.bias, vit.blocks[0].attn.qkv.bias)
+
+
 def test_starts_from_a_frame_of_plain_attention(tmp_path, log):
     """A ViTFrame that was trained here is a source as timm's ViT is, and is what the first pass is compared with."""
     torch.save(with_registers().state_dict(), tmp_path / 'vit.pth')

@@ -200,3 +200,13 @@ def test_refuses_arguments(wrong):
     """nan would train nothing, and 'no' would be true."""
     with pytest.raises(ValueError, match=f'{next(iter(wrong))} must be'):
         TokenLabelClassifier(Recording(), Recording(), **wrong)
+
+
+def test_images_alone_are_not_mixed():
+    """Mixup and CutMix mix images and labels, but not label maps. MixThenErase without them erases."""
+    mixing = dict(type='Mixup', alpha=0.8)
+    for augments in (mixing, [dict(type='mmattn.classification.MixThenErase', mixing=[mixing], erase_prob=0)]):
+        with pytest.raises(ValueError, match='mixes images, but not their label maps'):
+            TokenLabelClassifier(Recording(), Recording(), train_cfg=dict(augments=augments))
+    erase = dict(type='mmattn.classification.MixThenErase', mixing=[], erase_prob=0.25)
+    TokenLabelClassifier(Recording(), Recording(), train_cfg=dict(augments=erase))

@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from mmattn.detection import SimpleFeaturePyramid
+from mmattn.errors import InputError
 
 
 @torch.no_grad()
@@ -27,8 +28,20 @@ def test_scales():
 
 @pytest.mark.parametrize(
     'wrong, message',
-    [(dict(scales=(3,)), 'scales must be a list of 4, 2, 1, 0.5, not'), (dict(num_outs=3), 'num_outs must be a whole')],
+    [
+        (dict(scales=(3,)), 'scales must be a list of 4, 2, 1, 0.5, in this order, not'),
+        (dict(scales=(0.5, 1)), 'in this order'),
+        (dict(scales=[[1]]), 'in this order'),
+        (dict(num_outs=3), 'num_outs must be a whole'),
+    ],
 )
 def test_wrong_arguments_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         SimpleFeaturePyramid(8, **wrong)
+
+
+def test_too_small_to_be_halved():
+    """An image of 16 pixels gives a ViT's map of one pixel."""
+    with pytest.raises(InputError, match='cannot halve a map of 1 x 5'):
+        SimpleFeaturePyramid(8)((torch.zeros(1, 8, 1, 5),))
+    assert len(SimpleFeaturePyramid(8, scales=(2, 1), num_outs=2)((torch.zeros(1, 8, 1, 5),))) == 2

@@ -235,13 +235,29 @@ def film(tmp_path):
 
 
 def test_video(run, film, tmp_path):
-    """Frames are numbered, and drawn ones make a video. A video that cannot be opened is named."""
+    """Frames are numbered, and drawn ones make a video. A video that cannot be opened is named, as is a broken link."""
     (tmp_path / 'broken.mp4').write_bytes(b'no video')
-    sentence, found = run(CLASSIFIER, f'{tmp_path}/*.*', '--batch-size', 3)
-    assert sentence.startswith('1 of 2 files could not be used') and 'broken.mp4' in sentence
+    (tmp_path / 'link.mp4').symlink_to('absent.mp4')
+    sentence, found = run(CLASSIFIER, tmp_path, '--batch-size', 3)
+    assert sentence.startswith('2 of 3 files could not be used') and 'broken.mp4' in sentence and 'link.mp4' in sentence
     assert [image['file_name'] for image in found['images']] == [f'film_{number:06d}.jpg' for number in range(1, 6)]
     drawn_film = cv2.VideoCapture(str(tmp_path / 'out' / 'images' / 'film.mp4'))
     assert (drawn_film.get(cv2.CAP_PROP_FRAME_COUNT), drawn_film.get(cv2.CAP_PROP_FPS)) == (5, 10)
+
+
+def test_frames_that_cannot_be_prepared(run, film, photos, monkeypatch, tmp_path):
+    """The video is named once and not made of the other frames; the images are predicted."""
+    infer = predicting.Model.infer
+
+    def refuse(self, images, *boxes):
+        if any(image.shape[:2] == (48, 64) and image.mean() > 120 for image in images):
+            raise InputError('it is too bright')
+        return infer(self, images, *boxes)
+
+    monkeypatch.setattr(predicting.Model, 'infer', refuse)
+    sentence, found = run(CLASSIFIER, film, photos / 'a.png')
+    assert sentence.startswith('1 of 2 files could not be used') and 'film_000004.jpg: it is too bright' in sentence
+    assert len(found['images']) == 4 and not (tmp_path / 'out' / 'images' / 'film.mp4').exists()
 
 
 @pytest.mark.parametrize('count, complete', [(7, True), (8, False)])

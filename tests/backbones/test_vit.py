@@ -66,8 +66,8 @@ def test_prefix_tokens_start_as_those_of_a_vit(tmp_path, log, attention, share, 
 
 
 def test_biases_that_a_mechanism_does_not_have(tmp_path):
-    """A trained ViT has biases of queries, keys and values. SelfAttention takes them with qkv_bias=True, as the sentence
-    says."""
+    """A trained ViT has biases of queries, keys and values. SelfAttention takes them with qkv_bias=True, and the
+    sentence says so."""
     vit = small_deit(reg_tokens=2)
     torch.nn.init.normal_(vit.blocks[0].attn.qkv.bias)
     torch.save(vit.state_dict(), tmp_path / 'vit.pth')

@@ -32,7 +32,7 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 import mmattn.timm
 from mmattn.backbones import ELSAVOLO, NAT
 from mmattn.errors import InputError
-from mmattn.timm import TimmClassifier
+from mmattn.timm import ClassAttentionHead, TimmClassifier
 from mmattn.weights import CheckpointError
 from mmattn.weights.sources import place_of
 from tests import ROOT
@@ -572,3 +572,20 @@ def test_weights_of_timm_are_timms():
     """timm: names weights that timm publishes, also beside our names."""
     with pytest.raises(CheckpointError, match='has no model elsa_swin_tiny: download it in a browser'):
         place_of('timm:elsa_swin_tiny')
+
+
+def test_dropout_of_class_attention():
+    """attn_drop_rate reaches the attention of every block: in training, the class token sees other tokens each time."""
+    head = ClassAttentionHead(8, 3, 2, 2.0, attn_drop_rate=0.5)
+    x = torch.randn(1, 8, 4, 4)
+    assert [block.attn.attn_drop.p for block in head.post_network] == [0.5, 0.5]
+    first, second = head.attended(x), head.attended(x)
+    assert not torch.equal(first[:, 0], second[:, 0])
+    head.eval()
+    assert torch.equal(head.attended(x), head.attended(x))
+
+
+def test_models_of_the_hub_are_in_evaluation_mode(tmp_path):
+    """from_pretrained gives a model that predicts: no image is dropped, and no norm takes the statistics of a batch."""
+    small('gsa_resnet38', num_classes=3).train().save_pretrained(tmp_path)
+    assert not any(module.training for module in TimmClassifier.from_pretrained(tmp_path).modules())

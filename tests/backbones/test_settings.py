@@ -25,6 +25,7 @@ GSA = dict(
     num_heads=2,
 )
 CONTENT = dict(column=False, row=False)
+NEAR = dict(type='NeighbourhoodAttention', rel_pos_bias=False)
 WIDE_EPS = dict(norm_cfg=dict(type='BN', eps=0.1))
 
 
@@ -47,6 +48,7 @@ def build(name, *settings):
         ('SwinFrame', dict(SWIN, stages=dict(type='MeanShiftAttention')), dict(), dict(stages=GAUSS)),
         ('SwinFrame', dict(SWIN, stages=dict(type='SelfAttention')), dict(), dict(stages=OWN_HEADS)),
         ('SwinFrame', SWIN, dict(), dict(stages=dict(type='WindowAttention', shift=3))),
+        ('SwinFrame', SWIN, dict(stages=dict(NEAR, kernel_size=3)), dict(stages=dict(NEAR, kernel_size=5))),
         ('ViTFrame', dict(arch=VIT), dict(feed_forward='conv'), dict(feed_forward='detail')),
         ('ViTFrame', dict(arch=VIT), dict(attention=MSF), dict(attention=dict(MSF, steps=2))),
         ('ViTFrame', dict(arch=VIT), dict(attention=MSF), dict(attention=dict(MSF, step_size=0.5))),

@@ -185,3 +185,14 @@ def test_class_token_has_no_place():
     assert torch.equal(frame.patch_embed.pos_embed[0], positions)
     dropped = frame.from_release(vit.state_dict(), warm_start=True).dropped
     assert {'cls_token', 'blocks.0.attn.qkv.weight', 'head.weight', 'norm.weight'} <= set(dropped)
+
+
+def test_dropout_of_prefix_tokens():
+    """drop_rate drops numbers of the class token and of registers, too, before the first block."""
+    frame, seen = with_registers(drop_rate=0.5).train(), []
+    frame.blocks[0].register_forward_pre_hook(lambda block, inputs: seen.append(inputs[1]))
+    with torch.no_grad():
+        for parameter in frame.prefix.parameters():
+            parameter.fill_(1)
+        frame(torch.randn(8, 3, 32, 32))
+    assert set(seen[0].unique().tolist()) == {0, 2}

@@ -45,3 +45,16 @@ def test_too_small_to_be_halved():
     with pytest.raises(InputError, match='cannot halve a map of 1 x 5'):
         SimpleFeaturePyramid(8)((torch.zeros(1, 8, 1, 5),))
     assert len(SimpleFeaturePyramid(8, scales=(2, 1), num_outs=2)((torch.zeros(1, 8, 1, 5),))) == 2
+
+
+@torch.no_grad()
+def test_two_deconvolutions():
+    """The largest map has a norm and a GELU between two deconvolutions, as in ViTDet."""
+    neck, x = SimpleFeaturePyramid(8, 6), torch.randn(1, 8, 5, 7)
+    first, norm, _, second, *rest = neck.levels[0]
+    y = F.conv_transpose2d(x, first.weight, first.bias, 2)
+    y = F.layer_norm(y.permute(0, 2, 3, 1), (4,), norm.weight, norm.bias, norm.eps).permute(0, 3, 1, 2)
+    y = F.conv_transpose2d(F.gelu(y), second.weight, second.bias, 2)
+    for layer in rest:
+        y = layer(y)
+    torch.testing.assert_close(neck((x,))[0], y)

@@ -7,9 +7,10 @@ import timm
 import torch
 from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import MODELS
+from torch import nn
 
 from mmattn.distillation import teacher as module
-from mmattn.distillation.teacher import Teacher
+from mmattn.distillation.teacher import Teacher, map_channels
 from mmattn.errors import CheckpointError, InputError
 
 TINY = dict(
@@ -305,3 +306,21 @@ def test_other_kinds_of_numbers(kind):
     expected = teacher(images())
     for one, other in zip(teacher.to(kind)(images()), expected):
         torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)
+
+
+def test_channels_are_found_in_evaluation_mode():
+    """Finding the channels of a student changes neither its running statistics nor its mode."""
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).train()
+    assert map_channels(backbone) == [4]
+    assert backbone[1].num_batches_tracked == 0 and backbone[1].training
+
+
+def test_resized_images_have_pixels():
+    """Bicubic interpolation goes beyond 0 and 255 at edges, and the teacher does not see that."""
+    teacher, seen = Teacher(TINY, img_size=48), []
+    teacher._read = lambda model, x: seen.append(x) or (x, None)
+    image = torch.zeros(1, 3, 32, 32)
+    image[..., 16:] = 255
+    teacher(image)
+    pixels = seen[0] * teacher.std + teacher.mean
+    assert pixels.shape[2:] == (48, 48) and -0.01 < pixels.min() < 0.01 and 254.99 < pixels.max() < 255.01

@@ -7,7 +7,16 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
-from mmattn.export.graphs import RUNTIMES, AveragePool, any_size, as_module, largest_difference, trace, write_onnx
+from mmattn.export.graphs import (
+    RUNTIMES,
+    AveragePool,
+    any_size,
+    as_module,
+    largest_difference,
+    read_onnx,
+    trace,
+    write_onnx,
+)
 from tests import ROOT
 from tests.backbones.cases import CASES
 
@@ -113,3 +122,21 @@ def test_old_torch_is_an_error(monkeypatch):
     monkeypatch.setattr('mmattn.export.graphs.any_size', None)
     with pytest.raises(ImportError, match='needs torch 2.6 or newer'):
         trace(nn.Identity())
+
+
+def test_threads(monkeypatch):
+    """onnxruntime gets as many threads as it is told: tools/benchmark.py compares it with torch with as many."""
+    runtime, seen = pytest.importorskip('onnxruntime'), []
+    session = lambda file, options, providers: seen.append(options.intra_op_num_threads)
+    monkeypatch.setattr(runtime, 'InferenceSession', session)
+    read_onnx('a.onnx', 3)
+    read_onnx('a.onnx')
+    assert seen == [3, 0]
+
+
+@needs_export
+def test_the_model_stays_as_it_is():
+    """A model that is exported during a training keeps its mode and its layers."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(2)).train()
+    trace(model)
+    assert all(module.training for module in model.modules()) and type(model[2]) is nn.AdaptiveAvgPool2d

@@ -69,3 +69,18 @@ def test_sensitive_kinds_stay(file, tmp_path, monkeypatch):
         int8.quantise(file, tmp_path / 'none.onnx', IMAGES)
     with pytest.raises(InputError, match='need at least two images, .* not 1'):
         int8.quantise(file, tmp_path / 'none.onnx', IMAGES[:1])
+
+
+def test_errors_are_of_other_images(file, tmp_path):
+    """Errors are not measured on the images that give the ranges: values beyond those are cut off, and that shows."""
+    images = [image * factor for image, factor in zip(IMAGES, (0.05, 1, 0.05, 1))]
+    with pytest.raises(InputError, match='8 bits change the outputs too much'):
+        int8.quantise(file, tmp_path / 'small.onnx', images)
+
+
+def test_weights_have_seven_bits(file, tmp_path):
+    """A CPU without VNNI adds two products in 16 bits, which would overflow with weights of 8 bits."""
+    int8.quantise(file, tmp_path / 'small.onnx', IMAGES)
+    weights = [onnx.numpy_helper.to_array(each) for each in onnx.load(tmp_path / 'small.onnx').graph.initializer]
+    whole = [each for each in weights if each.dtype == np.int8 and each.ndim > 1]
+    assert len(whole) == 3 and all(np.abs(each.astype(int)).max() <= 64 for each in whole)

@@ -188,3 +188,11 @@ def test_dropouts_only_in_training():
         assert not torch.equal(layer(x), layer(x))
         layer.eval()
         assert torch.equal(layer(x), layer(x))
+
+
+def test_dropout_of_landmarks():
+    """With landmarks, attn_drop_rate drops weights in training, too, and in training only."""
+    layer, x = MeanShiftAttention(8, 2, landmarks=2, attn_drop_rate=0.5), torch.randn(1, 5, 5, 8)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))

@@ -221,3 +221,14 @@ def test_images_of_a_test_are_read_as_in_it(tmp_path):
     hook.after_test_iter(runner, 0, {}, samples)
     sizes = [cv2.imread(str(tmp_path / 'new' / f'00000{index}_a.jpg')).shape[:2] for index in range(2)]
     assert sizes == [(502, 246), (262, 486)] and hook.classes == ['0', '1', '2']
+
+
+@pytest.mark.parametrize('to_rgb, drawn', [(False, [0, 100, 200]), (True, [200, 100, 0])])
+def test_colors_of_images_without_a_file(tmp_path, to_rgb, drawn):
+    """Images that a dataset has in memory, as CIFAR's, are drawn in their colors: they are RGB, or BGR where the
+    preprocessor makes RGB of them."""
+    model = SimpleNamespace(data_preprocessor=SimpleNamespace(to_rgb=to_rgb))
+    pixels = torch.tensor([200, 100, 0], dtype=torch.uint8).view(3, 1, 1).expand(3, 4, 5)
+    data = SimpleNamespace(model=model), DataSample(), dict(inputs=[pixels]), 0, 0
+    image = DrawingHook(tmp_path, 1)._read(*data)
+    assert image.shape == (4, 5, 3) and image[0, 0].tolist() == drawn

@@ -242,3 +242,14 @@ def test_other_errors_of_workers_stay(small, monkeypatch):
     loader = dict(batch_size=2, num_workers=1, sampler=dict(type='InfiniteSampler'), dataset=Ill(0))
     with pytest.raises(ZeroDivisionError):
         small(train_dataloader=loader)
+
+
+@pytest.mark.parametrize('metric', ['CocoMetric', 'mmattn.checks.coco.CheckedCocoMetric'])
+def test_average_precision_of_each_class(monkeypatch, metric):
+    """A test of a detector prints the average precision of each class, unless its config says otherwise."""
+    for given, classwise in (({}, True), (dict(classwise=False), False)):
+        cfg = Config(dict(launcher='none', test_evaluator=[dict(type=metric, **given)]))
+        monkeypatch.setattr(runs, 'check_files', raising(InputError('it goes no further')))
+        with pytest.raises(InputError, match='no further'):
+            runs.test(cfg, 'absent.pth')
+        assert cfg.test_evaluator[0].classwise == classwise

@@ -205,3 +205,16 @@ def test_distillation(run, photos, tmp_path):
         assert all(-1 <= cosine <= 1 for cosine in teacher['cosines'].values())
     assert 'distillation is for FeatureDistiller' in run(CLASSIFIER, '--images', image, '--what', 'distillation')[0]
     assert 'cam is for classifiers' in run(config, '--images', image, '--what', 'cam')[0]
+
+
+@pytest.mark.parametrize('measure, one, unit', [('operations', 1e9, 'billion multiply-adds'), ('time', 1e-3, 'ms')])
+def test_unit_of_a_budget(monkeypatch, tmp_path, capsys, measure, one, unit):
+    """A budget, and the costs that are printed beside it, are in 10^9 multiply-adds or in milliseconds."""
+    tool, part = load_tool('analyze'), dict(error=0.1, change=0.1)
+    steps = [dict(part, blocks=[name], cost=cost * one) for name, cost in (('a', 3), ('b', 2))]
+    found = dict(cost=4 * one, exchanges=steps, steps=steps)
+    for name, value in dict(sensitivity=found, groups_of=None, settings_of=None).items():
+        monkeypatch.setattr(tool, name, lambda *_, value=value: value)
+    cfg = Config(dict(backbone={}, teacher=dict(model={})))
+    tool.write_grafting(tmp_path, SimpleNamespace(blocks=[]), cfg, [None], measure, 3.5)
+    assert f'1 steps: 3 instead of 4 {unit}, which keeps the budget' in capsys.readouterr().out

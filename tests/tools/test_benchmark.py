@@ -158,7 +158,7 @@ def test_difference_of_a_graph(monkeypatch):
     model.roi_head, found = torch.nn.Identity(), (torch.rand(4, 4), torch.arange(4), torch.rand(4))
     monkeypatch.setattr('mmattn.export.detectors.detect', lambda *_: found)
     for kept in (4, 3, 0):
-        graph = lambda _, kept=kept: tuple(part[:kept] for part in found)  # noqa: E731
+        graph = lambda _, kept=kept: tuple(part[:kept] for part in found)
         assert benchmark_tool.difference('model', graph, x, None) == 1 - kept / 4
 
 
@@ -265,3 +265,28 @@ def test_bad_arguments_are_named(monkeypatch, capsys, arguments, message):
     with pytest.raises(SystemExit, match='2'):
         benchmark_tool.main()
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_units_of_the_table():
+    """Times are in ms, memory in GiB, operations in 10^9, and growth is a power of the number of pixels."""
+    rows = []
+    for model, factor in (('peer', 1), ('ours', 2)):
+        for side in (100, 200):
+            row = dict(model=model, peer='peer', runtime='eager', step='inference', size=f'{side}x{side}')
+            row |= dict(pixels=side**2, seconds=factor * side**2 / 1e4, least_seconds=0.002 * factor)
+            row |= dict(images_per_second=4, memory=factor * 2**30 * 1.5 * (side / 100) ** 2)
+            row |= dict(operations=factor * 3e9 * side / 100)
+            rows.append(row)
+    *_, last = benchmark_tool.table(rows).splitlines()
+    cells = [cell.strip() for cell in last.strip('|').split('|')]
+    assert cells[:4] == ['inference', 'ours', 'eager', '200x200']
+    assert cells[4:8] == ['8000 ms', '2.00', '4.00 ms', '2.00']
+    assert cells[8:] == ['4', '12.00 GiB', '2.00', '12.0 G', '2.00', 'n^1.00, n^1.00, n^0.50']
+
+
+def test_images_of_a_batch_count(simulated):
+    """A step of a batch of 8 in half a second is 16 images a second."""
+    args, _ = simulated
+    args.batch = 8
+    rows = sum(benchmark_tool.compare(['peer', 'ours'], 'eager', args, []), [])
+    assert {row['images_per_second'] for row in rows} == {16}

@@ -10,6 +10,7 @@ import sys
 import time
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import mmseg
 import pytest
@@ -343,3 +344,18 @@ def test_other_metric_of_a_run_that_diverged():
     assert math.isnan(compare.score(one, {'accuracy/top1': math.nan})) and compare.score(one, {}) == 0
     with pytest.raises(InputError, match='no metric mIoU: it has accuracy/top1'):
         compare.score(one, {'accuracy/top1': 1.0})
+
+
+@pytest.mark.parametrize(
+    'evaluator, key, value',
+    [
+        ('Accuracy', 'accuracy/top1', 42),
+        ('CocoMetric', 'coco/bbox_mAP_50', 0.42),
+        ('VOCMetric', 'pascal_voc/mAP', 0.42),
+        ('IoUMetric', 'mIoU', 42),
+    ],
+)
+def test_scores_are_in_percent(evaluator, key, value):
+    """MMDetection's metrics are shares, those of MMSegmentation and MMPretrain percent; the table has percent."""
+    metric, _, factor = compare.METRICS[evaluator]
+    assert compare.score(SimpleNamespace(metric=metric, factor=factor), {key: value}) == pytest.approx(42)

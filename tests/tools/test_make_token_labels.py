@@ -1,6 +1,7 @@
 """tools/make_token_labels.py as a user calls it, on small classifiers with random weights."""
 
 import shutil
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -11,7 +12,7 @@ from mmengine.registry import MODELS, DefaultScope
 
 from tests import ROOT
 from tests.configs import GREY
-from tests.tools.in_process import run_tool
+from tests.tools.in_process import load_tool, run_tool
 
 pytest.importorskip('mmpretrain')
 
@@ -158,3 +159,18 @@ def test_refuses_classifiers_without_backbone(run, tmp_path):
     (tmp_path / 'timm.py').write_text(f"_base_ = '{ROOT / SWIN}'\nmodel = {model}")
     _, found, done = run(tmp_path / 'timm.py')
     assert done.sentence == 'label maps need a classifier with the setting "backbone", not a TimmClassifier'
+
+
+@pytest.mark.parametrize('classes, dtype', [(2048, torch.float16), (2050, torch.float32)])
+def test_numbers_of_many_classes(classes, dtype):
+    """float16 has no odd numbers above 2048, so label maps of more classes are float32: each class stays itself."""
+    tool = load_tool('make_token_labels')
+    logits = torch.zeros(1, classes, 1, 1)
+    logits[0, -1] = 9
+    model = SimpleNamespace(
+        data_preprocessor=lambda data: data,
+        extract_feat=lambda x, stage: x,
+        head=SimpleNamespace(dense_logits=lambda feats: (None, logits)),
+    )
+    maps = tool.label_maps(model, [])
+    assert maps.dtype == dtype and maps[0, 1, 0, 0, 0] == classes - 1

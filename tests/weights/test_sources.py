@@ -82,3 +82,11 @@ def test_names_in_the_docs():
     assert len(names) > 5
     for name in names - {'torchvision:resnet50'}:  # refused, and the docs say so
         check_source(name)
+
+
+def test_names_of_files_on_the_hub(monkeypatch):
+    """Where timm notes the name of a file, that file is meant and no other one."""
+    release = timm.get_pretrained_cfg('resnet50.a1_in1k')
+    release.hf_hub_filename = 'open_clip_pytorch_model.bin'
+    monkeypatch.setattr(sources.timm, 'get_pretrained_cfg', lambda name: release)
+    assert place_of('timm:resnet50.a1_in1k') == 'hf://timm/resnet50.a1_in1k/open_clip_pytorch_model.bin'

@@ -64,9 +64,10 @@ class Comparison:
 def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     """Count the models of a config and compare them with the metafile beside it.
 
-    The first row is the config's backbone as an ImageNet classifier. If the config is of a classifier, image size and
-    classes are the config's. Otherwise the whole detector or segmentor follows. A config with ``rows`` gives all of
-    them. Those of a config of ablations are compared with printed.yml.
+    The first row is the config's backbone as an ImageNet classifier. If the config is of a classifier, the classes are
+    the config's, and so is the image size if it has ``input_size`` (width, height). Otherwise the whole detector or
+    segmentor follows. A config with ``rows`` gives all of them. Those of a config of ablations are compared with
+    printed.yml.
 
     Raises:
         MissingPackage: if a package that the config needs is missing.
@@ -81,6 +82,8 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     for row in rows or [None]:
         cfg, own = _load(config, row), _own_entry(config, row)
         name = own.get('Name', ' '.join(filter(None, (config.stem, row))))
+        if 'input_size' in cfg:
+            own = {'Input Size': tuple(cfg.input_size), **own}
         is_classifier = cfg.default_scope == 'mmpretrain'
         entry = own if is_classifier else _classifier_entry(config, cfg.model.backbone)
         counted = cfg if is_classifier or not entry else _load_entry(config, entry)

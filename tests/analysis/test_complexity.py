@@ -41,6 +41,12 @@ def test_padded_heads_are_not_counted():
     assert layer.backend is None
 
 
+def test_size_of_the_images_of_a_config():
+    """A classifier of small images is counted at their size, which its config has for tools/compare.py."""
+    row = next(compare_with_paper(CONFIGS / 'toy' / 'compare' / 'classifier_in1k.py'))
+    assert row.input_size == (64, 64)
+
+
 def test_landmarks():
     """Per head, N tokens and L landmarks have 4 N L d operations, not 2 N N d; landmarks alone have 2 L L d, and those
     of Cholesky's factor."""

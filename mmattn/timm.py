@@ -44,7 +44,7 @@ from .errors import CheckpointError, InputError, describe
 from .layers import ClassAttention
 from .runs.outputs import whole_file
 from .version import __version__
-from .weights import Translation, first_names, misfits, plain_names, read_file, weights_in
+from .weights import Translation, listed, misfits, plain_names, read_file, weights_in
 from .weights.downloads import from_hub
 
 #: of the Hub's model cards, as a template of Jinja
@@ -311,8 +311,7 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             given = {name: value for name, value in given.items() if not name.startswith(classifiers)}
             given.update((name, value) for name, value in own.items() if name.startswith(classifiers))
         if found := misfits(Translation(given), own):
-            what = '; '.join(f'{kind} {first_names(names, 3)}' for kind, names in found.items())
-            raise CheckpointError(f'{checkpoint}: the head does not fit: {what}')
+            raise CheckpointError(f'{checkpoint}: the head does not fit: tensors {listed(found, 3)}')
         self.head.load_state_dict({name.removeprefix('head.'): value for name, value in given.items()})
 
     @classmethod

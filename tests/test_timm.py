@@ -492,7 +492,9 @@ def test_another_head_is_refused(tmp_path):
         TimmClassifier.from_pretrained(tmp_path)
     tensors['head.fc.weight'] = tensors['head.fc.weight'].to(torch.int8)
     torch.save(tensors, tmp_path / 'whole_numbers.pth')
-    with pytest.raises(CheckpointError, match=r'the head does not fit: of another kind head.fc.weight \(.*int8'):
+    with pytest.raises(
+        CheckpointError, match=r'the head does not fit: tensors 1 of another kind: head.fc.weight \(.*int8'
+    ):
         small('nat_mini', num_classes=5).load_pretrained(tmp_path / 'whole_numbers.pth')
 
 

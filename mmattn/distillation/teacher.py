@@ -22,7 +22,7 @@ from ..backbones.base import evaluating
 from ..checks.config_types import type_name
 from ..errors import CheckpointError, InputError, describe, warn
 from ..runs.checkpoints import AtomicBackend
-from ..weights import Translation, first_names, misfits, read_file, timm_release, weights_in
+from ..weights import Translation, listed, misfits, read_file, timm_release, weights_in
 from .views import check_normalisation
 
 #: of ImageNet, on the scale from 0 to 1
@@ -331,6 +331,5 @@ def _load(model: nn.Module, name: str, checkpoint: str) -> None:
     tensors = {key: value for key, value in tensors.items() if not key.startswith(heads or '.')}
     found = misfits(Translation(tensors), model.state_dict())
     if found:
-        what = '; '.join(f'{len(names)} tensors are {kind}: {first_names(names, 3)}' for kind, names in found.items())
-        raise CheckpointError(f'{checkpoint} does not fit the teacher {name}: {what}')
+        raise CheckpointError(f'{checkpoint} does not fit the teacher {name}: tensors {listed(found, 3)}')
     model.load_state_dict(tensors)

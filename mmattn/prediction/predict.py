@@ -184,10 +184,8 @@ def _is_video(path: str) -> bool:
 
 def _length(path: str) -> int:
     """How many images a file has, by what a video says of itself; 1 if it cannot be read."""
-    try:
-        return max(VideoReader(path).frame_cnt, 1) if _is_video(path) else 1
-    except FileNotFoundError:  # a link to no file
-        return 1
+    opens = _is_video(path) and os.path.exists(path)  # a link may lead to no file
+    return max(VideoReader(path).frame_cnt, 1) if opens else 1
 
 
 def _read(

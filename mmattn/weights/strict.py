@@ -25,6 +25,7 @@ from .translation import (
     check_floats,
     compare_settings,
     first_names,
+    listed,
     misfits,
     odd_form,
     unusable,
@@ -208,8 +209,8 @@ class StrictModule(BaseModule):
         if odd:
             problems['no ordinary tensors'] = odd
         if problems:
-            listed = '; '.join(f'{len(names)} {kind}: {first_names(names)}' for kind, names in problems.items())
-            message = f'the weights do not fit {name}: {self._likely_cause(given, prefix)}. Tensors {listed}'
+            cause = self._likely_cause(given, prefix)
+            message = f'the weights do not fit {name}: {cause}. Tensors {listed(problems)}'
             if strict:
                 raise CheckpointError(message)
             print_log(message, logger='current', level=logging.WARNING)

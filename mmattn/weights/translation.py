@@ -190,6 +190,11 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
+def listed(problems: Mapping[str, list[str]], count: int = 6) -> str:
+    """What :func:`misfits` returns, as the end of a sentence: "2 missing: a, b; 1 not used: c"."""
+    return '; '.join(f'{len(names)} {kind}: {first_names(names, count)}' for kind, names in problems.items())
+
+
 def first_names(names: Iterable[str], count: int = 6) -> str:
     """The first names of a list and the number of the others, for a sentence."""
     names = [' '.join(name.split())[:200] for name in names]

@@ -10,7 +10,6 @@ import sys
 import time
 from argparse import Namespace
 from pathlib import Path
-from types import SimpleNamespace
 
 import mmseg
 import pytest
@@ -358,4 +357,4 @@ def test_other_metric_of_a_run_that_diverged():
 def test_scores_are_in_percent(evaluator, key, value):
     """MMDetection's metrics are shares, those of MMSegmentation and MMPretrain percent; the table has percent."""
     metric, _, factor = compare.METRICS[evaluator]
-    assert compare.score(SimpleNamespace(metric=metric, factor=factor), {key: value}) == pytest.approx(42)
+    assert compare.score(Namespace(metric=metric, factor=factor), {key: value}) == pytest.approx(42)

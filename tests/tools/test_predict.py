@@ -235,7 +235,7 @@ def film(tmp_path):
 
 
 def test_video(run, film, tmp_path):
-    """Frames are numbered, and drawn ones make a video. A video that cannot be opened is named, as is a broken link."""
+    """Frames are numbered, and drawn ones make a video. A video that cannot be opened and a broken link are named."""
     (tmp_path / 'broken.mp4').write_bytes(b'no video')
     (tmp_path / 'link.mp4').symlink_to('absent.mp4')
     sentence, found = run(CLASSIFIER, tmp_path, '--batch-size', 3)

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from .privacy import without_secrets
+
 
 class InputError(ValueError):
     """Something that the user gave cannot be used; the message is one sentence saying what, and what to do."""
@@ -21,8 +23,8 @@ def near_misses(name: str, known: Iterable[str]) -> str:
 
 
 def describe(error: Exception) -> str:
-    """An error in one line: the sentence of an :class:`InputError`, type and text of any other."""
-    name, text = type(error).__name__, ' '.join(str(error).split())
+    """An error in one line, without secrets: the sentence of an :class:`InputError`, type and text of any other."""
+    name, text = type(error).__name__, ' '.join(without_secrets(error).split())
     if isinstance(error, InputError):
         # DataLoader raises a worker's error again, with the worker's traceback as its text. The sentence ends it.
         return text.split(f'{name}: ')[-1]
@@ -41,7 +43,7 @@ def refusing(sentence: str, kinds: tuple[type[Exception], ...] = (Exception,)) -
 
 
 def warn(sentence: str) -> None:
-    """Write a warning to MMEngine's current log."""
+    """Write a warning to MMEngine's current log, without secrets."""
     from mmengine.logging import print_log  # imported here, so that packages.py can say that MMEngine is missing
 
-    print_log(sentence, logger='current', level=logging.WARNING)
+    print_log(without_secrets(sentence), logger='current', level=logging.WARNING)

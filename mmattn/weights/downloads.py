@@ -5,30 +5,41 @@ A file is used only when it is complete. Its SHA-256 is compared where the serve
 
 import hashlib
 import http.client
+import io
 import os
 import re
+import socket
 import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from tqdm import tqdm
 
 from ..errors import CheckpointError, describe, warn
+from ..privacy import without_secrets
+from .shards import files_of_index, is_index
 
-#: the beginning of a file's SHA-256 at the end of its name, as torchvision writes it; a date is not taken for one
-CHECKSUM = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,})\.')
+#: the beginning of a file's SHA-256 at the end of its name, as torchvision, timm and OpenMMLab write it. What begins
+#: with eight decimal digits is a date or a counter, and what follows two groups of four digits is part of a UUID
+CHECKSUM = re.compile(r'(?<!-[0-9a-f]{4}-[0-9a-f]{4})-(?!\d{8})([0-9a-f]{8,})\.')
+#: an address on the Hub; a slash in the name of a revision is written %2F, but not in these two kinds
+HUB = re.compile(r'hf://([\w.-]+/[\w.-]+)(?:@(refs/pr/\d+|refs/convert/\w+|[^/]+))?(?:/(.*))?')
+#: files of weights on the Hub, in the order in which they are looked for
+HUB_FILES = tuple(
+    f'{name}{index}' for name in ('model.safetensors', 'pytorch_model.bin') for index in ('', '.index.json')
+)
 #: seconds to wait for a server that sends nothing
 PATIENCE = 60
-#: files of weights on the Hub, in the order in which they are looked for
-HUB_FILES = ('model.safetensors', 'pytorch_model.bin')
+#: seconds to wait for another process that downloads the same file, as long as its file does not grow
+LOCK_PATIENCE = 600
 
 
 def from_server(address: str, read: Callable[[Path], object]) -> object:
@@ -40,108 +51,269 @@ def from_server(address: str, read: Callable[[Path], object]) -> object:
     Raises:
         CheckpointError: if it cannot be downloaded, has another checksum than its name says, or cannot be read.
     """
-    if not address.startswith(('http://', 'https://')):
-        raise CheckpointError(
-            f'{shortened(address)} cannot be read without running code: download the file and give its path'
-        )
-    name = Path(urllib.parse.urlparse(address).path).name
+    shown, parts = shortened(address), urllib.parse.urlsplit(address)
+    if parts.scheme not in ('http', 'https'):
+        raise CheckpointError(f'{shown} cannot be read without running code: download the file and give its path')
+    if '@' in parts.netloc:
+        raise CheckpointError(f'{shown} has a user or a password, which are not sent: download it and give its path')
+    name = Path(parts.path).name
     if name in ('', '..'):
-        raise CheckpointError(f'{shortened(address)} names no file: give the address of the file itself')
+        raise CheckpointError(f'{shown} names no file: give the address of the file itself')
     folder, checksum = Path(torch.hub.get_dir(), 'checkpoints'), CHECKSUM.search(name)
     if not checksum:  # Files of several addresses may have one name.
         folder /= hashlib.sha256(address.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
     kept = folder / name
-    with ExitStack() as stack:
-        if not kept.is_file():
-            with suppress(NotImplementedError, OSError):  # a disk without locks: each process downloads for itself
-                stack.enter_context(FileLock(folder / f'.{name}.lock'))
-        if kept.is_file():
-            try:
-                return read(kept)
-            except CheckpointError as error:
-                raise CheckpointError(
-                    f'{error}. It is kept as {kept}: remove this file to download it again'
-                ) from error
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            file = Path(temporary, name)
-            print_log(f'downloading {address} to {kept}', logger='current')
-            try:
-                _download(address, file, checksum[1] if checksum else '')
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                raise CheckpointError(
-                    f'{shortened(address)} cannot be downloaded ({shortened(error)}): try again, or download the file '
-                    f'in another way, and give its path or put it there as {kept}'
-                ) from error
-            contents = read(file)
-            os.replace(file, kept)
-    return contents
+    if not kept.is_file():
+        with _writing(kept, shown) as part:
+            if not kept.is_file():  # Another process may have downloaded it.
+                _remove_leftovers(Path(torch.hub.get_dir(), 'checkpoints'), part)
+                print_log(f'downloading {shown} to {kept}', logger='current')
+                with part.open('wb') as opened, closing(_sent(address, kept)) as chunks:
+                    for chunk in chunks:
+                        opened.write(chunk)
+                _check_sha256(part, checksum, shown)
+                contents = read(part)
+                os.replace(part, kept)
+                return contents
+    try:
+        _check_sha256(kept, checksum, shown)
+        return read(kept)
+    except CheckpointError as error:
+        raise CheckpointError(f'{error}. It is kept as {kept}: remove this file to download it again') from error
 
 
-def _download(address: str, file: Path, checksum: str) -> None:
-    """Download a file whole.
+@contextmanager
+def _writing(kept: Path, shown: str) -> Iterator[Path]:
+    """The file that a download is written to; one process at a time has it. It is removed at the end.
+
+    Args:
+        kept: where the file is kept after the download.
+        shown: how error messages name the download.
 
     Raises:
-        OSError, ValueError, http.client.HTTPException: if the server does not answer, or sends another length than it
-            says, or a file whose SHA-256 does not begin with ``checksum``.
+        CheckpointError: if another process has it and does nothing, or if the system refuses to write.
+    """
+    part, lock = _part_and_lock(kept)
+    with ExitStack() as stack:
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                _acquire(lock, part, shown)
+                stack.callback(lock.release)
+                stack.callback(part.unlink, missing_ok=True)
+            except (NotImplementedError, OSError):  # a disk without locks: each process downloads for itself
+                part = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=kept.parent)), kept.name)
+            yield part
+        except OSError as error:
+            raise CheckpointError(
+                f'{shown} cannot be kept in {kept.parent} ({describe(error)}): make room there, or set TORCH_HOME to '
+                'another folder'
+            ) from error
+
+
+def _part_and_lock(kept: Path) -> tuple[Path, FileLock]:
+    """The unfinished file of a download, which has the suffix of the finished one, and its lock."""
+    return kept.with_name(f'.part.{kept.name}'), FileLock(kept.with_name(f'.{kept.name}.lock'))
+
+
+def _acquire(lock: FileLock, part: Path, shown: str) -> None:
+    """Wait for a lock as long as the unfinished file of the process that holds it grows."""
+    size, patience = None, 0
+    while True:
+        try:
+            lock.acquire(timeout=patience)
+            return
+        except Timeout:
+            before, size = size, part.stat().st_size if part.is_file() else 0
+        if before is None:
+            print_log(f'waiting for another process, which downloads {shown} and holds {lock.lock_file}', 'current')
+        elif before == size:
+            raise CheckpointError(
+                f'another process holds {lock.lock_file} and has downloaded nothing of {shown} for {patience} s: end '
+                'it and try again'
+            )
+        patience = LOCK_PATIENCE
+
+
+def _remove_leftovers(folder: Path, own: Path) -> None:
+    """Remove the unfinished files of processes that were killed: nobody holds their locks."""
+    for part in (*folder.glob('.part.*'), *folder.glob('*/.part.*')):
+        _, lock = _part_and_lock(part.with_name(part.name.removeprefix('.part.')))
+        if part != own:
+            with suppress(NotImplementedError, OSError), lock.acquire(timeout=0):
+                part.unlink()
+
+
+def _check_sha256(file: Path, checksum: re.Match | None, shown: str) -> None:
+    """Compare a file's SHA-256 with what its name has of it.
+
+    Raises:
+        CheckpointError: if it is another.
+    """
+    if checksum and not (found := _sha256(file)).startswith(checksum[1]):
+        raise CheckpointError(
+            f'{shown} is not the file that it should be: its SHA-256 is {found}, but its name says {checksum[1]}... '
+            '(if this means something else, download it in another way and give its path)'
+        )
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open('rb') as opened:
+        while chunk := opened.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sent(address: str, kept: Path) -> Iterator[bytes]:
+    """What a server sends, in chunks.
+
+    Raises:
+        CheckpointError: if the server does not answer, is too slow, or sends another length than it says.
     """
     request = urllib.request.Request(address, headers={'User-Agent': 'torch.hub'})  # Some servers refuse Python's.
-    digest, start = hashlib.sha256(), time.monotonic()
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer, file.open('wb') as opened:
-        length = answer.headers.get('Content-Length')
-        length = None if length is None else int(length)
-        # The bar is shown on a terminal only, as the Hub's is, and only by the main process.
-        hidden = None if is_main_process() else True
-        with tqdm(desc=file.name, total=length, unit='B', unit_scale=True, unit_divisor=1024, disable=hidden) as bar:
-            while chunk := answer.read1(2**20):
-                opened.write(chunk)
-                digest.update(chunk)
-                bar.update(len(chunk))
-                if time.monotonic() - start > PATIENCE + opened.tell() / 1000:
-                    raise TimeoutError('the server sends less than 1 kB per second')
-        if length not in (None, opened.tell()):
-            raise ValueError(f'the server sent {opened.tell()} of {length} bytes')
-    if not digest.hexdigest().startswith(checksum):
-        raise ValueError(f'its SHA-256 is {digest.hexdigest()}, but its name says {checksum}...')
+    got = 0
+    try:
+        with urllib.request.build_opener(_Http, _Https).open(request, timeout=PATIENCE) as answer:
+            length = answer.headers.get('Content-Length')
+            length = None if length is None else int(length)
+            # The bar is shown on a terminal only, as the Hub's is, and only by the main process.
+            hidden = None if is_main_process() else True
+            with tqdm(
+                desc=kept.name, total=length, unit='B', unit_scale=True, unit_divisor=1024, disable=hidden
+            ) as bar:
+                while chunk := answer.read1(2**20):
+                    yield chunk
+                    got += len(chunk)
+                    bar.update(len(chunk))
+        if length not in (None, got):
+            raise ValueError(f'the server sent {got} of {length} bytes')
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise CheckpointError(
+            f'{shortened(address)} cannot be downloaded ({shortened(error)}): try again, or download the file in '
+            f'another way, and give its path or put it there as {kept}'
+        ) from error
 
 
-def from_hub(address: str) -> Path:
+class _Timed(io.RawIOBase):
+    """What a server sends, headers and body. It ends in an error after ``PATIENCE`` if the server sends less than 1 kB
+    per second: the time limit of a socket begins again with each byte."""
+
+    def __init__(self, received: io.RawIOBase) -> None:
+        super().__init__()
+        self.received, self.count, self.start = received, 0, time.monotonic()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int | None:
+        if time.monotonic() - self.start > PATIENCE + self.count / 1000:
+            raise TimeoutError('the server sends less than 1 kB per second')
+        count = self.received.readinto(buffer)
+        self.count += count or 0
+        return count
+
+    def close(self) -> None:
+        self.received.close()
+        super().close()
+
+
+class _Answer(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: object, **settings) -> None:
+        super().__init__(sock, *args, **settings)
+        self.fp = io.BufferedReader(_Timed(self.fp.detach()))
+
+
+class _TimedConnections:
+    """For handlers of urllib: the answers of their connections are timed."""
+
+    def do_open(self, kind: type, request: urllib.request.Request, **settings) -> _Answer:
+        def connection(*args: object, **settings) -> http.client.HTTPConnection:
+            made = kind(*args, **settings)
+            made.response_class = _Answer
+            return made
+
+        return super().do_open(connection, request, **settings)
+
+
+class _Http(_TimedConnections, urllib.request.HTTPHandler):
+    pass
+
+
+class _Https(_TimedConnections, urllib.request.HTTPSHandler):
+    pass
+
+
+def from_hub(address: str, **options) -> Path:
     """The file of an address hf://OWNER/REPOSITORY[@REVISION][/FILE] in the Hub's folder of downloads.
 
+    Without FILE, or with FOLDER/ instead of it, the first of ``HUB_FILES`` that is there. The files that an index names
+    lie beside it.
+
+    Args:
+        options: ``token``, ``cache_dir``, ``force_download`` and ``local_files_only`` of huggingface_hub's
+            ``hf_hub_download``.
+
     Raises:
-        CheckpointError: if it is not there and cannot be downloaded.
+        CheckpointError: if it is not there and cannot be downloaded, or has another SHA-256 than the Hub says.
     """
     try:
         from huggingface_hub import hf_hub_download, hf_hub_url
-        from huggingface_hub.utils import EntryNotFoundError
+        from huggingface_hub.utils import EntryNotFoundError, LocalEntryNotFoundError
     except ImportError as error:
         raise CheckpointError(f'{address} is on the Hugging Face Hub: pip install huggingface_hub') from error
-    owner, _, rest = address.removeprefix('hf://').partition('/')
-    name, _, file = rest.partition('/')
-    name, _, revision = name.partition('@')
-    asked = dict(repo_id=f'{owner}/{name}', revision=revision or None)
-    candidates = [file] if file else HUB_FILES
-    errors = []
-    for candidate in candidates:
+    named = HUB.fullmatch(address)
+    if not named or '..' in urllib.parse.unquote(address).split('/'):
+        raise CheckpointError(f'{shortened(address)} names no model on the Hub: hf://OWNER/REPOSITORY does')
+    repository, revision, file = named[1], named[2] and urllib.parse.unquote(named[2]), named[3] or ''
+
+    def refusal(file: str, error: Exception) -> CheckpointError:
         try:
-            found = Path(hf_hub_download(filename=candidate, **asked))
+            place = hf_hub_url(repository, file, revision=revision)
+        except ValueError:
+            return CheckpointError(f'{shortened(address)} names no model on the Hub: hf://OWNER/REPOSITORY does')
+        return CheckpointError(
+            f'{place} cannot be downloaded ({shortened(describe(error))}): try again, or download the file in another '
+            'way and give its path'
+        )
+
+    def downloaded(file: str) -> Path:
+        asked = dict(options, repo_id=repository, filename=file, revision=revision)
+        try:
+            found = Path(hf_hub_download(**asked))
             if not _is_whole(found):
-                warn(f'{found} is not as it was downloaded: it is downloaded again')
-                found = Path(hf_hub_download(filename=candidate, force_download=True, **asked))
+                warn(f'{found} has another SHA-256 than the Hub says: it is downloaded again')
+                found = Path(hf_hub_download(**{**asked, 'force_download': True}))
+            if not _is_whole(found):
+                for link in (found.resolve(), found.parent / os.readlink(found), found):
+                    link.unlink(missing_ok=True)
+                raise ValueError('twice it had another SHA-256 than the Hub says, and it is not kept')
             return found
-        except EntryNotFoundError as error:
-            errors.append(error)
+        except EntryNotFoundError:
+            raise
         except Exception as error:  # of networks, access rights and disks: many kinds
-            errors.append(error)
+            raise refusal(file, error) from error
+
+    missing = []
+    for candidate in [file + each for each in HUB_FILES] if not file or file.endswith('/') else [file]:
+        try:
+            found = downloaded(candidate)
             break
-    try:
-        place = hf_hub_url(filename=candidates[0], **asked)
-    except ValueError:
-        raise CheckpointError(f'{shortened(address)} names no model on the Hub: hf://OWNER/REPOSITORY does') from None
-    raise CheckpointError(
-        f'{place} cannot be downloaded ({shortened(describe(errors[0]))}): try again, or download the file in another '
-        'way and give its path'
-    ) from errors[0]
+        except EntryNotFoundError as error:
+            missing.append((candidate, error))
+            if isinstance(error, LocalEntryNotFoundError):  # The Hub is not reached: look for others in its folder.
+                options = dict(options, local_files_only=True)
+    else:
+        raise refusal(*missing[0]) from missing[0][1]
+    if is_index(found):
+        revision = found.parents[candidate.count('/')].name  # the commit: all files are of one
+        for name in files_of_index(found, address):
+            part = candidate.removesuffix(found.name) + name
+            try:
+                downloaded(part)
+            except EntryNotFoundError as error:
+                raise refusal(part, error) from error
+    return found
 
 
 def _is_whole(file: Path) -> bool:
@@ -151,14 +323,10 @@ def _is_whole(file: Path) -> bool:
     """
     if not file.is_symlink() or not re.fullmatch('[0-9a-f]{64}', expected := Path(os.readlink(file)).name):
         return True
-    digest = hashlib.sha256()
-    with file.open('rb') as opened:
-        while chunk := opened.read(2**20):
-            digest.update(chunk)
-    return digest.hexdigest() == expected
+    return _sha256(file) == expected
 
 
 def shortened(text: object) -> str:
-    """The first line of a text, and not more than 300 characters of it."""
-    text = str(text).partition('\n')[0]
+    """The first line of a text without secrets, and not more than 300 characters of it."""
+    text = without_secrets(text).partition('\n')[0]
     return text if len(text) <= 300 else f'{text[:300]} ...'

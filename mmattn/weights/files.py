@@ -13,8 +13,10 @@ from safetensors.torch import load_file as load_safetensors
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..privacy import without_secrets
 from .downloads import from_hub, from_server, shortened
 from .restricted_pickle import load_weights_only
+from .shards import files_of_index, is_index
 from .sources import missing_file, place_of
 from .translation import first_names, odd_form
 
@@ -104,22 +106,24 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
 
     Args:
         path: a file, an address or a name, see :mod:`mmattn.weights.sources`. Downloads are kept, those from the
-            Hugging Face Hub in its folder, others in the folder of torch.hub.
+            Hugging Face Hub in its folder, others in the folder of torch.hub. Of a file *.index.json, all files that it
+            names are read.
         trusted: read any object, as ``torch.load(weights_only=False)`` does. This runs code in the file.
 
     Raises:
         CheckpointError: if the file is missing, damaged or not a checkpoint, has objects that only code can build, or
             has weights that are broken: a NaN or an infinity, a negative variance, a form that models do not have.
     """
+    shown = without_secrets(path)
     try:
         place = place_of(str(path))
         if place != str(path):
-            print_log(f'{path} is {place}', logger='current')
+            print_log(f'{shown} is {without_secrets(place)}', logger='current')
         if '://' not in place:
-            return _read(Path(place).expanduser(), str(path), map_location, trusted)
+            return _read(Path(place).expanduser(), shown, map_location, trusted)
         if place.startswith('hf://'):
-            return _read(from_hub(place), str(path), map_location, trusted)
-        return from_server(place, lambda file: _read(file, str(path), map_location, trusted))
+            return _read(from_hub(place), shown, map_location, trusted)
+        return from_server(place, lambda file: _read(file, shown, map_location, trusted))
     except CheckpointError:
         raise
     except (OSError, ValueError, RuntimeError) as error:  # an impossible path or address
@@ -136,6 +140,8 @@ def _read(file: Path, shown: str, map_location: str | torch.device, trusted: boo
         raise CheckpointError(missing_file(shown, scratch=''))
     if not file.stat().st_size:
         raise CheckpointError(f'{shown} cannot be read as a PyTorch checkpoint: it is empty')
+    if is_index(file):
+        return _read_parts(file, shown, map_location, trusted)
     if file.suffix.lower() == '.safetensors':
         try:
             contents = load_safetensors(file, str(map_location or 'cpu'))
@@ -156,6 +162,28 @@ def _read(file: Path, shown: str, map_location: str | torch.device, trusted: boo
         raise CheckpointError(f'{shown} cannot be read as a PyTorch checkpoint: {_reason(error, file)}') from error
     _check_values(shown, contents)
     return contents
+
+
+def _read_parts(index: Path, shown: str, map_location: str | torch.device, trusted: bool) -> dict[str, object]:
+    """Read the files that an index names, which must have the tensors that it says, and no others."""
+    files = files_of_index(index, shown)
+    tensors, noted = {}, {}
+    for name, expected in files.items():
+        if not (index.parent / name).is_file():
+            raise CheckpointError(f'{shown} names {name}, which is not beside it: download all files to one folder')
+        contents = _read(index.parent / name, f'{name} of {shown}', map_location, trusted)
+        weights, _ = weights_in(contents)
+        weights = weights if isinstance(weights, dict) else {}
+        if weights.keys() != expected:
+            odd = min(map(str, weights.keys() ^ expected))
+            where = next((other for other, names in files.items() if odd in names), 'no file')
+            raise CheckpointError(
+                f'{shown}: {name} has {"no " if odd in expected else ""}{odd}, which the index has in {where}: the '
+                'files do not belong together, download all again'
+            )
+        tensors.update(weights)
+        noted = noted or noted_settings(contents)
+    return dict(meta=dict(mmattn=noted), state_dict=tensors) if noted else tensors
 
 
 def _check_archive(file: Path) -> None:

@@ -5,8 +5,9 @@
 - ``torchvision:Swin_T_Weights.IMAGENET1K_V1``, as ``torchvision.models.get_weight`` takes it; also
   ``torchvision://NAME`` of MMEngine
 - ``https://HOST/FILE``
-- ``hf://OWNER/REPOSITORY`` or ``hf://OWNER/REPOSITORY/FILE``, for models on the Hugging Face Hub; ``@REVISION`` after
-  REPOSITORY names a branch, a tag or a commit
+- ``hf://OWNER/REPOSITORY``, ``hf://OWNER/REPOSITORY/FILE`` or ``hf://OWNER/REPOSITORY/FOLDER/``, for models on the
+  Hugging Face Hub; ``@REVISION`` after REPOSITORY names a branch, a tag, a commit or, as ``@refs/pr/1``, a pull
+  request. As in huggingface_hub, "/" in the name of a branch is written ``%2F``
 - the path of a file
 
 Nothing here uses the network.
@@ -21,6 +22,7 @@ import torchvision
 from timm.models import PretrainedCfg
 
 from ..errors import CheckpointError, near_misses
+from ..privacy import without_secrets
 
 #: pattern in the names of weights on Google Drive -> their files, and the page with the links
 RELEASES = {
@@ -38,6 +40,7 @@ def place_of(source: str) -> str:
     Raises:
         CheckpointError: for a name that timm or torchvision do not have, or have no weights for, and for Google Drive.
     """
+    source = re.sub(r'^[a-zA-Z][\w+.-]*://', lambda scheme: scheme[0].lower(), source)
     if source.startswith('torchvision://'):
         from mmengine.runner.checkpoint import get_torchvision_models  # imported here, since it needs OpenCV
 
@@ -49,11 +52,11 @@ def place_of(source: str) -> str:
         return _torchvision_address(source.removeprefix('torchvision:'))
     if source.startswith('timm:'):
         return _timm_place(source.removeprefix('timm:'))
-    if re.match(r'https?://(drive|docs)\.(usercontent\.)?google\.com/', source):
+    if re.match(r'https?://(drive|docs)\.(usercontent\.)?google\.com/', source, re.IGNORECASE):
         known = ', '.join(f'{files} of {page}' for files, page in RELEASES.values())
         raise CheckpointError(
-            f'{source[:300]} is on Google Drive, which gives files to browsers only: download it there and give its '
-            f'path ({known})'
+            f'{without_secrets(source)[:300]} is on Google Drive, which gives files to browsers only: download it '
+            f'there and give its path ({known})'
         )
     return source
 

@@ -2,18 +2,22 @@ import contextlib
 import hashlib
 import http.server
 import io
+import json
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from filelock import FileLock, Timeout
 from huggingface_hub import constants as hub_constants
 
 from mmattn.weights import CheckpointError, downloads, read_checkpoint, read_file
+from mmattn.weights.downloads import from_hub
 from tests.weights.test_files import WEIGHTS, Call
+
+COMMIT = 'c' * 40
 
 
 def packed(contents):
@@ -24,8 +28,8 @@ def packed(contents):
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
     """A function that starts a server of answers by path, and returns its address. An answer is the body; the length
-    that the server says, None if it is true; and what it sends every tenth of a second after that. The list ``asked``
-    of the function has the requests. The Hub's headers are there."""
+    that the server says, None if it is true; what it sends every tenth of a second after that; and headers. The list
+    ``asked`` of the function has the requests. The Hub's headers are there."""
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
     monkeypatch.setattr(downloads, 'PATIENCE', 0.3)
     servers, asked, over = [], [], threading.Event()
@@ -43,12 +47,17 @@ def serve(tmp_path, monkeypatch):
                     self.send_header('X-Error-Code', 'EntryNotFound')  # of the Hub
                     self.send_header('Content-Length', '0')
                     return self.end_headers()
-                body, length, drop = (*answers[self.path], b'')[:3]
+                body, length, drop, headers = (*answers[self.path], *(b'', {})[len(answers[self.path]) - 2 :])
                 if length != 'never':
-                    self.send_response(200)
-                    self.send_header('Content-Length', str(len(body) if length is None else length))
-                    self.send_header('ETag', f'"{hashlib.sha256(body).hexdigest()}"')
-                    self.send_header('X-Repo-Commit', 'c' * 40)
+                    headers = {
+                        'Content-Length': str(len(body) if length is None else length),
+                        'ETag': f'"{hashlib.sha256(body).hexdigest()}"',
+                        'X-Repo-Commit': COMMIT,
+                        **headers,
+                    }
+                    self.send_response(302 if 'Location' in headers else 200)
+                    for header in headers.items():
+                        self.send_header(*header)
                     self.end_headers()
                     if not head:
                         self.wfile.write(body)
@@ -99,13 +108,26 @@ def test_addresses_are_read_like_files(tmp_path, monkeypatch, serve):
         ((b'', 'never'), 'cannot be downloaded .*timed out'),
         ((packed(WEIGHTS)[:100], 10**6), 'cannot be downloaded .*timed out'),
         ((packed(WEIGHTS)[:100], 10**6, b'x'), 'the server sends less than 1 kB per second'),
+        ((b'', 'never', b'x'), 'the server sends less than 1 kB per second'),
+        ((b'', None, b'', {'Location': '/c.pth'}), 'cannot be downloaded .* would lead to an infinite loop'),
         ((packed(WEIGHTS)[:-100], len(packed(WEIGHTS))), r'the server sent \d+ of \d+ bytes'),
         ((packed(WEIGHTS)[:-100], None), 'it is cut short or damaged'),
         ((b'<html>log in</html>', None), 'it is a web page'),
         ((b'', None), 'it is empty'),
         ((packed({'a': torch.tensor([float('nan')])}), None), 'has NaN in a'),
     ],
-    ids=['silent', 'stalls', 'drips', 'ends early', 'cut', 'page', 'empty', 'NaN'],
+    ids=[
+        'silent',
+        'stalls',
+        'drips',
+        'drips headers',
+        'redirects to itself',
+        'ends early',
+        'cut',
+        'page',
+        'empty',
+        'NaN',
+    ],
 )
 def test_bad_answers_are_not_kept(tmp_path, serve, answer, message):
     """A server that is silent, or sends something else, is named, and asked again the next time."""
@@ -119,22 +141,134 @@ def test_bad_answers_are_not_kept(tmp_path, serve, answer, message):
 
 
 def test_downloads_of_one_file_name(tmp_path, serve):
-    """Two addresses that end in the same name are two files, each downloaded once. A name with a checksum, which a date
-    is not, is compared with it. A kept file that is broken is named."""
-    first, second = (packed({'a': torch.full((1,), number)}) for number in (1.0, 2.0))
-    named = f'c-{hashlib.sha256(first).hexdigest()[:8]}.pth'
-    answers = {f'/{name}': (first, None) for name in ('c.pth', named, 'c-20240131.pth', 'c-0123abcd.pth')}
+    """Two addresses that end in the same name are two files, each downloaded once. A query is part of an address, and
+    the scheme may have capitals."""
+    first, second, third = (packed({'a': torch.full((1,), number)}) for number in (1.0, 2.0, 3.0))
+    answers = {'/c.pth': (first, None), '/c.pth?v=3': (third, None)}
     here, there = serve(answers), serve({'/c.pth': (second, None)})
-    addresses = [f'{here}/c.pth', f'{there}/c.pth', f'{here}/{named}', f'{here}/c-20240131.pth']
+    addresses = [f'{here}/c.pth', f'{there}/c.pth', f'{here}/c.pth?v=3', f'{here}/c.pth'.replace('http', 'HTTP')]
     for _ in range(2):
-        assert [read_file(address)['a'].item() for address in addresses] == [1, 2, 1, 1]
-        answers.pop('/c.pth', None)
+        assert [read_file(address)['a'].item() for address in addresses] == [1, 2, 3, 1]
+        answers.clear()
+
+
+def test_checksums_in_names(tmp_path, serve):
+    """A name with a checksum, as torchvision and OpenMMLab write it, is compared with the file after the download, and
+    again when it is read: other programs keep their downloads there unchecked."""
+    body, other = (packed({'a': torch.full((1,), number)}) for number in (1.0, 2.0))
+    digest = hashlib.sha256(body).hexdigest()
+    names = [f'c-{digest[:8]}.pth', f'c_20200131-{digest[:10]}.pth', f'c-20240131-{digest}.pth']
+    here = serve({f'/{name}': (body, None) for name in (*names, 'c-0123abcd.pth')})
+    for name in names:
+        assert read_file(f'{here}/{name}')['a'] == 1
+        kept = tmp_path / 'hub' / 'checkpoints' / name  # where torch.hub and torchvision keep it
+        kept.write_bytes(other)
+        message = rf'its SHA-256 is \w{{64}}, but its name says .*It is kept as {kept}: remove this file to download it'
+        with pytest.raises(CheckpointError, match=message):
+            read_file(f'{here}/{name}')
     with pytest.raises(CheckpointError, match=r'its SHA-256 is \w{64}, but its name says 0123abcd'):
         read_file(f'{here}/c-0123abcd.pth')
-    kept = tmp_path / 'hub' / 'checkpoints' / named  # where torch.hub and torchvision keep it
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'iter-00080000.pth',
+        'c-20240131.pth',
+        'c-31012024.pth',
+        'c-20240131b.pth',
+        'c-1706659200.pth',
+        'c-20240131120000.pth',
+        'c-550e8400-e29b-41d4-a716-44665544abcd.pth',
+    ],
+)
+def test_dates_and_counters_are_no_checksums(serve, name):
+    """They are not compared, and files of several addresses are kept apart."""
+    addresses = [f'{serve({f"/{name}": (packed({"a": torch.tensor(i)}), None)})}/{name}' for i in range(2)]
+    for _ in range(2):
+        assert [read_file(address)['a'] for address in addresses] == [0, 1]
+
+
+def test_broken_file_that_is_kept(tmp_path, serve):
+    """The sentence names it."""
+    address = f'{serve({"/c.pth": (packed(WEIGHTS), None)})}/c.pth'
+    read_file(address)
+    [kept] = tmp_path.rglob('c.pth')
     kept.write_bytes(b'broken')
     with pytest.raises(CheckpointError, match=f'It is kept as {kept}: remove this file to download it again'):
-        read_file(f'{here}/{named}')
+        read_file(address)
+
+
+def test_secrets_in_addresses(serve, log):
+    """The query of a signed address and a password are neither in the log nor in a sentence. A password is not sent."""
+    address = serve({'/c.pth?X-Amz-Signature=53cret': (packed(WEIGHTS), None)})
+    read_file(f'{address}/c.pth?X-Amz-Signature=53cret')
+    for bad in (f'{address}/no.pth?X-Amz-Signature=53cret', f'{address}/c.pth'.replace('//', '//me:53cret@')):
+        with pytest.raises(CheckpointError, match=r'/\w+.pth') as error:
+            read_file(bad)
+        assert '53cret' not in str(error.value)
+    assert any('downloading' in line for line in log) and not any('53cret' in line for line in log)
+
+
+def test_disk_that_cannot_keep_a_download(tmp_path, monkeypatch, serve):
+    """A full disk and a folder that cannot be made are named, and nothing is left."""
+    address = f'{serve({"/c-0123abcd.pth": (packed(WEIGHTS), None)})}/c-0123abcd.pth'
+    folder = tmp_path / 'hub' / 'checkpoints'
+    folder.mkdir(parents=True)
+    (folder / '.part.c-0123abcd.pth').symlink_to('/dev/full')
+    with pytest.raises(CheckpointError, match=f'cannot be kept in {folder} .*No space left.* set TORCH_HOME'):
+        read_file(address)
+    assert not list(folder.glob('*.pth'))
+    (tmp_path / 'file').touch()
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'file'))
+    with pytest.raises(CheckpointError, match=f'cannot be kept in {tmp_path / "file"}/checkpoints .*Not a directory'):
+        read_file(address)
+
+
+def test_leftovers_of_killed_processes(tmp_path, serve):
+    """The next download removes them, but not the unfinished files of processes that run."""
+    folder = tmp_path / 'hub' / 'checkpoints'
+    left, running = folder / '0123' / '.part.a.pth', folder / '4567' / '.part.b.pth'
+    for part in (left, running):
+        part.parent.mkdir(parents=True)
+        part.touch()
+    with FileLock(running.with_name('.b.pth.lock')):
+        read_file(f'{serve({"/c.pth": (packed(WEIGHTS), None)})}/c.pth')
+    assert not left.exists() and running.exists()
+
+
+def test_lock_that_another_process_holds(tmp_path, monkeypatch, serve, log):
+    """The log says what is waited for, and a sentence ends it if that process does nothing."""
+    monkeypatch.setattr(downloads, 'LOCK_PATIENCE', 0.05)
+    folder = tmp_path / 'hub' / 'checkpoints'
+    folder.mkdir(parents=True)
+    lock = folder / '.c-0123abcd.pth.lock'
+    address = f'{serve({})}/c-0123abcd.pth'
+    with (
+        FileLock(lock),
+        pytest.raises(CheckpointError, match=f'another process holds {lock} and has downloaded nothing'),
+    ):
+        read_file(address)
+    assert f'waiting for another process, which downloads {address} and holds {lock}' in log
+    assert serve.asked == []
+
+
+def test_waiting_for_a_long_download(tmp_path):
+    """It does not end as long as the other process writes."""
+    part = tmp_path / 'part'
+
+    class Held:
+        lock_file = 'lock'
+        calls = 0
+
+        def acquire(self, timeout):
+            self.calls += 1
+            if self.calls < 5:
+                part.write_bytes(bytes(self.calls))
+                raise Timeout(self.lock_file)
+
+    downloads._acquire(held := Held(), part, 'it')
+    assert held.calls == 5
 
 
 def test_processes_share_a_download(serve):
@@ -157,15 +291,20 @@ def test_progress(serve, capsys, monkeypatch, is_terminal):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch, serve):
-    """A function that starts a Hub with files by OWNER/NAME/FILE."""
+    """A function that starts a Hub with files by OWNER/NAME/FILE, in a revision. Headers are for all answers."""
     monkeypatch.setattr(hub_constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
     monkeypatch.setattr(hub_constants, 'HF_HUB_OFFLINE', False)
 
-    def start(files):
-        address = serve({f'/{Path(name).parent}/resolve/main/{Path(name).name}': (files[name], None) for name in files})
+    def start(files, revision='main', **headers):
+        answers = {}
+        for name, body in files.items():
+            owner, repository, file = name.split('/', 2)
+            answers[f'/{owner}/{repository}/resolve/{revision}/{file}'] = (body, None, b'', headers)
+        address = serve(answers)
         monkeypatch.setattr(hub_constants, 'ENDPOINT', address)
         template = address + '/{repo_id}/resolve/{revision}/{filename}'
         monkeypatch.setattr(hub_constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
+        return answers
 
     return start
 
@@ -215,3 +354,66 @@ def test_files_of_the_hub_are_whole(hub, serve, tmp_path, log):
     kept.resolve().write_bytes(body)
     assert torch.equal(read_file(TIMM)['b.bias'], WEIGHTS['b.bias'])
     assert any('it is downloaded again' in line for line in log)
+
+
+def test_wrong_files_of_the_hub_are_not_kept(hub, tmp_path, log):
+    """A file whose SHA-256 is wrong after the second download, too, is refused. What is right is asked for again."""
+    name, body = f'{REPOSITORY}/model.safetensors', safetensors.torch.save(WEIGHTS)
+    answers = hub({name: body}, ETag=f'"{"0" * 64}"')
+    with pytest.raises(CheckpointError, match=r'model.safetensors cannot be downloaded .*another SHA-256 than the Hub'):
+        read_file(TIMM)
+    assert any('it is downloaded again' in line for line in log)
+    assert not [*tmp_path.rglob('blobs/*'), *tmp_path.rglob('model.safetensors')]
+    answers.update(dict.fromkeys(answers, (body, None)))
+    assert read_file(TIMM).keys() == WEIGHTS.keys()
+
+
+@pytest.mark.parametrize(
+    'address, revision, file',
+    [
+        ('o/r@refs/pr/1/w.pth', 'refs%2Fpr%2F1', 'w.pth'),
+        ('o/r@refs%2Fpr%2F1/w.pth', 'refs%2Fpr%2F1', 'w.pth'),
+        ('o/r@refs/pr/12', 'refs%2Fpr%2F12', 'pytorch_model.bin'),
+        ('o/r@work%2Fnew/folder/w.pth', 'work%2Fnew', 'folder/w.pth'),
+        (f'o/r@{COMMIT}/w.pth', COMMIT, 'w.pth'),
+        ('o/r/folder/', 'main', 'folder/pytorch_model.bin'),
+    ],
+)
+def test_revisions_and_folders_of_the_hub(hub, address, revision, file):
+    """A revision may have a slash, in the forms that huggingface_hub has; files may be in folders."""
+    hub({f'o/r/{file}': packed(WEIGHTS)}, revision)
+    for scheme in ('hf', 'HF'):
+        assert read_file(f'{scheme}://{address}').keys() == WEIGHTS.keys()
+
+
+@pytest.mark.parametrize('address', ['o/r@../../../x/w.pth', 'o/r@..%2F..%2Fx/w.pth', 'o/r/../../w.pth', 'o/r@/w.pth'])
+def test_addresses_that_leave_the_repository(hub, serve, address):
+    """They are refused before the Hub is asked."""
+    hub({})
+    with pytest.raises(CheckpointError, match='names no model on the Hub'):
+        read_file(f'hf://{address}')
+    assert serve.asked == []
+
+
+def test_weights_in_several_files(hub, serve):
+    """All files that an index names are downloaded, of the commit that the index is of."""
+    parts = {'a.safetensors': {'a.weight': torch.ones(1)}, 'b.safetensors': {'b.weight': torch.zeros(1)}}
+    index = json.dumps(dict(weight_map={'a.weight': 'a.safetensors', 'b.weight': 'b.safetensors'})).encode()
+    answers = hub({'o/r/x/model.safetensors.index.json': index})
+    for name, tensors in parts.items():
+        answers[f'/o/r/resolve/{COMMIT}/x/{name}'] = (safetensors.torch.save(tensors), None)
+    assert read_file('hf://o/r/x/') == {'a.weight': 1, 'b.weight': 0}
+    del answers[f'/o/r/resolve/{COMMIT}/x/b.safetensors']
+    with pytest.raises(CheckpointError, match='x/b.safetensors cannot be downloaded'):
+        from_hub('hf://o/r/x/', force_download=True)
+
+
+def test_options_of_the_hub(hub, tmp_path, monkeypatch):
+    """The token and the folder reach huggingface_hub, and local_files_only asks no server."""
+    hub({'o/r/w.pth': packed(WEIGHTS)})
+    found = from_hub('hf://o/r/w.pth', cache_dir=tmp_path / 'mine', token='hf_mine')
+    assert found.is_relative_to(tmp_path / 'mine')
+    monkeypatch.setattr(hub_constants, 'ENDPOINT', 'http://127.0.0.1:9')
+    assert from_hub('hf://o/r/w.pth', cache_dir=tmp_path / 'mine', local_files_only=True) == found
+    with pytest.raises(CheckpointError, match='w.pth cannot be downloaded'):
+        from_hub('hf://o/r/w.pth', cache_dir=tmp_path / 'other', local_files_only=True)

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import timm
 import torch
@@ -45,8 +46,10 @@ from .layers import ClassAttention
 from .runs.outputs import whole_file
 from .version import __version__
 from .weights import Translation, listed, misfits, plain_names, read_file, weights_in
-from .weights.downloads import from_hub
+from .weights.downloads import HUB_FILES, from_hub
 
+#: arguments of huggingface_hub's functions, now or earlier, that have no meaning for a model
+OF_HUB = set('endpoint etag_timeout headers local_dir proxies repo_type resume_download use_auth_token'.split())
 #: of the Hub's model cards, as a template of Jinja
 CARD = """---
 {{ card_data }}
@@ -315,12 +318,26 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         self.head.load_state_dict({name.removeprefix('head.'): value for name, value in given.items()})
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, *, revision: str | None = None, **arguments) -> 'TimmClassifier':
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        revision: str | None = None,
+        subfolder: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        force_download: bool = False,
+        local_files_only: bool = False,
+        **arguments,
+    ) -> 'TimmClassifier':
         """A model that ``save_pretrained`` or ``push_to_hub`` wrote, in evaluation mode.
 
         Args:
             name: folder, or OWNER/NAME on the Hub.
-            revision: branch, tag or commit on the Hub.
+            revision: branch, tag or commit on the Hub, or a pull request, as ``refs/pr/1``.
+            subfolder: the part of the folder or repository that has the model.
+            token, cache_dir, force_download, local_files_only: of huggingface_hub. A folder needs no token and no
+                ``cache_dir``.
             arguments: of ``timm.create_model``, instead of those in config.json. With another ``num_classes``, the
                 classifier starts untrained.
 
@@ -335,8 +352,20 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         local = folder.is_dir()
         if not local and not re.fullmatch(r'[\w.-]+/[\w.-]+', str(name)):
             raise CheckpointError(f'there is no folder {name}, and names on the Hub are OWNER/NAME')
-        place = str(folder) if local else f'hf://{name}' + (f'@{revision}' if revision else '')
-        config = folder / 'config.json' if local else from_hub(f'{place}/config.json')
+        if refused := sorted(arguments.keys() & OF_HUB):
+            raise ValueError(
+                f'from_pretrained does not take {", ".join(refused)}: of huggingface_hub it takes revision, subfolder, '
+                'token, cache_dir, force_download and local_files_only. A proxy is set by HTTPS_PROXY'
+            )
+        if local and (revision or force_download):
+            raise ValueError(f'{name} is a folder: revision and force_download are for models on the Hub')
+        subfolder = (subfolder or '').strip('/')
+        folder /= subfolder
+        place = f'hf://{name}' + (f'@{quote(revision, safe="")}' if revision else '') + (subfolder and f'/{subfolder}')
+        options = dict(
+            token=token, cache_dir=cache_dir, force_download=force_download, local_files_only=local_files_only
+        )
+        config = folder / 'config.json' if local else from_hub(f'{place}/config.json', **options)
         if not config.is_file():
             raise CheckpointError(
                 f'{name} has no config.json, which save_pretrained writes: its weights alone are read by '
@@ -351,7 +380,11 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         if architecture not in variants():
             raise CheckpointError(f'config.json of {name} is of {architecture}, which is no model of mmattn')
         model = timm.create_model(architecture, pretrained_cfg=pretrained_cfg, **{**built, **arguments})
-        model.load_pretrained(f'{place}/model.safetensors', whole_head='num_classes' not in arguments)
+        if local:
+            weights = next((folder / each for each in HUB_FILES if (folder / each).is_file()), folder / HUB_FILES[0])
+        else:
+            weights = from_hub(f'{place}/', **options)
+        model.load_pretrained(weights, whole_head='num_classes' not in arguments)
         return model.eval()
 
     def _save_pretrained(self, save_directory: Path) -> None:

@@ -563,6 +563,30 @@ def test_no_network(monkeypatch, tmp_path):
     assert '\n' not in str(error.value)
 
 
+def test_arguments_of_the_hub(monkeypatch, tmp_path):
+    """Those of huggingface_hub's from_pretrained are obeyed. Others, and what a folder cannot obey, are refused."""
+    small('nat_mini', num_classes=3).save_pretrained(tmp_path / 'inside')
+    asked = []
+
+    def hf_hub_download(filename, **settings):
+        asked.append((filename, settings))
+        return str(tmp_path / filename)
+
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', hf_hub_download)
+    options = dict(token='hf_1', cache_dir='there', force_download=True, local_files_only=False)
+    TimmClassifier.from_pretrained('OWNER/NAME', revision='work/new', subfolder='inside', **options)
+    settings = dict(options, repo_id='OWNER/NAME', revision='work/new')
+    assert asked == [(f'inside/{name}', settings) for name in ('config.json', 'model.safetensors')]
+    TimmClassifier.from_pretrained(tmp_path, subfolder='inside', token='hf_1', cache_dir='there', local_files_only=True)
+    with pytest.raises(
+        ValueError, match='from_pretrained does not take proxies, resume_download: of huggingface_hub it'
+    ):
+        TimmClassifier.from_pretrained('OWNER/NAME', proxies={}, resume_download=True)
+    for setting in (dict(revision='main'), dict(force_download=True)):
+        with pytest.raises(ValueError, match='is a folder: revision and force_download are for models on the Hub'):
+            TimmClassifier.from_pretrained(tmp_path, subfolder='inside', **setting)
+
+
 def test_table_of_names():
     """The page lists all names, with their backbones."""
     rows = re.findall(r'^\| `(\w+)\*` \| (.*) \| `(\w+)` \|$', (ROOT / 'docs' / 'timm.md').read_text(), re.MULTILINE)

@@ -1,6 +1,7 @@
 """Files that tools write: whole or not at all, and tried before the work that gives their contents."""
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -36,6 +37,7 @@ def check_output(*files: str | Path) -> None:
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
     """A file to write to, with the suffix of ``path``. It gets that name at the end; after an error it is removed.
+    An earlier file of this name is replaced, and its mode stays.
 
     Raises:
         InputError: if the system refuses to write. An earlier file of this name stays.
@@ -45,7 +47,12 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     try:
         with _refused(path, part):
             path.parent.mkdir(parents=True, exist_ok=True)
+            mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else None
+            if mode is not None:
+                part.touch(0o600)  # Who may not read the earlier file reads nothing of the new one.
             yield part
+            if mode is not None:
+                part.chmod(mode)
             os.replace(part, path)
     finally:
         _remove(part)

@@ -1,6 +1,7 @@
 """What cannot be written is refused before the work, and no file is ever a part of one."""
 
 import os
+import stat
 
 import pytest
 
@@ -64,3 +65,26 @@ def test_nothing_half_written(tmp_path, error, kind):
         part.write_text('half')
         raise error
     assert [path.read_text() for path in tmp_path.iterdir()] == ['earlier']
+
+
+@pytest.mark.parametrize('mode', [0o600, 0o640, 0o644, 0o400])
+def test_mode_stays(tmp_path, mode):
+    """A file that others must not read stays so when it is written again, and while it is written."""
+    file = tmp_path / 'a.json'
+    file.write_text('earlier')
+    file.chmod(mode)
+    with whole_file(file) as part:
+        part.write_text('new')
+        assert not stat.S_IMODE(part.stat().st_mode) & ~(mode | 0o600)
+    assert file.read_text() == 'new' and stat.S_IMODE(file.stat().st_mode) == mode
+
+
+def test_mode_of_a_new_file(tmp_path):
+    """It is that of any other new file: what the umask leaves."""
+    before = os.umask(0o027)
+    try:
+        with whole_file(tmp_path / 'a.json') as part:
+            part.write_text('new')
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / 'a.json').stat().st_mode) == 0o640

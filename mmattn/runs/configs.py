@@ -19,6 +19,7 @@ from ..packages import mmseg_bases, require, require_models, require_ops, requir
 from ..weights import check_source, is_pretrained
 from .outputs import check_output
 from .rows import ROW, read_row, row_in_folder
+from .variables import check_variables
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
@@ -70,9 +71,12 @@ def load_config(
     # A config is a program, which can raise any error.
     with refusing(f'{path} cannot be read'), mmseg_bases():
         try:
+            check_variables(path)
             cfg = Config.fromfile(path, import_custom_modules=False)
         except RecursionError as error:
             raise InputError(f'{path} cannot be read: it is its own _base_, or nested too deeply') from error
+        except InputError:
+            raise
         except Exception:
             _check_row(path)
             raise

@@ -372,7 +372,7 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
                 'pretrained_cfg_overlay=dict(file=...) of timm.create_model'
             )
         try:
-            settings = json.loads(config.read_text())
+            settings = json.loads(config.read_text('utf-8'))
             architecture, pretrained_cfg = settings['architecture'], settings.get('pretrained_cfg')
             built = dict(settings.get('model_args') or {})
         except (OSError, ValueError, LookupError, TypeError) as error:

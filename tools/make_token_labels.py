@@ -120,11 +120,11 @@ def check_note(out: Path, made_by: dict[str, object]) -> None:
     note = out / NOTE
     if next(out.glob('*/*.pt'), None) is None:
         with whole_file(note) as part:
-            part.write_text(json.dumps(made_by, indent=1) + '\n')
+            part.write_text(json.dumps(made_by, indent=1) + '\n', 'utf-8')
     elif not note.exists():
         raise InputError(f'{out} has label maps, but no {NOTE} that says what made them: name another --out')
     with refusing(f'{note} cannot be read: name another --out'):
-        noted = json.loads(note.read_text())
+        noted = json.loads(note.read_text('utf-8'))
         other = [key for key, value in made_by.items() if noted[key] != value]
     if other:
         other = ', '.join(other)

@@ -94,7 +94,7 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
 
 def _compare_ablations(config: Path) -> Iterator[Comparison]:
     """The classifiers of a config's ``rows``. printed.yml gives millions and 10^9, in the digits that the paper has."""
-    printed = yaml.safe_load(config.with_name('printed.yml').read_text())[config.stem]
+    printed = yaml.safe_load(config.with_name('printed.yml').read_text('utf-8'))[config.stem]
     rows = printed.pop('Rows')
     for row in _load(config).rows:
         figures = rows.get(row, {})
@@ -336,7 +336,7 @@ def _stages(head: nn.Module) -> list[nn.Module]:
 def _entries(config: Path) -> list[dict]:
     """The models of the metafile beside a config, if there is one."""
     metafile = config.parent / 'metafile.yml'
-    return yaml.safe_load(metafile.read_text())['Models'] if metafile.is_file() else []
+    return yaml.safe_load(metafile.read_text('utf-8'))['Models'] if metafile.is_file() else []
 
 
 def _own_entry(config: Path, row: str | None) -> dict:

@@ -38,7 +38,7 @@ class CheckedCOCO(COCO):
         self.path, self.evaluated = annotation_file, evaluated
         unreadable = refusing(f'{annotation_file} cannot be read', (OSError,))
         with refusing(f"{annotation_file} is not an annotation file in COCO's format"), unreadable:
-            with open(annotation_file) as file:
+            with open(annotation_file, encoding='utf-8') as file:
                 contents = json.load(file)
             super().__init__()
             self.dataset = contents

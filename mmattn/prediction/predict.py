@@ -135,7 +135,7 @@ def predict(
             if drawn[path] == video[-1]:
                 _write_video(out, *video)
     with whole_file(out / 'predictions.json') as part:
-        part.write_text(json.dumps(dict(images=images, categories=categories, annotations=annotations)))
+        part.write_text(json.dumps(dict(images=images, categories=categories, annotations=annotations)), 'utf-8')
     print_log(f'{out}: predictions on {len(images)} images', logger='current')
     if problems:
         raise InputError(f'{len(problems)} of {len(files)} files could not be used: {"; ".join(problems.values())}')

@@ -205,7 +205,7 @@ def locked(folders: Iterable[str | Path]) -> Iterator[None]:
             try:
                 stack.enter_context(FileLock(folder / '.lock').acquire(timeout=LOCK_TIMEOUT))
             except Timeout:
-                who = holder.read_text(errors='replace').strip() if holder.is_file() else 'another process'
+                who = holder.read_text('utf-8', errors='replace').strip() if holder.is_file() else 'another process'
                 raise InputError(
                     f'{folder} is in use by another training ({who}): give another --work-dir, or end that training'
                 ) from None
@@ -214,7 +214,7 @@ def locked(folders: Iterable[str | Path]) -> Iterator[None]:
                     raise
                 warn(f'{folder} cannot be locked ({describe(error)}): start no second training in it')
             else:
-                holder.write_text(f'process {os.getpid()} on {socket.gethostname()}\n')
+                holder.write_text(f'process {os.getpid()} on {socket.gethostname()}\n', 'utf-8')
                 for part in folder.glob('*.pth*.part'):
                     shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
         yield

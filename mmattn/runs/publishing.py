@@ -98,7 +98,7 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     with whole_file(config) as part:
         cfg.dump(part)
     with whole_file(readme) as part:
-        part.write_text(card)
+        part.write_text(card, 'utf-8')
 
 
 def halved(value: Tensor) -> Tensor:

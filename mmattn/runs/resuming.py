@@ -143,8 +143,8 @@ def _newest_first(cfg: Config) -> list[list[str]]:
 def _noted(cfg: Config) -> str | None:
     """The checkpoint that the note ``last_checkpoint`` names; None if there is no such note or checkpoint."""
     try:
-        last = Path(cfg.work_dir, 'last_checkpoint').read_text().strip()
-    except (OSError, ValueError):  # no file, or no text
+        last = os.fsdecode(Path(cfg.work_dir, 'last_checkpoint').read_bytes()).strip()
+    except OSError:  # no file
         return None
     folder, name = os.path.split(last)
     for path in (os.path.join(cfg.work_dir, name), os.path.join(folder, name)):  # The work folder may be a copy.

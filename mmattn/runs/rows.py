@@ -12,6 +12,7 @@ from mmengine.config import Config
 
 from ..errors import refusing
 from ..packages import mmseg_bases
+from .variables import check_variables
 
 #: the environment variable
 ROW = 'MMATTN_ROW'
@@ -42,6 +43,7 @@ def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
     """
     # A config is a program, which can raise any error.
     with chosen(row), refusing(f'{path} cannot be read'), mmseg_bases():
+        check_variables(path)
         return Config.fromfile(path, **settings)
 
 
@@ -50,5 +52,5 @@ def row_in_folder(cfg: Config, path: str | Path) -> str:
 
     A config that inherits from one with rows is a model of its own: it has a row only if the environment names one.
     """
-    named = ROW in os.environ or ROW in Path(path).read_text()
+    named = ROW in os.environ or ROW.encode() in Path(path).read_bytes()
     return cfg.get('row', '') if named and 'rows' in cfg else ''

@@ -27,7 +27,7 @@ from .checkpoints import locked
 from .configs import check_pretrained, check_sharding
 from .divergence import DivergenceHook
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
-from .screen import quiet
+from .screen import escape_unknown_characters, quiet, say_what_is_unusual
 from .seeds import SeedHook
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
@@ -47,6 +47,8 @@ def run_tool(main: Callable[[], None]) -> None:
     Every other error is a mistake of ours, or of a package that we use, and keeps its traceback. What is known and
     harmless is not shown, see :mod:`mmattn.runs.screen`.
     """
+    escape_unknown_characters()
+    say_what_is_unusual(main.__code__.co_filename)
     try:
         with quiet():
             main()

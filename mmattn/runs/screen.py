@@ -3,11 +3,13 @@
 The log file of a run has all that is logged.
 """
 
+import os
 import re
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TextIO
 
 #: beginnings of log messages and of what packages print
@@ -80,6 +82,38 @@ def _shortened(line: str) -> str:
         # A table before the line has the precision of each class.
         numbers = [number for number in numbers if not re.match('time: |data_time: |memory: |.+_precision: ', number)]
     return '  '.join([start[0], *numbers]) + '\n'
+
+
+def escape_unknown_characters() -> None:
+    """Make stdout and stderr write ``\\xe9`` or ``\\u4e2d`` where their encoding has no such character."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, 'reconfigure'):  # one that a test or a notebook has put there may not have it
+            stream.reconfigure(errors='backslashreplace')
+
+
+def say_what_is_unusual(tool: str) -> None:
+    """Print a line, in the first process of a run, if a tool and mmattn are of two checkouts, or if Python cannot read
+    names of files as UTF-8.
+
+    Args:
+        tool: file of the tool.
+    """
+    if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) != '0':
+        return
+    imported = Path(__file__).resolve().parents[1]
+    folders = [path / 'mmattn' for path in Path(tool).resolve().parents]
+    own = next((folder for folder in folders if (folder / '__init__.py').is_file()), None)
+    if own not in (None, imported):
+        print(
+            f'{tool} runs mmattn of {imported}, not of its own checkout: PYTHONPATH={own.parent} takes that one',
+            file=sys.stderr,
+        )
+    if sys.getfilesystemencoding() != 'utf-8':
+        print(
+            f'Python reads names of files as {sys.getfilesystemencoding()} here, and may not find others: PYTHONUTF8=1 '
+            'reads them as UTF-8',
+            file=sys.stderr,
+        )
 
 
 @contextmanager

@@ -120,7 +120,7 @@ def main() -> None:
         if command[0] == 'test.py':
             result.with_name(f'{result.name}.unfinished').rename(result)
         elif command[0] == 'train.py':
-            latest = Path((result.parent / 'last_checkpoint').read_text().strip())
+            latest = Path(os.fsdecode((result.parent / 'last_checkpoint').read_bytes()).strip())
             result.symlink_to(latest.name)
     print(f'[{len(steps) + 1}/{len(steps) + 1}] table, curves and images', flush=True)
     table = write_table(out)
@@ -144,11 +144,12 @@ def main() -> None:
 def run(command: list, log: Path) -> None:
     """Run a tool and write its output to a log. Print the progress every half minute and at every evaluation."""
     said = time.time()
-    with log.open('a') as file:
+    with log.open('a', encoding='utf-8') as file:
         process = subprocess.Popen(
             [sys.executable, ROOT / 'tools' / command[0], *command[1:]],
             cwd=ROOT,
-            text=True,
+            encoding='utf-8',
+            errors='replace',
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -170,7 +171,7 @@ def run(command: list, log: Path) -> None:
             process.wait()
             sys.exit('\nInterrupted. Call make demo again to continue from the last checkpoint.')
     if code:
-        tail = '\n'.join(log.read_text().splitlines()[-15:])
+        tail = '\n'.join(log.read_text('utf-8').splitlines()[-15:])
         sys.exit(f'{tail}\n\nThis step failed; its log is {log}.')
 
 
@@ -178,7 +179,7 @@ def write_table(out: Path) -> str:
     """Write metrics.md: a row per metric, and the detectors' box AP50 as they train."""
     rows = ['| model | metric | score |', '|---|---|---|']
     for name, model in MODELS.items():
-        scores = json.loads(max((out / name / 'test').glob('*/*.json')).read_text())
+        scores = json.loads(max((out / name / 'test').glob('*/*.json')).read_text('utf-8'))
         for key, (title, factor) in model.metrics.items():
             rows.append(f'| {name} | {title} | {f"{scores[key] * factor:.3f}" if key in scores else "-"} |')
     rows += ['', f'| box AP50 after steps | {" | ".join(DETECTORS.values())} |', '|---|---|---|']
@@ -187,7 +188,7 @@ def write_table(out: Path) -> str:
         values = [f'{curve[step]:.3f}' if step in curve else '-' for curve in curves]
         rows.append(f'| {step} | {" | ".join(values)} |')
     table = '\n'.join(rows) + '\n'
-    (out / 'metrics.md').write_text(table)
+    (out / 'metrics.md').write_text(table, 'utf-8')
     return table
 
 
@@ -257,7 +258,7 @@ def write_readme(out: Path, attention: Path) -> None:
     sheet = cv2.imread(str(attention))
     width = int(0.66 * top.shape[1])
     sheet = cv2.resize(sheet, (width, sheet.shape[0] * width // sheet.shape[1]), interpolation=cv2.INTER_AREA)
-    rows = [line.strip('| ').split(' | ') for line in (out / 'metrics.md').read_text().splitlines()]
+    rows = [line.strip('| ').split(' | ') for line in (out / 'metrics.md').read_text('utf-8').splitlines()]
     rows = [row for row in rows[: rows.index([''])] if not row[0].startswith('--')]
     figure, axis = plt.subplots(figsize=((top.shape[1] - width) / 100, sheet.shape[0] / 100), layout='constrained')
     axis.axis('off')

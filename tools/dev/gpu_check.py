@@ -90,7 +90,7 @@ def main() -> None:
     try:
         failed = run_steps(steps(args.out, args.device), args.out, *LIMITS[args.device], note=note)
     finally:
-        table = defaults(json.loads(rows.read_text())) if rows.exists() else 'no time was measured'
+        table = defaults(json.loads(rows.read_text('utf-8'))) if rows.exists() else 'no time was measured'
         write(args.out, f'## default backends{note}\n\n{table}\n')
     if failed:
         sys.exit(f'Steps failed: see {args.out / "results.md"}')
@@ -185,7 +185,7 @@ def run_steps(
             write(out, f'## {step.name}: left out\n\n{reasons[0] if reasons else "no time is left"}\n')
             continue
         log, began = out / f'{step.name.replace(" ", "-")}.log', time.monotonic()
-        with log.open('w') as file:
+        with log.open('wb') as file:
             process = subprocess.Popen(
                 step.command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -198,7 +198,7 @@ def run_steps(
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
         failed += end != 'passed'
-        text = log.read_text(errors='replace')
+        text = log.read_text('utf-8', errors='replace')
         # Markdown's alone: MMSegmentation prints one of all classes
         tables = re.findall(r'^\|.*\n\|[-|]+\n(?:\|.*\n?)*', text, re.MULTILINE)
         shown = '\n'.join([*tables, '```', *text.splitlines()[-5 if end == 'passed' else -30 :], '```'])
@@ -209,7 +209,7 @@ def run_steps(
 def write(out: Path, text: str) -> None:
     """Append to the results, and print."""
     print(text, flush=True)
-    with (out / 'results.md').open('a') as file:
+    with (out / 'results.md').open('a', encoding='utf-8') as file:
         file.write(text + '\n')
 
 
@@ -304,7 +304,7 @@ def measure(rows: dict[tuple[str, torch.dtype, str], dict], args: argparse.Names
                     except Exception as error:  # of the profiler; the times above count
                         found = f'FAILED, {describe(error)[:200]}'
                     kernels.append(f'| {name} | {side} x {side} x {heads} | {dtype} | {found} |')
-        (args.out / ROWS).write_text(json.dumps(list(rows.values())))
+        (args.out / ROWS).write_text(json.dumps(list(rows.values())), 'utf-8')
     print(f'\n| operator | map | dtype | microseconds of its Triton kernels |\n|{"---|" * 4}', *kernels, sep='\n')
 
 
@@ -434,7 +434,8 @@ def toy(args: argparse.Namespace) -> None:
         command = [sys.executable, 'tools/train.py', f'configs/toy/{args.config}.py', '--work-dir', folder, *half]
         subprocess.run([*command, '--cfg-options', *options], cwd=ROOT, env={**os.environ, **roots}, check=True)
         (scalars,) = folder.glob('*/vis_data/scalars.json')
-        losses[name] = [(line['step'], line['loss']) for line in map(json.loads, scalars.open()) if 'loss' in line]
+        lines = map(json.loads, scalars.read_text('utf-8').splitlines())
+        losses[name] = [(line['step'], line['loss']) for line in lines if 'loss' in line]
     print(f'| step | {" | ".join(losses)} |\n|{"---|" * (len(losses) + 1)}')
     for rows in zip(*losses.values()):
         print(f'| {rows[0][0]} | {" | ".join(f"{loss:.4f}" for _, loss in rows)} |')

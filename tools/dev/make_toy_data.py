@@ -111,7 +111,7 @@ def write_split(root: Path, split: str, count: int, rng: np.random.Generator) ->
         annotations=annotations,
         categories=[dict(id=number, name=name) for name, number in categories.items()],
     )
-    (root / 'coco' / 'annotations' / f'instances_{coco_split}.json').write_text(json.dumps(contents))
+    (root / 'coco' / 'annotations' / f'instances_{coco_split}.json').write_text(json.dumps(contents), 'utf-8')
 
 
 def write_classes(root: Path, split: str, count: int, rng: np.random.Generator) -> None:
@@ -126,7 +126,7 @@ def write_classes(root: Path, split: str, count: int, rng: np.random.Generator) 
         write_image(file, draw_object(*classes[label], rng))
         lines.append(f'{name} {label}\n')
     (root / 'meta').mkdir(exist_ok=True)
-    (root / 'meta' / f'{split}.txt').write_text(''.join(lines))
+    (root / 'meta' / f'{split}.txt').write_text(''.join(lines), 'utf-8')
 
 
 def write_image(file: Path, image: np.ndarray) -> None:

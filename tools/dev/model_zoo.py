@@ -149,9 +149,9 @@ def main() -> None:
     args = parser.parse_args()
     page = model_zoo()
     if not args.check:
-        PAGE.write_text(page)
+        PAGE.write_text(page, 'utf-8')
         plot()
-    elif not PAGE.is_file() or PAGE.read_text() != page:
+    elif not PAGE.is_file() or PAGE.read_text('utf-8') != page:
         sys.exit('docs/model_zoo.md is stale: run python tools/dev/model_zoo.py')
 
 
@@ -163,10 +163,12 @@ def model_zoo() -> str:
 
 def compared() -> list[tuple]:
     """Rows of the comparison: family, variant, parameters, multiply-adds, top-1, box AP, time of a training step."""
-    models = [model for path in METAFILES for model in yaml.safe_load(path.read_text())['Models'] if 'Results' in model]
+    models = [
+        model for path in METAFILES for model in yaml.safe_load(path.read_text('utf-8'))['Models'] if 'Results' in model
+    ]
     # only the first result of each model
     results = {model['Name']: next(iter(model['Results'][0]['Metrics'].values())) for model in models}
-    measured = (ROOT / 'docs' / 'benchmarks.md').read_text()
+    measured = (ROOT / 'docs' / 'benchmarks.md').read_text('utf-8')
     folders = {model['Name']: model['In Collection'] for model in models}
     rows = []
     for model in models:
@@ -217,7 +219,7 @@ def plot() -> None:
 
 def all_models() -> str:
     """The section with a table of all models."""
-    contents = [yaml.safe_load(path.read_text()) for path in METAFILES]
+    contents = [yaml.safe_load(path.read_text('utf-8')) for path in METAFILES]
     papers = []
     for (collection,) in (content['Collections'] for content in contents):
         paper = collection.get('Paper')  # rows of other packages have one each, in their README
@@ -242,7 +244,7 @@ def all_models() -> str:
 
 def as_printed(metafile: Path) -> Iterator[str]:
     """Lines of what a paper prints beyond the table of all models: its ablations and figures."""
-    (collection,) = yaml.safe_load(metafile.read_text())['Collections']
+    (collection,) = yaml.safe_load(metafile.read_text('utf-8'))['Collections']
     figure = PLOT.parent / f'paper_{metafile.parent.name}.png'  # of tools/dev/paper_figures.py
     lines = list(ablations(metafile.parent / 'ablations'))
     if figure.is_file():
@@ -259,7 +261,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def ablations(folder: Path) -> Iterator[str]:
     """Lines of what the paper prints of the rows of each config of ablations in a folder."""
     file = folder / 'printed.yml'
-    for config, content in yaml.safe_load(file.read_text()).items() if file.is_file() else ():
+    for config, content in yaml.safe_load(file.read_text('utf-8')).items() if file.is_file() else ():
         rows = content['Rows']
         keys = [key for key in FIGURES if any(key in figures for figures in rows.values())]
         marks = {'flops': '¹' * (content.get('Operations per Multiply-Add') == 2)}

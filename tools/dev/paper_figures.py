@@ -37,7 +37,8 @@ def main() -> None:
 
 def elsa() -> None:
     """Figure 1: layers in Swin-T."""
-    rows = yaml.safe_load((CONFIGS / 'elsa_swin' / 'ablations' / 'printed.yml').read_text())['swin-t_in1k']['Rows']
+    printed = yaml.safe_load((CONFIGS / 'elsa_swin' / 'ablations' / 'printed.yml').read_text('utf-8'))
+    rows = printed['swin-t_in1k']['Rows']
     names = {'lsa': 'LSA', 'dwconv': 'DwConv', 'd-dwconv': 'D-DwConv', 'ddf': 'DDF', 'elsa': 'ELSA'}
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout='constrained', sharey=True)
     for axis, (key, label) in zip(axes, (('params', PARAMETERS), ('flops', MULTIPLY_ADDS))):
@@ -91,7 +92,7 @@ def gsa() -> None:
 
 def read(folder: str) -> dict[str, dict]:
     """The models of a metafile by their names."""
-    models = yaml.safe_load((CONFIGS / folder / 'metafile.yml').read_text())['Models']
+    models = yaml.safe_load((CONFIGS / folder / 'metafile.yml').read_text('utf-8'))['Models']
     return {model['Name']: model for model in models}
 
 

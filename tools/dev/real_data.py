@@ -67,7 +67,7 @@ def main() -> None:
     lines = validation_list(args.root / TINY_IMAGENET.clone / 'tiny-imagenet-200')
     args.lists.mkdir(parents=True, exist_ok=True)
     with whole_file(target) as part:
-        part.write_text(''.join(f'{line}\n' for line in lines))
+        part.write_text(''.join(f'{line}\n' for line in lines), 'utf-8')
     print(f'{args.root} has all images, {target} is written')
 
 
@@ -105,7 +105,7 @@ def validation_list(folder: Path) -> list[str]:
     training folders, as MMPretrain numbers those."""
     labels = {file.name: label for label, file in enumerate(sorted((folder / 'train').iterdir()))}
     with refusing(f'{folder} cannot be read', (OSError, LookupError, ValueError)):
-        rows = [line.split('\t') for line in (folder / 'val' / 'val_annotations.txt').read_text().splitlines()]
+        rows = [line.split('\t') for line in (folder / 'val' / 'val_annotations.txt').read_text('utf-8').splitlines()]
         return [f'{name} {labels[wnid]}' for name, wnid, *_ in rows]
 
 

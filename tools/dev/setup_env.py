@@ -35,7 +35,8 @@ import importlib.metadata as m, os
 for d in m.distributions():
     root = str(d.locate_file(''))
     for f in d.files or ():
-        assert f.suffix == '.pyc' or os.path.exists(os.path.join(root, f)), f
+        if f.suffix != '.pyc' and not os.path.exists(os.path.join(root, f)):
+            raise FileNotFoundError(f)
 """
 
 
@@ -43,12 +44,12 @@ def main():
     check_machine()
     files = [REQUIREMENTS, Path(__file__), ROOT / 'setup.py', *sorted((ROOT / 'mmattn' / 'ops' / 'csrc').iterdir())]
     fingerprint = hashlib.sha256(
-        '\n'.join([sys.version, str(ROOT)] + [path.read_text() for path in files]).encode()
+        '\n'.join([sys.version, str(ROOT)] + [path.read_text('utf-8') for path in files]).encode()
     ).hexdigest()
     ops = ROOT / 'mmattn' / 'ops'
     library = ops / '_cpu.abi3.so'
     compiled = library.exists() and runpy.run_path(str(ops / 'seal.py'))['is_sealed'](library)
-    if READY.is_file() and READY.read_text() == fingerprint and compiled and works(COMPLETE):
+    if READY.is_file() and READY.read_text('utf-8') == fingerprint and compiled and works(COMPLETE):
         return
     print(
         'Setting up {}. This happens once. It takes 6 GB, about 3 minutes, and 5 to 15 minutes more (on 2 cores) if '
@@ -79,7 +80,7 @@ def main():
             wheel.unlink()
         shutil.rmtree(str(VENV), ignore_errors=True)
         stop('The new environment does not work ({}). It was removed: run the same command again.'.format(problem))
-    READY.write_text(fingerprint)
+    READY.write_text(fingerprint, 'utf-8')
     print('Set up in {:.0f} s.'.format(time.time() - started), flush=True)
 
 
@@ -154,7 +155,7 @@ def mmcv_wheel(pip):
 
 
 def requirements(*names):
-    lines = REQUIREMENTS.read_text().splitlines()
+    lines = REQUIREMENTS.read_text('utf-8').splitlines()
     return [line for line in lines if re.split('[=<>]', line)[0] in names]
 
 
@@ -167,7 +168,11 @@ def failure(code):
     if not PYTHON.exists():
         return '{} is missing'.format(PYTHON)
     done = subprocess.run([str(PYTHON), '-c', code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd='/')
-    return None if done.returncode == 0 else (done.stdout.decode().strip().splitlines() or ['no message'])[-1]
+    return (
+        None
+        if done.returncode == 0
+        else (done.stdout.decode('utf-8', 'replace').strip().splitlines() or ['no message'])[-1]
+    )
 
 
 def step(title, command, **environment):
@@ -190,7 +195,7 @@ def step(title, command, **environment):
                 time.sleep(0.5)
                 if time.time() - said > 30:
                     said = time.time()
-                    output = LOG.read_text(errors='replace').split('\n=== ')[-1].partition('\n')[2]
+                    output = LOG.read_text('utf-8', errors='replace').split('\n=== ')[-1].partition('\n')[2]
                     counts = re.findall(r'^\s*\[(\d+)/(\d+)\]', output, re.MULTILINE)
                     files = ', {} of {} files'.format(*counts[-1]) if counts else ''
                     print('      {:.0f} s{}'.format(said - started, files), flush=True)
@@ -199,7 +204,7 @@ def step(title, command, **environment):
             process.wait()
             stop('Interrupted. Run the same command again to go on.')
     if process.returncode:
-        tail = LOG.read_text(errors='replace').splitlines()[-15:]
+        tail = LOG.read_text('utf-8', errors='replace').splitlines()[-15:]
         stop(
             '\n'.join(
                 tail

@@ -117,10 +117,10 @@ def assembled(ptx: str, arch: int) -> dict[str, int]:
     """What ptxas says of a kernel."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, 'kernel.ptx')
-        path.write_text(ptx)
+        path.write_text(ptx, 'utf-8')
         target = re.search(r'^\.target (\w+)', ptx, re.MULTILINE)[1]
         command = [get_ptxas(arch).path, '-v', f'--gpu-name={target}', path, '-o', path.with_suffix('.cubin')]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+        said = subprocess.run(command, check=True, capture_output=True, encoding='utf-8', errors='replace').stderr
     figure = lambda pattern: int((re.search(rf'(\d+) {pattern}', said) or [0, 0])[1])
     return dict(registers=figure('registers'), spills=figure('bytes spill stores') + figure('bytes spill loads'))
 

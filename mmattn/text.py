@@ -1,4 +1,5 @@
-"""Text on images, in the font of Matplotlib's figures: all pictures that are drawn here have one font."""
+"""Text on images, in the font of Matplotlib's figures: all pictures that are drawn here have one font. And names in
+these figures."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -12,6 +13,13 @@ from PIL import Image, ImageDraw, ImageFont
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(str(Path(matplotlib.get_data_path(), 'fonts', 'ttf', 'DejaVuSans.ttf')), size)
+
+
+def in_figure(text: object) -> str:
+    """A name as a text of a figure of Matplotlib, which takes $ for formulas and leaves out of a legend what begins
+    with "_"."""
+    text = str(text).replace('$', r'\$')
+    return f' {text}' if text.startswith('_') else text
 
 
 def text_size(text: str, size: int) -> tuple[int, int]:

@@ -49,6 +49,7 @@ from mmattn.prediction.predict import VIDEOS, Model, build, find_files
 from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool, running
+from mmattn.text import in_figure
 
 KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam', 'distillation', 'grafting')
 OF_EACH_IMAGE = 'attention', 'cam', 'distillation'
@@ -175,13 +176,13 @@ def picture_of(network: nn.Module, x: Tensor) -> np.ndarray:
 def write(out: Path, name: str, figure: plt.Figure, title: str, caption: str, numbers: object) -> None:
     """Write a sheet and its numbers."""
     width = int(figure.get_figwidth() * 13)
-    figure.suptitle('\n'.join(textwrap.wrap(title, width)), fontsize=11)
+    figure.suptitle('\n'.join(textwrap.wrap(in_figure(title), width)), fontsize=11)
     figure.supxlabel('\n'.join(textwrap.wrap(caption, width)), fontsize=9, x=0.01, ha='left')
     with whole_file(out / f'{name}.png') as part:
         figure.savefig(part, dpi=90)
     plt.close(figure)
     with whole_file(out / f'{name}.json') as part:
-        part.write_text(json.dumps(dict(title=title, caption=caption, **numbers), indent=1))
+        part.write_text(json.dumps(dict(title=title, caption=caption, **numbers), indent=1), 'utf-8')
     print(f'{out / name}.png', flush=True)
 
 

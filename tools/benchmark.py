@@ -73,6 +73,7 @@ from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import ROW, chosen, read_row
 from mmattn.runs.running import run_tool
+from mmattn.text import in_figure
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 #: name -> config of a backbone of another package, or of VOLO
@@ -170,7 +171,7 @@ def main() -> None:
 
     def write(name: str, text: str) -> None:
         with whole_file(args.out / name) as part:
-            part.write_text(text)
+            part.write_text(text, 'utf-8')
 
     # float32 on the CPU only: measure_machine has no other speeds
     bounded = args.profile and (args.device, args.dtype) == ('cpu', 'float32')
@@ -201,10 +202,11 @@ def measured(file: Path, machine: str) -> list[dict]:
     Raises:
         InputError: if it ran on another machine or with other settings.
     """
-    earlier = json.loads(file.read_text()) if file.exists() else dict(machine=machine, rows=[])
-    if earlier['machine'] != machine:
-        raise InputError(f'--resume: {file} is of other settings ({earlier["machine"]}): name another --out')
-    return earlier['rows']
+    with refusing(f'--resume: {file} cannot be read: name another --out'):
+        earlier = json.loads(file.read_bytes()) if file.exists() else dict(machine=machine, rows=[])
+        if earlier['machine'] != machine:
+            raise InputError(f'--resume: {file} is of other settings ({earlier["machine"]}): name another --out')
+        return earlier['rows']
 
 
 class CannotCompile(Exception):
@@ -288,7 +290,7 @@ def benchmarked() -> dict[str, str]:
 
 def metafiles() -> list[dict]:
     """The metafiles of all papers."""
-    return [yaml.safe_load(file.read_text()) for file in sorted(CONFIGS.glob('*/metafile.yml'))]
+    return [yaml.safe_load(file.read_text('utf-8')) for file in sorted(CONFIGS.glob('*/metafile.yml'))]
 
 
 def config_file(model: str) -> tuple[Path, str | None]:
@@ -576,14 +578,14 @@ def _peak(model: Callable, size: tuple[int, int], step: str, args: argparse.Name
     else:
         ctypes.CDLL(None).malloc_trim(0)
         idle = _status('VmRSS')
-        Path('/proc/self/clear_refs').write_text('5')  # resets the peak
+        Path('/proc/self/clear_refs').write_bytes(b'5')  # resets the peak
     run(model, image(*size, args), step, args)
     return (torch.cuda.max_memory_allocated() if cuda else _status('VmHWM')) - idle
 
 
 def _status(key: str) -> int:
     """A figure of /proc/self/status, in bytes."""
-    return int(re.search(rf'{key}:\s+(\d+) kB', Path('/proc/self/status').read_text())[1]) * 1024
+    return int(re.search(rf'{key}:\s+(\d+) kB', Path('/proc/self/status').read_text('utf-8'))[1]) * 1024
 
 
 def image(height: int, width: int, args: argparse.Namespace) -> Tensor:
@@ -660,7 +662,9 @@ def draw(rows: list[dict], file: Path) -> None:
             for name in sorted(models, key=lambda name: (list(ours).index(pairs.get(name, name)), name in pairs)):
                 points = sorted((pixels**0.5, figure_of(row)) for pixels, row in models[name].items())
                 style = 'o--' if name in pairs else 'o-'
-                axis.plot(*zip(*points), style, label=name, color=colours[pairs.get(name, name)], markersize=3)
+                axis.plot(
+                    *zip(*points), style, label=in_figure(name), color=colours[pairs.get(name, name)], markersize=3
+                )
             axis.set(xscale='log', xlabel='square root of the number of pixels')
             axis.set_ylabel(f'{step}, {runtime}: {label}')
             axis.set_xticks(ticks, [f'{tick:.0f}' for tick in ticks])

@@ -38,7 +38,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner
 
 from mmattn.analysis.complexity import INPUT_SIZES, compare
-from mmattn.analysis.curves import epoch_length, mean_and_spread, read_curves
+from mmattn.analysis.curves import epoch_length, mean_and_spread, read_curves, read_result
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
 from mmattn.errors import InputError, describe
@@ -47,6 +47,8 @@ from mmattn.runs.divergence import DivergedError
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import chosen
 from mmattn.runs.running import run_tool, train
+from mmattn.runs.screen import escape_unknown_characters
+from mmattn.text import in_figure
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / 'configs' / 'toy' / 'compare').glob('*.py'))
@@ -185,20 +187,17 @@ def read_finished(entry: Entry, work_dir: Path) -> None:
     """
     for file in entry.folder(work_dir).glob('*/result.json'):
         try:
-            result = json.loads(file.read_bytes())
-            seed, digest = result['seed'], result['digest']
-            run = float(result['rate']), None if seed is None else int(seed)
-            metrics = {key: float(value) for key, value in result['metrics'].items()}
-            seconds = float(result['seconds'])
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            print(f'{file} cannot be read ({describe(error)}): the run counts as not finished')
+            result = read_result(file)
+        except InputError as error:
+            print(f'{error}: the run counts as not finished')
             continue
-        if digest != entry.digest:
+        if result.digest != entry.digest:
             raise InputError(
                 f'{file.parent} was trained with other settings than {entry.config} has now, options and paths in the '
                 'environment included: name another --work-dir, or set them as before'
             )
-        entry.scores[run], entry.seconds[run] = score(entry, metrics), seconds
+        run = result.rate, result.seed
+        entry.scores[run], entry.seconds[run] = score(entry, result.metrics), result.seconds
 
 
 def score(entry: Entry, metrics: dict[str, float]) -> float:
@@ -285,6 +284,7 @@ def begin(log: Path) -> None:
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    escape_unknown_characters()
 
 
 def end_with_parent() -> None:
@@ -373,8 +373,11 @@ def train_one(entry: Entry, run: Run, args: argparse.Namespace) -> tuple[dict[st
         print(describe(error))
         last, seconds = {entry.metric: math.nan}, 0.0
     metrics = {key: float(value) for key, value in last.items() if isinstance(value, Real)}
+    metrics = {key: value if math.isfinite(value) else math.nan for key, value in metrics.items()}
     with whole_file(place / 'result.json') as part:
-        part.write_text(json.dumps(dict(rate=rate, seed=run[1], metrics=metrics, digest=entry.digest, seconds=seconds)))
+        part.write_text(
+            json.dumps(dict(rate=rate, seed=run[1], metrics=metrics, digest=entry.digest, seconds=seconds)), 'utf-8'
+        )
     return metrics, seconds
 
 
@@ -382,7 +385,7 @@ def write_results(entries: list[Entry], args: argparse.Namespace) -> str:
     """Write table.md and plot.png; the table."""
     table = '\n'.join(make_table(rows, args.rates, args.seeds) for rows in tables(entries))
     with whole_file(args.work_dir / 'table.md') as part:
-        part.write_text(table)
+        part.write_text(table, 'utf-8')
     with whole_file(args.work_dir / 'plot.png') as part:
         draw(entries, args.rates, args.seeds, part)
     return table
@@ -447,11 +450,12 @@ def draw(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int], fil
                 above.plot(statistics.mean(scores), index, '|', color=color, ms=22, mew=2)
             swept = [(rate, entry.scores[rate, first]) for rate in rates if (rate, first) in entry.scores]
             if swept:
-                below.plot(*zip(*swept), '.-', color=color, label=entry.name)
-        above.set(title=rows[0].config.stem if rows[0].model else '', xlabel=rows[0].title)
-        above.set_yticks(range(len(rows)), [entry.name for entry in rows])
+                below.plot(*zip(*swept), '.-', color=color, label=in_figure(entry.name))
+        title = in_figure(rows[0].title)
+        above.set(title=in_figure(rows[0].config.stem) if rows[0].model else '', xlabel=title)
+        above.set_yticks(range(len(rows)), [in_figure(entry.name) for entry in rows])
         above.invert_yaxis()
-        below.set(xscale='log', xlabel='rate', ylabel=f'{rows[0].title}, seed {seeds[0]}' + ', sweep' * rows[0].sweep)
+        below.set(xscale='log', xlabel='rate', ylabel=f'{title}, seed {seeds[0]}' + ', sweep' * rows[0].sweep)
         for axis in (above, below):
             axis.grid(alpha=0.3)
     axes[1][0].legend(fontsize=8)

@@ -16,6 +16,7 @@ from mmattn.analysis.curves import is_score, points, read_curves
 from mmattn.errors import InputError
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool
+from mmattn.text import in_figure
 
 
 def main() -> None:
@@ -40,9 +41,9 @@ def main() -> None:
         parts = sorted(key for key in curves if 'loss' in key and key != 'loss') if len(runs) == 1 else []
         before = '' if len(runs) == 1 else f'{folder}: '
         for key in ['loss', *parts]:
-            left.plot(*points(curves[key]), label=before + key, lw=2 if key == 'loss' else 1)
+            left.plot(*points(curves[key]), label=in_figure(before + key), lw=2 if key == 'loss' else 1)
         for key in args.keys or found:
-            right.plot(*points(curves.get(key, {})), 'o-', label=before + key)
+            right.plot(*points(curves.get(key, {})), 'o-', label=in_figure(before + key))
     left.set(title='training', ylabel='loss')
     right.set(title='validation', ylabel='score')
     for axis in (left, right):

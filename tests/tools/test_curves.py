@@ -1,15 +1,17 @@
 """tools/curves.py on logs as MMEngine writes them."""
 
 import json
+import math
 import shutil
 
 import cv2
 import pytest
 from matplotlib import pyplot
+from matplotlib.cbook import is_math_text
 
-from mmattn.analysis.curves import is_score, read_curves
+from mmattn.analysis.curves import is_score, read_curves, read_result
 from mmattn.errors import InputError
-from tests.tools.in_process import run_tool
+from tests.tools.in_process import load_tool, run_tool
 
 
 @pytest.fixture
@@ -69,10 +71,73 @@ def test_names_of_several_trainings(work, tmp_path, monkeypatch):
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == [f'{work}: loss', f'{other}: loss']
 
 
-def test_damaged_log(work):
-    (work / 'a' / 'vis_data' / 'scalars.json').write_text('{"loss": }\n')
+@pytest.mark.parametrize('name', ['$x^$', r'\$a$b', '$', '_run', 'a_b{', '%d'])
+def test_names_are_not_formulas(work, tmp_path, monkeypatch, name):
+    """Matplotlib takes text between two $ for a formula, and leaves out of a legend what begins with "_"."""
+    monkeypatch.setattr(pyplot, 'subplots', lambda *_, **__: (figure, axes))
+    figure, axes = pyplot.figure(), pyplot.figure().subplots(1, 2)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(work, tmp_path / name)
+    monkeypatch.setattr('sys.argv', ['curves.py', 'work', name, '--out', 'a.png', '--keys', 'coco/bbox_mAP'])
+    load_tool('curves').main()
+    texts = [text.get_text() for text in axes[0].get_legend().get_texts()]
+    assert [text.replace(r'\$', '$').strip() for text in texts] == ['work: loss', f'{name}: loss']
+    assert not any(map(is_math_text, texts))
+
+
+@pytest.mark.parametrize('line', ['{"loss": }', '{"loss": 1, "step": 1.5}', '{"loss": 1, "step": true}', '{"loss": 1}'])
+def test_damaged_log(work, line):
+    (work / 'a' / 'vis_data' / 'scalars.json').write_text(f'{line}\n')
     with pytest.raises(InputError, match='scalars.json cannot be read'):
         read_curves(work)
+
+
+def test_numbers_that_cannot_be_drawn(work, tmp_path):
+    """Infinity, NaN and numbers beyond those of a float are gaps of a curve, and what is no number has none."""
+    values = ['1e400', 'NaN', '-Infinity', '1' + '0' * 400, '1e308', '2', 'true', '"2"', '[2]', 'null']
+    lines = [f'{{"step": {step}, "loss": {value}}}' for step, value in enumerate(values)]
+    (work / 'a' / 'vis_data' / 'scalars.json').write_text('\n'.join(lines))
+    shutil.rmtree(work / 'b')
+    curve = read_curves(work)['loss']
+    assert list(curve) == [0, 1, 2, 3, 4, 5] and curve[5] == 2 and all(math.isnan(curve[step]) for step in range(5))
+    assert run_tool('curves', work, '--out', tmp_path / 'a.png').returncode == 0
+
+
+@pytest.mark.parametrize(
+    'key, value',
+    [
+        ('mIoU', '1e400'),
+        ('mIoU', '-Infinity'),
+        ('mIoU', '1' + '0' * 400),
+        ('mIoU', '1' + '0' * 5000),
+        ('mIoU', '"40"'),
+        ('mIoU', 'true'),
+        ('mIoU', 'null'),
+        ('seconds', 'NaN'),
+        ('seconds', '"60"'),
+        ('rate', 'Infinity'),
+        ('seed', '1.5'),
+        ('seed', '-1'),
+        ('seed', 'true'),
+        ('digest', '1'),
+    ],
+)
+def test_result_that_cannot_be_read(tmp_path, key, value):
+    """A number that no training writes is refused with its name."""
+    values = dict(mIoU='40.5', seconds='60', rate='0.001', seed='0', digest='"a"') | {key: value}
+    text = '{{"metrics": {{"mIoU": {mIoU}}}, "seconds": {seconds}, "rate": {rate}, "seed": {seed}, "digest": {digest}}}'
+    (tmp_path / 'result.json').write_text(text.format(**values))
+    with pytest.raises(InputError, match=rf'result.json cannot be read: (ValueError|.*\b{key} )'):
+        read_result(tmp_path / 'result.json')
+
+
+def test_result(tmp_path):
+    """Whole numbers count too, and NaN is the score of a training that diverged."""
+    text = '{"metrics": {"mIoU": 40, "aAcc": NaN}, "seconds": 60, "rate": 1, "seed": null, "digest": "a"}'
+    (tmp_path / 'result.json').write_text(text)
+    result = read_result(tmp_path / 'result.json')
+    assert result.metrics['mIoU'] == 40 and math.isnan(result.metrics['aAcc'])
+    assert result[1:] == (60, 1, None, 'a')
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ show four test images of each task, by the model with the first seed that did no
 """
 
 import argparse
-import json
 import math
 import statistics
 from pathlib import Path
@@ -19,13 +18,14 @@ from mmengine.config import DictAction
 from mmengine.registry import MODELS, DefaultScope
 from torch.utils.benchmark import Timer
 
-from mmattn.analysis.curves import mean_and_spread, points, read_curves
+from mmattn.analysis.curves import mean_and_spread, points, read_curves, read_result
 from mmattn.errors import InputError
 from mmattn.prediction.hook import DrawingHook
 from mmattn.runs.configs import load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import chosen
 from mmattn.runs.running import run_tool, test
+from mmattn.text import in_figure
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs' / 'real'
 #: task -> title, key and factor of its score, and the test images that are drawn
@@ -69,7 +69,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     lines = table(rows, classifiers, downstream, measure(rows, args.cfg_options))
     with whole_file(args.out / 'table.md') as part:
-        part.write_text(lines)
+        part.write_text(lines, 'utf-8')
     with whole_file(args.out / 'curves.png') as part:
         draw_curves({row: classifiers[row] for row in rows}, part)
     for task, found in downstream.items():
@@ -83,8 +83,8 @@ def finished(folder: Path) -> dict[str, list[Run]]:
     """The finished runs of each row, by seed; without those that chose the rate."""
     runs: dict[str, list[Run]] = {}
     for file in sorted(folder.glob('*/rate*_seed*/result.json')):
-        result = json.loads(file.read_text())
-        run = Run(file.parent, result['metrics'], result['seconds'], result['rate'])
+        result = read_result(file)
+        run = Run(file.parent, result.metrics, result.seconds, result.rate)
         runs.setdefault(file.parents[1].name, []).append(run)
     return runs
 
@@ -138,7 +138,7 @@ def draw_curves(classifiers: dict[str, Run], file: Path) -> None:
     for row, run in classifiers.items():
         curves = read_curves(run.folder)
         for axis, key, style in zip(axes, ('loss', 'accuracy/top1'), ('-', 'o-')):
-            axis.plot(*points(curves.get(key, {})), style, label=row, lw=1)
+            axis.plot(*points(curves.get(key, {})), style, label=in_figure(row), lw=1)
     for axis, title in zip(axes, ('loss of the training', 'top-1 accuracy of the validation')):
         axis.set(title=title, xlabel='training step')
         axis.grid(alpha=0.3)

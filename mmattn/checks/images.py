@@ -4,8 +4,8 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import BinaryIO
 
@@ -18,8 +18,22 @@ from PIL.TiffImagePlugin import SAMPLEFORMAT, ImageFileDirectory_v2
 
 from ..errors import InputError, refusing, warn
 
+#: what OpenCV and Pillow say of a size of 0
+NO_PIXELS = re.compile(r'inv_scale_x > 0|dsize\.empty|height and width must be > 0', re.IGNORECASE)
 #: suffixes of image files, in lower case
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.ppm', '.pgm', '.tif', '.tiff', '.webp')
+
+
+@contextmanager
+def large_images() -> Iterator[None]:
+    """Pillow opens images of a billion pixels in this block, as OpenCV does. Before, it warns of more than 89 million,
+    and refuses twice as many."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = 2**30
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 class CheckedPipeline(Compose):
@@ -47,7 +61,13 @@ class CheckedPipeline(Compose):
                 data = transform(data)
             except InputError:
                 raise
-            except Exception:
+            except Exception as error:
+                height, width = getattr(data.get('img'), 'shape', (1, 1))[:2]
+                if max(height, width) > 32 * min(height, width) and NO_PIXELS.search(str(error)):
+                    raise InputError(
+                        f'{path} is {width} x {height} pixels, and {type(transform).__name__} makes its shorter side '
+                        'less than a pixel: leave the image out, or cut it into parts'
+                    ) from error
                 print_log(f'{type(transform).__name__} failed on {path}', logger='current', level=logging.ERROR)
                 raise
             if data is None:
@@ -71,6 +91,7 @@ def _check_loading(transforms: list, check: Callable | None, boxes: bool) -> Non
                 _check_loading(inner, check, boxes)
 
 
+@large_images()
 def load_image(transform: Callable, data: dict) -> dict | None:
     """Call a transform that loads an image; an InputError names a file that cannot be used."""
     path = data.get('img_path')
@@ -88,6 +109,7 @@ def load_image(transform: Callable, data: dict) -> dict | None:
     return data
 
 
+@large_images()
 def _load_annotations(transform: Callable, check: Callable | None, boxes: bool, data: dict) -> dict:
     path = data.get('seg_map_path')
     checked = check is not None and path is not None
@@ -122,6 +144,7 @@ def _check_boxes(data: dict) -> None:
         )
 
 
+@large_images()
 def check_label_map(path: str, content: bytes, backend: str) -> None:
     """Check that a label map is read as it was written: MMSegmentation casts its labels to 8 bits.
 
@@ -135,6 +158,8 @@ def check_label_map(path: str, content: bytes, backend: str) -> None:
     mode, form, coding, orientation = _header(io.BytesIO(content))
     if form in ('JPEG', 'MPO'):
         raise InputError(f'{path} is a JPEG file, which does not keep the labels: use PNG')
+    if form == 'GIF':
+        raise InputError(f'{path} is a GIF file, which may number the labels anew in its palette: use PNG')
     if 'L;2' in coding or 'L;4' in coding or mode == '1' and backend != 'pillow':
         raise InputError(f'{path} has fewer than 8 bits per pixel, which are read as shades of grey: write it with 8')
     if orientation > 1:
@@ -221,6 +246,7 @@ def check_size(path: str, data: dict, backend: str | None) -> None:
 _folders_in_log: set[str] = set()
 
 
+@large_images()
 def _header(file: str | io.BytesIO) -> tuple[str | None, str | None, str, int]:
     """What Pillow reads in the first bytes of an image file: mode, format, coding and EXIF orientation, 1 to 8."""
     try:

@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
-from mmengine.registry import DATASETS, MODELS, DefaultScope
+from mmengine.registry import EVALUATOR, MODELS, DefaultScope
+from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 from rich.console import Console
 from rich.progress import track
 
-from mmattn.checks.datasets import check_dataset, check_files, ignored_labels
+from mmattn.checks.datasets import check_batches, check_dataset, check_files, check_metrics, ignored_labels
 from mmattn.checks.images import CheckedPipeline, unknown_label
 from mmattn.errors import InputError, describe
 from mmattn.prediction.drawing import colors_of, draw_sample, write_image
@@ -47,12 +48,31 @@ def main() -> None:
     if scope not in SCOPES:
         sys.exit(f'{args.config} is not for a detector, segmentor or classifier: its default_scope names no package.')
     check_output(args.out / 'drawn.jpg')
-    check_files(cfg, args.split)
+    check_split(cfg, args.split)
     with DefaultScope.overwrite_default_scope(scope):
         datasets = read_datasets(cfg, args.split)
     wrong = sum(browse(*dataset, args) for dataset in datasets)
     if wrong:
         sys.exit(f'{wrong} of {sum(len(dataset) for dataset, *_ in datasets)} images cannot be used.')
+
+
+def check_split(cfg: Config, split: str) -> None:
+    """Check the files of a split. Those of training and validation are compared, as a training does, if both are there.
+
+    Raises:
+        InputError: see :func:`mmattn.checks.datasets.check_files`.
+    """
+    if cfg.get(f'{split}_dataloader') is None:
+        raise InputError(f'the config has no {split}_dataloader: name another --split')
+    check_files(cfg, split)
+    other = dict(train='val', val='train').get(split)
+    if other and cfg.get(f'{other}_dataloader') is not None:
+        try:
+            check_files(cfg, 'train', 'val')
+        except InputError as error:
+            if not str(error).startswith(f'{other}_'):
+                raise
+            print(f'{split} is not compared with {other}: {describe(error)}', file=sys.stderr)
 
 
 def read_datasets(cfg: Config, split: str) -> list[tuple[BaseDataset, list[str], list[int]]]:
@@ -63,9 +83,18 @@ def read_datasets(cfg: Config, split: str) -> list[tuple[BaseDataset, list[str],
     if cfg.get('data_preprocessor'):  # a classifier's, as a Runner hands it over
         cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)
     model = MODELS.build(cfg.model)
-    datasets = []
-    for dataset, pack in packed_datasets(DATASETS.build(cfg[f'{split}_dataloader'].dataset)):
+    dataloader = Runner.build_dataloader(cfg[f'{split}_dataloader'])
+    found = list(packed_datasets(dataloader.dataset))
+    for dataset, _ in found:
         check_dataset(dataset, model)
+    check_batches(dataloader)
+    evaluator = cfg.get(f'{split}_evaluator')
+    if evaluator:
+        if 'metrics' not in evaluator:
+            evaluator = dict(metrics=evaluator)
+        check_metrics(EVALUATOR.build(dict(evaluator), default_args=dict(type='Evaluator')), dataloader.dataset)
+    datasets = []
+    for dataset, pack in found:
         if not pack:
             raise InputError(
                 f'{split}_dataloader: no transform of its dataset packs what it loads, as PackDetInputs, PackSegInputs '

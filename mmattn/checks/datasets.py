@@ -8,6 +8,7 @@ from itertools import chain
 
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset, InfiniteSampler
+from mmengine.evaluator import Evaluator
 from mmengine.fileio import list_from_file
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, METRICS, DefaultScope, Registry
@@ -176,15 +177,20 @@ def check_built_datasets(runner: Runner) -> None:
         for dataset in inner_datasets(dataloader.dataset):
             check_dataset(dataset, runner.model)
             dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))
-        sized = isinstance(dataloader.batch_sampler, Sized) and not isinstance(dataloader.sampler, InfiniteSampler)
-        if sized and not len(dataloader):
-            raise InputError(
-                f'a dataloader has {len(dataloader.dataset)} images, which is less than a batch: set a smaller '
-                'batch_size, or drop_last=False'
-            )
+        check_batches(dataloader)
         return dataloader
 
     runner.build_dataloader = build_checked
+
+
+def check_batches(dataloader: DataLoader) -> None:
+    """Raise an InputError if the images of a dataloader are less than a batch."""
+    sized = isinstance(dataloader.batch_sampler, Sized) and not isinstance(dataloader.sampler, InfiniteSampler)
+    if sized and not len(dataloader):
+        raise InputError(
+            f'a dataloader has {len(dataloader.dataset)} images, which is less than a batch: set a smaller '
+            'batch_size, or drop_last=False'
+        )
 
 
 class MetricCheckHook(Hook):
@@ -196,13 +202,21 @@ class MetricCheckHook(Hook):
 
     def before_run(self, runner: Runner) -> None:
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
-            evaluator = getattr(loop, 'evaluator', None)
-            for index, metric in enumerate(getattr(evaluator, 'metrics', ())):
-                if hasattr(metric, 'check_datasets'):  # a CheckedCocoMetric
-                    # MMDetection's MultiDatasetsEvaluator has a metric for each dataset.
-                    each = hasattr(evaluator, 'dataset_prefixes')
-                    dataset = loop.dataloader.dataset
-                    metric.check_datasets(list(inner_datasets(dataset.datasets[index] if each else dataset)))
+            if hasattr(loop, 'evaluator'):
+                check_metrics(loop.evaluator, loop.dataloader.dataset)
+
+
+def check_metrics(evaluator: Evaluator, dataset: object) -> None:
+    """Compare the annotations of the metrics of an evaluator with those of its dataset.
+
+    Raises:
+        InputError: for the first thing that does not fit.
+    """
+    for index, metric in enumerate(getattr(evaluator, 'metrics', ())):
+        if hasattr(metric, 'check_datasets'):  # a CheckedCocoMetric
+            # MMDetection's MultiDatasetsEvaluator has a metric for each dataset.
+            each = hasattr(evaluator, 'dataset_prefixes')
+            metric.check_datasets(list(inner_datasets(dataset.datasets[index] if each else dataset)))
 
 
 def inner_datasets(dataset: object) -> Iterator[BaseDataset]:

@@ -232,6 +232,63 @@ def test_label_maps_of_other_values(tmp_path, content, backend):
         check_label_map('map', content, backend)
 
 
+@pytest.mark.parametrize('form, fits', [('PNG', True), ('BMP', True), ('TIFF', True), ('GIF', False)])
+def test_label_maps_with_a_palette(tmp_path, form, fits):
+    """Labels are the numbers of the palette. A GIF file is refused: it is written with a palette of the labels that
+    occur, so that 0 and 7 become 0 and 1."""
+    labels = np.array([[0, 7, 7]], np.uint8)
+    map = Image.fromarray(labels)
+    if fits:
+        map.putpalette([0, 0, 0, *range(30, 51)])
+    map.save(tmp_path / 'map', form)
+    dataset = Maps(serialize_data=False, metainfo=dict(classes=tuple('abcdefgh')))
+    load = CheckedPipeline(Compose([LoadAnnotations()]), dataset)
+    data = dict(img_path='a', seg_map_path=str(tmp_path / 'map'), reduce_zero_label=False, seg_fields=[])
+    if fits:
+        assert load({**data, 'ori_shape': (1, 3)})['gt_seg_map'].tolist() == labels.tolist()
+    else:
+        with pytest.raises(InputError, match='map is a GIF file'):
+            load({**data, 'ori_shape': (1, 3)})
+
+
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.filterwarnings('error')
+def test_large_images_and_label_maps(tmp_path, monkeypatch, backend):
+    """Pillow refuses what is twice as large as its limit, and warns before. OpenCV reads more, and so do the checks: a
+    label map of less than 8 bits is refused however large it is."""
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 100)
+    for mode in ('L', '1'):
+        Image.new(mode, (16, 16)).save(tmp_path / f'map{mode}.png')
+    image = tmp_path / 'a.jpg'
+    Image.new('RGB', (16, 16)).save(image)
+    dataset = Maps(serialize_data=False, metainfo=dict(classes=('a', 'b')))
+    steps = [LoadImageFromFile(imdecode_backend=backend), LoadAnnotations(imdecode_backend=backend)]
+    load = CheckedPipeline(Compose(steps), dataset)
+    data = dict(img_path=str(image), reduce_zero_label=False, seg_fields=[])
+    for name in ('mapL', 'map1'):
+        data['seg_map_path'] = str(tmp_path / f'{name}.png')
+        if name == 'map1' and backend == 'cv2':
+            with pytest.raises(InputError, match='fewer than 8 bits'):
+                load(dict(data))
+        else:
+            assert load(dict(data))['gt_seg_map'].shape == (16, 16)
+    assert Image.MAX_IMAGE_PIXELS == 100
+
+
+@pytest.mark.parametrize('backend', ['cv2', 'pillow'])
+@pytest.mark.parametrize('size, fits', [((1, 2000), False), ((2000, 1), False), ((1, 100), True)])
+def test_shapes_that_a_transform_makes_less_than_a_pixel(size, fits, backend):
+    """An image resized with its aspect ratio may have a side of 0 pixels: the sentence names it and its size."""
+    resize = transforms.RandomResize((64, 64), (1.0, 1.0), keep_ratio=True, backend=backend)
+    data = dict(img_path='a.jpg', img=np.zeros((*size[::-1], 3), np.uint8), img_shape=size[::-1])
+    if fits:
+        assert pipeline(resize)(data)['img'].shape == (64, 1, 3)
+    else:
+        sentence = f'^a.jpg is {size[0]} x {size[1]} pixels, and RandomResize makes its shorter side less than a pixel'
+        with pytest.raises(InputError, match=sentence):
+            pipeline(resize)(data)
+
+
 def test_errors_of_other_transforms_stay(log):
     """They may be mistakes in the code. The log names the image."""
 

@@ -1,12 +1,15 @@
 """What the tools show on the screen."""
 
+import io
 import logging
+import sys
 import warnings
 
 import pytest
 from mmengine.logging import MMLogger
 
 from mmattn.runs.running import run_tool
+from tests import ROOT
 
 BEGINNING = 'Epoch(train)  [1][ 50/2500]  '
 NUMBERS = 'base_lr: 1e-4 lr: 1e-4  eta: 1 day, 2:03:04  time: 1.4  data_time: 0.3  loss: 6.1  loss_cls: 6.0'
@@ -95,3 +98,34 @@ def test_warnings(recwarn):
     assert [str(one.message) for one in recwarn] == ['something else']
     main()
     assert len(recwarn) == 3
+
+
+@pytest.mark.parametrize('encoding', ['ascii', 'latin-1'])
+def test_characters_that_the_screen_does_not_have(monkeypatch, encoding):
+    """A name of a class or a file that the locale cannot show does not end a tool: it is escaped."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, encoding, errors='surrogateescape'))
+    run_tool(lambda: print('花, \udcff, a'))
+    sys.stdout.flush()
+    assert written.getvalue() == b'\\u82b1, \\udcff, a\n'
+
+
+def test_another_checkout(tmp_path, capsys, monkeypatch):
+    """A tool that imports mmattn of another checkout than its own says so in a line, in the first process only."""
+    (tmp_path / 'tools' / 'dev').mkdir(parents=True)
+    tool = tmp_path / 'tools' / 'dev' / 'a.py'
+    main = compile('def main(): print("ran")', str(tool), 'exec')
+    exec(main, names := {})
+    run_tool(names['main'])
+    assert capsys.readouterr() == ('ran\n', '')  # as of a wheel, where no mmattn is above the tools
+    (tmp_path / 'mmattn').mkdir()
+    (tmp_path / 'mmattn' / '__init__.py').touch()
+    run_tool(names['main'])
+    said = capsys.readouterr().err
+    assert (
+        said
+        == f'{tool} runs mmattn of {ROOT / "mmattn"}, not of its own checkout: PYTHONPATH={tmp_path} takes that one\n'
+    )
+    monkeypatch.setenv('RANK', '1')
+    run_tool(names['main'])
+    assert capsys.readouterr().err == ''

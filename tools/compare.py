@@ -189,7 +189,8 @@ def read_finished(entry: Entry, work_dir: Path) -> None:
         try:
             result = read_result(file)
         except InputError as error:
-            print(f'{error}: the run counts as not finished')
+            why = describe(error).removeprefix(f'{file} cannot be read: ')
+            print(f'{file} cannot be read ({why}): the run counts as not finished')
             continue
         if result.digest != entry.digest:
             raise InputError(

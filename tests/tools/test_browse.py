@@ -192,3 +192,42 @@ def test_nothing_to_count(browse, tmp_path, config, pack, sentence):
 
 def test_number_of_drawn_images(browse):
     assert browse(DETECTOR, '--draw', -1).sentence == '--draw must be 0 or more, not -1'
+
+
+def test_val_is_checked_as_in_training(browse, toy, tmp_path):
+    """What the metric evaluates with must be of the images of the split, and its loader must give a batch."""
+    contents = (toy / 'coco' / 'annotations' / 'instances_val2017.json').read_text()
+    (tmp_path / 'other.json').write_text(contents.replace('000000000002.jpg', 'other.jpg'))
+    done = browse(DETECTOR, '--split', 'val', '--cfg-options', f'val_evaluator.ann_file={tmp_path / "other.json"}')
+    assert 'other.json of the evaluator is of other images than the dataset: its image 2 is other.jpg' in done.sentence
+    few = 'val_dataloader.drop_last=True', 'val_dataloader.batch_size=3'
+    done = browse(DETECTOR, '--split', 'val', '--cfg-options', *few)
+    assert 'a dataloader has 2 images, which is less than a batch' in done.sentence
+    config = tmp_path / 'config.py'
+    config.write_text(f'_base_ = {str(ROOT / DETECTOR)!r}\nval_dataloader = val_evaluator = val_cfg = None\n')
+    assert browse(config, '--split', 'val').sentence == 'the config has no val_dataloader: name another --split'
+
+
+def test_val_is_compared_with_train(browse, toy, tmp_path):
+    """Folders of other classes than in training would be evaluated with wrong labels. Without the images of the
+    training, a line says that nothing was compared."""
+    data = tmp_path / 'toy'
+    shutil.copytree(toy, data)
+    folder = data / 'imagenet' / 'val'
+    first = sorted(folder.iterdir())[0]
+    for other in (data / 'imagenet' / 'train').iterdir():
+        if not (folder / other.name).exists():
+            shutil.rmtree(other)
+    config = tmp_path / 'config.py'
+    classes = dict(num_classes=len(list(folder.iterdir())))
+    text = f'_base_ = {str(ROOT / CLASSIFIER)!r}\nmodel = dict(head={classes})\ndata_preprocessor = {classes}\n'
+    for split in ('train', 'val'):
+        dataset = f"type='CustomDataset', data_prefix={str(folder.with_name(split))!r}, pipeline=_base_.test_pipeline"
+        text += f'{split}_dataloader = dict(dataset=dict(_delete_=True, {dataset}))\n'
+    config.write_text(text)
+    first.rename(first.with_name('zzz'))
+    done = browse(config, '--split', 'val')
+    assert f'are of different classes: only train_dataloader.dataset has {first.name}' in done.sentence
+    shutil.rmtree(data / 'imagenet' / 'train')
+    done = browse(config, '--split', 'val')
+    assert done.sentence is None and 'val is not compared with train: train_dataloader.dataset' in done.stderr

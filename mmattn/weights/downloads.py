@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def _writing(kept: Path, shown: str) -> Iterator[Path]:
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             try:
-                _acquire(lock, part, shown)
+                _acquire(lock, lambda: [part], shown)
                 stack.callback(lock.release)
                 stack.callback(part.unlink, missing_ok=True)
             except (NotImplementedError, OSError):  # a disk without locks: each process downloads for itself
@@ -116,18 +116,18 @@ def _part_and_lock(kept: Path) -> tuple[Path, FileLock]:
     return kept.with_name(f'.part.{kept.name}'), FileLock(kept.with_name(f'.{kept.name}.lock'))
 
 
-def _acquire(lock: FileLock, part: Path, shown: str) -> None:
-    """Wait for a lock as long as the unfinished file of the process that holds it grows."""
-    size, patience = None, 0
+def _acquire(lock: FileLock, parts: Callable[[], Iterable[Path]], shown: str) -> None:
+    """Wait for a lock as long as the process that holds it writes to its unfinished files, ``parts``."""
+    state, patience = None, 0
     while True:
         try:
             lock.acquire(timeout=patience)
             return
         except Timeout:
-            before, size = size, part.stat().st_size if part.is_file() else 0
+            before, state = state, [(part.stat().st_size, part.stat().st_mtime) for part in parts() if part.is_file()]
         if before is None:
             print_log(f'waiting for another process, which downloads {shown} and holds {lock.lock_file}', 'current')
-        elif before == size:
+        elif before == state:
             raise CheckpointError(
                 f'another process holds {lock.lock_file} and has downloaded nothing of {shown} for {patience} s: end '
                 'it and try again'
@@ -258,7 +258,8 @@ def from_hub(address: str, **options) -> Path:
         CheckpointError: if it is not there and cannot be downloaded, or has another SHA-256 than the Hub says.
     """
     try:
-        from huggingface_hub import hf_hub_download, hf_hub_url
+        from huggingface_hub import constants, hf_hub_download, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub.file_download import repo_folder_name
         from huggingface_hub.utils import EntryNotFoundError, LocalEntryNotFoundError
     except ImportError as error:
         raise CheckpointError(f'{address} is on the Hugging Face Hub: pip install huggingface_hub') from error
@@ -280,6 +281,9 @@ def from_hub(address: str, **options) -> Path:
     def downloaded(file: str) -> Path:
         asked = dict(options, repo_id=repository, filename=file, revision=revision)
         try:
+            if not isinstance(try_to_load_from_cache(repository, file, options.get('cache_dir'), revision), str):
+                folder = Path(options.get('cache_dir') or constants.HF_HUB_CACHE).expanduser()
+                _wait_for_the_hub(folder, repo_folder_name(repo_id=repository, repo_type='model'), shortened(address))
             found = Path(hf_hub_download(**asked))
             if not _is_whole(found):
                 warn(f'{found} has another SHA-256 than the Hub says: it is downloaded again')
@@ -289,7 +293,7 @@ def from_hub(address: str, **options) -> Path:
                     link.unlink(missing_ok=True)
                 raise ValueError('twice it had another SHA-256 than the Hub says, and it is not kept')
             return found
-        except EntryNotFoundError:
+        except (CheckpointError, EntryNotFoundError):
             raise
         except Exception as error:  # of networks, access rights and disks: many kinds
             raise refusal(file, error) from error
@@ -314,6 +318,21 @@ def from_hub(address: str, **options) -> Path:
             except EntryNotFoundError as error:
                 raise refusal(part, error) from error
     return found
+
+
+def _wait_for_the_hub(folder: Path, name: str, shown: str) -> None:
+    """Wait for processes that download files of a repository. huggingface_hub waits too, but without end and a word.
+
+    Args:
+        folder: the Hub's folder of downloads.
+        name: of the repository's folder in it.
+        shown: how messages name the download.
+    """
+    for file in Path(folder, '.locks', name).glob('*.lock'):
+        with suppress(NotImplementedError, OSError):  # a disk without locks
+            lock = FileLock(file)
+            _acquire(lock, lambda: Path(folder, name, 'blobs').glob('*.incomplete'), shown)
+            lock.release()
 
 
 def _is_whole(file: Path) -> bool:

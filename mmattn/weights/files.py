@@ -43,24 +43,24 @@ def read_checkpoint(
     Raises:
         CheckpointError: if the file cannot be read, has no tensors there, or two tensors for one name.
     """
-    contents = read_file(path, trusted=trusted)
+    contents, shown = read_file(path, trusted=trusted), without_secrets(path)
     weights, container = weights_in(contents)
     source = f' "{container}"' if container else ''
     weights = weights if isinstance(weights, dict) else {}
-    tensors = plain_names({name: value for name, value in weights.items() if isinstance(value, Tensor)}, str(path))
+    tensors = plain_names({name: value for name, value in weights.items() if isinstance(value, Tensor)}, shown)
     chosen = 'backbone.' if prefix is None else _plain_name(prefix and f'{prefix.removesuffix(".")}.')
     inside = {name.removeprefix(chosen): value for name, value in tensors.items() if name.startswith(chosen)}
     if prefix is None:
         twice = [name for name in inside if name in tensors]
         if twice:
             raise CheckpointError(
-                f'{path} has both {twice[0]} and {chosen}{twice[0]}: choose with prefix="" or prefix="{chosen}" beside '
-                'the checkpoint'
+                f'{shown} has both {twice[0]} and {chosen}{twice[0]}: choose with prefix="" or prefix="{chosen}" '
+                'beside the checkpoint'
             )
     if chosen and (inside or prefix is not None):
         tensors, source = inside, f'{source} "{chosen}*"'
     if not tensors:
-        raise CheckpointError(f'{path} holds no weights{f" under{source}" if source else ""}')
+        raise CheckpointError(f'{shown} holds no weights{f" under{source}" if source else ""}')
     noted = noted_settings(contents)
     return tensors, source.strip() or 'top level', noted.get(chosen.removesuffix('.'), noted.get(''))
 

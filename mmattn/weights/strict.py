@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
 
 from ..errors import CheckpointError, near_misses
+from ..privacy import without_secrets
 from .files import plain_names, read_checkpoint, weights_in
 from .lora import lora_part
 from .sources import check_source
@@ -140,7 +141,8 @@ class StrictModule(BaseModule):
             CheckpointError: if the file cannot be read, or its tensors do not fit.
         """
         state_dict, source, settings = read_checkpoint(checkpoint, prefix)
-        print_log(f'{type(self).__name__}: loading {checkpoint} ({source})', logger='current')
+        shown = without_secrets(checkpoint)
+        print_log(f'{type(self).__name__}: loading {shown} ({source})', logger='current')
         own = self.settings_note
         changed = log_changes_with_images(settings, own)
         try:
@@ -152,7 +154,7 @@ class StrictModule(BaseModule):
                 with _warned_if(not strict):
                     self.log_difference(state_dict, settings)
         except CheckpointError as error:
-            raise CheckpointError(f'{checkpoint}: {error}') from None
+            raise CheckpointError(f'{shown}: {error}') from None
 
     def start_from(self, state_dict: dict[str, Tensor]) -> None:
         """Start from weights of ``warm_start_from`` in memory, as :meth:`load_pretrained` does from a file.

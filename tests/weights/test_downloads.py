@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import hashlib
 import http.server
 import io
@@ -13,6 +14,7 @@ import torch
 from filelock import FileLock, Timeout
 from huggingface_hub import constants as hub_constants
 
+from mmattn.backbones import ViTFrame
 from mmattn.weights import CheckpointError, downloads, read_checkpoint, read_file
 from mmattn.weights.downloads import from_hub
 from tests.weights.test_files import WEIGHTS, Call
@@ -201,11 +203,18 @@ def test_broken_file_that_is_kept(tmp_path, serve):
 
 def test_secrets_in_addresses(serve, log):
     """The query of a signed address and a password are neither in the log nor in a sentence. A password is not sent."""
-    address = serve({'/c.pth?X-Amz-Signature=53cret': (packed(WEIGHTS), None)})
-    read_file(f'{address}/c.pth?X-Amz-Signature=53cret')
-    for bad in (f'{address}/no.pth?X-Amz-Signature=53cret', f'{address}/c.pth'.replace('//', '//me:53cret@')):
-        with pytest.raises(CheckpointError, match=r'/\w+.pth') as error:
-            read_file(bad)
+    query = '?X-Amz-Signature=53cret'
+    address = serve({f'/c.pth{query}': (packed(WEIGHTS), None)})
+    backbone = ViTFrame(arch=dict(embed_dim=8, depth=1, num_heads=1), img_size=32)
+    with_password = f'{address}/c.pth'.replace('//', '//me:53cret@')
+    for load, bad, message in (
+        (backbone.load_pretrained, f'{address}/c.pth{query}', r'/c.pth\?\*\*\*: '),
+        (functools.partial(read_checkpoint, prefix='x'), f'{address}/c.pth{query}', r'/c.pth\?\*\*\* holds no weights'),
+        (read_file, f'{address}/no.pth{query}', r'/no.pth\?\*\*\* cannot be downloaded'),
+        (read_file, with_password, '/c.pth has a user or a password'),
+    ):
+        with pytest.raises(CheckpointError, match=message) as error:
+            load(bad)
         assert '53cret' not in str(error.value)
     assert any('downloading' in line for line in log) and not any('53cret' in line for line in log)
 
@@ -267,7 +276,7 @@ def test_waiting_for_a_long_download(tmp_path):
                 part.write_bytes(bytes(self.calls))
                 raise Timeout(self.lock_file)
 
-    downloads._acquire(held := Held(), part, 'it')
+    downloads._acquire(held := Held(), lambda: [part], 'it')
     assert held.calls == 5
 
 
@@ -406,6 +415,20 @@ def test_weights_in_several_files(hub, serve):
     del answers[f'/o/r/resolve/{COMMIT}/x/b.safetensors']
     with pytest.raises(CheckpointError, match='x/b.safetensors cannot be downloaded'):
         from_hub('hf://o/r/x/', force_download=True)
+
+
+def test_lock_in_the_folder_of_the_hub(hub, tmp_path, monkeypatch, serve, log):
+    """huggingface_hub waits for it without end and a word. Here the log says it, and a sentence ends it; what is there
+    already is read."""
+    monkeypatch.setattr(downloads, 'LOCK_PATIENCE', 0.05)
+    hub({'o/r/there.pth': packed(WEIGHTS)})
+    read_file('hf://o/r/there.pth')
+    lock = tmp_path / 'hub' / '.locks' / 'models--o--r' / f'{"0" * 64}.lock'
+    with FileLock(lock):
+        assert read_file('hf://o/r/there.pth').keys() == WEIGHTS.keys()
+        with pytest.raises(CheckpointError, match=f'another process holds {lock} and has downloaded nothing'):
+            read_file('hf://o/r/w.pth')
+    assert f'waiting for another process, which downloads hf://o/r/w.pth and holds {lock}' in log
 
 
 def test_options_of_the_hub(hub, tmp_path, monkeypatch):

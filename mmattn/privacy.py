@@ -10,7 +10,9 @@ LOGIN = re.compile(r'(?<=://)(?:[^\s/?#\'"<>]*|[^\s/:@\[\'"<>]+:(?!\d*[/?#])[^\s
 #: query or fragment of an address, without the punctuation of the sentence around it
 QUERY = re.compile(r'(?<=[\w/.~%-])[?#]([^\s\'"<>]+?)(?=[).,:;\]]*(?:[\s\'"<>]|$))')
 #: parts of names in the queries of signed addresses: of S3, Google, Azure, Aliyun, CloudFront and others
-SIGNED = re.compile(r'sig|token|key|secret|pass|pwd|auth|cred|jwt|session|policy|expire|code|^q-ak|^x-|^s[eprtv]$', re.I)
+SIGNED = re.compile(
+    r'sig|token|key|secret|pass|pwd|auth|cred|jwt|session|policy|expire|code|^q-ak|^x-|^s[eprtv]$', re.IGNORECASE
+)
 #: text that is given by a name, as in "token='...'" and "'api_key': '...'"; cls_token is no such name
 NAMED = re.compile(
     r'(?<![\w-])((?:[\w-]*(?:access|account|api|auth|hf|private|secret|security|session)[_-]?(?:key|token|secret)|'
@@ -28,8 +30,8 @@ TOKEN = re.compile(
 def without_secrets(text: object) -> str:
     """A text with ``***`` in place of passwords, tokens and the queries of signed addresses.
 
-    ``https://USER:PASSWORD@HOST/FILE?X-Amz-Signature=...`` becomes ``https://***@HOST/FILE?***``. A query stays if all of
-    it is harmless, as ``?download=1``. A text that went through once does not change any more.
+    ``https://USER:PASSWORD@HOST/FILE?X-Amz-Signature=...`` becomes ``https://***@HOST/FILE?***``. A query stays if all
+    of it is harmless, as ``?download=1``. A text that went through once does not change any more.
     """
     text = LOGIN.sub(f'{CUT}@', str(text))
     text = QUERY.sub(lambda match: match[0] if _is_harmless(match[1]) else match[0][0] + CUT, text)

@@ -164,6 +164,70 @@ def test_no_code_gets_through(tmp_path, unpickler, call, legacy):
     assert not proof.exists()
 
 
+class Dtype(Call):
+    """A dtype whose fields and flags a file sets."""
+
+    def __init__(self, *state):
+        self.call = (np.dtype, ('f8', False, True), (3, '<', *state))
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        Call(np.ndarray, (2,)),
+        Call(np.ndarray, (1,), 'f8', b'12345678'),
+        np.array([None, 1]),
+        np.zeros(2, [('a', 'f8'), ('b', object)]),
+        np.zeros(2, 'M8[s]'),
+        np.zeros(2, 'V4'),
+        np.void(b'1234'),
+        np.datetime64(1, 's'),
+        Dtype(None, None, None, -1, -1, 63),
+        Dtype((np.dtype('f8'), (1000,)), None, None, -1, -1, 0),
+        Dtype(None, ('a',), {'a': (np.dtype('f8'), 9000)}, -1, -1, 0),
+    ],
+    ids=str,
+)
+def test_arrays_have_no_pointers(tmp_path, unpickler, value):
+    """A file makes arrays of numbers, by their values: no objects, no memory of its choice, no flags of dtypes."""
+    torch.save({'state_dict': WEIGHTS, 'meta': value}, tmp_path / 'c.pth')
+    with pytest.raises(CheckpointError, match='has numpy'):
+        read_file(str(tmp_path / 'c.pth'))
+
+
+def test_arrays_have_values_once(tmp_path, unpickler):
+    """A tensor may share the memory of an array, which other values would take away. Read arrays are written as
+    NumPy's own."""
+    arrays = [np.arange(6.0, dtype='>f4').reshape(2, 3).T, np.array([True]), np.float16(2), np.zeros((0, 3), int)]
+    torch.save(arrays, tmp_path / 'c.pth')
+    read = read_file(tmp_path / 'c.pth')
+    assert all(
+        np.array_equal(value, array) and value.dtype.char == array.dtype.char for value, array in zip(read, arrays)
+    )
+    with pytest.raises(pickle.UnpicklingError, match='twice'):
+        read[0].__setstate__(np.zeros(2).__reduce__()[2])
+    assert b'mmattn' not in pickle.dumps([read, [value + 1 for value in read]])
+
+
+def test_classes_stay_as_they_are(tmp_path, unpickler):
+    """A file cannot set attributes of an allowed class, which all of the program uses."""
+    program = b'\x80\x02cargparse\nNamespace\nN}X\7\0\0\0changedK\1s\x86b.'
+    with zipfile.ZipFile(tmp_path / 'c.pth', 'w') as archive:
+        archive.writestr('c/data.pkl', program)
+        archive.writestr('c/version', '3\n')
+    with pytest.raises(CheckpointError):
+        read_file(tmp_path / 'c.pth')
+    assert not hasattr(argparse.Namespace, 'changed')
+
+
+def test_sparse_indices_beyond_the_tensor(tmp_path, unpickler):
+    """torch alone takes them, and then reads or writes beyond the memory, or ends the interpreter."""
+    sparse = torch.sparse_coo_tensor([[1, 10**6]], [1.0, 1.0], (2,), check_invariants=False)
+    torch.save({'state_dict': WEIGHTS, 'optimizer': {'state': {0: {'a': sparse}}}}, tmp_path / 'c.pth')
+    with pytest.raises(CheckpointError, match='cannot be read'):
+        read_file(tmp_path / 'c.pth')
+
+
 def test_trusted_files_are_read_whole(tmp_path):
     torch.save({'state_dict': WEIGHTS, 'meta': Call(open, str(tmp_path / 'proof'), 'w')}, tmp_path / 'c.pth')
     assert read_file(str(tmp_path / 'c.pth'), trusted=True)['state_dict'].keys() == WEIGHTS.keys()

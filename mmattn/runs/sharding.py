@@ -8,6 +8,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from io import BytesIO
+from math import prod
 from pathlib import Path, PosixPath
 
 import torch
@@ -18,13 +20,23 @@ from mmengine.optim import BaseOptimWrapper
 from mmengine.registry import FUNCTIONS, STRATEGIES
 from mmengine.runner.checkpoint import _load_checkpoint
 from torch import Tensor, nn
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, TensorStorageMetadata, filesystem, metadata
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, LoadPlan, LoadPlanner, filesystem, metadata
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.futures import Future
 
 from ..errors import CheckpointError, describe
 from ..packages import require_sharding
-from ..weights import read_file
-from ..weights.restricted_pickle import restricted_unpickler
+from ..weights import first_names, odd_form, read_file
+from ..weights.downloads import shortened
+from ..weights.files import check_archive
+from ..weights.restricted_pickle import load_weights_only, restricted_unpickler
 
 with suppress(ImportError):  # older than require_sharding allows
     from torch.distributed.checkpoint import CheckpointException, DefaultSavePlanner, load, save
@@ -127,7 +139,8 @@ class ShardedStrategy(FSDPStrategy):
         if not os.path.isdir(filename):
             return super().load_checkpoint(filename, callback=callback, **kwargs)
         self.logger.info(f'Load checkpoint from {filename}')
-        state, saved = _load_checkpoint(os.path.join(filename, REST)), read_shard_metadata(filename)
+        state, contents = _load_checkpoint(os.path.join(filename, REST)), read_shard_metadata(filename)
+        saved = contents.state_dict_metadata
         own = dict(state_dict=self.model_state_dict())
         if 'optimizer' in state:
             own['optimizer'] = self.optim_state_dict()
@@ -144,8 +157,8 @@ class ShardedStrategy(FSDPStrategy):
                 f'{filename} belongs to another model or optimizer than the config: {difference}; take its own config'
             )
         tensors = {key: tensors[key] for key in saved}
-        load(tensors, storage_reader=FileSystemReader(filename))
-        _put_back(state, tensors)
+        _read_tensors(tensors, filename, contents)
+        _put_back(state, tensors, filename)
         if callback is not None:
             callback(state)
         set_model_state_dict(self.model, state.pop('state_dict'))
@@ -171,18 +184,72 @@ def merge_shards(folder: str | Path, trusted: bool = False) -> dict:
         MissingPackage: if torch is too old to read it.
     """
     require_sharding('merging shards')
-    saved, state = read_shard_metadata(folder), read_file(Path(folder, REST), trusted=trusted)
+    contents, state = read_shard_metadata(folder), read_file(Path(folder, REST), trusted=trusted)
+    saved = contents.state_dict_metadata
     tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in saved.items()}
-    try:
-        load(tensors, storage_reader=FileSystemReader(folder), no_dist=True)
-    except CheckpointException as error:
-        raise CheckpointError(f'{folder} cannot be read: its tensors are damaged') from error
-    _put_back(state, tensors)
+    _read_tensors(tensors, folder, contents, no_dist=True)
+    _put_back(state, tensors, folder)
     return state
 
 
-def read_shard_metadata(folder: str | Path) -> dict[str, TensorStorageMetadata]:
-    """Size and dtype of each tensor in a sharded checkpoint, by name. No code in its files is run.
+class ShardReader(FileSystemReader):
+    """Reads the tensors of a sharded checkpoint by contents of its metadata that were checked.
+
+    torch's own reads the metadata again, as a pickle that may run code, and casts tensors of another dtype.
+    """
+
+    def __init__(self, folder: str | Path, contents: Metadata) -> None:
+        super().__init__(folder)
+        self.contents = contents
+
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
+        return self.contents
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for item in plan.items:
+            place, tensor = self.contents.storage_data[item.storage_index], self.contents.state_dict_metadata
+            saved = tensor[item.storage_index.fqn]
+            sizes = next(chunk.sizes for chunk in saved.chunks if chunk.offsets == item.storage_index.offset)
+            with Path(self.path, place.relative_path).open('rb') as opened:
+                opened.seek(place.offset)
+                part = BytesIO(opened.read(place.length))
+            check_archive(part, place.length)
+            part.seek(0)
+            value = load_weights_only(part, 'cpu')
+            form = odd_form(value)
+            if form or value.size() != sizes or value.dtype != saved.properties.dtype:
+                what = form or f'{value.dtype} {tuple(value.size())}'
+                raise CheckpointError(
+                    f'{item.storage_index.fqn} is {what}, not {saved.properties.dtype} {tuple(sizes)}'
+                )
+            for dim, (start, length) in enumerate(zip(item.storage_offsets, item.lengths)):
+                value = value.narrow(dim, start, length)
+            target = planner.resolve_tensor(item).detach()
+            if target.size() != value.size():
+                raise CheckpointError(f'{item.storage_index.fqn} is {tuple(value.size())}, not {tuple(target.size())}')
+            target.copy_(value)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+def _read_tensors(tensors: dict[str, Tensor], folder: str | Path, contents: Metadata, **settings: bool) -> None:
+    """Give tensors the values that a sharded checkpoint has for them."""
+    try:
+        load(tensors, storage_reader=ShardReader(folder, contents), **settings)
+    except CheckpointException as error:
+        first = next(iter(error.failures.values()))[0]
+        raise CheckpointError(
+            f'{folder} cannot be read: its tensors are damaged ({shortened(describe(first))})'
+        ) from error
+
+
+def read_shard_metadata(folder: str | Path) -> Metadata:
+    """What a sharded checkpoint says of its tensors: size and dtype by name, and where their parts are in its files.
+
+    No code in its files is run. What is returned was made anew from values that were checked: each tensor has all of
+    its values, once, in the files of this folder.
 
     Raises:
         CheckpointError: if the checkpoint is missing or damaged, or contains anything but tensors.
@@ -197,15 +264,59 @@ def read_shard_metadata(folder: str | Path) -> dict[str, TensorStorageMetadata]:
     try:
         with file.open('rb') as opened:
             contents = restricted_unpickler(allowed)(opened).load()
-        for shard in contents.storage_data.values():
-            if Path(folder, shard.relative_path).stat().st_size < shard.offset + shard.length:
-                raise EOFError(f'{shard.relative_path} is cut short')
-        tensors = contents.state_dict_metadata
-        if not all(isinstance(value, TensorStorageMetadata) for value in tensors.values()):
-            raise TypeError('it contains objects that are not tensors')
+        tensors = {name: _checked_tensor(name, value) for name, value in contents.state_dict_metadata.items()}
+        return Metadata(tensors, planner_data={}, storage_data=_checked_places(folder, tensors, contents.storage_data))
     except Exception as error:  # a damaged file can raise any error
         raise CheckpointError(f'{folder} cannot be read as a sharded checkpoint: {describe(error)}') from error
-    return tensors
+
+
+def _checked_tensor(name: object, saved: object) -> TensorStorageMetadata:
+    """Size, dtype and chunks of a tensor, if the chunks cover it. FSDP shards the first dimension."""
+    if type(name) is not str or type(saved) is not TensorStorageMetadata:
+        raise TypeError('it contains objects that are not tensors')
+    dtype, size = saved.properties.dtype, _checked_size(saved.size)
+    chunks = [ChunkStorageMetadata(_checked_size(each.offsets), _checked_size(each.sizes)) for each in saved.chunks]
+    end, whole = torch.Size([0] * len(size[:1])), size[1:]
+    for chunk in sorted((each for each in chunks if prod(each.sizes)), key=lambda each: each.offsets):
+        if len(chunk.sizes) != len(size) or chunk.offsets != (*end, *[0] * len(whole)) or chunk.sizes[1:] != whole:
+            raise ValueError(f'the parts of {name} overlap, or do not cover it')
+        end = torch.Size(start + length for start, length in zip(end, chunk.sizes))
+    if type(dtype) is not torch.dtype or end != size[:1] and prod(size) or not chunks:
+        raise ValueError(f'the parts of {name} do not cover it, or it has no dtype')
+    return TensorStorageMetadata(TensorProperties(dtype=dtype), size, chunks)
+
+
+def _checked_size(size: object) -> torch.Size:
+    if not isinstance(size, tuple) or not all(type(length) is int and 0 <= length < 2**48 for length in size):
+        raise ValueError(f'{size!r} is no size of a tensor')
+    return torch.Size(size)
+
+
+def _checked_places(folder: str | Path, tensors: dict[str, TensorStorageMetadata], saved: dict) -> dict:
+    """The file, offset and length of each chunk, if they are in the folder and do not overlap."""
+    places, ends = {}, {}
+    for name, tensor in tensors.items():
+        for chunk in tensor.chunks:
+            index = MetadataIndex(name, chunk.offsets)
+            place = saved[index]
+            file, start, length = place.relative_path, place.offset, place.length
+            if type(file) is not str or Path(file).name != file or Path(folder, file).is_symlink():
+                raise ValueError(f'{name} is in {file!r}, which is no file of this folder')
+            if not all(type(number) is int and number >= 0 for number in (start, length)) or index in places:
+                raise ValueError(f'{name} has no place in {file}')
+            if Path(folder, file).stat().st_size < start + length:
+                raise EOFError(f'{file} is cut short')
+            if prod(chunk.sizes) * tensor.properties.dtype.itemsize > length:
+                raise ValueError(f'{name} is larger than its part of {file}')
+            places[index] = filesystem._StorageInfo(file, start, length)
+            ends.setdefault(file, []).append((start, start + length))
+    if set(saved) != set(places):
+        raise ValueError('it has places of tensors that it does not name')
+    for file, spans in ends.items():
+        spans.sort()
+        if any(start < end for (_, end), (start, _) in zip(spans, spans[1:])):
+            raise ValueError(f'tensors overlap in {file}')
+    return places
 
 
 def _parts(state: dict) -> Iterator[tuple[str, dict]]:
@@ -225,7 +336,24 @@ def _take_tensors(state: dict) -> dict[str, Tensor]:
     return tensors
 
 
-def _put_back(state: dict, tensors: dict[str, Tensor]) -> None:
-    """Put tensors that :func:`_take_tensors` took back into a state."""
-    for part, values in _parts(state):
-        values.update((name, tensors[f'{part}.{name}']) for name in values if f'{part}.{name}' in tensors)
+def _put_back(state: object, tensors: dict[str, Tensor], folder: str | Path) -> None:
+    """Put tensors that :func:`_take_tensors` took back into a state.
+
+    Raises:
+        CheckpointError: if the state has no place for a tensor, or a weight has no tensor.
+    """
+    try:
+        placed = {f'{part}.{name}': (values, name) for part, values in _parts(state) for name in values}
+        lost = [key for key in tensors if key not in placed]
+        lost += [
+            key
+            for key, (values, name) in placed.items()
+            if key not in tensors and key.startswith('state_dict.') and values[name] is None
+        ]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CheckpointError(f'{folder}: {REST} holds no state of a training') from error
+    if lost:
+        raise CheckpointError(f'{folder} cannot be read: .metadata and {REST} do not both have {first_names(lost)}')
+    for key, value in tensors.items():
+        values, name = placed[key]
+        values[name] = value

@@ -5,6 +5,7 @@ import re
 import zipfile
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from mmengine.logging import print_log
@@ -153,7 +154,7 @@ def _read(file: Path, shown: str, map_location: str | torch.device, trusted: boo
         return dict(meta=dict(mmattn=noted), state_dict=contents) if noted else contents
     try:
         if zipfile.is_zipfile(file):
-            _check_archive(file)
+            check_archive(file, file.stat().st_size)
         if trusted:
             contents = torch.load(file, map_location=map_location, weights_only=False)
         else:
@@ -186,8 +187,8 @@ def _read_parts(index: Path, shown: str, map_location: str | torch.device, trust
     return dict(meta=dict(mmattn=noted), state_dict=tensors) if noted else tensors
 
 
-def _check_archive(file: Path) -> None:
-    """Check what torch does not look at in a zip file.
+def check_archive(file: Path | BinaryIO, size: int) -> None:
+    """Check what torch does not look at in a zip file of ``size`` bytes.
 
     Raises:
         CheckpointError: if ``torch.save`` did not write it.
@@ -195,7 +196,7 @@ def _check_archive(file: Path) -> None:
     """
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
-        if sum(record.file_size for record in records) > file.stat().st_size:
+        if sum(record.file_size for record in records) > size:
             raise CheckpointError('it is compressed, which torch.save does not do, and could fill the memory')
         # Of a record that is marked as a folder, torch takes whatever is in memory for its values.
         if archive.testzip() or any(record.external_attr & 0x10 for record in records):

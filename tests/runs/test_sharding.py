@@ -77,6 +77,102 @@ def test_code_is_not_run(sharded, tmp_path, monkeypatch):
 
 
 @needs_dcp
+def test_metadata_is_read_once(sharded, tmp_path, monkeypatch):
+    """torch would read another file, as a plain pickle, if the first has odd values in what is not used."""
+    monkeypatch.chdir(tmp_path)
+    folder, state = sharded(2)
+    contents = pickle.loads((folder / '.metadata').read_bytes())
+    contents.storage_meta, contents.planner_data = 5, 'x'
+    (folder / '.metadata').write_bytes(pickle.dumps(contents))
+    (folder / '__0.metadata').write_bytes(pickle.dumps(Harmful()))
+    torch.testing.assert_close(merge_shards(folder)['state_dict'], state['state_dict'], rtol=0, atol=0)
+    assert not (tmp_path / 'harm').exists()
+
+
+def _tensor(contents):
+    return contents.state_dict_metadata['state_dict.b.weight']
+
+
+def _place(contents):
+    return next(place for key, place in contents.storage_data.items() if key.fqn == 'state_dict.b.weight')
+
+
+def _other(contents):
+    return next(place for key, place in contents.storage_data.items() if key.fqn == 'state_dict.a.mean')
+
+
+@needs_dcp
+@pytest.mark.parametrize(
+    ('edit', 'message'),
+    [
+        (lambda c: setattr(_tensor(c), 'size', torch.Size([4, 3])), 'do not cover it'),
+        (lambda c: setattr(_tensor(c), 'size', torch.Size([2, 2])), 'overlap, or do not cover it'),
+        (lambda c: _tensor(c).chunks.clear(), 'do not cover it'),
+        (lambda c: _tensor(c).chunks.append(_tensor(c).chunks[0]), 'overlap, or do not cover it'),
+        (lambda c: setattr(_tensor(c), 'size', torch.Size([-2, 3])), 'no size of a tensor'),
+        (lambda c: setattr(_tensor(c), 'size', [2, 3.0]), 'no size of a tensor'),
+        (lambda c: setattr(_tensor(c), 'size', torch.Size([2**60, 2**60])), 'no size of a tensor'),
+        (lambda c: setattr(_tensor(c).properties, 'dtype', None), 'no dtype'),
+        (lambda c: setattr(_tensor(c).properties, 'dtype', torch.float16), 'torch.float32 .2, 3., not torch.float16'),
+        (lambda c: setattr(_tensor(c).properties, 'dtype', torch.int32), 'torch.float32 .2, 3., not torch.int32'),
+        (lambda c: setattr(_place(c), 'relative_path', '../other.pth/__0_0.distcp'), 'no file of this folder'),
+        (lambda c: setattr(_place(c), 'relative_path', '/etc/passwd'), 'no file of this folder'),
+        (lambda c: setattr(_place(c), 'relative_path', 'link'), 'no file of this folder'),
+        (lambda c: setattr(_place(c), 'offset', -1), 'has no place'),
+        (lambda c: setattr(_place(c), 'length', 2**50), 'cut short'),
+        (lambda c: setattr(_place(c), 'length', 8), 'larger than its part'),
+        (lambda c: setattr(_place(c), 'length', True), 'has no place'),
+        (lambda c: vars(_place(c)).update(vars(_other(c))), 'tensors overlap in __0_0.distcp|larger than its part'),
+        (lambda c: c.storage_data.clear(), 'cannot be read'),
+        (lambda c: c.state_dict_metadata.pop('state_dict.b.weight'), 'places of tensors that it does not name'),
+        (
+            lambda c: (c.state_dict_metadata.pop('state_dict.b.weight'), _forget(c)),
+            'do not both have state_dict.b.weight',
+        ),
+        (lambda c: setattr(c, 'state_dict_metadata', [1]), 'cannot be read as a sharded checkpoint'),
+        (lambda c: vars(c).pop('storage_data'), 'cannot be read as a sharded checkpoint'),
+    ],
+)
+def test_edited_metadata(sharded, edit, message):
+    """Each tensor has all of its values once, in a file of this folder, and they are of its size and dtype. torch would
+    take values that are in memory by chance, those of other folders, and None."""
+    folder, _ = sharded(2)
+    (folder / 'link').symlink_to(folder / '__0_0.distcp')
+    contents = pickle.loads((folder / '.metadata').read_bytes())
+    edit(contents)
+    (folder / '.metadata').write_bytes(pickle.dumps(contents))
+    with pytest.raises(CheckpointError, match=message):
+        merge_shards(folder)
+
+
+def _forget(contents):
+    kept = {key: place for key, place in contents.storage_data.items() if key.fqn != 'state_dict.b.weight'}
+    contents.storage_data = kept
+
+
+@needs_dcp
+def test_shards_have_checksums(sharded):
+    """A changed number is refused: each tensor of a shard has its checksum."""
+    folder, state = sharded(2)
+    shard = folder / '__0_0.distcp'
+    number = state['state_dict']['b.weight'].numpy().tobytes()[:4]
+    assert shard.read_bytes().count(number) == 1
+    shard.write_bytes(shard.read_bytes().replace(number, bytes([number[0] ^ 1]) + number[1:]))
+    with pytest.raises(CheckpointError, match='its tensors are damaged .*not as it was written'):
+        merge_shards(folder)
+
+
+@needs_dcp
+@pytest.mark.parametrize('rest', [[], {}, {'state_dict': 5}, {'state_dict': {}}, {'state_dict': {}, 'optimizer': 3}])
+def test_rest_of_another_kind(sharded, rest):
+    """What is beside the tensors must name them."""
+    folder, _ = sharded(2)
+    torch.save(rest, folder / 'rest.pth')
+    with pytest.raises(CheckpointError, match='no state of a training|do not both have'):
+        merge_shards(folder)
+
+
+@needs_dcp
 @pytest.mark.parametrize('damage', ['missing', 'cut', 'metadata', 'rest'])
 def test_newest_whole_one(sharded, tmp_path, log, damage):
     """--resume takes the newest complete sharded checkpoint, and the log says why it leaves out a newer one."""

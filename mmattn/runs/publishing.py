@@ -1,25 +1,34 @@
 """A trained model as a folder to share: weights, config and model card."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import CheckpointError
+from ..privacy import without_secrets
 from ..version import __version__
-from ..weights import plain_names, read_file, weights_in
+from ..weights import Translation, listed, misfits, read_file
 from ..weights.files import noted_settings
+from .checkpoints import backbone_settings
 from .configs import package_of
 from .outputs import check_output, whole_file
+from .resuming import check_complete, whole_model_weights
 
 #: scope of a config -> task, as model hubs name it
 TASKS = dict(mmpretrain='image-classification', mmdet='object-detection', mmseg='image-segmentation')
 #: what batch norms have beside parameters
 STATISTICS = ('.running_mean', '.running_var', '.num_batches_tracked')
+#: keys of a config that say where and from what it was run
+MACHINE = ('work_dir', 'load_from', 'resume')
+#: an absolute path: of Linux, macOS or Windows, or in a home folder
+ABSOLUTE = re.compile(r'(file:/+|/|~[\w.-]*(?=[/\\]|$)|[A-Za-z]:[/\\]|\\\\).*', re.DOTALL)
 CARD = """---
 library_name: mmattn
 license: apache-2.0
@@ -48,7 +57,7 @@ The license is that of the weights. It gives no right to the images.
 
 
 def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dict[str, str], data: str) -> None:
-    """Write model.safetensors, config.py and README.md.
+    """Write model.safetensors, config.py and README.md, without secrets and without the folders of this machine.
 
     Args:
         name: heading of the card.
@@ -57,7 +66,8 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
 
     Raises:
         InputError: if a file cannot be written.
-        CheckpointError: if the checkpoint cannot be read, if mmattn did not write it, or if it is of another config.
+        CheckpointError: if the checkpoint cannot be read, if mmattn did not write it, or if it is of another config:
+            of another task, number of classes, backbone or settings.
     """
     files = [folder / file for file in ('model.safetensors', 'config.py', 'README.md')]
     check_output(*files)
@@ -65,19 +75,17 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     noted = noted_settings(contents)
     if not noted:
         raise CheckpointError(f'{checkpoint} has no settings: it is not a checkpoint of a training with mmattn')
-    tensors = plain_names(weights_in(contents)[0], str(checkpoint))
-    if 'backbone' in noted:  # With another config, the card would have settings that refuse the weights.
-        with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-            part = MODELS.build(dict(cfg.model.backbone, init_cfg=None))
-        # A backbone also takes weights of the one that it extends, as GSA-ResNet those of a ResNet.
-        if set(part.state_dict()) - {name.removeprefix('backbone.') for name in tensors}:
-            raise CheckpointError(
-                f'{checkpoint} is of another config than this, whose backbone is {cfg.model.backbone.type}: name its '
-                'own, and the row in MMATTN_ROW'
-            )
-        part.load_pretrained(checkpoint)
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        # The weights of a backbone alone, as of a distillation, have no name of a part.
+        model = MODELS.build(cfg.model.backbone if '' in noted else cfg.model)
+    tensors = _weights_of(model, contents, checkpoint)
+    noted = {
+        part: {key: value for key, value in noted.get(part, settings).items() if key in settings}
+        for part, settings in backbone_settings(model).items()
+    }
+    published = Config(_without_machine({key: value for key, value in cfg.to_dict().items() if key not in MACHINE}))
     parameters = sum(tensor.numel() for name, tensor in tensors.items() if not name.endswith(STATISTICS))
-    backbone = cfg.model.backbone.to_dict()
+    backbone = published.model.backbone.to_dict()
     backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the order of the alphabet.
     card = CARD.format(
         name=name,
@@ -92,13 +100,59 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     )
     weights, config, readme = files
     with whole_file(weights) as part:
-        noted = dict(format='pt', mmattn=json.dumps(noted))
         # safetensors itself writes files that others cannot read, and has its own errors for a full disk.
-        part.write_bytes(save({key: halved(value) for key, value in tensors.items()}, noted))
+        named = dict(format='pt', mmattn=json.dumps(noted))
+        part.write_bytes(save({key: halved(value) for key, value in tensors.items()}, named))
     with whole_file(config) as part:
-        cfg.dump(part)
+        part.write_text(without_secrets(published.pretty_text), encoding='utf-8')
     with whole_file(readme) as part:
-        part.write_text(card, 'utf-8')
+        part.write_text(without_secrets(card), encoding='utf-8')
+
+
+def _weights_of(model: nn.Module, contents: dict, checkpoint: Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint, if they are all of a model and no others."""
+    try:
+        tensors = whole_model_weights(contents, model, str(checkpoint), resumes=True)
+        check_complete(tensors, model, str(checkpoint))
+        problems = misfits(Translation(dict(tensors)), model.state_dict())
+        if problems:
+            raise CheckpointError(f'{checkpoint}: {listed(problems)}')
+    except CheckpointError as error:
+        raise CheckpointError(
+            f'{error}. Only weights of the config itself are published: name the config that {checkpoint} was trained '
+            'with, and its row in MMATTN_ROW'
+        ) from error
+    return dict(tensors)
+
+
+def _without_machine(cfg: dict) -> dict:
+    """A copy of a config without the folders of this machine. Of an absolute path, the name of the topmost folder that
+    the config names stays, and what is within it. In place of a home folder or of a user's name stands "data"."""
+    texts: set[str] = set()
+    _mapped(cfg, lambda text: texts.add(text) or text)
+    parts = {text: re.split(r'[/\\]+', text.rstrip('/\\')) for text in texts if ABSOLUTE.fullmatch(text)}
+    home = Path.home()
+    within = re.compile(rf'(?<![\w./~-]){re.escape(str(home))}(?=[/\s\'",;:)]|$)')
+
+    def shown(text: str) -> str:
+        if text not in parts:
+            return within.sub('~', text) if home.name else text
+        own = parts[text]
+        top = min((each for each in parts.values() if own[: len(each)] == each), key=len)
+        private = len(top) == 3 and top[1] in ('home', 'Users') or top[-1].startswith('~')
+        name = 'data' if private or top[-1] in ('', home.name) else top[-1]
+        return '/'.join([name, *own[len(top) :]]) + '/' * text.endswith(('/', '\\'))
+
+    return _mapped(cfg, shown)
+
+
+def _mapped(node: object, change: Callable[[str], str]) -> object:
+    """A copy of a node of a config with other texts."""
+    if isinstance(node, dict):
+        return {key: _mapped(value, change) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return type(node)(_mapped(value, change) for value in node)
+    return change(str(node)) if isinstance(node, (str, Path)) else node
 
 
 def halved(value: Tensor) -> Tensor:

@@ -1,17 +1,20 @@
 """tools/publish.py: what it writes is read as weights, with the settings that tensors do not show."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 from safetensors.torch import load_file
 
-from mmattn.backbones import GSAResNet
+from mmattn.runs.checkpoints import backbone_settings
 from mmattn.runs.publishing import halved, publish
 from mmattn.weights import CheckpointError, read_file
 from tests.tools.in_process import NO_WORKERS, run_tool
 
 CONFIG = 'configs/toy/elsa-swin-toy_in1k.py'
+SEGMENTS = dict(type='mmseg.FCNHead', in_channels=512, channels=8, num_classes=3, num_convs=1)
 
 
 @pytest.fixture(scope='module')
@@ -70,29 +73,74 @@ def test_refused(tmp_path, figures, contents, message):
 
 @pytest.fixture
 def resnet(tmp_path):
-    """The config of a small backbone with batch norms, the backbone, and its checkpoint."""
+    """The config of a small classifier whose backbone has batch norms, the classifier, and its checkpoint."""
     depth = dict(depths=(1, 1, 1, 1), stem_channels=8, base_channels=16, expansion=4)
-    settings = dict(depth=depth, gsa_stages=(3,), num_heads=2, img_size=64)
-    backbone = GSAResNet(**settings)
-    weights = {f'backbone.{name}': value for name, value in backbone.state_dict().items()}
-    torch.save(dict(state_dict=weights, meta=dict(mmattn=dict(backbone=backbone.settings_note))), tmp_path / 'c.pth')
-    return Config(dict(model=dict(backbone=dict(settings, type='GSAResNet')))), backbone, tmp_path / 'c.pth'
+    settings = dict(type='GSAResNet', depth=depth, gsa_stages=(3,), num_heads=2, img_size=64)
+    neck, head = dict(type='GlobalAveragePooling'), dict(type='LinearClsHead', num_classes=3, in_channels=512)
+    model = dict(type='ImageClassifier', backbone=settings, neck=neck, head=head)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        classifier = MODELS.build(model)
+    note = dict(mmattn=backbone_settings(classifier))
+    torch.save(dict(state_dict=classifier.state_dict(), meta=note), tmp_path / 'c.pth')
+    return Config(dict(model=model, default_scope='mmpretrain')), classifier, tmp_path / 'c.pth'
 
 
 def test_parameters_of_the_card(resnet, tmp_path):
     """Statistics of batch norms are no parameters. Whoever may read the card may read the weights."""
-    cfg, backbone, checkpoint = resnet
+    cfg, model, checkpoint = resnet
     publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none')
     assert len({file.stat().st_mode for file in (tmp_path / 'out').iterdir()}) == 1
-    parameters = sum(parameter.numel() for parameter in backbone.parameters())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     assert f'| {parameters / 1e6:.2f} |' in (tmp_path / 'out' / 'README.md').read_text()
 
 
-@pytest.mark.parametrize('change', [dict(gsa_stages=()), dict(gsa_stages=(2, 3)), dict(beyond='stretch')])
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda model: model.backbone.update(gsa_stages=()),
+        lambda model: model.backbone.update(gsa_stages=(2, 3)),
+        lambda model: model.backbone.update(beyond='stretch'),
+        lambda model: model.head.update(num_classes=4),
+        lambda model: model.update(neck=None, head=None),
+        lambda model: model.update(type='EncoderDecoder', _scope_='mmseg', neck=None, decode_head=SEGMENTS, head=None),
+    ],
+)
 def test_checkpoint_of_another_config(resnet, tmp_path, change):
-    """As with the row of a config that was not named: the card would have settings that refuse the weights."""
+    """As with the row of a config that was not named: the card would have settings that refuse the weights. The same
+    for weights of another task, or another number of classes."""
     cfg, _, checkpoint = resnet
-    cfg.model.backbone.update(change)
-    with pytest.raises(CheckpointError):
+    change(cfg.model)
+    if cfg.model.head is None:
+        del cfg.model['head']
+    with pytest.raises(CheckpointError, match='Only weights of the config itself are published'):
         publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none')
     assert not (tmp_path / 'out').exists()
+
+
+def test_nothing_of_this_machine(resnet, tmp_path):
+    """What is published has no secrets, no absolute paths and no name of a user. Paths within a folder stay."""
+    cfg, _, checkpoint = resnet
+    home, user = str(Path.home()), Path.home().name
+    cfg.update(
+        work_dir=f'{home}/runs',
+        load_from='/srv/first.pth',
+        data_root=f'/srv/{user}/coco/',
+        train_dataloader=dict(dataset=dict(ann_file=f'/srv/{user}/coco/a/train.json', pipeline=[f'{home}/b/c.txt'])),
+        folders=('/home/alice', f'/mnt/{user}', '~bob/x.pth', 'C:\\\\Users\\\\eve\\\\y.pth', 'data/z', Path('/srv/w')),
+        visualizer=dict(init_kwargs=dict(api_key='0f0f')),
+    )
+    cfg.model.backbone.init_cfg = dict(type='Pretrained', checkpoint='https://me:pass@a.b/w.pth?X-Amz-Signature=0f0f')
+    contents = torch.load(checkpoint)
+    contents['meta'].update(cfg=f'work_dir = {home!r}', hostname='alpha')
+    contents['meta']['mmattn']['backbone']['file'] = f'{home}/w.pth'
+    torch.save(contents, checkpoint)
+    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'see https://a.b/w?sig=0f0f')
+    for file in (tmp_path / 'out').iterdir():
+        text = file.read_bytes().decode(errors='replace')
+        for private in ('0f0f', 'pass@', home, '/srv', 'alice', 'bob', 'eve', str(tmp_path), 'alpha'):
+            assert private not in text, (file.name, private)
+    published = Config.fromfile(tmp_path / 'out' / 'config.py')
+    assert 'work_dir' not in published and 'load_from' not in published and published.data_root == 'coco/'
+    assert published.train_dataloader.dataset == dict(ann_file='coco/a/train.json', pipeline=['c.txt'])
+    assert published.folders == ('data', 'data', 'x.pth', 'y.pth', 'data/z', 'w')
+    assert published.model.backbone.init_cfg.checkpoint == 'https://***@a.b/w.pth?***'

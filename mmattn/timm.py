@@ -9,7 +9,9 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 import re
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -41,12 +43,13 @@ from .backbones import (
 )
 from .backbones.base import Backbone
 from .backbones.swin import Stage
-from .errors import CheckpointError, InputError, describe
+from .errors import CheckpointError, InputError, describe, warn
+from .hub_folders import build_saved, check_model_args, check_pretrained_cfg, forms, read_config, weights_of
 from .layers import ClassAttention
-from .runs.outputs import whole_file
+from .runs.outputs import check_output, whole_file
 from .version import __version__
-from .weights import Translation, listed, misfits, plain_names, read_file, weights_in
-from .weights.downloads import HUB_FILES, from_hub
+from .weights import Translation, first_names, listed, misfits, plain_names, read_file, split_init_cfg, weights_in
+from .weights.downloads import from_hub
 
 #: arguments of huggingface_hub's functions, now or earlier, that have no meaning for a model
 OF_HUB = set('endpoint etag_timeout headers local_dir proxies repo_type resume_download use_auth_token'.split())
@@ -71,6 +74,12 @@ Settings: {{ settings }}.
 
 Data and licence: {{ data | default("not given", true) }}.
 """
+#: arguments of ``create_model`` that say what is loaded into a model, and not what it is
+OF_LOADING = ('init_cfg', 'pretrained_strict', 'pretrained_filter_fn')
+#: arguments that ``create_model`` hands on, beside those of a model
+OF_CREATE_MODEL = ('pretrained_cfg', 'cache_dir', 'features_only', 'feature_cls', 'out_indices', 'device', 'dtype')
+#: the end of a sentence on a model that no folder can describe
+ALONE = 'Its weights alone are written by torch.save(model.state_dict(), FILE)'
 
 
 class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['timm'], model_card_template=CARD):
@@ -120,7 +129,7 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         if proj_drop_rate is not None:
             settings['drop_rate'] = proj_drop_rate
         if isinstance(settings.get('img_size'), Sequence):  # as timm writes it in config.json
-            if len(set(settings['img_size'])) != 1:
+            if len(settings['img_size']) != 2 or settings['img_size'][0] != settings['img_size'][1]:
                 raise ValueError(f'img_size must be one side, or two equal ones, not {settings["img_size"]!r}')
             settings['img_size'] = settings['img_size'][0]
         if backbone.arch_argument not in settings:
@@ -136,8 +145,10 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             self.num_features = self.backbone.channels[-1]
             self.head = self._head(settings, pool_type=global_pool, drop_rate=drop_rate)
         self.head_hidden_size = self.head.num_features
-        if self.backbone.init_cfg:
-            initialize(self, self.backbone.init_cfg)  # init_weights() would log every parameter.
+        initial, pretrained = split_init_cfg(self.backbone.init_cfg)
+        initialize(self, initial)  # init_weights() would log every parameter.
+        for arguments in pretrained:
+            self.load_pretrained(**arguments)
         if dtype:
             self.to(dtype)
         names = {module: name for name, module in self.named_modules()}
@@ -279,18 +290,24 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         ends = ('pos_embed', 'cls_token', 'reg_token')
         return {name for name, _ in self.named_parameters() if name.endswith(ends)}
 
-    def load_pretrained(self, checkpoint: str | Path, whole_head: bool = False) -> None:
+    def load_pretrained(
+        self, checkpoint: str | Path, whole_head: bool = False, prefix: str | None = None, **settings
+    ) -> None:
         """Load the backbone and the head strictly, without the classifier if it has another number of classes.
 
         Args:
             checkpoint: a classifier, detector, segmentor or backbone; see :func:`mmattn.weights.read_checkpoint`.
             whole_head: whether weights without a head, or with another number of classes, are refused.
+            prefix: of the names of the backbone's tensors. Those of the head have it without "backbone." at its end.
+            settings: of :meth:`mmattn.weights.StrictModule.load_pretrained`, for the backbone.
 
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
         """
-        self.backbone.load_pretrained(checkpoint)
+        self.backbone.load_pretrained(checkpoint, prefix, **settings)
         weights = plain_names(weights_in(read_file(checkpoint))[0], str(checkpoint))
+        beside = re.sub(r'(^|(?<=\.))backbone\.$', '', f'{prefix.removesuffix(".")}.' if prefix else '')
+        weights = {name.removeprefix(beside): value for name, value in weights.items() if name.startswith(beside)}
         try:
             self.backbone.translate_classifier(weights)
         except CheckpointError:  # It has no head.
@@ -314,7 +331,11 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             given = {name: value for name, value in given.items() if not name.startswith(classifiers)}
             given.update((name, value) for name, value in own.items() if name.startswith(classifiers))
         if found := misfits(Translation(given), own):
-            raise CheckpointError(f'{checkpoint}: the head does not fit: tensors {listed(found, 3)}')
+            sentence = f'{checkpoint}: the head does not fit: tensors {listed(found, 3)}'
+            if settings.get('strict', True) and not settings.get('warm_start'):
+                raise CheckpointError(sentence)
+            warn(f'{sentence}. It starts untrained')
+            return
         self.head.load_state_dict({name.removeprefix('head.'): value for name, value in given.items()})
 
     @classmethod
@@ -371,38 +392,84 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
                 f'{name} has no config.json, which save_pretrained writes: its weights alone are read by '
                 'pretrained_cfg_overlay=dict(file=...) of timm.create_model'
             )
-        try:
-            settings = json.loads(config.read_text('utf-8'))
-            architecture, pretrained_cfg = settings['architecture'], settings.get('pretrained_cfg')
-            built = dict(settings.get('model_args') or {})
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise CheckpointError(f'config.json of {name} cannot be read: {describe(error)}') from error
+        architecture, saved, pretrained_cfg = read_config(config.read_bytes(), f'config.json of {name}')
         if architecture not in variants():
-            raise CheckpointError(f'config.json of {name} is of {architecture}, which is no model of mmattn')
-        model = timm.create_model(architecture, pretrained_cfg=pretrained_cfg, **{**built, **arguments})
-        if local:
-            weights = next((folder / each for each in HUB_FILES if (folder / each).is_file()), folder / HUB_FILES[0])
-        else:
-            weights = from_hub(f'{place}/', **options)
-        model.load_pretrained(weights, whole_head='num_classes' not in arguments)
+            raise CheckpointError(f'config.json of {name} is of {architecture[:100]}, which is no model of mmattn')
+        check_model_args(variants()[architecture][0].backbone, saved, f'config.json of {name}')
+        weights = weights_of(folder) if local else from_hub(f'{place}/', **options)
+        model = timm.create_model(
+            architecture,
+            pretrained=True,
+            pretrained_cfg=dict(pretrained_cfg, source='local-dir', file=str(weights.parent)),
+            pretrained_model_args=saved,
+            **{**saved, **arguments},
+        )
         return model.eval()
 
-    def _save_pretrained(self, save_directory: Path) -> None:
-        """Write the weights, with the settings that they do not show, and timm's config.json.
+    def save_pretrained(self, save_directory: str | Path, *, repo_id: str | None = None, **settings) -> str | None:
+        """Write a folder, or nothing: see :class:`huggingface_hub.ModelHubMixin`, which also has the arguments.
 
         Raises:
-            InputError: if ``from_pretrained`` could not build the model again.
+            InputError: if ``from_pretrained`` could not build the model again, or the folder cannot be written.
         """
-        if not hasattr(self, 'pretrained_cfg'):
-            raise InputError('the model has no config.json to be built from: build it by timm.create_model')
-        if self.backbone.num_built < self.backbone.num_stages:
-            raise InputError('config.json names the whole architecture: a model without its last stages has none')
+        self._config()
+        folder = Path(save_directory)
+        check_output(folder / 'model.safetensors')
+        folder.mkdir(parents=True, exist_ok=True)
+        # ModelHubMixin removes an earlier config.json first.
+        with tempfile.TemporaryDirectory(prefix='.', dir=folder) as staged:
+            answer = super().save_pretrained(staged, repo_id=repo_id or folder.name, **settings)
+            for file in Path(staged).iterdir():
+                if file.name != 'README.md' or not (folder / file.name).exists():
+                    os.replace(file, folder / file.name)
+        return answer
+
+    def push_to_hub(self, repo_id: str, **settings) -> str:
+        """Upload the model: see :class:`huggingface_hub.ModelHubMixin`, which also has the arguments.
+
+        Raises:
+            InputError: if ``from_pretrained`` could not build the model again; then no repository is made.
+        """
+        self._config()
+        return super().push_to_hub(repo_id, **settings)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        """Write the weights, with the settings that they do not show, and timm's config.json."""
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
         noted = json.dumps(dict(backbone=self.backbone.settings_note))
         with whole_file(save_directory / 'model.safetensors') as part:
             part.write_bytes(save(tensors, dict(format='pt', mmattn=noted)))
         with whole_file(save_directory / 'config.json') as part:
-            save_config_for_hf(self, part)
+            part.write_bytes(self._config())
+
+    def _config(self) -> bytes:
+        """timm's config.json, without what was loaded when the model was built.
+
+        Raises:
+            InputError: if it does not build this model.
+        """
+        if not hasattr(self, 'pretrained_cfg'):
+            raise InputError('the model has no config.json to be built from: build it by timm.create_model')
+        self._model_args = {key: x for key, x in self._model_args.items() if key not in OF_LOADING}
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                save_config_for_hf(self, file := Path(folder, 'config.json'))
+                config = file.read_bytes()
+            architecture, saved, pretrained_cfg = read_config(config, 'config.json')
+            again = timm.create_model(
+                architecture,
+                pretrained_cfg=dict(pretrained_cfg, source='local-dir'),
+                pretrained_model_args=saved,
+                device='meta',
+                **saved,
+            )
+        except ValueError as error:  # timm's, of an argument that JSON does not have
+            raise InputError(f'config.json cannot describe the model: {describe(error)}. {ALONE}') from error
+        own, built = forms(self), forms(again)
+        differing = [name for name in {**own, **built} if own.get(name) != built.get(name)]
+        if differing:
+            raise InputError(f'config.json builds a model that differs in {first_names(differing, 3)}. {ALONE}')
+        return config
 
     def generate_model_card(self, **arguments) -> ModelCard:
         return super().generate_model_card(
@@ -655,7 +722,15 @@ def create(name: str, pretrained: bool = False, **arguments) -> nn.Module:
     overlay = dict(arguments.pop('pretrained_cfg_overlay', None) or {})
     if overlay.get('file'):
         overlay.setdefault('custom_load', True)
-    source = resolve_pretrained_cfg(name, arguments.get('pretrained_cfg'), overlay)
+    given, saved = arguments.get('pretrained_cfg'), arguments.pop('pretrained_model_args', None)
+    in_folder = isinstance(given, dict) and given.get('source') in ('local-dir', 'hf-hub')
+    config = f'config.json of {given.get("file") or given.get("hf_hub_id")}' if in_folder else ''
+    if in_folder:  # timm or from_pretrained has read it; ``saved`` is its part of the arguments.
+        if saved is None:  # of an older timm
+            saved = {key: value for key, value in arguments.items() if key not in OF_CREATE_MODEL}
+        check_model_args(family.backbone, saved, config)
+        check_pretrained_cfg(given, config)
+    source = resolve_pretrained_cfg(name, given, overlay)
     if pretrained and not (source.has_weights or source.state_dict):
         raise InputError(
             f'mmattn publishes no weights of {name}: name a file with pretrained_cfg_overlay=dict(file=...), or with '
@@ -664,14 +739,23 @@ def create(name: str, pretrained: bool = False, **arguments) -> nn.Module:
     if arguments.get('features_only'):
         arguments.setdefault('num_classes', 0)
         check_choice('feature_cls of features_only', arguments.setdefault('feature_cls', 'getter'), ('getter',))
-    model = functools.partial(family.model, family.backbone, **{family.backbone.arch_argument: arch})
+    model = functools.partial(family.model, family.backbone)
+    if in_folder:
+        weights = None
+        if pretrained and source.source == 'hf-hub':
+            repository, at, revision = source.hf_hub_id.partition('@')
+            weights = from_hub(f'hf://{repository}{at}{quote(revision, safe="")}', cache_dir=arguments.get('cache_dir'))
+        elif pretrained:
+            weights = weights_of(Path(source.file))
+        classes = saved.get('num_classes', source.num_classes)
+        model = functools.partial(build_saved, model, family.backbone, config, weights, classes)
     return build_model_with_cfg(
         model,
         name,
-        pretrained,
+        pretrained and not in_folder,
         pretrained_cfg_overlay=overlay,
         feature_cfg=dict(out_indices=3 if issubclass(family.backbone, ViTFrame) else (0, 1, 2, 3)),
-        **{**family.settings, **arguments},
+        **{family.backbone.arch_argument: arch, **family.settings, **arguments},
     )
 
 

@@ -14,14 +14,19 @@ images. These of timm's tests do not pass, or do not apply:
 
 import copy
 import functools
+import json
 import math
+import os
 import re
+import shutil
+import sys
 
 import huggingface_hub.constants
 import pytest
 import safetensors.torch
 import timm
 import torch
+from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import MODELS, DefaultScope
 from timm.models import group_modules, group_parameters
 from timm.models.volo import VOLO
@@ -32,6 +37,7 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 import mmattn.timm
 from mmattn.backbones import ELSAVOLO, NAT
 from mmattn.errors import InputError
+from mmattn.layers import SelfAttention
 from mmattn.timm import ClassAttentionHead, TimmClassifier
 from mmattn.weights import CheckpointError
 from mmattn.weights.sources import place_of
@@ -480,8 +486,9 @@ def test_another_head_is_refused(tmp_path):
     """from_pretrained refuses weights with another classifier, or none, unless num_classes asks for a new one. A head
     of another kind of number is always refused."""
     model = small('nat_mini', num_classes=5)
-    model.head.fc = torch.nn.Linear(model.num_features, 7)
     model.save_pretrained(tmp_path)
+    model.reset_classifier(7)
+    safetensors.torch.save_file(model.state_dict(), tmp_path / 'model.safetensors')
     with pytest.raises(CheckpointError, match='has a classifier of 7 classes, and the model has 5'):
         TimmClassifier.from_pretrained(tmp_path)
     assert TimmClassifier.from_pretrained(tmp_path, num_classes=3).head.fc.out_features == 3
@@ -508,14 +515,235 @@ def test_backbone_with_a_norm_has_no_head(tmp_path):
     assert torch.equal(model.head.fc.weight, before)
 
 
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """A folder of the Hub, with a ViT."""
+    path = tmp_path_factory.mktemp('hub') / 'mine'
+    small('vit_frame_tiny', num_classes=3).save_pretrained(path)
+    return path
+
+
+def changed(folder, tmp_path, **parts):
+    """A copy of a folder with other entries in the parts of config.json."""
+    copied = shutil.copytree(folder, tmp_path / 'changed')
+    config = json.loads((copied / 'config.json').read_text())
+    for part, entries in parts.items():
+        config[part].update(entries)
+    (copied / 'config.json').write_text(json.dumps(config))
+    return copied
+
+
+def both_ways(folder):
+    """The functions that read a folder."""
+    yield lambda: TimmClassifier.from_pretrained(folder)
+    for arguments in (dict(pretrained=True), dict(features_only=True)):
+        yield lambda arguments=arguments: timm.create_model(f'local-dir:{folder}', **arguments)
+
+
+@pytest.mark.parametrize('kind', ['loud.function', 'loud.registry.Gate', 'loud.Gate', 'mmattn.layers.loud.Gate'])
+def test_config_json_runs_no_code(monkeypatch, tmp_path, folder, kind):
+    """A name in config.json calls no function and imports no module, in any place of a mechanism."""
+    package = tmp_path / 'loud'
+    package.mkdir()
+    run = 'import pathlib; pathlib.Path(__file__).with_name("ran").touch()'
+    (package / '__init__.py').write_text(f'def function(**_):\n    {run}')
+    (package / 'registry.py').write_text(run)
+    monkeypatch.syspath_prepend(tmp_path)
+    for number, attention in enumerate([dict(type=kind), [dict(type='ELSA'), dict(type=kind)]]):
+        (tmp_path / str(number)).mkdir()
+        for load in both_ways(changed(folder, tmp_path / str(number), model_args=dict(attention=attention))):
+            with pytest.raises(CheckpointError, match='there is no mechanism|attention must be'):
+                load()
+    assert 'loud' not in sys.modules and not (package / 'ran').exists()
+
+
 @pytest.mark.parametrize(
-    'content', ['{"architecture": "nat_', '[]', '{}', '{"architecture": "nat_mini", "model_args": 3}']
+    'entries, message',
+    [
+        (dict(init_cfg=dict(type='Pretrained', checkpoint='a.pth')), 'model_args cannot set init_cfg'),
+        (dict(checkpoint_path='a.pth'), 'model_args cannot set checkpoint_path'),
+        (dict(pretrained_filter_fn='os.system'), 'model_args cannot set pretrained_filter_fn'),
+        (dict(device='cuda'), 'model_args cannot set device'),
+        (dict(features_only=True), 'model_args cannot set features_only'),
+        (dict(norm_ep=1e-3), 'model_args cannot set norm_ep: did you mean norm_eps'),
+        (dict(embedding='/etc/passwd'), 'embedding must be a word, .*: a setting names no file'),
+        (dict(attention=dict(type='ELSA', table='https://a.b/c')), r"attention\['table'\] must be a word"),
+        (dict(attention='ELSA'), 'describes no model that can be built: ValueError: attention must be'),
+        (dict(arch=dict(embed_dim=16, depth=10**6, num_heads=2)), 'it has more than 1000 blocks'),
+        (dict(arch=dict(embed_dim=10**6, depth=4, num_heads=2)), r'describes a model of \d+ numbers, more than .* has'),
+        (dict(arch=dict(embed_dim=10**12, depth=4, num_heads=2)), 'must be a number up to 1000000, not 1000000000000'),
+        (dict(norm_eps=1e400), 'cannot be read: ValueError: Infinity is no number of JSON'),
+        (dict(attention=[[[[[[[[]]]]]]]]), 'has more entries or levels than a setting of a model'),
+        (dict(qkv_bias=['yes'] * 1001), 'has more entries or levels than a setting of a model'),
+    ],
+)
+def test_model_args_of_a_file(tmp_path, folder, entries, message):
+    """Data names no file and no code, and no model that does not fit into memory; each in one sentence."""
+    with pytest.raises(CheckpointError, match=message) as error:
+        TimmClassifier.from_pretrained(changed(folder, tmp_path, model_args=entries))
+    assert '\n' not in str(error.value) and len(str(error.value)) < 700
+
+
+@pytest.mark.parametrize(
+    'entries, message',
+    [
+        (dict(url='https://a.b/c.pth'), 'pretrained_cfg cannot set url: the weights are those beside it'),
+        (dict(hf_hub_filename='a.pth'), 'pretrained_cfg cannot set hf_hub_filename'),
+        (dict(custom_load=True), 'pretrained_cfg cannot set custom_load'),
+        (dict(label_offset=1), 'pretrained_cfg cannot set label_offset'),
+        (dict(inputsize=3), 'pretrained_cfg has no key inputsize: did you mean input_size'),
+        (dict(input_size=[3, 224]), r'input_size must be like \(3, 224, 224\), not .3, 224.'),
+        (dict(mean=[10**9] * 3), r'mean\[0\] must be a number up to 1000000'),
+        (dict(fixed_input_size='yes'), "fixed_input_size must be like False, not 'yes'"),
+    ],
+)
+def test_pretrained_cfg_of_a_file(tmp_path, folder, entries, message):
+    """It names no other weights. timm reads the file itself for local-dir: and hf-hub:."""
+    for load in both_ways(changed(folder, tmp_path, pretrained_cfg=entries)):
+        with pytest.raises(CheckpointError, match=message):
+            load()
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        b'{"architecture": "nat_',
+        b'[]',
+        b'{}',
+        b'{"architecture": ["nat_mini"]}',
+        b'{"architecture": "nat_mini", "model_args": 3}',
+        b'{"architecture": "nat_mini", "model_args": {"num_classes": NaN}}',
+        b'{"architecture": "nat_mini", "pretrained_cfg": [1]}',
+        b'{"architecture": "n\xe4t"}',
+        b'[' * 100_000,
+    ],
 )
 def test_broken_config_of_a_folder(tmp_path, content):
-    small('nat_mini', num_classes=3).save_pretrained(tmp_path)
-    (tmp_path / 'config.json').write_text(content)
-    with pytest.raises(CheckpointError, match='config.json of .* cannot be read'):
+    (tmp_path / 'config.json').write_bytes(content)
+    with pytest.raises(CheckpointError, match='config.json of .* cannot be read') as error:
         TimmClassifier.from_pretrained(tmp_path)
+    assert '\n' not in str(error.value)
+
+
+def test_weights_of_local_dir_are_checked(tmp_path, folder):
+    """timm.create_model with local-dir: is as strict as from_pretrained, and takes no weights from elsewhere."""
+    other = shutil.copytree(folder, tmp_path / 'other')
+    small('vit_frame_tiny', num_classes=3, norm_eps=1e-3).save_pretrained(tmp_path / 'eps')
+    shutil.copy(tmp_path / 'eps' / 'model.safetensors', other)
+    with pytest.raises(CheckpointError, match='were trained with norm_eps=0.001'):
+        timm.create_model(f'local-dir:{other}', pretrained=True)
+    assert timm.create_model(f'local-dir:{other}').num_classes == 3  # without weights
+    (other / 'model.safetensors').unlink()
+    with pytest.raises(CheckpointError, match='other has no weights: model.safetensors or'):
+        timm.create_model(f'local-dir:{other}', pretrained=True)
+
+
+class Runs:
+    """An object whose pickle makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+@pytest.mark.parametrize(
+    'weights, message',
+    [
+        (lambda model, folder: dict(state_dict=dict(a=Runs(folder))), 'it has posix.mkdir beside tensors'),
+        (lambda model, folder: {**model, 'backbone.norm.bias': torch.full((16,), math.nan)}, 'has NaN in'),
+        (
+            lambda model, folder: dict(
+                meta=dict(mmattn=dict(backbone=dict(type='MSFViT', norm_eps=1e-3))), model=model
+            ),
+            'were trained with norm_eps=0.001',
+        ),
+        (lambda model, folder: {**model, 'head.fc.weight': torch.zeros(3, 7)}, 'the head does not fit'),
+    ],
+)
+@pytest.mark.parametrize('kind', ['Pretrained', 'mmengine.Pretrained', PretrainedInit])
+def test_init_cfg_is_strict(tmp_path, weights, message, kind):
+    """init_cfg loads as everywhere else: without code, NaN, other settings or a head that does not fit."""
+    model = small('msf_vit_tiny', num_classes=3)
+    torch.save(weights(model.state_dict(), tmp_path / 'ran'), tmp_path / 'w.pth')
+    with pytest.raises(CheckpointError, match=message):
+        small('msf_vit_tiny', num_classes=3, init_cfg=dict(type=kind, checkpoint=str(tmp_path / 'w.pth')))
+    assert not (tmp_path / 'ran').exists()
+
+
+@pytest.mark.parametrize('prefix', [None, 'student.backbone'])
+def test_init_cfg_takes_the_head(tmp_path, prefix):
+    """And layers that no weights are for start as the other entries of init_cfg say."""
+    model = small('msf_vit_tiny', num_classes=3)
+    start = '' if prefix is None else 'student.'
+    tensors = {f'{start}{name}': value for name, value in model.state_dict().items()}
+    safetensors.torch.save_file(tensors, tmp_path / 'w.safetensors')
+    pretrained = dict(type='Pretrained', checkpoint=str(tmp_path / 'w.safetensors'))
+    if prefix:
+        pretrained['prefix'] = prefix
+    init_cfg = [pretrained, dict(type='Constant', layer='Linear', val=0.5)]
+    again = small('msf_vit_tiny', num_classes=3, init_cfg=init_cfg)
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+    other = small('msf_vit_tiny', num_classes=5, init_cfg=init_cfg)
+    assert (other.head.fc.weight == 0.5).all()
+    assert torch.equal(other.backbone.blocks[0].mlp.fc1.weight, model.backbone.blocks[0].mlp.fc1.weight)
+    with pytest.raises(CheckpointError, match='there is no checkpoint none.pth'):
+        small('msf_vit_tiny', init_cfg=dict(type='Pretrained', checkpoint='none.pth'))
+
+
+def test_saved_folder_names_no_file(tmp_path):
+    """A model that was built from weights somewhere is saved whole."""
+    torch.save(small('nat_mini', num_classes=3).state_dict(), tmp_path / 'w.pth')
+    init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'w.pth'))
+    model = small('nat_mini', num_classes=3, init_cfg=init_cfg)
+    model.reset_classifier(5, 'max')
+    model.save_pretrained(tmp_path / 'saved')
+    (tmp_path / 'w.pth').unlink()
+    assert str(tmp_path) not in (tmp_path / 'saved' / 'config.json').read_text()
+    x = images()
+    for again in (
+        TimmClassifier.from_pretrained(tmp_path / 'saved'),
+        timm.create_model(f'local-dir:{tmp_path / "saved"}', pretrained=True).eval(),
+    ):
+        assert torch.equal(again(x), model(x))
+
+
+@pytest.mark.parametrize(
+    'change, place',
+    [
+        (lambda model: model.prune_intermediate_layers([1]), 'backbone.norm'),
+        (lambda model: setattr(model.head, 'fc', nn.Linear(model.num_features, 7)), 'head.fc'),
+        (lambda model: setattr(model.backbone.levels[0].blocks[0].mlp, 'act', nn.ReLU()), 'levels.0.blocks.0.mlp.act'),
+        (lambda model: setattr(model.backbone.norm3, 'eps', 0.1), 'backbone.norm3'),
+    ],
+)
+def test_changed_models_are_not_saved(monkeypatch, tmp_path, change, place):
+    """What config.json would not build is refused before anything is written, removed or made on the Hub."""
+    model = small('nat_mini', num_classes=3)
+    model.save_pretrained(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    change(model)
+    monkeypatch.setattr('huggingface_hub.HfApi.create_repo', lambda *_, **__: pytest.fail('a repository is made'))
+    for save in (model.save_pretrained, lambda _: model.push_to_hub('OWNER/NAME')):
+        with pytest.raises(InputError, match=f'config.json builds a model that differs in .*{place}'):
+            save(tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_models_in_training_are_saved(tmp_path):
+    """Rates of dropout and synchronised batch norms are no part of what is saved."""
+    model = small('gsa_resnet38', num_classes=3, drop_rate=0.3, drop_path_rate=0.2)
+    nn.SyncBatchNorm.convert_sync_batchnorm(model).save_pretrained(tmp_path)
+    assert TimmClassifier.from_pretrained(tmp_path).num_classes == 3
+
+
+def test_model_that_json_cannot_describe(tmp_path):
+    """A mechanism that was given as a class."""
+    model = small('vit_frame_tiny', attention=dict(type=SelfAttention))
+    with pytest.raises(InputError, match="config.json cannot describe the model: .*'attention' is not serializable"):
+        model.save_pretrained(tmp_path / 'new')
+    assert not (tmp_path / 'new').exists()
 
 
 @pytest.mark.parametrize('name', ['/nowhere/x/y', '~/nowhere', 'nowhere'])
@@ -532,9 +760,9 @@ def test_what_cannot_be_saved_and_loaded(tmp_path):
     with pytest.raises(ValueError, match='features_only is for timm.create_model'):
         TimmClassifier.from_pretrained(tmp_path / 'whole', features_only=True)
     model.prune_intermediate_layers([1])
-    with pytest.raises(InputError, match='a model without its last stages has none'):
+    with pytest.raises(InputError, match=r'config.json builds a model that differs in .* torch.save\(model.state_dict'):
         model.save_pretrained(tmp_path / 'pruned')
-    assert not list((tmp_path / 'pruned').glob('*'))
+    assert not (tmp_path / 'pruned').exists()
     with pytest.raises(InputError, match='build it by timm.create_model'):
         TimmClassifier(NAT, num_classes=3, arch='mini').save_pretrained(tmp_path / 'direct')
     with pytest.raises(ValueError, match='arch is missing'):
@@ -553,6 +781,7 @@ def test_full_disk_keeps_the_weights_of_before(monkeypatch, tmp_path):
     with pytest.raises(InputError, match='No space left'):
         model.save_pretrained(tmp_path)
     assert (tmp_path / 'model.safetensors').read_bytes() == before
+    assert TimmClassifier.from_pretrained(tmp_path).num_classes == 3
 
 
 def test_no_network(monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """The registry of mechanisms: layers that a backbone's config can put in the place of attention."""
 
 import inspect
+from collections.abc import Callable
 
 import torch
 from mmengine.registry import Registry
@@ -14,7 +15,7 @@ from ..weights import is_setting
 #: what it needs from the backbone, see ``build_mechanism``; all other arguments come from the config. Its attribute
 #: ``settings`` holds, by name, the arguments that no tensor shows. With the attribute ``takes_prefix = True``, it also
 #: maps (x, prefix) to a pair of the same shapes: prefix (B, P, C) is the class token and the registers of a ViT.
-MECHANISMS = Registry('mechanism', scope='mmattn', locations=['mmattn.layers'])
+MECHANISMS = Registry('mechanism', scope='mmattn')
 
 
 def check_mechanism(name: str, cfg: object) -> None:
@@ -28,11 +29,34 @@ def check_mechanism(name: str, cfg: object) -> None:
         raise ValueError(f"{name} must be a mechanism, such as dict(type='ELSA'), not {cfg!r}")
 
 
+def find_mechanism(name: str) -> Callable[..., nn.Module] | None:
+    """The mechanism of a name; None if there is none.
+
+    Unlike ``MECHANISMS.get`` it imports nothing, because the name may come from a file that may not run code.
+
+    Args:
+        name: of a mechanism in ``MECHANISMS``; or the place of its class, as 'mmattn.layers.ELSA', which MMEngine
+            writes for a class of a config.
+    """
+    known = MECHANISMS.module_dict
+    module, _, last = name.rpartition('.')
+    if not module:
+        return known.get(name)
+    return next(
+        (
+            mechanism
+            for key, mechanism in known.items()
+            if last in (key, mechanism.__name__) and f'{mechanism.__module__}.'.startswith(f'{module}.')
+        ),
+        None,
+    )
+
+
 def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offered: object) -> nn.Module:
     """Build a mechanism from its config.
 
     Args:
-        cfg: ``type`` is the name of a mechanism in ``MECHANISMS``, or the class; other keys are its arguments.
+        cfg: ``type`` is a name that :func:`find_mechanism` knows, or the class; other keys are its arguments.
         block: number of the block in its stage, among the blocks with this mechanism, if the config has no "block" of
             its own; offered, too. Windows are shifted in every second block: the mechanism is offered ``shift``, their
             displacement in pixels of the map.
@@ -47,12 +71,12 @@ def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offere
     check_mechanism('cfg', cfg)
     settings, name = dict(cfg), _name(cfg)
     mechanism = settings.pop('type')
-    mechanism = MECHANISMS.get(mechanism) if isinstance(mechanism, str) else mechanism
+    mechanism = find_mechanism(mechanism) if isinstance(mechanism, str) else mechanism
     if mechanism is None:
         known = sorted(MECHANISMS.module_dict)
         raise ValueError(
-            f'there is no mechanism {name}; there are {", ".join(known)}, and those of the modules in custom_imports'
-            f'{near_misses(name, known)}'
+            f'there is no mechanism {cfg["type"]}; there are {", ".join(known)}, and those of the modules in '
+            f'custom_imports{near_misses(name, known)}'
         )
     block = settings.pop('block', block)
     check_whole(f'mechanism {name}: block', block, 0)
@@ -150,4 +174,4 @@ def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str,
 
 
 def _name(cfg: dict) -> str:
-    return cfg['type'] if isinstance(cfg['type'], str) else cfg['type'].__name__
+    return cfg['type'].rpartition('.')[2] if isinstance(cfg['type'], str) else cfg['type'].__name__

@@ -21,7 +21,7 @@ def batch_norm(dim: int, norm_cfg: dict) -> nn.Module:
     """
     settings = dict(norm_cfg) if isinstance(norm_cfg, dict) else {}
     norm_type, requires_grad = settings.pop('type', None), settings.pop('requires_grad', True)
-    if norm_type not in BATCH_NORMS:
+    if not isinstance(norm_type, str) or norm_type not in BATCH_NORMS:
         raise ValueError(f'norm_cfg must be a dict whose type is one of {", ".join(BATCH_NORMS)}, not {norm_cfg!r}')
     known = [key for key in inspect.signature(nn.BatchNorm2d).parameters if key != 'num_features']
     for key in settings:

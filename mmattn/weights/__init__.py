@@ -4,7 +4,7 @@ loading them strictly."""
 from ..errors import CheckpointError
 from .files import plain_names, read_checkpoint, read_file, weights_in
 from .sources import check_source, timm_release
-from .strict import StrictModule, is_pretrained, log_changes_with_images
+from .strict import StrictModule, is_pretrained, log_changes_with_images, split_init_cfg
 from .translation import (
     Translation,
     changed_with_images,
@@ -40,6 +40,7 @@ __all__ = [
     'plain_names',
     'read_checkpoint',
     'read_file',
+    'split_init_cfg',
     'take',
     'take_out',
     'timm_release',

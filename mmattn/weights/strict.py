@@ -38,7 +38,27 @@ STRICT = object()
 
 def is_pretrained(init_cfg: Mapping[str, object]) -> bool:
     """Whether an entry of ``init_cfg`` loads weights. In new-style configs, its type is MMEngine's class."""
-    return init_cfg.get('type') in ('Pretrained', PretrainedInit)
+    kind = init_cfg.get('type')
+    if isinstance(kind, str):  # 'mmengine.Pretrained', or what MMEngine writes for the class
+        return kind.rpartition('.')[2] in ('Pretrained', 'PretrainedInit')
+    return isinstance(kind, type) and issubclass(kind, PretrainedInit)
+
+
+def split_init_cfg(init_cfg: object) -> tuple[list[dict], list[dict]]:
+    """The entries of an ``init_cfg`` for MMEngine's ``initialize``, and the arguments of
+    :meth:`StrictModule.load_pretrained` of those that load weights.
+
+    Raises:
+        CheckpointError: if weights are not there, see :func:`mmattn.weights.check_source`.
+    """
+    initial, pretrained = [], []
+    for entry in _entries(init_cfg):
+        if not is_pretrained(entry):
+            initial.append(entry)
+            continue
+        check_source(entry['checkpoint'])
+        pretrained.append({key: value for key, value in entry.items() if key != 'type'})
+    return initial, pretrained
 
 
 def log_changes_with_images(saved: object, own: Mapping[str, object]) -> dict[str, str]:
@@ -106,14 +126,12 @@ class StrictModule(BaseModule):
         """Initialise as ``init_cfg`` says. Pretrained weights are loaded last, and strictly."""
         if self.is_init:
             return
-        init_cfg, entries = self.init_cfg, _entries(self.init_cfg)
-        pretrained = [entry for entry in entries if is_pretrained(entry)]
-        self.init_cfg = [entry for entry in entries if entry not in pretrained]
+        init_cfg = self.init_cfg
+        self.init_cfg, pretrained = split_init_cfg(init_cfg)
         super().init_weights()
         self.init_cfg = init_cfg
-        for entry in pretrained:
-            check_source(entry['checkpoint'])
-            self.load_pretrained(**{key: value for key, value in entry.items() if key != 'type'})
+        for arguments in pretrained:
+            self.load_pretrained(**arguments)
 
     def load_pretrained(
         self,
@@ -414,6 +432,11 @@ def _check_init_cfg(init_cfg: object) -> None:
             raise ValueError(
                 "init_cfg must be a dict with a type, such as dict(type='Pretrained', checkpoint=...), or a list of "
                 f'such, not {entry!r}'
+            )
+        if any(is_pretrained(inner) for inner in _entries(entry.get('override')) if isinstance(inner, dict)):
+            raise ValueError(
+                'override in init_cfg cannot load weights: give a list with an entry of type Pretrained, which loads '
+                'the whole module'
             )
         if not is_pretrained(entry):
             continue

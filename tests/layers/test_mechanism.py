@@ -1,13 +1,14 @@
 """How a config names a mechanism, and what a user's own needs."""
 
 import inspect
+import sys
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from mmattn.backbones import GSAResNet, SwinFrame, ViTFrame
-from mmattn.layers import MECHANISMS, build_mechanism
+from mmattn.layers import ELSA, MECHANISMS, build_mechanism
 
 ARCH = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
 
@@ -108,6 +109,24 @@ def test_attention_dropout_only_in_training(name):
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
     assert torch.equal(layer(x), layer(x))
+
+
+@pytest.mark.parametrize('name', ['mmattn.layers.ELSA', 'mmattn.layers.elsa.ELSA', 'mmattn.ELSA'])
+def test_place_of_a_class(name):
+    """What MMEngine writes for the class, in the copy of a config in the work folder. Settings have the short name."""
+    backbone = SwinFrame(ARCH, dict(type=name, kernel_size=3, group_width=4), out_indices=(0,))
+    assert isinstance(backbone.layers[0].blocks[0].attn, ELSA) and backbone.settings['stages[0]'] == 'ELSA'
+
+
+@pytest.mark.parametrize('name', ['os.system', 'torch.nn.Identity', 'loud.Gate', 'loud.registry.Gate', 'mmdet.ELSA'])
+def test_names_import_nothing(monkeypatch, tmp_path, name):
+    """A name may come from a file. MMEngine's registry would import "loud.registry", and call any function."""
+    (tmp_path / 'loud').mkdir()
+    (tmp_path / 'loud' / 'registry.py').write_text('')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=f'there is no mechanism {name}; there are .*custom_imports'):
+        build_mechanism(dict(type=name), dim=8, num_heads=2)
+    assert 'loud' not in sys.modules
 
 
 @pytest.mark.parametrize(

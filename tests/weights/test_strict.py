@@ -186,6 +186,11 @@ def test_numbers_are_copied_or_refused(small, log, value, message, whole):
         (dict(type='Pretrained', checkpoint=None), 'needs a checkpoint'),
         (dict(type='Pretrained', checkpoint=''), 'needs a checkpoint'),
         (dict(type='Pretrained', checkpoint='x.pth', warmstart=True), 'has no key warmstart: did you mean warm_start'),
+        (dict(type='mmengine.model.weight_init.PretrainedInit', file='x.pth'), 'has no key file'),
+        (
+            dict(type='Normal', layer='Linear', override=dict(type='Pretrained', name='norm3', checkpoint='x.pth')),
+            'override in init_cfg cannot load weights',
+        ),
     ],
 )
 def test_mistakes_in_init_cfg(init_cfg, message):

@@ -8,12 +8,15 @@ from importlib import import_module
 from pathlib import Path
 
 import mmseg
+import numpy as np
 import pytest
 import torch
 import yaml
 from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
+from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from mmpretrain.structures import DataSample
 from torch import nn
 
@@ -26,14 +29,15 @@ from mmattn.runs.checkpoints import backbone_settings
 from mmattn.runs.rows import read_row
 from mmattn.weights import StrictModule, compare_settings, misfits
 from tests import ROOT
-from tests.configs import CONFIGS, METAFILES, PAPERS, like_example
+from tests.configs import CONFIGS, METAFILES, PAPERS, like_example, named
 
 FILES = sorted(CONFIGS.rglob('*.py'))
 LEAVES = [path for path in FILES if '_base_' not in path.parts]
 Case = tuple[Path, str | None]  #: a config and its row
 #: all models of the papers, by the metafiles, and all other configs with their default rows
 CASES = [*PAPERS.values(), *((path, None) for path in LEAVES if path not in {path for path, _ in PAPERS.values()})]
-BASELINES = [case for case in CASES if case[0].parent.name == 'baselines']
+#: of other packages, with their own heads
+BASELINES = [case for case in CASES if case[0].parent.name == 'baselines' and case[0].stem.endswith('_in1k')]
 CLASSIFIERS = [
     case for case in CASES if re.search(r'_(in1k|inat\d+|cifar100)$', case[0].stem) and case not in BASELINES
 ]
@@ -52,6 +56,23 @@ EXAMPLES = [
     for path in sorted((CONFIGS / 'elsa_swin').glob('*.py'))
     if re.search('dino|detr|mask2former|rtmdet|voc', path.stem)
 ]
+#: backbone -> its folder, and how it is called in names
+BACKBONES = {
+    'ELSASwin': ('elsa_swin', 'elsa-swin'),
+    'MSFSwin': ('msf', 'msf-swin'),
+    'MSFViT': ('msf', 'msf-vit'),
+    'ShuntedTransformer': ('shunted', 'shunted'),
+    'GSAResNet': ('gsa', 'gsa-r50'),
+}
+#: framework -> a pattern of its configs' names, the part of the model that is its own, and the type of this part
+FRAMEWORKS = {
+    'Mask R-CNN': (r'mask-rcnn_NAME(-[a-z])?_fpn_.*_coco', None, 'MaskRCNN'),
+    'Cascade Mask R-CNN': (r'cascade-mask-rcnn_NAME(-[a-z])?_fpn_.*_coco', None, 'CascadeRCNN'),
+    'RetinaNet': (r'retinanet_NAME(-[a-z])?_fpn_.*_coco', None, 'RetinaNet'),
+    'Semantic FPN': (r'NAME(-[a-z])?_fpn_.*_ade20k-512x512', 'decode_head', 'FPNHead'),
+    'UperNet': (r'NAME(-[a-z])?_upernet_.*_ade20k-512x512', 'decode_head', 'UPerHead'),
+    'SETR': (r'NAME(-[a-z])?_setr-\w+_.*_ade20k-512x512', 'decode_head', 'SETR(UP|MLA)Head'),
+}
 #: what a whole config has, among others
 WHOLE = ('train_dataloader', 'val_dataloader', 'test_evaluator', 'optim_wrapper')
 
@@ -77,7 +98,7 @@ def slow_but_for_one_row(cases: list[Case]) -> list:
     config, the second detectors on the pyramid of ViTDet, NAT, Shunted and MSF-Swin, and DiNAT-L repeat what another
     one shows."""
     first = dict(reversed(cases))
-    others = '-frozen_(?!linear)|dino-4scale_dinov3|cascade.*_(nat|shunted|msf)|retinanet_msf|dinat-l'
+    others = '-frozen_(?!linear)|dino-4scale_dinov3|cascade.*_(nat|shunted|msf)|retinanet_msf|dinat-l|baselines.*3x'
     repeats = [first[path] != row or re.search(others, path.stem) for path, row in cases]
     return [pytest.param(case, marks=pytest.mark.slow) if slow else case for case, slow in zip(cases, repeats)]
 
@@ -208,6 +229,81 @@ def test_real_photographs_have_equal_cost():
     assert max(operations) < 1.1 * min(operations)
 
 
+@pytest.mark.parametrize('framework', FRAMEWORKS)
+@pytest.mark.parametrize('backbone', BACKBONES)
+def test_every_backbone_has_every_framework(backbone, framework):
+    """Each of the five backbones has a config of each of the six frameworks."""
+    folder, name = BACKBONES[backbone]
+    pattern, part, kind = FRAMEWORKS[framework]
+    stems = [path.stem for path in (CONFIGS / folder).glob('*.py')]
+    found = [stem for stem in stems if re.fullmatch(pattern.replace('NAME', name), stem)]
+    assert found, f'no config of {framework} with {backbone}'
+    for stem in found:
+        model = Config.fromfile(CONFIGS / folder / f'{stem}.py').model
+        assert model.backbone.type == backbone
+        assert re.fullmatch(kind, (model[part] if part else model).type)
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'elsa-swin-t_setr-pup_8xb2-160k_ade20k-512x512',
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                'msf-swin-t_setr-pup_8xb2-160k_ade20k-512x512',
+                'shunted-s_setr-pup_8xb2-160k_ade20k-512x512',
+                'gsa-r50_setr-pup_8xb2-160k_ade20k-512x512',
+                'msf-vit-s_setr-naive_8xb2-160k_ade20k-512x512',
+                'msf-vit-s_setr-mla_8xb2-160k_ade20k-512x512',
+                'msf-swin-t_fpn_8xb2-80k_ade20k-512x512',
+                'cascade-mask-rcnn_msf-vit-s_fpn_ms-1x_coco',
+            )
+        ),
+        'retinanet_msf-vit-s_fpn_ms-1x_coco',
+    ],
+)
+def test_every_parameter_learns(name):
+    """In a training step, every parameter gets a gradient: one that does not would stop a training with several
+    processes. Then the model predicts."""
+    cfg = named(name)
+    cfg.model.backbone.update(init_cfg=None, drop_path_rate=0.0)
+    if cfg.default_scope == 'mmseg':
+        cfg.model.data_preprocessor.size = (128, 128)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = revert_sync_batchnorm(MODELS.build(cfg.model))  # SyncBN does not run on the CPU
+        model.init_weights()
+        sample = detection_sample if cfg.default_scope == 'mmdet' else segmentation_sample
+        data = dict(inputs=[torch.randint(256, (3, 128, 128), dtype=torch.uint8) for _ in range(2)])
+        data['data_samples'] = [sample() for _ in range(2)]
+        losses, _ = model.parse_losses(model(**model.data_preprocessor(data, True), mode='loss'))
+        losses.backward()
+        learn = {key: param for key, param in model.named_parameters() if param.requires_grad}
+        assert losses.isfinite() and not [key for key, param in learn.items() if param.grad is None]
+        with torch.no_grad():
+            found = model.eval()(**model.data_preprocessor(data), mode='predict')
+    assert len(found) == 2
+
+
+def segmentation_sample() -> BaseDataElement:
+    from mmseg.structures import SegDataSample
+
+    sample = SegDataSample(metainfo=dict(img_shape=(128, 128), ori_shape=(128, 128), pad_shape=(128, 128)))
+    sample.gt_sem_seg = PixelData(data=torch.randint(150, (1, 128, 128)))
+    return sample
+
+
+def detection_sample() -> BaseDataElement:
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+
+    sample = DetDataSample(metainfo=dict(img_shape=(128, 128), ori_shape=(128, 128), scale_factor=(1.0, 1.0)))
+    masks = BitmapMasks(np.ones((1, 128, 128), np.uint8), 128, 128)
+    boxes, labels = torch.tensor([[10.0, 20.0, 90.0, 110.0]]), torch.tensor([3])
+    sample.gt_instances = InstanceData(bboxes=boxes, labels=labels, masks=masks)
+    return sample
+
+
 def loaders(cfg: Config) -> list:
     """The configs of all datasets that read images, without those that wrap others."""
     datasets = [node for split in ('train', 'val', 'test') for _, node in dataset_configs(cfg, split)]
@@ -262,7 +358,9 @@ def check_downstream(cfg: Config, path: Path) -> None:
     batch = cfg.train_dataloader.batch_size * (int(gpus[1]) if gpus else 8)
     assert 'toy' in path.parts or cfg.auto_scale_lr.base_batch_size == batch
     assert ('tta_model' in cfg) == ('tta_pipeline' in cfg) == ('panoptic_head' not in cfg.model)
-    if 'toy' not in path.parts and 'norm_cfg' in inspect.signature(MODELS.get(cfg.model.backbone.type)).parameters:
+    norm_cfg = inspect.signature(MODELS.get(cfg.model.backbone.type)).parameters.get('norm_cfg')
+    with_batch_norm = norm_cfg and 'LN' not in str(norm_cfg.default)
+    if 'toy' not in path.parts and with_batch_norm and not cfg.model.backbone.get('norm_eval'):
         assert cfg.model.backbone.norm_cfg.type == 'SyncBN'  # There are two images on a GPU.
     with torch.no_grad(), DefaultScope.overwrite_default_scope(cfg.default_scope):
         check_channels(cfg.model, 'model')

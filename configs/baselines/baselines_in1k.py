@@ -28,6 +28,7 @@ rows = {
     'deit-s': timm('deit_small_patch16_224'),
     'deit-b': timm('deit_base_patch16_224'),
     'deit-b-384': timm('deit_base_patch16_384'),
+    'swin-b-384': timm('swin_base_patch4_window12_384'),
     'vit-b': timm('vit_base_patch16_224'),
     't2t-vit-14': t2t(384, 14, 6),
     't2t-vit-24': t2t(512, 24, 8),
@@ -49,7 +50,14 @@ rows = {
     'regnety-4g': timm('regnety_040', 0.0),
     'efficientnet-b4': timm('efficientnet_b4', 0.0),
 }
-sizes = {'deit-b-384': 384, 'cait-m36-448': 448, 'cait-m48-448': 448, 'crossvit-15': 240, 'efficientnet-b4': 380}
+sizes = {
+    'deit-b-384': 384,
+    'swin-b-384': 384,
+    'cait-m36-448': 448,
+    'cait-m48-448': 448,
+    'crossvit-15': 240,
+    'efficientnet-b4': 380,
+}
 row = '{{$MMATTN_ROW:deit-s}}'
 size = sizes.get(row, 224)
 

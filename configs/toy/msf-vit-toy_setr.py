@@ -1,6 +1,6 @@
 # A narrow MSF-ViT with SETR's naive head: trains from scratch on the toy ADE20K in minutes on a CPU.
 _base_ = [
-    '../msf/_base_/setr-naive.py',
+    '../_base_/models/setr-naive.py',
     '../_base_/datasets/toy_ade20k.py',
     '../_base_/schedules/toy_ade20k.py',
     '../_base_/seg_runtime.py',
@@ -9,7 +9,6 @@ model = dict(
     data_preprocessor=dict(size=(128, 128)),
     backbone=dict(type='MSFViT', arch=dict(embed_dim=96, depth=4, num_heads=3), patch_size=8, out_indices=(0, 1, 2, 3)),
     decode_head=dict(in_channels=96, channels=64),
-    auxiliary_head=None,  # their maps of 150 classes would cost as much as the rest
     test_cfg=dict(_delete_=True, mode='whole'),
 )
 default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=100))

@@ -264,18 +264,15 @@ def _convolution_backward_flops(grad: tuple, x: tuple, weight: tuple, *settings,
     return 2 * sum(wanted[:2]) * pixels[0] * math.prod(pixels[2:]) * math.prod(weight)
 
 
-def build(cfg: Config, device: str = 'meta') -> nn.Module:
+def build(cfg: Config) -> nn.Module:
     """The whole model of a config, on the "meta" device.
-
-    Args:
-        device: where it is built: "cpu" for models that cannot be built on "meta".
 
     Raises:
         MissingPackage: if a package that the config needs is missing.
     """
     for package in ('mmcv', cfg.default_scope):
         require(package, f'{cfg.filename} ({cfg.default_scope})')
-    with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.device(device):
+    with DefaultScope.overwrite_default_scope(cfg.default_scope), _device_to_build_on(cfg.model.get('backbone', {})):
         model = MODELS.build(cfg.model)
     # PyTorch's counter cannot follow the class token of a CaiT that has gradients.
     return model.eval().to('meta').requires_grad_(False)
@@ -289,12 +286,20 @@ def classifier(backbone: ConfigDict, num_classes: int, scope: str | None = None)
     """
     backbone = backbone.copy()
     backbone.pop('out_indices', None)
-    with DefaultScope.overwrite_default_scope(scope), torch.device('meta'):
-        last = MODELS.build(backbone.copy()).out_indices[-1:]
-        backbone = MODELS.build(dict(backbone, out_indices=last))
+    with DefaultScope.overwrite_default_scope(scope):
+        with _device_to_build_on(backbone):
+            last = MODELS.build(backbone.copy()).out_indices[-1:]
+            backbone = MODELS.build(dict(backbone, out_indices=last))
+        backbone.to('meta')
         backbone.eval()  # returns nothing with some backbones of MMDetection
-        channels = backbone(torch.empty(1, getattr(backbone, 'in_channels', 3), 224, 224))[-1].shape[1]
-        return nn.ModuleDict(dict(backbone=backbone, head=nn.Linear(channels, num_classes))).eval()
+        channels = backbone(torch.empty(1, getattr(backbone, 'in_channels', 3), 224, 224, device='meta'))[-1].shape[1]
+        head = nn.Linear(channels, num_classes, device='meta')
+        return nn.ModuleDict(dict(backbone=backbone, head=head)).eval()
+
+
+def _device_to_build_on(backbone: dict) -> torch.device:
+    """Other packages' models read numbers from tensors while they are built, which "meta" does not have."""
+    return torch.device('meta' if hasattr(backbones, str(backbone.get('type'))) else 'cpu')
 
 
 def _classifier_of(cfg: Config) -> nn.Module:
@@ -303,7 +308,7 @@ def _classifier_of(cfg: Config) -> nn.Module:
     backbone = cfg.model.get('backbone', {})  # MMPretrain's TimmClassifier has none
     is_foreign = cfg.default_scope == 'mmpretrain' and not hasattr(backbones, str(backbone.get('type')))
     if is_foreign or head.get('type') == 'VOLOHead':
-        return build(cfg, 'cpu' if is_foreign else 'meta')
+        return build(cfg)
     return classifier(backbone, head.get('num_classes', 1000), cfg.default_scope)
 
 
@@ -354,7 +359,7 @@ def _classifier_entry(config: Path, backbone: dict) -> dict:
     """The entry beside a config of the ImageNet classifier with the same backbone; {} if there is none."""
     for entry in _entries(config):
         if entry['Name'].endswith('_in1k'):
-            other = _load_entry(config, entry).model.backbone
+            other = _load_entry(config, entry).model.get('backbone', {})  # MMPretrain's TimmClassifier has none
             if all(backbone.get(key) == other.get(key) for key in {*backbone, *other}.difference(_NOT_SIZE)):
                 return entry
     return {}

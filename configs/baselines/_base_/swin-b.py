@@ -1,0 +1,1 @@
+_base_ = '../../elsa_swin/_base_/swin-b.py'

@@ -1,0 +1,15 @@
+# Not in the paper: SETR's head upsamples the map of stride 32, its auxiliary head that of stride 16. Recipe: UperNet's.
+_base_ = [
+    './_base_/shunted-s.py',
+    '../_base_/models/setr-pup.py',
+    '../_base_/datasets/ade20k.py',
+    '../_base_/schedules/ade20k_160k.py',
+    '../_base_/seg_runtime.py',
+]
+model = dict(
+    backbone=dict(
+        _base_.backbone, out_indices=(2, 3), norm_cfg=_base_.sync_norm, drop_path_rate=0.3, init_cfg=_base_.pretrained
+    ),
+    decode_head=dict(in_channels=_base_.in_channels[3]),
+    auxiliary_head=[dict(_base_.auxiliary, in_channels=_base_.in_channels[2], in_index=0)],
+)

@@ -34,7 +34,7 @@ def test_check_notices_a_stale_page(tool, tmp_path, monkeypatch):
 
 def test_a_released_checkpoint_has_its_own_score(tool):
     """ELSA's Mask R-CNN has 45.6 box AP in the paper, and 45.7 with the weights that its authors released."""
-    (line,) = (line for line in tool.model_zoo().splitlines() if 'mask-rcnn_elsa-swin-t_fpn_ms-1x' in line[:40])
+    (line,) = (line for line in tool.model_zoo().splitlines() if line.startswith('| [mask-rcnn_elsa-swin-t_fpn_ms-1x'))
     assert '| 45.6 box AP, 41.1 mask AP | [45.7 box AP, 41.1 mask AP](https://github.com/damo-cv/ELSA)' in line
 
 
@@ -57,6 +57,29 @@ def test_ablations_are_listed(tool):
     assert (
         '| `axial-content` | 18.1 | 7.3 | 77.5 | 93.6 | 32.5 |' in lines and '| `row` |  |  | 70.2 | 89.4 |  |' in lines
     )
+
+
+def test_tables_of_detectors(tool):
+    """A table of a paper has all accuracies that it prints of a model, beside those of the models that it compares
+    with, in the order of the accuracies. A result that two papers print differently stands in the table of each."""
+    tables = dict(part.split(':\n', 1) for part in '\n'.join(tool.printed_tables()).split('\nTable '))
+    one, pvt = (
+        next(line for line in tables['4 of Shunted'].splitlines() if name in line)
+        for name in ('shunted-s_fpn_1x', 'pvtv2-b2_fpn_1x')
+    )
+    assert one.endswith('| 45.4 | 65.9 | 49.2 | 28.7 | 49.3 | 60.0 |')
+    assert tables['4 of Shunted'].index(pvt) < tables['4 of Shunted'].index(one)
+    assert '| box AP_S | box AP_M | box AP_L |' in tables['4 of Shunted']
+    assert '| swin-t_upernet_8xb2-160k_ade20k-512x512 | 59.9 M | 944 G | 44.5 | 45.8 |' in tables['5 of Shunted']
+    assert '| swin-t_upernet_8xb2-160k_ade20k-512x512 | 59.9 M | 944 G | 45.8 |' in tables['8 of ELSA']
+    assert len(tables) == 8
+
+
+def test_a_training_that_crashed_is_shown(tool):
+    """What a paper prints instead of an accuracy stands in its place."""
+    lines = list(tool.ablations(ROOT / 'configs' / 'elsa_swin' / 'ablations'))
+    cells = {line.split('`')[1]: line.split(' | ')[3] for line in lines if line.startswith('| `')}
+    assert (cells['net7-identity'], cells['lsa-c-heads'], cells['net7']) == ('crash', 'out of memory', '81.8')
 
 
 def test_comparison_joins_papers_and_benchmarks(tool):

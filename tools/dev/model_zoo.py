@@ -15,7 +15,8 @@ Our metafiles have OpenMMLab's fields and these:
   the paper counts multiplications and additions. ``Parameters Counted: matrices`` means that it leaves out biases and
   norms. ``Attention Counted`` is the share of attention's products that it counts. ``Unknown`` says why the operations
   cannot agree, ``Note`` what else there is to say. ``Milliseconds`` is the time of an image.
-- ``Results`` of a model: the paper's accuracy.
+- ``Results`` of a model: the paper's accuracy. ``Table`` of a result is the table that prints it, of a detector or
+  segmentor.
 - ``Released Weights`` of a model: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
   ``Metrics`` that the authors give for this file. They can differ from the paper's.
 - ``printed.yml`` in the folder ``ablations`` has the paper's figures of the rows there, see ``FIGURES``.
@@ -117,6 +118,14 @@ This table compares the backbones as ImageNet-1k classifiers at 224 x 224.
 | backbone | variant | parameters | multiply-adds | top-1 | box AP | training step on a CPU |
 | --- | --- | --- | --- | --- | --- | --- |
 """
+PRINTED_TABLES = """\
+## Detectors and segmentors as printed
+
+The accuracies of each table of a paper, for the models that have a config here. They are the papers' claims. Those of
+the models that a paper compares with are often taken from other papers. Parameters and multiply-adds are counted here;
+the table above has the papers' own counts.
+
+"""
 COLUMNS = (
     'model, and row of its config',
     'parameters',
@@ -158,7 +167,8 @@ def main() -> None:
 def model_zoo() -> str:
     """The page."""
     printed_lines = [line for path in METAFILES for line in as_printed(path)]
-    return '\n'.join([HEAD, comparison(), all_models(), '## What the papers print\n', *printed_lines])
+    parts = [HEAD, comparison(), all_models(), PRINTED_TABLES + '\n'.join(printed_tables())]
+    return '\n'.join([*parts, '## What the papers print\n', *printed_lines])
 
 
 def compared() -> list[tuple]:
@@ -242,6 +252,33 @@ def all_models() -> str:
     )
 
 
+def printed_tables() -> Iterator[str]:
+    """Lines of the papers' tables of detectors and segmentors. Models of one framework and schedule stand together, in
+    the order of their accuracies."""
+    tables: dict[str, dict[str, dict]] = {}
+    entries = {entry['Name']: entry for path in METAFILES for entry in yaml.safe_load(path.read_text())['Models']}
+    for name, entry in entries.items():
+        for result in entry.get('Results', ()):
+            if 'Table' in result:
+                tables.setdefault(result['Table'], {}).setdefault(name, {}).update(result['Metrics'])
+    # "table 3 of Shunted": by paper, then by number
+    for title, models in sorted(tables.items(), key=lambda item: (item[0].split()[3], int(item[0].split()[1]))):
+        keys = list(dict.fromkeys(key for values in models.values() for key in values))
+        names = sorted(models, key=lambda name: (framework(name), next(iter(models[name].values()))))
+        yield f'{title[0].upper()}{title[1:]}:\n'
+        yield from table(
+            ['model', *COLUMNS[1:3], *keys],
+            [[name, *sizes(entries[name]), *(str(models[name].get(key, '')) for key in keys)] for name in names],
+        )
+
+
+def framework(name: str) -> str:
+    """The name of a detector or segmentor without its backbone."""
+    parts = name.split('_')
+    del parts[1 if parts[-1] == 'coco' else 0]
+    return '_'.join(parts)
+
+
 def as_printed(metafile: Path) -> Iterator[str]:
     """Lines of what a paper prints beyond the table of all models: its ablations and figures."""
     (collection,) = yaml.safe_load(metafile.read_text('utf-8'))['Collections']
@@ -279,17 +316,23 @@ def as_text(figure: object) -> str:
 
 def row(entry: dict) -> list[str]:
     """A model's cells."""
-    parameters, operations = size(entry)
     results = {name: value for result in entry.get('Results', ()) for name, value in result['Metrics'].items()}
+    results = {name: value for name, value in results.items() if not re.search(r'AP[\d_]', name)}  # see printed_tables
     weights = entry.get('Released Weights')
     return [
         f'[{entry["Name"]}](../{entry["Config"]})' + (f', `{entry["Row"]}`' if 'Row' in entry else ''),
-        f'{parameters / 1e6:.1f} M',
-        f'{operations / 1e9:.{2 if operations < 1e11 else 0}f} G' if operations else '',
+        *sizes(entry),
         printed(entry.get('Printed', {})),
         metrics(results),
         released(weights) if weights else '',
     ]
+
+
+def sizes(entry: dict) -> tuple[str, str]:
+    """The cells of a model's parameters and multiply-adds."""
+    parameters, operations = size(entry)
+    gigas = f'{operations / 1e9:.{2 if operations < 1e11 else 0}f} G' if operations else ''
+    return f'{parameters / 1e6:.1f} M', gigas
 
 
 def size(entry: dict) -> tuple[float, float | None]:

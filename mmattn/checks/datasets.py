@@ -28,6 +28,8 @@ DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
 CLASSIFICATION = ('CustomDataset', 'CIFAR10')
 #: the same for mmattn: it looks for broken files when it is read
 UNLABELLED = 'UnlabelledImages'
+#: endings of annotation files that MMEngine reads with the code in them
+RUN_CODE = ('.pkl', '.pickle', '.yaml', '.yml')
 
 
 def use_checked_datasets(cfg: Config) -> None:
@@ -50,13 +52,19 @@ def check_files(cfg: Config, *splits: str) -> None:
     must exist. ``splits`` are those that a run reads, of "train", "val" and "test".
 
     Raises:
-        InputError: naming the dataset, and what is missing.
+        InputError: naming the dataset, and what is missing; or an annotation file that may run code.
     """
     for split in splits:
         if split != 'val' and cfg.get(f'{split}_dataloader') is None:
             raise InputError(f'the config has no {split}_dataloader: it has nothing to {split}')
     labels = []
     for node, cls, place in _nodes(cfg, DATASETS, splits):
+        for key in ('ann_file', 'proposal_file'):
+            if str(node.get(key)).lower().endswith(RUN_CODE):
+                raise InputError(
+                    f'{place}: {key} {node[key]} is a pickle or YAML, which MMEngine reads with the code in it: write '
+                    'it as JSON'
+                )
         reader = _reader(cls)
         if cls.__name__ == 'CocoPanopticDataset' and find_spec('panopticapi') is None:
             raise InputError(

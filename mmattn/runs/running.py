@@ -34,7 +34,7 @@ from .seeds import SeedHook
 SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE)
 #: what gloo and NCCL say when the process at the other end of a connection has ended
 PEER_GONE = re.compile(r'gloo.*(closed|reset) by peer|remote process exited', re.IGNORECASE)
-#: where MMEngine reads checkpoints from; other addresses, such as openmmlab:// and s3://, keep their loaders
+#: what MMEngine's loaders of checkpoints are replaced for in a run that trusts its checkpoints
 SOURCES = ['', 'http://', 'https://', 'torchvision://']
 #: launcher -> environment variable with the number of the process
 RANK = dict(pytorch='RANK', slurm='SLURM_PROCID', mpi='OMPI_COMM_WORLD_RANK')
@@ -88,7 +88,9 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
     loaders, raise_exceptions = CheckpointLoader._schemes.copy(), logging.raiseExceptions
     starts_group = cfg.launcher == 'pytorch' and get_device() == 'cpu' and not distributed.is_initialized()
     try:
-        CheckpointLoader.register_scheme(SOURCES, load_from_mmattn, force=True)
+        # MMEngine's own loaders of other addresses, such as s3://, run the code in a file.
+        of_mmengine = [scheme for scheme, loader in loaders.items() if loader.__module__.startswith('mmengine.')]
+        CheckpointLoader.register_scheme(SOURCES if trusted else of_mmengine, load_from_mmattn, force=True)
         logging.raiseExceptions = False
         if starts_group:
             distributed.init_process_group('gloo')

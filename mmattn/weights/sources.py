@@ -2,8 +2,8 @@
 
 - ``timm:swin_tiny_patch4_window7_224.ms_in1k``, as ``timm.list_pretrained()`` has them; without the part after the dot,
   timm's default for the model
-- ``torchvision:Swin_T_Weights.IMAGENET1K_V1``, as ``torchvision.models.get_weight`` takes it; also
-  ``torchvision://NAME`` of MMEngine
+- ``torchvision:Swin_T_Weights.IMAGENET1K_V1``, as ``torchvision.models.get_weight`` takes it
+- ``torchvision://NAME`` and ``open-mmlab://NAME``, as in configs of OpenMMLab
 - ``https://HOST/FILE``
 - ``hf://OWNER/REPOSITORY``, ``hf://OWNER/REPOSITORY/FILE`` or ``hf://OWNER/REPOSITORY/FOLDER/``, for models on the
   Hugging Face Hub; ``@REVISION`` after REPOSITORY names a branch, a tag, a commit or, as ``@refs/pr/1``, a pull
@@ -38,7 +38,8 @@ def place_of(source: str) -> str:
     """The address (https://, hf:// ...) or the path that a source names.
 
     Raises:
-        CheckpointError: for a name that timm or torchvision do not have, or have no weights for, and for Google Drive.
+        CheckpointError: for a name that timm, torchvision or OpenMMLab do not have, or have no weights for, and for
+            Google Drive.
     """
     source = re.sub(r'^[a-zA-Z][\w+.-]*://', lambda scheme: scheme[0].lower(), source)
     if source.startswith('torchvision://'):
@@ -47,6 +48,14 @@ def place_of(source: str) -> str:
         name, models = source.removeprefix('torchvision://'), get_torchvision_models()
         if name not in models:
             raise CheckpointError(f'torchvision has no weights {name}, of {source}{near_misses(name, models)}')
+        return models[name]
+    if source.startswith(('open-mmlab://', 'openmmlab://')):
+        from mmengine.runner.checkpoint import get_deprecated_model_names, get_external_models
+
+        name, models = source.partition('://')[2], get_external_models()
+        name = get_deprecated_model_names().get(name, name)
+        if name not in models:
+            raise CheckpointError(f'OpenMMLab has no weights {name[:300]}{near_misses(name, models)}')
         return models[name]
     if source.startswith('torchvision:'):
         return _torchvision_address(source.removeprefix('torchvision:'))

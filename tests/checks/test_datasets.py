@@ -73,6 +73,8 @@ def test_coco_metrics_are_checked(tmp_path, several):
         (dict(type='CocoDataset', ann_file='https://host/b.json'), None),
         (dict(type='CocoDataset', data_prefix=dict(img='s3://bucket/images')), None),
         (dict(type='mmpretrain.CustomDataset', data_root='', ann_file='', data_prefix='s3://bucket/images'), None),
+        (dict(type='mmpretrain.BaseDataset', ann_file='b.pkl'), 'ann_file b.pkl is a pickle or YAML, which'),
+        (dict(type='CocoDataset', proposal_file='s3://b/c.YAML'), 'proposal_file s3://b/c.YAML is a pickle or YAML'),
         (dict(type='LVISV1Dataset', ann_file='b.json'), 'there is no file .*/b.json: set data_root and ann_file'),
         (
             # MMSegmentation's assertion has no text.

@@ -83,6 +83,16 @@ def test_code_in_checkpoints_is_not_run(tmp_path, capsys, trusted):
     assert ('code was run' in capsys.readouterr().out) == trusted
 
 
+@pytest.mark.parametrize('address', ['s3://a/b.pth', 'petrel://a/b.pth', 'pavi://a.pth', 'mmcls://resnet50'])
+def test_code_of_servers_is_not_run(address):
+    """MMEngine has loaders of its own for these addresses, which read any pickle."""
+    with running(Config(dict(launcher='none'))), pytest.raises(CheckpointError, match='without running code: download'):
+        CheckpointLoader.load_checkpoint(address)
+    own = dict(CheckpointLoader._schemes)
+    with running(Config(dict(launcher='none')), trusted=True):
+        assert CheckpointLoader._schemes['mmcls://'] is own['mmcls://']
+
+
 @pytest.mark.parametrize('name', ['timm:resnet5', 'torchvision:resnet5', 'torchvision://resnet5'])
 def test_names_of_published_weights(name):
     """MMEngine takes the names that mmattn takes, for load_from and parts of other packages."""

@@ -17,7 +17,7 @@ from mmpretrain.datasets import RandAugment
 from timm.optim import param_groups_weight_decay
 
 from mmattn.runs.rows import read_row
-from tests.configs import PAPERS, named
+from tests.configs import CONFIGS, PAPERS, named
 
 #: epoch -> rate, as the released scripts of ELSA, VOLO, NAT, Shunted and MSF set it
 RATES = {
@@ -170,10 +170,24 @@ def test_averaged_weights():
 
 
 def test_drop_path_of_figures_from_swin():
-    """In ELSA's ablations, the rows whose figures are from Swin's paper have Swin's drop path, all others ELSA's."""
-    path = PAPERS['elsa-swin-t_in1k'][0].parent / 'ablations' / 'swin-t_in1k.py'
-    rates = {row: read_row(path, row).model.backbone.drop_path_rate for row in ('lsa', 'net1', 'net2', 'elsa')}
-    assert rates == dict(lsa=0.2, net1=0.2, net2=0.1, elsa=0.1)
+    """In ELSA's ablations, the rows whose figures are from Swin's paper have Swin's drop path, and so have the rows of
+    figure 2, which differ only in their heads. All others have ELSA's."""
+    path = CONFIGS / 'elsa_swin' / 'ablations' / 'swin-t_in1k.py'
+    rates = {row: read_row(path, row).model.backbone.drop_path_rate for row in read_row(path).rows}
+    heads = {row for row in rates if row.endswith(('-head', '-heads'))}
+    assert len(heads) == 6 and {row for row, rate in rates.items() if rate == 0.2} == {'lsa', 'net1', 'dwconv', *heads}
+    assert set(rates.values()) == {0.1, 0.2}
+
+
+@pytest.mark.parametrize('config', ['elsa_swin/ablations/deit-ti_in1k', 'shunted/ablations/deit-s_in1k'])
+def test_norms_of_deit(config):
+    """All norms of the DeiTs in ELSA's table 11 and Shunted's table 9 have the eps of DeiT's code."""
+    path = CONFIGS / f'{config}.py'
+    for row in read_row(path).rows:
+        with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
+            backbone = MODELS.build(read_row(path, row).model.backbone)
+        norms = [module for module in backbone.modules() if isinstance(module, torch.nn.LayerNorm)]
+        assert len(norms) == 25 and {norm.eps for norm in norms} == {1e-6}
 
 
 @pytest.mark.parametrize('name', FINE_TUNED)

@@ -1,5 +1,7 @@
 # Swin-T with other mechanisms: tables 1 to 5 and figure 2 of ELSA. MMATTN_ROW=net7 in the environment chooses a row.
-# Drop path is that of ELSA-Swin-T, but for the rows whose figures the paper takes from Swin's, lsa and net1.
+# Drop path is that of ELSA-Swin-T, 0.1, but for the rows whose figures the paper takes from Swin's, lsa and net1, which
+# have Swin-T's 0.2, and for figure 2. The paper prints no drop path. It says that the rows of figure 2 differ only in
+# the heads, and lsa is one of them: all have 0.2.
 _base_ = '../_base_/in1k.py'
 
 window, elsa = dict(type='WindowAttention'), dict(type='ELSA', group_width=4)
@@ -16,7 +18,7 @@ neighbours = dict(type='LocalAttention', terms=['qk', 'b'], area='neighbours')
 rows = {
     # table 5: the operator, in all stages but ELSA's
     'lsa': dict(stages=window, drop_path_rate=0.2),
-    'dwconv': dict(stages=depthwise),
+    'dwconv': dict(stages=depthwise, drop_path_rate=0.2),
     'd-dwconv': dict(stages=dict(type='DynamicDepthwiseConv')),
     'ddf': dict(stages=dict(type='DecoupledDynamicFilter')),
     'elsa': dict(stages=[elsa, elsa, elsa, window]),
@@ -39,13 +41,13 @@ rows = {
     # table 4: Hadamard attention without the ghost head, as released and as equation 7 has it
     'hadamard': dict(stages=[dict(elsa, gamma=0.0)] * 3 + [window]),
     'hadamard-equation-7': dict(stages=[dict(elsa, gamma=0.0, hadamard='equation')] * 3 + [window]),
-    # figure 2: heads. "1x" is lsa for window attention.
-    'lsa-1-head': dict(stages=window, num_heads=(1, 1, 1, 1)),
-    'lsa-2x-heads': dict(stages=window, num_heads=(6, 12, 24, 48)),
-    'lsa-c-heads': dict(stages=window, num_heads=(96, 192, 384, 768)),
-    'dwconv-1-head': dict(stages=dict(depthwise, filters=1)),
-    'dwconv-1x-heads': dict(stages=[dict(depthwise, filters=heads) for heads in (3, 6, 12, 24)]),
-    'dwconv-2x-heads': dict(stages=[dict(depthwise, filters=heads) for heads in (6, 12, 24, 48)]),
+    # figure 2: heads. "1x" of window attention is lsa, "C" of the convolution is dwconv.
+    'lsa-1-head': dict(stages=window, num_heads=(1, 1, 1, 1), drop_path_rate=0.2),
+    'lsa-2x-heads': dict(stages=window, num_heads=(6, 12, 24, 48), drop_path_rate=0.2),
+    'lsa-c-heads': dict(stages=window, num_heads=(96, 192, 384, 768), drop_path_rate=0.2),
+    'dwconv-1-head': dict(stages=dict(depthwise, filters=1), drop_path_rate=0.2),
+    'dwconv-1x-heads': dict(stages=[dict(depthwise, filters=n) for n in (3, 6, 12, 24)], drop_path_rate=0.2),
+    'dwconv-2x-heads': dict(stages=[dict(depthwise, filters=n) for n in (6, 12, 24, 48)], drop_path_rate=0.2),
 }
 row = '{{$MMATTN_ROW:lsa}}'
 settings = rows[row]

@@ -24,8 +24,8 @@ class ELSAVOLO(Backbone):
 
     **A reconstruction.** Its authors never released it. The paper says that ELSA takes the place of outlook attention
     in VOLO, with other hyperparameters than in Swin, and does not print them. The defaults here, a kernel of 7 and a
-    group width of 16 in the first stage, meet the parameters that the paper prints of D1, D3 and D5, and the operations
-    within 4 %.
+    group width of 16 in the first stage, have the parameters that the paper prints of D1, D3 and D5 at 224 x 224. Their
+    operations are 6.5 % below, 0.7 % above and 2.1 % below the printed ones.
 
     ``stages=[dict(type='OutlookAttention'), dict(type='SelfAttention')]`` is VOLO itself, with the names of its
     release. A table of learned positions is added where the stride becomes 16.

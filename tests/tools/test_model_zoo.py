@@ -89,7 +89,7 @@ def test_comparison_joins_papers_and_benchmarks(tool):
     measured = next(line for line in benchmarks if line.startswith("| ELSA-Swin-T | MMDetection's Swin-T |"))
     ratio = measured.split('|')[4].split()[0]
     assert f'| ELSA-Swin | t | 29.1 M | 4.8 G | 82.7 | 45.6 | {ratio} x Swin-T |' in rows
-    assert '| Swin, in its paper | t | 28.3 M | 4.5 G | 81.3 | 43.7 |  |' in rows
+    assert "| Swin, in ELSA's paper | t | 28.3 M | 4.5 G | 81.3 | 43.7 |  |" in rows
     assert "| Swin, in MSF's paper | t | 28.3 M | 4.5 G | 81.7 |  |  |" in rows  # detectors are of ELSA's paper
     assert sum(' x ' in row for row in rows if row.startswith('|')) == 6
     assert not [row for row in rows if '384' in row or 'g2' in row]

@@ -54,7 +54,7 @@ FAMILIES = {
     'swin-': ("Swin, in MSF's paper", BELOW),
     'vit-': ("ViT, in MSF's paper", BELOW),
     'r': ("ResNet, in GSA's paper", BELOW),
-    'own-swin-': ('Swin, in its paper', LEFT),
+    'own-swin-': ("Swin, in ELSA's paper", LEFT),
     'pvtv2-': ('PVTv2, in its paper', ABOVE),
 }
 HEAD = """\

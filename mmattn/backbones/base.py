@@ -9,9 +9,11 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_rates, check_whole, stage_numbers
-from ..errors import CheckpointError, InputError, describe
+from ..errors import CheckpointError, InputError, describe, warn
 from ..layers.any_size import ceil_div
+from ..layers.global_self_attention import DEFAULT_SIDE
 from ..ops.recompute import recompute
+from ..ops.tracing import is_tracing
 from ..ops.transpose import transposed
 from ..weights import StrictModule, changed_with_images, differing_settings, misfits
 
@@ -65,6 +67,8 @@ class Backbone(StrictModule):
         ),
     }
     norm_eval = False
+    #: what to do where positional attention ends before the image
+    longer_positions = "give GlobalSelfAttention rel_pos_length, the longest side of its map, or beyond='stretch'"
 
     def __init__(
         self,
@@ -90,6 +94,7 @@ class Backbone(StrictModule):
         self._frozen_parameters: list[str] = []
         check_flags(with_cp=with_cp)
         self.with_cp = with_cp
+        self._seen: set[str] = set()  # shared with copies by DataParallel
 
     @classmethod
     def variants(cls) -> Iterator[tuple[str, 'Backbone']]:
@@ -232,6 +237,13 @@ class Backbone(StrictModule):
         # Other floats may differ from the weights, under autocast. A copy by DataParallel has no parameters.
         if x.dtype == torch.float64 and (own := next(self.parameters(), x).dtype) != x.dtype:
             raise InputError(f'{type(self).__name__} has weights of {own} and takes no images of {x.dtype}: cast them')
+        if not is_tracing() and max(x.shape[2:]) > DEFAULT_SIDE and 'large image' not in self._seen:
+            self._seen.add('large image')
+            if any(getattr(module, 'ends_by_default', False) for module in self.modules()):
+                warn(
+                    f'{type(self).__name__}: attention by position ends at {DEFAULT_SIDE} pixels, but an image has '
+                    f'{x.shape[2]} x {x.shape[3]}: {self.longer_positions}'
+                )
 
     def source(self, state_dict: dict[str, Tensor]) -> 'Backbone | None':
         """The backbone of ``warm_start_from``, with ``init_cfg=None`` and without its weights.

@@ -16,6 +16,7 @@ from ..arguments import check_flags, check_whole, hidden_channels, stage_numbers
 from ..errors import CheckpointError
 from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
+from ..layers.global_self_attention import DEFAULT_SIDE
 from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
 from ..ops.recompute import recompute
@@ -58,7 +59,8 @@ class GSAResNet(Backbone):
         column: attend along columns by relative position, in every module.
         row: attend along rows by relative position, in every module.
         img_size: longest side of an image, in pixels, for which every relative position has an embedding: L of a module
-            is ``img_size`` divided by the stride of its map.
+            is ``img_size`` divided by the stride of its map. A detector or segmentor needs the longest side of its
+            training images. None: 224, and the log says it once when an image is larger.
         beyond: what to do with longer distances in larger images, 'mask' or 'stretch'. See
             :func:`mmattn.ops.axial_attention`. Tables of a checkpoint with another ``img_size`` are fitted likewise.
         axial_softmax: softmax of the products along columns and rows.
@@ -99,6 +101,7 @@ class GSAResNet(Backbone):
     arch_argument = 'depth'
     head_names = {'fc.': 'head.fc.'}
     warm_start_from = 'a ResNet'
+    longer_positions = 'set img_size to the longest side of a training image'
     layouts = {'a GSA-ResNet': r'layer\d\.\d+\.attn\.rel_', 'a ResNet': r'layer\d\.\d+\.conv\d\.'}
 
     def __init__(
@@ -109,7 +112,7 @@ class GSAResNet(Backbone):
         content: bool | str = True,
         column: bool = True,
         row: bool = True,
-        img_size: int = 224,
+        img_size: int | None = None,
         beyond: str = 'mask',
         axial_softmax: bool = False,
         softmax_queries: bool = False,
@@ -132,7 +135,8 @@ class GSAResNet(Backbone):
         arch = self.resolve_arch(depth)
         depths, channels = arch['depths'], arch['stem_channels']
         gsa_stages = stage_numbers('gsa_stages', gsa_stages, len(depths))
-        check_whole('img_size', img_size)
+        if img_size is not None:
+            check_whole('img_size', img_size)
         check_flags(keep_conv=keep_conv, pool_first=pool_first)
         inserted = check_places(insert_after, depths, attention)
         outs = [arch['base_channels'] * arch['expansion'] * 2**i for i in range(len(depths))]
@@ -142,7 +146,7 @@ class GSAResNet(Backbone):
         )
         check_flags(norm_eval=norm_eval, zero_init_residual=zero_init_residual)
         self.norm_eval = norm_eval
-        self.img_size = img_size
+        self.img_size = DEFAULT_SIDE if img_size is None else img_size
         self.beyond = beyond
         self.neighbourhood = neighbourhood
         self._of_source = dict(
@@ -162,7 +166,7 @@ class GSAResNet(Backbone):
                 num_heads=num_heads,
                 stride=stride,
                 block=block,
-                rel_pos_length=ceil_div(img_size, stride),
+                rel_pos_length=None if img_size is None else ceil_div(img_size, stride),
                 content=content,
                 column=column,
                 row=row,

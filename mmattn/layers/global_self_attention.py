@@ -10,6 +10,9 @@ from .mechanism import MECHANISMS
 from .norm import batch_norm
 from .token_conv import TokenConv2d
 
+#: side of the images, in pixels, that tables of relative positions are for where nobody says another
+DEFAULT_SIDE = 224
+
 
 @MECHANISMS.register_module()
 class GlobalSelfAttention(nn.Module):
@@ -72,6 +75,8 @@ class GlobalSelfAttention(nn.Module):
         check_flags(
             column=column, row=row, axial_softmax=axial_softmax, softmax_queries=softmax_queries, project=project
         )
+        #: whether positional attention ends at DEFAULT_SIDE, and nobody has chosen this
+        self.ends_by_default = beyond == 'mask' and rel_pos_length is None and neighbourhood is None and (column or row)
         rel_pos_length = table_length(stride, rel_pos_length)
         if neighbourhood is not None:
             check_odd('neighbourhood', neighbourhood)
@@ -169,7 +174,7 @@ def table_length(stride: int, rel_pos_length: int | None) -> int:
     """
     check_whole('stride', stride)
     if rel_pos_length is None:
-        return ceil_div(224, stride)
+        return ceil_div(DEFAULT_SIDE, stride)
     check_whole('rel_pos_length', rel_pos_length)
     return rel_pos_length
 

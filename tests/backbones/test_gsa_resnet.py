@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.complexity import classifier, count_operations, count_parameters
-from mmattn.backbones import GSAResNet
+from mmattn.backbones import GSAResNet, SwinFrame
 from mmattn.backbones.base import noise_image
 from mmattn.backbones.gsa_resnet import after_relu
 from mmattn.layers import GlobalSelfAttention
@@ -162,6 +162,25 @@ def test_starts_warm_from_a_resnet(tmp_path, log, make, depth):
     replaced = [name for name in layout if name.endswith('conv2.weight') and not name.startswith('layer1')]
     assert f'GSAResNet: left out: {", ".join(replaced)}, fc.weight, fc.bias' in log
     assert f'GSAResNet: start untrained: {", ".join(fresh)}' in log
+
+
+def test_says_where_positions_end(log):
+    """If nobody has chosen how far attention by position reaches, and an image is larger, the log says so once."""
+    chosen = dict(img_size=224), dict(beyond='stretch'), dict(neighbourhood=3), dict(gsa_stages=())
+    own = {key: value for key, value in SMALL.items() if key != 'img_size'}
+    silent, gsa = [GSAResNet(**{**own, **settings}).eval() for settings in chosen], GSAResNet(**own).eval()
+    arch = dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2))
+    mixed = SwinFrame(arch, stages=dict(type='GlobalSelfAttention'), out_indices=(1,)).eval()
+    for backbone in (*silent, gsa, mixed):
+        backbone(torch.zeros(1, 3, 32, 224))
+    assert not any('ends at' in line for line in log)
+    for backbone in (*silent, gsa, gsa, mixed, mixed):
+        backbone(torch.zeros(1, 3, 32, 225))
+    end = 'attention by position ends at 224 pixels, but an image has 32 x 225'
+    assert [line for line in log if 'ends at' in line] == [
+        f'GSAResNet: {end}: set img_size to the longest side of a training image',
+        f"SwinFrame: {end}: give GlobalSelfAttention rel_pos_length, the longest side of its map, or beyond='stretch'",
+    ]
 
 
 DEEP = dict(depth=dict(depths=(2, 3, 4, 2), stem_channels=16, base_channels=16, expansion=2), num_heads=4, img_size=64)

@@ -349,6 +349,31 @@ def test_example_of_the_readme(tmp_path, epochs):
     assert cfg.model.backbone == other and cfg.train_cfg.max_epochs == epochs
 
 
+@pytest.mark.usefixtures('any_weights')
+@pytest.mark.parametrize(
+    'base, settings',
+    [
+        ('msf/_base_/msf-vit-s', 'out_indices=(5, 8, 11), final_norm=True, drop_path_rate=0.1'),
+        ('elsa_volo/_base_/elsa-volo-d1', 'out_indices=(1, 2, 3), norm_cfg=_base_.sync_norm, drop_path_rate=0.1'),
+    ],
+)
+def test_readme_says_how_to_make_a_pyramid(tmp_path, base, settings):
+    """DINO takes the three maps that the lines in configs/README.md make of a backbone without a pyramid."""
+    page = (CONFIGS / 'README.md').read_text()
+    (pyramid,) = re.findall('`(pyramid = .*)`', page)
+    (neck,) = re.findall(r'`(\[pyramid, .*)`', page)
+    assert settings in page
+    bases = [f'{CONFIGS}/{name}.py' for name in (base, '_base_/sync_norm', '_base_/recipes/dino-4scale_12e_coco')]
+    path = tmp_path / 'dino-4scale_8xb2_coco.py'
+    path.write_text(f"""
+_base_ = {bases}
+{pyramid}
+backbone = dict(_base_.backbone, _delete_=True, {settings}, init_cfg=_base_.pretrained)
+model = dict(backbone=backbone, neck={neck})
+""")
+    check_downstream(Config.fromfile(path), path)
+
+
 def check_downstream(cfg: Config, path: Path) -> None:
     """What test_config_builds says of a config."""
     assert not missing_imports(cfg)

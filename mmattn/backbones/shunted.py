@@ -35,6 +35,10 @@ from .pvt_layouts import PVT, is_pvt, pvt_layout
 class ShuntedTransformer(Backbone):
     r"""Shunted Transformer (figure 5 and table 1): four stages of shunted self-attention.
 
+    Two things are as in the released code, and not as in the paper. The first half of the heads sees tokens merged
+    r x r, the second half r / 2 x r / 2; table 1 has them in the other order. Where r is 1, the depth-wise convolution
+    of the values (LE) is added to the result of attention; equation 1 adds it to the values.
+
     One layout throughout: (B, H, W, C) tokens.
 
     At sides that are multiples of 32, all mergings of tokens come out even, and the maps are those of the released

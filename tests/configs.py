@@ -10,12 +10,9 @@ from tests import ROOT
 
 CONFIGS = ROOT / 'configs'
 METAFILES = sorted(CONFIGS.glob('*/metafile.yml'))
-#: name of a model in a metafile -> its config and row
-PAPERS = {
-    entry['Name']: (ROOT / entry['Config'], entry.get('Row'))
-    for file in METAFILES
-    for entry in yaml.safe_load(file.read_text())['Models']
-}
+#: name of a model in a metafile -> its entry, and its config and row
+ENTRIES = {entry['Name']: entry for file in METAFILES for entry in yaml.safe_load(file.read_text())['Models']}
+PAPERS = {name: (ROOT / entry['Config'], entry.get('Row')) for name, entry in ENTRIES.items()}
 #: variant of a backbone -> its folder, the other bases of its detectors and of its segmentors, and other settings
 VARIANTS = {
     'elsa-swin-t': ('elsa_swin', [], [], ''),

@@ -34,10 +34,9 @@ from pathlib import Path
 from mmengine.config import Config, DictAction
 from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
-from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner
 
-from mmattn.analysis.complexity import INPUT_SIZES, compare
+from mmattn.analysis.complexity import INPUT_SIZES, build, compare, image_channels
 from mmattn.analysis.curves import epoch_length, mean_and_spread, read_curves, read_result
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
@@ -77,7 +76,7 @@ class Entry:
     digest: str  #: of the config
     input_size: tuple[int, int]  #: width and height, for the operations
     parameters: int
-    operations: float  #: multiply-adds
+    operations: float | None  #: multiply-adds; None with deformable attention
     steps: tuple[int, int]  #: or epochs, of a training, and of a run of ``sweep``
     sweep: bool = False  #: whether the config has one
     scores: dict[Run, float] = field(default_factory=dict)
@@ -157,8 +156,7 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
     size = tuple(cfg.get('input_size') or INPUT_SIZES.get(scope, INPUT_SIZES['mmpretrain']))
     read = {key: value for key, value in cfg.to_dict().items() if key in KNOWN_KEYS | {'sweep'}}
     digest = hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()
-    with DefaultScope.overwrite_default_scope(scope):
-        counted = compare(config.stem, MODELS.build(cfg.model).eval(), scope, {'Input Size': size})
+    counted = compare(config.stem, build(cfg), scope, {'Input Size': size}, image_channels(cfg))
     sweep = 'sweep' in cfg and len(args.rates) > 1  # a single rate is not chosen
     steps = tuple(of.train_cfg.get('max_iters') or of.train_cfg.max_epochs for of in (cfg, with_sweep(cfg)))
     return Entry(
@@ -417,7 +415,7 @@ def make_table(entries: list[Entry], rates: Sequence[float], seeds: Sequence[int
             [
                 entry.name,
                 f'{entry.parameters / 1e6:.2f}',
-                f'{entry.operations / 1e6:.1f}',
+                number(entry.operations and entry.operations / 1e6),
                 *(f'**{text}**' if rate == best else text for rate, text in zip(rates, swept)),
                 *(number(entry.scores.get((best, seed))) for seed in others),
                 mean_and_spread([entry.scores[best, seed] for seed in seeds if (best, seed) in entry.scores]),

@@ -12,6 +12,10 @@ import yaml
 from mmengine.config import Config, ConfigDict
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from .. import backbones
@@ -87,9 +91,10 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
         is_classifier = cfg.default_scope == 'mmpretrain'
         entry = own if is_classifier else _classifier_entry(config, cfg.model.backbone)
         counted = cfg if is_classifier or not entry else _load_entry(config, entry)
-        yield compare(f'{name} (backbone)', _classifier_of(counted), 'mmpretrain', entry)
+        channels = image_channels(counted)
+        yield compare(f'{name} (backbone)', _classifier_of(counted), 'mmpretrain', entry, channels)
         if not is_classifier:
-            yield compare(name, build(cfg), cfg.default_scope, own)
+            yield compare(name, build(cfg), cfg.default_scope, own, image_channels(cfg))
 
 
 def _compare_ablations(config: Path) -> Iterator[Comparison]:
@@ -100,7 +105,8 @@ def _compare_ablations(config: Path) -> Iterator[Comparison]:
         figures = rows.get(row, {})
         params, flops = figures.get('params'), figures.get('flops')
         entry = dict(printed, Parameters=params and 1e6 * float(params), FLOPs=flops and 1e9 * float(flops))
-        found = compare(row, _classifier_of(_load(config, row)), 'mmpretrain', dict(Printed=entry))
+        cfg = _load(config, row)
+        found = compare(row, _classifier_of(cfg), 'mmpretrain', dict(Printed=entry), image_channels(cfg))
         unit = 1e9 / printed.get('Operations per Multiply-Add', 1)
         pairs = [(found.parameters / 1e6, params), (found.operations / unit, flops)]
         same = [f'{count:.{len(str(text).partition(".")[2])}f}' == str(text) for count, text in pairs if text]
@@ -111,7 +117,7 @@ def _compare_ablations(config: Path) -> Iterator[Comparison]:
         yield found
 
 
-def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
+def compare(name: str, model: nn.Module, scope: str, entry: dict, channels: int = 3) -> Comparison:
     """Count a model as the paper of a metafile's entry does.
 
     Args:
@@ -119,15 +125,15 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
         model: on any device, "meta" included.
         scope: 'mmpretrain', 'mmdet' or 'mmseg', which sets the input size if the entry does not.
         entry: model of a metafile. ``Printed`` holds the paper's figures. With ``Parameters Counted: matrices`` the
-            paper counts no biases, norms and the like; ``Attention Counted`` is the share of attention's products that
+            paper counts no biases, norms and tables; ``Attention Counted`` is the share of attention's products that
             it counts; ``Operations per Multiply-Add`` is its unit; ``Unknown`` says why its operations cannot agree.
+        channels: of the images, see :func:`image_channels`.
     """
     printed = entry.get('Printed', {})
     width, height = entry.get('Input Size', INPUT_SIZES[scope])
     matrices = printed.get('Parameters Counted') == 'matrices'
     share = printed.get('Attention Counted', 1)
     unknown, note = printed.get('Unknown', ''), printed.get('Note', '')
-    channels = getattr(getattr(model, 'backbone', None), 'in_channels', 3)
     image = torch.empty(1, channels, height, width, device=next(model.parameters()).device)
     flops = printed.get('FLOPs')
     deformable = any(type(module).__name__ == 'MultiScaleDeformableAttention' for module in model.modules())
@@ -143,6 +149,16 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict) -> Comparison:
         ['matrices'] * matrices + [f'attention x {share}'] * (share != 1) + [text for text in (unknown, note) if text],
         unknown=unknown,
     )
+
+
+def image_channels(cfg: Config) -> int:
+    """Channels of the images of a config: ``in_channels`` of its backbone, or one per mean of its preprocessor, or 3.
+
+    A built backbone does not say it: in MMPretrain's EfficientNet, ``in_channels`` is of an inner layer.
+    """
+    backbone = cfg.model.get('backbone', {})
+    preprocessor = cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor') or {}
+    return backbone.get('in_channels') or len(preprocessor.get('mean') or (0, 0, 0))
 
 
 @contextmanager
@@ -173,31 +189,81 @@ def count_config(config: str | Path, row: str | None = None) -> tuple[int, float
     cfg = _load(config, row)
     model = _classifier_of(cfg) if cfg.default_scope == 'mmpretrain' else build(cfg)
     sizes = {key: value for key, value in _own_entry(config, cfg.get('row')).items() if key == 'Input Size'}
-    counted = compare(config.stem, model, cfg.default_scope, sizes)
+    counted = compare(config.stem, model, cfg.default_scope, sizes, image_channels(cfg))
     return counted.parameters, counted.operations
 
 
 def count_parameters(model: nn.Module, matrices_only: bool = False) -> int:
-    """Number of parameters, or of those with more than one dimension."""
-    return sum(p.numel() for p in model.parameters() if p.dim() > 1 or not matrices_only)
+    """Number of parameters, or of the matrices and filters of layers: no biases, no norms, no tables of positions."""
+    return sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if not matrices_only or (parameter.dim() > 1 and name.endswith('weight'))
+    )
 
 
 def count_operations(forward: Callable[[], object], attention_share: float = 1) -> float:
     """Multiply-adds of convolutions, matrix products, attention, Cholesky's factor and the C++ operators in a function.
 
+    The count is the same with and without gradients, in training and evaluation, on all devices and under autocast.
+
     Args:
         forward: what to count. It runs once; on the "meta" device nothing is computed.
         attention_share: share of attention's products that is counted.
     """
-    with FlopCounterMode(display=False, custom_mapping=operator_formulas()) as counter, torch.no_grad():
+    torch.clear_autocast_cache()  # Casts of weights are to be seen.
+    with (
+        torch.inference_mode(False),  # which has other operators
+        torch.no_grad(),
+        BaseTorchFunctionMode(),  # Without it and without gradients, PyTorch's own attention is one unknown operator.
+        FlopCounterMode(display=False, custom_mapping=operator_formulas()) as counter,
+        _AttentionCounter(counter) as attention,
+    ):
         forward()
-    # Only attention multiplies batches of matrices.
-    attention = sum(
-        flops
-        for op, flops in counter.get_flop_counts()['Global'].items()
-        if any(name in str(op) for name in ('bmm', 'scaled_dot_product', 'axial_sum', 'neighbourhood_attention'))
-    )
-    return (counter.get_total_flops() - (1 - attention_share) * attention) / 2
+    return (counter.get_total_flops() - (1 - attention_share) * attention.flops) / 2
+
+
+class _AttentionCounter(TorchDispatchMode):
+    """How many of the operations of a counter are of attention: of its own operators, and of matrix products in which
+    neither factor is made of weights alone.
+
+    The operator does not tell a linear layer from attention. PyTorch computes a linear layer of many dimensions by
+    ``addmm``, ``mm`` or, without gradients and for some strides, ``bmm``.
+    """
+
+    #: matrix product -> the places of its factors among the arguments
+    factors = {'mm': (0, 1), 'bmm': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2)}
+    operators = 'scaled_dot_product', 'axial_sum', 'neighbourhood_attention'
+
+    def __init__(self, counter: FlopCounterMode) -> None:
+        super().__init__()
+        self.counter = counter
+        self.flops = 0
+        self.weights: dict[int, object] = {}  # address of a storage -> the storage, which keeps the address in use
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        before = self.counter.get_total_flops()
+        out = func(*args, **(kwargs or {}))
+        flops = self.counter.get_total_flops() - before
+        name = func._overloadpacket.__name__
+        if name in self.factors:
+            is_attention = not any(self._is_weight(args[place]) for place in self.factors[name])
+        else:
+            is_attention = any(part in name for part in self.operators)
+        if is_attention:
+            self.flops += flops
+        elif not flops:  # a view, a cast or a copy
+            tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+            if tensors and all(map(self._is_weight, tensors)):
+                for made in tree_flatten(out)[0]:
+                    if isinstance(made, Tensor):
+                        self.weights[made.untyped_storage()._cdata] = made.untyped_storage()
+        return out
+
+    def _is_weight(self, x: Tensor) -> bool:
+        return isinstance(x, nn.Parameter) or x.untyped_storage()._cdata in self.weights
 
 
 def operator_formulas() -> dict:
@@ -278,11 +344,12 @@ def build(cfg: Config) -> nn.Module:
     return model.eval().to('meta').requires_grad_(False)
 
 
-def classifier(backbone: ConfigDict, num_classes: int, scope: str | None = None) -> nn.Module:
+def classifier(backbone: ConfigDict, num_classes: int, scope: str | None = None, image_channels: int = 3) -> nn.Module:
     """A backbone's config as a classifier, on the "meta" device: the mean of its last map and a linear layer.
 
     Args:
         scope: package of the registry that the backbone is looked for in first.
+        image_channels: channels of the images.
     """
     backbone = backbone.copy()
     backbone.pop('out_indices', None)
@@ -292,7 +359,7 @@ def classifier(backbone: ConfigDict, num_classes: int, scope: str | None = None)
             backbone = MODELS.build(dict(backbone, out_indices=last))
         backbone.to('meta')
         backbone.eval()  # returns nothing with some backbones of MMDetection
-        channels = backbone(torch.empty(1, getattr(backbone, 'in_channels', 3), 224, 224, device='meta'))[-1].shape[1]
+        channels = backbone(torch.empty(1, image_channels, 224, 224, device='meta'))[-1].shape[1]
         head = nn.Linear(channels, num_classes, device='meta')
         return nn.ModuleDict(dict(backbone=backbone, head=head)).eval()
 
@@ -309,7 +376,7 @@ def _classifier_of(cfg: Config) -> nn.Module:
     is_foreign = cfg.default_scope == 'mmpretrain' and not hasattr(backbones, str(backbone.get('type')))
     if is_foreign or head.get('type') == 'VOLOHead':
         return build(cfg)
-    return classifier(backbone, head.get('num_classes', 1000), cfg.default_scope)
+    return classifier(backbone, head.get('num_classes', 1000), cfg.default_scope, image_channels(cfg))
 
 
 def _forward_as_counted(model: nn.Module, image: Tensor) -> None:

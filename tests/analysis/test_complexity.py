@@ -1,13 +1,19 @@
+from functools import partial
+from itertools import product
+
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
+from mmengine.config import Config
 
 from mmattn.analysis import compare, compare_with_paper, complexity, count_config, count_operations
 from mmattn.analysis.complexity import unpadded
 from mmattn.errors import InputError
 from mmattn.layers import ELSA, EnhancedAttention, MeanShiftAttention, WindowAttention
 from tests import ROOT
-from tests.configs import GREY, PAPERS
+from tests.analysis.open_figures import OPEN
+from tests.configs import ENTRIES, GREY, PAPERS
 from tests.tools.in_process import run_tool
 
 pytestmark = pytest.mark.usefixtures('any_weights')
@@ -144,16 +150,17 @@ ABLATIONS = {
 
 
 #: few and small models
-FAST = 'elsa_swin/ablations/deit-ti_in1k', 'shunted/ablations/deit-s_in1k'
+FAST = 'elsa_swin/ablations/deit-ti_in1k', 'shunted/ablations/deit-s_in1k', 'elsa-swin-t_in1k', 'r38_in1k'
 
 
 @pytest.mark.parametrize(
     'config', [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in ABLATIONS]
 )
 def test_rows_have_the_digits_of_the_paper(config):
-    """Every row builds. Where the paper prints sizes and says what the row is, the counts round to its digits."""
+    """Every row builds. Where the paper prints sizes and says what the row is, the counts round to its digits. Rows
+    that the paper leaves open have other digits, or they are not open any more."""
     rows = list(compare_with_paper(CONFIGS / f'{config}.py'))
-    assert not any(row.wrong for row in rows)
+    assert not any(row.wrong or (row.unknown and row.same_digits) for row in rows)
     assert sum(row.same_digits is True for row in rows) == ABLATIONS[config]
     printed = yaml.safe_load((CONFIGS / config).with_name('printed.yml').read_text())[config.split('/')[-1]]['Rows']
     assert set(printed) <= {row.name for row in rows}
@@ -170,6 +177,117 @@ def test_other_digits_are_noticed(tmp_path):
     (tmp_path / 'printed.yml').write_text('a:\n  Rows:\n    one: {}\n    two: {}\n'.format(*figures))
     one, two = compare_with_paper(tmp_path / 'a.py')
     assert (one.same_digits, one.wrong, two.same_digits, two.wrong) == (False, 1, False, 0)
+
+
+class Products(torch.nn.Module):
+    """Attention of a map of 3 x 5 tokens in one form, and linear layers in four: of a map whose channels come first in
+    memory, a product with a matrix, einsum, and one product per group of channels."""
+
+    TOKENS, DIM, HEADS = 15, 16, 2
+    ATTENTION = 2 * TOKENS**2 * DIM
+    LINEAR = TOKENS * (3 * DIM**2 + 2 * DIM**2 + DIM**2 // HEADS)
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+        self.qkv = torch.nn.Linear(self.DIM, 3 * self.DIM)
+        self.matrix = torch.nn.Parameter(torch.zeros(self.DIM, self.DIM))
+        self.groups = torch.nn.Parameter(torch.zeros(self.HEADS, self.DIM // self.HEADS, self.DIM // self.HEADS))
+        self.bias = torch.nn.Parameter(torch.zeros(1, 1, 1))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).flatten(1, 2).unflatten(-1, (3, self.HEADS, -1)).permute(2, 0, 3, 1, 4)
+        if self.form == 'fused':
+            out = F.scaled_dot_product_attention(q, k, v)
+        elif self.form == 'einsum':
+            out = torch.einsum('bhnm,bhmd->bhnd', torch.einsum('bhnd,bhmd->bhnm', q, k), v)
+        elif self.form == 'baddbmm':
+            out = torch.baddbmm(self.bias, q.flatten(0, 1), k.flatten(0, 1).mT) @ v.flatten(0, 1)
+            out = out.unflatten(0, (-1, self.HEADS))
+        elif self.form == 'heads':
+            out = torch.stack([q[0, i] @ k[0, i].T @ v[0, i] for i in range(self.HEADS)])[None]
+        else:
+            out = q @ k.mT @ v
+        out = torch.einsum('bnc,cd->bnd', out.transpose(1, 2).flatten(2) @ self.matrix, self.matrix)
+        return torch.einsum('bngc,gcd->bngd', out.unflatten(-1, (self.HEADS, -1)), self.groups)
+
+
+@pytest.mark.parametrize('form', ['product', 'fused', 'einsum', 'baddbmm', 'heads'])
+def test_share_of_attention(form):
+    """Products of attention are told from linear layers, whichever operator PyTorch takes for them: with and without
+    gradients, in inference mode, without numbers, under autocast."""
+    for device, trained, mode, dtype in product(
+        ('cpu', 'meta'),
+        (True, False),
+        (torch.no_grad, torch.enable_grad, torch.inference_mode),
+        (torch.float32, torch.bfloat16),
+    ):
+        model = Products(form).to(device).requires_grad_(trained)
+        x = torch.zeros(1, model.DIM, 3, 5, device=device).permute(0, 2, 3, 1)
+        with mode(), torch.autocast('cpu', dtype, enabled=dtype != torch.float32):
+            counts = [count_operations(partial(model, x), share) for share in (1, 0)]
+        assert counts == [model.LINEAR + model.ATTENTION, model.LINEAR]
+
+
+@pytest.mark.parametrize('trained', [True, False])
+def test_layers_of_pytorch(trained):
+    """PyTorch's own attention, which without gradients is one operator in evaluation, is counted as in training."""
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).requires_grad_(trained).eval()
+    x = torch.zeros(2, 5, 16)
+    linear, attention = 10 * (4 * 16 * 16 + 2 * 16 * 32), 2 * 2 * 5 * 5 * 16
+    assert [count_operations(lambda: layer(x), share) for share in (1, 0)] == [linear + attention, linear]
+
+
+def test_channels_of_images():
+    """They are the config's: MMPretrain's EfficientNet has other numbers in its attribute in_channels, and LeNet, which
+    takes grey images, has none. The classifier's parameters are those of torchvision's EfficientNet-B0."""
+    parameters, operations = count_config(CONFIGS / 'msf' / 'cnn_in1k.py', 'efficientnet-b0')
+    assert parameters == 5_288_548 and operations == pytest.approx(0.385e9, rel=0.01)
+    lenet = Config(dict(model=dict(backbone=dict(type='LeNet5')), data_preprocessor=dict(mean=[33.46])))
+    grey = Config(dict(model=dict(backbone=dict(type='ELSASwin', in_channels=1))))
+    assert [complexity.image_channels(cfg) for cfg in (lenet, grey)] == [1, 1]
+
+
+def rounded_alike(counted, printed):
+    """Whether a count, rounded to the digits of a printed figure, is this figure."""
+    decimals = len(f'{printed:g}'.partition('.')[2])
+    return round(counted, decimals) == round(printed, decimals)
+
+
+def other_digits(config):
+    """The figures of the metafile that the rows of a config do not have, as pairs of a model and a figure."""
+    rows = {row.name.removesuffix(' (backbone)'): row for row in compare_with_paper(config)}  # the whole model is last
+    assert not any(row.wrong for row in rows.values())
+    for name in rows.keys() & ENTRIES.keys():
+        row, printed = rows[name], ENTRIES[name].get('Printed', {})
+        unit = 1e9 / printed.get('Operations per Multiply-Add', 1)
+        if 'Parameters' in printed and not rounded_alike(row.parameters / 1e6, printed['Parameters'] / 1e6):
+            yield name, 'parameters'
+        is_counted = 'FLOPs' in printed and row.operations is not None
+        if is_counted and not rounded_alike(row.operations / unit, printed['FLOPs'] / 1e9):
+            yield name, 'operations'
+
+
+@pytest.mark.parametrize(
+    'config',
+    [
+        pytest.param(path, id=str(path.relative_to(CONFIGS)), marks=[] if path.stem in FAST else [pytest.mark.slow])
+        for path in sorted({path for path, _ in PAPERS.values()})
+    ],
+)
+def test_every_row_has_the_printed_figures(config):
+    """Every model of a metafile is counted, and has the digits that its paper prints, but for those in
+    open_figures.py. Those must have others, or they are not open any more."""
+    names = {name for name, (path, _) in PAPERS.items() if path == config}
+    figures = [entry.partition(':') for entries in OPEN.values() for entry in entries.split()]
+    expected = {(name, figure or 'operations') for name, _, figure in figures if name in names}
+    assert set(other_digits(config)) == expected
+
+
+def test_open_figures_are_of_models():
+    """No name in open_figures.py is misspelt or listed twice."""
+    listed = [entry for entries in OPEN.values() for entry in entries.split()]
+    assert len(listed) == len(set(listed)) and {entry.partition(':')[0] for entry in listed} <= ENTRIES.keys()
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ Our metafiles have OpenMMLab's fields and these:
 - ``Input Size`` of a model, if it is not the usual one. It is not in ``Metadata``, where mim can read only lists of
   text.
 - ``Printed`` of a model: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` means that
-  the paper counts multiplications and additions. ``Parameters Counted: matrices`` means that it leaves out biases and
-  norms. ``Attention Counted`` is the share of attention's products that it counts. ``Unknown`` says why the operations
-  cannot agree, ``Note`` what else there is to say. ``Milliseconds`` is the time of an image.
+  the paper counts multiplications and additions. ``Parameters Counted: matrices`` means that it leaves out biases,
+  norms and tables of positions. ``Attention Counted`` is the share of attention's products that it counts. ``Unknown``
+  says why the operations cannot agree, ``Note`` what else there is to say. ``Milliseconds`` is the time of an image.
 - ``Results`` of a model: the paper's accuracy. ``Table`` of a result is the table that prints it, of a detector or
   segmentor.
 - ``Released Weights`` of a model: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
@@ -94,7 +94,8 @@ data. With MMDetection 3.3, DINO has 0.1 M parameters fewer than with 3.5. So a 
 them.
 
 - ¹ The paper counts two operations for one multiply-add. GSA's says so. Of MSF's, the figures show it.
-- ² Weight matrices only, without biases and norms. The paper does not say so; counts like this agree to 0.1 %.
+- ² Matrices and filters of layers only, without biases, norms and tables of positions. The paper does not say so;
+  counts like this have its digits.
 - ³ No products of attention, or only some of them. The paper does not say so; counts like this agree to 0.3 %.
 - ms: the time of an image on a TPUv3, which GSA's paper prints.
 - ⁴ A line below the table says what the paper leaves open, or by how much the counts differ.

@@ -47,7 +47,7 @@ OPEN = {
     """,
     'the parameters of 224 x 224 are printed, without those of a larger table of positions': """
         elsa-volo-d3_448_in1k:parameters volo-d3_448_in1k:parameters volo-d5_512_in1k:parameters
-        deit-b-384_in1k:parameters
+        deit-b-384_in1k:parameters swin-b-384_in1k:parameters
     """,
     # GSA
     "the stem's channels of M-ResNet-50 are not printed": 'gsa-m-r50-all_in1k:parameters',
@@ -77,7 +77,10 @@ OPEN = {
         efficientnet-b4_in1k
     """,
     'the table has the figures of 224 x 224, the model takes 240 x 240': 'crossvit-15_in1k crossvit-15_in1k:parameters',
-    'less than 1.3 % more or fewer operations are printed': """
+    'up to 2 % more or fewer are printed, by papers that took the figures from others': """
         deit-b_in1k deit-b-384_in1k cait-m36-448_in1k cait-m48-448_in1k resnet-101_deit_in1k
+        mit-b2_segformer_8xb2-160k_ade20k-512x512 r50-v1c_fpn_8xb2-80k_ade20k-512x512
+        swin-t_fpn_8xb2-80k_ade20k-512x512 retinanet_r50_fpn_1x_coco:parameters retinanet_r50_fpn_ms-3x_coco:parameters
+        twins-svt-s_fpn_8xb2-80k_ade20k-512x512:parameters twins-svt-s_upernet_8xb2-160k_ade20k-512x512:parameters
     """,
 }

@@ -281,7 +281,8 @@ def from_hub(address: str, **options) -> Path:
     def downloaded(file: str) -> Path:
         asked = dict(options, repo_id=repository, filename=file, revision=revision)
         try:
-            if not isinstance(try_to_load_from_cache(repository, file, options.get('cache_dir'), revision), str):
+            kept = try_to_load_from_cache(repository, file, options.get('cache_dir'), revision)
+            if not options.get('local_files_only') and (options.get('force_download') or not isinstance(kept, str)):
                 folder = Path(options.get('cache_dir') or constants.HF_HUB_CACHE).expanduser()
                 _wait_for_the_hub(folder, repo_folder_name(repo_id=repository, repo_type='model'), shortened(address))
             found = Path(hf_hub_download(**asked))

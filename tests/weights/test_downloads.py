@@ -426,8 +426,11 @@ def test_lock_in_the_folder_of_the_hub(hub, tmp_path, monkeypatch, serve, log):
     lock = tmp_path / 'hub' / '.locks' / 'models--o--r' / f'{"0" * 64}.lock'
     with FileLock(lock):
         assert read_file('hf://o/r/there.pth').keys() == WEIGHTS.keys()
-        with pytest.raises(CheckpointError, match=f'another process holds {lock} and has downloaded nothing'):
-            read_file('hf://o/r/w.pth')
+        with pytest.raises(CheckpointError, match='cannot be downloaded'):
+            from_hub('hf://o/r/w.pth', local_files_only=True)
+        for file, options in (('w.pth', {}), ('there.pth', dict(force_download=True))):
+            with pytest.raises(CheckpointError, match=f'another process holds {lock} and has downloaded nothing'):
+                from_hub(f'hf://o/r/{file}', **options)
     assert f'waiting for another process, which downloads hf://o/r/w.pth and holds {lock}' in log
 
 

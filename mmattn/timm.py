@@ -46,6 +46,7 @@ from .backbones.swin import Stage
 from .errors import CheckpointError, InputError, describe, warn
 from .hub_folders import build_saved, check_model_args, check_pretrained_cfg, forms, read_config, weights_of
 from .layers import ClassAttention
+from .privacy import without_secrets
 from .runs.outputs import check_output, whole_file
 from .version import __version__
 from .weights import Translation, first_names, listed, misfits, plain_names, read_file, split_init_cfg, weights_in
@@ -305,7 +306,8 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
             CheckpointError: if the file cannot be read, or its tensors do not fit.
         """
         self.backbone.load_pretrained(checkpoint, prefix, **settings)
-        weights = plain_names(weights_in(read_file(checkpoint))[0], str(checkpoint))
+        shown = without_secrets(checkpoint)
+        weights = plain_names(weights_in(read_file(checkpoint))[0], shown)
         beside = re.sub(r'(^|(?<=\.))backbone\.$', '', f'{prefix.removesuffix(".")}.' if prefix else '')
         weights = {name.removeprefix(beside): value for name, value in weights.items() if name.startswith(beside)}
         try:
@@ -320,18 +322,18 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         has_head, needs_head = (any(name.startswith(marks) for name in names) for names in (given, own))
         if not has_head and (needs_head or not given):
             if whole_head and own:
-                raise CheckpointError(f'{checkpoint} has no head')
-            print_log(f'{checkpoint} has no head: it starts untrained', logger='current')
+                raise CheckpointError(f'{shown} has no head')
+            print_log(f'{shown} has no head: it starts untrained', logger='current')
             return
         classes, wanted = (len(tensors.get('head.fc.weight', ())) for tensors in (given, own))
         if classes != wanted and whole_head:
-            raise CheckpointError(f'{checkpoint} has a classifier of {classes} classes, and the model has {wanted}')
+            raise CheckpointError(f'{shown} has a classifier of {classes} classes, and the model has {wanted}')
         if classes != wanted:
-            print_log(f'{checkpoint} has a classifier of {classes} classes, which is not loaded', logger='current')
+            print_log(f'{shown} has a classifier of {classes} classes, which is not loaded', logger='current')
             given = {name: value for name, value in given.items() if not name.startswith(classifiers)}
             given.update((name, value) for name, value in own.items() if name.startswith(classifiers))
         if found := misfits(Translation(given), own):
-            sentence = f'{checkpoint}: the head does not fit: tensors {listed(found, 3)}'
+            sentence = f'{shown}: the head does not fit: tensors {listed(found, 3)}'
             if settings.get('strict', True) and not settings.get('warm_start'):
                 raise CheckpointError(sentence)
             warn(f'{sentence}. It starts untrained')

@@ -792,6 +792,18 @@ def test_no_network(monkeypatch, tmp_path):
     assert '\n' not in str(error.value)
 
 
+def test_secrets_of_an_address(tmp_path, log):
+    """The log of weights without a head, or of another classifier, does not have the query of a signed address."""
+    model = small('nat_mini', num_classes=3)
+    for name, contents in (('a', model.backbone.state_dict()), ('b', small('nat_mini', num_classes=5).state_dict())):
+        torch.save(contents, file := tmp_path / f'{name}.pth?X-Amz-Signature=53cret')
+        model.load_pretrained(file)
+        with pytest.raises(CheckpointError, match=rf'/{name}.pth\?\*\*\* has ') as error:
+            model.load_pretrained(file, whole_head=True)
+        assert '53cret' not in str(error.value)
+    assert sum('pth?***' in line for line in log) >= 4 and not any('53cret' in line for line in log)
+
+
 def test_arguments_of_the_hub(monkeypatch, tmp_path):
     """Those of huggingface_hub's from_pretrained are obeyed. Others, and what a folder cannot obey, are refused."""
     small('nat_mini', num_classes=3).save_pretrained(tmp_path / 'inside')

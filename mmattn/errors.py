@@ -9,7 +9,13 @@ from .privacy import without_secrets
 
 
 class InputError(ValueError):
-    """Something that the user gave cannot be used; the message is one sentence saying what, and what to do."""
+    """Something that the user gave cannot be used; the message is one sentence saying what, and what to do.
+
+    It has no secrets, such as the query of a signed address, see :func:`mmattn.privacy.without_secrets`.
+    """
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*(without_secrets(part) if isinstance(part, str) else part for part in parts))
 
 
 class CheckpointError(InputError, RuntimeError):

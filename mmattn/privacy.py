@@ -38,6 +38,17 @@ def without_secrets(text: object) -> str:
     return TOKEN.sub(CUT, NAMED.sub(rf'\1\2{CUT}\2', text))
 
 
+def config_without_secrets(node: object, name: str = '') -> object:
+    """A copy of a node of a config without secrets, of which some show by the name of the setting alone."""
+    if isinstance(node, dict):
+        return {key: config_without_secrets(value, str(key)) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return type(node)(config_without_secrets(value, name) for value in node)
+    if not isinstance(node, str):
+        return node
+    return CUT if node and NAMED.fullmatch(f"{name}='.'") else without_secrets(node)
+
+
 def _is_harmless(query: str) -> bool:
     """Whether no name in a query is one of secrets, and no value looks like a secret: it is short, or has a dot."""
     for part in re.split('[&;?#]', query):

@@ -29,6 +29,7 @@ from .divergence import DivergenceHook
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
 from .screen import escape_unknown_characters, quiet, say_what_is_unusual
 from .seeds import SeedHook
+from .written import WrittenConfig, without_secrets_factory
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
 SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENFILE)
@@ -70,6 +71,7 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
     - Without an accelerator, launcher "pytorch" gets a process group of gloo. MMEngine would select a GPU first.
     - Python's logging does not print a traceback for each line that cannot be written, as on a full disk. The run
       fails at its next checkpoint, with one sentence.
+    - What is logged has no secrets, as the query of a signed address.
 
     Args:
         cfg: of the run, from :func:`mmattn.runs.configs.load_config`.
@@ -86,12 +88,14 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
         return contents.pop(path) if path in contents else read_file(path, map_location, trusted)
 
     loaders, raise_exceptions = CheckpointLoader._schemes.copy(), logging.raiseExceptions
+    factory = logging.getLogRecordFactory()
     starts_group = cfg.launcher == 'pytorch' and get_device() == 'cpu' and not distributed.is_initialized()
     try:
         # MMEngine's own loaders of other addresses, such as s3://, run the code in a file.
         of_mmengine = [scheme for scheme, loader in loaders.items() if loader.__module__.startswith('mmengine.')]
         CheckpointLoader.register_scheme(SOURCES if trusted else of_mmengine, load_from_mmattn, force=True)
         logging.raiseExceptions = False
+        logging.setLogRecordFactory(without_secrets_factory(factory))
         if starts_group:
             distributed.init_process_group('gloo')
         yield contents
@@ -102,6 +106,7 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
     finally:
         CheckpointLoader._schemes = loaders  # no public method returns or removes a loader
         logging.raiseExceptions = raise_exceptions
+        logging.setLogRecordFactory(factory)
         if starts_group and distributed.is_initialized():
             distributed.destroy_process_group()
 
@@ -133,7 +138,8 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: 
             check_pretrained(cfg)
             check_unused(cfg)
         # FSDP needs MMEngine's FlexibleRunner
-        runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+        written = WrittenConfig.of(cfg)
+        runner = RUNNERS.build(written) if 'runner_type' in cfg else Runner.from_cfg(written)
         for hook in hooks:
             runner.register_hook(hook)
         _run(runner, runner.train)
@@ -157,7 +163,7 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
             metric.setdefault('classwise', True)
     check_files(cfg, 'test')
     with running(cfg, trusted):
-        runner = Runner.from_cfg(cfg)
+        runner = Runner.from_cfg(WrittenConfig.of(cfg))
         for hook in hooks:
             runner.register_hook(hook)
         _run(runner, runner.test)

@@ -12,6 +12,8 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TextIO
 
+from ..privacy import without_secrets
+
 #: beginnings of log messages and of what packages print
 LINES = re.compile(
     '|'.join(
@@ -53,7 +55,8 @@ PROGRESS = re.compile(r'(?:Epoch|Iter)\((?:train|val|test)\) ')
 
 
 class Screen:
-    """A stream of text that leaves out ``LINES`` and shortens lines on progress to step, time left, loss and scores."""
+    """A stream of text without ``LINES`` and secrets, in which lines on progress are shortened to step, time left, loss
+    and scores."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream, self.left_out = stream, False
@@ -65,7 +68,7 @@ class Screen:
         message = text[prefix.end() :] if prefix else text
         self.left_out = bool(LINES.match(message)) and not text.endswith('\n')
         if not end_of_line and not LINES.match(message):
-            self.stream.write(_shortened(text) if prefix and PROGRESS.match(message) else text)
+            self.stream.write(_shortened(text) if prefix and PROGRESS.match(message) else without_secrets(text))
         return len(text)
 
     def __getattr__(self, name: str) -> object:

@@ -2,20 +2,30 @@
 
 import argparse
 import pickle
+import pickletools
+import re
 import types
+import zipfile
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 
 from ..packages import version_numbers
 
+#: what torch allows, and no weights here need: functions that make tensors of any sizes on memory that they do not
+#: check, or tensors without values of their own
+UNCHECKED = re.compile(
+    r'torch\._utils._rebuild_(qtensor|nested_tensor|wrapper_subclass|device_tensor_from_\w+)|torch\.(\w+\.)*[A-Z]\w+Tensor'
+)
 #: the dtypes of NumPy in a checkpoint: numbers and booleans. An array of objects would be made of pointers.
 NUMBERS = {np.dtype(code).str[1:] for code in np.typecodes['AllInteger'] + np.typecodes['AllFloat'] + '?'}
 
 
-def load_weights_only(file: Path, map_location: str | torch.device) -> object:
+def load_weights_only(file: Path | BinaryIO, map_location: str | torch.device) -> object:
     """``torch.load`` with ``weights_only``, which also allows what trainers keep beside the weights: MMEngine's history
     of logs, the milestones of a schedule, NumPy's arrays and numbers, timm's arguments. None of these can run code.
 
@@ -26,18 +36,34 @@ def load_weights_only(file: Path, map_location: str | torch.device) -> object:
     """
     allowed = _allowed_globals()
     with torch.sparse.check_sparse_tensor_invariants():  # Indices of a file may be beyond the memory of a tensor.
-        return _load(file, map_location, allowed)
+        if version_numbers(torch.__version__) >= (2, 6):
+            _check_names(file)
+            with torch.serialization.safe_globals([(value, name) for name, value in allowed.items()]):
+                return torch.load(file, map_location=map_location, weights_only=True)
+        own = torch._weights_only_unpickler._get_allowed_globals()
+        allowed.update((name, value) for name, value in own.items() if not UNCHECKED.fullmatch(name))
+        unpickler, restricted = restricted_unpickler(allowed), types.ModuleType('restricted_pickle')
+        restricted.Unpickler, restricted.load = unpickler, lambda *args, **kwargs: unpickler(*args, **kwargs).load()
+        return torch.load(file, map_location=map_location, pickle_module=restricted, weights_only=False)
 
 
-def _load(file: Path, map_location: str | torch.device, allowed: dict[str, object]) -> object:
-    if version_numbers(torch.__version__) >= (2, 6):
-        with torch.serialization.safe_globals([(value, name) for name, value in allowed.items()]):
-            return torch.load(file, map_location=map_location, weights_only=True)
-    allowed.update(torch._weights_only_unpickler._get_allowed_globals())
-
-    unpickler, restricted = restricted_unpickler(allowed), types.ModuleType('restricted_pickle')
-    restricted.Unpickler, restricted.load = unpickler, lambda *args, **kwargs: unpickler(*args, **kwargs).load()
-    return torch.load(file, map_location=map_location, pickle_module=restricted, weights_only=False)
+def _check_names(file: Path | BinaryIO) -> None:
+    """Check that the pickles in a file name nothing of ``UNCHECKED``, which torch's own list cannot leave out."""
+    with ExitStack() as stack:
+        opened = file if not isinstance(file, Path) else stack.enter_context(open(file, 'rb'))
+        if zipfile.is_zipfile(opened):
+            archive = stack.enter_context(zipfile.ZipFile(opened))
+            names = [record for record in archive.infolist() if record.filename.endswith('data.pkl')]
+            pickles = [stack.enter_context(archive.open(record)) for record in names]
+        else:  # three pickles about the file, the contents, and the names of storages
+            pickles = [opened] * 5
+        opened.seek(0)
+        for each in pickles:
+            for operation, argument, _ in pickletools.genops(each):
+                name = str(argument).replace(' ', '.')
+                if operation.name == 'GLOBAL' and UNCHECKED.fullmatch(name):
+                    raise pickle.UnpicklingError(f'unsupported class {name}')
+        opened.seek(0)
 
 
 def restricted_unpickler(allowed: dict[str, object]) -> type[pickle._Unpickler]:

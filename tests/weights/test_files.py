@@ -220,6 +220,24 @@ def test_classes_stay_as_they_are(tmp_path, unpickler):
     assert not hasattr(argparse.Namespace, 'changed')
 
 
+@pytest.mark.parametrize('legacy', [False, True])
+@pytest.mark.parametrize(
+    ('value', 'named'),
+    [
+        (Call(torch.FloatTensor, 3), 'torch.FloatTensor'),
+        (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), 'torch._utils._rebuild_qtensor'),
+        (Call(torch._utils._rebuild_nested_tensor, *[torch.tensor([[9]])] * 4), 'torch._utils._rebuild_nested_tensor'),
+    ],
+    ids=['values', 'quantised', 'nested'],
+)
+def test_no_tensors_of_other_memory(tmp_path, unpickler, value, named, legacy):
+    """torch allows functions that make tensors without values, or on memory that is not there."""
+    path = tmp_path / 'c.pth'
+    torch.save({'optimizer': {'state': {0: {'a': value}}}}, path, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(CheckpointError, match=f'has {named} beside tensors'):
+        read_file(path)
+
+
 def test_sparse_indices_beyond_the_tensor(tmp_path, unpickler):
     """torch alone takes them, and then reads or writes beyond the memory, or ends the interpreter."""
     sparse = torch.sparse_coo_tensor([[1, 10**6]], [1.0, 1.0], (2,), check_invariants=False)

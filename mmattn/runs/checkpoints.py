@@ -168,14 +168,29 @@ def backbone_settings(model: nn.Module) -> dict[str, dict]:
     return plain_names(found, 'the model')
 
 
+def accumulative_counts(runner: Runner) -> int:
+    """How many steps of a training give the gradients of one step of the optimizer."""
+    return (runner.cfg.get('optim_wrapper') or {}).get('accumulative_counts', 1)
+
+
+def writes_at_this_step(runner: Runner) -> bool:
+    """Whether a hook writes a checkpoint at the end of this step. Those by epochs do so at the end of an epoch."""
+    hooks = [hook for hook in runner.hooks if isinstance(hook, CheckpointHook) and not hook.by_epoch]
+    return any(
+        hook.is_last_train_iter(runner) or hook.every_n_train_iters(runner, hook.interval, hook.save_begin)
+        for hook in hooks
+    )
+
+
 def training_note(runner: Runner) -> dict[str, object]:
-    """What no tensor shows, by name: the number of training images, and ``training_note`` of the model and of the
-    datasets.
+    """What no tensor shows, by name: the number of training images, ``accumulative_counts``, and ``training_note`` of
+    the model and of the datasets.
 
     A resumed training is compared in them. They are plain Python, so that no code is needed to read them.
     """
     dataset = runner.train_dataloader.dataset
     note = dict(images=len(dataset)) if isinstance(dataset, Sized) else {}
+    note['accumulative_counts'] = accumulative_counts(runner)
     for part in (unwrapped(runner.model), *inner_datasets(dataset)):
         note.update(getattr(part, 'training_note', {}))
     return note

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 import torch
 from mmengine.device import get_device
 from mmengine.dist import all_gather_object, all_reduce
-from mmengine.hooks import CheckpointHook, EMAHook, Hook
+from mmengine.hooks import EMAHook, Hook
 from mmengine.optim import AmpOptimWrapper, OptimWrapperDict
 from mmengine.runner import FlexibleRunner, Runner
 from torch import Tensor
 
 from ..errors import InputError
 from ..weights.files import is_mask
-from .checkpoints import unwrapped
+from .checkpoints import unwrapped, writes_at_this_step
 
 #: steps in a row with a loss that is not finite, after which a training is stopped
 PATIENCE = 10
@@ -53,12 +53,7 @@ class DivergenceHook(Hook):
             all_reduce(steps, 'max')
             if steps >= (PATIENCE_AMP if _is_amp(runner) else PATIENCE):
                 _stop(runner.iter + 1, f'the loss was NaN or infinite in the last {steps} steps')
-        hooks = [hook for hook in runner.hooks if isinstance(hook, CheckpointHook) and not hook.by_epoch]
-        if (
-            hooks
-            and self.is_last_train_iter(runner)
-            or any(hook.every_n_train_iters(runner, hook.interval, hook.save_begin) for hook in hooks)
-        ):
+        if writes_at_this_step(runner):
             _check_state(runner, runner.iter + 1)
 
     def after_train_epoch(self, runner: Runner) -> None:

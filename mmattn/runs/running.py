@@ -23,6 +23,7 @@ from ..checks.config_values import metric_configs
 from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
 from ..errors import InputError, describe
 from ..weights import read_file
+from .accumulation import AccumulationHook
 from .checkpoints import locked
 from .configs import check_pretrained, check_sharding
 from .divergence import DivergenceHook
@@ -171,7 +172,7 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
 
 def _run(runner: Runner, run: Callable[[], object]) -> None:
     check_built_datasets(runner)
-    for hook in (MetricCheckHook(), CheckpointCheckHook(), SeedHook(), DivergenceHook()):
+    for hook in (MetricCheckHook(), CheckpointCheckHook(), SeedHook(), DivergenceHook(), AccumulationHook()):
         runner.register_hook(hook, 'HIGHEST')
     try:
         try:

@@ -25,6 +25,7 @@ LINES = re.compile(
             r'Exp name: ',
             r'Loads checkpoint by mmattn backend from path: ',  # "Load checkpoint from ..." follows
             r'Distributed training is not used, all SyncBatchNorm',
+            r'Resumed iteration number is not divisible by',  # AccumulationHook says whether gradients are lost
             r'Using env variable `\w+` with value of ',
             r'Could not import OneDL',
             r'Failed to search registry with scope "\w+" in the "[\w ]+" registry tree',  # it is found in another one

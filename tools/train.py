@@ -5,10 +5,9 @@ python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py
 
 import argparse
 import os
-import sys
 
 from mmattn.runs.configs import add_arguments, enable_auto_scale_lr, load_config
-from mmattn.runs.running import run_tool, train
+from mmattn.runs.running import interruption_of, run_tool, train
 
 
 def main() -> None:
@@ -27,8 +26,12 @@ def main() -> None:
         enable_auto_scale_lr(cfg)
     try:
         train(cfg, args.resume, trusted=args.trust_checkpoint)
-    except KeyboardInterrupt:
-        sys.exit(f'Interrupted: the same command with --resume continues from the last checkpoint in {cfg.work_dir}.')
+    except BaseException as error:
+        if interruption_of(error):
+            raise KeyboardInterrupt(
+                f'the same command with --resume continues from the last checkpoint in {cfg.work_dir}'
+            ) from error
+        raise
 
 
 if __name__ == '__main__':

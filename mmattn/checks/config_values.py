@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +11,8 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from math import inf
-from numbers import Number
+from multiprocessing import get_all_start_methods
+from numbers import Integral, Number
 from pathlib import Path
 
 import torch
@@ -22,7 +24,7 @@ from mmengine.registry import MODELS, TASK_UTILS, DefaultScope, Registry
 from mmengine.runner import FlexibleRunner, Runner
 from torch.utils.data import DataLoader
 
-from ..arguments import check_finite, check_whole
+from ..arguments import check_choice, check_finite, check_flags, check_whole
 from ..errors import InputError, near_misses
 from ..packages import PARAMWISE_KEYS
 from ..weights.lora import check_lora
@@ -54,7 +56,10 @@ MMENGINE_LOADER_KEYS = {'num_batch_per_epoch', 'disable_subprocess_warning'}
 #: places of a model whose types must be in MODELS
 MODULE_PLACE = re.compile(r'model|data_preprocessor|model\..*(backbone|neck|data_preprocessor|loss\w*|head)(\[\d+\])*')
 #: places of a model whose dicts must have a type
-PART_PLACE = re.compile(r'model\.(roi_head\.)?(backbone|neck|\w*head)(\[\d+\])*')
+PART_PLACE = re.compile(
+    r'model\.(roi_head\.)?(backbone|neck|\w*head)(\[\d+\])*'
+    r'|model\..*\.(loss(_\w+)?|assigner|sampler|\w+_generator|bbox_coder|\w*roi_extractor|roi_layer)(\[\d+\])*'
+)
 #: places of a model whose types must be in TASK_UTILS
 TASK_PLACE = re.compile(r'model\..*\.(assigner|sampler|anchor_generator|prior_generator|bbox_coder)')
 #: places of RandomBatchAugment's arguments in a classifier of MMPretrain
@@ -66,6 +71,16 @@ CLIPPING = {
     'norm': (torch.nn.utils.clip_grad_norm_, 'max_norm'),
     'value': (torch.nn.utils.clip_grad_value_, 'clip_value'),
 }
+#: whole numbers of a dataloader -> the least
+LOADER_NUMBERS = dict(batch_size=1, num_workers=0, prefetch_factor=1, num_batch_per_epoch=1)
+#: switches of a dataloader
+LOADER_FLAGS = ('persistent_workers', 'pin_memory', 'drop_last')
+#: arguments of a dataloader that torch compares with each other
+LOADER_VALUES = ('batch_size', 'num_workers', 'prefetch_factor', 'persistent_workers', 'timeout')
+#: what MMEngine reads of env_cfg
+ENV_KEYS = {'cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'}
+#: the largest seed that NumPy takes
+MAX_SEED = 2**32 - 1
 #: how similar a misspelt key is to the known one, in difflib's measure
 SIMILAR = 0.88
 
@@ -152,7 +167,10 @@ def _check_modules(cfg: Config) -> None:
             if registry is MODELS or TASK_PLACE.fullmatch(where) or find_type(module, TASK_UTILS):
                 _check_type(module, registry, where, inner=where.count('.') > 1)
             _check_lora(module, where)
-        elif PART_PLACE.fullmatch(where):
+        # MMPretrain's classifiers have a default.
+        elif (
+            PART_PLACE.fullmatch(where) or where.endswith('data_preprocessor') and is_of(cfg.model, 'mmdet.', 'mmseg.')
+        ):
             raise InputError(NO_TYPE.format(where))
     for where, module in modules:
         if isinstance(module.get('backbone'), dict) or where == 'model' and 'backbone' in module:
@@ -202,8 +220,16 @@ def _check_data(cfg: Config) -> None:
             for step, transform in nested(dataset.get('pipeline'), f'{where}.pipeline', _wraps_transforms):
                 _check_type(transform, registries.TRANSFORMS, step)
         for key in ('sampler', 'batch_sampler'):
-            _check_type(loader.get(key), registries.DATA_SAMPLERS, f'{place}.{key}')
-        plain = {key: loader[key] for key in ('batch_size', 'num_workers', 'persistent_workers') if key in loader}
+            cls = _check_type(loader.get(key), registries.DATA_SAMPLERS, f'{place}.{key}')
+            _check_whole_arguments(loader.get(key), cls, f'{place}.{key}')
+            if isinstance(loader.get(key), dict):
+                _check_seed(loader[key], f'{place}.{key}')
+        for key, least in LOADER_NUMBERS.items():
+            if loader.get(key) is not None:
+                _in_a_sentence(check_whole, f'{place}.{key}', loader[key], least)
+        for key in LOADER_FLAGS:
+            _check_flag(loader, place, key)
+        plain = {key: loader[key] for key in LOADER_VALUES if key in loader}
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about the number of workers
             _construct(DataLoader, place, dataset=[None], **plain)
@@ -233,10 +259,16 @@ def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
 
 
 def _check_run(cfg: Config) -> None:
+    _check_environment(cfg)
     _check_loops(cfg)
     hooks = [(f'default_hooks.{name}', hook) for name, hook in (cfg.get('default_hooks') or {}).items()]
+    if not isinstance(cfg.get('custom_hooks'), (list, tuple, type(None))):
+        raise InputError(f'custom_hooks must be a list of dicts, not {repr(cfg.custom_hooks)[:100]}')
     for place, hook in (*hooks, *listed(cfg.get('custom_hooks'), 'custom_hooks')):
         cls = _check_type(hook, registries.HOOKS, place, extra=('priority',))
+        _check_whole_arguments(hook, cls, place)
+        if inspect.isclass(cls) and issubclass(cls, EMAHook):
+            _check_whole_arguments(hook, ExponentialMovingAverage, place)
         if inspect.isclass(cls) and issubclass(cls, CheckpointHook):
             if hook.get('interval') != -1:  # none but the last
                 _check_whole(hook, place, 'interval')
@@ -275,6 +307,65 @@ def _check_topk(metric: dict, cfg: Config, place: str) -> None:
         raise InputError(f'{place} asks for the top {most} of {classes} classes: set topk to numbers up to {classes}')
 
 
+def _check_environment(cfg: Config) -> None:
+    """Check what MMEngine sets up before it builds anything: seeds, the log, and how processes start."""
+    for key in ('randomness', 'env_cfg'):
+        if key in cfg and not isinstance(cfg[key], dict):
+            raise InputError(f'{key} must be a dict, not {cfg[key]!r}')
+    randomness, env = cfg.get('randomness', {}), cfg.get('env_cfg', {})
+    _check_arguments(randomness, {*inspect.signature(Runner.set_randomness).parameters}, False, 'randomness')
+    _check_seed(randomness, 'randomness')
+    for key in ('diff_rank_seed', 'deterministic'):
+        _check_flag(randomness, 'randomness', key)
+    level = cfg.get('log_level', 'INFO')
+    # getLevelName returns the number of a name; of anything else, a text.
+    if not (_is_whole(level) or isinstance(level, str) and isinstance(logging.getLevelName(level), int)):
+        raise InputError(f'log_level must be DEBUG, INFO, WARNING, ERROR, CRITICAL or a whole number, not {level!r}')
+    _check_arguments(env, ENV_KEYS, True, 'env_cfg')
+    _check_flag(env, 'env_cfg', 'cudnn_benchmark')
+    workers, processes = env.get('mp_cfg', {}), env.get('dist_cfg', {})
+    for key, node in (('mp_cfg', workers), ('dist_cfg', processes)):
+        if not isinstance(node, dict):
+            raise InputError(f'env_cfg.{key} must be a dict, not {node!r}')
+    _check_arguments(workers, {'mp_start_method', 'opencv_num_threads'}, False, 'env_cfg.mp_cfg')
+    method, place = workers.get('mp_start_method', 'fork'), 'env_cfg.mp_cfg.mp_start_method'
+    _in_a_sentence(check_choice, place, method, get_all_start_methods())
+    for where, node, key in (('env_cfg.mp_cfg', workers, 'opencv_num_threads'), ('env_cfg', env, 'resource_limit')):
+        if not _is_whole(node.get(key, 0)):
+            raise InputError(f'{where}.{key} must be a whole number, not {node[key]!r}')
+    if not isinstance(processes.get('backend', ''), str):
+        raise InputError(f'env_cfg.dist_cfg.backend must be text, such as "nccl", not {processes.backend!r}')
+    if processes.get('timeout') is not None:
+        _in_a_sentence(check_finite, 'env_cfg.dist_cfg.timeout', processes['timeout'], 0)
+
+
+def _check_seed(node: dict, place: str) -> None:
+    """Check a seed; a data sampler adds the number of the epoch to its own."""
+    if node.get('seed') is not None:
+        _in_a_sentence(check_whole, f'{place}.seed', node['seed'], 0, MAX_SEED)
+
+
+def _check_flag(node: dict, place: str, key: str) -> None:
+    """Refuse text for a switch, as "False" counts as true."""
+    if key in node:
+        _in_a_sentence(lambda: check_flags(**{f'{place}.{key}': node[key]}))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _check_whole_arguments(node: object, cls: Callable | None, place: str) -> None:
+    """Refuse text and fractions for the arguments of a class that are whole numbers by annotation or default."""
+    if not isinstance(node, dict) or not inspect.isclass(cls):
+        return
+    for base in cls.__mro__:
+        for name, argument in inspect.signature(base.__init__).parameters.items() if '__init__' in vars(base) else ():
+            whole = argument.annotation in (int, 'int') or _is_whole(argument.default)
+            if whole and name in node and node[name] is not None and not _is_whole(node[name]):
+                raise InputError(f'{place}.{name} must be a whole number, not {node[name]!r}')
+
+
 def _check_loops(cfg: Config) -> None:
     train = cfg.get('train_cfg')
     if train is not None:
@@ -285,6 +376,7 @@ def _check_loops(cfg: Config) -> None:
         _check_type(train, registries.LOOPS, 'train_cfg', default=default, extra=('by_epoch',))
         for key in ('max_epochs', 'max_iters', 'val_interval'):
             _check_whole(train, 'train_cfg', key)
+        _check_whole(train, 'train_cfg', 'val_begin', least=0)
     _check_type(cfg.get('val_cfg'), registries.LOOPS, 'val_cfg', default='ValLoop')
     _check_type(cfg.get('test_cfg'), registries.LOOPS, 'test_cfg', default='TestLoop')
 

@@ -26,6 +26,8 @@ from ..weights import StrictModule, plain_names
 ATOMIC = 'mmattn.atomic'
 #: seconds to wait for a lock: with old versions of filelock, data workers outlive a killed training and its lock
 LOCK_TIMEOUT = 10
+#: what is said of a folder that is gone
+REMOVED = 'the folder {} was removed while the training ran, so the training has ended; what was in it is lost'
 #: what systems say that cannot lock files
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 
@@ -52,8 +54,9 @@ class AtomicBackend(LocalBackend):
                 os.fsync(file.fileno())
             os.replace(part, filepath)
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise OSError(error.errno, error.strerror, str(filepath)) from error
+        finally:
+            part.unlink(missing_ok=True)
 
     def remove(self, filepath: str | Path) -> None:
         """Remove a file or a folder; in a block of :meth:`removing_afterwards`, at the end of the block."""
@@ -103,6 +106,8 @@ class AtomicCheckpointHook(CheckpointHook):
         if '://' not in folder and self.backend_args is None and self.file_client_args is None:
             self.backend_args = dict(backend=ATOMIC)
         super().before_train(runner)
+        if isinstance(self.file_backend, AtomicBackend):
+            os.makedirs(self.out_dir, exist_ok=True)
         # A resumed state names the best checkpoint of the training that it is from. If that had another folder, it
         # would be removed from there when this training finds a better one.
         if getattr(self, 'best_ckpt_path', None):
@@ -115,6 +120,9 @@ class AtomicCheckpointHook(CheckpointHook):
         return own if self.file_backend.exists(own) else None
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        for folder in {self.out_dir, runner.work_dir} if isinstance(self.file_backend, AtomicBackend) else ():
+            if not os.path.isdir(folder):  # It would be made again, with this checkpoint alone.
+                raise CheckpointError(REMOVED.format(folder))
         checkpoint['meta']['mmattn'] = backbone_settings(unwrapped(runner.model))
         checkpoint['meta']['mmattn_training'] = training_note(runner)
         # The best score has the type of the metric. torch.load, if it may not run code, takes plain numbers only.

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,14 +24,44 @@ from .variables import check_variables
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
+#: a dict in the text of a value, as "dict(a=1)" or "{'a': 1}"
+DICT = re.compile(r"""(?:^|[\[(,])\s*(?:dict\(|\{\s*(?:\}$|['"]?\w+['"]?\s*:))""")
 #: what --tta reads from a config
 TTA_KEYS = ('tta_model', 'tta_pipeline')
+
+
+class OptionsAction(DictAction):
+    """MMEngine's DictAction, which refuses in a sentence what it cannot read, or would take for text."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: list[str],
+        option_string: str | None = None,
+    ) -> None:
+        for given in values:
+            key, equals, value = given.partition('=')
+            if not equals or not all(key.split('.')):
+                raise argparse.ArgumentError(self, f'{given} is not of the form key.key=value')
+            if DICT.search(value):
+                raise argparse.ArgumentError(
+                    self, f'{given} has a dict as its value: set the keys of a dict one by one, as in {key}.key=value'
+                )
+            try:
+                super().__call__(parser, namespace, [given], option_string)
+            except (AssertionError, RecursionError) as error:
+                raise argparse.ArgumentError(
+                    self, f'the value of {given} cannot be read: lists are [1,2,3] and [[1,2],[3,4]]'
+                ) from error
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add the config and the settings that override it, named as in OpenMMLab's own tools."""
     parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='settings to override, key.key=value ...')
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=OptionsAction, help='settings to override, key.key=value ...'
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
 from ..errors import InputError, describe
 from ..weights import read_file
 from .accumulation import AccumulationHook
-from .checkpoints import locked
+from .checkpoints import REMOVED, locked
 from .configs import check_pretrained, check_sharding
 from .divergence import DivergenceHook
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
@@ -44,7 +44,7 @@ RANK = dict(pytorch='RANK', slurm='SLURM_PROCID', mpi='OMPI_COMM_WORLD_RANK')
 
 def run_tool(main: Callable[[], None]) -> None:
     """Call ``main``; an :class:`InputError` or a refusal of the system ends it in a sentence, with exit status 1.
-    Ctrl-C ends it with 130.
+    Ctrl-C ends it with 130 and one line, which has the text of the KeyboardInterrupt, if any.
 
     Every other error is a mistake of ours, or of a package that we use, and keeps its traceback. What is known and
     harmless is not shown, see :mod:`mmattn.runs.screen`.
@@ -54,13 +54,22 @@ def run_tool(main: Callable[[], None]) -> None:
     try:
         with quiet():
             main()
-    except KeyboardInterrupt:
-        print('Interrupted.', file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if interruption := interruption_of(error):
+            print(': '.join(['Interrupted', *map(str, interruption.args)]) + '.', file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
         if isinstance(error, InputError) or isinstance(error, OSError) and error.errno in SYSTEM_ERRORS:
             sys.exit(describe(error))
         raise
+
+
+def interruption_of(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The Ctrl-C that is an error or led to it: MMEngine raises a SyntaxError for one while it formats a config."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 @contextmanager
@@ -121,8 +130,9 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: 
         hooks: are added to those of the config.
 
     Raises:
-        InputError: if another training runs in the work folder, or was there and is not resumed; if a data worker is
-            killed; if the training diverges; see :func:`mmattn.runs.configs.check_sharding`.
+        InputError: if another training runs in the work folder, or was there and is not resumed; if the folder is
+            removed; if a data worker is killed; if the training diverges; see
+            :func:`mmattn.runs.configs.check_sharding`.
         CheckpointError: see ``prepare_resume`` and ``CheckpointCheckHook`` of :mod:`mmattn.runs.resuming`.
     """
     resume = resume or cfg.get('resume')
@@ -143,7 +153,13 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: 
         runner = RUNNERS.build(written) if 'runner_type' in cfg else Runner.from_cfg(written)
         for hook in hooks:
             runner.register_hook(hook)
-        _run(runner, runner.train)
+        try:
+            _run(runner, runner.train)
+        except FileNotFoundError as error:
+            folder = os.path.dirname(error.filename or '')  # most often that of the log
+            if not folder.startswith(runner.work_dir) or os.path.isdir(folder):
+                raise
+            raise InputError(REMOVED.format(folder)) from error
 
 
 def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Hook] = ()) -> None:
@@ -170,9 +186,27 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
         _run(runner, runner.test)
 
 
+class FolderHook(Hook):
+    """Ends a training whose work folder is removed. Otherwise MMEngine would make it again, for what comes next."""
+
+    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
+        for folder in (runner.work_dir, runner.log_dir) if runner.rank == 0 else ():
+            if not os.path.isdir(folder):
+                raise InputError(REMOVED.format(folder))
+
+
 def _run(runner: Runner, run: Callable[[], object]) -> None:
     check_built_datasets(runner)
-    for hook in (MetricCheckHook(), CheckpointCheckHook(), SeedHook(), DivergenceHook(), AccumulationHook()):
+    # MMEngine has written the config, formatted. It would format it again for each checkpoint, in up to a second.
+    runner.cfg = Config(runner.cfg._cfg_dict, filename=runner.cfg.filename, format_python_code=False)
+    for hook in (
+        MetricCheckHook(),
+        CheckpointCheckHook(),
+        SeedHook(),
+        DivergenceHook(),
+        AccumulationHook(),
+        FolderHook(),
+    ):
         runner.register_hook(hook, 'HIGHEST')
     try:
         try:

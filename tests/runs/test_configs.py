@@ -1,6 +1,7 @@
 import copy
 import importlib
 import os
+from argparse import ArgumentParser
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ import mmattn
 from mmattn.errors import InputError
 from mmattn.packages import MissingPackage
 from mmattn.runs import configs, rows
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.sharding import ShardedStrategy
 from mmattn.weights import CheckpointError
 from tests import ROOT
@@ -361,3 +362,29 @@ def test_classes_as_types(monkeypatch):
     start = dict(type=PretrainedInit, checkpoint='no.pth')
     with pytest.raises(CheckpointError, match='no.pth'):
         configs.check_pretrained(ConfigDict(model=dict(backbone=dict(init_cfg=start))))
+
+
+@pytest.mark.parametrize(
+    'option, sentence',
+    [
+        ('a', 'a is not of the form key.key=value'),
+        ('model..depth=3', 'model..depth=3 is not of the form key.key=value'),
+        ('=3', '=3 is not of the form key.key=value'),
+        ('hooks=[dict(a=1,b=2)]', 'hooks=[dict(a=1,b=2)] has a dict as its value: set the keys of a dict one by one'),
+        ("hooks=[{'a': 1}]", "hooks=[{'a': 1}] has a dict as its value"),
+        ('scale=(1,2', 'the value of scale=(1,2 cannot be read: lists are [1,2,3]'),
+    ],
+)
+def test_malformed_options(capsys, option, sentence):
+    """They are a wrong argument: MMEngine ends in a traceback, or takes a dict for text."""
+    add_config(parser := ArgumentParser())
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(['config.py', '--cfg-options', option])
+    assert end.value.code == 2 and sentence in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_options_that_can_be_read():
+    add_config(parser := ArgumentParser())
+    options = 'a.b=1', 'c=[(1,2),x]', 'd.0.name={}_{}.pth', 'e=f=g'
+    read = parser.parse_args(['config.py', '--cfg-options', *options, '--cfg-options', 'h=None']).cfg_options
+    assert read == {'a.b': 1, 'c': [(1, 2), 'x'], 'd.0.name': '{}_{}.pth', 'e': 'f=g', 'h': None}

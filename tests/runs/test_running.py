@@ -1,10 +1,12 @@
 import errno
 import logging
 import os
+import shutil
 import signal
 import weakref
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -52,6 +54,20 @@ def test_ctrl_c(capsys):
     """It ends a tool with the status that shells give it, and no traceback."""
     with pytest.raises(SystemExit) as end:
         run_tool(raising(KeyboardInterrupt))
+    assert end.value.code == 130 and capsys.readouterr().err == 'Interrupted.\n'
+
+
+def test_ctrl_c_that_becomes_another_error(capsys):
+    """MMEngine raises a SyntaxError with the whole config for Ctrl-C while it formats a config."""
+
+    def main():
+        try:
+            raise KeyboardInterrupt
+        except BaseException:
+            raise SyntaxError('many lines')  # noqa: B904
+
+    with pytest.raises(SystemExit) as end:
+        run_tool(main)
     assert end.value.code == 130 and capsys.readouterr().err == 'Interrupted.\n'
 
 
@@ -132,6 +148,47 @@ def small(tmp_path, monkeypatch):
         train(cfg, resume)
 
     return train_small
+
+
+@pytest.mark.parametrize('which', ['work_dir', 'log_dir', 'out_dir'])
+def test_work_folder_is_removed(small, tmp_path, which):
+    """The training ends in a sentence that names the folder, which is not made again."""
+    folders = {}
+
+    class Removal(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            if runner.iter == 3:
+                out_dir = tmp_path / 'out' / 'work'
+                folders.update(work_dir=runner.work_dir, log_dir=runner.log_dir, out_dir=str(out_dir))
+                shutil.rmtree(folders[which])
+
+    with pytest.raises(InputError, match='was removed while the training ran') as error:
+        small(custom_hooks=[Removal()], checkpoint=dict(out_dir=str(tmp_path / 'out')))
+    assert f'the folder {folders[which]} was' in str(error.value) and not os.path.exists(folders[which])
+
+
+def test_missing_file_in_a_run_keeps_its_traceback(small, tmp_path):
+    """It may be a mistake of ours; the work folder is there."""
+
+    class Missing(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            Path(runner.work_dir, 'no').read_text()
+
+    with pytest.raises(FileNotFoundError):
+        small(custom_hooks=[Missing()])
+
+
+def test_config_is_not_formatted_for_each_checkpoint(small, monkeypatch):
+    """It takes up to a second. What a checkpoint has is the config all the same."""
+    calls = []
+    monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (calls.append(text) or text, True))
+
+    class Count(Hook):
+        def before_train(self, runner):
+            calls.clear()
+
+    small(custom_hooks=[Count()])
+    assert not calls
 
 
 def test_metrics_are_checked(small, monkeypatch):
@@ -231,7 +288,7 @@ def test_dead_worker(small, split, signal):
 
 def test_pipe_of_a_dead_worker(monkeypatch):
     """Its error may come before torch's."""
-    runner = SimpleNamespace(register_hook=lambda *_: None, build_dataloader=None)
+    runner = SimpleNamespace(cfg=Config(), register_hook=lambda *_: None, build_dataloader=None)
     monkeypatch.setattr(runs.time, 'sleep', raising(RuntimeError('DataLoader worker (pid 1) is killed')))
     with pytest.raises(InputError, match='^DataLoader worker .pid 1. is killed; most often'):
         runs._run(runner, raising(EOFError()))

@@ -155,4 +155,4 @@ def test_interruption(toy, tmp_path, monkeypatch):
 
     monkeypatch.setattr('mmattn.runs.running.train', interrupted)
     done = run_tool('train', UPERNET, '--work-dir', tmp_path, **toy)
-    assert done.returncode == 1 and '--resume' in done.stderr and str(tmp_path) in done.stderr.splitlines()[-1]
+    assert done.returncode == 130 and '--resume' in done.stderr and str(tmp_path) in done.stderr.splitlines()[-1]

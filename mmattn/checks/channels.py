@@ -3,6 +3,7 @@
 import inspect
 
 import torch
+from torch import nn
 
 from ..errors import InputError
 from ..weights import StrictModule
@@ -44,6 +45,35 @@ def check_channels(model: dict, place: str) -> None:
             continue
         if 'LinearClsHead' in bases(head) or source == 'neck' and is_of(head, 'mmdet.models.dense_heads'):
             _compare(expected, channels[index], f'{place}.{key}', source)
+
+
+def only_read_maps(model: dict | None, built: nn.Module) -> str:
+    """The settings with which a backbone returns only the maps that the heads of a segmentor read.
+
+    '' if that is not known, as behind a neck or for heads that choose their maps themselves, or if all are read.
+
+    Args:
+        model: the config of the segmentor.
+        built: the segmentor.
+    """
+    stages = getattr(getattr(built, 'backbone', None), 'out_indices', None)
+    if not isinstance(model, dict) or model.get('neck') or not isinstance(stages, (list, tuple)):
+        return ''
+    heads = [one for key in ('decode_head', 'auxiliary_head') for one in listed(model.get(key), f'model.{key}')]
+    indices = {place: head.get('in_index', -1) for place, head in heads}
+    if not all('BaseDecodeHead' in bases(head) and head.get('in_channels') is not None for _, head in heads):
+        return ''
+    every = {place: [index] if isinstance(index, int) else list(index) for place, index in indices.items()}
+    if any(isinstance(head['in_channels'], int) != isinstance(indices[place], int) for place, head in heads):
+        return ''
+    read = sorted({index % len(stages) for each in every.values() for index in each})
+    if not read or len(read) == len(stages):
+        return ''
+    settings = [f'model.backbone.out_indices={tuple(stages[index] for index in read)}']
+    for place, each in every.items():
+        new = [read.index(index % len(stages)) for index in each]
+        settings.append(f'{place}.in_index={new[0] if isinstance(indices[place], int) else new}')
+    return ', '.join(settings)
 
 
 def _compare(expected: int | list[int], given: int | list[int], place: str, source: str) -> None:

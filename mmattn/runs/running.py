@@ -30,6 +30,7 @@ from .divergence import DivergenceHook
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
 from .screen import escape_unknown_characters, quiet, say_what_is_unusual
 from .seeds import SeedHook
+from .unused import UnusedParameterHook, unfinished, unused_sentence
 from .written import WrittenConfig, without_secrets_factory
 
 #: The system refuses: no space, quota, permission, read-only file system, too many open files.
@@ -198,13 +199,15 @@ class FolderHook(Hook):
 def _run(runner: Runner, run: Callable[[], object]) -> None:
     check_built_datasets(runner)
     # MMEngine has written the config, formatted. It would format it again for each checkpoint, in up to a second.
-    runner.cfg = Config(runner.cfg._cfg_dict, filename=runner.cfg.filename, format_python_code=False)
+    plain = Config(runner.cfg._cfg_dict, filename=runner.cfg.filename, format_python_code=False)
+    runner.cfg = WrittenConfig.of(plain)
     for hook in (
         MetricCheckHook(),
         CheckpointCheckHook(),
         SeedHook(),
         DivergenceHook(),
         AccumulationHook(),
+        UnusedParameterHook(),
         FolderHook(),
     ):
         runner.register_hook(hook, 'HIGHEST')
@@ -216,6 +219,8 @@ def _run(runner: Runner, run: Callable[[], object]) -> None:
                 time.sleep(1)  # For a dead worker, torch raises another error, at whatever line is running then.
             raise
     except (RuntimeError, OSError, EOFError) as error:
+        if (names := unfinished(runner, error)) is not None:  # after the first step
+            raise InputError(unused_sentence(runner, names)) from error
         if str(error).startswith('DataLoader worker'):
             what = str(error).strip('. ')
         elif not isinstance(error, RuntimeError) and _is_of_a_pipe(error):

@@ -20,10 +20,9 @@ def write(work_dir, run, top1, steps=(4,), **changes):
     folder.mkdir(parents=True)
     metrics = {'accuracy/top1': top1} if math.isnan(top1) else {'accuracy/top1': top1, 'accuracy/top5': 50.0}
     (folder / 'result.json').write_text(json.dumps(dict(rate=0.001, metrics=metrics, seconds=600)))
-    settings = dict(work_dir=str(folder), load_from=f'{folder}/iter_2.pth', resume=True)
-    Config(dict(model=dict(backbone=dict(BACKBONE, type='GSAResNet', **changes)), **settings)).dump(
-        folder / 'tiny-imagenet.py'
-    )
+    settings = dict(work_dir=str(folder), load_from=f'{folder}/iter_2.pth', resume=True, default_scope='mmpretrain')
+    model = dict(type='ImageClassifier', backbone=dict(BACKBONE, type='GSAResNet', **changes))
+    Config(dict(model=model, **settings)).dump(folder / 'tiny-imagenet.py')
     backbone = GSAResNet(**BACKBONE)
     for step in steps:
         weights = {f'backbone.{name}': torch.full_like(value, step) for name, value in backbone.state_dict().items()}

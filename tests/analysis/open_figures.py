@@ -82,5 +82,6 @@ OPEN = {
         mit-b2_segformer_8xb2-160k_ade20k-512x512 r50-v1c_fpn_8xb2-80k_ade20k-512x512
         swin-t_fpn_8xb2-80k_ade20k-512x512 retinanet_r50_fpn_1x_coco:parameters retinanet_r50_fpn_ms-3x_coco:parameters
         twins-svt-s_fpn_8xb2-80k_ade20k-512x512:parameters twins-svt-s_upernet_8xb2-160k_ade20k-512x512:parameters
+        twins-svt-s_fpn_8xb2-80k_ade20k-512x512 twins-svt-s_upernet_8xb2-160k_ade20k-512x512
     """,
 }

@@ -1,5 +1,6 @@
 """Files that tools write: whole or not at all, and tried before the work that gives their contents."""
 
+import locale
 import os
 import stat
 from collections.abc import Iterator
@@ -32,6 +33,17 @@ def check_output(*files: str | Path) -> None:
         _remove(trial)
     for file in filter(os.path.isdir, files):
         raise InputError(f'{file} cannot be written, it is a folder: name another place, or remove it')
+
+
+def check_name(path: str | Path) -> None:
+    """Raise an InputError if the name of a file or folder has characters that a text in this locale cannot have."""
+    try:
+        str(path).encode(locale.getpreferredencoding(False))
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f'{path} has characters that Python cannot write in this locale ({error.encoding}): set PYTHONUTF8=1, or '
+            'name another place'
+        ) from error
 
 
 @contextmanager

@@ -27,8 +27,9 @@ from .accumulation import AccumulationHook
 from .checkpoints import REMOVED, locked
 from .configs import check_pretrained, check_sharding
 from .divergence import DivergenceHook
+from .outputs import check_name
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
-from .screen import escape_unknown_characters, quiet, say_what_is_unusual
+from .screen import escape_unknown_characters, keep_all_characters, quiet, say_what_is_unusual
 from .seeds import SeedHook
 from .unused import UnusedParameterHook, unfinished, unused_sentence
 from .written import WrittenConfig, without_secrets_factory
@@ -141,6 +142,8 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: 
         resume = cfg.get('load_from') or 'auto'
     check_sharding(cfg)
     check_files(cfg, 'train', 'val')
+    for folder in checkpoint_folders(cfg):
+        check_name(folder)  # MMEngine notes the last checkpoint in a text file
     # Only the first process writes checkpoints.
     first = cfg.launcher == 'none' or os.environ.get(RANK[cfg.launcher], '0') == '0'
     with running(cfg, trusted) as contents, locked(checkpoint_folders(cfg) if first else ()):
@@ -152,6 +155,7 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: 
         # FSDP needs MMEngine's FlexibleRunner
         written = WrittenConfig.of(cfg)
         runner = RUNNERS.build(written) if 'runner_type' in cfg else Runner.from_cfg(written)
+        keep_all_characters(runner.logger)
         for hook in hooks:
             runner.register_hook(hook)
         try:
@@ -182,6 +186,7 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
     check_files(cfg, 'test')
     with running(cfg, trusted):
         runner = Runner.from_cfg(WrittenConfig.of(cfg))
+        keep_all_characters(runner.logger)
         for hook in hooks:
             runner.register_hook(hook)
         _run(runner, runner.test)

@@ -3,6 +3,7 @@
 The log file of a run has all that is logged.
 """
 
+import logging
 import os
 import re
 import sys
@@ -93,6 +94,13 @@ def escape_unknown_characters() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, 'reconfigure'):  # one that a test or a notebook has put there may not have it
             stream.reconfigure(errors='backslashreplace')
+
+
+def keep_all_characters(logger: logging.Logger) -> None:
+    """Make the log files of a logger UTF-8. In another locale, lines with characters that it does not have are lost."""
+    for handler in logger.handlers:
+        if isinstance(handler, logging.FileHandler) and handler.stream is not None:
+            handler.stream.reconfigure(encoding='utf-8', errors='backslashreplace')
 
 
 def say_what_is_unusual(tool: str) -> None:

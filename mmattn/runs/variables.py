@@ -44,7 +44,8 @@ def _check_file(path: Path) -> None:
         if f'__{name}__' in bare and not _is_literal(value) or f'__{name}__' not in bare and ODD.search(value):
             raise InputError(
                 f'{name} in the environment is {value!r}, and {path} takes it as a part of its text: set it to a value '
-                'without quotes, backslashes, line breaks, {{ and bytes that Python cannot read here, which is a number where the config has no quotes'
+                'without quotes, backslashes, line breaks, {{ and bytes that Python cannot read here, and to a number '
+                'where the config has no quotes'
             )
 
 

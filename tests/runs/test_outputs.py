@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from mmattn.errors import InputError
-from mmattn.runs.outputs import check_output, whole_file
+from mmattn.runs.outputs import check_name, check_output, whole_file
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,17 @@ def test_mode_of_a_new_file(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / 'a.json').stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize(
+    'name, encoding, fits',
+    [('wörk', 'utf-8', True), ('wörk', 'ascii', False), ('花', 'latin-1', False), ('w\udcff', 'utf-8', False)],
+)
+def test_names_in_a_locale(monkeypatch, name, encoding, fits):
+    """MMEngine notes the last checkpoint in a text file, hours after the start: its folder must be a text before."""
+    monkeypatch.setattr('locale.getpreferredencoding', lambda *_: encoding)
+    if fits:
+        check_name(name)
+    else:
+        with pytest.raises(InputError, match=f'has characters that Python cannot write in this locale .{encoding}'):
+            check_name(name)

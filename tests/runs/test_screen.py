@@ -9,6 +9,7 @@ import pytest
 from mmengine.logging import MMLogger
 
 from mmattn.runs.running import run_tool
+from mmattn.runs.screen import keep_all_characters
 from tests import ROOT
 
 BEGINNING = 'Epoch(train)  [1][ 50/2500]  '
@@ -129,3 +130,13 @@ def test_another_checkout(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv('RANK', '1')
     run_tool(names['main'])
     assert capsys.readouterr().err == ''
+
+
+def test_characters_in_log_files(tmp_path):
+    """A line with a name that the locale does not have is written, not lost."""
+    logger = logging.Logger('characters')
+    logger.addHandler(logging.FileHandler(tmp_path / 'log', encoding='ascii'))
+    keep_all_characters(logger)
+    logger.info('花, \udcff')
+    logger.handlers[0].close()
+    assert (tmp_path / 'log').read_text('utf-8') == '花, \\udcff\n'

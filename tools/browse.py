@@ -167,8 +167,8 @@ def read(sample: dict, split: str) -> tuple[Counter, np.ndarray, BaseDataElement
     if 'gt_label' in annotated:
         return Counter(annotated.gt_label.tolist()), image, annotated
     if 'gt_sem_seg' in annotated and 'gt_instances' not in annotated:
-        labels, pixels = annotated.gt_sem_seg.data.unique(return_counts=True)
-        return Counter(dict(zip(labels.tolist(), pixels.tolist()))), image, annotated
+        pixels = annotated.gt_sem_seg.data.flatten().bincount().tolist()  # unique() would sort a copy
+        return +Counter(dict(enumerate(pixels))), image, annotated
     if 'labels' in annotated.get('gt_instances', ()):
         return Counter(annotated.gt_instances.labels.tolist()), image, annotated
     raise InputError(

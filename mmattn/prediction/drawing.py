@@ -68,7 +68,9 @@ def draw_sample(
         found = detections(instances, 0, 0, *image.shape[:2], factor)
         draw_detections(image, [one for one in found if one.score is None or one.score >= score_thr], names, colors)
     elif labels is not None:
-        draw_label_map(image, labels.data[0].numpy().repeat(factor, 0).repeat(factor, 1), names, colors)
+        draw_label_map(
+            image, labels.data[0].numpy().astype(np.uint16).repeat(factor, 0).repeat(factor, 1), names, colors
+        )
     elif kind == 'gt' and 'gt_label' in sample:
         draw_texts(image, [(names[label], 0, 0, colors[label]) for label in sample.gt_label.tolist()])
     elif kind == 'pred' and 'pred_score' in sample:

@@ -104,8 +104,8 @@ def keep_all_characters(logger: logging.Logger) -> None:
 
 
 def say_what_is_unusual(tool: str) -> None:
-    """Print a line, in the first process of a run, if a tool and mmattn are of two checkouts, or if Python cannot read
-    names of files as UTF-8.
+    """Print a line, in the first process of a run, if a tool and mmattn are of two checkouts, if Python cannot read
+    names of files as UTF-8, or if it leaves out assertions.
 
     Args:
         tool: file of the tool.
@@ -119,6 +119,10 @@ def say_what_is_unusual(tool: str) -> None:
         print(
             f'{tool} runs mmattn of {imported}, not of its own checkout: PYTHONPATH={own.parent} takes that one',
             file=sys.stderr,
+        )
+    if sys.flags.optimize:
+        print(
+            "python -O leaves out the checks of OpenMMLab's packages: leave out -O and PYTHONOPTIMIZE", file=sys.stderr
         )
     if sys.getfilesystemencoding() != 'utf-8':
         print(

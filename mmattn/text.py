@@ -16,9 +16,9 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def in_figure(text: object) -> str:
-    """A name as a text of a figure of Matplotlib, which takes $ for formulas and leaves out of a legend what begins
-    with "_"."""
-    text = str(text).replace('$', r'\$')
+    """A name as a text of a figure of Matplotlib, which takes $ for formulas, leaves out of a legend what begins with
+    "_", and cannot draw bytes of a name that are not UTF-8."""
+    text = str(text).replace('$', r'\$').encode('utf-8', 'backslashreplace').decode()
     return f' {text}' if text.startswith('_') else text
 
 

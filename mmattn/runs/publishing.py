@@ -106,7 +106,7 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     with whole_file(config) as part:
         part.write_text(without_secrets(published.pretty_text), encoding='utf-8')
     with whole_file(readme) as part:
-        part.write_text(without_secrets(card), encoding='utf-8')
+        part.write_text(without_secrets(card), encoding='utf-8', errors='surrogateescape')
 
 
 def _weights_of(model: nn.Module, contents: dict, checkpoint: Path) -> dict[str, Tensor]:

@@ -4,12 +4,13 @@ import io
 import logging
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from mmengine.logging import MMLogger
 
 from mmattn.runs.running import run_tool
-from mmattn.runs.screen import keep_all_characters
+from mmattn.runs.screen import keep_all_characters, say_what_is_unusual
 from tests import ROOT
 
 BEGINNING = 'Epoch(train)  [1][ 50/2500]  '
@@ -140,3 +141,15 @@ def test_characters_in_log_files(tmp_path):
     logger.info('花, \udcff')
     logger.handlers[0].close()
     assert (tmp_path / 'log').read_text('utf-8') == '花, \\udcff\n'
+
+
+def test_unusual_python(monkeypatch, capsys):
+    """Without assertions, OpenMMLab's packages check less; without UTF-8, names of files are not found."""
+    python = SimpleNamespace(flags=sys.flags, stderr=sys.stderr, getfilesystemencoding=lambda: 'utf-8')
+    monkeypatch.setattr('mmattn.runs.screen.sys', python)
+    say_what_is_unusual(__file__)
+    assert capsys.readouterr().err == ''
+    python.flags, python.getfilesystemencoding = SimpleNamespace(optimize=1), lambda: 'ascii'
+    say_what_is_unusual(__file__)
+    first, second = capsys.readouterr().err.splitlines()
+    assert 'leave out -O' in first and 'PYTHONUTF8=1' in second

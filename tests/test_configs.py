@@ -258,6 +258,10 @@ def test_every_backbone_has_every_framework(backbone, framework):
                 'msf-vit-s_setr-mla_8xb2-160k_ade20k-512x512',
                 'msf-swin-t_fpn_8xb2-80k_ade20k-512x512',
                 'cascade-mask-rcnn_msf-vit-s_fpn_ms-1x_coco',
+                'mask-rcnn_r50_fpn_1x_coco',
+                'retinanet_pvtv2-b2_fpn_1x_coco',
+                'twins-svt-s_upernet_8xb2-160k_ade20k-512x512',
+                'mit-b2_segformer_8xb2-160k_ade20k-512x512',
             )
         ),
         'retinanet_msf-vit-s_fpn_ms-1x_coco',
@@ -267,9 +271,13 @@ def test_every_parameter_learns(name):
     """In a training step, every parameter gets a gradient: one that does not would stop a training with several
     processes. Then the model predicts."""
     cfg = named(name)
-    cfg.model.backbone.update(init_cfg=None, drop_path_rate=0.0)
+    cfg.model.backbone.init_cfg = None
+    if 'drop_path_rate' in cfg.model.backbone:
+        cfg.model.backbone.drop_path_rate = 0.0
     if cfg.default_scope == 'mmseg':
         cfg.model.data_preprocessor.size = (128, 128)
+    elif 'roi_head' in cfg.model:  # otherwise thousands of proposals take minutes
+        cfg.model.train_cfg.rpn_proposal.max_per_img = cfg.model.test_cfg.rpn.max_per_img = 20
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = revert_sync_batchnorm(MODELS.build(cfg.model))  # SyncBN does not run on the CPU
         model.init_weights()

@@ -185,6 +185,8 @@ def merge_shards(folder: str | Path, trusted: bool = False) -> dict:
     """
     require_sharding('merging shards')
     contents, state = read_shard_metadata(folder), read_file(Path(folder, REST), trusted=trusted)
+    if not isinstance(state, dict) or not isinstance(state.get('meta'), dict) or 'iter' not in state['meta']:
+        raise CheckpointError(f'{folder}: {REST} holds no state of a training')
     saved = contents.state_dict_metadata
     tensors = {key: torch.empty(value.size, dtype=value.properties.dtype) for key, value in saved.items()}
     _read_tensors(tensors, folder, contents, no_dist=True)
@@ -287,7 +289,8 @@ def _checked_tensor(name: object, saved: object) -> TensorStorageMetadata:
 
 
 def _checked_size(size: object) -> torch.Size:
-    if not isinstance(size, tuple) or not all(type(length) is int and 0 <= length < 2**48 for length in size):
+    whole = isinstance(size, tuple) and all(type(length) is int and length >= 0 for length in size)
+    if not whole or prod(max(length, 1) for length in size) >= 2**48:
         raise ValueError(f'{size!r} is no size of a tensor')
     return torch.Size(size)
 

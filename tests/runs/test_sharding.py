@@ -112,6 +112,7 @@ def _other(contents):
         (lambda c: setattr(_tensor(c), 'size', torch.Size([-2, 3])), 'no size of a tensor'),
         (lambda c: setattr(_tensor(c), 'size', [2, 3.0]), 'no size of a tensor'),
         (lambda c: setattr(_tensor(c), 'size', torch.Size([2**60, 2**60])), 'no size of a tensor'),
+        (lambda c: setattr(_tensor(c), 'size', torch.Size([0, 2**40, 2**40])), 'no size of a tensor'),
         (lambda c: setattr(_tensor(c).properties, 'dtype', None), 'no dtype'),
         (lambda c: setattr(_tensor(c).properties, 'dtype', torch.float16), 'torch.float32 .2, 3., not torch.float16'),
         (lambda c: setattr(_tensor(c).properties, 'dtype', torch.int32), 'torch.float32 .2, 3., not torch.int32'),
@@ -163,11 +164,12 @@ def test_shards_have_checksums(sharded):
 
 
 @needs_dcp
-@pytest.mark.parametrize('rest', [[], {}, {'state_dict': 5}, {'state_dict': {}}, {'state_dict': {}, 'optimizer': 3}])
-def test_rest_of_another_kind(sharded, rest):
-    """What is beside the tensors must name them."""
+@pytest.mark.parametrize('meta', [{'meta': {'iter': 2}}, {'meta': 5}, {}])
+@pytest.mark.parametrize('rest', [{'state_dict': 5}, {'state_dict': {}}, {'state_dict': {}, 'optimizer': 3}, {}])
+def test_rest_of_another_kind(sharded, rest, meta):
+    """What is beside the tensors must name them, and the step."""
     folder, _ = sharded(2)
-    torch.save(rest, folder / 'rest.pth')
+    torch.save(rest | meta, folder / 'rest.pth')
     with pytest.raises(CheckpointError, match='no state of a training|do not both have'):
         merge_shards(folder)
 

@@ -301,6 +301,7 @@ def time_left(entries: list[Entry], under_way: list[tuple[Entry, Run]], args: ar
     for entry, run in under_way:
         place = entry.place(args.work_dir, run)
         times, epoch = read_curves(place)['time'], epoch_length(place)
+        times = {step: time for step, time in times.items() if math.isfinite(time)}
         shares[id(entry), run] = max(times, default=0) / (epoch * entry.steps[run[1] is None])
         paces[entry.config] += [epoch * statistics.mean(times.values())] if times else []
     left, unknown, seconds = 0, 0, 0.0

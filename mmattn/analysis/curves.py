@@ -32,14 +32,15 @@ def read_result(file: Path) -> Result:
     """Read result.json.
 
     Raises:
-        InputError: if the file cannot be read, or has no such numbers. Metrics are finite or NaN, the others finite.
+        InputError: if the file cannot be read, or has no such numbers. Metrics are finite or NaN, the others from 0 to
+            2^31.
     """
     with refusing(f'{file} cannot be read'):
         found = json.loads(file.read_bytes())
         seed, digest = found.get('seed'), found.get('digest', '')
-        numbers = {**found['metrics'], 'seconds': found['seconds'], 'rate': found['rate']}
-        for key, value in numbers.items():
-            if not _is_number(value) or abs(value) > LARGEST or math.isnan(value) and key in ('seconds', 'rate'):
+        others = {key: found[key] for key in ('seconds', 'rate')}
+        for key, value in {**found['metrics'], **others}.items():
+            if not _is_number(value) or abs(value) > LARGEST or key in others and not 0 <= value < 2**31:
                 raise InputError(f'{file} cannot be read: {key} is {_short(value)}')
         if not (seed is None or type(seed) is int and 0 <= seed < 2**31) or not isinstance(digest, str):
             raise InputError(f'{file} cannot be read: seed is {_short(seed)}, and digest {_short(digest)}')

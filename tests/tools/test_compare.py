@@ -68,7 +68,8 @@ def test_time_left(tmp_path):
     one = entry('swin', {(1e-3, None): 4.0, (5e-3, None): math.nan})
     one.sweep, one.steps = True, (300, 30)
     one.seconds = {(1e-3, None): 60.0, (5e-3, None): 0.0}  # 2 seconds for a step
-    log(one.place(tmp_path, (1e-3, 0)), '{"loss": 1, "time": 2.0, "step": 150}', '{"loss": 1, "ti')  # under way
+    lines = '{"loss": 1, "time": 1e400, "step": 100}', '{"loss": 1, "time": 2.0, "step": 150}', '{"loss": 1, "ti'
+    log(one.place(tmp_path, (1e-3, 0)), *lines)  # under way
     args = Namespace(rates=[1e-3, 3e-3], seeds=[0, 1], work_dir=tmp_path, jobs=1)
     line = compare.time_left([one], [(one, (1e-3, 0))], args)
     assert line == 'Runs done: 2. Left: 3 or a few more, about 0:16 h.'

@@ -115,6 +115,8 @@ def test_numbers_that_cannot_be_drawn(work, tmp_path):
         ('mIoU', 'null'),
         ('seconds', 'NaN'),
         ('seconds', '"60"'),
+        ('seconds', '1e200'),
+        ('seconds', '-1'),
         ('rate', 'Infinity'),
         ('seed', '1.5'),
         ('seed', '-1'),

@@ -31,7 +31,7 @@ from datetime import timedelta
 from numbers import Real
 from pathlib import Path
 
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
 from mmengine.runner import Runner
@@ -41,7 +41,7 @@ from mmattn.analysis.curves import epoch_length, mean_and_spread, read_curves, r
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
 from mmattn.errors import InputError, describe
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import OptionsAction, load_config
 from mmattn.runs.divergence import DivergedError
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import chosen
@@ -110,7 +110,9 @@ def main() -> None:
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
     parser.add_argument('--jobs', type=int, default=1, help='trainings side by side, with one thread each')
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs') / 'compare')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='settings, key.key=value ...')
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=OptionsAction, default={}, help='settings, key.key=value ...'
+    )
     args = parser.parse_args()
     if args.rates != sorted(set(args.rates)) or not all(0 < rate < math.inf for rate in args.rates):
         raise InputError(f'--rates must be positive, finite and ascending, not {" ".join(map(str, args.rates))}')

@@ -229,6 +229,7 @@ def _check_data(cfg: Config) -> None:
                 _in_a_sentence(check_whole, f'{place}.{key}', loader[key], least)
         for key in LOADER_FLAGS:
             _check_flag(loader, place, key)
+        _in_a_sentence(check_finite, f'{place}.timeout', loader.get('timeout', 0), 0)
         plain = {key: loader[key] for key in LOADER_VALUES if key in loader}
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # about the number of workers
@@ -295,7 +296,10 @@ def _check_run(cfg: Config) -> None:
     if isinstance(visualizer, dict):
         for place, backend in listed(visualizer.get('vis_backends'), 'visualizer.vis_backends'):
             _check_type(backend, registries.VISBACKENDS, place)
-    _check_type(cfg.get('log_processor'), registries.LOG_PROCESSORS, 'log_processor', default='LogProcessor')
+    cls = _check_type(cfg.get('log_processor'), registries.LOG_PROCESSORS, 'log_processor', default='LogProcessor')
+    _check_whole_arguments(cfg.get('log_processor'), cls, 'log_processor')
+    if (cfg.get('auto_scale_lr') or {}).get('base_batch_size') is not None:
+        _check_whole(cfg.auto_scale_lr, 'auto_scale_lr', 'base_batch_size')
 
 
 def _check_topk(metric: dict, cfg: Config, place: str) -> None:

@@ -280,6 +280,13 @@ def test_unusual_configs_pass(path, options):
         (DETECTOR, dict(default_hooks__logger__interval='9'), 'default_hooks.logger.interval must be a whole number'),
         (DETECTOR, dict(custom_hooks=[dict(type='EMAHook', interval=1.5)]), 'custom_hooks[0].interval must be a whole'),
         (DETECTOR, dict(custom_hooks=dict(type='EMAHook')), "custom_hooks must be a list of dicts, not {'type'"),
+        (
+            DETECTOR,
+            dict(train_dataloader__timeout='a'),
+            'train_dataloader.timeout must be a finite number of at least 0',
+        ),
+        (DETECTOR, dict(log_processor__window_size='a'), "log_processor.window_size must be a whole number, not 'a'"),
+        (DETECTOR, dict(auto_scale_lr__base_batch_size='a'), 'auto_scale_lr.base_batch_size must be a whole number'),
         (DETECTOR, dict(train_cfg__val_begin='a'), 'train_cfg.val_begin must be a whole number of at least 0'),
         (
             DETECTOR,

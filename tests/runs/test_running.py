@@ -178,6 +178,21 @@ def test_missing_file_in_a_run_keeps_its_traceback(small, tmp_path):
         small(custom_hooks=[Missing()])
 
 
+def test_ctrl_c_while_a_checkpoint_is_written(small, tmp_path, monkeypatch):
+    """The checkpoint before it stays whole, and nothing is left of this one."""
+
+    class Interruption(Hook):
+        def before_train_iter(self, runner, batch_idx, data_batch=None):
+            if runner.iter == 3:
+                monkeypatch.setattr(checkpoints.os, 'fsync', raising(KeyboardInterrupt))
+
+    with pytest.raises(KeyboardInterrupt):
+        small(custom_hooks=[Interruption()])
+    monkeypatch.undo()
+    assert {path.name for path in (tmp_path / 'work').iterdir() if '.pth' in path.name} == {'iter_2.pth'}
+    assert read_file(tmp_path / 'work' / 'iter_2.pth')['meta']['iter'] == 2
+
+
 def test_config_is_not_formatted_for_each_checkpoint(small, monkeypatch):
     """It takes up to a second. What a checkpoint has is the config all the same."""
     calls = []

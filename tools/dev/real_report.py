@@ -14,14 +14,13 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import torch
-from mmengine.config import DictAction
 from mmengine.registry import MODELS, DefaultScope
 from torch.utils.benchmark import Timer
 
 from mmattn.analysis.curves import mean_and_spread, points, read_curves, read_result
 from mmattn.errors import InputError
 from mmattn.prediction.hook import DrawingHook
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import OptionsAction, load_config
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import chosen
 from mmattn.runs.running import run_tool, test
@@ -58,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('work_dir', type=Path)
     parser.add_argument('--out', type=Path, required=True)
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='those of the trainings')
+    parser.add_argument('--cfg-options', nargs='+', action=OptionsAction, help='those of the trainings')
     args = parser.parse_args()
     check_output(args.out / 'table.md', args.out / 'curves.png')
     classifiers = {row: best(runs) for row, runs in finished(args.work_dir / 'classifiers' / 'tiny-imagenet').items()}

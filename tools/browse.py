@@ -111,6 +111,7 @@ def read_datasets(cfg: Config, split: str) -> list[tuple[BaseDataset, list[str],
 def packed_datasets(dataset: object, pack: Sequence[object] = ()) -> Iterator[tuple[BaseDataset, list[object]]]:
     """Each dataset that reads data, below all that wrap them, and the transform that packs what it reads: its own, or
     that of a wrapper such as MultiImageMixDataset, whose datasets only load."""
+    dataset = getattr(dataset, '_dataset', dataset)  # of MMEngine's wrapper for num_batch_per_epoch
     pipeline = getattr(dataset, 'pipeline', None) or ()
     transforms = getattr(pipeline, 'transforms', pipeline)  # MultiImageMixDataset has a list
     pack = [t for t in transforms if type(t).__name__.startswith('Pack')] or list(pack)

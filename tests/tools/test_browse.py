@@ -200,6 +200,8 @@ def test_val_is_checked_as_in_training(browse, toy, tmp_path):
     (tmp_path / 'other.json').write_text(contents.replace('000000000002.jpg', 'other.jpg'))
     done = browse(DETECTOR, '--split', 'val', '--cfg-options', f'val_evaluator.ann_file={tmp_path / "other.json"}')
     assert 'other.json of the evaluator is of other images than the dataset: its image 2 is other.jpg' in done.sentence
+    done = browse(DETECTOR, '--split', 'val', '--cfg-options', 'val_dataloader.num_batch_per_epoch=1')
+    assert done.sentence is None and 'val2017.json: 2 images' in done.stdout  # all of them
     few = 'val_dataloader.drop_last=True', 'val_dataloader.batch_size=3'
     done = browse(DETECTOR, '--split', 'val', '--cfg-options', *few)
     assert 'a dataloader has 2 images, which is less than a batch' in done.sentence

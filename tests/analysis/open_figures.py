@@ -20,7 +20,7 @@ OPEN = {
     """,
     # Shunted
     'Shunted seems to cut digits off instead of rounding': """
-        shunted-t_in1k:parameters shunted-s_in1k shunted-b_in1k
+        shunted-t_in1k:parameters shunted-s_in1k
     """,
     'Shunted-L is not released, and its layout is inferred from its parameters': 'shunted-l_in1k',
     'Shunted prints 0.5 % more operations at 384 x 384': 'shunted-b_384_in1k',

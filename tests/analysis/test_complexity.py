@@ -13,6 +13,7 @@ from mmattn.errors import InputError
 from mmattn.layers import ELSA, EnhancedAttention, MeanShiftAttention, WindowAttention
 from tests import ROOT
 from tests.analysis.open_figures import OPEN
+from tests.backbones.cases import every_backbone
 from tests.configs import ENTRIES, GREY, PAPERS
 from tests.tools.in_process import run_tool
 
@@ -227,6 +228,17 @@ def test_share_of_attention(form):
         with mode(), torch.autocast('cpu', dtype, enabled=dtype != torch.float32):
             counts = [count_operations(partial(model, x), share) for share in (1, 0)]
         assert counts == [model.LINEAR + model.ATTENTION, model.LINEAR]
+
+
+@every_backbone
+def test_backbones_are_counted_alike(case):
+    """A backbone has one count on the CPU, with its C++ operators, and without numbers, with gradients and without."""
+    counts, x = set(), torch.zeros(1, 3, 64, 96)
+    for device, trained in product(('cpu', 'meta'), (True, False)):
+        model = case.build(case.tiny).to(device).requires_grad_(trained).train(trained)
+        with unpadded(model):
+            counts.add(tuple(round(count_operations(partial(model, x.to(device)), share)) for share in (1, 0)))
+    assert len(counts) == 1
 
 
 @pytest.mark.parametrize('trained', [True, False])

@@ -124,6 +124,7 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         **settings,
     ) -> None:
         super().__init__()
+        self._arguments: dict[str, object] = {}
         check_whole('num_classes', num_classes, 0)
         if 'out_indices' in settings:
             raise ValueError('out_indices needs features_only=True')
@@ -444,15 +445,23 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         with whole_file(save_directory / 'config.json') as part:
             part.write_bytes(self._config())
 
+    @property
+    def _model_args(self) -> dict[str, object]:
+        """The arguments that timm writes to config.json, without what was loaded when the model was built."""
+        return self._arguments
+
+    @_model_args.setter
+    def _model_args(self, arguments: dict[str, object]) -> None:
+        self._arguments = {key: value for key, value in arguments.items() if key not in OF_LOADING}
+
     def _config(self) -> bytes:
-        """timm's config.json, without what was loaded when the model was built.
+        """timm's config.json.
 
         Raises:
             InputError: if it does not build this model.
         """
         if not hasattr(self, 'pretrained_cfg'):
             raise InputError('the model has no config.json to be built from: build it by timm.create_model')
-        self._model_args = {key: x for key, x in self._model_args.items() if key not in OF_LOADING}
         try:
             with tempfile.TemporaryDirectory() as folder:
                 save_config_for_hf(self, file := Path(folder, 'config.json'))

@@ -37,7 +37,7 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 import mmattn.timm
 from mmattn.backbones import ELSAVOLO, NAT
 from mmattn.errors import InputError
-from mmattn.layers import SelfAttention
+from mmattn.layers import MECHANISMS, SelfAttention
 from mmattn.timm import ClassAttentionHead, TimmClassifier
 from mmattn.weights import CheckpointError
 from mmattn.weights.sources import place_of
@@ -625,6 +625,40 @@ def test_broken_config_of_a_folder(tmp_path, content):
     assert '\n' not in str(error.value)
 
 
+def test_own_mechanism_in_a_folder(tmp_path):
+    """A mechanism that the reader has registered is found by its name."""
+    MECHANISMS.register_module('Mine', module=SelfAttention)
+    try:
+        model = small('vit_frame_tiny', num_classes=3, attention=dict(type='Mine'))
+        model.save_pretrained(tmp_path)
+        x = images()
+        assert torch.equal(TimmClassifier.from_pretrained(tmp_path)(x), model(x))
+    finally:
+        MECHANISMS.module_dict.pop('Mine')
+    with pytest.raises(CheckpointError, match='there is no mechanism Mine; there are'):
+        TimmClassifier.from_pretrained(tmp_path)
+
+
+def test_hf_hub_is_read_strictly(monkeypatch, tmp_path):
+    """timm.create_model with hf-hub: takes the weights beside config.json, of the same revision, by our reader."""
+    small('nat_mini', num_classes=3).save_pretrained(tmp_path)
+    asked = []
+
+    def download(*names, filename=None, **settings):
+        asked.append((names or (settings['repo_id'],), filename, settings.get('revision')))
+        return str(tmp_path / (filename or names[1]))
+
+    monkeypatch.setattr(huggingface_hub, 'hf_hub_download', download)
+    monkeypatch.setattr('timm.models._hub.hf_hub_download', download)
+    model = timm.create_model('hf-hub:OWNER/NAME@work/new', pretrained=True, num_classes=5)
+    assert model.num_classes == 5 and asked[-1] == (('OWNER/NAME',), 'model.safetensors', 'work/new')
+    tensors = safetensors.torch.load_file(tmp_path / 'model.safetensors')
+    tensors['backbone.norm3.bias'][0] = math.nan
+    safetensors.torch.save_file(tensors, tmp_path / 'model.safetensors')
+    with pytest.raises(CheckpointError, match='has NaN in backbone.norm3.bias'):
+        timm.create_model('hf-hub:OWNER/NAME', pretrained=True)
+
+
 def test_weights_of_local_dir_are_checked(tmp_path, folder):
     """timm.create_model with local-dir: is as strict as from_pretrained, and takes no weights from elsewhere."""
     other = shutil.copytree(folder, tmp_path / 'other')
@@ -698,15 +732,17 @@ def test_saved_folder_names_no_file(tmp_path):
     init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'w.pth'))
     model = small('nat_mini', num_classes=3, init_cfg=init_cfg)
     model.reset_classifier(5, 'max')
-    model.save_pretrained(tmp_path / 'saved')
+    model.save_pretrained(tmp_path / 'ours')
+    timm.models.save_for_hf(model, tmp_path / 'theirs')
     (tmp_path / 'w.pth').unlink()
-    assert str(tmp_path) not in (tmp_path / 'saved' / 'config.json').read_text()
     x = images()
-    for again in (
-        TimmClassifier.from_pretrained(tmp_path / 'saved'),
-        timm.create_model(f'local-dir:{tmp_path / "saved"}', pretrained=True).eval(),
-    ):
-        assert torch.equal(again(x), model(x))
+    for saved in ('ours', 'theirs'):
+        assert str(tmp_path) not in (tmp_path / saved / 'config.json').read_text()
+        for again in (
+            TimmClassifier.from_pretrained(tmp_path / saved),
+            timm.create_model(f'local-dir:{tmp_path / saved}', pretrained=True).eval(),
+        ):
+            assert torch.equal(again(x), model(x))
 
 
 @pytest.mark.parametrize(

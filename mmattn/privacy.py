@@ -22,7 +22,7 @@ NAMED = re.compile(
 #: tokens that are known by how they begin: of the Hugging Face Hub, GitHub, AWS, and JSON Web Tokens. Python's http
 #: takes a password for a port.
 TOKEN = re.compile(
-    r'\b(?:hf_|gh[a-z]_|github_pat_|AKIA)\w{12,}|\beyJ[\w-]+\.[\w-]+\.[\w-]+|(?<=Bearer )\S+'
+    r'\bhf_[A-Za-z0-9]{12,}|\b(?:gh[a-z]_|github_pat_|AKIA)\w{12,}|\beyJ[\w-]+\.[\w-]+\.[\w-]+|(?<=Bearer )\S+'
     r'|(?<=nonnumeric port: \')[^\']+'
 )
 

@@ -35,6 +35,7 @@ def test_secrets(text, shown):
         'http://localhost:8000/a@b/w.pth?file=swin_tiny_patch4_window7_224_in1k_long_name.pth',
         'http://[::1]:8000/a@b, hf://owner/name@main/file',
         "cls_token='a', num_tokens=3, key='value', 'relative_key': 'a', is it so? yes: me@a.b",
+        'pretrained_cfg has hf_hub_filename',
         r'^(?P<key>backbone)\.(?!token=).*$',
     ],
 )

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from mmengine.config import Config
 
@@ -32,7 +33,8 @@ def without_secrets_factory(factory: Callable[..., logging.LogRecord]) -> Callab
 
     def without(*args: object, **kwargs: object) -> logging.LogRecord:
         record = factory(*args, **kwargs)
-        record.msg, record.args = without_secrets(record.getMessage()), ()
+        with suppress(Exception):  # A format that does not fit is logging's to report.
+            record.msg, record.args = without_secrets(record.getMessage()), ()
         return record
 
     return without

@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import logging
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ from mmengine.registry import DATASETS, MODELS
 
 from mmattn.errors import InputError
 from mmattn.runs.running import run_tool, train
-from mmattn.runs.written import WrittenConfig
+from mmattn.runs.written import WrittenConfig, without_secrets_factory
 
 from .small_training import Data, Model
 
@@ -85,3 +86,10 @@ def test_values_stay(tmp_path):
 def test_sentences():
     """No sentence for the user has a secret."""
     assert str(InputError('https://a.b/w.pth?sig=0f cannot be read')) == 'https://a.b/w.pth?*** cannot be read'
+
+
+def test_log_of_a_wrong_format():
+    """It is still a record, which logging reports as ever, and no error of the run."""
+    make = without_secrets_factory(logging.LogRecord)
+    assert make('a', 20, 'f', 1, '%d of ?sig=0f', ('x',), None).args == ('x',)
+    assert make('a', 20, 'f', 1, 'from %s', ('https://a.b/c?sig=0f',), None).getMessage() == 'from https://a.b/c?***'

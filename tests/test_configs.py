@@ -391,14 +391,14 @@ def check_downstream(cfg: Config, path: Path) -> None:
     batch = cfg.train_dataloader.batch_size * (int(gpus[1]) if gpus else 8)
     assert 'toy' in path.parts or cfg.auto_scale_lr.base_batch_size == batch
     assert ('tta_model' in cfg) == ('tta_pipeline' in cfg) == ('panoptic_head' not in cfg.model)
-    norm_cfg = inspect.signature(MODELS.get(cfg.model.backbone.type)).parameters.get('norm_cfg')
-    with_batch_norm = norm_cfg and 'LN' not in str(norm_cfg.default)
-    if 'toy' not in path.parts and with_batch_norm and not cfg.model.backbone.get('norm_eval'):
-        assert cfg.model.backbone.norm_cfg.type == 'SyncBN'  # There are two images on a GPU.
     with torch.no_grad(), DefaultScope.overwrite_default_scope(cfg.default_scope):
         check_channels(cfg.model, 'model')
         model = MODELS.build(deepcopy(cfg.model)).eval()  # MMDetection's DINO changes its config
         check_forward(model)
+    norm_cfg = inspect.signature(type(model.backbone)).parameters.get('norm_cfg')
+    with_batch_norm = norm_cfg and 'LN' not in str(norm_cfg.default)
+    if 'toy' not in path.parts and with_batch_norm and not cfg.model.backbone.get('norm_eval'):
+        assert cfg.model.backbone.norm_cfg.type == 'SyncBN'  # There are two images on a GPU.
     if cfg.default_scope == 'mmdet':
         masks = 'mask_head' in cfg.model.get('roi_head', ()) or 'panoptic_head' in cfg.model
         for dataset in loaders(cfg):

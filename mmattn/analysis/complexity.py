@@ -314,11 +314,11 @@ def _grouped_conv_flops(x: tuple, weight: tuple, *_, **__) -> int:
     return 2 * math.prod(x[:-1]) * math.prod(weight)
 
 
-def _axial_flops(query: tuple, value: tuple, table: tuple, dim: int, **_) -> int:
+def _axial_flops(query: tuple, value: tuple, table: tuple, dim: int, *_, **__) -> int:
     return 2 * math.prod(query[:-1]) * query[dim] * (query[-1] + value[-1])
 
 
-def _axial_backward_flops(grad: tuple, query: tuple, value: tuple, table: tuple, dim: int, **_) -> int:
+def _axial_backward_flops(grad: tuple, query: tuple, value: tuple, table: tuple, dim: int, *_, **__) -> int:
     """The scores again, and the gradients of scores, queries, values and table."""
     return 2 * math.prod(query[:-1]) * query[dim] * (3 * query[-1] + 2 * value[-1])
 

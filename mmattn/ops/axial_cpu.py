@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ..arguments import check_whole
 from .library import call, empty_like, operator, rows_of
 
 
@@ -22,7 +23,7 @@ def check_lines(query: Tensor, value: Tensor, table: Tensor, dim: int) -> None:
         raise ValueError(f'dim must be 1 (columns) or 2 (rows), not {dim!r}')
 
 
-def axial_attention_cpu(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
+def axial_attention_cpu(query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int) -> Tensor:
     """``sum_j (query[i] . table[j - i + A - 1]) * value[j]`` in float32, along lines of A pixels.
 
     Args:
@@ -30,15 +31,16 @@ def axial_attention_cpu(query: Tensor, value: Tensor, table: Tensor, dim: int) -
         value: (B, H, W, heads, v).
         table: (2A - 1, k).
         dim: 1 for lines that are columns, 2 for rows.
+        reach: the largest distance of j from i.
 
     Returns:
         (B, H, W, heads, v).
     """
-    return _sum(query, value, table, dim)
+    return _sum(query, value, table, dim, reach)
 
 
-def _forward(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
-    maps, numbers = _arguments(query, value, table, dim)
+def _forward(query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int) -> Tensor:
+    maps, numbers = _arguments(query, value, table, dim, reach)
     out = empty_like(value)
     if query.numel() and value.numel():
         call('axial_sum', *maps, out, numbers)
@@ -46,9 +48,9 @@ def _forward(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
     return out.zero_()
 
 
-def _backward(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int) -> list[Tensor]:
+def _backward(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int) -> list[Tensor]:
     """The gradients of query, value and table."""
-    maps, numbers = _arguments(query, value, table, dim)
+    maps, numbers = _arguments(query, value, table, dim, reach)
     gradients = [empty_like(x) for x in maps]
     if query.numel() and value.numel():
         call('axial_sum_backward', *maps, grad.contiguous(), *gradients, numbers)
@@ -56,32 +58,33 @@ def _backward(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: in
     return [x.zero_() for x in gradients]
 
 
-def _check(query: Tensor, value: Tensor, table: Tensor, dim: int) -> None:
+def _check(query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int) -> None:
     check_lines(query, value, table, dim)
+    check_whole('reach', reach, least=0)
     if table.shape[0] != 2 * query.shape[dim] - 1:
         raise ValueError(f'table must be ({2 * query.shape[dim] - 1}, {query.shape[-1]}), not {tuple(table.shape)}')
 
 
-def _check_backward(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int) -> None:
-    _check(query, value, table, dim)
+def _check_backward(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int) -> None:
+    _check(query, value, table, dim, reach)
     if grad.shape != value.shape:
         raise ValueError(f'grad must be as value, {tuple(value.shape)}, not {tuple(grad.shape)}')
 
 
-_inputs = 'Tensor query, Tensor value, Tensor table, int dim'
+_inputs = 'Tensor query, Tensor value, Tensor table, int dim, int reach'
 _sum_backward = operator(
     f'axial_sum_backward(Tensor grad, {_inputs}) -> Tensor[]',
     _check_backward,
     _backward,
-    lambda grad, *inputs: [empty_like(x) for x in inputs[:-1]],
+    lambda grad, *inputs: [empty_like(x) for x in inputs[:3]],
 )
 _sum = operator(
     f'axial_sum({_inputs}) -> Tensor', _check, _forward, lambda query, value, *_: empty_like(value), _sum_backward
 )
 
 
-def _arguments(query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[list[Tensor], list[int]]:
+def _arguments(query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int) -> tuple[list[Tensor], list[int]]:
     """The tensors as the library takes them, and the numbers that describe them."""
     (query, query_stride), (value, value_stride) = rows_of(query), rows_of(value)
-    numbers = [*query.shape, value.shape[-1], dim, query_stride, value_stride]
+    numbers = [*query.shape, value.shape[-1], dim, query_stride, value_stride, reach]
     return [query, value, table.contiguous()], numbers

@@ -20,40 +20,48 @@ BLOCK = 32
 PARTS = 512
 
 
-def axial_attention_triton(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
-    """``axial_attention_reference`` without keys and softmax, for a table (2l - 1, k) that fits lines of length l."""
-    return _AxialSum.apply(query.contiguous(), value.contiguous(), table.contiguous(), dim)
+def axial_attention_triton(query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int | None) -> Tensor:
+    """``axial_attention_reference`` without keys and softmax, for a table (2l - 1, k) that fits lines of length l, and
+    pixels at most ``reach`` apart; None: all."""
+    return _AxialSum.apply(query.contiguous(), value.contiguous(), table.contiguous(), dim, reach)
 
 
 class _AxialSum(torch.autograd.Function):
     """``sum_j (query[i] . table[j - i + l - 1]) value[j]`` along dimension 1 or 2 of contiguous maps."""
 
     @staticmethod
-    def forward(ctx, query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
+    def forward(ctx, query: Tensor, value: Tensor, table: Tensor, *numbers: int | None) -> Tensor:
         ctx.save_for_backward(query, value, table)
-        ctx.dim = dim
+        ctx.numbers = dim, reach = numbers
         out = torch.empty_like(value)
         grid, settings = _settings(query, value, dim)
-        _forward[grid](query, value, table, out, **settings)
+        _forward[grid](query, value, table, out, **settings, **_near(reach))
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *_gradients(grad.contiguous(), *ctx.saved_tensors, ctx.dim), None
+        return *_gradients(grad.contiguous(), *ctx.saved_tensors, *ctx.numbers), None, None
 
 
 @once
-def _gradients(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(
+    grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, value and table."""
     grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
     (lines, _), settings = grid, settings = _settings(query, value, dim)
-    _backward[grid](query, value, table, grad, grad_query, grad_value, **settings)
+    _backward[grid](query, value, table, grad, grad_query, grad_value, **settings, **_near(reach))
     share = max(4, triton.cdiv(lines, PARTS))
     parts = triton.cdiv(lines, share)
     sums = table.new_empty(parts, *table.shape, dtype=torch.float32)
     grid = parts, triton.cdiv(len(table), settings['BLOCK'])
     _backward_table[grid](query, value, grad, sums, lines, share, **settings)
     return grad_query, grad_value, sums.sum(0).to(table.dtype)
+
+
+def _near(reach: int | None) -> dict:
+    """The arguments of the kernels that compare distances, if they must."""
+    return dict(reach=reach or 0, HAS_REACH=reach is not None)
 
 
 def _settings(query: Tensor, value: Tensor, dim: int) -> tuple[tuple[int, int], dict]:
@@ -88,6 +96,8 @@ def _forward(
     heads,
     step,
     other_step,
+    reach,
+    HAS_REACH: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -104,8 +114,10 @@ def _forward(
     row = first
     for j in range(length):
         r = tl.load(table + (length - 1 + j - i)[:, None] * K + k[None, :], of_query, 0.0).to(tl.float32)
-        neighbour = tl.load(value + row * V + v, v < V, 0.0).to(tl.float32)
-        total += tl.sum(q * r, 1)[:, None] * neighbour[None, :]
+        neighbour = tl.load(value + row * V + v, v < V, 0.0).to(tl.float32)[None, :]
+        if HAS_REACH:  # zero times infinity is NaN
+            neighbour = tl.where((tl.abs(j - i) <= reach)[:, None], neighbour, 0.0)
+        total += tl.sum(q * r, 1)[:, None] * neighbour
         row += step
     tl.store(out + rows * V + v[None, :], total, (i < length)[:, None] & (v < V)[None, :])
 
@@ -123,6 +135,8 @@ def _backward(
     heads,
     step,
     other_step,
+    reach,
+    HAS_REACH: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -141,13 +155,18 @@ def _backward(
     for j in range(length):
         # The position as query: it received a value from j.
         r = tl.load(table + (length - 1 + j - i)[:, None] * K + k[None, :], of_query, 0.0).to(tl.float32)
-        neighbour = tl.load(value + row * V + v, v < V, 0.0).to(tl.float32)
-        total_query += tl.sum(g * neighbour[None, :], 1)[:, None] * r
+        neighbour = tl.load(value + row * V + v, v < V, 0.0).to(tl.float32)[None, :]
+        if HAS_REACH:
+            near = (tl.abs(j - i) <= reach)[:, None]
+            neighbour = tl.where(near, neighbour, 0.0)
+        total_query += tl.sum(g * neighbour, 1)[:, None] * r
         # The position as neighbour of the query j.
         r = tl.load(table + (length - 1 + i - j)[:, None] * K + k[None, :], of_query, 0.0).to(tl.float32)
-        q = tl.load(query + row * K + k, k < K, 0.0).to(tl.float32)
-        received = tl.load(grad + row * V + v, v < V, 0.0).to(tl.float32)
-        total_value += tl.sum(q[None, :] * r, 1)[:, None] * received[None, :]
+        q = tl.load(query + row * K + k, k < K, 0.0).to(tl.float32)[None, :]
+        received = tl.load(grad + row * V + v, v < V, 0.0).to(tl.float32)[None, :]
+        if HAS_REACH:
+            q, received = tl.where(near, q, 0.0), tl.where(near, received, 0.0)
+        total_value += tl.sum(q * r, 1)[:, None] * received
         row += step
     tl.store(grad_query + rows * K + k[None, :], total_query, of_query)
     tl.store(grad_value + rows * V + v[None, :], total_value, of_value)
@@ -184,11 +203,13 @@ def _backward_table(
         row = first + low.to(tl.int64) * step
         for i in range(low, high):
             j = i + offset
-            of_value = ((j >= 0) & (j < length))[:, None] & (v < V)[None, :]
+            there = ((j >= 0) & (j < length))[:, None]
+            of_value = there & (v < V)[None, :]
             neighbour = tl.load(value + (first + j.to(tl.int64) * step)[:, None] * V + v[None, :], of_value, 0.0)
             g = tl.load(grad + row * V + v, v < V, 0.0).to(tl.float32)
             q = tl.load(query + row * K + k, k < K, 0.0).to(tl.float32)
-            total += tl.sum(neighbour.to(tl.float32) * g[None, :], 1)[:, None] * q[None, :]
+            product = tl.sum(neighbour.to(tl.float32) * g[None, :], 1)[:, None] * q[None, :]
+            total += tl.where(there, product, 0.0)  # zero times infinity is NaN
             row += step
     rows = (part.to(tl.int64) * (2 * length - 1) + offset + length - 1)[:, None]
     tl.store(sums + rows * K + k[None, :], total, (offset < length)[:, None] & (k < K)[None, :])

@@ -147,8 +147,18 @@ def elsa_attention_band(
     With a multiplier, or dilated, it is 'shifted'."""
     if ghost_mul is not None or dilation > 1:
         return elsa_attention_shifted(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
-    out = _band_sum(F.dropout(logits.softmax(-1), dropout_p).to(value.dtype), value)
+    # Zero times NaN or infinity would spread them to a whole band: they are left out, and put where they reach, as NaN.
+    bad = ~value.isfinite()
+    out = _band_sum(F.dropout(logits.softmax(-1), dropout_p).to(value.dtype), value.masked_fill(bad, 0))
+    out = out.masked_fill(_reached(bad, math.isqrt(logits.shape[-1])), math.nan)
     return out if ghost_add is None else out + _static(value, ghost_add.flatten(1), 1)
+
+
+def _reached(bad: Tensor, k: int) -> Tensor:
+    """Which numbers of a map (B, H, W, C) have one of ``bad`` among their k x k neighbours."""
+    counts = bad.float().permute(0, 3, 1, 2)
+    counts = F.max_pool2d(counts, (k, 1), 1, (k // 2, 0))
+    return F.max_pool2d(counts, (1, k), 1, (0, k // 2)).permute(0, 2, 3, 1) > 0
 
 
 def _band_sum(weights: Tensor, value: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ the result is scaled back in the dtype of the given values.
 """
 
 import math
+import sys
 from collections.abc import Callable
 
 import torch
@@ -19,6 +20,7 @@ from ..arguments import check_choice
 from . import library
 from .axial_cpu import axial_attention_cpu, check_lines
 from .backend import check_maps, check_triton, choose_backend, named_backend, on_device, without_autocast
+from .sparse import sparse_product
 from .tracing import is_exporting, is_tracing, is_transforming
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
@@ -148,7 +150,10 @@ def axial_attention(
 def axial_attention_reference(
     query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str, key: Tensor | None = None, softmax: bool = False
 ) -> Tensor:
-    """Equations 5 to 7 as they are written, re-indexing tensor included, along columns (dim 1) or rows (dim 2)."""
+    """Equations 5 to 7 as they are written, along columns (dim 1) or rows (dim 2).
+
+    A product with the re-indexing tensor would spread NaN and infinity of one position to all, because 0 * inf is NaN.
+    """
     if dim == 2:
         query, value = query.transpose(1, 2), value.transpose(1, 2)
         key = None if key is None else key.transpose(1, 2)
@@ -156,15 +161,21 @@ def axial_attention_reference(
     if beyond == 'stretch' and length > len(table) // 2 + 1:
         table = fit_table(table, length, beyond)
     L = len(table) // 2 + 1
-    i, x = torch.meshgrid(torch.arange(length), torch.arange(length), indexing='xy')
-    reindex = ((i - x)[..., None] == torch.arange(1 - L, L)).to(table)  # eq. 5, (x, i, r)
-    positions = torch.einsum('xir,rk->xik', reindex, table).to(query.dtype)  # eq. 6
+    index = torch.arange(length, device=table.device)
+    offset = index - index[:, None]  # (x, i)
+    far = (offset.abs() >= L)[..., None]
+    positions = table[offset.clamp(1 - L, L - 1) + L - 1].masked_fill(far, 0).to(query.dtype)  # eq. 5 and 6, (x, i, k)
     scores = torch.einsum('bxynk,xik->bxyin', query, positions)  # eq. 7
+    far = far[:, None]  # (x, 1, i, 1)
+
+    def near(x: Tensor) -> Tensor:
+        """(b, i, y, n, c) -> (b, x, y, i, n, c) of the pixels that a query attends to, or all."""
+        return x.transpose(1, 2)[:, None].masked_fill(far[..., None], 0)
+
     if key is not None:
-        scores = scores + torch.einsum('bxynk,biynk->bxyin', query, key)
-    far = ~reindex.any(-1)[:, None, :, None]  # (x, 1, i, 1)
+        scores = scores + torch.einsum('bxynk,bxyink->bxyin', query, near(key))
     scores = scores.masked_fill(far, -math.inf).softmax(3) if softmax else scores.masked_fill(far, 0)
-    out = torch.einsum('bxyin,biynv->bxynv', scores, value.to(query.dtype))
+    out = torch.einsum('bxyin,bxyinv->bxynv', scores, near(value.to(query.dtype)))
     return out.transpose(1, 2) if dim == 2 else out
 
 
@@ -179,11 +190,10 @@ def axial_attention_batched(
     index = torch.arange(length, device=table.device)
     offset = index - index[:, None]
     positions = F.embedding(offset + length - 1, fit_table(table, length, beyond).to(query.dtype))
-    far = None
-    if beyond == 'mask' and (key is not None or softmax):  # otherwise scores are 0 where the positions are
-        far = offset.abs() > len(table) // 2
+    reach = _reach(table, length, beyond)
+    far = None if reach is None else offset.abs() > reach
     axial_sum = _axial_sum if is_transforming() else _AxialSum.apply
-    return axial_sum(query, value.to(query.dtype), positions, key, far, dim, softmax)
+    return axial_sum(query, value.to(query.dtype), positions, key, far, reach, dim, softmax)
 
 
 def axial_attention_exported(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> Tensor:
@@ -194,14 +204,15 @@ def axial_attention_exported(query: Tensor, value: Tensor, table: Tensor, dim: i
     order = (0, 3, 3 - dim, dim, 4)  # (B, heads, lines, A, channels)
     query, value = query.permute(order), value.to(query.dtype).permute(order)
     scores = query.movedim(3, 0).flatten(1, 3) @ positions.mT  # (A, B * heads * lines, A)
-    out = scores.transpose(0, 1) @ value.flatten(0, 2)
+    out = _along_lines(scores.transpose(0, 1), value.flatten(0, 2), _reach(table, length, beyond))
     return out.unflatten(0, value.shape[:3]).permute([order.index(i) for i in range(5)])
 
 
 def axial_attention_cpp(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> Tensor:
     """The same sums in C++, whose scores stay in the cache."""
     library.check_takes(query, value)
-    return axial_attention_cpu(query, value, fit_table(table, query.shape[dim], beyond).float(), dim)
+    reach = len(table) // 2 if beyond == 'mask' else sys.maxsize
+    return axial_attention_cpu(query, value, fit_table(table, query.shape[dim], beyond).float(), dim, reach)
 
 
 def _triton(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> Tensor:
@@ -211,60 +222,99 @@ def _triton(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) 
 
     fitted = fit_table(table, query.shape[dim], beyond).to(query.dtype)
     with on_device(query):
-        return axial_attention_triton(query, value.to(query.dtype), fitted, dim)
+        return axial_attention_triton(
+            query, value.to(query.dtype), fitted, dim, _reach(table, query.shape[dim], beyond)
+        )
 
 
 def _axial_sum(
-    query: Tensor, value: Tensor, positions: Tensor, key: Tensor | None, far: Tensor | None, dim: int, softmax: bool
+    query: Tensor,
+    value: Tensor,
+    positions: Tensor,
+    key: Tensor | None,
+    far: Tensor | None,
+    reach: int | None,
+    dim: int,
+    softmax: bool,
 ) -> Tensor:
     """The result of ``_AxialSum``, of all lines at once."""
     scores = _scores(query, positions, key, far, dim, softmax)
-    return _from_lines(scores.transpose(0, 1).bmm(_by_line(value, dim)), value.shape, dim)
+    return _from_lines(_along_lines(scores.transpose(0, 1), _by_line(value, dim), reach), value.shape, dim)
 
 
 class _AxialSum(torch.autograd.Function):
     """``sum_i (query[x] . (positions[x, i] + key[i])) value[i]`` along dimension 1 or 2 of maps; scores are not kept.
 
     query, key: (B, H, W, heads, k); value: (B, H, W, heads, v); positions: (A, A, k) and far: (A, A), where A is H or
-    W; key and far may be None. Inside, queries are (A, lines, k), values, keys and gradients (lines, A, v), scores
-    (A, lines, A), with the lines of all samples and heads.
+    W; far: that pixels are more than ``reach`` apart; key, far and reach may be None. Inside, queries are (A, lines,
+    k), values, keys and gradients (lines, A, v), scores (A, lines, A), with the lines of all samples and heads.
     """
 
     @staticmethod
     def forward(ctx, query: Tensor, value: Tensor, positions: Tensor, *others: object) -> Tensor:
-        key, far, dim, softmax = others
+        key, far, *numbers = others
         ctx.save_for_backward(query, value, positions, key, far)
-        ctx.dim, ctx.softmax = dim, softmax
+        ctx.numbers = reach, dim, softmax = numbers
         out = torch.empty_like(value)
         for block in _blocks(query, dim):
             k = None if key is None else key[block]
-            out[block] = _axial_sum(query[block], value[block], positions, k, far, dim, softmax)
+            out[block] = _axial_sum(query[block], value[block], positions, k, far, reach, dim, softmax)
         return out
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, value, positions, key, far = ctx.saved_tensors
-        dim = ctx.dim
+        reach, dim, softmax = ctx.numbers
         grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
         grad_key = None if key is None else torch.empty_like(key)
         grad_positions = torch.zeros_like(positions, dtype=torch.promote_types(positions.dtype, torch.float32))
         for block in _blocks(query, dim):
             shape, q, g = query[block].shape, _by_position(query[block], dim), _by_line(grad[block], dim)
             v = value[block]
-            scores = _scores(query[block], positions, None if key is None else key[block], far, dim, ctx.softmax)
-            grad_value[block] = _from_lines(scores.permute(1, 2, 0).bmm(g), v.shape, dim)
+            scores = _scores(query[block], positions, None if key is None else key[block], far, dim, softmax)
+            grad_value[block] = _from_lines(_along_lines(scores.permute(1, 2, 0), g, reach), v.shape, dim)
             grad_scores = g.bmm(_by_line(v, dim).transpose(1, 2)).transpose(0, 1)
-            if ctx.softmax:
+            if far is not None:
+                grad_scores = grad_scores.masked_fill(far[:, None], 0)
+            if softmax:
                 grad_scores = scores * (grad_scores - (scores * grad_scores).sum(-1, keepdim=True))
-            elif far is not None:
+            if softmax and far is not None:  # zero times NaN
                 grad_scores = grad_scores.masked_fill(far[:, None], 0)
             grad_query[block] = _from_lines(grad_scores.bmm(positions).transpose(0, 1), shape, dim)
             grad_positions += grad_scores.transpose(1, 2).bmm(q)
             if key is not None:
                 by_line = grad_scores.transpose(0, 1)
-                grad_query[block] += _from_lines(by_line.bmm(_by_line(key[block], dim)), shape, dim)
-                grad_key[block] = _from_lines(by_line.transpose(1, 2).bmm(q.transpose(0, 1)), shape, dim)
-        return grad_query, grad_value, grad_positions.to(positions.dtype), grad_key, None, None, None
+                grad_query[block] += _from_lines(_along_lines(by_line, _by_line(key[block], dim), reach), shape, dim)
+                grad_key[block] = _from_lines(
+                    _along_lines(by_line.transpose(1, 2), q.transpose(0, 1), reach), shape, dim
+                )
+        return grad_query, grad_value, grad_positions.to(positions.dtype), grad_key, None, None, None, None
+
+
+def _along_lines(weights: Tensor, x: Tensor, reach: int | None) -> Tensor:
+    """The products ``weights @ x``, where weights of pixels more than ``reach`` apart are 0, or NaN of a whole row.
+
+    A product with zero would spread NaN and infinity of x to the whole line. So they are left out, and put where they
+    reach, as NaN.
+
+    Args:
+        weights: (lines, A, A).
+        x: (lines, A, c).
+    """
+    if reach is None:
+        return weights @ x
+    finite = x.isfinite()
+    count = F.pad((~finite).to(torch.int32), (0, 0, reach + 1, reach)).cumsum(1)
+    reached = count[:, 2 * reach + 1 :] > count[:, : -2 * reach - 1]
+    out = weights @ x.masked_fill(~finite, 0)
+    return out + torch.zeros_like(out).masked_fill(reached, math.nan)
+
+
+def _reach(table: Tensor, length: int, beyond: str) -> int | None:
+    """The largest distance of pixels that attend to each other; None if there is none. In a graph, lines may be of any
+    length."""
+    reach = len(table) // 2
+    return reach if beyond == 'mask' and (is_tracing() or length > reach + 1) else None
 
 
 def _scores(
@@ -275,9 +325,12 @@ def _scores(
     scores = q.bmm(positions.transpose(1, 2))
     if key is not None:
         scores = scores + q.transpose(0, 1).bmm(_by_line(key, dim).transpose(1, 2)).transpose(0, 1)
-    if far is not None:
-        scores = scores.masked_fill(far[:, None], -math.inf if softmax else 0)
-    return scores.softmax(-1) if softmax else scores
+    if not softmax:
+        return scores if far is None else scores.masked_fill(far[:, None], 0)
+    if far is None:
+        return scores.softmax(-1)
+    # The softmax of NaN is NaN for pixels that are far, too.
+    return scores.masked_fill(far[:, None], -math.inf).softmax(-1).masked_fill(far[:, None], 0)
 
 
 def _blocks(query: Tensor, dim: int) -> list[tuple[slice, ...]]:
@@ -319,8 +372,9 @@ def _in_range(attend: Callable[[Tensor, Tensor], Tensor], query: Tensor, value: 
         return attend(query, value.to(query.dtype))
     scales = []
     for x in (query, value):
+        numbers = x.detach().nan_to_num(0, 0, 0)  # NaN or infinity of one pixel must not become the scale of all
         largest = torch.linalg.vector_norm(
-            x.detach(), float('inf'), tuple(range(1, x.dim())), True, dtype=torch.promote_types(x.dtype, torch.float32)
+            numbers, float('inf'), tuple(range(1, x.dim())), True, dtype=torch.promote_types(x.dtype, torch.float32)
         )
         scales.append(largest.clamp(min=2.0**-24).log2().ceil().exp2())  # the smallest float16
     out = attend(*((x / scale).to(query.dtype) for x, scale in zip((query, value), scales)))
@@ -343,7 +397,8 @@ def fit_table(table: Tensor, length: int, beyond: str) -> Tensor:
         row = (offset + reach) * (L - 1) / reach
     distance = (row[:, None] - torch.arange(2 * L - 1, device=table.device, dtype=exact)).abs()
     with without_autocast(table):
-        fitted = (1 - distance).clamp(min=0).to(table.dtype) @ table
+        weights = (1 - distance).clamp(min=0).to(table.dtype)
+        fitted = weights @ table if is_tracing() or is_transforming() else sparse_product(weights, table)
     return fitted * (L / (offset[-1] + 1).clamp(min=L)).to(table.dtype) if beyond == 'stretch' else fitted
 
 

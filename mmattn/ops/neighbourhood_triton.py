@@ -88,8 +88,15 @@ def _gradients(
     rows, columns = (
         _relative(size, whole, k, dilation, grad) for size, whole in ((H, key.shape[1]), (W, key.shape[2]))
     )
-    of_bias = torch.einsum('nijhw,hia->najw', of_logits.sum(0), rows)
-    return of_query, of_key, of_value, torch.einsum('najw,wjb->nab', of_bias, columns).to(bias.dtype)
+    of_logits = of_logits.sum(0)
+    finite = of_logits.isfinite()
+    # A product with a zero of `rows` would spread NaN and infinity: they are summed apart, and put where they belong.
+    of_bias, reached = (
+        torch.einsum('najw,wjb->nab', torch.einsum('nijhw,hia->najw', x, rows), columns)
+        for x in (of_logits.masked_fill(~finite, 0), (~finite).float())
+    )
+    of_bias = of_bias.masked_fill(reached > 0, float('nan'))
+    return of_query, of_key, of_value, of_bias.to(bias.dtype)
 
 
 def _relative(size: int, whole: int, k: int, dilation: int, like: Tensor) -> Tensor:
@@ -176,7 +183,8 @@ def _forward(
             v = tl.load(value + there * value_stride + of_head, mask, 0.0).to(tl.float32)
             # Triton 2.1 cannot compile tl.maximum(top, logit) here.
             larger = tl.max(tl.where(tl.arange(0, 2)[None, :] == 0, top[:, None], logit[:, None]), 1)
-            shrink, weight = tl.exp(top - larger), tl.exp(logit - larger)
+            base = tl.where(larger == float('-inf'), 0.0, larger)  # as long as all logits are minus infinity
+            shrink, weight = tl.exp(top - base), tl.exp(logit - base)
             weights = weights * shrink + weight
             total = total * shrink[:, None] + weight[:, None] * v
             top = larger
@@ -251,8 +259,9 @@ def _backward_keys(
             norm = tl.load(lse + there * heads + head, used, float('inf'))
             middle = tl.load(mean + there * heads + head, used, 0.0)
             weight = tl.exp(logit - norm)
-            total_value += weight[:, None] * g
-            total_key += (weight * (tl.sum(g * v, 1) - middle))[:, None] * q
+            of_logit = weight * (tl.sum(g * v, 1) - middle)
+            total_value += tl.where(used, weight, 0.0)[:, None] * g  # the own key or value may be infinite
+            total_key += tl.where(used, of_logit, 0.0)[:, None] * q
     place = own * heads * D + of_head
     tl.store(of_key + place, total_key * scale, mask)
     tl.store(of_value + place, total_value, mask)

@@ -30,7 +30,8 @@ def right_arguments(name: str, choose: random.Random) -> list:
     if name.startswith('axial'):
         dim = choose.choice([1, 2])
         length = (H, W)[dim - 1]
-        arguments = [(B, H, W, heads, other), (B, H, W, heads, width), (2 * length - 1, other), dim]
+        reach = choose.choice([0, 1, 3, 2**31, 2**63 - 1])
+        arguments = [(B, H, W, heads, other), (B, H, W, heads, width), (2 * length - 1, other), dim, reach]
     elif name.startswith('neighbourhood_attention'):
         k, dilation = choose.choice([1, 3, 5, 7]), choose.choice([1, 1, 2, 3, 2**31, 2**62, 2**63 - 1])
         bias, beyond = choose.choice([None, (heads, 2 * k - 1, 2 * k - 1)]), choose.choice([None, (2, heads, width)])
@@ -102,7 +103,10 @@ def expected(name: str, arguments: list) -> list[Tensor]:
     grad = tensors.pop(0) if name.endswith('backward') else None
     tensors = [None if x is None else x.detach().requires_grad_() for x in tensors]
     if name.startswith('axial'):
-        out = axial_attention_reference(*tensors, *numbers, 'stretch')
+        query, value, table = tensors
+        dim, reach = numbers
+        far = max(len(table) // 2 - reach, 0)
+        out = axial_attention_reference(query, value, table[far : len(table) - far], dim, 'mask')
     elif name.startswith('neighbourhood_attention'):
         out = neighbourhood_attention_reference(*tensors, *numbers, 0.0)
     elif name.startswith('grouped_conv'):

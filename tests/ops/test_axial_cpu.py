@@ -47,7 +47,9 @@ def test_when_it_is_chosen(monkeypatch):
     calls = []
     query, table = torch.randn(1, 4, 5, 2, 3), torch.randn(7, 3)
     axial_attention(query, query, table, 1)  # the C++ code is checked before it is replaced
-    monkeypatch.setattr(global_self_attention, 'axial_attention_cpu', lambda q, v, table, dim: calls.append(dim) or v)
+    monkeypatch.setattr(
+        global_self_attention, 'axial_attention_cpu', lambda q, v, table, dim, reach: calls.append(dim) or v
+    )
     axial_attention(query, query, table, 1, key=query)
     axial_attention(query, query, table, 1, softmax=True)
     axial_attention(query.double(), query.double(), table.double(), 1)

@@ -2,9 +2,9 @@
 //
 //     out[i] = sum_j (query[i] . table[j - i + A - 1]) * value[j]
 //
-// for every line of A pixels, every head and every image. A line is a column (dim 1) or a row (dim 2) of a map. query:
-// (B, H, W, heads, k), value: (B, H, W, heads, v), whose pixels are `query_stride` and `value_stride` apart; table:
-// (2A - 1, k). All other maps are contiguous.
+// over the pixels j that are at most `reach` from i, for every line of A pixels, every head and every image. A line is a
+// column (dim 1) or a row (dim 2) of a map. query: (B, H, W, heads, k), value: (B, H, W, heads, v), whose pixels are
+// `query_stride` and `value_stride` apart; table: (2A - 1, k). All other maps are contiguous.
 //
 // mmattn/ops/axial_cpu.py calls it.
 
@@ -19,7 +19,7 @@ int64_t padded(int64_t size, int64_t multiple) { return (size + multiple - 1) / 
 
 struct Axial {
   const float *query, *value;
-  int64_t B, H, W, heads, k, v, dim, query_stride, value_stride;
+  int64_t B, H, W, heads, k, v, dim, query_stride, value_stride, reach;
   int64_t A, lines;  // pixels of a line; lines of all images and heads
   int64_t lanes;     // numbers in a vector
   int64_t block;     // queries at a time, so that a value serves several once it is loaded
@@ -45,8 +45,9 @@ void transpose(const float *from, int64_t rows, int64_t columns, float *to, int6
     for (int64_t c = 0; c < columns; ++c) to[c * width + i] = from[i * columns + c];
 }
 
-// What one thread works on: one line, and the scores of one block of its queries. Rows are padded with zeros, so that
-// loops run over whole vectors and whole blocks.
+// What one thread works on: one line, and the scores of one block of its queries. Rows are padded, so that products are
+// of whole vectors and whole blocks. What is no pair of a query and a pixel within its reach is skipped in sums, and not
+// multiplied by zero, which would spread NaN and infinity.
 struct Buffers {
   int64_t k, v, width;  // padded channels; numbers in a row of scores, with what skewed rows have before and after it
   std::vector<float> query, value, value_t, grad, grad_query, grad_value, grad_table, scores, grad_scores, sums;
@@ -63,7 +64,7 @@ struct Buffers {
   }
 };
 
-// The table with a block of rows of zeros before and after it, and its transpose.
+// The table with a block of rows before and after it, and its transpose.
 struct Table {
   int64_t width;  // numbers in a row of the transpose
   std::vector<float> rows, columns;
@@ -104,39 +105,85 @@ INLINE void products(
   if (j < count) products<T, BLOCK, 1>(x, channels, y + j, y_width, skew, rows + j, width);
 }
 
-// out[n] = sum_j rows[n][j + skew * n] * y[j], for j from 0 to count - 1; y has rows of `channels`.
+// The numbers j of rows that the block of queries from i on has pairs at: in rows n without skew, j is a pixel; with
+// skew, a distance, plus BLOCK - 1.
+template <int BLOCK>
+struct Pairs {
+  int64_t A, R, i, queries, skew;
+  int64_t first, last;       // numbers j in [first, last)
+  int64_t all_from, all_to;  // of these, all BLOCK queries have pairs at [all_from, all_to)
+  Pairs(const Axial &a, int64_t i, int64_t skew)
+      : A(a.A), R(a.reach), i(i), queries(std::min<int64_t>(BLOCK, A - i)), skew(skew) {
+    const int64_t middle = i + BLOCK - 1;  // j of the distance 0
+    if (skew) {
+      first = std::max<int64_t>(middle - R, BLOCK - queries);
+      last = std::min(middle + R + 1, A + BLOCK - 1);
+      all_from = BLOCK - 1;
+      all_to = A;
+    } else {
+      first = std::max<int64_t>(i - R, 0);
+      last = std::min(i + queries + R, A);
+      all_from = middle - R;
+      all_to = i + R + 1;
+    }
+    all_to = queries < BLOCK ? first : std::max(std::min(all_to, last), first);
+    all_from = std::min(std::max(all_from, first), all_to);
+  }
+  // Calls function(j, is_in) for each j; is_in(n) tells whether query n has a pair at j.
+  template <class F>
+  INLINE void each(F function) const {
+    const auto some = [&](int64_t from, int64_t to) INLINE_LAMBDA {
+      for (int64_t j = from; j < to; ++j) {
+        const int64_t low = skew ? BLOCK - 1 - j : j - R - i, high = skew ? A + BLOCK - 1 - j : j + R + 1 - i;
+        const int64_t end = std::min(high, queries);
+        function(j, [&](int64_t n) INLINE_LAMBDA { return n >= low && n < end; });
+      }
+    };
+    some(first, all_from);
+    for (int64_t j = all_from; j < all_to; ++j) function(j, [](int64_t) INLINE_LAMBDA { return true; });
+    some(all_to, last);
+  }
+};
+
+// out[n] = sum_j rows[n][j + skew * n] * y[j]; y has rows of `channels`.
 template <class T, int BLOCK, int N>
 INLINE void weighted_sum(
-    const float *rows, int64_t width, int64_t count, const float *y, int64_t channels, int64_t skew, int64_t c,
+    const Pairs<BLOCK> &pairs, const float *rows, int64_t width, const float *y, int64_t channels, int64_t c,
     float *out) {
   constexpr int64_t L = lanes<T>();
   T sum[BLOCK][N] = {};
-  for (int64_t j = 0; j < count; ++j) {
+  pairs.each([&](int64_t j, auto is_in) INLINE_LAMBDA {
     T row[N];
     for (int64_t m = 0; m < N; ++m) row[m] = load<T>(y + j * channels + c + m * L);
-    for (int64_t n = 0; n < BLOCK; ++n)
-      for (int64_t m = 0; m < N; ++m) sum[n][m] += rows[n * (width + skew) + j] * row[m];
-  }
+#pragma GCC unroll 16
+    for (int64_t n = 0; n < BLOCK; ++n) {
+      if (!is_in(n)) continue;
+      for (int64_t m = 0; m < N; ++m) sum[n][m] += rows[n * (width + pairs.skew) + j] * row[m];
+    }
+  });
   for (int64_t n = 0; n < BLOCK; ++n)
     for (int64_t m = 0; m < N; ++m) store(out + n * channels + c + m * L, sum[n][m]);
 }
 
-// out[j] += sum_n rows[n][j + skew * n] * x[n], for j from 0 to count - 1.
+// out[j] += sum_n rows[n][j + skew * n] * x[n].
 template <class T, int BLOCK, int N>
 INLINE void outer_products(
-    const float *rows, int64_t width, int64_t count, const float *x, int64_t channels, int64_t skew, int64_t c,
+    const Pairs<BLOCK> &pairs, const float *rows, int64_t width, const float *x, int64_t channels, int64_t c,
     float *out) {
   constexpr int64_t L = lanes<T>();
   T row[BLOCK][N];
   for (int64_t n = 0; n < BLOCK; ++n)
     for (int64_t m = 0; m < N; ++m) row[n][m] = load<T>(x + n * channels + c + m * L);
-  for (int64_t j = 0; j < count; ++j)
+  pairs.each([&](int64_t j, auto is_in) INLINE_LAMBDA {
     for (int64_t m = 0; m < N; ++m) {
       float *p = out + j * channels + c + m * L;
       T sum = load<T>(p);
-      for (int64_t n = 0; n < BLOCK; ++n) sum += rows[n * (width + skew) + j] * row[n][m];
+#pragma GCC unroll 16
+      for (int64_t n = 0; n < BLOCK; ++n)
+        if (is_in(n)) sum += rows[n * (width + pairs.skew) + j] * row[n][m];
       store(p, sum);
     }
+  });
 }
 
 #define BY_CHANNELS(FUNCTION, CHANNELS, ...)                                                             \
@@ -162,7 +209,8 @@ INLINE void forward_line(const Axial a, const Table &table, Buffers &u, float *o
     const float *positions = table.columns.data() + first_position<BLOCK>(a, i);
     products<T, BLOCK>(
         u.query.data() + i * k, k, positions, table.width, 1, scores - (BLOCK - 1), width, skewed);
-    BY_CHANNELS(weighted_sum, v, scores, width, a.A, u.value.data(), v, 0, c, u.sums.data())
+    const Pairs<BLOCK> by_pixel(a, i, 0);
+    BY_CHANNELS(weighted_sum, v, by_pixel, scores, width, u.value.data(), v, c, u.sums.data())
     float *to = out + (l.first + i * l.step) * a.heads * a.v + l.head * a.v;
     copy_rows(u.sums.data(), v, std::min<int64_t>(BLOCK, a.A - i), a.v, to, l.step * a.heads * a.v);
   }
@@ -182,16 +230,17 @@ INLINE void backward_line(
   transpose(u.value.data(), a.A, v, u.value_t.data(), width);
   std::fill(u.grad_value.begin(), u.grad_value.end(), 0.f);
   float *scores = u.scores.data() + BLOCK - 1;
-  float *grad_scores = u.grad_scores.data() + BLOCK - 1;  // before and after each row, there are zeros
+  float *grad_scores = u.grad_scores.data() + BLOCK - 1;
   for (int64_t i = 0; i < a.A; i += BLOCK) {
     const int64_t first = first_position<BLOCK>(a, i);
+    const Pairs<BLOCK> by_pixel(a, i, 0), by_distance(a, i, 1);
     products<T, BLOCK>(
         u.query.data() + i * k, k, table.columns.data() + first, table.width, 1, scores - (BLOCK - 1), width, skewed);
-    BY_CHANNELS(outer_products, v, scores, width, a.A, u.grad.data() + i * v, v, 0, c, u.grad_value.data())
+    BY_CHANNELS(outer_products, v, by_pixel, scores, width, u.grad.data() + i * v, v, c, u.grad_value.data())
     products<T, BLOCK>(u.grad.data() + i * v, v, u.value_t.data(), width, 0, grad_scores, width, a.A);
-    BY_CHANNELS(weighted_sum, k, grad_scores - (BLOCK - 1), width, skewed, table.rows.data() + first * k, k, 1, c,
+    BY_CHANNELS(weighted_sum, k, by_distance, grad_scores - (BLOCK - 1), width, table.rows.data() + first * k, k, c,
                 u.grad_query.data() + i * k)
-    BY_CHANNELS(outer_products, k, grad_scores - (BLOCK - 1), width, skewed, u.query.data() + i * k, k, 1, c,
+    BY_CHANNELS(outer_products, k, by_distance, grad_scores - (BLOCK - 1), width, u.query.data() + i * k, k, c,
                 u.grad_table.data() + first * k)
   }
   copy_rows(u.grad_query.data(), k, a.A, a.k, grad_query + queries, l.step * a.heads * a.k);
@@ -217,8 +266,9 @@ BEST_OF_ALL(backward)
 
 Axial describe(const float *query, const float *value, const int64_t *numbers) {
   Axial a{query, value};
-  std::memcpy(&a.B, numbers, 9 * sizeof(int64_t));
+  std::memcpy(&a.B, numbers, 10 * sizeof(int64_t));
   a.A = a.dim == 1 ? a.H : a.W;
+  a.reach = std::min(a.reach, a.A - 1);
   a.lines = a.B * (a.dim == 1 ? a.W : a.H) * a.heads;
   a.lanes = HAS_AVX512 ? lanes<WideVector>() : lanes<Vector>();
   a.block = HAS_AVX512 ? WIDE_BLOCK : NARROW_BLOCK;
@@ -229,7 +279,7 @@ Axial describe(const float *query, const float *value, const int64_t *numbers) {
 
 extern "C" {
 
-// numbers: B, H, W, heads, k, v, dim, query_stride, value_stride.
+// numbers: B, H, W, heads, k, v, dim, query_stride, value_stride, reach.
 void axial_sum(
     const float *query, const float *value, const float *table, float *out, const int64_t *numbers, int threads) {
   const Axial a = describe(query, value, numbers);

@@ -13,6 +13,7 @@
 // In products, a vector holds neighbouring queries. Their neighbours are then vectors, too, at offsets of -(k - 1) to
 // k - 1. Only k offsets are used inside of a map; at the border, lanes have other windows than their neighbours, and a
 // mask leaves out what is not in them. In sums, a vector holds channels, and a tile of pixels shares what it reads.
+// What is left out is replaced or skipped, and not multiplied by zero, which would spread NaN and infinity.
 //
 // mmattn/ops/neighbourhood_cpu.py calls it.
 
@@ -52,13 +53,14 @@ int64_t window(int64_t t, int64_t n, int64_t k) { return std::min(std::max<int64
 // A vector of queries in a packed row, and the offsets [first, last) of its neighbours.
 struct Place {
   int64_t at, first, last;
-  std::vector<float> mask;  // (last - first, L): 0, or -inf at what is not a neighbour; empty if there is no such
+  std::vector<float> mask;  // (last - first, L): 0, or -inf at what is no neighbour of a query; empty if all are
 };
 
 // Pixels of a packed row, and the positions [first, last) of what they sum over, relative to the first one.
 struct Tile {
   int64_t at, first, last;
   bool inside;  // whether pixel n sums over n - k / 2 to n + k / 2
+  std::vector<unsigned> users;  // of each position: bit n is set if pixel n sums over it
 };
 
 // How rows are packed, for vectors of L numbers.
@@ -81,22 +83,29 @@ struct Columns {
           lowest[key] = std::min(lowest[key], t);
           highest[key] = t;
         }
-      for (int64_t t = 0; t < std::max(here, n); t += TILE) {
-        Tile query{position(residue, t), TILE, -TILE, t + TILE <= here}, key{query.at, n, -n, t + TILE <= n};
-        for (int64_t i = t; i < std::min(t + TILE, here); ++i) {
-          query.first = std::min(query.first, start(i) - t);
-          query.last = std::max(query.last, start(i) - t + a.k);
-          query.inside &= start(i) == i - a.k / 2;
-        }
-        for (int64_t i = t; i < std::min(t + TILE, n); ++i) {
-          key.first = std::min(key.first, lowest[i] - t);
-          key.last = std::max(key.last, highest[i] - t + 1);
-          key.inside &= lowest[i] == i - a.k / 2 && highest[i] == i + a.k / 2;
-        }
-        if (t < here) queries.push_back(query);
-        if (key.first < key.last) keys.push_back(key);
-      }
+      const auto first_query = [&](int64_t key) { return lowest[key]; };
+      const auto last_query = [&](int64_t key) { return highest[key]; };
+      const auto last_key = [&](int64_t t) { return start(t) + a.k - 1; };
+      for (int64_t t = 0; t < here; t += TILE) add_tile(queries, position(residue, t), t, here, a.k, start, last_key);
+      for (int64_t t = 0; t < n; t += TILE) add_tile(keys, position(residue, t), t, n, a.k, first_query, last_query);
     }
+  }
+
+  // The pixels from t on, of `end`; pixel i sums over the positions from first(i) to last(i), or over none.
+  template <class F, class G>
+  void add_tile(std::vector<Tile> &tiles, int64_t at, int64_t t, int64_t end, int64_t k, F first, G last) {
+    Tile tile{at, end, -end, t + TILE <= end, {}};
+    end = std::min(t + TILE, end);
+    for (int64_t i = t; i < end; ++i) {
+      tile.first = std::min(tile.first, first(i) - t);
+      tile.last = std::max(tile.last, last(i) - t + 1);
+      tile.inside &= first(i) == i - k / 2 && last(i) == i + k / 2;
+    }
+    if (tile.first >= tile.last) return;
+    tile.users.resize(tile.last - tile.first);
+    for (int64_t i = t; i < end; ++i)
+      for (int64_t j = first(i); j <= last(i); ++j) tile.users[j - t - tile.first] |= 1u << (i - t);
+    tiles.push_back(tile);
   }
 
   template <class F>
@@ -106,10 +115,10 @@ struct Columns {
       place.first = std::min(place.first, start(i) - i);
       place.last = std::max(place.last, start(i) - i + k);
     }
-    for (int64_t offset = place.first; place.last - place.first > k && offset < place.last; ++offset)
+    const bool whole = end == t + L && place.last - place.first == k;
+    for (int64_t offset = place.first; !whole && offset < place.last; ++offset)
       for (int64_t i = t; i < t + L; ++i) {
-        const int64_t first = i < end ? start(i) - i : place.first;
-        const bool inside = offset >= first && offset < first + k;
+        const bool inside = i < end && offset >= start(i) - i && offset < start(i) - i + k;
         place.mask.push_back(inside ? 0 : -std::numeric_limits<float>::infinity());
       }
     places.push_back(place);
@@ -193,21 +202,25 @@ struct Task {
   }
 };
 
-// out[n] = start[n] + sum_c x[c] * y[c][n], for N vectors at consecutive offsets.
+// `other` where a query has no neighbour.
+template <class T>
+INLINE T masked(T x, const float *mask, T other) { return mask ? load<T>(mask) < 0 ? other : x : x; }
+
+// out[n] = bias[n] + sum_c x[c] * y[c][n], for N vectors at consecutive offsets; -inf where the mask is.
 template <class T, int N>
 INLINE void products(
     const float *x, const float *y, int64_t channels, int64_t width, const float *bias, const float *mask, float *out) {
   constexpr int L = sizeof(T) / sizeof(float);
   T sum[N];
-  for (int n = 0; n < N; ++n) {
-    sum[n] = T{} + (bias ? bias[n] : 0);
-    if (mask) sum[n] += load<T>(mask + n * L);
-  }
+  for (int n = 0; n < N; ++n) sum[n] = T{} + (bias ? bias[n] : 0);
   for (int64_t c = 0; c < channels; ++c) {
     const T own = load<T>(x + c * width);
     for (int n = 0; n < N; ++n) sum[n] += own * load<T>(y + c * width + n);
   }
-  for (int n = 0; n < N; ++n) store(out + n * width, sum[n]);
+  for (int n = 0; n < N; ++n) {
+    const float *own = mask ? mask + n * L : nullptr;
+    store(out + n * width, masked(sum[n], own, T{} - std::numeric_limits<float>::infinity()));
+  }
 }
 
 // The products of all queries of a row with the neighbours in one row of keys.
@@ -242,7 +255,7 @@ INLINE void row_products(
 }
 
 // sum[n] += sum_j weights[n * by_pixel + j * by_position] * y[j] for the pixels n of a part of a tile, of which the
-// first one is `shift`. With K, pixel n sums over n - K / 2 to n + K / 2, else over all positions of the tile.
+// first one is `shift`. With K, pixel n sums over n - K / 2 to n + K / 2, else over the positions that it is a user of.
 template <class T, int N, int K>
 INLINE void tile_sum(
     const Tile &tile, int64_t shift, const float *weights, int64_t by_pixel, int64_t by_position, const float *y,
@@ -263,7 +276,10 @@ INLINE void tile_sum(
     for (int j = 0; j < N + K - 1; ++j)
       add(shift + j - K / 2, [&](int n) INLINE_LAMBDA { return n <= j && j < n + K; });
   } else {
-    for (int64_t j = tile.first; j < tile.last; ++j) add(j, [](int) INLINE_LAMBDA { return true; });
+    for (int64_t j = tile.first; j < tile.last; ++j) {
+      const unsigned users = tile.users[j - tile.first] >> shift;
+      if (users & ((1u << N) - 1)) add(j, [&](int n) INLINE_LAMBDA { return users >> n & 1; });
+    }
   }
 }
 
@@ -303,13 +319,14 @@ INLINE void row_sums(
       }
 }
 
-// The scores of a place, in any order.
+// The scores of a place, in any order, and their masks or null.
 template <class F>
 INLINE void each_score(const Columns &columns, const Place &place, int64_t k, float *scores, F function) {
   for (int64_t i = 0; i < k; ++i)
     for (int64_t offset = place.first; offset < place.last; ++offset) {
       const int64_t line = i * columns.lines + columns.middle + offset;
-      function(scores + line * columns.width + place.at);
+      const float *mask = place.mask.empty() ? nullptr : place.mask.data() + (offset - place.first) * columns.L;
+      function(scores + line * columns.width + place.at, mask);
     }
 }
 
@@ -317,17 +334,17 @@ template <class T>
 INLINE void softmax(const Columns &columns, int64_t k, float *scores) {
   for (const Place &place : columns.places) {
     T largest = T{} - std::numeric_limits<float>::infinity(), sum = {};
-    each_score(columns, place, k, scores, [&](float *score) INLINE_LAMBDA {
+    each_score(columns, place, k, scores, [&](float *score, const float *) INLINE_LAMBDA {
       const T x = load<T>(score);
       largest = x > largest ? x : largest;
     });
-    each_score(columns, place, k, scores, [&](float *score) INLINE_LAMBDA {
+    each_score(columns, place, k, scores, [&](float *score, const float *) INLINE_LAMBDA {
       const T weight = exponential(load<T>(score) - largest);
       sum += weight;
       store(score, weight);
     });
     sum = 1 / sum;
-    each_score(columns, place, k, scores, [&](float *score) INLINE_LAMBDA {
+    each_score(columns, place, k, scores, [&](float *score, const float *) INLINE_LAMBDA {
       store(score, load<T>(score) * sum);
     });
   }
@@ -338,11 +355,12 @@ template <class T>
 INLINE void softmax_gradient(const Columns &columns, int64_t k, const float *weights, float *grad) {
   for (const Place &place : columns.places) {
     T sum = {};
-    each_score(columns, place, k, grad, [&](float *of_weight) INLINE_LAMBDA {
-      sum += load<T>(weights + (of_weight - grad)) * load<T>(of_weight);
+    each_score(columns, place, k, grad, [&](float *of_weight, const float *mask) INLINE_LAMBDA {
+      sum += masked(load<T>(weights + (of_weight - grad)) * load<T>(of_weight), mask, T{});
     });
-    each_score(columns, place, k, grad, [&](float *of_weight) INLINE_LAMBDA {
-      store(of_weight, load<T>(weights + (of_weight - grad)) * (load<T>(of_weight) - sum));
+    each_score(columns, place, k, grad, [&](float *of_weight, const float *mask) INLINE_LAMBDA {
+      const T weight = load<T>(weights + (of_weight - grad));
+      store(of_weight, masked(weight * (load<T>(of_weight) - sum), mask, T{}));
     });
   }
 }

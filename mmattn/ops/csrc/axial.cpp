@@ -112,8 +112,8 @@ struct Pairs {
   int64_t A, R, i, queries, skew;
   int64_t first, last;       // numbers j in [first, last)
   int64_t all_from, all_to;  // of these, all BLOCK queries have pairs at [all_from, all_to)
-  Pairs(const Axial &a, int64_t i, int64_t skew)
-      : A(a.A), R(a.reach), i(i), queries(std::min<int64_t>(BLOCK, A - i)), skew(skew) {
+  Pairs(const Axial &a, int64_t i, int64_t queries, int64_t skew)
+      : A(a.A), R(a.reach), i(i), queries(queries), skew(skew) {
     const int64_t middle = i + BLOCK - 1;  // j of the distance 0
     if (skew) {
       first = std::max<int64_t>(middle - R, BLOCK - queries);
@@ -209,7 +209,7 @@ INLINE void forward_line(const Axial a, const Table &table, Buffers &u, float *o
     const float *positions = table.columns.data() + first_position<BLOCK>(a, i);
     products<T, BLOCK>(
         u.query.data() + i * k, k, positions, table.width, 1, scores - (BLOCK - 1), width, skewed);
-    const Pairs<BLOCK> by_pixel(a, i, 0);
+    const Pairs<BLOCK> by_pixel(a, i, BLOCK, 0);  // sums of queries that are not in the line are not copied
     BY_CHANNELS(weighted_sum, v, by_pixel, scores, width, u.value.data(), v, c, u.sums.data())
     float *to = out + (l.first + i * l.step) * a.heads * a.v + l.head * a.v;
     copy_rows(u.sums.data(), v, std::min<int64_t>(BLOCK, a.A - i), a.v, to, l.step * a.heads * a.v);
@@ -233,7 +233,8 @@ INLINE void backward_line(
   float *grad_scores = u.grad_scores.data() + BLOCK - 1;
   for (int64_t i = 0; i < a.A; i += BLOCK) {
     const int64_t first = first_position<BLOCK>(a, i);
-    const Pairs<BLOCK> by_pixel(a, i, 0), by_distance(a, i, 1);
+    const int64_t queries = std::min<int64_t>(BLOCK, a.A - i);
+    const Pairs<BLOCK> by_pixel(a, i, queries, 0), by_distance(a, i, queries, 1);
     products<T, BLOCK>(
         u.query.data() + i * k, k, table.columns.data() + first, table.width, 1, scores - (BLOCK - 1), width, skewed);
     BY_CHANNELS(outer_products, v, by_pixel, scores, width, u.grad.data() + i * v, v, c, u.grad_value.data())

@@ -107,13 +107,12 @@ INLINE void products(
 
 // The numbers j of rows that the block of queries from i on has pairs at: in rows n without skew, j is a pixel; with
 // skew, a distance, plus BLOCK - 1.
-template <int BLOCK>
+template <int BLOCK, int skew>
 struct Pairs {
-  int64_t A, R, i, queries, skew;
+  int64_t A, R, i, queries;
   int64_t first, last;       // numbers j in [first, last)
   int64_t all_from, all_to;  // of these, all BLOCK queries have pairs at [all_from, all_to)
-  Pairs(const Axial &a, int64_t i, int64_t queries, int64_t skew)
-      : A(a.A), R(a.reach), i(i), queries(queries), skew(skew) {
+  Pairs(const Axial &a, int64_t i, int64_t queries) : A(a.A), R(a.reach), i(i), queries(queries) {
     const int64_t middle = i + BLOCK - 1;  // j of the distance 0
     if (skew) {
       first = std::max<int64_t>(middle - R, BLOCK - queries);
@@ -146,9 +145,9 @@ struct Pairs {
 };
 
 // out[n] = sum_j rows[n][j + skew * n] * y[j]; y has rows of `channels`.
-template <class T, int BLOCK, int N>
+template <class T, int BLOCK, int N, int skew>
 INLINE void weighted_sum(
-    const Pairs<BLOCK> &pairs, const float *rows, int64_t width, const float *y, int64_t channels, int64_t c,
+    const Pairs<BLOCK, skew> pairs, const float *rows, int64_t width, const float *y, int64_t channels, int64_t c,
     float *out) {
   constexpr int64_t L = lanes<T>();
   T sum[BLOCK][N] = {};
@@ -158,7 +157,7 @@ INLINE void weighted_sum(
 #pragma GCC unroll 16
     for (int64_t n = 0; n < BLOCK; ++n) {
       if (!is_in(n)) continue;
-      for (int64_t m = 0; m < N; ++m) sum[n][m] += rows[n * (width + pairs.skew) + j] * row[m];
+      for (int64_t m = 0; m < N; ++m) sum[n][m] += rows[n * (width + skew) + j] * row[m];
     }
   });
   for (int64_t n = 0; n < BLOCK; ++n)
@@ -166,9 +165,9 @@ INLINE void weighted_sum(
 }
 
 // out[j] += sum_n rows[n][j + skew * n] * x[n].
-template <class T, int BLOCK, int N>
+template <class T, int BLOCK, int N, int skew>
 INLINE void outer_products(
-    const Pairs<BLOCK> &pairs, const float *rows, int64_t width, const float *x, int64_t channels, int64_t c,
+    const Pairs<BLOCK, skew> pairs, const float *rows, int64_t width, const float *x, int64_t channels, int64_t c,
     float *out) {
   constexpr int64_t L = lanes<T>();
   T row[BLOCK][N];
@@ -180,7 +179,7 @@ INLINE void outer_products(
       T sum = load<T>(p);
 #pragma GCC unroll 16
       for (int64_t n = 0; n < BLOCK; ++n)
-        if (is_in(n)) sum += rows[n * (width + pairs.skew) + j] * row[n][m];
+        if (is_in(n)) sum += rows[n * (width + skew) + j] * row[n][m];
       store(p, sum);
     }
   });
@@ -209,7 +208,7 @@ INLINE void forward_line(const Axial a, const Table &table, Buffers &u, float *o
     const float *positions = table.columns.data() + first_position<BLOCK>(a, i);
     products<T, BLOCK>(
         u.query.data() + i * k, k, positions, table.width, 1, scores - (BLOCK - 1), width, skewed);
-    const Pairs<BLOCK> by_pixel(a, i, BLOCK, 0);  // sums of queries that are not in the line are not copied
+    const Pairs<BLOCK, 0> by_pixel(a, i, BLOCK);  // sums of queries that are not in the line are not copied
     BY_CHANNELS(weighted_sum, v, by_pixel, scores, width, u.value.data(), v, c, u.sums.data())
     float *to = out + (l.first + i * l.step) * a.heads * a.v + l.head * a.v;
     copy_rows(u.sums.data(), v, std::min<int64_t>(BLOCK, a.A - i), a.v, to, l.step * a.heads * a.v);
@@ -234,7 +233,8 @@ INLINE void backward_line(
   for (int64_t i = 0; i < a.A; i += BLOCK) {
     const int64_t first = first_position<BLOCK>(a, i);
     const int64_t queries = std::min<int64_t>(BLOCK, a.A - i);
-    const Pairs<BLOCK> by_pixel(a, i, queries, 0), by_distance(a, i, queries, 1);
+    const Pairs<BLOCK, 0> by_pixel(a, i, queries);
+    const Pairs<BLOCK, 1> by_distance(a, i, queries);
     products<T, BLOCK>(
         u.query.data() + i * k, k, table.columns.data() + first, table.width, 1, scores - (BLOCK - 1), width, skewed);
     BY_CHANNELS(outer_products, v, by_pixel, scores, width, u.grad.data() + i * v, v, c, u.grad_value.data())

@@ -110,7 +110,7 @@ def test_classifier_builds(case):
     backbone's only map. It imports what it uses. The head takes what the map has, and gives a score to each class."""
     cfg = read_row(*case)
     assert not missing_imports(cfg)
-    for key in (*WHOLE, 'tta_model', 'tta_pipeline'):
+    for key in (*WHOLE, 'tta_model'):
         assert key in cfg
     assert cfg.default_scope == 'mmpretrain' and cfg.data_preprocessor.num_classes == cfg.model.head.num_classes
     with torch.no_grad(), DefaultScope.overwrite_default_scope('mmpretrain'):
@@ -390,7 +390,7 @@ def check_downstream(cfg: Config, path: Path) -> None:
     gpus = re.search(r'_(\d+)xb', path.stem)
     batch = cfg.train_dataloader.batch_size * (int(gpus[1]) if gpus else 8)
     assert 'toy' in path.parts or cfg.auto_scale_lr.base_batch_size == batch
-    assert ('tta_model' in cfg) == ('tta_pipeline' in cfg) == ('panoptic_head' not in cfg.model)
+    assert ('tta_model' in cfg) == ('tta_views' in cfg or 'tta_pipeline' in cfg) == ('panoptic_head' not in cfg.model)
     with torch.no_grad(), DefaultScope.overwrite_default_scope(cfg.default_scope):
         check_channels(cfg.model, 'model')
         model = MODELS.build(deepcopy(cfg.model)).eval()  # MMDetection's DINO changes its config

@@ -5,7 +5,6 @@ row = '{{$MMATTN_ROW:volo-d3}}'
 rows = ['volo-d3', 'volo-d4']
 model = dict(backbone=dict(_base_.backbone, img_size=448, drop_path_rate=0.5), head=_base_.head)
 test_pipeline = _base_.bordered_pipeline if row == 'volo-d4' else _base_.test_pipeline
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 load_from = _base_.pretrained.checkpoint

@@ -9,7 +9,6 @@ rows = {
 }
 model = dict(backbone=dict(_base_.backbone, drop_path_rate=rows[row]['drop_path_rate']), head=_base_.head)
 test_pipeline = _base_.bordered_pipeline if row == 'volo-d4' else _base_.test_pipeline
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 optim_wrapper = dict(optimizer=dict(lr=rows[row]['lr']))

@@ -14,7 +14,6 @@ test_pipeline = [
     dict(_base_.test_pipeline[2], crop_size=384),
     _base_.test_pipeline[3],
 ]
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader

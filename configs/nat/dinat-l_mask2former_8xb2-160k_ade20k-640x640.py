@@ -21,7 +21,3 @@ test_pipeline = [dict(step, **sizes.get(step.type, {})) for step in _base_.test_
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
-
-load, augment = _base_.tta_pipeline
-resizes = [dict(step, scale=tuple(side * 5 // 4 for side in step.scale)) for step in augment.transforms[0]]
-tta_pipeline = [load, dict(augment, transforms=[resizes, *augment.transforms[1:]])]

@@ -25,8 +25,4 @@ train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
-load, augment = _base_.tta_pipeline
-resizes = [dict(step, scale=tuple(side * 5 // 4 for side in step.scale)) for step in augment.transforms[0]]
-tta_pipeline = [load, dict(augment, transforms=[resizes, *augment.transforms[1:]])]
-
 optim_wrapper = dict(type='OptimWrapper' if row == 'dinat-l' else 'AmpOptimWrapper')

@@ -16,8 +16,6 @@ data_root = '{{$COCO_ROOT:data/toy/coco}}'
 resize = dict(type='Resize', scale=(128, 128), keep_ratio=True)
 train_pipeline = [resize if step.type == 'RandomChoice' else step for step in _base_.train_pipeline]
 test_pipeline = [resize if step.type == 'Resize' else step for step in _base_.test_pipeline]
-tta_pipeline = _base_.tta_pipeline
-tta_pipeline[1].transforms[0] = [dict(resize, scale=(side, side)) for side in (96, 128, 160)]
 train_dataloader = dict(
     batch_size=4, dataset=dict(data_root=data_root, filter_cfg=dict(min_size=1), pipeline=train_pipeline)
 )

@@ -1,6 +1,7 @@
 """From a config file to a config that this machine can run."""
 
 import argparse
+import logging
 import os
 import re
 from importlib.util import find_spec
@@ -21,13 +22,14 @@ from ..weights import check_source, is_pretrained
 from .outputs import check_output
 from .rows import ROW, read_row, row_in_folder
 from .variables import check_variables
+from .views import far_sizes, views_pipeline
 
 #: default_scope -> packages that its models need
 SCOPES = {'mmdet': ('mmcv', 'mmdet'), 'mmseg': ('mmcv', 'mmseg'), 'mmpretrain': ('mmcv', 'mmpretrain')}
 #: a dict in the text of a value, as "dict(a=1)" or "{'a': 1}"
 DICT = re.compile(r"""(?:^|[\[(,])\s*(?:dict\(|\{\s*(?:\}$|['"]?\w+['"]?\s*:))""")
 #: what --tta reads from a config
-TTA_KEYS = ('tta_model', 'tta_pipeline')
+TTA_KEYS = ('tta_model', 'tta_pipeline', 'tta_views')
 
 
 class OptionsAction(DictAction):
@@ -289,14 +291,19 @@ def enable_auto_scale_lr(cfg: Config) -> None:
 def enable_tta(cfg: Config) -> None:
     """Turn a config's test into a test of several views of each image, whose predictions are merged.
 
+    The views are those of ``tta_pipeline``. Without it, they are made from the test pipeline by
+    :func:`mmattn.runs.views.views_pipeline`, whose ``factors`` and ``long_side`` are in ``tta_views``.
+
     Raises:
-        InputError: if ``tta_model`` or ``tta_pipeline`` is missing, or ``tta_model`` cannot merge masks to evaluate.
+        InputError: if ``tta_model`` is missing or cannot merge what the model predicts, or for wrong ``tta_views``.
     """
-    for key in TTA_KEYS:
-        if cfg.get(key) is None:
-            raise InputError(
-                f'--tta needs {key} in the config, as in configs/_base_/datasets/coco_tta.py for a detector'
-            )
+    if cfg.get('tta_model') is None:
+        raise InputError(
+            '--tta needs tta_model in the config, as in configs/_base_/datasets/coco_tta.py for a detector'
+        )
+    settings = cfg.get('tta_views') or {}
+    for key in set(settings) - {'factors', 'long_side'}:
+        raise InputError(f'tta_views has factors and long_side, not {key}{near_misses(key, ("factors", "long_side"))}')
     roi_head = cfg.model.get('roi_head') or {}
     if any('segm' in evaluator.get('metric', ()) for evaluator in _test_metrics(cfg)):
         with DefaultScope.overwrite_default_scope(package_of(cfg)):
@@ -309,9 +316,27 @@ def enable_tta(cfg: Config) -> None:
             check(find_type(cfg.model), find_type(roi_head))
     elif 'mask_head' in roi_head:
         roi_head.mask_head = roi_head.mask_roi_extractor = None
+    head = cfg.model.get('decode_head') or {}
+    head = head[-1] if isinstance(head, (list, tuple)) else head  # of a cascade
+    if 1 in (head.get('out_channels'), head.get('num_classes')) and type_name(cfg.tta_model.type) == 'SegTTAModel':
+        raise InputError(
+            'tta_model SegTTAModel takes the sigmoid of one channel twice: use mmattn.segmentation.MapTTAModel, as '
+            'configs/_base_/datasets/ade20k.py does'
+        )
     for _, dataset in dataset_configs(cfg, 'test'):
         if not {'dataset', 'datasets'} & set(dataset):  # does not wrap others
+            test_pipeline = dataset.get('pipeline') or ()
+            if cfg.get('tta_pipeline') is None:
+                dataset.pipeline = views_pipeline(test_pipeline, **settings)
+                continue
             dataset.pipeline = cfg.tta_pipeline
+            if far := far_sizes(cfg.tta_pipeline, test_pipeline):
+                print_log(
+                    f'tta_pipeline resizes short sides to {", ".join(map(str, far[0]))} pixels, far from the {far[1]} '
+                    'of the test: with tta_pipeline=None, sizes are those of the test, multiplied by tta_views.factors',
+                    logger='current',
+                    level=logging.WARNING,
+                )
     cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
 
 

@@ -17,6 +17,7 @@ from mmpretrain.datasets import RandAugment
 from timm.optim import param_groups_weight_decay
 
 from mmattn.runs.rows import read_row
+from mmattn.runs.views import views_pipeline
 from tests.configs import CONFIGS, PAPERS, named
 
 #: epoch -> rate, as the released scripts of ELSA, VOLO, NAT, Shunted and MSF set it
@@ -128,7 +129,7 @@ def test_pipelines(name, image):
     size = (3, 384, 384) if '384' in name else (3, 224, 224)
     assert Compose(cfg.train_pipeline)(dict(image))['inputs'].shape == size
     test = Compose(cfg.test_pipeline)(dict(image))['inputs']
-    one, other = Compose(cfg.tta_pipeline)(dict(image))['inputs']
+    one, other = Compose(views_pipeline(cfg.test_pipeline))(dict(image))['inputs']
     assert test.shape == size and torch.equal(one, test) and torch.equal(other, test.flip(2))
 
 
@@ -249,7 +250,7 @@ def test_token_label_pipelines(name, size, border, labelled):
     sample = data['data_samples']
     assert data['inputs'].shape == (3, size, size)
     assert sample.label_map.shape == (2, 5, 18, 18) and ((sample.label_box >= 0) & (sample.label_box <= 1)).all()
-    one, other = Compose(cfg.tta_pipeline)(dict(labelled))['inputs']
+    one, other = Compose(views_pipeline(cfg.test_pipeline))(dict(labelled))['inputs']
     assert one.shape == (3, size, size) and torch.equal(other, one.flip(2))
     rows = one.any(0).any(1)
     assert not rows[:border].any() and rows[border + 1 : size - border - 1].all() and rows[-1] == (border == 0)

@@ -1,6 +1,7 @@
 import copy
 import importlib
 import os
+import re
 from argparse import ArgumentParser
 from copy import deepcopy
 from pathlib import Path
@@ -249,9 +250,11 @@ def test_options_for_views(tmp_path):
     """--tta reads them, in a config that does not have them too."""
     cfg = Config.fromfile(CLASSIFIER)
     cfg.pop('tta_model')
-    cfg.pop('tta_pipeline')
     cfg.dump(tmp_path / 'a.py')
-    cfg = load_config(tmp_path / 'a.py', {'tta_model.type': 'AverageClsScoreTTA', 'tta_pipeline': [dict(type='A')]})
+    options = {'tta_model.type': 'AverageClsScoreTTA', 'tta_views.factors': (1.0, 1.5)}
+    cfg = load_config(tmp_path / 'a.py', options)
+    configs.enable_tta(deepcopy(cfg))
+    cfg = load_config(tmp_path / 'a.py', {**options, 'tta_pipeline': [dict(type='A')]})
     configs.enable_tta(cfg)
     assert cfg.model.type == 'AverageClsScoreTTA' and cfg.test_dataloader.dataset.pipeline == [dict(type='A')]
 
@@ -300,7 +303,7 @@ def test_multi_scale_of_several_datasets():
     part = cfg.test_dataloader.dataset
     cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[part, part])
     configs.enable_tta(cfg)
-    assert all(one.pipeline == cfg.tta_pipeline for one in cfg.test_dataloader.dataset.datasets)
+    assert all(one.pipeline[-1].type == 'TestTimeAug' for one in cfg.test_dataloader.dataset.datasets)
     assert 'pipeline' not in cfg.test_dataloader.dataset
 
 
@@ -324,6 +327,40 @@ def test_places_that_cannot_be_written(tmp_path):
 def test_multi_scale_needs_a_config_for_it():
     with pytest.raises(InputError, match='needs tta_model'):
         configs.enable_tta(Config(dict(test_evaluator=dict())))
+
+
+def test_settings_of_views():
+    for views, sentence in (
+        (dict(factor=(1, 2)), 'tta_views has factors and long_side, not factor'),
+        (dict(factors=('a',)), 'must be numbers above 0'),
+    ):
+        cfg = Config.fromfile(MASK_RCNN)
+        cfg.tta_views = views
+        with pytest.raises(InputError, match=sentence):
+            configs.enable_tta(cfg)
+
+
+@pytest.mark.parametrize('sides, named', [((256, 512), ''), ((64, 128), 'short sides to 64 .* far from the 130')])
+def test_explicit_views_far_from_the_test_size_are_named(sides, named, monkeypatch):
+    """They are taken as they are, with a line in the log."""
+    cfg = Config.fromfile(UPERNET)
+    cfg.test_dataloader.dataset.pipeline[1].scale = (520, 130 if named else 512)
+    resizes = [dict(type='Resize', scale=(4 * side, side), keep_ratio=True) for side in sides]
+    pipeline = cfg.tta_pipeline = [dict(type='TestTimeAug', transforms=[resizes, [dict(type='PackSegInputs')]])]
+    said = []
+    monkeypatch.setattr(configs, 'print_log', lambda line, **_: said.append(line))
+    configs.enable_tta(cfg)
+    assert cfg.test_dataloader.dataset.pipeline == pipeline
+    assert [bool(re.search(named, line)) for line in said] == [True] * bool(named)
+
+
+@pytest.mark.parametrize('head', [dict(out_channels=1), [dict(), dict(num_classes=1)]])
+def test_one_sigmoid_channel_needs_another_merge(head):
+    """MMSegmentation's takes the sigmoid twice."""
+    model = dict(type='EncoderDecoder', decode_head=head)
+    cfg = Config(dict(model=model, tta_model=dict(type='mmseg.SegTTAModel'), test_evaluator=dict(type='IoUMetric')))
+    with pytest.raises(InputError, match='sigmoid of one channel twice: use mmattn.segmentation.MapTTAModel'):
+        configs.enable_tta(cfg)
 
 
 @pytest.mark.parametrize('key', ['default_scope', 'work_dir', 'load_from'])

@@ -55,20 +55,5 @@ val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
 test_evaluator = val_evaluator
 
 # 0.5 to 1.75 times the test scale, as for ADE20K
-tta_model = dict(type='SegTTAModel')
-tta_scales = [(2048 * quarters // 4, 1024 * quarters // 4) for quarters in (2, 3, 4, 5, 6, 7)]
-tta_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(
-        type='TestTimeAug',
-        transforms=[
-            [dict(type='Resize', scale=scale, keep_ratio=True) for scale in tta_scales],
-            [
-                dict(type='RandomFlip', prob=0.0, direction='horizontal'),
-                dict(type='RandomFlip', prob=1.0, direction='horizontal'),
-            ],
-            [dict(type='LoadAnnotations')],
-            [dict(type='PackSegInputs')],
-        ],
-    ),
-]
+tta_model = dict(type='mmattn.segmentation.MapTTAModel')
+tta_views = dict(factors=(0.5, 0.75, 1.0, 1.25, 1.5, 1.75))

@@ -2,16 +2,5 @@
 tta_model = dict(
     type='mmattn.detection.MaskTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100)
 )
-tta_keys = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor', 'flip', 'flip_direction')
-tta_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(
-        type='TestTimeAug',
-        transforms=[
-            [dict(type='Resize', scale=(1333, side), keep_ratio=True) for side in (600, 800, 1000)],
-            [dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)],
-            [dict(type='LoadAnnotations', with_bbox=True)],
-            [dict(type='PackDetInputs', meta_keys=tta_keys)],
-        ],
-    ),
-]
+# Short sides 600, 800 and 1000 with COCO's limit of 1333 for long sides. At another test size, both change.
+tta_views = dict(factors=(0.75, 1.0, 1.25), long_side=1333)

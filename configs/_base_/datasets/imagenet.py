@@ -35,12 +35,5 @@ test_dataloader = val_dataloader
 val_evaluator = dict(type='Accuracy', topk=(1, 5))
 test_evaluator = val_evaluator
 
-# flipped and not; MMPretrain averages the scores
+# The scores of an image and of the flipped one are averaged.
 tta_model = dict(type='AverageClsScoreTTA')
-tta_pipeline = [
-    *test_pipeline[:-1],
-    dict(
-        type='TestTimeAug',
-        transforms=[[dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)], [dict(type='PackInputs')]],
-    ),
-]

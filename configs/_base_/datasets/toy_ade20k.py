@@ -12,9 +12,6 @@ train_pipeline = [
 ]
 resize = dict(type='Resize', scale=(640, 128), keep_ratio=True)
 test_pipeline = [resize if step.type == 'Resize' else step for step in _base_.test_pipeline]
-tta_scales = [(640 * quarters // 4, 128 * quarters // 4) for quarters in (2, 3, 4, 5, 6, 7)]
-tta_pipeline = _base_.tta_pipeline
-tta_pipeline[1].transforms[0] = [dict(resize, scale=scale) for scale in tta_scales]
 
 train_dataloader = dict(batch_size=4, num_workers=2, dataset=dict(data_root=data_root, pipeline=train_pipeline))
 val_dataloader = dict(num_workers=2, dataset=dict(data_root=data_root, pipeline=test_pipeline))

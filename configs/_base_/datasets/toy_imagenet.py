@@ -14,7 +14,6 @@ test_pipeline = [
     dict(type='CenterCrop', crop_size=64),
     dict(type='PackInputs'),
 ]
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 
 train_dataloader = dict(batch_size=16, num_workers=2, dataset=dict(data_root=data_root, pipeline=train_pipeline))
 val_dataloader = dict(batch_size=16, num_workers=2, dataset=dict(data_root=data_root, pipeline=test_pipeline))

@@ -9,7 +9,3 @@ train_dataloader = dict(
 )
 val_dataloader = dict(dataset=dict(data_root=data_root))
 test_dataloader = val_dataloader
-tta_pipeline = _base_.tta_pipeline
-tta_pipeline[1].transforms[0] = [
-    dict(type='Resize', scale=(side * 1000 // 600, side), keep_ratio=True) for side in (450, 600, 750)
-]

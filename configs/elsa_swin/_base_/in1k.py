@@ -44,7 +44,6 @@ train_pipeline = [
 # int(224 / 0.9), as in the script. The paper follows Swin, which has 256.
 resize = dict(type='ResizeEdge', scale=248, edge='short', backend='pillow', interpolation='bicubic')
 test_pipeline = [_base_.test_pipeline[0], resize, *_base_.test_pipeline[2:]]
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader

@@ -31,7 +31,6 @@ bordered_pipeline = [
     dict(type='PILToNumpy', to_bgr=True),
     test_pipeline[-1],
 ]
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader

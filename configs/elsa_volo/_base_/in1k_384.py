@@ -12,7 +12,6 @@ test_pipeline = [
     dict(type='CenterCrop', crop_size=384),
     _base_.test_pipeline[-1],
 ]
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(batch_size=64, dataset=dict(pipeline=train_pipeline))  # on each of 8 GPUs: 512
 val_dataloader = dict(batch_size=64, dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader

@@ -20,7 +20,6 @@ bordered_pipeline = [
     dict(_base_.bordered_pipeline[3], size=448),
     *_base_.bordered_pipeline[4:],
 ]
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader

@@ -9,7 +9,6 @@ data_preprocessor = dict(num_classes=100, to_rgb=False)  # the images are RGB
 resize = dict(type='Resize', scale=224, backend='pillow', interpolation='bicubic')
 train_pipeline = [resize, dict(type='RandomFlip', prob=0.5, direction='horizontal'), dict(type='PackInputs')]
 test_pipeline = [resize, dict(type='PackInputs')]
-tta_pipeline = [resize, _base_.tta_pipeline[-1]]
 train_dataloader = dict(
     sampler=dict(type='InfiniteSampler'),
     dataset=dict(_delete_=True, type='CIFAR100', data_root=data_root, split='train', pipeline=train_pipeline),

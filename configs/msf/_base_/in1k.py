@@ -31,7 +31,6 @@ train_pipeline = [
 ]
 resize = dict(type='ResizeEdge', scale=256, edge='short', backend='pillow', interpolation='bilinear')
 test_pipeline = [_base_.test_pipeline[0], resize, *_base_.test_pipeline[2:]]
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(
     batch_size=256,  # on each of 4 GPUs: 1024
     sampler=dict(type='RepeatAugSampler'),

@@ -9,7 +9,6 @@ test_pipeline = [
     dict(type='Resize', scale=384, backend='pillow', interpolation='bicubic'),
     dict(type='PackInputs'),
 ]
-tta_pipeline = [*test_pipeline[:-1], _base_.tta_pipeline[-1]]
 train_dataloader = dict(batch_size=64, dataset=dict(pipeline=train_pipeline))
 val_dataloader = dict(batch_size=64, dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader

@@ -1,0 +1,5 @@
+"""What segmentors need beside MMSegmentation, which must be installed."""
+
+from .tta import MapTTAModel
+
+__all__ = ['MapTTAModel']

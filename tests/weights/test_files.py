@@ -186,7 +186,10 @@ class Dtype(Call):
         Dtype((np.dtype('f8'), (1000,)), None, None, -1, -1, 0),
         Dtype(None, ('a',), {'a': (np.dtype('f8'), 9000)}, -1, -1, 0),
     ],
-    ids=str,
+    ids=[
+        *('length', 'address', 'objects', 'fields with objects', 'dates', 'raw bytes', 'raw value', 'date'),
+        *('dtype with flags', 'dtype of arrays', 'dtype with fields'),
+    ],
 )
 def test_arrays_have_no_pointers(tmp_path, unpickler, value):
     """A file makes arrays of numbers, by their values: no objects, no memory of its choice, no flags of dtypes."""

@@ -287,9 +287,12 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
         self.backbone.with_cp = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the position embeddings and of the prefix tokens, without tables of relative positions. timm leaves
-        out vectors itself."""
+        """Names of the position embeddings, of the prefix tokens and, as in timm's Swin, of the tables of relative
+        positions of a ``swin_frame_*``. The recipes of the other backbones decay their tables. timm leaves out vectors
+        itself."""
         ends = ('pos_embed', 'cls_token', 'reg_token')
+        if type(self.backbone) is SwinFrame:  # ELSASwin and MSFSwin are Swin frames, too.
+            ends += ('.attn.rb',)
         return {name for name, _ in self.named_parameters() if name.endswith(ends)}
 
     def load_pretrained(

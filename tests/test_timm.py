@@ -27,9 +27,11 @@ import safetensors.torch
 import timm
 import torch
 from mmengine.model.weight_init import PretrainedInit
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
 from timm.models import group_modules, group_parameters
 from timm.models.volo import VOLO
+from timm.optim import param_groups_weight_decay
 from timm.utils.model import freeze, unfreeze
 from torch import nn
 from torchvision.ops.misc import FrozenBatchNorm2d
@@ -38,12 +40,13 @@ import mmattn.timm
 from mmattn.backbones import ELSAVOLO, NAT
 from mmattn.errors import InputError
 from mmattn.layers import MECHANISMS, SelfAttention
+from mmattn.runs.rows import read_row
 from mmattn.timm import ClassAttentionHead, TimmClassifier
 from mmattn.weights import CheckpointError
 from mmattn.weights.sources import place_of
 from tests import ROOT
 from tests.backbones.cases import CASES
-from tests.configs import named
+from tests.configs import CONFIGS, named
 
 VARIANTS = mmattn.timm.variants()
 #: the smallest variant of each family, which `make test` tests with fewer blocks and channels
@@ -240,14 +243,70 @@ def test_layers_and_decay():
     assert modules['backbone.layers.1.blocks.0.norm1'] == 2 and modules['head.fc'] == 7
     coarse = group_parameters(model, model.group_matcher(coarse=True), reverse=True)
     assert coarse['backbone.layers.1.downsample.reduction.weight'] == 2 and coarse['head.fc.weight'] == 5
-    assert small('msf_vit_tiny', embedding='deit').no_weight_decay() == {'backbone.patch_embed.pos_embed'}
     volo = small('elsa_volo_d1')
     depths = group_parameters(volo, volo.group_matcher(), reverse=True)
     head = ('network.4.0.mlp.fc2', 'post_network.0.norm1', 'post_network.1.norm1', 'norm', 'fc', 'aux_head')
     named = [f'head.{name}.weight' for name in head[1:]]
     assert [depths[name] for name in (f'backbone.{head[0]}.weight', *named)] == [5, 6, 7, 8, 8, 8]
     assert depths['head.cls_token'] == 0
-    assert volo.no_weight_decay() == {'backbone.network.1.pos_embed', 'head.cls_token'}
+
+
+def undecayed(groups):
+    """The tensors without weight decay in groups of an optimizer, except vectors."""
+    return {id(one) for group in groups if not group['weight_decay'] for one in group['params'] if one.ndim > 1}
+
+
+@pytest.mark.parametrize(
+    'name, settings, peer, of_peer',
+    [
+        ('swin_frame_tiny', {}, 'swin_tiny_patch4_window7_224', {}),
+        (
+            'vit_frame_small',
+            dict(embedding='deit', class_token=True, registers=4),
+            'vit_small_patch16_224',
+            dict(reg_tokens=4, no_embed_class=True),
+        ),
+        ('elsa_volo_d1', {}, 'volo_d1_224', {}),
+        ('shunted_tiny', {}, 'pvt_v2_b0', {}),
+    ],
+)
+def test_weight_decay_is_timms(name, settings, peer, of_peer):
+    """What has no weight decay in timm's own model of the same kind has none here, and all else has it."""
+    sizes = []
+    for which, arguments in ((name, settings), (peer, of_peer)):
+        model = timm.create_model(which, device='meta', **arguments)
+        exempt = undecayed(param_groups_weight_decay(model, 0.05, no_weight_decay_list=model.no_weight_decay()))
+        sizes.append(sorted(one.numel() for one in model.parameters() if id(one) in exempt))
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize(
+    'name, settings, config, row',
+    [
+        ('swin_frame_tiny', {}, 'elsa_swin/swin_in1k', 'swin-t'),
+        ('elsa_swin_tiny', {}, 'elsa_swin/elsa-swin-t_in1k', None),
+        ('elsa_volo_d1', {}, 'elsa_volo/elsa-volo-d1_in1k', None),
+        ('gsa_resnet50', {}, 'gsa/gsa-r50_in1k', None),
+        ('msf_swin_tiny', {}, 'msf/msf-swin_in1k', 'msf-swin-t'),
+        ('msf_vit_small', {}, 'msf/msf-vit_in1k', 'msf-vit-s'),
+        ('nat_tiny', {}, 'nat/nat_in1k', 'nat-t'),
+        ('dinat_tiny', {}, 'nat/nat_in1k', 'dinat-t'),
+        ('shunted_tiny', {}, 'shunted/shunted-t_in1k', None),
+        ('vit_frame_small', dict(embedding='deit'), 'shunted/ablations/deit-s_in1k', 'plain'),
+    ],
+)
+def test_weight_decay_is_the_recipes(name, settings, config, row):
+    """What the family's config for ImageNet decays has weight decay here, except vectors, and all else has none."""
+    cfg = read_row(CONFIGS / f'{config}.py', row)
+    model = timm.create_model(name, device='meta', **settings)
+    with torch.device('meta'), DefaultScope.overwrite_default_scope('mmpretrain'):
+        recipe = MODELS.build(cfg.model)
+        wrapper = build_optim_wrapper(recipe, dict(cfg.optim_wrapper, type='OptimWrapper'))
+    groups = param_groups_weight_decay(model, 0.05, no_weight_decay_list=model.no_weight_decay())
+    exempt, other = undecayed(groups), undecayed(wrapper.param_groups)
+    parameters = dict(recipe.named_parameters())
+    for each, parameter in model.backbone.named_parameters():
+        assert (id(parameter) in exempt) == (id(parameters[f'backbone.{each}']) in other), each
 
 
 @pytest.mark.parametrize('whole', [False, pytest.param(True, marks=pytest.mark.slow)])

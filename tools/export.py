@@ -35,6 +35,7 @@ from mmengine.registry import DATASETS, MODELS, DefaultScope
 from torch import Tensor, nn
 
 import mmattn  # noqa: F401, registers the backbones
+from mmattn.checks.classes import saved_meta
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import dataset_configs
 from mmattn.checks.images import IMAGES, CheckedPipeline
@@ -156,7 +157,7 @@ def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, objec
     if not hasattr(preprocessor, 'mean'):  # a backbone, or a preprocessor that does not normalise
         return {}
     leaves = [node for _, node in dataset_configs(cfg, 'test') if 'pipeline' in node]
-    sources = [(contents.get('meta') or {}).get('dataset_meta')] if isinstance(contents, dict) else []
+    sources = [*saved_meta(contents)]
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         sources += [DATASETS.build(dict(node, pipeline=[], lazy_init=True)).metainfo for node in leaves[:1]]
     steps = leaves[0]['pipeline'] if leaves else []

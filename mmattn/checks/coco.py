@@ -149,6 +149,16 @@ class CheckedCocoMetric(CocoMetric):
             number, annotation = max(self._coco_api.anns) + 1, self._coco_api.anns.pop(0)
             annotation['id'], self._coco_api.anns[number] = number, annotation
 
+    def results2json(self, results: Sequence[dict], outfile_prefix: str) -> dict[str, str]:
+        """Write predictions. Afterwards, categories are sorted by their ids, as pycocotools returns the precisions.
+
+        MMDetection's table would give the precisions of one class to another where the ids do not ascend in the file.
+        """
+        self.cat_ids = self._coco_api.get_cat_ids(cat_names=self.dataset_meta['classes'])
+        files = super().results2json(results, outfile_prefix)
+        self.cat_ids = sorted(self.cat_ids)
+        return files
+
     def check_datasets(self, datasets: Sequence[BaseDataset]) -> None:
         """Check that the annotations are those of the datasets whose images are tested.
 
@@ -348,5 +358,6 @@ def _check_classes(names: list[str], classes: Sequence[str], path: str) -> None:
         first = next(i for i, (a, b) in enumerate(zip(ordered, classes)) if a != b)
         raise InputError(
             f'{path} has its categories in another order than metainfo.classes of the dataset, first '
-            f'{ordered[first]} where the dataset has {classes[first]}: MMDetection would take one for the other'
+            f'{ordered[first]} where the dataset has {classes[first]}, and MMDetection would take one for the other: '
+            'put the entries of "categories" in the order of metainfo.classes, their ids may stay'
         )

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..errors import InputError
+from .classes import compare_classes
 from .config_types import NODE_KEYS, find_type, type_name
 from .config_values import SPLITS, dataset_configs, metric_configs
 from .folders import absent_files, compare_labels, read_labels
@@ -51,8 +52,12 @@ def check_files(cfg: Config, *splits: str) -> None:
     the same way. Of CustomDataset, the list or the folders are read. Of other datasets, such as VOC's, ``ann_file``
     must exist. ``splits`` are those that a run reads, of "train", "val" and "test".
 
+    The classes of the datasets of all splits are compared, see :func:`mmattn.checks.classes.compare_classes`: those of
+    a split that is not read now are those of a test later.
+
     Raises:
-        InputError: naming the dataset, and what is missing; or an annotation file that may run code.
+        InputError: naming the dataset, and what is missing; or an annotation file that may run code; or a class with
+            two labels.
     """
     for split in splits:
         if split != 'val' and cfg.get(f'{split}_dataloader') is None:
@@ -80,9 +85,8 @@ def check_files(cfg: Config, *splits: str) -> None:
                 if not os.path.exists(file):
                     raise InputError(f'{place}: there is no file {file}: set data_root and ann_file')
             continue
-        arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
-        try:  # A dataset joins its paths, and reads no more than the names of classes yet.
-            dataset = cls(**{**arguments, 'pipeline': [], 'lazy_init': True})
+        try:
+            dataset = _unread(node, cls)
             if reader == UNLABELLED:
                 dataset.check_folder()
         except (ValueError, AssertionError, TypeError, OSError) as error:
@@ -124,11 +128,29 @@ def check_files(cfg: Config, *splits: str) -> None:
                 + (f' or img_suffix, there are {there}' if there else '')
             )
     compare_labels(labels)
+    compare_classes(_listed_classes(cfg))
     for node, _, place in _nodes(cfg, METRICS, splits):
         annotations = node.get('ann_file')
         on_disk = isinstance(annotations, str) and not node.get('backend_args') and not _is_address(annotations)
         if on_disk and not os.path.exists(annotations):
             raise InputError(f'{place}: there is no annotation file {annotations}: set ann_file')
+
+
+def _unread(node: dict, cls: type) -> BaseDataset:
+    """A dataset that joins its paths, and reads no more than the names of classes."""
+    arguments = {key: value for key, value in node.items() if key not in NODE_KEYS}
+    return cls(**{**arguments, 'pipeline': [], 'lazy_init': True})
+
+
+def _listed_classes(cfg: Config) -> Iterator[tuple[str, object]]:
+    """The places of the datasets of a config, parts of others too, and their classes."""
+    for node, cls, place in _nodes(cfg, DATASETS, SPLITS):
+        # With return_classes, a model reads the names, and labels have no meaning of their own.
+        if issubclass(cls, BaseDataset) and not node.get('return_classes'):
+            try:
+                yield place, _unread(node, cls).metainfo.get('classes')
+            except Exception:  # Any of another package. If the run reads this dataset, it is raised again then.
+                continue
 
 
 def _is_address(path: object) -> bool:

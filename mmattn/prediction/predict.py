@@ -21,6 +21,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS, TRANSFORMS, DefaultScope
 from rich.progress import Progress
 
+from ..checks.classes import saved_meta
 from ..checks.config_types import type_name
 from ..checks.datasets import class_numbers
 from ..checks.images import IMAGES, load_image
@@ -262,9 +263,7 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
     weights = whole_model_weights(contents, inferencer.model, checkpoint)
     check_complete(weights, inferencer.model, checkpoint)
     inferencer.model.load_state_dict(weights, strict=False)
-    meta = contents.get('meta')
-    saved = meta.get('dataset_meta') if isinstance(meta, dict) else None
-    classes, palette = class_names(inferencer.model, saved, dataset.metainfo)
+    classes, palette = class_names(inferencer.model, *saved_meta(contents), dataset.metainfo)
     return load, kind(cfg, inferencer, classes, palette, _category_ids(dataset, classes))
 
 
@@ -280,11 +279,10 @@ def _name_types(dataset: dict, scope: str) -> None:
         dataset['type'] = f'{dataset["type"].__module__}.{dataset["type"].__name__}'
 
 
-def class_names(model: torch.nn.Module, *sources: object) -> tuple[list[str], list]:
+def class_names(model: torch.nn.Module, *sources: dict) -> tuple[list[str], list]:
     """The names of the classes and their colors, RGB, from the first source that has names for this model."""
     numbers = [number for _, number in class_numbers(model)]
     for source in sources:
-        source = {str(key).lower(): value for key, value in source.items()} if isinstance(source, dict) else {}
         classes, palette = source.get('classes'), source.get('palette')
         if isinstance(classes, (list, tuple)) and (not numbers or len(classes) in numbers):
             break

@@ -15,6 +15,8 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runner
 from torch import Tensor, nn
 
+from ..checks.classes import compare_classes, saved_meta
+from ..checks.datasets import inner_datasets
 from ..errors import CheckpointError, InputError, warn
 from ..weights import (
     StrictModule,
@@ -197,9 +199,12 @@ class CheckpointCheckHook(Hook):
       same step in all processes.
     - The settings of backbones, which tensors do not show, are compared if the checkpoint has them. The log has the
       differences in :func:`mmattn.runs.checkpoints.training_note`.
+    - A test and a resumed training have the classes of the checkpoint in its order, see
+      :func:`mmattn.checks.classes.compare_classes`.
 
     Raises:
         CheckpointError: naming the checkpoint and what does not fit first.
+        InputError: naming a class with another label.
     """
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: object) -> None:
@@ -207,6 +212,7 @@ class CheckpointCheckHook(Hook):
         model = unwrapped(runner.model)
         weights = whole_model_weights(checkpoint, model, source, runner._resume)
         backbones = backbone_settings(model)
+        _compare_classes(runner, checkpoint, source)
         if runner._resume:
             _check_state(checkpoint, source)
             checkpoint['meta'].pop('config', None)  # MMEngine would run it as Python; it writes "cfg" today.
@@ -261,6 +267,16 @@ class CheckpointCheckHook(Hook):
             raise InputError(f'{what}, the training ends at {end}: raise {"max_epochs" if by_epoch else "max_iters"}')
         if done == end:
             print_log(f'{what}, the last one: there is nothing left to train.', logger='current')
+
+
+def _compare_classes(runner: Runner, checkpoint: object, source: str) -> None:
+    """Compare the classes of a checkpoint with those of the dataset that it is tested with, or resumed with."""
+    split = 'train' if runner._resume else 'test'
+    loop = getattr(runner, f'_{split}_loop', None)
+    if isinstance(loop, BaseLoop):  # otherwise a config, of what this run does not do
+        saved = [(source, meta.get('classes')) for meta in saved_meta(checkpoint)]
+        datasets = inner_datasets(loop.dataloader.dataset)
+        compare_classes([*saved, *((f'{split}_dataloader', each.metainfo.get('classes')) for each in datasets)])
 
 
 def _check_same_model(

@@ -155,7 +155,7 @@ def test_annotations_that_do(contents, words, log):
         (('cat', 'dog'), None),
         (('dog',), None),
         (('cat', 'cow'), 'has no category cow'),
-        (('dog', 'cat'), 'another order'),
+        (('dog', 'cat'), 'another order .* put the entries of "categories" in the order of metainfo.classes'),
         (('cat', 'dog', 'cat'), 'a tuple of different names'),
         (('dog'), "is 'dog', which should be a tuple"),
     ],
@@ -269,6 +269,19 @@ def evaluate(path, evaluated):
             prediction['masks'] = [metric._coco_api.annToRLE(one) for one in objects]
         metric.results.append((dict(width=20, height=10), prediction))
     return metric.compute_metrics(metric.results)
+
+
+def test_precisions_of_classes_whose_ids_descend(tmp_path):
+    """pycocotools returns the precisions in the order of the ids, and MMDetection names them in that of the file."""
+    contents = more('annotations', id=2, category_id=3, bbox=[9, 2, 3, 4])
+    contents['categories'].reverse()
+    (tmp_path / 'a.json').write_text(json.dumps(contents))
+    metric = CheckedCocoMetric(str(tmp_path / 'a.json'), classwise=True)
+    metric.dataset_meta = dict(classes=('dog', 'cat'))
+    dog = dict(img_id=7, bboxes=np.array([[1, 2, 4, 6]]), scores=np.ones(1), labels=[0])
+    for _ in range(2):  # a second epoch finds the order of the labels again
+        figures = metric.compute_metrics([(dict(width=20, height=10), dog)])
+        assert (figures['dog_precision'], figures['cat_precision']) == (pytest.approx(1), 0)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from mmattn.checks.datasets import (
     use_checked_datasets,
 )
 from mmattn.errors import InputError
-from tests.checks.test_coco import changed, coco_config
+from tests.checks.test_coco import COCO, changed, coco_config
 from tests.checks.test_images import Images, Maps
 
 
@@ -292,4 +292,26 @@ def test_lists_of_other_datasets(tmp_path):
         check_files(cfg, 'train')
     for file in ('https://host/trainval.txt', str(tmp_path)):
         cfg.train_dataloader.dataset.datasets[0].ann_file = file
+        check_files(cfg, 'train')
+
+
+@pytest.mark.parametrize('split, wrapper', [('train', 'ConcatDataset'), ('val', None), ('test', 'RepeatDataset')])
+@pytest.mark.parametrize('reads_names', [False, True])
+def test_classes_in_other_orders(tmp_path, split, wrapper, reads_names):
+    """A file in another order fits its own classes, and the model would take one class for the other. A model that
+    reads the names has no labels to mistake."""
+    categories = [dict(id=5, name='dog'), dict(id=3, name='cat')]
+    first, second = (dict(type='CocoDataset', return_classes=reads_names) for _ in range(2))
+    first.update(coco_config(tmp_path))
+    (tmp_path / 'other').mkdir()
+    second.update(coco_config(tmp_path / 'other', {**COCO, 'categories': categories}))
+    second['metainfo'] = dict(classes=('dog', 'cat'))
+    cfg = Config(dict(default_scope='mmdet', train_dataloader=dict(dataset=first)))
+    if wrapper == 'ConcatDataset':
+        cfg.train_dataloader.dataset = dict(type=wrapper, datasets=[first, second])
+    else:
+        wrapped = dict(type=wrapper, times=2, dataset=second) if wrapper else second
+        cfg[f'{split}_dataloader'] = dict(dataset=wrapped)
+    message = rf'train_dataloader.dataset.* and {split}_dataloader.dataset.* cat is label 0 of the first and 1 of the'
+    with nullcontext() if reads_names else pytest.raises(InputError, match=message):
         check_files(cfg, 'train')

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.dataset import BaseDataset, RepeatDataset
 from mmengine.optim import OptimWrapper, OptimWrapperDict
-from mmengine.runner import FlexibleRunner
+from mmengine.runner import FlexibleRunner, ValLoop
 from torch import nn
 
 from mmattn.backbones.base import Backbone
@@ -544,6 +545,20 @@ def test_tested_weights_are_complete():
     del weights['layers.0.weight']
     with pytest.raises(CheckpointError, match='Model has 1 tensors that are not there'):
         hook.after_load_checkpoint(runner, dict(state_dict=weights))
+
+
+@pytest.mark.parametrize('resume', [False, True])
+def test_classes_of_a_checkpoint_in_another_order(resume):
+    """The labels of the model would be other classes than those of the dataset that is tested or learned."""
+    dataset = BaseDataset(serialize_data=False, lazy_init=True, metainfo=dict(classes=('dog', 'cat')))
+    loop = object.__new__(ValLoop)
+    loop.dataloader = SimpleNamespace(dataset=RepeatDataset(dataset, 2, lazy_init=True))
+    loops = dict(_train_loop=loop if resume else None, _test_loop=None if resume else loop)
+    runner = SimpleNamespace(model=Model(), _load_from='a.pth', _resume=resume, **loops)
+    checkpoint = dict(state_dict=Model().state_dict(), meta=dict(dataset_meta=dict(classes=['cat', 'dog'])))
+    split = 'train' if resume else 'test'
+    with pytest.raises(InputError, match=f'a.pth and {split}_dataloader have classes in different orders'):
+        CheckpointCheckHook().after_load_checkpoint(runner, checkpoint)
 
 
 def test_middle_of_an_epoch(tmp_path, capsys):

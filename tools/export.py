@@ -112,6 +112,8 @@ def main() -> None:
         check_head(model)
         graph = trace(model, in_channels)
     facts = dict(metadata(cfg, model, contents), smallest_side=smallest_side(graph))
+    if 'slide' in facts:
+        print('The file gives the scores of a whole image; the config tests in the windows that are in its metadata.')
     with whole_file(args.out) as part:
         if is_detector:
             write_detector(model, graph, images(model, args.image, in_channels), part, facts)
@@ -155,7 +157,7 @@ def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, objec
     """What a program needs to know to run the file; of a backbone, nothing."""
     preprocessor = getattr(model, 'data_preprocessor', None)
     if not hasattr(preprocessor, 'mean'):  # a backbone, or a preprocessor that does not normalise
-        return {}
+        return from_scores(model)
     leaves = [node for _, node in dataset_configs(cfg, 'test') if 'pipeline' in node]
     sources = [*saved_meta(contents)]
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
@@ -167,7 +169,23 @@ def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, objec
         mean=[round(value, 4) for value in preprocessor.mean.flatten().tolist()],
         std=[round(value, 4) for value in preprocessor.std.flatten().tolist()],
         resize=[dict(step, type=type_name(step['type'])) for step in steps if 'Resize' in type_name(step.get('type'))],
+        **from_scores(model),
     )
+
+
+def from_scores(model: nn.Module) -> dict[str, object]:
+    """How a segmentor gets labels from its scores, where that is not the largest score of a whole image.
+
+    ``threshold``: above it, the sigmoid of the only channel is class 1. ``slide``: ``crop_size`` and ``stride``,
+    (height, width) of windows whose scores the test averages. The exported graph gives the scores of what it is given.
+    """
+    head, test_cfg, found = getattr(model, 'decode_head', None), getattr(model, 'test_cfg', None) or {}, {}
+    head = head[-1] if isinstance(head, nn.ModuleList) else head  # of a cascade
+    if getattr(head, 'out_channels', None) == 1:
+        found['threshold'] = head.threshold
+    if head is not None and test_cfg.get('mode') == 'slide':
+        found['slide'] = {key: test_cfg.get(key) for key in ('crop_size', 'stride')}
+    return found
 
 
 def write(

@@ -58,13 +58,13 @@ def run_snippet(code):
 class TwoObjects(nn.Module):
     """A detector or a segmentor as far as its file goes."""
 
-    def __init__(self, outputs):
+    def __init__(self, outputs, channels=2):
         super().__init__()
-        self.outputs = outputs
+        self.outputs, self.channels = outputs, channels
 
     def forward(self, image):
         if self.outputs == ('scores',):
-            return torch.nn.functional.avg_pool2d(image, 4)[:, :2]
+            return torch.nn.functional.avg_pool2d(image, 4)[:, : self.channels]
         objects = torch.nonzero(image[0, 0, 0, :2] < torch.inf)
         found = objects.repeat(1, 4).float(), objects[:, 0], 0.9 / (1 + objects[:, 0])
         masks = image[0, :1] > objects[:, :1, None]
@@ -103,6 +103,35 @@ def test_snippets_of_the_docs(outputs, tmp_path, monkeypatch, capsys):
         assert 'height' in axes[0][2] and 'width' in axes[0][3]
     else:
         assert axes[0] == ['objects', 4] and axes[1] == axes[2] == ['objects']
+
+
+@needs_export
+def test_snippet_of_one_channel(tmp_path, monkeypatch):
+    """The documented program finds class 1 where the probability, the sigmoid of the score, is above the threshold."""
+    for package in ('onnx', 'onnxscript', 'onnxruntime'):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    facts = dict(classes=['cat', 'dog'], mean=[100.0] * 3, std=[50.0] * 3, channels='RGB', threshold=0.6)
+    write_onnx(trace(TwoObjects(('scores',), 1)), 'segmentor.onnx', ('scores',), facts)
+    labels = run_snippet(SEGMENTOR_SNIPPET)['labels']
+    red = torch.from_numpy((cv2.imread('street.jpg')[None, None, ..., 2] - np.float32(100)) / 50)
+    scores = torch.nn.functional.avg_pool2d(red, 4)
+    scores = torch.nn.functional.interpolate(scores, (97, 131), mode='bilinear')
+    expected = (scores.sigmoid() > 0.6)[0, 0].numpy()
+    assert 0 < expected.mean() < 1 and (labels == expected).mean() > 0.999
+
+
+def test_labels_from_scores(export, segmentor):
+    """A file says the threshold of its only channel, and that a test averages windows; other files say neither."""
+    cfg = Config.fromfile(ROOT / SEGMENTOR)
+    assert not {'threshold', 'slide'} & set(export.tool.metadata(cfg, segmentor, {}))
+    segmentor.decode_head.out_channels, segmentor.decode_head.threshold = 1, 0.4
+    segmentor.test_cfg = dict(mode='slide', crop_size=(64, 64), stride=(42, 42))
+    found = dict(threshold=0.4, slide=dict(crop_size=(64, 64), stride=(42, 42)))
+    assert export.tool.metadata(cfg, segmentor, {}).items() >= found.items()
+    segmentor.decode_head = nn.ModuleList([nn.Identity(), segmentor.decode_head])
+    segmentor.data_preprocessor = nn.Identity()  # normalised in the pipeline
+    assert export.tool.metadata(cfg, segmentor, {}) == found
 
 
 @needs_export

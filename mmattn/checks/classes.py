@@ -1,6 +1,6 @@
 """Comparing the classes that datasets and checkpoints list: a label is a place in such a list."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from ..errors import InputError, warn
@@ -37,6 +37,13 @@ def compare_classes(sources: Iterable[tuple[str, object]]) -> None:
                 )
         absent, added = ([name for name in one if name not in two] for one, two in ((names, others), (others, names)))
         warn(f'{other} has other classes than {place}: {first_names(added)} in place of {first_names(absent)}')
+
+
+def say_unlabelled(place: str, classes: Sequence[str], labels: Container[int], what: str) -> None:
+    """Name the classes in the log whose label no box, pixel or image has."""
+    absent = [str(name) for label, name in enumerate(classes) if label not in labels]
+    if absent:
+        warn(f'{place} has no {what} of {len(absent)} of its {len(classes)} classes: {first_names(absent)}')
 
 
 def _labels(names: Iterable[str]) -> dict[str, list[int]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sized
 from importlib.util import find_spec
 from itertools import chain
 
+import numpy as np
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset, InfiniteSampler
 from mmengine.evaluator import Evaluator
@@ -16,8 +17,8 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ..errors import InputError
-from .classes import compare_classes
+from ..errors import InputError, warn
+from .classes import compare_classes, say_unlabelled
 from .config_types import NODE_KEYS, find_type, type_name
 from .config_values import SPLITS, dataset_configs, metric_configs
 from .folders import absent_files, compare_labels, read_labels
@@ -29,6 +30,8 @@ DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
 CLASSIFICATION = ('CustomDataset', 'CIFAR10')
 #: the same for mmattn: it looks for broken files when it is read
 UNLABELLED = 'UnlabelledImages'
+#: so many label maps of a dataset are looked at for all classes
+FEW_MAPS = 100
 #: endings of annotation files that MMEngine reads with the code in them
 RUN_CODE = ('.pkl', '.pickle', '.yaml', '.yml')
 
@@ -296,9 +299,10 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     masks = masks and 'thing_classes' not in dataset.metainfo
     # MMDetection's Mask2Former for instances has a prefix of label maps, too, and does not read them.
     maps = hasattr(dataset, 'label_map') or any(getattr(transform, 'with_seg', False) for transform in transforms)
-    files = []
+    files, labels = [], set()
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
+        labels.update(instance.get('bbox_label') for instance in info.get('instances', ()))
         files += [info.get('img_path'), info.get('seg_map_path') if maps else None]
         if masks and not all('mask' in instance for instance in info.get('instances', ())):
             raise InputError(
@@ -308,6 +312,50 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     absent = absent_files(file for file in files if file and isinstance(file, str) and not _is_address(file))
     if absent:
         raise InputError(f'{name} names {len(absent)} files that are not there, the first being {absent[0]}')
+    if labels - {None} and 'thing_classes' not in dataset.metainfo:
+        say_unlabelled(name, classes or (), labels, 'box')
+    if hasattr(dataset, 'label_map'):
+        _check_label_maps(dataset, name, ignored_labels(model))
+
+
+def _check_label_maps(dataset: BaseDataset, name: str, ignored: Iterable[int]) -> None:
+    """Look for a pixel of each class. If there are more than ``FEW_MAPS``, two classes are enough.
+
+    Raises:
+        InputError: if one class alone has pixels, in a dataset to learn from.
+    """
+    from mmcv.transforms import LoadAnnotations
+
+    transforms = dataset.pipeline.transforms
+    load = next((each for each in transforms if isinstance(each, LoadAnnotations)), None)
+    # Transforms of the user may change labels.
+    if load is None or not all(
+        type(each).__module__.startswith(('mmcv.', 'mmseg.', 'mmdet.', 'mmattn.')) for each in transforms
+    ):
+        return
+    classes, found, skipped = dataset.metainfo['classes'], set(), set()
+    enough = len(classes) if len(dataset) <= FEW_MAPS else 2
+    # In their order, the maps of a folder may begin with thousands that are alike.
+    for index in np.random.default_rng(0).permutation(len(dataset)).tolist():
+        try:
+            labels = set(np.unique(load(dataset.get_data_info(index))['gt_seg_map']).tolist())
+        except Exception:  # of any kind, from another package; CheckedPipeline names the file when it is read
+            return
+        skipped |= labels - set(range(len(classes)))
+        found |= labels - skipped
+        if len(found) >= enough or skipped - set(ignored):  # a label that CheckedPipeline refuses
+            return
+    if len(found) > 1:
+        say_unlabelled(name, classes, found, 'pixel')
+        return
+    alone = ''.join(str(classes[label]) for label in found) or 'no class'
+    others = ' and '.join(map(str, skipped))
+    sentence = (
+        f'the label maps of {name} have pixels of {alone} only' + f', and of {others}, which is ignored' * bool(others)
+    ) + ': write a mask of 0 and 255 with 0 and 1, and set reduce_zero_label=False if 0 is a class'
+    if not dataset.test_mode:
+        raise InputError(f'{sentence}; a model learns nothing from one class')
+    warn(sentence)
 
 
 def class_numbers(model: nn.Module) -> Iterator[tuple[str, int]]:

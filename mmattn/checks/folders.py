@@ -12,6 +12,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.fileio import list_from_file
 
 from ..errors import InputError, refusing, warn
+from .classes import say_unlabelled
 
 
 class Labels(NamedTuple):
@@ -74,6 +75,10 @@ def _check_list(dataset: BaseDataset, place: str, num_classes: int | None) -> La
             labels[folder] = None
     if not lines:
         raise InputError(f'{place}: {path} lists no image')
+    if dataset.with_label and num_classes:
+        say_unlabelled(
+            f'{place}: {path}', dataset.metainfo.get('classes') or range(num_classes), {*names.values()}, 'image'
+        )
     absent = absent_files(names, dataset.img_prefix)
     if absent:
         raise InputError(

@@ -315,3 +315,44 @@ def test_classes_in_other_orders(tmp_path, split, wrapper, reads_names):
     message = rf'train_dataloader.dataset.* and {split}_dataloader.dataset.* cat is label 0 of the first and 1 of the'
     with nullcontext() if reads_names else pytest.raises(InputError, match=message):
         check_files(cfg, 'train')
+
+
+def maps_of(folder, *contents, test_mode=False):
+    """A dataset of two classes with label maps of one row."""
+    dataset = Maps(serialize_data=False, metainfo=dict(classes=('ground', 'cell')), test_mode=test_mode)
+    dataset.pipeline = Compose([LoadAnnotations()])
+    dataset.data_list = []
+    for index, content in enumerate(contents):
+        path = folder / f'{index}.png'
+        Image.fromarray(np.array([content], np.uint8)).save(path)
+        dataset.data_list.append(
+            dict(img_path=str(path), seg_map_path=str(path), reduce_zero_label=False, seg_fields=[])
+        )
+    return dataset
+
+
+@pytest.mark.parametrize('test_mode', [False, True])
+def test_masks_of_0_and_255(tmp_path, log, test_mode):
+    """255 is ignored, so a model would learn one class and reach 100 % in it."""
+    dataset = maps_of(tmp_path, [0, 255], [0, 0], test_mode=test_mode)
+    message = 'have pixels of ground only, and of 255, which is ignored: write a mask of 0 and 255 with 0 and 1'
+    if test_mode:
+        check_dataset(dataset, nn.Identity())
+        assert len(log) == 1 and message in log[0]
+    else:
+        with pytest.raises(InputError, match=message):
+            check_dataset(dataset, nn.Identity())
+
+
+def test_most_maps_of_one_class(tmp_path, log):
+    """Defects are in few images: a dataset is refused for what is in all of its maps."""
+    check_dataset(maps_of(tmp_path, *[[0, 0]] * 150, [0, 1]), nn.Identity())
+    assert not log
+
+
+def test_classes_without_a_box(tmp_path, log):
+    """A class of the config that nothing in the file has is not learned."""
+    settings = coco_config(tmp_path)
+    Image.new('RGB', (20, 10)).save(tmp_path / 'images' / 'a.jpg')
+    check_dataset(CocoDataset(**settings), nn.Identity())
+    assert log[-1].endswith('a.json has no box of 1 of its 2 classes: cat')

@@ -153,9 +153,10 @@ def test_broken_data_is_named(check, damage, message):
             '6 files in .*val are left out: 2 .gif, 1 .webp, 1 hidden, 1 links to nothing, 1 without a suffix; the',
         ),
         (
-            lambda root: listed(root, f'{root}/val/ant/0.JPEG 0\n../train/ant/1.JPEG 0\n'),
+            lambda root: listed(root, f'{root}/val/ant/0.JPEG 0\n../train/bee/1.JPEG 1\ncow/0.JPEG 2\n'),
             '2 images of .* are outside of',
         ),
+        (lambda root: listed(root, 'bee/0.JPEG 1\n'), 'val.txt has no image of 2 of its 3 classes: ant, cow'),
         (
             lambda root: folders(root / 'train', ['Bee']) or folders(root / 'val', ['Bee']),
             "folders 'Bee' and 'bee': they",
@@ -163,7 +164,7 @@ def test_broken_data_is_named(check, damage, message):
     ],
 )
 def test_what_the_log_says(check, log, damage, message):
-    """Files that are not read are counted by reason; MMPretrain says nothing of them."""
+    """Files that are not read are counted by reason, and classes without images named; MMPretrain is silent."""
     kind = dict(type='CustomDataset', num_classes=4) if 'Bee' in message else {}
     check(damage, **kind)
     lines = [line for line in log if 'val_dataloader' in line]

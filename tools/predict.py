@@ -26,6 +26,7 @@ def main() -> None:
     )
     parser.add_argument('--overlap', type=int, help='pixels that tiles share (default: an eighth of --tile)')
     parser.add_argument('--score-thr', type=float, default=0.3, help='draw detections from this score (default: 0.3)')
+    parser.add_argument('--no-images', action='store_true', help='draw no images and videos')
     parser.add_argument('--batch-size', type=int, default=1, help='images or tiles at once (default: 1)')
     parser.add_argument('--device', help='cpu, cuda, cuda:1 ... (default: an accelerator, if there is one)')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
@@ -55,6 +56,7 @@ def main() -> None:
             batch_size=args.batch_size,
             device=args.device,
             trusted=args.trust_checkpoint,
+            draw=not args.no_images,
         )
     except KeyboardInterrupt:
         sys.exit(f'Interrupted: {args.out} has no predictions.json, and the files in it are whole.')

@@ -1,16 +1,18 @@
 """Predictions and annotations drawn on images, see :func:`in_bgr`. Colors are uint8 (classes, 3), BGR."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
 from mmengine.structures import BaseDataElement
+from scipy.ndimage import find_objects
 from torch import nn
 
 from ..runs.outputs import whole_file
 from ..text import text_size, write_text
-from .tiles import Detection, detections
+from .tiles import Detection, detections, mask_in_box
 
 #: a JPEG image cannot have a longer side
 LONGEST_JPEG = 65535
@@ -101,15 +103,12 @@ def write_image(file: Path, image: np.ndarray) -> None:
 
 def draw_detections(image: np.ndarray, found: Sequence[Detection], names: Sequence[str], colors: np.ndarray) -> None:
     """Draw masks, boxes, names of classes and scores; the first detections are on top."""
-    from pycocotools.mask import decode, toBbox
-
     for one in reversed(found):
         color = colors[one.label]
         if one.mask:
-            x, y, width, height = map(int, toBbox(one.mask))
-            box = slice(y, y + height), slice(x, x + width)
-            inside = decode(one.mask)[box].astype(bool)
-            image[box][inside] = 0.5 * image[box][inside] + 0.5 * color
+            x, y, inside = mask_in_box(one.mask)
+            part = image[y : y + inside.shape[0], x : x + inside.shape[1]]
+            part[inside] = 0.5 * part[inside] + 0.5 * color
         x1, y1, x2, y2 = map(round, one.box)
         cv2.rectangle(image, (x1, y1), (x2, y2), color.tolist(), 2 if max(image.shape) > 1000 else 1)
     scores = ['' if one.score is None else f' {one.score:.2f}' for one in found]
@@ -125,11 +124,13 @@ def draw_label_map(image: np.ndarray, labels: np.ndarray, names: Sequence[str], 
     mixed = cv2.addWeighted(image, 0.4, colors.take(np.where(known, labels, 0), 0), 0.6, 0)
     cv2.copyTo(mixed, known.astype(np.uint8), image)
     texts = []
-    for label in np.unique(labels[known]).tolist():
-        inside = np.pad((labels == label).astype(np.uint8), 1)  # the class ends where the image does
-        distance = cv2.distanceTransform(inside, cv2.DIST_L2, 3)[1:-1, 1:-1]
-        y, x = np.unravel_index(distance.argmax(), distance.shape)
-        texts.append((distance.max(), (names[label], x, y, colors[label])))
+    for label, box in enumerate(find_objects(np.where(known, labels + 1, 0))):
+        if box:
+            inside = np.pad((labels[box] == label).astype(np.uint8), 1)  # the class ends where the image does
+            distance = cv2.distanceTransform(inside, cv2.DIST_L2, 3)[1:-1, 1:-1]
+            y, x = np.unravel_index(distance.argmax(), distance.shape)
+            place = x + box[1].start, y + box[0].start
+            texts.append((distance.max(), (names[label], *place, colors[label])))
     draw_texts(image, [text for _, text in sorted(texts, key=lambda one: -one[0])])
 
 
@@ -138,20 +139,18 @@ def draw_texts(image: np.ndarray, texts: Iterable[tuple[str, float, float, np.nd
 
     A text is moved so that it is in the image, and up or down if it would cover one before it.
     """
-    size, taken = round(min(18, max(11, max(image.shape) / 80))), []
+    size = round(min(18, max(11, max(image.shape) / 80)))
+    taken = defaultdict(int)  # row -> bits of the columns in which a text that begins there would cover another
     for text, x, y, color in texts:
         width, line = text_size(text, size)
         last = max(0, image.shape[0] - line)
         x = int(max(0, min(x, image.shape[1] - width)))
         y = int(min(max(0, y - line), last))
-        free = [
-            other
-            for other in (y + step * line for number in range(last // line + 1) for step in (number, -number))
-            if 0 <= other <= last
-            and all(abs(other - top) >= line or x >= right or x + width <= left for left, right, top in taken)
-        ]
-        y = free[0] if free else y
-        taken.append((x, x + width, y))
+        columns = (1 << width) - 1 << x
+        tried = (y + step * line for number in range(last // line + 1) for step in (number, -number))
+        y = next((row for row in tried if 0 <= row <= last and not taken[row] & columns), y)
+        for row in range(y - line + 1, y + line):
+            taken[row] |= columns
         cv2.rectangle(image, (x, y), (x + width, y + line), color.tolist(), cv2.FILLED)
         ink = (0, 0, 0) if color.sum() > 380 else (255, 255, 255)
         write_text(image, text, x, y, size, ink)

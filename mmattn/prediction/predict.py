@@ -61,6 +61,7 @@ def predict(
     batch_size: int = 1,
     device: str | None = None,
     trusted: bool = False,
+    draw: bool = True,
 ) -> None:
     """Predict on images and videos, and write what docs/predict.md describes.
 
@@ -70,6 +71,7 @@ def predict(
         inputs: see :func:`find_files`.
         out: folder to write to; it is new or empty.
         tile, overlap, score_thr, batch_size, device, trusted: see tools/predict.py.
+        draw: whether images and videos are drawn.
 
     Raises:
         InputError: if nothing can be predicted, or, after the rest was written, naming the files that cannot be read.
@@ -126,15 +128,18 @@ def predict(
                 entry = dict(id=len(images) + 1, file_name=image.file_name, height=height, width=width)
                 images.append(entry)
                 annotations += model.write(result, entry, out, image.name)
-                drawn_on = in_bgr(image.pixels)
-                model.draw(drawn_on, result, score_thr)
-                write_image(out / 'images' / image.name, drawn_on)
-                drawn[image.path] += 1
+                if draw:
+                    drawn_on = in_bgr(image.pixels)
+                    model.draw(drawn_on, result, score_thr)
+                    write_image(out / 'images' / image.name, drawn_on)
+                    drawn[image.path] += 1
                 progress.update(task, completed=image.position)
         progress.update(task, completed=sum(lengths))
         for path, *video in videos:
             if drawn[path] == video[-1]:
                 _write_video(out, *video)
+    if not draw:  # So far, the folder has refused other predictions.
+        (out / 'images').rmdir()
     with whole_file(out / 'predictions.json') as part:
         part.write_text(json.dumps(dict(images=images, categories=categories, annotations=annotations)), 'utf-8')
     print_log(f'{out}: predictions on {len(images)} images', logger='current')

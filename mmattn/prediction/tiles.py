@@ -1,7 +1,7 @@
 """Images cut into overlapping tiles, and the predictions of the tiles joined into those of the image."""
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -101,6 +101,40 @@ def _encode(mask: np.ndarray, x: int, y: int, height: int, width: int) -> dict:
     return frPyObjects(dict(size=[height, width], counts=np.diff(ends, prepend=0).tolist()), height, width)
 
 
+def mask_in_box(code: dict) -> tuple[int, int, np.ndarray]:
+    """The box of a mask, from its code, made without a mask of the size of the image.
+
+    Returns:
+        the column x and row y where the box begins, and its mask (H, W), bool.
+    """
+    from pycocotools.mask import toBbox
+
+    x, y, width, height = map(int, toBbox(code))
+    ends = np.cumsum(_counts(code['counts']))
+    column, row = np.divmod(ends, code['size'][0])
+    ends = ((column - x) * height + np.clip(row - y, 0, height)).clip(0, width * height)
+    inside = np.repeat(np.arange(len(ends)) % 2 == 1, np.diff(ends, prepend=0))
+    return x, y, inside.reshape(width, height).T
+
+
+def _counts(text: bytes) -> np.ndarray:
+    """The lengths of the runs, of zeros and of ones in turn, in a compressed code, as rleFrString of pycocotools reads
+    them, which has no function for it.
+
+    A number has five bits in each byte, the lowest ones first; 32 marks that another byte follows. From the fourth
+    number on, it is the difference to the one two before.
+    """
+    digits = np.frombuffer(text, np.uint8).astype(np.int64) - 48
+    is_last = digits < 32
+    starts = np.flatnonzero(np.append(True, is_last)[:-1])
+    place = np.arange(len(digits)) - np.repeat(starts, np.diff(starts, append=len(digits)))
+    digits = np.where(is_last & (digits & 16 > 0), digits - 32, digits & 31)  # 16 in the last one: negative
+    counts = np.add.reduceat(digits << 5 * place, starts)
+    for part in (counts[1::2], counts[2::2]):
+        part[:] = np.cumsum(part)
+    return counts
+
+
 def join_detections(
     found: Sequence[list[Detection]], tiles: Sequence[Tile], height: int, width: int, iou_threshold: float = 0.5
 ) -> list[Detection]:
@@ -130,7 +164,7 @@ def join_detections(
         return []
     is_cut = np.array([_is_cut(one.box, tile.box, height, width) for each, tile in zip(found, tiles) for one in each])
     numbers = _number_objects(found, tiles, is_cut, height, width)
-    groups = [np.flatnonzero(numbers == number) for number in range(numbers.max() + 1)]
+    groups = np.split(np.argsort(numbers, kind='stable'), np.cumsum(np.bincount(numbers))[:-1])
     objects = [_unite([every[i] for i in group], [every[i] for i in group if not is_cut[i]]) for group in groups]
     boxes, labels, scores = (torch.tensor([one[part] for one in objects]) for part in range(3))
     return [objects[index] for index in batched_nms(boxes, scores, labels, iou_threshold)]
@@ -156,7 +190,7 @@ def _number_objects(
     labels, scores = (np.array([one[part] for each in found for one in each]) for part in (1, 2))
     parts = np.split(np.arange(len(labels)), np.cumsum([len(each) for each in found])[:-1])
     joined = [np.empty((2, 0), int)]
-    for a, b in combinations(range(len(tiles)), 2):
+    for a, b in _neighbours(tiles):
         first, second = parts[a][:, None], parts[b]
         iou = _ious_in_both(tiles[a], tiles[b], found[a], found[b], height, width)
         agree = (iou >= AGREEMENT) & (labels[first] == labels[second]) & (is_cut[first] | is_cut[second])
@@ -165,6 +199,14 @@ def _number_objects(
     pairs = np.hstack(joined)
     links = coo_matrix((np.ones(pairs.shape[1]), tuple(pairs)), (len(labels), len(labels)))
     return connected_components(links, directed=False)[1]
+
+
+def _neighbours(tiles: Sequence[Tile]) -> list[tuple[int, int]]:
+    """The pairs of tiles of :func:`cut` that share pixels; some that only touch may be among them."""
+    from scipy.spatial import cKDTree
+
+    boxes = np.array([tile.box for tile in tiles], float)
+    return sorted(cKDTree(boxes[:, :2] / (boxes[0, 2:] - boxes[0, :2])).query_pairs(1, p=np.inf))
 
 
 def _ious_in_both(

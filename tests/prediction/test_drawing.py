@@ -15,14 +15,17 @@ from mmengine.structures import InstanceData, PixelData
 from mmpretrain.structures import DataSample
 from mmseg.structures import SegDataSample
 from PIL import Image
+from pycocotools import mask
 from torch import nn
 
 from mmattn.checks.images import CheckedPipeline
 from mmattn.errors import InputError
 from mmattn.prediction import drawing
-from mmattn.prediction.drawing import colors_of, draw_label_map, draw_sample, in_bgr
+from mmattn.prediction.drawing import colors_of, draw_detections, draw_label_map, draw_sample, draw_texts, in_bgr
 from mmattn.prediction.hook import DrawingHook
+from mmattn.prediction.tiles import detections
 from mmattn.text import text_size, write_text
+from tests.prediction.calls import calls
 
 NAMES, COLORS = ['one', 'two'], np.array([(255, 0, 0), (0, 0, 255)], np.uint8)
 
@@ -140,6 +143,65 @@ def test_texts_do_not_overlap(texts):
     assert len(boxes) == 13 and all(min(box) >= 0 and max(box) <= 400 for box in boxes)
     for i, a in enumerate(boxes):
         assert not any(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3] for b in boxes[:i])
+
+
+def test_texts_are_where_the_rule_puts_them(texts):
+    """The nearest free line below or above, else the first place, as every text compared with every earlier one."""
+    rng = np.random.default_rng(0)
+    given = [('name' * n, *rng.uniform(-9, 320, 2), COLORS[0]) for n in rng.integers(1, 5, 150)]
+    draw_texts(np.zeros((300, 300, 3), np.uint8), given)
+    line, taken, covering = text_size('', 11)[1], [], 0
+    for text, x, y, _ in given:
+        width, last = text_size(text, 11)[0], 300 - line
+        x, y = int(max(0, min(x, 300 - width))), int(min(max(0, y - line), last))
+        places = [y + step * line for n in range(last // line + 1) for step in (n, -n)]
+        beside = [top for left, top, right in taken if x < right and left < x + width]
+        free = [top for top in places if 0 <= top <= last and all(abs(top - other) >= line for other in beside)]
+        covering += not free
+        taken.append((x, free[0] if free else y, x + width))
+    assert [(x1, y1, x2) for _, (x1, y1, x2, _) in texts] == taken and covering
+
+
+def test_many_texts():
+    """The work grows with their number, not with its square."""
+    few, many = (
+        calls(
+            draw_texts, np.zeros((2000, 2000, 3), np.uint8), [('a', 7 * i % 1900, 9 * i, COLORS[0]) for i in range(n)]
+        )
+        for n in (25, 200)
+    )
+    assert many < 10 * few
+
+
+def test_names_of_classes(texts):
+    """Each name is where its class is widest, as of a distance computed in the whole image."""
+    labels = np.random.default_rng(0).integers(0, 40, (12, 15)).repeat(40, 0).repeat(40, 1)
+    labels[labels > 30] = 255
+    draw_label_map(np.zeros((480, 600, 3), np.uint8), labels, [str(i) for i in range(40)], colors_of(None, 40))
+    found = []
+    for label in range(31):
+        inside = np.pad((labels == label).astype(np.uint8), 1)
+        distance = cv2.distanceTransform(inside, cv2.DIST_L2, 3)[1:-1, 1:-1]
+        y, x = np.unravel_index(distance.argmax(), distance.shape)
+        found += [(distance.max(), str(label), x, y)] * bool((labels == label).any())
+    found.sort(key=lambda one: -one[0])
+    assert [text for text, _ in texts] == [text for _, text, *_ in found]
+    assert texts[0][1][:2] == (found[0][2], found[0][3] - text_size('', 11)[1])
+
+
+def test_masks_are_drawn_in_their_box(monkeypatch):
+    """The picture is that of masks of the size of the image, which take its time and memory each: none is made."""
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (90, 120, 3), np.uint8)
+    masks, corner = rng.random((3, 30, 40)) > 0.5, torch.tensor([[-70.0, -50, -70, -50]] * 3)
+    instances = InstanceData(bboxes=corner, labels=torch.tensor([0, 1, 0]), masks=masks)
+    found, expected = detections(instances, 70, 50, 90, 120), image.copy()
+    for one in reversed(found):
+        inside = mask.decode(one.mask).astype(bool)
+        expected[inside] = 0.5 * expected[inside] + 0.5 * COLORS[one.label]
+    monkeypatch.setattr('pycocotools.mask.decode', None)
+    draw_detections(image, found, NAMES, COLORS)
+    assert (image[50:, 70:] == expected[50:, 70:]).all()
 
 
 def test_text():

@@ -10,7 +10,8 @@ from mmengine.structures import InstanceData
 from pycocotools import mask as coco
 
 from mmattn.prediction.predict import MODELS
-from mmattn.prediction.tiles import Detection, cut, detections, join_detections, join_maps
+from mmattn.prediction.tiles import Detection, cut, detections, join_detections, join_maps, mask_in_box
+from tests.prediction.calls import calls
 
 HEIGHT, WIDTH, TILE, OVERLAP = 170, 230, 100, 20  # tiles begin at x 0, 80, 130 and y 0, 70
 
@@ -58,17 +59,22 @@ def test_join_maps():
     assert joined.dtype == np.uint8 and (joined == labels).all()
 
 
-@pytest.mark.parametrize('x, y', [(0, 0), (7, 5), (30, 40)])
-def test_masks(x, y):
-    """Masks of a tile become COCO's codes of masks of the image, as pycocotools encodes these; empty ones too."""
-    masks = torch.rand(3, 20, 30) > torch.tensor([0.5, 0, 1])[:, None, None]
+@pytest.mark.parametrize('x, y, rows', [(0, 0, 20), (7, 5, 20), (30, 40, 20), (7, 0, 60)])
+def test_masks(x, y, rows):
+    """Masks of a tile become COCO's codes of masks of the image, as pycocotools encodes these, and come back from them;
+    empty ones too."""
+    masks = torch.rand(3, rows, 30) > torch.tensor([0.5, -1, 1])[:, None, None]
     found = detections(
         InstanceData(bboxes=torch.zeros(3, 4), labels=torch.zeros(3), scores=torch.ones(3), masks=masks), x, y, 60, 60
     )
     for mask, one in zip(masks.numpy(), found):
         whole = np.zeros((60, 60), np.uint8, order='F')
-        whole[y : y + 20, x : x + 30] = mask
+        whole[y : y + rows, x : x + 30] = mask
         assert one.mask == coco.encode(whole)
+        left, top, inside = mask_in_box(one.mask)
+        drawn = np.zeros((60, 60), np.uint8)
+        drawn[top : top + inside.shape[0], left : left + inside.shape[1]] = inside
+        assert (drawn == whole).all()
 
 
 def see(objects, tiles, with_masks):
@@ -185,3 +191,19 @@ def test_no_overlap_joins_nothing():
     tiles = cut(100, 200, 100, 0)
     parts = see([(1, 0.9, 60, 20, 140, 80)], tiles, False)
     assert len(join_detections(parts, tiles, 100, 200)) == 2
+
+
+def test_many_tiles():
+    """The work grows with their number, not with its square: tiles that share no pixel are not compared."""
+    few, many = (
+        calls(
+            join_detections,
+            [[Detection((x, y, x + 9.0, y + 9.0), 0, 0.5)] for (x, y, *_), _ in tiles],
+            tiles,
+            side,
+            side,
+        )
+        for side in (200, 800)
+        for tiles in [cut(side, side, 40, 8)]
+    )
+    assert many < 25 * few

@@ -245,6 +245,20 @@ def test_video(run, film, tmp_path):
     assert (drawn_film.get(cv2.CAP_PROP_FRAME_COUNT), drawn_film.get(cv2.CAP_PROP_FPS)) == (5, 10)
 
 
+def test_no_images(run, film, photos, tmp_path):
+    """The predictions and label maps are the same, and nothing is drawn of images and videos."""
+    wholes = run(SEGMENTOR, film, photos)
+    assert drawn(tmp_path)
+    (tmp_path / 'out').rename(tmp_path / 'wholes')
+    assert run(SEGMENTOR, film, photos, '--no-images') == wholes
+    files = {file.relative_to(tmp_path / 'out') for file in (tmp_path / 'out').rglob('*')}
+    assert files == {
+        path
+        for file in (tmp_path / 'wholes').rglob('*')
+        if (path := file.relative_to(tmp_path / 'wholes')).parts[0] != 'images'
+    }
+
+
 def test_frames_that_cannot_be_prepared(run, film, photos, monkeypatch, tmp_path):
     """The video is named once and not made of the other frames; the images are predicted."""
     infer = predicting.Model.infer

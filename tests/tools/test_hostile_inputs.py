@@ -173,7 +173,11 @@ def test_empty_ground_truth_is_learned_from(run, data, tmp_path, config, options
         (MASK_RCNN, 'optim_wraper.x=1', 'sets optim_wraper, which nothing reads: did you mean optim_wrapper?'),
         (MASK_RCNN, 'default_hooks.checkpoint.intervall=1', 'has no argument intervall: did you mean interval?'),
         (MASK_RCNN, 'model.backbone.drop_path_rate=1.5', 'drop_path_rate must be in [0, 1), not 1.5'),
-        (MASK_RCNN, 'train_dataloader.batch_size=0', 'train_dataloader.batch_size must be a whole number of at least 1, not 0'),
+        (
+            MASK_RCNN,
+            'train_dataloader.batch_size=0',
+            'train_dataloader.batch_size must be a whole number of at least 1, not 0',
+        ),
         (MASK_RCNN, 'train_dataloader=3', 'train_dataloader must be a dict, not 3'),
         (SEMANTIC_FPN, 'model.decode_head.in_channels=7', 'in_channels is 7, but in_index is [0, 1, 2, 3]'),
     ],

@@ -151,7 +151,7 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
     if cfg.get('val_dataloader') is None or 'lr' not in (cfg.get('optim_wrapper') or {}).get('optimizer', {}):
         raise InputError(f'{config} has no val_dataloader or no optim_wrapper.optimizer.lr: it cannot be compared')
     scope, metrics = cfg.get('default_scope'), [metric for _, metric in metric_configs(cfg, 'val')]
-    evaluator = type_name(metrics[0].get('type')) if metrics else None
+    evaluator = type_name(metrics[0].get('type')).removeprefix('Checked') if metrics else None
     if args.metric is None and evaluator not in METRICS:
         raise InputError(f'{config}: no metric is known for the evaluator {evaluator}: name one with --metric')
     metric, title, factor = (args.metric, args.metric, 1) if args.metric else METRICS[evaluator]

@@ -30,6 +30,8 @@ DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
 CLASSIFICATION = ('CustomDataset', 'CIFAR10')
 #: the same for mmattn: it looks for broken files when it is read
 UNLABELLED = 'UnlabelledImages'
+#: package and name of a class that becomes one of mmattn -> module of that
+CHECKED = {('mmdet', 'CocoDataset'): 'coco', ('mmdet', 'CocoMetric'): 'coco', ('mmseg', 'IoUMetric'): 'segmentation'}
 #: so many label maps of a dataset are looked at for all classes
 FEW_MAPS = 100
 #: endings of annotation files that MMEngine reads with the code in them
@@ -37,14 +39,15 @@ RUN_CODE = ('.pkl', '.pickle', '.yaml', '.yml')
 
 
 def use_checked_datasets(cfg: Config) -> None:
-    """Have annotations checked: each CocoDataset of a config becomes a CheckedCocoDataset, and so does each CocoMetric.
+    """Have annotations checked and means explained: the classes of ``CHECKED`` in a config become those of mmattn.
 
-    Subclasses of CocoDataset and CocoMetric stay as they are.
+    Subclasses of them stay as they are.
     """
     for node, cls, _ in (*_nodes(cfg, DATASETS, SPLITS), *_nodes(cfg, METRICS, SPLITS)):
-        if cls.__name__ in ('CocoDataset', 'CocoMetric') and cls.__module__.startswith('mmdet.'):
+        module = CHECKED.get((cls.__module__.partition('.')[0], cls.__name__))
+        if module:
             # The full name, so that the config that MMEngine writes to the work folder needs no import.
-            node['type'] = f'mmattn.checks.coco.Checked{cls.__name__}'
+            node['type'] = f'mmattn.checks.{module}.Checked{cls.__name__}'
 
 
 def check_files(cfg: Config, *splits: str) -> None:

@@ -29,6 +29,7 @@ from .configs import check_pretrained, check_sharding
 from .divergence import DivergenceHook
 from .outputs import check_name
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
+from .scores import ScoreHook
 from .screen import escape_unknown_characters, keep_all_characters, quiet, say_what_is_unusual
 from .seeds import SeedHook
 from .unused import UnusedParameterHook, unfinished, unused_sentence
@@ -216,6 +217,7 @@ def _run(runner: Runner, run: Callable[[], object]) -> None:
         FolderHook(),
     ):
         runner.register_hook(hook, 'HIGHEST')
+    runner.register_hook(ScoreHook())
     try:
         try:
             run()

@@ -1,6 +1,7 @@
 """Around a run of MMEngine: what our tools set up and undo, and how their errors end."""
 
 import errno
+import gc
 import logging
 import os
 import re
@@ -81,7 +82,8 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
 
     - MMEngine's ``CheckpointLoader``, which would run code in a checkpoint, reads as :func:`mmattn.weights.read_file`
       does. This is the only replacement in another package: no setting covers all places that read checkpoints.
-    - Without an accelerator, launcher "pytorch" gets a process group of gloo. MMEngine would select a GPU first.
+    - Without an accelerator, launcher "pytorch" gets a process group of gloo. MMEngine would select a GPU first. No
+      process leaves it before all have done their work, and no thread of it is left when the interpreter ends.
     - Python's logging does not print a traceback for each line that cannot be written, as on a full disk. The run
       fails at its next checkpoint, with one sentence.
     - What is logged has no secrets, as the query of a signed address.
@@ -112,6 +114,8 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
         if starts_group:
             distributed.init_process_group('gloo')
         yield contents
+        if starts_group:
+            distributed.barrier()
     except RuntimeError as error:
         if isinstance(error, InputError) or not PEER_GONE.search(str(error)):
             raise
@@ -121,6 +125,7 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
         logging.raiseExceptions = raise_exceptions
         logging.setLogRecordFactory(factory)
         if starts_group and distributed.is_initialized():
+            gc.collect()  # The cycles of references of a runner hold the group, and so its threads.
             distributed.destroy_process_group()
 
 
@@ -166,6 +171,7 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: 
             if not folder.startswith(runner.work_dir) or os.path.isdir(folder):
                 raise
             raise InputError(REMOVED.format(folder)) from error
+        del runner  # before the process group
 
 
 def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Hook] = ()) -> None:
@@ -191,6 +197,7 @@ def test(cfg: Config, checkpoint: str, trusted: bool = False, hooks: Sequence[Ho
         for hook in hooks:
             runner.register_hook(hook)
         _run(runner, runner.test)
+        del runner  # before the process group
 
 
 class FolderHook(Hook):

@@ -16,6 +16,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.hooks import Hook
 from mmengine.runner import CheckpointLoader
 from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data._utils import signal_handling
 
 from mmattn.errors import InputError
@@ -25,7 +26,7 @@ from mmattn.runs import running as runs
 from mmattn.runs.running import run_tool, running, train
 from mmattn.weights import CheckpointError, read_file
 
-from .small_training import Better, build
+from .small_training import Better, Data, Model, build
 
 
 def raising(error):
@@ -135,6 +136,42 @@ def test_process_group(monkeypatch, device):
         assert distributed.is_initialized() == (device == 'cpu')
         assert device != 'cpu' or distributed.get_backend() == 'gloo'
     assert not distributed.is_initialized()
+
+
+@pytest.mark.parametrize('run', [train, lambda cfg: runs.test(cfg, 'weights.pth')], ids=['train', 'test'])
+def test_nothing_holds_the_process_group(tmp_path, monkeypatch, run):
+    """Its threads end before the interpreter does, which would abort the process otherwise, now and then."""
+    for name, value in dict(RANK=0, WORLD_SIZE=1, LOCAL_RANK=0, MASTER_ADDR='127.0.0.1', MASTER_PORT=0).items():
+        monkeypatch.setenv(name, str(value))
+    torch.save(dict(state_dict=Model().state_dict()), tmp_path / 'weights.pth')
+    monkeypatch.chdir(tmp_path)
+    held, destroy = [], distributed.destroy_process_group
+    monkeypatch.setattr(distributed, 'destroy_process_group', lambda: (held.append(model() is not None), destroy()))
+
+    class Watch(Hook):
+        def before_run(self, runner):
+            nonlocal model
+            model = weakref.ref(runner.model)
+            assert isinstance(runner.model, DistributedDataParallel)
+
+    model = None
+    wrapper = Config(dict(model_wrapper_cfg=dict(type='MMDistributedDataParallel', device_ids=None)))
+    sampler = dict(type='DefaultSampler', shuffle=False)
+    loader = dict(batch_size=2, num_workers=0, sampler=sampler, dataset=Data())
+    tested = dict(test_dataloader=loader, test_evaluator=[Better()], test_cfg=dict())
+    settings = dict(cfg=wrapper, launcher='pytorch', custom_hooks=[Watch()], steps=2, **tested)
+    cfg = Config(
+        dict(
+            work_dir=str(tmp_path / 'work'),
+            launcher='pytorch',
+            train_dataloader={},
+            test_dataloader={},
+            test_evaluator=[],
+        )
+    )
+    monkeypatch.setattr(runs.Runner, 'from_cfg', lambda cfg: build(cfg.work_dir, prepared=cfg, **settings))
+    run(cfg)
+    assert held == [False]
 
 
 @pytest.fixture

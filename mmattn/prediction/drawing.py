@@ -6,6 +6,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from matplotlib.colors import hsv_to_rgb
 from mmengine.structures import BaseDataElement
 from scipy.ndimage import find_objects
 from torch import nn
@@ -18,13 +19,26 @@ from .tiles import Detection, detections, mask_in_box
 LONGEST_JPEG = 65535
 #: images with shorter sides are enlarged, so that names of classes fit in
 READABLE = 480
+#: how much of a pixel's color is that of its class: within a mask or a region, and in the background
+OPACITY, OPACITY_OF_BACKGROUND = 0.3, 0.1
 
 
 def colors_of(palette: object, classes: int) -> np.ndarray:
-    """The colors of a dataset's palette, RGB, if it has one for each class; else random ones."""
-    if not isinstance(palette, (list, tuple)) or len(palette) != classes:
-        palette = np.random.RandomState(0).randint(0, 256, (classes, 3))
+    """The colors of a dataset's palette, RGB, if it has one for each class; else contrasting ones.
+
+    Each hue is as far from all before it as the golden ratio puts it. MMSegmentation gives a dataset without a palette
+    random colors, which may be alike: they count as none.
+    """
+    if not isinstance(palette, (list, tuple)) or len(palette) != classes or _is_random(palette):
+        number = np.arange(classes)
+        value = 1 - 0.2 * (number // 5 % 3)  # after five hues, similar ones are darker
+        palette = 255 * hsv_to_rgb(np.stack([(0.6 + 0.618034 * number) % 1, np.full(classes, 0.9), value], -1))
     return np.array(palette, np.uint8).reshape(-1, 3)[:, ::-1]
+
+
+def _is_random(palette: Sequence) -> bool:
+    """Whether colors are those of ``BaseSegDataset._update_palette`` of MMSegmentation."""
+    return np.array_equal(palette, np.random.RandomState(42).randint(0, 255, (len(palette), 3)))
 
 
 def in_bgr(image: np.ndarray) -> np.ndarray:
@@ -102,27 +116,50 @@ def write_image(file: Path, image: np.ndarray) -> None:
 
 
 def draw_detections(image: np.ndarray, found: Sequence[Detection], names: Sequence[str], colors: np.ndarray) -> None:
-    """Draw masks, boxes, names of classes and scores; the first detections are on top."""
+    """Draw masks with their outlines, boxes, names of classes and scores; the first detections are on top."""
+    line = _line(image)
     for one in reversed(found):
         color = colors[one.label]
         if one.mask:
             x, y, inside = mask_in_box(one.mask)
             part = image[y : y + inside.shape[0], x : x + inside.shape[1]]
-            part[inside] = 0.5 * part[inside] + 0.5 * color
+            part[inside] = (1 - OPACITY) * part[inside] + OPACITY * color
+            part[inside & ~_eroded(inside, line)] = color
         x1, y1, x2, y2 = map(round, one.box)
-        cv2.rectangle(image, (x1, y1), (x2, y2), color.tolist(), 2 if max(image.shape) > 1000 else 1)
+        cv2.rectangle(image, (x1, y1), (x2, y2), color.tolist(), line)
     scores = ['' if one.score is None else f' {one.score:.2f}' for one in found]
     draw_texts(
         image, [(names[one.label] + score, *one.box[:2], colors[one.label]) for one, score in zip(found, scores)]
     )
 
 
+def _line(image: np.ndarray) -> int:
+    """The width of a line on an image, in pixels."""
+    return 2 if max(image.shape) > 1000 else 1
+
+
+def _eroded(mask: np.ndarray, width: int) -> np.ndarray:
+    """A mask without its border of ``width`` pixels."""
+    padded = np.pad(mask, width).astype(np.uint8)
+    return cv2.erode(padded, None, iterations=width)[width:-width, width:-width].astype(bool)
+
+
 def draw_label_map(image: np.ndarray, labels: np.ndarray, names: Sequence[str], colors: np.ndarray) -> None:
-    """Color each pixel by its class, and leave labels without one. The name of a class is where the class is widest."""
+    """Color each pixel by its class, outline the classes, and leave labels without one.
+
+    The first of two classes, or a first class with the name "background", is colored faintly and has no outline. The
+    name of a class is where the class is widest.
+    """
     labels = labels.astype(np.uint16)
     known = labels < len(names)
-    mixed = cv2.addWeighted(image, 0.4, colors.take(np.where(known, labels, 0), 0), 0.6, 0)
-    cv2.copyTo(mixed, known.astype(np.uint8), image)
+    colored = colors.take(np.where(known, labels, 0), 0)
+    background = (labels == 0) & (len(names) == 2 or names[0].lower() == 'background')
+    kernel = np.ones([2 * _line(image) + 1] * 2, np.uint8)
+    border = cv2.morphologyEx(labels, cv2.MORPH_GRADIENT, kernel) > 0
+    for where, opacity in ((background, OPACITY_OF_BACKGROUND), (known & ~background, OPACITY)):
+        mixed = cv2.addWeighted(image, 1 - opacity, colored, opacity, 0)
+        cv2.copyTo(mixed, where.astype(np.uint8), image)
+    cv2.copyTo(colored, (border & known & ~background).astype(np.uint8), image)
     texts = []
     for label, box in enumerate(find_objects(np.where(known, labels + 1, 0))):
         if box:

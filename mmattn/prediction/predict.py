@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
+import PIL.Image
 import torch
 from mmcv import VideoReader, frames2video
 from mmengine.config import Config
@@ -378,7 +379,10 @@ class _Segmentor(Model):
     def write(self, result: np.ndarray, entry: dict, out: Path, name: str) -> list[dict]:
         entry['label_map'] = f'labels/{name}.png'
         with whole_file(out / entry['label_map']) as part:
-            part.write_bytes(cv2.imencode('.png', result)[1].tobytes())
+            picture = PIL.Image.fromarray(result)
+            if picture.mode == 'L':  # a palette has 256 colors
+                picture.putpalette(np.resize(self.colors[:, ::-1], (256, 3)).tobytes())
+            picture.save(part, 'PNG', compress_level=1)
         return []
 
     def draw(self, image: np.ndarray, result: np.ndarray, score_thr: float) -> None:

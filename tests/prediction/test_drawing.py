@@ -13,9 +13,11 @@ from mmdet.structures.mask import BitmapMasks
 from mmengine.dataset import BaseDataset, ConcatDataset
 from mmengine.structures import InstanceData, PixelData
 from mmpretrain.structures import DataSample
+from mmseg.datasets import BaseSegDataset
 from mmseg.structures import SegDataSample
 from PIL import Image
 from pycocotools import mask
+from scipy.ndimage import binary_erosion
 from torch import nn
 
 from mmattn.checks.images import CheckedPipeline
@@ -64,7 +66,7 @@ def test_detector(texts):
     image = np.full((60, 40, 3), 100, np.uint8)
     truth = draw_sample(image, sample, 'gt', NAMES, COLORS)
     assert truth.shape == (480, 320, 3) and (image == 100).all()
-    assert (truth[130, 130] == [177, 50, 50]).all() and (truth[170, 130] == 100).all()
+    assert (truth[130, 130] == [146, 70, 70]).all() and (truth[170, 130] == 100).all()
     assert [text for text, _ in texts] == ['one', 'two']
     del texts[:]
     draw_sample(image, sample, 'pred', NAMES, COLORS)
@@ -88,17 +90,38 @@ def test_masks_on_a_gpu():
     found = dict(bboxes=torch.tensor([[10.0, 10, 20, 20]]), labels=torch.tensor([0]), scores=torch.tensor([0.9]))
     sample = DetDataSample(pred_instances=InstanceData(**found, masks=masks.as_subclass(OnGPU)))
     drawn = draw_sample(np.full((60, 40, 3), 100, np.uint8), sample, 'pred', NAMES, COLORS)
-    assert (drawn[130, 130] == [177, 50, 50]).all()
+    assert (drawn[130, 130] == [146, 70, 70]).all()
 
 
 def test_segmentor(texts):
-    """Pixels that are ignored stay as they are."""
+    """Pixels that are ignored stay as they are. The second of two classes has an outline and lets the image be seen,
+    the first is the background: it has less color and no outline."""
     labels = torch.full((1, 500, 500), 255)
-    labels[:, :100] = 1
+    labels[:, :100], labels[:, 100:200] = 1, 0
     sample = SegDataSample(gt_sem_seg=PixelData(data=labels))
     drawn = draw_sample(np.full((500, 500, 3), 100, np.uint8), sample, 'gt', NAMES, COLORS)
-    assert (drawn[200:] == 100).all() and (drawn[99, 0] == [40, 40, 193]).all()
-    assert [text for text, _ in texts] == ['two']
+    rows = {98: [70, 70, 146], 99: [0, 0, 255], 100: [116, 90, 90], 199: [116, 90, 90], 200: [100] * 3, 499: [100] * 3}
+    assert all(np.abs(drawn[row, 499] - np.array(color)).max() <= 1 for row, color in rows.items())
+    assert sorted(text for text, _ in texts) == ['one', 'two']
+
+
+def test_first_class_is_the_background_by_its_name():
+    """Of more than two classes, the first is one as any other, unless it is called background."""
+    wall, background = np.full((2, 400, 400, 3), 100, np.uint8)
+    draw_label_map(wall, np.zeros((400, 400), np.uint8), ['wall', 'sky', 'floor'], colors_of(None, 3))
+    draw_label_map(background, np.zeros((400, 400), np.uint8), ['Background', 'sky', 'floor'], colors_of(None, 3))
+    changes = [np.abs(one[399, 399].astype(int) - 100).sum() for one in (wall, background)]
+    assert changes[0] > 2 * changes[1] > 0
+
+
+def test_colors_of_classes():
+    """Without a palette, colors are told apart; so are those of MMSegmentation, which are random. A palette is kept."""
+    colors = colors_of(None, 12).astype(int)
+    apart = np.abs(colors[:, None] - colors).sum(2)
+    assert apart[:2, :2].max() > 400 and apart[~np.eye(12, dtype=bool)].min() > 75
+    dataset = BaseSegDataset(metainfo=dict(classes=('background', 'cell')), lazy_init=True)
+    assert (colors_of(dataset.metainfo['palette'], 2) == colors[:2]).all()
+    assert colors_of([[1, 2, 3], [4, 5, 6]], 2).tolist() == [[3, 2, 1], [6, 5, 4]]
 
 
 @pytest.mark.parametrize('kind, text', [('gt', 'one'), ('pred', 'two 0.75')])
@@ -114,7 +137,7 @@ def test_grey(texts, shape):
     """Of color_type='grayscale': the colors are on a picture of three channels."""
     sample = SegDataSample(gt_sem_seg=PixelData(data=torch.full((1, 500, 500), 1)))
     drawn = draw_sample(np.full(shape, 100, np.uint8), sample, 'gt', NAMES, COLORS)
-    assert drawn.shape == (500, 500, 3) and (drawn[400:] == [40, 40, 193]).all()
+    assert drawn.shape == (500, 500, 3) and (drawn[400:499] == [70, 70, 146]).all()
 
 
 def test_other_values():
@@ -190,15 +213,17 @@ def test_names_of_classes(texts):
 
 
 def test_masks_are_drawn_in_their_box(monkeypatch):
-    """The picture is that of masks of the size of the image, which take its time and memory each: none is made."""
+    """The picture is that of masks of the size of the image, which take its time and memory each: none is made. A mask
+    is faint, so that the object is seen, and has an outline."""
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (90, 120, 3), np.uint8)
-    masks, corner = rng.random((3, 30, 40)) > 0.5, torch.tensor([[-70.0, -50, -70, -50]] * 3)
+    masks, corner = rng.random((3, 30, 40)) > 0.1, torch.tensor([[-70.0, -50, -70, -50]] * 3)
     instances = InstanceData(bboxes=corner, labels=torch.tensor([0, 1, 0]), masks=masks)
     found, expected = detections(instances, 70, 50, 90, 120), image.copy()
     for one in reversed(found):
         inside = mask.decode(one.mask).astype(bool)
-        expected[inside] = 0.5 * expected[inside] + 0.5 * COLORS[one.label]
+        expected[inside] = 0.7 * expected[inside] + 0.3 * COLORS[one.label]
+        expected[inside & ~binary_erosion(inside, np.ones((3, 3)))] = COLORS[one.label]
     monkeypatch.setattr('pycocotools.mask.decode', None)
     draw_detections(image, found, NAMES, COLORS)
     assert (image[50:, 70:] == expected[50:, 70:]).all()

@@ -156,7 +156,7 @@ def test_segmentor(run, photos, tmp_path):
     sentence, found = run(SEGMENTOR, photos, '--batch-size', 3)
     assert sentence is None and len(drawn(tmp_path)) == 4 and found['categories'][0] == dict(id=0, name='wall')
     for image in found['images']:
-        labels = cv2.imread(str(tmp_path / 'out' / image['label_map']), cv2.IMREAD_UNCHANGED)
+        labels = np.array(Image.open(tmp_path / 'out' / image['label_map']))
         assert labels.shape == (image['height'], image['width']) and labels.dtype == np.uint8 and labels.max() < 150
 
 
@@ -194,10 +194,12 @@ def test_tiles(run, photos, tmp_path, config):
     cv2.imwrite(str(photos / 'last_tile.png'), cv2.imread(str(photos / 'a.png'))[24:, 40:])
     run(config, photos / 'last_tile.png')
     joined, last = (
-        cv2.imread(str(tmp_path / file), -1) for file in ('joined/labels/a.png', 'out/labels/last_tile.png')
+        np.array(Image.open(tmp_path / file)) for file in ('joined/labels/a.png', 'out/labels/last_tile.png')
     )
     assert joined.shape == (64, 80) and len(np.unique(last)) > 1
     assert (joined[32:, 56:] == last[8:, 16:]).all()  # the part that is farther from the edges of other tiles
+    colors = cv2.imread(str(tmp_path / 'out/labels/last_tile.png')).reshape(-1, 3)  # a palette, to be looked at
+    assert len(np.unique(colors, axis=0)) == len(np.unique(last))
 
 
 def test_broken_files(run, photos, tmp_path):

@@ -64,7 +64,8 @@ def read_curves(folder: Path) -> dict[str, Curve]:
     """The curve of each number that MMEngine's LocalVisBackend wrote below a work folder; resumed trainings are joined.
 
     Scores that are counted in epochs are at the last step of their epoch. In a training by steps, MMEngine's default
-    logger writes step 0 for scores. Here they get the last training step before them in the file. Infinity is NaN.
+    logger writes step 0 for scores. Here they get the last training step before them in the file. Infinity is NaN, and
+    so is COCO's score -1 of sizes that no object has.
 
     Raises:
         InputError: naming the file that cannot be read, or has a step that is no whole number.
@@ -88,7 +89,8 @@ def read_curves(folder: Path) -> dict[str, Curve]:
                 step = max(scalars['step'], last) if counts_steps else scalars['step'] * epoch
                 for key, value in scalars.items():
                     if _is_number(value):  # A text has no curve.
-                        curves[key][step] = value if abs(value) < LARGEST else math.nan
+                        none = abs(value) >= LARGEST or value == -1 and is_score(key)
+                        curves[key][step] = math.nan if none or value != value else value
     return curves
 
 
@@ -103,6 +105,19 @@ def is_score(key: str) -> bool:
     """Whether a key of MMEngine's logs is a score of the validation, but not that of a single class."""
     names = ('step', 'epoch', 'iter', 'time', 'data_time', 'memory', 'lr', 'base_lr', 'grad_norm')
     return key not in names and not re.search(r'loss|acc_seg|_precision$|(^|\.)acc$|/lr$|/base_lr$', key)
+
+
+def main_scores(keys: Sequence[str]) -> list[str]:
+    """The keys without those of a part, such as coco/bbox_mAP_50 and coco/bbox_mAP_s beside coco/bbox_mAP."""
+    return [key for key in keys if not key.startswith(tuple(f'{other}_' for other in keys))]
+
+
+def largest(curves: dict[str, Curve], most: int) -> list[str]:
+    """At most so many keys of curves, those with the largest means, sorted."""
+    means = {
+        key: np.mean([abs(value) for value in curve.values() if value == value] or [0]) for key, curve in curves.items()
+    }
+    return sorted(sorted(means, key=means.get)[-most:])
 
 
 def points(curve: Curve) -> tuple[tuple[int, ...], tuple[float, ...]]:

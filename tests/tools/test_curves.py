@@ -63,12 +63,39 @@ def test_picture(work, tmp_path):
 
 
 def test_names_of_several_trainings(work, tmp_path, monkeypatch):
-    """Work folders may have the same name: rate0.001_seed0 of two models."""
+    """Work folders may have the same name, rate0.001_seed0 of two models: names begin where their paths differ."""
     monkeypatch.setattr(pyplot, 'subplots', lambda *_, **__: (figure, axes))
     figure, axes = pyplot.figure(), pyplot.figure().subplots(1, 2)
     other = shutil.copytree(work, tmp_path / 'other' / 'work')
     assert run_tool('curves', work, other, '--out', tmp_path / 'a.svg').returncode == 0
-    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == [f'{work}: loss', f'{other}: loss']
+    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ['work: loss', 'other/work: loss']
+
+
+@pytest.mark.parametrize('trainings', [1, 2])
+def test_picture_of_many_scores(tmp_path, monkeypatch, trainings):
+    """By default, the curves of COCO are those of mAP; the -1 of sizes without an object is not drawn. Of dozens of
+    losses, the largest are. No two lines look the same, and the legend covers none."""
+    parts = {f'd{i}.loss_{name}': 0.1 * i for i in range(9) for name in ('cls', 'mask', 'dice')}
+    kinds = [f'coco/{kind}_mAP' for kind in ('bbox', 'segm')]
+    scores = {
+        f'{kind}{end}': 0.5 - (end == '_l') * 1.5 for kind in kinds for end in ('', '_50', '_75', '_s', '_m', '_l')
+    }
+    lines = [dict(step=5, loss=9.0, **parts), dict(step=5, **scores)]
+    folders = [tmp_path / f'work{i}' for i in range(trainings)]
+    for folder in folders:
+        (folder / 'a' / 'vis_data').mkdir(parents=True)
+        (folder / 'a' / 'vis_data' / 'scalars.json').write_text('\n'.join(map(json.dumps, lines)))
+    monkeypatch.setattr(pyplot, 'subplots', lambda *_, **__: (figure, axes))
+    for keys, number in (((), 2), (('--keys', *scores), 12)):
+        figure = pyplot.figure(layout='constrained')
+        axes = figure.subplots(1, 2)
+        assert run_tool('curves', *folders, '--out', tmp_path / 'a.png', *keys).returncode == 0
+        losses, drawn = (axis.get_lines() for axis in axes)
+        assert len(losses) == (10 if trainings == 1 else 2) and len(drawn) == number * trainings
+        assert {line.get_label() for line in losses} & {'loss', 'work0: loss'}
+        assert len({(str(line.get_color()), line.get_linestyle(), line.get_marker()) for line in drawn}) == len(drawn)
+        assert axes[1].dataLim.ymin >= 0
+        assert not any(axis.get_legend().get_window_extent().overlaps(axis.bbox) for axis in axes)
 
 
 @pytest.mark.parametrize('name', ['$x^$', r'\$a$b', '$', '_run', 'a_b{', '%d'])

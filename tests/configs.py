@@ -52,3 +52,27 @@ data_preprocessor = dict(mean=[127.5], std=[58.0], to_rgb=False)
 test_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadImageFromFile', color_type='grayscale')]
     + _base_.test_pipeline[1:]))
 """
+
+#: a segmentor of images with four bands, which its pipelines normalise
+FOUR_BANDS = f"""
+_base_ = {str(ROOT / 'configs/toy/shunted-toy_fpn.py')!r}
+read = [
+    dict(type='LoadImageFromFile', color_type='unchanged'),
+    dict(type='Normalize', mean=[90.0, 100.0, 110.0, 120.0], std=[40.0, 50.0, 60.0, 70.0], to_rgb=False),
+]
+train_dataloader = dict(dataset=dict(pipeline=read + _base_.train_pipeline[1:]))
+val_dataloader = dict(dataset=dict(pipeline=read + _base_.test_pipeline[1:]))
+test_dataloader = val_dataloader
+model = dict(
+    data_preprocessor=dict(_delete_=True, type='SegDataPreProcessor', size=(128, 128)), backbone=dict(in_channels=4)
+)
+"""
+#: a segmentor of grey images
+GREY_MAPS = f"""
+_base_ = {str(ROOT / 'configs/toy/shunted-toy_fpn.py')!r}
+read = [dict(type='LoadImageFromFile', color_type='grayscale')]
+train_dataloader = dict(dataset=dict(pipeline=read + _base_.train_pipeline[1:]))
+val_dataloader = dict(dataset=dict(pipeline=read + _base_.test_pipeline[1:]))
+test_dataloader = val_dataloader
+model = dict(data_preprocessor=dict(mean=[127.5], std=[58.0], bgr_to_rgb=False), backbone=dict(in_channels=1))
+"""

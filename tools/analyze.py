@@ -42,9 +42,10 @@ from mmattn.analysis.features import (
 from mmattn.analysis.grafting import groups_of, sensitivity, settings_of, steps_within
 from mmattn.analysis.sheets import attention_sheet, spread, summary
 from mmattn.checks.images import load_image
+from mmattn.checks.pixels import pixels_of
 from mmattn.errors import InputError
 from mmattn.layers import Block
-from mmattn.prediction.drawing import turns_to_rgb
+from mmattn.prediction.drawing import in_bgr
 from mmattn.prediction.predict import VIDEOS, Model, build, find_files
 from mmattn.runs.configs import add_config, load_config
 from mmattn.runs.outputs import check_output, whole_file
@@ -109,7 +110,7 @@ def main() -> None:
         images.append((name, *prepare(model, pixels, args.query, path)))
     for name, batch, query in images:
         if 'attention' in kinds:
-            write_attention(args.out, name, network, batch['inputs'], query)
+            write_attention(args.out, name, model, batch['inputs'], query)
         if 'cam' in kinds:
             write_cam(args.out, name, model, batch['inputs'])
         if 'distillation' in kinds:
@@ -146,31 +147,31 @@ def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) ->
             'whole numbers are pixels, numbers with a decimal point are fractions below 1.0'
         )
     batch = network.data_preprocessor(model.prepare([image]), False)
-    # The pipeline may resize and cut. So it also gets images that are the x and the y of each pixel, and a white one.
+    # The pipeline may resize, cut and normalise. So it also gets images that are the x and the y of each pixel, and one
+    # that is black and one that is white.
     height, width = image.shape[:2]
     x, y = ((np.arange(size) + 0.5) * (255 / size) for size in (width, height))
-    positions = []
-    for ramp in (x[None], y[:, None], np.full((1, 1), 255)):
+    marks = []
+    for ramp in (x[None], y[:, None], np.zeros((1, 1)), np.full((1, 1), 255)):
         marked = np.empty_like(image)
         marked.T[...] = ramp.round().T  # in each channel, if there are several
-        positions.append(model.prepare([marked])['inputs'][0][0].float())
-    positions = torch.stack(positions)
-    distance = torch.maximum(*((positions[i] - 255 * fraction).abs() for i, fraction in enumerate(fractions)))
-    distance[positions[2] < 250] = 255  # padding
+        marks.append(model.prepare([marked])['inputs'][0][0].float())
+    *positions, black, white = marks
+    contrast = white - black
+    positions = [255 * (position - black) / contrast for position in positions]
+    distance = torch.maximum(*((position - 255 * fraction).abs() for position, fraction in zip(positions, fractions)))
+    distance[~(contrast > 0.98 * contrast.max())] = 255  # padding
     if distance.min() > 2 + 255 / min(*image.shape[:2], *distance.shape):
         raise InputError(f"--query {' '.join(query)} is in a part of {path} that the config's test pipeline cuts off")
     row, column = (distance == distance.min()).nonzero().float().mean(0).tolist()
     return batch, (column + 0.5, row + 0.5)
 
 
-def picture_of(network: nn.Module, x: Tensor) -> np.ndarray:
+def picture_of(model: Model, x: Tensor) -> np.ndarray:
     """The image of a batch of one as the backbone sees it, (H, W, 3), RGB from 0 to 1; grey in three equal channels."""
-    preprocessor, x = network.data_preprocessor, x[0]
-    if hasattr(preprocessor, 'mean'):
-        x = x * preprocessor.std.view(-1, 1, 1) + preprocessor.mean.view(-1, 1, 1)
-    x = x.expand(3, -1, -1) if len(x) == 1 else x
-    picture = (x / 255).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
-    return picture if turns_to_rgb(preprocessor) else picture[..., ::-1]
+    pixels = pixels_of(model.cfg, model.inferencer.model.data_preprocessor)
+    picture = in_bgr((x[0].permute(1, 2, 0).cpu().numpy() * pixels.std + pixels.mean).round())
+    return (picture if pixels.channels(x.shape[1]) == 'RGB' else picture[..., ::-1]) / 255
 
 
 def write(out: Path, name: str, figure: plt.Figure, title: str, caption: str, numbers: object) -> None:
@@ -186,9 +187,9 @@ def write(out: Path, name: str, figure: plt.Figure, title: str, caption: str, nu
     print(f'{out / name}.png', flush=True)
 
 
-def write_attention(out: Path, name: str, network: nn.Module, x: Tensor, query: tuple[float, float]) -> None:
+def write_attention(out: Path, name: str, model: Model, x: Tensor, query: tuple[float, float]) -> None:
     """The sheet of an image: a row per layer and part of its attention, a column per head."""
-    layers = query_attention(network.backbone, x, *query)
+    layers = query_attention(model.inferencer.model.backbone, x, *query)
     unknown = {one.layer for one in layers if one.weights is None}
     for layer in sorted(unknown):
         print(f'{layer} is left out: its attention cannot be read (see READERS in mmattn/analysis/attention.py)')
@@ -196,7 +197,7 @@ def write_attention(out: Path, name: str, network: nn.Module, x: Tensor, query: 
     if not layers:
         print('There is no sheet of attention: no layer of the backbone has attention that can be read.')
         return
-    picture = picture_of(network, x)
+    picture = picture_of(model, x)
     figure, caption = attention_sheet(layers, picture, query)
     numbers = dict(query=query, layers=[summary(one, picture.shape[:2]) for one in layers], left_out=sorted(unknown))
     title = f'Attention of the query at ({query[0]:.0f}, {query[1]:.0f}) in {name}'
@@ -305,7 +306,7 @@ def write_cam(out: Path, name: str, model: Model, x: Tensor) -> None:
     label = int(scores.argmax())
     with GradCAM(network, [last[-1]], (lambda x: x.permute(0, 3, 1, 2)) if tokens else None) as cam:
         field = cam(x.clone().requires_grad_(), None)[0]  # A frozen backbone has gradients of its input only.
-    picture = picture_of(network, x)
+    picture = picture_of(model, x)
     figure, axes = plt.subplots(1, 2, figsize=(8, 4.6), layout='constrained')
     for axis in axes:
         axis.imshow(picture)

@@ -3,7 +3,7 @@
     python tools/export.py configs/shunted/shunted-s_fpn_8xb2-80k_ade20k-512x512.py CHECKPOINT --out shunted.onnx
     python tools/export.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py CHECKPOINT --out detector.onnx
 
-The input is one image, normalised as the config's data preprocessor does it, but not padded. The output of a segmentor
+The input is one image, normalised as the config does it, but not padded. The output of a segmentor
 is the class scores of its decode head, at the head's stride; that of a detector is boxes, labels, scores and masks;
 that of a backbone is its feature maps. The metadata of the file has classes, mean, standard deviation and the rule for
 the size. The file is compared with the model at three sizes before it gets its name; an ONNX file in each of
@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import cv2
-import mmcv
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -39,9 +37,9 @@ from mmattn.checks.classes import saved_meta
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import dataset_configs
 from mmattn.checks.images import IMAGES, CheckedPipeline
+from mmattn.checks.pixels import pixels_of
 from mmattn.errors import InputError
 from mmattn.export.graphs import RUNTIMES, as_module, largest_difference, smallest_side, trace, write_onnx
-from mmattn.prediction.drawing import turns_to_rgb
 from mmattn.prediction.predict import class_names
 from mmattn.runs.configs import add_config, load_config, package_of
 from mmattn.runs.outputs import check_output, whole_file
@@ -88,8 +86,6 @@ def main() -> None:
         sys.exit(f'a detector is exported as .onnx, not as {args.out.suffix}.')
     if args.image and not is_detector:
         sys.exit('--image is for detectors: other models are compared on noise.')
-    if args.image and (not args.image.is_file() or mmcv.imread(args.image) is None):
-        sys.exit(f'--image {args.image} is not an image that OpenCV can read.')
     if args.int8 and (args.backbone or is_detector or args.out.suffix != '.onnx'):
         sys.exit('--int8 is for segmentors as .onnx.')
     if args.int8 != bool(args.images):
@@ -103,7 +99,8 @@ def main() -> None:
     contents = read_file(args.checkpoint) if args.checkpoint and not args.backbone else {}
     with running(cfg):
         model = build(cfg, args.checkpoint, args.backbone, contents)
-    examples = prepared(cfg, model, files[:: max(1, len(files) // MOST_IMAGES)][:MOST_IMAGES]) if args.int8 else []
+    files = [args.image] if args.image else files[:: max(1, len(files) // MOST_IMAGES)][:MOST_IMAGES]
+    examples = prepared(cfg, model, files)
     if is_detector:
         from mmattn.export.detectors import TraceableDetector  # imported here, since it needs mmdet
 
@@ -111,12 +108,16 @@ def main() -> None:
     else:
         check_head(model)
         graph = trace(model, in_channels)
-    facts = dict(metadata(cfg, model, contents), smallest_side=smallest_side(graph))
+    facts = dict(metadata(cfg, model, contents, in_channels), smallest_side=smallest_side(graph))
+    if facts.get('std') == [1.0]:
+        print(
+            'Neither Normalize in the test pipeline nor the data preprocessor normalises: mean is 0, std 1 in the file.'
+        )
     if 'slide' in facts:
         print('The file gives the scores of a whole image; the config tests in the windows that are in its metadata.')
     with whole_file(args.out) as part:
         if is_detector:
-            write_detector(model, graph, images(model, args.image, in_channels), part, facts)
+            write_detector(model, graph, images(examples, in_channels), part, facts)
         else:
             write(model, graph, in_channels, part, facts)
             if args.int8:
@@ -153,22 +154,23 @@ def check_head(model: nn.Module) -> None:
         )
 
 
-def metadata(cfg: Config, model: nn.Module, contents: object) -> dict[str, object]:
+def metadata(cfg: Config, model: nn.Module, contents: object, in_channels: int) -> dict[str, object]:
     """What a program needs to know to run the file; of a backbone, nothing."""
-    preprocessor = getattr(model, 'data_preprocessor', None)
-    if not hasattr(preprocessor, 'mean'):  # a backbone, or a preprocessor that does not normalise
-        return from_scores(model)
+    if not hasattr(model, 'data_preprocessor'):  # a backbone
+        return {}
     leaves = [node for _, node in dataset_configs(cfg, 'test') if 'pipeline' in node]
     sources = [*saved_meta(contents)]
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         sources += [DATASETS.build(dict(node, pipeline=[], lazy_init=True)).metainfo for node in leaves[:1]]
-    steps = leaves[0]['pipeline'] if leaves else []
+    steps = [dict(step, type=type_name(step['type'])) for step in (leaves[0]['pipeline'] if leaves else ())]
+    pixels = pixels_of(cfg, model.data_preprocessor)
     return dict(
         classes=class_names(model, *sources)[0],
-        channels='RGB' if turns_to_rgb(preprocessor) else 'BGR',
-        mean=[round(value, 4) for value in preprocessor.mean.flatten().tolist()],
-        std=[round(value, 4) for value in preprocessor.std.flatten().tolist()],
-        resize=[dict(step, type=type_name(step['type'])) for step in steps if 'Resize' in type_name(step.get('type'))],
+        channels=pixels.channels(in_channels),
+        mean=[round(value, 4) for value in pixels.mean.tolist()],
+        std=[round(value, 4) for value in pixels.std.tolist()],
+        load=[step for step in steps if step['type'].startswith('Load') and 'Annotations' not in step['type']],
+        resize=[step for step in steps if 'Resize' in step['type']],
         **from_scores(model),
     )
 
@@ -277,14 +279,13 @@ def write_detector(
         print('The model found nothing, so little was compared: name an image with objects by --image.')
 
 
-def images(model: nn.Module, file: Path | None, in_channels: int) -> Iterator[Tensor]:
-    """Normalised images (1, in_channels, H, W) of every size: a file's, resized, or noise."""
-    for height, width in DETECTOR_SIZES:
-        if file is None:
-            yield torch.randn(1, in_channels, height, width)
+def images(examples: list[np.ndarray], in_channels: int) -> Iterator[Tensor]:
+    """Images (1, in_channels, H, W) of every size: the first of some normalised ones, resized, or noise."""
+    for size in DETECTOR_SIZES:
+        if examples:
+            yield torch.nn.functional.interpolate(torch.from_numpy(examples[0]), size, mode='bilinear')
         else:
-            pixels = torch.from_numpy(cv2.resize(mmcv.imread(file), (width, height))).permute(2, 0, 1)
-            yield model.data_preprocessor(dict(inputs=[pixels]))['inputs'][..., :height, :width]
+            yield torch.randn(1, in_channels, *size)
 
 
 if __name__ == '__main__':

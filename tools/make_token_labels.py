@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from mmattn.checks.images import load_image
+from mmattn.checks.pixels import Pixels, pixels_of
 from mmattn.errors import InputError, describe, refusing
 from mmattn.prediction.predict import IMAGES, build
 from mmattn.runs.configs import add_config, load_config, package_of
@@ -80,16 +81,19 @@ def main() -> None:
     with running(cfg, args.trust_checkpoint):
         load, predictor = build(cfg, args.checkpoint, args.device, args.trust_checkpoint)
     model = predictor.inferencer.model
+    norm = pixels_of(cfg, None)  # of the pipeline; the data preprocessor is a part of the model
+    norm = norm if norm.switches else None
+    classifier = settings['model'], settings.get('data_preprocessor'), load, *([norm] if norm else [])
     check_note(
         args.out,
         dict(
             places=args.places,
-            classifier=digest(repr((settings['model'], settings.get('data_preprocessor'), load))),
+            classifier=digest(repr(classifier)),
             checkpoint=digest(*chain.from_iterable(model.state_dict().items())),
         ),
     )
     channels = settings['model']['backbone'].get('in_channels', 3)
-    read = partial(read_images, load, args.places, stride(model, channels))
+    read = partial(read_images, load, norm, args.places, stride(model, channels))
     batches = DataLoader(list(files.items()), args.batch_size, num_workers=args.workers, collate_fn=read)
     made, problems = 0, []
     for batch, pixels, broken in track(batches, 'Labelling'):
@@ -144,9 +148,10 @@ def digest(*parts: str | Tensor) -> str:
 
 
 def read_images(
-    load: object, places: int, stride: int, items: list[tuple[Path, Path]]
+    load: object, norm: Pixels | None, places: int, stride: int, items: list[tuple[Path, Path]]
 ) -> tuple[list[Path], list[Tensor], list[str]]:
-    """The files to write, and their images, uint8 (C, H, W); and why other images cannot be used.
+    """The files to write, and their images (C, H, W), uint8 if the pipeline does not normalise them; and why other
+    images cannot be used.
 
     Files that are there and hold a label map of as many places are kept.
     """
@@ -162,9 +167,14 @@ def read_images(
         except InputError as error:
             problems.append(describe(error))
             continue
-        if image.dtype == np.float32:  # LoadImageFromFile(to_float32=True); Pillow needs whole numbers, as they were
+        if image.max() > 255:
+            problems.append(f'{path} has values of more than 8 bits, of which no label maps can be made')
+            continue
+        if image.dtype != np.uint8:  # LoadImageFromFile(to_float32=True); Pillow needs whole numbers, as they were
             image = image.astype(np.uint8)
         image = mmcv.imresize(image, (side, side), interpolation='bicubic', backend='pillow')
+        if norm:
+            image = mmcv.imnormalize(image, norm.mean, norm.std, norm.is_rgb)
         images.append(torch.from_numpy(np.atleast_3d(image)).permute(2, 0, 1))  # A grey image has no channels.
         files.append(file)
     return files, images, problems
@@ -182,7 +192,7 @@ def stride(model: nn.Module, channels: int, side: int = 256) -> int:
 
 @torch.no_grad()
 def label_maps(model: nn.Module, images: list[Tensor]) -> Tensor:
-    """Images, uint8 (C, H, W) each, BGR or grey -> their label maps (B, 2, TOP, h, w), on the CPU."""
+    """Images (C, H, W) for the data preprocessor -> their label maps (B, 2, TOP, h, w), on the CPU."""
     x = model.data_preprocessor(dict(inputs=images))['inputs']
     feats = model.extract_feat(x, stage='backbone')
     if hasattr(model.head, 'dense_logits'):

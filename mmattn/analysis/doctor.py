@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..checks.config_types import find_type
 from ..checks.datasets import check_built_datasets, check_files
+from ..checks.pixels import Pixels, pixels_of
 from ..errors import InputError
 from ..runs.configs import check_pretrained
 from ..weights import StrictModule, is_pretrained, weights_in
@@ -83,9 +84,11 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
     check_files(cfg, 'train')
     check_pretrained(cfg)
     found = Findings()
-    found.causes += [*missing_imports(cfg), *channel_order(cfg)]
+    found.causes += [*missing_imports(cfg)]
     runner = Runner.from_cfg(cfg)
     model = runner.model
+    pixels = pixels_of(cfg, model.data_preprocessor, 'train')
+    found.causes += [*channel_order(pixels)]
     check_built_datasets(runner)
     found.weights = start(runner, cfg)
     if found.weights:
@@ -96,7 +99,8 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
     model.train()
     batch = model.data_preprocessor(next(iter(runner.train_dataloader)), True)
     found.images = channel_statistics(batch['inputs'])
-    found.causes += [*images_not_normalised(found.images)]
+    if len(pixels.switches) < 2:
+        found.causes += [*images_not_normalised(found.images)]
     with recorded_maps(model.backbone) as maps:
         learn(runner, batch, steps, found)
     found.maps = maps
@@ -121,19 +125,16 @@ def missing_imports(cfg: Config) -> Iterator[str]:
         )
 
 
-def channel_order(cfg: Config) -> Iterator[str]:
-    """Images are read as BGR. The preprocessor swaps the channels first, then normalises."""
-    node = cfg.model.get('data_preprocessor') or cfg.get('data_preprocessor') or {}
-    mean = node.get('mean')
-    if not mean or len(mean) != 3:
-        return
-    key = 'to_rgb' if 'to_rgb' in node else 'bgr_to_rgb'
-    is_rgb, in_rgb_order = bool(node.get(key)), mean[0] > mean[2]
-    if is_rgb != in_rgb_order and mean[0] != mean[2]:
-        order = 'red, green, blue' if in_rgb_order else 'blue, green, red'
+def channel_order(pixels: Pixels) -> Iterator[str]:
+    """Images are read as BGR. What normalises swaps the channels first."""
+    mean = pixels.mean
+    if len(pixels.switches) > 1:
+        yield f'images are normalised twice, see {" and ".join(pixels.switches)}: leave one of both out'
+    elif len(mean) == 3 and mean[0] != mean[2] and pixels.is_rgb != (mean[0] > mean[2]):
+        order = 'blue, green, red' if pixels.is_rgb else 'red, green, blue'
         yield (
-            f'data_preprocessor.{key} is {is_rgb}, but mean and std are in the order {order}: weights of ImageNet '
-            f'expect {key}=True and mean={list(MEAN)}'
+            f'{pixels.switches[0]} is {pixels.is_rgb}, but mean and std are in the order {order}: weights of ImageNet '
+            f'expect {pixels.switches[0].rpartition(".")[2]}=True and mean={list(MEAN)}'
         )
 
 
@@ -200,8 +201,12 @@ def images_not_normalised(channels: list[tuple[float, float]]) -> Iterator[str]:
         mean, std = wrong[0]
         yield (
             f'the images are not normalised: after the data preprocessor, a channel has mean {mean:.3g} and standard '
-            f'deviation {std:.3g} instead of about 0 and 1: set mean={list(MEAN)} and std=[58.395, 57.12, 57.375] of '
-            'the data preprocessor, which are for pixels from 0 to 255'
+            f'deviation {std:.3g} instead of about 0 and 1: '
+        ) + (
+            f'set mean={list(MEAN)} and std=[58.395, 57.12, 57.375] of the data preprocessor, which are for pixels '
+            'from 0 to 255'
+            if len(channels) == 3
+            else f'set mean and std of what normalises, {len(channels)} numbers each, to those of your images'
         )
 
 

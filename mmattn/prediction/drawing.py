@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.colors import hsv_to_rgb
 from mmengine.structures import BaseDataElement
 from scipy.ndimage import find_objects
-from torch import nn
 
 from ..runs.outputs import whole_file
 from ..text import text_size, write_text
@@ -44,18 +43,15 @@ def _is_random(palette: Sequence) -> bool:
 def in_bgr(image: np.ndarray) -> np.ndarray:
     """An image (H, W) or (H, W, C), as the loading transform of a config gives it, as uint8 (H, W, 3), BGR, to draw on.
 
-    Grey becomes three equal channels; of more than three channels, the first three are shown. uint8 (H, W, 3) is
-    not copied.
+    Grey becomes three equal channels; of more than three channels, the first three are shown. Of an image with values
+    above 255, such as one of 16 bits, the smallest becomes black and the largest white. uint8 (H, W, 3) is not copied.
     """
+    image = np.atleast_3d(image)[..., :3]
     if image.dtype != np.uint8:  # 16 bits, or the floats of to_float32=True
-        image = (image / 257 if image.dtype == np.uint16 else image).clip(0, 255).astype(np.uint8)
-    image = np.atleast_3d(image)
-    return np.ascontiguousarray(image.repeat(3, 2) if image.shape[2] == 1 else image[..., :3])
-
-
-def turns_to_rgb(preprocessor: nn.Module) -> bool:
-    """Whether a data preprocessor of MMDetection, MMSegmentation or MMPretrain turns BGR images into RGB."""
-    return any(getattr(preprocessor, name, False) for name in ('_channel_conversion', 'channel_conversion', 'to_rgb'))
+        low, high = (float(image.min()), float(image.max())) if image.max(initial=0) > 255 else (0.0, 255.0)
+        image = (image - np.float32(low * (low < high))) * np.float32(255 / (high - low or high))
+        image = image.clip(0, 255).astype(np.uint8)
+    return np.ascontiguousarray(image.repeat(3, 2) if image.shape[2] == 1 else image)
 
 
 def draw_sample(

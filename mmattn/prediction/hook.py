@@ -14,10 +14,11 @@ from mmengine.structures import BaseDataElement
 
 from ..arguments import check_whole
 from ..checks.datasets import inner_datasets
+from ..checks.pixels import pixels_of, turns_to_rgb
 from ..errors import InputError
 from ..runs.checkpoints import unwrapped
 from ..runs.outputs import check_output
-from .drawing import beside, colors_of, draw_sample, turns_to_rgb, write_image
+from .drawing import beside, colors_of, draw_sample, write_image
 from .predict import class_names
 
 
@@ -76,7 +77,9 @@ class DrawingHook(Hook):
             number = int(np.searchsorted(self.ends, index, 'right'))  # beyond the end for images that are repeated
             load = self.loaders[min(number, len(self.loaders) - 1)]
             return load(dict(img_path=sample.img_path))['img']
-        image = data_batch['inputs'][position].permute(1, 2, 0).cpu().numpy()
+        image, pixels = data_batch['inputs'][position].permute(1, 2, 0).cpu().numpy(), pixels_of(runner.cfg, None)
+        if pixels.switches:  # The pipeline normalises.
+            image = (image * pixels.std + pixels.mean).round()
         is_bgr = turns_to_rgb(unwrapped(runner.model).data_preprocessor)
         return np.ascontiguousarray(image if is_bgr else image[..., ::-1])
 

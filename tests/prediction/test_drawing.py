@@ -10,6 +10,7 @@ from mmcv.transforms import LoadImageFromFile
 from mmdet.structures import DetDataSample
 from mmdet.structures.bbox import HorizontalBoxes
 from mmdet.structures.mask import BitmapMasks
+from mmengine.config import Config
 from mmengine.dataset import BaseDataset, ConcatDataset
 from mmengine.structures import InstanceData, PixelData
 from mmpretrain.structures import DataSample
@@ -253,7 +254,7 @@ def test_images_of_a_test(tmp_path, monkeypatch, number, process, drawn):
     dataset = type('Images', (list,), dict(metainfo=dict(classes=['dog', 'cat'])))(dataset)
     model = nn.Module()
     model.data_preprocessor = SimpleNamespace(to_rgb=True)
-    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
+    runner = SimpleNamespace(model=model, cfg=Config(), test_dataloader=SimpleNamespace(dataset=dataset))
     hook = DrawingHook(tmp_path / 'new', number)
     hook.before_test(runner)
     image = torch.zeros(3, 8, 8, dtype=torch.uint8)
@@ -273,7 +274,7 @@ def test_model_without_pictures(tmp_path):
     dataset = type('Images', (list,), dict(metainfo=dict(classes=['dog'])))([None])
     model = nn.Module()
     model.data_preprocessor = SimpleNamespace(to_rgb=True)
-    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
+    runner = SimpleNamespace(model=model, cfg=Config(), test_dataloader=SimpleNamespace(dataset=dataset))
     hook = DrawingHook(tmp_path / 'new', 1)
     hook.before_test(runner)
     with pytest.raises(InputError, match='Module predicts neither boxes .*: leave out --show-dir'):
@@ -301,7 +302,7 @@ def test_images_of_a_test_are_read_as_in_it(tmp_path):
     model.head = nn.Linear(1, 1)
     model.head.num_classes = 3
     dataset = ConcatDataset([OneImage(path), OneImage(path, color_type='color_ignore_orientation')])
-    runner = SimpleNamespace(model=model, test_dataloader=SimpleNamespace(dataset=dataset))
+    runner = SimpleNamespace(model=model, cfg=Config(), test_dataloader=SimpleNamespace(dataset=dataset))
     hook = DrawingHook(tmp_path / 'new', 2)
     hook.before_test(runner)
     samples = [DataSample(metainfo=dict(img_path=path)).set_pred_score(torch.tensor([0.1, 0.2, 0.7])) for _ in range(2)]
@@ -311,11 +312,16 @@ def test_images_of_a_test_are_read_as_in_it(tmp_path):
 
 
 @pytest.mark.parametrize('to_rgb, drawn', [(False, [0, 100, 200]), (True, [200, 100, 0])])
-def test_colors_of_images_without_a_file(tmp_path, to_rgb, drawn):
+@pytest.mark.parametrize('normalised', [False, True])
+def test_colors_of_images_without_a_file(tmp_path, to_rgb, drawn, normalised):
     """Images that a dataset has in memory, as CIFAR's, are drawn in their colors: they are RGB, or BGR where the
-    preprocessor makes RGB of them."""
+    preprocessor makes RGB of them. What Normalize of the pipeline did is undone."""
     model = SimpleNamespace(data_preprocessor=SimpleNamespace(to_rgb=to_rgb))
     pixels = torch.tensor([200, 100, 0], dtype=torch.uint8).view(3, 1, 1).expand(3, 4, 5)
-    data = SimpleNamespace(model=model), DataSample(), dict(inputs=[pixels]), 0, 0
+    cfg = Config()
+    if normalised:
+        step = dict(type='Normalize', mean=[50.0] * 3, std=[2.0] * 3, to_rgb=False)
+        cfg, pixels = Config(dict(test_dataloader=dict(dataset=dict(pipeline=[step])))), (pixels.float() - 50) / 2
+    data = SimpleNamespace(model=model, cfg=cfg), DataSample(), dict(inputs=[pixels]), 0, 0
     image = DrawingHook(tmp_path, 1)._read(*data)
     assert image.shape == (4, 5, 3) and image[0, 0].tolist() == drawn

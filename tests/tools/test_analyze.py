@@ -11,8 +11,9 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
+from mmattn.runs.configs import load_config
 from tests import ROOT
-from tests.configs import GREY
+from tests.configs import FOUR_BANDS, GREY
 from tests.tools.in_process import load_tool, run_tool
 
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
@@ -94,8 +95,23 @@ def test_grey(run, photos, tmp_path):
     assert sentence is None and said.count('.png') == 3
     x, y = numbers(tmp_path, 'wide_attention')['query']
     assert abs(x - 33) < 2 and abs(y - 49) < 2
-    model = SimpleNamespace(data_preprocessor=None)
-    assert load_tool('analyze').picture_of(model, torch.zeros(1, 1, 4, 5)).shape == (4, 5, 3)
+
+
+def test_four_bands(run, photos, tmp_path):
+    """Images that the pipeline normalises: the query is found, at its place, and the picture is that of the file."""
+    (tmp_path / 'four.py').write_text(FOUR_BANDS)
+    image = np.random.default_rng(0).integers(0, 256, (64, 80, 4), np.uint8)
+    cv2.imwrite(str(photos / 'four.png'), image)
+    arguments = '--images', photos / 'four.png', '--query', 40, 16, '--what', 'attention'
+    sentence, _ = run(tmp_path / 'four.py', *arguments)
+    assert sentence is None
+    x, y = numbers(tmp_path, 'four_attention')['query']
+    assert abs(x - 81) < 2 and abs(y - 33) < 2
+    cfg = load_config(tmp_path / 'four.py')
+    norm = cfg.test_dataloader.dataset.pipeline[1]
+    x = torch.from_numpy((image - np.float32(norm.mean)) / np.float32(norm.std)).permute(2, 0, 1)[None]
+    model = SimpleNamespace(cfg=cfg, inferencer=SimpleNamespace(model=SimpleNamespace(data_preprocessor=None)))
+    np.testing.assert_allclose(load_tool('analyze').picture_of(model, x) * 255, image[..., 2::-1], atol=1)
 
 
 def test_detector(run, photos, tmp_path):

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from mmengine.config import ConfigDict
+from mmengine.config import Config, ConfigDict
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
 from mmattn.analysis import doctor
 from mmattn.backbones import ELSASwin
+from mmattn.checks.pixels import pixels_of
 from mmattn.runs.rows import read_row
 from tests import ROOT
 from tests.tools.in_process import run_tool
@@ -181,6 +182,37 @@ def test_config_that_cannot_train(tmp_path, config, option, sentence):
     (tmp_path / 'a.py').write_text(config)
     done = run_tool('doctor', tmp_path / 'a.py', '--cfg-options', option)
     assert done.returncode == 1 and sentence in done.sentence
+
+
+@pytest.mark.parametrize(
+    'normalize, settings, sentence',
+    [
+        (dict(mean=doctor.MEAN, std=[58.0] * 3), {}, None),
+        (dict(mean=doctor.MEAN, std=[58.0] * 3, to_rgb=False), {}, 'pipeline[0].to_rgb is False, but mean and std are'),
+        (
+            None,
+            dict(mean=doctor.MEAN[::-1], std=[58.0] * 3, bgr_to_rgb=True),
+            'data_preprocessor.bgr_to_rgb is True, but',
+        ),
+        (dict(mean=doctor.MEAN, std=[58.0] * 3), dict(mean=doctor.MEAN, std=[58.0] * 3), 'are normalised twice, see'),
+        (dict(mean=[9.0, 8, 7, 6], std=[1.0] * 4, to_rgb=False), {}, None),
+    ],
+    ids=['healthy', 'order of the pipeline', 'order of the preprocessor', 'both normalise', 'four bands'],
+)
+def test_order_of_channels(normalize, settings, sentence):
+    """Wherever images are normalised: mean and std are in the order that the model gets."""
+    pipeline = [dict(type='Normalize', **normalize)] if normalize else []
+    cfg = Config(dict(train_dataloader=dict(dataset=dict(pipeline=pipeline))))
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        preprocessor = MODELS.build(dict(type='SegDataPreProcessor', **settings))
+    said = [*doctor.channel_order(pixels_of(cfg, preprocessor, 'train'))]
+    assert sentence in said[0] if sentence else not said
+
+
+def test_advice_for_other_channels():
+    """Four bands do not get the three numbers of ImageNet."""
+    (sentence,) = doctor.images_not_normalised([(500.0, 99.0)] * 4)
+    assert '4 numbers each' in sentence and '123' not in sentence
 
 
 def test_class_as_type():

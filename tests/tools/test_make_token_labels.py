@@ -80,6 +80,25 @@ def test_grey(run, tmp_path):
     assert done.sentence is None and found['one/a.pt'].shape == (2, 5, 2, 2)
 
 
+def test_the_pipeline_normalises(run, tmp_path, images):
+    """Label maps are the same whether the pipeline or the data preprocessor normalises; images of more than 8 bits,
+    which Pillow cannot resize, are named."""
+    _, expected, _ = run(SWIN, '--places', 1)
+    (tmp_path / 'out').rename(tmp_path / 'expected')
+    (tmp_path / 'c.py').write_text(f"""
+_base_ = {str(ROOT / SWIN)!r}
+norm = dict(type='Normalize', mean=_base_.data_preprocessor.mean, std=_base_.data_preprocessor.std, to_rgb=True)
+load = dict(type='LoadImageFromFile', color_type='unchanged')
+test_dataloader = dict(dataset=dict(pipeline=[load, norm, *_base_.test_pipeline[1:]]))
+data_preprocessor = dict(_delete_=True, num_classes={Config.fromfile(ROOT / SWIN).data_preprocessor.num_classes})
+""")
+    cv2.imwrite(str(images / 'one' / 'deep.png'), np.full((50, 70, 3), 4000, np.uint16))
+    _, found, done = run(tmp_path / 'c.py', '--places', 1)
+    assert done.sentence.startswith('1 of 4 images') and 'deep.png has values of more than 8 bits' in done.sentence
+    for name, label_map in expected.items():
+        torch.testing.assert_close(found[name], label_map)
+
+
 def test_continues(run, tmp_path, images):
     """Whole label maps stay, damaged ones are made again, and a damaged image is named after the others are done."""
     _, before, done = run(VOLO, '--places', 1)

@@ -1,0 +1,70 @@
+"""How the pixels of a model's images are prepared: by Normalize in a pipeline, and by the data preprocessor."""
+
+from typing import NamedTuple
+
+import numpy as np
+from mmengine.config import Config
+from torch import nn
+
+from .config_types import listed, type_name
+from .config_values import dataset_configs
+
+
+class Pixels(NamedTuple):
+    """A model gets each channel of an image less ``mean``, divided by ``std``.
+
+    Attributes:
+        mean, std: a number per channel, in the model's order, or one for all; 0 and 1 if nothing normalises.
+        is_rgb: whether images of three channels are turned from BGR, as they are read, into RGB.
+        switches: the settings of what normalises that turn BGR into RGB. If there are two, images are normalised twice.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    is_rgb: bool
+    switches: list[str]
+
+    def channels(self, number: int) -> str | int:
+        """The model's channels: RGB or BGR of three, grey of one. Others are in the order in which they are read."""
+        return {1: 'grey', 3: 'RGB' if self.is_rgb else 'BGR'}.get(number, number)
+
+
+def pixels_of(cfg: Config, preprocessor: nn.Module | None, split: str = 'test') -> Pixels:
+    """How a model gets the images of a split of its config.
+
+    Albu's transforms and those of torchvision are of other packages: what they change is not known here.
+
+    Args:
+        preprocessor: the model's data preprocessor, built.
+    """
+    steps = [
+        (f'{place}.to_rgb', node['mean'], node['std'], node.get('to_rgb', True)) for place, node in _norms(cfg, split)
+    ]
+    mean, std = (getattr(preprocessor, key, None) for key in ('mean', 'std'))
+    if mean is not None:
+        switch = f'data_preprocessor.{"to_rgb" if hasattr(preprocessor, "to_rgb") else "bgr_to_rgb"}'
+        steps.append((switch, mean.flatten().tolist(), std.flatten().tolist(), turns_to_rgb(preprocessor)))
+    else:
+        steps.append((None, 0.0, 1.0, turns_to_rgb(preprocessor)))
+    mean, std, is_rgb = np.zeros(1), np.ones(1), False
+    for _, offset, scale, swaps in steps:
+        if swaps:
+            is_rgb = not is_rgb
+            mean, std = (one[::-1] if len(one) == 3 else one for one in (mean, std))
+        mean, std = mean + std * offset, std * scale
+    return Pixels(mean, std, is_rgb, [switch for switch, *_ in steps if switch])
+
+
+def turns_to_rgb(preprocessor: nn.Module | None) -> bool:
+    """Whether a data preprocessor of MMDetection, MMSegmentation or MMPretrain turns BGR images into RGB."""
+    return any(getattr(preprocessor, name, False) for name in ('_channel_conversion', 'channel_conversion', 'to_rgb'))
+
+
+def _norms(cfg: Config, split: str) -> list[tuple[str, dict]]:
+    """The steps that normalise the images of a split, in their order, with their places."""
+    for where, node in dataset_configs(cfg, split):
+        steps = listed(node.get('pipeline'), f'{where}.pipeline')
+        norms = [(place, step) for place, step in steps if type_name(step.get('type')) == 'Normalize']
+        if norms:
+            return norms
+    return []

@@ -250,7 +250,7 @@ def check_coco(contents: dict, path: str | Path, evaluated: Sequence[str] = ()) 
     outside = 0
     for number, annotation in annotations.items():
         image = images[annotation['image_id']]
-        if wrong := _wrong_place(annotation, image['width'], image['height']):
+        if wrong := wrong_place(annotation, image['width'], image['height']):
             raise InputError(f'{path}: annotation {number} has {wrong}')
         left, top, width, height = annotation['bbox']
         outside += left < -1 or top < -1 or left + width > image['width'] + 1 or top + height > image['height'] + 1
@@ -294,7 +294,7 @@ def _entries(
     return entries
 
 
-def _wrong_place(annotation: dict, width: int, height: int) -> str:
+def wrong_place(annotation: dict, width: int, height: int) -> str:
     """What of an annotation is not within an image of a size, as the end of a sentence; '' if all is."""
     left, top, across, down = box = annotation['bbox']
     size = f'its image of {width} x {height} pixels'

@@ -31,7 +31,13 @@ CLASSIFICATION = ('CustomDataset', 'CIFAR10')
 #: the same for mmattn: it looks for broken files when it is read
 UNLABELLED = 'UnlabelledImages'
 #: package and name of a class that becomes one of mmattn -> module of that
-CHECKED = {('mmdet', 'CocoDataset'): 'coco', ('mmdet', 'CocoMetric'): 'coco', ('mmseg', 'IoUMetric'): 'segmentation'}
+CHECKED = {
+    ('mmdet', 'CocoDataset'): 'coco',
+    ('mmdet', 'CocoMetric'): 'coco',
+    ('mmdet', 'VOCDataset'): 'voc',
+    ('mmdet', 'XMLDataset'): 'voc',
+    ('mmseg', 'IoUMetric'): 'segmentation',
+}
 #: so many label maps of a dataset are looked at for all classes
 FEW_MAPS = 100
 #: endings of annotation files that MMEngine reads with the code in them
@@ -354,8 +360,10 @@ def _check_label_maps(dataset: BaseDataset, name: str, ignored: Iterable[int]) -
     alone = ''.join(str(classes[label]) for label in found) or 'no class'
     others = ' and '.join(map(str, skipped))
     sentence = (
-        f'the label maps of {name} have pixels of {alone} only' + f', and of {others}, which is ignored' * bool(others)
-    ) + ': write a mask of 0 and 255 with 0 and 1, and set reduce_zero_label=False if 0 is a class'
+        f'the label maps of {name} have pixels of {alone} only'
+        + f', and of {others}, which is ignored' * bool(others)
+        + ': convert masks of 0 and 255 by tools/convert_data.py masks; set reduce_zero_label=False if 0 is a class'
+    )
     if not dataset.test_mode:
         raise InputError(f'{sentence}; a model learns nothing from one class')
     warn(sentence)

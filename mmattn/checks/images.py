@@ -189,6 +189,8 @@ def _check_labels(data: dict, num_classes: int, ignored: Sequence[int]) -> None:
         raise InputError(
             f'{path} is {" x ".join(map(str, labels.shape))} and its image '
             f'{" x ".join(map(str, data["ori_shape"]))}{turned}: a label map has a number per pixel'
+            + ', and tools/convert_data.py masks makes them of colours'
+            * (labels.ndim > 2)
         )
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     wrong = wrong[~np.isin(wrong, ignored)]
@@ -251,13 +253,17 @@ def _header(file: str | io.BytesIO) -> tuple[str | None, str | None, str, int]:
     """What Pillow reads in the first bytes of an image file: mode, format, coding and EXIF orientation, 1 to 8."""
     try:
         with Image.open(file) as image:
-            # Pillow would read a whole PNG file to find EXIF data at its end.
-            exif = image.getexif() if image.format != 'PNG' or 'exif' in image.info else {}
-            orientation = exif.get(ExifTags.Base.Orientation)
-            known = orientation if orientation in range(1, 9) else 1
-            return image.mode, image.format, str(image.tile), known
+            return image.mode, image.format, str(image.tile), orientation_of(image)
     except Exception:  # Pillow raises several kinds. It does not read all formats, and not all that cameras write.
         return None, None, '', 1
+
+
+def orientation_of(image: Image.Image) -> int:
+    """The EXIF orientation of an image that Pillow has opened, 1 to 8; more than 4 exchange width and height."""
+    # Pillow would read a whole PNG file to find EXIF data at its end.
+    exif = image.getexif() if image.format != 'PNG' or 'exif' in image.info else {}
+    orientation = exif.get(ExifTags.Base.Orientation)
+    return orientation if orientation in range(1, 9) else 1
 
 
 def _odd_values(file: BinaryIO) -> str:

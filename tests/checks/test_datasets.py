@@ -335,7 +335,9 @@ def maps_of(folder, *contents, test_mode=False):
 def test_masks_of_0_and_255(tmp_path, log, test_mode):
     """255 is ignored, so a model would learn one class and reach 100 % in it."""
     dataset = maps_of(tmp_path, [0, 255], [0, 0], test_mode=test_mode)
-    message = 'have pixels of ground only, and of 255, which is ignored: write a mask of 0 and 255 with 0 and 1'
+    message = (
+        'have pixels of ground only, and of 255, which is ignored: convert masks of 0 and 255 by tools/convert_data'
+    )
     if test_mode:
         check_dataset(dataset, nn.Identity())
         assert len(log) == 1 and message in log[0]

@@ -161,7 +161,13 @@ class Maps(Images):
         ([[0, 'nan', 1]], 'float32', 'tiff', 'has label nan'),
         ([[0, 1, 1]], 'uint8', 'jpeg', 'is a JPEG file, which does not keep the labels'),
         ([[0, 2, 1]], 'uint8', 'png', 'has label 2 where the dataset has 2 classes'),
-        ([[0, 1], [1, 0]], 'uint8', 'png', 'is 2 x 2 and its image 1 x 3: a label map has a number per pixel'),
+        ([[0, 1], [1, 0]], 'uint8', 'png', 'is 2 x 2 and its image 1 x 3: a label map has a number per pixel$'),
+        (
+            [[[0, 0, 9]] * 3] * 2,
+            'uint8',
+            'png',
+            'is 2 x 3 x 3 .* per pixel, and tools/convert_data.py masks makes them',
+        ),
     ],
 )
 @pytest.mark.parametrize('nested', [False, True])

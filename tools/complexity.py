@@ -3,11 +3,12 @@
     python tools/complexity.py configs/elsa_swin/*.py
 
 The first row of a config is its backbone as an ImageNet classifier (224 x 224, 1000 classes). If the config is of a
-classifier, image size and classes are the config's. A detector (1280 x 800) or segmentor (2048 x 512) gets one more row
-for the whole model. The papers' figures come from metafile.yml beside the config. Where a paper left something out, the
-count leaves it out too, and the end of the row says so. A "!" marks a figure that is more than 2 % (parameters) or 3 %
-(operations) off; the tool then exits with 1. Operations are not compared where the end of the row says what the paper
-leaves open.
+classifier, the classes are the config's. A detector (1280 x 800) or segmentor (2048 x 512) gets one more row for the
+whole model. These sizes are those of papers, whose figures come from metafile.yml beside the config. A config without
+such figures is counted at the size that its test pipeline gives images, or at its limits if it keeps the ratio. Where
+a paper left something out, the count leaves it out too, and the end of the row says so. A "!" marks a figure that is
+more than 2 % (parameters) or 3 % (operations) off; the tool then exits with 1. Operations are not compared where the
+end of the row says what the paper leaves open.
 
 A config with rows gives all of them. Those of ablations (configs/*/ablations) stand beside the figures of printed.yml.
 There "=" means that the counts, rounded to the paper's digits, are the printed figures. Elsewhere the end of the row

@@ -19,11 +19,12 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from .. import backbones
-from ..checks.config_values import check_config
+from ..checks.config_values import check_config, dataset_configs
 from ..errors import InputError
 from ..layers import MeanShiftAttention
 from ..packages import require
 from ..runs.rows import read_row
+from ..runs.views import pipeline_size
 
 #: width x height at which papers count a model of each scope
 INPUT_SIZES = {'mmpretrain': (224, 224), 'mmdet': (1280, 800), 'mmseg': (2048, 512)}
@@ -69,8 +70,8 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     """Count the models of a config and compare them with the metafile beside it.
 
     The first row is the config's backbone as an ImageNet classifier. If the config is of a classifier, the classes are
-    the config's, and so is the image size if it has ``input_size`` (width, height). Otherwise the whole detector or
-    segmentor follows. A config with ``rows`` gives all of them. Those of a config of ablations are compared with
+    the config's. Otherwise the whole detector or segmentor follows. Without figures of a paper, the image size is that
+    of :func:`input_size`. A config with ``rows`` gives all of them. Those of a config of ablations are compared with
     printed.yml.
 
     Raises:
@@ -84,10 +85,9 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
         yield from _compare_ablations(config)
         return
     for row in rows or [None]:
-        cfg, own = _load(config, row), _own_entry(config, row)
+        cfg = _load(config, row)
+        own = _own_entry(config, cfg)
         name = own.get('Name', ' '.join(filter(None, (config.stem, row))))
-        if 'input_size' in cfg:
-            own = {'Input Size': tuple(cfg.input_size), **own}
         is_classifier = cfg.default_scope == 'mmpretrain'
         entry = own if is_classifier else _classifier_entry(config, cfg.model.backbone)
         counted = cfg if is_classifier or not entry else _load_entry(config, entry)
@@ -151,6 +151,14 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict, channels: int 
     )
 
 
+def input_size(cfg: Config) -> tuple[int, int]:
+    """Width and height of the images of a config: ``input_size``, or that of its test pipeline, or that of papers."""
+    pipelines = (node.get('pipeline') for split in ('test', 'val') for _, node in dataset_configs(cfg, split))
+    pipeline = next(filter(None, pipelines), ())
+    scope = cfg.get('default_scope', 'mmpretrain')
+    return tuple(cfg.get('input_size') or pipeline_size(pipeline) or INPUT_SIZES[scope])
+
+
 def image_channels(cfg: Config) -> int:
     """Channels of the images of a config: ``in_channels`` of its backbone, or one per mean of its preprocessor, or 3.
 
@@ -175,7 +183,8 @@ def unpadded(model: nn.Module) -> Iterator[None]:
 
 
 def count_config(config: str | Path, row: str | None = None) -> tuple[int, float | None]:
-    """All parameters and multiply-adds of a config's classifier, detector or segmentor, at the papers' input size.
+    """All parameters and multiply-adds of a config's classifier, detector or segmentor, at the size of
+    :func:`compare_with_paper`.
 
     Multiply-adds are None for models with deformable attention, because meta tensors cannot run it.
 
@@ -188,7 +197,7 @@ def count_config(config: str | Path, row: str | None = None) -> tuple[int, float
     config = Path(config)
     cfg = _load(config, row)
     model = _classifier_of(cfg) if cfg.default_scope == 'mmpretrain' else build(cfg)
-    sizes = {key: value for key, value in _own_entry(config, cfg.get('row')).items() if key == 'Input Size'}
+    sizes = {key: value for key, value in _own_entry(config, cfg).items() if key == 'Input Size'}
     counted = compare(config.stem, model, cfg.default_scope, sizes, image_channels(cfg))
     return counted.parameters, counted.operations
 
@@ -411,10 +420,11 @@ def _entries(config: Path) -> list[dict]:
     return yaml.safe_load(metafile.read_text('utf-8'))['Models'] if metafile.is_file() else []
 
 
-def _own_entry(config: Path, row: str | None) -> dict:
-    """The entry of a config and its row in the metafile beside it; {} if there is none."""
-    names = config.name, row
-    return next((entry for entry in _entries(config) if (Path(entry['Config']).name, entry.get('Row')) == names), {})
+def _own_entry(config: Path, cfg: Config) -> dict:
+    """The entry of a config and its row in the metafile beside it; without one, the size of its images alone."""
+    names = config.name, cfg.get('row')
+    found = (entry for entry in _entries(config) if (Path(entry['Config']).name, entry.get('Row')) == names)
+    return next(found, {'Input Size': input_size(cfg)})
 
 
 def _load_entry(config: Path, entry: dict) -> Config:

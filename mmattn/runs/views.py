@@ -56,6 +56,18 @@ def far_sizes(tta_pipeline: Sequence[dict], test_pipeline: Sequence[dict]) -> tu
     return (far, tests[0]) if far else None
 
 
+def pipeline_size(test_pipeline: Sequence[dict]) -> tuple[int, int] | None:
+    """Width and height that the last step with a size gives images, or their limits if it keeps the ratio; None if no
+    step has a size."""
+    for _, step in reversed(list(nested(list(test_pipeline), ''))):
+        size = next((step[key] for key in _sizes(step) if key in ('scale', 'size', 'crop_size')), None)
+        if step.get('width') and step.get('height'):  # of MMDetection's FixShapeResize
+            size = step['width'], step['height']
+        if size is not None:
+            return (size, size) if isinstance(size, Real) else tuple(size)
+    return None
+
+
 def _short_sides(pipeline: Sequence[dict]) -> list[int]:
     steps = [step for _, step in nested(list(pipeline), '') if 'Resize' in type_name(step.get('type'))]
     scales = [step['scale'] for step in steps if step.get('scale')]

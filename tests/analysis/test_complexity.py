@@ -48,10 +48,17 @@ def test_padded_heads_are_not_counted():
     assert layer.backend is None
 
 
-def test_size_of_the_images_of_a_config():
-    """A classifier of small images is counted at their size, which its config has for tools/compare.py."""
+def test_size_of_the_images_of_a_config(tmp_path):
+    """An own detector is counted at the size of its test pipeline, and a classifier at that which its config has for
+    tools/compare.py."""
     row = next(compare_with_paper(CONFIGS / 'toy' / 'compare' / 'classifier_in1k.py'))
     assert row.input_size == (64, 64)
+    own = tmp_path / 'own.py'
+    base = str(CONFIGS / 'toy/retinanet_shunted-toy_fpn.py')
+    steps = "[dict(type='LoadImageFromFile'), dict(type='Resize', scale=(96, 64)), dict(type='PackDetInputs')]"
+    own.write_text(f'_base_ = {base!r}\ntest_dataloader = dict(dataset=dict(pipeline={steps}))')
+    _, row = compare_with_paper(own)
+    assert row.input_size == (96, 64) and count_config(own) == (row.parameters, row.operations)
 
 
 def test_landmarks():

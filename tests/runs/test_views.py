@@ -6,7 +6,7 @@ from mmengine.dataset import Compose
 from mmengine.registry import DefaultScope
 
 from mmattn.errors import InputError
-from mmattn.runs.views import far_sizes, views_pipeline
+from mmattn.runs.views import far_sizes, pipeline_size, views_pipeline
 
 LOAD, LABELS, PACK = dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackDetInputs')
 
@@ -69,3 +69,18 @@ def test_far_sizes():
     tta = [dict(type='TestTimeAug', transforms=[[dict(type='Resize', scale=(1333, side)) for side in (63, 64, 257)]])]
     assert far_sizes(tta, resized(512, 128)) == ([63, 257], 128)
     assert far_sizes(tta, [LOAD]) is None
+
+
+@pytest.mark.parametrize(
+    'steps, size',
+    [
+        ([dict(type='Resize', scale=(1333, 800), keep_ratio=True)], (1333, 800)),
+        ([dict(type='ResizeEdge', scale=256), dict(type='CenterCrop', crop_size=224)], (224, 224)),
+        ([dict(type='mmdet.FixShapeResize', width=64, height=32), dict(type='Pad', size_divisor=32)], (64, 32)),
+        ([dict(type='Resize', scale_factor=0.5)], None),
+    ],
+    ids=['resize', 'crop', 'fixed', 'factor'],
+)
+def test_size_of_a_pipeline(steps, size):
+    """The last step that has one decides."""
+    assert pipeline_size([LOAD, *steps, PACK]) == size

@@ -188,7 +188,7 @@ def write(out: Path, name: str, figure: plt.Figure, title: str, caption: str, nu
 
 
 def write_attention(out: Path, name: str, model: Model, x: Tensor, query: tuple[float, float]) -> None:
-    """The sheet of an image: a row per layer and part of its attention, a column per head."""
+    """The sheet of an image: the heads of each layer and part of its attention."""
     layers = query_attention(model.inferencer.model.backbone, x, *query)
     unknown = {one.layer for one in layers if one.weights is None}
     for layer in sorted(unknown):
@@ -200,7 +200,9 @@ def write_attention(out: Path, name: str, model: Model, x: Tensor, query: tuple[
     picture = picture_of(model, x)
     figure, caption = attention_sheet(layers, picture, query)
     numbers = dict(query=query, layers=[summary(one, picture.shape[:2]) for one in layers], left_out=sorted(unknown))
-    title = f'Attention of the query at ({query[0]:.0f}, {query[1]:.0f}) in {name}'
+    height, width = picture.shape[:2]
+    place = f'x = {query[0]:.0f}, y = {query[1]:.0f} in {width} x {height} pixels'
+    title = f'{name}: what the query at {place} attends to'
     caption += ' The JSON has all heads and blocks.'
     write(out, f'{name}_attention', figure, title, caption, numbers)
 
@@ -262,7 +264,7 @@ def write_similarity(out: Path, stages: list[list[nn.Module]]) -> None:
 
 def write_fields(out: Path, backbone: nn.Module, stages: list[list[nn.Module]], images: list[Tensor]) -> None:
     chosen = spread(range(len(stages)), 4)
-    figure, axes = plt.subplots(1, len(chosen), figsize=(3.4 * len(chosen), 4.6), squeeze=False, layout='constrained')
+    figure, axes = plt.subplots(1, len(chosen), figsize=(3.4 * len(chosen), 4), squeeze=False, layout='constrained')
     numbers = []
     for axis, stage in zip(axes[0], chosen):
         fields = [receptive_field(backbone, x, stage) for x in images]

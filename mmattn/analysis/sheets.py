@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.cm import ScalarMappable
 
 from .attention import LayerAttention, Weights
 
-MAX_HEADS = 8  # in a row of a sheet
+MAX_HEADS = 8  # of a layer, in a sheet
 #: layer -> how to read its pictures
 CAPTIONS = {
     'ELSA': 'ELSA: k x k neighbours, mean over the channels of a head; the ghost head can make weights negative.',
@@ -33,7 +34,7 @@ CAPTIONS = {
 def attention_sheet(
     layers: list[LayerAttention], picture: np.ndarray, query: tuple[float, float]
 ) -> tuple[plt.Figure, str]:
-    """A row per layer and part of its attention, a column per head.
+    """For each layer and part of its attention, the image with the query, and a picture of each head.
 
     Args:
         layers: of :func:`mmattn.analysis.attention.query_attention`, at least one that has ``weights``; others are left
@@ -45,31 +46,57 @@ def attention_sheet(
         the figure, and how to read it.
     """
     layers = [one for one in layers if one.weights is not None]
-    rows = [(one, rows) for one in shown(layers) for rows in by_part(one)]
-    heads = min(MAX_HEADS, max(sum(len(part.values) for part in parts) for _, parts in rows))
-    height = 1.7 * min(2, max(0.5, picture.shape[0] / picture.shape[1])) + 0.25
+    groups, most = [], 0
+    for one, parts in [(layer, parts) for layer in shown(layers) for parts in by_part(layer)]:
+        heads = [(part, head) for part in parts for head in range(len(part.values))]
+        most = max(most, len(heads))
+        count = min(MAX_HEADS, len(heads))  # of several groups of heads, the same number of each
+        groups.append((one, parts, [heads[i * len(heads) // count] for i in range(count)]))
+    starts, columns = packed([1 + len(heads) for *_, heads in groups])
+    rows = 1 + starts[-1] // columns
+    height = 1.7 * min(2, max(0.5, picture.shape[0] / picture.shape[1])) + 0.35
     figure, axes = plt.subplots(
-        len(rows), heads + 1, figsize=(1.7 * heads + 3, height * len(rows) + 1.5), squeeze=False, layout='constrained'
+        rows, columns, figsize=(1.7 * columns, height * rows + 1.7), squeeze=False, layout='constrained'
     )
     for axis in axes.flat:
-        axis.set(xticks=[], yticks=[])
-        axis.spines[:].set_visible(False)
-    for (one, parts), (first, *others) in zip(rows, axes):
-        draw_query(first, picture, one, query, parts[0].part)
-        maps = [(part, head) for part in parts for head in range(len(part.values))]
-        # Of several groups of heads, the same number of each.
-        maps = [maps[i * len(maps) // min(heads, len(maps))] for i in range(min(heads, len(maps)))]
-        for axis, (part, head) in zip(others, maps):
-            draw_weights(axis, picture, one, part, head)
-    most = max(sum(len(part.values) for part in parts) for _, parts in rows)
-    caption = (
-        'Left: the image as the network sees it, with the query. Right: the weight that the query gives to each '
-        'position, over the darkened image; the brightest has the number above. Where weights are negative, these are '
-        'blue and others red. "Outside" is the share that goes to padding. A frame in the corner enlarges a region. '
+        axis.axis('off')
+    signed = any(
+        part.values[head].min() < -1e-3 * part.values[head].abs().max() for *_, g in groups for part, head in g
     )
-    caption += f'Of up to {most} heads, {heads} are shown. ' * (most > heads)
-    caption += ' '.join(text for layer, text in CAPTIONS.items() if layer in {one.layer for one, _ in rows})
+    colors = ScalarMappable(plt.Normalize(-1 if signed else 0, 1), 'bwr' if signed else 'inferno')
+    for (one, parts, heads), start in zip(groups, starts):
+        first, *others = axes.flat[start : start + 1 + len(heads)]
+        view = view_of(one, parts, picture.shape[:2])
+        draw_query(first, picture, one, view, parts[0].part)
+        for axis, (part, head) in zip(others, heads):
+            draw_weights(axis, picture, one, part, head, view, colors)
+    bar = figure.colorbar(colors, ax=axes, location='bottom', shrink=0.5, aspect=50, pad=0.02)
+    bar.set_label("weight / the head's largest weight", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    caption = (
+        'First picture of a layer: the image as the network sees it, with the query in red. The others: the weight '
+        'that the query gives to each position, over the darkened image; above is the largest weight of the head. If '
+        'the first picture has a white frame, the others show what is in it. "In padding" is the share of the weights '
+        'that goes to padding. '
+    )
+    caption += f'Of up to {most} heads, {MAX_HEADS} are shown. ' * (most > MAX_HEADS)
+    caption += ' '.join(text for layer, text in CAPTIONS.items() if layer in {one.layer for one, *_ in groups})
     return figure, caption
+
+
+def packed(lengths: list[int]) -> tuple[list[int], int]:
+    """Places of groups of cells in a grid, row by row, no group in two rows; and the number of columns, at most 12,
+    for the smallest grid. The titles of a row count as two cells."""
+    grids = []
+    for columns in range(max(lengths), max(12, *lengths) + 1):
+        starts, end = [], 0
+        for length in lengths:
+            end += -end % columns if end % columns + length > columns else 0
+            starts.append(end)
+            end += length
+        grids.append((-(-end // columns) * (columns + 2), columns, starts))
+    _, columns, starts = min(grids)
+    return starts, columns
 
 
 def shown(layers: list[LayerAttention]) -> list[LayerAttention]:
@@ -90,48 +117,67 @@ def by_part(one: LayerAttention) -> list[list[Weights]]:
     return [[w for w in one.weights if w.part == part] for part in dict.fromkeys(w.part for w in one.weights)]
 
 
-def draw_query(axis: plt.Axes, picture: np.ndarray, one: LayerAttention, query: tuple, part: str) -> None:
-    """The image with the query and its position on the map."""
-    axis.imshow(picture, extent=(0, picture.shape[1], picture.shape[0], 0))
+def view_of(one: LayerAttention, parts: list[Weights], shape: tuple[int, int]) -> tuple[float, float, float, float]:
+    """What the pictures of a layer show of an image (H, W): left, right, bottom, top. It is the whole image, or what is
+    around the query, if all weights are within a third of the image."""
+    height, width = shape
+    boxes = []
+    for part in parts:
+        seen = np.argwhere((part.values.abs() >= 1e-6 * part.values.abs().max()).any(0).cpu().numpy())
+        boxes.append((np.r_[seen.min(0), seen.max(0) + 1] * part.cell + np.tile((part.top, part.left), 2)) * one.stride)
+    (top, left), (bottom, right) = np.min(boxes, 0)[:2], np.max(boxes, 0)[2:]
+    scale = 1.1 * max((bottom - top) / height, (right - left) / width)  # of the view, which has the image's shape
+    if parts[0].part or scale > 1 / 3:
+        return 0, width, height, 0
+    x, y = (left + right) / 2, (top + bottom) / 2
+    return x - scale * width / 2, x + scale * width / 2, y + scale * height / 2, y - scale * height / 2
+
+
+def draw_query(axis: plt.Axes, picture: np.ndarray, one: LayerAttention, view: tuple, part: str) -> None:
+    """The image with the position of the query on the map, and a frame around what the other pictures show."""
+    height, width = picture.shape[:2]
+    axis.imshow(picture, extent=(0, width, height, 0))
     row, column = (i * one.stride for i in one.query)
     axis.add_patch(plt.Rectangle((column, row), one.stride, one.stride, fill=False, ec='white', lw=2.5))
     axis.add_patch(plt.Rectangle((column, row), one.stride, one.stride, fill=False, ec='red', lw=1.2))
-    text = f'stage {one.stage + 1}, block {one.block + 1}\nstride {one.stride}\n{one.layer}\n{part}'
-    axis.set_ylabel(text.strip(), rotation=0, ha='right', va='center', fontsize=8)
+    if view[1] - view[0] < width:
+        for color, line in (('black', 2), ('white', 1)):
+            corner = view[0], view[3]
+            axis.add_patch(plt.Rectangle(corner, view[1] - view[0], view[2] - view[3], fill=False, ec=color, lw=line))
+    axis.set(xlim=(0, width), ylim=(height, 0))
+    text = (
+        f'stage {one.stage + 1}, block {one.block + 1}, stride {one.stride}\n{one.layer}{f", {part}" if part else ""}'
+    )
+    axis.set_title(text, fontsize=7, pad=2, weight='bold')
 
 
-def draw_weights(axis: plt.Axes, picture: np.ndarray, one: LayerAttention, part: Weights, head: int) -> None:
-    """The weights of a head over the image."""
+def draw_weights(
+    axis: plt.Axes,
+    picture: np.ndarray,
+    one: LayerAttention,
+    part: Weights,
+    head: int,
+    view: tuple[float, float, float, float],
+    scale: ScalarMappable,
+) -> None:
+    """The weights of a head over the image, where their size is their opacity, too."""
     height, width = picture.shape[:2]
     values = np.nan_to_num(part.values[head].float().cpu().numpy())
     size, outside = np.abs(values), outside_of(one, part, (height, width))
-    largest = size[~outside].max(initial=0) or 1.0
-    lost = size[outside].sum() / (size.sum() or 1.0)
-    values, size = values.clip(-largest, largest), size.clip(0, largest)
-    signed = values.min() < -1e-3 * largest
-    colors = plt.get_cmap('bwr' if signed else 'inferno')(values / largest / 2 + 0.5 if signed else values / largest)
+    largest = size.max(initial=0) or 1.0
+    colors = scale.to_rgba(values / largest)
     colors[..., 3] = 0.85 * np.sqrt(size / largest)
-    gray = picture.mean(2) * 0.55
     side = one.stride * part.cell
     left, top = part.left * one.stride, part.top * one.stride
+    axis.imshow(picture.mean(2) * 0.55, cmap='gray', vmin=0, vmax=1, extent=(0, width, height, 0))
     extent = (left, left + values.shape[1] * side, top + values.shape[0] * side, top)
-    seen = np.argwhere(size >= 1e-6 * size.max())
-    box = np.r_[seen.min(0), seen.max(0) + 1] * side + np.tile((top, left), 2)  # top, left, bottom, right
-    views = [(axis, (0, width, height, 0))]
-    if not part.part and max(box[2] - box[0], box[3] - box[1]) < 0.45 * min(height, width):
-        x = 0.0 if box[1] + box[3] > width else 0.55
-        y = 0.55 if box[0] + box[2] > height else 0.0
-        views.append((axis.inset_axes((x, y, 0.45, 0.45)), (box[1], box[3], box[2], box[0])))
-        axis.add_patch(plt.Rectangle((box[1], box[0]), box[3] - box[1], box[2] - box[0], fill=False, ec='w', lw=0.6))
-    for view, (x1, x2, y2, y1) in views:
-        view.imshow(gray, cmap='gray', vmin=0, vmax=1, extent=(0, width, height, 0))
-        view.imshow(colors, extent=extent, interpolation='nearest')
-        view.set(xticks=[], yticks=[], xlim=(x1, x2), ylim=(y2, y1), aspect='equal', facecolor='0.3')
-        for spine in view.spines.values():
-            spine.set(visible=view is not axis, color='white')
+    axis.imshow(colors, extent=extent, interpolation='nearest')
+    axis.set(xlim=view[:2], ylim=view[2:], aspect='equal')
+    axis.add_patch(plt.Rectangle((0, 0), 1, 1, transform=axis.transAxes, fc='0.3', zorder=-1))
     cells = f' ({part.cell} x {part.cell})' if part.cell > 1 else ''
-    beyond = f', {lost:.0%} outside' if lost > 0.005 else ''
-    axis.set_title(f'head {part.first_head + head + 1}{cells}: {largest:.2g}{beyond}', fontsize=7, pad=2)
+    lost = size[outside].sum() / (size.sum() or 1.0)
+    padding = f'\n{lost:.0%} in padding' if lost > 0.005 else ''
+    axis.set_title(f'head {part.first_head + head + 1}{cells}: {largest:.2g}{padding}', fontsize=7, pad=2)
 
 
 def outside_of(one: LayerAttention, part: Weights, shape: tuple[int, int]) -> np.ndarray:

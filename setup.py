@@ -5,13 +5,11 @@ Everything else about the package stands in pyproject.toml.
 """
 
 import os
-import runpy
 import shutil
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -30,21 +28,13 @@ class BuildWithMim(build_py):
         shutil.copy(ROOT / 'model-index.yml', mim)
 
 
-class BuildWithSeal(build_ext):
-    def build_extension(self, ext: Extension) -> None:
-        self.force = True  # a library that is newer than csrc/ may be of other code, as after git checkout
-        super().build_extension(ext)
-        runpy.run_path(str(ROOT / 'mmattn' / 'ops' / 'seal.py'))['seal'](Path(self.get_ext_fullpath(ext.name)))
-
-
 # Apple's clang has no OpenMP, so the operators run in one thread there.
 OPENMP = [] if sys.platform == 'darwin' else ['-fopenmp']
 # The library uses nothing of Python's, so one serves every Python that mmattn supports: a wheel per platform. Without a
 # compiler mmattn is installed all the same, and slower: see mmattn/ops/library.py.
 CPU = Extension(
     'mmattn.ops._cpu',
-    sorted(str(path) for path in Path('mmattn/ops/csrc').glob('*.cpp')),
-    depends=['mmattn/ops/csrc/vector.h'],
+    sorted(str(path) for path in Path('mmattn/ops').rglob('*.cpp')),
     extra_compile_args=['-std=c++17', '-O3', '-g0', *OPENMP, '-fno-math-errno', '-fno-trapping-math', '-Wno-psabi'],
     extra_link_args=OPENMP,
     optional=True,
@@ -54,7 +44,8 @@ CPU = Extension(
 PURE = sys.platform == 'win32' or os.environ.get('MMATTN_PURE') == '1'
 
 setup(
-    cmdclass=dict(build_py=BuildWithMim, build_ext=BuildWithSeal),
+    cmdclass=dict(build_py=BuildWithMim),
     ext_modules=[] if PURE else [CPU],
-    options={} if PURE else dict(bdist_wheel=dict(py_limited_api='cp310')),
+    # A library that is newer than its code may be of other code, as after git checkout.
+    options={} if PURE else dict(build_ext=dict(force=True), bdist_wheel=dict(py_limited_api='cp310')),
 )

@@ -267,31 +267,6 @@ def test_what_is_compiled_where(monkeypatch, platform, pure, compiled, threads):
         assert ('-fopenmp' in library.extra_compile_args) == ('-fopenmp' in library.extra_link_args) == threads
 
 
-@pytest.mark.slow
-def test_changed_library_is_sealed_again(compiled_wheel, tmp_path):
-    """A wheel that is built has a whole library. After auditwheel changed it, seal_wheel.py writes its checksum, and
-    the list of files."""
-
-    def run(*arguments):
-        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-
-    def unpack(path, folder):
-        run('-m', 'wheel', 'unpack', '-d', folder, path)  # compares the files with the list
-        (library,) = folder.glob('*/mmattn/ops/_cpu.*')
-        return library, runpy.run_path(str(library.with_name('seal.py')))['is_sealed']
-
-    library, is_sealed = unpack(compiled_wheel.filename, tmp_path / 'built')
-    assert is_sealed(library)
-    library.write_bytes(library.read_bytes() + b'more')
-    run('-m', 'wheel', 'pack', '-d', tmp_path, library.parents[2])
-    (path,) = tmp_path.glob('*.whl')
-    library, is_sealed = unpack(path, tmp_path / 'changed')
-    assert not is_sealed(library)
-    run(ROOT / 'tools' / 'dev' / 'seal_wheel.py', tmp_path)
-    library, is_sealed = unpack(path, tmp_path / 'sealed')
-    assert is_sealed(library)
-
-
 def needed(requirements: Iterable[str], extras: Iterable[str] = (), seen: dict | None = None) -> set[Path]:
     """The installed files and folders of what requirements name, and of what that requires itself."""
     seen = {} if seen is None else seen

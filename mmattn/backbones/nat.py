@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole
 from ..layers import MLP, Block, NeighbourhoodAttention, TokenConv2d, build_mechanism
-from ..ops.neighbourhood_cpu import MOST_NEIGHBOURS
+from ..ops.neighbourhood.reference import MOST_NEIGHBOURS
 from ..weights import Translation
 from .base import drop_path_schedule
 from .swin import Stage, Stages, mechanisms_by_stage

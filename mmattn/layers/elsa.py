@@ -117,7 +117,7 @@ class ELSA(nn.Module):
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         dropout_p = self.attn_drop_rate if self.training else 0.0
         ghost_mul, ghost_add = self._ghost_matrices()
-        backend = self.backend or fastest(q, v, ghost_mul, dropout_p)
+        backend = self.backend or fastest(q, v, dropout_p)
         logits = self._logits(q * k, tap_major=backend == 'triton')
         x = elsa_attention(logits, v, ghost_mul, ghost_add, self.dilation, dropout_p, self.backend)
         return self.drop(self.post_proj(x))

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..errors import CheckpointError
-from ..ops.neighbourhood import neighbourhood_attention
-from ..ops.neighbourhood_cpu import check_neighbours
+from ..ops.neighbourhood import check_neighbours, neighbourhood_attention
 from ..weights import take
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS

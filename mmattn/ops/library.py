@@ -1,4 +1,4 @@
-"""The C++ code of csrc/, which setup.py compiles where mmattn is installed.
+"""The C++ code of all kernel.cpp, which setup.py compiles where mmattn is installed.
 
 Without a compiler there is no library, and operators choose other paths. Functions are plain C and called through
 ctypes, so that one library serves every version of torch and of Python. They trust their arguments: the operators of
@@ -14,18 +14,22 @@ import torch
 from torch import Tensor
 
 from ..errors import describe, warn
+from .backend import CannotServe
 from .derivatives import once
-from .seal import is_sealed
 from .tracing import is_exporting, is_transforming
+
+#: of the arguments of the library's functions, as in library.cpp. A change of them raises both.
+VERSION = 1
 
 
 def _load(path: Path) -> ctypes.CDLL | None:
     if not path.exists():
         return None
     try:
-        if is_sealed(path):
-            return ctypes.CDLL(str(path))
-        problem = 'it is damaged, or was compiled from another version of mmattn'
+        library = ctypes.CDLL(str(path))
+        if getattr(library, 'mmattn_version', int)() == VERSION:
+            return library
+        problem = 'it was compiled from another version of mmattn'
     except OSError as error:
         problem = describe(error)
     warn(f'{path} cannot be used, and slower code serves instead: {problem}. To compile it, install mmattn again.')
@@ -51,14 +55,14 @@ def check_takes(*tensors: Tensor, dtypes: Collection[torch.dtype] = (torch.float
     """Check that the backend 'cpp' can be used; see :func:`takes`.
 
     Raises:
-        ValueError: if the library was not compiled, or does not serve the tensors.
+        CannotServe: if the library was not compiled, or does not serve the tensors.
     """
     if not HAS_LIBRARY:
-        raise ValueError("the library of backend 'cpp' is missing: install a C++ compiler, then mmattn again")
+        raise CannotServe("the library of backend 'cpp' is missing: install a C++ compiler, then mmattn again")
     if not takes(*tensors, dtypes=dtypes):
         kinds = ', '.join(f'{x.dtype} on {x.device}' for x in tensors)
         bits = 'at most 32 bits' if len(dtypes) > 1 else '32 bits'
-        raise ValueError(
+        raise CannotServe(
             f"backend 'cpp' takes tensors of {bits} on the CPU, and is not for export or torch.func; here are {kinds}"
         )
 

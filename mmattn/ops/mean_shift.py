@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backend import check_maps, choose_backend, named_backend, without_autocast
+from .backend import check_maps, named_backend, without_autocast
 from .biased_attention import biased_attention, is_multiplied
 from .tracing import is_exporting, is_transforming
 
@@ -57,7 +57,7 @@ def mean_shift_attention(
     """
     check_maps(dropout_p, query=query, key=key, value=value, probe=probe, bias=bias)
     _check(query, key, value, probe, bias)
-    function = named_backend(BACKENDS, _fastest(key, bias) if backend is None else backend)
+    function = named_backend(BACKENDS, fastest(key, bias) if backend is None else backend)
     return function(query, key, value, probe, bias, dropout_p)
 
 
@@ -231,17 +231,14 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _fastest(key: Tensor, bias: Tensor | None) -> str:
-    """The backend for a device and dtype, with or without a bias, in training or inference."""
+def fastest(key: Tensor, bias: Tensor | None) -> str:
+    """The backend that None stands for, of :func:`mean_shift_attention`."""
     half = key.dtype in (torch.float16, torch.bfloat16)
-    trains = is_transforming() or (torch.is_grad_enabled() and key.requires_grad)
     if is_exporting() and not half:
-        name = 'exported'
-    elif half or (bias is None and (trains or key.device.type != 'cpu' or not FUSES_BIAS)):
-        name = 'channels'
-    else:
-        name = 'bias'
-    return choose_backend('mean_shift_attention', (name,), key.device, key.dtype)
+        return 'exported'
+    trains = is_transforming() or (torch.is_grad_enabled() and key.requires_grad)
+    wide = half or (bias is None and (trains or key.device.type != 'cpu' or not FUSES_BIAS))
+    return 'channels' if wide else 'bias'
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None) -> None:

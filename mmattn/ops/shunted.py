@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import check_whole
-from .backend import check_maps, choose_backend, named_backend
+from .backend import check_maps, named_backend
 from .tracing import is_tracing
 
 
@@ -46,9 +46,7 @@ def shunted_attention(
     _check(query, keys, values, num_heads)
     for key, value in zip(keys, values):
         check_maps(dropout_p, query=query, key=key, value=value)
-    if backend is None:
-        backend = choose_backend('shunted_attention', ('fused',), query.device, query.dtype)
-    return named_backend(BACKENDS, backend)(query, keys, values, num_heads, dropout_p)
+    return named_backend(BACKENDS, 'fused' if backend is None else backend)(query, keys, values, num_heads, dropout_p)
 
 
 def shunted_attention_reference(

@@ -1,6 +1,5 @@
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 #: whether torch.compile or torch.export is tracing; torch 2.1 and 2.2 have the function in another place
 is_tracing = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling
@@ -22,15 +21,6 @@ def is_plain(x: Tensor) -> bool:
 def is_transforming() -> bool:
     """Whether operations go through a transform of torch.func, such as grad, vmap or jvp."""
     return torch._C._are_functorch_transforms_active()
-
-
-def pretends() -> bool:
-    """Whether tensors made now are fake: they have shapes and devices, and no numbers."""
-    if not torch._C._len_torch_dispatch_stack():
-        return False
-    from torch._subclasses.fake_tensor import FakeTensorMode  # takes long
-
-    return any(isinstance(mode, FakeTensorMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def is_exporting() -> bool:

@@ -12,8 +12,9 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from mmattn.ops import elsa, library
+from mmattn.ops import library
 from mmattn.ops.depthwise_conv import depthwise_conv
+from mmattn.ops.elsa.shifted import summed
 from mmattn.ops.global_self_attention import axial_attention_reference
 from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.ops.neighbourhood import neighbourhood_attention_reference
@@ -114,7 +115,7 @@ def expected(name: str, arguments: list) -> list[Tensor]:
     else:
         weights, value, *ghosts = tensors
         ghosts = [None if x is None else x.transpose(-1, -2) for x in ghosts]
-        out = elsa._summed(weights, value, *ghosts, *numbers)
+        out = summed(weights, value, *ghosts, *numbers)
     if grad is None:
         return [out]
     leaves = [x for x in tensors if x is not None]

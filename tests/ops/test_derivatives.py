@@ -19,8 +19,8 @@ from mmattn.ops import (
     neighbourhood_sum,
     shunted_attention,
 )
-from mmattn.ops import global_self_attention as gsa
 from mmattn.ops.depthwise_conv import depthwise_conv
+from mmattn.ops.global_self_attention import batched
 from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.ops.recompute import recompute
 
@@ -121,7 +121,7 @@ def test_kernels_have_no_second_derivatives(name, shapes):
 @pytest.mark.parametrize('name', ['elsa', 'axial', 'axial-keys'])
 def test_gradgradcheck(monkeypatch, name, blocks):
     """The hand-written backward passes that torch differentiates again are right, in blocks of lines, too."""
-    monkeypatch.setattr(gsa, 'MAX_SCORES', 20 if blocks else gsa.MAX_SCORES)
+    monkeypatch.setattr(batched, 'MAX_SCORES', 20 if blocks else batched.MAX_SCORES)
     operator, inputs = make(name, torch.float64)
     assert torch.autograd.gradgradcheck(operator, [x.requires_grad_() for x in inputs], fast_mode=True)
 

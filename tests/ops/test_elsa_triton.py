@@ -12,7 +12,7 @@ from mmattn.layers import ELSA
 from mmattn.ops import elsa, elsa_attention
 from tests import ROOT
 
-kernels = pytest.importorskip('mmattn.ops.elsa_triton', exc_type=ImportError)
+kernels = pytest.importorskip('mmattn.ops.elsa.triton', exc_type=ImportError)
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 
 
@@ -158,8 +158,9 @@ def test_kernels_in_graphs():
         (False, torch.float32, 0.0, False),
     ],
 )
-def test_kernels_are_chosen(is_cuda, dtype, dropout_p, chosen):
+def test_kernels_are_chosen(monkeypatch, is_cuda, dtype, dropout_p, chosen):
     """The kernels are the default on a GPU. Float64 does not use them, because their sums are in float32, and dropout
     does not, because they make the weights themselves."""
-    value = SimpleNamespace(is_cuda=is_cuda, dtype=dtype)
-    assert elsa._compiled(value, value, dropout_p) == (('triton',) if chosen else ())
+    value = SimpleNamespace(is_cuda=is_cuda, dtype=dtype, device=torch.device('cuda'))
+    monkeypatch.setattr(elsa.library, 'takes', lambda *_, **__: False)
+    assert elsa.fastest(value, value, dropout_p) == ('triton' if chosen else 'shifted')

@@ -6,17 +6,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mmattn.ops import global_self_attention as gsa
-from mmattn.ops.global_self_attention import axial_attention, content_attention
+from mmattn.ops.global_self_attention import BEYOND, axial_attention, batched, content_attention
+from mmattn.ops.global_self_attention.table import fit_table
 
 PATHS = [partial(axial_attention, backend=name) for name in ('reference', 'batched', 'exported')]
 #: only 'batched' works on blocks of lines
-BACKENDS = [('reference', gsa.MAX_SCORES), ('batched', gsa.MAX_SCORES), ('batched', 0), ('exported', gsa.MAX_SCORES)]
+MOST = batched.MAX_SCORES
+BACKENDS = [('reference', MOST), ('batched', MOST), ('batched', 0), ('exported', MOST)]
 
 
-@pytest.fixture(params=[gsa.MAX_SCORES, 0], ids=['whole', 'line by line'])
+@pytest.fixture(params=[MOST, 0], ids=['whole', 'line by line'])
 def max_scores(request, monkeypatch):
-    monkeypatch.setattr(gsa, 'MAX_SCORES', request.param)
+    monkeypatch.setattr(batched, 'MAX_SCORES', request.param)
 
 
 def make_inputs(B, H, W, heads, k, v, L, dtype=torch.float64):
@@ -78,7 +79,7 @@ def content_by_hand(query, key, value):
 
 @pytest.mark.parametrize('backend, max_scores', BACKENDS, indirect=['max_scores'])
 @pytest.mark.parametrize('dim', [1, 2])
-@pytest.mark.parametrize('beyond', gsa.BEYOND)
+@pytest.mark.parametrize('beyond', BEYOND)
 @pytest.mark.parametrize('L', [1, 3, 4, 5, 8])
 def test_axial_equations(backend, dim, beyond, L, max_scores):
     """Every path computes the paper's sum: direction and sign of the shift, both rules for lines longer than L."""
@@ -89,7 +90,7 @@ def test_axial_equations(backend, dim, beyond, L, max_scores):
 
 @pytest.mark.parametrize('backend, max_scores', BACKENDS[:3], indirect=['max_scores'])
 @pytest.mark.parametrize('dim', [1, 2])
-@pytest.mark.parametrize('beyond', gsa.BEYOND)
+@pytest.mark.parametrize('beyond', BEYOND)
 @pytest.mark.parametrize('softmax', [False, True])
 @pytest.mark.parametrize('L', [1, 3, 8])
 def test_axial_content(backend, dim, beyond, softmax, L, max_scores):
@@ -112,7 +113,7 @@ def test_axial_content(backend, dim, beyond, softmax, L, max_scores):
     v=st.integers(1, 4),
     L=st.integers(1, 10),
     dim=st.integers(1, 2),
-    beyond=st.sampled_from(gsa.BEYOND),
+    beyond=st.sampled_from(BEYOND),
     layout=st.permutations(range(5)),
     most=st.sampled_from([0, 40, 200, 2**22]),
 )
@@ -126,7 +127,7 @@ def test_axial_paths_agree(B, H, W, heads, k, v, L, dim, beyond, layout, most):
     inputs = [t.requires_grad_() for t in inputs]
     grad = torch.randn(B, H, W, heads, v, dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gsa, 'MAX_SCORES', most)
+        patch.setattr(batched, 'MAX_SCORES', most)
         results = []
         for path in PATHS:
             out = path(*inputs, dim, beyond)
@@ -146,7 +147,7 @@ def test_content_equals_its_quadratic_form(B, H, W, heads):
 
 
 @pytest.mark.parametrize('dim', [1, 2])
-@pytest.mark.parametrize('beyond', gsa.BEYOND)
+@pytest.mark.parametrize('beyond', BEYOND)
 @pytest.mark.parametrize('softmax', [False, True])
 @pytest.mark.parametrize('with_key', [False, True])
 def test_axial_gradcheck(dim, beyond, softmax, with_key, max_scores, fast_mode):
@@ -185,7 +186,7 @@ def test_content_gradcheck(fast_mode):
 
 def test_no_row_of_a_table_is_gathered():
     """torch.compile needs minutes for rows that are gathered by an index which depends on the size of the map."""
-    graph = make_fx(lambda table: gsa.fit_table(table, 9, 'stretch'))(torch.randn(7, 3))
+    graph = make_fx(lambda table: fit_table(table, 9, 'stretch'))(torch.randn(7, 3))
     called = {str(node.target).split('.')[1] for node in graph.graph.nodes if node.op == 'call_function'}
     assert 'mm' in called and not called & {'embedding', 'index', 'index_select', 'gather'}
 
@@ -194,14 +195,14 @@ def test_tables_are_fitted_in_their_own_precision():
     """Autocast does not round the weights of the interpolation."""
     table = torch.randn(7, 3)
     with torch.autocast('cpu', torch.bfloat16):
-        fitted = gsa.fit_table(table, 9, 'stretch')
-    assert torch.equal(fitted, gsa.fit_table(table, 9, 'stretch'))
+        fitted = fit_table(table, 9, 'stretch')
+    assert torch.equal(fitted, fit_table(table, 9, 'stretch'))
 
 
 def test_scores_are_few_and_not_kept(monkeypatch):
     """No tensor is larger than MAX_SCORES, here 1 / 14 of all scores, and tensors kept for the backward pass are no
     larger than the map."""
-    monkeypatch.setattr(gsa, 'MAX_SCORES', 2**19)
+    monkeypatch.setattr(batched, 'MAX_SCORES', 2**19)
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

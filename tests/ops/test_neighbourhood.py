@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmattn.analysis import count_operations
-from mmattn.ops import library, neighbourhood, neighbourhood_attention, neighbourhood_cpu
+from mmattn.ops import library, neighbourhood, neighbourhood_attention
+from mmattn.ops.neighbourhood import cpp
 from mmattn.packages import version_numbers
 from tests.ops.measuring import torch_threads
 
@@ -138,8 +139,7 @@ def test_derivatives():
 def test_when_the_code_is_chosen():
     """On the CPU, for float32 and half precision, without dropout. Float64, export and fake tensors take the other."""
     x = torch.zeros(1, 2, 2, 1, 4)
-    bias = torch.nn.Parameter(torch.zeros(1, 5, 5))
-    choice = lambda x, rate=0.0: neighbourhood._fastest(x, x, x, bias=bias, beyond=None, dropout_p=rate)
+    choice = lambda x, rate=0.0: neighbourhood.fastest(x, x, x, rate)
     assert [choice(x), choice(x.bfloat16())] == ['cpp'] * 2
     assert [choice(x.double()), choice(x.to('meta')), choice(x, 0.1)] == ['reference'] * 3
     with pytest.raises(ValueError, match="backend 'cpp' needs dropout_p=0, not 0.1"):
@@ -183,8 +183,8 @@ def test_kept_in_graphs(monkeypatch):
     and backward."""
     inputs = [x.float() for x in make_inputs(1, 6, 7, 2, 4, 3)]  # no side is that of the table
     gradients(neighbourhood_attention, inputs, inputs[0], 3)  # checks the C++ code before calls are counted
-    called, compilations, call = [], [], neighbourhood_cpu.call
-    monkeypatch.setattr(neighbourhood_cpu, 'call', lambda name, *others: (called.append(name), call(name, *others)))
+    called, compilations, call = [], [], cpp.call
+    monkeypatch.setattr(cpp, 'call', lambda name, *others: (called.append(name), call(name, *others)))
 
     def backend(graph, given):
         compilations.append(size)

@@ -6,7 +6,7 @@ import torch
 from mmattn.ops import neighbourhood_attention
 from tests.ops.test_neighbourhood import gradients, make_inputs
 
-kernels = pytest.importorskip('mmattn.ops.neighbourhood_triton', exc_type=ImportError)
+kernels = pytest.importorskip('mmattn.ops.neighbourhood.triton', exc_type=ImportError)
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 
 

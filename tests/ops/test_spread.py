@@ -160,7 +160,7 @@ def test_a_number_reaches_what_depends_on_it(case, backends, dtypes, bad, number
 @pytest.mark.parametrize('case', KERNELS)
 def test_of_kernels(case):
     """In the GPU kernels."""
-    pytest.importorskip('mmattn.ops.neighbourhood_triton', exc_type=ImportError)
+    pytest.importorskip('mmattn.ops.neighbourhood.triton', exc_type=ImportError)
     wrong = spread(case, ['triton'], (SINGLE, BFLOAT), BAD, 3)
     assert not wrong, '\n'.join(wrong)
 

@@ -57,6 +57,25 @@ TOY = {
 }
 #: written by the part "operators", read for the last section
 ROWS = 'operators.json'
+#: B, H, W, heads and channels of a head, at which operators are compared
+GPU_SIZES, DRY_SIZES = (2, 33, 40, 4, 32), (1, 7, 8, 2, 8)
+SWIN = (128, 3, 32), (64, 6, 32), (32, 12, 32)
+NAT = (128, 2, 32), (64, 4, 32), (32, 8, 32)
+GSA = (128, 8, 16), (64, 8, 32), (32, 8, 64)
+#: operator -> sides of maps, heads and channels of a head at which it is measured: stages for images of 512 x 512
+MAPS = {
+    'elsa': SWIN,
+    'elsa, both ghosts': SWIN,
+    "elsa's logits": SWIN,
+    'mean shift': ((32, 6, 64),),
+    'mean shift in windows': SWIN,
+    'shunted': NAT[1:],
+    'neighbourhood': NAT,
+    'content': GSA,
+    'axial, along columns': GSA,
+    'axial, along rows': GSA,
+    'depth-wise convolution': NAT,
+}
 #: environment of the dry run, which there is no GPU in
 DRY_RUN = dict(CUDA_VISIBLE_DEVICES='', TRITON_INTERPRET='1', MMATTN_TEST_GPU='cpu')
 NO_MEANING = ' (dry run on the CPU, no figure has a meaning)'
@@ -102,7 +121,7 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
     part = [sys.executable, Path(__file__), '--device', device, '--out', out]
     tests = [sys.executable, '-m', 'pytest', '-q', '-o', 'addopts=', '-s', '-p', 'no:cacheprovider']
     tests += ['-m', 'not slow'] if dry else side_by_side()
-    kernels = [f'tests/ops/test_{name}_triton.py' for name in ('elsa', 'axial', 'neighbourhood')]
+    kernels = [f'tests/ops/test_{name}_triton.py' for name in ('elsa', 'global_self_attention', 'neighbourhood')]
     bench = [sys.executable, ROOT / 'tools' / 'benchmark.py', '--device', device, '--dtype', 'bfloat16', '--profile']
     bench += ['--runs', '1'] if dry else []
     listed = [
@@ -229,46 +248,30 @@ def operators(args: argparse.Namespace) -> None:
 
     It fails if a backend other than the reference fails.
     """
-    sys.path.insert(0, str(ROOT))
-    if args.device == 'cpu':  # operators choose as on a GPU, and Triton interprets the kernels
-        from mmattn.ops import elsa, neighbourhood
-
-        elsa._compiled = lambda logits, value, dropout_p: () if dropout_p else ('triton',)
-        neighbourhood._compiled = lambda *maps: ('triton',)
-    rows = compare()
+    rows = compare(args.device)
     measure(rows, args)
     print(f'\n{defaults(list(rows.values()))}')
     if any(not row['passed'] and row['backend'] != 'reference' for row in rows.values()):
         sys.exit('A backend FAILED: see the tables.')
 
 
-def compare() -> dict[tuple[str, torch.dtype, str], dict]:
+def compare(device: str) -> dict[tuple[str, torch.dtype, str], dict]:
     """A row for each operator, dtype and backend: for :func:`defaults`."""
-    from mmattn.errors import describe
-    from tests.ops.test_gpu import DTYPES, OPERATORS, candidates, differences, tolerance
+    from mmattn import selftest
 
-    rows = {}
-    print('Differences from the reference in float64, as a share of the norm: of the result, and the largest of the')
-    print('gradients.\n\n| operator | backend | dtype | forward | backward | tolerance |\n|---|---|---|---|---|---|')
-    for name, dtype in itertools.product(OPERATORS, DTYPES):
-        for backend in candidates(name):
-            limit, passed = tolerance(dtype), False
-            torch._dynamo.reset()  # torch compiles a function for a few shapes only
-            try:
-                found = differences(name, backend, dtype)
-                passed = all(x <= limit for x in found)
-                cells = ' | '.join(f'{"passed" if x <= limit else "FAILED"}, {x:.1e}' for x in found)
-            except Exception as error:  # compilers and drivers raise many kinds
-                cells = f'FAILED, {describe(error)[:200]} |'
-            rows[name, dtype, backend] = dict(operator=name, dtype=str(dtype), backend=backend, passed=passed)
-            print(f'| {name} | {backend} | {dtype} | {cells} | {limit:.1e} |', flush=True)
-    return rows
+    sizes = DRY_SIZES if device == 'cpu' else GPU_SIZES
+    return {
+        (row.operator, row.dtype, row.backend): dict(
+            operator=row.operator, dtype=str(row.dtype), backend=row.backend, passed=row.passed
+        )
+        for row in selftest.printed(selftest.compare(device, sizes=sizes))
+    }
 
 
 def measure(rows: dict[tuple[str, torch.dtype, str], dict], args: argparse.Namespace) -> None:
     """Print times, add them to the rows, and write these."""
     from mmattn.errors import describe
-    from tests.ops.test_gpu import DRY_RUN, DTYPES, OPERATORS, candidates
+    from mmattn.selftest import DTYPES, OPERATORS, candidates
 
     on_gpu = args.device == 'cuda'
     rate = bandwidth(args.device, 2**30 if on_gpu else 2**22)
@@ -280,8 +283,8 @@ def measure(rows: dict[tuple[str, torch.dtype, str], dict], args: argparse.Names
     print(f'| operator | map | dtype | backend | forward | {share} | both passes | {share} |\n|{"---|" * 8}')
     kernels = []
     for dtype, name in itertools.product(DTYPES if on_gpu else DTYPES[:1], OPERATORS):
-        compute, backends, shapes, maps, _ = OPERATORS[name]
-        for side, heads, channels in maps if on_gpu else [DRY_RUN[2:]]:
+        compute, backends, shapes = OPERATORS[name]
+        for side, heads, channels in MAPS[name] if on_gpu else [DRY_SIZES[2:]]:
             inputs = [
                 torch.randn(shape, device=args.device, dtype=dtype, requires_grad=True)
                 for shape in shapes(16 if on_gpu else 1, side, side, heads, channels)
@@ -289,6 +292,8 @@ def measure(rows: dict[tuple[str, torch.dtype, str], dict], args: argparse.Names
             torch._dynamo.reset()
             default = chosen(compute, backends, inputs)
             for backend in candidates(name)[1:]:  # the reference, which comes first, need not be fast
+                if (name, dtype, backend) not in rows:  # It takes no such tensors.
+                    continue
                 row = rows[name, dtype, backend]
                 row.update(default=backend == default, seconds=row.get('seconds', []))
                 try:

@@ -28,9 +28,9 @@ from torch import Tensor  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 
-from mmattn.ops.axial_triton import axial_attention_triton  # noqa: E402
-from mmattn.ops.elsa_triton import elsa_attention_triton  # noqa: E402
-from mmattn.ops.neighbourhood_triton import neighbourhood_attention_triton  # noqa: E402
+from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
+from mmattn.ops.global_self_attention.triton import axial_attention_triton  # noqa: E402
+from mmattn.ops.neighbourhood.triton import neighbourhood_attention_triton  # noqa: E402
 
 #: compute capabilities: Turing, Ampere, Hopper, Blackwell
 ARCHS = (75, 80, 90, 100)

@@ -1,62 +1,30 @@
-"""The sum of the ELSA operator on the CPU in one pass over the map: csrc/neighbourhood.cpp."""
+"""The sum of the ELSA operator on the CPU, in one pass over the map: kernel.cpp."""
 
 import math
 
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..arguments import check_whole
-from .library import call, empty_like, operator, rows_of
-from .tracing import is_tracing
+from .. import library
+from ..backend import HALF_OR_SINGLE
+from ..library import call, empty_like, operator, rows_of
+from .reference import check_neighbourhoods, within
+from .shifted import by_channel
 
 
-def check_neighbourhoods(name: str, weights: Tensor, value: Tensor, dilation: int) -> None:
-    """Check what a sum over neighbourhoods takes.
-
-    Args:
-        name: of the weights, in messages.
-        weights: (B, H, W, heads, k * k), k odd.
-        value: (B, H, W, C), C divisible by heads.
-        dilation: distance of neighbours, in pixels.
-
-    Raises:
-        ValueError: if they do not fit each other.
-    """
-    if weights.dim() != 5 or value.dim() != 4 or weights.shape[:3] != value.shape[:3]:
-        raise ValueError(
-            f'{name} must be (B, H, W, heads, k * k) and value (B, H, W, C) of the same B, H and W, '
-            f'not {tuple(weights.shape)} and {tuple(value.shape)}'
-        )
-    heads, taps = weights.shape[-2:]
-    C = value.shape[-1]
-    k = math.isqrt(taps)
-    if k * k != taps or k % 2 == 0:
-        raise ValueError(f'{name} must hold k * k neighbours with odd k, not {taps}')
-    if not C or not heads or C % heads:
-        raise ValueError(f'the {C} channels of value do not divide into {heads} heads')
-    check_whole('dilation', dilation)
-
-
-def within(dilation: int, value: Tensor) -> int:
-    """The dilation, at most the longer side of a map (B, H, W, C): from there on, all other neighbours are outside."""
-    return dilation if is_tracing() else min(dilation, max(*value.shape[1:3], 1))
-
-
-def neighbourhood_sum_cpu(
-    weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int
+def elsa_attention_cpp(
+    logits: Tensor, value: Tensor, ghost_mul: Tensor | None, ghost_add: Tensor | None, dilation: int, dropout_p: float
 ) -> Tensor:
-    """``sum_j (weights[..., j] * mul[j] + add[j]) * shift_j(value)`` in float32.
+    """The same sum in one pass over the map, in C++ and float32."""
+    library.check_takes(logits, value, dtypes=HALF_OR_SINGLE)
+    attention = F.dropout(logits.float().softmax(-1), dropout_p)
+    return summed_cpp(attention, value, *by_channel(ghost_mul, ghost_add), dilation)
 
-    Args:
-        weights: (B, H, W, heads, k * k).
-        value: (B, H, W, C).
-        mul: (k * k, C), or (B, k * k, C) for each image; None means ones.
-        add: (k * k, C); None means zeros.
-        dilation: distance of neighbours, in pixels.
 
-    Returns:
-        (B, H, W, C).
-    """
-    return _sum(weights, value, mul, add, dilation)
+def summed_cpp(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:
+    """:func:`.shifted.summed` in float32."""
+    mul, add = (None if ghost is None else ghost.float().transpose(-1, -2) for ghost in (mul, add))
+    return _sum(weights.float(), value.float(), mul, add, dilation).to(value.dtype)
 
 
 def _forward(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | None, dilation: int) -> Tensor:

@@ -1,48 +1,31 @@
-"""Neighbourhood attention on the CPU, without weights in memory: csrc/neighbourhood_attention.cpp."""
+"""Neighbourhood attention on the CPU, without weights in memory: kernel.cpp."""
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..arguments import check_odd, check_whole
-from .elsa_cpu import within
-from .library import call, empty_like, operator, rows_of
-
-#: the largest side of a neighbourhood
-MOST_NEIGHBOURS = 63
-
-
-def check_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, beyond: Tensor | None, k: int, dilation: int
-) -> None:
-    """Check what neighbourhood attention takes: see :func:`mmattn.ops.neighbourhood_attention`.
-
-    Raises:
-        ValueError: if they do not fit each other.
-    """
-    check_neighbours(k, dilation)
-    if query.dim() != 5 or key.shape != query.shape or value.shape != query.shape:
-        raise ValueError(
-            'query, key and value must be (B, H, W, heads, d) of one shape, not '
-            f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
-        )
-    heads, d = query.shape[3:]
-    for name, given, shape in (('bias', bias, (heads, 2 * k - 1, 2 * k - 1)), ('beyond', beyond, (2, heads, d))):
-        if given is not None and given.shape != shape:
-            raise ValueError(f'{name} must be {shape}, not {tuple(given.shape)}')
+from .. import library
+from ..backend import HALF_OR_SINGLE
+from ..elsa.reference import within
+from ..library import call, empty_like, operator, rows_of
+from .reference import beyond_of, check_attention
 
 
-def check_neighbours(kernel_size: object, dilation: object) -> None:
-    """Check the numbers of a neighbourhood."""
-    check_odd('kernel_size', kernel_size)
-    check_whole('kernel_size', kernel_size, most=MOST_NEIGHBOURS)
-    check_whole('dilation', dilation)
-
-
-def neighbourhood_attention_cpu(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, beyond: Tensor | None, k: int, dilation: int
+def neighbourhood_attention_cpp(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    beyond: Tensor | None,
+    kernel_size: int,
+    dilation: int,
+    dropout_p: float,
 ) -> Tensor:
-    """:func:`mmattn.ops.neighbourhood_attention` in float32, without dropout."""
-    return _attend(query, key, value, bias, beyond, k, dilation)
+    """The same in C++, in float32, with the weights of one row of pixels in memory."""
+    if dropout_p:
+        raise ValueError(f"backend 'cpp' needs dropout_p=0, not {dropout_p}: choose backend 'reference'")
+    library.check_takes(query, key, value, dtypes=HALF_OR_SINGLE)
+    tensors = [None if x is None else x.float() for x in (query, key, value, bias, beyond)]
+    return _attend(*tensors, kernel_size, dilation).to(value.dtype)
 
 
 def continued(x: Tensor, beyond: Tensor | None, height: int, width: int) -> Tensor:
@@ -121,8 +104,3 @@ def _arguments(
     (query, *strides), (key, key_stride), (value, value_stride) = rows_of(query), rows_of(key), rows_of(value)
     numbers = [B, H, W, heads, d, height, width, k, dilation, *strides, key_stride, value_stride]
     return [query, key, value], None if bias is None else bias.contiguous(), numbers
-
-
-def beyond_of(beyond: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Key and value of pixels beyond the map."""
-    return (None, None) if beyond is None else (beyond[0], beyond[1])

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import library
-from .backend import HALF_OR_SINGLE, check_maps, choose_backend, named_backend
-from .library import call, operator, rows_of
+from .. import library
+from ..backend import HALF_OR_SINGLE, check_maps, named_backend
+from ..library import call, operator, rows_of
 
-#: sides of filters that csrc/depthwise_conv.cpp is compiled for
+#: sides of filters that kernel.cpp is compiled for
 SIZES = 3, 5, 7
 #: what it reads; float16 is converted before
 READ = torch.float32, torch.bfloat16
@@ -43,7 +43,7 @@ def depthwise_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, backen
         raise ValueError(f'the filters of weight must be k x k with odd k, not {k} x {columns}')
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f'bias must be {tuple(weight.shape[:1])}, not {tuple(bias.shape)}')
-    return named_backend(BACKENDS, _fastest(x, weight, bias) if backend is None else backend)(x, weight, bias)
+    return named_backend(BACKENDS, fastest(x, weight, bias) if backend is None else backend)(x, weight, bias)
 
 
 def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -60,16 +60,13 @@ def _cpp(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _cpp}
 
 
-def _fastest(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
-    """The backend that None stands for: the C++ code, after :func:`~.backend.choose_backend` has checked it."""
+def fastest(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
+    """The backend that None stands for, of :func:`depthwise_conv`."""
     k = weight.shape[-1]
     fast = k in SIZES and (k > 3 or x.dtype != torch.float32)  # for these, torch's gradients take as long
     trained = torch.is_grad_enabled() and (weight.requires_grad or bias is not None and bias.requires_grad)
     served = fast and trained and library.takes(x, weight.detach(), dtypes=HALF_OR_SINGLE)  # a Parameter is not plain
-    names = ('cpp', 'reference') if served else ('reference',)
-    # A whole vector of channels, and a part of one.
-    case = (2, 5, 7, 19), (19, 1, 3, 3), None if bias is None else (19,)
-    return choose_backend('depthwise_conv', names, x.device, x.dtype, depthwise_conv, case)
+    return 'cpp' if served else 'reference'
 
 
 class _DepthwiseConv(torch.autograd.Function):

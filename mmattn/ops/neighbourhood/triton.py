@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .derivatives import once
-from .elsa_triton import limited
-from .neighbourhood_cpu import beyond_of, continued
+from ..derivatives import once
+from ..elsa.triton import limited
+from .cpp import continued
+from .reference import beyond_of
 
 #: numbers of a map that a program works on
 BLOCK_SIZE = 1024

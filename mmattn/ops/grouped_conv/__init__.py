@@ -6,15 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..arguments import check_whole
-from . import library
-from .backend import check_maps, choose_backend, named_backend
-from .library import call, empty_like, operator, rows_of
+from ...arguments import check_whole
+from .. import library
+from ..backend import check_maps, named_backend
+from ..library import call, empty_like, operator, rows_of
 
-#: channels of a group for which csrc/grouped_conv.cpp is faster than torch on maps of any size. It takes all multiples
+#: channels of a group for which kernel.cpp is faster than torch on maps of any size. It takes all multiples
 #: of 4; for 8, torch is slower on large maps and faster on small ones.
 FAST_WIDTH = 4
-CPP_DTYPES = torch.float32, torch.bfloat16  #: of maps that csrc/grouped_conv.cpp serves; the second in gradients only
+CPP_DTYPES = torch.float32, torch.bfloat16  #: of maps that kernel.cpp serves; the second in gradients only
 
 
 def grouped_conv(
@@ -38,7 +38,7 @@ def grouped_conv(
         ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
     """
     check_groups(x, weight, bias, dilation)
-    function = named_backend(BACKENDS, _fastest(x, weight, bias) if backend is None else backend)
+    function = named_backend(BACKENDS, fastest(x, weight) if backend is None else backend)
     return function(x, weight, bias, dilation)
 
 
@@ -101,15 +101,12 @@ class _HalfConvolution(torch.autograd.Function):
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _cpp}
 
 
-def _fastest(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
-    """The backend that None stands for: the C++ code, after :func:`~.backend.choose_backend` has checked it."""
-    given = x, weight.detach()  # a Parameter is no plain tensor
+def fastest(x: Tensor, weight: Tensor) -> str:
+    """The backend that None stands for, of :func:`grouped_conv`."""
     trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    served = weight.shape[1] == FAST_WIDTH and library.takes(*given, dtypes=CPP_DTYPES if trains else CPP_DTYPES[:1])
-    names = ('cpp', 'reference') if served else ('reference',)
-    # The 7 x 7 filters of all released models, on a map of several vectors of pixels.
-    case = (1, 9, 18, 16), (16, FAST_WIDTH, 7, 7), None if bias is None else (16,)
-    return choose_backend('grouped_conv', names, x.device, x.dtype, grouped_conv, case)
+    dtypes = CPP_DTYPES if trains else CPP_DTYPES[:1]
+    served = weight.shape[1] == FAST_WIDTH and library.takes(x, weight.detach(), dtypes=dtypes)
+    return 'cpp' if served else 'reference'
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, dilation: int) -> Tensor:

@@ -15,14 +15,14 @@
 // mask leaves out what is not in them. In sums, a vector holds channels, and a tile of pixels shares what it reads.
 // What is left out is replaced or skipped, and not multiplied by zero, which would spread NaN and infinity.
 //
-// mmattn/ops/neighbourhood_cpu.py calls it.
+// cpp.py calls it.
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "vector.h"
+#include "../vector.h"
 
 namespace {
 

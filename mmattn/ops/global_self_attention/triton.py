@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .derivatives import once
+from ..derivatives import once
 
 #: positions of a program, for 32 channels a head
 BLOCK = 32

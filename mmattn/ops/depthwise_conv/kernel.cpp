@@ -9,13 +9,13 @@
 // A vector holds channels. Some rows of both maps are packed for one vector of channels, those of x with zeros around
 // them. The sums of as many rows of taps as the registers hold are computed at a time.
 //
-// mmattn/ops/depthwise_conv.py calls it.
+// __init__.py calls it.
 
 #include <algorithm>
 #include <memory>
 #include <vector>
 
-#include "vector.h"
+#include "../vector.h"
 
 namespace {
 

@@ -6,12 +6,12 @@
 // column (dim 1) or a row (dim 2) of a map. query: (B, H, W, heads, k), value: (B, H, W, heads, v), whose pixels are
 // `query_stride` and `value_stride` apart; table: (2A - 1, k). All other maps are contiguous.
 //
-// mmattn/ops/axial_cpu.py calls it.
+// cpp.py calls it.
 
 #include <algorithm>
 #include <vector>
 
-#include "vector.h"
+#include "../vector.h"
 
 namespace {
 

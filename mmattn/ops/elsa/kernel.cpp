@@ -5,12 +5,12 @@
 // weights: (B, H, W, heads, k * k); value: (B, H, W, heads * d), whose pixels are `stride` apart; mul: (1 or B, k * k,
 // heads * d) or null, its images `mul_stride` apart; add: (k * k, heads * d) or null. All other maps are contiguous.
 //
-// mmattn/ops/elsa_cpu.py calls it.
+// cpp.py calls it.
 
 #include <algorithm>
 #include <vector>
 
-#include "vector.h"
+#include "../vector.h"
 
 namespace {
 

@@ -1,42 +1,21 @@
-"""Axial attention by relative position on the CPU, whose scores stay in the cache: csrc/axial.cpp."""
+"""Axial attention by relative position on the CPU, whose scores stay in the cache: kernel.cpp."""
+
+import sys
 
 from torch import Tensor
 
-from ..arguments import check_whole
-from .library import call, empty_like, operator, rows_of
+from ...arguments import check_whole
+from .. import library
+from ..library import call, empty_like, operator, rows_of
+from .reference import check_lines
+from .table import fit_table
 
 
-def check_lines(query: Tensor, value: Tensor, table: Tensor, dim: int) -> None:
-    """Check what attention along lines takes: (B, H, W, heads, k), (B, H, W, heads, v), (2L - 1, k) and 1 or 2.
-
-    Raises:
-        ValueError: if they do not fit each other.
-    """
-    if query.dim() != 5 or value.dim() != 5 or value.shape[:-1] != query.shape[:-1]:
-        raise ValueError(
-            f'query must be (B, H, W, heads, k) and value (B, H, W, heads, v), not {tuple(query.shape)} '
-            f'and {tuple(value.shape)}'
-        )
-    if table.dim() != 2 or table.shape[0] % 2 == 0 or table.shape[1] != query.shape[-1]:
-        raise ValueError(f'table must be (2L - 1, {query.shape[-1]}), not {tuple(table.shape)}')
-    if not isinstance(dim, int) or dim not in (1, 2):
-        raise ValueError(f'dim must be 1 (columns) or 2 (rows), not {dim!r}')
-
-
-def axial_attention_cpu(query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int) -> Tensor:
-    """``sum_j (query[i] . table[j - i + A - 1]) * value[j]`` in float32, along lines of A pixels.
-
-    Args:
-        query: (B, H, W, heads, k).
-        value: (B, H, W, heads, v).
-        table: (2A - 1, k).
-        dim: 1 for lines that are columns, 2 for rows.
-        reach: the largest distance of j from i.
-
-    Returns:
-        (B, H, W, heads, v).
-    """
-    return _sum(query, value, table, dim, reach)
+def axial_attention_cpp(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> Tensor:
+    """The same sums in C++, whose scores stay in the cache."""
+    library.check_takes(query, value)
+    reach = len(table) // 2 if beyond == 'mask' else sys.maxsize
+    return _sum(query, value, fit_table(table, query.shape[dim], beyond).float(), dim, reach)
 
 
 def _forward(query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int) -> Tensor:

@@ -10,13 +10,13 @@
 // zeros between and around them. Then the neighbours of a vector of pixels are a vector, too, at the same distance for
 // all pixels.
 //
-// mmattn/ops/grouped_conv.py calls it.
+// __init__.py calls it.
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-#include "vector.h"
+#include "../vector.h"
 
 namespace {
 

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .derivatives import once, refuse
+from ..derivatives import once, refuse
 
 #: the part of a map that a program of the sum works on, in bytes
 MAP_BYTES = 4096

@@ -6,7 +6,7 @@ import torch
 from mmattn.layers import GlobalSelfAttention
 from mmattn.ops.global_self_attention import axial_attention
 
-kernels = pytest.importorskip('mmattn.ops.axial_triton', exc_type=ImportError)
+kernels = pytest.importorskip('mmattn.ops.global_self_attention.triton', exc_type=ImportError)
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 
 

@@ -1,0 +1,199 @@
+"""Compare every backend of every operator that runs on a device with its reference: results and gradients.
+
+    python -m mmattn.selftest [--device cuda]
+
+It prints a table, and ends with status 1 if a backend is wrong or fails. Differences are from the reference in float64
+on the CPU, whose inputs are rounded to the same dtype.
+"""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .errors import describe
+from .ops import elsa, global_self_attention, mean_shift, neighbourhood, shunted
+from .ops.backend import CannotServe
+from .ops.depthwise_conv import BACKENDS as DEPTHWISE_CONV
+from .ops.depthwise_conv import depthwise_conv
+from .ops.grouped_conv import BACKENDS as GROUPED_CONV
+from .ops.grouped_conv import grouped_conv
+
+
+class Operator(NamedTuple):
+    """A row of :data:`OPERATORS`.
+
+    Args:
+        compute: a function of tensors and a backend.
+        backends: its table of backends.
+        shapes: of the tensors, from B, H, W, heads and channels of a head.
+    """
+
+    compute: Callable[..., Tensor]
+    backends: dict[str, Callable[..., Tensor]]
+    shapes: Callable[..., list[tuple[int, ...]]]
+
+
+OPERATORS = {
+    # the ghost summand alone, and logits as the layer makes them for the kernels
+    'elsa': Operator(
+        lambda logits, value, add, backend: elsa.elsa_attention(
+            logits.permute(0, 3, 4, 1, 2), value, None, add, backend=backend
+        ),
+        elsa.BACKENDS,
+        lambda B, H, W, n, d: [(B, n, 49, H, W), (B, H, W, n * d), (n * d, 7, 7)],
+    ),
+    'elsa, both ghosts': Operator(
+        elsa.elsa_attention,
+        elsa.BACKENDS,
+        lambda B, H, W, n, d: [(B, H, W, n, 49), (B, H, W, n * d), *[(n * d, 7, 7)] * 2],
+    ),
+    "elsa's logits": Operator(
+        grouped_conv, GROUPED_CONV, lambda B, H, W, n, d: [(B, H, W, n * d), (n * d, 4, 7, 7), (n * d,)]
+    ),
+    'mean shift': Operator(
+        mean_shift.mean_shift_attention, mean_shift.BACKENDS, lambda B, H, W, n, d: [(B, n, H * W, d)] * 4
+    ),
+    'mean shift in windows': Operator(
+        mean_shift.mean_shift_attention,
+        mean_shift.BACKENDS,
+        lambda B, H, W, n, d: [*[(B * (H * W // 49), n, 49, d)] * 4, (1, n, 49, 49)],
+    ),
+    'shunted': Operator(
+        lambda query, k1, k2, v1, v2, backend: shunted.shunted_attention(
+            query, [k1, k2], [v1, v2], max(2, query.shape[-1] // 32), backend=backend
+        ),
+        shunted.BACKENDS,
+        lambda B, H, W, n, d: [
+            (B, H, W, n * d),
+            *[(B, H // 4, W // 4, n * d // 2), (B, H // 2, W // 2, n * d // 2)] * 2,
+        ],
+    ),
+    'neighbourhood': Operator(
+        lambda q, k, v, bias, backend: neighbourhood.neighbourhood_attention(q, k, v, bias, 7, 2, backend=backend),
+        neighbourhood.BACKENDS,
+        lambda B, H, W, n, d: [*[(B, H, W, n, d)] * 3, (n, 13, 13)],
+    ),
+    'content': Operator(
+        global_self_attention.content_attention,
+        global_self_attention.CONTENT_BACKENDS,
+        lambda B, H, W, n, d: [(B, H, W, n, d)] * 3,
+    ),
+    **{
+        f'axial, along {lines}': Operator(
+            lambda query, value, table, backend, dim=dim: global_self_attention.axial_attention(
+                query, value, table, dim, backend=backend
+            ),
+            global_self_attention.AXIAL_BACKENDS,
+            lambda B, H, W, n, d, dim=dim: [*[(B, H, W, n, d)] * 2, (2 * (H, W)[dim - 1] - 3, d)],
+        )
+        for dim, lines in ((1, 'columns'), (2, 'rows'))
+    },
+    'depth-wise convolution': Operator(
+        depthwise_conv, DEPTHWISE_CONV, lambda B, H, W, n, d: [(B, H, W, n * d), (n * d, 1, 3, 3), (n * d,)]
+    ),
+}
+DTYPES = torch.float32, torch.bfloat16, torch.float16
+#: B, H, W, heads and channels of a head
+SIZES = 2, 17, 21, 2, 32
+
+
+class Row(NamedTuple):
+    """What :func:`compare` found of a backend.
+
+    Args:
+        differences: of the result and, the largest one, of the gradients, as a share of their norm.
+        problem: why there are none; '' if there are.
+    """
+
+    operator: str
+    backend: str
+    dtype: torch.dtype
+    differences: tuple[float, ...]
+    problem: str
+
+    @property
+    def passed(self) -> bool:
+        return not self.problem and all(difference <= tolerance(self.dtype) for difference in self.differences)
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """The largest difference that passes: some rounding steps, because gradients are rounded between two kernels."""
+    return max(1e-5, 4 * torch.finfo(dtype).eps)
+
+
+def candidates(operator: str) -> list[str]:
+    """Names of the backends of an operator; of several names of one function the first."""
+    backends = OPERATORS[operator].backends
+    first = {function: name for name, function in reversed(backends.items())}
+    return [name for name in backends if name in first.values()]
+
+
+def compare(device: str = 'cpu', dtypes: Sequence[torch.dtype] = DTYPES, sizes: Sequence[int] = SIZES) -> Iterator[Row]:
+    """Compare backends with the reference, one after the other.
+
+    Args:
+        device: 'cpu' or 'cuda'.
+        dtypes: of the tensors.
+        sizes: B, H, W, heads and channels of a head.
+
+    Yields:
+        a row for each operator, dtype and backend that takes such tensors.
+    """
+    for operator, dtype in itertools.product(OPERATORS, dtypes):
+        for backend in candidates(operator):
+            torch._dynamo.reset()  # torch compiles a function for a few shapes only
+            try:
+                yield Row(operator, backend, dtype, differences(operator, backend, device, dtype, sizes), '')
+            except CannotServe:
+                continue
+            except Exception as error:  # compilers and drivers raise many kinds
+                yield Row(operator, backend, dtype, (), describe(error)[:200])
+
+
+def differences(
+    operator: str, backend: str, device: str, dtype: torch.dtype, sizes: Sequence[int] = SIZES
+) -> tuple[float, float]:
+    """Differences of a backend from the reference: of the result, and the largest of the gradients."""
+    compute, _, shapes = OPERATORS[operator]
+    generator = torch.Generator().manual_seed(0)
+    exact = [(torch.randn(shape, generator=generator) / 2).to(dtype) for shape in shapes(*sizes)]
+    results = []
+    for where, to, path in (('cpu', torch.float64, 'reference'), (device, dtype, backend)):
+        inputs = [x.to(where, to).requires_grad_() for x in exact]
+        out = compute(*inputs, backend=path)
+        upstream = torch.sin(torch.arange(out.numel(), dtype=torch.float64)).view(out.shape)
+        results.append([out, *torch.autograd.grad(out, inputs, upstream.to(out))])
+    shares = [
+        ((actual.double().cpu() - wanted).norm() / wanted.norm()).item()
+        for wanted, actual in zip(*results, strict=True)
+    ]
+    return shares[0], max(shares[1:])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
+    if not all(row.passed for row in printed(compare(parser.parse_args(arguments).device))):
+        sys.exit('A backend FAILED: see the table. Another one serves after model.backbone.set_backend(NAME).')
+
+
+def printed(rows: Iterable[Row]) -> list[Row]:
+    """Print rows as a table, each as it comes."""
+    print('| operator | backend | dtype | result | gradients | tolerance | |\n|---|---|---|---|---|---|---|')
+    kept = []
+    for row in rows:
+        kept.append(row)
+        found = [f'{difference:.1e}' for difference in row.differences] or [row.problem, '']
+        dtype, verdict = str(row.dtype).removeprefix('torch.'), 'passed' if row.passed else 'FAILED'
+        print('|', ' | '.join([row.operator, row.backend, dtype, *found, f'{tolerance(row.dtype):.1e}', verdict]), '|')
+        sys.stdout.flush()
+    return kept
+
+
+if __name__ == '__main__':
+    main()

@@ -323,7 +323,8 @@ def test_wheel_carries_mim(wheel):
         for file in (ROOT / folder).rglob('*'):
             if file.suffix in ('.py', '.sh', '.yml', '.md'):
                 assert f'mmattn/.mim/{file.relative_to(ROOT)}' in names
-    assert 'mmattn/.mim/model-index.yml' in names and 'mmattn/ops/elsa.py' in names
+    assert 'mmattn/.mim/model-index.yml' in names and 'mmattn/ops/elsa/cpp.py' in names
+    assert not [name for name in names if name.endswith(('.cpp', '.h'))]
 
 
 def test_wheel_carries_types(wheel):

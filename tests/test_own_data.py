@@ -13,10 +13,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DATASETS, MODELS, DefaultScope
 from PIL import Image
 
 import mmattn
 from mmattn.backbones import ELSASwin
+from mmattn.checks.pixels import check_pixels
 from mmattn.runs.configs import load_config
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
@@ -152,6 +155,49 @@ def test_configs_pass_their_checks(clone, monkeypatch):
     assert len(settings) >= 3
     for key, value in settings:
         load_config('own/detector.py', {key: eval(value)})
+
+
+@pytest.mark.parametrize('name, channels, largest', [('one_channel', 1, 4095), ('four_bands', 4, 9000)])
+def test_other_channels(tmp_path, monkeypatch, capsys, name, channels, largest):
+    """Images of 16 bits, of one channel and of four bands: the scripts give numbers and weights that fit, and training
+    and test get the same values, whose mean is 0 and deviation 1."""
+    tifffile = pytest.importorskip('tifffile') if channels == 4 else None
+    random = np.random.default_rng(0)
+    own, folder = tmp_path / 'data' / 'own', 'grey' if channels == 1 else 'bands'
+    for each in (tmp_path / 'own', tmp_path / 'checkpoints', own / folder, own / 'labels'):
+        each.mkdir(parents=True)
+    for file in 'abc':
+        image = random.integers(largest // 2, largest, (96, 128, channels), np.uint16)
+        if tifffile:
+            tifffile.imwrite(own / folder / f'{file}.tif', image)
+        else:
+            cv2.imwrite(str(own / folder / f'{file}.png'), image)
+        cv2.imwrite(str(own / 'labels' / f'{file}.png'), random.integers(0, 4, (96, 128), np.uint8))
+    for part in ('train', 'val'):
+        (own / f'{part}.txt').write_text('a\nb\nc')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'argv', ['', str(channels), *map(str, (own / folder).iterdir())])
+    exec(FILES['data/own/mean_and_std.py'], {})
+    values = capsys.readouterr().out.strip()
+    base = str(ROOT / 'configs' / 'toy' / 'elsa-swin-toy_upernet.py')
+    segmentor = FILES['own/segmentor.py'].replace(', auxiliary_head=heads', '')
+    (tmp_path / 'own' / 'segmentor.py').write_text(re.sub(r"'\.\./configs/.*'", repr(base), segmentor))
+    (tmp_path / 'own' / 'c.py').write_text(re.sub(r'mean=.*?], std=.*?]', values, FILES[f'own/{name}.py']))
+    node = load_config(base).model.backbone
+    torch.save(MODELS.build(dict(node, init_cfg=None)).state_dict(), 'checkpoints/elsa_swin_tiny.pth')
+    exec(FILES['data/own/adapt_weights.py'], {})
+
+    cfg = load_config('own/c.py')
+    check_pixels(cfg)
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = MODELS.build(cfg.model)
+        samples = [DATASETS.build(cfg[f'{split}_dataloader'].dataset)[0] for split in ('train', 'test')]
+    model.init_weights()
+    train, test = (model.data_preprocessor(pseudo_collate([one, one]), one is samples[0]) for one in samples)
+    for batch in (train, test):
+        inside = batch['inputs'][0, :, :64, :64]
+        assert len(inside) == channels and inside.mean().abs() < 0.3 and 0.3 < inside.std() < 1.2
+    assert all(torch.isfinite(loss) for key, loss in model(**train, mode='loss').items() if 'loss' in key)
 
 
 #: head of the page's table -> a config that has it

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..checks.config_types import find_type
 from ..checks.datasets import check_built_datasets, check_files
-from ..checks.pixels import Pixels, pixels_of
+from ..checks.pixels import Pixels, check_pixels, pixels_of
 from ..errors import InputError
 from ..runs.configs import check_pretrained
 from ..weights import StrictModule, is_pretrained, weights_in
@@ -82,6 +82,7 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
     if 'backbone' not in cfg.model or cfg.get('optim_wrapper') is None:
         raise InputError('the doctor needs a config with model.backbone and optim_wrapper')
     check_files(cfg, 'train')
+    check_pixels(cfg)
     check_pretrained(cfg)
     found = Findings()
     found.causes += [*missing_imports(cfg)]

@@ -217,7 +217,7 @@ def _check_data(cfg: Config) -> None:
             for step, transform in listed(dataset.get('pipeline'), f'{where}.pipeline'):
                 _check_dict(transform, step)
             _check_type(dataset, registries.DATASETS, where)
-            for step, transform in nested(dataset.get('pipeline'), f'{where}.pipeline', _wraps_transforms):
+            for step, transform in nested(dataset.get('pipeline'), f'{where}.pipeline', wraps_transforms):
                 _check_type(transform, registries.TRANSFORMS, step)
         for key in ('sampler', 'batch_sampler'):
             cls = _check_type(loader.get(key), registries.DATA_SAMPLERS, f'{place}.{key}')
@@ -236,7 +236,7 @@ def _check_data(cfg: Config) -> None:
             _construct(DataLoader, place, dataset=[None], **plain)
 
 
-def _wraps_transforms(transform: dict, key: str) -> bool:
+def wraps_transforms(transform: dict, key: str) -> bool:
     """Whether a key of a transform has others of the registry, as in MMCV and mmattn. Albu's are of another package."""
     return key == 'transforms' and is_of(transform, 'mmcv.', 'mmattn.', registry=registries.TRANSFORMS)
 

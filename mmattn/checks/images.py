@@ -99,13 +99,15 @@ def load_image(transform: Callable, data: dict) -> dict | None:
         data = transform(data)
     if data is not None and path and os.path.isfile(path):
         check_image(path)
-        backend = getattr(transform, 'imdecode_backend', None)
+        backend, header = getattr(transform, 'imdecode_backend', None), _header(path)
         if getattr(transform, 'color_type', None) != 'unchanged' and backend != 'tifffile':  # These keep all values.
             with open(path, 'rb') as file:
                 values = _odd_values(file)
             if values:
                 raise InputError(f'{path} has {values}, which would be read as other colours: write it with uint8')
-        check_size(path, data, backend)
+            if ';16' in header[2]:
+                _check_range(path, data['img'])
+        check_size(path, data, backend, header)
     return data
 
 
@@ -207,7 +209,21 @@ def unknown_label(label: int, num_classes: int, ignored: Sequence[int]) -> str:
     )
 
 
-def check_size(path: str, data: dict, backend: str | None) -> None:
+def _check_range(path: str, image: np.ndarray) -> None:
+    """Name an image of 16 bits that is nearly black in 8, since its values have 14 bits or fewer; one of a folder."""
+    folder, largest = os.path.dirname(path), image.max(initial=0)
+    if largest < 64 and ('dark', folder) not in _folders_in_log:
+        from mmcv import imread
+
+        _folders_in_log.add(('dark', folder))
+        warn(
+            f'{path} has 16 bits per channel, but values up to {imread(path, "unchanged").max()} only, so it is nearly '
+            f"black as it is read, at most {largest:.0f} of 255: set color_type='unchanged', to_float32=True of "
+            'LoadImageFromFile in all pipelines, and mean and std of the values, see docs/own_data.md'
+        )
+
+
+def check_size(path: str, data: dict, backend: str | None, header: tuple) -> None:
     """Compare the size of an image with the one that its annotations give.
 
     Images are used as they are displayed, turned by their EXIF orientation, and annotations are of the turned image.
@@ -216,11 +232,12 @@ def check_size(path: str, data: dict, backend: str | None) -> None:
     Args:
         data: with "ori_shape" of the image as it was read, and "height" and "width" where the annotations give them.
         backend: what has decoded it, ``imdecode_backend`` of the transform.
+        header: see :func:`_header`.
 
     Raises:
         InputError: if the sizes differ, or if the image has more than 8 bits, which Pillow would cut off.
     """
-    mode, *_, orientation = _header(path)
+    mode, *_, orientation = header
     if backend == 'pillow' and mode and mode[0] in 'IF':
         raise InputError(f"{path} has more than 8 bits per channel: read it with imdecode_backend='cv2'")
     (height, width), given = data['ori_shape'], (data.get('height'), data.get('width'))
@@ -237,15 +254,16 @@ def check_size(path: str, data: dict, backend: str | None) -> None:
     folder = os.path.dirname(path)
     located = any(given) or 'seg_map_path' in data  # has boxes or a label map, and not only a class
     same = 1 < orientation < 5 or orientation > 4 and width == height
-    if located and same and folder not in _folders_in_log:
-        _folders_in_log.add(folder)
+    if located and same and ('turned', folder) not in _folders_in_log:
+        _folders_in_log.add(('turned', folder))
         warn(
             f'{path} has EXIF orientation {orientation}, which does not change its size: annotations in {folder} must '
             "be of the images as they are displayed, or as they are stored for color_type='color_ignore_orientation'"
         )
 
 
-_folders_in_log: set[str] = set()
+#: what has been said of which folder
+_folders_in_log: set[tuple[str, str]] = set()
 
 
 @large_images()

@@ -6,8 +6,9 @@ import numpy as np
 from mmengine.config import Config
 from torch import nn
 
-from .config_types import listed, type_name
-from .config_values import dataset_configs
+from ..errors import InputError
+from .config_types import listed, nested, type_name
+from .config_values import dataset_configs, wraps_transforms
 
 
 class Pixels(NamedTuple):
@@ -55,6 +56,23 @@ def pixels_of(cfg: Config, preprocessor: nn.Module | None, split: str = 'test') 
     return Pixels(mean, std, is_rgb, [switch for switch, *_ in steps if switch])
 
 
+def check_pixels(cfg: Config) -> None:
+    """Compare how a training and its validation or test read and normalise images.
+
+    Raises:
+        InputError: if they have nothing in common, so that the model would get other pixels than it has learned from.
+    """
+    train, *others = (_settings(cfg, split) for split in ('train', 'val', 'test'))
+    for split, other in zip(('val', 'test'), others):
+        for kind in train if train['LoadImageFromFile'] and other['LoadImageFromFile'] else ():
+            if train[kind] != other[kind] and not train[kind] & other[kind]:
+                here, there = (' or '.join(sorted(found[kind])) or 'nowhere' for found in (train, other))
+                raise InputError(
+                    f'{kind} is {here} in train_dataloader, but {there} in {split}_dataloader: give both the same, as '
+                    'the model gets other pixels otherwise than it has learned from'
+                )
+
+
 def turns_to_rgb(preprocessor: nn.Module | None) -> bool:
     """Whether a data preprocessor of MMDetection, MMSegmentation or MMPretrain turns BGR images into RGB."""
     return any(getattr(preprocessor, name, False) for name in ('_channel_conversion', 'channel_conversion', 'to_rgb'))
@@ -68,3 +86,19 @@ def _norms(cfg: Config, split: str) -> list[tuple[str, dict]]:
         if norms:
             return norms
     return []
+
+
+def _settings(cfg: Config, split: str) -> dict[str, set[str]]:
+    """The settings of a split that change the values of pixels: how files are read and what Normalize does."""
+    found = dict(LoadImageFromFile=set(), Normalize=set())
+    for where, node in dataset_configs(cfg, split):
+        for _, step in nested(node.get('pipeline'), where, wraps_transforms):
+            kind = type_name(step.get('type'))
+            if kind == 'LoadImageFromFile':
+                color = str(step.get('color_type', 'color')).removesuffix('_ignore_orientation')
+                backend = ", imdecode_backend='tifffile'" * (step.get('imdecode_backend') == 'tifffile')
+                found[kind].add(f"color_type='{color}'{backend}")
+            elif kind == 'Normalize':
+                mean, std = ([float(value) for value in step[key]] for key in ('mean', 'std'))
+                found[kind].add(f'mean={mean}, std={std}, to_rgb={step.get("to_rgb", True)}')
+    return found

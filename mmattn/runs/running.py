@@ -22,6 +22,7 @@ from torch import distributed
 from ..checks.config_types import type_name
 from ..checks.config_values import metric_configs
 from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
+from ..checks.pixels import check_pixels
 from ..errors import InputError, describe
 from ..weights import read_file
 from .accumulation import AccumulationHook
@@ -148,6 +149,7 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: 
         resume = cfg.get('load_from') or 'auto'
     check_sharding(cfg)
     check_files(cfg, 'train', 'val')
+    check_pixels(cfg)
     for folder in checkpoint_folders(cfg):
         check_name(folder)  # MMEngine notes the last checkpoint in a text file
     # Only the first process writes checkpoints.

@@ -105,6 +105,24 @@ def test_deep_images(tmp_path):
         pipeline(LoadImageFromFile(imdecode_backend='pillow'))(dict(img_path=path))
 
 
+@pytest.mark.parametrize('channels', [1, 3])
+@pytest.mark.parametrize(
+    'bits, settings, named', [(10, {}, 1), (14, {}, 1), (16, {}, 0), (12, dict(color_type='unchanged'), 0)]
+)
+def test_few_bits_in_deep_images(tmp_path, log, bits, settings, named, channels):
+    """Values of 10 to 14 bits in 16 are nearly black in 8: the log says so once per folder, with the largest value and
+    the setting. With it, the values are kept."""
+    folder = tmp_path / f'{bits}_{len(settings)}_{channels}'  # pytest uses a path again
+    folder.mkdir()
+    image = np.linspace(0, 2**bits - 1, 200).astype(np.uint16).reshape(10, 20, 1).repeat(channels, 2)
+    load = pipeline(LoadImageFromFile(**settings))
+    for name in 'ab':
+        cv2.imwrite(str(folder / f'{name}.png'), image)
+        found = load(dict(img_path=str(folder / f'{name}.png')))['img']
+    assert len(log) == named and all(f'values up to {2**bits - 1} only' in line for line in log)
+    assert np.array_equal(found, image.squeeze()) if settings else found.max() == (2**bits - 1) >> 8
+
+
 @pytest.mark.parametrize('backend', ['cv2', 'pillow'])
 @pytest.mark.parametrize('kind', ['int8', 'int16', 'int32', 'float32', None])
 def test_values_that_are_not_read_as_written(tmp_path, backend, kind):

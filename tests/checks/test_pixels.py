@@ -7,7 +7,8 @@ from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import MODELS, DefaultScope
 
-from mmattn.checks.pixels import pixels_of
+from mmattn.checks.pixels import check_pixels, pixels_of
+from mmattn.errors import InputError
 
 RGB = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 50.0, 40.0])
 FOUR = dict(mean=[90.0, 100.0, 110.0, 120.0], std=[40.0, 50.0, 60.0, 70.0])
@@ -44,3 +45,31 @@ def test_pixels_are_what_the_model_gets(case):
     np.testing.assert_allclose(found[..., ::-1] if channels == 'RGB' else found, image, atol=1e-3)
     assert channels in {1: ['grey'], 3: ['RGB', 'BGR'], 4: [4]}[number]
     assert len(pixels.switches) == (normalize is not None) + ('mean' in settings)
+
+
+LOAD, UNCHANGED = ({'type': 'LoadImageFromFile', **more} for more in ({}, dict(color_type='unchanged')))
+NORM = dict(type='Normalize', **RGB)
+
+
+@pytest.mark.parametrize(
+    'train, test, sentence',
+    [
+        ([LOAD, NORM], [dict(LOAD, color_type='color_ignore_orientation'), NORM], None),
+        ([UNCHANGED], [dict(UNCHANGED, to_float32=True)], None),
+        ([UNCHANGED], [LOAD], "color_type='unchanged' in train_dataloader, but color_type='color' in test_dataloader"),
+        ([LOAD, NORM], [LOAD], 'Normalize is mean=.* in train_dataloader, but nowhere in test_dataloader'),
+        ([LOAD, NORM], [LOAD, dict(NORM, to_rgb=False)], 'to_rgb=True in train_dataloader, but .*to_rgb=False in test'),
+        ([LOAD, dict(type='RandomApply', transforms=[NORM])], [LOAD, NORM], None),
+        ([dict(type='LoadOfTheUser'), NORM], [LOAD], None),
+    ],
+    ids=['orientation', 'floats', 'read', 'normalised in one', 'order', 'nested', 'loaded by another'],
+)
+def test_training_and_test_prepare_alike(train, test, sentence):
+    """A model is not tested on other pixels than it has learned from."""
+    parts = zip(('train_dataloader', 'test_dataloader'), (train, test))
+    cfg = Config({key: dict(dataset=dict(pipeline=pipeline)) for key, pipeline in parts})
+    if sentence:
+        with pytest.raises(InputError, match=sentence):
+            check_pixels(cfg)
+    else:
+        check_pixels(cfg)

@@ -2,9 +2,10 @@
 
     python tools/doctor.py CONFIG
 
-The first batch of the training is learned by heart in 50 steps, with the optimizer of the config and a constant rate. A
-healthy model learns it: its loss falls by half or more. The tool prints versions, images, weights, rates, gradients and
-changes per part of the model, and the likely cause in a sentence. Then the exit status is 1.
+A batch of the training is learned by heart in 50 steps, with the optimizer of the config and a constant rate. A healthy
+model learns it: its loss falls to less than half. The tool prints versions, labels, images, weights, rates, gradients
+and changes per part of the model, and parts of the loss. It names the likely cause of a mistake in a sentence; then the
+exit status is 1. Remarks are on what may be as you want it, and leave the exit status 0.
 """
 
 import argparse
@@ -47,7 +48,9 @@ def versions() -> list[str]:
 
 def report(found: Findings) -> str:
     """The findings as text."""
-    lines = ['images, mean and standard deviation of each channel:']
+    labels = found.labels or {}
+    lines = [f'labels: {", ".join(f"{name} {count}" for name, count in labels.items())}'] * (found.labels is not None)
+    lines += ['images, mean and standard deviation of each channel:']
     lines += [f'    {mean:8.3f} {std:8.3f}' for mean, std in found.images]
     lines += [f'weights: {found.weights or "random"}']
     if found.weights:
@@ -63,10 +66,12 @@ def report(found: Findings) -> str:
     ]
     losses = found.losses[:: max(len(found.losses) // 5, 1)]
     lines += [f'loss on one batch: {", ".join(f"{loss:.3g}" for loss in losses)}, last {found.losses[-1]:.3g}']
+    lines += [f'    {name}: {100 * share:.3g} %' for name, share in found.shares.items() if len(found.shares) > 1]
     if found.causes:
         lines += [f'\nLikely cause: {found.causes[0]}.', *(f'Also: {cause}.' for cause in found.causes[1:])]
     else:
         lines += ['\nNo mistake was found: the model learns a batch by heart.']
+    lines += [f'Remark: {remark}.' for remark in found.remarks]
     return '\n'.join(lines)
 
 

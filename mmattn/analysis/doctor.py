@@ -1,34 +1,45 @@
 """Why a model does not learn: a batch of its training is looked at, learned by heart, and the likely cause is named."""
 
-import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
+from statistics import median
 
 import torch
 from mmengine.config import Config
 from mmengine.optim import OptimWrapper
-from mmengine.runner import CheckpointLoader, Runner
+from mmengine.runner import CheckpointLoader, EpochBasedTrainLoop, Runner
 from torch import Tensor, nn
 
-from ..checks.config_types import find_type
-from ..checks.datasets import check_built_datasets, check_files
+from ..checks.config_types import find_type, nested
+from ..checks.datasets import check_built_datasets, check_files, ignored_labels, inner_datasets
 from ..checks.pixels import Pixels, check_pixels, pixels_of
 from ..errors import InputError
 from ..runs.configs import check_pretrained
-from ..weights import StrictModule, is_pretrained, weights_in
+from ..weights import StrictModule, first_names, is_pretrained, weights_in
 
 #: ImageNet's mean of the channels red, green, blue, between 0 and 255, which published weights expect
 MEAN = (123.675, 116.28, 103.53)
 #: of a channel of normalised photographs: range of the standard deviation, and largest distance of the mean from 0
 DEVIATION, OFFSET = (0.1, 6.0), 4.0
-#: range of the change in the first step, as a part of the norm of the backbone's weights: with less, 50 steps learn too
-#: little; more destroys pretrained weights
+#: range of the change in the first step, as a part of the norm of a module's weights: with less, 50 steps learn too
+#: little; more destroys the pretrained weights of a backbone
 CHANGE = (1e-3, 0.1)
+#: the same limit for necks and heads, which start from small random weights
+CHANGE_OF_HEADS = 1.0
 #: A batch is learned by heart if its loss falls below this part of the first loss.
-LEARNED = 0.8
+LEARNED = 0.5
+#: the least share of a loss in the sum of all, and of the mean rate of a schedule in the rate of the optimizer
+LOSS_SHARE, RATE_SHARE = 1e-3, 0.05
+#: With less of the gradient, clipping is the cause of a small change.
+CLIPPED = 0.01
+#: the largest part of the weights that weight decay takes in a step
+DECAY = 0.01
+#: so many batches are looked at for labels
+BATCHES = 10
 
 
 @dataclass
@@ -38,8 +49,9 @@ class Stage:
     gradient: float = 0.0  #: norm of the gradient
     weight: float = 0.0  #: norm of the weights
     change: float = 0.0  #: norm of what the first step changes, divided by that of the weights
-    trained: int = 0  #: parameters that are trained
+    trained: int = 0  #: parameters that need a gradient and have a rate above 0
     frozen: int = 0
+    given: bool = False  #: whether it starts from weights of a file
 
 
 @dataclass
@@ -47,6 +59,7 @@ class Findings:
     """What :func:`examine` finds.
 
     Attributes:
+        labels: name of a class -> its boxes, pixels or images in the batch; None if the batch has no such labels.
         images: mean and standard deviation of each channel of the normalised images of the batch.
         maps: standard deviation of each map of the backbone, before the first step.
         stages: what is measured per part of the model.
@@ -55,8 +68,13 @@ class Findings:
         used: tensors of that file that the model starts with, and all of its tensors, see :func:`values`.
         taken: tensors of the backbone that are from that file, and all of its tensors.
         losses: of the steps on one batch.
+        shares: name of a part of the loss -> its share in the losses of all steps.
+        clipped: what is left of the norm of the gradient in the first step, after ``clip_grad``.
         causes: sentences, the likeliest first.
+        remarks: sentences on what is no mistake.
     """
+
+    labels: dict[str, int] | None = None
 
     images: list[tuple[float, float]] = field(default_factory=list)
     maps: list[float] = field(default_factory=list)
@@ -66,11 +84,16 @@ class Findings:
     used: tuple[int, int] = (0, 0)
     taken: tuple[int, int] = (0, 0)
     losses: list[float] = field(default_factory=list)
+    shares: dict[str, float] = field(default_factory=dict)
+    clipped: float = 1.0
     causes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 def examine(cfg: Config, steps: int = 50) -> Findings:
-    """Learn the first batch of a training by heart, without its schedule of rates, and look for what is wrong.
+    """Learn a batch of a training by heart, without its schedule of rates, and look for what is wrong.
+
+    It is the first batch with a box, or with labels of two classes for a model that does not find boxes.
 
     Args:
         cfg: from :func:`mmattn.runs.configs.load_config`. Nothing is written but MMEngine's log in ``cfg.work_dir``.
@@ -98,17 +121,72 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
     runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
     found.rates = rates(runner)
     model.train()
-    batch = model.data_preprocessor(next(iter(runner.train_dataloader)), True)
+    batch = labelled_batch(runner, found)
+    batch = model.data_preprocessor(batch, True)
     found.images = channel_statistics(batch['inputs'])
     if len(pixels.switches) < 2:
         found.causes += [*images_not_normalised(found.images)]
     with recorded_maps(model.backbone) as maps:
         learn(runner, batch, steps, found)
     found.maps = maps
-    found.causes += [*nothing_trained(found), *no_gradient(found), *rate_does_not_fit(found)]
-    if cfg.get('default_scope') != 'mmpretrain':
-        found.causes += [*no_weights(found)]
+    for part, stage in found.stages.items():
+        stage.given = stage.given or starts_from_file(cfg, part.partition('.')[0])
+    for look in (nothing_trained, no_gradient, loss_without_weight, decays, rate_does_not_fit):
+        found.causes += look(found)
+    found.causes += low_schedule(runner, found)
+    if not starts_from_file(cfg, 'backbone') and cfg.get('default_scope') != 'mmpretrain':
+        found.remarks.append(
+            'the backbone starts from random weights: with few images, mAP and mIoU stay near 0 for many epochs; '
+            "weights of ImageNet are set by init_cfg=dict(type='Pretrained', checkpoint=...) of the backbone"
+        )
     return found
+
+
+def starts_from_file(cfg: Config, part: str) -> bool:
+    """Whether a config gives weights to a part of its model, such as "backbone" or "neck"."""
+    node = cfg.model.get(part)
+    pretrained = isinstance(node, dict) and node.get('pretrained') or part == 'backbone' and cfg.model.get('pretrained')
+    return bool(cfg.get('load_from') or pretrained or any(is_pretrained(each) for _, each in nested(node, part)))
+
+
+def labelled_batch(runner: Runner, found: Findings) -> dict:
+    """The batch to learn, and its labels in ``found``; a cause, if none of the first batches is worth learning."""
+    dataset = next(inner_datasets(runner.train_dataloader.dataset), None)
+    classes = dataset.metainfo.get('classes') or () if dataset else ()
+    seen = set()
+    for batch in islice(runner.train_dataloader, BATCHES):
+        boxes, labels = batch_labels(batch, ignored_labels(runner.model))
+        if labels is None:
+            return batch
+        found.labels = {str(classes[label]) if label < len(classes) else str(label): labels[label] for label in labels}
+        if len(labels) >= (1 if boxes else 2):
+            return batch
+        seen.update(found.labels)
+    if len(seen) < 2:  # otherwise, batches of one image
+        found.causes.append(
+            f'the first batches have {f"only the label {min(seen)}" if seen else "no label"}, so nothing is to be '
+            'learned: look at the labels with tools/browse.py, and have the sampler shuffle the images'
+        )
+    return batch
+
+
+def batch_labels(batch: dict, ignored: list[int]) -> tuple[bool, Counter | None]:
+    """Whether the samples of a batch have boxes, and label -> boxes, pixels or images; None if there are no samples
+    with labels."""
+    samples, labels, boxes = batch.get('data_samples') if isinstance(batch, dict) else None, [], False
+    for sample in samples if isinstance(samples, (list, tuple)) else ():
+        if 'gt_instances' in sample:
+            boxes = True
+            labels.append(sample.gt_instances.labels)
+        elif 'gt_sem_seg' in sample:
+            pixels = sample.gt_sem_seg.data
+            labels.append(pixels[~torch.isin(pixels, pixels.new_tensor(ignored))])
+        elif 'gt_label' in sample:
+            labels.append(sample.gt_label)
+    if not labels:
+        return boxes, None
+    numbers, counts = torch.cat([each.flatten().cpu() for each in labels]).unique(return_counts=True)
+    return boxes, Counter(dict(zip(numbers.tolist(), counts.tolist())))
 
 
 def missing_imports(cfg: Config) -> Iterator[str]:
@@ -190,8 +268,10 @@ def rates(runner: Runner) -> dict[tuple[float, float], int]:
 
 
 def channel_statistics(images: Tensor | list[Tensor]) -> list[tuple[float, float]]:
-    """Mean and standard deviation of each channel of (B, C, H, W), or of a list of (C, H, W)."""
+    """Mean and standard deviation of each channel of (B, C, H, W), or of a list of (C, H, W), without the zeros that
+    fill a border."""
     pixels = torch.cat([image.float().flatten(1) for image in images], 1)
+    pixels = pixels[:, (pixels != 0).any(0)]
     return [(float(channel.mean()), float(channel.std())) for channel in pixels]
 
 
@@ -234,27 +314,39 @@ def learn(runner: Runner, batch: dict, steps: int, found: Findings) -> None:
     Each batch is a step, also where the config accumulates gradients. A step of mixed precision that is left out, since
     its scaled gradients were too large, is measured again.
     """
-    model, optimizer, measured = runner.model, runner.optim_wrapper, False
+    model, optimizer, measured, sums = runner.model, runner.optim_wrapper, False, Counter()
+    rated = {id(parameter) for group in optimizer.param_groups if group['lr'] > 0 for parameter in group['params']}
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for _ in range(steps):
         with optimizer.optim_context(model):
             losses = model(**batch, mode='loss')
-            loss, _ = model.parse_losses(losses)
+            loss, parts_of_loss = model.parse_losses(losses)
         found.losses.append(float(loss.detach()))
+        for name in parts_of_loss:
+            if 'loss' in name and name != 'loss':  # the sum
+                sums[name] += float(torch.as_tensor(parts_of_loss[name]).detach())
         if not loss.requires_grad:  # No parameter does, either.
-            found.stages = parts(model, before, {})
+            found.stages = parts(model, before, {}, rated)
             break
         optimizer.backward(loss)
         scale = loss_scale(optimizer)
-        gradients = {name: x.grad for name, x in model.named_parameters() if x.grad is not None and not measured}
-        gradients = {name: float(grad.norm()) / scale for name, grad in gradients.items()}
+        gradients = {} if measured else gradient_norms(model, scale)
         optimizer.step()
-        optimizer.zero_grad()
         if not measured:
-            found.stages = parts(model, before, gradients)
+            found.stages = parts(model, before, gradients, rated)
             measured = loss_scale(optimizer) >= scale
+            norms = [torch.tensor([*each.values()]).norm() for each in (gradient_norms(model), gradients)]
+            found.clipped = float(norms[0] / norms[1]) if norms[1] else 1.0
+        optimizer.zero_grad()
         if not torch.isfinite(loss):
             break
+    total = sum(found.losses)
+    found.shares = {name: value / total if total else 0.0 for name, value in sums.items()}
+
+
+def gradient_norms(model: nn.Module, scale: float = 1.0) -> dict[str, float]:
+    """The norm of the gradient of each parameter that has one, without the scale of mixed precision."""
+    return {name: float(x.grad.norm()) / scale for name, x in model.named_parameters() if x.grad is not None}
 
 
 def loss_scale(optimizer: OptimWrapper) -> float:
@@ -262,14 +354,22 @@ def loss_scale(optimizer: OptimWrapper) -> float:
     return optimizer.loss_scaler.get_scale() if hasattr(optimizer, 'loss_scaler') else 1.0
 
 
-def parts(model: nn.Module, before: dict[str, Tensor], gradients: dict[str, float]) -> dict[str, Stage]:
-    """What the first step does, per part: the stages of the backbone, its other modules, neck and heads."""
+def parts(
+    model: nn.Module, before: dict[str, Tensor], gradients: dict[str, float], rated: set[int]
+) -> dict[str, Stage]:
+    """What the first step does, per part: the stages of the backbone, its other modules, neck and heads.
+
+    Args:
+        rated: ``id`` of each parameter with a rate above 0.
+    """
     stages: dict[str, Stage] = {}
     squares = defaultdict(lambda: [0.0, 0.0, 0.0])
     for name, parameter in model.named_parameters():
         part = part_of(name)
         stage = stages.setdefault(part, Stage())
-        if parameter.requires_grad:
+        # A table of its own that a module fixes is no part that has to be trained.
+        stage.given = part == name and not parameter.requires_grad
+        if parameter.requires_grad and id(parameter) in rated:
             stage.trained += parameter.numel()
         else:
             stage.frozen += parameter.numel()
@@ -285,24 +385,23 @@ def parts(model: nn.Module, before: dict[str, Tensor], gradients: dict[str, floa
 
 
 def part_of(name: str) -> str:
-    """The part of a model that a parameter belongs to: "backbone.layers.2", "neck", "bbox_head"."""
+    """The part of a model that a parameter belongs to: "backbone.layers.2", "neck", "roi_head.bbox_head"."""
     first, _, rest = name.partition('.')
     if first != 'backbone':
-        return first
+        return re.match(r'\w*head\.\w*head(?=\.)|\w+', name)[0]
     match = re.match(r'\D+?\.\d+(?=\.)|\w+', rest)
     return f'backbone.{match[0]}' if match else first
 
 
 def nothing_trained(found: Findings) -> Iterator[str]:
-    """A frozen backbone with weights is no mistake."""
-    rated = sum(number for (rate, _), number in found.rates.items() if rate > 0)
-    backbone = [stage for part, stage in found.stages.items() if part.startswith('backbone')]
-    if not rated:
+    """A part with weights may be frozen."""
+    still = [part for part, stage in found.stages.items() if not stage.trained and not stage.given]
+    if not any(stage.trained for stage in found.stages.values()):
         yield 'no parameter is trained: all have requires_grad=False or the rate 0; see frozen_stages and paramwise_cfg'
-    elif not sum(stage.change for stage in backbone) and not found.weights:
+    elif still:
         yield (
-            'the backbone is not trained, and starts from random weights: set frozen_stages=-1 and no lr_mult=0 for '
-            'it, or give it weights in init_cfg'
+            f'parts start from random weights and are not trained: {first_names(still)}; set frozen_stages=-1 and no '
+            'lr_mult=0 for them, or give them weights in init_cfg'
         )
 
 
@@ -313,26 +412,72 @@ def no_gradient(found: Findings) -> Iterator[str]:
         yield f'no gradient reaches {", ".join(silent)}: the loss does not depend on them, or is not finite'
 
 
+def loss_without_weight(found: Findings) -> Iterator[str]:
+    """Parts of the loss that do not count, by their shares in all steps."""
+    small = {name: share for name, share in found.shares.items() if abs(share) < LOSS_SHARE}
+    if small:
+        yield (
+            f'less than {100 * LOSS_SHARE:.2g} % of the loss is {first_names(small)}, so nothing is learned from it: '
+            'see loss_weight, and with tools/browse.py whether the images have what it is computed from'
+        )
+
+
+def decays(found: Findings) -> Iterator[str]:
+    """By rate times weight decay, what a step takes from the weights."""
+    part = max((rate * decay for rate, decay in found.rates), default=0.0)
+    if part > DECAY and part > 0.5 * max(stage.change for stage in found.stages.values()):
+        yield (
+            f'weight decay takes {100 * part:.2g} % of the weights in each step, more than they learn: set '
+            'optim_wrapper.optimizer.weight_decay to 0.05 or less'
+        )
+
+
 def rate_does_not_fit(found: Findings) -> Iterator[str]:
     """By what a step changes, and by the loss on one batch."""
-    first, last = found.losses[0], found.losses[-1]
+    if not any(found.losses):
+        return
+    first, last = found.losses[0], median(found.losses[-5:])
     course = f'the loss on one batch goes from {first:.3g} to {last:.3g} in {len(found.losses)} steps'
-    change = max((stage.change for part, stage in found.stages.items() if part.startswith('backbone')), default=0.0)
-    percent = f'the first step changes the weights by {100 * change:.2g} % of their norm'
-    if change > CHANGE[1] or not math.isfinite(last):
-        yield f'the rate is too high: {percent}, and {course}: divide optim_wrapper.optimizer.lr by 10 to 100'
+    changes = {part: stage.change for part, stage in found.stages.items() if stage.trained}
+    largest = defaultdict(float)  # of backbone, neck and heads, since a step changes norms less than matrices
+    for part, change in changes.items():
+        largest[part.partition('.')[0]] = max(largest[part.partition('.')[0]], change)
+    fast = [part for part, each in largest.items() if each > (CHANGE[1] if part == 'backbone' else CHANGE_OF_HEADS)]
+    slow = [part for part, each in largest.items() if 0 < each < CHANGE[0]]
+    by = ', '.join(f'{part} by {100 * largest[part]:.2g} %' for part in fast or slow)
+    seen = f'the first step changes the norm of {by}, and {course}' if by else course
+    if fast or not last < 2 * first:
+        yield f'the rate is too high: {seen}: divide optim_wrapper.optimizer.lr by 10 to 100, or lr_mult of that part'
     elif last < LEARNED * first:
         return
-    elif 0 < change < CHANGE[0]:
-        yield f'the rate is too low: {percent}, and {course}: multiply optim_wrapper.optimizer.lr by 10 to 100'
+    elif slow and found.clipped < CLIPPED:
+        yield f'clip_grad leaves {100 * found.clipped:.2g} % of the gradient: {seen}: raise its max_norm'
+    elif slow:
+        yield f'the rate is too low: {seen}: multiply optim_wrapper.optimizer.lr by 10 to 100, or lr_mult of that part'
     else:
         yield f'{course}: the model cannot learn it by heart, so look at images and labels with tools/browse.py'
 
 
-def no_weights(found: Findings) -> Iterator[str]:
-    """The last cause: a model without weights learns a batch by heart, too. Classifiers are trained from nothing."""
-    if not found.weights:
+def low_schedule(runner: Runner, found: Findings) -> Iterator[str]:
+    """By the mean of the rate over the whole training, after what the schedules do to it."""
+    rate, steps = max((rate for rate, _ in found.rates), default=0.0), runner.train_loop.max_iters
+    if not rate or runner.param_schedulers is None:
+        return
+    # One group in place of all: they have one schedule.
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], rate, momentum=0.9)
+    runner.optim_wrapper = OptimWrapper(optimizer)
+    schedulers = runner.build_param_scheduler(runner.param_schedulers)
+    runner.optim_wrapper.step()  # changes nothing; schedulers warn if they come first
+    epoch = len(runner.train_dataloader) if isinstance(runner.train_loop, EpochBasedTrainLoop) else steps
+    total = 0.0
+    for step in range(1, steps + 1):
+        total += optimizer.param_groups[0]['lr']
+        for scheduler in schedulers:
+            # Those that wait for a validation have not changed a rate before one.
+            if not getattr(scheduler, 'need_val_args', False) and (not scheduler.by_epoch or not step % epoch):
+                scheduler.step()
+    if total < RATE_SHARE * rate * steps:
         yield (
-            'the backbone starts from random weights: without those of ImageNet, mAP and mIoU stay near 0 for many '
-            "epochs; set init_cfg=dict(type='Pretrained', checkpoint=...) of the backbone"
+            f'param_scheduler leaves {100 * total / rate / steps:.2g} % of the rate, as a mean of the {steps} steps of '
+            'the training: see begin, end and milestones, which count epochs, or steps with by_epoch=False'
         )

@@ -9,6 +9,7 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import MODELS, DefaultScope
+from mmpretrain.structures import DataSample
 from torch import nn
 
 from mmattn.analysis import doctor
@@ -57,11 +58,82 @@ MISTAKES = {
     ),
     'frozen without weights': (
         'model = dict(backbone=dict(frozen_stages=4, init_cfg=None))',
-        'the backbone is not trained, and starts from random weights',
+        'parts start from random weights and are not trained: backbone',
     ),
     'rate of another optimizer': ('optim_wrapper = dict(optimizer=dict(lr=0.1))', 'the rate is too high'),
     'rate too low': ('optim_wrapper = dict(optimizer=dict(lr=1e-7))', 'the rate is too low'),
-    'no weights': ('model = dict(backbone=dict(init_cfg=None))', 'the backbone starts from random weights'),
+    'rate 0 of the neck': (
+        "optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'neck': dict(lr_mult=0.0)}))",
+        'parts start from random weights and are not trained: neck;',
+    ),
+    'rate of the head too low': (
+        "optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'bbox_head': dict(lr_mult=1e-4)}))",
+        'the rate is too low: the first step changes the norm of bbox_head by .*, and',
+    ),
+    'rate of the head too high': (
+        "optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'bbox_head': dict(lr_mult=300.0)}))",
+        'the rate is too high: the first step changes the norm of bbox_head by .*, and',
+    ),
+    'first stages frozen without weights': (
+        'model = dict(backbone=dict(frozen_stages=2, init_cfg=None))',
+        r'not trained: backbone.patch_embed, backbone.layers.0, backbone.layers.1, backbone.norm0, backbone.norm1;',
+    ),
+    'loss without weight': (
+        'model = dict(bbox_head=dict(loss_bbox=dict(loss_weight=0.0)))',
+        'less than 0.1 % of the loss is loss_bbox',
+    ),
+    'loss that outweighs another': (
+        'model = dict(bbox_head=dict(loss_cls=dict(loss_weight=1e4)))',
+        'less than 0.1 % of the loss is loss_bbox',
+    ),
+    'clipped gradients': (
+        "optim_wrapper = dict(optimizer=dict(_delete_=True, type='SGD', lr=0.01), clip_grad=dict(max_norm=1e-5))",
+        'clip_grad leaves 0.00.* % of the gradient',
+    ),
+    'weight decay': ('optim_wrapper = dict(optimizer=dict(weight_decay=200.0))', 'weight decay takes 20 % of'),
+    'milestones of epochs, counted in steps': (
+        "param_scheduler = [dict(type='MultiStepLR', by_epoch=False, milestones=[8, 11])]",
+        'param_scheduler leaves 3.7 % of the rate',
+    ),
+    'warm-up longer than the training': (
+        "param_scheduler = [dict(type='LinearLR', by_epoch=False, start_factor=1e-3, begin=0, end=100000)]",
+        'param_scheduler leaves 0.25 % of the rate',
+    ),
+    'no gradient': (
+        'model = dict(bbox_head=dict(init_cfg=dict(type="Constant", layer="Conv2d", val=0.0)))',
+        'no gradient reaches backbone',
+    ),
+    'boxes that the pipeline drops': (
+        "drop = dict(type='FilterAnnotations', min_gt_bbox_wh=(500, 500), keep_empty=False)\n"
+        'steps = [*_base_.train_pipeline[:-1], drop, _base_.train_pipeline[-1]]\n'
+        'train_dataloader = dict(dataset=dict(pipeline=steps))',
+        'the first batches have no label',
+    ),
+    'images of one class': (
+        CLASSIFIER + 'train_dataloader = dict(batch_size=1, num_workers=0, persistent_workers=False, '
+        'dataset=dict(indices=[0, 20]))',
+        'the first batches have only the label',
+    ),
+}
+NO_WORKERS = 'train_dataloader = dict(num_workers=0, persistent_workers=False)\n'
+#: what a config has -> what the doctor says beside that it has found no mistake
+HEALTHY = {
+    'random weights': ('model = dict(backbone=dict(init_cfg=None))', 'Remark: the backbone starts from random weights'),
+    'frozen weights': ('model = dict(backbone=dict(frozen_stages=4))', 'swin.pth'),
+    'a class without boxes': (
+        "classes = dict(classes=('zebra', 'frisbee', 'kite', 'donut', 'book', 'scissors'))\n"
+        'train_dataloader = val_dataloader = dict(dataset=dict(metainfo=classes))\n'
+        'test_dataloader = val_dataloader\n'
+        'model = dict(bbox_head=dict(num_classes=6))',
+        'has no box of 1 of its 6 classes: zebra',
+    ),
+    'detector for a CPU': (
+        f"_base_ = '{ROOT}/configs/toy/retinanet_shunted-toy_fpn.py'\n{NO_WORKERS}"
+        'train_cfg = dict(max_epochs=100)',  # as many steps as the warm-up of the config is for
+        'has no box of 75 of its 80 classes',
+    ),
+    'segmentor for a CPU': (f"_base_ = '{ROOT}/configs/toy/shunted-toy_fpn.py'\n{NO_WORKERS}", 'labels: .*grass'),
+    'classifier for a CPU': (CLASSIFIER + NO_WORKERS, 'weights: random'),
 }
 
 
@@ -77,8 +149,11 @@ def examined(tmp_path_factory):
     (folder / 'healthy.py').write_text(f"_base_ = '{BASE}'\nmodel = dict(backbone=dict({start}))\n")
 
     def examine(change: str, *options: object):
-        (folder / 'config.py').write_text("_base_ = 'healthy.py'\n" + change.replace('FOLDER', str(folder)))
-        environment = dict(COCO_ROOT=f'{folder}/toy/coco/', CUDA_VISIBLE_DEVICES='')
+        change = change if change.startswith('_base_') else "_base_ = 'healthy.py'\n" + change
+        (folder / 'config.py').write_text(change.replace('FOLDER', str(folder)))
+        roots = dict(COCO='coco/', ADE20K='ADEChallengeData2016/', IMAGENET='imagenet')
+        environment = {f'{name}_ROOT': f'{folder}/toy/{path}' for name, path in roots.items()}
+        environment['CUDA_VISIBLE_DEVICES'] = ''
         return run_tool('doctor', folder / 'config.py', *options, **environment)
 
     return examine
@@ -99,10 +174,20 @@ def test_healthy(examined):
 def test_mistakes_are_named(examined, mistake):
     """The first sentence names the planted mistake, and the exit status is 1."""
     change, sentence = MISTAKES[mistake]
-    done = examined(change)
+    done = examined(change, '--steps', 25)
     assert done.returncode == 1
     said = done.stderr + done.stdout.partition('Likely cause: ')[2].partition('\n')[0]
     assert re.search(sentence, said), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('config', HEALTHY)
+def test_healthy_configs(examined, config):
+    """What may be as the user wants it is said, and is no mistake: the exit status is 0."""
+    change, sentence = HEALTHY[config]
+    done = examined(change, '--steps', 25)
+    assert done.returncode == 0 and 'No mistake was found' in done.stdout, done.stdout + done.stderr
+    assert re.search(sentence, done.stdout + done.stderr), done.stdout + done.stderr
 
 
 class Frozen(nn.Module):
@@ -137,6 +222,58 @@ class Square(Frozen):
 
     def forward(self, inputs, mode):
         return self.head(self.backbone(inputs)).square().sum()
+
+
+def test_a_part_with_rate_0():
+    """It is counted as frozen, whatever its gradient. A part that starts from weights may be."""
+    model, found = Square(), doctor.Findings()
+    groups = [dict(params=model.backbone.parameters()), dict(params=model.head.parameters(), lr=0.0)]
+    runner = SimpleNamespace(model=model, optim_wrapper=OptimWrapper(torch.optim.SGD(groups, lr=1e-3)))
+    doctor.learn(runner, dict(inputs=torch.ones(1, 2)), 1, found)
+    assert found.stages['head'].trained == 0 and found.stages['head'].frozen == 3
+    assert 'not trained: head;' in next(doctor.nothing_trained(found))
+    found.stages['head'].given = True
+    assert not [*doctor.nothing_trained(found)]
+
+
+class Batches(list):
+    """A dataloader."""
+
+    dataset = None
+
+
+@pytest.mark.parametrize(
+    'labels, number, cause',
+    [
+        ([[3, 3], [3, 1], [2, 1]], 1, None),
+        ([[3], [1], [3]], 2, None),  # batches of one image
+        ([[3, 3], [3, 3]], 1, 'the first batches have only the label 3'),
+        ([[[]], [[]]], 1, 'the first batches have no label'),
+    ],
+    ids=['second batch', 'one image', 'one class', 'no label'],
+)
+def test_batch_with_something_to_learn(labels, number, cause):
+    """Of batches of a classifier, the first with two classes is learned."""
+    batches = Batches(dict(data_samples=[DataSample().set_gt_label(label) for label in batch]) for batch in labels)
+    runner, found = SimpleNamespace(model=nn.Linear(1, 1), train_dataloader=batches), doctor.Findings()
+    assert doctor.labelled_batch(runner, found) is batches[number]
+    assert [each.startswith(cause) for each in found.causes] == ([True] if cause else [])
+
+
+@pytest.mark.parametrize('last, healthy', [(0.45, True), (0.55, False)])
+def test_what_is_learned(last, healthy):
+    """The loss falls to less than half, as the help says."""
+    found = doctor.Findings(losses=[1.0, last], stages={'backbone': doctor.Stage(change=0.01, trained=1)})
+    found.losses += [last] * 4
+    assert bool([*doctor.rate_does_not_fit(found)]) != healthy
+
+
+def test_borders_do_not_count():
+    """The zeros that fill a batch would hide a deviation that is too small."""
+    image = torch.full((3, 8, 8), -2.0) + torch.arange(64).view(8, 8) * 1e-4
+    image[:, :4] = 0
+    (mean, deviation), *_ = doctor.channel_statistics([image])
+    assert mean == pytest.approx(-2, abs=0.01) and deviation < 0.01
 
 
 def learned(wrap):

@@ -55,6 +55,8 @@ IMAGE_COLUMNS = ('filename', 'file_name', 'file', 'image', 'image_name', 'image_
 CLASS_COLUMNS = ('class', 'label', 'name', 'category', 'class_name', 'label_name')
 CORNERS = ('xmin ymin xmax ymax', 'x_min y_min x_max y_max', 'x1 y1 x2 y2', 'left top right bottom')
 SIZES = ('x y w h', 'x y width height', 'left top width height', 'bbox_x bbox_y bbox_width bbox_height')
+#: size of an image in whose parts coordinates are
+PARTS = (1, 1)
 #: so many colours are taken for classes without --colours; more are those of smoothed edges, or of JPEG
 MOST_COLOURS = 64
 #: pixels with this label are ignored; VOC's label maps show them in this colour
@@ -192,10 +194,6 @@ def to_coco(args: argparse.Namespace, left_out: LeftOut) -> None:
     for number, name in enumerate(classes, 1):
         print(f'{counts[number]:8}  {name}')
     print(f'classes = {tuple(classes)}')
-
-
-#: size of an image in whose parts coordinates are
-PARTS = (1, 1)
 
 
 def annotated(item: Object, width: int, height: int, parts: bool) -> tuple[dict, list[str]]:
@@ -407,43 +405,38 @@ def labelme_object(name: str, kind: str, shape: dict) -> Object:
 
 def table(source: Path, classes: list[str]) -> Readers:
     """The readers of a CSV file, one for each image."""
-    lines = text_of(source).splitlines()
-    header = lines[0] if lines else ''
-    with refusing(f'{source}: is not a CSV file', (csv.Error,)):
-        rows = list(csv.reader(lines, delimiter=max(',;\t', key=header.count)))
-    columns = {name.strip().lower(): index for index, name in enumerate(rows[0] if rows else ())}
-    image, label = (next((n for n in names if n in columns), '') for names in (IMAGE_COLUMNS, CLASS_COLUMNS))
-    box = next((names.split() for names in (*CORNERS, *SIZES) if columns.keys() >= set(names.split())), None)
-    if not image or not label or box is None:
+    lines = text_of(source).splitlines() or ['']
+    delimiter = max(',;\t', key=lines[0].count)
+    names = [name.strip().lower() for name in lines[0].replace('"', '').split(delimiter)]
+    image, label = (next((each for each in known if each in names), None) for known in (IMAGE_COLUMNS, CLASS_COLUMNS))
+    box = next((keys for keys in (*CORNERS, *SIZES) if {*keys.split()} <= {*names}), None)
+    if not image or not label or not box:
         raise InputError(
-            f'{source}: the header is {header[:100]!r}, and needs a column for each of image ({IMAGE_COLUMNS[0]}), '
+            f'{source}: the header is {lines[0][:100]!r}, and needs a column for each of image ({IMAGE_COLUMNS[0]}), '
             f'class ({CLASS_COLUMNS[0]}) and {CORNERS[0].replace(" ", ", ")}, or another form that --help names'
         )
-    size = ('width', 'height') if columns.keys() >= {'width', 'height'} and 'width' not in box else ()
     grouped = defaultdict(list)
-    for number, row in enumerate(rows[1:], 2):
-        if any(map(str.strip, row)):
-            row += [''] * (len(columns) - len(row))
-            grouped[row[columns[image]].strip()].append(
-                (number, row[columns[label]], *([row[columns[key]].strip() for key in keys] for keys in (box, size)))
-            )
+    with refusing(f'{source}: is not a CSV file', (csv.Error,)):
+        rows = csv.DictReader(lines[1:], names, restkey='', restval='', delimiter=delimiter)
+        for row in rows:
+            if any(row.values()):
+                grouped[row[image].strip()].append((rows.line_num + 1, row))
     for name, each in grouped.items():
-        yield name, name, partial(table_entry, name, each, ' '.join(box) in SIZES)
+        yield name, name, partial(table_entry, name, each, label, box)
 
 
-def table_entry(name: str, rows: list[tuple], sizes: bool) -> Entry:
-    objects, given = [], set()
-    for number, label, box, size in rows:
+def table_entry(name: str, rows: list[tuple[int, dict[str, str]]], label: str, box: str) -> Entry:
+    objects, size = [], None
+    for number, row in rows:
+        values = [row[key].strip() for key in box.split()]
         with refusing(f'row {number} has a box or a size that is no number', BROKEN):
-            given |= {tuple(int(float(value)) for value in size)} if all(size) and size else set()
-            if not label.strip() and not any(box):
-                continue
-            left, top, right, bottom = map(float, box)
-            corners = (left, top, left + right, top + bottom) if sizes else (left, top, right, bottom)
-            objects.append(Object(tidy(label), corners))
-    if len(given) > 1:
-        raise InputError('rows of one image give it several sizes')
-    return Entry(beside(Path(), name), objects, given.pop() if given else None)
+            if 'width' not in box and row.get('width') and row.get('height'):
+                size = int(row['width']), int(row['height'])
+            if row[label].strip() or any(values):
+                x, y, *end = map(float, values)
+                end = [x + end[0], y + end[1]] if box in SIZES else end
+                objects.append(Object(tidy(row[label]), (x, y, *end)))
+    return Entry(beside(Path(), name), objects, size)
 
 
 READERS = dict(
@@ -466,7 +459,7 @@ def codes_of(file: Path) -> np.ndarray:
             if image.mode not in ('1', 'L', 'LA', 'P', 'PA', 'RGB', 'RGBA'):
                 raise InputError(f"masks have 8 bits per channel, not Pillow's mode {image.mode}")
             pixels = np.asarray(ImageOps.exif_transpose(image).convert('RGB')).astype(np.int32)
-    return pixels @ np.array([1 << 16, 1 << 8, 1], np.int32)
+    return pixels[..., 0] << 16 | pixels[..., 1] << 8 | pixels[..., 2]
 
 
 def channels(code: int | np.ndarray) -> tuple:

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import unicodedata
 
 import numpy as np
 import pytest
@@ -49,10 +50,15 @@ def shapes(*found, size=(40, 30), **more):
 FORMATS = dict(
     voc={
         'a.xml': xml([('dog', 5, 6, 15, 12)], (40, 30)),
-        'kühe.xml': xml([('cat', 33, 11, 21, 26)], (40, 60), 'old name.jpg'),
+        # as macOS writes the name
+        unicodedata.normalize('NFD', 'kühe.xml'): xml([('cat', 33, 11, 21, 26)], (40, 60), 'old name.jpg'),
         'sub/b.xml': xml([]),
     },
-    yolo={'a.txt': '1 0.225 0.26666666666666666 0.25 0.2\n\n', 'kühe.txt': '0 0.65 0.29166666666666667 0.3 0.25'},
+    yolo={
+        'a.txt': '1 0.225 0.26666666666666666 0.25 0.2\n\n',
+        'kühe.txt': '0 0.65 0.29166666666666667 0.3 0.25',
+        'sub/b.txt': '',
+    },
     labelme={
         'a.json': shapes(('dog', 'rectangle', [[14, 5], [4, 11]])),
         'kühe.json': shapes(('cat', 'polygon', [[20, 10], [32, 10], [32, 25], [20, 25]]), size=(40, 60)),

@@ -17,6 +17,7 @@ LONG = 'n' * 300
         ('compare', ['--work-dir', '{folder}/file']),
         ('export', ['absent.py', '--out', f'{{folder}}/{LONG}.onnx']),
         ('convert_weights', ['absent.pth', f'{{folder}}/{LONG}.pth']),
+        ('convert_data', ['csv', 'absent', '--images', 'absent', '--out', '{folder}/file/a.json']),
         ('merge_shards', ['absent', '{folder}/file/merged.pth']),
         ('benchmark', ['absent', '--out', '/proc/mmattn']),
     ],

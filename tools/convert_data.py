@@ -10,7 +10,7 @@
 voc      a folder of XML files with boxes. Difficult objects become crowds, which are not learned.
 yolo     a folder of text files; a line has a class number and a box or a polygon in parts of the image. An image
          without a file, or with an empty one, has no objects.
-labelme  a folder of JSON files with polygons, rectangles, circles and masks. Shapes of one group are one object.
+labelme  a folder of JSON files with polygons, rectangles, circles and masks. Polygons of a group are one object.
 csv      a table with a header and a box in each row. Columns: image (filename, path), class (label, name), and xmin,
          ymin, xmax, ymax (x1 ... y2; left, top, right, bottom) or x, y, w, h of a left upper corner and a size. A row
          without class and box says that its image has no objects.
@@ -518,11 +518,11 @@ def to_maps(args: argparse.Namespace, left_out: LeftOut) -> None:
         counts[int(labels[code])] += number
     print(f'{args.out}: {len(targets)} label maps')
     for label, each in enumerate(colours):
-        name = args.classes[label] if args.classes else ''
-        print(f'{label:4}  {",".join(map(str, each)):12}{counts[label] / pixels.total():8.2%}  {name}')
+        name = f'  {args.classes[label]}' if args.classes else ''
+        print(f'{label:4}  {",".join(map(str, each)):12}{counts[label] / pixels.total():8.2%}{name}')
     if counts[IGNORED]:
         print(f'{IGNORED:4}  {"others":12}{counts[IGNORED] / pixels.total():8.2%}  ignored')
-    print('metainfo = ' + f'dict(classes={tuple(args.classes)}, ' * bool(args.classes) + f'palette={colours})')
+    print('metainfo = dict(' + f'classes={tuple(args.classes)}, ' * bool(args.classes) + f'palette={colours})')
 
 
 if __name__ == '__main__':

@@ -707,6 +707,7 @@ def test_hf_hub_is_read_strictly(monkeypatch, tmp_path):
         asked.append((names or (settings['repo_id'],), filename, settings.get('revision')))
         return str(tmp_path / (filename or names[1]))
 
+    monkeypatch.setattr(huggingface_hub, 'get_hf_file_metadata', lambda *_, **__: None)
     monkeypatch.setattr(huggingface_hub, 'hf_hub_download', download)
     monkeypatch.setattr('timm.models._hub.hf_hub_download', download)
     model = timm.create_model('hf-hub:OWNER/NAME@work/new', pretrained=True, num_classes=5)
@@ -908,6 +909,7 @@ def test_arguments_of_the_hub(monkeypatch, tmp_path):
         asked.append((filename, settings))
         return str(tmp_path / filename)
 
+    monkeypatch.setattr(huggingface_hub, 'get_hf_file_metadata', lambda *_, **__: None)
     monkeypatch.setattr(huggingface_hub, 'hf_hub_download', hf_hub_download)
     options = dict(token='hf_1', cache_dir='there', force_download=True, local_files_only=False)
     TimmClassifier.from_pretrained('OWNER/NAME', revision='work/new', subfolder='inside', **options)

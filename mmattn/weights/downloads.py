@@ -258,9 +258,9 @@ def from_hub(address: str, **options) -> Path:
         CheckpointError: if it is not there and cannot be downloaded, or has another SHA-256 than the Hub says.
     """
     try:
-        from huggingface_hub import constants, hf_hub_download, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
         from huggingface_hub.file_download import repo_folder_name
-        from huggingface_hub.utils import EntryNotFoundError, LocalEntryNotFoundError
+        from huggingface_hub.utils import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
     except ImportError as error:
         raise CheckpointError(f'{address} is on the Hugging Face Hub: pip install huggingface_hub') from error
     named = HUB.fullmatch(address)
@@ -285,6 +285,12 @@ def from_hub(address: str, **options) -> Path:
             if not options.get('local_files_only') and (options.get('force_download') or not isinstance(kept, str)):
                 folder = Path(options.get('cache_dir') or constants.HF_HUB_CACHE).expanduser()
                 _wait_for_the_hub(folder, repo_folder_name(repo_id=repository, repo_type='model'), shortened(address))
+                place = hf_hub_url(repository, file, revision=revision)
+                try:  # Without a network, hf_hub_download would try for a minute.
+                    with suppress(HfHubHTTPError):  # an answer of the Hub
+                        get_hf_file_metadata(place, token=options.get('token'))
+                except Exception as error:
+                    raise LocalEntryNotFoundError(describe(error)) from error
             found = Path(hf_hub_download(**asked))
             if not _is_whole(found):
                 warn(f'{found} has another SHA-256 than the Hub says: it is downloaded again')

@@ -353,6 +353,21 @@ def test_the_hub_is_not_reached(hub, monkeypatch):
         read_file(TIMM)
 
 
+def test_no_network(hub, monkeypatch):
+    """The sentence comes at once, and what was downloaded is read. huggingface_hub would try for a minute."""
+    hub({'o/r/pytorch_model.bin': packed(WEIGHTS)})
+    read_file('hf://o/r')
+    nobody = 'http://127.0.0.1:9'
+    monkeypatch.setattr(hub_constants, 'ENDPOINT', nobody)
+    monkeypatch.setattr(
+        hub_constants, 'HUGGINGFACE_CO_URL_TEMPLATE', nobody + '/{repo_id}/resolve/{revision}/{filename}'
+    )
+    monkeypatch.setattr('time.sleep', lambda _: pytest.fail('it tries again'))
+    with pytest.raises(CheckpointError, match='model.safetensors cannot be downloaded .*refused.* give its path$'):
+        read_file(TIMM)
+    assert read_file('hf://o/r').keys() == WEIGHTS.keys()
+
+
 def test_files_of_the_hub_are_whole(hub, serve, tmp_path, log):
     """A file in the Hub's folder that was changed or cut is downloaded again: safetensors have no checksum."""
     hub({f'{REPOSITORY}/model.safetensors': safetensors.torch.save(WEIGHTS)})

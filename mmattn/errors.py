@@ -23,8 +23,11 @@ class CheckpointError(InputError, RuntimeError):
 
 
 def near_misses(name: str, known: Iterable[str]) -> str:
-    """The known names that look like ``name``, as the end of a sentence; '' if none does."""
-    near = difflib.get_close_matches(name, sorted(known), n=3)
+    """The known names that look like ``name``, in any case, or have it as a part, as the end of a sentence; '' if none
+    does."""
+    lower = {one.lower(): one for one in sorted(known)}
+    parts = [one for one in lower if len(name) > 2 and name.lower() in one]
+    near = [lower[one] for one in difflib.get_close_matches(name.lower(), lower, n=3) or parts[:3]]
     return f': did you mean {" or ".join(near)}?' if near else ''
 
 

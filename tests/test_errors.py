@@ -35,3 +35,5 @@ def test_sentence_of_a_worker():
 def test_near_misses():
     assert near_misses('AdmW', ['Adam', 'AdamW', 'SGD']) == ': did you mean AdamW or Adam?'
     assert near_misses('SGD', ['layers']) == ''
+    assert near_misses('miou', ['mIoU', 'coco/bbox_mAP']) == ': did you mean mIoU?'
+    assert near_misses('mAP', ['mIoU', 'coco/bbox_mAP']) == ': did you mean coco/bbox_mAP?'

@@ -40,7 +40,7 @@ from mmattn.analysis.complexity import build, compare, image_channels, input_siz
 from mmattn.analysis.curves import epoch_length, mean_and_spread, read_curves, read_result
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
-from mmattn.errors import InputError, describe
+from mmattn.errors import InputError, describe, near_misses
 from mmattn.runs.configs import OptionsAction, load_config
 from mmattn.runs.divergence import DivergedError
 from mmattn.runs.outputs import check_output, whole_file
@@ -210,7 +210,8 @@ def score(entry: Entry, metrics: dict[str, float]) -> float:
     if metrics and all(map(math.isnan, metrics.values())):  # the run diverged, perhaps with another --metric
         return math.nan
     if metrics and entry.metric not in metrics:
-        raise InputError(f'{entry.config} has no metric {entry.metric}: it has {", ".join(sorted(metrics))}')
+        hint = near_misses(entry.metric, metrics) or f': it has {", ".join(sorted(metrics))}'
+        raise InputError(f'{entry.config} has no metric {entry.metric}{hint}')
     return entry.factor * metrics.get(entry.metric, 0.0)
 
 

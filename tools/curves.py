@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from mmattn.analysis.curves import Curve, is_score, largest, main_scores, points, read_curves
-from mmattn.errors import InputError
+from mmattn.errors import InputError, near_misses
 from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool
 from mmattn.text import in_figure
@@ -48,7 +48,8 @@ def main() -> None:
     found = sorted({key for curves in runs.values() for key in curves if is_score(key)})
     for key in args.keys or ():
         if key not in found:
-            raise InputError(f'--keys names {key}, which no training has: there are {", ".join(found) or "none"}')
+            hint = near_misses(key, found) or f': there are {", ".join(found) or "none"}'
+            raise InputError(f'--keys names {key}, which no training has{hint}')
     names = short_names(args.folders)
     runs = dict(zip(names, runs.values()))
     losses, scores = ['loss'], args.keys or main_scores(found)

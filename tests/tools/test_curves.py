@@ -173,6 +173,7 @@ def test_result(tmp_path):
     'arguments, sentence',
     [
         (['{}', '--keys', 'mIoU', '--out', 'a.png'], 'which no training has: there are coco/bbox_mAP'),
+        (['{}', '--keys', 'bbox_mAP', '--out', 'a.png'], 'no training has: did you mean coco/bbox_mAP'),
         (['{}/a', '--out', 'a.png'], 'has no log of a training'),
         (['{}', '--out', 'a.jpg'], '--out must name a .png'),
         (['{}', '--out', '{}/a/a.log/a.png'], 'a.png cannot be written'),

@@ -31,7 +31,7 @@ from ..runs.configs import package_of
 from ..runs.outputs import check_output, whole_file
 from ..runs.resuming import check_complete, whole_model_weights
 from ..runs.running import running
-from ..weights import read_file
+from ..weights import first_names, read_file
 from .drawing import colors_of, draw_detections, draw_label_map, draw_texts, in_bgr, write_image
 from .tiles import Detection, Tile, cut, detections, join_detections, join_maps
 
@@ -175,7 +175,7 @@ def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
             # ** follows links to folders, also to one that it is in.
             files.setdefault((os.path.realpath(folder), name), os.path.join(folder, name))
     if others:
-        print_log(f'Left out, without a suffix of images or videos: {len(others)} files', logger='current')
+        print_log(f'Left out, without a suffix of images or videos: {first_names(sorted(others))}', logger='current')
     paths = list(files.values())
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     full = [os.path.relpath(path, root) for path in paths]

@@ -7,6 +7,7 @@ import argparse
 import os
 
 from mmattn.runs.configs import add_arguments, enable_auto_scale_lr, load_config
+from mmattn.runs.resuming import has_checkpoint
 from mmattn.runs.running import interruption_of, run_tool, train
 
 
@@ -30,6 +31,8 @@ def main() -> None:
         if interruption_of(error):
             raise KeyboardInterrupt(
                 f'the same command with --resume continues from the last checkpoint in {cfg.work_dir}'
+                if has_checkpoint(cfg)
+                else f'there is no checkpoint in {cfg.work_dir} yet'
             ) from error
         raise
 

@@ -142,6 +142,11 @@ def _newest_first(cfg: Config) -> list[list[str]]:
     return [[noted, *kind] for kind in kinds] if noted else kinds
 
 
+def has_checkpoint(cfg: Config) -> bool:
+    """Whether the folders of a training have a checkpoint to resume from."""
+    return any(_newest_first(cfg))
+
+
 def _noted(cfg: Config) -> str | None:
     """The checkpoint that the note ``last_checkpoint`` names; None if there is no such note or checkpoint."""
     try:

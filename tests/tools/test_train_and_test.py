@@ -148,11 +148,14 @@ def test_options_of_a_training(toy, tmp_path, monkeypatch):
 
 
 def test_interruption(toy, tmp_path, monkeypatch):
-    """Ctrl-C ends a training with one line, which names --resume and the work folder."""
+    """Ctrl-C ends a training with one line, which names the work folder, and --resume if there is a checkpoint."""
 
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr('mmattn.runs.running.train', interrupted)
-    done = run_tool('train', UPERNET, '--work-dir', tmp_path, **toy)
-    assert done.returncode == 130 and '--resume' in done.stderr and str(tmp_path) in done.stderr.splitlines()[-1]
+    for there in (False, True):
+        done = run_tool('train', UPERNET, '--work-dir', tmp_path, **toy)
+        line = done.stderr.splitlines()[-1]
+        assert done.returncode == 130 and str(tmp_path) in line and ('--resume' in line) == there
+        (tmp_path / 'iter_2.pth').touch()

@@ -23,6 +23,7 @@ LINES = re.compile(
             r'Config:\n',
             r'Hooks will be executed in the following order:\n',
             r'paramwise_options -- ',
+            r'\n[\w.]+ - torch\.Size\(\[',  # how each parameter was initialised, in a run without a log file
             r'Exp name: ',
             r'Loads checkpoint by mmattn backend from path: ',  # "Load checkpoint from ..." follows
             r'Distributed training is not used, all SyncBatchNorm',
@@ -46,6 +47,8 @@ WARNINGS = (
     'faster_coco_eval is not installed',
     'The draw is False, it means that the hook for visualization will not take effect',
     'Default ``avg_non_ignore`` is False',
+    'For binary segmentation, we suggest using',  # one sigmoid channel; two classes are as good
+    r'`(create_unbacked_symint|isinstance\(treespec, LeafSpec\))` is deprecated',  # torch's own, in exports
     r'``build_\w+`` would be deprecated soon',
     'The shape of value will convert from torch.Size',
     'To copy construct from a tensor, it is recommended to use',  # in MMDetection's test of several views

@@ -41,6 +41,7 @@ def screen(capsys, tmp_path, monkeypatch):
         ('INFO', 'Config:\nlr = 1\n'),
         ('INFO', 'Hooks will be executed in the following order:\nbefore_run:\n'),
         ('INFO', 'paramwise_options -- norm.weight:weight_decay=0.0'),
+        ('INFO', '\nhead.fc.bias - torch.Size([3]): \nNormalInit: mean=0, std=0.01, bias=0 \n '),
         ('WARNING', 'Failed to search registry with scope "mmdet" in the "log_processor" registry tree. As a ...'),
     ],
 )
@@ -94,12 +95,13 @@ def test_warnings(recwarn):
 
     def main():
         warnings.warn('faster_coco_eval is not installed, metrics will not be computed.', stacklevel=1)
+        warnings.warn('For binary segmentation, we suggest using`out_channels = 1` to ...', stacklevel=1)
         warnings.warn('something else', stacklevel=1)
 
     run_tool(main)
     assert [str(one.message) for one in recwarn] == ['something else']
     main()
-    assert len(recwarn) == 3
+    assert len(recwarn) == 4
 
 
 @pytest.mark.parametrize('encoding', ['ascii', 'latin-1'])

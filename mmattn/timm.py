@@ -8,7 +8,6 @@ has these models.
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import re
 import tempfile
@@ -21,7 +20,6 @@ import torch
 from huggingface_hub import ModelCard, ModelHubMixin
 from mmengine.logging import print_log
 from mmengine.model import initialize
-from safetensors.torch import save
 from timm.layers import ClassifierHead, LayerNorm2d, NormMlpClassifierHead, get_device_dtype
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model, resolve_pretrained_cfg
 from timm.models._features import feature_take_indices
@@ -51,6 +49,7 @@ from .runs.outputs import check_output, whole_file
 from .version import __version__
 from .weights import Translation, first_names, listed, misfits, plain_names, read_file, split_init_cfg, weights_in
 from .weights.downloads import from_hub
+from .weights.files import safetensors_of
 
 #: arguments of huggingface_hub's functions, now or earlier, that have no meaning for a model
 OF_HUB = set('endpoint etag_timeout headers local_dir proxies repo_type resume_download use_auth_token'.split())
@@ -442,9 +441,8 @@ class TimmClassifier(nn.Module, ModelHubMixin, library_name='mmattn', tags=['tim
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, with the settings that they do not show, and timm's config.json."""
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
-        noted = json.dumps(dict(backbone=self.backbone.settings_note))
         with whole_file(save_directory / 'model.safetensors') as part:
-            part.write_bytes(save(tensors, dict(format='pt', mmattn=noted)))
+            part.write_bytes(safetensors_of(tensors, dict(backbone=self.backbone.settings_note)))
         with whole_file(save_directory / 'config.json') as part:
             part.write_bytes(self._config())
 

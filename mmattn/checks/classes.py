@@ -39,6 +39,12 @@ def compare_classes(sources: Iterable[tuple[str, object]]) -> None:
         warn(f'{other} has other classes than {place}: {first_names(added)} in place of {first_names(absent)}')
 
 
+def same_in_other_order(one: object, other: object) -> bool:
+    """Whether two lists of classes have the same names in different orders."""
+    lists = isinstance(one, (list, tuple)) and isinstance(other, (list, tuple))
+    return lists and list(one) != list(other) and sorted(map(str, one)) == sorted(map(str, other))
+
+
 def say_unlabelled(place: str, classes: Sequence[str], labels: Container[int], what: str) -> None:
     """Name the classes in the log whose label no box, pixel or image has."""
     absent = [str(name) for label, name in enumerate(classes) if label not in labels]

@@ -15,21 +15,29 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import CheckpointLoader, Runner
 from torch import nn
 
 from ..checks.datasets import inner_datasets
 from ..errors import CheckpointError, InputError, describe, warn
-from ..weights import StrictModule, plain_names
+from ..weights import StrictModule, plain_names, read_file
 
 #: name of :class:`AtomicBackend` among MMEngine's file backends
 ATOMIC = 'mmattn.atomic'
+#: before the path of weights that MMEngine and OpenMMLab's inferencers are to read as mmattn does: of safetensors, too
+READ_BY_MMATTN = 'mmattn://'
 #: seconds to wait for a lock: with old versions of filelock, data workers outlive a killed training and its lock
 LOCK_TIMEOUT = 10
 #: what is said of a folder that is gone
 REMOVED = 'the folder {} was removed while the training ran, so the training has ended; what was in it is lost'
 #: what systems say that cannot lock files
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
+
+
+@CheckpointLoader.register_scheme(prefixes=READ_BY_MMATTN)
+def load_for_mmengine(path: str, map_location: str | None = None) -> object:
+    """The contents of mmattn://PATH, see :func:`mmattn.weights.read_file`."""
+    return read_file(path.removeprefix(READ_BY_MMATTN), map_location)
 
 
 @register_backend(ATOMIC)

@@ -1,6 +1,5 @@
 """A trained model as a folder to share: weights, config and model card."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,15 +7,17 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
-from safetensors.torch import save
+from timm.models import get_pretrained_cfg
 from torch import Tensor, nn
 
-from ..errors import CheckpointError
+from ..checks.classes import saved_meta
+from ..checks.config_types import nested
+from ..errors import CheckpointError, InputError, warn
 from ..privacy import without_secrets
 from ..version import __version__
-from ..weights import Translation, listed, misfits, read_file
-from ..weights.files import noted_settings
-from .checkpoints import backbone_settings
+from ..weights import Translation, is_pretrained, listed, misfits, read_file
+from ..weights.files import noted_settings, safetensors_of
+from .checkpoints import READ_BY_MMATTN, backbone_settings
 from .configs import package_of
 from .outputs import check_output, whole_file
 from .resuming import check_complete, whole_model_weights
@@ -31,7 +32,7 @@ MACHINE = ('work_dir', 'load_from', 'resume')
 ABSOLUTE = re.compile(r'(file:/+|/|~[\w.-]*(?=[/\\]|$)|[A-Za-z]:[/\\]|\\\\).*', re.DOTALL)
 CARD = """---
 library_name: mmattn
-license: apache-2.0
+license: {license}
 pipeline_tag: {task}
 tags:
 - mmattn
@@ -50,27 +51,59 @@ backbone = dict({settings})
 backbone['init_cfg'] = dict(type='Pretrained', checkpoint='model.safetensors')
 ```
 
-Data: {data}.
+{predict}Data: {data}.
+
+Start: {start}.
 
 The license is that of the weights. It gives no right to the images.
 """
+#: scope of a config -> how a whole model predicts, for the card: the package's inferencer, and its argument for weights
+INFERENCERS = dict(
+    mmpretrain=('mmpretrain', 'ImageClassificationInferencer', 'pretrained'),
+    mmdet=('mmdet.apis', 'DetInferencer', 'weights'),
+    mmseg=('mmseg.apis', 'MMSegInferencer', 'weights'),
+)
+PREDICT = """To predict with the whole model, in this folder:
+
+```python
+from {module} import {inferencer}
+
+import mmattn.runs
+
+predict = {inferencer}('config.py', {weights}='{scheme}model.safetensors')
+print(predict('image.jpg'))
+```
+
+"""
 
 
-def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dict[str, str], data: str) -> None:
+def publish(
+    cfg: Config,
+    name: str,
+    checkpoint: Path,
+    folder: Path,
+    figures: dict[str, str],
+    data: str,
+    license: str | None = None,
+) -> None:
     """Write model.safetensors, config.py and README.md, without secrets and without the folders of this machine.
 
     Args:
         name: heading of the card.
         figures: what is measured -> value.
         data: what it was trained on, and the terms of the data.
+        license: of the weights, as the Hugging Face Hub names it. It may be left out if the weights that the training
+            started from have one that is known, see :func:`starting_licenses`.
 
     Raises:
-        InputError: if a file cannot be written.
+        InputError: if a file cannot be written, or the license is not known.
         CheckpointError: if the checkpoint cannot be read, if mmattn did not write it, or if it is of another config:
             of another task, number of classes, backbone or settings.
     """
     files = [folder / file for file in ('model.safetensors', 'config.py', 'README.md')]
     check_output(*files)
+    starts = starting_licenses(cfg)
+    license = chosen_license(license, starts)
     contents = read_file(checkpoint)
     noted = noted_settings(contents)
     if not noted:
@@ -83,11 +116,19 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
         part: {key: value for key, value in noted.get(part, settings).items() if key in settings}
         for part, settings in backbone_settings(model).items()
     }
+    whole = backbone_settings(model).keys() != {''}
     published = Config(_without_machine({key: value for key, value in cfg.to_dict().items() if key not in MACHINE}))
     parameters = sum(tensor.numel() for name, tensor in tensors.items() if not name.endswith(STATISTICS))
     backbone = published.model.backbone.to_dict()
     backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the order of the alphabet.
+    names = _without_machine(dict(names=[*starts]))['names']
+    module, inferencer, weights = INFERENCERS.get(package_of(cfg), ('', '', ''))
+    predict = PREDICT.format(module=module, inferencer=inferencer, weights=weights, scheme=READ_BY_MMATTN)
     card = CARD.format(
+        license=license,
+        start=', '.join(f'{name} ({terms or "see its authors"})' for name, terms in zip(names, starts.values()))
+        or 'config.py names no weights',
+        predict=predict if module and whole else '',
         name=name,
         backbone=backbone['type'],
         version=__version__,
@@ -101,12 +142,57 @@ def publish(cfg: Config, name: str, checkpoint: Path, folder: Path, figures: dic
     weights, config, readme = files
     with whole_file(weights) as part:
         # safetensors itself writes files that others cannot read, and has its own errors for a full disk.
-        named = dict(format='pt', mmattn=json.dumps(noted))
-        part.write_bytes(save({key: halved(value) for key, value in tensors.items()}, named))
+        halves = {key: halved(value) for key, value in tensors.items()}
+        part.write_bytes(safetensors_of(halves, noted, _named_classes(contents) if whole else None))
     with whole_file(config) as part:
         part.write_text(without_secrets(published.pretty_text), encoding='utf-8')
     with whole_file(readme) as part:
         part.write_text(without_secrets(card), encoding='utf-8', errors='surrogateescape')
+
+
+def starting_licenses(cfg: Config) -> dict[str, str | None]:
+    """The weights that a config names, for the model or a part -> their license; None if timm does not know it."""
+    names = [node.get('checkpoint') for _, node in nested(cfg.model, 'model') if is_pretrained(node)]
+    found = {}
+    for name in filter(None, [*names, cfg.model.get('pretrained'), cfg.get('load_from')]):
+        known = get_pretrained_cfg(name.removeprefix('timm:')) if str(name).startswith('timm:') else None
+        found[str(name)] = known and known.license
+    return found
+
+
+def chosen_license(license: str | None, starts: dict[str, str | None]) -> str:
+    """The license of weights: what is given, or that of all weights that the training started from.
+
+    Raises:
+        InputError: if neither is known.
+    """
+    known = {terms for terms in starts.values() if terms}
+    if license is None:
+        if len(known) == 1 and all(starts.values()):
+            return known.pop().lower()
+        shown = ', '.join(f'{start} has {terms or "one that is not known here"}' for start, terms in starts.items())
+        why = shown or 'the config names no weights to start from, so the choice is yours'
+        raise InputError(f'give the license of the weights, as in --license apache-2.0: {why}')
+    if not re.fullmatch(r'[\w.+-]+', license):
+        raise InputError(
+            f'--license must be a name as the Hugging Face Hub has it, such as apache-2.0, not {license!r}'
+        )
+    for start, terms in starts.items():
+        if terms and terms.lower() != license.lower():
+            warn(f'The license is {license}, and that of {start} is {terms}: see whether its terms allow this.')
+    return license.lower()
+
+
+def _named_classes(contents: object) -> dict[str, list] | None:
+    """The names and colours of the classes that a checkpoint notes, as lists of text and of numbers."""
+    for meta in saved_meta(contents):
+        classes, palette = meta.get('classes'), meta.get('palette')
+        if isinstance(classes, (list, tuple)):
+            named = dict(classes=[str(name) for name in classes])
+            if isinstance(palette, (list, tuple)):
+                named['palette'] = [[int(value) for value in colour] for colour in palette]
+            return named
+    return None
 
 
 def _weights_of(model: nn.Module, contents: dict, checkpoint: Path) -> dict[str, Tensor]:

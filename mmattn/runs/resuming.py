@@ -15,7 +15,7 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, FlexibleRunner, Runner
 from torch import Tensor, nn
 
-from ..checks.classes import compare_classes, saved_meta
+from ..checks.classes import compare_classes, same_in_other_order, saved_meta
 from ..checks.datasets import inner_datasets
 from ..errors import CheckpointError, InputError, warn
 from ..weights import (
@@ -205,7 +205,7 @@ class CheckpointCheckHook(Hook):
     - The settings of backbones, which tensors do not show, are compared if the checkpoint has them. The log has the
       differences in :func:`mmattn.runs.checkpoints.training_note`.
     - A test and a resumed training have the classes of the checkpoint in its order, see
-      :func:`mmattn.checks.classes.compare_classes`.
+      :func:`mmattn.checks.classes.compare_classes`. The log says that a new training has them in another order.
 
     Raises:
         CheckpointError: naming the checkpoint and what does not fit first.
@@ -275,13 +275,19 @@ class CheckpointCheckHook(Hook):
 
 
 def _compare_classes(runner: Runner, checkpoint: object, source: str) -> None:
-    """Compare the classes of a checkpoint with those of the dataset that it is tested with, or resumed with."""
-    split = 'train' if runner._resume else 'test'
-    loop = getattr(runner, f'_{split}_loop', None)
-    if isinstance(loop, BaseLoop):  # otherwise a config, of what this run does not do
-        saved = [(source, meta.get('classes')) for meta in saved_meta(checkpoint)]
+    """Compare the classes of a checkpoint with those of the dataset that it is tested with, or resumed with. A new
+    training may have other classes, and the same in another order by mistake, which the log says."""
+    saved = [(source, meta.get('classes')) for meta in saved_meta(checkpoint)]
+    for split in ('train', 'test'):
+        loop = getattr(runner, f'_{split}_loop', None)
+        if not isinstance(loop, BaseLoop):  # but a config, of what this run does not do
+            continue
         datasets = inner_datasets(loop.dataloader.dataset)
-        compare_classes([*saved, *((f'{split}_dataloader', each.metainfo.get('classes')) for each in datasets)])
+        sources = [(f'{split}_dataloader', each.metainfo.get('classes')) for each in datasets]
+        if split == 'test' or runner._resume:
+            compare_classes([*saved, *sources])
+        elif any(same_in_other_order(one, two) for _, one in saved for _, two in sources):
+            warn(f'{source} has the classes of train_dataloader in another order: heads start with those of others')
 
 
 def _check_same_model(

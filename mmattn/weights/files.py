@@ -11,6 +11,7 @@ import torch
 from mmengine.logging import print_log
 from safetensors import safe_open
 from safetensors.torch import load_file as load_safetensors
+from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import CheckpointError
@@ -23,6 +24,8 @@ from .translation import first_names, odd_form
 
 #: where trainers keep weights; averaged weights come first, because ELSA's authors evaluate those of ELSA-Swin-B
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
+#: what our files of safetensors note, with the names that checkpoints have for it in "meta"
+NOTES = ('mmattn', 'dataset_meta')
 #: what torch.compile, FSDP and activation checkpointing add to names, at any place
 WRAPPERS = re.compile(r'(^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.')
 
@@ -131,6 +134,19 @@ def read_file(path: str | Path, map_location: str | torch.device = 'cpu', truste
         raise CheckpointError(f'{shortened(path)} cannot be read ({shortened(error)})') from error
 
 
+def safetensors_of(
+    tensors: dict[str, Tensor], settings: dict[str, object], dataset_meta: dict[str, object] | None = None
+) -> bytes:
+    """A file of safetensors for :func:`read_file`.
+
+    Args:
+        settings: ``type`` and settings of the backbones, by their names in the model.
+        dataset_meta: lists of the names of the classes, "classes", and of their colours, "palette".
+    """
+    notes = {key: json.dumps(note) for key, note in zip(NOTES, (settings, dataset_meta)) if note is not None}
+    return save(tensors, dict(notes, format='pt'))
+
+
 def _read(file: Path, shown: str, map_location: str | torch.device, trusted: bool) -> object:
     """Read a file. Error messages name it as ``shown``."""
     if (file / '.metadata').is_file():
@@ -147,11 +163,12 @@ def _read(file: Path, shown: str, map_location: str | torch.device, trusted: boo
         try:
             contents = load_safetensors(file, str(map_location or 'cpu'))
             with safe_open(file, 'pt') as opened:
-                noted = json.loads((opened.metadata() or {}).get('mmattn', '{}'))
+                notes = opened.metadata() or {}
+            meta = {key: json.loads(notes[key]) for key in NOTES if key in notes}
         except Exception as error:  # safetensors raises a kind of its own, and those of the system
             raise CheckpointError(f'{shown} cannot be read as safetensors: {shortened(error)}') from error
         _check_values(shown, contents)
-        return dict(meta=dict(mmattn=noted), state_dict=contents) if noted else contents
+        return dict(meta=meta, state_dict=contents) if any(meta.values()) else contents
     try:
         if zipfile.is_zipfile(file):
             check_archive(file, file.stat().st_size)

@@ -561,6 +561,17 @@ def test_classes_of_a_checkpoint_in_another_order(resume):
         CheckpointCheckHook().after_load_checkpoint(runner, checkpoint)
 
 
+@pytest.mark.parametrize('classes, lines', [(('dog', 'cat'), 1), (('cat', 'dog'), 0), (('dog', 'cow'), 0)])
+def test_classes_of_a_new_training_in_another_order(log, classes, lines):
+    """It may learn other classes than those of load_from. The same in another order are probably a mistake."""
+    loop = object.__new__(ValLoop)
+    loop.dataloader = SimpleNamespace(dataset=BaseDataset(lazy_init=True, metainfo=dict(classes=classes)))
+    runner = SimpleNamespace(model=Model(), _load_from='a.pth', _resume=False, _train_loop=loop)
+    checkpoint = dict(state_dict=Model().state_dict(), meta=dict(dataset_meta=dict(classes=['cat', 'dog'])))
+    CheckpointCheckHook().after_load_checkpoint(runner, checkpoint)
+    assert len([line for line in log if 'a.pth has the classes of train_dataloader in another order' in line]) == lines
+
+
 def test_middle_of_an_epoch(tmp_path, capsys):
     """MMEngine trains the epoch again from its start, while the schedule goes on: the log says so."""
     settings = dict(by_epoch=True, seed=0, checkpoint=dict(by_epoch=False, interval=3))

@@ -1,16 +1,23 @@
 """tools/publish.py: what it writes is read as weights, with the settings that tensors do not show."""
 
+import re
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
+from PIL import Image
 from safetensors.torch import load_file
 
+from mmattn.checks.classes import saved_meta
+from mmattn.errors import InputError
 from mmattn.runs.checkpoints import backbone_settings
-from mmattn.runs.publishing import halved, publish
+from mmattn.runs.publishing import chosen_license, halved, publish, starting_licenses
+from mmattn.runs.rows import read_row
 from mmattn.weights import CheckpointError, read_file
+from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 
 CONFIG = 'configs/toy/elsa-swin-toy_in1k.py'
@@ -33,7 +40,8 @@ def trained(tmp_path_factory):
 def test_published_weights_load(trained, tmp_path):
     """init_cfg takes them. Matrices are rounded to half precision, and a backbone with other settings refuses them."""
     target = tmp_path / 'elsa'
-    done = run_tool('publish', CONFIG, trained, target, '--figures', 'top-1=5.0', '--data', 'toy images')
+    options = ['--figures', 'top-1=5.0', '--data', 'toy images', '--license', 'mit']
+    done = run_tool('publish', CONFIG, trained, target, *options)
     assert done.returncode == 0, done.stderr
     settings = Config.fromfile(target / 'config.py').model.backbone.to_dict()
     start = dict(type='Pretrained', checkpoint=str(target / 'model.safetensors'))
@@ -61,13 +69,20 @@ def test_halved():
     ('figures', 'contents', 'message'),
     [
         (['top-1'], {}, '--figures must be NAME=VALUE, not top-1'),
-        (['top-1=5'], {'state_dict': {'a': torch.ones(1)}}, 'it is not a checkpoint of a training with mmattn'),
+        (
+            ['top-1=5', '--license', 'mit'],
+            {'state_dict': {'a': torch.ones(1)}},
+            'it is not a checkpoint of a training with mmattn',
+        ),
+        (['top-1=5'], {}, 'give the license of the weights, as in --license apache-2.0: the config names no weights'),
     ],
+    ids=['figure', 'checkpoint', 'license'],
 )
 def test_refused(tmp_path, figures, contents, message):
-    """Nothing is written for a figure without a value, or a checkpoint whose settings nobody knows."""
+    """Nothing is written for a figure without a value, a checkpoint whose settings nobody knows, or without a
+    license."""
     torch.save(contents, tmp_path / 'c.pth')
-    done = run_tool('publish', CONFIG, tmp_path / 'c.pth', tmp_path / 'out', '--figures', *figures, '--data', 'toy')
+    done = run_tool('publish', CONFIG, tmp_path / 'c.pth', tmp_path / 'out', '--data', 'toy', '--figures', *figures)
     assert done.returncode == 1 and message in done.stderr and not (tmp_path / 'out').exists()
 
 
@@ -88,7 +103,7 @@ def resnet(tmp_path):
 def test_parameters_of_the_card(resnet, tmp_path):
     """Statistics of batch norms are no parameters. Whoever may read the card may read the weights."""
     cfg, model, checkpoint = resnet
-    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none')
+    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none', 'mit')
     assert len({file.stat().st_mode for file in (tmp_path / 'out').iterdir()}) == 1
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert f'| {parameters / 1e6:.2f} |' in (tmp_path / 'out' / 'README.md').read_text()
@@ -113,7 +128,7 @@ def test_checkpoint_of_another_config(resnet, tmp_path, change):
     if cfg.model.head is None:
         del cfg.model['head']
     with pytest.raises(CheckpointError, match='Only weights of the config itself are published'):
-        publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none')
+        publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none', 'mit')
     assert not (tmp_path / 'out').exists()
 
 
@@ -134,7 +149,7 @@ def test_nothing_of_this_machine(resnet, tmp_path):
     contents['meta'].update(cfg=f'work_dir = {home!r}', hostname='alpha')
     contents['meta']['mmattn']['backbone']['file'] = f'{home}/w.pth'
     torch.save(contents, checkpoint)
-    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'see https://a.b/w?sig=0f0f')
+    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'see https://a.b/w?sig=0f0f', 'mit')
     for file in (tmp_path / 'out').iterdir():
         text = file.read_bytes().decode(errors='replace')
         for private in ('0f0f', 'pass@', home, '/srv', 'alice', 'bob', 'eve', str(tmp_path), 'alpha'):
@@ -144,3 +159,70 @@ def test_nothing_of_this_machine(resnet, tmp_path):
     assert published.train_dataloader.dataset == dict(ann_file='coco/a/train.json', pipeline=['c.txt'])
     assert published.folders == ('data', 'data', 'x.pth', 'y.pth', 'data/z', 'w')
     assert published.model.backbone.init_cfg.checkpoint == 'https://***@a.b/w.pth?***'
+
+
+TIMM = 'timm:swin_tiny_patch4_window7_224.ms_in1k'
+
+
+@pytest.mark.parametrize(
+    'given, start, load_from, expected',
+    [
+        ('cc-by-4.0', None, None, 'cc-by-4.0'),
+        (None, TIMM, None, 'mit'),
+        ('Apache-2.0', TIMM, None, 'apache-2.0'),
+        (None, TIMM, 'timm:vit_small_patch14_dinov2.lvd142m', 'lvd142m has apache-2.0'),  # two licenses
+        (None, TIMM, 'own.pth', 'own.pth has one that is not known here'),
+        (None, None, None, 'the config names no weights to start from, so the choice is yours'),
+        ('all mine', None, None, 'not .all mine.'),
+    ],
+    ids=['given', 'of timm', 'given and of timm', 'two', 'unknown', 'random', 'no name'],
+)
+def test_license(log, given, start, load_from, expected):
+    """It is given, or that of the weights of timm that the training started from; it is never made up."""
+    init_cfg = start and dict(type='Pretrained', checkpoint=start)
+    cfg = Config(dict(model=dict(type='A', backbone=dict(type='B', init_cfg=init_cfg)), load_from=load_from))
+    if ' ' in expected:
+        with pytest.raises(InputError, match=expected):
+            chosen_license(given, starting_licenses(cfg))
+    else:
+        assert chosen_license(given, starting_licenses(cfg)) == expected
+        assert [*log] == (
+            [f'The license is {given}, and that of {start} is mit: see whether its terms allow this.']
+            if given and start
+            else []
+        )
+
+
+def test_classes_of_the_published_weights(resnet, tmp_path):
+    """A test with another order of classes compares them, as those of a checkpoint."""
+    cfg, _, checkpoint = resnet
+    contents = torch.load(checkpoint)
+    contents['meta']['dataset_meta'] = dict(classes=('bee', 'ant', 'cow'), palette=[(0, 0, 1)] * 3)
+    torch.save(contents, checkpoint)
+    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none', 'mit')
+    (meta,) = saved_meta(read_file(tmp_path / 'out' / 'model.safetensors'))
+    assert meta == dict(classes=['bee', 'ant', 'cow'], palette=[[0, 0, 1]] * 3)
+    assert '\nlicense: mit\n' in (tmp_path / 'out' / 'README.md').read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('config', ['retinanet_fpn_coco', 'fpn_ade20k', 'classifier_in1k'])
+def test_the_card_predicts(tmp_path, monkeypatch, config):
+    """Its code predicts in OpenMMLab's inferencer, with the weights and classes of the file."""
+    cfg = read_row(ROOT / f'configs/toy/compare/{config}.py', 'swin')
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = MODELS.build(cfg.model)
+    classes = [f'class {number}' for number in range({'mmpretrain': 20, 'mmseg': 7, 'mmdet': 5}[cfg.default_scope])]
+    meta = dict(mmattn=backbone_settings(model), dataset_meta=dict(classes=classes))
+    torch.save(dict(state_dict=model.state_dict(), meta=meta), tmp_path / 'c.pth')
+    publish(cfg, 'name', tmp_path / 'c.pth', tmp_path / 'out', {}, 'none', 'mit')
+    code = re.findall(r'```python\n(.*?)```', (tmp_path / 'out/README.md').read_text(), re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path / 'out')
+    monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())  # that of a new process
+    Image.new('RGB', (80, 60), 'red').save('image.jpg')
+    exec(code, names := {})
+    predicts = names['predict'].model
+    noted = predicts.dataset_meta if hasattr(predicts, 'dataset_meta') else predicts._dataset_meta
+    assert list(noted['classes']) == classes
+    for name, value in model.state_dict().items():
+        assert torch.equal(predicts.state_dict()[name], halved(value).to(value.dtype)), name

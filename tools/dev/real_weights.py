@@ -46,7 +46,7 @@ def main() -> None:
         for key in ('work_dir', 'load_from', 'resume'):  # An interrupted training notes where it was resumed from.
             cfg.pop(key, None)
         try:
-            publish(cfg, f'{model} of Tiny ImageNet', run.checkpoint, args.out / model, figures, DATA)
+            publish(cfg, f'{model} of Tiny ImageNet', run.checkpoint, args.out / model, figures, DATA, 'apache-2.0')
         except CheckpointError as error:
             print(f'{model} is left out: {error}')
         else:

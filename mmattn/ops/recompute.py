@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .tracing import is_tracing, is_transforming
+from .tracing import is_compiling, is_transforming
 
 
 def recompute(
@@ -28,7 +28,7 @@ def recompute(
     """
     if not torch.is_grad_enabled() or any(x is not None and x.is_meta for x in inputs):  # meta: torch 2.1 fails
         return function(*inputs)
-    if is_tracing():  # torch.compile updates statistics once by itself, and does not take contexts
+    if is_compiling():  # torch.compile updates statistics once by itself, and does not take contexts
         return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=random)
     if is_transforming() or torch.jit.is_tracing():  # torch.func refuses; a traced graph could not be stored
         return function(*inputs)

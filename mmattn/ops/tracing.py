@@ -2,7 +2,12 @@ import torch
 from torch import Tensor
 
 #: whether torch.compile or torch.export is tracing; torch 2.1 and 2.2 have the function in another place
-is_tracing = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling
+is_compiling = getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling
+
+
+def is_tracing() -> bool:
+    """Whether torch.compile, torch.export or torch.jit.trace is tracing."""
+    return is_compiling() or torch.jit.is_tracing()
 
 
 def is_plain(x: Tensor) -> bool:
@@ -11,7 +16,7 @@ def is_plain(x: Tensor) -> bool:
     It is not if a graph is traced or captured, or if operations go through a transform or mode of torch, such as
     ``torch.func.grad`` or fake tensors, which gives tensors of its own kind.
     """
-    if is_tracing() or torch.jit.is_tracing() or x.is_meta:
+    if is_tracing() or x.is_meta:
         return False
     if torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack():
         return False
@@ -28,4 +33,4 @@ def is_exporting() -> bool:
 
     Dynamo takes ``torch.compiler.is_exporting()`` for true in torch.compile, too, but reads its variable.
     """
-    return getattr(torch.compiler, '_is_exporting_flag', is_tracing())
+    return getattr(torch.compiler, '_is_exporting_flag', is_compiling())

@@ -48,7 +48,8 @@ def depthwise_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, backen
 
 def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     C, _, k, _ = weight.shape
-    return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=k // 2, groups=C).permute(0, 2, 3, 1)
+    # int, since torch.jit.trace of torch 2.1 makes sizes tensors
+    return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=int(k) // 2, groups=int(C)).permute(0, 2, 3, 1)
 
 
 def _cpp(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -26,6 +26,7 @@ from ..checks.pixels import check_pixels
 from ..errors import InputError, describe
 from ..weights import read_file
 from .accumulation import AccumulationHook
+from .batches import BatchNormHook
 from .checkpoints import REMOVED, locked
 from .configs import check_pretrained, check_sharding
 from .divergence import DivergenceHook
@@ -223,6 +224,7 @@ def _run(runner: Runner, run: Callable[[], object]) -> None:
         DivergenceHook(),
         AccumulationHook(),
         UnusedParameterHook(),
+        BatchNormHook(),
         FolderHook(),
     ):
         runner.register_hook(hook, 'HIGHEST')

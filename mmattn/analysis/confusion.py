@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
-from mmengine.registry import METRICS
+from mmengine.registry import METRICS, DefaultScope
 
+from ..checks.config_types import bases
 from ..checks.config_values import metric_configs
 from ..errors import InputError
 from ..runs.configs import add_metric
@@ -28,9 +29,14 @@ def draw_confusion(cfg: Config, file: Path) -> None:
     """Make a test draw its confusion matrix: see :class:`ConfusionPicture`.
 
     Raises:
-        InputError: if no metric can be added to the config's evaluator, or if the file cannot be written.
+        InputError: if no metric can be added to the config's evaluator, if the model predicts several labels of an
+            image, or if the file cannot be written.
     """
     check_output(file)
+    head = cfg.model.get('head')
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        if isinstance(head, dict) and {'MultiLabelClsHead', 'MultiTaskHead'}.intersection(bases(head)):
+            raise InputError(f'--confusion needs one label of each image, and a {head.type} predicts several')
     metric = dict(type='ConfusionPicture', file=str(file))
     for _, one in metric_configs(cfg, 'test'):
         if 'ignore_index' in one:

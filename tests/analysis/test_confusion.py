@@ -122,8 +122,15 @@ def test_no_annotations(sample, tmp_path, monkeypatch):
 
 def test_option(tmp_path):
     """The label that the config's metric ignores is ignored; a folder that cannot be written to is noticed first."""
-    cfg = Config(dict(test_evaluator=dict(type='IoUMetric', ignore_index=11)))
+    cfg = Config(dict(model=dict(), test_evaluator=dict(type='IoUMetric', ignore_index=11)))
     draw_confusion(cfg, tmp_path / 'a.png')
     assert cfg.test_evaluator[1].ignore_index == 11
     with pytest.raises(InputError, match='cannot be written'):
         draw_confusion(cfg, tmp_path)
+
+
+def test_option_for_several_labels(tmp_path):
+    """A model that predicts several labels of an image is refused before the test."""
+    cfg = Config(dict(default_scope='mmpretrain', model=dict(head=dict(type='MultiLabelLinearClsHead'))))
+    with pytest.raises(InputError, match='needs one label of each image, and a MultiLabelLinearClsHead predicts sev'):
+        draw_confusion(cfg, tmp_path / 'a.png')

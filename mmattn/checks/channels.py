@@ -130,16 +130,6 @@ def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str,
 
 
 def _check_mask_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
-    """Check ``in_channels`` and the class weights of a head of MaskFormer or Mask2Former, which takes all maps."""
-    if 'MaskFormerHead' not in bases(head):
-        return
-    if channels:
+    """Check ``in_channels`` of a head of MaskFormer or Mask2Former, which takes all maps."""
+    if 'MaskFormerHead' in bases(head) and channels:
         _compare(list(head.get('in_channels', channels)), list(channels), place, source)
-    # MMSegmentation's head has num_classes, MMDetection's has the other two.
-    classes = head.get('num_classes') or head.get('num_things_classes', 80) + head.get('num_stuff_classes', 53)
-    weights = (head.get('loss_cls') or {}).get('class_weight')
-    if isinstance(weights, (list, tuple)) and len(weights) != classes + 1:
-        raise InputError(
-            f'{place}.loss_cls.class_weight has {len(weights)} numbers for {classes} classes: give one per class, and '
-            'one for "no object"'
-        )

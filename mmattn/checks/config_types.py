@@ -58,6 +58,11 @@ def bases(node: dict, registry: Registry = MODELS) -> list[str]:
     return [base.__name__ for base in getattr(find_type(node, registry), '__mro__', ())]
 
 
+def definer(cls: object, method: str) -> str | None:
+    """The name of the class that defines a method: a class or the nearest of its bases. None if none does."""
+    return next((base.__name__ for base in getattr(cls, '__mro__', ()) if method in vars(base)), None)
+
+
 def is_of(node: dict, *modules: str, registry: Registry = MODELS) -> bool:
     """Whether what the type of a config's dict stands for is defined in one of the packages."""
     return getattr(find_type(node, registry), '__module__', '').startswith(modules)

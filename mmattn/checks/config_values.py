@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 from mmengine import registry as registries
 from mmengine.config import Config
-from mmengine.hooks import CheckpointHook, EMAHook
+from mmengine.evaluator import Evaluator
+from mmengine.hooks import CheckpointHook, EarlyStoppingHook, EMAHook
 from mmengine.model import ExponentialMovingAverage
 from mmengine.registry import MODELS, TASK_UTILS, DefaultScope, Registry
 from mmengine.runner import FlexibleRunner, Runner
@@ -30,6 +31,8 @@ from ..packages import PARAMWISE_KEYS
 from ..weights.lora import check_lora
 from .channels import check_channels
 from .config_types import NODE_KEYS, bases, find_type, is_of, listed, nested, places_of
+from .models import check_class_weights, check_preprocessor, check_windows
+from .monitors import check_monitors, metric_names
 
 SPLITS = ('train', 'val', 'test')
 #: what a Runner takes from a config: its arguments, and what it reads from the config beside them
@@ -175,6 +178,11 @@ def _check_modules(cfg: Config) -> None:
     for where, module in modules:
         if isinstance(module.get('backbone'), dict) or where == 'model' and 'backbone' in module:
             check_channels(module, where)
+    check_class_weights(cfg.model)
+    check_windows(cfg.model)
+    own = cfg.model.get('data_preprocessor') is not None
+    preprocessor = cfg.model.get('data_preprocessor') if own else cfg.get('data_preprocessor')
+    check_preprocessor(preprocessor, 'model.' * own + 'data_preprocessor', bool(cfg.get('train_cfg')))
 
 
 def _check_lora(node: dict, place: str) -> None:
@@ -218,7 +226,7 @@ def _check_data(cfg: Config) -> None:
                 _check_dict(transform, step)
             _check_type(dataset, registries.DATASETS, where)
             for step, transform in nested(dataset.get('pipeline'), f'{where}.pipeline', wraps_transforms):
-                _check_type(transform, registries.TRANSFORMS, step)
+                _check_mosaic(_check_type(transform, registries.TRANSFORMS, step), step, dataset)
         for key in ('sampler', 'batch_sampler'):
             cls = _check_type(loader.get(key), registries.DATA_SAMPLERS, f'{place}.{key}')
             _check_whole_arguments(loader.get(key), cls, f'{place}.{key}')
@@ -236,6 +244,25 @@ def _check_data(cfg: Config) -> None:
             _construct(DataLoader, place, dataset=[None], **plain)
 
 
+def _check_mosaic(cls: Callable, place: str, dataset: dict) -> None:
+    """Refuse transforms that take images from a dataset, such as Mosaic, where they get none, or would lose masks."""
+    if not inspect.isclass(cls):
+        return
+    name = cls.__name__
+    names = ('get_indexes', 'get_indices')  # in MMDetection, in MMSegmentation
+    choose = next((vars(base)[key] for base in inspect.getmro(cls) for key in names if key in vars(base)), None)
+    # MMCV wraps it for randomness.
+    if choose is None or 'dataset' not in inspect.signature(getattr(choose, 'func', choose)).parameters:
+        return  # MMDetection's CachedMosaic and the like take images that they got before.
+    if 'MultiImageMixDataset' not in bases(dataset, registries.DATASETS) or '.transforms' in place:
+        raise InputError(
+            f'{place} ({name}) takes other images from a MultiImageMixDataset: put the dataset and the transforms that '
+            f'load it into one, and {name} directly into the pipeline of that'
+        )
+    if name in ('Mosaic', 'MixUp') and any(node.get('with_mask') for _, node in nested(dataset, place)):
+        raise InputError(f'{place} ({name}) does not change masks: use Cached{name}, or load no masks')
+
+
 def wraps_transforms(transform: dict, key: str) -> bool:
     """Whether a key of a transform has others of the registry, as in MMCV and mmattn. Albu's are of another package."""
     return key == 'transforms' and is_of(transform, 'mmcv.', 'mmattn.', registry=registries.TRANSFORMS)
@@ -245,6 +272,12 @@ def dataset_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
     """The configs of the datasets of a split, with those that they wrap, each with its place in the whole config."""
     loader = cfg.get(f'{split}_dataloader') or {}
     return nested(loader.get('dataset'), f'{split}_dataloader.dataset', lambda _, key: key in ('dataset', 'datasets'))
+
+
+def transform_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
+    """The configs of the transforms of a split, with those that they wrap, each with its place in the whole config."""
+    for place, dataset in dataset_configs(cfg, split):
+        yield from nested(dataset.get('pipeline'), f'{place}.pipeline', wraps_transforms)
 
 
 def metric_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
@@ -265,7 +298,8 @@ def _check_run(cfg: Config) -> None:
     hooks = [(f'default_hooks.{name}', hook) for name, hook in (cfg.get('default_hooks') or {}).items()]
     if not isinstance(cfg.get('custom_hooks'), (list, tuple, type(None))):
         raise InputError(f'custom_hooks must be a list of dicts, not {repr(cfg.custom_hooks)[:100]}')
-    for place, hook in (*hooks, *listed(cfg.get('custom_hooks'), 'custom_hooks')):
+    hooks += listed(cfg.get('custom_hooks'), 'custom_hooks')
+    for place, hook in hooks:
         cls = _check_type(hook, registries.HOOKS, place, extra=('priority',))
         _check_whole_arguments(hook, cls, place)
         if inspect.isclass(cls) and issubclass(cls, EMAHook):
@@ -280,17 +314,32 @@ def _check_run(cfg: Config) -> None:
     schedulers = cfg.get('param_scheduler')
     if isinstance(schedulers, dict) and 'type' not in schedulers:
         schedulers = list(schedulers.values())  # of several optimizers
-    for place, scheduler in listed(schedulers, 'param_scheduler'):
+    schedulers = list(listed(schedulers, 'param_scheduler'))
+    for place, scheduler in schedulers:
         cls = _check_type(scheduler, registries.PARAM_SCHEDULERS, place, extra=('convert_to_iter_based',))
         if scheduler.get('convert_to_iter_based') and not hasattr(cls, 'build_iter_from_epoch'):
             raise InputError(f'{place} ({scheduler["type"]}) cannot change each step: leave out convert_to_iter_based')
     for split in SPLITS[1:]:
-        if 'metrics' in (cfg.get(f'{split}_evaluator') or ()):
-            _check_type(cfg[f'{split}_evaluator'], registries.EVALUATOR, f'{split}_evaluator', default='Evaluator')
+        names, evaluator = [], cfg.get(f'{split}_evaluator')
+        if 'metrics' in (evaluator or ()):
+            cls = _check_type(evaluator, registries.EVALUATOR, f'{split}_evaluator', default='Evaluator')
+            names = [] if cls is Evaluator else [None]
         for place, metric in metric_configs(cfg, split):
             cls = _check_type(metric, registries.METRICS, place)
             if cls is not None and cls.__name__ == 'Accuracy':
                 _check_topk(metric, cfg, place)
+            roi_head = cfg.model.get('roi_head')
+            if 'segm' in (metric.get('metric') or ()) and isinstance(roi_head, dict) and not roi_head.get('mask_head'):
+                raise InputError(f"{place} evaluates masks, but model.roi_head has no mask_head: set metric='bbox'")
+            names.append(metric_names(metric, place))
+        if split == 'val':
+            check_monitors(cfg, hooks, schedulers, None if None in names else set().union(*names))
+    for place, hook in hooks:
+        cls = find_type(hook, registries.HOOKS) if isinstance(hook, dict) else None
+        if inspect.isclass(cls) and issubclass(
+            cls, (CheckpointHook, EarlyStoppingHook)
+        ):  # They compare names and rules of metrics.
+            _construct(cls, place, **{key: value for key, value in hook.items() if key not in (*NODE_KEYS, 'priority')})
     visualizer = cfg.get('visualizer')
     _check_type(visualizer, registries.VISUALIZERS, 'visualizer', default='Visualizer')
     if isinstance(visualizer, dict):

@@ -1,6 +1,7 @@
 """Checks of a run's datasets, before it starts and before its first step; images are checked in images.py."""
 
 import inspect
+import math
 import os
 from collections.abc import Iterable, Iterator, Sized
 from importlib.util import find_spec
@@ -12,17 +13,18 @@ from mmengine.dataset import BaseDataset, InfiniteSampler
 from mmengine.evaluator import Evaluator
 from mmengine.fileio import list_from_file
 from mmengine.hooks import Hook
-from mmengine.registry import DATASETS, METRICS, DefaultScope, Registry
+from mmengine.registry import DATASETS, METRICS, TRANSFORMS, DefaultScope, Registry
 from mmengine.runner import Runner
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader
 
 from ..errors import InputError, warn
 from .classes import compare_classes, say_unlabelled
-from .config_types import NODE_KEYS, find_type, type_name
-from .config_values import SPLITS, dataset_configs, metric_configs
+from .config_types import NODE_KEYS, definer, find_type, type_name
+from .config_values import SPLITS, dataset_configs, metric_configs, transform_configs
 from .folders import absent_files, compare_labels, read_labels
-from .images import CheckedPipeline
+from .images import CheckedPipeline, large_images
 
 #: classes of MMDetection and MMSegmentation that list images; their files are checked before anything is built
 DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
@@ -40,6 +42,18 @@ CHECKED = {
 }
 #: so many label maps of a dataset are looked at for all classes
 FEW_MAPS = 100
+#: so many images of a segmentor's validation are looked at for their sizes
+MANY_IMAGES = 1000
+#: classes of datasets, metrics and transforms -> the package that they need, and what installs it
+PACKAGES = {
+    'Albu': ('albumentations', 'albumentations'),
+    'Albumentations': ('albumentations', 'albumentations'),
+    'CocoPanopticDataset': ('panopticapi', 'git+https://github.com/cocodataset/panopticapi.git'),
+    'Corrupt': ('imagecorruptions', 'imagecorruptions'),
+    'InstaBoost': ('instaboostfast', 'instaboostfast'),
+    'LVISMetric': ('lvis', 'git+https://github.com/lvis-dataset/lvis-api.git'),
+    'LVISV05Dataset': ('lvis', 'git+https://github.com/lvis-dataset/lvis-api.git'),
+}
 #: endings of annotation files that MMEngine reads with the code in them
 RUN_CODE = ('.pkl', '.pickle', '.yaml', '.yml')
 
@@ -74,6 +88,14 @@ def check_files(cfg: Config, *splits: str) -> None:
     for split in splits:
         if split != 'val' and cfg.get(f'{split}_dataloader') is None:
             raise InputError(f'the config has no {split}_dataloader: it has nothing to {split}')
+    for registry in (DATASETS, METRICS, TRANSFORMS):
+        for _, cls, place in _nodes(cfg, registry, splits):
+            for package, source in (PACKAGES[base.__name__] for base in cls.__mro__ if base.__name__ in PACKAGES):
+                if find_spec(package) is None:
+                    raise InputError(
+                        f'{place}: {cls.__name__} needs the package {package}, which is not installed: pip install '
+                        f'{source}'
+                    )
     labels = []
     for node, cls, place in _nodes(cfg, DATASETS, splits):
         for key in ('ann_file', 'proposal_file'):
@@ -82,12 +104,7 @@ def check_files(cfg: Config, *splits: str) -> None:
                     f'{place}: {key} {node[key]} is a pickle or YAML, which MMEngine reads with the code in it: write '
                     'it as JSON'
                 )
-        reader = _reader(cls)
-        if cls.__name__ == 'CocoPanopticDataset' and find_spec('panopticapi') is None:
-            raise InputError(
-                f'{place}: CocoPanopticDataset needs the package panopticapi, which is not installed: '
-                'pip install git+https://github.com/cocodataset/panopticapi.git'
-            )
+        reader = definer(cls, 'load_data_list')
         if node.get('backend_args'):
             continue
         if reader not in (*DENSE, *CLASSIFICATION, UNLABELLED):
@@ -175,17 +192,12 @@ def _file_names(folder: str) -> Iterator[str]:
 
 
 def _nodes(cfg: Config, registry: Registry, splits: Iterable[str]) -> list[tuple[dict, type, str]]:
-    """The configs of the datasets, or of the metrics, of splits, with their classes and places in the config."""
-    configs = metric_configs if registry is METRICS else dataset_configs
+    """The configs of the datasets, transforms or metrics of splits, with their classes and places in the config."""
+    configs = {DATASETS: dataset_configs, METRICS: metric_configs, TRANSFORMS: transform_configs}[registry]
     with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
         nodes = chain.from_iterable(configs(cfg, split) for split in splits)
         found = [(node, find_type(node, registry), place) for place, node in nodes]
     return [each for each in found if inspect.isclass(each[1])]
-
-
-def _reader(cls: type) -> str | None:
-    """The name of the class that lists the images of a dataset."""
-    return next((base.__name__ for base in cls.__mro__ if 'load_data_list' in vars(base)), None)
 
 
 def _check_labelled(dataset: BaseDataset, place: str, cfg: Config) -> None:
@@ -220,6 +232,7 @@ def check_built_datasets(runner: Runner) -> None:
             check_dataset(dataset, runner.model)
             dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))
         check_batches(dataloader)
+        check_sizes(dataloader, runner.model)
         return dataloader
 
     runner.build_dataloader = build_checked
@@ -233,6 +246,39 @@ def check_batches(dataloader: DataLoader) -> None:
             f'a dataloader has {len(dataloader.dataset)} images, which is less than a batch: set a smaller '
             'batch_size, or drop_last=False'
         )
+
+
+def check_sizes(dataloader: DataLoader, model: nn.Module) -> None:
+    """Raise an InputError if images have several sizes where MMSegmentation takes batches of one: outside of training.
+
+    Files are opened for their sizes only, ``MANY_IMAGES`` of them. Those of the most different sizes are loaded.
+    """
+    segments = any('SegDataPreProcessor' in [base.__name__ for base in type(each).__mro__] for each in model.modules())
+    if not segments or getattr(dataloader.batch_sampler, 'batch_size', 1) == 1:
+        return
+    for dataset in inner_datasets(dataloader.dataset):
+        if not dataset.test_mode or getattr(dataset, 'backend_args', None):
+            continue
+        sizes = {}
+        for index in np.random.default_rng(0).permutation(len(dataset))[:MANY_IMAGES].tolist():
+            try:
+                with large_images(), Image.open(dataset.get_data_info(index)['img_path']) as image:
+                    sizes[image.size] = index
+            except (OSError, KeyError):  # CheckedPipeline names the file when it is read.
+                return
+        extremes = [
+            choose(sizes, key=key) for choose in (min, max) for key in (math.prod, lambda size: size[0] / size[1])
+        ]
+        shapes = set()
+        for size in dict.fromkeys(extremes):
+            inputs = dataset[sizes[size]]['inputs']
+            shapes.add(tuple(inputs[0].shape if isinstance(inputs, list) else inputs.shape)[-2:])  # of the first view
+        if len(shapes) > 1:
+            two = ' and '.join(f'{width} x {height}' for height, width in sorted(shapes)[:2])
+            raise InputError(
+                f'{_name(dataset)} has images of several sizes, such as {two}, which MMSegmentation cannot put into '
+                'one batch outside of training: set batch_size=1 of their dataloader, or resize with keep_ratio=False'
+            )
 
 
 class MetricCheckHook(Hook):
@@ -272,13 +318,17 @@ def inner_datasets(dataset: object) -> Iterator[BaseDataset]:
             yield from inner_datasets(part)
 
 
+def _name(dataset: BaseDataset) -> str:
+    return f'{type(dataset).__name__} {dataset.ann_file or dataset.data_prefix.get("img_path")}'
+
+
 def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
     """Check that the files of a dataset are there and that the model has its classes.
 
     Raises:
         InputError: naming the dataset and what does not fit.
     """
-    name = f'{type(dataset).__name__} {dataset.ann_file or dataset.data_prefix.get("img_path")}'
+    name = _name(dataset)
     classes = dataset.metainfo.get('classes')
     if hasattr(dataset, 'label_map') and not classes:
         raise InputError(f'{name} has no classes: set its metainfo.classes to their names, in the order of the labels')
@@ -300,7 +350,10 @@ def check_dataset(dataset: BaseDataset, model: nn.Module) -> None:
                     f'{name} has {len(classes)} classes and {path} of the model {number}: make '
                     'num_classes of the model and metainfo.classes of the dataset agree'
                 )
-    if getattr(dataset, 'backend_args', None) or _reader(type(dataset)) in (*CLASSIFICATION, UNLABELLED):
+    if getattr(dataset, 'backend_args', None) or definer(type(dataset), 'load_data_list') in (
+        *CLASSIFICATION,
+        UNLABELLED,
+    ):
         return  # not on a disk, or checked before
     transforms = dataset.pipeline.transforms
     masks = any(getattr(transform, 'with_mask', False) for transform in transforms)

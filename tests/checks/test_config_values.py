@@ -20,7 +20,15 @@ DINO = ROOT / 'configs' / 'toy' / 'dino_elsa-swin-toy.py'
 MASK2FORMER = ROOT / 'configs' / 'toy' / 'shunted-toy_mask2former.py'
 PANOPTIC = ROOT / 'configs' / 'elsa_swin' / 'mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic.py'
 CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
+LOADING = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True)]
+WITH_MASKS = [LOADING[0], dict(LOADING[1], with_mask=True)]
 MIXUP, CUTMIX = dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)
+
+
+def mixed(loading, *pipeline):
+    """The config of a dataset that mixes images of another."""
+    dataset = dict(type='CocoDataset', pipeline=loading)
+    return dict(_delete_=True, type='MultiImageMixDataset', dataset=dataset, pipeline=list(pipeline))
 
 
 def check(path, **options):
@@ -46,6 +54,7 @@ def test_all_our_configs_pass():
 #: configs of MMDetection and MMSegmentation that are refused with good reason: what is wrong in them
 REFUSED = (
     'there is no model',  # parts of configs
+    'must have either size',  # one of UperNet on VOC cannot train
     'the package mmpretrain is not installed',
     'has an unknown type MOTChallengeMetrics: did you mean MOTChallengeMetric',
     'val_evaluator (CocoMetric) has no argument eval_mode',
@@ -112,6 +121,26 @@ def test_configs_of_openmmlab_pass(package):
         (CLASSIFIER, dict(train_dataloader__dataset__pipeline=[dict(type='torchvision/RandomResizedCrop', size=3)])),
         (CLASSIFIER, dict(model__neck=None, model__head__type='VisionTransformerClsHead')),
         (CLASSIFIER, dict(model__head__num_classes=5)),
+        # names of metrics
+        (SEGMENTOR, dict(default_hooks__checkpoint__save_best='auto')),
+        (SEGMENTOR, dict(default_hooks__checkpoint__save_best=['aAcc', 'mAcc'], val_evaluator__iou_metrics='mDice')),
+        (SEGMENTOR, dict(default_hooks__checkpoint__save_best='of_mine/mIoU', val_evaluator__prefix='of_mine')),
+        (DETECTOR, dict(default_hooks__checkpoint__save_best=['coco/bbox_mAP_50', 'coco/segm_mAP'])),
+        (DETECTOR, dict(custom_hooks=[dict(type='EarlyStoppingHook', monitor='coco/kite_precision', rule='greater')])),
+        (DETECTOR, dict(param_scheduler=[dict(type='ReduceOnPlateauLR', monitor='coco/segm_mAP', rule='greater')])),
+        (CLASSIFIER, dict(default_hooks__checkpoint__save_best='accuracy/top5')),
+        (DETECTOR, dict(val_evaluator=dict(type='LVISMetric'), default_hooks__checkpoint__save_best='lvis/accuracy')),
+        # values that are read late
+        (SEGMENTOR, dict(model__test_cfg=dict(mode='slide', crop_size=(64, 64), stride=[64, 32]))),
+        (SEGMENTOR, dict(model__data_preprocessor__size=None, model__data_preprocessor__size_divisor=32)),
+        (
+            SEGMENTOR,
+            dict(model__data_preprocessor__size=None, train_cfg=None, train_dataloader=None, optim_wrapper=None),
+        ),
+        (SEGMENTOR, dict(model__decode_head__loss_decode__class_weight=[1.0] * 150)),
+        (DETECTOR, dict(model__roi_head__bbox_head__loss_cls__class_weight=[1.0] * 81)),
+        (DETECTOR, dict(train_dataloader__dataset=mixed(LOADING, dict(type='Mosaic'), dict(type='MixUp')))),
+        (DETECTOR, dict(train_dataloader__dataset__pipeline=[*WITH_MASKS, dict(type='CachedMosaic')])),
     ],
 )
 def test_unusual_configs_pass(path, options):
@@ -326,6 +355,112 @@ def test_unusual_configs_pass(path, options):
             DETECTOR,
             dict(optim_wrapper__paramwise_cfg__norm_decay_mul=0),
             'norm_decay_mul: did you mean norm_decay_mult',
+        ),
+        # names of metrics, which MMEngine compares after the first validation
+        (
+            SEGMENTOR,
+            dict(default_hooks__checkpoint__save_best='miou'),
+            "checkpoint.save_best is 'miou', but no metric of val_evaluator has this name: did you mean mIoU?",
+        ),
+        (SEGMENTOR, dict(default_hooks__checkpoint__save_best='mDice'), 'this name: there are aAcc, mAcc, mIoU'),
+        (SEGMENTOR, dict(default_hooks__checkpoint__save_best=True), 'checkpoint: "save_best" should be a str'),
+        (
+            DETECTOR,
+            dict(default_hooks__checkpoint__save_best=['coco/bbox_mAP', 'mAP']),
+            "save_best[1] is 'mAP', but no metric of val_evaluator has this name: did you mean coco/bbox_mAP or coco",
+        ),
+        (
+            DETECTOR,
+            dict(custom_hooks=[dict(type='EarlyStoppingHook', monitor='coco/bbox_mAP_5')]),
+            "custom_hooks[0].monitor is 'coco/bbox_mAP_5', but no metric of val_evaluator has this name: did you mean",
+        ),
+        (DETECTOR, dict(param_scheduler=[dict(type='ReduceOnPlateauLR')]), "param_scheduler[0].monitor is 'loss', but"),
+        (
+            DETECTOR,
+            dict(param_scheduler=[dict(type='ReduceOnPlateauLR', monitor='coco/bbox_mAP')]),
+            "param_scheduler[0] lowers the rate while coco/bbox_mAP rises: set rule='greater'",
+        ),
+        (CLASSIFIER, dict(default_hooks__checkpoint__save_best='top1'), 'did you mean accuracy/top1?'),
+        (PANOPTIC, dict(default_hooks__checkpoint__save_best='PQ'), 'did you mean coco_panoptic/PQ?'),
+        (
+            SEGMENTOR,
+            dict(default_hooks__checkpoint__save_best='mIoU', val_evaluator=None, val_cfg=None, val_dataloader=None),
+            "save_best is 'mIoU', but there is no validation",
+        ),
+        (SEGMENTOR, dict(test_evaluator__iou_metrics=['miou']), 'iou_metrics[0] must be one of mIoU, mDice, mFscore'),
+        (
+            DETECTOR,
+            dict(val_evaluator__metric_items=['mAP50']),
+            'val_evaluator.metric_items[0] must be one of mAP, mAP_',
+        ),
+        (
+            DETECTOR,
+            dict(model__roi_head__mask_head=None),
+            'val_evaluator evaluates masks, but model.roi_head has no mask',
+        ),
+        # values that are read in the first step or the first validation
+        (
+            SEGMENTOR,
+            dict(model__decode_head__loss_decode=[dict(type='CrossEntropyLoss', class_weight=[1.0, 2.0])]),
+            'loss_decode[0].class_weight has 2 numbers for 150 classes: give one per class',
+        ),
+        (
+            DETECTOR,
+            dict(model__roi_head__bbox_head__loss_cls__class_weight=[1.0] * 80),
+            'class_weight has 80 numbers for 80 classes: give one per class, and a last one for "no object"',
+        ),
+        (
+            CLASSIFIER,
+            dict(model__head__loss=dict(type='CrossEntropyLoss', class_weight=[1.0])),
+            'model.head.loss.class_weight has 1 numbers for 1000 classes',
+        ),
+        (SEGMENTOR, dict(model__test_cfg=None), "model.test_cfg.mode must be 'whole', or 'slide' with crop_size and"),
+        (
+            SEGMENTOR,
+            dict(model__test_cfg__mode='slid'),
+            "model.test_cfg.mode must be 'whole', or 'slide' with crop_size",
+        ),
+        (
+            SEGMENTOR,
+            dict(model__test_cfg=dict(mode='slide', crop_size=(64, 64))),
+            "model.test_cfg.stride must be height and width of mode='slide', as (512, 512), not None",
+        ),
+        (
+            SEGMENTOR,
+            dict(model__test_cfg=dict(mode='slide', crop_size=(64, 64), stride=(64, 65))),
+            'model.test_cfg.stride (64, 65) leaves out pixels between windows of (64, 64)',
+        ),
+        (
+            SEGMENTOR,
+            dict(model__data_preprocessor__size=None),
+            'data_preprocessor must have either size, as (512, 512),',
+        ),
+        (SEGMENTOR, dict(model__data_preprocessor__size_divisor=32), 'model.data_preprocessor must have either size'),
+        (SEGMENTOR, dict(model__data_preprocessor__test_cfg=dict(a=1)), 'data_preprocessor.test_cfg must have either'),
+        (
+            DETECTOR,
+            dict(model__data_preprocessor__mean=[1.0] * 4, model__data_preprocessor__std=[1.0] * 4),
+            'mean has 4 numbers, but DetDataPreprocessor takes 1 or 3: leave out mean, std and bgr_to_rgb, and add',
+        ),
+        (
+            DETECTOR,
+            dict(train_dataloader__dataset__pipeline=[*LOADING, dict(type='Mosaic')]),
+            'dataset.pipeline[2] (Mosaic) takes other images from a MultiImageMixDataset',
+        ),
+        (
+            DETECTOR,
+            dict(train_dataloader__dataset=mixed(LOADING, dict(type='RandomApply', transforms=[dict(type='MixUp')]))),
+            'pipeline[0].transforms[0] (MixUp) takes other images from a MultiImageMixDataset',
+        ),
+        (
+            SEGMENTOR,
+            dict(train_dataloader__dataset__pipeline=[dict(type='RandomMosaic', prob=1)]),
+            '(RandomMosaic) takes other images from a MultiImageMixDataset',
+        ),
+        (
+            DETECTOR,
+            dict(train_dataloader__dataset=mixed(WITH_MASKS, dict(type='Mosaic'))),
+            'pipeline[0] (Mosaic) does not change masks: use CachedMosaic',
         ),
     ],
 )

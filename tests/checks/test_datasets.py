@@ -9,12 +9,16 @@ from mmdet.datasets import CocoDataset
 from mmdet.registry import DATASETS, METRICS
 from mmengine.config import Config
 from mmengine.dataset import Compose, ConcatDataset, RepeatDataset
+from mmengine.registry import DefaultScope
 from mmengine.runner import IterBasedTrainLoop, Runner
 from mmengine.runner.runner import _SlicedDataset
+from mmseg.datasets import BaseSegDataset
 from mmseg.datasets.transforms import LoadAnnotations
+from mmseg.models import SegDataPreProcessor
 from mmseg.models.decode_heads import FCNHead, STDCHead
 from PIL import Image
 from torch import nn
+from torch.utils.data import DataLoader
 
 from mmattn.checks.coco import CheckedCocoDataset, CheckedCocoMetric
 from mmattn.checks.datasets import (
@@ -23,6 +27,7 @@ from mmattn.checks.datasets import (
     check_built_datasets,
     check_dataset,
     check_files,
+    check_sizes,
     ignored_labels,
     inner_datasets,
     use_checked_datasets,
@@ -47,7 +52,7 @@ def test_coco_datasets_are_checked(tmp_path, kind):
 def test_coco_metrics_are_checked(tmp_path, several):
     """The metrics of a config are replaced. An annotation file that is missing is named before anything is read."""
     metric = dict(type='CocoMetric', ann_file=str(tmp_path / 'a.json'))
-    other = dict(type='LVISMetric', ann_file=metric['ann_file'])
+    other = dict(type='CocoOccludedSeparatedMetric', ann_file=metric['ann_file'])
     evaluator = several((metric, other)) if several is list else several(metric, other)
     cfg = Config(dict(default_scope='mmdet', val_evaluator=evaluator))
     use_checked_datasets(cfg)
@@ -59,7 +64,7 @@ def test_coco_metrics_are_checked(tmp_path, several):
     check_files(Config(dict(default_scope='mmdet', val_evaluator=on_a_server)), 'val')
     metrics = cfg.val_evaluator.get('metrics', cfg.val_evaluator) if several is not list else cfg.val_evaluator
     first, *rest = metrics if isinstance(metrics, list) else [metrics]
-    assert type(METRICS.build(first)) is CheckedCocoMetric and all(one.type == 'LVISMetric' for one in rest)
+    assert type(METRICS.build(first)) is CheckedCocoMetric and all(one.type == other['type'] for one in rest)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_coco_metrics_are_checked(tmp_path, several):
         (dict(type='mmpretrain.CustomDataset', data_root='', ann_file='', data_prefix='s3://bucket/images'), None),
         (dict(type='mmpretrain.BaseDataset', ann_file='b.pkl'), 'ann_file b.pkl is a pickle or YAML, which'),
         (dict(type='CocoDataset', proposal_file='s3://b/c.YAML'), 'proposal_file s3://b/c.YAML is a pickle or YAML'),
-        (dict(type='LVISV1Dataset', ann_file='b.json'), 'there is no file .*/b.json: set data_root and ann_file'),
+        (dict(type='CrowdHumanDataset', ann_file='b.odgt'), 'there is no file .*/b.odgt: set data_root and ann_file'),
         (
             # MMSegmentation's assertion has no text.
             dict(type='mmseg.PascalVOCDataset', ann_file='b.txt', data_prefix=dict(img_path='no')),
@@ -358,3 +363,54 @@ def test_classes_without_a_box(tmp_path, log):
     Image.new('RGB', (20, 10)).save(tmp_path / 'images' / 'a.jpg')
     check_dataset(CocoDataset(**settings), nn.Identity())
     assert log[-1].endswith('a.json has no box of 1 of its 2 classes: cat')
+
+
+@pytest.mark.parametrize(
+    'split, settings, message',
+    [
+        ('train', dict(pipeline=[dict(type='RandomApply', transforms=[dict(type='Albu')])]), 'Albu .* albumentations'),
+        ('train', dict(pipeline=[dict(type='InstaBoost')]), 'InstaBoost needs the package instaboostfast'),
+        ('train', dict(type='LVISV1Dataset'), 'LVISV1Dataset needs the package lvis'),
+        ('val', dict(pipeline=[dict(type='Albu')]), None),
+    ],
+    ids=['in a transform', 'transform', 'dataset', 'split that is not read'],
+)
+def test_missing_packages(tmp_path, monkeypatch, split, settings, message):
+    """A package that a transform or dataset needs is named before anything is read."""
+    monkeypatch.setattr('mmattn.checks.datasets.find_spec', lambda name: None)
+    plain = dict(coco_config(tmp_path), type='CocoDataset')
+    cfg = Config(dict(default_scope='mmdet', train_dataloader=dict(dataset=plain)))
+    cfg[f'{split}_dataloader'] = dict(dataset={**plain, **settings})
+    (tmp_path / 'images').mkdir(exist_ok=True)
+    if message is None:
+        check_files(cfg, 'train')
+    else:
+        with pytest.raises(InputError, match=f'{message}.*, which is not installed: pip install'):
+            check_files(cfg, 'train')
+
+
+@pytest.mark.parametrize(
+    'sizes, batch, resize, test_mode, refused',
+    [
+        ([(8, 6), (8, 6)], 2, dict(scale=(8, 8), keep_ratio=True), True, False),
+        ([(8, 6), (8, 6), (6, 8)], 2, dict(scale=(8, 8), keep_ratio=True), True, True),
+        ([(8, 6), (16, 12)], 2, dict(scale_factor=1.0), True, True),
+        ([(8, 6), (16, 12)], 2, dict(scale=(8, 8), keep_ratio=True), True, False),
+        ([(8, 6), (6, 8)], 2, dict(scale=(8, 8), keep_ratio=False), True, False),
+        ([(8, 6), (6, 8)], 1, dict(scale=(8, 8), keep_ratio=True), True, False),
+        ([(8, 6), (6, 8)], 2, dict(scale=(8, 8), keep_ratio=True), False, False),
+    ],
+    ids=['same', 'turned', 'larger', 'larger, resized', 'stretched', 'one by one', 'training'],
+)
+def test_images_of_several_sizes(tmp_path, sizes, batch, resize, test_mode, refused):
+    """MMSegmentation stops in the first validation at images of two sizes in a batch. In training it pads them."""
+    steps = [dict(type='LoadImageFromFile'), dict(type='Resize', **resize), dict(type='PackSegInputs')]
+    for index, size in enumerate(sizes):
+        Image.new('RGB', size).save(tmp_path / f'{index}.png')
+    settings = dict(data_prefix=dict(img_path=str(tmp_path)), img_suffix='.png', test_mode=test_mode)
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        dataset = BaseSegDataset(metainfo=dict(classes=('a', 'b')), pipeline=steps, **settings)
+    model = nn.ModuleDict(dict(data_preprocessor=SegDataPreProcessor(size=(8, 8))))
+    message = 'has images of several sizes, such as .* x .* and .* x .*, which .*: set batch_size=1'
+    with pytest.raises(InputError, match=message) if refused else nullcontext():
+        check_sizes(DataLoader(dataset, batch_size=batch), model)

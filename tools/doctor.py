@@ -22,7 +22,9 @@ from mmattn.runs.running import run_tool, running
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_config(parser)
-    parser.add_argument('--steps', type=int, default=50, help='on one batch (default: 50)')
+    parser.add_argument(
+        '--steps', type=int, default=50, help='on one batch (default: 50; with less than 25, it may not be learned)'
+    )
     args = parser.parse_args()
     if args.steps < 1:
         sys.exit(f'--steps must be 1 or more, not {args.steps}.')

@@ -9,6 +9,7 @@ import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from mmengine.registry import MODELS, DefaultScope
+from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from mmpretrain.structures import DataSample
 from torch import nn
 
@@ -234,6 +235,17 @@ def test_a_part_with_rate_0():
     assert 'not trained: head;' in next(doctor.nothing_trained(found))
     found.stages['head'].given = True
     assert not [*doctor.nothing_trained(found)]
+
+
+def test_labels_of_a_batch():
+    """Boxes, images, and pixels that are not ignored are counted by label."""
+    boxes = BaseDataElement(gt_instances=InstanceData(labels=torch.tensor([1, 1, 4])))
+    pixels = BaseDataElement(gt_sem_seg=PixelData(data=torch.tensor([[[0, 255], [0, 2]]])))
+    images = BaseDataElement(gt_label=torch.tensor([3]))
+    assert doctor.batch_labels(dict(data_samples=[boxes]), [255]) == (True, {1: 2, 4: 1})
+    assert doctor.batch_labels(dict(data_samples=[pixels]), [255]) == (False, {0: 2, 2: 1})
+    assert doctor.batch_labels(dict(data_samples=[images] * 2), [255]) == (False, {3: 2})
+    assert doctor.batch_labels(dict(inputs=[]), [255]) == (False, None)  # images alone, to learn without labels
 
 
 class Batches(list):

@@ -109,7 +109,14 @@ def _neck_channels(neck: dict, channels: tuple[int, ...] | None) -> tuple[int, .
 
 def _check_decode_head(head: dict, channels: tuple[int, ...] | None, place: str, source: str) -> None:
     """Check ``in_channels`` and ``in_index`` of a head of MMSegmentation, which chooses from the maps of the source."""
-    if 'BaseDecodeHead' not in bases(head) or 'in_channels' not in head:
+    if 'BaseDecodeHead' not in bases(head):
+        return
+    if head.get('num_classes') == 1:
+        raise InputError(
+            f'{place}.num_classes is 1, but the background is a class, too: set num_classes=2, and out_channels=1 for '
+            'one sigmoid channel'
+        )
+    if 'in_channels' not in head:
         return
     expected, index = head['in_channels'], head.get('in_index', -1)
     if not isinstance(expected, int) and 'in_index' not in head:

@@ -39,6 +39,7 @@ CHECKED = {
     ('mmdet', 'VOCDataset'): 'voc',
     ('mmdet', 'XMLDataset'): 'voc',
     ('mmseg', 'IoUMetric'): 'segmentation',
+    ('mmseg', 'CascadeEncoderDecoder'): 'segmentation',
 }
 #: so many label maps of a dataset are looked at for all classes
 FEW_MAPS = 100
@@ -63,8 +64,10 @@ def use_checked_datasets(cfg: Config) -> None:
 
     Subclasses of them stay as they are.
     """
-    for node, cls, _ in (*_nodes(cfg, DATASETS, SPLITS), *_nodes(cfg, METRICS, SPLITS)):
-        module = CHECKED.get((cls.__module__.partition('.')[0], cls.__name__))
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        model = [(cfg.model, find_type(cfg.model), 'model')] if cfg.get('model') else []
+    for node, cls, _ in (*_nodes(cfg, DATASETS, SPLITS), *_nodes(cfg, METRICS, SPLITS), *model):
+        module = CHECKED.get((getattr(cls, '__module__', '').partition('.')[0], getattr(cls, '__name__', '')))
         if module:
             # The full name, so that the config that MMEngine writes to the work folder needs no import.
             node['type'] = f'mmattn.checks.{module}.Checked{cls.__name__}'

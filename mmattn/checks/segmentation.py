@@ -1,8 +1,10 @@
-"""MMSegmentation's metric, which names what its means leave out; importing this imports MMSegmentation."""
+"""MMSegmentation's metric, which names what its means leave out, and its cascade, which predicts from one channel too.
+Importing this imports MMSegmentation."""
 
 import numpy as np
 from mmseg.evaluation import IoUMetric
-from mmseg.registry import METRICS
+from mmseg.models import CascadeEncoderDecoder
+from mmseg.registry import METRICS, MODELS
 
 from ..errors import warn
 from ..weights import first_names
@@ -25,3 +27,15 @@ class CheckedIoUMetric(IoUMetric):
                     f'or predicted as {first_names(absent)}'
                 )
         return metrics
+
+
+@MODELS.register_module()
+class CheckedCascadeEncoderDecoder(CascadeEncoderDecoder):
+    """MMSegmentation's ``CascadeEncoderDecoder``, whose last head may have one sigmoid channel (``out_channels=1``).
+
+    A segmentor predicts from it with ``decode_head.threshold``, which a list of heads does not have there.
+    """
+
+    def _init_decode_head(self, decode_head: list[dict]) -> None:
+        super()._init_decode_head(decode_head)
+        self.decode_head.threshold = self.decode_head[-1].threshold

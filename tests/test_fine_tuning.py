@@ -16,8 +16,11 @@ EXAMPLES = dict(
 )
 #: backbone of the page's table of targets, beside that of the example -> a detector, and what the example needs for it
 DETECTORS = {
-    'MSFSwin': ('./msf/mask-rcnn_msf-swin_fpn_ms-1x_coco.py', '_base_.model.backbone'),
-    'ShuntedTransformer': ('./shunted/mask-rcnn_shunted_fpn_1x_coco.py', 'dict(_base_.model.backbone, norm_eval=True)'),
+    'MSFSwin': ('../configs/msf/mask-rcnn_msf-swin_fpn_ms-1x_coco.py', '_base_.model.backbone'),
+    'ShuntedTransformer': (
+        '../configs/shunted/mask-rcnn_shunted_fpn_1x_coco.py',
+        'dict(_base_.model.backbone, norm_eval=True)',
+    ),
 }
 
 
@@ -27,7 +30,7 @@ def load(tmp_path):
 
     def load(example):
         path = tmp_path / 'example.py'
-        path.write_text(EXAMPLES.get(example, example).replace("'./", f"'{ROOT}/configs/"))
+        path.write_text(EXAMPLES.get(example, example).replace("'../configs/", f"'{ROOT}/configs/"))
         cfg = load_config(path)
         backbone = cfg.model.backbone
         checkpoint = backbone.get('module', backbone).pop('init_cfg').checkpoint
@@ -70,7 +73,7 @@ def test_lora_targets_of_each_backbone(name, load):
     row = next(line for line in PAGE.splitlines() if line.startswith('| ') and name in line.split('|')[1])
     targets = re.findall('`([^`]+)`', ''.join(row.split('|')[2:]))
     base, module = DETECTORS[name]
-    example = EXAMPLES['lora'].replace('./elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py', base)
+    example = EXAMPLES['lora'].replace('../configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py', base)
     example = example.replace('module=_base_.model.backbone', f'module={module}')
     head, _, tail = example.partition('targets=[')
     assert module in PAGE and len(targets) >= 4

@@ -13,14 +13,17 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
-from mmengine.registry import DATASETS, MODELS, DefaultScope
+from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS, DefaultScope
 from PIL import Image
+from torch.optim import SGD
 
 import mmattn
 from mmattn.backbones import ELSASwin
+from mmattn.checks.config_types import nested
 from mmattn.checks.pixels import check_pixels
-from mmattn.runs.configs import load_config
+from mmattn.runs.configs import enable_tta, load_config
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 
@@ -150,7 +153,8 @@ def test_configs_pass_their_checks(clone, monkeypatch):
     assert len(configs) >= 7
     for name in configs:
         cfg = load_config(name)
-        assert 'anywhere' in name or 'data/own' in cfg.train_dataloader.dataset.data_root
+        dataset = cfg.train_dataloader.dataset
+        assert 'anywhere' in name or 'data/own' in dataset.get('dataset', dataset).data_root
     settings = re.findall(r'`(\w+\.[\w.]+)=(\w+)` \|', PAGE)
     assert len(settings) >= 3
     for key, value in settings:
@@ -198,6 +202,74 @@ def test_other_channels(tmp_path, monkeypatch, capsys, name, channels, largest):
         inside = batch['inputs'][0, :, :64, :64]
         assert len(inside) == channels and inside.mean().abs() < 0.3 and 0.3 < inside.std() < 1.2
     assert all(torch.isfinite(loss) for key, loss in model(**train, mode='loss').items() if 'loss' in key)
+
+
+@pytest.mark.parametrize('kind, toy', [('detector', 'mask-rcnn_shunted-toy_fpn'), ('segmentor', 'shunted-toy_fpn')])
+@pytest.mark.parametrize('on_cpu', [False, True])
+def test_one_size(clone, monkeypatch, kind, toy, on_cpu):
+    """One number sets all sizes: of training, validation, test and --tta."""
+    monkeypatch.chdir(clone)
+    text = re.sub('\nsize = .*', '\nsize = 200', FILES[f'own/{kind}_size.py'])
+    own = re.sub("_base_ = '.*'", f"_base_ = '../configs/toy/{toy}.py'", FILES[f'own/{kind}.py'])
+    (clone / 'own' / f'{kind}_cpu.py').write_text(own.replace(', auxiliary_head=heads', ''))
+    (clone / 'own' / 'sized.py').write_text(text.replace(f'{kind}.py', f'{kind}_cpu.py') if on_cpu else text)
+    cfg = load_config('own/sized.py')
+    enable_tta(cfg)
+    factors = dict(train=[1], val=[1], test=cfg.tta_views.factors)
+    for split in factors:
+        steps = [step for _, step in nested(cfg[f'{split}_dataloader'].dataset.pipeline, '')]
+        sizes = {
+            min(size) for step in steps for key in ('scale', 'scales', 'crop_size') for size in [step.get(key)] if size
+        }
+        assert sizes == {200 * factor for factor in factors[split]}
+    assert kind == 'detector' or cfg.model.module.data_preprocessor['size'] == (200, 200)
+
+
+def test_weights_of_the_path_on_a_cpu(tmp_path):
+    """The backbone of the page's classifier loads into that of its detectors and segmentor."""
+    section = PAGE.partition('### On a CPU')[2].partition('\n## ')[0]
+    names = re.findall(r'`([\w-]+_(?:fpn|in1k)\.py)`', section)
+    *others, classifier = (Config.fromfile(ROOT / 'configs' / 'toy' / name).model.backbone for name in names)
+    weights = MODELS.build(classifier).state_dict()
+    torch.save({f'backbone.{key}': value for key, value in weights.items()}, tmp_path / 'classifier.pth')
+    start = eval(re.search(r'\(init_cfg=(.*?\))\)`', section)[1]) | dict(checkpoint=str(tmp_path / 'classifier.pth'))
+    assert start.pop('_delete_') and len(others) == 3
+    for other in others:
+        backbone = MODELS.build(dict(other, init_cfg=start))
+        backbone.init_weights()
+        assert all(torch.equal(value, weights[key]) for key, value in backbone.state_dict().items() if key in weights)
+        assert set(weights) >= {key for key in backbone.state_dict() if key.startswith('stages')}
+
+
+@pytest.mark.parametrize('length', [5, 400])
+def test_warm_up_is_a_share_of_the_steps(clone, monkeypatch, length):
+    """It ends before the rate falls, whatever the number of images."""
+    monkeypatch.chdir(clone)
+    longer = load_config('own/detector_longer.py').param_scheduler[0]
+    rises = [(longer, 36, 20), (load_config(ROOT / 'configs/toy/shunted-toy_in1k.py').param_scheduler[0], 8, 4)]
+    for rise, epochs, share in rises:
+        built = PARAM_SCHEDULERS.build(
+            dict(rise, _scope_='mmengine', optimizer=SGD([torch.zeros(1)], 0.1), epoch_length=length)
+        )
+        assert built.end == epochs * length // share
+
+
+def test_folds(tmp_path, monkeypatch):
+    """Each image is for validation in one fold and for training in the others, with its annotations."""
+    coco = dict(images=[dict(id=i) for i in range(12)], annotations=[dict(id=i, image_id=i % 12) for i in range(30)])
+    (tmp_path / 'data' / 'own').mkdir(parents=True)
+    (tmp_path / 'data' / 'own' / 'annotations.json').write_text(json.dumps(dict(coco, categories=[])))
+    monkeypatch.chdir(tmp_path)
+    exec(FILES['data/own/folds.py'], {})
+    seen = []
+    for fold in range(5):
+        train, val = (json.loads(Path(f'data/own/fold{fold}_{part}.json').read_text()) for part in ('train', 'val'))
+        assert len(train['annotations']) + len(val['annotations']) == 30 and len(train['images']) >= 9
+        for part in (train, val):
+            numbers = {image['id'] for image in part['images']}
+            assert {one['image_id'] for one in part['annotations']} == numbers
+        seen += [image['id'] for image in val['images']]
+    assert sorted(seen) == list(range(12))
 
 
 #: head of the page's table -> a config that has it

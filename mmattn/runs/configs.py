@@ -110,8 +110,13 @@ def load_config(
             raise InputError(f'{path} cannot be read: it is its own _base_, or nested too deeply') from error
         except InputError:
             raise
-        except Exception:
+        except Exception as error:
             _check_row(path)
+            if 'tta_pipeline' in str(error):
+                raise InputError(
+                    f'{path} cannot be read: its bases have no tta_pipeline, since --tta makes the views from the test '
+                    'pipeline: leave tta_pipeline out, or make it with views_pipeline as in docs/openmmlab_tools.md'
+                ) from error
             raise
     known = {*KNOWN_KEYS, *TTA_KEYS, *cfg}
     variables = {key.partition('.')[0] for key in options or {}}.intersection(cfg) - {*KNOWN_KEYS, *TTA_KEYS}

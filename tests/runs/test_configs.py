@@ -259,6 +259,26 @@ def test_options_for_views(tmp_path):
     assert cfg.model.type == 'AverageClsScoreTTA' and cfg.test_dataloader.dataset.pipeline == [dict(type='A')]
 
 
+def test_views_for_openmmlabs_tools(tmp_path):
+    """The lines of docs/openmmlab_tools.md give --tta of MMSegmentation's test.py the views that it has here. A config
+    that reads tta_pipeline of its base, as MMSegmentation's have it, gets a sentence with this cure."""
+    page = (ROOT / 'docs' / 'openmmlab_tools.md').read_text()
+    (block,) = (block for block in re.findall('```python\n(.*?)```', page, re.DOTALL) if 'views_pipeline' in block)
+    path = tmp_path / 'a.py'
+    path.write_text(block.replace("'../configs/", f"'{ROOT}/configs/"))
+    cfg = load_config(path)
+    views = cfg.tta_pipeline
+    cfg.tta_pipeline = None
+    configs.enable_tta(cfg)
+    assert views == cfg.test_dataloader.dataset.pipeline and len(views[-1].transforms[0]) == 6
+    for name in ('_base_.tta_pipeline', "_base_['tta_pipeline']", '{{_base_.tta_pipeline}}'):
+        path.write_text(f'_base_ = {str(UPERNET)!r}\ntta_pipeline = {name}')
+        with pytest.raises(
+            InputError, match='its bases have no tta_pipeline.* make it with views_pipeline as in docs/o'
+        ):
+            load_config(path)
+
+
 def test_options_that_set_a_variable():
     """The config was read with the old value, so the option would change nothing."""
     for options, places in (

@@ -122,7 +122,7 @@ def load(tmp_path):
 
     def load(name):
         path = tmp_path / 'example.py'
-        path.write_text(EXAMPLES[name].replace("'./", f"'{ROOT}/configs/"))
+        path.write_text(EXAMPLES[name].replace("'../configs/", f"'{ROOT}/configs/"))
         return load_config(path)
 
     return load

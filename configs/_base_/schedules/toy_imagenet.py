@@ -6,7 +6,7 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=5.0),
 )
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
+    dict(type='LinearLR', start_factor=0.01, begin=0, end=2, convert_to_iter_based=True),  # a quarter of all steps
     dict(type='CosineAnnealingLR', eta_min=1e-5, by_epoch=True, begin=0, end=8, T_max=8, convert_to_iter_based=True),
 ]
 train_cfg = dict(by_epoch=True, max_epochs=8, val_interval=2)

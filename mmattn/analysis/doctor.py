@@ -104,8 +104,8 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
     """
     if 'backbone' not in cfg.model or cfg.get('optim_wrapper') is None:
         raise InputError('the doctor needs a config with model.backbone and optim_wrapper')
-    check_files(cfg, 'train')
     check_pixels(cfg)
+    check_files(cfg, 'train')
     check_pretrained(cfg)
     found = Findings()
     found.causes += [*missing_imports(cfg)]

@@ -149,8 +149,8 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: 
     if resume and not isinstance(resume, str):
         resume = cfg.get('load_from') or 'auto'
     check_sharding(cfg)
-    check_files(cfg, 'train', 'val')
     check_pixels(cfg)
+    check_files(cfg, 'train', 'val')
     for folder in checkpoint_folders(cfg):
         check_name(folder)  # MMEngine notes the last checkpoint in a text file
     # Only the first process writes checkpoints.

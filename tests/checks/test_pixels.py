@@ -9,6 +9,7 @@ from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.checks.pixels import check_pixels, pixels_of
 from mmattn.errors import InputError
+from tests.tools.in_process import run_tool
 
 RGB = dict(mean=[120.0, 110.0, 100.0], std=[60.0, 50.0, 40.0])
 FOUR = dict(mean=[90.0, 100.0, 110.0, 120.0], std=[40.0, 50.0, 60.0, 70.0])
@@ -73,3 +74,11 @@ def test_training_and_test_prepare_alike(train, test, sentence):
             check_pixels(cfg)
     else:
         check_pixels(cfg)
+
+
+@pytest.mark.parametrize('tool', ['train', 'doctor'])
+def test_tools_compare_pixels(tool):
+    """Before anything is read or built."""
+    option = 'train_dataloader.dataset.pipeline.0.color_type=grayscale'
+    sentence = run_tool(tool, 'configs/toy/shunted-toy_fpn.py', '--cfg-options', option).sentence
+    assert "color_type='grayscale' in train_dataloader, but color_type='color' in val_dataloader" in sentence

@@ -145,6 +145,7 @@ def test_other_values():
     """Images of 16 bits, of floats and of four channels can be drawn on; one that can be already is not copied."""
     assert (in_bgr(np.full((4, 4), 65535, np.uint16)) == 255).all()
     assert (in_bgr(np.full((4, 4, 3), 300.5, np.float32)) == 255).all()
+    assert in_bgr(np.array([[1000, 2000, 3000]], np.uint16))[0, :, 0].tolist() == [0, 127, 255]  # 12 bits
     assert in_bgr(np.zeros((4, 4, 4), np.uint8)).shape == (4, 4, 3)
     image = np.zeros((4, 4, 3), np.uint8)
     assert np.shares_memory(in_bgr(image), image)

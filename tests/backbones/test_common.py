@@ -266,18 +266,17 @@ def test_bad_architectures_are_named(case):
                 case.build(case.small, arch={**case.small['arch'], key: given})
 
 
-@every_backbone
+@pytest.mark.parametrize('case', CASES.values(), ids=CASES)
 def test_torchscript_traces_serve_all_sizes(case):
     """A trace that was made of an image without padding has the same maps for others, also after it was stored."""
     backbone = case.build(case.tiny).eval()
     with torch.no_grad():
         stored = io.BytesIO()
-        torch.jit.save(torch.jit.trace(backbone, torch.randn(1, 3, 128, 128), check_trace=False), stored)
+        torch.jit.save(torch.jit.trace(backbone, torch.randn(1, 3, 64, 64), check_trace=False), stored)
+        x = torch.randn(2, 3, 97, 75)
         traced = torch.jit.load(io.BytesIO(stored.getvalue()))
-        for size in ((97, 131), (160, 64)):
-            x = torch.randn(2, 3, *size)
-            for out, expected in zip(traced(x), backbone(x), strict=True):
-                torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+        for out, expected in zip(traced(x), backbone(x), strict=True):
+            torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.usefixtures('any_weights')

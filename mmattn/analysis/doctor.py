@@ -18,6 +18,7 @@ from ..checks.config_types import find_type, nested
 from ..checks.datasets import check_built_datasets, check_files, ignored_labels, inner_datasets
 from ..checks.pixels import Pixels, check_pixels, pixels_of
 from ..errors import InputError
+from ..runs.batches import watch_norms
 from ..runs.configs import check_pretrained
 from ..weights import StrictModule, first_names, is_pretrained, weights_in
 
@@ -100,7 +101,7 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
 
     Raises:
         InputError: if the config cannot train a model with a backbone, files are missing, or the datasets do not fit
-            the model.
+            the model, or batches of one image a batch norm.
     """
     if 'backbone' not in cfg.model or cfg.get('optim_wrapper') is None:
         raise InputError('the doctor needs a config with model.backbone and optim_wrapper')
@@ -126,6 +127,7 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
     found.images = channel_statistics(batch['inputs'])
     if len(pixels.switches) < 2:
         found.causes += [*images_not_normalised(found.images)]
+    watch_norms(model, runner.train_dataloader)
     with recorded_maps(model.backbone) as maps:
         learn(runner, batch, steps, found)
     found.maps = maps

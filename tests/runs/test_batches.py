@@ -30,7 +30,7 @@ def start(folder, dataloader, model=None, by_epoch=True):
 @pytest.mark.parametrize(
     'dataloader, message',
     [
-        (loader(1), 'each batch has one image: set train_dataloader.batch_size=2, or another norm'),
+        (loader(1), 'each batch of an epoch has one image: set train_dataloader.batch_size=2, or another norm'),
         (loader(7), 'the last batch of an epoch has one image: set train_dataloader.drop_last=True, or'),
     ],
     ids=['each', 'last'],

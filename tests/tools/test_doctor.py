@@ -115,6 +115,11 @@ MISTAKES = {
         'dataset=dict(indices=[0, 20]))',
         'the first batches have only the label',
     ),
+    'batches of one image': (
+        f"_base_ = '{ROOT}/configs/toy/elsa-swin-toy_upernet.py'\n"
+        'train_dataloader = dict(batch_size=1, num_workers=0, persistent_workers=False)',
+        'psp_modules.0.1.bn is a batch norm with one value per channel and image',
+    ),
 }
 NO_WORKERS = 'train_dataloader = dict(num_workers=0, persistent_workers=False)\n'
 #: what a config has -> what the doctor says beside that it has found no mistake

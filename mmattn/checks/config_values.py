@@ -180,9 +180,7 @@ def _check_modules(cfg: Config) -> None:
             check_channels(module, where)
     check_class_weights(cfg.model)
     check_windows(cfg.model)
-    own = cfg.model.get('data_preprocessor') is not None
-    preprocessor = cfg.model.get('data_preprocessor') if own else cfg.get('data_preprocessor')
-    check_preprocessor(preprocessor, 'model.' * own + 'data_preprocessor', bool(cfg.get('train_cfg')))
+    check_preprocessor(cfg)
 
 
 def _check_lora(node: dict, place: str) -> None:

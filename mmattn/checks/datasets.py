@@ -25,6 +25,7 @@ from .config_types import NODE_KEYS, definer, find_type, type_name
 from .config_values import SPLITS, dataset_configs, metric_configs, transform_configs
 from .folders import absent_files, compare_labels, read_labels
 from .images import CheckedPipeline, large_images
+from .models import check_padding
 
 #: classes of MMDetection and MMSegmentation that list images; their files are checked before anything is built
 DENSE = ('CocoDataset', 'CheckedCocoDataset', 'BaseSegDataset')
@@ -91,6 +92,9 @@ def check_files(cfg: Config, *splits: str) -> None:
     for split in splits:
         if split != 'val' and cfg.get(f'{split}_dataloader') is None:
             raise InputError(f'the config has no {split}_dataloader: it has nothing to {split}')
+    if 'train' in splits:
+        with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+            check_padding(cfg)
     for registry in (DATASETS, METRICS, TRANSFORMS):
         for _, cls, place in _nodes(cfg, registry, splits):
             for package, source in (PACKAGES[base.__name__] for base in cls.__mro__ if base.__name__ in PACKAGES):
@@ -235,7 +239,6 @@ def check_built_datasets(runner: Runner) -> None:
             check_dataset(dataset, runner.model)
             dataset.pipeline = CheckedPipeline(dataset.pipeline, dataset, ignored_labels(runner.model))
         check_batches(dataloader)
-        check_sizes(dataloader, runner.model)
         return dataloader
 
     runner.build_dataloader = build_checked
@@ -252,7 +255,7 @@ def check_batches(dataloader: DataLoader) -> None:
 
 
 def check_sizes(dataloader: DataLoader, model: nn.Module) -> None:
-    """Raise an InputError if images have several sizes where MMSegmentation takes batches of one: outside of training.
+    """Raise an InputError if a segmentor's validation or test has batches of images of several sizes.
 
     Files are opened for their sizes only, ``MANY_IMAGES`` of them. Those of the most different sizes are loaded.
     """
@@ -260,7 +263,7 @@ def check_sizes(dataloader: DataLoader, model: nn.Module) -> None:
     if not segments or getattr(dataloader.batch_sampler, 'batch_size', 1) == 1:
         return
     for dataset in inner_datasets(dataloader.dataset):
-        if not dataset.test_mode or getattr(dataset, 'backend_args', None):
+        if getattr(dataset, 'backend_args', None):
             continue
         sizes = {}
         for index in np.random.default_rng(0).permutation(len(dataset))[:MANY_IMAGES].tolist():
@@ -285,7 +288,7 @@ def check_sizes(dataloader: DataLoader, model: nn.Module) -> None:
 
 
 class MetricCheckHook(Hook):
-    """Compares the annotations of metrics with those of the datasets before the first step.
+    """Compares the annotations of metrics with those of the datasets, and sizes of images, before the first step.
 
     Raises:
         InputError: for the first thing that does not fit.
@@ -295,6 +298,7 @@ class MetricCheckHook(Hook):
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
             if hasattr(loop, 'evaluator'):
                 check_metrics(loop.evaluator, loop.dataloader.dataset)
+                check_sizes(loop.dataloader, runner.model)
 
 
 def check_metrics(evaluator: Evaluator, dataset: object) -> None:

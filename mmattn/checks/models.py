@@ -2,37 +2,56 @@
 
 from numbers import Integral
 
+from mmengine.config import Config
+
 from ..errors import InputError
 from .config_types import bases, definer, find_type, listed, nested
 
 
-def check_preprocessor(node: dict | None, place: str, trained: bool) -> None:
-    """Check how a data preprocessor normalises and pads images.
-
-    Args:
-        node: its config.
-        trained: whether there is a training.
+def check_preprocessor(cfg: Config) -> None:
+    """Refuse what a data preprocessor cannot do: normalise other channels than one or three, and pad images of a
+    segmentor's test to no size.
 
     Raises:
-        InputError: for means of other channels than one or three, which MMEngine does not take, and for sizes that
-            MMSegmentation does not take.
+        InputError: with what to set.
     """
-    kinds = bases(node) if isinstance(node, dict) else []
-    for key in ('mean', 'std'):
-        numbers = node.get(key) if 'ImgDataPreprocessor' in kinds else None
+    place, node = _preprocessor(cfg)
+    for key in ('mean', 'std') if 'ImgDataPreprocessor' in bases(node) else ():
+        numbers = node.get(key)
         if isinstance(numbers, (list, tuple)) and len(numbers) not in (1, 3):
             raise InputError(
                 f'{place}.{key} has {len(numbers)} numbers, but {node["type"]} takes 1 or 3: leave out mean, std and '
                 "bgr_to_rgb, and add dict(type='Normalize', mean=[...], std=[...], to_rgb=False) to the pipelines, "
                 'before images are packed'
             )
-    if 'SegDataPreProcessor' not in kinds:
-        return
-    for where, sizes in ((place, node if trained else None), (f'{place}.test_cfg', node.get('test_cfg'))):
-        if sizes and (sizes.get('size') is None) == (sizes.get('size_divisor') is None):
-            raise InputError(
-                f'{where} must have either size, as (512, 512), or size_divisor, as 32, to which images are padded'
-            )
+    if 'SegDataPreProcessor' in bases(node) and node.get('test_cfg'):
+        _check_size(node.test_cfg, f'{place}.test_cfg')
+
+
+def check_padding(cfg: Config) -> None:
+    """Refuse a segmentor that cannot pad the images of a batch in training.
+
+    Raises:
+        InputError: if there are neither or both of ``size`` and ``size_divisor``.
+    """
+    place, node = _preprocessor(cfg)
+    if 'SegDataPreProcessor' in bases(node):
+        _check_size(node, place)
+
+
+def _check_size(node: dict, place: str) -> None:
+    if (node.get('size') is None) == (node.get('size_divisor') is None):
+        raise InputError(
+            f'{place} must have either size, as (512, 512), or size_divisor, as 32, to which images are padded'
+        )
+
+
+def _preprocessor(cfg: Config) -> tuple[str, dict]:
+    """The config of the data preprocessor, with its place: that of the model, or the one that MMEngine gives it."""
+    model = cfg.get('model') or {}
+    own = model.get('data_preprocessor') is not None
+    node = (model if own else cfg).get('data_preprocessor')
+    return 'model.' * own + 'data_preprocessor', node if isinstance(node, dict) else {}
 
 
 def check_windows(model: dict) -> None:

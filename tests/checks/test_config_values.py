@@ -54,7 +54,6 @@ def test_all_our_configs_pass():
 #: configs of MMDetection and MMSegmentation that are refused with good reason: what is wrong in them
 REFUSED = (
     'there is no model',  # parts of configs
-    'must have either size',  # one of UperNet on VOC cannot train
     'the package mmpretrain is not installed',
     'has an unknown type MOTChallengeMetrics: did you mean MOTChallengeMetric',
     'val_evaluator (CocoMetric) has no argument eval_mode',
@@ -132,11 +131,6 @@ def test_configs_of_openmmlab_pass(package):
         (DETECTOR, dict(val_evaluator=dict(type='LVISMetric'), default_hooks__checkpoint__save_best='lvis/accuracy')),
         # values that are read late
         (SEGMENTOR, dict(model__test_cfg=dict(mode='slide', crop_size=(64, 64), stride=[64, 32]))),
-        (SEGMENTOR, dict(model__data_preprocessor__size=None, model__data_preprocessor__size_divisor=32)),
-        (
-            SEGMENTOR,
-            dict(model__data_preprocessor__size=None, train_cfg=None, train_dataloader=None, optim_wrapper=None),
-        ),
         (SEGMENTOR, dict(model__decode_head__loss_decode__class_weight=[1.0] * 150)),
         (DETECTOR, dict(model__roi_head__bbox_head__loss_cls__class_weight=[1.0] * 81)),
         (DETECTOR, dict(train_dataloader__dataset=mixed(LOADING, dict(type='Mosaic'), dict(type='MixUp')))),
@@ -430,12 +424,6 @@ def test_unusual_configs_pass(path, options):
             dict(model__test_cfg=dict(mode='slide', crop_size=(64, 64), stride=(64, 65))),
             'model.test_cfg.stride (64, 65) leaves out pixels between windows of (64, 64)',
         ),
-        (
-            SEGMENTOR,
-            dict(model__data_preprocessor__size=None),
-            'data_preprocessor must have either size, as (512, 512),',
-        ),
-        (SEGMENTOR, dict(model__data_preprocessor__size_divisor=32), 'model.data_preprocessor must have either size'),
         (SEGMENTOR, dict(model__data_preprocessor__test_cfg=dict(a=1)), 'data_preprocessor.test_cfg must have either'),
         (
             DETECTOR,

@@ -27,7 +27,6 @@ from mmattn.checks.datasets import (
     check_built_datasets,
     check_dataset,
     check_files,
-    check_sizes,
     ignored_labels,
     inner_datasets,
     use_checked_datasets,
@@ -174,7 +173,7 @@ def test_the_hook_checks_metrics(tmp_path):
     loop = SimpleNamespace(
         dataloader=SimpleNamespace(dataset=dataset), evaluator=SimpleNamespace(metrics=[object(), metric])
     )
-    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None)
+    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None, model=nn.Identity())
     MetricCheckHook().before_run(runner)
     metric.images = {}
     with pytest.raises(InputError, match='is of other images than the dataset'):
@@ -194,7 +193,7 @@ def test_a_metric_per_dataset(tmp_path):
         dataloader=SimpleNamespace(dataset=ConcatDataset(datasets)),
         evaluator=SimpleNamespace(metrics=metrics, dataset_prefixes=['a', 'b']),
     )
-    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None)
+    runner = SimpleNamespace(_train_loop=None, _val_loop=loop, _test_loop=None, model=nn.Identity())
     MetricCheckHook().before_run(runner)
     metrics.reverse()
     with pytest.raises(InputError, match='is of other images than the dataset'):
@@ -390,27 +389,38 @@ def test_missing_packages(tmp_path, monkeypatch, split, settings, message):
 
 
 @pytest.mark.parametrize(
-    'sizes, batch, resize, test_mode, refused',
+    'sizes, batch, resize, refused',
     [
-        ([(8, 6), (8, 6)], 2, dict(scale=(8, 8), keep_ratio=True), True, False),
-        ([(8, 6), (8, 6), (6, 8)], 2, dict(scale=(8, 8), keep_ratio=True), True, True),
-        ([(8, 6), (16, 12)], 2, dict(scale_factor=1.0), True, True),
-        ([(8, 6), (16, 12)], 2, dict(scale=(8, 8), keep_ratio=True), True, False),
-        ([(8, 6), (6, 8)], 2, dict(scale=(8, 8), keep_ratio=False), True, False),
-        ([(8, 6), (6, 8)], 1, dict(scale=(8, 8), keep_ratio=True), True, False),
-        ([(8, 6), (6, 8)], 2, dict(scale=(8, 8), keep_ratio=True), False, False),
+        ([(8, 6), (8, 6)], 2, dict(scale=(8, 8), keep_ratio=True), False),
+        ([(8, 6), (8, 6), (6, 8)], 2, dict(scale=(8, 8), keep_ratio=True), True),
+        ([(8, 6), (16, 12)], 2, dict(scale_factor=1.0), True),
+        ([(8, 6), (16, 12)], 2, dict(scale=(8, 8), keep_ratio=True), False),
+        ([(8, 6), (6, 8)], 2, dict(scale=(8, 8), keep_ratio=False), False),
+        ([(8, 6), (6, 8)], 1, dict(scale=(8, 8), keep_ratio=True), False),
     ],
-    ids=['same', 'turned', 'larger', 'larger, resized', 'stretched', 'one by one', 'training'],
+    ids=['same', 'turned', 'larger', 'larger, resized', 'stretched', 'one by one'],
 )
-def test_images_of_several_sizes(tmp_path, sizes, batch, resize, test_mode, refused):
-    """MMSegmentation stops in the first validation at images of two sizes in a batch. In training it pads them."""
+def test_images_of_several_sizes(tmp_path, sizes, batch, resize, refused):
+    """MMSegmentation stops in the first validation at images of two sizes in a batch."""
     steps = [dict(type='LoadImageFromFile'), dict(type='Resize', **resize), dict(type='PackSegInputs')]
     for index, size in enumerate(sizes):
         Image.new('RGB', size).save(tmp_path / f'{index}.png')
-    settings = dict(data_prefix=dict(img_path=str(tmp_path)), img_suffix='.png', test_mode=test_mode)
+    settings = dict(data_prefix=dict(img_path=str(tmp_path)), img_suffix='.png')
     with DefaultScope.overwrite_default_scope('mmseg'):
         dataset = BaseSegDataset(metainfo=dict(classes=('a', 'b')), pipeline=steps, **settings)
     model = nn.ModuleDict(dict(data_preprocessor=SegDataPreProcessor(size=(8, 8))))
     message = 'has images of several sizes, such as .* x .* and .* x .*, which .*: set batch_size=1'
     with pytest.raises(InputError, match=message) if refused else nullcontext():
-        check_sizes(DataLoader(dataset, batch_size=batch), model)
+        loop = SimpleNamespace(dataloader=DataLoader(dataset, batch_size=batch), evaluator=None)
+        loops = dict(_train_loop=None, _val_loop=loop, _test_loop=None)
+        MetricCheckHook().before_run(SimpleNamespace(**loops, model=model))
+
+
+def test_padding_of_a_segmentor(tmp_path):
+    """MMSegmentation pads the images of a batch in training only, to a size or to a multiple of a number."""
+    cfg = Config(dict(default_scope='mmseg', train_dataloader={}, test_dataloader={}))
+    for settings, refused in ((dict(), True), (dict(size=(8, 8), size_divisor=4), True), (dict(size_divisor=4), False)):
+        cfg.model = dict(data_preprocessor=dict(type='SegDataPreProcessor', **settings))
+        check_files(cfg, 'test')
+        with pytest.raises(InputError, match='must have either size, as .*') if refused else nullcontext():
+            check_files(cfg, 'train')

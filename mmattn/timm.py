@@ -40,7 +40,7 @@ from .backbones import (
     ViTFrame,
 )
 from .backbones.base import Backbone
-from .backbones.swin import Stage
+from .backbones.stages import Stage
 from .errors import CheckpointError, InputError, describe, warn
 from .hub_folders import build_saved, check_model_args, check_pretrained_cfg, forms, read_config, weights_of
 from .layers import ClassAttention

@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..backbones import ViTFrame
-from ..backbones.swin import Stages, mechanisms_by_stage
+from ..backbones.stages import Stages, mechanisms_by_stage
 from .complexity import count_operations
 
 #: timed calls of a mechanism, after one that is not timed

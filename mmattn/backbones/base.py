@@ -1,21 +1,17 @@
 """What the backbones have in common: variants, outputs, frozen stages, checkpointing, depths of layers."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 
 import torch
-import torch.nn.functional as F
-from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_rates, check_whole, stage_numbers
-from ..errors import CheckpointError, InputError, describe, warn
-from ..layers.any_size import ceil_div
+from ..errors import InputError, warn
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..ops.recompute import recompute
 from ..ops.tracing import is_tracing
 from ..ops.transpose import transposed
-from ..weights import StrictModule, changed_with_images, differing_settings, misfits
+from ..weights import StrictModule
 
 
 class Backbone(StrictModule):
@@ -245,92 +241,6 @@ class Backbone(StrictModule):
                     f'{x.shape[2]} x {x.shape[3]}: {self.longer_positions}'
                 )
 
-    def source(self, state_dict: dict[str, Tensor]) -> 'Backbone | None':
-        """The backbone of ``warm_start_from``, with ``init_cfg=None`` and without its weights.
-
-        It takes these weights strictly, and its maps have the same shapes as those of this backbone. It is built on the
-        device "meta" first, to see whether it does.
-
-        Args:
-            state_dict: the weights. Their shapes show arguments of the source, such as the size of windows.
-
-        Returns:
-            the backbone, or None if there is none to compare with.
-
-        Raises:
-            CheckpointError: saying why the first pass cannot be compared.
-        """
-        return None
-
-    def log_difference(self, state_dict: dict[str, Tensor], settings: Mapping[str, object] | None = None) -> None:
-        """Log by how many percent the maps of the first pass differ from those of the :meth:`source`, or why they were
-        not compared.
-
-        Both take the same image of 224 x 224 pixels, :func:`noise_image`, in evaluation mode. The percentage of a map
-        is the norm of the difference divided by the norm of the source's map. Random generators keep their states.
-
-        The backbone may have mechanisms that run only on a GPU, or for other sizes. So an error of its forward pass is
-        logged; training raises it again if it is a mistake. Errors of the source are raised.
-
-        Args:
-            state_dict: the weights that the backbone started from.
-            settings: what their file notes.
-
-        Raises:
-            CheckpointError: if the weights were trained with other settings than those that the backbone shares with
-                the source.
-        """
-        own = next(self.parameters())
-        if own.is_meta:
-            return
-        about = f'{type(self).__name__}, warm start: the first pass'
-        try:
-            with torch.device('meta'):
-                source = self.source(state_dict)
-            if source is None:
-                return
-            translation = source.from_release(state_dict)
-            problems = misfits(translation, source.state_dict())
-        except CheckpointError as error:
-            print_log(f'{about} was not compared: {error}', 'current')
-            return
-        changed = changed_with_images(settings, source.settings)
-        different = {
-            name: text for name, text in differing_settings(settings, source.settings).items() if name not in changed
-        }
-        if different:
-            trained = f'the weights were trained with {", ".join(different.values())}'
-            if any(self.settings.get(name) == source.settings.get(name) for name in different):
-                raise CheckpointError(
-                    f'{trained}, which their tensors do not show: give {type(self).__name__} the settings of the '
-                    'training'
-                )
-            print_log(f'{about} was not compared: {trained}', 'current')
-            return
-        if problems:
-            listed = '; '.join(' '.join((kind, *names[:3])) for kind, names in problems.items())
-            print_log(
-                f'{about} was not compared: {type(source).__name__} does not take the weights: {listed}', 'current'
-            )
-            return
-        image = noise_image(self.in_channels, 224).to(own)
-        with torch.no_grad():
-            try:
-                with evaluating(self):
-                    maps = self(image)
-            except Exception as error:
-                print_log(f'{about} was not compared, since it failed on {own.device}: {describe(error)}', 'current')
-                return
-            with torch.random.fork_rng(devices=[]):
-                source = self.source(state_dict)
-            for name, value in source.state_dict().items():
-                if name in translation.tensors:
-                    value.copy_(translation.tensors[name])
-            pairs = zip(maps, source.to(own).eval()(image), strict=True)
-            shares = [100 * float((a - b).norm() / b.norm()) for a, b in pairs]
-        percentages = ', '.join(f'{share:.1f} %' for share in shares)
-        print_log(f'{about} differs from that of {self.warm_start_from} by {percentages}, map by map', 'current')
-
     def run(self, block: nn.Module, *inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
         """``block(*inputs)``; with ``with_cp``, its activations are computed again in the backward pass."""
         return recompute(block, *inputs) if self.with_cp and self.training else block(*inputs)
@@ -365,36 +275,12 @@ class Backbone(StrictModule):
         return self
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set a model to evaluation mode. At the end, each of its modules gets its own mode back."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-
-
 def to_map(x: Tensor) -> Tensor:
     """Tokens (B, H, W, C) -> the map (B, C, H, W) that necks and heads expect.
 
     It is contiguous: MMCV's RoIAlign reads a channels-last map as if it were contiguous, and returns wrong values.
     """
     return transposed(x.flatten(1, 2)).unflatten(2, x.shape[1:3])
-
-
-def noise_image(channels: int, side: int) -> Tensor:
-    """An image (1, channels, side, side) of variance 1, always the same.
-
-    It is a sum of Gaussian noise at all scales, with the same variance at each scale, as in photographs.
-    """
-    generator = torch.Generator().manual_seed(0)
-    sides = [ceil_div(side, 2**i) for i in range(side.bit_length())]
-    octaves = [torch.randn(1, channels, n, n, generator=generator) for n in sides]
-    image = sum(F.interpolate(octave, size=(side, side), mode='bilinear') for octave in octaves)
-    return image / image.std()
 
 
 def drop_path_schedule(depths: Sequence[int], rate: float) -> list[list[float]]:

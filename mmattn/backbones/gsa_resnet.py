@@ -21,8 +21,8 @@ from ..layers.mechanism import mix
 from ..ops.global_self_attention import fit_table
 from ..ops.recompute import recompute
 from ..ops.tracing import is_exporting, is_tracing
-from ..weights import Translation, take_out
-from .base import Backbone, drop_path_schedule, evaluating, noise_image
+from ..weights import Translation, evaluating, noise_image, take_out
+from .base import Backbone, drop_path_schedule
 from .patch_embed import fit_tables
 
 

@@ -15,10 +15,36 @@ from ..layers import MLP, Block, NeighbourhoodAttention, TokenConv2d, build_mech
 from ..ops.neighbourhood.reference import MOST_NEIGHBOURS
 from ..weights import Translation
 from .base import drop_path_schedule
-from .swin import Stage, Stages, mechanisms_by_stage
+from .stages import Stage, Stages, mechanisms_by_stage
 
 #: what the factors of the channels start at in the architectures with layer scale
 LAYER_SCALE = 1e-5
+
+
+class Stem(nn.Module):
+    """Two 3 x 3 convolutions of stride 2, and a norm."""
+
+    def __init__(self, in_channels: int, dim: int) -> None:
+        super().__init__()
+        self.proj = nn.Sequential(nn.Conv2d(in_channels, dim // 2, 3, 2, 1), nn.Conv2d(dim // 2, dim, 3, 2, 1))
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
+        return self.norm(self.proj(x).permute(0, 2, 3, 1))
+
+
+class Downsampling(nn.Module):
+    """A 3 x 3 convolution of stride 2 to twice the channels, and a norm."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.reduction = TokenConv2d(dim, 2 * dim, 3, 2, 1, bias=False)
+        self.norm = nn.LayerNorm(2 * dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, dim) -> (B, ceil(H / 2), ceil(W / 2), 2 * dim)."""
+        return self.norm(self.reduction(x))
 
 
 @MODELS.register_module()
@@ -182,29 +208,3 @@ class DiNAT(NAT):
             for dilation in arch['dilations']
         ]
         super().__init__(arch, stages, **kwargs)
-
-
-class Stem(nn.Module):
-    """Two 3 x 3 convolutions of stride 2, and a norm."""
-
-    def __init__(self, in_channels: int, dim: int) -> None:
-        super().__init__()
-        self.proj = nn.Sequential(nn.Conv2d(in_channels, dim // 2, 3, 2, 1), nn.Conv2d(dim // 2, dim, 3, 2, 1))
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, in_channels, H, W) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
-        return self.norm(self.proj(x).permute(0, 2, 3, 1))
-
-
-class Downsampling(nn.Module):
-    """A 3 x 3 convolution of stride 2 to twice the channels, and a norm."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.reduction = TokenConv2d(dim, 2 * dim, 3, 2, 1, bias=False)
-        self.norm = nn.LayerNorm(2 * dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, dim) -> (B, ceil(H / 2), ceil(W / 2), 2 * dim)."""
-        return self.norm(self.reduction(x))

@@ -5,20 +5,21 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..arguments import check_heads, check_rates, check_whole, hidden_channels
+from ..arguments import check_rates, check_whole, hidden_channels
 from ..errors import CheckpointError
-from ..layers import MLP, Block, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import MLP, Block, build_mechanism
 from ..layers.any_size import pad_to_multiple
 from ..layers.window import is_table
 from ..weights import Translation, take_out
-from .base import Backbone, drop_path_schedule
+from .base import drop_path_schedule
 from .patch_embed import PatchEmbed, fit_tables, interpolated
+from .stages import Stage, Stages, mechanisms_by_stage
 from .swin_layouts import is_swin, microsoft_layout
 
 #: side of the largest windows whose first pass is compared. They are as large as the last map of an image of 1024
@@ -26,103 +27,20 @@ from .swin_layouts import is_swin, microsoft_layout
 MOST_WINDOW = 32
 
 
-class Stages(Backbone):
-    """Base class of frames whose stages are the :class:`Stage` modules of ``stage_list``, after ``patch_embed`` and
-    ``drop``. Stage i has the norm ``norm{i}`` if its map is returned."""
+class PatchMerging(nn.Module):
+    """Merge 2 x 2 tokens into one with twice the channels. Odd sizes are padded at the bottom and the right."""
 
-    #: name of the list of stages, as released
-    stage_list = 'layers'
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4 * dim)
+        self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)
 
-    @classmethod
-    def resolve_arch(cls, arch: str | int | dict) -> dict:
-        arch = super().resolve_arch(arch)
-        per_stage = {key: value for key, value in arch.items() if isinstance(value, Sequence)}
-        if len({len(value) for value in per_stage.values()}) > 1:
-            raise ValueError(f'arch: {" and ".join(per_stage)} must be of one length, not {per_stage}')
-        for i, heads in enumerate(arch['num_heads']):
-            check_heads(arch['embed_dim'] * 2**i, heads, 'arch: num_heads')
-        return arch
-
-    def note_mechanisms(self, stage: int, mechanisms: Sequence[dict], blocks: Sequence[Block]) -> None:
-        """Add what no tensor shows of the mechanisms that the blocks of a stage have in turn to ``settings``."""
-        for (place, mechanism), block in zip(_placed(stage, mechanisms), blocks):
-            self.settings.update(mechanism_settings(mechanism, block.attn, place))
-
-    def stage_modules(self) -> list[list[nn.Module]]:
-        norms = {i: [getattr(self, self.output_norm(i))] for i in self.out_indices}
-        stages = enumerate(getattr(self, self.stage_list))
-        return [[self.patch_embed, self.drop], *([stage, *norms.get(i, [])] for i, stage in stages)]
-
-    def output_norm(self, stage: int) -> str:
-        return f'norm{stage}' if stage in self.out_indices else ''
-
-    def place_outputs(self, tensors: dict[str, Tensor]) -> tuple[list[str], list[str]]:
-        """Leave out the head and the stages that are not built, and place the norms of a release, in ``tensors``.
-
-        A released classifier has one norm, ``norm``. A backbone that returns only the last stage takes it. Other
-        backbones leave it out, as they do with the only norm of a classifier trained here, and their norms start
-        untrained. A released detector has the norms of all its outputs. A distilled backbone may lack those of its
-        first stages, which start untrained.
-
-        Returns:
-            the names of the tensors that are left out, and those of the backbone's that start untrained.
-        """
-        last = self.num_stages - 1
-        norms = [f'norm{i}.' for i in range(self.num_stages)]
-        given = [i for i, norm in enumerate(norms) if any(name.startswith(norm) for name in tensors)]
-        left_out, fresh = [norm for i, norm in enumerate(norms) if i not in self.out_indices], []
-        if self.out_indices == (last,):
-            for kind in ('weight', 'bias'):
-                if f'norm.{kind}' in tensors:
-                    tensors.setdefault(f'norm{last}.{kind}', tensors.pop(f'norm.{kind}'))
-        elif given in ([], [last]):
-            left_out, fresh = norms, self.out_indices
-        else:
-            fresh = [i for i in self.out_indices if i < given[0]]
-        left_out += [f'{self.stage_list}.{i}.' for i in range(self.num_built, self.num_stages)]
-        left_out += ['norm.', 'head.', f'{self.stage_list}.{self.num_built - 1}.downsample.']
-        return take_out(tensors, *left_out), [f'norm{i}.{kind}' for i in fresh for kind in ('weight', 'bias')]
-
-    def named_blocks(self) -> dict[str, Block]:
-        """The blocks by the names under which they stand."""
-        return {
-            f'{self.stage_list}.{i}.blocks.{j}': block
-            for i, stage in enumerate(getattr(self, self.stage_list))
-            for j, block in enumerate(stage.blocks)
-        }
-
-    def start_attention(self, tensors: dict[str, Tensor]) -> list[str]:
-        """Replace the tensors of another attention by those that the own mechanisms make of them, by their method
-        ``warm_start``.
-
-        Returns:
-            the names of those that have no place.
-
-        Raises:
-            KeyError: naming a tensor that should be there.
-            CheckpointError: naming a tensor of another shape that has to be rearranged.
-        """
-        start, dropped = {}, []
-        for prefix, block in ((f'{name}.attn.', block) for name, block in self.named_blocks().items()):
-            if hasattr(block.attn, 'warm_start'):
-                own = block.attn.warm_start(tensors, prefix)
-                start.update((prefix + name, value) for name, value in own.items())
-            dropped += take_out(tensors, prefix)
-        tensors.update(start)
-        for name in self.state_dict():
-            if not re.match(r'norm\d\.', name) and '.attn.' not in name:
-                tensors[name]  # raises the error
-        return dropped
-
-    def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
-        self.check_images(x)
-        x = self.drop(self.patch_embed(x))
-        for stage in getattr(self, self.stage_list):
-            for block in stage.blocks:
-                x = self.run(block, x)
-            yield x
-            if stage.downsample is not None:
-                x = stage.downsample(x)
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, dim) -> (B, ceil(H / 2), ceil(W / 2), 2 * dim)."""
+        x = pad_to_multiple(x, 2, (1, 2))
+        B, H, W, C = x.shape
+        x = x.view(B, H // 2, 2, W // 2, 2, C).permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns before rows, as released
+        return self.reduction(self.norm(x))
 
 
 @MODELS.register_module()
@@ -290,50 +208,3 @@ def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
         return None
     side = math.isqrt(shape[1])
     return interpolated(table.unflatten(1, (math.isqrt(table.shape[1]), -1))[None], side, side).view(shape)
-
-
-def mechanisms_by_stage(stages: dict | Sequence[dict | Sequence[dict]], count: int) -> list[Sequence[dict]]:
-    """The mechanisms that the blocks of each of ``count`` stages have in turn, from the argument ``stages`` of a frame.
-
-    Raises:
-        ValueError: if it is neither a mechanism nor a list of ``count`` mechanisms or lists of them.
-    """
-    stages = [stages] * count if isinstance(stages, dict) else stages
-    if not isinstance(stages, Sequence) or len(stages) != count:
-        raise ValueError(f'stages must be a mechanism, or a list of {count}, one per stage, not {stages!r}')
-    in_turn = [stage if isinstance(stage, (list, tuple)) and stage else [stage] for stage in stages]
-    for i, mechanisms in enumerate(in_turn):
-        for place, mechanism in _placed(i, mechanisms):
-            check_mechanism(place, mechanism)
-    return in_turn
-
-
-def _placed(stage: int, mechanisms: Sequence[dict]) -> list[tuple[str, dict]]:
-    """The mechanisms that the blocks of a stage have in turn, with their places in the argument ``stages``."""
-    several = len(mechanisms) > 1
-    return [(f'stages[{stage}]' + f'[{j}]' * several, mechanism) for j, mechanism in enumerate(mechanisms)]
-
-
-class Stage(nn.Module):
-    """The blocks of one resolution, and the layer after them that halves the map."""
-
-    def __init__(self, blocks: list[nn.Module], downsample: nn.Module | None) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.downsample = downsample
-
-
-class PatchMerging(nn.Module):
-    """Merge 2 x 2 tokens into one with twice the channels. Odd sizes are padded at the bottom and the right."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(4 * dim)
-        self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, dim) -> (B, ceil(H / 2), ceil(W / 2), 2 * dim)."""
-        x = pad_to_multiple(x, 2, (1, 2))
-        B, H, W, C = x.shape
-        x = x.view(B, H // 2, 2, W // 2, 2, C).permute(0, 1, 3, 4, 2, 5).flatten(3)  # columns before rows, as released
-        return self.reduction(self.norm(x))

@@ -18,11 +18,10 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..backbones.base import evaluating
 from ..checks.config_types import type_name
 from ..errors import CheckpointError, InputError, describe, warn
 from ..runs.checkpoints import AtomicBackend
-from ..weights import Translation, listed, misfits, read_file, timm_release, weights_in
+from ..weights import Translation, evaluating, listed, misfits, read_file, timm_release, weights_in
 from .views import check_normalisation
 
 #: of ImageNet, on the scale from 0 to 1

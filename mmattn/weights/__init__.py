@@ -3,6 +3,7 @@ loading them strictly."""
 
 from ..errors import CheckpointError
 from .files import plain_names, read_checkpoint, read_file, weights_in
+from .first_pass import evaluating, noise_image
 from .sources import check_source, timm_release
 from .strict import StrictModule, is_pretrained, log_changes_with_images, split_init_cfg
 from .translation import (
@@ -30,12 +31,14 @@ __all__ = [
     'check_source',
     'compare_settings',
     'differing_settings',
+    'evaluating',
     'first_names',
     'is_setting',
     'is_pretrained',
     'listed',
     'log_changes_with_images',
     'misfits',
+    'noise_image',
     'odd_form',
     'plain_names',
     'read_checkpoint',

@@ -18,6 +18,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 from ..errors import CheckpointError, near_misses
 from ..privacy import without_secrets
 from .files import plain_names, read_checkpoint, weights_in
+from .first_pass import log_difference
 from .lora import lora_part
 from .sources import check_source
 from .translation import (
@@ -153,7 +154,8 @@ class StrictModule(BaseModule):
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
             warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
                 which keep their initial values and which have no place, and by how much the first pass differs from
-                that of the architecture, see :meth:`log_difference`.
+                that of the architecture, see
+                :func:`~.first_pass.log_difference`.
 
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
@@ -170,7 +172,7 @@ class StrictModule(BaseModule):
             self.load_state_dict(self._warm_started(state_dict) if warm_start else state_dict, strict=strict)
             if warm_start or self.is_source(state_dict):
                 with _warned_if(not strict):
-                    self.log_difference(state_dict, settings)
+                    log_difference(self, state_dict, settings)
         except CheckpointError as error:
             raise CheckpointError(f'{shown}: {error}') from None
 
@@ -356,18 +358,22 @@ class StrictModule(BaseModule):
         """Whether weights that load without ``warm_start`` are nevertheless those of ``warm_start_from``."""
         return False
 
-    def log_difference(self, state_dict: dict[str, Tensor], settings: Mapping[str, object] | None = None) -> None:
-        """Log how far the outputs are from those of ``warm_start_from``. Modules whose outputs can be compared override
-        it.
+    def source(self, state_dict: dict[str, Tensor]) -> 'StrictModule | None':
+        """The model of ``warm_start_from``, with ``init_cfg=None`` and without its weights.
+
+        It takes these weights strictly, and its maps have the same shapes as those of this module. It is built on the
+        device "meta" first, to see whether it does.
 
         Args:
-            state_dict: the weights of ``warm_start_from`` that the module started from.
-            settings: what their file notes, as :func:`mmattn.weights.read_checkpoint` returns it.
+            state_dict: the weights. Their shapes show arguments of the source, such as the size of windows.
+
+        Returns:
+            the model, or None if there is none to compare with.
 
         Raises:
-            CheckpointError: if the weights were trained with other settings than those that the module shares with
-                ``warm_start_from``.
+            CheckpointError: saying why the first pass cannot be compared.
         """
+        return None
 
     def _likely_cause(self, given: dict[str, Tensor], prefix: str = '', warm_start: bool = False) -> str:
         """Why tensors do not fit, or cannot be started from, as part of a sentence."""

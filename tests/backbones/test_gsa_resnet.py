@@ -18,13 +18,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.complexity import classifier, count_operations, count_parameters
 from mmattn.backbones import GSAResNet, SwinFrame
-from mmattn.backbones.base import noise_image
 from mmattn.backbones.gsa_resnet import after_relu
 from mmattn.layers import GlobalSelfAttention
 from mmattn.layers.any_size import average_pool
 from mmattn.ops.global_self_attention import BEYOND
 from mmattn.packages import version_numbers
-from mmattn.weights import CheckpointError
+from mmattn.weights import CheckpointError, noise_image
 from tests import ROOT
 from tests.backbones.test_swin import OnlyOnGPUs
 

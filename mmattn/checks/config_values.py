@@ -465,7 +465,7 @@ def _check_optimizer(wrapper: dict | None) -> None:
         if 'layer_decay_rate' in keys:
             raise InputError(
                 'nothing reads optim_wrapper.paramwise_cfg.layer_decay_rate: add '
-                "optim_wrapper.constructor='LayerDecayOptimWrapperConstructor'"
+                "optim_wrapper.constructor='mmattn.LayerDecayOptimWrapperConstructor'"
             )
         _check_arguments(keys, PARAMWISE_KEYS, True, 'optim_wrapper.paramwise_cfg')
     _check_type(wrapper, registries.OPTIM_WRAPPERS, 'optim_wrapper', 'OptimWrapper', ('constructor', 'paramwise_cfg'))
@@ -519,7 +519,7 @@ def _check_layer_decay(cfg: Config) -> None:
     if package in ('mmdet', 'mmseg', 'mmpretrain') and not asks_model:
         raise InputError(
             f'optim_wrapper.constructor {constructor} does not support {backbone["type"]}: use '
-            "constructor='LayerDecayOptimWrapperConstructor', paramwise_cfg=dict(layer_decay_rate=...) of mmattn"
+            "constructor='mmattn.LayerDecayOptimWrapperConstructor', paramwise_cfg=dict(layer_decay_rate=...)"
         )
 
 

@@ -343,7 +343,7 @@ def test_unusual_configs_pass(path, options):
         (
             DETECTOR,
             dict(optim_wrapper__paramwise_cfg__layer_decay_rate=0.9),
-            "layer_decay_rate: add optim_wrapper.constructor='LayerDecayOptimWrapperConstructor'",
+            "layer_decay_rate: add optim_wrapper.constructor='mmattn.LayerDecayOptimWrapperConstructor'",
         ),
         (
             DETECTOR,
@@ -470,7 +470,7 @@ def test_mistakes_are_named(path, options, message):
 def test_other_layer_decay(path, constructor):
     """Constructors of layer-wise decay that do not support our backbones are refused. MMPretrain's supports them in a
     classifier. Other backbones, such as ConvNeXt, are not checked."""
-    with pytest.raises(InputError, match=f"{constructor} does not support .*='LayerDecayOptimWrapperConstructor'"):
+    with pytest.raises(InputError, match=f"{constructor} does not support .*='mmattn.LayerDecayOptimWrapperConstructor'"):
         check(path, optim_wrapper__constructor=constructor)
     check(path, optim_wrapper__constructor=constructor, model__backbone=dict(_delete_=True, type='mmpretrain.ConvNeXt'))
     check(CLASSIFIER, optim_wrapper__constructor='LearningRateDecayOptimWrapperConstructor')

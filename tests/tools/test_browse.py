@@ -136,7 +136,7 @@ def test_mosaic(browse, toy, tmp_path):
     config.write_text(
         f"""_base_ = {str(ROOT / DETECTOR)!r}
 inner = dict(_base_.train_dataloader.dataset)
-inner['pipeline'] = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True, with_mask=True)]
+inner['pipeline'] = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True)]
 mix = [dict(type='Mosaic', img_scale=(64, 64)), dict(type='RandomFlip', prob=0.5), dict(type='PackDetInputs')]
 wrapper = dict(_delete_=True, type='MultiImageMixDataset', dataset=inner, pipeline=mix)
 train_dataloader = dict(dataset=wrapper)

@@ -10,7 +10,7 @@ import lzma
 import os
 import re
 import sysconfig
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,8 +95,17 @@ def configs_unformatted():
         yield
 
 
+@pytest.hookimpl(tryfirst=True)  # before slow tests are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what this torch cannot do."""
+    """Mark the cases that ``every`` leaves to make test-all, and skip what this torch cannot do."""
+    counts = Counter()
+    for item in items:
+        every = item.get_closest_marker('every')
+        if every and not item.get_closest_marker('slow'):
+            test = item.nodeid.partition('[')[0]
+            if counts[test] % every.args[0]:
+                item.add_marker('slow')
+            counts[test] += 1
     if torch.__version__ < (2, 3):
         for item in items:
             params = getattr(item, 'callspec', SimpleNamespace(params={})).params

@@ -145,6 +145,7 @@ def rows() -> list:
 
 @pytest.mark.usefixtures('any_weights')
 @pytest.mark.parametrize('case', rows(), ids=names)
+@pytest.mark.every(6)
 def test_toy_ablations_compute(case):
     """Every row is a classifier of the toy ImageNet. tests/analysis/test_complexity.py has those of ImageNet."""
     test_classifier_builds(case)
@@ -478,6 +479,7 @@ def test_deformable_attention_runs(config):
     [c for c in DOWNSTREAM if c[0].parent.name in ('msf', 'gsa', 'elsa_volo') and 'keep-conv' not in c[0].stem],
     ids=names,
 )
+@pytest.mark.every(3)
 def test_downstream_starts_from_its_classifier(case):
     """MSF, GSA and ELSA-VOLO have no released weights. Their detectors and segmentors name the checkpoint that a
     classifier's config leaves after its last epoch, and it has all weights except output norms."""
@@ -830,6 +832,7 @@ def test_rates_of_heads(schedule):
         ('msf-swin-t', 'rtmdet_l_elsa-swin-t_4xb32-100e_coco', 1),
     ],
 )
+@pytest.mark.every(3)
 def test_rates_of_recipes(tmp_path, variant, example, slow):
     """The backbone has the learning rate of the recipe, the heads the full one. Norms and position tables have no
     weight decay."""
@@ -924,6 +927,7 @@ def test_model_index_is_complete():
 
 
 @pytest.mark.parametrize('path', [path for path in LEAVES if 'MMATTN_ROW' in path.read_text()], ids=names)
+@pytest.mark.every(4)
 def test_default_row(path):
     """Without MMATTN_ROW, a config is the row that ``row`` names. Bases and ``row`` have the same default."""
     cfg = read_row(path)

@@ -121,6 +121,7 @@ def bash(command: str, clone: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_data_is_split_and_translated(clone):
     """No image is in both parts, no object is lost, and each colour becomes the label of its class."""
     own = clone / 'data' / 'own'

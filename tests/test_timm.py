@@ -295,6 +295,7 @@ def test_weight_decay_is_timms(name, settings, peer, of_peer):
         ('vit_frame_small', dict(embedding='deit'), 'shunted/ablations/deit-s_in1k', 'plain'),
     ],
 )
+@pytest.mark.every(3)
 def test_weight_decay_is_the_recipes(name, settings, config, row):
     """What the family's config for ImageNet decays has weight decay here, except vectors, and all else has none."""
     cfg = read_row(CONFIGS / f'{config}.py', row)

@@ -214,6 +214,7 @@ def test_neighbourhood(dilation, ghost_size, row, column):
     ],
     ids=str,
 )
+@pytest.mark.every(4)
 def test_global(settings, row, column):
     """Equation 8, on maps longer and shorter than the tables; rows take the result of the columns."""
     layer = rough(GlobalSelfAttention(DIM, HEADS, **settings))

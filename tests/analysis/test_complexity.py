@@ -221,6 +221,7 @@ class Products(torch.nn.Module):
 
 
 @pytest.mark.parametrize('form', ['product', 'fused', 'einsum', 'baddbmm', 'heads'])
+@pytest.mark.every(3)
 def test_share_of_attention(form):
     """Products of attention are told from linear layers, whichever operator PyTorch takes for them: with and without
     gradients, in inference mode, without numbers, under autocast."""
@@ -235,6 +236,7 @@ def test_share_of_attention(form):
 
 
 @every_backbone
+@pytest.mark.every(4)
 def test_backbones_are_counted_alike(case):
     """A backbone has one count on the CPU, with its C++ operators, and without numbers, with gradients and without."""
     counts, x = set(), torch.zeros(1, 3, 64, 96)

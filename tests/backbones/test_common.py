@@ -267,6 +267,7 @@ def test_bad_architectures_are_named(case):
 
 
 @pytest.mark.parametrize('case', CASES.values(), ids=CASES)
+@pytest.mark.every(3)
 def test_torchscript_traces_serve_all_sizes(case):
     """A trace that was made of an image without padding has the same maps for others, also after it was stored."""
     backbone = case.build(case.tiny).eval()

@@ -212,6 +212,7 @@ def smooth_images(number):
         if any(parts)
     ],
 )
+@pytest.mark.every(3)
 def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, content, column, row):
     """Beside weights of a ResNet, attention of any initial size is scaled to the variance of the next norm. So maps are
     bounded in evaluation, too. It makes no difference whether backbone or whole model loads the weights. Modules keep

@@ -145,6 +145,7 @@ def test_a_resnet():
 
 
 @every_backbone
+@pytest.mark.every(3)
 def test_own_weights(case):
     """Tables that are resized to another size are treated alike."""
     backbone = case.build(case.tiny)

@@ -470,7 +470,9 @@ def test_mistakes_are_named(path, options, message):
 def test_other_layer_decay(path, constructor):
     """Constructors of layer-wise decay that do not support our backbones are refused. MMPretrain's supports them in a
     classifier. Other backbones, such as ConvNeXt, are not checked."""
-    with pytest.raises(InputError, match=f"{constructor} does not support .*='mmattn.LayerDecayOptimWrapperConstructor'"):
+    with pytest.raises(
+        InputError, match=f"{constructor} does not support .*='mmattn.LayerDecayOptimWrapperConstructor'"
+    ):
         check(path, optim_wrapper__constructor=constructor)
     check(path, optim_wrapper__constructor=constructor, model__backbone=dict(_delete_=True, type='mmpretrain.ConvNeXt'))
     check(CLASSIFIER, optim_wrapper__constructor='LearningRateDecayOptimWrapperConstructor')

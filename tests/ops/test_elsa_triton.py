@@ -31,6 +31,7 @@ DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
         pytest.param(7, 2, 5, torch.float32, True, True, (1, 14, 17), False, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.every(3)
 def test_kernels_are_the_reference(monkeypatch, k, dilation, d, dtype, mul, add, size, wide):
     """The output and all gradients are those of the reference in float64. Maps have more pixels than one program takes,
     and some are smaller than the neighbourhood. Where indices have 64 bits (wide), logits are pixel-major."""

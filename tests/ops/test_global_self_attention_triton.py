@@ -20,6 +20,7 @@ DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
         (2, (2, 2, 4), 2, 8, 8, 3, 'stretch', torch.float16),
     ],
 )
+@pytest.mark.every(3)
 def test_kernels_are_the_reference(monkeypatch, dim, size, heads, k, v, L, beyond, dtype):
     """The output and all gradients are those of the reference in float64. Lines are longer than a block and shorter,
     and maps are parts of a fused projection."""

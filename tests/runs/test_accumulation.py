@@ -53,6 +53,7 @@ def assert_equal(one, other):
 
 @pytest.mark.parametrize('wrapper', WRAPPERS)
 @pytest.mark.parametrize('by_epoch', [False, True])
+@pytest.mark.every(2)
 def test_resumed_between_two_steps(tmp_path, by_epoch, wrapper):
     """Weights and the optimizer's state are those of a training in one go, bit for bit. MMEngine's checkpoints lack
     the gradients of the 4th step."""

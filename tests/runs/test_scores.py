@@ -55,6 +55,7 @@ def run(folder, values=(3.0, 2.0, 1.0, 0.0), killed=False, in_validation=None, s
 @pytest.mark.parametrize('in_validation', [None, 4], ids=['later', 'in_validation'])
 @pytest.mark.parametrize('save_best', [None, 'acc'])
 @pytest.mark.parametrize('values, steps', [((3.0, 2.0, 1.0, 0.0), 6), ((1.0, 2.0, 2.0, 2.0), 8)], ids=['worse', 'best'])
+@pytest.mark.every(3)
 def test_ends_as_if_uninterrupted(tmp_path, values, steps, save_best, in_validation):
     """The training is interrupted in the validation of step 4, or after it: steps, learning rates, weights and names of
     checkpoints are those of one in one go. MMEngine's state is that before this validation, unless it is the best."""

@@ -86,6 +86,7 @@ def test_classifier(run, photos, tmp_path):
     assert [one['stage'] for one in numbers(tmp_path, 'erf')['stages']] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_grey(run, photos, tmp_path):
     """Images of one channel; the query follows the pipeline, which makes the image larger and cuts its sides."""
     (tmp_path / 'grey.py').write_text(GREY)
@@ -129,6 +130,7 @@ def test_detector(run, photos, tmp_path):
 
 
 @pytest.mark.parametrize('config', SEGMENTORS)
+@pytest.mark.every(2)
 def test_segmentors(run, photos, tmp_path, config):
     sentence, said = run(config, '--images', photos / 'b.jpg')
     assert sentence is None and numbers(tmp_path, 'b_attention')['layers']
@@ -203,6 +205,7 @@ def test_cam_without_its_package(run, photos, monkeypatch):
     assert 'pip install grad-cam' in sentence
 
 
+@pytest.mark.slow
 def test_distillation(run, photos, tmp_path):
     """The sheet of student and teacher has its cosines in the JSON; the other kinds show the student. Students that are
     no backbones of mmattn have the sheet too. The images of the training need not be there.

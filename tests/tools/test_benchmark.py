@@ -204,6 +204,7 @@ def test_what_cannot_be_whole(heads, name):
         benchmark_tool.eager(name, SimpleNamespace(device='cpu', heads=heads))
 
 
+@pytest.mark.slow
 def test_models_of_the_metafiles():
     """The metafiles name at least one model of every backbone but the frames and their forms of other authors, and a
     peer that exists. The model gives all maps."""

@@ -58,6 +58,7 @@ class Release:
         return print, ('code was run',)
 
 
+@pytest.mark.slow
 def test_clean_files_are_made_of_trusted_ones(tmp_path, release):
     """Of a release with code in it, --trust-checkpoint makes a file that init_cfg takes."""
     torch.save({'model': release('elsa_swin_tiny_imagenet'), 'config': Release()}, tmp_path / 'c.pth')
@@ -97,6 +98,7 @@ def test_type_of_a_file_of_ours(tmp_path):
     assert torch.load(tmp_path / 'own.pth', weights_only=True)['meta']['mmattn'] == {'': own}
 
 
+@pytest.mark.slow
 def test_classifier_of_two_names(tmp_path):
     """NAT and DiNAT have the same tensors: without a note, the file says neither. With the final norm, it starts a
     classifier as the release does, and a detector, too."""

@@ -82,6 +82,7 @@ class TwoObjects(nn.Module):
         ('scores',),
     ],
 )
+@pytest.mark.slow
 def test_snippets_of_the_docs(outputs, tmp_path, monkeypatch, capsys):
     """They run with files of detectors with and without masks, and of segmentors. Axes have names."""
     onnx = pytest.importorskip('onnx')

@@ -45,6 +45,7 @@ def config(tmp_path, monkeypatch):
     return tmp_path / 'short.py'
 
 
+@pytest.mark.slow
 def test_training(config, tmp_path):
     """A training first has a loss for each exchanged block, then those of the whole backbone. It leaves the state at
     the end of both parts. What comes out is loaded strictly by the backbone, by a detector and by a segmentor. The

@@ -521,7 +521,9 @@ def to_maps(args: argparse.Namespace, left_out: LeftOut) -> None:
         name = f'  {args.classes[label]}' if args.classes else ''
         print(f'{label:4}  {",".join(map(str, each)):12}{counts[label] / pixels.total():8.2%}{name}')
     if counts[IGNORED]:
-        print(f'{IGNORED:4}  {"others":12}{counts[IGNORED] / pixels.total():8.2%}  ignored')
+        others = [','.join(map(str, channels(code))) for code, _ in pixels.most_common() if labels[code] == IGNORED]
+        share = counts[IGNORED] / pixels.total()
+        print(f'{IGNORED:4}  {"others":12}{share:8.2%}  ignored: {first_names(others)}')
     print('metainfo = dict(' + f'classes={tuple(args.classes)}, ' * bool(args.classes) + f'palette={colours})')
 
 

@@ -22,6 +22,7 @@ from ..weights import first_names
 MAX_SIDE = 2**20
 #: why crowds are left out
 CROWD = 'crowds (iscrowd)'
+OTHER = 'of categories that metainfo.classes does not have'
 
 
 class CheckedCOCO(COCO):
@@ -65,7 +66,7 @@ class CheckedCocoDataset(CocoDataset):
     COCOAPI = CheckedCOCO
 
     def load_data_list(self) -> list[dict]:
-        self._uses, self._outside, self._backslashes = Counter(), [], []
+        self._uses, self._others, self._outside, self._backslashes = Counter(), {}, [], []
         images = super().load_data_list()
         for names, what in (
             (self._outside, 'are outside of its image folder'),
@@ -74,6 +75,8 @@ class CheckedCocoDataset(CocoDataset):
             if names:
                 print_log(f'{self.ann_file}: {len(names)} images {what}, the first is {names[0]}', logger='current')
         objects = self._uses.pop('', 0)
+        if number := self._uses.pop(OTHER, 0):
+            self._uses[f'{OTHER} ({first_names(self._others)})'] = number
         left_out = ', '.join(f'{number} {why}' for why, number in self._uses.most_common())
         purpose = 'evaluate' if self.test_mode else 'learn from'
         # With this setting, a detector learns from images without objects on purpose.
@@ -106,7 +109,8 @@ class CheckedCocoDataset(CocoDataset):
     def _left_out(self, annotation: dict, image: dict) -> str:
         """Why MMDetection does not learn from an annotation, or pycocotools does not evaluate it; '' if they do."""
         if annotation['category_id'] not in self.cat2label:
-            return 'of categories that metainfo.classes does not have'
+            self._others[str(self.coco.cats[annotation['category_id']]['name'])] = True
+            return OTHER
         if annotation.get('iscrowd'):
             return CROWD
         if self.test_mode:

@@ -407,9 +407,12 @@ def _check_label_maps(dataset: BaseDataset, name: str, ignored: Iterable[int]) -
     # In their order, the maps of a folder may begin with thousands that are alike.
     for index in np.random.default_rng(0).permutation(len(dataset)).tolist():
         try:
-            labels = set(np.unique(load(dataset.get_data_info(index))['gt_seg_map']).tolist())
+            label_map = load(dataset.get_data_info(index))['gt_seg_map']
         except Exception:  # of any kind, from another package; CheckedPipeline names the file when it is read
             return
+        if label_map.ndim > 2:  # a map of colours, which CheckedPipeline refuses
+            return
+        labels = set(np.unique(label_map).tolist())
         skipped |= labels - set(range(len(classes)))
         found |= labels - skipped
         if len(found) >= enough or skipped - set(ignored):  # a label that CheckedPipeline refuses

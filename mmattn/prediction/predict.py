@@ -26,7 +26,7 @@ from ..checks.classes import saved_meta
 from ..checks.config_types import type_name
 from ..checks.datasets import class_numbers
 from ..checks.images import IMAGES, load_image
-from ..errors import InputError, describe, refusing
+from ..errors import InputError, describe, refusing, warn
 from ..runs.configs import package_of
 from ..runs.outputs import check_output, whole_file
 from ..runs.resuming import check_complete, whole_model_weights
@@ -144,6 +144,10 @@ def predict(
     with whole_file(out / 'predictions.json') as part:
         part.write_text(json.dumps(dict(images=images, categories=categories, annotations=annotations)), 'utf-8')
     print_log(f'{out}: predictions on {len(images)} images', logger='current')
+    best = max((annotation['score'] for annotation in annotations if 'score' in annotation), default=None)
+    if isinstance(model, _Detector) and draw and (best is None or best < score_thr):
+        found = 'there is no object' if best is None else f'the best score is {best:.2f}: set a lower --score-thr'
+        warn(f'No object is drawn, which needs a score of {score_thr}, and {found}.')
     if problems:
         raise InputError(f'{len(problems)} of {len(files)} files could not be used: {"; ".join(problems.values())}')
 

@@ -335,6 +335,14 @@ def maps_of(folder, *contents, test_mode=False):
     return dataset
 
 
+def test_maps_of_colours_are_named_as_such(tmp_path, log):
+    """Their values may be 0 and 255, too. The check of each image says that they are colours."""
+    dataset = maps_of(tmp_path, [0, 0])
+    Image.fromarray(np.array([[[0, 255, 0]] * 2, [[0, 0, 255]] * 2], np.uint8)).save(tmp_path / '0.png')
+    check_dataset(dataset, nn.Identity())
+    assert not log
+
+
 @pytest.mark.parametrize('test_mode', [False, True])
 def test_masks_of_0_and_255(tmp_path, log, test_mode):
     """255 is ignored, so a model would learn one class and reach 100 % in it."""

@@ -298,7 +298,10 @@ def test_colours_are_labels(tmp_path):
     colours = ('--colours', '0,200,0', '200,0,0')
     done, files = maps(tmp_path, mask, *colours)
     assert 'metainfo = dict(palette=[(0, 200, 0), (200, 0, 0)])' in done.stdout
-    assert np.array_equal(files[0], [[1, 0, 255], [0, 0, 0]]) and '255  others        16.67%  ignored' in done.stdout
+    assert (
+        np.array_equal(files[0], [[1, 0, 255], [0, 0, 0]])
+        and '255  others        16.67%  ignored: 10,180,0' in done.stdout
+    )
     (tmp_path / 'maps' / 'a.png').unlink()
     _, files = maps(tmp_path, mask, *colours, '--nearest')
     assert np.array_equal(files[0], [[1, 0, 0], [0, 0, 0]])

@@ -132,12 +132,14 @@ def undrawn(file):
     return cv2.imencode('.jpg', cv2.imread(str(file)))[1].tobytes()
 
 
-def test_detector(run, photos, tmp_path):
+def test_detector(run, photos, tmp_path, monkeypatch):
     """Results in COCO's format, which pycocotools reads, of a folder with folders; other files are left out. Nothing is
-    drawn of low scores."""
+    drawn of low scores, and if that is all, a line says so."""
     from pycocotools import mask
     from pycocotools.coco import COCO
 
+    warnings = []
+    monkeypatch.setattr(predicting, 'warn', warnings.append)
     sentence, found = run(DETECTOR, photos)
     assert sentence is None and drawn(tmp_path) == ['a.jpg', 'b.jpg', 'in/a.jpg', 'in/er/c.jpg']
     assert [image['file_name'] for image in found['images']] == ['a.png', 'b.jpg', 'in/a.png', 'in/er/c.png']
@@ -149,6 +151,10 @@ def test_detector(run, photos, tmp_path):
     (first, *_) = results.loadAnns(results.getAnnIds(imgIds=[3]))
     assert mask.decode(first['segmentation']).shape == (70, 50) and 0 < first['score'] < 1
     assert (tmp_path / 'out' / 'images' / 'in' / 'a.jpg').read_bytes() == undrawn(photos / 'in' / 'a.png')
+    best = max(one['score'] for one in found['annotations'])
+    assert warnings == [
+        f'No object is drawn, which needs a score of 0.3, and the best score is {best:.2f}: set a lower --score-thr.'
+    ]
 
 
 def test_segmentor(run, photos, tmp_path):

@@ -410,10 +410,11 @@ def table(source: Path, classes: list[str]) -> Readers:
     names = [name.strip().lower() for name in lines[0].replace('"', '').split(delimiter)]
     image, label = (next((each for each in known if each in names), None) for known in (IMAGE_COLUMNS, CLASS_COLUMNS))
     box = next((keys for keys in (*CORNERS, *SIZES) if {*keys.split()} <= {*names}), None)
-    if not image or not label or not box:
+    wanted = {f'image ({IMAGE_COLUMNS[0]})': image, f'class ({CLASS_COLUMNS[0]})': label, f'box ({CORNERS[0]})': box}
+    if missing := [what for what, there in wanted.items() if not there]:
         raise InputError(
-            f'{source}: the header is {lines[0][:100]!r}, and needs a column for each of image ({IMAGE_COLUMNS[0]}), '
-            f'class ({CLASS_COLUMNS[0]}) and {CORNERS[0].replace(" ", ", ")}, or another form that --help names'
+            f'{source}: the header is {lines[0][:100]!r}, without columns of {" and of ".join(missing)}, or in another '
+            'form that --help names'
         )
     grouped = defaultdict(list)
     with refusing(f'{source}: is not a CSV file', (csv.Error,)):

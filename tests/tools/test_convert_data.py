@@ -241,8 +241,8 @@ def test_broken_images_are_left_out(images):
         ('voc', {'a.xml': xml([GOOD])}, ['--classes', 'cat'], 'voc has no object for .*images: nothing is written'),
         ('voc', {'a.xml': xml([GOOD])}, ['--classes', 'cat', 'cat '], '--classes has cat twice'),
         ('yolo', {'a.txt': '0 1 1 1 1'}, [], 'the files have numbers of classes: give their names, in this order'),
-        ('csv', {'table.csv': 'image,box\n'}, [], "the header is 'image,box', and needs a column for each of image"),
-        ('csv', {'table.csv': ''}, [], "the header is '', and needs"),
+        ('csv', {'table.csv': 'image,box\n'}, [], r"'image,box', without columns of class \(class\) and of box \(xmin"),
+        ('csv', {'table.csv': ''}, [], r"the header is '', without columns of image \(filename\) and of"),
         ('csv', {'table.csv': b'\xff'}, [], 'table.csv: cannot be read: UnicodeDecodeError'),
     ],
 )  # fmt: skip

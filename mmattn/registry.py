@@ -1,6 +1,7 @@
 """Where MMEngine finds ``type='mmattn.ELSASwin'``, in a config that imports nothing.
 
-For a name that begins with ``mmattn.``, MMEngine imports this module, and asks the node of mmattn below its registry.
+For a name that begins with ``mmattn.``, MMEngine imports this module. Then it looks into the child of its registry that
+has the scope ``mmattn``.
 """
 
 from mmengine import registry
@@ -9,7 +10,8 @@ from mmengine.utils import get_object_from_string
 
 
 class Node(Registry):
-    """A registry's node of mmattn. A name with a dot is that of a module, as in ``mmattn.detection.MaskTTAModel``."""
+    """The child of a registry with the scope mmattn. A name with a dot is a path below mmattn, as in
+    ``mmattn.detection.MaskTTAModel``."""
 
     def get(self, key: str) -> type | None:
         if '.' in key.removeprefix('mmattn.'):

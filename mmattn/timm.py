@@ -44,8 +44,8 @@ from .backbones.stages import Stage
 from .errors import CheckpointError, InputError, describe, warn
 from .hub_folders import build_saved, check_model_args, check_pretrained_cfg, forms, read_config, weights_of
 from .layers import ClassAttention
+from .outputs import check_output, whole_file
 from .privacy import without_secrets
-from .runs.outputs import check_output, whole_file
 from .version import __version__
 from .weights import Translation, first_names, listed, misfits, plain_names, read_file, split_init_cfg, weights_in
 from .weights.downloads import from_hub

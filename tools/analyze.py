@@ -45,10 +45,10 @@ from mmattn.checks.images import load_image
 from mmattn.checks.pixels import pixels_of
 from mmattn.errors import InputError
 from mmattn.layers import Block
+from mmattn.outputs import check_output, whole_file
 from mmattn.prediction.drawing import in_bgr
 from mmattn.prediction.predict import VIDEOS, Model, build, find_files
 from mmattn.runs.configs import add_config, load_config
-from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool, running
 from mmattn.text import in_figure
 

@@ -68,9 +68,9 @@ from mmattn.analysis.complexity import unpadded
 from mmattn.analysis.least_time import least_time, measure_machine
 from mmattn.errors import InputError, describe, refusing
 from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_onnx
+from mmattn.outputs import check_output, whole_file
 from mmattn.packages import require, require_models
 from mmattn.runs.configs import load_config
-from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import ROW, chosen, read_row
 from mmattn.runs.running import run_tool
 from mmattn.text import in_figure

@@ -26,10 +26,10 @@ from rich.progress import track
 from mmattn.checks.datasets import check_batches, check_dataset, check_files, check_metrics, ignored_labels
 from mmattn.checks.images import CheckedPipeline, unknown_label
 from mmattn.errors import InputError, describe
+from mmattn.outputs import check_output
 from mmattn.prediction.drawing import colors_of, draw_sample, write_image
 from mmattn.prediction.predict import class_names
 from mmattn.runs.configs import SCOPES, add_config, load_config, package_of
-from mmattn.runs.outputs import check_output
 from mmattn.runs.running import run_tool
 
 

@@ -41,9 +41,9 @@ from mmattn.analysis.curves import epoch_length, mean_and_spread, read_curves, r
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
 from mmattn.errors import InputError, describe, near_misses
+from mmattn.outputs import check_output, whole_file
 from mmattn.runs.configs import OptionsAction, load_config
 from mmattn.runs.divergence import DivergedError
-from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import chosen
 from mmattn.runs.running import run_tool, train
 from mmattn.runs.screen import escape_unknown_characters

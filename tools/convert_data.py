@@ -44,7 +44,7 @@ from rich.progress import track
 
 from mmattn.checks.images import IMAGES, check_image, large_images, orientation_of
 from mmattn.errors import InputError, describe, refusing
-from mmattn.runs.outputs import check_output, whole_file
+from mmattn.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool
 from mmattn.weights import first_names
 

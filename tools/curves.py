@@ -18,7 +18,7 @@ import numpy as np
 
 from mmattn.analysis.curves import Curve, is_score, largest, main_scores, points, read_curves
 from mmattn.errors import InputError, near_misses
-from mmattn.runs.outputs import check_output, whole_file
+from mmattn.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool
 from mmattn.text import in_figure
 

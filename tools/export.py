@@ -40,9 +40,9 @@ from mmattn.checks.images import IMAGES, CheckedPipeline
 from mmattn.checks.pixels import pixels_of
 from mmattn.errors import InputError
 from mmattn.export.graphs import RUNTIMES, as_module, largest_difference, smallest_side, trace, write_onnx
+from mmattn.outputs import check_output, whole_file
 from mmattn.prediction.predict import class_names
 from mmattn.runs.configs import add_config, load_config, package_of
-from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.resuming import check_complete, whole_model_weights
 from mmattn.runs.running import run_tool, running
 from mmattn.weights import StrictModule, read_checkpoint, read_file

@@ -31,9 +31,9 @@ from torch.utils.data import DataLoader
 from mmattn.checks.images import load_image
 from mmattn.checks.pixels import Pixels, pixels_of
 from mmattn.errors import InputError, describe, refusing
+from mmattn.outputs import check_output, save_tensors, whole_file
 from mmattn.prediction.predict import IMAGES, build
 from mmattn.runs.configs import add_config, load_config, package_of
-from mmattn.runs.outputs import check_output, save_tensors, whole_file
 from mmattn.runs.running import run_tool, running
 
 #: classes of a place in the published label maps

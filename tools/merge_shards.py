@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from mmattn.errors import InputError
-from mmattn.runs.outputs import check_output, save_tensors
+from mmattn.outputs import check_output, save_tensors
 from mmattn.runs.running import run_tool
 from mmattn.runs.sharding import merge_shards
 

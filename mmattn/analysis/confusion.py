@@ -14,8 +14,8 @@ from mmengine.registry import METRICS, DefaultScope
 from ..checks.config_types import bases
 from ..checks.config_values import metric_configs
 from ..errors import InputError
+from ..outputs import check_output, whole_file
 from ..runs.configs import add_metric
-from ..runs.outputs import check_output, whole_file
 
 #: the detections that count have this score or more, and overlap a box by this IoU or more
 SCORE, IOU = 0.3, 0.5

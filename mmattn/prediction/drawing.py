@@ -10,7 +10,7 @@ from matplotlib.colors import hsv_to_rgb
 from mmengine.structures import BaseDataElement
 from scipy.ndimage import find_objects
 
-from ..runs.outputs import whole_file
+from ..outputs import whole_file
 from ..text import text_size, write_text
 from .tiles import Detection, detections, mask_in_box
 

@@ -16,8 +16,8 @@ from ..arguments import check_whole
 from ..checks.datasets import inner_datasets
 from ..checks.pixels import pixels_of, turns_to_rgb
 from ..errors import InputError
+from ..outputs import check_output
 from ..runs.checkpoints import unwrapped
-from ..runs.outputs import check_output
 from .drawing import beside, colors_of, draw_sample, write_image
 from .predict import class_names
 

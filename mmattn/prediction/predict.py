@@ -27,8 +27,8 @@ from ..checks.config_types import type_name
 from ..checks.datasets import class_numbers
 from ..checks.images import IMAGES, load_image
 from ..errors import InputError, describe, refusing, warn
+from ..outputs import check_output, whole_file
 from ..runs.configs import package_of
-from ..runs.outputs import check_output, whole_file
 from ..runs.resuming import check_complete, whole_model_weights
 from ..runs.running import running
 from ..weights import first_names, read_file

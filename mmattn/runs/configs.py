@@ -17,9 +17,9 @@ from ..checks.config_types import find_type, nested, places_of, type_name
 from ..checks.config_values import KNOWN_KEYS, check_config, dataset_configs, metric_configs
 from ..checks.datasets import use_checked_datasets
 from ..errors import InputError, near_misses, refusing
+from ..outputs import check_output
 from ..packages import mmseg_bases, require, require_models, require_ops, require_sharding
 from ..weights import check_source, is_pretrained
-from .outputs import check_output
 from .rows import ROW, read_row, row_in_folder
 from .variables import check_variables
 from .views import far_sizes, views_pipeline

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from ..checks.classes import saved_meta
 from ..checks.config_types import nested
 from ..errors import CheckpointError, InputError, warn
+from ..outputs import check_output, whole_file
 from ..privacy import without_secrets
 from ..version import __version__
 from ..weights import Translation, is_pretrained, listed, misfits, read_file
 from ..weights.files import noted_settings, safetensors_of
 from .checkpoints import READ_BY_MMATTN, backbone_settings
 from .configs import package_of
-from .outputs import check_output, whole_file
 from .resuming import check_complete, whole_model_weights
 
 #: scope of a config -> task, as model hubs name it

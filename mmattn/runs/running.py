@@ -24,13 +24,13 @@ from ..checks.config_values import metric_configs
 from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
 from ..checks.pixels import check_pixels
 from ..errors import InputError, describe
+from ..outputs import check_name
 from ..weights import read_file
 from .accumulation import AccumulationHook
 from .batches import BatchNormHook
 from .checkpoints import REMOVED, locked
 from .configs import check_pretrained, check_sharding
 from .divergence import DivergenceHook
-from .outputs import check_name
 from .resuming import CheckpointCheckHook, check_unused, checkpoint_folders, prepare_resume
 from .scores import ScoreHook
 from .screen import escape_unknown_characters, keep_all_characters, quiet, say_what_is_unusual

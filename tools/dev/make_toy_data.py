@@ -17,7 +17,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from mmattn.errors import InputError
-from mmattn.runs.outputs import check_output
+from mmattn.outputs import check_output
 from mmattn.runs.running import run_tool
 
 #: shape -> (texture, mean hue in degrees, COCO category, ADE20K class number)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mmattn.errors import InputError, refusing
-from mmattn.runs.outputs import check_output, whole_file
+from mmattn.outputs import check_output, whole_file
 from mmattn.runs.running import run_tool
 
 

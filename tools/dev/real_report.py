@@ -19,9 +19,9 @@ from torch.utils.benchmark import Timer
 
 from mmattn.analysis.curves import mean_and_spread, points, read_curves, read_result
 from mmattn.errors import InputError
+from mmattn.outputs import check_output, whole_file
 from mmattn.prediction.hook import DrawingHook
 from mmattn.runs.configs import OptionsAction, load_config
-from mmattn.runs.outputs import check_output, whole_file
 from mmattn.runs.rows import chosen
 from mmattn.runs.running import run_tool, test
 from mmattn.text import in_figure

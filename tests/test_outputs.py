@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from mmattn.errors import InputError
-from mmattn.runs.outputs import check_name, check_output, whole_file
+from mmattn.outputs import check_name, check_output, whole_file
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from secrets import token_hex
 
 import torch
 
-from ..errors import InputError, describe
+from .errors import InputError, describe
 
 
 def check_output(*files: str | Path) -> None:

@@ -15,7 +15,7 @@ from ..arguments import check_rates, check_whole, hidden_channels
 from ..errors import CheckpointError
 from ..layers import MLP, Block, build_mechanism
 from ..layers.any_size import pad_to_multiple
-from ..layers.window import is_table
+from ..layers.starts import is_table
 from ..weights import Translation, take_out
 from .base import drop_path_schedule
 from .patch_embed import PatchEmbed, fit_tables, interpolated

@@ -7,8 +7,8 @@ from ..arguments import check_choice, check_finite, check_flags, check_heads, ch
 from ..ops.elsa import elsa_attention, fastest, neighbourhood_shift
 from ..ops.grouped_conv import grouped_conv
 from ..ops.tracing import is_tracing
-from ..weights import take
 from .mechanism import MECHANISMS
+from .starts import elsa_from_plain
 from .token_conv import TokenConv2d
 
 
@@ -40,6 +40,8 @@ class ELSA(nn.Module):
     Raises:
         ValueError: if an argument is wrong; the message names it.
     """
+
+    warm_start = elsa_from_plain
 
     def __init__(
         self,
@@ -142,19 +144,6 @@ class ELSA(nn.Module):
         mul = next(parts) ** self.lam if self.lam else None
         add = next(parts) * self.gamma if self.gamma else None
         return mul, add
-
-    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """The projections to value and back from plain attention, see :meth:`MeanShiftAttention.warm_start`. Query and
-        key, which have another width here, keep their initial values."""
-        start = {}
-        for kind, shape in (('weight', (self.dim,)), ('bias', ())):
-            own = getattr(self.pre_proj, kind)
-            if own is not None:
-                value = take(state_dict, f'{prefix}qkv.{kind}', 3 * self.dim, *shape)[2 * self.dim :]
-                own = own.detach()[: 2 * self.dim_qk]
-                start[f'pre_proj.{kind}'] = torch.cat((own, value.view(self.dim, *own.shape[1:]).to(own)))
-            start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', self.dim, *shape)
-        return start
 
 
 class _GroupedConv2d(TokenConv2d, nn.Conv2d):

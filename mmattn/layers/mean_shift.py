@@ -11,16 +11,14 @@ from ..ops import mean_shift_attention, mean_shift_by_landmarks, mean_shift_step
 from ..ops.biased_attention import biased_attention
 from ..ops.heads import join_heads
 from ..ops.rotary import check_rope, placed
-from ..weights import take
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS, with_prefix
+from .starts import mean_shift_from_plain, mean_shift_window_from_swin
 from .window import Ghost, Windows
 
 #: attention -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
 COLUMNS = {'msf': 'QKVPW', 'residual': 'QKVPW', 'gauss': 'QKVW', 'plain': 'QKVW'}
 GROUP_MODES = ('interleaved', 'block')
-#: by how much a warm start divides keys and multiplies queries
-SMALLER_KEYS = 8.0
 
 
 @MECHANISMS.register_module()
@@ -66,6 +64,9 @@ class MeanShiftAttention(nn.Module):
     Raises:
         ValueError: if an argument is wrong; the message names it.
     """
+
+    takes_prefix = True
+    warm_start = mean_shift_from_plain
 
     def __init__(
         self,
@@ -139,8 +140,6 @@ class MeanShiftAttention(nn.Module):
         self.ghost = ghost_summand(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
-    takes_prefix = True
-
     def forward(
         self, x: Tensor, prefix: Tensor | None = None, *, bias: Tensor | None = None, ghost: Ghost = None
     ) -> Tensor | tuple[Tensor, Tensor]:
@@ -212,51 +211,6 @@ class MeanShiftAttention(nn.Module):
             weight = self.pre_proj.dense_weight()
         return weight.chunk(len(self.matrices))[self.matrices.index(self.sharing[-1])].t()
 
-    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        r"""Own tensors from the projections ``qkv`` and ``proj`` of a plain attention, as timm and Swin have them.
-
-        The probe starts at zero. The Gaussian kernel differs from a dot product by the term :math:`\|k\|^2`. So its
-        queries start as those of the plain attention times 8 and its keys divided by 8: the products stay, and the term
-        is 64 times smaller. Queries or keys that share a matrix start as they are.
-
-        A matrix that several projections share starts as the first of query, key, value and weight among them. Biases
-        are taken if this attention has biases. Grouped projections start as the nearest ones to the dense projections,
-        see :meth:`GroupedLinear.nearest`.
-
-        Args:
-            state_dict: of a whole model; tensors that are taken are removed from it.
-            prefix: of the names of the attention's tensors.
-
-        Returns:
-            tensors by own name; the attention's other tensors keep their initial values.
-
-        Raises:
-            KeyError: naming a tensor that should be in the state dict.
-            CheckpointError: naming a tensor of another shape.
-        """
-        start = {}
-        dim = self.dim
-        back = take(state_dict, f'{prefix}proj.weight', dim, dim)
-        if self.post_proj is not None:
-            start['post_proj.weight'] = back
-            if self.post_proj.bias is not None and f'{prefix}proj.bias' in state_dict:
-                start['post_proj.bias'] = state_dict.pop(f'{prefix}proj.bias')
-        # If a letter occurs twice, the dict keeps its last value: query before key before value before weight.
-        letters = self.sharing[-1] + self.sharing[2::-1]
-        q, k, v = take(state_dict, f'{prefix}qkv.weight', 3 * dim, dim).chunk(3)
-        alone = all(self.sharing.count(letter) == 1 for letter in self.sharing[:2])
-        factor = SMALLER_KEYS if alone and self.attention != 'plain' else 1.0
-        q, k = q * factor, k / factor
-        first = dict(zip(letters, (back.t(), v, k, q)))
-        dense = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
-        grouped = isinstance(self.pre_proj, GroupedLinear)
-        start['pre_proj.weight'] = self.pre_proj.nearest(dense) if grouped else dense
-        if self.pre_proj.bias is not None and f'{prefix}qkv.bias' in state_dict:
-            q, k, v = take(state_dict, f'{prefix}qkv.bias', 3 * dim).chunk(3)
-            first = dict(zip(letters, (torch.zeros_like(v), v, k / factor, q * factor)))
-            start['pre_proj.bias'] = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in self.matrices])
-        return start
-
 
 class GroupedLinear(nn.Linear):
     """Linear projection of G groups of channels (section 2.3).
@@ -321,6 +275,8 @@ class MeanShiftWindowAttention(Windows):
     Arguments, and errors: see :class:`mmattn.layers.window.Windows` and :class:`MeanShiftAttention`.
     """
 
+    warm_start = mean_shift_window_from_swin
+
     def __init__(
         self,
         dim: int,
@@ -356,11 +312,6 @@ class MeanShiftWindowAttention(Windows):
         )
         self.settings = self.attn.settings
         self.is_swin = self.settings == dict(attention='plain', sharing='QKVW') and proj_bias
-
-    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Own tensors from Swin's attention, see :meth:`MeanShiftAttention.warm_start`."""
-        start = {f'attn.{name}': value for name, value in self.attn.warm_start(state_dict, prefix).items()}
-        return {**start, 'rb': self.table_of_swin(state_dict, prefix)}
 
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
         return self.attn(x, bias=bias, ghost=ghost)

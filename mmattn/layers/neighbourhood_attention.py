@@ -4,12 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
-from ..errors import CheckpointError
 from ..ops.neighbourhood import check_neighbours, neighbourhood_attention
-from ..weights import take
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
-from .window import is_table
+from .starts import neighbourhood_from_plain
 
 
 @MECHANISMS.register_module()
@@ -39,6 +37,8 @@ class NeighbourhoodAttention(nn.Module):
     Raises:
         ValueError: if an argument is wrong; the message names it.
     """
+
+    warm_start = neighbourhood_from_plain
 
     def __init__(
         self,
@@ -95,31 +95,3 @@ class NeighbourhoodAttention(nn.Module):
         return neighbourhood_attention(
             query, key, value, self.rpb, self.kernel_size, self.dilation, dropout_p, self.backend, beyond=beyond
         )
-
-    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """The projections from plain attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`, and the table
-        from NAT's or Swin's attention, if there is one. From Swin's it has the same biases, in steps of the dilation;
-        neighbours that are farther away than Swin's windows reach start with the bias of the farthest."""
-        start = {}
-        for kind, shape in (('weight', (self.dim,)), ('bias', ())):
-            start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', self.dim, *shape)
-            if getattr(self.qkv, kind) is not None:
-                start[f'qkv.{kind}'] = take(state_dict, f'{prefix}qkv.{kind}', 3 * self.dim, *shape)
-        if self.rpb is not None and f'{prefix}rpb' in state_dict:
-            start['rpb'] = take(state_dict, f'{prefix}rpb', *self.rpb.shape)
-        table = state_dict.pop(f'{prefix}relative_position_bias_table', None)
-        if table is not None and self.rpb is not None:
-            start['rpb'] = self._table_of_swin(table, prefix)
-        return start
-
-    def _table_of_swin(self, table: Tensor, prefix: str) -> Tensor:
-        if not is_table(table.shape[::-1], (self.num_heads, 0)):
-            raise CheckpointError(
-                f'a tensor is of another shape: {prefix}relative_position_bias_table {tuple(table.shape)} instead of '
-                f'((2w - 1) ** 2, {self.num_heads})'
-            )
-        side = round(len(table) ** 0.5)
-        # Swin's table is indexed by query minus key.
-        table = table.t().flip(1).unflatten(1, (side, side))
-        steps = torch.arange(1 - self.kernel_size, self.kernel_size).clamp(-(side // 2), side // 2) + side // 2
-        return table[:, steps[:, None], steps]

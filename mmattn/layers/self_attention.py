@@ -4,12 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates
-from ..errors import CheckpointError
 from ..ops import shunted_attention
 from ..ops.rotary import check_rope, rotated, rotation
-from ..weights import take
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
+from .starts import enhanced_from_pvt
 from .token_conv import DepthwiseConv2d
 
 
@@ -119,6 +118,8 @@ class EnhancedAttention(SelfAttention):
     """Shunted attention at r = 1 (stage 4): plain attention, plus a depth-wise convolution of the values. By default
     all projections have biases. Arguments are those of :class:`SelfAttention`."""
 
+    from_pvt = enhanced_from_pvt
+
     def __init__(
         self,
         dim: int,
@@ -143,69 +144,3 @@ class EnhancedAttention(SelfAttention):
 
     def enhance(self, x: Tensor, value: Tensor) -> Tensor:
         return super().enhance(x + self.local_conv(value), value)
-
-    def from_pvt(self, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
-        """Own tensors from PVTv2's attention at r = 1; arguments and errors: see :func:`projections_of_pvt`. The
-        depth-wise convolution starts at 0, so with as many heads this is PVTv2's attention."""
-        start = projections_of_pvt(state_dict, prefix, self.q.in_features, self.num_heads, num_heads)
-        for kind in ('weight', 'bias'):
-            start[f'kv.{kind}'] = torch.cat([start.pop(f'{part}.{kind}') for part in 'kv'])
-            start[f'local_conv.{kind}'] = torch.zeros_like(getattr(self.local_conv, kind))
-        return start
-
-
-def projections_of_pvt(
-    state_dict: dict[str, Tensor], prefix: str, dim: int, num_heads: int, of_pvt: int
-) -> dict[str, Tensor]:
-    """PVTv2's projections for an attention with as many heads, or with several in the place of each.
-
-    With as many heads they stay as they are. Otherwise each of PVTv2's heads becomes several, each with a part of its
-    values. These have the same query and key. PVTv2's logits are products x M y of two tokens; query and key keep the
-    largest singular values of M. The first heads have the first part of every head of PVTv2.
-
-    Args:
-        state_dict: of a whole model; tensors that are taken are removed from it.
-        prefix: of the names of the attention's tensors.
-        dim: channels C.
-        num_heads: heads of the result, a multiple of those of PVTv2.
-        of_pvt: heads of PVTv2.
-
-    Returns:
-        weights (C, C) and biases (C) of ``q``, ``k``, ``v`` and ``proj``.
-
-    Raises:
-        KeyError: naming a tensor that should be in the state dict.
-        CheckpointError: if the numbers of heads do not go together, or a tensor has another shape.
-    """
-    if num_heads % of_pvt:
-        raise CheckpointError(
-            f'these weights have {of_pvt} heads in {prefix.rstrip(".")}, and num_heads must be a multiple of that, '
-            f'not {num_heads}'
-        )
-    start = {}
-    for kind, shape in (('weight', (dim,)), ('bias', ())):
-        start[f'q.{kind}'] = take(state_dict, f'{prefix}q.{kind}', dim, *shape)
-        start[f'k.{kind}'], start[f'v.{kind}'] = take(state_dict, f'{prefix}kv.{kind}', 2 * dim, *shape).chunk(2)
-        start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
-    parts, width = num_heads // of_pvt, dim // num_heads
-    if parts == 1:
-        return start
-    query = torch.cat((start['q.weight'], start['q.bias'][:, None]), 1).double().unflatten(0, (of_pvt, -1))
-    key = start['k.weight'].double().unflatten(0, (of_pvt, -1))
-    (of_query, a), (of_key, b) = (torch.linalg.qr(matrix.mT) for matrix in (query, key))
-    u, values, v = torch.linalg.svd(a @ b.mT)
-    # Products are divided by the root of the width of a head, which is smaller here.
-    root = (values[:, None, :width] / parts**0.5).sqrt()
-    query = (of_query @ (u[..., :width] * root)).mT.flatten(0, 1).repeat(parts, 1)
-    key = (of_key @ (v.mT[..., :width] * root)).mT.flatten(0, 1).repeat(parts, 1)
-    channels = torch.arange(dim).view(of_pvt, parts, width).transpose(0, 1).flatten()
-    return {
-        'q.weight': query[:, :-1],
-        'q.bias': query[:, -1],
-        'k.weight': key,
-        'k.bias': torch.zeros_like(start['k.bias']),  # adds the same to all products of a query
-        'v.weight': start['v.weight'][channels],
-        'v.bias': start['v.bias'][channels],
-        'proj.weight': start['proj.weight'][:, channels],
-        'proj.bias': start['proj.bias'],
-    }

@@ -1,6 +1,5 @@
 """Shunted attention (section 3.1.1 of the Shunted Transformer's paper), on (B, H, W, C) tokens."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -8,14 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_heads, check_rates, check_whole
-from ..errors import CheckpointError
 from ..ops import shunted_attention
 from ..ops.depthwise_conv import depthwise_conv
-from ..weights import take
 from .any_size import crop, repeat_to_multiple
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
-from .self_attention import projections_of_pvt
+from .starts import shunted_from_plain, shunted_from_pvt
 from .token_conv import DepthwiseConv2d, PatchConv2d
 
 
@@ -109,6 +106,9 @@ class ShuntedAttention(nn.Module):
         ValueError: if an argument is wrong; the message names it.
     """
 
+    warm_start = shunted_from_plain
+    from_pvt = shunted_from_pvt
+
     def __init__(
         self,
         dim: int,
@@ -175,61 +175,6 @@ class ShuntedAttention(nn.Module):
             k, v = project(F.gelu(norm(merge(x)))).chunk(2, -1)
             pairs.append((k, enhance(v)))
         return pairs
-
-    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Own tensors from plain attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`.
-
-        It is taken as PVTv2's that merges tokens to their mean and norms them, see :meth:`from_pvt`. On a map of normed
-        tokens that repeats each of them r x r times, this gives the same result.
-        """
-        dim, rate = self.q.in_features, math.lcm(*self.rates)
-        given = {'norm.weight': torch.ones(dim), 'norm.bias': torch.zeros(dim), 'sr.bias': torch.zeros(dim)}
-        given['sr.weight'] = torch.eye(dim)[..., None, None].repeat(1, 1, rate, rate) / rate**2
-        for kind, shape in (('weight', (dim,)), ('bias', ())):
-            projections = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape)
-            given[f'q.{kind}'], given[f'kv.{kind}'] = projections.split((dim, 2 * dim))
-            given[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
-        given = {name: value.to(projections) for name, value in given.items()}
-        return self.from_pvt(given, '', self.num_heads)
-
-    def from_pvt(self, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
-        """Own tensors from a :class:`SpatialReductionAttention`, PVTv2's; arguments and errors: see
-        :func:`mmattn.layers.self_attention.projections_of_pvt`.
-
-        Each group takes the keys and values of its heads. At PVTv2's rate it takes the filters as they are. At a
-        smaller rate s, which must divide PVTv2's, its filters are the sum of the s x s blocks of PVTv2's. On a map that
-        repeats itself every s tokens, this gives the same result. Convolutions of the values start at 0.
-
-        PVTv2 has no GELU after merging. So offsets of the norm are raised until the GELU leaves nearly all values as
-        they are, and the biases of keys and values subtract what was added. With PVTv2's heads and only its rate, the
-        result differs by less than 0.1 %, at sides that the rate divides. Higher offsets would cost digits in bfloat16.
-        """
-        dim, name = self.q.in_features, f'{prefix}sr.weight'
-        start = projections_of_pvt(state_dict, prefix, dim, self.num_heads, num_heads)
-        filters = take(state_dict, name, dim, dim, *2 * state_dict[name].shape[-1:])
-        merged, scale, offset = (take(state_dict, prefix + key, dim) for key in ('sr.bias', 'norm.weight', 'norm.bias'))
-        rate = filters.shape[-1]
-        if any(rate % own for own in self.rates):
-            raise CheckpointError(f'{name} merges {rate} x {rate} tokens, which the rates {self.rates} must divide')
-        keys_values = {
-            kind: [start.pop(f'{part}.{kind}').chunk(self.num_groups) for part in 'kv'] for kind in ('weight', 'bias')
-        }
-        lifted = 3 * scale.abs() + 4  # Three deviations below its mean, a value is 4, and its GELU is 3.9999.
-        for i, own in enumerate(self.rates):
-            weight, bias = (torch.cat([part[i] for part in keys_values[kind]]) for kind in ('weight', 'bias'))
-            blocks = filters.unflatten(3, (-1, own)).unflatten(2, (-1, own)).sum((2, 4))
-            linear = isinstance(getattr(self, f'sr{i + 1}'), TokenPooling)
-            start |= {
-                f'sr{i + 1}.weight': blocks.sum((2, 3)) if linear else blocks,
-                f'sr{i + 1}.bias': merged,
-                f'norm{i + 1}.weight': scale,
-                f'norm{i + 1}.bias': lifted,
-                f'kv{i + 1}.weight': weight,
-                f'kv{i + 1}.bias': bias - (weight.double() @ (lifted - offset).double()).to(bias.dtype),
-            }
-            for kind, value in getattr(self, f'local_conv{i + 1}').state_dict().items():
-                start[f'local_conv{i + 1}.{kind}'] = torch.zeros_like(value)
-        return start
 
 
 def group_rates(reduction: int | Sequence[int], num_heads: int, name: str = 'reduction') -> list[int]:

@@ -1,5 +1,4 @@
 import functools
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -9,10 +8,10 @@ from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..ops.biased_attention import biased_attention
 from ..ops.heads import join_heads
 from ..ops.tracing import is_plain, is_tracing
-from ..weights import take
 from .any_size import crop, pad_to_multiple
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
+from .starts import window_from_swin
 
 #: displacement of windows along rows and columns; tensors while a graph is traced
 Shifts = Sequence[int | Tensor]
@@ -93,21 +92,6 @@ class Windows(nn.Module):
             mask = _mask(rows, columns, w, shifts, x).unsqueeze(1).repeat(B, 1, 1, 1)
         return join(self.attend_masked(split(x), mask, None if self.ghost is None else ghost))
 
-    def table_of_swin(self, state_dict: dict[str, Tensor], prefix: str) -> Tensor:
-        """Remove the table of Swin's attention from a state dict, and return it as ``rb``, of windows of any size. The
-        attention of a ViT has none: then it is zero.
-
-        Raises:
-            CheckpointError: if it has another number of heads, or is not square.
-        """
-        name, shape = f'{prefix}relative_position_bias_table', ((2 * self.window_size - 1) ** 2, self.num_heads)
-        if name not in state_dict:
-            return torch.zeros(shape[::-1])
-        if not is_table(state_dict[name].shape[::-1], shape[::-1]):
-            take(state_dict, name, *shape)  # raises the error
-        # Swin's table is indexed by query minus key, ours by key minus query.
-        return state_dict.pop(name).t().flip(1)
-
     def _shift(self, count: int, device: torch.device) -> int | Tensor:
         """The displacement along an axis of ``count`` windows; a tensor in a graph, which must serve every count."""
         if not self.shift or self.shift_small_maps:
@@ -143,6 +127,7 @@ class WindowAttention(Windows):
     """
 
     is_swin = True
+    warm_start = window_from_swin
 
     def __init__(
         self,
@@ -168,22 +153,6 @@ class WindowAttention(Windows):
         x = biased_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.0)
         x = join_heads(x)
         return self.drop(self.post_proj(x if ghost is None else x + ghost(join_heads(v))))
-
-    def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """All own tensors but a ghost summand, which starts at zero, from Swin's attention, see
-        :meth:`mmattn.layers.MeanShiftAttention.warm_start`."""
-        dim, start = self.post_proj.in_features, {'rb': self.table_of_swin(state_dict, prefix)}
-        for kind, shape in (('weight', (dim,)), ('bias', ())):
-            q, k, v = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape).chunk(3)
-            start[f'pre_proj.{kind}'] = torch.cat((v, q, k))
-            start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
-        return start
-
-
-def is_table(given: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether a shape is that of a table (heads, a * a) of windows of any size, for as many heads as in ``shape``."""
-    side = math.isqrt(given[1]) if len(given) == 2 else 0
-    return side % 2 == 1 and (given[0], side**2) == (shape[0], given[1])
 
 
 def position_table(rows: int, positions: int) -> nn.Parameter:

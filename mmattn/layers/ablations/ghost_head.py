@@ -111,9 +111,8 @@ class GhostHeadAttention(nn.Module):
         return weights
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """All own tensors from plain attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`, which this
-        attention then computes: S starts at 0 and O at 1. Channels of the values change places, so that each keeps its
-        attention map."""
+        """All own tensors from plain attention, which this attention then computes: S starts at 0 and O at 1. Channels
+        of the values change places, so that each keeps its attention map."""
         dim = len(self.post_proj.weight)
 
         def regrouped(x: Tensor) -> Tensor:

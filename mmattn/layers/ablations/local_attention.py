@@ -11,6 +11,7 @@ from ...ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_sh
 from ...ops.heads import join_heads
 from ...weights import take
 from ..mechanism import MECHANISMS
+from ..starts import table_of_swin
 from ..window import Ghost, Windows, position_table, relative_bias
 from .dynamic_filters import filter_norm
 
@@ -134,7 +135,7 @@ class LocalAttention(Windows):
         return self.drop(self.post_proj(x if ghost is None else x + ghost(join_heads(v))))
 
     def warm_start(self, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Own tensors from Swin's attention, see :meth:`mmattn.layers.MeanShiftAttention.warm_start`.
+        """Own tensors from Swin's attention.
 
         The tables of 'qr' and 'rk' start at zero. So with 'qk' and 'b' in windows of Swin's size, under a softmax, the
         attention starts as Swin's. The table of neighbours is the centre of Swin's, and zero beyond.
@@ -147,7 +148,7 @@ class LocalAttention(Windows):
             start[f'pre_proj.{kind}'] = torch.cat([part for part, has in zip((v, q, k), kinds) if has])
             start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
         if self.rb is not None:
-            table = self.table_of_swin(state_dict, prefix)
+            table = table_of_swin(self, state_dict, prefix)
             if self.area == 'neighbours':
                 side = math.isqrt(table.shape[1])
                 table = F.pad(table.view(-1, side, side), [(self.side - side) // 2] * 4).flatten(1)

@@ -1,0 +1,246 @@
+"""How mechanisms start from the weights of another attention.
+
+Each function makes a mechanism's own tensors from those of a plain attention, as a ViT, Swin Transformer or NAT has it,
+or of PVTv2's attention. A mechanism has it as its method ``warm_start`` or ``from_pvt``.
+
+The arguments are the mechanism, the state dict of a whole model, from which the tensors that are taken are removed, and
+the prefix of the names of the attention's tensors. The result has the mechanism's names; what is not in it keeps its
+initial values. The errors are a KeyError, naming a tensor that should be in the state dict, and a CheckpointError, if a
+tensor has another shape or numbers of heads do not go together.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import CheckpointError
+from ..weights import take
+
+#: by how much a start of mean-shift attention divides keys and multiplies queries
+SMALLER_KEYS = 8.0
+
+
+def mean_shift_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    r"""From plain attention, as timm and Swin have it.
+
+    The probe starts at zero. The Gaussian kernel differs from a dot product by the term :math:`\|k\|^2`. So its queries
+    start as those of the plain attention times 8 and its keys divided by 8: the products stay, and the term is 64 times
+    smaller. Queries or keys that share a matrix start as they are.
+
+    A matrix that several projections share starts as the first of query, key, value and weight among them. Biases are
+    taken if this attention has biases. Grouped projections start as the nearest ones to the dense projections, see
+    :meth:`mmattn.layers.GroupedLinear.nearest`.
+    """
+    start = {}
+    dim = attn.dim
+    back = take(state_dict, f'{prefix}proj.weight', dim, dim)
+    if attn.post_proj is not None:
+        start['post_proj.weight'] = back
+        if attn.post_proj.bias is not None and f'{prefix}proj.bias' in state_dict:
+            start['post_proj.bias'] = state_dict.pop(f'{prefix}proj.bias')
+    # If a letter occurs twice, the dict keeps its last value: query before key before value before weight.
+    letters = attn.sharing[-1] + attn.sharing[2::-1]
+    q, k, v = take(state_dict, f'{prefix}qkv.weight', 3 * dim, dim).chunk(3)
+    alone = all(attn.sharing.count(letter) == 1 for letter in attn.sharing[:2])
+    factor = SMALLER_KEYS if alone and attn.attention != 'plain' else 1.0
+    q, k = q * factor, k / factor
+    first = dict(zip(letters, (back.t(), v, k, q)))
+    dense = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in attn.matrices])
+    start['pre_proj.weight'] = attn.pre_proj.nearest(dense) if hasattr(attn.pre_proj, 'nearest') else dense
+    if attn.pre_proj.bias is not None and f'{prefix}qkv.bias' in state_dict:
+        q, k, v = take(state_dict, f'{prefix}qkv.bias', 3 * dim).chunk(3)
+        first = dict(zip(letters, (torch.zeros_like(v), v, k / factor, q * factor)))
+        start['pre_proj.bias'] = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in attn.matrices])
+    return start
+
+
+def mean_shift_window_from_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """From Swin's attention."""
+    start = {f'attn.{name}': value for name, value in attn.attn.warm_start(state_dict, prefix).items()}
+    return {**start, 'rb': table_of_swin(attn, state_dict, prefix)}
+
+
+def window_from_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """From Swin's attention: all but a ghost summand, which starts at zero."""
+    dim, start = attn.post_proj.in_features, {'rb': table_of_swin(attn, state_dict, prefix)}
+    for kind, shape in (('weight', (dim,)), ('bias', ())):
+        q, k, v = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape).chunk(3)
+        start[f'pre_proj.{kind}'] = torch.cat((v, q, k))
+        start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+    return start
+
+
+def table_of_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> Tensor:
+    """The table of Swin's attention as ``rb``, of windows of any size; zero for a ViT, whose attention has none."""
+    name, shape = f'{prefix}relative_position_bias_table', ((2 * attn.window_size - 1) ** 2, attn.num_heads)
+    if name not in state_dict:
+        return torch.zeros(shape[::-1])
+    if not is_table(state_dict[name].shape[::-1], shape[::-1]):
+        take(state_dict, name, *shape)  # raises the error
+    # Swin's table is indexed by query minus key, ours by key minus query.
+    return state_dict.pop(name).t().flip(1)
+
+
+def elsa_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The projections to value and back from plain attention. Query and key have another width here."""
+    start = {}
+    for kind, shape in (('weight', (attn.dim,)), ('bias', ())):
+        own = getattr(attn.pre_proj, kind)
+        if own is not None:
+            value = take(state_dict, f'{prefix}qkv.{kind}', 3 * attn.dim, *shape)[2 * attn.dim :]
+            own = own.detach()[: 2 * attn.dim_qk]
+            start[f'pre_proj.{kind}'] = torch.cat((own, value.view(attn.dim, *own.shape[1:]).to(own)))
+        start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', attn.dim, *shape)
+    return start
+
+
+def neighbourhood_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The projections from plain attention, and the table from NAT's or Swin's attention, if there is one.
+
+    From Swin's it has the same biases, in steps of the dilation. Neighbours that are farther away than Swin's windows
+    reach start with the bias of the farthest.
+    """
+    start = {}
+    for kind, shape in (('weight', (attn.dim,)), ('bias', ())):
+        start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', attn.dim, *shape)
+        if getattr(attn.qkv, kind) is not None:
+            start[f'qkv.{kind}'] = take(state_dict, f'{prefix}qkv.{kind}', 3 * attn.dim, *shape)
+    if attn.rpb is not None and f'{prefix}rpb' in state_dict:
+        start['rpb'] = take(state_dict, f'{prefix}rpb', *attn.rpb.shape)
+    table = state_dict.pop(f'{prefix}relative_position_bias_table', None)
+    if table is not None and attn.rpb is not None:
+        if not is_table(table.shape[::-1], (attn.num_heads, 0)):
+            raise CheckpointError(
+                f'a tensor is of another shape: {prefix}relative_position_bias_table {tuple(table.shape)} instead of '
+                f'((2w - 1) ** 2, {attn.num_heads})'
+            )
+        side = math.isqrt(len(table))
+        # Swin's table is indexed by query minus key.
+        table = table.t().flip(1).unflatten(1, (side, side))
+        steps = torch.arange(1 - attn.kernel_size, attn.kernel_size).clamp(-(side // 2), side // 2) + side // 2
+        start['rpb'] = table[:, steps[:, None], steps]
+    return start
+
+
+def shunted_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """From plain attention, taken as PVTv2's that merges tokens to their mean and norms them. On a map of normed tokens
+    that repeats each of them r x r times, this gives the same result."""
+    dim, rate = attn.q.in_features, math.lcm(*attn.rates)
+    given = {'norm.weight': torch.ones(dim), 'norm.bias': torch.zeros(dim), 'sr.bias': torch.zeros(dim)}
+    given['sr.weight'] = torch.eye(dim)[..., None, None].repeat(1, 1, rate, rate) / rate**2
+    for kind, shape in (('weight', (dim,)), ('bias', ())):
+        projections = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape)
+        given[f'q.{kind}'], given[f'kv.{kind}'] = projections.split((dim, 2 * dim))
+        given[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+    given = {name: value.to(projections) for name, value in given.items()}
+    return shunted_from_pvt(attn, given, '', attn.num_heads)
+
+
+def shunted_from_pvt(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
+    """From PVTv2's attention, of ``num_heads`` heads, see :func:`projections_of_pvt`.
+
+    Each group takes the keys and values of its heads. At PVTv2's rate it takes the filters as they are. At a smaller
+    rate s, which must divide PVTv2's, its filters are the sum of the s x s blocks of PVTv2's. On a map that repeats
+    itself every s tokens, this gives the same result. Convolutions of the values start at 0.
+
+    PVTv2 has no GELU after merging. So offsets of the norm are raised until the GELU leaves nearly all values as they
+    are, and the biases of keys and values subtract what was added. With PVTv2's heads and only its rate, the result
+    differs by less than 0.1 %, at sides that the rate divides. Higher offsets would cost digits in bfloat16.
+    """
+    dim, name = attn.q.in_features, f'{prefix}sr.weight'
+    start = projections_of_pvt(state_dict, prefix, dim, attn.num_heads, num_heads)
+    filters = take(state_dict, name, dim, dim, *2 * state_dict[name].shape[-1:])
+    merged, scale, offset = (take(state_dict, prefix + key, dim) for key in ('sr.bias', 'norm.weight', 'norm.bias'))
+    rate = filters.shape[-1]
+    if any(rate % own for own in attn.rates):
+        raise CheckpointError(f'{name} merges {rate} x {rate} tokens, which the rates {attn.rates} must divide')
+    keys_values = {
+        kind: [start.pop(f'{part}.{kind}').chunk(attn.num_groups) for part in 'kv'] for kind in ('weight', 'bias')
+    }
+    lifted = 3 * scale.abs() + 4  # Three deviations below its mean, a value is 4, and its GELU is 3.9999.
+    for i, own in enumerate(attn.rates):
+        weight, bias = (torch.cat([part[i] for part in keys_values[kind]]) for kind in ('weight', 'bias'))
+        blocks = filters.unflatten(3, (-1, own)).unflatten(2, (-1, own)).sum((2, 4))
+        linear = isinstance(getattr(attn, f'sr{i + 1}'), nn.Linear)  # the mean of the tokens
+        start |= {
+            f'sr{i + 1}.weight': blocks.sum((2, 3)) if linear else blocks,
+            f'sr{i + 1}.bias': merged,
+            f'norm{i + 1}.weight': scale,
+            f'norm{i + 1}.bias': lifted,
+            f'kv{i + 1}.weight': weight,
+            f'kv{i + 1}.bias': bias - (weight.double() @ (lifted - offset).double()).to(bias.dtype),
+        }
+        for kind, value in getattr(attn, f'local_conv{i + 1}').state_dict().items():
+            start[f'local_conv{i + 1}.{kind}'] = torch.zeros_like(value)
+    return start
+
+
+def enhanced_from_pvt(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str, num_heads: int) -> dict[str, Tensor]:
+    """From PVTv2's attention at r = 1, of ``num_heads`` heads, see :func:`projections_of_pvt`.
+
+    The depth-wise convolution starts at 0, so with as many heads this is PVTv2's attention.
+    """
+    start = projections_of_pvt(state_dict, prefix, attn.q.in_features, attn.num_heads, num_heads)
+    for kind in ('weight', 'bias'):
+        start[f'kv.{kind}'] = torch.cat([start.pop(f'{part}.{kind}') for part in 'kv'])
+        start[f'local_conv.{kind}'] = torch.zeros_like(getattr(attn.local_conv, kind))
+    return start
+
+
+def projections_of_pvt(
+    state_dict: dict[str, Tensor], prefix: str, dim: int, num_heads: int, of_pvt: int
+) -> dict[str, Tensor]:
+    """PVTv2's projections for an attention with as many heads, or with several in the place of each.
+
+    With as many heads they stay as they are. Otherwise each of PVTv2's heads becomes several, each with a part of its
+    values. These have the same query and key. PVTv2's logits are products x M y of two tokens; query and key keep the
+    largest singular values of M. The first heads have the first part of every head of PVTv2.
+
+    Args:
+        dim: channels C.
+        num_heads: heads of the result, a multiple of those of PVTv2.
+        of_pvt: heads of PVTv2.
+
+    Returns:
+        weights (C, C) and biases (C) of ``q``, ``k``, ``v`` and ``proj``.
+    """
+    if num_heads % of_pvt:
+        raise CheckpointError(
+            f'these weights have {of_pvt} heads in {prefix.rstrip(".")}, and num_heads must be a multiple of that, '
+            f'not {num_heads}'
+        )
+    start = {}
+    for kind, shape in (('weight', (dim,)), ('bias', ())):
+        start[f'q.{kind}'] = take(state_dict, f'{prefix}q.{kind}', dim, *shape)
+        start[f'k.{kind}'], start[f'v.{kind}'] = take(state_dict, f'{prefix}kv.{kind}', 2 * dim, *shape).chunk(2)
+        start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+    parts, width = num_heads // of_pvt, dim // num_heads
+    if parts == 1:
+        return start
+    query = torch.cat((start['q.weight'], start['q.bias'][:, None]), 1).double().unflatten(0, (of_pvt, -1))
+    key = start['k.weight'].double().unflatten(0, (of_pvt, -1))
+    (of_query, a), (of_key, b) = (torch.linalg.qr(matrix.mT) for matrix in (query, key))
+    u, values, v = torch.linalg.svd(a @ b.mT)
+    # Products are divided by the root of the width of a head, which is smaller here.
+    root = (values[:, None, :width] / parts**0.5).sqrt()
+    query = (of_query @ (u[..., :width] * root)).mT.flatten(0, 1).repeat(parts, 1)
+    key = (of_key @ (v.mT[..., :width] * root)).mT.flatten(0, 1).repeat(parts, 1)
+    channels = torch.arange(dim).view(of_pvt, parts, width).transpose(0, 1).flatten()
+    return {
+        'q.weight': query[:, :-1],
+        'q.bias': query[:, -1],
+        'k.weight': key,
+        'k.bias': torch.zeros_like(start['k.bias']),  # adds the same to all products of a query
+        'v.weight': start['v.weight'][channels],
+        'v.bias': start['v.bias'][channels],
+        'proj.weight': start['proj.weight'][:, channels],
+        'proj.bias': start['proj.bias'],
+    }
+
+
+def is_table(given: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a shape is that of a table (heads, a * a) of windows of any size, for as many heads as in ``shape``."""
+    side = math.isqrt(given[1]) if len(given) == 2 else 0
+    return side % 2 == 1 and (given[0], side**2) == (shape[0], given[1])

@@ -40,7 +40,7 @@ elif row in nats:
     backbone = dict(
         type='NAT',
         arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8), mlp_ratio=4, layer_scale=0),
-        stages=nats[row],
+        attention=nats[row],
         drop_path_rate=0.0,
         out_indices=(3,),
         init_cfg=None,

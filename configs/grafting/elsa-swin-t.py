@@ -5,5 +5,5 @@ weights = dict(type='Pretrained', checkpoint='timm:swin_tiny_patch4_window7_224.
 elsa = dict(type='ELSA', group_width=4)
 model = dict(
     teacher=dict(model=dict(source, init_cfg=weights)),
-    backbone=dict(source, stages=[elsa, elsa, elsa, dict(type='WindowAttention')]),
+    backbone=dict(source, attention=[elsa, elsa, elsa, dict(type='WindowAttention')]),
 )

@@ -5,8 +5,10 @@ _base_ = '../nat/_base_/in1k.py'
 ghost = dict(type='NeighbourhoodAttention', ghost_size=3)
 dilated = dict(type='NeighbourhoodAttention', dilation=2)
 shunted = dict(type='ShuntedAttention', aggregation='linear')
-plain = dict(type='MeanShiftAttention', attention='plain', proj_bias=True)
+plain = dict(type='MeanShiftAttention', form='plain', proj_bias=True)
 model = dict(
-    backbone=dict(type='NAT', arch='tiny', stages=[ghost, ghost, [ghost, dilated, shunted], plain], drop_path_rate=0.2),
+    backbone=dict(
+        type='NAT', arch='tiny', attention=[ghost, ghost, [ghost, dilated, shunted], plain], drop_path_rate=0.2
+    ),
     head=dict(in_channels=512),
 )

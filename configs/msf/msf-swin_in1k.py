@@ -4,10 +4,10 @@
 _base_ = './_base_/in1k.py'
 rows = {
     # 100 epochs
-    'swin-t': dict(arch='tiny', attention='plain', proj_bias=True, drop_path_rate=0.2),
+    'swin-t': dict(arch='tiny', form='plain', proj_bias=True, drop_path_rate=0.2),
     'msf-swin-t': dict(arch='tiny', drop_path_rate=0.2),
     'msf-swin-t-g2': dict(arch='tiny', groups=2, drop_path_rate=0.2),
-    'swin-s': dict(arch='small', attention='plain', proj_bias=True, drop_path_rate=0.3),
+    'swin-s': dict(arch='small', form='plain', proj_bias=True, drop_path_rate=0.3),
     'msf-swin-s': dict(arch='small', drop_path_rate=0.3),
     'msf-swin-s-g2': dict(arch='small', groups=2, drop_path_rate=0.3),
 }

@@ -2,16 +2,16 @@
 _base_ = './_base_/in1k.py'
 rows = {
     # 100 epochs
-    'vit-t': dict(arch='tiny', attention='plain'),
+    'vit-t': dict(arch='tiny', form='plain'),
     'msf-vit-t': dict(arch='tiny'),
     'msf-vit-t-g2': dict(arch='tiny', groups=2),
-    'vit-ss': dict(arch='ss', attention='plain'),
+    'vit-ss': dict(arch='ss', form='plain'),
     'msf-vit-ss': dict(arch='ss'),
     'msf-vit-ss-g2': dict(arch='ss', groups=2),
-    'vit-s': dict(arch='small', attention='plain'),
+    'vit-s': dict(arch='small', form='plain'),
     'msf-vit-s': dict(arch='small'),
     'msf-vit-s-g2': dict(arch='small', groups=2),
-    'vit-b': dict(arch='base', attention='plain'),
+    'vit-b': dict(arch='base', form='plain'),
     'msf-vit-b': dict(arch='base'),
     'msf-vit-b-g2': dict(arch='base', groups=2),
 }

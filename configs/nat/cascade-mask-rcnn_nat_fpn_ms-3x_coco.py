@@ -20,7 +20,7 @@ model = dict(
     backbone=dict(
         _base_.backbone,
         _delete_=True,
-        stages=_base_.stages.coco,
+        attention=_base_.attention.coco,
         drop_path_rate=rows[row]['drop_path_rate'],
         init_cfg=_base_.pretrained,
     ),

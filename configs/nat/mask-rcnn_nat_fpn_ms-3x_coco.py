@@ -12,6 +12,8 @@ rows = {
     'dinat_s-s': dict(drop_path_rate=0.35),
 }
 model = dict(
-    backbone=dict(_base_.backbone, _delete_=True, stages=_base_.stages.coco, **rows[row], init_cfg=_base_.pretrained),
+    backbone=dict(
+        _base_.backbone, _delete_=True, attention=_base_.attention.coco, **rows[row], init_cfg=_base_.pretrained
+    ),
     neck=dict(in_channels=_base_.in_channels),
 )

@@ -5,7 +5,11 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(
-        _base_.backbone, _delete_=True, stages=_base_.stages.mask2former, drop_path_rate=0.3, init_cfg=_base_.pretrained
+        _base_.backbone,
+        _delete_=True,
+        attention=_base_.attention.mask2former,
+        drop_path_rate=0.3,
+        init_cfg=_base_.pretrained,
     ),
     panoptic_head=dict(in_channels=_base_.in_channels, num_queries=200),
 )

@@ -5,7 +5,7 @@ swin = dict(_base_.swin, out_indices=[3])
 weights = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/swin/model.safetensors'
 model = dict(
     teacher=dict(model=dict(swin, init_cfg=dict(type='Pretrained', checkpoint=weights))),
-    backbone=dict(swin, stages=_base_.elsa),
+    backbone=dict(swin, attention=_base_.elsa),
 )
 
 load, _, flip, pack = _base_.train_pipeline

@@ -5,10 +5,10 @@ _base_ = './tiny-imagenet.py'
 swin = dict(_base_.swin, out_indices=[3])
 models = {
     'swin': swin,
-    'ghost-swin': dict(swin, stages=dict(type='WindowAttention', ghost_size=5)),
-    'net7-swin': dict(swin, stages=dict(type='LocalAttention', terms=('qk', 'qr', 'rk', 'b'))),
-    'msf-swin': dict(swin, stages=dict(type='MeanShiftWindow', proj_bias=True)),
-    'elsa-swin': dict(swin, stages=_base_.elsa),
+    'ghost-swin': dict(swin, attention=dict(type='WindowAttention', ghost_size=5)),
+    'net7-swin': dict(swin, attention=dict(type='LocalAttention', terms=('qk', 'qr', 'rk', 'b'))),
+    'msf-swin': dict(swin, attention=dict(type='MeanShiftWindow', proj_bias=True)),
+    'elsa-swin': dict(swin, attention=_base_.elsa),
 }
 rows = [*models, 'elsa-swin@graft', 'elsa-swin@scratch']
 row = '{{$MMATTN_ROW:swin}}'

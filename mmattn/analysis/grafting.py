@@ -87,7 +87,7 @@ def steps_within(found: dict, budget: float) -> int:
 
 def groups_of(config: dict, blocks: Sequence[str]) -> list[list[str]]:
     """The blocks that the config of a backbone can exchange by themselves: each one, or those of a stage."""
-    place = {name: name if _argument(config) else name.rpartition('.')[0] for name in blocks}
+    place = {name: name if _takes_mechanisms(config) else name.rpartition('.')[0] for name in blocks}
     return [[name for name in blocks if place[name] == each] for each in dict.fromkeys(place.values())]
 
 
@@ -99,23 +99,22 @@ def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, l
         blocks: names of blocks.
 
     Returns:
-        ``stages`` or ``attention`` of the class of ``graft``; None for classes without an argument for single blocks.
+        the argument ``attention``; None if the blocks of a class have no such argument.
     """
-    argument = _argument(graft)
-    if argument is None or _argument(source) != argument:
+    if not all(map(_takes_mechanisms, (source, graft))):
         return None
     cls = MODELS.get(graft['type'])
-    old, new = (_value(config, argument) for config in (source, graft))
+    old, new = (_value(config, 'attention') for config in (source, graft))
     arch = cls.resolve_arch(_value(graft, 'arch'))
-    if argument == 'attention':
+    if issubclass(cls, ViTFrame):
         pairs = zip(*(each if isinstance(each, (list, tuple)) else [each] * arch['depth'] for each in (old, new)))
-        return {argument: [pair[f'blocks.{i}' in blocks] for i, pair in enumerate(pairs)]}
-    depths, stages = arch['depths'], []
+        return dict(attention=[pair[f'blocks.{i}' in blocks] for i, pair in enumerate(pairs)])
+    depths, mechanisms = arch['depths'], []
     for i, pair in enumerate(zip(*(mechanisms_by_stage(each, len(depths)) for each in (old, new)))):
         # Each block keeps its number among those with its mechanism, and with it the shift of its windows.
         in_turn = [pair[f'{cls.stage_list}.{i}.blocks.{j}' in blocks] for j in range(depths[i])]
-        stages.append([dict(each[j % len(each)], block=j // len(each)) for j, each in enumerate(in_turn)])
-    return {argument: stages}
+        mechanisms.append([dict(each[j % len(each)], block=j // len(each)) for j, each in enumerate(in_turn)])
+    return dict(attention=mechanisms)
 
 
 def _value(config: dict, argument: str) -> object:
@@ -123,11 +122,10 @@ def _value(config: dict, argument: str) -> object:
     return config.get(argument, inspect.signature(MODELS.get(config['type'])).parameters[argument].default)
 
 
-def _argument(config: dict) -> str | None:
-    """The argument of a backbone that names the mechanism of each block; None if it has none."""
+def _takes_mechanisms(config: dict) -> bool:
+    """Whether the argument ``attention`` of a backbone names the mechanism of each block."""
     cls = MODELS.get(config['type'])
-    argument = 'attention' if issubclass(cls, ViTFrame) else 'stages' if issubclass(cls, Stages) else ''
-    return argument if argument in inspect.signature(cls).parameters else None
+    return issubclass(cls, (ViTFrame, Stages)) and 'attention' in inspect.signature(cls).parameters
 
 
 def _seconds(call: Callable[[], object]) -> float:

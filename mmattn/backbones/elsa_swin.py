@@ -29,7 +29,7 @@ class ELSASwin(SwinFrame):
             have 0: no ghost multiplier.
         gamma: :math:`\gamma` of equation 8. ``lam=0, gamma=0`` is Hadamard attention without ghost head (table 4).
         elsa_stages: stages with ELSA blocks; the others have window attention. () is the base model of table 4.
-        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``stages``. Errors are the same.
+        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``attention``. Errors are the same.
 
     Example:
         >>> import torch
@@ -64,8 +64,8 @@ class ELSASwin(SwinFrame):
         elsa = dict(
             type='ELSA', kernel_size=kernel_size, dilation=dilation, group_width=group_width, lam=lam, gamma=gamma
         )
-        stages = [elsa if i in elsa_stages else dict(type='WindowAttention') for i in range(len(arch['depths']))]
-        super().__init__(arch, stages, **kwargs)
+        attention = [elsa if i in elsa_stages else dict(type='WindowAttention') for i in range(len(arch['depths']))]
+        super().__init__(arch, attention, **kwargs)
         self.settings = dict(dilation=int(dilation), lam=float(lam), gamma=float(gamma))
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:

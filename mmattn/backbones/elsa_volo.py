@@ -27,7 +27,7 @@ class ELSAVOLO(Backbone):
     group width of 16 in the first stage, have the parameters that the paper prints of D1, D3 and D5 at 224 x 224. Their
     operations are 6.5 % below, 0.7 % above and 2.1 % below the printed ones.
 
-    ``stages=[dict(type='OutlookAttention'), dict(type='SelfAttention')]`` is VOLO itself, with the names of its
+    ``attention=[dict(type='OutlookAttention'), dict(type='SelfAttention')]`` is VOLO itself, with the names of its
     release. A table of learned positions is added where the stride becomes 16.
 
     One layout throughout: (B, H, W, C) tokens. VOLO's release takes sides that are multiples of 16. Here, the image is
@@ -38,7 +38,7 @@ class ELSAVOLO(Backbone):
             ``embed_dim`` is the number of channels of the first stage; all others have twice as many. ``depths`` has a
             number per stage, ``num_heads`` one for the first stage and one for all others, ``stem_dim`` are the
             channels of the stem. The ELSA paper has D1, D3 and D5.
-        stages: the mechanism of the first stage and that of all others, see :func:`mmattn.layers.build_mechanism`.
+        attention: the mechanism of the first stage and that of all others, see :func:`mmattn.layers.build_mechanism`.
         img_size: side of the images, in pixels, that the table of positions is for. It is interpolated for other sizes.
         final_norm: whether the map of the last stage, if it is returned, has VOLO's LayerNorm; VOLO's classifier has
             it after class attention instead. All other maps are the plain sums of residuals.
@@ -78,7 +78,7 @@ class ELSAVOLO(Backbone):
     def __init__(
         self,
         arch: str | dict = 'd1',
-        stages: Sequence[dict] = (
+        attention: Sequence[dict] = (
             dict(type='ELSA', kernel_size=7, group_width=16, lam=0, gamma=1, qkv_bias=False),
             dict(type='SelfAttention'),
         ),
@@ -97,10 +97,12 @@ class ELSAVOLO(Backbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        if not isinstance(stages, Sequence) or len(stages) != 2:
-            raise ValueError(f'stages must be a list of two mechanisms, of the first stage and others, not {stages!r}')
-        for i, mechanism in enumerate(stages):
-            check_mechanism(f'stages[{i}]', mechanism)
+        if not isinstance(attention, Sequence) or len(attention) != 2:
+            raise ValueError(
+                f'attention must be a list of two mechanisms, of the first stage and others, not {attention!r}'
+            )
+        for i, mechanism in enumerate(attention):
+            check_mechanism(f'attention[{i}]', mechanism)
         check_whole('img_size', img_size)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'], *[2 * arch['embed_dim']] * (len(depths) - 1)]
@@ -133,7 +135,7 @@ class ELSAVOLO(Backbone):
             blocks = nn.ModuleList()
             for j, rate in enumerate(drop_path[i]):
                 attn = build_mechanism(
-                    stages[later],
+                    attention[later],
                     dim=dims[i],
                     num_heads=num_heads[later],
                     block=j,
@@ -145,7 +147,7 @@ class ELSAVOLO(Backbone):
                 mlp = MLP(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate))
             self.network.append(blocks)
-            self.settings.update(mechanism_settings(stages[later], blocks[0].attn, f'stages[{later}]'))
+            self.settings.update(mechanism_settings(attention[later], blocks[0].attn, f'attention[{later}]'))
         has_norm = final_norm and self.out_indices[-1] == self.num_stages - 1
         self.norm = nn.LayerNorm(dims[-1]) if has_norm else nn.Identity()
         self.train()
@@ -236,8 +238,8 @@ class ELSAVOLO(Backbone):
     def source(self, state_dict: dict[str, Tensor]) -> 'ELSAVOLO':
         """VOLO, with the table of positions that it was trained with."""
         sides = [state_dict[name].shape[1] for name in ('pos_embed', POSITIONS) if name in state_dict]
-        stages = [dict(type='OutlookAttention'), dict(type='SelfAttention')]
-        return ELSAVOLO(stages=stages, img_size=16 * max(sides, default=14), init_cfg=None, **self._of_source)
+        attention = [dict(type='OutlookAttention'), dict(type='SelfAttention')]
+        return ELSAVOLO(attention=attention, img_size=16 * max(sides, default=14), init_cfg=None, **self._of_source)
 
 
 #: the table of positions, ``pos_embed`` in VOLO's release

@@ -16,17 +16,17 @@ class MSFSwin(SwinFrame):
 
     Args:
         arch: 'tiny', 'small', or a dict with ``embed_dim``, ``depths``, ``num_heads``.
-        attention: 'msf'; or 'residual', 'gauss', 'plain' for comparison, see
+        form: 'msf'; or 'residual', 'gauss', 'plain' for comparison, see
             :class:`mmattn.layers.MeanShiftAttention`. 'plain' is Swin Transformer itself.
         sharing: which projections share a matrix, see there; by default none.
         groups: groups of the input projections.
         group_mode: 'interleaved' or 'block'.
         proj_bias: whether the projections have biases, as in Swin; in the paper they have none.
-        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``stages``. Errors are the same.
+        kwargs: further arguments of :class:`mmattn.backbones.SwinFrame`, except ``attention``. Errors are the same.
 
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts with the weights of a Swin Transformer,
     in each layout that :class:`mmattn.backbones.SwinFrame` knows. With ``proj_bias=True`` it takes the biases, too, and
-    nearly computes what the Swin Transformer computes. With ``attention='plain', proj_bias=True`` the
+    nearly computes what the Swin Transformer computes. With ``form='plain', proj_bias=True`` the
     backbone is a Swin Transformer and takes them strictly, without ``warm_start``.
 
     Example:
@@ -42,13 +42,13 @@ class MSFSwin(SwinFrame):
     def __init__(
         self,
         arch: str | dict = 'tiny',
-        attention: str = 'msf',
+        form: str = 'msf',
         sharing: str | None = None,
         groups: int = 1,
         group_mode: str = 'interleaved',
         proj_bias: bool = False,
         **kwargs,
     ) -> None:
-        settings = dict(attention=attention, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
+        settings = dict(form=form, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
         super().__init__(arch, dict(type='MeanShiftWindow', **settings), **kwargs)
         self.settings = self.layers[0].blocks[0].attn.settings

@@ -21,7 +21,7 @@ class MSFViT(ViTFrame):
 
     Args:
         arch: 'tiny', 'ss', 'small', 'base', or a dict with ``embed_dim``, ``depth``, ``num_heads``.
-        attention: 'msf'; or 'residual', 'gauss' (table 3), 'plain' for comparison, see
+        form: 'msf'; or 'residual', 'gauss' (table 3), 'plain' for comparison, see
             :class:`mmattn.layers.MeanShiftAttention`. 'plain' is the paper's own baseline ViT.
         sharing: which projections share a matrix (tables 1 and 2), see there; by default none.
         groups: groups of the input projections (table 4).
@@ -50,7 +50,7 @@ class MSFViT(ViTFrame):
     def __init__(
         self,
         arch: str | dict = 'small',
-        attention: str = 'msf',
+        form: str = 'msf',
         sharing: str | None = None,
         groups: int = 1,
         group_mode: str = 'interleaved',
@@ -58,7 +58,7 @@ class MSFViT(ViTFrame):
         landmarks: int = 0,
         **kwargs,
     ) -> None:
-        settings = dict(attention=attention, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
+        settings = dict(form=form, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
         settings['landmarks'] = landmarks
         super().__init__(arch, dict(type='MeanShiftAttention', **settings), **kwargs)
         of_frame = {key: value for key, value in self.settings.items() if not key.startswith('attention')}

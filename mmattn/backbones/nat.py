@@ -59,14 +59,14 @@ class NAT(Stages):
         arch: 'mini', 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths``, ``num_heads``, ``mlp_ratio``
             and ``layer_scale``: 1 if branches have factors of the channels, which start at 1e-5, else 0. ``embed_dim``
             is the number of channels of the first stage; each further stage has twice as many.
-        stages: the mechanism of every stage, or a list with that of each, or with lists of those that the blocks of a
-            stage have in turn; see :func:`mmattn.layers.build_mechanism`. The default is NAT itself.
+        attention: the mechanism of every stage, or a list with that of each, or with lists of those that the blocks
+            of a stage have in turn; see :func:`mmattn.layers.build_mechanism`. The default is NAT itself.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
 
-    With its default ``stages`` it takes the authors' classifiers, detectors and segmentors. With other ``stages``,
+    With its default ``attention`` it takes the authors' classifiers, detectors and segmentors. With another,
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts from them.
 
     Example:
@@ -90,7 +90,7 @@ class NAT(Stages):
     def __init__(
         self,
         arch: str | dict = 'tiny',
-        stages: dict | Sequence[dict | Sequence[dict]] = dict(type='NeighbourhoodAttention'),
+        attention: dict | Sequence[dict | Sequence[dict]] = dict(type='NeighbourhoodAttention'),
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.2,
@@ -102,7 +102,7 @@ class NAT(Stages):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        stages = mechanisms_by_stage(stages, len(depths))
+        mechanisms = mechanisms_by_stage(attention, len(depths))
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
         super().__init__(
@@ -120,10 +120,10 @@ class NAT(Stages):
             blocks = []
             for j in range(depths[i]):
                 attn = build_mechanism(
-                    stages[i][j % len(stages[i])],
+                    mechanisms[i][j % len(mechanisms[i])],
                     dim=dims[i],
                     num_heads=num_heads[i],
-                    block=j // len(stages[i]),
+                    block=j // len(mechanisms[i]),
                     stride=4 * 2**i,
                     attn_drop_rate=attn_drop_rate,
                     drop_rate=drop_rate,
@@ -132,7 +132,7 @@ class NAT(Stages):
                 scale = LAYER_SCALE if arch['layer_scale'] else None
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j], layer_scale=scale))
             self.levels.append(Stage(blocks, Downsampling(dims[i]) if i + 1 < self.num_built else None))
-            self.note_mechanisms(i, stages[i], blocks)
+            self.note_mechanisms(i, mechanisms[i], blocks)
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()
@@ -163,14 +163,14 @@ class NAT(Stages):
             if name.endswith('.attn.rpb') and value.dim() == 3 and value.shape[-1] in range(1, 2 * MOST_NEIGHBOURS, 4)
         ]  # Loading refuses others.
         plain = dict(type='NeighbourhoodAttention', kernel_size=(max(tables, default=13) + 1) // 2)
-        stages = [plain] * self.num_stages
+        attention = [plain] * self.num_stages
         for i, stage in enumerate(self.levels):
             attns = [block.attn for block in stage.blocks]
-            stages[i] = [
+            attention[i] = [
                 dict(plain, dilation=attn.dilation) if isinstance(attn, NeighbourhoodAttention) else plain
                 for attn in attns
             ]
-        return NAT(stages=stages, init_cfg=None, **self._of_source)
+        return NAT(attention=attention, init_cfg=None, **self._of_source)
 
 
 @MODELS.register_module()
@@ -182,7 +182,7 @@ class DiNAT(NAT):
             of neighbours in every second block, by stage. Those of the variants are for images of 224 x 224, whose maps
             they span. 'large_384' has those for 384 x 384.
         kernel_size: side of the neighbourhood, odd. The released 'large' with 11 is for 384 x 384.
-        kwargs: further arguments of :class:`NAT`, except ``stages``. Errors are the same.
+        kwargs: further arguments of :class:`NAT`, except ``attention``. Errors are the same.
     """
 
     arch_zoo = {
@@ -203,8 +203,8 @@ class DiNAT(NAT):
 
     def __init__(self, arch: str | dict = 'tiny', kernel_size: int = 7, **kwargs) -> None:
         arch = self.resolve_arch(arch)
-        stages = [
+        attention = [
             dict(type='NeighbourhoodAttention', kernel_size=kernel_size, dilation=(1, dilation))
             for dilation in arch['dilations']
         ]
-        super().__init__(arch, stages, **kwargs)
+        super().__init__(arch, attention, **kwargs)

@@ -119,15 +119,15 @@ class Stages(Backbone):
                 x = stage.downsample(x)
 
 
-def mechanisms_by_stage(stages: dict | Sequence[dict | Sequence[dict]], count: int) -> list[Sequence[dict]]:
-    """The mechanisms that the blocks of each of ``count`` stages have in turn, from the argument ``stages`` of a frame.
+def mechanisms_by_stage(attention: dict | Sequence[dict | Sequence[dict]], count: int) -> list[Sequence[dict]]:
+    """The mechanisms that the blocks of each of ``count`` stages have in turn, from the argument ``attention``.
 
     Raises:
         ValueError: if it is neither a mechanism nor a list of ``count`` mechanisms or lists of them.
     """
-    stages = [stages] * count if isinstance(stages, dict) else stages
+    stages = [attention] * count if isinstance(attention, dict) else attention
     if not isinstance(stages, Sequence) or len(stages) != count:
-        raise ValueError(f'stages must be a mechanism, or a list of {count}, one per stage, not {stages!r}')
+        raise ValueError(f'attention must be a mechanism, or a list of {count}, one per stage, not {attention!r}')
     in_turn = [stage if isinstance(stage, (list, tuple)) and stage else [stage] for stage in stages]
     for i, mechanisms in enumerate(in_turn):
         for place, mechanism in _placed(i, mechanisms):
@@ -136,6 +136,6 @@ def mechanisms_by_stage(stages: dict | Sequence[dict | Sequence[dict]], count: i
 
 
 def _placed(stage: int, mechanisms: Sequence[dict]) -> list[tuple[str, dict]]:
-    """The mechanisms that the blocks of a stage have in turn, with their places in the argument ``stages``."""
+    """The mechanisms that the blocks of a stage have in turn, with their places in the argument ``attention``."""
     several = len(mechanisms) > 1
-    return [(f'stages[{stage}]' + f'[{j}]' * several, mechanism) for j, mechanism in enumerate(mechanisms)]
+    return [(f'attention[{stage}]' + f'[{j}]' * several, mechanism) for j, mechanism in enumerate(mechanisms)]

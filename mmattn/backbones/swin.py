@@ -53,8 +53,8 @@ class SwinFrame(Stages):
     Args:
         arch: 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths`` and ``num_heads``. ``embed_dim`` is the
             number of channels of the first stage; each further stage has twice as many.
-        stages: the mechanism of every stage, or a list with that of each, as ``dict(type='ELSA', kernel_size=5)``; in
-            the place of a mechanism, a list of those that the blocks of the stage have in turn. See
+        attention: the mechanism of every stage, or a list with that of each, as ``dict(type='ELSA', kernel_size=5)``;
+            in the place of a mechanism, a list of those that the blocks of the stage have in turn. See
             :func:`mmattn.layers.build_mechanism`. The default is Swin Transformer itself.
         window_size: side of the attention windows, in pixels of the map, where the mechanism does not set it.
         shift_small_maps: whether windows are shifted along an axis where the map fits into one window, as the last map
@@ -65,17 +65,17 @@ class SwinFrame(Stages):
 
     Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
 
-    With its default ``stages`` it takes the weights of a Swin Transformer as Microsoft, timm, torchvision, MMDetection,
-    MMSegmentation and MMPretrain have them, alone or inside a detector or segmentor, and returns the same maps. Other
-    frames take what they can with ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)``, also from a
-    ``SwinFrame`` that was trained here; the log names what they take. Classifiers need ``shift_small_maps=False`` for
-    the same maps of small images.
+    With its default ``attention`` it takes the weights of a Swin Transformer as Microsoft, timm, torchvision,
+    MMDetection, MMSegmentation and MMPretrain have them, alone or inside a detector or segmentor, and returns the same
+    maps. Other frames take what they can with ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)``,
+    also from a ``SwinFrame`` that was trained here; the log names what they take. Classifiers need
+    ``shift_small_maps=False`` for the same maps of small images.
 
     Example:
         >>> import torch
         >>> from mmattn.backbones import SwinFrame
-        >>> stages = [dict(type='ELSA'), dict(type='ELSA', kernel_size=5), dict(type='MeanShiftWindow')]
-        >>> backbone = SwinFrame(arch='tiny', stages=[*stages, dict(type='GlobalSelfAttention')])
+        >>> mechanisms = [dict(type='ELSA'), dict(type='ELSA', kernel_size=5), dict(type='MeanShiftWindow')]
+        >>> backbone = SwinFrame(arch='tiny', attention=[*mechanisms, dict(type='GlobalSelfAttention')])
         >>> [tuple(m.shape) for m in backbone.eval()(torch.zeros(1, 3, 65, 97))]
         [(1, 96, 17, 25), (1, 192, 9, 13), (1, 384, 5, 7), (1, 768, 3, 4)]
     """
@@ -94,7 +94,7 @@ class SwinFrame(Stages):
     def __init__(
         self,
         arch: str | dict = 'tiny',
-        stages: dict | Sequence[dict | Sequence[dict]] = dict(type='WindowAttention'),
+        attention: dict | Sequence[dict | Sequence[dict]] = dict(type='WindowAttention'),
         window_size: int = 7,
         shift_small_maps: bool = True,
         mlp_ratio: float = 4.0,
@@ -109,7 +109,7 @@ class SwinFrame(Stages):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        stages = mechanisms_by_stage(stages, len(depths))
+        mechanisms = mechanisms_by_stage(attention, len(depths))
         check_whole('window_size', window_size)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
@@ -133,10 +133,10 @@ class SwinFrame(Stages):
             blocks = []
             for j in range(depths[i]):
                 attn = build_mechanism(
-                    stages[i][j % len(stages[i])],
+                    mechanisms[i][j % len(mechanisms[i])],
                     dim=dims[i],
                     num_heads=num_heads[i],
-                    block=j // len(stages[i]),
+                    block=j // len(mechanisms[i]),
                     stride=4 * 2**i,
                     window_size=window_size,
                     shift_small_maps=shift_small_maps,
@@ -146,7 +146,7 @@ class SwinFrame(Stages):
                 mlp = MLP(dims[i], hidden_channels(dims[i], mlp_ratio), drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, drop_path[i][j]))
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i + 1 < self.num_built else None))
-            self.note_mechanisms(i, stages[i], blocks)
+            self.note_mechanisms(i, mechanisms[i], blocks)
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()
@@ -173,7 +173,7 @@ class SwinFrame(Stages):
 
     def source(self, state_dict: dict[str, Tensor]) -> 'SwinFrame':
         """Swin Transformer, with the windows that its tables are for in each stage."""
-        stages = [dict(type='WindowAttention') for _ in range(self.num_stages)]
+        attention = [dict(type='WindowAttention') for _ in range(self.num_stages)]
         for name, value in microsoft_layout(state_dict).items():
             match = re.fullmatch(r'layers\.(\d+)\.blocks\.0\.attn\.relative_position_bias_table', name)
             if match and int(match[1]) < self.num_stages:
@@ -184,8 +184,8 @@ class SwinFrame(Stages):
                         f'{name} {tuple(value.shape)} is for windows of {side} x {side} pixels of the map, and at most '
                         f'{MOST_WINDOW} x {MOST_WINDOW} are compared'
                     )
-                stages[int(match[1])]['window_size'] = side
-        return SwinFrame(stages=stages, init_cfg=None, **self._of_source)
+                attention[int(match[1])]['window_size'] = side
+        return SwinFrame(attention=attention, init_cfg=None, **self._of_source)
 
     def _from_swin(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
         """Weights of a Swin Transformer under the frame's names, and the names of those that have no place.

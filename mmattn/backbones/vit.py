@@ -89,7 +89,7 @@ class ViTFrame(Backbone):
     def __init__(
         self,
         arch: str | dict = 'small',
-        attention: Mechanisms = dict(type='MeanShiftAttention', attention='plain', proj_bias=True),
+        attention: Mechanisms = dict(type='MeanShiftAttention', form='plain', proj_bias=True),
         feed_forward: str = 'plain',
         embedding: str = 'simple',
         img_size: int = 224,

@@ -16,7 +16,7 @@ from .mechanism import MECHANISMS, with_prefix
 from .starts import mean_shift_from_plain, mean_shift_window_from_swin
 from .window import Ghost, Windows
 
-#: attention -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
+#: form -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
 COLUMNS = {'msf': 'QKVPW', 'residual': 'QKVPW', 'gauss': 'QKVW', 'plain': 'QKVW'}
 GROUP_MODES = ('interleaved', 'block')
 
@@ -25,7 +25,7 @@ GROUP_MODES = ('interleaved', 'block')
 class MeanShiftAttention(nn.Module):
     r"""Multi-head mean-shift feature transformation, or the plain one.
 
-    ``attention`` says what is computed:
+    ``form`` says which equation is computed:
 
     - 'msf': :math:`W [V x \, \sigma(-\frac{1}{2} \|k - q\|^2) - P x]`, the Gaussian kernel (equation 12)
     - 'residual': :math:`W V x \, \sigma(-\frac{1}{2} \|k - q\|^2) - P x` (equation 14)
@@ -37,7 +37,7 @@ class MeanShiftAttention(nn.Module):
     Args:
         dim: channels C.
         num_heads: attention heads; divides ``dim``.
-        attention: one of the list above.
+        form: one of the list above.
         sharing: which projections share a matrix: one letter for query, key, value, probe (if there is one) and weight,
             equal where they share. 'QKVPW' and None share nothing; 'QKKQW' is row i of table 1. The weight projects
             back, so a shared weight is the transpose of the other matrix (equation 11).
@@ -73,7 +73,7 @@ class MeanShiftAttention(nn.Module):
         dim: int,
         num_heads: int,
         *,
-        attention: str = 'msf',
+        form: str = 'msf',
         sharing: str | None = None,
         groups: int = 1,
         group_mode: str = 'interleaved',
@@ -91,12 +91,12 @@ class MeanShiftAttention(nn.Module):
         check_flags(proj_bias=proj_bias)
         check_rope(rope, dim // num_heads)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
-        check_choice('attention', attention, COLUMNS)
-        columns = COLUMNS[attention]
+        check_choice('form', form, COLUMNS)
+        columns = COLUMNS[form]
         sharing = columns if sharing is None else sharing
         if not isinstance(sharing, str) or len(sharing) != len(columns) or not set(sharing) <= set(columns):
             raise ValueError(
-                f'sharing of attention {attention!r} must be {len(columns)} letters of {columns}, equal '
+                f'sharing of form {form!r} must be {len(columns)} letters of {columns}, equal '
                 f'where projections share a matrix, not {sharing!r}'
             )
         check_heads(dim, groups, 'groups')
@@ -104,17 +104,17 @@ class MeanShiftAttention(nn.Module):
         check_whole('steps', steps)
         check_finite('step_size', step_size, 0)
         check_whole('landmarks', landmarks, 0)
-        if attention != 'msf' and (steps, step_size) != (1, 1):
-            raise ValueError(f"steps and step_size other than 1 need attention 'msf', not {attention!r}")
-        if attention == 'plain' and landmarks:
-            raise ValueError("landmarks need a Gaussian kernel: attention cannot be 'plain'")
+        if form != 'msf' and (steps, step_size) != (1, 1):
+            raise ValueError(f"steps and step_size other than 1 need form 'msf', not {form!r}")
+        if form == 'plain' and landmarks:
+            raise ValueError("landmarks need a Gaussian kernel: form cannot be 'plain'")
         self.dim = dim
         self.num_heads = num_heads
-        self.attention = attention
+        self.form = form
         # Each letter is that of the first projection with its matrix, whatever letters were given.
         self.sharing = ''.join(columns[sharing.index(letter)] for letter in sharing)
         #: what no tensor shows
-        self.settings = dict(attention=attention, sharing=self.sharing)
+        self.settings = dict(form=form, sharing=self.sharing)
         if groups > 1:
             self.settings['group_mode'] = group_mode
         self.rope = rope
@@ -160,10 +160,10 @@ class MeanShiftAttention(nn.Module):
         query, key, *others = (projected[letter] for letter in self.sharing[:-1])
         query, key = self.placed(query, count, x.shape), self.placed(key, count, x.shape)
         q, k, v, *probe = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (query, key, *others))
-        out = self.attend(q, k, v, probe[0] if self.attention == 'msf' else None, bias, x.shape[1:-1])
+        out = self.attend(q, k, v, probe[0] if self.form == 'msf' else None, bias, x.shape[1:-1])
         out = self.add_ghost(join_heads(out), projected[self.sharing[2]], count, x.shape, ghost)
         out = F.linear(out, self._tied_weight()) if self.post_proj is None else self.post_proj(out)
-        if self.attention == 'residual':
+        if self.form == 'residual':
             out = out - projected[self.sharing[3]]
         out = self.drop(out)
         return out.view(x.shape) if prefix is None else (out[:, count:].view(x.shape), out[:, :count])
@@ -174,7 +174,7 @@ class MeanShiftAttention(nn.Module):
         """The result of the heads, before the weight. q, k, v, and the probe of 'msf': (B, heads, P + N, d), the last N
         of a map of these sides; bias: of the logits, not with landmarks -> (B, heads, P + N, d)."""
         dropout_p = self.attn_drop_rate if self.training else 0.0
-        if self.attention == 'plain':
+        if self.form == 'plain':
             return biased_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout_p)
         how = dict(dropout_p=dropout_p, backend=self.backend)
         if self.landmarks:
@@ -285,7 +285,7 @@ class MeanShiftWindowAttention(Windows):
         window_size: int = 7,
         shift: int = 0,
         shift_small_maps: bool = True,
-        attention: str = 'msf',
+        form: str = 'msf',
         sharing: str | None = None,
         groups: int = 1,
         group_mode: str = 'interleaved',
@@ -300,7 +300,7 @@ class MeanShiftWindowAttention(Windows):
         self.attn = MeanShiftAttention(
             dim,
             num_heads,
-            attention=attention,
+            form=form,
             sharing=sharing,
             groups=groups,
             group_mode=group_mode,
@@ -311,7 +311,7 @@ class MeanShiftWindowAttention(Windows):
             drop_rate=drop_rate,
         )
         self.settings = self.attn.settings
-        self.is_swin = self.settings == dict(attention='plain', sharing='QKVW') and proj_bias
+        self.is_swin = self.settings == dict(form='plain', sharing='QKVW') and proj_bias
 
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
         return self.attn(x, bias=bias, ghost=ghost)

@@ -163,7 +163,7 @@ def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str,
     Args:
         cfg: its config.
         mechanism: the module.
-        place: the backbone's argument, as 'stages[0]'.
+        place: the backbone's argument, as 'attention[0]'.
 
     Returns:
         the name of the mechanism under ``place``, and its settings under ``place.name``.

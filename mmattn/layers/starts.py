@@ -44,7 +44,7 @@ def mean_shift_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix
     letters = attn.sharing[-1] + attn.sharing[2::-1]
     q, k, v = take(state_dict, f'{prefix}qkv.weight', 3 * dim, dim).chunk(3)
     alone = all(attn.sharing.count(letter) == 1 for letter in attn.sharing[:2])
-    factor = SMALLER_KEYS if alone and attn.attention != 'plain' else 1.0
+    factor = SMALLER_KEYS if alone and attn.form != 'plain' else 1.0
     q, k = q * factor, k / factor
     first = dict(zip(letters, (back.t(), v, k, q)))
     dense = torch.cat([first.get(letter, torch.zeros_like(v)) for letter in attn.matrices])

@@ -20,7 +20,7 @@ from .downloads import from_hub, from_server, shortened
 from .restricted_pickle import load_weights_only
 from .shards import files_of_index, is_index
 from .sources import missing_file, place_of
-from .translation import first_names, odd_form
+from .translation import first_names, odd_form, renamed_settings
 
 #: where trainers keep weights; averaged weights come first, because ELSA's authors evaluate those of ELSA-Swin-B
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
@@ -102,7 +102,7 @@ def noted_settings(contents: object) -> dict[str, object]:
     """``type`` and settings of the backbones, by their names in the model, that mmattn noted in a file."""
     meta = contents.get('meta') if isinstance(contents, dict) else None
     noted = meta.get('mmattn') if isinstance(meta, dict) else None
-    return noted if isinstance(noted, dict) else {}
+    return {name: renamed_settings(note) for name, note in noted.items()} if isinstance(noted, dict) else {}
 
 
 def read_file(path: str | Path, map_location: str | torch.device = 'cpu', trusted: bool = False) -> object:

@@ -1,5 +1,6 @@
 """Comparing the tensors of a checkpoint with those of a model."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -123,6 +124,20 @@ def check_floats(tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
         if name.endswith(('weight', 'bias')) and value.dtype not in FLOATS:
             raise CheckpointError(f'{name} has the dtype {value.dtype}, but weights must be floats')
+
+
+def renamed_settings(saved: object) -> object:
+    """The settings that a file notes, under the names that arguments have today."""
+    if not isinstance(saved, dict):
+        return saved
+    renamed = {}
+    for name, value in saved.items():
+        if isinstance(name, str):
+            name = re.sub(r'^stages(?=\[)', 'attention', name)
+            if isinstance(value, str) and value in ('msf', 'residual', 'gauss', 'plain'):
+                name = re.sub(r'\battention$', 'form', name)
+        renamed[name] = value
+    return renamed
 
 
 def compare_settings(saved: object, own: Mapping[str, object], ignored: Iterable[str] = ()) -> None:

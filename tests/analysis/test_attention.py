@@ -106,10 +106,10 @@ def mean_shift_output(layer, weights, x, row, column):
     """Equations 1, 12 and 14 with given weights; x: (H, W, C)."""
     projected = dict(zip(layer.matrices, layer.pre_proj(x).chunk(len(layer.matrices), -1)))
     out = by_heads(weights, projected[layer.sharing[2]])
-    if layer.attention == 'msf':
+    if layer.form == 'msf':
         out = out - projected[layer.sharing[3]][row, column]
     out = out @ layer._tied_weight().t() if layer.post_proj is None else layer.post_proj(out)
-    return out - projected[layer.sharing[3]][row, column] if layer.attention == 'residual' else out
+    return out - projected[layer.sharing[3]][row, column] if layer.form == 'residual' else out
 
 
 @pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)

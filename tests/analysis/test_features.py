@@ -119,7 +119,7 @@ def test_similarity_of_meanshift_projections():
         (WindowAttention(8, 2), 'QKVW'),
         (EnhancedAttention(8, 2), 'QKVW'),
         (NeighbourhoodAttention(8, 2), 'QKVW'),
-        (MeanShiftWindowAttention(8, 2, attention='gauss'), 'QKVW'),
+        (MeanShiftWindowAttention(8, 2, form='gauss'), 'QKVW'),
         (MeanShiftWindowAttention(8, 2), 'QKVPW'),
     ],
 )

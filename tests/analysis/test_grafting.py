@@ -63,8 +63,8 @@ def test_steps_within(costs, budget, steps):
 @pytest.mark.parametrize(
     'source, changes, chosen',
     [
-        (SWIN, dict(stages=[ELSA, NEAR, NEAR]), ['layers.0.blocks.0', 'layers.1.blocks.1', 'layers.2.blocks.0']),
-        (SWIN, dict(stages=[WINDOW, [NEAR, WINDOW], NEAR]), ['layers.1.blocks.0', 'layers.2.blocks.1']),
+        (SWIN, dict(attention=[ELSA, NEAR, NEAR]), ['layers.0.blocks.0', 'layers.1.blocks.1', 'layers.2.blocks.0']),
+        (SWIN, dict(attention=[WINDOW, [NEAR, WINDOW], NEAR]), ['layers.1.blocks.0', 'layers.2.blocks.1']),
         (VIT, dict(attention=NEAR), ['blocks.0', 'blocks.2']),
         (VIT, dict(attention=[None, NEAR, None, NEAR]), ['blocks.3']),
     ],
@@ -75,7 +75,7 @@ def test_settings_of_a_plan(source, changes, chosen):
     config = dict(source, **changes)
     settings = settings_of(source, config, chosen)
     assert graft(source, settings).blocks == chosen
-    if 'stages' in changes:
+    if source is SWIN:
         settings = settings_of(source, config, [])
         backbone, own = MODELS.build(dict(source, **settings)), MODELS.build(source)
         shifts = [[b.attn.shift for stage in each.layers for b in stage.blocks] for each in (backbone, own)]
@@ -87,8 +87,8 @@ def test_settings_that_are_not_given():
     the source."""
     plan = settings_of(dict(type='DINOViT', arch='vit_small_patch14_dinov2'), dict(type='ViTFrame', attention=NEAR), [])
     assert plan == dict(attention=[None] * 12)
-    plan = settings_of(dict(type='SwinFrame'), dict(type='SwinFrame', stages=NEAR), [])
-    assert plan['stages'][2][5] == dict(type='WindowAttention', block=5)
+    plan = settings_of(dict(type='SwinFrame'), dict(type='SwinFrame', attention=NEAR), [])
+    assert plan['attention'][2][5] == dict(type='WindowAttention', block=5)
 
 
 def test_by_stage():

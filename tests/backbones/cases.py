@@ -106,10 +106,10 @@ def elsa_swins(draw, depths):
 
 @st.composite
 def mean_shifts(draw, dim):
-    attention = draw(st.sampled_from(list(COLUMNS)))
-    columns = COLUMNS[attention]
+    form = draw(st.sampled_from(list(COLUMNS)))
+    columns = COLUMNS[form]
     return dict(
-        attention=attention,
+        form=form,
         sharing=''.join(draw(stages(st.sampled_from(columns), len(columns)))),
         groups=draw(divisors(dim)),
         group_mode=draw(st.sampled_from(GROUP_MODES)),
@@ -182,7 +182,7 @@ def swin_frames(draw, depths):
         dict(type='DecoupledDynamicFilter', kernel_size=3, reduction=0.3),
         dict(type='EnhancedAttention'),
     ]
-    return dict(draw(swins(depths)), stages=draw(stages(st.sampled_from(kinds), len(depths))))
+    return dict(draw(swins(depths)), attention=draw(stages(st.sampled_from(kinds), len(depths))))
 
 
 @st.composite
@@ -196,7 +196,7 @@ def nats(draw, depths):
     ]
     return dict(
         arch=dict(arch, mlp_ratio=draw(st.integers(1, 2)), layer_scale=draw(st.integers(0, 1))),
-        stages=draw(stages(st.sampled_from(kinds), len(depths))),
+        attention=draw(stages(st.sampled_from(kinds), len(depths))),
     )
 
 
@@ -211,7 +211,7 @@ def dinats(draw, depths):
 def vit_frames(draw):
     dim = draw(st.sampled_from([8, 16]))
     attentions = [
-        dict(type='MeanShiftAttention', attention='plain', proj_bias=True),
+        dict(type='MeanShiftAttention', form='plain', proj_bias=True),
         dict(type='MeanShiftAttention', steps=2, step_size=0.5),
         dict(type='MeanShiftAttention', landmarks=3),
         dict(type='GhostHeadAttention', img_size=40),
@@ -242,7 +242,7 @@ def elsa_volos(draw):
             stem_dim=draw(st.integers(1, 8)),
             mlp_ratio=draw(st.integers(1, 3)),
         ),
-        stages=[draw(st.sampled_from(first)), draw(st.sampled_from(second))],
+        attention=[draw(st.sampled_from(first)), draw(st.sampled_from(second))],
         img_size=draw(st.integers(1, 100)),
         final_norm=draw(st.booleans()),
     )
@@ -369,12 +369,12 @@ CASES = {
             name='ELSAVOLO',
             small=dict(
                 arch=dict(embed_dim=8, depths=(1, 1, 2, 1), num_heads=(2, 4), stem_dim=8, mlp_ratio=2),
-                stages=[dict(type='ELSA', kernel_size=3, group_width=2, qkv_bias=False), dict(type='SelfAttention')],
+                attention=[dict(type='ELSA', kernel_size=3, group_width=2, qkv_bias=False), dict(type='SelfAttention')],
                 img_size=64,
             ),
             tiny=dict(
                 arch=dict(embed_dim=8, depths=(1, 1), num_heads=(2, 4), stem_dim=4, mlp_ratio=2),
-                stages=[dict(type='OutlookAttention'), dict(type='SelfAttention')],
+                attention=[dict(type='OutlookAttention'), dict(type='SelfAttention')],
                 img_size=64,
                 out_indices=(0, 1),
             ),
@@ -498,11 +498,11 @@ CASES = {
             name='NAT',
             small=dict(
                 arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8), mlp_ratio=2, layer_scale=0),
-                stages=dict(type='NeighbourhoodAttention', kernel_size=3),
+                attention=dict(type='NeighbourhoodAttention', kernel_size=3),
             ),
             tiny=dict(
                 arch=dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), mlp_ratio=1, layer_scale=0),
-                stages=dict(type='NeighbourhoodAttention', kernel_size=5),
+                attention=dict(type='NeighbourhoodAttention', kernel_size=5),
                 out_indices=(0, 1),
             ),
             architectures=depths.flatmap(nats),
@@ -569,7 +569,7 @@ CASES = {
             name='SwinFrame',
             small=dict(
                 arch=dict(embed_dim=8, depths=(1, 1, 2, 2), num_heads=(1, 2, 4, 8)),
-                stages=[
+                attention=[
                     dict(type='ELSA', kernel_size=3, group_width=4),
                     dict(type='MeanShiftWindow'),
                     dict(type='WindowAttention', window_size=2),
@@ -579,7 +579,7 @@ CASES = {
             ),
             tiny=dict(
                 arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2)),
-                stages=[dict(type='ELSA', kernel_size=3, group_width=4), dict(type='MeanShiftWindow')],
+                attention=[dict(type='ELSA', kernel_size=3, group_width=4), dict(type='MeanShiftWindow')],
                 window_size=3,
                 out_indices=(0, 1),
             ),
@@ -588,12 +588,12 @@ CASES = {
             half_precision=4,
             trained=dict(
                 arch=dict(embed_dim=16, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2)),
-                stages=[dict(type='ELSA', group_width=4), *[dict(type='MeanShiftWindow')] * 3],
+                attention=[dict(type='ELSA', group_width=4), *[dict(type='MeanShiftWindow')] * 3],
             ),
             segmentors={
                 'elsa-swin-toy_upernet': dict(
                     arch=dict(embed_dim=32, depths=(2, 1, 1, 1), num_heads=(1, 2, 4, 8)),
-                    stages=[dict(type='WindowAttention')] * 3 + [dict(type='EnhancedAttention')],
+                    attention=[dict(type='WindowAttention')] * 3 + [dict(type='EnhancedAttention')],
                 )
             },
         ),

@@ -196,7 +196,7 @@ def test_mechanisms_on_rotary_positions():
     mean_shift = dict(type='MeanShiftAttention', proj_bias=True)
     for attention, most in (
         (dict(type='GhostHeadAttention'), 1e-6),
-        (dict(mean_shift, attention='plain'), 1e-6),
+        (dict(mean_shift, form='plain'), 1e-6),
         (mean_shift, 1e-3),
     ):
         frame = dino(3, 4, attention=attention).eval()

@@ -54,7 +54,7 @@ def test_file_of_the_authors(tmp_path):
     torch.save(dict(state_dict=weights, epoch=3), tmp_path / 'd1.pth.tar')
     init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'd1.pth.tar'))
     backbone = MODELS.build(
-        dict(type='ELSAVOLO', arch=SMALL, stages=VOLO, img_size=96, final_norm=True, init_cfg=init_cfg)
+        dict(type='ELSAVOLO', arch=SMALL, attention=VOLO, img_size=96, final_norm=True, init_cfg=init_cfg)
     )
     backbone.init_weights()
     table = reference.pos_embed.permute(0, 3, 1, 2)
@@ -208,9 +208,9 @@ def test_defaults():
 @pytest.mark.parametrize(
     'wrong, message',
     [
-        (dict(stages=dict(type='ELSA')), 'stages must be a list of two mechanisms'),
-        (dict(stages=[dict(type='ELSA')]), 'stages must be a list of two mechanisms'),
-        (dict(stages=[dict(type='ELSA'), 'SelfAttention']), r'stages\[1\] must be a mechanism'),
+        (dict(attention=dict(type='ELSA')), 'attention must be a list of two mechanisms'),
+        (dict(attention=[dict(type='ELSA')]), 'attention must be a list of two mechanisms'),
+        (dict(attention=[dict(type='ELSA'), 'SelfAttention']), r'attention\[1\] must be a mechanism'),
         (dict(img_size=0), 'img_size'),
         (dict(arch=dict(SMALL, depths=(2,))), 'depths must have two or more numbers'),
         (dict(arch=dict(SMALL, num_heads=(2, 4, 4, 4))), 'and num_heads two'),

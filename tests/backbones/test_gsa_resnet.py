@@ -169,7 +169,7 @@ def test_says_where_positions_end(log):
     own = {key: value for key, value in SMALL.items() if key != 'img_size'}
     silent, gsa = [GSAResNet(**{**own, **settings}).eval() for settings in chosen], GSAResNet(**own).eval()
     arch = dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2))
-    mixed = SwinFrame(arch, stages=dict(type='GlobalSelfAttention'), out_indices=(1,)).eval()
+    mixed = SwinFrame(arch, attention=dict(type='GlobalSelfAttention'), out_indices=(1,)).eval()
     for backbone in (*silent, gsa, mixed):
         backbone(torch.zeros(1, 3, 32, 224))
     assert not any('ends at' in line for line in log)

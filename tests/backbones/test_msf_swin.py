@@ -104,8 +104,8 @@ def test_probe_starts_silent():
     """After a warm start, mean shift is the Gaussian kernel alone."""
     swin = timm.models.SwinTransformer(img_size=64, embed_dim=8, depths=(1, 2), num_heads=(1, 2), window_size=4)
     maps = []
-    for attention in ('msf', 'gauss'):
-        backbone = MSFSwin(**SMALL, attention=attention).eval()
+    for form in ('msf', 'gauss'):
+        backbone = MSFSwin(**SMALL, form=form).eval()
         backbone.load_state_dict(
             {**backbone.state_dict(), **backbone.from_release(swin.state_dict(), warm_start=True).tensors}
         )
@@ -134,7 +134,7 @@ def test_settings_reach_the_layers():
     """Every argument reaches its layer."""
     backbone = MSFSwin(
         arch='tiny',
-        attention='residual',
+        form='residual',
         sharing='QKVVW',
         groups=2,
         group_mode='block',
@@ -149,7 +149,7 @@ def test_settings_reach_the_layers():
     block = backbone.layers[3].blocks[1]
     attn = block.attn.attn
     assert (block.attn.window_size, block.attn.shift, backbone.layers[3].blocks[0].attn.shift) == (4, 2, 0)
-    assert (attn.attention, attn.sharing, attn.num_heads, attn.attn_drop_rate) == ('residual', 'QKVVW', 24, 0.2)
+    assert (attn.form, attn.sharing, attn.num_heads, attn.attn_drop_rate) == ('residual', 'QKVVW', 24, 0.2)
     assert (attn.pre_proj.groups, attn.pre_proj.mode) == (2, 'block') and attn.post_proj.bias is not None
     assert block.mlp.fc1.out_features == 1536 and block.drop_path.drop_prob == pytest.approx(0.3)
     assert backbone.drop.p == attn.drop.p == block.mlp.drop1.p == 0.1

@@ -8,7 +8,7 @@ from mmattn.backbones.patch_embed import position_code
 from mmattn.runs.resuming import whole_model_weights
 from mmattn.weights import CheckpointError
 
-FORMS = {'orig': dict(attention='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
+FORMS = {'orig': dict(form='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
 
 
 @pytest.mark.parametrize('name', FORMS)
@@ -62,7 +62,7 @@ def test_any_part_of_a_release_serves(release):
     assert torch.equal(part.blocks[3].attn.pre_proj.weight, weights['transformer.layers.3.0.to_qkvp.weight'])
     assert (part.norm.weight == 1).all() and len(part.blocks) == 4
     with pytest.raises(CheckpointError, match=r"those of MSFViT\(arch='small'\) with its default.*12 of another shape"):
-        MSFViT(arch='small', attention='plain').load_state_dict(weights)
+        MSFViT(arch='small', form='plain').load_state_dict(weights)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_any_part_of_a_release_serves(release):
     [
         ('deit_small_distilled_patch16_224', dict()),
         pytest.param('vit_small_patch16_224', dict(), marks=pytest.mark.slow),
-        ('vit_small_patch16_224', dict(attention='plain', proj_bias=True)),
+        ('vit_small_patch16_224', dict(form='plain', proj_bias=True)),
         pytest.param('vit_small_patch16_224', dict(groups=2), marks=pytest.mark.slow),
         ('vit_small_patch16_224', dict(final_norm=True, out_indices=(2, 11))),
     ],
@@ -96,7 +96,7 @@ def test_warm_start_from_timm(tmp_path, log, name, settings):
     expected_afresh = {f'patch_embed.{norm}.{kind}' for norm in ('patch_norm', 'norm') for kind in ('weight', 'bias')}
     projection = backbone.blocks[11].attn.pre_proj
     dense = projection.dense_weight() if 'groups' in settings else projection.weight
-    factor = 1 if 'attention' in settings else 8
+    factor = 1 if 'form' in settings else 8
     q, k, v = weights['blocks.11.attn.qkv.weight'].chunk(3)
     expected = torch.cat((factor * q, k / factor, v))
     free = dense[:1152] != 0  # zero between groups
@@ -142,20 +142,18 @@ def test_warm_start_computes_what_the_plain_blocks_compute():
     form starts as the Gaussian form, since its probe is zero. The patch embedding has timm's filters."""
     vit, x = small_vit(), torch.randn(2, 3, 5, 24)
     blocks = {}
-    for attention in ('plain', 'gauss', 'msf', 'residual'):
-        backbone = MSFViT(
-            arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, attention=attention, proj_bias=True
-        ).eval()
+    for form in ('plain', 'gauss', 'msf', 'residual'):
+        backbone = MSFViT(arch=dict(embed_dim=24, depth=2, num_heads=2), patch_size=8, form=form, proj_bias=True).eval()
         backbone.load_state_dict(
             {**backbone.state_dict(), **backbone.from_release(vit.state_dict(), warm_start=True).tensors}
         )
-        blocks[attention] = backbone.blocks[1]
+        blocks[form] = backbone.blocks[1]
     expected = vit.blocks[1](x.flatten(1, 2)).view(x.shape)
     torch.testing.assert_close(blocks['plain'](x), expected, atol=1e-3, rtol=1e-4)  # eps 1e-5, not 1e-6
     gauss = blocks['gauss'](x)
     assert 1e-4 < (gauss - expected).norm() / expected.norm() < 0.01
-    for attention in ('msf', 'residual'):
-        torch.testing.assert_close(blocks[attention](x), gauss)
+    for form in ('msf', 'residual'):
+        torch.testing.assert_close(blocks[form](x), gauss)
     image = torch.randn(1, 3, 16, 24)
     embed = backbone.patch_embed
     embed.patch_norm = embed.norm = torch.nn.Identity()
@@ -256,7 +254,7 @@ def test_settings_reach_the_layers():
     backbone = MSFViT(
         arch='tiny',
         patch_size=8,
-        attention='residual',
+        form='residual',
         sharing='QKVVW',
         groups=4,
         group_mode='block',
@@ -269,7 +267,7 @@ def test_settings_reach_the_layers():
         in_channels=1,
     )
     attn = backbone.blocks[-1].attn
-    assert (attn.attention, attn.sharing, attn.num_heads, attn.attn_drop_rate) == ('residual', 'QKVVW', 3, 0.2)
+    assert (attn.form, attn.sharing, attn.num_heads, attn.attn_drop_rate) == ('residual', 'QKVVW', 3, 0.2)
     assert (attn.pre_proj.groups, attn.pre_proj.mode) == (4, 'block') and attn.pre_proj.weight.shape == (576, 48)
     assert attn.post_proj.bias is not None and attn.pre_proj.bias is not None
     assert backbone.blocks[0].mlp.fc1.out_features == 384

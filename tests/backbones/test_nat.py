@@ -143,7 +143,7 @@ def test_dilations_grow_with_the_images(tmp_path, log):
     detector = build(dilation=(1, 3))
     detector.load_pretrained(file)
     assert detector.levels[0].blocks[0].attn.qkv.weight.equal(classifier.levels[0].blocks[0].attn.qkv.weight)
-    told = 'trained with stages[0].dilation=[1, 2] instead of [1, 3]'
+    told = 'trained with attention[0].dilation=[1, 2] instead of [1, 3]'
     assert sum(told in message for message in log) == 1
     with pytest.raises(CheckpointError, match=r'trained with num_heads=\[2\] instead of \[1\], '):
         build(heads=1, dilation=(1, 3)).load_pretrained(file)

@@ -1,17 +1,19 @@
 """What ``settings`` tell of a backbone. tests/backbones/test_properties.py shows that they leave nothing out."""
 
 import io
+from contextlib import nullcontext
 
 import pytest
 import torch
 from mmengine.registry import MODELS
 
+from mmattn.errors import CheckpointError
 from tests.backbones.cases import every_backbone
 
 SWIN = dict(arch=dict(embed_dim=8, depths=(1,), num_heads=(2,)), out_indices=(0,))
 HEADS = [dict(arch=dict(SWIN['arch'], num_heads=(heads,))) for heads in (1, 2)]
 OWN_HEADS = dict(type='SelfAttention', num_heads=4)
-GAUSS = dict(type='MeanShiftAttention', attention='residual')
+GAUSS = dict(type='MeanShiftAttention', form='residual')
 MSF = dict(type='MeanShiftAttention')
 ELSA = dict(arch=dict(SWIN['arch'], group_width=4), elsa_stages=(0,), out_indices=(0,))
 VIT = dict(embed_dim=16, depth=1, num_heads=2)
@@ -40,15 +42,15 @@ def build(name, *settings):
         ('ELSASwin', ELSA, dict(lam=1), dict(lam=2)),
         ('ELSASwin', ELSA, dict(), dict(gamma=0.5)),
         ('ELSASwin', ELSA, dict(), dict(lam=1, gamma=0)),
-        ('MSFSwin', SWIN, dict(), dict(attention='residual')),
-        ('MSFSwin', SWIN, dict(attention='gauss'), dict(attention='plain')),
+        ('MSFSwin', SWIN, dict(), dict(form='residual')),
+        ('MSFSwin', SWIN, dict(form='gauss'), dict(form='plain')),
         ('MSFSwin', SWIN, dict(sharing='QKVQW'), dict(sharing='QKVVW')),
         ('MSFSwin', dict(SWIN, groups=2), dict(), dict(group_mode='block')),
-        ('SwinFrame', dict(stages=dict(type='EnhancedAttention'), out_indices=(0,)), *HEADS),
-        ('SwinFrame', dict(SWIN, stages=dict(type='MeanShiftAttention')), dict(), dict(stages=GAUSS)),
-        ('SwinFrame', dict(SWIN, stages=dict(type='SelfAttention')), dict(), dict(stages=OWN_HEADS)),
-        ('SwinFrame', SWIN, dict(), dict(stages=dict(type='WindowAttention', shift=3))),
-        ('SwinFrame', SWIN, dict(stages=dict(NEAR, kernel_size=3)), dict(stages=dict(NEAR, kernel_size=5))),
+        ('SwinFrame', dict(attention=dict(type='EnhancedAttention'), out_indices=(0,)), *HEADS),
+        ('SwinFrame', dict(SWIN, attention=dict(type='MeanShiftAttention')), dict(), dict(attention=GAUSS)),
+        ('SwinFrame', dict(SWIN, attention=dict(type='SelfAttention')), dict(), dict(attention=OWN_HEADS)),
+        ('SwinFrame', SWIN, dict(), dict(attention=dict(type='WindowAttention', shift=3))),
+        ('SwinFrame', SWIN, dict(attention=dict(NEAR, kernel_size=3)), dict(attention=dict(NEAR, kernel_size=5))),
         ('ViTFrame', dict(arch=VIT), dict(feed_forward='conv'), dict(feed_forward='detail')),
         ('ViTFrame', dict(arch=VIT), dict(attention=MSF), dict(attention=dict(MSF, steps=2))),
         ('ViTFrame', dict(arch=VIT), dict(attention=MSF), dict(attention=dict(MSF, step_size=0.5))),
@@ -90,3 +92,27 @@ def test_plain_values(case):
     assert torch.load(file, weights_only=True)['meta'] == settings
     parts = [part for value in settings.values() for part in (value if isinstance(value, list) else [value])]
     assert {type(part) for part in parts} <= {int, float, str, bool}
+
+
+@pytest.mark.parametrize(
+    'backbone, noted, refused',
+    [
+        (('SwinFrame', dict(SWIN, attention=[GAUSS])), {'stages[0]': GAUSS['type'], 'stages[0].attention': 'msf'}, 1),
+        (
+            ('SwinFrame', dict(SWIN, attention=[GAUSS])),
+            {'stages[0]': GAUSS['type'], 'stages[0].attention': 'residual'},
+            0,
+        ),
+        (('MSFSwin', SWIN), dict(attention='gauss'), 1),
+        (('MSFSwin', SWIN), dict(attention='msf'), 0),
+    ],
+    ids=['frame-differs', 'frame', 'msf-differs', 'msf'],
+)
+def test_notes_under_earlier_names(tmp_path, backbone, noted, refused):
+    """Files written when ``attention`` was called ``stages``, and ``form`` was called ``attention``, are compared."""
+    model = build(*backbone)
+    saved = {'sharing': 'QKVPW', **noted} if backbone[0] == 'MSFSwin' else {'stages[0].sharing': 'QKVPW', **noted}
+    note = {'': dict(type=backbone[0], **saved)}
+    torch.save(dict(state_dict=model.state_dict(), meta=dict(mmattn=note)), tmp_path / 'old.pth')
+    with pytest.raises(CheckpointError, match='trained with .*form=') if refused else nullcontext():
+        model.load_pretrained(tmp_path / 'old.pth')

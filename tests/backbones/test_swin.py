@@ -75,7 +75,7 @@ def test_classifiers(build, size, window):
 def test_backbones_of_openmmlab(package, size):
     """All maps are those of MMDetection's and MMSegmentation's backbones."""
     swin = randomised(package.SwinTransformer(**MM))
-    frames = [SwinFrame(ARCH).eval(), MSFSwin(ARCH, attention='plain', proj_bias=True).eval()]
+    frames = [SwinFrame(ARCH).eval(), MSFSwin(ARCH, form='plain', proj_bias=True).eval()]
     x = torch.rand(1, 3, *size)
     with torch.no_grad():
         expected = swin(x)
@@ -127,7 +127,7 @@ NET7 = dict(type='LocalAttention', terms=['qk', 'qr', 'rk', 'b'])
         dict(NET7, shared_tables=True, ghost_size=3),
         dict(type='LocalAttention', terms=['b', 'qk', 'rk']),
         dict(type='WindowAttention', ghost_size=5),
-        dict(type='MeanShiftWindow', attention='plain', proj_bias=True, ghost_size=3),
+        dict(type='MeanShiftWindow', form='plain', proj_bias=True, ghost_size=3),
     ],
 )
 def test_additions_start_at_zero(mechanism):
@@ -209,7 +209,7 @@ def first_pass(folder, log, trained, stages, **changed):
     """What the log says of the first pass of a frame that starts from another one, after a change of its tensors."""
     noted = dict(state_dict={**trained.state_dict(), **changed}, meta=dict(mmattn={'': trained.settings_note}))
     torch.save(noted, folder / 'swin.pth')
-    SwinFrame(stages=stages, **TWO).load_pretrained(folder / 'swin.pth', warm_start=True)
+    SwinFrame(attention=stages, **TWO).load_pretrained(folder / 'swin.pth', warm_start=True)
     return [line.partition('first pass ')[2] for line in log if 'first pass' in line][-1]
 
 
@@ -218,11 +218,13 @@ def test_the_source_is_that_of_the_file(tmp_path, log):
     nothing is compared. Where this frame has them too, they are refused."""
     windows = [dict(type='WindowAttention', window_size=side) for side in (3, 5)]
     ghosts = [dict(each, ghost_size=3) for each in windows]
-    said = first_pass(tmp_path, log, randomised(SwinFrame(stages=windows, **TWO)), ghosts)
+    said = first_pass(tmp_path, log, randomised(SwinFrame(attention=windows, **TWO)), ghosts)
     assert said.startswith('differs from that of a Swin Transformer by 0.0 %, 0.0 %')
-    others = SwinFrame(stages=dict(type='LocalAttention', area='neighbours', kernel_size=9), **TWO)
+    others = SwinFrame(attention=dict(type='LocalAttention', area='neighbours', kernel_size=9), **TWO)
     said = first_pass(tmp_path, log, others, dict(type='DepthwiseConv'))
-    assert said.startswith("was not compared: the weights were trained with stages[0]='LocalAttention' instead of 'Win")
+    assert said.startswith(
+        "was not compared: the weights were trained with attention[0]='LocalAttention' instead of 'Win"
+    )
     with pytest.raises(CheckpointError, match="trained with stages.0.='LocalAttention' .* give SwinFrame the settings"):
         first_pass(tmp_path, log, others, ghosts)
 

@@ -44,7 +44,7 @@ def test_warm_start_computes_what_deit_computes():
     [
         (dict(type='GhostHeadAttention'), 0),
         (dict(type='SelfAttention', qkv_bias=True, ghost_size=3), 0),
-        (dict(type='MeanShiftAttention', attention='plain', proj_bias=True, ghost_size=3), 0),
+        (dict(type='MeanShiftAttention', form='plain', proj_bias=True, ghost_size=3), 0),
         (dict(type='MeanShiftAttention', proj_bias=True), 1e-3),
     ],
 )

@@ -94,14 +94,14 @@ def test_swin(tmp_path, source):
     """The plain form with biases, at sizes where no, one and both axes of the last map are shifted."""
     make, sizes = SWINS[source]
     swin, weights = make()
-    model = classifier(dict(SWIN, type='MSFSwin', attention='plain', proj_bias=True), 128)
+    model = classifier(dict(SWIN, type='MSFSwin', form='plain', proj_bias=True), 128)
     assert_same(loaded(model, {'model': weights}, tmp_path), swin, sizes)
 
 
 def test_shift_counts(tmp_path):
     """At 224, a classifier that shifts its last map has other logits."""
     swin, weights = swin_of_timm()
-    model = classifier(dict(SWIN, type='MSFSwin', attention='plain', proj_bias=True, shift_small_maps=True), 128)
+    model = classifier(dict(SWIN, type='MSFSwin', form='plain', proj_bias=True, shift_small_maps=True), 128)
     x = torch.randn(2, 3, 224, 224)
     assert (loaded(model, weights, tmp_path)(x) - swin(x)).abs().max() > 5e-4
 
@@ -144,7 +144,7 @@ def test_vit():
     for block in vit.blocks:
         block.attn.proj.bias = None
     arch = dict(embed_dim=48, depth=2, num_heads=3)
-    model = classifier(dict(type='MSFViT', arch=arch, attention='plain'), 48, head='NormLinearClsHead')
+    model = classifier(dict(type='MSFViT', arch=arch, form='plain'), 48, head='NormLinearClsHead')
     model.backbone.patch_embed.patch_norm = nn.Identity()
     weights = {}
     for name, value in vit.state_dict().items():
@@ -187,7 +187,7 @@ def test_releases(golden, tmp_path, name):
         )
         model = classifier(backbone, c['embed_dims'][-1], len(weights['head.bias']))
     else:
-        form = {'msf_vit_orig': dict(attention='plain'), 'msf_vit_msf-g2': dict(groups=2)}.get(name, {})
+        form = {'msf_vit_orig': dict(form='plain'), 'msf_vit_msf-g2': dict(groups=2)}.get(name, {})
         arch = dict(embed_dim=c['dim'], depth=c['depth'], num_heads=c['heads'])
         backbone = dict(type='MSFViT', arch=arch, patch_size=c['patch_size'], mlp_ratio=c['mlp_dim'] / c['dim'], **form)
         model = classifier(backbone, c['dim'], len(weights['linear_head.1.bias']), 'NormLinearClsHead')

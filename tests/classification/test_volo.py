@@ -29,7 +29,7 @@ def classifier(arch, num_classes, **kwargs):
         num_heads=arch['num_heads'][1],
         mlp_ratio=arch['mlp_ratio'],
     )
-    backbone = dict(type='ELSAVOLO', arch=arch, stages=VOLO, out_indices=(3,), **settings)
+    backbone = dict(type='ELSAVOLO', arch=arch, attention=VOLO, out_indices=(3,), **settings)
     with DefaultScope.overwrite_default_scope('mmpretrain'):
         return MODELS.build(dict(dict(type='ImageClassifier', backbone=backbone, head=head), **kwargs))
 

@@ -36,7 +36,7 @@ VIT = dict(
 NAT = dict(
     type='NAT',
     arch=dict(embed_dim=8, depths=(1, 2), num_heads=(1, 2), mlp_ratio=2, layer_scale=0),
-    stages=NEAR,
+    attention=NEAR,
     drop_path_rate=0.0,
     out_indices=(0, 1),
 )
@@ -63,14 +63,18 @@ RESNET = dict(
 GRAFTS = {
     'elsa-swin': (
         SWIN,
-        dict(stages=[ELSA, ELSA, WINDOW]),
+        dict(attention=[ELSA, ELSA, WINDOW]),
         ['layers.0.blocks.0', 'layers.1.blocks.0', 'layers.1.blocks.1'],
     ),
-    'one block of swin': (SWIN, dict(stages=[WINDOW, [NEAR, dict(WINDOW, block=1)], WINDOW]), ['layers.1.blocks.0']),
+    'one block of swin': (SWIN, dict(attention=[WINDOW, [NEAR, dict(WINDOW, block=1)], WINDOW]), ['layers.1.blocks.0']),
     'near vit': (VIT, dict(attention=[None, NEAR, None, NEAR]), ['blocks.1', 'blocks.3']),
     'msf vit': (VIT, dict(attention=MSF), [f'blocks.{i}' for i in range(4)]),
     'shunted vit': (VIT, dict(attention=[None, None, SHUNTED, None]), ['blocks.2']),
-    'nat': (NAT, dict(stages=[dict(NEAR, kernel_size=5), [NEAR, SHUNTED]]), ['levels.0.blocks.0', 'levels.1.blocks.1']),
+    'nat': (
+        NAT,
+        dict(attention=[dict(NEAR, kernel_size=5), [NEAR, SHUNTED]]),
+        ['levels.0.blocks.0', 'levels.1.blocks.1'],
+    ),
     'near shunted': (SHUNTED_TRANSFORMER, dict(attention=[NEAR, None]), ['block1.0']),
     'shunted of pvt': (
         dict(SHUNTED_TRANSFORMER, attention=PVT, arch=dict(SIZES, num_heads=(1, 2))),
@@ -224,7 +228,7 @@ class LinearForTest(nn.Linear):
 def test_least_squares():
     """The optimum of a linear mechanism is the least squares solution of its block over all images and positions: there
     the loss is the least residual, and its gradient vanishes. The loss is convex, so there is no other optimum."""
-    model = graft(SWIN, dict(stages=dict(type='LinearForTest')), distance='mse')
+    model = graft(SWIN, dict(attention=dict(type='LinearForTest')), distance='mse')
     batch = seen(model)
     new = {name: model.backbone.get_submodule(name).attn for name in model.blocks}
 
@@ -347,12 +351,15 @@ def test_teacher_with_nan():
         (dict(self_graft=1), 'self_graft must be True or False'),
         (dict(), 'mechanisms of backbone are the teacher'),
         (dict(changes=dict(arch=dict(SWIN['arch'], depths=(1, 2, 3)))), 'they differ in layers.2.blocks.2'),
-        (dict(changes=dict(stages=ELSA, mlp_ratio=2)), 'they differ in layers.0.blocks.0.mlp'),
-        (dict(changes=dict(stages=ELSA, out_indices=(0, 2))), 'their channels are'),
+        (dict(changes=dict(attention=ELSA, mlp_ratio=2)), 'they differ in layers.0.blocks.0.mlp'),
+        (dict(changes=dict(attention=ELSA, out_indices=(0, 2))), 'their channels are'),
         (dict(changes=dict(init_cfg=dict(type='Pretrained', checkpoint='a.pth'))), 'leave out its init_cfg'),
         (dict(of_teacher=dict(cache='features')), 'has no cache'),
         (dict(of_teacher=dict(img_size=64)), 'has no img_size'),
-        (dict(of_teacher=dict(mean=(0.5, 0.5, 0.5)), changes=dict(stages=ELSA)), 'must see the same images, but mean'),
+        (
+            dict(of_teacher=dict(mean=(0.5, 0.5, 0.5)), changes=dict(attention=ELSA)),
+            'must see the same images, but mean',
+        ),
         (dict(source=dict(type='mmdet.ResNet', depth=18)), 'backbones of mmattn, not ResNet'),
     ],
 )
@@ -379,7 +386,7 @@ def test_teacher_must_be_a_backbone(teacher):
 def test_shift_matters():
     """A window that is not shifted where the source's is counts as another mechanism, so it is not kept silently."""
     stages = [WINDOW, [NEAR, WINDOW], WINDOW]
-    assert graft(SWIN, dict(stages=stages)).blocks == ['layers.1.blocks.0', 'layers.1.blocks.1']
+    assert graft(SWIN, dict(attention=stages)).blocks == ['layers.1.blocks.0', 'layers.1.blocks.1']
 
 
 @pytest.mark.parametrize('name', ['near vit', 'gsa-resnet'])

@@ -48,7 +48,7 @@ WRONG = {
     'norm': NO_WORDS,
     'shared_tables': NO_FLAGS,
     'scale_tables': NO_FLAGS,
-    'attention': NO_WORDS,
+    'form': NO_WORDS,
     'sharing': ('QKVW', 'QKVPX', 'QK', '', 5, list('QKVPW'), True),
     'groups': (5, 24, *NO_SIZES),
     'group_mode': NO_WORDS,
@@ -102,7 +102,7 @@ def directly(name, settings):
 
 def in_swin(name, settings):
     arch = dict(embed_dim=DIM, depths=(2,), num_heads=(HEADS,))
-    return SwinFrame(arch, stages=dict(type=name, **settings), out_indices=(0,))
+    return SwinFrame(arch, attention=dict(type=name, **settings), out_indices=(0,))
 
 
 def in_vit(name, settings):
@@ -163,15 +163,11 @@ def test_impossible_values(name):
         ('GlobalSelfAttention', dict(content='axial', column=False, row=False), 'axial content needs column or row'),
         ('GlobalSelfAttention', dict(content=False, softmax_queries=True), 'content must be True, not False'),
         ('LocalAttention', dict(norm='filter', window_size=1), 'needs an area of more than one pixel'),
-        ('MeanShiftAttention', dict(attention='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
+        ('MeanShiftAttention', dict(form='plain', sharing='QKVPW'), "'plain' must be 4 letters of QKVW"),
         ('MeanShiftAttention', dict(groups=5), 'groups 5 does not divide the 12 channels'),
-        (
-            'MeanShiftAttention',
-            dict(attention='gauss', steps=2),
-            "steps and step_size other than 1 need attention 'msf'",
-        ),
-        ('MeanShiftWindow', dict(attention='plain', step_size=0.5), "other than 1 need attention 'msf', not 'plain'"),
-        ('MeanShiftAttention', dict(attention='plain', landmarks=8), "attention cannot be 'plain'"),
+        ('MeanShiftAttention', dict(form='gauss', steps=2), "steps and step_size other than 1 need form 'msf'"),
+        ('MeanShiftWindow', dict(form='plain', step_size=0.5), "other than 1 need form 'msf', not 'plain'"),
+        ('MeanShiftAttention', dict(form='plain', landmarks=8), "form cannot be 'plain'"),
         ('ShuntedAttention', dict(reduction=3), 'reduction must be even, 1 or a list of one rate per group of heads'),
         ('ShuntedAttention', dict(reduction=[4, 2, 1]), 'num_heads must be a multiple of the 3 groups of reduction'),
     ],

@@ -17,7 +17,7 @@ from mmattn.layers import (
         (WindowAttention, dict(window_size=4, shift=2), 0),
         (LocalAttention, dict(window_size=4, shift=2), 0),
         (LocalAttention, dict(area='neighbours', kernel_size=3), 0),
-        (MeanShiftWindowAttention, dict(window_size=4, shift=2, attention='residual'), 16),
+        (MeanShiftWindowAttention, dict(window_size=4, shift=2, form='residual'), 16),
         (MeanShiftAttention, dict(sharing='QKKPW'), 8),
     ],
 )

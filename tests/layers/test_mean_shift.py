@@ -33,18 +33,18 @@ def by_hand(layer, x):
     for h in range(heads):
         rows = slice(h * C // heads, (h + 1) * C // heads)
         q, k, v = (tokens @ M[rows].t() for M in (Q, K, V))
-        logits = q @ k.transpose(1, 2) if layer.attention == 'plain' else -torch.cdist(q, k).square() / 2
+        logits = q @ k.transpose(1, 2) if layer.form == 'plain' else -torch.cdist(q, k).square() / 2
         z = (logits / (C // heads) ** 0.5).softmax(-1) @ v
-        if layer.attention == 'msf':
+        if layer.form == 'msf':
             z = z - tokens @ P[0][rows].t()
         out = out + z @ W[rows]
-    if layer.attention == 'residual':
+    if layer.form == 'residual':
         out = out - tokens @ P[0].t()
     return out.view(x.shape)
 
 
 @pytest.mark.parametrize(
-    'attention, sharing',
+    'form, sharing',
     [
         *(('msf', row) for row in TABLE_1),
         *(('plain', row) for row in TABLE_2),
@@ -53,9 +53,9 @@ def by_hand(layer, x):
     ],
 )
 @pytest.mark.parametrize('groups, mode', [(1, 'interleaved'), (2, 'interleaved'), (4, 'interleaved'), (2, 'block')])
-def test_every_form_is_its_equation(attention, sharing, groups, mode):
+def test_every_form_is_its_equation(form, sharing, groups, mode):
     """Tables 1 to 4: the shared matrices, the kernel, the place of the probe, and the number of matrices."""
-    layer = MeanShiftAttention(12, 3, attention=attention, sharing=sharing, groups=groups, group_mode=mode).double()
+    layer = MeanShiftAttention(12, 3, form=form, sharing=sharing, groups=groups, group_mode=mode).double()
     x = torch.randn(2, 3, 2, 12, dtype=torch.float64)
     torch.testing.assert_close(layer(x), by_hand(layer, x))
     projections = len(set(sharing[:-1])) / groups + (sharing[-1] not in sharing[:-1])
@@ -130,11 +130,11 @@ def test_landmarks_of_a_layer(prefix):
     torch.testing.assert_close(layer(*given), exact, rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize('attention, sharing', [('msf', None), ('plain', None), ('msf', 'QKKQW')])
-def test_blocks_are_of_heads(attention, sharing):
+@pytest.mark.parametrize('form, sharing', [('msf', None), ('plain', None), ('msf', 'QKKQW')])
+def test_blocks_are_of_heads(form, sharing):
     """Figure 2a: within each of query, key, value and probe, one half of the heads reads one half of the channels. So
     without the output projection, each half of the heads depends on its own half of the channels alone."""
-    layer = MeanShiftAttention(8, 4, attention=attention, sharing=sharing, groups=2, group_mode='block')
+    layer = MeanShiftAttention(8, 4, form=form, sharing=sharing, groups=2, group_mode='block')
     layer.post_proj = torch.nn.Identity()
     x = torch.randn(1, 5, 8, requires_grad=True)
     for half, other in ((slice(4), slice(4, 8)), (slice(4, 8), slice(4))):
@@ -142,16 +142,16 @@ def test_blocks_are_of_heads(attention, sharing):
         assert (grad[..., half] != 0).all() and (grad[..., other] == 0).all()
 
 
-@pytest.mark.parametrize('attention', ['msf', 'residual', 'gauss', 'plain'])
-def test_head_ignores_a_constant_in_queries_and_keys(attention):
+@pytest.mark.parametrize('form', ['msf', 'residual', 'gauss', 'plain'])
+def test_head_ignores_a_constant_in_queries_and_keys(form):
     """The paper's claim, for a layer: equal biases of query and key change only the plain kernel."""
-    layer = MeanShiftAttention(8, 2, attention=attention, proj_bias=True).double()
+    layer = MeanShiftAttention(8, 2, form=form, proj_bias=True).double()
     x = torch.randn(1, 3, 3, 8, dtype=torch.float64)
     before = layer(x)
     constant = torch.tensor([0.0, 0.0, 0.0, 0.0, 3.0, -2.0, 1.0, 5.0], dtype=torch.float64)
     layer.pre_proj.bias.data[:16] += constant.repeat(2)
     moved = (layer(x) - before).abs().max()
-    assert moved > 1e-3 if attention == 'plain' else moved < 1e-9
+    assert moved > 1e-3 if form == 'plain' else moved < 1e-9
 
 
 @given(H=st.integers(1, 9), W=st.integers(1, 9), w=st.integers(2, 4), shifted=st.booleans(), B=st.integers(1, 2))
@@ -160,7 +160,7 @@ def test_plain_windows_are_swins(H, W, w, shifted, B):
     """The plain form in windows computes what WindowAttention computes; its projections are in another order."""
     settings = dict(window_size=w, shift=w // 2 if shifted else 0)
     swin = WindowAttention(8, 2, **settings).double()
-    layer = MeanShiftWindowAttention(8, 2, **settings, attention='plain', proj_bias=True).double()
+    layer = MeanShiftWindowAttention(8, 2, **settings, form='plain', proj_bias=True).double()
     torch.nn.init.normal_(swin.rb)
     layer.rb.data.copy_(swin.rb)
     for kind in ('weight', 'bias'):
@@ -183,7 +183,7 @@ def test_windows_shift_means():
 
 def test_dropouts_only_in_training():
     x = torch.randn(1, 5, 5, 8)
-    for rates in (dict(attn_drop_rate=0.5), dict(drop_rate=0.5), dict(attention='plain', attn_drop_rate=0.5)):
+    for rates in (dict(attn_drop_rate=0.5), dict(drop_rate=0.5), dict(form='plain', attn_drop_rate=0.5)):
         layer = MeanShiftAttention(8, 2, **rates)
         assert not torch.equal(layer(x), layer(x))
         layer.eval()

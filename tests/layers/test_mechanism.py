@@ -62,13 +62,13 @@ def gate():
 def test_gets_what_it_asks_for(gate):
     """Each block gets its channels, heads, shift and stride. A value in the config replaces the backbone's."""
     stages = [dict(type='Gate', window_size=5), dict(type=Gate, factor=2.0)]
-    backbone = SwinFrame(arch=ARCH, stages=stages, window_size=3, shift_small_maps=False, out_indices=(0, 1))
+    backbone = SwinFrame(arch=ARCH, attention=stages, window_size=3, shift_small_maps=False, out_indices=(0, 1))
     assert [block.attn.given for stage in backbone.layers for block in stage.blocks] == [
         (8, 1, 0, 4, 5, False, 1.0),
         (8, 1, 2, 4, 5, False, 1.0),
         (16, 2, 0, 8, 3, False, 2.0),
     ]
-    assert backbone.settings['stages[0]'] == backbone.settings['stages[1]'] == 'Gate'
+    assert backbone.settings['attention[0]'] == backbone.settings['attention[1]'] == 'Gate'
     assert [tuple(out.shape) for out in backbone(torch.zeros(1, 3, 9, 13))] == [(1, 8, 3, 4), (1, 16, 2, 2)]
 
 
@@ -80,9 +80,14 @@ def test_blocks_have_mechanisms_in_turn(gate):
     attns = [block.attn for block in backbone.layers[0].blocks]
     assert [type(attn).__name__ for attn in attns] == ['Gate', 'ELSA', 'Gate', 'ELSA', 'Gate']
     assert [attn.given[2] for attn in attns[::2]] == [0, 2, 0]
-    noted = {'stages[0][0]': 'Gate', 'stages[0][1]': 'ELSA', 'stages[0][1].dilation': 1, 'stages[1]': 'Gate'}
+    noted = {
+        'attention[0][0]': 'Gate',
+        'attention[0][1]': 'ELSA',
+        'attention[0][1].dilation': 1,
+        'attention[1]': 'Gate',
+    }
     assert noted.items() <= backbone.settings.items()
-    with pytest.raises(ValueError, match=r'stages\[0\]\[1\] must be a mechanism, such as .*, not None'):
+    with pytest.raises(ValueError, match=r'attention\[0\]\[1\] must be a mechanism, such as .*, not None'):
         SwinFrame(arch, [[dict(type='Gate'), None], dict(type='Gate')], out_indices=(0, 1))
 
 
@@ -91,7 +96,7 @@ def test_every_mechanism_in_both_frames(name):
     """The example of the docs names no arguments but the type. Odd sizes; every parameter learns."""
     cfg = dict(type=name)
     arch = dict(embed_dim=12, depths=(2, 1), num_heads=(2, 2))
-    swin = SwinFrame(arch=arch, stages=cfg, out_indices=(0, 1))
+    swin = SwinFrame(arch=arch, attention=cfg, out_indices=(0, 1))
     vit = ViTFrame(arch=dict(embed_dim=12, depth=2, num_heads=2), attention=cfg, patch_size=8)
     for backbone in (swin, vit):
         out = backbone(torch.randn(2, 3, 41, 31))
@@ -115,7 +120,7 @@ def test_attention_dropout_only_in_training(name):
 def test_place_of_a_class(name):
     """What MMEngine writes for the class, in the copy of a config in the work folder. Settings have the short name."""
     backbone = SwinFrame(ARCH, dict(type=name, kernel_size=3, group_width=4), out_indices=(0,))
-    assert isinstance(backbone.layers[0].blocks[0].attn, ELSA) and backbone.settings['stages[0]'] == 'ELSA'
+    assert isinstance(backbone.layers[0].blocks[0].attn, ELSA) and backbone.settings['attention[0]'] == 'ELSA'
 
 
 @pytest.mark.parametrize('name', ['os.system', 'torch.nn.Identity', 'loud.Gate', 'loud.registry.Gate', 'mmdet.ELSA'])
@@ -174,10 +179,10 @@ def test_what_it_returns(what, message):
 
 
 @pytest.mark.parametrize(
-    'stages', ['ELSA', [dict(type='ELSA')], [dict(kernel_size=3)] * 2, [None] * 2, [dict(type=None)] * 2]
+    'attention', ['ELSA', [dict(type='ELSA')], [dict(kernel_size=3)] * 2, [None] * 2, [dict(type=None)] * 2]
 )
-def test_mistakes_in_stages(stages):
+def test_mistakes_in_attention(attention):
     with pytest.raises(
-        ValueError, match=r'stages must be a mechanism, or a list of 2|stages\[0\] must be a mechanism, such as'
+        ValueError, match=r'attention must be a mechanism, or a list of 2|attention\[0\] must be a mechanism, such as'
     ):
-        SwinFrame(arch=ARCH, stages=stages, out_indices=(0,))
+        SwinFrame(arch=ARCH, attention=attention, out_indices=(0,))

@@ -45,7 +45,7 @@ def test_blocks_have_dilations_in_turn():
     arch = dict(embed_dim=8, depths=(3,), num_heads=(2,))
     frame = SwinFrame(arch, dict(type='NeighbourhoodAttention', kernel_size=3, dilation=(1, 4)), out_indices=(0,))
     assert [block.attn.dilation for block in frame.layers[0].blocks] == [1, 4, 1]
-    assert frame.settings['stages[0].dilation'] == [1, 4]
+    assert frame.settings['attention[0].dilation'] == [1, 4]
 
 
 @pytest.mark.parametrize('window_size', [3, 2, 5])

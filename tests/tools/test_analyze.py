@@ -161,7 +161,7 @@ _base_ = {str(ROOT / CLASSIFIER)!r}
 arch = dict(embed_dim=8, depths=(2,), num_heads=(2,))
 stages = [[dict(type='MeanShiftWindow'), dict(type='WindowAttention')]]
 model = dict(
-    backbone=dict(_delete_=True, type='SwinFrame', arch=arch, stages=stages, out_indices=(0,)),
+    backbone=dict(_delete_=True, type='SwinFrame', arch=arch, attention=stages, out_indices=(0,)),
     head=dict(in_channels=8),
 )
 """)

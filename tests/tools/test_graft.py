@@ -88,7 +88,7 @@ def test_training(config, tmp_path):
         'distillation', '--budget', '0.0165', '--out', tmp_path / 'seen', '--device', 'cpu',
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert 'keeps the budget' in done.stdout and 'stages = [[{' in done.stdout
+    assert 'keeps the budget' in done.stdout and 'attention = [[{' in done.stdout
     numbers = json.loads((tmp_path / 'seen' / 'grafting.json').read_text())
     assert [each['blocks'] for each in numbers['exchanges']] == [[block] for block in blocks]
     assert len(numbers['plan']['blocks']) == numbers['plan']['steps'] > 0

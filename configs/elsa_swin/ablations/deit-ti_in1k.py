@@ -10,7 +10,7 @@ rows = {
         head=dict(type='VisionTransformerClsHead'),
     ),
     'average-pooling': dict(
-        backbone=dict(pooled, attention=dict(type='MeanShiftAttention', attention='plain', proj_bias=True))
+        backbone=dict(pooled, attention=dict(type='MeanShiftAttention', form='plain', proj_bias=True))
     ),
     'ghost-head': dict(backbone=dict(pooled, attention=dict(type='GhostHeadAttention'))),
 }

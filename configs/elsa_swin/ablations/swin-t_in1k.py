@@ -17,37 +17,37 @@ neighbours = dict(type='LocalAttention', terms=['qk', 'b'], area='neighbours')
 
 rows = {
     # table 5: the operator, in all stages but ELSA's
-    'lsa': dict(stages=window, drop_path_rate=0.2),
-    'dwconv': dict(stages=depthwise, drop_path_rate=0.2),
-    'd-dwconv': dict(stages=dict(type='DynamicDepthwiseConv')),
-    'ddf': dict(stages=dict(type='DecoupledDynamicFilter')),
-    'elsa': dict(stages=[elsa, elsa, elsa, window]),
+    'lsa': dict(attention=window, drop_path_rate=0.2),
+    'dwconv': dict(attention=depthwise, drop_path_rate=0.2),
+    'd-dwconv': dict(attention=dict(type='DynamicDepthwiseConv')),
+    'ddf': dict(attention=dict(type='DecoupledDynamicFilter')),
+    'elsa': dict(attention=[elsa, elsa, elsa, window]),
     # table 1: the parameterisation, in windows
-    'net1': dict(stages=dict(type='LocalAttention', terms=['qk']), drop_path_rate=0.2),
-    'net2': dict(stages=net2),
-    'net3': dict(stages=net3),
-    'net4': dict(stages=net4),
-    'net5': dict(stages=net5),
-    'net6': dict(stages=net6),
-    'net7': dict(stages=net7),
+    'net1': dict(attention=dict(type='LocalAttention', terms=['qk']), drop_path_rate=0.2),
+    'net2': dict(attention=net2),
+    'net3': dict(attention=net3),
+    'net4': dict(attention=net4),
+    'net5': dict(attention=net5),
+    'net6': dict(attention=net6),
+    'net7': dict(attention=net7),
     # tables 2 and 9: the normalisation of Net7. With the identity, the paper's training crashes.
-    'net7-filter': dict(stages=dict(net7, norm='filter')),
-    'net7-identity': dict(stages=dict(net7, norm='identity')),
+    'net7-filter': dict(attention=dict(net7, norm='filter')),
+    'net7-identity': dict(attention=dict(net7, norm='identity')),
     # table 3: neighbours instead of windows, but in the last stage, whose map is one window. The paper also trained
     # net7-n in sliding chunks, which compute the same: see printed.yml.
-    'swin-t-n': dict(stages=[neighbours] * 3 + [window]),
-    'net6-n': dict(stages=[dict(net6, area='neighbours')] * 3 + [net6]),
-    'net7-n': dict(stages=[dict(net7, area='neighbours')] * 3 + [net7]),
+    'swin-t-n': dict(attention=[neighbours] * 3 + [window]),
+    'net6-n': dict(attention=[dict(net6, area='neighbours')] * 3 + [net6]),
+    'net7-n': dict(attention=[dict(net7, area='neighbours')] * 3 + [net7]),
     # table 4: Hadamard attention without the ghost head, as released and as equation 7 has it
-    'hadamard': dict(stages=[dict(elsa, gamma=0.0)] * 3 + [window]),
-    'hadamard-equation-7': dict(stages=[dict(elsa, gamma=0.0, hadamard='equation')] * 3 + [window]),
+    'hadamard': dict(attention=[dict(elsa, gamma=0.0)] * 3 + [window]),
+    'hadamard-equation-7': dict(attention=[dict(elsa, gamma=0.0, hadamard='equation')] * 3 + [window]),
     # figure 2: heads. "1x" of window attention is lsa, "C" of the convolution is dwconv.
-    'lsa-1-head': dict(stages=window, num_heads=(1, 1, 1, 1), drop_path_rate=0.2),
-    'lsa-2x-heads': dict(stages=window, num_heads=(6, 12, 24, 48), drop_path_rate=0.2),
-    'lsa-c-heads': dict(stages=window, num_heads=(96, 192, 384, 768), drop_path_rate=0.2),
-    'dwconv-1-head': dict(stages=dict(depthwise, filters=1), drop_path_rate=0.2),
-    'dwconv-1x-heads': dict(stages=[dict(depthwise, filters=n) for n in (3, 6, 12, 24)], drop_path_rate=0.2),
-    'dwconv-2x-heads': dict(stages=[dict(depthwise, filters=n) for n in (6, 12, 24, 48)], drop_path_rate=0.2),
+    'lsa-1-head': dict(attention=window, num_heads=(1, 1, 1, 1), drop_path_rate=0.2),
+    'lsa-2x-heads': dict(attention=window, num_heads=(6, 12, 24, 48), drop_path_rate=0.2),
+    'lsa-c-heads': dict(attention=window, num_heads=(96, 192, 384, 768), drop_path_rate=0.2),
+    'dwconv-1-head': dict(attention=dict(depthwise, filters=1), drop_path_rate=0.2),
+    'dwconv-1x-heads': dict(attention=[dict(depthwise, filters=n) for n in (3, 6, 12, 24)], drop_path_rate=0.2),
+    'dwconv-2x-heads': dict(attention=[dict(depthwise, filters=n) for n in (6, 12, 24, 48)], drop_path_rate=0.2),
 }
 row = '{{$MMATTN_ROW:lsa}}'
 settings = rows[row]
@@ -55,7 +55,7 @@ model = dict(
     backbone=dict(
         type='SwinFrame',
         arch=dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=settings.get('num_heads', (3, 6, 12, 24))),
-        stages=settings['stages'],
+        attention=settings['attention'],
         drop_path_rate=settings.get('drop_path_rate', 0.1),
     ),
     head=dict(in_channels=768),

@@ -5,9 +5,9 @@
 _base_ = '../elsa-volo-d1_in1k.py'
 plain = dict(type='SelfAttention')
 rows = {
-    'lsa': dict(stages=[dict(type='LocalAttention', area='neighbours', kernel_size=3), plain]),
-    'conv': dict(stages=[dict(type='Convolution', kernel_size=3), plain]),
-    'outlooker': dict(stages=[dict(type='OutlookAttention'), plain]),
+    'lsa': dict(attention=[dict(type='LocalAttention', area='neighbours', kernel_size=3), plain]),
+    'conv': dict(attention=[dict(type='Convolution', kernel_size=3), plain]),
+    'outlooker': dict(attention=[dict(type='OutlookAttention'), plain]),
     'elsa': dict(),
 }
 row = '{{$MMATTN_ROW:elsa}}'

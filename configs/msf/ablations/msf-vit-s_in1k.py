@@ -21,8 +21,8 @@ rows = {
     'q': dict(sharing='QKVPQ'),
     'r': dict(),
     # table 3
-    'residual': dict(attention='residual'),
-    'gauss': dict(attention='gauss'),
+    'residual': dict(form='residual'),
+    'gauss': dict(form='gauss'),
     # table 4
     'g2-interleaved': dict(groups=2),
     'g2-block': dict(groups=2, group_mode='block'),

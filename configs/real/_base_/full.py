@@ -6,7 +6,7 @@ msf_swin = dict(type='MSFSwin', arch='tiny')
 conv, gsa = dict(type='DepthwiseConv'), dict(type='GlobalSelfAttention')
 conv_gsa = dict(swin, mlp_ratio=4.375)
 near = dict(type='NeighbourhoodAttention')
-nat = dict(type='NAT', arch='tiny', stages=near)
+nat = dict(type='NAT', arch='tiny', attention=near)
 shunted = dict(type='ShuntedTransformer', arch='small')
 pvt_v2 = dict(  # B2
     type='ShuntedTransformer',

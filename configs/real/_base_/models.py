@@ -4,7 +4,7 @@ _base_ = './{{$MMATTN_REAL_SIZE:small}}.py'
 conv, gsa, near = _base_.conv, _base_.gsa, _base_.near
 ghost, dilated = dict(near, ghost_size=3), dict(near, dilation=2)
 merged = dict(type='ShuntedAttention', aggregation='linear')
-wide = dict(type='MeanShiftAttention', attention='plain', proj_bias=True)
+wide = dict(type='MeanShiftAttention', form='plain', proj_bias=True)
 models = {
     'elsa-swin': _base_.elsa_swin,
     'msf-swin': _base_.msf_swin,
@@ -16,11 +16,11 @@ models = {
         _base_.pvt_v2, stem='convolution', feed_forward='conv', attention=dict(type='SpatialReductionAttention')
     ),
     'msf-vit': _base_.vit,
-    'vit': dict(_base_.vit, attention='plain'),
+    'vit': dict(_base_.vit, form='plain'),
     'gsa-resnet': _base_.resnet,
     'resnet': dict(_base_.resnet, gsa_stages=()),
-    'conv-gsa': dict(_base_.conv_gsa, stages=[conv, conv, gsa, gsa]),
-    'nat-shunted': dict(_base_.nat, stages=[ghost, ghost, [ghost, dilated, merged], wide]),
+    'conv-gsa': dict(_base_.conv_gsa, attention=[conv, conv, gsa, gsa]),
+    'nat-shunted': dict(_base_.nat, attention=[ghost, ghost, [ghost, dilated, merged], wide]),
 }
 rows = [name + start for name in models for start in ('', '-pretrained')]
 row = '{{$MMATTN_ROW:swin}}'

@@ -50,21 +50,21 @@ near = dict(type='NeighbourhoodAttention', kernel_size=3)
 nat = dict(
     type='NAT',
     arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8), mlp_ratio=4, layer_scale=0),
-    stages=near,
+    attention=near,
     drop_path_rate=0.0,
     out_indices=(3,),
     init_cfg=None,
 )
 ghost = dict(near, ghost_size=3)
 in_turn = [ghost, dict(type='ShuntedAttention', aggregation='linear')]
-plain = dict(type='MeanShiftAttention', attention='plain', proj_bias=True)
+plain = dict(type='MeanShiftAttention', form='plain', proj_bias=True)
 #: model -> its source, its backbone, and ``warm_start``
 models = {
     'swin': ('swin', swin, False),
-    'msf-swin': ('swin', dict(swin, stages=dict(type='MeanShiftWindow', proj_bias=True)), True),
-    'ghost-swin': ('swin', dict(swin, stages=dict(type='WindowAttention', ghost_size=5)), True),
-    'net7-swin': ('swin', dict(swin, stages=dict(type='LocalAttention', terms=('qk', 'qr', 'rk', 'b'))), True),
-    'elsa-swin': ('swin', dict(swin, stages=dict(type='ELSA', kernel_size=5, group_width=4)), True),
+    'msf-swin': ('swin', dict(swin, attention=dict(type='MeanShiftWindow', proj_bias=True)), True),
+    'ghost-swin': ('swin', dict(swin, attention=dict(type='WindowAttention', ghost_size=5)), True),
+    'net7-swin': ('swin', dict(swin, attention=dict(type='LocalAttention', terms=('qk', 'qr', 'rk', 'b'))), True),
+    'elsa-swin': ('swin', dict(swin, attention=dict(type='ELSA', kernel_size=5, group_width=4)), True),
     'vit': ('vit', vit, False),
     'msf-vit': ('vit', dict(vit, attention=dict(type='MeanShiftAttention', proj_bias=True)), True),
     'ghost-head-vit': ('vit', dict(vit, attention=dict(type='GhostHeadAttention')), True),
@@ -77,6 +77,6 @@ models = {
     'pvt': ('mmdet-pvt', pvt, False),
     'shunted': ('mmdet-pvt', shunted, True),
     'nat': ('nat', nat, False),
-    'ghost-nat': ('nat', dict(nat, stages=ghost), True),
-    'nat-shunted': ('nat', dict(nat, stages=[ghost, ghost, in_turn, plain]), True),
+    'ghost-nat': ('nat', dict(nat, attention=ghost), True),
+    'nat-shunted': ('nat', dict(nat, attention=[ghost, ghost, in_turn, plain]), True),
 }

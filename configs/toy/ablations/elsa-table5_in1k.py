@@ -15,7 +15,7 @@ model = dict(
     backbone=dict(
         type='SwinFrame',
         arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8)),
-        stages=rows[row],
+        attention=rows[row],
         drop_path_rate=0.0,
         out_indices=(3,),
         init_cfg=None,

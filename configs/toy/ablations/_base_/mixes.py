@@ -27,7 +27,7 @@ swins = {
 near = dict(type='NeighbourhoodAttention', kernel_size=3)
 ghost = dict(near, ghost_size=3)
 shunted = dict(type='ShuntedAttention', aggregation='linear')
-plain = dict(type='MeanShiftAttention', attention='plain', proj_bias=True)
+plain = dict(type='MeanShiftAttention', form='plain', proj_bias=True)
 nats = {
     'nat': near,
     'dinat': [dict(near, dilation=dilation) for dilation in ((1, 5), (1, 2), 1, 1)],
@@ -37,10 +37,13 @@ rows = [*swins, *nats]
 row = '{{$MMATTN_ROW:swin}}'
 arch = dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8))
 if row in nats:
-    frame = dict(type='NAT', arch=dict(arch, mlp_ratio=4, layer_scale=0), stages=nats[row])
+    frame = dict(type='NAT', arch=dict(arch, mlp_ratio=4, layer_scale=0), attention=nats[row])
 else:
     early, late, ratio = swins[row]
     frame = dict(
-        type='SwinFrame', arch=arch, stages=[mechanisms[kind] for kind in (early, early, late, late)], mlp_ratio=ratio
+        type='SwinFrame',
+        arch=arch,
+        attention=[mechanisms[kind] for kind in (early, early, late, late)],
+        mlp_ratio=ratio,
     )
 backbone = dict(frame, drop_path_rate=0.0, init_cfg=None)

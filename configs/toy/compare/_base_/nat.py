@@ -4,7 +4,7 @@ backbone = dict(
     _delete_=True,
     type='NAT',
     arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8), mlp_ratio=4, layer_scale=0),
-    stages=dict(type='NeighbourhoodAttention', kernel_size=3),
+    attention=dict(type='NeighbourhoodAttention', kernel_size=3),
     drop_path_rate=0.0,
     init_cfg=None,
 )

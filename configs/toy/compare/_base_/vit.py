@@ -1,2 +1,2 @@
 _base_ = './msf-vit.py'
-backbone = dict(attention='plain')
+backbone = dict(form='plain')

@@ -225,7 +225,9 @@ def test_the_source_is_that_of_the_file(tmp_path, log):
     assert said.startswith(
         "was not compared: the weights were trained with attention[0]='LocalAttention' instead of 'Win"
     )
-    with pytest.raises(CheckpointError, match="trained with stages.0.='LocalAttention' .* give SwinFrame the settings"):
+    with pytest.raises(
+        CheckpointError, match="trained with attention.0.='LocalAttention' .* give SwinFrame the settings"
+    ):
         first_pass(tmp_path, log, others, ghosts)
 
 

@@ -36,7 +36,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
 from mmengine.runner import Runner
 
-from mmattn.analysis.complexity import build, compare, image_channels, input_size
+from mmattn.analysis.complexity import INPUT_SIZES, build, compare, image_channels
 from mmattn.analysis.curves import epoch_length, mean_and_spread, read_curves, read_result
 from mmattn.checks.config_types import type_name
 from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
@@ -47,6 +47,7 @@ from mmattn.runs.divergence import DivergedError
 from mmattn.runs.rows import chosen
 from mmattn.runs.running import run_tool, train
 from mmattn.runs.screen import escape_unknown_characters
+from mmattn.runs.views import image_size
 from mmattn.text import in_figure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -155,7 +156,7 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
     if args.metric is None and evaluator not in METRICS:
         raise InputError(f'{config}: no metric is known for the evaluator {evaluator}: name one with --metric')
     metric, title, factor = (args.metric, args.metric, 1) if args.metric else METRICS[evaluator]
-    size = input_size(cfg)
+    size = tuple(cfg.get('input_size') or image_size(cfg) or INPUT_SIZES[scope])
     read = {key: value for key, value in cfg.to_dict().items() if key in KNOWN_KEYS | {'sweep'}}
     digest = hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()
     counted = compare(config.stem, build(cfg), scope, {'Input Size': size}, image_channels(cfg))

@@ -19,14 +19,19 @@ operations of DINO, Deformable DETR and Mask2Former are not counted.
 """
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 
+from mmengine.config import Config
 from mmengine.logging import MMLogger
 
 from mmattn.analysis import compare_with_paper
 from mmattn.analysis.complexity import OPERATION_TOLERANCE, PARAMETER_TOLERANCE, Comparison
+from mmattn.checks.config_values import check_config
+from mmattn.runs.rows import read_row
 from mmattn.runs.running import run_tool
+from mmattn.runs.views import image_size
 
 
 def main() -> int:
@@ -43,7 +48,8 @@ def main() -> int:
     )
     wrong = 0
     for config in configs:
-        for row in compare_with_paper(config):
+        check_config(read(config), config)
+        for row in compare_with_paper(config, read):
             print(as_line(row), flush=True)
             wrong += row.wrong
     if wrong:
@@ -52,6 +58,14 @@ def main() -> int:
             f'{OPERATION_TOLERANCE:.0%} (operations), or, in rows of ablations, in their digits.'
         )
     return int(wrong > 0)
+
+
+@functools.cache
+def read(config: Path, row: str | None = None) -> Config:
+    """A config with a row, and the size of its images as ``input_size``."""
+    cfg = read_row(config, row)
+    cfg.setdefault('input_size', image_size(cfg))
+    return cfg
 
 
 def as_line(row: Comparison) -> str:

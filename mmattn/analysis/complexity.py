@@ -1,6 +1,5 @@
 """Parameters and operations of models, counted as papers count them. Operations are multiply-adds everywhere."""
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,13 +18,12 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from .. import backbones
-from ..checks.config_values import check_config, dataset_configs
 from ..errors import InputError
 from ..layers import MeanShiftAttention
 from ..packages import require
-from ..runs.rows import read_row
-from ..runs.views import pipeline_size
 
+#: reads the config of a file and a row
+Reader = Callable[[Path, str | None], Config]
 #: width x height at which papers count a model of each scope
 INPUT_SIZES = {'mmpretrain': (224, 224), 'mmdet': (1280, 800), 'mmseg': (2048, 512)}
 #: how far a count may be from the paper's figure
@@ -66,7 +64,7 @@ class Comparison:
         )
 
 
-def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
+def compare_with_paper(config: str | Path, read: Reader) -> Iterator[Comparison]:
     """Count the models of a config and compare them with the metafile beside it.
 
     The first row is the config's backbone as an ImageNet classifier. If the config is of a classifier, the classes are
@@ -74,38 +72,40 @@ def compare_with_paper(config: str | Path) -> Iterator[Comparison]:
     of :func:`input_size`. A config with ``rows`` gives all of them. Those of a config of ablations are compared with
     printed.yml.
 
+    Args:
+        read: reads a config and its row, or its default row for None. It is asked for some configs several times.
+
     Raises:
         MissingPackage: if a package that the config needs is missing.
-        InputError: if the config has no default_scope, no model with a backbone, or another mistake.
+        InputError: if the config has no default_scope, or no model with a backbone.
     """
     config = Path(config)
-    check_config(_load(config), config)
-    rows = _load(config).get('rows')
+    rows = _load(read, config).get('rows')
     if rows and config.with_name('printed.yml').is_file():
-        yield from _compare_ablations(config)
+        yield from _compare_ablations(config, read)
         return
     for row in rows or [None]:
-        cfg = _load(config, row)
+        cfg = _load(read, config, row)
         own = _own_entry(config, cfg)
         name = own.get('Name', ' '.join(filter(None, (config.stem, row))))
         is_classifier = cfg.default_scope == 'mmpretrain'
-        entry = own if is_classifier else _classifier_entry(config, cfg.model.backbone)
-        counted = cfg if is_classifier or not entry else _load_entry(config, entry)
+        entry = own if is_classifier else _classifier_entry(config, cfg.model.backbone, read)
+        counted = cfg if is_classifier or not entry else _load_entry(config, entry, read)
         channels = image_channels(counted)
         yield compare(f'{name} (backbone)', _classifier_of(counted), 'mmpretrain', entry, channels)
         if not is_classifier:
             yield compare(name, build(cfg), cfg.default_scope, own, image_channels(cfg))
 
 
-def _compare_ablations(config: Path) -> Iterator[Comparison]:
+def _compare_ablations(config: Path, read: Reader) -> Iterator[Comparison]:
     """The classifiers of a config's ``rows``. printed.yml gives millions and 10^9, in the digits that the paper has."""
     printed = yaml.safe_load(config.with_name('printed.yml').read_text('utf-8'))[config.stem]
     rows = printed.pop('Rows')
-    for row in _load(config).rows:
+    for row in _load(read, config).rows:
         figures = rows.get(row, {})
         params, flops = figures.get('params'), figures.get('flops')
         entry = dict(printed, Parameters=params and 1e6 * float(params), FLOPs=flops and 1e9 * float(flops))
-        cfg = _load(config, row)
+        cfg = _load(read, config, row)
         found = compare(row, _classifier_of(cfg), 'mmpretrain', dict(Printed=entry), image_channels(cfg))
         unit = 1e9 / printed.get('Operations per Multiply-Add', 1)
         pairs = [(found.parameters / 1e6, params), (found.operations / unit, flops)]
@@ -152,11 +152,8 @@ def compare(name: str, model: nn.Module, scope: str, entry: dict, channels: int 
 
 
 def input_size(cfg: Config) -> tuple[int, int]:
-    """Width and height of the images of a config: ``input_size``, or that of its test pipeline, or that of papers."""
-    pipelines = (node.get('pipeline') for split in ('test', 'val') for _, node in dataset_configs(cfg, split))
-    pipeline = next(filter(None, pipelines), ())
-    scope = cfg.get('default_scope', 'mmpretrain')
-    return tuple(cfg.get('input_size') or pipeline_size(pipeline) or INPUT_SIZES[scope])
+    """Width and height of the images of a config: its ``input_size``, or that of papers."""
+    return tuple(cfg.get('input_size') or INPUT_SIZES[cfg.default_scope])
 
 
 def image_channels(cfg: Config) -> int:
@@ -182,23 +179,19 @@ def unpadded(model: nn.Module) -> Iterator[None]:
             layer.backend = None
 
 
-def count_config(config: str | Path, row: str | None = None) -> tuple[int, float | None]:
-    """All parameters and multiply-adds of a config's classifier, detector or segmentor, at the size of
-    :func:`compare_with_paper`.
+def count_config(cfg: Config, size: tuple[int, int] | None = None) -> tuple[int, float | None]:
+    """All parameters and multiply-adds of a config's classifier, detector or segmentor.
 
     Multiply-adds are None for models with deformable attention, because meta tensors cannot run it.
 
     Args:
-        row: of a config with rows; None is its default row.
+        size: width and height of the images; None: see :func:`input_size`.
 
     Raises:
         MissingPackage: if a package that the config needs is missing.
     """
-    config = Path(config)
-    cfg = _load(config, row)
     model = _classifier_of(cfg) if cfg.default_scope == 'mmpretrain' else build(cfg)
-    sizes = {key: value for key, value in _own_entry(config, cfg).items() if key == 'Input Size'}
-    counted = compare(config.stem, model, cfg.default_scope, sizes, image_channels(cfg))
+    counted = compare('', model, cfg.default_scope, {'Input Size': size or input_size(cfg)}, image_channels(cfg))
     return counted.parameters, counted.operations
 
 
@@ -427,25 +420,24 @@ def _own_entry(config: Path, cfg: Config) -> dict:
     return next(found, {'Input Size': input_size(cfg)})
 
 
-def _load_entry(config: Path, entry: dict) -> Config:
+def _load_entry(config: Path, entry: dict, read: Reader) -> Config:
     """The config, beside another one, that an entry of their metafile names."""
-    return _load(config.parent / Path(entry['Config']).name, entry.get('Row'))
+    return _load(read, config.parent / Path(entry['Config']).name, entry.get('Row'))
 
 
-def _classifier_entry(config: Path, backbone: dict) -> dict:
+def _classifier_entry(config: Path, backbone: dict, read: Reader) -> dict:
     """The entry beside a config of the ImageNet classifier with the same backbone; {} if there is none."""
     for entry in _entries(config):
         if entry['Name'].endswith('_in1k'):
-            other = _load_entry(config, entry).model.get('backbone', {})  # MMPretrain's TimmClassifier has none
+            other = _load_entry(config, entry, read).model.get('backbone', {})  # MMPretrain's TimmClassifier has none
             if all(backbone.get(key) == other.get(key) for key in {*backbone, *other}.difference(_NOT_SIZE)):
                 return entry
     return {}
 
 
-@functools.cache
-def _load(config: Path, row: str | None = None) -> Config:
-    """A config with a row, or its default row: whatever the environment names, so that the cache is right."""
-    cfg = read_row(config, row)
+def _load(read: Reader, config: Path, row: str | None = None) -> Config:
+    """A config with a row, if it is of a model that can be counted."""
+    cfg = read(config, row)
     model = cfg.get('model')
     whole = isinstance(model, dict) and ('backbone' in model or model.get('type') == 'TimmClassifier')
     if cfg.get('default_scope') not in INPUT_SIZES or not whole:

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from numbers import Real
 
+from mmengine.config import Config
+
 from ..checks.config_types import nested, type_name
+from ..checks.config_values import dataset_configs
 from ..errors import InputError
 
 #: settings of a test pipeline's steps that are sizes, by a part of the type
@@ -54,6 +57,12 @@ def far_sizes(tta_pipeline: Sequence[dict], test_pipeline: Sequence[dict]) -> tu
     views, tests = (_short_sides(pipeline) for pipeline in (tta_pipeline, test_pipeline))
     far = [side for side in views if tests and not tests[0] / FAR <= side <= tests[0] * FAR]
     return (far, tests[0]) if far else None
+
+
+def image_size(cfg: Config) -> tuple[int, int] | None:
+    """Width and height of the images of a config's test, or else of its validation, see :func:`pipeline_size`."""
+    pipelines = (node.get('pipeline') for split in ('test', 'val') for _, node in dataset_configs(cfg, split))
+    return pipeline_size(next(filter(None, pipelines), ()))
 
 
 def pipeline_size(test_pipeline: Sequence[dict]) -> tuple[int, int] | None:

@@ -39,7 +39,6 @@ from mmattn.analysis.features import (
     side_of_share,
     subspace_similarity,
 )
-from mmattn.analysis.grafting import groups_of, sensitivity, settings_of, steps_within
 from mmattn.analysis.sheets import attention_sheet, spread, summary
 from mmattn.checks.images import load_image
 from mmattn.checks.pixels import pixels_of
@@ -58,8 +57,6 @@ OF_EACH_IMAGE = 'attention', 'cam', 'distillation'
 SPECIAL = dict(
     cam=('head', 'classifiers'), distillation=('compare', 'FeatureDistiller'), grafting=('grafted', 'BlockDistiller')
 )
-#: --measure -> the unit of --budget, and how many of them are one multiply-add or second
-UNITS = dict(operations=('billion multiply-adds', 1e-9), time=('ms', 1e3))
 
 
 def main() -> None:
@@ -77,7 +74,9 @@ def main() -> None:
         help='position whose attention is shown: pixels of the image, or, with a decimal point, fractions of its width '
         'and height (default: 0.5 0.5)',
     )
-    parser.add_argument('--measure', choices=UNITS, help='of the cost of --what grafting (default: operations)')
+    parser.add_argument(
+        '--measure', choices=('operations', 'time'), help='of the cost of --what grafting (default: operations)'
+    )
     parser.add_argument(
         '--budget',
         type=float,
@@ -114,7 +113,9 @@ def main() -> None:
         if 'cam' in kinds:
             write_cam(args.out, name, model, batch['inputs'])
         if 'distillation' in kinds:
-            write_distillation(args.out, name, network, batch)
+            from mmattn_distillation.sheets import distillation_sheet  # imported: the model is of this project
+
+            write(args.out, f'{name}_distillation', *distillation_sheet(name, network, batch))
     inputs = [batch['inputs'] for _, batch, _ in images]
     if 'norms' in kinds:
         write_norms(args.out, network.backbone, stages, inputs)
@@ -123,7 +124,10 @@ def main() -> None:
     if 'erf' in kinds:
         write_fields(args.out, network.backbone, stages, inputs)
     if 'grafting' in kinds:
-        write_grafting(args.out, network, cfg.model, inputs, args.measure or 'operations', args.budget)
+        from mmattn_distillation.sheets import grafting_sheet
+
+        sheet = grafting_sheet(network, cfg.model, inputs, args.measure or 'operations', args.budget)
+        write(args.out, 'grafting', *sheet)
 
 
 def prepare(model: Model, image: np.ndarray, query: Sequence[str], path: str) -> tuple[dict, tuple[float, float]]:
@@ -317,72 +321,6 @@ def write_cam(out: Path, name: str, model: Model, x: Tensor) -> None:
     title = f'{name}: {model.classes[label]}, {scores[label]:.2f}'
     caption = 'Grad-CAM at the last map of the backbone: red regions raise the score of the best class.'
     write(out, f'{name}_cam', figure, title, caption, dict(label=label, score=float(scores[label])))
-
-
-def write_distillation(out: Path, name: str, network: nn.Module, batch: dict) -> None:
-    """Principal components of the features of teachers and student."""
-    from mmattn.distillation.hooks import component_sheet, cosines  # imported here, since it imports MMPretrain
-
-    with torch.no_grad():
-        compared = network.compare(batch['inputs'], batch['teacher_inputs'])
-    sheet = component_sheet(batch['teacher_inputs'][0], compared, network.names)
-    height, width = sheet.shape[:2]
-    figure, axis = plt.subplots(figsize=(width / 90, height / 90 + 1.4), layout='constrained')
-    axis.imshow(sheet)
-    axis.axis('off')
-    caption = (
-        "Red, green and blue: the first three principal components of the teacher's standardised features. The student "
-        'shows the same components of what it predicts: where colours agree, these components do. Numbers: cosine '
-        'similarity of prediction and teacher in all components, mean over positions; "global": of the whole image.'
-    )
-    numbers = dict(teachers=[dict(name=each, cosines=cosines(one)) for each, one in zip(network.names, compared)])
-    write(out, f'{name}_distillation', figure, f'Features of teacher and student in {name}', caption, numbers)
-
-
-def write_grafting(
-    out: Path, network: nn.Module, cfg: dict, images: list[Tensor], measure: str, budget: float | None
-) -> None:
-    """How far each block is from its old mechanism, the order of a greedy plan, and the config that keeps a budget."""
-    unit, factor = UNITS[measure]
-    found = sensitivity(network, images, groups_of(cfg.backbone, network.blocks), measure)
-    costs = [factor * cost for cost in (found['cost'], *(step['cost'] for step in found['steps']))]
-    changes = [0.0, *(100 * step['change'] for step in found['steps'])]
-    names = [f'{each["blocks"][0]}{" ..." * (len(each["blocks"]) > 1)}' for each in found['exchanges']]
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(12, 0.35 * len(names) + 3), width_ratios=(3, 2), layout='constrained'
-    )
-    for key, shift, label in (('error', -0.2, 'error of its output'), ('change', 0.2, 'change of the maps')):
-        values = [100 * each[key] for each in found['exchanges']]
-        left.barh(np.arange(len(names)) + shift, values, 0.4, label=label)
-    left.set_yticks(range(len(names)), names, fontsize=8)
-    left.set(xlabel='percent of the norm')
-    left.invert_yaxis()
-    left.legend(fontsize=8)
-    right.plot(costs, changes, 'o-', ms=4)
-    for number, place in enumerate(zip(costs, changes)):
-        right.annotate(str(number), place, textcoords='offset points', xytext=(4, 4), fontsize=7)
-    right.set(xlabel=f'cost of the backbone, {unit}', ylabel='change of the maps, percent of the norm')
-    right.locator_params('x', nbins=5)
-    right.grid(alpha=0.3)
-    if budget is not None:
-        right.axvline(budget, color='0.6', ls='--')
-        number = steps_within(found, budget / factor)
-        blocks = [name for step in found['steps'][:number] for name in step['blocks']]
-        settings = settings_of(cfg.teacher.model, cfg.backbone, blocks)
-        found['plan'] = dict(budget=budget, unit=unit, steps=number, blocks=blocks, settings=settings)
-        kept = 'keeps' if costs[number] <= budget else 'does not keep'
-        print(
-            f'{number} steps: {costs[number]:.4g} instead of {costs[0]:.4g} {unit}, which {kept} the budget; the maps '
-            f'change by {changes[number]:.1f} %; exchanged: {", ".join(blocks) or "nothing"}'
-        )
-        for argument, value in (settings or {}).items():
-            print(f'{argument} = {value}')
-    caption = (
-        'Left: how far the output of a new mechanism is from that of the replaced one for the same input, and how far '
-        "the maps are from the source's if these blocks alone are exchanged. Right: the maps after each step of a plan "
-        f'that exchanges what changes them least first. Means of {len(images)} images; cost of the first.'
-    )
-    write(out, 'grafting', figure, 'How far each block is from its old mechanism', caption, found)
 
 
 if __name__ == '__main__':

@@ -28,7 +28,7 @@ from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from mmattn.checks.images import load_image
+from mmattn.checks.images import image_files, load_image
 from mmattn.checks.pixels import Pixels, pixels_of
 from mmattn.errors import InputError, describe, refusing
 from mmattn.outputs import check_output, save_tensors, whole_file
@@ -65,8 +65,7 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options)
     if package_of(cfg) != 'mmpretrain':
         sys.exit(f'{args.config} is not a config of a classifier.')
-    from mmattn.classification.token_labels import checked_label_map, label_file  # imported here, since
-    from mmattn.distillation.unlabelled import image_files  # they need mmpretrain
+    from mmattn.classification.token_labels import checked_label_map, label_file  # imported here: it needs mmpretrain
 
     images = sorted(args.images / name for name in image_files(str(args.images), on_error=end))
     if not images:

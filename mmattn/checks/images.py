@@ -36,6 +36,26 @@ def large_images() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
+def image_files(root: str, on_error: Callable[[OSError], None] | None = None) -> Iterator[str]:
+    """The image files below a folder, as paths relative to it.
+
+    Args:
+        on_error: is called with the error of each folder that cannot be read.
+    """
+    seen = set()
+    for folder, folders, names in os.walk(root, onerror=on_error, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:  # by a link, which may lead in a circle
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith('.'))
+        below = '' if folder == root else os.path.relpath(folder, root)
+        for name in names:
+            if name.lower().endswith(IMAGES) and not name.startswith('.'):
+                yield os.path.join(below, name)
+
+
 class CheckedPipeline(Compose):
     """A dataset's pipeline that checks images and label maps when they are loaded, by transforms within others too.
 

@@ -18,7 +18,7 @@ from mmengine.logging import MessageHub, MMLogger
 from mmengine.registry import DefaultScope
 from mmengine.visualization import Visualizer
 
-from tests import ROOT
+from tests import PROJECTS, ROOT
 
 NO_WORKERS = [
     f'{split}_dataloader.{setting}'
@@ -69,7 +69,7 @@ def dist_train(
         environment,
         PORT=port,
         PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
-        PYTHONPATH=f'{ROOT}:{config.parent}',
+        PYTHONPATH=os.pathsep.join(map(str, (ROOT, *PROJECTS, config.parent))),
         CUDA_VISIBLE_DEVICES='',
         OMP_NUM_THREADS='1',
     )

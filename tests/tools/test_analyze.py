@@ -19,26 +19,6 @@ from tests.tools.in_process import load_tool, run_tool
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
 DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
 SEGMENTORS = ['configs/toy/gsa-resnet-toy_fpn.py', 'configs/toy/msf-vit-toy_setr.py']
-#: a distillation with images of any size
-DISTILLATION = """
-default_scope = 'mmpretrain'
-custom_imports = dict(imports=['mmattn', 'mmattn.runs', 'mmattn.distillation'])
-arch = dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
-model = dict(
-    type='FeatureDistiller',
-    backbone={backbone},
-    teacher=dict(model=dict(type='ELSASwin', arch=arch, out_indices=(2,), init_cfg=None)),
-    data_preprocessor=dict(type='ViewPreprocessor'),
-)
-test_pipeline = [
-    dict(type='LoadImageFromFile'),
-    dict(type='ResizeEdge', scale=64, edge='short'),
-    dict(type='PackViews'),
-]
-test_dataloader = dict(batch_size=1, dataset=dict(type='UnlabelledImages', data_root={root!r}, pipeline=test_pipeline))
-test_cfg = dict()
-test_evaluator = dict(type='TeacherSimilarity')
-"""
 
 
 @pytest.fixture
@@ -203,37 +183,3 @@ def test_cam_without_its_package(run, photos, monkeypatch):
     monkeypatch.setitem(sys.modules, 'pytorch_grad_cam', None)
     sentence, _ = run(CLASSIFIER, '--images', photos / 'a.png', '--what', 'cam')
     assert 'pip install grad-cam' in sentence
-
-
-@pytest.mark.slow
-def test_distillation(run, photos, tmp_path):
-    """The sheet of student and teacher has its cosines in the JSON; the other kinds show the student. Students that are
-    no backbones of mmattn have the sheet too. The images of the training need not be there.
-    Models of another kind are refused."""
-    pytest.importorskip('mmpretrain')
-    config, image = tmp_path / 'distillation.py', photos / 'b.jpg'
-    for backbone, kinds in (
-        ("dict(type='ResNet', depth=18, out_indices=(1, 2, 3))", []),
-        ("dict(type='ELSASwin', arch=arch, out_indices=(1, 2, 3))", ['attention', 'norms']),
-    ):
-        config.write_text(DISTILLATION.format(root='absent', backbone=backbone))
-        sentence, said = run(config, '--images', image, '--what', *kinds, 'distillation')
-        assert sentence is None and said.count('.png') == 1 + len(kinds)
-        (teacher,) = numbers(tmp_path, 'b_distillation')['teachers']
-        assert teacher['name'] == '' and list(teacher['cosines']) == ['stage1', 'stage2', 'stage3', 'global']
-        assert all(-1 <= cosine <= 1 for cosine in teacher['cosines'].values())
-    assert 'distillation is for FeatureDistiller' in run(CLASSIFIER, '--images', image, '--what', 'distillation')[0]
-    assert 'cam is for classifiers' in run(config, '--images', image, '--what', 'cam')[0]
-
-
-@pytest.mark.parametrize('measure, one, unit', [('operations', 1e9, 'billion multiply-adds'), ('time', 1e-3, 'ms')])
-def test_unit_of_a_budget(monkeypatch, tmp_path, capsys, measure, one, unit):
-    """A budget, and the costs that are printed beside it, are in 10^9 multiply-adds or in milliseconds."""
-    tool, part = load_tool('analyze'), dict(error=0.1, change=0.1)
-    steps = [dict(part, blocks=[name], cost=cost * one) for name, cost in (('a', 3), ('b', 2))]
-    found = dict(cost=4 * one, exchanges=steps, steps=steps)
-    for name, value in dict(sensitivity=found, groups_of=None, settings_of=None).items():
-        monkeypatch.setattr(tool, name, lambda *_, value=value: value)
-    cfg = Config(dict(backbone={}, teacher=dict(model={})))
-    tool.write_grafting(tmp_path, SimpleNamespace(blocks=[]), cfg, [None], measure, 3.5)
-    assert f'1 steps: 3 instead of 4 {unit}, which keeps the budget' in capsys.readouterr().out

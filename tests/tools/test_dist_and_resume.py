@@ -61,7 +61,7 @@ val_dataloader = val_cfg = val_evaluator = None
 """
 #: draws random numbers in the pipeline and in the model, in batches of two sizes
 DISTILLATION = """
-_base_ = '{root}/configs/toy/distill.py'
+_base_ = '{root}/projects/distillation/configs/toy/distill.py'
 model = dict(backbone=dict(drop_path_rate=0.2))
 train_dataloader = dict(
     batch_size=16, num_workers=2, persistent_workers=True,
@@ -72,7 +72,7 @@ val_dataloader = val_cfg = val_evaluator = None
 """
 #: blocks learn in the first epoch, then the whole backbone: trainings resume where it begins, and later
 GRAFT = """
-_base_ = '{root}/configs/toy/graft.py'
+_base_ = '{root}/projects/distillation/configs/toy/graft.py'
 train_dataloader = dict(batch_size=16, num_workers=2, persistent_workers=True, dataset=dict(held_out=0.2))
 train_cfg = dict(max_epochs=3, val_interval=100)
 default_hooks = dict(checkpoint=dict(interval=1))

@@ -24,6 +24,7 @@ VENV = ROOT / ('.venv' if STACK == 'onedl' else '.venv-' + STACK)
 PYTHON = VENV / 'bin' / 'python'
 READY = VENV / 'ready'
 LOG = VENV / 'setup.log'
+PROJECTS = sorted(ROOT.glob('projects/*/pyproject.toml'))
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmattn' / 'wheels'
 #: the environment works if this runs; mmcv.ops does not import if it was compiled for another torch
 IMPORTS = 'import torch, torchvision, timm, mmengine, mmcv.ops, mmdet, mmseg, mmpretrain, pytest, hypothesis, mmattn'
@@ -43,7 +44,7 @@ def main():
     check_machine()
     ops = ROOT / 'mmattn' / 'ops'
     kernels = sorted([*ops.glob('**/*.cpp'), *ops.glob('*.h')])
-    files = [REQUIREMENTS, Path(__file__), ROOT / 'setup.py'] + kernels
+    files = [REQUIREMENTS, Path(__file__), ROOT / 'setup.py'] + PROJECTS + kernels
     fingerprint = hashlib.sha256(
         '\n'.join([sys.version, str(ROOT)] + [path.read_text('utf-8') for path in files]).encode()
     ).hexdigest()
@@ -72,7 +73,11 @@ def main():
         '[4/5] install MMEngine, MMDetection, MMSegmentation, MMPretrain and pytest: about 1 minute',
         pip + ['install', '--no-build-isolation', wheel, '-r', REQUIREMENTS],
     )
-    step('[5/5] install mmattn itself: seconds', pip + ['install', '--no-build-isolation', '--no-deps', '-e', ROOT])
+    projects = [part for path in PROJECTS for part in ('-e', path.parent)]
+    step(
+        '[5/5] install mmattn and its projects: seconds',
+        pip + ['install', '--no-build-isolation', '--no-deps', '-e', ROOT, *projects],
+    )
     problem = failure(IMPORTS)
     if problem:
         if works('import torch') and not works('import mmcv.ops'):

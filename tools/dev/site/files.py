@@ -17,7 +17,10 @@ from nbconvert import MarkdownExporter
 from nbconvert.filters import strip_ansi
 
 ROOT = Path(__file__).resolve().parents[3]
-PATTERNS = ('*.md', 'LICENSE', 'docs/**/*', 'configs/**/README.md', 'configs/**/*.py')
+PATTERNS = (
+    *('*.md', 'LICENSE', 'docs/**/*', 'configs/**/README.md', 'configs/**/*.py'),
+    *('projects/**/*.md', 'projects/*/configs/**/*.py'),
+)
 KEPT = ROOT / 'work_dirs' / 'site_notebooks'
 
 

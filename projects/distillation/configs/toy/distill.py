@@ -1,0 +1,39 @@
+# A narrow student of the classifier that teacher_in1k.py trains, on toy images. The environment variables name other
+# things: MMATTN_ROW a file of compare/_base_, MMATTN_TEACHER a checkpoint, MMATTN_IMAGES a folder.
+_base_ = [
+    '../../../../configs/toy/compare/_base_/{{$MMATTN_ROW:elsa-swin}}.py',
+    '../../../../configs/toy/compare/_base_/rows.py',
+    '../../../../configs/toy/_base_/teacher.py',
+    '../_base_/distiller.py',
+    '../_base_/images.py',
+    '../_base_/runtime.py',
+    '../../../../configs/_base_/schedules/toy_imagenet.py',
+]
+row = '{{$MMATTN_ROW:elsa-swin}}'
+checkpoint = '{{$MMATTN_TEACHER:work_dirs/teacher_in1k/epoch_8.pth}}'
+model = dict(
+    backbone=dict(_base_.backbone, out_indices=(1, 2, 3)),
+    teacher=dict(model=dict(_base_.teacher, init_cfg=dict(type='Pretrained', checkpoint=checkpoint))),
+)
+
+data = dict(data_root='{{$MMATTN_IMAGES:data/toy/imagenet/train}}', held_out=0.05)
+train_pipeline = _base_.train_pipeline
+train_pipeline[1] = dict(type='ViewCrop', scale=64, crop_ratio_range=(0.3, 1.0))
+test_pipeline = _base_.test_pipeline
+test_pipeline[1:3] = [dict(type='ResizeEdge', scale=64, edge='short'), dict(type='CenterCrop', crop_size=64)]
+train_dataloader = dict(
+    batch_size=16,
+    num_workers=0,
+    persistent_workers=False,
+    batch_sampler=dict(sizes=[dict(size=(64, 64), share=1.0)]),
+    dataset=dict(**data, pipeline=train_pipeline),
+)
+val_dataloader = dict(
+    batch_size=50, num_workers=0, persistent_workers=False, dataset=dict(**data, pipeline=test_pipeline)
+)
+test_dataloader = val_dataloader
+
+train_cfg = dict(max_epochs=4, val_interval=1)
+param_scheduler = _base_.param_scheduler
+param_scheduler[1].update(end=4, T_max=4)
+default_hooks = dict(logger=dict(interval=10))

@@ -189,7 +189,7 @@ def _check_lora(node: dict, place: str) -> None:
     if bases(node)[:1] != ['LoRAModel']:
         return
     _construct(check_lora, place, cfg=node)
-    if not isinstance(module, dict) or not is_of(module, 'mmattn.'):
+    if not isinstance(module, dict) or not is_of(module, 'mmattn'):
         return
     if 'norm_eval' in _arguments(find_type(module))[0] and not module.get('norm_eval'):
         raise InputError(f'{place}.module must have norm_eval=True: LoRAModel does not save statistics of batch norms')
@@ -263,7 +263,7 @@ def _check_mosaic(cls: Callable, place: str, dataset: dict) -> None:
 
 def wraps_transforms(transform: dict, key: str) -> bool:
     """Whether a key of a transform has others of the registry, as in MMCV and mmattn. Albu's are of another package."""
-    return key == 'transforms' and is_of(transform, 'mmcv.', 'mmattn.', registry=registries.TRANSFORMS)
+    return key == 'transforms' and is_of(transform, 'mmcv.', 'mmattn', registry=registries.TRANSFORMS)
 
 
 def dataset_configs(cfg: Config, split: str) -> Iterator[tuple[str, dict]]:
@@ -511,7 +511,7 @@ def _check_ignored_label(cfg: Config) -> None:
 def _check_layer_decay(cfg: Config) -> None:
     """Refuse constructors of layer-wise decay that do not support our backbones: their errors have no text."""
     constructor, backbone = (cfg.get('optim_wrapper') or {}).get('constructor'), cfg.model.get('backbone')
-    if not isinstance(backbone, dict) or not is_of(backbone, 'mmattn.') or 'Decay' not in str(constructor):
+    if not isinstance(backbone, dict) or not is_of(backbone, 'mmattn') or 'Decay' not in str(constructor):
         return
     cls = find_type(dict(type=constructor), registries.OPTIM_WRAPPER_CONSTRUCTORS)
     package = getattr(cls, '__module__', '').partition('.')[0]

@@ -399,7 +399,7 @@ def _check_label_maps(dataset: BaseDataset, name: str, ignored: Iterable[int]) -
     load = next((each for each in transforms if isinstance(each, LoadAnnotations)), None)
     # Transforms of the user may change labels.
     if load is None or not all(
-        type(each).__module__.startswith(('mmcv.', 'mmseg.', 'mmdet.', 'mmattn.')) for each in transforms
+        type(each).__module__.startswith(('mmcv.', 'mmseg.', 'mmdet.', 'mmattn')) for each in transforms
     ):
         return
     classes, found, skipped = dataset.metainfo['classes'], set(), set()

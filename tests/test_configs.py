@@ -413,7 +413,7 @@ def test_dilations_of_dinat(row, data, dilations):
     """The blocks have the dilations of the released configs, which no tensor shows."""
     cfg = Config.fromfile(CONFIGS / 'nat' / '_base_' / f'{row}.py')
     with torch.device('meta'):
-        backbone = MODELS.build(dict(cfg.backbone, attention=cfg.attention[data]))
+        backbone = MODELS.build(dict(cfg.backbone, attention=cfg.attentions[data]))
     found = [m.dilation for m in backbone.modules() if isinstance(m, NeighbourhoodAttention)]
     assert found == sum(dilations, [])
 

@@ -20,7 +20,7 @@ model = dict(
     backbone=dict(
         _base_.backbone,
         _delete_=True,
-        attention=_base_.attention.coco,
+        attention=_base_.attentions.coco,
         drop_path_rate=rows[row]['drop_path_rate'],
         init_cfg=_base_.pretrained,
     ),

@@ -3,7 +3,7 @@
 _base_ = './dinat-l_in1k.py'
 rows = [*_base_.rows, 'dinat-l-11x11']
 weight_decays = {'dinat-l': 1e-10, 'dinat_s-l': 1e-5, 'dinat-l-11x11': 1e-10}
-model = dict(backbone=dict(attention=_base_.attention.in1k_384))
+model = dict(backbone=dict(attention=_base_.attentions.in1k_384))
 
 load, crop, *rest = _base_.train_pipeline
 crops = [[dict(step, scale=384) for step in steps] for steps in crop.transforms]

@@ -7,7 +7,7 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(
-        _base_.backbone, attention=_base_.attention.mask2former, drop_path_rate=0.3, init_cfg=_base_.pretrained
+        _base_.backbone, attention=_base_.attentions.mask2former, drop_path_rate=0.3, init_cfg=_base_.pretrained
     ),
     decode_head=dict(in_channels=_base_.in_channels),
 )

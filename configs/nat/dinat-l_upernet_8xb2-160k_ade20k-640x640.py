@@ -12,7 +12,7 @@ rows = ['dinat-l', 'dinat_s-l']
 model = dict(
     data_preprocessor=dict(size=(640, 640)),
     backbone=dict(
-        _base_.backbone, attention=_base_.attention.ade20k_640, drop_path_rate=0.3, init_cfg=_base_.pretrained
+        _base_.backbone, attention=_base_.attentions.ade20k_640, drop_path_rate=0.3, init_cfg=_base_.pretrained
     ),
     decode_head=dict(in_channels=_base_.in_channels),
     auxiliary_head=dict(in_channels=_base_.in_channels[2]),

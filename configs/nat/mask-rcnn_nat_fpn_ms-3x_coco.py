@@ -13,7 +13,7 @@ rows = {
 }
 model = dict(
     backbone=dict(
-        _base_.backbone, _delete_=True, attention=_base_.attention.coco, **rows[row], init_cfg=_base_.pretrained
+        _base_.backbone, _delete_=True, attention=_base_.attentions.coco, **rows[row], init_cfg=_base_.pretrained
     ),
     neck=dict(in_channels=_base_.in_channels),
 )

@@ -7,7 +7,7 @@ model = dict(
     backbone=dict(
         _base_.backbone,
         _delete_=True,
-        attention=_base_.attention.mask2former,
+        attention=_base_.attentions.mask2former,
         drop_path_rate=0.3,
         init_cfg=_base_.pretrained,
     ),

@@ -20,7 +20,7 @@ rows = {
     'dinat_s-b': dict(drop_path_rate=0.3),
 }
 model = dict(
-    backbone=dict(_base_.backbone, attention=_base_.attention.ade20k, **rows[row], init_cfg=_base_.pretrained),
+    backbone=dict(_base_.backbone, attention=_base_.attentions.ade20k, **rows[row], init_cfg=_base_.pretrained),
     decode_head=dict(in_channels=_base_.in_channels),
     auxiliary_head=dict(in_channels=_base_.in_channels[2]),
 )

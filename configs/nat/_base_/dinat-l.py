@@ -3,7 +3,7 @@ _base_ = './dinat.py'
 backbone = dict(
     type='NAT',
     arch=dict(embed_dim=192, depths=(3, 4, 18, 5), num_heads=(6, 12, 24, 48), mlp_ratio=2, layer_scale=0),
-    attention=_base_.attention.in1k,
+    attention=_base_.attentions.in1k,
 )
 in_channels = [192, 384, 768, 1536]
 pretrained = dict(

@@ -1,6 +1,6 @@
 # Stages by data. The blocks of a stage have its dilations in turn. With the largest one, a neighbourhood of 7 x 7 spans
 # the map.
-attention = {
+attentions = {
     data: [dict(type='NeighbourhoodAttention', dilation=dilation) for dilation in dilations]
     for data, dilations in dict(
         in1k=((1, 8), (1, 4), (1, 2), 1),

@@ -3,7 +3,7 @@ _base_ = './dinat_s.py'
 backbone = dict(
     type='SwinFrame',
     arch=dict(embed_dim=192, depths=(2, 2, 18, 2), num_heads=(6, 12, 24, 48)),
-    attention=_base_.attention.in1k,
+    attention=_base_.attentions.in1k,
 )
 in_channels = [192, 384, 768, 1536]
 pretrained = dict(

@@ -25,7 +25,5 @@ def _node(parent: Registry, *locations: str) -> Registry:
 
 MODELS = _node(registry.MODELS, 'backbones')
 OPTIM_WRAPPER_CONSTRUCTORS = _node(registry.OPTIM_WRAPPER_CONSTRUCTORS, 'backbones')
-HOOKS = _node(registry.HOOKS, 'runs')
-OPTIM_WRAPPERS = _node(registry.OPTIM_WRAPPERS, 'runs')
 TRANSFORMS = _node(registry.TRANSFORMS, 'classification')
 PARAM_SCHEDULERS = _node(registry.PARAM_SCHEDULERS, 'classification')

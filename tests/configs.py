@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 from mmengine.config import Config
 
-from mmattn.runs.rows import read_row
+from mmguard.runs.rows import read_row
 from tests import ROOT
 
 CONFIGS = ROOT / 'configs'

@@ -21,12 +21,12 @@ from torch import nn
 
 from mmattn import backbones
 from mmattn.analysis.complexity import compare
-from mmattn.checks.channels import check_channels
-from mmattn.checks.config_values import dataset_configs
 from mmattn.layers import NeighbourhoodAttention
-from mmattn.runs.checkpoints import backbone_settings
-from mmattn.runs.rows import read_row
 from mmattn.weights import compare_settings, misfits
+from mmguard.checks.channels import check_channels
+from mmguard.checks.config_values import dataset_configs
+from mmguard.runs.checkpoints import backbone_settings
+from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.configs import CONFIGS, METAFILES, PAPERS, like_example, named
 
@@ -77,7 +77,7 @@ def names(value: object) -> str | None:
 
 def missing_imports(cfg: Config) -> list[str]:
     """Packages of mmattn that a config uses and does not import. In this process, other configs may import them."""
-    packages = 'mmattn.runs', 'mmattn.detection', 'mmattn.classification', 'mmattn_distillation'
+    packages = 'mmguard.runs', 'mmattn.detection', 'mmattn.classification', 'mmattn_distillation'
     text = str(cfg.to_dict())
     used = [name for name in packages if any(f"'{kind}'" in text for kind in import_module(name).__all__)]
     return [name for name in used if name not in cfg.custom_imports.imports]

@@ -7,7 +7,7 @@ import torch
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
 
-from mmattn.runs.configs import load_config
+from mmguard.runs.configs import load_config
 from tests import ROOT
 
 PAGE = (ROOT / 'docs' / 'fine_tuning.md').read_text()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mmengine.registry import DATASETS, DefaultScope
 
-from mmattn.runs.rows import read_row
+from mmguard.runs.rows import read_row
 from tests.configs import CONFIGS
 
 

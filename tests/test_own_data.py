@@ -21,9 +21,9 @@ from torch.optim import SGD
 
 import mmattn
 from mmattn.backbones import ELSASwin
-from mmattn.checks.config_types import nested
-from mmattn.checks.pixels import check_pixels
-from mmattn.runs.configs import enable_tta, load_config
+from mmguard.checks.config_types import nested
+from mmguard.checks.pixels import check_pixels
+from mmguard.runs.configs import enable_tta, load_config
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 

@@ -38,9 +38,9 @@ def test_what_is_imported():
     done = run_python("""
 import sys, torch, mmengine.runner
 before = set(sys.modules)
-import mmattn.runs.running, mmattn.runs.configs
+import mmguard.runs.running, mmguard.runs.configs
 names = ('mmcv', 'mmdet', 'mmseg', 'mmpretrain', 'mmengine._strategy', 'torch.distributed.checkpoint')
-seen = [name for name in set(sys.modules) - before if name.startswith(names) or name == 'mmattn.runs.sharding']
+seen = [name for name in set(sys.modules) - before if name.startswith(names) or name == 'mmguard.runs.sharding']
 assert not seen, seen
 for absent in names[:4]:
     sys.modules[absent] = None

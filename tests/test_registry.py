@@ -7,7 +7,6 @@ import pytest
 
 from mmattn.backbones.layer_decay import LayerDecayOptimWrapperConstructor
 from mmattn.detection import SimpleFeaturePyramid
-from mmattn.runs import AtomicCheckpointHook
 from tests import ROOT
 
 BUILD = """
@@ -27,7 +26,6 @@ def test_without_an_import():
 @pytest.mark.parametrize(
     'kind, name, found',
     [
-        ('HOOKS', 'AtomicCheckpointHook', AtomicCheckpointHook),
         ('OPTIM_WRAPPER_CONSTRUCTORS', 'LayerDecayOptimWrapperConstructor', LayerDecayOptimWrapperConstructor),
         ('MODELS', 'detection.SimpleFeaturePyramid', SimpleFeaturePyramid),
         ('MODELS', 'detection.NoSuchClass', None),

@@ -40,10 +40,10 @@ import mmattn.timm
 from mmattn.backbones import ELSAVOLO, NAT
 from mmattn.errors import InputError
 from mmattn.layers import MECHANISMS, SelfAttention
-from mmattn.runs.rows import read_row
 from mmattn.timm import ClassAttentionHead, TimmClassifier
 from mmattn.weights import CheckpointError
 from mmattn.weights.sources import place_of
+from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.backbones.cases import CASES
 from tests.configs import CONFIGS, named

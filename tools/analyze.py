@@ -40,16 +40,16 @@ from mmattn.analysis.features import (
     subspace_similarity,
 )
 from mmattn.analysis.sheets import attention_sheet, spread, summary
-from mmattn.checks.images import load_image
-from mmattn.checks.pixels import pixels_of
-from mmattn.errors import InputError
 from mmattn.layers import Block
-from mmattn.outputs import check_output, whole_file
-from mmattn.prediction.drawing import in_bgr
-from mmattn.prediction.predict import VIDEOS, Model, build, find_files
-from mmattn.runs.configs import add_config, load_config
-from mmattn.runs.running import run_tool, running
-from mmattn.text import in_figure
+from mmguard.checks.images import load_image
+from mmguard.checks.pixels import pixels_of
+from mmguard.errors import InputError
+from mmguard.outputs import check_output, whole_file
+from mmguard.prediction.drawing import in_bgr
+from mmguard.prediction.predict import VIDEOS, Model, build, find_files
+from mmguard.runs.configs import add_config, load_config
+from mmguard.runs.running import run_tool, running
+from mmguard.text import in_figure
 
 KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam', 'distillation', 'grafting')
 OF_EACH_IMAGE = 'attention', 'cam', 'distillation'

@@ -66,14 +66,14 @@ from torch import Tensor, nn
 from mmattn.analysis import count_operations
 from mmattn.analysis.complexity import unpadded
 from mmattn.analysis.least_time import least_time, measure_machine
-from mmattn.errors import InputError, describe, refusing
 from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_onnx
-from mmattn.outputs import check_output, whole_file
-from mmattn.packages import require, require_models
-from mmattn.runs.configs import load_config
-from mmattn.runs.rows import ROW, chosen, read_row
-from mmattn.runs.running import run_tool
-from mmattn.text import in_figure
+from mmguard.errors import InputError, describe, refusing
+from mmguard.outputs import check_output, whole_file
+from mmguard.packages import require, require_models
+from mmguard.runs.configs import load_config
+from mmguard.runs.rows import ROW, chosen, read_row
+from mmguard.runs.running import run_tool
+from mmguard.text import in_figure
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 #: name -> config of a backbone of another package, or of VOLO

@@ -23,14 +23,14 @@ from mmengine.structures import BaseDataElement
 from rich.console import Console
 from rich.progress import track
 
-from mmattn.checks.datasets import check_batches, check_dataset, check_files, check_metrics, ignored_labels
-from mmattn.checks.images import CheckedPipeline, unknown_label
-from mmattn.errors import InputError, describe
-from mmattn.outputs import check_output
-from mmattn.prediction.drawing import colors_of, draw_sample, write_image
-from mmattn.prediction.predict import class_names
-from mmattn.runs.configs import SCOPES, add_config, load_config, package_of
-from mmattn.runs.running import run_tool
+from mmguard.checks.datasets import check_batches, check_dataset, check_files, check_metrics, ignored_labels
+from mmguard.checks.images import CheckedPipeline, unknown_label
+from mmguard.errors import InputError, describe
+from mmguard.outputs import check_output
+from mmguard.prediction.drawing import colors_of, draw_sample, write_image
+from mmguard.prediction.predict import class_names
+from mmguard.runs.configs import SCOPES, add_config, load_config, package_of
+from mmguard.runs.running import run_tool
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def check_split(cfg: Config, split: str) -> None:
     """Check the files of a split. Those of training and validation are compared, as a training does, if both are there.
 
     Raises:
-        InputError: see :func:`mmattn.checks.datasets.check_files`.
+        InputError: see :func:`mmguard.checks.datasets.check_files`.
     """
     if cfg.get(f'{split}_dataloader') is None:
         raise InputError(f'the config has no {split}_dataloader: name another --split')

@@ -37,18 +37,18 @@ from mmengine.logging import MessageHub
 from mmengine.runner import Runner
 
 from mmattn.analysis.complexity import INPUT_SIZES, build, compare, image_channels
-from mmattn.analysis.curves import epoch_length, mean_and_spread, read_curves, read_result
-from mmattn.checks.config_types import type_name
-from mmattn.checks.config_values import KNOWN_KEYS, metric_configs
-from mmattn.errors import InputError, describe, near_misses
-from mmattn.outputs import check_output, whole_file
-from mmattn.runs.configs import OptionsAction, load_config
-from mmattn.runs.divergence import DivergedError
-from mmattn.runs.rows import chosen
-from mmattn.runs.running import run_tool, train
-from mmattn.runs.screen import escape_unknown_characters
-from mmattn.runs.views import image_size
-from mmattn.text import in_figure
+from mmguard.checks.config_types import type_name
+from mmguard.checks.config_values import KNOWN_KEYS, metric_configs
+from mmguard.curves import epoch_length, mean_and_spread, read_curves, read_result
+from mmguard.errors import InputError, describe, near_misses
+from mmguard.outputs import check_output, whole_file
+from mmguard.runs.configs import OptionsAction, load_config
+from mmguard.runs.divergence import DivergedError
+from mmguard.runs.rows import chosen
+from mmguard.runs.running import run_tool, train
+from mmguard.runs.screen import escape_unknown_characters
+from mmguard.runs.views import image_size
+from mmguard.text import in_figure
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / 'configs' / 'toy' / 'compare').glob('*.py'))
@@ -354,7 +354,7 @@ def train_one(entry: Entry, run: Run, args: argparse.Namespace) -> tuple[dict[st
     """The metrics of the last evaluation of a run, and the seconds of its steps. They are kept in result.json.
 
     Raises:
-        InputError: as :func:`mmattn.runs.running.train`.
+        InputError: as :func:`mmguard.runs.running.train`.
     """
     rate, seed = run
     place = entry.place(args.work_dir, run)

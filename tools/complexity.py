@@ -28,10 +28,10 @@ from mmengine.logging import MMLogger
 
 from mmattn.analysis import compare_with_paper
 from mmattn.analysis.complexity import OPERATION_TOLERANCE, PARAMETER_TOLERANCE, Comparison
-from mmattn.checks.config_values import check_config
-from mmattn.runs.rows import read_row
-from mmattn.runs.running import run_tool
-from mmattn.runs.views import image_size
+from mmguard.checks.config_values import check_config
+from mmguard.runs.rows import read_row
+from mmguard.runs.running import run_tool
+from mmguard.runs.views import image_size
 
 
 def main() -> int:

@@ -42,11 +42,11 @@ import numpy as np
 from PIL import Image, ImageOps
 from rich.progress import track
 
-from mmattn.checks.images import IMAGES, check_image, large_images, orientation_of
-from mmattn.errors import InputError, describe, refusing
-from mmattn.outputs import check_output, whole_file
-from mmattn.runs.running import run_tool
 from mmattn.weights import first_names
+from mmguard.checks.images import IMAGES, check_image, large_images, orientation_of
+from mmguard.errors import InputError, describe, refusing
+from mmguard.outputs import check_output, whole_file
+from mmguard.runs.running import run_tool
 
 #: what a broken file of the right format raises
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, csv.Error)
@@ -125,7 +125,7 @@ class LeftOut(defaultdict):
 
 def to_coco(args: argparse.Namespace, left_out: LeftOut) -> None:
     """Write the objects of all images to a file in COCO's format."""
-    from mmattn.checks.coco import check_coco  # imports MMDetection
+    from mmguard.checks.coco import check_coco  # imports MMDetection
 
     check_output(args.out)
     if args.out.exists():
@@ -208,7 +208,7 @@ def annotated(item: Object, width: int, height: int, parts: bool) -> tuple[dict,
     """
     from pycocotools import mask as rle
 
-    from mmattn.checks.coco import wrong_place
+    from mmguard.checks.coco import wrong_place
 
     if item.other:
         raise InputError(f'shapes of type {item.other!r}')
@@ -328,7 +328,7 @@ def per_file(suffix: str, read: Callable[[Path, Path, list[str]], Entry], source
 
 
 def voc(file: Path, folder: Path, classes: list[str]) -> Entry:
-    from mmattn.checks.voc import read_voc
+    from mmguard.checks.voc import read_voc
 
     contents = read_voc(file)
     objects = [Object(tidy(item.name), item.box, crowd=item.difficult) for item in contents.objects]

@@ -19,9 +19,9 @@ import mmattn
 from mmattn import backbones
 from mmattn.backbones.base import Backbone
 from mmattn.errors import CheckpointError
-from mmattn.outputs import check_output, save_tensors
-from mmattn.runs.running import run_tool
 from mmattn.weights import check_floats, compare_settings, read_checkpoint
+from mmguard.outputs import check_output, save_tensors
+from mmguard.runs.running import run_tool
 
 
 def main() -> None:

@@ -16,11 +16,11 @@ matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 import numpy as np
 
-from mmattn.analysis.curves import Curve, is_score, largest, main_scores, points, read_curves
-from mmattn.errors import InputError, near_misses
-from mmattn.outputs import check_output, whole_file
-from mmattn.runs.running import run_tool
-from mmattn.text import in_figure
+from mmguard.curves import Curve, is_score, largest, main_scores, points, read_curves
+from mmguard.errors import InputError, near_misses
+from mmguard.outputs import check_output, whole_file
+from mmguard.runs.running import run_tool
+from mmguard.text import in_figure
 
 #: parts of the loss that are drawn; a model with losses in every decoder layer has dozens
 MOST_PARTS = 9

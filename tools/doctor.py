@@ -13,10 +13,10 @@ import importlib
 import sys
 import tempfile
 
-from mmattn.analysis.doctor import Findings, examine
-from mmattn.packages import PACKAGES
-from mmattn.runs.configs import add_config, load_config
-from mmattn.runs.running import run_tool, running
+from mmguard.doctor import Findings, examine
+from mmguard.packages import PACKAGES
+from mmguard.runs.configs import add_config, load_config
+from mmguard.runs.running import run_tool, running
 
 
 def main() -> None:

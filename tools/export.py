@@ -33,19 +33,19 @@ from mmengine.registry import DATASETS, MODELS, DefaultScope
 from torch import Tensor, nn
 
 import mmattn  # noqa: F401, registers the backbones
-from mmattn.checks.classes import saved_meta
-from mmattn.checks.config_types import type_name
-from mmattn.checks.config_values import dataset_configs
-from mmattn.checks.images import IMAGES, CheckedPipeline
-from mmattn.checks.pixels import pixels_of
-from mmattn.errors import InputError
 from mmattn.export.graphs import RUNTIMES, as_module, largest_difference, smallest_side, trace, write_onnx
-from mmattn.outputs import check_output, whole_file
-from mmattn.prediction.predict import class_names
-from mmattn.runs.configs import add_config, load_config, package_of
-from mmattn.runs.resuming import check_complete, whole_model_weights
-from mmattn.runs.running import run_tool, running
 from mmattn.weights import StrictModule, read_checkpoint, read_file
+from mmguard.checks.classes import saved_meta
+from mmguard.checks.config_types import type_name
+from mmguard.checks.config_values import dataset_configs
+from mmguard.checks.images import IMAGES, CheckedPipeline
+from mmguard.checks.pixels import pixels_of
+from mmguard.errors import InputError
+from mmguard.outputs import check_output, whole_file
+from mmguard.prediction.predict import class_names
+from mmguard.runs.configs import add_config, load_config, package_of
+from mmguard.runs.resuming import check_complete, whole_model_weights
+from mmguard.runs.running import run_tool, running
 
 SIZES = ((64, 64), (97, 131), (256, 320))
 TOLERANCE = 1e-3

@@ -28,13 +28,13 @@ from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from mmattn.checks.images import image_files, load_image
-from mmattn.checks.pixels import Pixels, pixels_of
 from mmattn.errors import InputError, describe, refusing
 from mmattn.outputs import check_output, save_tensors, whole_file
-from mmattn.prediction.predict import IMAGES, build
-from mmattn.runs.configs import add_config, load_config, package_of
-from mmattn.runs.running import run_tool, running
+from mmguard.checks.images import image_files, load_image
+from mmguard.checks.pixels import Pixels, pixels_of
+from mmguard.prediction.predict import IMAGES, build
+from mmguard.runs.configs import add_config, load_config, package_of
+from mmguard.runs.running import run_tool, running
 
 #: classes of a place in the published label maps
 TOP = 5

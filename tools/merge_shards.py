@@ -7,10 +7,10 @@ without configs/_base_/fsdp.py can resume from it.
 import argparse
 from pathlib import Path
 
-from mmattn.errors import InputError
-from mmattn.outputs import check_output, save_tensors
-from mmattn.runs.running import run_tool
-from mmattn.runs.sharding import merge_shards
+from mmguard.errors import InputError
+from mmguard.outputs import check_output, save_tensors
+from mmguard.runs.running import run_tool
+from mmguard.runs.sharding import merge_shards
 
 
 def main() -> None:

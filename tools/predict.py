@@ -10,9 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmattn.prediction.predict import predict
-from mmattn.runs.configs import add_config, load_config
-from mmattn.runs.running import run_tool
+from mmguard.prediction.predict import predict
+from mmguard.runs.configs import add_config, load_config
+from mmguard.runs.running import run_tool
 
 
 def main() -> None:

@@ -12,11 +12,11 @@ import argparse
 import os
 from pathlib import Path
 
-from mmattn.errors import InputError
-from mmattn.runs.configs import load_config
-from mmattn.runs.publishing import publish
-from mmattn.runs.rows import ROW, read_row
-from mmattn.runs.running import run_tool
+from mmguard.errors import InputError
+from mmguard.runs.configs import load_config
+from mmguard.runs.publishing import publish
+from mmguard.runs.rows import ROW, read_row
+from mmguard.runs.running import run_tool
 
 
 def main() -> None:

@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from mmattn.analysis.confusion import draw_confusion
-from mmattn.prediction.hook import DrawingHook
-from mmattn.runs.configs import add_arguments, enable_tta, load_config, write_predictions
-from mmattn.runs.running import run_tool, test
 from mmattn.weights import check_source
+from mmguard.confusion import draw_confusion
+from mmguard.prediction.hook import DrawingHook
+from mmguard.runs.configs import add_arguments, enable_tta, load_config, write_predictions
+from mmguard.runs.running import run_tool, test
 
 
 def main() -> None:

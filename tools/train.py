@@ -6,9 +6,9 @@ python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py
 import argparse
 import os
 
-from mmattn.runs.configs import add_arguments, enable_auto_scale_lr, load_config
-from mmattn.runs.resuming import has_checkpoint
-from mmattn.runs.running import interruption_of, run_tool, train
+from mmguard.runs.configs import add_arguments, enable_auto_scale_lr, load_config
+from mmguard.runs.resuming import has_checkpoint
+from mmguard.runs.running import interruption_of, run_tool, train
 
 
 def main() -> None:

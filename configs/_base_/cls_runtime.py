@@ -1,12 +1,12 @@
-# MMPretrain's runtime, with mmattn, its parts for classifiers and its checkpoint hook.
+# MMPretrain's runtime, with mmattn and its parts for classifiers.
 default_scope = 'mmpretrain'
-custom_imports = dict(imports=['mmattn', 'mmattn.runs', 'mmattn.classification'])
+custom_imports = dict(imports=['mmattn', 'mmattn.classification'])
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=100),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='AtomicCheckpointHook', interval=1, max_keep_ckpts=3),
+    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='VisualizationHook', enable=False),
 )

@@ -1,4 +1,4 @@
-# MMDetection's runtime. It imports mmattn, and writes checkpoints with mmattn's hook.
+# MMDetection's runtime. It imports mmattn.
 _base_ = 'mmdet::_base_/default_runtime.py'
-custom_imports = dict(imports=['mmattn', 'mmattn.runs'])
-default_hooks = dict(checkpoint=dict(type='AtomicCheckpointHook', max_keep_ckpts=3))
+custom_imports = dict(imports=['mmattn'])
+default_hooks = dict(checkpoint=dict(max_keep_ckpts=3))

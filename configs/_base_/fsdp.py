@@ -3,7 +3,7 @@
 # start the training with tools/dist_train.sh.
 runner_type = 'FlexibleRunner'
 strategy = dict(
-    type='mmattn.runs.sharding.ShardedStrategy',
+    type='mmguard.runs.sharding.ShardedStrategy',
     # use_orig_params: a unit can contain frozen parameters and parameters without weight decay
-    model_wrapper=dict(auto_wrap_policy='mmattn.runs.sharding.wrap_blocks', use_orig_params=True),
+    model_wrapper=dict(auto_wrap_policy='mmguard.runs.sharding.wrap_blocks', use_orig_params=True),
 )

@@ -1,12 +1,12 @@
-# MMSegmentation's runtime, with mmattn and its checkpoint hook.
+# MMSegmentation's runtime, with mmattn.
 default_scope = 'mmseg'
-custom_imports = dict(imports=['mmattn', 'mmattn.runs'])
+custom_imports = dict(imports=['mmattn'])
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='AtomicCheckpointHook', by_epoch=False, interval=8000, max_keep_ckpts=3),
+    checkpoint=dict(type='CheckpointHook', by_epoch=False, interval=8000, max_keep_ckpts=3),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     visualization=dict(type='SegVisualizationHook'),
 )

@@ -1,6 +1,6 @@
 """MMPretrain's LoRAModel, which saves only the matrices that it adds to a backbone.
 
-:mod:`mmattn.checks.config_values` refuses configs whose checkpoints would lack more than the frozen weights.
+:mod:`mmguard.checks.config_values` refuses configs whose checkpoints would lack more than the frozen weights.
 """
 
 from collections.abc import Iterable, Mapping

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmattn.analysis import compare, compare_with_paper, complexity, count_config, count_operations
 from mmattn.analysis.complexity import unpadded
 from mmattn.layers import ELSA, EnhancedAttention, MeanShiftAttention, WindowAttention
-from mmattn.runs.rows import read_row
+from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.analysis.open_figures import OPEN
 from tests.backbones.cases import every_backbone

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from mmattn.packages import version_numbers
-from mmattn.runs.sharding import clip_all_shards, wrap_blocks
+from mmguard.runs.sharding import clip_all_shards, wrap_blocks
 from tests.backbones.cases import CASES, every_backbone
 
 STAGES = 4

@@ -5,7 +5,7 @@ import torch
 from mmengine.registry import MODELS, DefaultScope
 
 from mmattn.errors import CheckpointError
-from mmattn.runs.resuming import check_complete
+from mmguard.runs.resuming import check_complete
 from tests.backbones.cases import CASES
 
 #: linear layers of attention and MLP; GSAResNet has none

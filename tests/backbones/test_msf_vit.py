@@ -5,8 +5,8 @@ import torch.nn.functional as F
 
 from mmattn.backbones import MSFViT, ViTFrame
 from mmattn.backbones.patch_embed import position_code
-from mmattn.runs.resuming import whole_model_weights
 from mmattn.weights import CheckpointError
+from mmguard.runs.resuming import whole_model_weights
 
 FORMS = {'orig': dict(form='plain'), 'msf': dict(), 'msf-g2': dict(groups=2)}
 

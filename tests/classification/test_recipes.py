@@ -16,8 +16,8 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from mmpretrain.datasets import RandAugment
 from timm.optim import param_groups_weight_decay
 
-from mmattn.runs.rows import read_row
-from mmattn.runs.views import views_pipeline
+from mmguard.runs.rows import read_row
+from mmguard.runs.views import views_pipeline
 from tests.configs import CONFIGS, PAPERS, named
 
 #: epoch -> rate, as the released scripts of ELSA, VOLO, NAT, Shunted and MSF set it

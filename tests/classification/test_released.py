@@ -8,10 +8,10 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner, load_checkpoint
 
-from mmattn.runs.resuming import CheckpointCheckHook
 from mmattn.weights import CheckpointError
+from mmguard.runs.resuming import CheckpointCheckHook
+from projects.mmguard.tests.runs.small_training import Better
 from tests.configs import named
-from tests.runs.small_training import Better
 
 pytest.importorskip('mmpretrain')
 

@@ -7,7 +7,7 @@ from timm.scheduler import CosineLRScheduler
 
 from mmattn.classification import TimmCosineLR
 from mmattn.errors import InputError
-from mmattn.runs.configs import load_config
+from mmguard.runs.configs import load_config
 from tests import ROOT
 
 ELSA = dict(t_initial=300, lr_min=1e-5, warmup_t=20, warmup_lr_init=1e-6)

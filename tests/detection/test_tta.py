@@ -15,7 +15,7 @@ from torch import nn
 
 from mmattn.detection import MaskTTAModel
 from mmattn.errors import InputError
-from mmattn.runs.configs import enable_tta
+from mmguard.runs.configs import enable_tta
 from tests import ROOT
 
 TTA = dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=6)

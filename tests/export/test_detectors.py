@@ -14,7 +14,7 @@ from torch import nn
 from mmattn.errors import InputError
 from mmattn.export.detectors import OUTPUTS, TraceableDetector, _dense_boxes, detect, largest_differences, spread_scores
 from mmattn.export.graphs import RUNTIMES, smallest_side, trace, write_onnx
-from mmattn.runs.configs import load_config
+from mmguard.runs.configs import load_config
 from tests import ROOT
 from tests.backbones.cases import CASES
 from tests.export.test_graphs import needs_export

@@ -11,7 +11,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
-from mmattn.runs.configs import load_config
+from mmguard.runs.configs import load_config
 from tests import ROOT
 from tests.configs import FOUR_BANDS, GREY
 from tests.tools.in_process import load_tool, run_tool

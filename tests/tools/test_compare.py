@@ -16,7 +16,7 @@ import pytest
 
 from mmattn.errors import InputError
 from mmattn.packages import version_numbers
-from mmattn.runs.divergence import DivergedError
+from mmguard.runs.divergence import DivergedError
 from tests import ROOT
 from tests.tools.in_process import load_tool
 
@@ -302,7 +302,7 @@ def test_metrics_of_the_last_evaluation(tmp_path, monkeypatch):
     evaluation, after its last checkpoint, repeats it."""
     from mmengine.hooks import Hook
 
-    from tests.runs import small_training
+    from projects.mmguard.tests.runs import small_training
 
     class Found(Hook):
         def after_val_epoch(self, runner, metrics=None):

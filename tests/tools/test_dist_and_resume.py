@@ -160,7 +160,7 @@ def test_two_processes_are_one(train, tmp_path, name, frozen, with_cp):
 HOOK = """
 import os, resource, signal
 from pathlib import Path
-from mmattn.runs import checkpoints
+from mmguard.runs import checkpoints
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 

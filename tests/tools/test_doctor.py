@@ -13,10 +13,10 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from mmpretrain.structures import DataSample
 from torch import nn
 
-from mmattn.analysis import doctor
 from mmattn.backbones import ELSASwin
-from mmattn.checks.pixels import pixels_of
-from mmattn.runs.rows import read_row
+from mmguard import doctor
+from mmguard.checks.pixels import pixels_of
+from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.tools.in_process import run_tool
 

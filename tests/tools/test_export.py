@@ -14,8 +14,8 @@ from torch import nn
 
 from mmattn.errors import InputError
 from mmattn.export.graphs import RUNTIMES, trace, write_onnx
-from mmattn.runs.configs import load_config
 from mmattn.weights import CheckpointError, read_file
+from mmguard.runs.configs import load_config
 from tests import ROOT
 from tests.configs import FOUR_BANDS, GREY_MAPS
 from tests.export.test_graphs import needs_export

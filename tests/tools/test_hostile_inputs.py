@@ -235,9 +235,9 @@ def broken(*_, **__):
     'place',
     [
         'mmengine.runner.Runner.from_cfg',
-        'mmattn.checks.config_values.dataset_configs',
+        'mmguard.checks.config_values.dataset_configs',
         'mmattn.backbones.ShuntedTransformer.forward',  # in the first step
-        'mmattn.checks.images._check_labels',
+        'mmguard.checks.images._check_labels',
         'mmseg.datasets.transforms.PackSegInputs.transform',
     ],
 )

@@ -12,7 +12,7 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
 from mmattn.errors import InputError
-from mmattn.prediction import predict as predicting
+from mmguard.prediction import predict as predicting
 from tests import ROOT
 from tests.tools.in_process import run_tool
 

@@ -11,12 +11,12 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from safetensors.torch import load_file
 
-from mmattn.checks.classes import saved_meta
 from mmattn.errors import InputError
-from mmattn.runs.checkpoints import backbone_settings
-from mmattn.runs.publishing import chosen_license, halved, publish, starting_licenses
-from mmattn.runs.rows import read_row
 from mmattn.weights import CheckpointError, read_file
+from mmguard.checks.classes import saved_meta
+from mmguard.runs.checkpoints import backbone_settings
+from mmguard.runs.publishing import chosen_license, halved, publish, starting_licenses
+from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 

@@ -139,7 +139,7 @@ def test_mistakes_get_a_sentence(toy, tmp_path, tool, arguments, message):
 def test_options_of_a_training(toy, tmp_path, monkeypatch):
     """Each arrives: mixed precision, a rate for the batch size, and the checkpoint to resume from, which is trusted."""
     calls = []
-    monkeypatch.setattr('mmattn.runs.running.train', lambda *given, **named: calls.append((*given, named)))
+    monkeypatch.setattr('mmguard.runs.running.train', lambda *given, **named: calls.append((*given, named)))
     options = '--amp', '--auto-scale-lr', '--resume', 'a.pth', '--trust-checkpoint'
     assert run_tool('train', UPERNET, '--work-dir', tmp_path, *options, **toy).sentence is None
     ((cfg, *others),) = calls
@@ -153,7 +153,7 @@ def test_interruption(toy, tmp_path, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr('mmattn.runs.running.train', interrupted)
+    monkeypatch.setattr('mmguard.runs.running.train', interrupted)
     for there in (False, True):
         done = run_tool('train', UPERNET, '--work-dir', tmp_path, **toy)
         line = done.stderr.splitlines()[-1]

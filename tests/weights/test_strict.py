@@ -9,8 +9,8 @@ from mmengine.model import BaseModel
 from mmengine.runner import load_checkpoint
 
 from mmattn.backbones import ELSASwin, ViTFrame
-from mmattn.checks.channels import check_channels
 from mmattn.weights import CheckpointError, StrictModule, Translation
+from mmguard.checks.channels import check_channels
 
 TINY = 'elsa_swin_tiny_imagenet'
 #: the tensors of ELSA-Swin-T with fewer channels

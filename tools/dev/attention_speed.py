@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.layers import NeighbourhoodAttention, WindowAttention
-from mmattn.runs.running import run_tool
+from mmguard.runs.running import run_tool
 
 SIZES = ((256, 256), (512, 512), (800, 1333))
 #: stride -> channels and heads of DiNAT-T, and the largest dilation of its blocks for images of 224 x 224

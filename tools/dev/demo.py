@@ -20,7 +20,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from mmattn.analysis.curves import points, read_curves
+from mmguard.curves import points, read_curves
 
 ROOT = Path(__file__).resolve().parents[2]
 

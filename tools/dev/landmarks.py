@@ -30,8 +30,8 @@ from mmattn.analysis import count_operations
 from mmattn.analysis.complexity import unpadded
 from mmattn.backbones import MSFViT
 from mmattn.layers import MeanShiftAttention
-from mmattn.runs.running import run_tool
 from mmattn.weights.files import read_file
+from mmguard.runs.running import run_tool
 
 SIDES = (0, 4, 8, 16, 24)  #: of the grid of landmarks; 0: exact
 

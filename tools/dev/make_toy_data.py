@@ -16,9 +16,9 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from mmattn.errors import InputError
-from mmattn.outputs import check_output
-from mmattn.runs.running import run_tool
+from mmguard.errors import InputError
+from mmguard.outputs import check_output
+from mmguard.runs.running import run_tool
 
 #: shape -> (texture, mean hue in degrees, COCO category, ADE20K class number)
 SHAPES = {

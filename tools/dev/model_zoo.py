@@ -343,7 +343,7 @@ def size(entry: dict) -> tuple[float, float | None]:
     if 'Parameters' in metadata:
         return metadata['Parameters'], metadata.get('FLOPs')
     from mmattn.analysis import count_config  # building models takes long
-    from mmattn.runs.rows import read_row
+    from mmguard.runs.rows import read_row
 
     return count_config(read_row(ROOT / entry['Config'], entry.get('Row')), entry.get('Input Size'))
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mmattn.errors import InputError, refusing
-from mmattn.outputs import check_output, whole_file
-from mmattn.runs.running import run_tool
+from mmguard.errors import InputError, refusing
+from mmguard.outputs import check_output, whole_file
+from mmguard.runs.running import run_tool
 
 
 class DataSet(NamedTuple):

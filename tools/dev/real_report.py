@@ -17,14 +17,14 @@ import torch
 from mmengine.registry import MODELS, DefaultScope
 from torch.utils.benchmark import Timer
 
-from mmattn.analysis.curves import mean_and_spread, points, read_curves, read_result
-from mmattn.errors import InputError
-from mmattn.outputs import check_output, whole_file
-from mmattn.prediction.hook import DrawingHook
-from mmattn.runs.configs import OptionsAction, load_config
-from mmattn.runs.rows import chosen
-from mmattn.runs.running import run_tool, test
-from mmattn.text import in_figure
+from mmguard.curves import mean_and_spread, points, read_curves, read_result
+from mmguard.errors import InputError
+from mmguard.outputs import check_output, whole_file
+from mmguard.prediction.hook import DrawingHook
+from mmguard.runs.configs import OptionsAction, load_config
+from mmguard.runs.rows import chosen
+from mmguard.runs.running import run_tool, test
+from mmguard.text import in_figure
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs' / 'real'
 #: task -> title, key and factor of its score, and the test images that are drawn

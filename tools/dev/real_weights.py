@@ -12,9 +12,9 @@ from pathlib import Path
 from mmengine.config import Config
 from real_report import best, finished
 
-from mmattn.errors import CheckpointError, InputError
-from mmattn.runs.publishing import publish
-from mmattn.runs.running import run_tool
+from mmguard.errors import CheckpointError, InputError
+from mmguard.runs.publishing import publish
+from mmguard.runs.running import run_tool
 
 CONFIG = 'tiny-imagenet.py'  #: that each run keeps in its folder
 DATA = (

@@ -27,7 +27,9 @@ LOG = VENV / 'setup.log'
 PROJECTS = sorted(ROOT.glob('projects/*/pyproject.toml'))
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmattn' / 'wheels'
 #: the environment works if this runs; mmcv.ops does not import if it was compiled for another torch
-IMPORTS = 'import torch, torchvision, timm, mmengine, mmcv.ops, mmdet, mmseg, mmpretrain, pytest, hypothesis, mmattn'
+IMPORTS = (
+    'import torch, torchvision, timm, mmengine, mmcv.ops, mmdet, mmseg, mmpretrain, pytest, hypothesis, mmattn, mmguard'
+)
 
 #: fails if an installed file is missing; takes a second
 COMPLETE = """

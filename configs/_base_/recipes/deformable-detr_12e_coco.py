@@ -7,8 +7,8 @@ _base_ = [
     '../datasets/coco_tta.py',
     '../schedules/slow_backbone.py',
 ]
-custom_imports = dict(imports=['mmattn', 'mmattn.runs'])
-default_hooks = dict(checkpoint=dict(type='AtomicCheckpointHook', max_keep_ckpts=3))
+custom_imports = dict(imports=['mmattn'])
+default_hooks = dict(checkpoint=dict(max_keep_ckpts=3))
 
 model = dict(
     encoder=dict(layer_cfg=dict(ffn_cfg=dict(feedforward_channels=2048))),

@@ -2,10 +2,9 @@
 # path 0.3. It needs COCO's panoptic annotations and the package panopticapi. Add the backbone and
 # panoptic_head.in_channels.
 _base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco-panoptic.py', '../schedules/slow_backbone.py']
-custom_imports = dict(imports=['mmattn', 'mmattn.runs'])
+custom_imports = dict(imports=['mmattn'])
 default_hooks = dict(
-    checkpoint=dict(type='AtomicCheckpointHook'),
-    logger=dict(log_metric_by_epoch=False),  # The training counts steps, not epochs.
+    logger=dict(log_metric_by_epoch=False)  # The training counts steps, not epochs.
 )
 
 data_root = '{{$COCO_ROOT:data/coco}}'

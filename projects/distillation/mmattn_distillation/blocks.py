@@ -20,8 +20,8 @@ from mmattn.arguments import check_choice, check_flags, check_whole
 from mmattn.backbones.base import Backbone
 from mmattn.errors import CheckpointError, InputError
 from mmattn.layers.mechanism import mix, mix_with_prefix, with_prefix
-from mmattn.runs.checkpoints import unwrapped
 from mmattn.weights import first_names, is_pretrained
+from mmguard.runs.checkpoints import unwrapped
 
 from .distiller import FeatureDistiller, Standardisation
 from .hooks import TeacherSimilarity

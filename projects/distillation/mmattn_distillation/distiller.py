@@ -116,7 +116,7 @@ class FeatureDistiller(BaseModel):
 
     @property
     def training_note(self) -> dict[str, object]:
-        """The settings that a resumed training is compared in, see :func:`mmattn.runs.checkpoints.training_note`."""
+        """The settings that a resumed training is compared in, see :func:`mmguard.runs.checkpoints.training_note`."""
         note = dict(momentum=self.momentum, global_weight=self.global_weight, teacher_drop_prob=self.teacher_drop_prob)
         loss = {key: value for key, value in vars(self.loss).items() if key != 'training' and not key.startswith('_')}
         parts = [('loss', loss)]

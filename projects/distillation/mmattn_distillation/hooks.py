@@ -18,9 +18,9 @@ from torch import Tensor
 
 from mmattn.arguments import check_whole
 from mmattn.errors import InputError
-from mmattn.runs.checkpoints import ATOMIC, backbone_settings, unwrapped, writing_checkpoints
-from mmattn.text import write_text
 from mmattn.weights import plain_names
+from mmguard.runs.checkpoints import ATOMIC, backbone_settings, unwrapped, writing_checkpoints
+from mmguard.text import write_text
 
 #: part ('stage1', ..., 'global') -> the student's prediction and the teacher's standardised features
 Compared = Mapping[str, tuple[Tensor, Tensor]]
@@ -180,7 +180,7 @@ class BackboneCheckpointHook(Hook):
     takes the file strictly. With EMAHook, the weights are the averaged ones. The file also has the config of the
     training and, in ``meta['mmattn']``, the settings of the backbone, which are compared when it is loaded.
 
-    A file is complete or does not exist, as those of :class:`mmattn.runs.AtomicCheckpointHook`. It is written after
+    A file is complete or does not exist, as those of :class:`mmguard.runs.AtomicCheckpointHook`. It is written after
     the state of its epoch. If a training was killed in between, it writes the file when it resumes.
 
     Args:

@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from mmattn.checks.config_types import type_name
 from mmattn.errors import CheckpointError, InputError, describe, warn
-from mmattn.runs.checkpoints import AtomicBackend
 from mmattn.weights import Translation, evaluating, listed, misfits, read_file, timm_release, weights_in
+from mmguard.checks.config_types import type_name
+from mmguard.runs.checkpoints import AtomicBackend
 
 from .views import check_normalisation
 

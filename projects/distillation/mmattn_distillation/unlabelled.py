@@ -16,8 +16,8 @@ from PIL import Image
 from torch.utils.data import Sampler
 
 from mmattn.arguments import check_choice, check_rates, check_whole
-from mmattn.checks.images import IMAGES, CheckedPipeline, check_image, image_files
 from mmattn.errors import InputError, describe, warn
+from mmguard.checks.images import IMAGES, CheckedPipeline, check_image, image_files
 
 #: files whose headers are read at once: on a network disk, most of the time is waiting
 THREADS = 16
@@ -29,7 +29,7 @@ TRIES = 100
 class UnlabelledImages(BaseDataset):
     """All images below a folder, in the order of their paths.
 
-    Suffixes are those of :data:`mmattn.checks.images.IMAGES`, in any case. Names that begin with a dot are left out.
+    Suffixes are those of :data:`mmguard.checks.images.IMAGES`, in any case. Names that begin with a dot are left out.
     Links are followed, and each folder is read once.
 
     Of a file with several images, as an animated one, the first is read. Copies and links to files count as images of
@@ -120,7 +120,7 @@ class UnlabelledImages(BaseDataset):
         names = [name for name in names if name not in broken]
         if isinstance(self._indices, Sequence) and not all(-len(names) <= i < len(names) for i in self._indices):
             raise InputError(f'{root} has {len(names)} images that can be used, too few for indices {self._indices}')
-        #: what a resumed training is compared in, see :func:`mmattn.runs.checkpoints.training_note`
+        #: what a resumed training is compared in, see :func:`mmguard.runs.checkpoints.training_note`
         self.training_note = dict(data_root=root, names=_digest(*names).hex()[:16])
         return [dict(img_path=os.path.join(root, name), name=name) for name in names]
 

@@ -10,8 +10,8 @@ from mmengine.registry import MODELS, PARAM_SCHEDULERS, DefaultScope
 from mmpretrain.structures import DataSample
 from torch import nn
 
-from mmattn.runs.rows import read_row
 from mmattn.weights import StrictModule, compare_settings, misfits
+from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.configs import PAPERS
 from tests.test_configs import DOWNSTREAM, WHOLE, missing_imports, names, slow_but_for_one_row

@@ -10,7 +10,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from mmattn.runs.configs import load_config
+from mmguard.runs.configs import load_config
 from tests import ROOT
 from tests.tools.in_process import dist_train, run_tool
 

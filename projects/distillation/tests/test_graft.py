@@ -9,7 +9,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
-from mmattn.runs.rows import read_row
+from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.tools.in_process import dist_train, run_tool
 

@@ -18,7 +18,6 @@ from mmengine.registry import MODELS
 from mmpretrain.structures import DataSample
 
 from mmattn.errors import InputError
-from mmattn.runs import checkpoints
 from mmattn.weights import CheckpointError, read_file
 from mmattn_distillation.hooks import (
     LINE,
@@ -28,7 +27,8 @@ from mmattn_distillation.hooks import (
     component_sheet,
     components,
 )
-from tests.runs.small_training import train
+from mmguard.runs import checkpoints
+from projects.mmguard.tests.runs.small_training import train
 
 ARCH = dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
 STUDENT = dict(type='ELSASwin', arch=ARCH, out_indices=(1, 2, 3), drop_path_rate=0.3, init_cfg=None)

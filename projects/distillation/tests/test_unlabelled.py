@@ -17,15 +17,15 @@ from torch import nn
 
 pytest.importorskip('mmpretrain')
 
-from mmattn.checks.config_values import check_config
-from mmattn.checks.datasets import check_built_datasets, check_dataset, check_files
 from mmattn.errors import InputError
-from mmattn.runs.seeds import SeedHook
 from mmattn_distillation import unlabelled
 from mmattn_distillation.unlabelled import MultiScaleBatchSampler, UnlabelledImages, is_held_out
 from mmattn_distillation.views import FixedViews, PackViews, StudentColors, ViewCrop, ViewPreprocessor
+from mmguard.checks.config_values import check_config
+from mmguard.checks.datasets import check_built_datasets, check_dataset, check_files
+from mmguard.runs.seeds import SeedHook
+from projects.mmguard.tests.runs.small_training import Killed, Model, build
 from tests import ROOT
-from tests.runs.small_training import Killed, Model, build
 
 LOAD, PACK = dict(type='LoadImageFromFile'), dict(type='PackViews')
 CROP = dict(type='ViewCrop', scale=16)

@@ -1,10 +1,10 @@
 # The runtime of classifiers, but for the hook that draws classes. Others write the student alone and draw its features.
 _base_ = '../../../../configs/_base_/cls_runtime.py'
-custom_imports = dict(imports=['mmattn', 'mmattn.runs', 'mmattn_distillation'])
+custom_imports = dict(imports=['mmattn', 'mmattn_distillation'])
 default_hooks = dict(
     _delete_=True,
     logger=dict(type='LoggerHook', interval=100),
-    checkpoint=dict(type='AtomicCheckpointHook', interval=1, max_keep_ckpts=3),
+    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3),
 )
 custom_hooks = [
     dict(type='SyncBuffersHook'),  # batch norms of students

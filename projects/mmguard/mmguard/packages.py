@@ -1,0 +1,1 @@
+../../../mmattn/packages.py

@@ -1,0 +1,1 @@
+../../../mmattn/privacy.py

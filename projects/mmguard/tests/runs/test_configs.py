@@ -1,0 +1,447 @@
+import copy
+import importlib
+import os
+import re
+from argparse import ArgumentParser
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from mmdet.models import RetinaNet
+from mmengine.config import Config, ConfigDict
+from mmengine.model.weight_init import PretrainedInit
+from mmengine.optim import AmpOptimWrapper
+from torch import nn
+
+import mmattn
+from mmguard.errors import InputError
+from mmguard.packages import MissingPackage
+from mmguard.runs import configs, rows
+from mmguard.runs.configs import add_config, load_config
+from mmguard.runs.sharding import ShardedStrategy
+from mmguard.weights import CheckpointError
+from tests import ROOT
+
+MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin_fpn_ms-1x_coco.py'
+CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin_fpn_ms-1x_coco.py'
+CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
+UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin_upernet_8xb2-160k_ade20k-512x512.py'
+
+
+def test_cpu_gets_what_it_can_run(monkeypatch):
+    """Without an accelerator, mixed precision, SyncBN and nccl are replaced; with one, nothing changes."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    assert load_config(MASK_RCNN).optim_wrapper.type == 'OptimWrapper'
+    assert load_config(MASK_RCNN, launcher='pytorch').model_wrapper_cfg.device_ids is None
+    assert {head.norm_cfg.type for head in load_config(CASCADE).model.roi_head.bbox_head} == {'BN'}
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cuda')
+    cfg = load_config(CASCADE, launcher='pytorch')
+    assert cfg.optim_wrapper.type == 'AmpOptimWrapper' and 'model_wrapper_cfg' not in cfg
+    assert {head.norm_cfg.type for head in cfg.model.roi_head.bbox_head} == {'SyncBN'}
+
+
+def test_a_config_without_training(monkeypatch, tmp_path):
+    """Such a config can be tested."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    keys = 'train_dataloader', 'train_cfg', 'optim_wrapper', 'param_scheduler'
+    (tmp_path / 'a.py').write_text(f'_base_ = "{UPERNET}"\n' + ''.join(f'{key} = None\n' for key in keys))
+    assert load_config(tmp_path / 'a.py').optim_wrapper is None
+
+
+def test_slurm_without_accelerators_is_told(monkeypatch):
+    """MMEngine would divide by the number of GPUs."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    with pytest.raises(InputError, match='--launcher slurm needs accelerators.*dist_train.sh'):
+        load_config(MASK_RCNN, launcher='slurm')
+
+
+def test_work_dir_and_options(monkeypatch, tmp_path):
+    """Each row has a folder of its own. A config that inherits rows has them only if the environment names one."""
+    assert load_config(CLASSIFIER).work_dir == 'work_dirs/elsa-swin-toy_in1k'
+    folder = 'work_dirs/elsa-swin_upernet_8xb2-160k_ade20k-512x512'
+    assert load_config(UPERNET).work_dir == f'{folder}/elsa-swin-t'
+    (tmp_path / 'own.py').write_text(f'_base_ = "{UPERNET}"')
+    assert load_config(tmp_path / 'own.py').work_dir == 'work_dirs/own'
+    monkeypatch.setenv('MMATTN_ROW', 'elsa-swin-s')
+    assert load_config(UPERNET).work_dir == f'{folder}/elsa-swin-s'
+    assert load_config(tmp_path / 'own.py').work_dir == 'work_dirs/own/elsa-swin-s'
+    assert load_config(CLASSIFIER).work_dir == 'work_dirs/elsa-swin-toy_in1k'
+    cfg = load_config(UPERNET, work_dir='here', options={'train_cfg.max_iters': 3})
+    assert cfg.work_dir == 'here' and cfg.train_cfg.max_iters == 3
+    assert load_config(CLASSIFIER, work_dir=tmp_path).work_dir == str(tmp_path)  # MMEngine cannot write a Path.
+
+
+@pytest.mark.parametrize(
+    'config, row, sentence',
+    [
+        (
+            'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512',
+            'elsa-swin-x',
+            ' elsa-swin-x .*: did you mean elsa-swin-',
+        ),
+        (
+            'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512',
+            'foo',
+            ' foo .*: it has elsa-swin-t, elsa-swin-s, elsa-',
+        ),
+        ('gsa/gsa_cifar100', 'gsa-r50', ' gsa-r50 .*did you mean .*gsa-r50-all'),
+        ('toy/compare/fpn_ade20k', 'sven', r' sven \(MMATTN_ROW in the environment\)'),
+        ('distillation/gsa-r50', 'dinov3-b', ' dinov3-b .*dinov3-b_1xb'),
+    ],
+)
+def test_unknown_rows(monkeypatch, config, row, sentence):
+    """A row that a config does not have is named in one sentence, with rows that it has. Configs without rows do not
+    read the variable."""
+    monkeypatch.setenv('MMATTN_ROW', row)
+    with pytest.raises(InputError, match=f'has no row{sentence}'):
+        load_config(ROOT / 'configs' / f'{config}.py')
+    assert load_config(CLASSIFIER).default_scope == 'mmpretrain'
+
+
+def test_a_broken_config_is_no_unknown_row(monkeypatch, tmp_path):
+    """An error of a row that exists keeps its own sentence."""
+    (tmp_path / 'a.py').write_text("rows = ['one', 'two']\nrow = '{{$MMATTN_ROW:one}}'\nx = dict(one=1)[row]\n")
+    monkeypatch.setenv('MMATTN_ROW', 'two')
+    with pytest.raises(InputError, match="a.py cannot be read: KeyError: 'two'"):
+        load_config(tmp_path / 'a.py')
+
+
+def test_a_config_that_is_its_own_base(tmp_path):
+    (tmp_path / 'a.py').write_text('_base_ = "./a.py"')
+    with pytest.raises(InputError, match='a.py cannot be read: it is its own _base_'):
+        load_config(tmp_path / 'a.py')
+
+
+def test_yaml_and_json_configs(tmp_path):
+    """What MMEngine writes, with tuples and anchors, is read as before."""
+    cfg = Config.fromfile(CLASSIFIER)
+    for suffix in ('yaml', 'json'):
+        cfg.dump(tmp_path / f'a.{suffix}')
+        assert load_config(tmp_path / f'a.{suffix}').model.head.in_channels == cfg.model.head.in_channels
+
+
+def test_rows_are_chosen_for_a_block(monkeypatch):
+    """The variable is as before after the block, also if it ends in an error."""
+    monkeypatch.setenv('MMATTN_ROW', 'outer')
+    with pytest.raises(KeyError), rows.chosen('inner'):
+        assert os.environ['MMATTN_ROW'] == 'inner'
+        raise KeyError
+    assert os.environ['MMATTN_ROW'] == 'outer'
+    monkeypatch.delenv('MMATTN_ROW')
+    with rows.chosen('inner'):
+        pass
+    assert 'MMATTN_ROW' not in os.environ
+
+
+@pytest.mark.parametrize('config', [MASK_RCNN, UPERNET, CLASSIFIER], ids=lambda path: path.stem)
+def test_checkpoints_are_written_on_the_way(config):
+    """By default, MMEngine's hook writes one checkpoint, at the end of the training."""
+    assert Config.fromfile(config).default_hooks.checkpoint.interval > 0
+
+
+def test_bases_of_mmsegmentation(tmp_path):
+    """A config of MMSegmentation can be a base on both stacks, and MMEngine's table of packages stays as it was.
+    Weights in ``pretrained`` are refused."""
+    from mmengine.config.utils import MODULE2PACKAGE
+
+    before = dict(MODULE2PACKAGE)
+    base = "_base_ = 'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py'"
+    backbone = "dict(_delete_=True, type='ShuntedTransformer', arch='small')"
+    (tmp_path / 'a.py').write_text(
+        f"{base}\ncustom_imports = dict(imports=['mmattn'])\n"
+        f'model = dict(pretrained=None, backbone={backbone}, decode_head=dict(in_channels=[64, 128, 256, 512]), '
+        'auxiliary_head=dict(in_channels=256))'
+    )
+    cfg = load_config(tmp_path / 'a.py')
+    assert cfg.model.decode_head.num_classes == 150 and before == MODULE2PACKAGE
+    with pytest.raises(ZeroDivisionError), mmattn.mmseg_bases():  # what other scripts use
+        assert Config.fromfile(tmp_path / 'a.py').model.decode_head.num_classes == 150
+        1 / 0  # noqa: B018
+    assert before == MODULE2PACKAGE
+    with pytest.raises(InputError, match=r"no argument pretrained.*init_cfg=dict.type='Pretrained'.*pretrained=None"):
+        load_config(tmp_path / 'a.py', {'model.pretrained': 'open-mmlab://resnet50_v1c'})
+
+
+def test_annotations_are_checked():
+    """The datasets and metrics of a config are those that check what they read."""
+    cfg = load_config(MASK_RCNN)
+    assert 'Checked' in cfg.train_dataloader.dataset.type and 'Checked' in cfg.test_evaluator.type
+
+
+def test_missing_package_is_told_when_needed(monkeypatch):
+    monkeypatch.setitem(__import__('sys').modules, 'mmseg', None)
+    with pytest.raises(MissingPackage, match='mmseg'):
+        load_config(UPERNET)
+    assert load_config(MASK_RCNN).default_scope == 'mmdet'
+
+
+@pytest.mark.parametrize('missing', ['mmpretrain', 'mmcv'])
+def test_classifiers_without_mmpretrain(monkeypatch, missing):
+    """The sentence says what to install, before anything of the config is imported."""
+    monkeypatch.setitem(__import__('sys').modules, missing, None)
+    advice = f'pip install --upgrade onedl-{missing}, or {missing} if'
+    with pytest.raises(MissingPackage, match=f'elsa-swin-toy_in1k.py .* needs {missing} .*: {advice}'):
+        load_config(CLASSIFIER)
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        (dict(default_scope='mmpretran'), 'no package is named mmpretran, the default_scope: did you mean mmpretrain'),
+        (dict(custom_imports=dict(imports=['nowhere'])), 'custom_imports cannot be imported: .*nowhere'),
+    ],
+)
+def test_packages_that_do_not_exist(options, message):
+    with pytest.raises(InputError, match=message):
+        load_config(CLASSIFIER, options)
+
+
+def test_missing_operators_are_told(monkeypatch):
+    monkeypatch.setitem(__import__('sys').modules, 'mmcv.ops', None)
+    with pytest.raises(MissingPackage, match='needs the compiled operators of mmcv'):
+        load_config(MASK_RCNN)
+    assert load_config(UPERNET).default_scope == 'mmseg'
+
+
+def test_models_that_cannot_be_imported(monkeypatch):
+    """The sentence has the error of the import, and what to do where transformers is too new. MMEngine's registries
+    hide it, and the model's type would be unknown."""
+    imported = importlib.import_module
+
+    def fail(name):
+        if name == 'mmseg.models':
+            raise TypeError('NoneType takes no arguments')
+        return imported(name)
+
+    monkeypatch.setattr('mmguard.packages.importlib.import_module', fail)
+    new = SimpleNamespace(name='transformers', version='5.24.0')
+    monkeypatch.setattr('mmguard.packages.distributions', lambda: [new])
+    sentence = r"needs mmseg.models, .*NoneType takes no arguments.*transformers 5.24.0 .* 'transformers<5'"
+    with pytest.raises(MissingPackage, match=sentence):
+        load_config(UPERNET)
+
+
+@pytest.mark.parametrize('path', [MASK_RCNN, CASCADE], ids=lambda path: path.stem)
+def test_multi_scale_of_masks(path):
+    """MaskTTAModel keeps the mask head. MMDetection's DetTTAModel is refused, because it cannot merge masks."""
+    cfg = load_config(path)
+    other = deepcopy(cfg)
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'mmattn.detection.MaskTTAModel' and cfg.model.module.roi_head.mask_head
+    other.tta_model.type = 'DetTTAModel'
+    with pytest.raises(InputError, match='tta_model DetTTAModel cannot merge masks.*use mmattn.detection.MaskTTAModel'):
+        configs.enable_tta(other)
+
+
+def test_multi_scale_of_boxes_and_maps():
+    """Boxes alone leave the mask head out; a segmentor's six scales each come flipped too."""
+    cfg = Config.fromfile(MASK_RCNN)
+    cfg.test_evaluator.metric = 'bbox'
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'mmattn.detection.MaskTTAModel' and cfg.model.module.roi_head.mask_head is None
+    cfg = Config.fromfile(UPERNET)
+    configs.enable_tta(cfg)
+    scales, flips, *_ = cfg.test_dataloader.dataset.pipeline[1].transforms
+    assert [scale.scale[1] / 512 for scale in scales] == [0.5, 0.75, 1, 1.25, 1.5, 1.75] and len(flips) == 2
+
+
+def test_options_for_views(tmp_path):
+    """--tta reads them, in a config that does not have them too."""
+    cfg = Config.fromfile(CLASSIFIER)
+    cfg.pop('tta_model')
+    cfg.dump(tmp_path / 'a.py')
+    options = {'tta_model.type': 'AverageClsScoreTTA', 'tta_views.factors': (1.0, 1.5)}
+    cfg = load_config(tmp_path / 'a.py', options)
+    configs.enable_tta(deepcopy(cfg))
+    cfg = load_config(tmp_path / 'a.py', {**options, 'tta_pipeline': [dict(type='A')]})
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'AverageClsScoreTTA' and cfg.test_dataloader.dataset.pipeline == [dict(type='A')]
+
+
+def test_views_for_openmmlabs_tools(tmp_path):
+    """The lines of docs/openmmlab_tools.md give --tta of MMSegmentation's test.py the views that it has here. A config
+    that reads tta_pipeline of its base, as MMSegmentation's have it, gets a sentence with this cure."""
+    page = (ROOT / 'docs' / 'openmmlab_tools.md').read_text()
+    (block,) = (block for block in re.findall('```python\n(.*?)```', page, re.DOTALL) if 'views_pipeline' in block)
+    path = tmp_path / 'a.py'
+    path.write_text(block.replace("'../configs/", f"'{ROOT}/configs/"))
+    cfg = load_config(path)
+    views = cfg.tta_pipeline
+    cfg.tta_pipeline = None
+    configs.enable_tta(cfg)
+    assert views == cfg.test_dataloader.dataset.pipeline and len(views[-1].transforms[0]) == 6
+    for name in ('_base_.tta_pipeline', "_base_['tta_pipeline']", '{{_base_.tta_pipeline}}'):
+        path.write_text(f'_base_ = {str(UPERNET)!r}\ntta_pipeline = {name}')
+        with pytest.raises(
+            InputError, match='its bases have no tta_pipeline.* make it with views_pipeline as in docs/o'
+        ):
+            load_config(path)
+
+
+def test_options_that_set_a_variable():
+    """The config was read with the old value, so the option would change nothing."""
+    for options, places in (
+        ({'data_root': '/x'}, 'test_dataloader.dataset.data_root, train_dataloader.dataset.data_root, val_'),
+        ({'test_pipeline.1.scale': (9, 9)}, 'test_dataloader.dataset.pipeline, val_dataloader.dataset.pipeline$'),
+    ):
+        key = next(iter(options)).partition('.')[0]
+        with pytest.raises(InputError, match=f'sets {key}, a variable .*: set what still has its old value, {places}'):
+            load_config(MASK_RCNN, options)
+    with pytest.raises(InputError, match='old value, test_dataloader.dataset, train_dataloader.dataset, val_'):
+        load_config(ROOT / 'configs/real/bccd.py', {'data.data_root': '/x'})  # where it is a part of larger dicts
+    root, changed = Config.fromfile(CLASSIFIER).data_root, dict(data_root='/x')
+    assert load_config(CLASSIFIER, dict(data_root=root)).data_root == root
+    changed.update({f'{split}_dataloader.dataset.data_root': '/x' for split in ('train', 'val', 'test')})
+    assert load_config(CLASSIFIER, changed).data_root == '/x'
+
+
+def test_views_of_a_classifier():
+    """The scores of an image and of the flipped one are averaged."""
+    cfg = Config.fromfile(CLASSIFIER)
+    configs.enable_tta(cfg)
+    assert cfg.model.type == 'AverageClsScoreTTA' and cfg.model.module.type == 'ImageClassifier'
+    assert cfg.test_dataloader.dataset.pipeline[-1].type == 'TestTimeAug'
+
+
+@pytest.mark.parametrize('kind', ['mmdet.RetinaNet', RetinaNet])
+def test_predictions_without_a_default_scope(kind):
+    """The package is that of the model's class, which the type may be itself."""
+    cfg = Config(dict(model=dict(type=kind), test_evaluator=dict(type='mmdet.CocoMetric')))
+    configs.write_predictions(cfg, Path('a.pkl'))
+    assert cfg.test_evaluator[-1].type == 'DumpDetResults'
+
+
+def test_mixed_precision_needs_an_optimizer():
+    with pytest.raises(InputError, match='--amp needs optim_wrapper'):
+        configs.enable_amp(Config(dict(model=dict(type='RetinaNet'))))
+
+
+def test_multi_scale_of_several_datasets():
+    """The pipeline is that of each dataset, not of what wraps them."""
+    cfg = Config.fromfile(UPERNET)
+    part = cfg.test_dataloader.dataset
+    cfg.test_dataloader.dataset = dict(type='ConcatDataset', datasets=[part, part])
+    configs.enable_tta(cfg)
+    assert all(one.pipeline[-1].type == 'TestTimeAug' for one in cfg.test_dataloader.dataset.datasets)
+    assert 'pipeline' not in cfg.test_dataloader.dataset
+
+
+def test_what_a_test_cannot_write():
+    """MMEngine knows an evaluator of one's own only alone."""
+    cfg = Config(dict(default_scope='mmdet', test_evaluator=dict(type='MultiDatasetsEvaluator', metrics=[dict()])))
+    with pytest.raises(InputError, match='--out needs a metric or a list .* not MultiDatasetsEvaluator'):
+        configs.write_predictions(cfg, Path('a.pkl'))
+    cfg.test_evaluator = None
+    with pytest.raises(InputError, match='the config has no test_evaluator'):
+        configs.write_predictions(cfg, Path('a.pkl'))
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    """They would be noticed at the end of a test, when its predictions are lost."""
+    cfg = Config(dict(default_scope='mmdet', test_evaluator={}))
+    with pytest.raises(InputError, match='cannot be written, it is a folder'):
+        configs.write_predictions(cfg, tmp_path)
+
+
+def test_multi_scale_needs_a_config_for_it():
+    with pytest.raises(InputError, match='needs tta_model'):
+        configs.enable_tta(Config(dict(test_evaluator=dict())))
+
+
+def test_settings_of_views():
+    for views, sentence in (
+        (dict(factor=(1, 2)), 'tta_views has factors and long_side, not factor'),
+        (dict(factors=('a',)), 'must be numbers above 0'),
+    ):
+        cfg = Config.fromfile(MASK_RCNN)
+        cfg.tta_views = views
+        with pytest.raises(InputError, match=sentence):
+            configs.enable_tta(cfg)
+
+
+@pytest.mark.parametrize('sides, named', [((256, 512), ''), ((64, 128), 'short sides to 64 .* far from the 130')])
+def test_explicit_views_far_from_the_test_size_are_named(sides, named, monkeypatch):
+    """They are taken as they are, with a line in the log."""
+    cfg = Config.fromfile(UPERNET)
+    cfg.test_dataloader.dataset.pipeline[1].scale = (520, 130 if named else 512)
+    resizes = [dict(type='Resize', scale=(4 * side, side), keep_ratio=True) for side in sides]
+    pipeline = cfg.tta_pipeline = [dict(type='TestTimeAug', transforms=[resizes, [dict(type='PackSegInputs')]])]
+    said = []
+    monkeypatch.setattr(configs, 'print_log', lambda line, **_: said.append(line))
+    configs.enable_tta(cfg)
+    assert cfg.test_dataloader.dataset.pipeline == pipeline
+    assert [bool(re.search(named, line)) for line in said] == [True] * bool(named)
+
+
+@pytest.mark.parametrize('head', [dict(out_channels=1), [dict(), dict(num_classes=1)]])
+def test_one_sigmoid_channel_needs_another_merge(head):
+    """MMSegmentation's takes the sigmoid twice."""
+    model = dict(type='EncoderDecoder', decode_head=head)
+    cfg = Config(dict(model=model, tta_model=dict(type='mmseg.SegTTAModel'), test_evaluator=dict(type='IoUMetric')))
+    with pytest.raises(InputError, match='sigmoid of one channel twice: use mmattn.segmentation.MapTTAModel'):
+        configs.enable_tta(cfg)
+
+
+@pytest.mark.parametrize('key', ['default_scope', 'work_dir', 'load_from'])
+def test_text(key):
+    with pytest.raises(InputError, match=f'{key} must be text, not 3'):
+        load_config(CLASSIFIER, {key: 3})
+
+
+def test_missing_weights_are_named_early(tmp_path):
+    """Before anything is built, with the place in the config. Addresses are not looked at, names are."""
+    file = tmp_path / 'a.pth'
+    parts = [dict(type='A'), dict(type='B', init_cfg=[dict(type='Pretrained', checkpoint=str(file))])]
+    cfg = Config(dict(model=dict(init_cfg=dict(type='Pretrained', checkpoint='https://a/b.pth'), neck=parts)))
+    with pytest.raises(
+        InputError, match=r'no checkpoint .*/a.pth: put it there, or set model.neck\[1\].init_cfg\[0\]='
+    ):
+        configs.check_pretrained(cfg)
+    file.touch()
+    configs.check_pretrained(cfg)
+    for key in ('load_from', 'model.init_cfg.checkpoint'):
+        changed = copy.deepcopy(cfg)
+        changed.merge_from_dict({key: 'timm:resnet5'})
+        with pytest.raises(InputError, match='no model resnet5: did you mean resnet50'):
+            configs.check_pretrained(changed)
+
+
+def test_classes_as_types(monkeypatch):
+    """A new-style config has classes where others have their names."""
+    monkeypatch.setattr(configs, 'get_device', lambda: 'cpu')
+    cfg = ConfigDict(
+        launcher='none', model=dict(norm=dict(type=nn.SyncBatchNorm)), optim_wrapper=dict(type=AmpOptimWrapper)
+    )
+    configs._fit_cpu(cfg)
+    assert (cfg.model.norm.type, cfg.optim_wrapper.type) == ('BN', 'OptimWrapper')
+    assert configs.is_sharded(dict(strategy=dict(type=ShardedStrategy)))
+    start = dict(type=PretrainedInit, checkpoint='no.pth')
+    with pytest.raises(CheckpointError, match='no.pth'):
+        configs.check_pretrained(ConfigDict(model=dict(backbone=dict(init_cfg=start))))
+
+
+@pytest.mark.parametrize(
+    'option, sentence',
+    [
+        ('a', 'a is not of the form key.key=value'),
+        ('model..depth=3', 'model..depth=3 is not of the form key.key=value'),
+        ('=3', '=3 is not of the form key.key=value'),
+        ('hooks=[dict(a=1,b=2)]', 'hooks=[dict(a=1,b=2)] has a dict as its value: set the keys of a dict one by one'),
+        ("hooks=[{'a': 1}]", "hooks=[{'a': 1}] has a dict as its value"),
+        ('scale=(1,2', 'the value of scale=(1,2 cannot be read: lists are [1,2,3]'),
+    ],
+)
+def test_malformed_options(capsys, option, sentence):
+    """They are a wrong argument: MMEngine ends in a traceback, or takes a dict for text."""
+    add_config(parser := ArgumentParser())
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(['config.py', '--cfg-options', option])
+    assert end.value.code == 2 and sentence in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_options_that_can_be_read():
+    add_config(parser := ArgumentParser())
+    options = 'a.b=1', 'c=[(1,2),x]', 'd.0.name={}_{}.pth', 'e=f=g'
+    read = parser.parse_args(['config.py', '--cfg-options', *options, '--cfg-options', 'h=None']).cfg_options
+    assert read == {'a.b': 1, 'c': [(1, 2), 'x'], 'd.0.name': '{}_{}.pth', 'e': 'f=g', 'h': None}

@@ -1,0 +1,15 @@
+"""MMEngine finds what is named ``mmguard.NAME`` by mmguard/registry.py."""
+
+import pytest
+
+from mmguard.runs import AtomicCheckpointHook, BFloat16OptimWrapper
+
+
+@pytest.mark.parametrize(
+    'kind, cls', [('HOOKS', AtomicCheckpointHook), ('OPTIM_WRAPPERS', BFloat16OptimWrapper)], ids=['hook', 'wrapper']
+)
+@pytest.mark.parametrize('package', ['mmengine', 'mmdet'])
+def test_names(package, kind, cls):
+    """A config needs no custom_imports for the hook and the optimizer's wrapper."""
+    registry = getattr(pytest.importorskip(f'{package}.registry'), kind)
+    assert registry.get(f'mmguard.{cls.__name__}') is cls

@@ -3,9 +3,9 @@
     python tools/browse.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py --out look
 
 It counts objects for a detector, pixels for a segmentor, images for a classifier. The checks are the same as in
-training, see docs/robustness.md. Images are not resized, cropped or flipped. For each image that cannot be used, the
-tool prints a sentence and continues; for a label that is no class, it prints one for all label maps. Then the exit
-status is 1.
+training, see docs/robustness.md of mmguard. Images are not resized, cropped or flipped. For each image that cannot be
+used, the tool prints a sentence and continues; for a label that is no class, it prints one for all label maps. Then the
+exit status is 1.
 """
 
 import argparse

@@ -42,11 +42,11 @@ import numpy as np
 from PIL import Image, ImageOps
 from rich.progress import track
 
-from mmattn.weights import first_names
 from mmguard.checks.images import IMAGES, check_image, large_images, orientation_of
 from mmguard.errors import InputError, describe, refusing
 from mmguard.outputs import check_output, whole_file
 from mmguard.runs.running import run_tool
+from mmguard.weights import first_names
 
 #: what a broken file of the right format raises
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, csv.Error)

@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from mmattn.weights import check_source
 from mmguard.confusion import draw_confusion
 from mmguard.prediction.hook import DrawingHook
 from mmguard.runs.configs import add_arguments, enable_tta, load_config, write_predictions
 from mmguard.runs.running import run_tool, test
+from mmguard.weights import check_source
 
 
 def main() -> None:

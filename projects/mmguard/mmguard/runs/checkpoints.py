@@ -164,8 +164,8 @@ class AtomicCheckpointHook(CheckpointHook):
 def use_atomic_checkpoints(cfg: Config) -> None:
     """Have checkpoints written whole or not at all: MMEngine's CheckpointHook, which a config names or leaves to the
     default, becomes :class:`AtomicCheckpointHook`. Subclasses stay as they are."""
-    hooks = cfg.setdefault('default_hooks', {})
-    hook = hooks.setdefault('checkpoint', dict(type='CheckpointHook'))
+    cfg.default_hooks = cfg.get('default_hooks') or {}
+    hook = cfg.default_hooks.setdefault('checkpoint', dict(type='CheckpointHook'))
     if hook is not None and hook.get('type') in ('CheckpointHook', 'mmengine.CheckpointHook', CheckpointHook):
         hook['type'] = 'mmguard.AtomicCheckpointHook'
 

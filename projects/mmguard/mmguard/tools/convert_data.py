@@ -1,0 +1,1 @@
+../../../../tools/convert_data.py

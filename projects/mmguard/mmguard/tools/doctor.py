@@ -1,0 +1,1 @@
+../../../../tools/doctor.py

@@ -1,4 +1,4 @@
-"""tools/train.py and tools/test.py with input that is broken, hostile or odd, as docs/robustness.md of mmguard lists it.
+"""tools/train.py and tools/test.py with input that is broken, hostile or odd, as mmguard's docs/robustness.md lists it.
 
 The tools run in this process, except in test_process_of_its_own.
 """

@@ -18,7 +18,8 @@ train_dataloader = dict(
     dataset=dict(_delete_=True, type='CustomDataset', data_prefix='images', pipeline=pipeline),
 )
 val_dataloader = val_cfg = val_evaluator = test_dataloader = test_cfg = test_evaluator = None
-model = dict(backbone=dict(depth=18), head=dict(num_classes=2))
+data_preprocessor = dict(num_classes=2)
+model = dict(head=dict(num_classes=2))
 train_cfg = dict(_delete_=True, by_epoch=False, max_iters=2)
 param_scheduler = None
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=1))

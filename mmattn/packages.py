@@ -1,6 +1,6 @@
 """Which of OpenMMLab's packages mmattn needs; they are checked where they are needed."""
 
-import importlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +84,16 @@ def require_models(package: str, purpose: str) -> None:
         raise MissingPackage(
             f'{purpose} needs {package}.models, which cannot be imported ({describe(error)}){todo}'
         ) from error
+
+
+def require_project(name: str, purpose: str) -> None:
+    """Make sure that a project of mmattn's repository is installed, by its folder in ``projects/``.
+
+    Raises:
+        MissingPackage: if it is not.
+    """
+    if importlib.util.find_spec(f'mmattn_{name}') is None:
+        raise MissingPackage(f'{purpose} needs mmattn_{name}: pip install ./projects/{name}, in a clone of mmattn')
 
 
 def require_sharding(purpose: str) -> None:

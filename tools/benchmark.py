@@ -69,7 +69,7 @@ from mmattn.analysis.least_time import least_time, measure_machine
 from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_onnx
 from mmguard.errors import InputError, describe, refusing
 from mmguard.outputs import check_output, whole_file
-from mmguard.packages import require, require_models
+from mmguard.packages import require, require_models, require_project
 from mmguard.runs.configs import load_config
 from mmguard.runs.rows import ROW, chosen, read_row
 from mmguard.runs.running import run_tool
@@ -436,7 +436,7 @@ def build(name: str, runtime: str, args: argparse.Namespace) -> Callable[[Tensor
         file = Path(args.graphs, f'{name.replace("/", "-")}-{height}x{width}.onnx')
         if not file.exists():  # the process that measures memory reads it again
             if is_detector(model):
-                from mmattn.export.detectors import TraceableDetector  # it needs MMDetection
+                from mmattn_deploy.detectors import TraceableDetector
 
                 model = TraceableDetector(model)
             with torch.no_grad():
@@ -452,7 +452,8 @@ def deployed(name: str, args: argparse.Namespace) -> nn.Module:
     if not args.heads:
         return model
     if is_detector(model.model):
-        from mmattn.export.detectors import spread_scores
+        require_project('deploy', 'the graph of a detector')
+        from mmattn_deploy.detectors import spread_scores
 
         spread_scores(model.model, torch.randn(1, 3, 256, 256))
     return model.model
@@ -469,7 +470,7 @@ def difference(name: str, graph: Callable, x: Tensor, args: argparse.Namespace) 
     model = deployed(name, args)
     if not is_detector(model):
         return largest_difference(model, graph, [tuple(x.shape[2:])])[0]
-    from mmattn.export.detectors import detect, largest_differences
+    from mmattn_deploy.detectors import detect, largest_differences
 
     expected, found = detect(model, x), graph(x)
     print(f'{name:24s} finds {len(expected[0])} objects, its graph {len(found[0])}', flush=True)

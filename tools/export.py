@@ -42,6 +42,7 @@ from mmguard.checks.images import IMAGES, CheckedPipeline
 from mmguard.checks.pixels import pixels_of
 from mmguard.errors import InputError
 from mmguard.outputs import check_output, whole_file
+from mmguard.packages import require_project
 from mmguard.prediction.predict import class_names
 from mmguard.runs.configs import add_config, load_config, package_of
 from mmguard.runs.resuming import check_complete, whole_model_weights
@@ -95,6 +96,8 @@ def main() -> None:
         sys.exit(
             f'--images {args.images} must be a folder with two images or more, which end with {", ".join(IMAGES)}.'
         )
+    if is_detector or args.int8:
+        require_project('deploy', 'a detector as a file' if is_detector else '--int8')
     in_channels = cfg.model.backbone.get('in_channels', 3)
     contents = read_file(args.checkpoint) if args.checkpoint and not args.backbone else {}
     with running(cfg):
@@ -102,7 +105,7 @@ def main() -> None:
     files = [args.image] if args.image else files[:: max(1, len(files) // MOST_IMAGES)][:MOST_IMAGES]
     examples = prepared(cfg, model, files)
     if is_detector:
-        from mmattn.export.detectors import TraceableDetector  # imported here, since it needs mmdet
+        from mmattn_deploy.detectors import TraceableDetector
 
         graph = trace(TraceableDetector(model), in_channels)
     else:
@@ -209,7 +212,7 @@ def write(
 
 def write_int8(file: Path, images: list[np.ndarray]) -> None:
     """Replace an ONNX file by one with layers in 8 bits."""
-    from mmattn.export.int8 import LARGEST_ERROR, quantise  # it needs onnxruntime
+    from mmattn_deploy.int8 import LARGEST_ERROR, quantise
 
     size = file.stat().st_size
     for kind, error in quantise(file, file, images).items():
@@ -258,7 +261,7 @@ def write_detector(
     facts: dict[str, object],
 ) -> None:
     """Write a detector's graph to an ONNX file, and compare what the file and the model find in images."""
-    from mmattn.export.detectors import OUTPUTS, detect, largest_differences
+    from mmattn_deploy.detectors import OUTPUTS, detect, largest_differences
 
     write_onnx(graph, file, OUTPUTS, facts)
     count = 0

@@ -1,1 +1,1 @@
-"""Models as graphs for torch.export and ONNX: ``graphs`` for backbones and segmentors, ``detectors`` for detectors."""
+"""Backbones and segmentors as graphs for torch.export and ONNX."""

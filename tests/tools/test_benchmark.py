@@ -156,7 +156,7 @@ def test_difference_of_a_graph(monkeypatch):
     assert benchmark_tool.difference('model', lambda x: (model(x),), x, None) == 0
     assert benchmark_tool.difference('model', lambda x: (model(x) * 1.5,), x, None) == pytest.approx(0.5)
     model.roi_head, found = torch.nn.Identity(), (torch.rand(4, 4), torch.arange(4), torch.rand(4))
-    monkeypatch.setattr('mmattn.export.detectors.detect', lambda *_: found)
+    monkeypatch.setattr('mmattn_deploy.detectors.detect', lambda *_: found)
     for kept in (4, 3, 0):
         graph = lambda _, kept=kept: tuple(part[:kept] for part in found)
         assert benchmark_tool.difference('model', graph, x, None) == 1 - kept / 4

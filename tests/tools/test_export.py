@@ -15,6 +15,7 @@ from torch import nn
 from mmattn.errors import InputError
 from mmattn.export.graphs import RUNTIMES, trace, write_onnx
 from mmattn.weights import CheckpointError, read_file
+from mmguard.packages import MissingPackage
 from mmguard.runs.configs import load_config
 from tests import ROOT
 from tests.configs import FOUR_BANDS, GREY_MAPS
@@ -25,8 +26,12 @@ SEGMENTOR = 'configs/toy/msf-vit-toy_setr.py'
 CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
 RETINANET = 'configs/toy/retinanet_shunted-toy_fpn.py'
 DETECTOR = 'configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
-SNIPPETS = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'compile-and-export.md').read_text(), re.DOTALL)
-SEGMENTOR_SNIPPET, DETECTOR_SNIPPET = (code for code in SNIPPETS if 'onnxruntime' in code)
+SEGMENTOR_SNIPPET, DETECTOR_SNIPPET = (
+    code
+    for page in ('docs/compile-and-export.md', 'projects/deploy/README.md')
+    for code in re.findall(r'```python\n(.*?)```', (ROOT / page).read_text(), re.DOTALL)
+    if 'onnxruntime' in code
+)
 
 
 @pytest.fixture
@@ -43,6 +48,14 @@ def export(monkeypatch):
     return main
 
 
+def test_project_is_missing(export, tmp_path, monkeypatch):
+    """Without the project, the tool says how to install it before it builds a model; backbones need no project."""
+    monkeypatch.setitem(sys.modules, 'mmattn_deploy', None)
+    with pytest.raises(MissingPackage, match='needs mmattn_deploy: pip install ./projects/deploy'):
+        export(DETECTOR, '--out', tmp_path / 'x.onnx')
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def segmentor():
     """As its config initialises it."""
@@ -51,7 +64,7 @@ def segmentor():
 
 
 def run_snippet(code):
-    """Run a part of docs/compile-and-export.md in this folder, on a photo; its variables."""
+    """Run a program of the docs in this folder, on a photo; its variables."""
     cv2.imwrite('street.jpg', np.random.default_rng(0).integers(0, 256, (97, 131, 3), np.uint8))
     exec(code, variables := {})
     return variables

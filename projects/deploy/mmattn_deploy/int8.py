@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import InputError
+from mmattn.errors import InputError
 
 if TYPE_CHECKING:
     import onnx

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mmattn.errors import InputError
-from mmattn.export import int8
+from mmattn_deploy import int8
 
 onnx = pytest.importorskip('onnx')
 onnxruntime = pytest.importorskip('onnxruntime')

@@ -12,8 +12,8 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
 from mmattn.errors import InputError
-from mmattn.export.detectors import OUTPUTS, TraceableDetector, _dense_boxes, detect, largest_differences, spread_scores
 from mmattn.export.graphs import RUNTIMES, smallest_side, trace, write_onnx
+from mmattn_deploy.detectors import OUTPUTS, TraceableDetector, _dense_boxes, detect, largest_differences, spread_scores
 from mmguard.runs.configs import load_config
 from tests import ROOT
 from tests.backbones.cases import CASES
@@ -131,7 +131,7 @@ def find_both_ways(detector):
 )
 def test_what_is_not_supported_is_refused(config, change, message, monkeypatch):
     """Rather than exporting a graph that finds something else."""
-    monkeypatch.setattr('tests.export.test_detectors.spread_scores', lambda *_: None)
+    monkeypatch.setattr('projects.deploy.tests.test_detectors.spread_scores', lambda *_: None)
     with pytest.raises(InputError, match=message):
         TraceableDetector(build(config, **change))
 

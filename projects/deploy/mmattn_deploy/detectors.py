@@ -14,8 +14,8 @@ from mmdet.structures import DetDataSample
 from torch import Tensor, nn
 from torchvision.ops import nms, roi_align
 
-from ..errors import InputError
-from ..layers.any_size import every_second_pixel, pad_to_multiple
+from mmattn.errors import InputError
+from mmattn.layers.any_size import every_second_pixel, pad_to_multiple
 
 #: classes of a detector and its parts whose computations the graph repeats
 SUPPORTED = (

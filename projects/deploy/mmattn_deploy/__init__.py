@@ -1,0 +1,1 @@
+"""Detectors as graphs with NMS, and files in 8 bits."""

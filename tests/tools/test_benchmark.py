@@ -12,7 +12,7 @@ import pytest
 import torch
 from mmengine.logging import MMLogger
 
-from mmattn.errors import InputError
+from mmguard.errors import InputError
 from tests import ROOT
 from tests.backbones.cases import CASES
 

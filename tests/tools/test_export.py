@@ -12,9 +12,9 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
-from mmattn.errors import InputError
 from mmattn.export.graphs import RUNTIMES, trace, write_onnx
-from mmattn.weights import CheckpointError, read_file
+from mmattn.weights import read_file
+from mmguard.errors import CheckpointError, InputError
 from mmguard.packages import MissingPackage
 from mmguard.runs.configs import load_config
 from tests import ROOT
@@ -349,7 +349,7 @@ def test_backbone_of_openmmlab(export, tmp_path):
 
 
 def test_no_checkpoint(export, tmp_path):
-    with pytest.raises(CheckpointError, match='there is no checkpoint'):
+    with pytest.raises(ValueError, match='there is no checkpoint'):
         export(SEGMENTOR, tmp_path / 'c.pth', '--out', tmp_path / 'x.onnx')
 
 

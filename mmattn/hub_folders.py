@@ -12,12 +12,12 @@ from dataclasses import asdict
 from numbers import Real
 from pathlib import Path
 
-from timm.layers import DropPath
 from timm.models import PretrainedCfg
 from torch import nn
 
 from .backbones.base import Backbone
 from .errors import CheckpointError, describe, near_misses
+from .layers import DropPath
 from .weights.downloads import HUB_FILES, shortened
 from .weights.shards import files_of_index, is_index
 

@@ -54,6 +54,16 @@ for case in CASES.values():
     assert done.stdout
 
 
+def test_a_start_brings_no_other_library():
+    """timm and torchvision take seconds, and so do those that draw: a backbone is imported and built without them."""
+    done = run_python("""
+import sys, mmattn.backbones
+mmattn.backbones.ELSASwin('tiny')
+print({'timm', 'torchvision', 'matplotlib', 'cv2', 'transformers'} & set(sys.modules))
+""")
+    assert done.stdout == 'set()\n', done.stderr
+
+
 def test_missing_mmengine_is_told():
     done = run_python('import sys; sys.modules["mmengine"] = None; import mmattn')
     assert done.returncode == 1

@@ -9,12 +9,11 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_whole, hidden_channels, stage_numbers
 from ..errors import CheckpointError
-from ..layers import GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import DropPath, GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..layers.mechanism import mix

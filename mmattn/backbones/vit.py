@@ -1,13 +1,11 @@
 """The frame of a plain Vision Transformer, whose blocks take any mechanism in the place of attention."""
 
-import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from mmengine.registry import MODELS
-from timm.layers import SwiGLU
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole, hidden_channels
@@ -21,10 +19,19 @@ from .vit_layouts import vit_layout
 
 #: a mechanism for all blocks, or one per block; None is plain attention
 Mechanisms = dict | Sequence[dict | None] | None
-FEED_FORWARDS: dict[str, Callable[..., nn.Module]] = {**FEED_FORWARD, 'swiglu': functools.partial(SwiGLU, align_to=8)}
 
 #: the frame's names of positions and prefix tokens, which other frames may lack
 OPTIONAL = 'patch_embed.pos_embed', 'prefix.cls_token', 'prefix.reg_token'
+
+
+def swiglu(dim: int, hidden_dim: int, drop: float = 0.0) -> nn.Module:
+    """timm's ``SwiGLU``, with the hidden channels rounded up to a multiple of 8, as DINOv3 has them."""
+    from timm.layers import SwiGLU  # timm takes seconds
+
+    return SwiGLU(dim, hidden_dim, drop=drop, align_to=8)
+
+
+FEED_FORWARDS: dict[str, Callable[..., nn.Module]] = {**FEED_FORWARD, 'swiglu': swiglu}
 
 
 @MODELS.register_module()

@@ -8,7 +8,7 @@ from .ablations.local_attention import LocalAttention
 from .ablations.other_libraries import BottleneckAttention, CrissCrossAttention, HaloAttention, LambdaLayer, NonLocal
 from .ablations.relations import LocalRelation, PairwiseAttention, PatchwiseAttention
 from .ablations.stand_alone import StandAloneAttention
-from .block import Block
+from .block import Block, DropPath
 from .class_attention import ClassAttention
 from .depthwise_conv import DepthwiseConv
 from .elsa import ELSA
@@ -38,6 +38,7 @@ __all__ = [
     'DecoupledDynamicFilter',
     'DepthwiseConv',
     'DetailMLP',
+    'DropPath',
     'DynamicDepthwiseConv',
     'ELSA',
     'EfficientAttention',

@@ -1,7 +1,35 @@
-from timm.layers import DropPath, LayerScale
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .mechanism import mix, mix_with_prefix
+
+
+class DropPath(nn.Module):
+    """Stochastic depth ("Deep Networks with Stochastic Depth"): in training, an image loses the branch with probability
+    ``drop_prob``; those that keep it have it scaled, so that the mean stays."""
+
+    def __init__(self, drop_prob: float) -> None:
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, ...) -> (B, ...)."""
+        if not self.training or not self.drop_prob:
+            return x
+        return x * F.dropout(x.new_ones(x.shape[0], *(1,) * (x.dim() - 1)), self.drop_prob)
+
+
+class LayerScale(nn.Module):
+    """A factor per channel, which starts at ``value`` ("Going deeper with Image Transformers", equation 3)."""
+
+    def __init__(self, dim: int, value: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((dim,), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (..., dim) -> (..., dim)."""
+        return x * self.gamma
 
 
 class Block(nn.Module):

@@ -1,5 +1,4 @@
 import torch
-from timm.models.volo import ClassBlock
 from torch import Tensor, nn
 
 from ..arguments import check_heads, check_rates, check_whole, hidden_channels
@@ -33,6 +32,8 @@ class ClassAttention:
         Raises:
             ValueError: if an argument is wrong; the message names it.
         """
+        from timm.models.volo import ClassBlock  # timm takes seconds
+
         check_whole('in_channels', in_channels)
         check_heads(in_channels, num_heads)
         check_whole('depth', depth)

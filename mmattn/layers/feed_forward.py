@@ -2,8 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from timm.layers import Mlp
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..ops.tracing import is_exporting, is_plain
 from .shunted import LocalEnhancement
@@ -13,16 +12,29 @@ from .token_conv import DepthwiseConv2d
 MAX_HIDDEN = 2**20
 
 
-class MLP(Mlp):
-    """timm's ``Mlp``. Inference on the CPU computes large maps in parts of some rows. The hidden map of a whole one
-    would not fit the cache, and the system would clear its memory again at every call."""
+class MLP(nn.Module):
+    """Two linear layers with a GELU between them, as timm's ``Mlp``.
+
+    Inference on the CPU computes large maps in parts of some rows. The hidden map of a whole one would not fit the
+    cache, and the system would clear its memory again at every call.
+
+    Args:
+        dim: channels.
+        hidden_dim: channels of the hidden map.
+        drop: dropout after each layer.
+    """
 
     #: rows above and below a part that its result depends on
     halo = 0
 
-    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
-        super().__init__(dim, hidden_dim, **kwargs)
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0) -> None:
+        super().__init__()
         self.hidden_dim = hidden_dim  # fc1 may become a layer that does not tell its size, as LoRA's
+        self.fc1 = nn.Linear(dim, hidden_dim)
+        self.act = nn.GELU()
+        self.drop1 = nn.Dropout(drop)
+        self.fc2 = nn.Linear(hidden_dim, dim)
+        self.drop2 = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
@@ -47,17 +59,17 @@ class MLP(Mlp):
 
     def project(self, hidden: Tensor) -> Tensor:
         """(B, H, W, hidden_dim) -> (B, H, W, dim)."""
-        return self.drop2(self.fc2(self.norm(hidden)))
+        return self.drop2(self.fc2(hidden))
 
 
 class DetailMLP(MLP):
     """Detail-specific feed-forward layer of the Shunted Transformer (section 3.1.2, equation 3): an :class:`MLP` with a
-    depth-wise convolution before the activation. Arguments are those of timm's ``Mlp``."""
+    depth-wise convolution before the activation. Arguments are the same."""
 
     halo = 1
 
-    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
-        super().__init__(dim, hidden_dim, **kwargs)
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0) -> None:
+        super().__init__(dim, hidden_dim, drop)
         self.dwconv = LocalEnhancement(hidden_dim)
 
     def hidden(self, x: Tensor) -> Tensor:
@@ -74,8 +86,8 @@ class ConvMLP(DetailMLP):
     """Convolutional feed-forward layer (table 9, "Conv-Feedforward"): a :class:`DetailMLP` without the skip around the
     convolution, as in PVTv2. Arguments and tensors are the same."""
 
-    def __init__(self, dim: int, hidden_dim: int, **kwargs) -> None:
-        super().__init__(dim, hidden_dim, **kwargs)
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0) -> None:
+        super().__init__(dim, hidden_dim, drop)
         self.dwconv = DepthwiseConv2d(hidden_dim)
 
 

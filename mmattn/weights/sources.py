@@ -16,13 +16,13 @@ Nothing here uses the network.
 import os
 import re
 from pathlib import Path
-
-import timm
-import torchvision
-from timm.models import PretrainedCfg
+from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError, near_misses
 from ..privacy import without_secrets
+
+if TYPE_CHECKING:
+    from timm.models import PretrainedCfg
 
 #: pattern in the names of weights on Google Drive -> their files, and the page with the links
 RELEASES = {
@@ -97,12 +97,14 @@ def missing_file(path: str, scratch: str) -> str:
     return f'there is no checkpoint {path[:300]}: {advice}{otherwise}'
 
 
-def timm_release(name: str) -> PretrainedCfg | None:
+def timm_release(name: str) -> 'PretrainedCfg | None':
     """What timm notes about a model's weights; None for a model of which it has no notes.
 
     Raises:
         CheckpointError: if timm does not know the name.
     """
+    import timm  # it takes seconds, as torchvision does, and most weights are a file
+
     base, version = name.partition('.')[0], f'timm {timm.__version__}'
     # Those of mmattn.timm are not timm's own.
     if not timm.is_model(base) or timm.model_entrypoint(base).__module__.startswith('mmattn.'):
@@ -118,6 +120,8 @@ def timm_release(name: str) -> PretrainedCfg | None:
 
 def _has_weights(name: str) -> bool:
     """Whether timm has published weights of a name, which may be anything."""
+    import timm
+
     try:
         release = timm.get_pretrained_cfg(name)
     except RuntimeError:
@@ -143,6 +147,8 @@ def _timm_place(name: str) -> str:
 
 
 def _torchvision_address(name: str) -> str:
+    import torchvision
+
     models = torchvision.models
     if name in models.list_models():
         weights = ' or '.join(f'torchvision:{each}' for each in models.get_model_weights(name))

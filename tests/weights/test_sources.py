@@ -64,7 +64,7 @@ def test_formats_that_only_timm_reads(monkeypatch):
     """Without a copy on the Hub, weights of Google's in NumPy's format have to be converted; the sentence says how."""
     release = timm.get_pretrained_cfg('vit_tiny_patch16_224.augreg_in21k')
     release.hf_hub_id, release.url, release.custom_load = None, 'https://a/b.npz', True
-    monkeypatch.setattr(sources.timm, 'get_pretrained_cfg', lambda name: release)
+    monkeypatch.setattr(timm, 'get_pretrained_cfg', lambda name: release)
     with pytest.raises(CheckpointError, match='in a format that only timm reads: write torch.save'):
         place_of('timm:vit_tiny_patch16_224.augreg_in21k')
 
@@ -91,5 +91,5 @@ def test_names_of_files_on_the_hub(monkeypatch):
     """Where timm notes the name of a file, that file is meant and no other one."""
     release = timm.get_pretrained_cfg('resnet50.a1_in1k')
     release.hf_hub_filename = 'open_clip_pytorch_model.bin'
-    monkeypatch.setattr(sources.timm, 'get_pretrained_cfg', lambda name: release)
+    monkeypatch.setattr(timm, 'get_pretrained_cfg', lambda name: release)
     assert place_of('timm:resnet50.a1_in1k') == 'hf://timm/resnet50.a1_in1k/open_clip_pytorch_model.bin'

@@ -1,14 +1,11 @@
 """Layers of timm and MMCV as mechanisms: what GSA is compared with, and later attention in a ResNet's bottlenecks.
 
-Those of MMCV need it when they are built.
+The libraries are imported when a layer is built: timm takes seconds, and MMCV may be missing.
 """
 
 import importlib
 
 import torch.nn.functional as F
-from timm.layers.bottleneck_attn import BottleneckAttn
-from timm.layers.halo_attn import HaloAttn
-from timm.layers.lambda_layer import LambdaLayer as TimmLambdaLayer
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -108,7 +105,9 @@ class HaloAttention(nn.Module):
         check_whole('block_size', block_size)
         check_whole('halo_size', halo_size, 0)
         self.settings = dict(block_size=int(block_size), halo_size=int(halo_size))
-        self.attn = HaloAttn(dim, num_heads=num_heads, block_size=block_size, halo_size=halo_size)
+        self.attn = importlib.import_module('timm.layers.halo_attn').HaloAttn(
+            dim, num_heads=num_heads, block_size=block_size, halo_size=halo_size
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
@@ -134,7 +133,8 @@ class LambdaLayer(nn.Module):
         check_heads(dim, num_heads)
         check_odd('kernel_size', kernel_size)
         check_whole('key_width', key_width)
-        self.attn = TimmLambdaLayer(dim, num_heads=num_heads, r=kernel_size, dim_head=key_width)
+        layer = importlib.import_module('timm.layers.lambda_layer').LambdaLayer
+        self.attn = layer(dim, num_heads=num_heads, r=kernel_size, dim_head=key_width)
         theirs, half = self.attn.conv_lambda, kernel_size // 2
         self.attn.conv_lambda = FlatConv3d(1, key_width, theirs.kernel_size, padding=(half, half, 0))
         self.attn.conv_lambda.weight, self.attn.conv_lambda.bias = theirs.weight, theirs.bias
@@ -176,7 +176,8 @@ class BottleneckAttention(nn.Module):
         super().__init__()
         check_heads(dim, num_heads)
         length = table_length(stride, rel_pos_length)
-        self.attn = BottleneckAttn(dim, feat_size=(length, length), num_heads=num_heads)
+        layer = importlib.import_module('timm.layers.bottleneck_attn').BottleneckAttn
+        self.attn = layer(dim, feat_size=(length, length), num_heads=num_heads)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""

@@ -13,12 +13,12 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS, METRICS, MODELS
 from mmengine.runner import EpochBasedTrainLoop, Runner
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from mmattn.arguments import check_choice, check_flags, check_whole
 from mmattn.backbones.base import Backbone
 from mmattn.errors import CheckpointError, InputError
+from mmattn.layers import DropPath
 from mmattn.layers.mechanism import mix, mix_with_prefix, with_prefix
 from mmattn.weights import first_names, is_pretrained
 from mmguard.runs.checkpoints import unwrapped

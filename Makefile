@@ -70,12 +70,12 @@ real: export MMATTN_REAL_WEIGHTS = $(OUT)/weights
 real: setup
 	@[ "$(filter small full,$(SIZE))" ] || { echo "SIZE must be small or full, not $(SIZE)." >&2; exit 1; }
 	@$(RUN) tools/dev/real_data.py $(REAL_ROOT) --lists $(OUT)/lists
-	@$(RUN) tools/compare.py configs/real/tiny-imagenet.py $(if $(MODELS),--models $(MODELS)) \
+	@$(RUN) tools/compare.py configs/real/tiny-imagenet.py $(if $(MODELS),--row $(MODELS)) \
 	    --rates 5e-4 1e-3 2e-3 4e-3 --seeds 0 --jobs $(JOBS) --work-dir $(OUT)/classifiers \
 	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
 	@$(RUN) tools/dev/real_weights.py $(OUT)/classifiers --out $(OUT)/weights
 	@$(RUN) tools/compare.py configs/real/camvid.py configs/real/bccd.py \
-	    $(if $(MODELS),--models $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
+	    $(if $(MODELS),--row $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
 	    --rates 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream \
 	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
 	@$(RUN) tools/dev/real_report.py $(OUT) --out $(OUT)/report $(if $(OPTIONS),--cfg-options $(OPTIONS))

@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument('--device', help='cpu, cuda, cuda:1 ... (default: an accelerator, if there is one)')
     parser.add_argument('--trust-checkpoint', action='store_true', help='run the code in the checkpoint, if any')
     args = parser.parse_args()
-    cfg = load_config(args.config, args.cfg_options)
+    cfg = load_config(args.config, args.cfg_options, row=args.row)
     kinds = args.what or [kind for kind in KINDS if kind not in SPECIAL]
     if 'grafting' not in kinds and (args.measure or args.budget is not None):
         raise InputError('--measure and --budget are for --what grafting: leave them out')

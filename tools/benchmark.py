@@ -39,7 +39,6 @@ import gc
 import json
 import math
 import multiprocessing
-import os
 import platform
 import re
 import statistics
@@ -71,7 +70,7 @@ from mmguard.errors import InputError, describe, refusing
 from mmguard.outputs import check_output, whole_file
 from mmguard.packages import require, require_models, require_project
 from mmguard.runs.configs import load_config
-from mmguard.runs.rows import ROW, chosen, read_row
+from mmguard.runs.rows import read_row
 from mmguard.runs.running import run_tool
 from mmguard.text import in_figure
 
@@ -103,6 +102,7 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('models', nargs='*', metavar='MODEL', help='a config, or one of ' + ', '.join(PEERS))
+    parser.add_argument('--row', help='of the configs that are given as files')
     parser.add_argument('--peer', help='the model to which the ratios are (default: as in the metafiles)')
     parser.add_argument('--sizes', nargs='+', type=size, default=[(512, 512)], metavar='HxW')
     parser.add_argument('--steps', nargs='+', choices=STEPS, default=STEPS)
@@ -293,14 +293,14 @@ def metafiles() -> list[dict]:
     return [yaml.safe_load(file.read_text('utf-8')) for file in sorted(CONFIGS.glob('*/metafile.yml'))]
 
 
-def config_file(model: str) -> tuple[Path, str | None]:
+def config_file(model: str, row: str | None = None) -> tuple[Path, str | None]:
     """The config that a command line names, and its row.
 
     Raises:
         FileNotFoundError: if there is no such config.
     """
     if model.endswith('.py') and Path(model).is_file():
-        return Path(model), os.environ.get(ROW)
+        return Path(model), row
     named = {entry['Name']: entry for metafile in metafiles() for entry in metafile['Models']}
     for entry in (named.get(model), named.get(f'{model}_in1k')):
         if entry is not None:
@@ -310,11 +310,11 @@ def config_file(model: str) -> tuple[Path, str | None]:
     raise FileNotFoundError(f'there is no such config, and the peers are {", ".join(PEERS)}')
 
 
-def backbone_config(model: str) -> dict:
+def backbone_config(model: str, row: str | None = None) -> dict:
     """The config of a model's backbone."""
     if model in PEERS:
         return PEERS[model]
-    cfg = read_row(*config_file(model), import_custom_modules=False)
+    cfg = read_row(*config_file(model, row), import_custom_modules=False)
     modules = cfg.get('custom_imports', dict(imports=[]))['imports']
     for module in [modules] if isinstance(modules, str) else modules:
         try:
@@ -339,7 +339,7 @@ def eager(name: str, args: argparse.Namespace) -> nn.Module:
         torch.cuda.set_device(args.device)  # Times and memory are those of the current GPU.
     torch.manual_seed(0)
     model, _, backend = name.partition(':')
-    config = backbone_config(model)
+    config = backbone_config(model, args.row)
     package = re.match(r'timm|mm\w+(?=\.)', config['type'])
     if backend and package:
         raise ValueError('only the backbones of mmattn have backends')
@@ -355,9 +355,8 @@ def eager(name: str, args: argparse.Namespace) -> nn.Module:
         backbone.set_backend(backend)
     if not args.heads:
         return backbone.to(args.device)
-    file, row = config_file(args.heads)
-    with chosen(row):
-        cfg = load_config(file)
+    file, row = config_file(args.heads, args.row)
+    cfg = load_config(file, row=row)
     return Whole(cfg, backbone).to(args.device)
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     if args.draw < 0:
         raise InputError(f'--draw must be 0 or more, not {args.draw}')
 
-    cfg = load_config(args.config, args.cfg_options)
+    cfg = load_config(args.config, args.cfg_options, row=args.row)
     scope = package_of(cfg)
     if scope not in SCOPES:
         sys.exit(f'{args.config} is not for a detector, segmentor or classifier: its default_scope names no package.')

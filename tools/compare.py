@@ -1,9 +1,9 @@
 """Train models at several rates and with several seeds, and compare them in a table and a plot.
 
     python tools/compare.py --jobs 2                                    # configs/toy/compare
-    python tools/compare.py configs/toy/compare/fpn_ade20k.py --models swin elsa-swin
+    python tools/compare.py configs/toy/compare/fpn_ade20k.py --row swin elsa-swin
     python tools/compare.py A.py B.py --rates 1e-4 --seeds 0 1 2 3 4    # any configs, at one rate
-    python tools/compare.py configs/elsa_swin/ablations/swin-t_in1k.py --models net6 net7 --rates 1e-3 --seeds 0
+    python tools/compare.py configs/elsa_swin/ablations/swin-t_in1k.py --row net6 net7 --rates 1e-3 --seeds 0
 
 Each model gets its own best rate. The rates between the first and the last one are tried with the first seed; the first
 or the last one too if its neighbour is the best. The best rate is then repeated with the other seeds. A config may have
@@ -42,9 +42,8 @@ from mmguard.checks.config_values import KNOWN_KEYS, metric_configs
 from mmguard.curves import epoch_length, mean_and_spread, read_curves, read_result
 from mmguard.errors import InputError, describe, near_misses
 from mmguard.outputs import check_output, whole_file
-from mmguard.runs.configs import OptionsAction, load_config
+from mmguard.runs.configs import OptionsAction, add_row, load_config
 from mmguard.runs.divergence import DivergedError
-from mmguard.runs.rows import chosen
 from mmguard.runs.running import run_tool, train
 from mmguard.runs.screen import escape_unknown_characters
 from mmguard.runs.views import image_size
@@ -67,7 +66,7 @@ Run = tuple[float, int | None]  #: rate, and seed; None: a run with the settings
 
 @dataclass(eq=False)
 class Entry:
-    """A row of the table: a config, perhaps with a model of --models, and its scores so far."""
+    """A row of the table: a config, perhaps with a row of --row, and its scores so far."""
 
     config: Path
     model: str | None
@@ -102,10 +101,7 @@ class Entry:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('configs', nargs='*', type=Path, default=CONFIGS, help='default: configs/toy/compare/*.py')
-    parser.add_argument(
-        '--models', nargs='+', help='rows with which each config is run (default: all rows of a config that has rows)'
-    )
+    add_row(parser, several=True, default=CONFIGS)
     parser.add_argument('--metric', help='key of the evaluation (default: by the scope of the config)')
     parser.add_argument('--rates', nargs='+', type=float, default=RATES, help='ascending learning rates')
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
@@ -124,7 +120,8 @@ def main() -> None:
     if args.jobs < 1:
         raise InputError(f'--jobs must be 1 or more, not {args.jobs}')
     check_output(*(args.work_dir / name for name in ('table.md', 'plot.png', 'log.txt')))
-    pairs = [(config, model) for config in args.configs for model in args.models or default_models(config)]
+    configs = [Path(config) for config in args.config]
+    pairs = [(config, model) for config in configs for model in args.row or default_models(config)]
     if len({(config.stem, model) for config, model in pairs}) < len(pairs):
         raise InputError('two configs or models have the same name: their runs would have the same folder')
     entries = [make_entry(config, model, args) for config, model in pairs]
@@ -147,8 +144,6 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
         InputError: if the config has a mistake, or if nothing says what to compare.
     """
     cfg = read_config(config, model, args.cfg_options)
-    if model is not None and not cfg.get('rows'):
-        raise InputError(f'{config} has no rows: leave out --models')
     if cfg.get('val_dataloader') is None or 'lr' not in (cfg.get('optim_wrapper') or {}).get('optimizer', {}):
         raise InputError(f'{config} has no val_dataloader or no optim_wrapper.optimizer.lr: it cannot be compared')
     scope, metrics = cfg.get('default_scope'), [metric for _, metric in metric_configs(cfg, 'val')]
@@ -175,9 +170,8 @@ def with_sweep(cfg: Config) -> Config:
 
 
 def read_config(config: Path, model: str | None, options: dict) -> Config:
-    """A config, with the row ``model``. The environment does not choose: a second call could have another one."""
-    with chosen(model):
-        return load_config(config, options)
+    """A config, with the row ``model``."""
+    return load_config(config, options, row=model)
 
 
 def read_finished(entry: Entry, work_dir: Path) -> None:

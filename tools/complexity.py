@@ -29,6 +29,7 @@ from mmengine.logging import MMLogger
 from mmattn.analysis import compare_with_paper
 from mmattn.analysis.complexity import OPERATION_TOLERANCE, PARAMETER_TOLERANCE, Comparison
 from mmguard.checks.config_values import check_config
+from mmguard.runs.configs import add_row
 from mmguard.runs.rows import read_row
 from mmguard.runs.running import run_tool
 from mmguard.runs.views import image_size
@@ -36,8 +37,9 @@ from mmguard.runs.views import image_size
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('configs', nargs='+', type=Path, metavar='CONFIG')
-    configs = parser.parse_args().configs
+    add_row(parser, several=True)
+    args = parser.parse_args()
+    configs = [Path(config) for config in args.config]
     for config in configs:
         if not config.is_file():
             sys.exit(f'There is no config {config}.')
@@ -49,7 +51,7 @@ def main() -> int:
     wrong = 0
     for config in configs:
         check_config(read(config), config)
-        for row in compare_with_paper(config, read):
+        for row in compare_with_paper(config, read, args.row):
             print(as_line(row), flush=True)
             wrong += row.wrong
     if wrong:

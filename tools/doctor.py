@@ -30,7 +30,7 @@ def main() -> None:
         sys.exit(f'--steps must be 1 or more, not {args.steps}.')
     print('versions:', ', '.join(versions()))
     with tempfile.TemporaryDirectory() as folder:
-        cfg = load_config(args.config, args.cfg_options, work_dir=folder)
+        cfg = load_config(args.config, args.cfg_options, row=args.row, work_dir=folder)
         with running(cfg):
             found = examine(cfg, args.steps)
     print(report(found))

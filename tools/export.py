@@ -78,7 +78,7 @@ def main() -> None:
     if args.out.exists():
         sys.exit(f'{args.out} exists already: remove it, or name another file.')
 
-    cfg = load_config(args.config, args.cfg_options, backbone_only=args.backbone)
+    cfg = load_config(args.config, args.cfg_options, row=args.row, backbone_only=args.backbone)
     cfg.default_scope = package_of(cfg)
     is_detector = not args.backbone and cfg.default_scope == 'mmdet'
     if not is_detector and not args.backbone and cfg.default_scope != 'mmseg':

@@ -62,7 +62,7 @@ def main() -> None:
     if not args.images.is_dir():
         sys.exit(f'There is no folder {args.images}.')
 
-    cfg = load_config(args.config, args.cfg_options)
+    cfg = load_config(args.config, args.cfg_options, row=args.row)
     if package_of(cfg) != 'mmpretrain':
         sys.exit(f'{args.config} is not a config of a classifier.')
     from mmattn.classification.token_labels import checked_label_map, label_file  # imported here: it needs mmpretrain

@@ -43,7 +43,7 @@ def main() -> None:
     if not 0 <= args.score_thr <= 1:
         sys.exit(f'--score-thr must be from 0 to 1, not {args.score_thr}.')
 
-    cfg = load_config(args.config, args.cfg_options)
+    cfg = load_config(args.config, args.cfg_options, row=args.row)
     try:
         predict(
             cfg,

@@ -9,19 +9,18 @@ the weights: ``init_cfg=dict(type='Pretrained', checkpoint='FOLDER/model.safeten
 """
 
 import argparse
-import os
 from pathlib import Path
 
 from mmguard.errors import InputError
-from mmguard.runs.configs import load_config
+from mmguard.runs.configs import add_row, load_config
 from mmguard.runs.publishing import publish
-from mmguard.runs.rows import ROW, read_row
+from mmguard.runs.rows import read_row
 from mmguard.runs.running import run_tool
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', type=Path)
+    add_row(parser)
     parser.add_argument('checkpoint', type=Path, help='of a training with this config')
     parser.add_argument('folder', type=Path, help='folder to write to; files in it are written anew')
     parser.add_argument('--figures', nargs='+', default=[], metavar='NAME=VALUE', help='for the card')
@@ -35,8 +34,8 @@ def main() -> None:
     figures = [figure.partition('=') for figure in args.figures]
     if not all(name and value for name, _, value in figures):
         raise InputError(f'--figures must be NAME=VALUE, not {" ".join(args.figures)}')
-    load_config(args.config)  # checks it
-    cfg = read_row(args.config, os.environ.get(ROW))  # as it is, not as this machine runs it
+    load_config(args.config, row=args.row)  # checks it
+    cfg = read_row(args.config, args.row)  # as it is, not as this machine runs it
     name, figures = args.folder.resolve().name, {name: value for name, _, value in figures}
     publish(cfg, name, args.checkpoint, args.folder, figures, args.data, args.license)
     print(f'{args.folder} is written')

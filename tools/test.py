@@ -38,7 +38,7 @@ def main() -> None:
     check_source(args.checkpoint, scratch='')
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))  # MMEngine reads it
 
-    cfg = load_config(args.config, args.cfg_options, work_dir=args.work_dir, launcher=args.launcher)
+    cfg = load_config(args.config, args.cfg_options, row=args.row, work_dir=args.work_dir, launcher=args.launcher)
     if args.tta:
         enable_tta(cfg)
     if args.out:

@@ -22,7 +22,9 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))  # MMEngine reads it
 
-    cfg = load_config(args.config, args.cfg_options, work_dir=args.work_dir, launcher=args.launcher, amp=args.amp)
+    cfg = load_config(
+        args.config, args.cfg_options, row=args.row, work_dir=args.work_dir, launcher=args.launcher, amp=args.amp
+    )
     if args.auto_scale_lr:
         enable_auto_scale_lr(cfg)
     try:

@@ -1,7 +1,7 @@
 """Parameters and operations of models, counted as papers count them. Operations are multiply-adds everywhere."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,25 +64,25 @@ class Comparison:
         )
 
 
-def compare_with_paper(config: str | Path, read: Reader) -> Iterator[Comparison]:
+def compare_with_paper(config: str | Path, read: Reader, rows: Sequence[str] | None = None) -> Iterator[Comparison]:
     """Count the models of a config and compare them with the metafile beside it.
 
     The first row is the config's backbone as an ImageNet classifier. If the config is of a classifier, the classes are
     the config's. Otherwise the whole detector or segmentor follows. Without figures of a paper, the image size is that
-    of :func:`input_size`. A config with ``rows`` gives all of them. Those of a config of ablations are compared with
-    printed.yml.
+    of :func:`input_size`. Those of a config of ablations are compared with printed.yml.
 
     Args:
-        read: reads a config and its row, or its default row for None. It is asked for some configs several times.
+        read: reads a config and its row, or its default for None. It is asked for some configs several times.
+        rows: of a config with rows; None: all of them.
 
     Raises:
         MissingPackage: if a package that the config needs is missing.
         InputError: if the config has no default_scope, or no model with a backbone.
     """
     config = Path(config)
-    rows = _load(read, config).get('rows')
+    rows = rows or _load(read, config).get('rows')
     if rows and config.with_name('printed.yml').is_file():
-        yield from _compare_ablations(config, read)
+        yield from _compare_ablations(config, read, rows)
         return
     for row in rows or [None]:
         cfg = _load(read, config, row)
@@ -97,12 +97,12 @@ def compare_with_paper(config: str | Path, read: Reader) -> Iterator[Comparison]
             yield compare(name, build(cfg), cfg.default_scope, own, image_channels(cfg))
 
 
-def _compare_ablations(config: Path, read: Reader) -> Iterator[Comparison]:
-    """The classifiers of a config's ``rows``. printed.yml gives millions and 10^9, in the digits that the paper has."""
+def _compare_ablations(config: Path, read: Reader, rows: Iterable[str]) -> Iterator[Comparison]:
+    """The classifiers of a config's rows. printed.yml gives millions and 10^9, in the digits that the paper has."""
     printed = yaml.safe_load(config.with_name('printed.yml').read_text('utf-8'))[config.stem]
-    rows = printed.pop('Rows')
-    for row in _load(read, config).rows:
-        figures = rows.get(row, {})
+    figures_of = printed.pop('Rows')
+    for row in rows:
+        figures = figures_of.get(row, {})
         params, flops = figures.get('params'), figures.get('flops')
         entry = dict(printed, Parameters=params and 1e6 * float(params), FLOPs=flops and 1e9 * float(flops))
         cfg = _load(read, config, row)

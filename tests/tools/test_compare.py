@@ -229,7 +229,7 @@ def run(tmp_path_factory):
 def test_compare(run, tmp_path):
     """Two models, two seeds, two steps, side by side. A second call trains only what is missing, and scores of another
     config are refused."""
-    command = [FPN, '--models', 'swin', 'resnet', '--rates', '1e-3', '--seeds', '0', '1']
+    command = [FPN, '--row', 'swin', 'resnet', '--rates', '1e-3', '--seeds', '0', '1']
     command += ['--jobs', '2', '--work-dir', tmp_path]
     short = ['--cfg-options', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2']
     done = run(*command, *short)
@@ -254,8 +254,8 @@ def test_compare(run, tmp_path):
     ('arguments', 'sentence'),
     [
         (['no.py'], 'there is no config no.py'),
-        ([FPN, '--models', 'sven'], 'has no row sven'),
-        ([FPN, '--models', 'resnet', 'resnet'], 'have the same name'),
+        ([FPN, '--row', 'sven'], 'has no row sven'),
+        ([FPN, '--row', 'resnet', 'resnet'], 'have the same name'),
         ([FPN, '--cfg-options', 'val_dataloader=None', 'val_cfg=None', 'val_evaluator=None'], 'has no val_dataloader'),
         (['--rates', '1e-2', '1e-3'], '--rates must be positive, finite and ascending'),
         (['--rates', 'nan'], '--rates must be positive'),
@@ -283,18 +283,10 @@ def test_several_metrics(monkeypatch, tmp_path):
     assert entry.metric == 'mIoU'
 
 
-def test_environment_is_left_alone(monkeypatch):
-    """Reading a row changes no variable, and a variable changes no row."""
-    monkeypatch.setenv('MMATTN_ROW', 'resnet')
-    monkeypatch.chdir(ROOT)
-    assert (
-        compare.read_config(Path(FPN), 'vit', {}).row == 'vit'
-        and compare.read_config(Path(FPN), None, {}).row == 'swin'
-    )
-    assert os.environ['MMATTN_ROW'] == 'resnet'
-    assert compare.default_models(Path(FPN)) == compare.read_config(Path(FPN), None, {}).rows
-    assert set(compare.default_models(Path(FPN))) > {'swin', 'vit', 'resnet'}
-    assert compare.default_models(Path('configs/toy/elsa-swin-toy_in1k.py')) == [None]
+def test_default_rows():
+    """A config with rows is compared with all of them, one without as it is."""
+    assert set(compare.default_models(ROOT / FPN)) > {'swin', 'vit', 'resnet'}
+    assert compare.default_models(ROOT / 'configs/toy/elsa-swin-toy_in1k.py') == [None]
 
 
 def test_metrics_of_the_last_evaluation(tmp_path, monkeypatch):
@@ -337,7 +329,7 @@ def test_metrics_of_the_last_evaluation(tmp_path, monkeypatch):
 
 def test_models_of_a_config_without_rows():
     """Each name would be a row of the table, with the same model."""
-    with pytest.raises(InputError, match='elsa-swin-toy_in1k.py has no rows: leave out --models'):
+    with pytest.raises(InputError, match='elsa-swin-toy_in1k.py has no row swin: it has none'):
         compare.make_entry(ROOT / 'configs/toy/elsa-swin-toy_in1k.py', 'swin', Namespace(cfg_options={}))
 
 

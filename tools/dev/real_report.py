@@ -22,7 +22,6 @@ from mmguard.errors import InputError
 from mmguard.outputs import check_output, whole_file
 from mmguard.prediction.hook import DrawingHook
 from mmguard.runs.configs import OptionsAction, load_config
-from mmguard.runs.rows import chosen
 from mmguard.runs.running import run_tool, test
 from mmguard.text import in_figure
 
@@ -117,8 +116,7 @@ def measure(rows: list[str], options: dict | None) -> dict[str, float]:
     """Milliseconds of the segmentor of each row for an image of 480 x 360, on one thread: the median of three turns."""
     models = {}
     for row in rows:
-        with chosen(row):
-            cfg = load_config(CONFIGS / 'camvid.py', options)
+        cfg = load_config(CONFIGS / 'camvid.py', options, row=row)
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
             models[row] = MODELS.build(cfg.model).eval()
     times: dict[str, list[float]] = {row: [] for row in rows}
@@ -148,8 +146,7 @@ def draw_curves(classifiers: dict[str, Run], file: Path) -> None:
 
 def draw_predictions(task: str, row: str, run: Run, folder: Path, options: dict | None) -> None:
     """Write test images with annotations and predictions of a run."""
-    with chosen(row):
-        cfg = load_config(CONFIGS / f'{task}.py', options, work_dir=folder / 'log')
+    cfg = load_config(CONFIGS / f'{task}.py', options, row=row, work_dir=folder / 'log')
     indices = list(TASKS[task][-1])
     cfg.test_dataloader.dataset.indices = indices
     cfg.experiment_name = f'{task}-{row}'  # MMEngine keeps loggers and visualizers by name for the life of the process.

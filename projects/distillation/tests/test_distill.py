@@ -192,7 +192,7 @@ def test_two_processes(config, tmp_path, student):
         + "custom_imports = dict(imports=[*_base_.custom_imports.imports, 'writer'])\n"
         + "custom_hooks = [*_base_.custom_hooks, dict(type='Writer')]\n"
     )
-    done = dist_train(config, 2, '--work-dir', tmp_path / 'work', MMATTN_ROW=student)
+    done = dist_train(config, 2, '--work-dir', tmp_path / 'work', '--row', student)
     assert done.returncode == 0, done.stdout + done.stderr
     first, second = (torch.load(tmp_path / 'work' / f'rank{rank}.pt') for rank in range(2))
     assert first.keys() == second.keys()

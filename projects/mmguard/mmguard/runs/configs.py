@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +20,7 @@ from ..outputs import check_output
 from ..packages import mmseg_bases, require, require_models, require_ops, require_sharding
 from ..weights import check_source, is_pretrained
 from .checkpoints import use_atomic_checkpoints
-from .rows import ROW, read_row, row_in_folder
+from .rows import chosen, merge_row, read_row
 from .variables import check_variables
 from .views import far_sizes, views_pipeline
 
@@ -59,9 +58,44 @@ class OptionsAction(DictAction):
                 ) from error
 
 
+class RowsAction(argparse.Action):
+    """Prints the rows of the configs and ends, as soon as ``--list-rows`` and the configs are both known."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | list[str],
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        if namespace.config and namespace.list_rows is not None:
+            for path in namespace.config if isinstance(namespace.config, list) else [namespace.config]:
+                print(*read_row(path, import_custom_modules=False).get('rows', ()), sep='\n')
+            parser.exit()
+
+
+def add_row(parser: argparse.ArgumentParser, several: bool = False, default: list | None = None) -> None:
+    """Add the config and its row; or, for tools that take ``several``, configs and rows.
+
+    Args:
+        default: configs that are taken if none is named.
+    """
+    number = dict(nargs='*' if default else '+', default=default) if several else {}
+    parser.add_argument(
+        'config', action=RowsAction, help='config of MMDetection, MMSegmentation or MMPretrain', **number
+    )
+    parser.add_argument(
+        '--row',
+        nargs='+' if several else None,
+        help=f'of --list-rows (default: {"all" if several else "none, the model of the file"})',
+    )
+    parser.add_argument('--list-rows', nargs=0, action=RowsAction, help='print the rows of the config, and end')
+
+
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add the config and the settings that override it, named as in OpenMMLab's own tools."""
-    parser.add_argument('config', help='config of MMDetection, MMSegmentation or MMPretrain')
+    """Add the config, its row, and the settings that override it, named as in OpenMMLab's own tools."""
+    add_row(parser)
     parser.add_argument(
         '--cfg-options', nargs='+', action=OptionsAction, help='settings to override, key.key=value ...'
     )
@@ -81,6 +115,7 @@ def load_config(
     path: str | Path,
     options: dict | None = None,
     *,
+    row: str | None = None,
     work_dir: str | Path | None = None,
     launcher: str = 'none',
     amp: bool = False,
@@ -90,8 +125,9 @@ def load_config(
 
     Args:
         options: values to set, by dotted key, as of ``--cfg-options``.
+        row: one of ``rows`` in the config, which is merged before the options; None: the model of the file.
         work_dir: folder for logs and checkpoints. The default is what the config says, or work_dirs/NAME_OF_CONFIG,
-            or work_dirs/NAME_OF_CONFIG/ROW for a config with rows.
+            or work_dirs/NAME_OF_CONFIG/ROW.
         launcher: "none", "pytorch", "slurm" or "mpi", what starts the processes.
         amp: train in mixed precision, see ``enable_amp``. ``options`` may then set the arguments of its wrapper.
         backbone_only: leave neck and heads out of the model, which then need not fit the backbone.
@@ -103,7 +139,7 @@ def load_config(
     if not Path(path).is_file():
         raise InputError(f'there is no config {path}')
     # A config is a program, which can raise any error.
-    with refusing(f'{path} cannot be read'), mmseg_bases():
+    with chosen(row), refusing(f'{path} cannot be read'), mmseg_bases():
         try:
             check_variables(path)
             cfg = Config.fromfile(path, import_custom_modules=False)
@@ -112,13 +148,13 @@ def load_config(
         except InputError:
             raise
         except Exception as error:
-            _check_row(path)
             if 'tta_pipeline' in str(error):
                 raise InputError(
                     f'{path} cannot be read: its bases have no tta_pipeline, since --tta makes the views from the test '
                     'pipeline: leave tta_pipeline out, or make it with views_pipeline as in docs/openmmlab_tools.md'
                 ) from error
             raise
+    merge_row(cfg, row, path)
     known = {*KNOWN_KEYS, *TTA_KEYS, *cfg}
     variables = {key.partition('.')[0] for key in options or {}}.intersection(cfg) - {*KNOWN_KEYS, *TTA_KEYS}
     before = {key: _plain(cfg[key]) for key in variables}
@@ -158,9 +194,7 @@ def load_config(
     use_atomic_checkpoints(cfg)
     cfg.launcher = launcher
     # MMEngine cannot write a config with a Path.
-    cfg.work_dir = str(
-        work_dir or cfg.get('work_dir') or Path('work_dirs') / Path(path).stem / row_in_folder(cfg, path)
-    )
+    cfg.work_dir = str(work_dir or cfg.get('work_dir') or Path('work_dirs') / Path(path).stem / (row or ''))
     if get_device() == 'cpu':
         _fit_cpu(cfg)
     return cfg
@@ -171,17 +205,6 @@ def _plain(node: object) -> object:
     if isinstance(node, dict):
         return {key: _plain(value) for key, value in node.items() if key != '_scope_'}
     return type(node)(map(_plain, node)) if isinstance(node, (list, tuple)) else node
-
-
-def _check_row(path: str | Path) -> None:
-    """Refuse the row that the environment names, if the config can be read without it and has no such row."""
-    row = os.environ.get(ROW)
-    if row is None:
-        return
-    rows = read_row(path, import_custom_modules=False).get('rows', ())
-    if rows and row not in rows:
-        hint = near_misses(row, rows) or f': it has {", ".join(rows)}'
-        raise InputError(f'{path} has no row {row} ({ROW} in the environment){hint}')
 
 
 def _fit_cpu(cfg: Config) -> None:

@@ -206,7 +206,7 @@ def _weights_of(model: nn.Module, contents: dict, checkpoint: Path) -> dict[str,
     except CheckpointError as error:
         raise CheckpointError(
             f'{error}. Only weights of the config itself are published: name the config that {checkpoint} was trained '
-            'with, and its row in MMATTN_ROW'
+            'with, and --row if it was trained with one'
         ) from error
     return dict(tensors)
 

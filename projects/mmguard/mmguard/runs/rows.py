@@ -1,8 +1,10 @@
-"""Rows of a config: variants in one file, as the rows of a paper's table. MMATTN_ROW in the environment chooses one.
+"""Rows of a config: variants in one file, as the rows of a paper's table.
 
-A config with rows has ``rows``, whose keys are their names, and ``row``, the name of the chosen one.
+A config with rows is itself a model, the default. Its ``rows`` are settings by name. One of them is merged into it as
+``--cfg-options`` are: with dotted keys, or with ``_delete_``.
 """
 
+import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from ..errors import refusing
+from ..errors import InputError, near_misses, refusing
 from ..packages import mmseg_bases
 from .variables import check_variables
 
@@ -33,24 +35,34 @@ def chosen(row: str | None) -> Iterator[None]:
 
 
 def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
-    """A config with a row, or with its default row, whatever the environment names.
+    """A config with a row, which then has no ``rows``; with None, as it is in the file.
 
     Args:
         settings: of :meth:`mmengine.config.Config.fromfile`.
 
     Raises:
-        InputError: if it cannot be read.
+        InputError: if it cannot be read, or has no such row.
     """
     # A config is a program, which can raise any error.
     with chosen(row), refusing(f'{path} cannot be read'), mmseg_bases():
         check_variables(path)
-        return Config.fromfile(path, **settings)
+        cfg = Config.fromfile(path, **settings)
+    merge_row(cfg, row, path)
+    return cfg
 
 
-def row_in_folder(cfg: Config, path: str | Path) -> str:
-    """The row of a config as a part of the name of its folder for results; '' if it has none.
+def merge_row(cfg: Config, row: str | None, path: str | Path) -> None:
+    """Merge a row into its config, and remove ``rows``. None changes nothing.
 
-    A config that inherits from one with rows is a model of its own: it has a row only if the environment names one.
+    Raises:
+        InputError: if the config has no such row, or if it cannot be merged.
     """
-    named = ROW in os.environ or ROW.encode() in Path(path).read_bytes()
-    return cfg.get('row', '') if named and 'rows' in cfg else ''
+    if row is None or 'row' in cfg:
+        return
+    rows = cfg.get('rows') or {}
+    if row not in rows:
+        hint = near_misses(row, rows) or f': it has {", ".join(rows) or "none"}'
+        raise InputError(f'{path} has no row {row}{hint}')
+    with refusing(f'{path}: the row {row} cannot be merged'):  # MMEngine raises several kinds of errors.
+        cfg.merge_from_dict(copy.deepcopy(rows[row]))  # which takes _delete_ out
+    cfg.pop('rows')

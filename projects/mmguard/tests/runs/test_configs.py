@@ -1,6 +1,5 @@
 import copy
 import importlib
-import os
 import re
 from argparse import ArgumentParser
 from copy import deepcopy
@@ -17,8 +16,9 @@ from torch import nn
 import mmattn
 from mmguard.errors import InputError
 from mmguard.packages import MissingPackage
-from mmguard.runs import configs, rows
+from mmguard.runs import configs
 from mmguard.runs.configs import add_config, load_config
+from mmguard.runs.rows import read_row
 from mmguard.runs.sharding import ShardedStrategy
 from mmguard.weights import CheckpointError
 from tests import ROOT
@@ -56,55 +56,60 @@ def test_slurm_without_accelerators_is_told(monkeypatch):
         load_config(MASK_RCNN, launcher='slurm')
 
 
-def test_work_dir_and_options(monkeypatch, tmp_path):
-    """Each row has a folder of its own. A config that inherits rows has them only if the environment names one."""
-    assert load_config(CLASSIFIER).work_dir == 'work_dirs/elsa-swin-toy_in1k'
-    folder = 'work_dirs/elsa-swin_upernet_8xb2-160k_ade20k-512x512'
-    assert load_config(UPERNET).work_dir == f'{folder}/elsa-swin-t'
-    (tmp_path / 'own.py').write_text(f'_base_ = "{UPERNET}"')
-    assert load_config(tmp_path / 'own.py').work_dir == 'work_dirs/own'
-    monkeypatch.setenv('MMATTN_ROW', 'elsa-swin-s')
-    assert load_config(UPERNET).work_dir == f'{folder}/elsa-swin-s'
-    assert load_config(tmp_path / 'own.py').work_dir == 'work_dirs/own/elsa-swin-s'
-    assert load_config(CLASSIFIER).work_dir == 'work_dirs/elsa-swin-toy_in1k'
-    cfg = load_config(UPERNET, work_dir='here', options={'train_cfg.max_iters': 3})
-    assert cfg.work_dir == 'here' and cfg.train_cfg.max_iters == 3
+def test_work_dir_and_options(tmp_path):
+    """A row has a folder of its own."""
+    folder = 'work_dirs/elsa-swin-toy_in1k'
+    assert load_config(CLASSIFIER).work_dir == folder
+    cfg = load_config(CLASSIFIER, work_dir='here', options={'train_cfg.max_epochs': 3})
+    assert cfg.work_dir == 'here' and cfg.train_cfg.max_epochs == 3
     assert load_config(CLASSIFIER, work_dir=tmp_path).work_dir == str(tmp_path)  # MMEngine cannot write a Path.
+    assert load_config(own(tmp_path), row='deep').work_dir == 'work_dirs/own/deep'
 
 
-@pytest.mark.parametrize(
-    'config, row, sentence',
-    [
-        (
-            'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512',
-            'elsa-swin-x',
-            ' elsa-swin-x .*: did you mean elsa-swin-',
-        ),
-        (
-            'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512',
-            'foo',
-            ' foo .*: it has elsa-swin-t, elsa-swin-s, elsa-',
-        ),
-        ('gsa/gsa_cifar100', 'gsa-r50', ' gsa-r50 .*did you mean .*gsa-r50-all'),
-        ('toy/compare/fpn_ade20k', 'sven', r' sven \(MMATTN_ROW in the environment\)'),
-        ('distillation/gsa-r50', 'dinov3-b', ' dinov3-b .*dinov3-b_1xb'),
-    ],
-)
-def test_unknown_rows(monkeypatch, config, row, sentence):
-    """A row that a config does not have is named in one sentence, with rows that it has. Configs without rows do not
-    read the variable."""
-    monkeypatch.setenv('MMATTN_ROW', row)
-    with pytest.raises(InputError, match=f'has no row{sentence}'):
-        load_config(ROOT / 'configs' / f'{config}.py')
-    assert load_config(CLASSIFIER).default_scope == 'mmpretrain'
+def own(folder: Path) -> Path:
+    """A config with rows."""
+    rows = dict(
+        deep={'model.backbone.arch.depths': (1, 1, 3, 1)},
+        plain=dict(model=dict(backbone=dict(_delete_=True, type='ResNet', depth=18), head=dict(in_channels=512))),
+        broken={'model.type.x': 1},
+    )
+    path = folder / 'own.py'
+    path.write_text(f'_base_ = {str(CLASSIFIER)!r}\nmodel = dict(backbone=dict(drop_path_rate=0.5))\nrows = {rows!r}')
+    return path
 
 
-def test_a_broken_config_is_no_unknown_row(monkeypatch, tmp_path):
-    """An error of a row that exists keeps its own sentence."""
-    (tmp_path / 'a.py').write_text("rows = ['one', 'two']\nrow = '{{$MMATTN_ROW:one}}'\nx = dict(one=1)[row]\n")
-    monkeypatch.setenv('MMATTN_ROW', 'two')
-    with pytest.raises(InputError, match="a.py cannot be read: KeyError: 'two'"):
-        load_config(tmp_path / 'a.py')
+def test_rows(tmp_path):
+    """A row is merged into the config, with dotted keys and _delete_, before --cfg-options. It is then a config without
+    rows. Without a row, the config is as MMEngine reads it."""
+    path = own(tmp_path)
+    assert read_row(path)._cfg_dict == Config.fromfile(path)._cfg_dict
+    deep = load_config(path, {'model.backbone.drop_path_rate': 0.25}, row='deep')
+    assert (deep.model.backbone.type, deep.model.backbone.drop_path_rate) == ('ELSASwin', 0.25)
+    assert deep.model.backbone.arch.depths == (1, 1, 3, 1) and 'rows' not in deep
+    plain = read_row(path, 'plain').model
+    assert plain.backbone == dict(type='ResNet', depth=18) and plain.head.in_channels == 512
+
+
+@pytest.mark.parametrize('row, sentence', [('dep', 'has no row dep: did you mean deep'), ('x', 'row x: it has deep')])
+def test_unknown_rows(tmp_path, row, sentence):
+    """A row that a config does not have, and one that does not fit it, is named in one sentence."""
+    with pytest.raises(InputError, match=sentence):
+        load_config(own(tmp_path), row=row)
+    with pytest.raises(InputError, match='has no row deep: it has none'):
+        load_config(CLASSIFIER, row='deep')
+    with pytest.raises(InputError, match='own.py: the row broken cannot be merged'):
+        load_config(own(tmp_path), row='broken')
+
+
+@pytest.mark.parametrize('order', [1, -1], ids=['config first', 'config last'])
+def test_rows_are_listed(capsys, tmp_path, order):
+    """--list-rows prints the names of the rows and ends, before other arguments are missed."""
+    parser = ArgumentParser()
+    add_config(parser)
+    parser.add_argument('checkpoint')
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args([str(own(tmp_path)), '--list-rows'][::order])
+    assert ended.value.code == 0 and capsys.readouterr().out == 'deep\nplain\nbroken\n'
 
 
 def test_a_config_that_is_its_own_base(tmp_path):
@@ -119,19 +124,6 @@ def test_yaml_and_json_configs(tmp_path):
     for suffix in ('yaml', 'json'):
         cfg.dump(tmp_path / f'a.{suffix}')
         assert load_config(tmp_path / f'a.{suffix}').model.head.in_channels == cfg.model.head.in_channels
-
-
-def test_rows_are_chosen_for_a_block(monkeypatch):
-    """The variable is as before after the block, also if it ends in an error."""
-    monkeypatch.setenv('MMATTN_ROW', 'outer')
-    with pytest.raises(KeyError), rows.chosen('inner'):
-        assert os.environ['MMATTN_ROW'] == 'inner'
-        raise KeyError
-    assert os.environ['MMATTN_ROW'] == 'outer'
-    monkeypatch.delenv('MMATTN_ROW')
-    with rows.chosen('inner'):
-        pass
-    assert 'MMATTN_ROW' not in os.environ
 
 
 @pytest.mark.parametrize('config', [MASK_RCNN, UPERNET, CLASSIFIER], ids=lambda path: path.stem)

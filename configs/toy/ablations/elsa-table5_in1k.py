@@ -1,5 +1,5 @@
 # Table 5 of ELSA in a narrow Swin: the operator, in all stages but ELSA's. MMATTN_ROW=ddf chooses a row.
-# Sides are those of configs/toy/compare/_base_/swin.py.
+# Sides are those of configs/toy/compare/_base_/models.py.
 _base_ = '../compare/_base_/tasks/classifier.py'
 window = dict(type='WindowAttention', window_size=4)
 elsa = dict(type='ELSA', kernel_size=5, group_width=4)

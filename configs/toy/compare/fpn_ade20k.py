@@ -1,4 +1,12 @@
-# What the compared segmentors share. The environment variable MMATTN_ROW names a file of _base_.
-_base_ = ['./_base_/{{$MMATTN_ROW:swin}}.py', './_base_/rows.py', './_base_/tasks/segmentor.py']
-row = '{{$MMATTN_ROW:swin}}'
-model = dict(backbone=_base_.backbone, neck=[*_base_.pyramid, dict(_base_.model.neck, in_channels=_base_.channels)])
+# What the compared segmentors share. A row is a backbone.
+_base_ = ['./_base_/models.py', './_base_/tasks/segmentor.py']
+rows = {
+    name: dict(
+        model=dict(
+            backbone=dict(backbone, _delete_=True),
+            neck=[*_base_.pyramids[name], dict(_base_.model.neck, in_channels=_base_.channels[name])],
+        )
+    )
+    for name, backbone in _base_.models.items()
+}
+model = dict(rows['swin']['model'], backbone=_base_.models['swin'])

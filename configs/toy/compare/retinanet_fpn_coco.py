@@ -1,28 +1,25 @@
-# What the compared detectors share. The environment variable MMATTN_ROW names a file of _base_.
+# What the compared detectors share. A row is a backbone.
 _base_ = [
-    './_base_/{{$MMATTN_ROW:swin}}.py',
-    './_base_/rows.py',
+    './_base_/models.py',
     './_base_/schedule.py',
     'mmdet::_base_/models/retinanet_r50_fpn.py',
     '../../_base_/datasets/toy_coco_detection.py',
     '../../_base_/det_runtime.py',
 ]
-row = '{{$MMATTN_ROW:swin}}'
 input_size = (64, 64)
 classes = dict(classes=('frisbee', 'kite', 'donut', 'book', 'scissors'))
+of_all = dict(_base_.model.neck, out_channels=32, add_extra_convs=False, start_level=0, num_outs=4)
+rows = {
+    name: dict(
+        model=dict(
+            backbone=dict(backbone, _delete_=True),
+            neck=[*_base_.pyramids[name], dict(of_all, in_channels=_base_.channels[name])],
+        )
+    )
+    for name, backbone in _base_.models.items()
+}
 model = dict(
-    backbone=dict(_base_.backbone, _delete_=True),
-    neck=[
-        *_base_.pyramid,
-        dict(
-            _base_.model.neck,
-            in_channels=_base_.channels,
-            out_channels=32,
-            add_extra_convs=False,
-            start_level=0,
-            num_outs=4,
-        ),
-    ],
+    rows['swin']['model'],
     bbox_head=dict(
         num_classes=5,
         in_channels=32,

@@ -1,18 +1,20 @@
-# A narrow student of the classifier that teacher_in1k.py trains, on toy images. The environment variables name other
-# things: MMATTN_ROW a file of compare/_base_, MMATTN_TEACHER a checkpoint, MMATTN_IMAGES a folder.
+# A narrow student of the classifier that teacher_in1k.py trains, on toy images. A row is a
+# backbone. MMATTN_TEACHER names another checkpoint, MMATTN_IMAGES another folder.
 _base_ = [
-    '../../../../configs/toy/compare/_base_/{{$MMATTN_ROW:elsa-swin}}.py',
-    '../../../../configs/toy/compare/_base_/rows.py',
+    '../../../../configs/toy/compare/_base_/models.py',
     '../../../../configs/toy/_base_/teacher.py',
     '../_base_/distiller.py',
     '../_base_/images.py',
     '../_base_/runtime.py',
     '../../../../configs/_base_/schedules/toy_imagenet.py',
 ]
-row = '{{$MMATTN_ROW:elsa-swin}}'
 checkpoint = '{{$MMATTN_TEACHER:work_dirs/teacher_in1k/epoch_8.pth}}'
+rows = {
+    name: dict(model=dict(backbone=dict(backbone, _delete_=True, out_indices=(1, 2, 3))))
+    for name, backbone in _base_.models.items()
+}
 model = dict(
-    backbone=dict(_base_.backbone, out_indices=(1, 2, 3)),
+    backbone=dict(_base_.models['elsa-swin'], out_indices=(1, 2, 3)),
     teacher=dict(model=dict(_base_.teacher, init_cfg=dict(type='Pretrained', checkpoint=checkpoint))),
 )
 

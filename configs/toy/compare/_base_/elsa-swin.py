@@ -1,2 +1,0 @@
-_base_ = './swin.py'
-backbone = dict(elsa_stages=(0, 1, 2))

@@ -1,2 +1,0 @@
-_base_ = './gsa-resnet.py'
-backbone = dict(gsa_stages=())

@@ -1,2 +1,0 @@
-_base_ = './msf-vit.py'
-backbone = dict(form='plain')

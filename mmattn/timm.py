@@ -631,7 +631,7 @@ class VOLOClassifier(TimmClassifier):
 
 def last_block(modules: list[nn.Module]) -> nn.Module:
     """The last block of a stage, from its modules."""
-    return [part for module in modules for part in module.modules() if getattr(part, 'sharding_unit', False)][-1]
+    return [part for module in modules for part in module.modules() if getattr(part, 'is_block', False)][-1]
 
 
 def remove_stages(backbone: Backbone, last: int) -> None:

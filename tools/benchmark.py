@@ -83,7 +83,7 @@ PEERS = {
     'mit-b2': dict(type='mmseg.MixVisionTransformer', embed_dims=64, num_layers=[3, 4, 6, 3], num_heads=[1, 2, 5, 8]),
     'vit-s': dict(type='mmseg.VisionTransformer', img_size=(512, 512), embed_dims=384, num_layers=12, num_heads=6),
     # timm's VOLO takes images of one size only
-    'volo-d1': dict(type='ELSAVOLO', arch='d1', attention=[dict(type='OutlookAttention'), dict(type='SelfAttention')]),
+    'volo-d1': dict(type='ELSAVOLO', arch='d1', attention=None),
     # without OpenMMLab's packages. ViT's attention is fused, unlike MMSegmentation's. Swin takes multiples of 4 only.
     'timm-swin-t': dict(type='timm', model_name='swin_tiny_patch4_window7_224', strict_img_size=False),
     'timm-pvtv2-b2': dict(type='timm', model_name='pvt_v2_b2'),

@@ -1,2 +1,2 @@
 _base_ = './elsa-volo-toy_upernet.py'
-model = dict(backbone=dict(attention=[dict(type='OutlookAttention'), dict(type='SelfAttention')]))
+model = dict(backbone=dict(attention=None))

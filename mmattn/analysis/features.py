@@ -38,7 +38,7 @@ def blocks_of(backbone: nn.Module) -> list[list[nn.Module]]:
     """
     if isinstance(backbone, Backbone):
         return [
-            [unit for part in stage for unit in part.modules() if getattr(unit, 'sharding_unit', False)]
+            [unit for part in stage for unit in part.modules() if getattr(unit, 'is_block', False)]
             for stage in backbone.stage_modules()[1:]
         ]
     for name in openmmlab_classes(backbone):

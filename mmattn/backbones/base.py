@@ -207,7 +207,7 @@ class Backbone(StrictModule):
         """The depths of all parameters, by name, and the number of depths; see :meth:`get_layer_depth`."""
         # Modules are registered in the order of the forward pass, output norms last. A wrapper can have the attributes
         # of its block, so a block is counted by its first parameter.
-        units = [module for module in self.modules() if getattr(module, 'sharding_unit', False)]
+        units = [module for module in self.modules() if getattr(module, 'is_block', False)]
         firsts = dict.fromkeys(next(unit.parameters()) for unit in units)
         starts = {parameter: depth for depth, parameter in enumerate(firsts, start=1)}
         last = set(units[-1].parameters())

@@ -7,7 +7,8 @@
 
 from mmengine.registry import MODELS
 
-from .vit import Mechanisms, ViTFrame
+from ..layers import Attention
+from .vit import ViTFrame
 
 #: version -> what its models share
 VERSIONS = {
@@ -59,7 +60,7 @@ class DINOViT(ViTFrame):
     def __init__(
         self,
         arch: str | dict = 'vit_base_patch16_dinov3',
-        attention: Mechanisms = None,
+        attention: Attention = None,
         final_norm: bool | str = 'all',
         **kwargs,
     ) -> None:

@@ -11,7 +11,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
-from ..layers import MLP, Block, PatchConv2d, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import MLP, Attention, Block, PatchConv2d, build_in_turn, mechanism_settings, mechanisms_by_stage
 from ..layers.any_size import ceil_div, pad_to_multiple
 from ..weights import Translation, take_out
 from .base import Backbone, drop_path_schedule
@@ -27,8 +27,8 @@ class ELSAVOLO(Backbone):
     group width of 16 in the first stage, have the parameters that the paper prints of D1, D3 and D5 at 224 x 224. Their
     operations are 6.5 % below, 0.7 % above and 2.1 % below the printed ones.
 
-    ``attention=[dict(type='OutlookAttention'), dict(type='SelfAttention')]`` is VOLO itself, with the names of its
-    release. A table of learned positions is added where the stride becomes 16.
+    ``attention=None`` is VOLO itself, with the names of its release. A table of learned positions is added where the
+    stride becomes 16.
 
     One layout throughout: (B, H, W, C) tokens. VOLO's release takes sides that are multiples of 16. Here, the image is
     padded with zeros at the bottom and the right to a multiple of 8, and the map of stride 8 to one of 2.
@@ -38,7 +38,8 @@ class ELSAVOLO(Backbone):
             ``embed_dim`` is the number of channels of the first stage; all others have twice as many. ``depths`` has a
             number per stage, ``num_heads`` one for the first stage and one for all others, ``stem_dim`` are the
             channels of the stem. The ELSA paper has D1, D3 and D5.
-        attention: the mechanism of the first stage and that of all others, see :func:`mmattn.layers.build_mechanism`.
+        attention: the mechanisms, as of :class:`mmattn.backbones.SwinFrame`; None, anywhere: VOLO's, outlook attention
+            in the first stage and plain attention in all others. The default has ELSA in the first of four stages.
         img_size: side of the images, in pixels, that the table of positions is for. It is interpolated for other sizes.
         final_norm: whether the map of the last stage, if it is returned, has VOLO's LayerNorm; VOLO's classifier has
             it after class attention instead. All other maps are the plain sums of residuals.
@@ -78,9 +79,11 @@ class ELSAVOLO(Backbone):
     def __init__(
         self,
         arch: str | dict = 'd1',
-        attention: Sequence[dict] = (
+        attention: Attention = (
             dict(type='ELSA', kernel_size=7, group_width=16, lam=0, gamma=1, qkv_bias=False),
-            dict(type='SelfAttention'),
+            None,
+            None,
+            None,
         ),
         img_size: int = 224,
         final_norm: bool = False,
@@ -97,12 +100,8 @@ class ELSAVOLO(Backbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        if not isinstance(attention, Sequence) or len(attention) != 2:
-            raise ValueError(
-                f'attention must be a list of two mechanisms, of the first stage and others, not {attention!r}'
-            )
-        for i, mechanism in enumerate(attention):
-            check_mechanism(f'attention[{i}]', mechanism)
+        plain = [dict(type='OutlookAttention'), *[dict(type='SelfAttention')] * (len(depths) - 1)]
+        mechanisms = mechanisms_by_stage(attention, depths, plain)
         check_whole('img_size', img_size)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'], *[2 * arch['embed_dim']] * (len(depths) - 1)]
@@ -132,22 +131,22 @@ class ELSAVOLO(Backbone):
             later = int(i > 0)
             if i == 1:
                 self.network.append(Downsample(dims[0], dims[1], ceil_div(img_size, 16)))
+            attentions = build_in_turn(
+                mechanisms[i],
+                depths[i],
+                dim=dims[i],
+                num_heads=num_heads[later],
+                stride=8 * 2**later,
+                norm_cfg=norm_cfg,
+                attn_drop_rate=attn_drop_rate,
+                drop_rate=drop_rate,
+            )
             blocks = nn.ModuleList()
-            for j, rate in enumerate(drop_path[i]):
-                attn = build_mechanism(
-                    attention[later],
-                    dim=dims[i],
-                    num_heads=num_heads[later],
-                    block=j,
-                    stride=8 * 2**later,
-                    norm_cfg=norm_cfg,
-                    attn_drop_rate=attn_drop_rate,
-                    drop_rate=drop_rate,
-                )
+            for attn, rate in zip(attentions, drop_path[i]):
                 mlp = MLP(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate))
             self.network.append(blocks)
-            self.settings.update(mechanism_settings(attention[later], blocks[0].attn, f'attention[{later}]'))
+            self.settings |= mechanism_settings(mechanisms[i], (block.attn for block in blocks), f'attention[{i}]')
         has_norm = final_norm and self.out_indices[-1] == self.num_stages - 1
         self.norm = nn.LayerNorm(dims[-1]) if has_norm else nn.Identity()
         self.train()
@@ -238,8 +237,7 @@ class ELSAVOLO(Backbone):
     def source(self, state_dict: dict[str, Tensor]) -> 'ELSAVOLO':
         """VOLO, with the table of positions that it was trained with."""
         sides = [state_dict[name].shape[1] for name in ('pos_embed', POSITIONS) if name in state_dict]
-        attention = [dict(type='OutlookAttention'), dict(type='SelfAttention')]
-        return ELSAVOLO(attention=attention, img_size=16 * max(sides, default=14), init_cfg=None, **self._of_source)
+        return ELSAVOLO(attention=None, img_size=16 * max(sides, default=14), init_cfg=None, **self._of_source)
 
 
 #: the table of positions, ``pos_embed`` in VOLO's release

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from ..arguments import check_flags, check_whole, hidden_channels, stage_numbers
 from ..errors import CheckpointError
-from ..layers import DropPath, GlobalSelfAttention, batch_norm, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import (
+    Attention,
+    DropPath,
+    GlobalSelfAttention,
+    batch_norm,
+    build_mechanism,
+    mechanism_settings,
+    mechanisms_by_stage,
+)
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..layers.mechanism import mix
@@ -67,8 +75,8 @@ class GSAResNet(Backbone):
         neighbourhood: odd side of the square of pixels of the map that positional attention is limited to, in every
             module; it replaces ``img_size`` and ``beyond``.
         keep_conv: keep the 3 x 3 convolutions in groups with attention, and add attention to them.
-        attention: config of a mechanism in the place of global self-attention, see
-            :func:`mmattn.layers.build_mechanism`. It gets the arguments above that it has, too.
+        attention: the mechanisms of ``gsa_stages``, as of :class:`mmattn.backbones.SwinFrame`; None: global
+            self-attention. A mechanism gets the arguments above that it has, too.
         pool_first: where attention halves the map, pool before it, not after it, so that it works on the smaller map.
         insert_after: blocks after which ``attention`` is inserted, on all channels between blocks, as pairs (group,
             block), counted from 0. The mechanism should add its input to its result, as non-local blocks do. They are
@@ -117,7 +125,7 @@ class GSAResNet(Backbone):
         softmax_queries: bool = False,
         neighbourhood: int | None = None,
         keep_conv: bool = False,
-        attention: dict | None = None,
+        attention: Attention = None,
         pool_first: bool = False,
         insert_after: Sequence[tuple[int, int]] = (),
         width_ratio: float = 1.0,
@@ -155,16 +163,21 @@ class GSAResNet(Backbone):
             in_channels=in_channels,
             out_indices=self.out_indices,
         )
-        mechanism = attention or dict(type=GlobalSelfAttention, project=False)
-        check_mechanism('attention', mechanism)
+        plain = dict(type=GlobalSelfAttention, project=False)
+        mechanisms = mechanisms_by_stage(attention, depths, [plain] * len(depths))
+        with_attention = {*gsa_stages, *(i for i, _ in inserted)}
+        for i, given in enumerate(attention if isinstance(attention, (list, tuple)) else ()):
+            if given is not None and i not in with_attention:
+                raise ValueError(f'attention[{i}] is of a group without attention: add it to gsa_stages, or give None')
 
-        def build(dim: int, stride: int, block: int) -> nn.Module:
+        def build(stage: int, dim: int, stride: int, block: int) -> nn.Module:
+            in_turn = mechanisms[stage]
             return build_mechanism(
-                mechanism,
+                in_turn[block % len(in_turn)],
                 dim=dim,
                 num_heads=num_heads,
                 stride=stride,
-                block=block,
+                block=block // len(in_turn),
                 rel_pos_length=None if img_size is None else ceil_div(img_size, stride),
                 content=content,
                 column=column,
@@ -184,8 +197,8 @@ class GSAResNet(Backbone):
             blocks, built = [], []
             for j, rate in enumerate(drop_path[i]):
                 stride = 2 if i > 0 and j == 0 else 1
-                attn = build(widths[i], 4 * 2**i // (1 if pool_first else stride), j) if i in gsa_stages else None
-                after = build(outs[i], 4 * 2**i, j) if (i, j) in inserted else None
+                attn = build(i, widths[i], 4 * 2**i // (1 if pool_first else stride), j) if i in gsa_stages else None
+                after = build(i, outs[i], 4 * 2**i, j) if (i, j) in inserted else None
                 built += [part for part in (attn, after) if part is not None]
                 block = Bottleneck(
                     channels,
@@ -205,10 +218,11 @@ class GSAResNet(Backbone):
                 blocks.append(block)
                 channels = outs[i]
             if built:  # Without attention, a plain ResNet serves every kind.
-                of_attention = (
-                    mechanism_settings(mechanism, built[-1], 'attention') if attention else built[-1].settings
+                place = 'attention' if isinstance(attention, dict) else f'attention[{i}]'
+                noted = (
+                    built[0].settings if mechanisms[i] == [plain] else mechanism_settings(mechanisms[i], built, place)
                 )
-                self.settings.update(of_attention, num_heads=int(num_heads), pool_first=pool_first)
+                self.settings.update(noted, num_heads=int(num_heads), pool_first=pool_first)
             self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
         self.train()
 
@@ -355,8 +369,8 @@ class Bottleneck(nn.Module):
         drop_path: probability of dropping the branch.
     """
 
-    #: FSDP shards block by block, see mmattn/runs/sharding.py
-    sharding_unit = True
+    #: see :class:`mmattn.layers.Block`
+    is_block = True
 
     def __init__(
         self,

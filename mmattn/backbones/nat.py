@@ -11,11 +11,20 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole
-from ..layers import MLP, Block, NeighbourhoodAttention, TokenConv2d, build_mechanism
+from ..layers import (
+    MLP,
+    Attention,
+    Block,
+    NeighbourhoodAttention,
+    TokenConv2d,
+    build_in_turn,
+    mechanism_settings,
+    mechanisms_by_stage,
+)
 from ..ops.neighbourhood.reference import MOST_NEIGHBOURS
 from ..weights import Translation
 from .base import drop_path_schedule
-from .stages import Stage, Stages, mechanisms_by_stage
+from .stages import Stage, Stages
 
 #: what the factors of the channels start at in the architectures with layer scale
 LAYER_SCALE = 1e-5
@@ -59,8 +68,7 @@ class NAT(Stages):
         arch: 'mini', 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths``, ``num_heads``, ``mlp_ratio``
             and ``layer_scale``: 1 if branches have factors of the channels, which start at 1e-5, else 0. ``embed_dim``
             is the number of channels of the first stage; each further stage has twice as many.
-        attention: the mechanism of every stage, or a list with that of each, or with lists of those that the blocks
-            of a stage have in turn; see :func:`mmattn.layers.build_mechanism`. The default is NAT itself.
+        attention: the mechanisms, as of :class:`mmattn.backbones.SwinFrame`; None: neighbourhood attention.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
 
@@ -83,6 +91,7 @@ class NAT(Stages):
         'base': dict(embed_dim=128, depths=(3, 4, 18, 5), num_heads=(4, 8, 16, 32), mlp_ratio=2, layer_scale=1),
     }
     stage_list = 'levels'
+    plain = dict(type='NeighbourhoodAttention')
     warm_start_from = 'a NAT or DiNAT'
     layouts = {'a NAT or DiNAT': r'levels\.\d+\.blocks\.\d+\.attn\.rpb'}
     head_names = {'head.': 'head.fc.'}
@@ -90,7 +99,7 @@ class NAT(Stages):
     def __init__(
         self,
         arch: str | dict = 'tiny',
-        attention: dict | Sequence[dict | Sequence[dict]] = dict(type='NeighbourhoodAttention'),
+        attention: Attention = None,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.2,
@@ -102,7 +111,7 @@ class NAT(Stages):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        mechanisms = mechanisms_by_stage(attention, len(depths))
+        mechanisms = mechanisms_by_stage(attention, depths, [self.plain] * len(depths))
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
         super().__init__(
@@ -117,22 +126,22 @@ class NAT(Stages):
         self.drop = nn.Dropout(drop_rate)
         self.levels = nn.ModuleList()
         for i in range(self.num_built):
+            attentions = build_in_turn(
+                mechanisms[i],
+                depths[i],
+                dim=dims[i],
+                num_heads=num_heads[i],
+                stride=4 * 2**i,
+                attn_drop_rate=attn_drop_rate,
+                drop_rate=drop_rate,
+            )
             blocks = []
-            for j in range(depths[i]):
-                attn = build_mechanism(
-                    mechanisms[i][j % len(mechanisms[i])],
-                    dim=dims[i],
-                    num_heads=num_heads[i],
-                    block=j // len(mechanisms[i]),
-                    stride=4 * 2**i,
-                    attn_drop_rate=attn_drop_rate,
-                    drop_rate=drop_rate,
-                )
+            for attn, rate in zip(attentions, drop_path[i]):
                 mlp = MLP(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
                 scale = LAYER_SCALE if arch['layer_scale'] else None
-                blocks.append(Block(dims[i], attn, mlp, drop_path[i][j], layer_scale=scale))
+                blocks.append(Block(dims[i], attn, mlp, rate, layer_scale=scale))
             self.levels.append(Stage(blocks, Downsampling(dims[i]) if i + 1 < self.num_built else None))
-            self.note_mechanisms(i, mechanisms[i], blocks)
+            self.settings |= mechanism_settings(mechanisms[i], (block.attn for block in blocks), f'attention[{i}]')
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()

@@ -14,15 +14,16 @@ from ..arguments import check_choice, check_flags, check_heads, check_rates, che
 from ..errors import CheckpointError
 from ..layers import (
     FEED_FORWARD,
+    Attention,
     Block,
     EnhancedAttention,
     ShuntedAttention,
     SpatialReductionAttention,
     TokenConv2d,
     TokenMerging,
-    build_mechanism,
-    check_mechanism,
+    build_in_turn,
     mechanism_settings,
+    mechanisms_by_stage,
 )
 from ..layers.shunted import group_rates
 from ..weights import Translation, take_out
@@ -104,7 +105,7 @@ class ShuntedTransformer(Backbone):
         stem_convs: int | None = None,
         aggregation: str = 'shunted',
         feed_forward: str = 'detail',
-        attention: dict | Sequence[dict | None] | None = None,
+        attention: Attention = None,
         norm_cfg: dict = dict(type='BN'),
         norm_eval: bool = False,
         drop_rate: float = 0.0,
@@ -118,8 +119,12 @@ class ShuntedTransformer(Backbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
-        mechanisms = [attention] * len(dims) if isinstance(attention, dict) or attention is None else attention
-        _check(dims, depths, num_heads, reductions, mlp_ratios, mechanisms)
+        _check(dims, depths, num_heads, reductions, mlp_ratios)
+        plain = [dict(type=EnhancedAttention if reduction == 1 else ShuntedAttention) for reduction in reductions]
+        mechanisms = mechanisms_by_stage(attention, depths, plain)
+        for reduction, heads, own, in_turn in zip(reductions, num_heads, plain, mechanisms):
+            if own in in_turn:  # Other mechanisms check their own arguments.
+                group_rates(reduction, heads, 'reductions')
         check_choice('stem', stem, ('overlap', 'patches', 'convolution'))
         check_choice('feed_forward', feed_forward, FEED_FORWARD)
         stem_convs = arch['stem_convs'] if stem_convs is None else stem_convs
@@ -142,25 +147,24 @@ class ShuntedTransformer(Backbone):
                 # the step between two stages (section 3.3)
                 conv = TokenConv2d(dims[i - 1], dims[i], 3, 2, 1) if i else TokenConv2d(in_channels, dims[0], 7, 4, 3)
                 patch_embed = nn.Sequential(OrderedDict(proj=conv, norm=nn.LayerNorm(dims[i])))
-            mechanism = mechanisms[i] or dict(type=EnhancedAttention if reductions[i] == 1 else ShuntedAttention)
+            attentions = build_in_turn(
+                mechanisms[i],
+                depths[i],
+                dim=dims[i],
+                num_heads=num_heads[i],
+                stride=4 * 2**i,
+                reduction=reductions[i],
+                aggregation=aggregation,
+                norm_cfg=norm_cfg,
+                attn_drop_rate=attn_drop_rate,
+                drop_rate=drop_rate,
+            )
             blocks = []
-            for j, rate in enumerate(drop_path[i]):
-                attn = build_mechanism(
-                    mechanism,
-                    dim=dims[i],
-                    num_heads=num_heads[i],
-                    stride=4 * 2**i,
-                    reduction=reductions[i],
-                    aggregation=aggregation,
-                    block=j,
-                    norm_cfg=norm_cfg,
-                    attn_drop_rate=attn_drop_rate,
-                    drop_rate=drop_rate,
-                )
+            for attn, rate in zip(attentions, drop_path[i]):
                 hidden = hidden_channels(dims[i], mlp_ratios[i], f'mlp_ratios[{i}]')
                 mlp = FEED_FORWARD[feed_forward](dims[i], hidden, drop=drop_rate)
                 blocks.append(Block(dims[i], attn, mlp, rate, eps=1e-6))
-            self.settings.update(mechanism_settings(mechanism, blocks[0].attn, f'attention[{i}]'))
+            self.settings |= mechanism_settings(mechanisms[i], (block.attn for block in blocks), f'attention[{i}]')
             self.add_module(f'patch_embed{i + 1}', patch_embed)
             self.add_module(f'block{i + 1}', nn.ModuleList(blocks))
             self.add_module(f'norm{i + 1}', nn.LayerNorm(dims[i], 1e-6))
@@ -302,19 +306,12 @@ def _check(
     num_heads: Sequence[int],
     reductions: Sequence[int | Sequence[int]],
     mlp_ratios: Sequence[float],
-    attention: Sequence[dict | None],
 ) -> None:
     per_stage = dict(embed_dims=dims, depths=depths, num_heads=num_heads, reductions=reductions, mlp_ratios=mlp_ratios)
-    per_stage['attention'] = attention
     if len({len(values) if isinstance(values, Sequence) else None for values in per_stage.values()}) > 1:
         raise ValueError(
-            'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios, attention '
-            f'must be of one length, not {per_stage}'
+            'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios must be '
+            f'of one length, not {per_stage}'
         )
-    for i, mechanism in enumerate(attention):
-        if mechanism is not None:
-            check_mechanism(f'attention[{i}]', mechanism)
-    for dim, heads, reduction, mechanism in zip(dims, num_heads, reductions, attention):
+    for dim, heads in zip(dims, num_heads):
         check_heads(dim, heads, 'arch: num_heads')
-        if mechanism is None:  # A mechanism checks its own arguments.
-            group_rates(reduction, heads, 'reductions')

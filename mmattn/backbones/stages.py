@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 
 from ..arguments import check_heads
-from ..layers import Block, check_mechanism, mechanism_settings
+from ..layers import Block
 from ..weights import take_out
 from .base import Backbone
 
@@ -26,6 +26,8 @@ class Stages(Backbone):
 
     #: name of the list of stages, as released
     stage_list = 'layers'
+    #: the plain attention of all stages
+    plain: dict
 
     @classmethod
     def resolve_arch(cls, arch: str | int | dict) -> dict:
@@ -36,11 +38,6 @@ class Stages(Backbone):
         for i, heads in enumerate(arch['num_heads']):
             check_heads(arch['embed_dim'] * 2**i, heads, 'arch: num_heads')
         return arch
-
-    def note_mechanisms(self, stage: int, mechanisms: Sequence[dict], blocks: Sequence[Block]) -> None:
-        """Add what no tensor shows of the mechanisms that the blocks of a stage have in turn to ``settings``."""
-        for (place, mechanism), block in zip(_placed(stage, mechanisms), blocks):
-            self.settings.update(mechanism_settings(mechanism, block.attn, place))
 
     def stage_modules(self) -> list[list[nn.Module]]:
         norms = {i: [getattr(self, self.output_norm(i))] for i in self.out_indices}
@@ -117,25 +114,3 @@ class Stages(Backbone):
             yield x
             if stage.downsample is not None:
                 x = stage.downsample(x)
-
-
-def mechanisms_by_stage(attention: dict | Sequence[dict | Sequence[dict]], count: int) -> list[Sequence[dict]]:
-    """The mechanisms that the blocks of each of ``count`` stages have in turn, from the argument ``attention``.
-
-    Raises:
-        ValueError: if it is neither a mechanism nor a list of ``count`` mechanisms or lists of them.
-    """
-    stages = [attention] * count if isinstance(attention, dict) else attention
-    if not isinstance(stages, Sequence) or len(stages) != count:
-        raise ValueError(f'attention must be a mechanism, or a list of {count}, one per stage, not {attention!r}')
-    in_turn = [stage if isinstance(stage, (list, tuple)) and stage else [stage] for stage in stages]
-    for i, mechanisms in enumerate(in_turn):
-        for place, mechanism in _placed(i, mechanisms):
-            check_mechanism(place, mechanism)
-    return in_turn
-
-
-def _placed(stage: int, mechanisms: Sequence[dict]) -> list[tuple[str, dict]]:
-    """The mechanisms that the blocks of a stage have in turn, with their places in the argument ``attention``."""
-    several = len(mechanisms) > 1
-    return [(f'attention[{stage}]' + f'[{j}]' * several, mechanism) for j, mechanism in enumerate(mechanisms)]

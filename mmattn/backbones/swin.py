@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole, hidden_channels
 from ..errors import CheckpointError
-from ..layers import MLP, Block, build_mechanism
+from ..layers import MLP, Attention, Block, build_in_turn, mechanism_settings, mechanisms_by_stage
 from ..layers.any_size import pad_to_multiple
 from ..layers.starts import is_table
 from ..weights import Translation, take_out
 from .base import drop_path_schedule
 from .patch_embed import PatchEmbed, fit_tables, interpolated
-from .stages import Stage, Stages, mechanisms_by_stage
+from .stages import Stage, Stages
 from .swin_layouts import is_swin, microsoft_layout
 
 #: side of the largest windows whose first pass is compared. They are as large as the last map of an image of 1024
@@ -53,9 +53,9 @@ class SwinFrame(Stages):
     Args:
         arch: 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths`` and ``num_heads``. ``embed_dim`` is the
             number of channels of the first stage; each further stage has twice as many.
-        attention: the mechanism of every stage, or a list with that of each, as ``dict(type='ELSA', kernel_size=5)``;
-            in the place of a mechanism, a list of those that the blocks of the stage have in turn. See
-            :func:`mmattn.layers.build_mechanism`. The default is Swin Transformer itself.
+        attention: the mechanism of every stage, as ``dict(type='ELSA', kernel_size=5)``, or a list with that of each;
+            in the place of a mechanism, a list of those that the blocks of the stage have in turn. None, anywhere:
+            Swin Transformer's. See :func:`mmattn.layers.build_mechanism`.
         window_size: side of the attention windows, in pixels of the map, where the mechanism does not set it.
         shift_small_maps: whether windows are shifted along an axis where the map fits into one window, as the last map
             of a 224 x 224 image does. Swin's detectors and segmentors shift there, its classifiers do not.
@@ -88,13 +88,14 @@ class SwinFrame(Stages):
     layouts = {
         'a Swin Transformer': r'(layers|stages|features)\.\d+(\.blocks)?\.\d+\.attn\.(w_msa|relative_position_bias)'
     }
+    plain = dict(type='WindowAttention')
     warm_start_from = 'a Swin Transformer'
     head_names = {'head.fc.': 'head.fc.', 'head.': 'head.fc.'}  # timm's, Microsoft's
 
     def __init__(
         self,
         arch: str | dict = 'tiny',
-        attention: dict | Sequence[dict | Sequence[dict]] = dict(type='WindowAttention'),
+        attention: Attention = None,
         window_size: int = 7,
         shift_small_maps: bool = True,
         mlp_ratio: float = 4.0,
@@ -109,7 +110,7 @@ class SwinFrame(Stages):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        mechanisms = mechanisms_by_stage(attention, len(depths))
+        mechanisms = mechanisms_by_stage(attention, depths, [self.plain] * len(depths))
         check_whole('window_size', window_size)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
@@ -130,23 +131,23 @@ class SwinFrame(Stages):
         self.drop = nn.Dropout(drop_rate)
         self.layers = nn.ModuleList()
         for i in range(self.num_built):
+            attentions = build_in_turn(
+                mechanisms[i],
+                depths[i],
+                dim=dims[i],
+                num_heads=num_heads[i],
+                stride=4 * 2**i,
+                window_size=window_size,
+                shift_small_maps=shift_small_maps,
+                attn_drop_rate=attn_drop_rate,
+                drop_rate=drop_rate,
+            )
             blocks = []
-            for j in range(depths[i]):
-                attn = build_mechanism(
-                    mechanisms[i][j % len(mechanisms[i])],
-                    dim=dims[i],
-                    num_heads=num_heads[i],
-                    block=j // len(mechanisms[i]),
-                    stride=4 * 2**i,
-                    window_size=window_size,
-                    shift_small_maps=shift_small_maps,
-                    attn_drop_rate=attn_drop_rate,
-                    drop_rate=drop_rate,
-                )
+            for attn, rate in zip(attentions, drop_path[i]):
                 mlp = MLP(dims[i], hidden_channels(dims[i], mlp_ratio), drop=drop_rate)
-                blocks.append(Block(dims[i], attn, mlp, drop_path[i][j]))
+                blocks.append(Block(dims[i], attn, mlp, rate))
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i + 1 < self.num_built else None))
-            self.note_mechanisms(i, mechanisms[i], blocks)
+            self.settings |= mechanism_settings(mechanisms[i], (block.attn for block in blocks), f'attention[{i}]')
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()

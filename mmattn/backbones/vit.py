@@ -10,15 +10,20 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole, hidden_channels
 from ..errors import CheckpointError
-from ..layers import FEED_FORWARD, Block, SelfAttention, build_mechanism, check_mechanism, mechanism_settings
+from ..layers import (
+    FEED_FORWARD,
+    Attention,
+    Block,
+    SelfAttention,
+    build_mechanism,
+    mechanism_settings,
+    mechanisms_by_stage,
+)
 from ..layers.any_size import ceil_div
 from ..weights import Translation, take, take_out
 from .base import Backbone, drop_path_schedule
 from .patch_embed import DeiTEmbed, PatchEmbed, PrefixTokens, SimpleEmbed, fit_tables, resampled
 from .vit_layouts import vit_layout
-
-#: a mechanism for all blocks, or one per block; None is plain attention
-Mechanisms = dict | Sequence[dict | None] | None
 
 #: the frame's names of positions and prefix tokens, which other frames may lack
 OPTIONAL = 'patch_embed.pos_embed', 'prefix.cls_token', 'prefix.reg_token'
@@ -43,9 +48,8 @@ class ViTFrame(Backbone):
 
     Args:
         arch: 'tiny', 'ss', 'small', 'base', 'large', or a dict with ``embed_dim``, ``depth``, ``num_heads``.
-        attention: the mechanism of the blocks, see :func:`mmattn.layers.build_mechanism`; None: plain attention,
-            ``SelfAttention``. Or a list of these, one per block. The default is plain attention, too, with the tensors
-            of :class:`mmattn.layers.MeanShiftAttention`.
+        attention: the mechanism of the blocks, see :func:`mmattn.layers.build_mechanism`, or a list with that of each
+            block, which is a stage here. None, anywhere: plain attention, ``SelfAttention``.
         feed_forward: 'plain', 'conv' or 'detail', the rows of table 9 of "Shunted Self-Attention"; or 'swiglu' ("GLU
             Variants Improve Transformer").
         embedding: 'simple', as "Better plain ViT baselines for ImageNet-1k" has it: a linear layer on patches between
@@ -96,7 +100,7 @@ class ViTFrame(Backbone):
     def __init__(
         self,
         arch: str | dict = 'small',
-        attention: Mechanisms = dict(type='MeanShiftAttention', form='plain', proj_bias=True),
+        attention: Attention = None,
         feed_forward: str = 'plain',
         embedding: str = 'simple',
         img_size: int = 224,
@@ -122,7 +126,8 @@ class ViTFrame(Backbone):
         dim, depth, num_heads = arch['embed_dim'], arch['depth'], arch['num_heads']
         check_heads(dim, num_heads, 'arch: num_heads')
         check_flags(qkv_bias=qkv_bias, class_token=class_token)
-        mechanisms = _per_block(attention, depth, dict(type='SelfAttention', qkv_bias=qkv_bias))
+        plain = dict(type='SelfAttention', qkv_bias=qkv_bias)
+        mechanisms = [cfg for (cfg,) in mechanisms_by_stage(attention, [1] * depth, [plain] * depth)]
         check_choice('feed_forward', feed_forward, FEED_FORWARDS)
         check_choice('embedding', embedding, ('simple', 'deit', 'patches'))
         check_finite('norm_eps', norm_eps, 0)
@@ -196,7 +201,7 @@ class ViTFrame(Backbone):
         alike = all(cfg == mechanisms[0] for cfg in mechanisms)
         for i, block in enumerate(self.blocks[:1] if alike else self.blocks):
             place = 'attention' if alike else f'attention[{i}]'
-            self.settings.update(mechanism_settings(mechanisms[i], block.attn, place))
+            self.settings |= mechanism_settings(mechanisms[i : i + 1], [block.attn], place)
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:
@@ -229,6 +234,11 @@ class ViTFrame(Backbone):
         of the projections of attention. Tensors that only the mechanisms have keep their initial values.
         """
         tensors, dropped = vit_layout(state_dict)
+        # Frames that were written before had the names of mean-shift attention.
+        plain = '|'.join(str(i) for i, block in enumerate(self.blocks) if type(block.attn) is SelfAttention) or '-'
+        for old, new in (('pre_proj', 'qkv'), ('post_proj', 'proj')):
+            pattern = rf'^(blocks\.({plain})\.attn\.){old}\.'
+            tensors = {re.sub(pattern, rf'\1{new}.', name): value for name, value in tensors.items()}
         dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(len(self.blocks), self.num_stages)))
         if isinstance(self.norm, nn.Identity):
             dropped += take_out(tensors, 'norm.')
@@ -269,7 +279,6 @@ class ViTFrame(Backbone):
         if 'blocks.0.mlp.dwconv.weight' in tensors:  # of a frame with this kind of layers
             feed_forward = self.settings['feed_forward']
         return ViTFrame(
-            attention=None,
             embedding='deit' if side else 'patches',
             img_size=(side or 1) * self._of_source['patch_size'],
             class_token='cls_token' in tensors,
@@ -328,21 +337,6 @@ class ViTFrame(Backbone):
             if name not in tensors and not re.match(optional, name):
                 raise KeyError(name.removeprefix('prefix.').replace('patch_embed.pos_embed', 'pos_embed'))
         return dropped
-
-
-def _per_block(attention: Mechanisms, depth: int, plain: dict) -> list[dict]:
-    """The configs of the mechanisms of all blocks.
-
-    Raises:
-        ValueError: if they are not ``depth`` configs.
-    """
-    listed = isinstance(attention, (list, tuple))
-    if listed and len(attention) != depth:
-        raise ValueError(f'attention must be one mechanism, or a list of {depth}, one per block, not {len(attention)}')
-    mechanisms = [plain if cfg is None else cfg for cfg in (attention if listed else [attention] * depth)]
-    for i, cfg in enumerate(mechanisms):
-        check_mechanism(f'attention[{i}]' if listed else 'attention', cfg)
-    return mechanisms
 
 
 def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:

@@ -15,7 +15,15 @@ from .elsa import ELSA
 from .feed_forward import FEED_FORWARD, MLP, ConvMLP, DetailMLP
 from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
-from .mechanism import MECHANISMS, build_mechanism, check_mechanism, mechanism_settings
+from .mechanism import (
+    MECHANISMS,
+    Attention,
+    build_in_turn,
+    build_mechanism,
+    check_mechanism,
+    mechanism_settings,
+    mechanisms_by_stage,
+)
 from .neighbourhood_attention import NeighbourhoodAttention
 from .norm import batch_norm
 from .outlook import OutlookAttention
@@ -26,6 +34,7 @@ from .token_conv import Convolution, PatchConv2d, TokenConv2d
 from .window import WindowAttention
 
 __all__ = [
+    'Attention',
     'AttentionAugmentedConv',
     'AxialAttention',
     'Block',
@@ -71,7 +80,9 @@ __all__ = [
     'TokenMerging',
     'WindowAttention',
     'batch_norm',
+    'build_in_turn',
     'build_mechanism',
     'check_mechanism',
     'mechanism_settings',
+    'mechanisms_by_stage',
 ]

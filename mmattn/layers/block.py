@@ -48,8 +48,8 @@ class Block(nn.Module):
             None: there are none.
     """
 
-    #: a unit of FSDP, see mmattn/runs/sharding.py, and a layer of ``Backbone.get_layer_depth``
-    sharding_unit = True
+    #: a block of the backbone: layers are counted by blocks, and FSDP shards one by one
+    is_block = True
 
     def __init__(
         self,

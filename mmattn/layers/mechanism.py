@@ -1,7 +1,7 @@
 """The registry of mechanisms: layers that a backbone's config can put in the place of attention."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from mmengine.registry import Registry
@@ -16,6 +16,9 @@ from ..weights import is_setting
 #: ``settings`` holds, by name, the arguments that no tensor shows. With the attribute ``takes_prefix = True``, it also
 #: maps (x, prefix) to a pair of the same shapes: prefix (B, P, C) is the class token and the registers of a ViT.
 MECHANISMS = Registry('mechanism', scope='mmattn')
+
+#: the argument ``attention`` of every frame, see ``mechanisms_by_stage``
+Attention = dict | Sequence[dict | Sequence[dict | None] | None] | None
 
 
 def check_mechanism(name: str, cfg: object) -> None:
@@ -50,6 +53,46 @@ def find_mechanism(name: str) -> Callable[..., nn.Module] | None:
         ),
         None,
     )
+
+
+def mechanisms_by_stage(attention: Attention, depths: Sequence[int], plain: Sequence[dict]) -> list[list[dict]]:
+    """The configs of the mechanisms that the blocks of each stage have in turn, from a frame's argument ``attention``.
+
+    Args:
+        attention: the config of all stages, or a list with that of each; in the place of a config, a list of those that
+            the blocks of the stage have in turn. None, anywhere: the plain attention of the frame.
+        depths: blocks of each stage.
+        plain: config of the plain attention of each stage.
+
+    Raises:
+        ValueError: if it has another form, or a stage has fewer blocks than mechanisms.
+    """
+    listed = isinstance(attention, (list, tuple))
+    if listed and len(attention) != len(depths):
+        raise ValueError(
+            f'attention must be a mechanism, or a list of {len(depths)}, one per stage, not a list of {len(attention)}'
+        )
+    found = []
+    for i, (stage, depth, default) in enumerate(zip(attention if listed else [attention] * len(depths), depths, plain)):
+        in_turn = stage if isinstance(stage, (list, tuple)) else [stage]
+        place = f'attention[{i}]' if listed else 'attention'
+        if not 0 < len(in_turn) <= depth:
+            raise ValueError(f'{place} must have from 1 to {depth} mechanisms, one per block, not {len(in_turn)}')
+        found.append([default if cfg is None else cfg for cfg in in_turn])
+        for at, cfg in zip(_places(place, in_turn), found[-1]):
+            check_mechanism(at, cfg)
+    return found
+
+
+def build_in_turn(in_turn: Sequence[dict], depth: int, **offered: object) -> Iterator[nn.Module]:
+    """Build the mechanisms of the ``depth`` blocks of a stage, which have those of ``in_turn`` in turn, when each is
+    asked for. ``offered`` and errors: see :func:`build_mechanism`."""
+    for j in range(depth):
+        yield build_mechanism(in_turn[j % len(in_turn)], block=j // len(in_turn), **offered)
+
+
+def _places(place: str, in_turn: Sequence[object]) -> list[str]:
+    return [f'{place}[{j}]' for j in range(len(in_turn))] if len(in_turn) > 1 else [place]
 
 
 def build_mechanism(cfg: dict, *, block: int = 0, window_size: int = 7, **offered: object) -> nn.Module:
@@ -157,20 +200,23 @@ def with_prefix(prefix: Tensor | None, x: Tensor) -> Tensor:
     return x if prefix is None else torch.cat((prefix, x), 1)
 
 
-def mechanism_settings(cfg: dict, mechanism: nn.Module, place: str) -> dict[str, object]:
-    """What tensors do not show of a mechanism, for the ``settings`` of a backbone.
+def mechanism_settings(in_turn: Sequence[dict], built: Iterable[nn.Module], place: str) -> dict[str, object]:
+    """What tensors do not show of the mechanisms of a stage, for the ``settings`` of a backbone.
 
     Args:
-        cfg: its config.
-        mechanism: the module.
+        in_turn: the configs of the mechanisms that its blocks have in turn.
+        built: the modules of its blocks.
         place: the backbone's argument, as 'attention[0]'.
 
     Returns:
-        the name of the mechanism under ``place``, and its settings under ``place.name``.
+        the name of each mechanism under its place, and its settings under ``place.name``.
     """
-    noted = {key: int(cfg[key]) for key in ('block', 'num_heads', 'shift') if key in cfg}
-    noted.update(getattr(mechanism, 'settings', {}))
-    return {place: _name(cfg), **{f'{place}.{key}': value for key, value in noted.items()}}
+    found: dict[str, object] = {}
+    for at, cfg, mechanism in zip(_places(place, in_turn), in_turn, built):
+        noted = {key: int(cfg[key]) for key in ('block', 'num_heads', 'shift') if key in cfg}
+        noted.update(getattr(mechanism, 'settings', {}))
+        found |= {at: _name(cfg), **{f'{at}.{key}': value for key, value in noted.items()}}
+    return found
 
 
 def _name(cfg: dict) -> str:

@@ -211,7 +211,7 @@ def dinats(draw, depths):
 def vit_frames(draw):
     dim = draw(st.sampled_from([8, 16]))
     attentions = [
-        dict(type='MeanShiftAttention', form='plain', proj_bias=True),
+        None,
         dict(type='MeanShiftAttention', steps=2, step_size=0.5),
         dict(type='MeanShiftAttention', landmarks=3),
         dict(type='GhostHeadAttention', img_size=40),
@@ -233,16 +233,17 @@ def elsa_volos(draw):
         dict(type='OutlookAttention'),
         dict(type='WindowAttention', window_size=3),
     ]
-    second = [dict(type='SelfAttention'), dict(type='EnhancedAttention')]
+    second = [None, dict(type='EnhancedAttention')]
+    depths = draw(st.lists(st.integers(1, 2), min_size=2, max_size=4))
     return dict(
         arch=dict(
             embed_dim=dim,
-            depths=draw(st.lists(st.integers(1, 2), min_size=2, max_size=4)),
+            depths=depths,
             num_heads=(draw(divisors(dim)), draw(divisors(dim))),
             stem_dim=draw(st.integers(1, 8)),
             mlp_ratio=draw(st.integers(1, 3)),
         ),
-        attention=[draw(st.sampled_from(first)), draw(st.sampled_from(second))],
+        attention=[draw(st.sampled_from(first)), *[draw(st.sampled_from(second))] * (len(depths) - 1)],
         img_size=draw(st.integers(1, 100)),
         final_norm=draw(st.booleans()),
     )
@@ -369,12 +370,12 @@ CASES = {
             name='ELSAVOLO',
             small=dict(
                 arch=dict(embed_dim=8, depths=(1, 1, 2, 1), num_heads=(2, 4), stem_dim=8, mlp_ratio=2),
-                attention=[dict(type='ELSA', kernel_size=3, group_width=2, qkv_bias=False), dict(type='SelfAttention')],
+                attention=[dict(type='ELSA', kernel_size=3, group_width=2, qkv_bias=False), None, None, None],
                 img_size=64,
             ),
             tiny=dict(
                 arch=dict(embed_dim=8, depths=(1, 1), num_heads=(2, 4), stem_dim=4, mlp_ratio=2),
-                attention=[dict(type='OutlookAttention'), dict(type='SelfAttention')],
+                attention=None,
                 img_size=64,
                 out_indices=(0, 1),
             ),

@@ -146,7 +146,7 @@ def test_unfrozen_after_norms_were_fused():
 def test_blocks_are_recomputed(case, train):
     """With with_cp, each block is computed a second time in the backward pass of a training, and never otherwise."""
     backbone = case.build(case.small, with_cp=True).train(train)
-    blocks = [module for module in backbone.modules() if getattr(module, 'sharding_unit', False)]
+    blocks = [module for module in backbone.modules() if getattr(module, 'is_block', False)]
     calls = Counter()
     for block in blocks:
         block.register_forward_pre_hook(lambda block, inputs: calls.update([block]))

@@ -118,4 +118,4 @@ def test_units_of_sharding_are_the_blocks(case):
     backbone(images())
     policy = FUNCTIONS.get('wrap_blocks')
     assert blocks == [module for module in backbone.modules() if policy(module, recurse=False, nonwrapped_numel=0)]
-    assert all(type(block).sharding_unit for block in blocks)
+    assert all(type(block).is_block for block in blocks)

@@ -10,7 +10,7 @@ from mmattn.backbones import ELSAVOLO
 from mmattn.layers import ELSA, OutlookAttention
 from mmattn.weights import CheckpointError
 
-VOLO = [dict(type='OutlookAttention'), dict(type='SelfAttention')]
+VOLO = None
 SMALL = dict(embed_dim=12, depths=(2, 1, 1, 1), num_heads=(2, 4), stem_dim=8, mlp_ratio=3)
 
 
@@ -171,7 +171,7 @@ def test_settings_reach_the_layers():
     """Every argument reaches its layer. Drop path is 0 in the first stage and rises as in timm's VOLO."""
     backbone = ELSAVOLO(
         SMALL,
-        [dict(type='ELSA', kernel_size=5), dict(type='EnhancedAttention')],
+        [dict(type='ELSA', kernel_size=5), *[dict(type='EnhancedAttention')] * 3],
         norm_cfg=dict(type='BN', eps=0.1),
         drop_rate=0.1,
         attn_drop_rate=0.2,
@@ -208,9 +208,6 @@ def test_defaults():
 @pytest.mark.parametrize(
     'wrong, message',
     [
-        (dict(attention=dict(type='ELSA')), 'attention must be a list of two mechanisms'),
-        (dict(attention=[dict(type='ELSA')]), 'attention must be a list of two mechanisms'),
-        (dict(attention=[dict(type='ELSA'), 'SelfAttention']), r'attention\[1\] must be a mechanism'),
         (dict(img_size=0), 'img_size'),
         (dict(arch=dict(SMALL, depths=(2,))), 'depths must have two or more numbers'),
         (dict(arch=dict(SMALL, num_heads=(2, 4, 4, 4))), 'and num_heads two'),

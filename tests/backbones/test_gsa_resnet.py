@@ -438,6 +438,7 @@ def test_inner_layers_have_a_width_of_their_own():
     'settings, message',
     [
         (dict(insert_after=[(0, 0)]), 'insert_after needs attention'),
+        (dict(gsa_stages=(1,), attention=[dict(type='ELSA'), None, None, None]), 'group without attention'),
         (dict(insert_after=[(1, 2)], attention=dict(type='NonLocal')), r'of \[1, 2, 1, 1\] blocks, not \[\(1, 2\)\]'),
         (dict(insert_after=(1, 0), attention=dict(type='NonLocal')), 'insert_after must be pairs'),
         (dict(insert_after='10', attention=dict(type='NonLocal')), 'insert_after must be pairs'),

@@ -57,7 +57,7 @@ def test_detectors_and_segmentors(name, scope):
     """Heads have the full learning rate, each block half of the next one's. lr_mult of custom_keys multiplies it."""
     model = build(name, scope)
     found = groups(model, scope, **RULES)
-    blocks = [key for key, module in model.backbone.named_modules() if hasattr(module, 'sharding_unit')]
+    blocks = [key for key, module in model.backbone.named_modules() if hasattr(module, 'is_block')]
     for i, block in enumerate(reversed(blocks), start=1):
         assert found[f'backbone.{block}.norm1.weight']['lr'] == 0.5**i
     assert {group['lr'] for key, group in found.items() if not key.startswith('backbone.')} == {1.0}

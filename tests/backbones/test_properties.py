@@ -213,7 +213,7 @@ def test_layer_depths(case, data):
     """Every parameter has a depth: 0 in the stem, one more in each block. In the order of the forward pass, depths
     never decrease. Layers whose output no block takes, such as output norms, have the largest depth."""
     backbone = build(case, data.draw(case.architectures)).eval()
-    blocks = [name for name, module in backbone.named_modules() if getattr(module, 'sharding_unit', False)]
+    blocks = [name for name, module in backbone.named_modules() if getattr(module, 'is_block', False)]
     depths = {name: backbone.get_layer_depth(f'a.{name}', 'a.') for name, _ in backbone.named_parameters()}
     assert {count for _, count in depths.values()} == {len(blocks) + 2}
     assert backbone.get_layer_depth('head.weight', 'a.') == (len(blocks) + 1, len(blocks) + 2)

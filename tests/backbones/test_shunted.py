@@ -259,8 +259,6 @@ def test_mechanisms_get_what_they_need():
         (dict(stem='convolutions'), "stem must be one of overlap, patches, convolution, not 'convolutions'"),
         (dict(aggregation='mean'), 'aggregation must be one of shunted, convolution, linear'),
         (dict(feed_forward='mlp'), "feed_forward must be one of plain, conv, detail, not 'mlp'"),
-        (dict(attention='ELSA'), r'attention\[0\] must be a mechanism'),
-        (dict(attention=[None]), 'attention must be of one length'),
         (dict(reductions=([8, 4, 2], 4, 2, 1)), 'num_heads must be a multiple of the 3 groups of reductions, not 2'),
         (dict(reductions=(8, 4, 3, 1)), 'reductions must be even'),
         (dict(reductions=(8, 4, 0, 1)), 'reductions'),

@@ -196,3 +196,24 @@ def test_dropout_of_prefix_tokens():
             parameter.fill_(1)
         frame(torch.randn(8, 3, 32, 32))
     assert set(seen[0].unique().tolist()) == {0, 2}
+
+
+def test_a_frame_that_was_written_before(tmp_path):
+    """Plain attention once had the names of mean-shift attention, and so had the notes of a ViTFrame's checkpoint."""
+    arch = dict(embed_dim=24, depth=2, num_heads=2)
+    frame = ViTFrame(arch).eval()
+    names = {'.attn.qkv.': '.attn.pre_proj.', '.attn.proj.': '.attn.post_proj.'}
+    weights = frame.state_dict()
+    for new, old in names.items():
+        weights = {name.replace(new, old): value for name, value in weights.items()}
+    noted = dict(frame.settings_note, attention='MeanShiftAttention')
+    noted |= {'attention.attention': 'plain', 'attention.sharing': 'QKVW'}
+    torch.save(dict(state_dict=weights, meta=dict(mmattn={'': noted})), tmp_path / 'before.pth')
+    again = ViTFrame(arch).eval()
+    again.load_pretrained(tmp_path / 'before.pth')
+    x = torch.randn(1, 3, 32, 48)
+    assert torch.equal(again(x)[0], frame(x)[0])
+    noted['attention.attention'] = 'gauss'
+    torch.save(dict(state_dict=weights, meta=dict(mmattn={'': noted})), tmp_path / 'other.pth')
+    with pytest.raises(CheckpointError, match="trained with attention='MeanShiftAttention'"):
+        again.load_pretrained(tmp_path / 'other.pth')

@@ -17,7 +17,7 @@ from mmpretrain.structures import DataSample  # noqa: E402
 from mmattn.classification import TokenLabelClassifier, VOLOHead  # noqa: E402
 from mmattn.classification import volo as volo_module  # noqa: E402
 
-VOLO = [dict(type='OutlookAttention'), dict(type='SelfAttention')]
+VOLO = None
 
 
 def classifier(arch, num_classes, **kwargs):

@@ -5,10 +5,11 @@ import sys
 
 import pytest
 import torch
+from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from mmattn.backbones import GSAResNet, SwinFrame, ViTFrame
-from mmattn.layers import ELSA, MECHANISMS, build_mechanism
+from mmattn.layers import ELSA, MECHANISMS, MeanShiftAttention, build_mechanism
 
 ARCH = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
 
@@ -87,8 +88,8 @@ def test_blocks_have_mechanisms_in_turn(gate):
         'attention[1]': 'Gate',
     }
     assert noted.items() <= backbone.settings.items()
-    with pytest.raises(ValueError, match=r'attention\[0\]\[1\] must be a mechanism, such as .*, not None'):
-        SwinFrame(arch, [[dict(type='Gate'), None], dict(type='Gate')], out_indices=(0, 1))
+    with pytest.raises(ValueError, match=r'attention\[0\]\[1\] must be a mechanism, such as .*, not 1'):
+        SwinFrame(arch, [[dict(type='Gate'), 1], dict(type='Gate')], out_indices=(0, 1))
 
 
 @pytest.mark.parametrize('name', sorted(MECHANISMS.module_dict))
@@ -178,11 +179,45 @@ def test_what_it_returns(what, message):
             frame(torch.zeros(1, 3, 16, 16))
 
 
+PARTS = dict(embed_dims=(8, 16), depths=(2, 1), num_heads=(1, 2), stem_convs=0)
+RESNET = dict(depths=(2, 1), stem_channels=8, base_channels=8, expansion=1)
+FRAMES = {
+    'SwinFrame': dict(arch=dict(ARCH, depths=(2, 1))),
+    'NAT': dict(arch=dict(ARCH, depths=(2, 1), mlp_ratio=2, layer_scale=0)),
+    'ELSAVOLO': dict(arch=dict(ARCH, depths=(2, 1), stem_dim=8, mlp_ratio=2)),
+    'ShuntedTransformer': dict(arch=PARTS, reductions=(1, 2), mlp_ratios=(2, 2)),
+    'GSAResNet': dict(depth=RESNET, gsa_stages=(0, 1), num_heads=2),
+}
+
+
+@pytest.mark.parametrize('name', FRAMES)
+def test_one_argument_in_every_frame(name):
+    """None is the frame's own attention, in the place of a config, of a stage or of a block; blocks take turns."""
+    mean_shift = dict(type='MeanShiftAttention')
+
+    def attentions(attention):
+        frame = MODELS.build(dict(FRAMES[name], type=name, out_indices=(0, 1), attention=attention))
+        return [type(module.attn) for module in frame.modules() if hasattr(module, 'is_block')]
+
+    plain = attentions(None)
+    assert len(plain) == 3 and MeanShiftAttention not in plain
+    assert attentions([None, [None]]) == plain
+    assert attentions(mean_shift) == [MeanShiftAttention] * 3
+    assert attentions([[None, mean_shift], None]) == [plain[0], MeanShiftAttention, plain[2]]
+
+
 @pytest.mark.parametrize(
-    'attention', ['ELSA', [dict(type='ELSA')], [dict(kernel_size=3)] * 2, [None] * 2, [dict(type=None)] * 2]
+    'attention, message',
+    [
+        ('ELSA', 'attention must be a mechanism, such as'),
+        ([dict(type='ELSA')], 'attention must be a mechanism, or a list of 2, one per stage, not a list of 1'),
+        ([dict(kernel_size=3)] * 2, r'attention\[0\] must be a mechanism, such as'),
+        ([None, dict(type=None)], r'attention\[1\] must be a mechanism, such as'),
+        ([None, []], r'attention\[1\] must have from 1 to 1 mechanisms, one per block, not 0'),
+        ([None, [None, None]], r'attention\[1\] must have from 1 to 1 mechanisms, one per block, not 2'),
+    ],
+    ids=['text', 'too-few', 'no-type', 'type-none', 'empty', 'more-than-blocks'],
 )
-def test_mistakes_in_attention(attention):
-    with pytest.raises(
-        ValueError, match=r'attention must be a mechanism, or a list of 2|attention\[0\] must be a mechanism, such as'
-    ):
+def test_mistakes_in_attention(attention, message):
+    with pytest.raises(ValueError, match=message):
         SwinFrame(arch=ARCH, attention=attention, out_indices=(0,))

@@ -9,9 +9,7 @@ rows = {
         neck=None,
         head=dict(type='VisionTransformerClsHead'),
     ),
-    'average-pooling': dict(
-        backbone=dict(pooled, attention=dict(type='MeanShiftAttention', form='plain', proj_bias=True))
-    ),
+    'average-pooling': dict(backbone=pooled),
     'ghost-head': dict(backbone=dict(pooled, attention=dict(type='GhostHeadAttention'))),
 }
 row = '{{$MMATTN_ROW:average-pooling}}'

@@ -1,4 +1,4 @@
 # VOLO itself, with outlook attention in the first stage
 _base_ = './elsa-volo-d1.py'
-backbone = dict(attention=[dict(type='OutlookAttention'), dict(type='SelfAttention')])
+backbone = dict(attention=None)
 pretrained = dict(checkpoint='checkpoints/d1_224_84.2.pth.tar')

@@ -1,4 +1,4 @@
 # VOLO itself, with outlook attention in the first stage
 _base_ = './elsa-volo-d3.py'
-backbone = dict(attention=[dict(type='OutlookAttention'), dict(type='SelfAttention')])
+backbone = dict(attention=None)
 pretrained = dict(checkpoint='checkpoints/d3_224_85.4.pth.tar')

@@ -3,11 +3,10 @@
 # attention, and "DwConv" is an ordinary convolution alone, since depth-wise ones have 26.3 M parameters, not 27.
 # MMATTN_ROW=conv in the environment chooses a row.
 _base_ = '../elsa-volo-d1_in1k.py'
-plain = dict(type='SelfAttention')
 rows = {
-    'lsa': dict(attention=[dict(type='LocalAttention', area='neighbours', kernel_size=3), plain]),
-    'conv': dict(attention=[dict(type='Convolution', kernel_size=3), plain]),
-    'outlooker': dict(attention=[dict(type='OutlookAttention'), plain]),
+    'lsa': dict(attention=[dict(type='LocalAttention', area='neighbours', kernel_size=3), None, None, None]),
+    'conv': dict(attention=[dict(type='Convolution', kernel_size=3), None, None, None]),
+    'outlooker': dict(attention=None),
     'elsa': dict(),
 }
 row = '{{$MMATTN_ROW:elsa}}'

@@ -10,7 +10,6 @@ swin = dict(
 vit = dict(
     type='ViTFrame',
     arch=dict(embed_dim=80, depth=4, num_heads=4),
-    attention=None,
     embedding='deit',
     img_size=64,
     patch_size=8,

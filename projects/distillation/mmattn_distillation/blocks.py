@@ -234,7 +234,7 @@ def relative_errors(pairs: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Ten
 
 def attention_blocks(backbone: nn.Module) -> list[str]:
     """The names of the blocks with attention, in the order of the forward pass."""
-    units = {name: module for name, module in backbone.named_modules() if getattr(module, 'sharding_unit', False)}
+    units = {name: module for name, module in backbone.named_modules() if getattr(module, 'is_block', False)}
     return [name for name, unit in units.items() if getattr(unit, 'attn', None) is not None]
 
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from mmattn.analysis.complexity import count_operations
 from mmattn.backbones import ViTFrame
-from mmattn.backbones.stages import Stages, mechanisms_by_stage
+from mmattn.backbones.stages import Stages
+from mmattn.layers import mechanisms_by_stage
 
 #: timed calls of a mechanism, after one that is not timed
 CALLS = 5
@@ -110,7 +111,8 @@ def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, l
         pairs = zip(*(each if isinstance(each, (list, tuple)) else [each] * arch['depth'] for each in (old, new)))
         return dict(attention=[pair[f'blocks.{i}' in blocks] for i, pair in enumerate(pairs)])
     depths, mechanisms = arch['depths'], []
-    for i, pair in enumerate(zip(*(mechanisms_by_stage(each, len(depths)) for each in (old, new)))):
+    both = (mechanisms_by_stage(each, depths, [cls.plain] * len(depths)) for each in (old, new))
+    for i, pair in enumerate(zip(*both)):
         # Each block keeps its number among those with its mechanism, and with it the shift of its windows.
         in_turn = [pair[f'{cls.stage_list}.{i}.blocks.{j}' in blocks] for j in range(depths[i])]
         mechanisms.append([dict(each[j % len(each)], block=j // len(each)) for j, each in enumerate(in_turn)])

@@ -54,8 +54,8 @@ REST = 'rest.pth'
 
 @FUNCTIONS.register_module()
 def wrap_blocks(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """An ``auto_wrap_policy`` of PyTorch's FSDP: each block whose class sets ``sharding_unit`` becomes a unit."""
-    return recurse or getattr(module, 'sharding_unit', False)
+    """An ``auto_wrap_policy`` of PyTorch's FSDP: each block whose class sets ``is_block`` becomes a unit."""
+    return recurse or getattr(module, 'is_block', False)
 
 
 @STRATEGIES.register_module()

@@ -235,7 +235,7 @@ def test_packages_that_cannot_be_imported(monkeypatch, capsys):
             raise TypeError('NoneType takes no arguments')
         return importlib.__import__(name)
 
-    monkeypatch.setattr('mmattn.packages.importlib.import_module', fail)
+    monkeypatch.setattr('mmguard.packages.importlib.import_module', fail)
     monkeypatch.setattr(benchmark_tool, 'import_module', fail)
     args = SimpleNamespace(device='cpu', heads=None)
     assert len(list(benchmark_tool.eager('shunted-s', args).parameters())) > 1

@@ -14,8 +14,8 @@ from pathlib import Path
 import mmseg
 import pytest
 
-from mmattn.packages import version_numbers
 from mmguard.errors import InputError
+from mmguard.packages import version_numbers
 from mmguard.runs.divergence import DivergedError
 from tests import ROOT
 from tests.tools.in_process import load_tool

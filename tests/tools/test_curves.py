@@ -9,8 +9,8 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.cbook import is_math_text
 
-from mmattn.errors import InputError
 from mmguard.curves import is_score, read_curves, read_result
+from mmguard.errors import InputError
 from tests.tools.in_process import load_tool, run_tool
 
 

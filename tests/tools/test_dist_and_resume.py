@@ -9,7 +9,7 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
-from mmattn.packages import version_numbers
+from mmguard.packages import version_numbers
 from tests import ROOT
 from tests.backbones.cases import CASES
 from tests.tools.in_process import dist_train, run_tool

@@ -11,7 +11,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 
-from mmattn.errors import InputError
+from mmguard.errors import InputError
 from mmguard.prediction import predict as predicting
 from tests import ROOT
 from tests.tools.in_process import run_tool

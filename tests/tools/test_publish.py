@@ -11,9 +11,9 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from safetensors.torch import load_file
 
-from mmattn.errors import InputError
 from mmattn.weights import CheckpointError, read_file
 from mmguard.checks.classes import saved_meta
+from mmguard.errors import InputError
 from mmguard.runs.checkpoints import backbone_settings
 from mmguard.runs.publishing import chosen_license, halved, publish, starting_licenses
 from mmguard.runs.rows import read_row

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmattn.errors import InputError
+from mmguard.errors import InputError
 from tests.tools.in_process import load_tool, run_tool
 
 real_data = load_tool('dev/real_data')

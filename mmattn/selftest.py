@@ -133,7 +133,7 @@ def candidates(operator: str) -> list[str]:
     return [name for name in backends if name in first.values()]
 
 
-def compare(
+def check_backends(
     device: str = 'cpu', dtypes: Sequence[torch.dtype] | None = None, sizes: Sequence[int] = SIZES
 ) -> Iterator[Row]:
     """Compare backends with the reference, one after the other.
@@ -182,7 +182,7 @@ def differences(
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
-    if not all(row.passed for row in printed(compare(parser.parse_args(arguments).device))):
+    if not all(row.passed for row in printed(check_backends(parser.parse_args(arguments).device))):
         sys.exit('A backend FAILED: see the table. Another one serves after model.backbone.set_backend(NAME).')
 
 

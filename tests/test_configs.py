@@ -20,7 +20,7 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from torch import nn
 
 from mmattn import backbones
-from mmattn.analysis.complexity import compare
+from mmattn.analysis.complexity import count_model
 from mmattn.layers import NeighbourhoodAttention
 from mmattn.weights import compare_settings, misfits
 from mmguard.checks.channels import check_channels
@@ -214,7 +214,7 @@ def test_real_photographs_have_equal_cost():
         with DefaultScope.overwrite_default_scope('mmpretrain'):
             model = MODELS.build(read_row(path, row).model).eval()
         assert backbone_settings(model), row
-        costs.append(compare(row, model, 'mmpretrain', {'Input Size': (64, 64)}))
+        costs.append(count_model(row, model, 'mmpretrain', {'Input Size': (64, 64)}))
     assert all(2e6 < cost.parameters < 4e6 for cost in costs)
     operations = [cost.operations for cost in costs]
     assert max(operations) < 1.1 * min(operations)

@@ -55,7 +55,9 @@ KINDS = ('attention', 'norms', 'similarity', 'erf', 'cam', 'distillation', 'graf
 OF_EACH_IMAGE = 'attention', 'cam', 'distillation'
 #: kind -> the attribute of the models that it is for, and what they are; the default of --what leaves these out
 SPECIAL = dict(
-    cam=('head', 'classifiers'), distillation=('compare', 'FeatureDistiller'), grafting=('grafted', 'BlockDistiller')
+    cam=('head', 'classifiers'),
+    distillation=('paired_features', 'FeatureDistiller'),
+    grafting=('grafted', 'BlockDistiller'),
 )
 
 

@@ -181,7 +181,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as args.graphs:
         for runtime in args.runtime:
             for peer, ours in groups.items():
-                for found in compare(list(dict.fromkeys([peer, *ours])), runtime, args, rows):
+                for found in measure_models(list(dict.fromkeys([peer, *ours])), runtime, args, rows):
                     rows += found
                     write('benchmark.json', json.dumps(dict(machine=machine, rows=rows), indent=1))
                     write('benchmark.md', f'{machine}\n\n{table(rows)}')
@@ -213,7 +213,7 @@ class CannotCompile(Exception):
     """torch.compile fails on a model."""
 
 
-def compare(names: list[str], runtime: str, args: argparse.Namespace, rows: list[dict]) -> Iterator[list[dict]]:
+def measure_models(names: list[str], runtime: str, args: argparse.Namespace, rows: list[dict]) -> Iterator[list[dict]]:
     """Measure a peer, which comes first, and models to compare with it: for each step and size, those that have no row
     yet. Models that torch cannot compile have none; those besides the peer are added to ``args.left_out``."""
     done = {tuple(row[key] for key in KEYS) for row in rows}

@@ -36,7 +36,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import MessageHub
 from mmengine.runner import Runner
 
-from mmattn.analysis.complexity import INPUT_SIZES, build, compare, image_channels
+from mmattn.analysis.complexity import INPUT_SIZES, build, count_model, image_channels
 from mmguard.checks.config_types import type_name
 from mmguard.checks.config_values import KNOWN_KEYS, metric_configs
 from mmguard.curves import epoch_length, mean_and_spread, read_curves, read_result
@@ -154,7 +154,7 @@ def make_entry(config: Path, model: str | None, args: argparse.Namespace) -> Ent
     size = tuple(cfg.get('input_size') or image_size(cfg) or INPUT_SIZES[scope])
     read = {key: value for key, value in cfg.to_dict().items() if key in KNOWN_KEYS | {'sweep'}}
     digest = hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()
-    counted = compare(config.stem, build(cfg), scope, {'Input Size': size}, image_channels(cfg))
+    counted = count_model(config.stem, build(cfg), scope, {'Input Size': size}, image_channels(cfg))
     sweep = 'sweep' in cfg and len(args.rates) > 1  # a single rate is not chosen
     steps = tuple(of.train_cfg.get('max_iters') or of.train_cfg.max_epochs for of in (cfg, with_sweep(cfg)))
     return Entry(

@@ -1,3 +1,3 @@
-from .complexity import compare, compare_with_paper, count_config, count_operations, count_parameters
+from .complexity import compare_with_paper, count_config, count_model, count_operations, count_parameters
 
-__all__ = ['compare', 'compare_with_paper', 'count_config', 'count_operations', 'count_parameters']
+__all__ = ['compare_with_paper', 'count_config', 'count_model', 'count_operations', 'count_parameters']

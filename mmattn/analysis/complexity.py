@@ -92,9 +92,9 @@ def compare_with_paper(config: str | Path, read: Reader, rows: Sequence[str] | N
         entry = own if is_classifier else _classifier_entry(config, cfg.model.backbone, read)
         counted = cfg if is_classifier or not entry else _load_entry(config, entry, read)
         channels = image_channels(counted)
-        yield compare(f'{name} (backbone)', _classifier_of(counted), 'mmpretrain', entry, channels)
+        yield count_model(f'{name} (backbone)', _classifier_of(counted), 'mmpretrain', entry, channels)
         if not is_classifier:
-            yield compare(name, build(cfg), cfg.default_scope, own, image_channels(cfg))
+            yield count_model(name, build(cfg), cfg.default_scope, own, image_channels(cfg))
 
 
 def _compare_ablations(config: Path, read: Reader, rows: Iterable[str]) -> Iterator[Comparison]:
@@ -106,7 +106,7 @@ def _compare_ablations(config: Path, read: Reader, rows: Iterable[str]) -> Itera
         params, flops = figures.get('params'), figures.get('flops')
         entry = dict(printed, Parameters=params and 1e6 * float(params), FLOPs=flops and 1e9 * float(flops))
         cfg = _load(read, config, row)
-        found = compare(row, _classifier_of(cfg), 'mmpretrain', dict(Printed=entry), image_channels(cfg))
+        found = count_model(row, _classifier_of(cfg), 'mmpretrain', dict(Printed=entry), image_channels(cfg))
         unit = 1e9 / printed.get('Operations per Multiply-Add', 1)
         pairs = [(found.parameters / 1e6, params), (found.operations / unit, flops)]
         same = [f'{count:.{len(str(text).partition(".")[2])}f}' == str(text) for count, text in pairs if text]
@@ -117,7 +117,7 @@ def _compare_ablations(config: Path, read: Reader, rows: Iterable[str]) -> Itera
         yield found
 
 
-def compare(name: str, model: nn.Module, scope: str, entry: dict, channels: int = 3) -> Comparison:
+def count_model(name: str, model: nn.Module, scope: str, entry: dict, channels: int = 3) -> Comparison:
     """Count a model as the paper of a metafile's entry does.
 
     Args:
@@ -191,7 +191,7 @@ def count_config(cfg: Config, size: tuple[int, int] | None = None) -> tuple[int,
         MissingPackage: if a package that the config needs is missing.
     """
     model = _classifier_of(cfg) if cfg.default_scope == 'mmpretrain' else build(cfg)
-    counted = compare('', model, cfg.default_scope, {'Input Size': size or input_size(cfg)}, image_channels(cfg))
+    counted = count_model('', model, cfg.default_scope, {'Input Size': size or input_size(cfg)}, image_channels(cfg))
     return counted.parameters, counted.operations
 
 

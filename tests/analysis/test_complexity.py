@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import yaml
 from mmengine.config import Config
 
-from mmattn.analysis import compare, compare_with_paper, complexity, count_config, count_operations
+from mmattn.analysis import compare_with_paper, complexity, count_config, count_model, count_operations
 from mmattn.analysis.complexity import unpadded
 from mmattn.layers import ELSA, EnhancedAttention, MeanShiftAttention, WindowAttention
 from mmguard.runs.rows import read_row
@@ -114,7 +114,7 @@ class Layer(torch.nn.Module):
 def test_counts_in_the_unit_of_the_paper(printed, wrong):
     """A figure of weight matrices, or of two operations per multiply-add, is compared as such, and only then. With
     ``Unknown``, operations are not compared."""
-    assert compare('', Layer(), 'mmseg', dict(Printed=printed)).wrong == wrong
+    assert count_model('', Layer(), 'mmseg', dict(Printed=printed)).wrong == wrong
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,9 @@ def wrong_compiler(right, *_):
 )
 def test_selftest_finds_a_wrong_backend(monkeypatch, capsys, wrong, words):
     """It names the backend and what is wrong, and ends with status 1. All others pass."""
-    monkeypatch.setattr(selftest, 'compare', partial(selftest.compare, dtypes=[torch.float32], sizes=SIZES))
+    monkeypatch.setattr(
+        selftest, 'check_backends', partial(selftest.check_backends, dtypes=[torch.float32], sizes=SIZES)
+    )
     monkeypatch.setattr(selftest, 'OPERATORS', {name: selftest.OPERATORS[name] for name in ('elsa', 'content')})
     right = elsa.BACKENDS['shifted']
     monkeypatch.setitem(elsa.BACKENDS, 'shifted', lambda *arguments: wrong(right, *arguments))
@@ -56,7 +58,7 @@ def test_selftest_finds_a_wrong_backend(monkeypatch, capsys, wrong, words):
 
 def test_every_backend_passes():
     """Those that this machine can run. What a backend does not take is left out, and nothing else is."""
-    rows = list(selftest.compare(sizes=SIZES))
+    rows = list(selftest.check_backends(sizes=SIZES))
     assert not [row for row in rows if not row.passed]
     compared = {(row.operator, row.backend) for row in rows}
     wanted = {(name, each) for name in selftest.OPERATORS for each in selftest.candidates(name)}

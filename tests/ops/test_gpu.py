@@ -13,7 +13,7 @@ SIZES = (2, 33, 40, 4, 32) if DEVICE == 'cuda' else (1, 7, 8, 2, 8)
 @pytest.mark.parametrize('dtype', selftest.DTYPES, ids=str)
 def test_backends_are_the_reference(dtype):
     """Results and gradients, by the norm of their error."""
-    rows = list(selftest.compare(DEVICE, [dtype], SIZES))
+    rows = list(selftest.check_backends(DEVICE, [dtype], SIZES))
     assert {row.operator for row in rows} == set(selftest.OPERATORS)
     assert not [row for row in rows if not row.passed]
 

@@ -86,7 +86,7 @@ def test_table_and_json(benchmark, tmp_path):
 
 @pytest.fixture
 def simulated(monkeypatch):
-    """compare() measures nothing. Returns its arguments, and the names of the models that it ran."""
+    """measure_models() measures nothing. Returns its arguments, and the names of the models that it ran."""
     calls = []
     monkeypatch.setattr(benchmark_tool, 'build', lambda name, *_: name)
     monkeypatch.setattr(benchmark_tool, 'peak_memory', lambda name, model, runtime, step, sizes, args: [1] * len(sizes))
@@ -106,7 +106,7 @@ def test_only_what_is_missing_is_measured(simulated, tmp_path):
     with pytest.raises(InputError, match='other settings'):
         benchmark_tool.measured(tmp_path / 'benchmark.json', 'that')
     rows = benchmark_tool.measured(tmp_path / 'benchmark.json', 'this')
-    found = sum(benchmark_tool.compare(['peer', 'slow'], 'eager', args, rows), [])
+    found = sum(benchmark_tool.measure_models(['peer', 'slow'], 'eager', args, rows), [])
     assert [(row['model'], row['size']) for row in found] == [('slow', '64x64'), ('peer', '96x96'), ('slow', '96x96')]
     assert [row['seconds'] for row in found] == [20, 0.5, 20] and calls.count('slow') == 4 and calls.count('peer') == 4
 
@@ -122,7 +122,7 @@ def test_a_model_that_torch_cannot_compile_is_left_out(simulated, monkeypatch, c
 
     monkeypatch.setattr(benchmark_tool, 'peak_memory', peak_memory)
     args, _ = simulated
-    rows = sum(benchmark_tool.compare(['peer', 'ours'], 'compile', args, []), [])
+    rows = sum(benchmark_tool.measure_models(['peer', 'ours'], 'compile', args, []), [])
     (other,) = {'peer', 'ours'} - {broken}
     assert {row['model'] for row in rows} == {other} and args.left_out == ['ours'] * (broken == 'ours')
     assert (
@@ -289,5 +289,5 @@ def test_images_of_a_batch_count(simulated):
     """A step of a batch of 8 in half a second is 16 images a second."""
     args, _ = simulated
     args.batch = 8
-    rows = sum(benchmark_tool.compare(['peer', 'ours'], 'eager', args, []), [])
+    rows = sum(benchmark_tool.measure_models(['peer', 'ours'], 'eager', args, []), [])
     assert {row['images_per_second'] for row in rows} == {16}

@@ -248,14 +248,14 @@ def operators(args: argparse.Namespace) -> None:
 
     It fails if a backend other than the reference fails.
     """
-    rows = compare(args.device)
+    rows = check_operators(args.device)
     measure(rows, args)
     print(f'\n{defaults(list(rows.values()))}')
     if any(not row['passed'] and row['backend'] != 'reference' for row in rows.values()):
         sys.exit('A backend FAILED: see the tables.')
 
 
-def compare(device: str) -> dict[tuple[str, torch.dtype, str], dict]:
+def check_operators(device: str) -> dict[tuple[str, torch.dtype, str], dict]:
     """A row for each operator, dtype and backend: for :func:`defaults`."""
     from mmattn import selftest
 
@@ -264,7 +264,7 @@ def compare(device: str) -> dict[tuple[str, torch.dtype, str], dict]:
         (row.operator, row.dtype, row.backend): dict(
             operator=row.operator, dtype=str(row.dtype), backend=row.backend, passed=row.passed
         )
-        for row in selftest.printed(selftest.compare(device, sizes=sizes))
+        for row in selftest.printed(selftest.check_backends(device, sizes=sizes))
     }
 
 

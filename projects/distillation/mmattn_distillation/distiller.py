@@ -163,17 +163,17 @@ class FeatureDistiller(BaseModel):
                     'the teacher has a cache, but the views of the images are drawn anew each time: put the random '
                     'transforms of the training into FixedViews, or leave out cache'
                 )
-            return self._losses(self.compare(inputs, teacher_inputs, keys))
+            return self._losses(self.paired_features(inputs, teacher_inputs, keys))
         if mode != 'predict':
             raise ValueError(f"mode must be 'tensor', 'loss' or 'predict', not {mode!r}")
-        for name, parts in zip(self.names, self.compare(inputs, teacher_inputs, keys)):
+        for name, parts in zip(self.names, self.paired_features(inputs, teacher_inputs, keys)):
             for part, features in parts.items():
                 cosines = F.cosine_similarity(*features, dim=1).reshape(len(inputs), -1).mean(1)
                 for sample, cosine in zip(data_samples, cosines.tolist()):
                     sample.set_field({**sample.get('cosines', {}), _joined(name, part): cosine}, 'cosines')
         return data_samples
 
-    def compare(
+    def paired_features(
         self, inputs: Tensor, teacher_inputs: Tensor, keys: list[str] | None = None
     ) -> list[dict[str, tuple[Tensor, Tensor]]]:
         """What the student predicts of each teacher's features, and these features, standardised.
@@ -194,7 +194,7 @@ class FeatureDistiller(BaseModel):
                 self._check_grid(f'the map of the teacher {each.name}', last, each.img_size or teacher_inputs.shape[2:])
         if self.same_maps:
             own = dict(zip([*self.stages, 'global'], [*maps, maps[-1].mean((2, 3))]))
-            return [compared(own, theirs, statistics) for theirs, statistics in zip(targets, self.statistics)]
+            return [paired(own, theirs, statistics) for theirs, statistics in zip(targets, self.statistics)]
         found = []
         for projectors, statistics, (last, vector) in zip(self.projectors, self.statistics, targets):
             last, vector = statistics['map'](last), statistics['global'](vector)
@@ -253,7 +253,7 @@ def kept_teachers(losses: Tensor, drop_prob: float) -> Tensor:
     return (kept | (losses == losses.amax(0))).to(losses.dtype)
 
 
-def compared(
+def paired(
     own: dict[str, Tensor], targets: Sequence[Tensor], statistics: nn.ModuleDict
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Maps and vectors by their names, each beside the target of the same number; both are standardised like it."""

@@ -95,7 +95,7 @@ def component_sheet(
 
     Args:
         image: RGB from 0 to 255, (3, H, W).
-        compared: of each teacher, what ``FeatureDistiller.compare`` returns for this image alone.
+        compared: of each teacher, what ``FeatureDistiller.paired_features`` returns for this image alone.
         names: of the teachers.
         side: pixels of the longer side of each picture.
 
@@ -159,14 +159,14 @@ class FeatureImagesHook(Hook):
         if not is_main_process() or self.shown == self.images:
             return
         model = unwrapped(runner.model)
-        if not hasattr(model, 'compare'):
+        if not hasattr(model, 'paired_features'):
             raise InputError('FeatureImagesHook is for FeatureDistiller: take it out of custom_hooks')
         loop, step = runner._train_loop, 0  # The property would build a loop for a validation alone.
         if isinstance(loop, BaseLoop):
             step = loop.epoch if isinstance(loop, EpochBasedTrainLoop) else loop.iter
         for i in range(min(len(data_batch['inputs']), self.images - self.shown)):
             one = model.data_preprocessor({name: values[i : i + 1] for name, values in data_batch.items()}, False)
-            compared = model.compare(one['inputs'], one['teacher_inputs'])
+            compared = model.paired_features(one['inputs'], one['teacher_inputs'])
             sheet = component_sheet(one['teacher_inputs'][0], compared, model.names)
             self.shown += 1
             runner.visualizer.add_image(f'features_{self.shown}', sheet, step)

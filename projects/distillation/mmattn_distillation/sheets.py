@@ -27,7 +27,7 @@ def distillation_sheet(name: str, network: nn.Module, batch: dict) -> Sheet:
         batch: of one image, as its data preprocessor gives it.
     """
     with torch.no_grad():
-        compared = network.compare(batch['inputs'], batch['teacher_inputs'])
+        compared = network.paired_features(batch['inputs'], batch['teacher_inputs'])
     sheet = component_sheet(batch['teacher_inputs'][0], compared, network.names)
     height, width = sheet.shape[:2]
     figure, axis = plt.subplots(figsize=(width / 90, height / 90 + 1.4), layout='constrained')

@@ -179,7 +179,7 @@ def test_copies_share_the_weights_of_the_teacher():
 def test_cosines():
     """The similarity of each image is the mean cosine over positions of prediction and standardised target."""
     model, x, raw = distiller().eval(), images() / 255, images()
-    parts = model.compare(x, raw)[0]
+    parts = model.paired_features(x, raw)[0]
     found = model(x, samples(), raw, mode='predict')
     for image, sample in enumerate(found):
         for part, (prediction, target) in parts.items():

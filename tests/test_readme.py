@@ -85,8 +85,8 @@ def test_python_call(capsys):
 
 
 def example_of_a_new_backbone() -> str:
-    """The class in docs/add_a_backbone.md works: maps, frozen stages, and its own reading of a release."""
-    (example,) = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'add_a_backbone.md').read_text(), re.DOTALL)
+    """Both files in docs/add_a_backbone.md work: maps, frozen stages, and reading a release."""
+    example, weights = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'add_a_backbone.md').read_text(), re.DOTALL)
     check = """
 import torch
 from mmengine.registry import MODELS
@@ -104,8 +104,14 @@ sum(m.sum() for m in maps).backward()
 assert [{p.grad is None for m in stage for p in m.parameters()} for stage in part.stage_modules()] == [
     {True}, {True}, {False}, {False}]
 """
-    namespace = 'dict(__name__="mmattn.backbones.example", __package__="mmattn.backbones")'
-    return f'import mmattn\nexec({example!r}, {namespace})\n{check}'
+    return f"""
+import types, mmattn
+for name, code in dict(examplenet_weights={weights!r}, examplenet={example!r}).items():
+    module = types.ModuleType(f'mmattn.backbones.{{name}}')
+    module.__package__ = 'mmattn.backbones'
+    exec(code, vars(module))
+    setattr(mmattn.backbones, name, module)
+{check}"""
 
 
 def example_of_a_new_mechanism(folder: Path) -> str:

@@ -12,14 +12,15 @@ from ..ops.recompute import recompute
 from ..ops.tracing import is_tracing
 from ..ops.transpose import transposed
 from ..weights import StrictModule
+from . import other_weights
 
 
 class Backbone(StrictModule):
     """Base class of the backbones. For their weights, see :class:`mmattn.weights.StrictModule`.
 
     A subclass lists its variants in ``arch_zoo`` and its modules in ``stage_modules``, computes its maps in
-    ``stage_outputs``, where every block passes through ``run``, names their norms in ``output_norm``, and translates
-    checkpoints of other layouts in ``from_release``.
+    ``stage_outputs``, where every block passes through ``run``, names their norms in ``output_norm``, and says in
+    ``weights`` where checkpoints of other layouts are read.
 
     Args:
         channels: channels of the map of every stage; subclasses pass it on from their architecture.
@@ -52,16 +53,7 @@ class Backbone(StrictModule):
     arch_zoo: dict[str | int, dict] = {}
     #: name of the argument that takes the architecture
     arch_argument = 'arch'
-    #: of models that are not backbones here, or that several classes take
-    layouts = {
-        'a ConvNeXt': r'stages\.\d\.(blocks\.)?\d+\.(conv_dw|dwconv|depthwise_conv)\.|features\.\d\.\d+\.layer_scale$',
-        'a Swin Transformer V2': r'attn\.(w_msa\.)?(cpb_mlp\.|logit_scale$)',
-        'a ViT with LayerScale (DINOv2, DINOv3, DeiT III, BEiT)': r'blocks\.\d+\.(ls1\.gamma|gamma_1)$',
-        'a ViT of torchvision, whose layout is not read here': r'encoder_layer_\d+\.self_attention\.',
-        "a model of Hugging Face's transformers, whose layout is not read here": (
-            r'layers?\.\d+\.(blocks\.\d+\.)?attention\.(attention|self|q_proj)\b'
-        ),
-    }
+    weights = other_weights
     norm_eval = False
     #: what to do where positional attention ends before the image
     longer_positions = "give GlobalSelfAttention rel_pos_length, the longest side of its map, or beyond='stretch'"

@@ -6,11 +6,9 @@
 from collections.abc import Sequence
 
 from mmengine.registry import MODELS
-from torch import Tensor
 
 from ..arguments import stage_numbers
 from ..layers.elsa import check_elsa
-from ..weights import Translation
 from .swin import SwinFrame
 
 
@@ -44,7 +42,6 @@ class ELSASwin(SwinFrame):
         'small': dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24), group_width=8),
         'base': dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32), group_width=8),
     }
-    layouts = {'an ELSA-Swin': r'layers\.\d+\.blocks\.\d+\.attn\.ghost_head'}
 
     def __init__(
         self,
@@ -67,11 +64,3 @@ class ELSASwin(SwinFrame):
         attention = [elsa if i in elsa_stages else dict(type='WindowAttention') for i in range(len(arch['depths']))]
         super().__init__(arch, attention, **kwargs)
         self.settings = dict(dilation=int(dilation), lam=float(lam), gamma=float(gamma))
-
-    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """The release also stores ``relative_id``, an index that is not needed here."""
-        computed = [name for name in state_dict if name.endswith('.relative_id')]
-        stored = {name: value for name, value in state_dict.items() if name not in computed}
-        translation = super().from_release(stored, warm_start)
-        translation.dropped += computed
-        return translation

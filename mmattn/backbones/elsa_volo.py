@@ -13,9 +13,36 @@ from torch import Tensor, nn
 from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..layers import MLP, Attention, Block, PatchConv2d, build_in_turn, mechanism_settings, mechanisms_by_stage
 from ..layers.any_size import ceil_div, pad_to_multiple
-from ..weights import Translation, take_out
+from . import elsa_volo_weights
 from .base import Backbone, drop_path_schedule
-from .patch_embed import fit_tables, interpolated, stem_convolutions
+from .patch_embed import interpolated, stem_convolutions
+
+
+class Stem(nn.Module):
+    """Patch embedding of VOLO: three convolutions at stride 2, then 4 x 4 patches."""
+
+    def __init__(self, in_channels: int, hidden_dim: int, dim: int, norm_cfg: dict) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(*stem_convolutions(in_channels, hidden_dim, 2, norm_cfg))
+        self.proj = nn.Conv2d(hidden_dim, dim, 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, in_channels, H, W) -> (B, ceil(H / 8), ceil(W / 8), dim)."""
+        return self.proj(self.conv(pad_to_multiple(x, 8, (2, 3)))).permute(0, 2, 3, 1)
+
+
+class Downsample(nn.Module):
+    """Merge 2 x 2 tokens into one, and add learned positions."""
+
+    def __init__(self, in_dim: int, dim: int, side: int) -> None:
+        super().__init__()
+        self.proj = PatchConv2d(in_dim, dim, 2)
+        self.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, side, side, dim), std=0.02))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, in_dim) -> (B, ceil(H / 2), ceil(W / 2), dim)."""
+        x = self.proj(pad_to_multiple(x, 2, (1, 2)))
+        return x + interpolated(self.pos_embed.permute(0, 3, 1, 2), *x.shape[1:3]).permute(0, 2, 3, 1)
 
 
 @MODELS.register_module()
@@ -66,15 +93,7 @@ class ELSAVOLO(Backbone):
         'd4': dict(embed_dim=384, depths=(8, 8, 16, 4), num_heads=(12, 16), stem_dim=64, mlp_ratio=3),
         'd5': dict(embed_dim=384, depths=(12, 12, 20, 4), num_heads=(12, 16), stem_dim=128, mlp_ratio=4),
     }
-    layouts = {'a VOLO': r'network\.0\.\d+\.attn\.v\.', 'an ELSA-VOLO': r'network\.0\.\d+\.attn\.pre_proj\.'}
-    warm_start_from = 'a VOLO'
-    head_names = {
-        'post_network.': 'head.post_network.',
-        'cls_token': 'head.cls_token',
-        'norm.': 'head.norm.',
-        'head.': 'head.fc.',
-        'aux_head.': 'head.aux_head.',
-    }
+    weights = elsa_volo_weights
 
     def __init__(
         self,
@@ -116,9 +135,7 @@ class ELSAVOLO(Backbone):
         )
         check_flags(norm_eval=norm_eval, final_norm=final_norm)
         self.norm_eval = norm_eval
-        self._of_source = dict(
-            arch=arch, final_norm=final_norm, norm_cfg=norm_cfg, in_channels=in_channels, out_indices=self.out_indices
-        )
+        self.arch, self.final_norm, self.norm_cfg = arch, final_norm, norm_cfg
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         drop_path[0] = [0.0] * depths[0]
@@ -199,80 +216,3 @@ class ELSAVOLO(Backbone):
             for block in self.network[i + (i > 0)]:
                 x = self.run(block, x)
             yield x
-
-    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """A VOLO has its table of positions under another name, and a classifier. The table is resized. A checkpoint of
-        a backbone without a final norm leaves that norm untrained.
-
-        A warm start takes a VOLO without the attentions whose tensors have other names than those here.
-        """
-        tensors, own = dict(state_dict), self.state_dict()
-        if 'pos_embed' in tensors:
-            tensors[POSITIONS] = tensors.pop('pos_embed')
-        built = len(self.network)
-        dropped = take_out(
-            tensors,
-            'post_network.',
-            'cls_token',
-            'head.',
-            'aux_head.',
-            *(f'network.{i}.' for i in range(built, self.num_stages + 1)),
-            *(['norm.'] if isinstance(self.norm, nn.Identity) else []),
-        )
-        fresh = []
-        if 'norm.weight' in own and not any(name.startswith('norm.') for name in tensors):
-            fresh = ['norm.weight', 'norm.bias']
-        fit_tables(tensors, own, [POSITIONS], _fitted)
-        if warm_start:
-            for prefix in (f'{name}.attn.' for name, part in self.named_modules() if isinstance(part, Block)):
-                mine, given = ({name for name in names if name.startswith(prefix)} for names in (own, tensors))
-                if mine != given:
-                    dropped += take_out(tensors, prefix)
-                    own = {name: value for name, value in own.items() if name not in mine}
-            missing = [name for name in own if name not in {*tensors, *fresh} and 'num_batches' not in name]
-            if missing:
-                raise KeyError(missing[0])
-        return Translation(tensors, dropped, fresh)
-
-    def source(self, state_dict: dict[str, Tensor]) -> 'ELSAVOLO':
-        """VOLO, with the table of positions that it was trained with."""
-        sides = [state_dict[name].shape[1] for name in ('pos_embed', POSITIONS) if name in state_dict]
-        return ELSAVOLO(attention=None, img_size=16 * max(sides, default=14), init_cfg=None, **self._of_source)
-
-
-#: the table of positions, ``pos_embed`` in VOLO's release
-POSITIONS = 'network.1.pos_embed'
-
-
-def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
-    """A table of positions (1, h, w, C) -> (1, height, width, C); None if it is not such a table."""
-    if table.dim() != 4 or not table.numel() or (table.shape[0], table.shape[3]) != (1, shape[3]):
-        return None
-    return interpolated(table.permute(0, 3, 1, 2), *shape[1:3]).permute(0, 2, 3, 1)
-
-
-class Stem(nn.Module):
-    """Patch embedding of VOLO: three convolutions at stride 2, then 4 x 4 patches."""
-
-    def __init__(self, in_channels: int, hidden_dim: int, dim: int, norm_cfg: dict) -> None:
-        super().__init__()
-        self.conv = nn.Sequential(*stem_convolutions(in_channels, hidden_dim, 2, norm_cfg))
-        self.proj = nn.Conv2d(hidden_dim, dim, 4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, in_channels, H, W) -> (B, ceil(H / 8), ceil(W / 8), dim)."""
-        return self.proj(self.conv(pad_to_multiple(x, 8, (2, 3)))).permute(0, 2, 3, 1)
-
-
-class Downsample(nn.Module):
-    """Merge 2 x 2 tokens into one, and add learned positions."""
-
-    def __init__(self, in_dim: int, dim: int, side: int) -> None:
-        super().__init__()
-        self.proj = PatchConv2d(in_dim, dim, 2)
-        self.pos_embed = nn.Parameter(nn.init.trunc_normal_(torch.zeros(1, side, side, dim), std=0.02))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, in_dim) -> (B, ceil(H / 2), ceil(W / 2), dim)."""
-        x = self.proj(pad_to_multiple(x, 2, (1, 2)))
-        return x + interpolated(self.pos_embed.permute(0, 3, 1, 2), *x.shape[1:3]).permute(0, 2, 3, 1)

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,6 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_whole, hidden_channels, stage_numbers
-from ..errors import CheckpointError
 from ..layers import (
     Attention,
     DropPath,
@@ -25,331 +23,29 @@ from ..layers import (
 from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..layers.mechanism import mix
-from ..ops.global_self_attention import fit_table
 from ..ops.recompute import recompute
 from ..ops.tracing import is_exporting, is_tracing
-from ..weights import Translation, evaluating, noise_image, take_out
+from . import gsa_resnet_weights
 from .base import Backbone, drop_path_schedule
-from .patch_embed import fit_tables
 
 
-@MODELS.register_module()
-class GSAResNet(Backbone):
-    r"""GSA-ResNet (section 3.2): a ResNet v1 with global self-attention modules in place of its 3 x 3 convolutions.
+def after_relu(norm: nn.Module, layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``layer(relu(norm(x)))``, of which the backward pass keeps x alone. The layer is a module or has no weights.
 
-    Groups are counted from 0, like stages: ``gsa_stages=(0, 1, 2, 3)`` is the paper's GSA-ResNet. The default keeps the
-    convolutions of the first group, the best variant of table 5. With () it is a ResNet, the same as torchvision's.
-    Where a group with attention halves the map, its first module works on the larger map, and 2 x 2 average pooling
-    follows; an odd last row or column is pooled alone.
-
-    Weights of a plain ResNet (torchvision's, timm's, MMDetection's) fill everything but the attention, which starts
-    untrained, scaled to the norms of the ResNet. The classifier and the replaced convolutions are left out. The log
-    names both, and says by how much the first pass differs from the ResNet's. A checkpoint with attention must fit
-    completely.
-
-    With ``keep_conv=True``, which is not in the paper, no convolution is replaced: attention is added to its result,
-    times a factor per channel that starts at 0. So weights of a plain ResNet start the network exactly as that ResNet.
-    The factor is per channel because one per block would be the same for all heads, and FSDP does not take scalars. The
-    norm that follows attention in the paper follows the sum here. ResNet-50 has 25.6 M parameters and 4.09 G
-    multiply-adds at 224 x 224, GSA-ResNet-50 18.1 M and 3.67 G, and with ``keep_conv=True`` 29.3 M and 5.17 G.
-
-    One layout throughout: (B, C, H, W) maps in channels-last memory.
-
-    Args:
-        depth: 38, 50, 101, 'm50' (M-ResNet-50 of table 3), or a dict with ``depths``, ``stem_channels``,
-            ``base_channels`` (of the inner layers in the first group, doubled in each further group) and ``expansion``
-            (output channels of a block divided by those of its inner layer).
-        gsa_stages: groups with attention, counted from 0.
-        num_heads: attention heads.
-        content: attend by content, in every module: True, False or 'axial'. See
-            :class:`mmattn.layers.GlobalSelfAttention` for this and what follows, and table 4.
-        column: attend along columns by relative position, in every module.
-        row: attend along rows by relative position, in every module.
-        img_size: longest side of an image, in pixels, for which every relative position has an embedding: L of a module
-            is ``img_size`` divided by the stride of its map. A detector or segmentor needs the longest side of its
-            training images. None: 224, and the log says it once when an image is larger.
-        beyond: what to do with longer distances in larger images, 'mask' or 'stretch'. See
-            :func:`mmattn.ops.axial_attention`. Tables of a checkpoint with another ``img_size`` are fitted likewise.
-        axial_softmax: softmax of the products along columns and rows.
-        softmax_queries: softmax of the queries of content attention.
-        neighbourhood: odd side of the square of pixels of the map that positional attention is limited to, in every
-            module; it replaces ``img_size`` and ``beyond``.
-        keep_conv: keep the 3 x 3 convolutions in groups with attention, and add attention to them.
-        attention: the mechanisms of ``gsa_stages``, as of :class:`mmattn.backbones.SwinFrame`; None: global
-            self-attention. A mechanism gets the arguments above that it has, too.
-        pool_first: where attention halves the map, pool before it, not after it, so that it works on the smaller map.
-        insert_after: blocks after which ``attention`` is inserted, on all channels between blocks, as pairs (group,
-            block), counted from 0. The mechanism should add its input to its result, as non-local blocks do. They are
-            beside ``gsa_stages``, which is usually () then.
-        width_ratio: channels of the inner layers, times this, rounded down. Those between blocks stay.
-        zero_init_residual: the last norm of every block starts with weight 0, so that a block starts as its shortcut,
-            as in MMDetection's ResNet. With False, an untrained model may give infinite maps in evaluation: attention
-            is cubic in its input, and no norm has learned its size yet.
-        norm_eval: see the base class. Do not use it with weights of a plain ResNet, unless ``keep_conv`` is set: the
-            running statistics after attention are not those after the replaced convolutions.
-
-    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
-
-    Example:
-        >>> import torch
-        >>> from mmattn.backbones import GSAResNet
-        >>> maps = GSAResNet(depth=50).eval()(torch.zeros(1, 3, 65, 97))
-        >>> [tuple(m.shape) for m in maps]
-        [(1, 256, 17, 25), (1, 512, 9, 13), (1, 1024, 5, 7), (1, 2048, 3, 4)]
+    It computes norm and ReLU again, which takes little time, and no convolution, see :func:`recompute`.
     """
 
-    arch_zoo = {
-        38: dict(depths=(2, 3, 5, 2), stem_channels=64, base_channels=64, expansion=4),
-        50: dict(depths=(3, 4, 6, 3), stem_channels=64, base_channels=64, expansion=4),
-        101: dict(depths=(3, 4, 23, 3), stem_channels=64, base_channels=64, expansion=4),
-        # Input and output channels of all blocks, and so of the stem, are halved; then all channels times 1.125.
-        'm50': dict(depths=(3, 4, 6, 3), stem_channels=36, base_channels=72, expansion=2),
-    }
-    arch_argument = 'depth'
-    head_names = {'fc.': 'head.fc.'}
-    warm_start_from = 'a ResNet'
-    longer_positions = 'set img_size to the longest side of a training image'
-    layouts = {'a GSA-ResNet': r'layer\d\.\d+\.attn\.rel_', 'a ResNet': r'layer\d\.\d+\.conv\d\.'}
-
-    def __init__(
-        self,
-        depth: int | str | dict = 50,
-        gsa_stages: Sequence[int] = (1, 2, 3),
-        num_heads: int = 8,
-        content: bool | str = True,
-        column: bool = True,
-        row: bool = True,
-        img_size: int | None = None,
-        beyond: str = 'mask',
-        axial_softmax: bool = False,
-        softmax_queries: bool = False,
-        neighbourhood: int | None = None,
-        keep_conv: bool = False,
-        attention: Attention = None,
-        pool_first: bool = False,
-        insert_after: Sequence[tuple[int, int]] = (),
-        width_ratio: float = 1.0,
-        zero_init_residual: bool = True,
-        norm_cfg: dict = dict(type='BN'),
-        norm_eval: bool = False,
-        drop_path_rate: float = 0.0,
-        in_channels: int = 3,
-        out_indices: Sequence[int] = (0, 1, 2, 3),
-        frozen_stages: int = -1,
-        with_cp: bool = False,
-        init_cfg: dict | list[dict] | None = dict(type='Kaiming', layer='Conv2d'),
-    ) -> None:
-        arch = self.resolve_arch(depth)
-        depths, channels = arch['depths'], arch['stem_channels']
-        gsa_stages = stage_numbers('gsa_stages', gsa_stages, len(depths))
-        if img_size is not None:
-            check_whole('img_size', img_size)
-        check_flags(keep_conv=keep_conv, pool_first=pool_first)
-        inserted = check_places(insert_after, depths, attention)
-        outs = [arch['base_channels'] * arch['expansion'] * 2**i for i in range(len(depths))]
-        widths = [hidden_channels(arch['base_channels'] * 2**i, width_ratio, 'width_ratio') for i in range(len(depths))]
-        super().__init__(
-            outs, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
-        )
-        check_flags(norm_eval=norm_eval, zero_init_residual=zero_init_residual)
-        self.norm_eval = norm_eval
-        self.img_size = DEFAULT_SIDE if img_size is None else img_size
-        self.beyond = beyond
-        self.neighbourhood = neighbourhood
-        self._of_source = dict(
-            depth=arch,
-            width_ratio=width_ratio,
-            norm_cfg=norm_cfg,
-            in_channels=in_channels,
-            out_indices=self.out_indices,
-        )
-        plain = dict(type=GlobalSelfAttention, project=False)
-        mechanisms = mechanisms_by_stage(attention, depths, [plain] * len(depths))
-        with_attention = {*gsa_stages, *(i for i, _ in inserted)}
-        for i, given in enumerate(attention if isinstance(attention, (list, tuple)) else ()):
-            if given is not None and i not in with_attention:
-                raise ValueError(f'attention[{i}] is of a group without attention: add it to gsa_stages, or give None')
-
-        def build(stage: int, dim: int, stride: int, block: int) -> nn.Module:
-            in_turn = mechanisms[stage]
-            return build_mechanism(
-                in_turn[block % len(in_turn)],
-                dim=dim,
-                num_heads=num_heads,
-                stride=stride,
-                block=block // len(in_turn),
-                rel_pos_length=None if img_size is None else ceil_div(img_size, stride),
-                content=content,
-                column=column,
-                row=row,
-                axial_softmax=axial_softmax,
-                softmax_queries=softmax_queries,
-                neighbourhood=neighbourhood,
-                beyond=beyond,
-                norm_cfg=norm_cfg,
-            )
-
-        drop_path = drop_path_schedule(depths, drop_path_rate)
-        self.conv1 = nn.Conv2d(in_channels, channels, 7, 2, 3, bias=False)
-        self.bn1 = batch_norm(channels, norm_cfg)
-        self.settings = dict(norm_eps=float(self.bn1.eps))
-        for i in range(self.num_built):
-            blocks, built = [], []
-            for j, rate in enumerate(drop_path[i]):
-                stride = 2 if i > 0 and j == 0 else 1
-                attn = build(i, widths[i], 4 * 2**i // (1 if pool_first else stride), j) if i in gsa_stages else None
-                after = build(i, outs[i], 4 * 2**i, j) if (i, j) in inserted else None
-                built += [part for part in (attn, after) if part is not None]
-                block = Bottleneck(
-                    channels,
-                    widths[i],
-                    outs[i],
-                    stride=stride,
-                    attn=attn,
-                    after=after,
-                    keep_conv=keep_conv,
-                    pool_first=pool_first,
-                    norm_cfg=norm_cfg,
-                    drop_path=rate,
-                )
-                scale = block.bn3.weight  # init_cfg does not reach single norms
-                if zero_init_residual and scale is not None and scale.requires_grad:
-                    nn.init.zeros_(scale)
-                blocks.append(block)
-                channels = outs[i]
-            if built:  # Without attention, a plain ResNet serves every kind.
-                place = 'attention' if isinstance(attention, dict) else f'attention[{i}]'
-                noted = (
-                    built[0].settings if mechanisms[i] == [plain] else mechanism_settings(mechanisms[i], built, place)
-                )
-                self.settings.update(noted, num_heads=int(num_heads), pool_first=pool_first)
-            self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
-        self.train()
-
-    def stage_modules(self) -> list[list[nn.Module]]:
-        return [[self.conv1, self.bn1], *([getattr(self, f'layer{i + 1}')] for i in range(self.num_built))]
-
-    def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
-        self.check_images(x)
-        x = x.contiguous(memory_format=torch.channels_last)
-        x = after_relu(self.bn1, max_pool, self.conv1(x))
-        for i in range(self.num_built):
-            for block in getattr(self, f'layer{i + 1}'):
-                x = self.run(block, x)
-            yield x.permute(0, 2, 3, 1)
-
-    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """A plain ResNet has a classifier and the replaced convolutions, and no attention. Tables of relative positions
-        are fitted to another ``img_size``. ``warm_start`` is not needed."""
-        tensors, own = dict(state_dict), self.state_dict()
-        attention = [name for name in own if ATTENTION in name]
-        has_attention = any(ATTENTION in name for name in tensors)
-        convolutions = {f'{name.partition(ATTENTION)[0]}.conv2.' for name in attention}  # 'layer2.0.conv2.'
-        replaced = [] if has_attention else [name for name in convolutions if f'{name}weight' not in own]
-        dropped = take_out(
-            tensors, 'fc.', *(f'layer{i + 1}.' for i in range(self.num_built, self.num_stages)), *replaced
-        )
-        if self.neighbourhood is None:
-            tables = [name for name in tensors if name.endswith(('.rel_col', '.rel_row'))]
-            fit_tables(tensors, own, tables, self._fitted)
-        return Translation(tensors, dropped, [] if has_attention else attention)
-
-    def is_source(self, state_dict: dict[str, Tensor]) -> bool:
-        """Whether weights are those of a plain ResNet, and this backbone has attention."""
-        theirs, ours = (any(ATTENTION in name for name in names) for names in (state_dict, self.state_dict()))
-        return ours and not theirs
-
-    def source(self, state_dict: dict[str, Tensor]) -> 'GSAResNet':
-        """The plain ResNet."""
-        return GSAResNet(gsa_stages=(), init_cfg=None, **self._of_source)
-
-    def _warm_started(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        if any(ATTENTION in name for name in given):
-            raise CheckpointError(
-                f'{type(self).__name__} can start from {self.warm_start_from}, but these weights have attention: '
-                'leave warm_start out'
-            )
-        return given  # Loading recognises a plain ResNet.
-
-    @torch.no_grad()
-    def initial_values(self, names: list[str], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """With weights of a ResNet, scales attention to the variance that the norm after it has learned.
-
-        Attention is cubic in its input, and in evaluation no norm uses the statistics of the batch, so its maps could
-        overflow. One image of noise passes through the network, and each attention module on its way is scaled.
-        """
-        if not self.bn1.track_running_stats or self.conv1.weight.is_meta:
-            return super().initial_values(names, state_dict)
-        # On the CPU, so that all processes get the same values.
-        state = {
-            name: value.to('cpu', torch.float32 if value.is_floating_point() else None, copy=True)
-            for name, value in state_dict.items()
-        }
-        blocks = [
-            block
-            for block in self.modules()
-            if isinstance(block, Bottleneck) and isinstance(block.attn, GlobalSelfAttention) and block.attn.proj is None
-        ]
-        if not blocks:  # and an own mechanism may not run on the CPU
-            return super().initial_values(names, state_dict)
-        hooks = [block.attn.register_forward_hook(partial(_scale, block)) for block in blocks]
-        hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]
-        image = noise_image(self.in_channels, max(self.img_size, 64))  # no map of a single pixel
-        with evaluating(self):
-            torch.func.functional_call(self, state, image)
-        for hook in hooks:
-            hook.remove()
-        return {name: state[name].to(state_dict[name]) for name in names}
-
-    def _fitted(self, table: Tensor, shape: torch.Size) -> Tensor | None:
-        """A table (2L - 1, k) for another L; None if it is not such a table."""
-        is_table = table.dim() == 2 and len(table) % 2 == 1 and table.shape[1:] == shape[1:]
-        return fit_table(table, shape[0] // 2 + 1, self.beyond) if is_table else None
-
-
-def _observe(norm: nn.Module, inputs: tuple[Tensor]) -> None:
-    """Set the running statistics of a norm to those of its input."""
-    variance, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)
-    norm.running_var.copy_(variance)
-    norm.running_mean.copy_(mean)
-
-
-def _scale(block: 'Bottleneck', attn: GlobalSelfAttention, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-    """Scale the weights of attention, and its output, to the variance that the norm after it has learned."""
-    factor = block.bn2.running_var.mean().sqrt() / block.pooled(output).std()
-    factor = factor if factor > 0 and factor.isfinite() else 1.0
-    # Attention is linear in the query, or after a softmax in the value, if the norm inside is scaled too.
-    after_softmax = attn.axial_softmax or attn.softmax_queries
-    (attn.value if after_softmax else attn.query).weight.mul_(factor)
-    if attn.bn is not None:
-        attn.bn.running_mean.mul_(factor)
-        attn.bn.running_var.mul_(factor**2)
-        for tensor in (attn.bn.weight, attn.bn.bias):
-            if after_softmax and tensor is not None:
-                tensor.mul_(factor)
-    return output * factor
-
-
-def check_places(insert_after: object, depths: Sequence[int], attention: dict | None) -> set[tuple[int, int]]:
-    """The pairs of ``insert_after``.
-
-    Raises:
-        ValueError: if it is no list of pairs (group, block), or there is no such block, or no mechanism to insert.
-    """
-    blocks = [(i, j) for i, depth in enumerate(depths) for j in range(depth)]
-    given = insert_after if isinstance(insert_after, (list, tuple)) else [None]
-    places = [tuple(place) if isinstance(place, list) else place for place in given]
-    if not all(place in blocks for place in places):
-        raise ValueError(
-            f'insert_after must be pairs (group, block), counted from 0, of {list(depths)} blocks, not {insert_after!r}'
-        )
-    if places and not attention:
-        raise ValueError('insert_after needs attention, a mechanism that adds its input to its result')
-    return set(places)
-
-
-#: what the names of all tensors of attention contain, and no others: '.attn.', '.attn_after.' and '.attn_scale'
-ATTENTION = '.attn'
+    # Another norm may exchange statistics between processes. nn.Identity, which MMCV's fuse_conv_bn sets, returns x
+    # itself, which ReLU then changes. torch.compile decides by itself what to keep.
+    if not torch.is_grad_enabled() or type(norm) is not nn.BatchNorm2d or is_tracing():
+        x = F.relu(norm(x), inplace=True)  # frees the map before, unless the caller has it, too
+        return layer(x)
+    return recompute(
+        lambda x: layer(F.relu(norm(x), inplace=True)),
+        x,
+        modules=[m for m in (norm, layer) if isinstance(m, nn.Module)],
+        random=False,
+    )
 
 
 class Bottleneck(nn.Module):
@@ -448,20 +144,217 @@ class Bottleneck(nn.Module):
         return average_pool(x) if self.stride > 1 and not self.pool_first else x
 
 
-def after_relu(norm: nn.Module, layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """``layer(relu(norm(x)))``, of which the backward pass keeps x alone. The layer is a module or has no weights.
+@MODELS.register_module()
+class GSAResNet(Backbone):
+    r"""GSA-ResNet (section 3.2): a ResNet v1 with global self-attention modules in place of its 3 x 3 convolutions.
 
-    It computes norm and ReLU again, which takes little time, and no convolution, see :func:`recompute`.
+    Groups are counted from 0, like stages: ``gsa_stages=(0, 1, 2, 3)`` is the paper's GSA-ResNet. The default keeps the
+    convolutions of the first group, the best variant of table 5. With () it is a ResNet, the same as torchvision's.
+    Where a group with attention halves the map, its first module works on the larger map, and 2 x 2 average pooling
+    follows; an odd last row or column is pooled alone.
+
+    Weights of a plain ResNet (torchvision's, timm's, MMDetection's) fill everything but the attention, which starts
+    untrained, scaled to the norms of the ResNet. The classifier and the replaced convolutions are left out. The log
+    names both, and says by how much the first pass differs from the ResNet's. A checkpoint with attention must fit
+    completely.
+
+    With ``keep_conv=True``, which is not in the paper, no convolution is replaced: attention is added to its result,
+    times a factor per channel that starts at 0. So weights of a plain ResNet start the network exactly as that ResNet.
+    The factor is per channel because one per block would be the same for all heads, and FSDP does not take scalars. The
+    norm that follows attention in the paper follows the sum here. ResNet-50 has 25.6 M parameters and 4.09 G
+    multiply-adds at 224 x 224, GSA-ResNet-50 18.1 M and 3.67 G, and with ``keep_conv=True`` 29.3 M and 5.17 G.
+
+    One layout throughout: (B, C, H, W) maps in channels-last memory.
+
+    Args:
+        depth: 38, 50, 101, 'm50' (M-ResNet-50 of table 3), or a dict with ``depths``, ``stem_channels``,
+            ``base_channels`` (of the inner layers in the first group, doubled in each further group) and ``expansion``
+            (output channels of a block divided by those of its inner layer).
+        gsa_stages: groups with attention, counted from 0.
+        num_heads: attention heads.
+        content: attend by content, in every module: True, False or 'axial'. See
+            :class:`mmattn.layers.GlobalSelfAttention` for this and what follows, and table 4.
+        column: attend along columns by relative position, in every module.
+        row: attend along rows by relative position, in every module.
+        img_size: longest side of an image, in pixels, for which every relative position has an embedding: L of a module
+            is ``img_size`` divided by the stride of its map. A detector or segmentor needs the longest side of its
+            training images. None: 224, and the log says it once when an image is larger.
+        beyond: what to do with longer distances in larger images, 'mask' or 'stretch'. See
+            :func:`mmattn.ops.axial_attention`. Tables of a checkpoint with another ``img_size`` are fitted likewise.
+        axial_softmax: softmax of the products along columns and rows.
+        softmax_queries: softmax of the queries of content attention.
+        neighbourhood: odd side of the square of pixels of the map that positional attention is limited to, in every
+            module; it replaces ``img_size`` and ``beyond``.
+        keep_conv: keep the 3 x 3 convolutions in groups with attention, and add attention to them.
+        attention: the mechanisms of ``gsa_stages``, as of :class:`mmattn.backbones.SwinFrame`; None: global
+            self-attention. A mechanism gets the arguments above that it has, too.
+        pool_first: where attention halves the map, pool before it, not after it, so that it works on the smaller map.
+        insert_after: blocks after which ``attention`` is inserted, on all channels between blocks, as pairs (group,
+            block), counted from 0. The mechanism should add its input to its result, as non-local blocks do. They are
+            beside ``gsa_stages``, which is usually () then.
+        width_ratio: channels of the inner layers, times this, rounded down. Those between blocks stay.
+        zero_init_residual: the last norm of every block starts with weight 0, so that a block starts as its shortcut,
+            as in MMDetection's ResNet. With False, an untrained model may give infinite maps in evaluation: attention
+            is cubic in its input, and no norm has learned its size yet.
+        norm_eval: see the base class. Do not use it with weights of a plain ResNet, unless ``keep_conv`` is set: the
+            running statistics after attention are not those after the replaced convolutions.
+
+    Further arguments, and errors: see :class:`mmattn.backbones.base.Backbone`.
+
+    Example:
+        >>> import torch
+        >>> from mmattn.backbones import GSAResNet
+        >>> maps = GSAResNet(depth=50).eval()(torch.zeros(1, 3, 65, 97))
+        >>> [tuple(m.shape) for m in maps]
+        [(1, 256, 17, 25), (1, 512, 9, 13), (1, 1024, 5, 7), (1, 2048, 3, 4)]
     """
 
-    # Another norm may exchange statistics between processes. nn.Identity, which MMCV's fuse_conv_bn sets, returns x
-    # itself, which ReLU then changes. torch.compile decides by itself what to keep.
-    if not torch.is_grad_enabled() or type(norm) is not nn.BatchNorm2d or is_tracing():
-        x = F.relu(norm(x), inplace=True)  # frees the map before, unless the caller has it, too
-        return layer(x)
-    return recompute(
-        lambda x: layer(F.relu(norm(x), inplace=True)),
-        x,
-        modules=[m for m in (norm, layer) if isinstance(m, nn.Module)],
-        random=False,
-    )
+    arch_zoo = {
+        38: dict(depths=(2, 3, 5, 2), stem_channels=64, base_channels=64, expansion=4),
+        50: dict(depths=(3, 4, 6, 3), stem_channels=64, base_channels=64, expansion=4),
+        101: dict(depths=(3, 4, 23, 3), stem_channels=64, base_channels=64, expansion=4),
+        # Input and output channels of all blocks, and so of the stem, are halved; then all channels times 1.125.
+        'm50': dict(depths=(3, 4, 6, 3), stem_channels=36, base_channels=72, expansion=2),
+    }
+    arch_argument = 'depth'
+    weights = gsa_resnet_weights
+    longer_positions = 'set img_size to the longest side of a training image'
+
+    def __init__(
+        self,
+        depth: int | str | dict = 50,
+        gsa_stages: Sequence[int] = (1, 2, 3),
+        num_heads: int = 8,
+        content: bool | str = True,
+        column: bool = True,
+        row: bool = True,
+        img_size: int | None = None,
+        beyond: str = 'mask',
+        axial_softmax: bool = False,
+        softmax_queries: bool = False,
+        neighbourhood: int | None = None,
+        keep_conv: bool = False,
+        attention: Attention = None,
+        pool_first: bool = False,
+        insert_after: Sequence[tuple[int, int]] = (),
+        width_ratio: float = 1.0,
+        zero_init_residual: bool = True,
+        norm_cfg: dict = dict(type='BN'),
+        norm_eval: bool = False,
+        drop_path_rate: float = 0.0,
+        in_channels: int = 3,
+        out_indices: Sequence[int] = (0, 1, 2, 3),
+        frozen_stages: int = -1,
+        with_cp: bool = False,
+        init_cfg: dict | list[dict] | None = dict(type='Kaiming', layer='Conv2d'),
+    ) -> None:
+        arch = self.resolve_arch(depth)
+        depths, channels = arch['depths'], arch['stem_channels']
+        gsa_stages = stage_numbers('gsa_stages', gsa_stages, len(depths))
+        if img_size is not None:
+            check_whole('img_size', img_size)
+        check_flags(keep_conv=keep_conv, pool_first=pool_first)
+        inserted = check_places(insert_after, depths, attention)
+        outs = [arch['base_channels'] * arch['expansion'] * 2**i for i in range(len(depths))]
+        widths = [hidden_channels(arch['base_channels'] * 2**i, width_ratio, 'width_ratio') for i in range(len(depths))]
+        super().__init__(
+            outs, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
+        )
+        check_flags(norm_eval=norm_eval, zero_init_residual=zero_init_residual)
+        self.norm_eval = norm_eval
+        self.img_size = DEFAULT_SIDE if img_size is None else img_size
+        self.beyond = beyond
+        self.neighbourhood = neighbourhood
+        self.arch, self.width_ratio, self.norm_cfg = arch, width_ratio, norm_cfg
+        plain = dict(type=GlobalSelfAttention, project=False)
+        mechanisms = mechanisms_by_stage(attention, depths, [plain] * len(depths))
+        with_attention = {*gsa_stages, *(i for i, _ in inserted)}
+        for i, given in enumerate(attention if isinstance(attention, (list, tuple)) else ()):
+            if given is not None and i not in with_attention:
+                raise ValueError(f'attention[{i}] is of a group without attention: add it to gsa_stages, or give None')
+
+        def build(stage: int, dim: int, stride: int, block: int) -> nn.Module:
+            in_turn = mechanisms[stage]
+            return build_mechanism(
+                in_turn[block % len(in_turn)],
+                dim=dim,
+                num_heads=num_heads,
+                stride=stride,
+                block=block // len(in_turn),
+                rel_pos_length=None if img_size is None else ceil_div(img_size, stride),
+                content=content,
+                column=column,
+                row=row,
+                axial_softmax=axial_softmax,
+                softmax_queries=softmax_queries,
+                neighbourhood=neighbourhood,
+                beyond=beyond,
+                norm_cfg=norm_cfg,
+            )
+
+        drop_path = drop_path_schedule(depths, drop_path_rate)
+        self.conv1 = nn.Conv2d(in_channels, channels, 7, 2, 3, bias=False)
+        self.bn1 = batch_norm(channels, norm_cfg)
+        self.settings = dict(norm_eps=float(self.bn1.eps))
+        for i in range(self.num_built):
+            blocks, built = [], []
+            for j, rate in enumerate(drop_path[i]):
+                stride = 2 if i > 0 and j == 0 else 1
+                attn = build(i, widths[i], 4 * 2**i // (1 if pool_first else stride), j) if i in gsa_stages else None
+                after = build(i, outs[i], 4 * 2**i, j) if (i, j) in inserted else None
+                built += [part for part in (attn, after) if part is not None]
+                block = Bottleneck(
+                    channels,
+                    widths[i],
+                    outs[i],
+                    stride=stride,
+                    attn=attn,
+                    after=after,
+                    keep_conv=keep_conv,
+                    pool_first=pool_first,
+                    norm_cfg=norm_cfg,
+                    drop_path=rate,
+                )
+                scale = block.bn3.weight  # init_cfg does not reach single norms
+                if zero_init_residual and scale is not None and scale.requires_grad:
+                    nn.init.zeros_(scale)
+                blocks.append(block)
+                channels = outs[i]
+            if built:  # Without attention, a plain ResNet serves every kind.
+                place = 'attention' if isinstance(attention, dict) else f'attention[{i}]'
+                noted = (
+                    built[0].settings if mechanisms[i] == [plain] else mechanism_settings(mechanisms[i], built, place)
+                )
+                self.settings.update(noted, num_heads=int(num_heads), pool_first=pool_first)
+            self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
+        self.train()
+
+    def stage_modules(self) -> list[list[nn.Module]]:
+        return [[self.conv1, self.bn1], *([getattr(self, f'layer{i + 1}')] for i in range(self.num_built))]
+
+    def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
+        self.check_images(x)
+        x = x.contiguous(memory_format=torch.channels_last)
+        x = after_relu(self.bn1, max_pool, self.conv1(x))
+        for i in range(self.num_built):
+            for block in getattr(self, f'layer{i + 1}'):
+                x = self.run(block, x)
+            yield x.permute(0, 2, 3, 1)
+
+
+def check_places(insert_after: object, depths: Sequence[int], attention: dict | None) -> set[tuple[int, int]]:
+    """The pairs of ``insert_after``.
+
+    Raises:
+        ValueError: if it is no list of pairs (group, block), or there is no such block, or no mechanism to insert.
+    """
+    blocks = [(i, j) for i, depth in enumerate(depths) for j in range(depth)]
+    given = insert_after if isinstance(insert_after, (list, tuple)) else [None]
+    places = [tuple(place) if isinstance(place, list) else place for place in given]
+    if not all(place in blocks for place in places):
+        raise ValueError(
+            f'insert_after must be pairs (group, block), counted from 0, of {list(depths)} blocks, not {insert_after!r}'
+        )
+    if places and not attention:
+        raise ValueError('insert_after needs attention, a mechanism that adds its input to its result')
+    return set(places)

@@ -3,12 +3,9 @@
 "Mean-Shift Feature Transformer", CVPR 2024
 """
 
-import re
-
 from mmengine.registry import MODELS
-from torch import Tensor
 
-from ..weights import Translation, take_out
+from . import msf_vit_weights
 from .vit import ViTFrame
 
 
@@ -42,10 +39,7 @@ class MSFViT(ViTFrame):
         [(1, 384, 5, 7), (1, 384, 5, 7), (1, 384, 5, 7), (1, 384, 5, 7)]
     """
 
-    layouts = {
-        'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.|(?<!\d\.)blocks\.\d+\.attn\.pre_proj\.'
-    }
-    head_names = {'linear_head.0.': 'head.norm.', 'linear_head.1.': 'head.fc.'}
+    weights = msf_vit_weights
 
     def __init__(
         self,
@@ -62,30 +56,7 @@ class MSFViT(ViTFrame):
         settings['landmarks'] = landmarks
         super().__init__(arch, dict(type='MeanShiftAttention', **settings), **kwargs)
         of_frame = {key: value for key, value in self.settings.items() if not key.startswith('attention')}
-        self.settings = {**of_frame, 'landmarks': 0, **self.blocks[0].attn.settings}
-
-    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """A release has other names, a classifier ``linear_head`` and no final norm."""
-        if warm_start:
-            return super().from_release(state_dict, warm_start)
-        tensors = dict(state_dict)
-        for pattern, ours in RELEASED_NAMES.items():
-            tensors = {re.sub(pattern, ours, name): value for name, value in tensors.items()}
-        head = take_out(tensors, 'linear_head.')
-        translation = super().from_release(tensors)
-        translation.dropped += head
-        return translation
-
-
-#: pattern in a name of the release -> ours
-RELEASED_NAMES = {
-    r'^to_patch_embedding\.1\.': 'patch_embed.patch_norm.',
-    r'^to_patch_embedding\.2\.': 'patch_embed.proj.',
-    r'^to_patch_embedding\.3\.': 'patch_embed.norm.',
-    r'^transformer\.layers\.(\d+)\.0\.norm\.': r'blocks.\1.norm1.',
-    r'^transformer\.layers\.(\d+)\.0\.to_qkvp?\.': r'blocks.\1.attn.pre_proj.',
-    r'^transformer\.layers\.(\d+)\.0\.to_out\.': r'blocks.\1.attn.post_proj.',
-    r'^transformer\.layers\.(\d+)\.1\.net\.0\.': r'blocks.\1.norm2.',
-    r'^transformer\.layers\.(\d+)\.1\.net\.1\.': r'blocks.\1.mlp.fc1.',
-    r'^transformer\.layers\.(\d+)\.1\.net\.3\.': r'blocks.\1.mlp.fc2.',
-}
+        attn = self.blocks[0].attn
+        self.settings = dict(
+            of_frame, **{'landmarks': 0, **attn.settings}, changes_with_images=attn.changes_with_images
+        )

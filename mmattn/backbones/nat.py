@@ -4,25 +4,14 @@
 Transformer", https://arxiv.org/abs/2209.15001
 """
 
-import re
 from collections.abc import Sequence
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole
-from ..layers import (
-    MLP,
-    Attention,
-    Block,
-    NeighbourhoodAttention,
-    TokenConv2d,
-    build_in_turn,
-    mechanism_settings,
-    mechanisms_by_stage,
-)
-from ..ops.neighbourhood.reference import MOST_NEIGHBOURS
-from ..weights import Translation
+from ..layers import MLP, Attention, Block, TokenConv2d, build_in_turn, mechanism_settings, mechanisms_by_stage
+from . import nat_weights
 from .base import drop_path_schedule
 from .stages import Stage, Stages
 
@@ -92,9 +81,7 @@ class NAT(Stages):
     }
     stage_list = 'levels'
     plain = dict(type='NeighbourhoodAttention')
-    warm_start_from = 'a NAT or DiNAT'
-    layouts = {'a NAT or DiNAT': r'levels\.\d+\.blocks\.\d+\.attn\.rpb'}
-    head_names = {'head.': 'head.fc.'}
+    weights = nat_weights
 
     def __init__(
         self,
@@ -118,8 +105,7 @@ class NAT(Stages):
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
 
-        plain = {key: arch[key] for key in NAT.arch_zoo['mini']}
-        self._of_source = dict(arch=plain, in_channels=in_channels, out_indices=self.out_indices)
+        self.arch = arch
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)
         self.patch_embed = Stem(in_channels, dims[0])
@@ -153,33 +139,6 @@ class NAT(Stages):
         if arch['layer_scale'] not in (0, 1):
             raise ValueError(f'arch: layer_scale must be 0 or 1, not {arch["layer_scale"]!r}')
         return arch
-
-    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """Takes the authors' names of layer scales, and places the norms of the outputs. With a warm start, mechanisms
-        take what they can of neighbourhood attention by their method ``warm_start``."""
-        pattern = r'(levels\.\d+\.blocks\.\d+\.)gamma([12])$'
-        tensors = {re.sub(pattern, r'\1ls\2.gamma', name): value for name, value in state_dict.items()}
-        dropped, fresh = self.place_outputs(tensors)
-        if warm_start:
-            dropped += self.start_attention(tensors)
-        return Translation(tensors, dropped, fresh)
-
-    def source(self, state_dict: dict[str, Tensor]) -> 'NAT':
-        """NAT with the size of neighbourhoods that its tables show. The dilations are those of this backbone."""
-        tables = [
-            value.shape[-1]
-            for name, value in state_dict.items()
-            if name.endswith('.attn.rpb') and value.dim() == 3 and value.shape[-1] in range(1, 2 * MOST_NEIGHBOURS, 4)
-        ]  # Loading refuses others.
-        plain = dict(type='NeighbourhoodAttention', kernel_size=(max(tables, default=13) + 1) // 2)
-        attention = [plain] * self.num_stages
-        for i, stage in enumerate(self.levels):
-            attns = [block.attn for block in stage.blocks]
-            attention[i] = [
-                dict(plain, dilation=attn.dilation) if isinstance(attn, NeighbourhoodAttention) else plain
-                for attn in attns
-            ]
-        return NAT(attention=attention, init_cfg=None, **self._of_source)
 
 
 @MODELS.register_module()

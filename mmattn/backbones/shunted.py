@@ -11,14 +11,12 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_flags, check_heads, check_rates, check_whole, hidden_channels
-from ..errors import CheckpointError
 from ..layers import (
     FEED_FORWARD,
     Attention,
     Block,
     EnhancedAttention,
     ShuntedAttention,
-    SpatialReductionAttention,
     TokenConv2d,
     TokenMerging,
     build_in_turn,
@@ -26,10 +24,35 @@ from ..layers import (
     mechanisms_by_stage,
 )
 from ..layers.shunted import group_rates
-from ..weights import Translation, take_out
+from . import shunted_weights
 from .base import Backbone, drop_path_schedule
 from .patch_embed import stem_convolutions
-from .pvt_layouts import PVT, is_pvt, pvt_layout
+
+
+class Stem(nn.Module):
+    """Patch embedding (section 3.2): a 7 x 7 convolution of stride 2, 3 x 3 convolutions, a merging of 2 x 2 tokens.
+
+    ``num_convs`` None: a merging of 4 x 4 pixels alone (table 7).
+    """
+
+    def __init__(self, in_channels: int, dim: int, num_convs: int | None, norm_cfg: dict) -> None:
+        super().__init__()
+        if num_convs is None:
+            layers: list[nn.Module] = [TokenMerging(in_channels, dim, 4)]
+        else:
+            layers = [*stem_convolutions(in_channels, dim, num_convs, norm_cfg), TokenMerging(dim, dim, 2)]
+        self.conv = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, in_channels) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
+        # Only here, maps are not channels-last: in torch 2.11 on the CPU, the gradient of the weights of 3 x 3
+        # convolutions takes four times as long with channels-last maps.
+        x = x.permute(0, 3, 1, 2)
+        *layers, merge = self.conv
+        for layer in layers:
+            x = layer(x)
+        return self.norm(merge(x.permute(0, 2, 3, 1)))
 
 
 @MODELS.register_module()
@@ -77,7 +100,7 @@ class ShuntedTransformer(Backbone):
     ``init_cfg=dict(type='Pretrained', checkpoint=..., warm_start=True)`` starts from it. The number of heads of a stage
     must be a multiple of PVTv2's, which is 1, 2, 5, 8; where it is larger, and where heads see tokens merged at a
     smaller rate than PVTv2's, the maps differ. The log says by how much. See
-    :meth:`mmattn.layers.ShuntedAttention.from_pvt`.
+    :func:`mmattn.layers.starts.shunted_from_pvt`.
 
     Example:
         >>> import torch
@@ -93,8 +116,7 @@ class ShuntedTransformer(Backbone):
         'base': dict(embed_dims=(64, 128, 256, 512), depths=(3, 4, 24, 2), num_heads=(2, 4, 8, 16), stem_convs=2),
         'large': dict(embed_dims=(64, 128, 320, 768), depths=(4, 8, 32, 2), num_heads=(2, 4, 10, 24), stem_convs=2),
     }
-    layouts = {'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)', 'a Pyramid Vision Transformer': PVT}
-    warm_start_from = 'a Pyramid Vision Transformer'
+    weights = shunted_weights
 
     def __init__(
         self,
@@ -135,8 +157,7 @@ class ShuntedTransformer(Backbone):
         )
         check_flags(norm_eval=norm_eval)
         self.norm_eval = norm_eval
-        self._of_source = dict(mlp_ratios=mlp_ratios, in_channels=in_channels, out_indices=self.out_indices)
-        self._sizes = dict(embed_dims=dims, depths=depths)
+        self.arch, self.mlp_ratios = arch, tuple(mlp_ratios)
 
         drop_path = drop_path_schedule(depths, drop_path_rate)
         self.settings = dict(num_heads=[int(heads) for heads in num_heads], feed_forward=feed_forward)
@@ -189,105 +210,6 @@ class ShuntedTransformer(Backbone):
                 x = self.run(block, x)
             x = getattr(self, f'norm{i + 1}')(x)  # part of the stage: the next one gets the normed map
             yield x
-
-    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """A release has another name for the convolution of the feed-forward layers, and a classifier. With a warm
-        start it is PVTv2's, and mechanisms take what they can by their method ``from_pvt``."""
-        tensors = dict(state_dict)
-        if is_pvt(tensors):
-            tensors = pvt_layout(tensors, detail=self.settings['feed_forward'] == 'detail')
-        elif warm_start:
-            raise CheckpointError(
-                f'{type(self).__name__} can start from {self.warm_start_from} as its authors, timm or OpenMMLab have '
-                f'it, but these are other weights: {self._likely_cause(state_dict)}'
-            )
-        tensors = {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in tensors.items()}
-        unbuilt = range(self.num_built + 1, self.num_stages + 1)
-        parts = (f'{part}{i}.' for i in unbuilt for part in ('patch_embed', 'block', 'norm'))
-        dropped = take_out(tensors, 'head.', *parts)
-        if warm_start:
-            dropped += self._start_attention(tensors)
-        return Translation(tensors, dropped)
-
-    def _start_attention(self, tensors: dict[str, Tensor]) -> list[str]:
-        """Replace the tensors of PVTv2's attention by those that the own mechanisms make of them.
-
-        Returns:
-            the names of those that have no place.
-
-        Raises:
-            KeyError: naming a tensor that should be there.
-            CheckpointError: if numbers of heads or rates do not go together, or a tensor has another shape.
-        """
-        start, dropped = {}, []
-        for i, num_heads in enumerate(_heads_of_pvt(self._sizes['embed_dims'])[: self.num_built], start=1):
-            for j, block in enumerate(getattr(self, f'block{i}')):
-                prefix = f'block{i}.{j}.attn.'
-                if isinstance(block.attn, SpatialReductionAttention):
-                    continue
-                if hasattr(block.attn, 'from_pvt'):
-                    own = block.attn.from_pvt(tensors, prefix, num_heads)
-                    start.update((prefix + name, value) for name, value in own.items())
-                dropped += take_out(tensors, prefix)
-        tensors.update(start)
-        for name in self.state_dict():
-            if '.attn.' not in name:
-                tensors[name]  # raises the error
-        return dropped
-
-    def source(self, state_dict: dict[str, Tensor]) -> 'ShuntedTransformer':
-        """PVTv2, with the rates of its filters."""
-        tensors = pvt_layout(state_dict, detail=False)
-        filters = [tensors.get(f'block{i + 1}.0.attn.sr.weight') for i in range(self.num_stages)]
-        arch = dict(self._sizes, num_heads=_heads_of_pvt(self._sizes['embed_dims']), stem_convs=0)
-        return ShuntedTransformer(
-            arch,
-            reductions=[1 if each is None else each.shape[-1] for each in filters],
-            stem='convolution',
-            feed_forward='conv',
-            attention=dict(type='SpatialReductionAttention'),
-            init_cfg=None,
-            **self._of_source,
-        )
-
-
-class Stem(nn.Module):
-    """Patch embedding (section 3.2): a 7 x 7 convolution of stride 2, 3 x 3 convolutions, a merging of 2 x 2 tokens.
-
-    ``num_convs`` None: a merging of 4 x 4 pixels alone (table 7).
-    """
-
-    def __init__(self, in_channels: int, dim: int, num_convs: int | None, norm_cfg: dict) -> None:
-        super().__init__()
-        if num_convs is None:
-            layers: list[nn.Module] = [TokenMerging(in_channels, dim, 4)]
-        else:
-            layers = [*stem_convolutions(in_channels, dim, num_convs, norm_cfg), TokenMerging(dim, dim, 2)]
-        self.conv = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, in_channels) -> (B, ceil(H / 4), ceil(W / 4), dim)."""
-        # Only here, maps are not channels-last: in torch 2.11 on the CPU, the gradient of the weights of 3 x 3
-        # convolutions takes four times as long with channels-last maps.
-        x = x.permute(0, 3, 1, 2)
-        *layers, merge = self.conv
-        for layer in layers:
-            x = layer(x)
-        return self.norm(merge(x.permute(0, 2, 3, 1)))
-
-
-def _heads_of_pvt(dims: Sequence[int]) -> list[int]:
-    """Heads per stage of a PVTv2 or MiT. Each head has as many channels as the first stage.
-
-    Raises:
-        CheckpointError: if there is none with these channels.
-    """
-    if any(dim % dims[0] for dim in dims):
-        raise CheckpointError(
-            f'no Pyramid Vision Transformer has the embed_dims {dims}: they must be multiples of {dims[0]}'
-        )
-    return [dim // dims[0] for dim in dims]
 
 
 def _init_convolutions(model: nn.Module) -> None:

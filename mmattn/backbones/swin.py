@@ -3,28 +3,18 @@
 "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows", https://arxiv.org/abs/2103.14030
 """
 
-import math
-import re
 from collections.abc import Sequence
 
-import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole, hidden_channels
-from ..errors import CheckpointError
 from ..layers import MLP, Attention, Block, build_in_turn, mechanism_settings, mechanisms_by_stage
 from ..layers.any_size import pad_to_multiple
-from ..layers.starts import is_table
-from ..weights import Translation, take_out
+from . import swin_weights
 from .base import drop_path_schedule
-from .patch_embed import PatchEmbed, fit_tables, interpolated
+from .patch_embed import PatchEmbed
 from .stages import Stage, Stages
-from .swin_layouts import is_swin, microsoft_layout
-
-#: side of the largest windows whose first pass is compared. They are as large as the last map of an image of 1024
-#: pixels; released Swin Transformers have 7 and 12. The biases of a window are its side to the power of 4, times heads.
-MOST_WINDOW = 32
 
 
 class PatchMerging(nn.Module):
@@ -85,12 +75,8 @@ class SwinFrame(Stages):
         'small': dict(embed_dim=96, depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24)),
         'base': dict(embed_dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32)),
     }
-    layouts = {
-        'a Swin Transformer': r'(layers|stages|features)\.\d+(\.blocks)?\.\d+\.attn\.(w_msa|relative_position_bias)'
-    }
+    weights = swin_weights
     plain = dict(type='WindowAttention')
-    warm_start_from = 'a Swin Transformer'
-    head_names = {'head.fc.': 'head.fc.', 'head.': 'head.fc.'}  # timm's, Microsoft's
 
     def __init__(
         self,
@@ -118,13 +104,7 @@ class SwinFrame(Stages):
             dims, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
 
-        self._of_source = dict(
-            arch={key: arch[key] for key in SwinFrame.arch_zoo['tiny']},
-            shift_small_maps=shift_small_maps,
-            mlp_ratio=mlp_ratio,
-            in_channels=in_channels,
-            out_indices=self.out_indices,
-        )
+        self.arch, self.shift_small_maps, self.mlp_ratio = arch, shift_small_maps, mlp_ratio
         self.settings = dict(num_heads=[int(heads) for heads in num_heads])
         drop_path = drop_path_schedule(depths, drop_path_rate)
         self.patch_embed = PatchEmbed(in_channels, dims[0], 4)
@@ -151,61 +131,3 @@ class SwinFrame(Stages):
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()
-
-    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """Takes a Swin Transformer, places the norms of the outputs, and resizes tables of relative positions.
-
-        A frame whose stages compute Swin's attention takes a Swin Transformer strictly. With a warm start every frame
-        takes it, and mechanisms take what they can by their method ``warm_start``.
-        """
-        tensors, computed = dict(state_dict), []
-        if warm_start:
-            tensors, computed = self._from_swin(tensors)
-        elif is_swin(tensors) and all(getattr(block.attn, 'is_swin', False) for block in self.named_blocks().values()):
-            try:
-                tensors, computed = self._from_swin(tensors)
-            except KeyError as error:
-                raise CheckpointError(f'the weights of a Swin Transformer lack {error}') from None
-        dropped, fresh = self.place_outputs(tensors)
-        dropped += computed
-        tables = [name for name in tensors if name.endswith(('.rb', '.rk', '.rq'))]
-        fit_tables(tensors, self.state_dict(), tables, _fitted)
-        return Translation(tensors, dropped, fresh)
-
-    def source(self, state_dict: dict[str, Tensor]) -> 'SwinFrame':
-        """Swin Transformer, with the windows that its tables are for in each stage."""
-        attention = [dict(type='WindowAttention') for _ in range(self.num_stages)]
-        for name, value in microsoft_layout(state_dict).items():
-            match = re.fullmatch(r'layers\.(\d+)\.blocks\.0\.attn\.relative_position_bias_table', name)
-            if match and int(match[1]) < self.num_stages:
-                # Of odd shapes, too, which loading refuses
-                side = max((math.isqrt(value.shape[:1].numel()) + 1) // 2, 1)
-                if side > MOST_WINDOW:
-                    raise CheckpointError(
-                        f'{name} {tuple(value.shape)} is for windows of {side} x {side} pixels of the map, and at most '
-                        f'{MOST_WINDOW} x {MOST_WINDOW} are compared'
-                    )
-                attention[int(match[1])]['window_size'] = side
-        return SwinFrame(attention=attention, init_cfg=None, **self._of_source)
-
-    def _from_swin(self, state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-        """Weights of a Swin Transformer under the frame's names, and the names of those that have no place.
-
-        Raises:
-            KeyError: naming a tensor that should be in the state dict.
-            CheckpointError: naming a tensor of another shape that has to be rearranged.
-        """
-        tensors = microsoft_layout(state_dict)
-        masks = take_out(tensors, *(f'{name}.attn_mask' for name in self.named_blocks()))
-        for name, block in self.named_blocks().items():
-            if hasattr(block.attn, 'warm_start'):
-                tensors[f'{name}.attn.relative_position_bias_table']  # raises the error
-        return tensors, masks + self.start_attention(tensors)
-
-
-def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
-    """A table of relative positions (heads, a * a) -> (heads, b * b); None if it is not such a table."""
-    if not is_table(table.shape, shape):
-        return None
-    side = math.isqrt(shape[1])
-    return interpolated(table.unflatten(1, (math.isqrt(table.shape[1]), -1))[None], side, side).view(shape)

@@ -1,32 +1,16 @@
 """The frame of a plain Vision Transformer, whose blocks take any mechanism in the place of attention."""
 
-import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 
-import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole, hidden_channels
-from ..errors import CheckpointError
-from ..layers import (
-    FEED_FORWARD,
-    Attention,
-    Block,
-    SelfAttention,
-    build_mechanism,
-    mechanism_settings,
-    mechanisms_by_stage,
-)
+from ..layers import FEED_FORWARD, Attention, Block, build_mechanism, mechanism_settings, mechanisms_by_stage
 from ..layers.any_size import ceil_div
-from ..weights import Translation, take, take_out
+from . import vit_weights
 from .base import Backbone, drop_path_schedule
-from .patch_embed import DeiTEmbed, PatchEmbed, PrefixTokens, SimpleEmbed, fit_tables, resampled
-from .vit_layouts import vit_layout
-
-#: the frame's names of positions and prefix tokens, which other frames may lack
-OPTIONAL = 'patch_embed.pos_embed', 'prefix.cls_token', 'prefix.reg_token'
+from .patch_embed import DeiTEmbed, PatchEmbed, PrefixTokens, SimpleEmbed
 
 
 def swiglu(dim: int, hidden_dim: int, drop: float = 0.0) -> nn.Module:
@@ -94,8 +78,7 @@ class ViTFrame(Backbone):
         'base': dict(embed_dim=768, depth=12, num_heads=12),
         'large': dict(embed_dim=1024, depth=24, num_heads=16),
     }
-    warm_start_from = 'a ViT or DeiT'
-    layouts = {'a ViT or DeiT': r'(?<!\d\.)blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight'}
+    weights = vit_weights
 
     def __init__(
         self,
@@ -149,16 +132,7 @@ class ViTFrame(Backbone):
             strides=[patch_size] * depth,
         )
 
-        self._of_source = dict(
-            arch={key: arch[key] for key in ViTFrame.arch_zoo['tiny']},
-            patch_size=patch_size,
-            rope=rope,
-            norm_eps=norm_eps,
-            mlp_ratio=mlp_ratio,
-            final_norm=final_norm,
-            in_channels=in_channels,
-            out_indices=self.out_indices,
-        )
+        self.arch, self.rope, self.mlp_ratio, self.final_norm = arch, rope, mlp_ratio, final_norm
         (drop_path,) = drop_path_schedule([depth], drop_path_rate)
         if embedding == 'simple':
             self.patch_embed: nn.Module = SimpleEmbed(in_channels, dim, patch_size)
@@ -192,7 +166,6 @@ class ViTFrame(Backbone):
                 'out, or choose another attention'
             )
         self.norm = nn.LayerNorm(dim, norm_eps) if final_norm else nn.Identity()
-        self.norms_all = final_norm == 'all'
         self.settings = dict(
             num_heads=int(num_heads), patch_size=int(patch_size), feed_forward=feed_forward, norm_eps=float(norm_eps)
         )
@@ -209,7 +182,7 @@ class ViTFrame(Backbone):
         return [[self.patch_embed, self.prefix, self.drop], *([block] for block in blocks), [last, self.norm]]
 
     def output_norm(self, stage: int) -> str:
-        return 'norm' if self.norms_all or stage == self.out_indices[-1] else ''
+        return 'norm' if self.final_norm == 'all' or stage == self.out_indices[-1] else ''
 
     def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         self.check_images(x)
@@ -223,123 +196,3 @@ class ViTFrame(Backbone):
             else:
                 x, prefix = self.run(block, x, prefix)
             yield x
-
-    def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """Takes a plain ViT of timm, or a DINOv2 or DINOv3 of Meta, see :func:`vit_layout`.
-
-        It leaves out blocks that are not built, and the final norm if this backbone has none, and resizes the table of
-        positions. A checkpoint of a backbone without a final norm leaves that norm untrained.
-
-        A warm start takes all but what the frame has no place for: prefix tokens, positions, and what mechanisms leave
-        of the projections of attention. Tensors that only the mechanisms have keep their initial values.
-        """
-        tensors, dropped = vit_layout(state_dict)
-        # Frames that were written before had the names of mean-shift attention.
-        plain = '|'.join(str(i) for i, block in enumerate(self.blocks) if type(block.attn) is SelfAttention) or '-'
-        for old, new in (('pre_proj', 'qkv'), ('post_proj', 'proj')):
-            pattern = rf'^(blocks\.({plain})\.attn\.){old}\.'
-            tensors = {re.sub(pattern, rf'\1{new}.', name): value for name, value in tensors.items()}
-        dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(len(self.blocks), self.num_stages)))
-        if isinstance(self.norm, nn.Identity):
-            dropped += take_out(tensors, 'norm.')
-        if isinstance(self.patch_embed, DeiTEmbed) and 'pos_embed' in tensors:
-            table = tensors['pos_embed']
-            side = math.isqrt(table.shape[1]) if table.dim() == 3 else self.patch_embed.pos_embed.shape[-1]
-            table = take(tensors, 'pos_embed', 1, side**2, self.patch_embed.pos_embed.shape[1])
-            tensors['patch_embed.pos_embed'] = table.mT.unflatten(-1, (side, side))
-        for name, token in (('cls_token', self.prefix.cls_token), ('reg_token', self.prefix.reg_token)):
-            if name in tensors and token is not None:
-                tensors[f'prefix.{name}'] = tensors.pop(name)
-            elif name in tensors and not warm_start and all(type(b.attn) is SelfAttention for b in self.blocks):
-                raise CheckpointError(
-                    f'the weights have {name}, of shape {tuple(tensors[name].shape)}: give the backbone class_token '
-                    'and registers, or leave them out by warm_start=True beside the checkpoint'
-                )
-        dropped += self._without_zero_biases(tensors)
-        if warm_start:
-            dropped += self._start(tensors)
-        fresh = []
-        if isinstance(self.norm, nn.LayerNorm) and not any(name.startswith('norm.') for name in tensors):
-            fresh = ['norm.weight', 'norm.bias']
-        fit_tables(tensors, self.state_dict(), ['patch_embed.pos_embed'], _fitted)
-        return Translation(tensors, dropped, fresh)
-
-    def source(self, state_dict: dict[str, Tensor]) -> 'ViTFrame':
-        """The plain ViT, with the tokens and the table of positions that its weights have. They may be those of a
-        ``ViTFrame``."""
-        tensors = {name.removeprefix('prefix.'): value for name, value in vit_layout(state_dict)[0].items()}
-        # Loading refuses shapes without the size that is looked for.
-        sizes = {name: (*value.shape, 0, 0) for name, value in tensors.items()}
-        side = None
-        if 'pos_embed' in tensors:
-            side = math.isqrt(sizes['pos_embed'][1])
-        elif 'patch_embed.pos_embed' in tensors:
-            side = tensors['patch_embed.pos_embed'].shape[-1:].numel()
-        feed_forward = 'swiglu' if 'blocks.0.mlp.fc1_g.weight' in tensors else 'plain'
-        if 'blocks.0.mlp.dwconv.weight' in tensors:  # of a frame with this kind of layers
-            feed_forward = self.settings['feed_forward']
-        return ViTFrame(
-            embedding='deit' if side else 'patches',
-            img_size=(side or 1) * self._of_source['patch_size'],
-            class_token='cls_token' in tensors,
-            registers=sizes['reg_token'][1] if 'reg_token' in tensors else 0,
-            qkv_bias='blocks.0.attn.qkv.bias' in tensors,
-            layer_scale=1.0 if 'blocks.0.ls1.gamma' in tensors else None,
-            feed_forward=feed_forward,
-            **self._of_source,
-        )
-
-    def _without_zero_biases(self, tensors: dict[str, Tensor]) -> list[str]:
-        """Remove biases of zero where plain attention has none, as in some files of DINOv3; returns their names."""
-        names = [
-            f'blocks.{i}.attn.qkv.bias'
-            for i, block in enumerate(self.blocks)
-            if type(block.attn) is SelfAttention and block.attn.qkv.bias is None
-        ]
-        for name in names:
-            if name in tensors and tensors[name].any():
-                raise CheckpointError(
-                    f'the weights have {name}, and it is not zero: give qkv_bias=True to the backbone, and to a '
-                    'mechanism SelfAttention'
-                )
-        return take_out(tensors, *names)
-
-    def _start(self, tensors: dict[str, Tensor]) -> list[str]:
-        """Rearrange the weights of a plain ViT for a warm start; returns the names of those that have no place.
-
-        Raises:
-            KeyError: naming a tensor that should be in the state dict.
-            CheckpointError: naming a tensor of another shape that has to be rearranged.
-        """
-        embed, dropped = self.patch_embed, []
-        if isinstance(embed, SimpleEmbed):  # a linear layer on patches in another order, between two norms
-            dim, p = embed.proj.out_features, embed.patch_size
-            kernel = take(tensors, 'patch_embed.proj.weight', dim, self.in_channels, p, p)
-            tensors['patch_embed.proj.weight'] = kernel.permute(0, 2, 3, 1).flatten(1)
-        for i, block in enumerate(self.blocks):
-            if type(block.attn) is SelfAttention:
-                continue
-            prefix, start = f'blocks.{i}.attn.', {}
-            if hasattr(block.attn, 'warm_start'):
-                weight, bias = tensors[f'{prefix}qkv.weight'], f'{prefix}qkv.bias'
-                tensors.setdefault(bias, weight.new_zeros(weight.shape[:1]))
-                start = block.attn.warm_start(tensors, prefix)
-            dropped += take_out(tensors, prefix)
-            tensors.update((prefix + name, value) for name, value in start.items())
-        own = self.state_dict()
-        dropped += take_out(
-            tensors, 'pos_embed', 'cls_token', 'reg_token', *(name for name in OPTIONAL if name not in own)
-        )
-        mixed = '|'.join(str(i) for i, block in enumerate(self.blocks) if type(block.attn) is not SelfAttention)
-        optional = rf'norm\.|patch_embed\.(patch_)?norm\.|blocks\.\d+\.mlp\.dwconv\.|blocks\.({mixed or "-"})\.attn\.'
-        optional += r'|blocks\.\d+\.attn\.ghost\.'
-        for name in own:
-            if name not in tensors and not re.match(optional, name):
-                raise KeyError(name.removeprefix('prefix.').replace('patch_embed.pos_embed', 'pos_embed'))
-        return dropped
-
-
-def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
-    """A table of positions (1, C, a, a) -> (1, C, b, b); None if it is not such a table."""
-    is_table = table.dim() == 4 and table.shape == (*shape[:2], table.shape[3], table.shape[3])
-    return resampled(table, *shape[2:]) if is_table and table.numel() else None

@@ -67,6 +67,7 @@ class MeanShiftAttention(nn.Module):
 
     takes_prefix = True
     warm_start = mean_shift_from_plain
+    changes_with_images = 'landmarks'  # which approximate what is exact without
 
     def __init__(
         self,

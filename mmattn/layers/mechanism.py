@@ -13,8 +13,10 @@ from ..weights import is_setting
 
 #: A mechanism is a module from tokens (B, H, W, C) to tokens of the same shape. By the names of its arguments it says
 #: what it needs from the backbone, see ``build_mechanism``; all other arguments come from the config. Its attribute
-#: ``settings`` holds, by name, the arguments that no tensor shows. With the attribute ``takes_prefix = True``, it also
-#: maps (x, prefix) to a pair of the same shapes: prefix (B, P, C) is the class token and the registers of a ViT.
+#: ``settings`` holds, by name, the arguments that no tensor shows. ``changes_with_images`` names the one of them
+#: that is meant to change with the size of images: it may differ from a checkpoint's. With ``takes_prefix = True``,
+#: the mechanism also maps (x, prefix) to a pair of the same shapes: prefix (B, P, C) is the class token and the
+#: registers of a ViT.
 MECHANISMS = Registry('mechanism', scope='mmattn')
 
 #: the argument ``attention`` of every frame, see ``mechanisms_by_stage``
@@ -215,6 +217,8 @@ def mechanism_settings(in_turn: Sequence[dict], built: Iterable[nn.Module], plac
     for at, cfg, mechanism in zip(_places(place, in_turn), in_turn, built):
         noted = {key: int(cfg[key]) for key in ('block', 'num_heads', 'shift') if key in cfg}
         noted.update(getattr(mechanism, 'settings', {}))
+        if hasattr(mechanism, 'changes_with_images'):
+            noted['changes_with_images'] = mechanism.changes_with_images
         found |= {at: _name(cfg), **{f'{at}.{key}': value for key, value in noted.items()}}
     return found
 

@@ -10,16 +10,38 @@ tensor has another shape or numbers of heads do not go together.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError
-from ..weights import take
+from ..weights import take, take_out
 
 #: by how much a start of mean-shift attention divides keys and multiplies queries
 SMALLER_KEYS = 8.0
+
+
+def start_mechanisms(
+    state_dict: dict[str, Tensor], starts: Mapping[str, Callable[[dict[str, Tensor], str], dict[str, Tensor]] | None]
+) -> list[str]:
+    """Replace the tensors of another attention in a whole model by those that mechanisms make of them.
+
+    Args:
+        state_dict: of the model.
+        starts: from the prefix of the names of an attention's tensors to the method ``warm_start`` or ``from_pvt`` of
+            the mechanism in its place; None for one that keeps its initial values.
+
+    Returns:
+        the names of the tensors that have no place.
+    """
+    made, dropped = {}, []
+    for prefix, start in starts.items():
+        own = start(state_dict, prefix) if start else {}
+        made.update((prefix + name, value) for name, value in own.items())
+        dropped += take_out(state_dict, prefix)
+    state_dict.update(made)
+    return dropped
 
 
 def mean_shift_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 from mmengine.logging import print_log
+from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, describe
@@ -15,8 +16,8 @@ from .translation import changed_with_images, differing_settings, misfits
 def log_difference(
     model: nn.Module, state_dict: dict[str, Tensor], settings: Mapping[str, object] | None = None
 ) -> None:
-    """Log by how many percent the maps of the first pass differ from those of ``model.source``, or why they were not
-    compared; see :meth:`mmattn.weights.StrictModule.source`.
+    """Log by how many percent the maps of the first pass differ from those of the model's source, or why they were not
+    compared.
 
     Both take the same image of 224 x 224 pixels, :func:`noise_image`, in evaluation mode. The percentage of a map
     is the norm of the difference divided by the norm of the source's map. Random generators keep their states.
@@ -39,7 +40,7 @@ def log_difference(
     about = f'{type(model).__name__}, warm start: the first pass'
     try:
         with torch.device('meta'):
-            source = model.source(state_dict)
+            source = build_source(model, state_dict)
         if source is None:
             return
         translation = source.from_release(state_dict)
@@ -72,14 +73,27 @@ def log_difference(
             print_log(f'{about} was not compared, since it failed on {own.device}: {describe(error)}', 'current')
             return
         with torch.random.fork_rng(devices=[]):
-            source = model.source(state_dict)
+            source = build_source(model, state_dict)
         for name, value in source.state_dict().items():
             if name in translation.tensors:
                 value.copy_(translation.tensors[name])
         pairs = zip(maps, source.to(own).eval()(image), strict=True)
         shares = [100 * float((a - b).norm() / b.norm()) for a, b in pairs]
     percentages = ', '.join(f'{share:.1f} %' for share in shares)
-    print_log(f'{about} differs from that of {model.warm_start_from} by {percentages}, map by map', 'current')
+    print_log(f'{about} differs from that of {model.published("SOURCE")} by {percentages}, map by map', 'current')
+
+
+def build_source(model: nn.Module, state_dict: dict[str, Tensor]) -> nn.Module | None:
+    """The model that weights were trained as, which ``model`` started from; None if there is none to compare with.
+
+    It has no weights yet. See :class:`mmattn.weights.StrictModule`.
+
+    Raises:
+        CheckpointError: saying why it cannot be compared.
+    """
+    source_config = model.published('source_config')
+    config = source_config and source_config(state_dict, model)
+    return config and MODELS.build(dict(config, init_cfg=None))
 
 
 @contextmanager

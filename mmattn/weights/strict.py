@@ -78,8 +78,22 @@ class StrictModule(BaseModule):
     itself takes what fits and logs the rest; weights in another layout must be complete. A classifier of MMPretrain
     whose backbone it is takes a released classifier, head included, as it is.
 
-    A subclass sets ``settings``, translates checkpoints of other layouts in ``from_release``, and can be built on the
-    device "meta".
+    A subclass sets ``settings`` and can be built on the device "meta". If it takes checkpoints of other layouts, its
+    attribute ``weights`` is the Python module that holds all about them. That module has, where it is needed:
+
+    - ``read(state_dict, model, warm_start)``, which translates a checkpoint to the model's own names and leaves one of
+      the model itself as it is. With ``warm_start``, the tensors are of ``SOURCE``; those that it can neither place nor
+      expects stay in ``Translation.tensors`` under the names that they had. It raises a KeyError, naming a tensor
+      that a warm start lacks, or a CheckpointError.
+    - ``source_config(state_dict, model)``, a config for ``MODELS.build`` of the model of ``SOURCE`` that the weights
+      were trained as, with maps of the same shapes; None if there is none to compare with. It raises a CheckpointError
+      that says why the first pass cannot be compared.
+    - ``SOURCE``, a description, of any module's ``LAYOUTS``, of the checkpoints that a warm start takes; and
+      ``RECOGNISED = True`` if loading takes them without ``warm_start``, too.
+    - ``LAYOUTS``, from the description of a kind of checkpoint to a regular expression for the names in it, for
+      messages about weights that do not fit.
+    - ``HEAD_NAMES``, from the prefix of the head's names in a released classifier to MMPretrain's; the first match
+      counts. By default 'head.' becomes 'head.fc.'.
 
     Args:
         init_cfg: MMEngine's initialisation config. ``dict(type='Pretrained', checkpoint=...)`` takes a released file as
@@ -93,12 +107,7 @@ class StrictModule(BaseModule):
         ValueError: if ``init_cfg`` is wrong; the message says what.
     """
 
-    #: description of a kind of checkpoint -> regular expression for the names in it; error messages use it
-    layouts: dict[str, str] = {}
-    #: the description, of any module's ``layouts``, of the checkpoints that ``warm_start=True`` takes
-    warm_start_from: str | None = None
-    #: prefix of the head's names in a released classifier -> in MMPretrain's; the first match counts
-    head_names: dict[str, str] = {'head.': 'head.fc.'}
+    weights: object = None
     settings: dict[str, object] = {}
 
     def __new__(cls, *_: object, **arguments: object) -> 'StrictModule':
@@ -117,6 +126,11 @@ class StrictModule(BaseModule):
     def variants(cls) -> Iterator[tuple[str, 'StrictModule']]:
         """The variants to recognise in weights that do not fit: how each is built, and the module without values."""
         return iter(())
+
+    @classmethod
+    def published(cls, name: str, otherwise: object = None) -> object:
+        """What ``weights`` says under a name."""
+        return getattr(cls.weights, name, otherwise)
 
     @property
     def settings_note(self) -> dict[str, object]:
@@ -150,12 +164,11 @@ class StrictModule(BaseModule):
             strict: refuse the checkpoint if a tensor is missing, is of another shape or kind or is not used, or if the
                 module that wrote it had other ``settings``. Dilations of neighbourhood attention and landmarks of
                 mean-shift attention may differ, and the log names them. Of a warm start, only settings are compared
-                that the module shares with ``warm_start_from``, such as the number of heads.
+                that the module shares with that architecture, such as the number of heads.
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
-            warm_start: take weights of the architecture ``warm_start_from``. The log says which tensors are taken,
-                which keep their initial values and which have no place, and by how much the first pass differs from
-                that of the architecture, see
-                :func:`~.first_pass.log_difference`.
+            warm_start: take weights of the architecture ``SOURCE`` of ``weights``. The log says which tensors are
+                taken, which keep their initial values and which have no place, and by how much the first pass differs
+                from that of the architecture, see :func:`~.first_pass.log_difference`.
 
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
@@ -170,14 +183,14 @@ class StrictModule(BaseModule):
                 with _warned_if(not strict):
                     compare_settings(settings, own, ignored=changed)
             self.load_state_dict(self._warm_started(state_dict) if warm_start else state_dict, strict=strict)
-            if warm_start or self.is_source(state_dict):
+            if warm_start or self.published('RECOGNISED'):
                 with _warned_if(not strict):
                     log_difference(self, state_dict, settings)
         except CheckpointError as error:
             raise CheckpointError(f'{shown}: {error}') from None
 
     def start_from(self, state_dict: dict[str, Tensor]) -> None:
-        """Start from weights of ``warm_start_from`` in memory, as :meth:`load_pretrained` does from a file.
+        """Start from weights of another architecture in memory, as :meth:`load_pretrained` does from a file.
 
         Raises:
             CheckpointError: if they are of another architecture.
@@ -187,7 +200,7 @@ class StrictModule(BaseModule):
     def load_state_dict(
         self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
     ) -> _IncompatibleKeys:
-        """As torch's, for checkpoints in all layouts that ``from_release`` knows.
+        """As torch's, for checkpoints in all layouts that ``weights`` knows.
 
         Raises:
             CheckpointError: if strict, and a tensor is missing, has another shape or is not used.
@@ -244,42 +257,28 @@ class StrictModule(BaseModule):
             for key, value in translation.tensors.items()
             if key not in own or value.shape == own[key].shape and not unusable(value, own[key])
         }
-        if translation.fresh:
-            taken.update(self.initial_values(translation.fresh, {key: taken.get(key, own[key]) for key in own}))
+        taken.update((name, own[name]) for name in translation.fresh)
+        if translation.initial is not None:
+            taken.update(translation.initial({key: taken.get(key, own[key]) for key in own}))
         return taken
 
     def from_release(self, state_dict: dict[str, Tensor], warm_start: bool = False) -> Translation:
-        """Translate a checkpoint into the module's own names.
-
-        A subclass overrides it if releases have other names or shapes than the module. It also gets checkpoints of
-        the module itself, which it leaves as they are.
+        """Translate a checkpoint into the module's own names, as ``read`` of ``weights`` does.
 
         Args:
             state_dict: tensors of a release or of the module itself; it is not changed.
-            warm_start: the tensors are of ``warm_start_from`` instead. Then tensors that the module cannot place and
-                does not expect stay in ``Translation.tensors`` under the names that they had.
+            warm_start: the tensors are of another architecture instead.
 
         Raises:
-            CheckpointError: if the module has no warm start.
+            CheckpointError: if the module has no warm start, or a tensor has another shape.
             KeyError: if a warm start lacks a tensor; it names the tensor.
         """
-        if warm_start:
+        if warm_start and self.published('SOURCE') is None:
             raise CheckpointError(
                 f'{type(self).__name__} has no warm start from other architectures: leave warm_start out'
             )
-        return Translation(dict(state_dict))
-
-    def initial_values(self, names: list[str], state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Values to start with, for the tensors that the loaded weights lack.
-
-        Args:
-            names: of these tensors, ``Translation.fresh``.
-            state_dict: the module's, with the loaded weights, and with the present values under these names.
-
-        Returns:
-            values by name: the present ones, unless a subclass computes others.
-        """
-        return {name: state_dict[name] for name in names}
+        read = self.published('read')
+        return Translation(dict(state_dict)) if read is None else read(state_dict, self, warm_start)
 
     def translate_classifier(self, state_dict: dict[str, object], prefix: str = '') -> None:
         """Rename the tensors of a released classifier, in place, to those of an ``ImageClassifier`` of MMPretrain.
@@ -302,7 +301,7 @@ class StrictModule(BaseModule):
             if tensors and not any(name.startswith('head.') for name in tensors):
                 raise CheckpointError(
                     f'the weights are those of {type(self).__name__} without the head of a classifier, '
-                    f'{" or ".join(f"{name}*" for name in self.head_names)}: init_cfg=dict(type="Pretrained", '
+                    f'{" or ".join(f"{name}*" for name in self._head_names)}: init_cfg=dict(type="Pretrained", '
                     'checkpoint=...) of the backbone takes them'
                 )
         elif not container:
@@ -315,19 +314,23 @@ class StrictModule(BaseModule):
         """The pre-hook that an ``ImageClassifier`` of MMPretrain takes from its backbone, by this name."""
         self.translate_classifier(state_dict, prefix)
 
+    @property
+    def _head_names(self) -> dict[str, str]:
+        return self.published('HEAD_NAMES', {'head.': 'head.fc.'})
+
     def _name_in_classifier(self, name: str) -> str:
-        for start, new in self.head_names.items():
+        for start, new in self._head_names.items():
             if name.startswith(start):
                 return new + name.removeprefix(start)
         return f'backbone.{name}'
 
     def _warm_started(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The module's state dict, updated with what weights of ``warm_start_from`` have for it.
+        """The module's state dict, updated with what weights of another architecture have for it.
 
         Raises:
             CheckpointError: if the weights are of another architecture.
         """
-        name = type(self).__name__
+        name, source = type(self).__name__, self.published('SOURCE')
         check_floats(given)
         own = self.state_dict()
         try:
@@ -337,14 +340,16 @@ class StrictModule(BaseModule):
         except KeyError as error:
             problem = f'lack {error}'
         except CheckpointError as error:
-            if self.warm_start_from is None:
+            if source is None:
                 raise
             problem = f'do not fit: {error}'
         if problem:
             raise CheckpointError(
-                f'{name} can start from {self.warm_start_from}, but these weights {problem}: '
+                f'{name} can start from {source}, but these weights {problem}: '
                 f'{self._likely_cause(given, warm_start=True)}'
             )
+        if self.published('RECOGNISED'):
+            return given
         taken = translation.tensors
         for what, names in (
             ('taken', list(taken)),
@@ -353,27 +358,6 @@ class StrictModule(BaseModule):
         ):
             print_log(f'{name}, warm start: {what}: {", ".join(names) or "nothing"}', logger='current')
         return {**own, **taken}
-
-    def is_source(self, state_dict: dict[str, Tensor]) -> bool:
-        """Whether weights that load without ``warm_start`` are nevertheless those of ``warm_start_from``."""
-        return False
-
-    def source(self, state_dict: dict[str, Tensor]) -> 'StrictModule | None':
-        """The model of ``warm_start_from``, with ``init_cfg=None`` and without its weights.
-
-        It takes these weights strictly, and its maps have the same shapes as those of this module. It is built on the
-        device "meta" first, to see whether it does.
-
-        Args:
-            state_dict: the weights. Their shapes show arguments of the source, such as the size of windows.
-
-        Returns:
-            the model, or None if there is none to compare with.
-
-        Raises:
-            CheckpointError: saying why the first pass cannot be compared.
-        """
-        return None
 
     def _likely_cause(self, given: dict[str, Tensor], prefix: str = '', warm_start: bool = False) -> str:
         """Why tensors do not fit, or cannot be started from, as part of a sentence."""
@@ -394,7 +378,7 @@ class StrictModule(BaseModule):
                 return f'they are under "{place}": give this as prefix beside the checkpoint'
         for description, pattern in _known_layouts().items():
             if any(re.search(rf'(^|\.)({pattern})', name) for name in given):
-                of_source = description == self.warm_start_from
+                of_source = description == self.published('SOURCE')
                 if any(re.match(pattern, name) for name in own) or warm_start and of_source:
                     return 'they are of another architecture of the same family'
                 if of_source:
@@ -468,10 +452,10 @@ def _entries(init_cfg: object) -> Iterable[object]:
 
 
 def _known_layouts() -> dict[str, str]:
-    """``layouts`` of all classes of strict modules."""
+    """``LAYOUTS`` of all classes of strict modules."""
     found: dict[str, str] = {}
     classes = [StrictModule]
     for cls in classes:
         classes.extend(cls.__subclasses__())
-        found.update(vars(cls).get('layouts', {}))
+        found.update(cls.published('LAYOUTS', {}))
     return found

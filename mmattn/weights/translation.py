@@ -1,7 +1,7 @@
 """Comparing the tensors of a checkpoint with those of a model."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -13,9 +13,8 @@ from ..errors import CheckpointError
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 #: what settings and lists in them are made of
 PLAIN = (int, float, str, type(None))
-#: mechanism, or backbone -> its setting that is meant to change with the size of the images. The dilations of DiNAT's
-#: detectors are larger than those of the classifiers they start from. Landmarks approximate what is exact without.
-CHANGES_WITH_IMAGES = {'NeighbourhoodAttention': 'dilation', 'MeanShiftAttention': 'landmarks', 'MSFViT': 'landmarks'}
+#: among settings, the name of the one that is meant to change with the size of the images
+CHANGING = 'changes_with_images'
 
 
 @dataclass
@@ -25,12 +24,14 @@ class Translation:
     Attributes:
         tensors: by the model's names. A tensor whose name the model does not have is a misfit.
         dropped: names in the checkpoint that have no place in the model, by design.
-        fresh: names in the model that the checkpoint lacks, by design. They start as ``initial_values`` says.
+        fresh: names in the model that the checkpoint lacks, by design. They keep their values.
+        initial: computes other values for these, by name, from the model's state dict with the loaded weights.
     """
 
     tensors: dict[str, Tensor]
     dropped: list[str] = field(default_factory=list)
     fresh: list[str] = field(default_factory=list)
+    initial: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
 
 
 def take_out(tensors: dict[str, Tensor], *prefixes: str) -> list[str]:
@@ -174,7 +175,8 @@ def differing_settings(saved: object, own: Mapping[str, object]) -> dict[str, st
     """Where the settings that a file notes differ from those of a model, which may be of another class.
 
     A setting is compared if both have it. A mechanism notes some of its settings only if they have a value. So one that
-    only the file or only the model has differs, too, if both have the same mechanism at its place.
+    only the file or only the model has differs, too, if both have the same mechanism at its place. ``CHANGING`` is no
+    setting.
 
     Returns:
         a part of a sentence by the name of the setting, as "num_heads=6 instead of 3".
@@ -184,7 +186,9 @@ def differing_settings(saved: object, own: Mapping[str, object]) -> dict[str, st
     saved, own = _alike(saved), _alike(own)
 
     def differ(name: str) -> bool:
-        place = name.rpartition('.')[0]
+        place, _, setting = name.rpartition('.')
+        if setting == CHANGING:
+            return False
         if name in saved and name in own or place in own and _plain(saved.get(place)) == own[place]:
             return _plain(saved.get(name)) != _plain(own.get(name))
         return False
@@ -194,11 +198,11 @@ def differing_settings(saved: object, own: Mapping[str, object]) -> dict[str, st
 
 
 def changed_with_images(saved: object, own: Mapping[str, object]) -> dict[str, str]:
-    """The part of :func:`differing_settings` that is in ``CHANGES_WITH_IMAGES``."""
+    """The part of :func:`differing_settings` that ``own`` names under ``CHANGING``, at the place of each mechanism."""
 
     def may_change(name: str) -> bool:
-        place, _, setting = name.rpartition('.')
-        return CHANGES_WITH_IMAGES.get(str(own.get(place or 'type'))) == setting
+        place, dot, setting = name.rpartition('.')
+        return own.get(f'{place}{dot}{CHANGING}') == setting
 
     return {name: text for name, text in differing_settings(saved, own).items() if may_change(name)}
 

@@ -13,7 +13,7 @@ from mmdet.registry import MODELS
 from mmdet.utils import register_all_modules
 from mmengine.config import Config
 
-from mmattn.backbones import ELSASwin, MSFSwin, SwinFrame
+from mmattn.backbones import ELSASwin, MSFSwin, SwinFrame, swin_weights
 from mmattn.weights import CheckpointError
 from tests import ROOT
 from tests.backbones.test_msf_swin import microsoft
@@ -251,6 +251,6 @@ def test_a_mechanism_that_does_not_run_here(tmp_path, log, monkeypatch):
     """It starts all the same, and the log has its error. A mistake in the source is not hidden."""
     said = first_pass(tmp_path, log, SwinFrame(**TWO), dict(type=OnlyOnGPUs))
     assert said == 'was not compared, since it failed on cpu: NotImplementedError: no kernel for the CPU'
-    monkeypatch.setattr(SwinFrame, 'source', lambda *_: None.arch)
+    monkeypatch.setattr(swin_weights, 'source_config', lambda *_: None.arch)
     with pytest.raises(AttributeError):
         first_pass(tmp_path, log, SwinFrame(**TWO), dict(type=OnlyOnGPUs))

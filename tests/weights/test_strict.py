@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -313,15 +314,18 @@ def test_copies_are_strict_about_themselves(tmp_path, small, duplicate):
         duplicate(model).load_state_dict(drop(weights, 'backbone.norm3.bias'))
 
 
+def read(state_dict, model, warm_start):
+    return Translation({name.replace('fc.', 'linear.'): value for name, value in state_dict.items()})
+
+
 class Layer(StrictModule):
     """No backbone; its releases have other names."""
+
+    weights = SimpleNamespace(read=read)
 
     def __init__(self, init_cfg=None):
         super().__init__(init_cfg)
         self.linear = torch.nn.Linear(2, 2)
-
-    def from_release(self, state_dict, warm_start=False):
-        return Translation({name.replace('fc.', 'linear.'): value for name, value in state_dict.items()})
 
 
 def test_modules_that_are_no_backbones(tmp_path):

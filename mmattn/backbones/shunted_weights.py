@@ -1,0 +1,145 @@
+"""How weights of the Shunted Transformer are read, and those of PVTv2 and SegFormer's MiT, in four code bases."""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..layers import SpatialReductionAttention
+from ..layers.starts import start_mechanisms
+from ..weights import CheckpointError, Translation, take_out
+
+#: PVTv2 in any of the layouts: the authors', timm's, OpenMMLab's
+PVT = r'(block\d\.\d+\.attn\.sr\.|stages\.\d\.blocks\.\d+\.mlp\.dwconv\.|layers\.\d\.1\.\d+\.attn\.attn\.in_proj)'
+LAYOUTS = {'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)', 'a Pyramid Vision Transformer': PVT}
+SOURCE = 'a Pyramid Vision Transformer'
+#: parts of names in timm's layout, and in that of MMDetection and MMSegmentation -> in the authors'
+RENAMES = {
+    r'^stages\.(\d)\.blocks\.': lambda match: f'block{int(match[1]) + 1}.',
+    r'^stages\.(\d)\.downsample\.': lambda match: f'patch_embed{int(match[1]) + 1}.',
+    r'^stages\.(\d)\.norm\.': lambda match: f'norm{int(match[1]) + 1}.',
+    r'^patch_embed\.': 'patch_embed1.',
+    r'^layers\.(\d)\.0\.projection\.': lambda match: f'patch_embed{int(match[1]) + 1}.proj.',
+    r'^layers\.(\d)\.0\.': lambda match: f'patch_embed{int(match[1]) + 1}.',
+    r'^layers\.(\d)\.1\.': lambda match: f'block{int(match[1]) + 1}.',
+    r'^layers\.(\d)\.2\.': lambda match: f'norm{int(match[1]) + 1}.',
+    r'\.attn\.attn\.out_proj\.': '.attn.proj.',
+    r'\.ffn\.layers\.0\.': '.mlp.fc1.',
+    r'\.ffn\.layers\.1\.': '.mlp.dwconv.',
+    r'\.ffn\.layers\.4\.': '.mlp.fc2.',
+    r'\.dwconv\.dwconv\.': '.dwconv.',
+}
+
+
+def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = False) -> Translation:
+    """Leaves out the classifier and the stages that are not built. With a warm start the weights are PVTv2's, and
+    mechanisms take what they can by their method ``from_pvt``."""
+    tensors = dict(state_dict)
+    if is_pvt(tensors):
+        tensors = pvt_layout(tensors, detail=model.settings['feed_forward'] == 'detail')
+    elif warm_start:
+        raise CheckpointError('they are not in the layout of its authors, timm or OpenMMLab')
+    tensors = {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in tensors.items()}
+    unbuilt = range(model.num_built + 1, model.num_stages + 1)
+    parts = (f'{part}{i}.' for i in unbuilt for part in ('patch_embed', 'block', 'norm'))
+    dropped = take_out(tensors, 'head.', *parts)
+    if warm_start:
+        dropped += _start_attention(tensors, model)
+    return Translation(tensors, dropped)
+
+
+def source_config(state_dict: dict[str, Tensor], model: nn.Module) -> dict:
+    """PVTv2, with the rates of its filters."""
+    tensors = pvt_layout(state_dict, detail=False)
+    filters = [tensors.get(f'block{i + 1}.0.attn.sr.weight') for i in range(model.num_stages)]
+    return dict(
+        type='ShuntedTransformer',
+        arch=dict(model.arch, num_heads=heads_of_pvt(model.channels), stem_convs=0),
+        reductions=[1 if each is None else each.shape[-1] for each in filters],
+        mlp_ratios=model.mlp_ratios,
+        stem='convolution',
+        feed_forward='conv',
+        attention=dict(type='SpatialReductionAttention'),
+        in_channels=model.in_channels,
+        out_indices=model.out_indices,
+    )
+
+
+def is_pvt(names: Iterable[str]) -> bool:
+    """Whether names are those of a published PVTv2. The backbone's own have one "dwconv", the authors' two."""
+    names = list(names)
+    own = any(re.match(r'block\d\.\d+\.mlp\.dwconv\.weight', name) for name in names)
+    return not own and any(re.match(PVT, name) for name in names)
+
+
+def pvt_layout(state_dict: dict[str, Tensor], detail: bool) -> dict[str, Tensor]:
+    """The weights of a PVTv2 under the names of :class:`mmattn.backbones.ShuntedTransformer`.
+
+    - OpenMMLab has query, key and value in one matrix, and the linear layers of the feed-forward layer as 1 x 1
+      convolutions.
+    - timm and OpenMMLab number the stages from 0.
+
+    Args:
+        detail: whether the feed-forward layers add their input to the depth-wise convolution, as Shunted's do. Then the
+            filters are PVTv2's without the identity, which computes the same.
+
+    Raises:
+        CheckpointError: naming a tensor of another shape that has to be split.
+    """
+    tensors = {}
+    for name, value in state_dict.items():
+        for pattern, new in RENAMES.items():
+            name = re.sub(pattern, new, name)
+        if '.attn.attn.in_proj_' in name:
+            place, kind = name.split('attn.in_proj_')
+            if value.dim() != (2 if kind == 'weight' else 1) or len(value) % 3:
+                raise CheckpointError(f'a tensor is of another shape: {name} {tuple(value.shape)}')
+            third = len(value) // 3
+            tensors[f'{place}q.{kind}'], tensors[f'{place}kv.{kind}'] = value.split((third, 2 * third))
+            continue
+        if re.search(r'\.mlp\.fc\d\.weight$', name) and value.shape[2:] == (1, 1):
+            value = value.flatten(1)
+        if detail and name.endswith('.mlp.dwconv.weight') and value.shape[1:] == (1, 3, 3):
+            value = value - F.pad(value.new_ones(1, 1, 1, 1), (1, 1, 1, 1))
+        tensors[name] = value
+    return tensors
+
+
+def heads_of_pvt(dims: Sequence[int]) -> list[int]:
+    """Heads per stage of a PVTv2 or MiT. Each head has as many channels as the first stage.
+
+    Raises:
+        CheckpointError: if there is none with these channels.
+    """
+    if any(dim % dims[0] for dim in dims):
+        raise CheckpointError(
+            f'no Pyramid Vision Transformer has the embed_dims {dims}: they must be multiples of {dims[0]}'
+        )
+    return [dim // dims[0] for dim in dims]
+
+
+def _start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
+    """Replace the tensors of PVTv2's attention by those that the model's mechanisms make of them.
+
+    Returns:
+        the names of those that have no place.
+
+    Raises:
+        KeyError: naming a tensor that should be there.
+        CheckpointError: if numbers of heads or rates do not go together, or a tensor has another shape.
+    """
+    starts = {
+        f'block{i}.{j}.attn.': partial(block.attn.from_pvt, num_heads=num_heads)
+        if hasattr(block.attn, 'from_pvt')
+        else None
+        for i, num_heads in enumerate(heads_of_pvt(model.channels)[: model.num_built], start=1)
+        for j, block in enumerate(getattr(model, f'block{i}'))
+        if not isinstance(block.attn, SpatialReductionAttention)
+    }
+    dropped = start_mechanisms(tensors, starts)
+    for name in model.state_dict():
+        if '.attn.' not in name:
+            tensors[name]  # raises the error
+    return dropped

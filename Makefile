@@ -4,7 +4,7 @@
 # make bench     measure time and memory of each backbone beside a known one. DEVICE=cuda: on a GPU, eager and compiled
 # make gpu-check check and measure everything on a GPU, in 45 minutes at most: work_dirs/gpu_check/results.md
 # make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
-# make real      train small forms of all backbones on real photos: configs/real/README.md. SIZE=full: those of the papers
+# make real      train small forms of all backbones on real photos: projects/lab/configs/real/README.md. SIZE=full: those of the papers
 # make lint      check code style with ruff, which folder imports which, and the types that users see
 # make zoo       write docs/model_zoo.md and its plots from the metafiles in configs/
 # make docs      write the site to work_dirs/site: it executes the notebooks and checks every link
@@ -26,7 +26,7 @@ setup:
 	@$(PYTHON) tools/dev/setup_env.py
 
 demo: setup
-	@$(RUN) tools/dev/demo.py --work-dir work_dirs/demo$(SUFFIX)
+	@$(RUN) projects/lab/tools/demo.py --work-dir work_dirs/demo$(SUFFIX)
 
 # One thread per test process: the models in the tests are too small to use more.
 test test-all: export OMP_NUM_THREADS = 1
@@ -54,9 +54,9 @@ compare: JOBS ?= 2
 compare: TOY = work_dirs/compare$(SUFFIX)/toy
 compare: setup
 	@[ $(STACK) = onedl ] || { echo "make compare needs the stack onedl: class weights of MMSegmentation 1.2 fail on ignored pixels." >&2; exit 1; }
-	@[ -d $(TOY) ] || $(RUN) tools/dev/make_toy_data.py $(TOY)
+	@[ -d $(TOY) ] || $(RUN) projects/lab/tools/make_toy_data.py $(TOY)
 	@IMAGENET_ROOT=$(TOY)/imagenet COCO_ROOT=$(TOY)/coco/ ADE20K_ROOT=$(TOY)/ADEChallengeData2016 \
-	    $(RUN) tools/compare.py --jobs $(JOBS) --work-dir work_dirs/compare$(SUFFIX)
+	    $(RUN) projects/lab/tools/compare.py --jobs $(JOBS) --work-dir work_dirs/compare$(SUFFIX)
 
 real: JOBS ?= 2
 real: SEEDS ?= 0 1 2
@@ -69,16 +69,16 @@ real: export MMATTN_REAL_LISTS = $(OUT)/lists
 real: export MMATTN_REAL_WEIGHTS = $(OUT)/weights
 real: setup
 	@[ "$(filter small full,$(SIZE))" ] || { echo "SIZE must be small or full, not $(SIZE)." >&2; exit 1; }
-	@$(RUN) tools/dev/real_data.py $(REAL_ROOT) --lists $(OUT)/lists
-	@$(RUN) tools/compare.py configs/real/tiny-imagenet.py $(if $(MODELS),--row $(MODELS)) \
+	@$(RUN) projects/lab/tools/real_data.py $(REAL_ROOT) --lists $(OUT)/lists
+	@$(RUN) projects/lab/tools/compare.py projects/lab/configs/real/tiny-imagenet.py $(if $(MODELS),--row $(MODELS)) \
 	    --rates 5e-4 1e-3 2e-3 4e-3 --seeds 0 --jobs $(JOBS) --work-dir $(OUT)/classifiers \
 	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
-	@$(RUN) tools/dev/real_weights.py $(OUT)/classifiers --out $(OUT)/weights
-	@$(RUN) tools/compare.py configs/real/camvid.py configs/real/bccd.py \
+	@$(RUN) projects/lab/tools/real_weights.py $(OUT)/classifiers --out $(OUT)/weights
+	@$(RUN) projects/lab/tools/compare.py projects/lab/configs/real/camvid.py projects/lab/configs/real/bccd.py \
 	    $(if $(MODELS),--row $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
 	    --rates 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream \
 	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
-	@$(RUN) tools/dev/real_report.py $(OUT) --out $(OUT)/report $(if $(OPTIONS),--cfg-options $(OPTIONS))
+	@$(RUN) projects/lab/tools/real_report.py $(OUT) --out $(OUT)/report $(if $(OPTIONS),--cfg-options $(OPTIONS))
 
 lint: setup
 ifeq ($(STACK),onedl)

@@ -46,7 +46,7 @@ def like_example(folder: Path, variant: str, example: str) -> Path:
 
 #: a classifier of grey images
 GREY = f"""
-_base_ = {str(ROOT / 'configs/toy/elsa-swin-toy_in1k.py')!r}
+_base_ = {str(ROOT / 'projects/lab/configs/toy/elsa-swin-toy_in1k.py')!r}
 model = dict(backbone=dict(in_channels=1))
 data_preprocessor = dict(mean=[127.5], std=[58.0], to_rgb=False)
 test_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadImageFromFile', color_type='grayscale')]
@@ -55,7 +55,7 @@ test_dataloader = dict(dataset=dict(pipeline=[dict(type='LoadImageFromFile', col
 
 #: a segmentor of images with four bands, which its pipelines normalise
 FOUR_BANDS = f"""
-_base_ = {str(ROOT / 'configs/toy/shunted-toy_fpn.py')!r}
+_base_ = {str(ROOT / 'projects/lab/configs/toy/shunted-toy_fpn.py')!r}
 read = [
     dict(type='LoadImageFromFile', color_type='unchanged'),
     dict(type='Normalize', mean=[90.0, 100.0, 110.0, 120.0], std=[40.0, 50.0, 60.0, 70.0], to_rgb=False),
@@ -69,7 +69,7 @@ model = dict(
 """
 #: a segmentor of grey images
 GREY_MAPS = f"""
-_base_ = {str(ROOT / 'configs/toy/shunted-toy_fpn.py')!r}
+_base_ = {str(ROOT / 'projects/lab/configs/toy/shunted-toy_fpn.py')!r}
 read = [dict(type='LoadImageFromFile', color_type='grayscale')]
 train_dataloader = dict(dataset=dict(pipeline=read + _base_.train_pipeline[1:]))
 val_dataloader = dict(dataset=dict(pipeline=read + _base_.test_pipeline[1:]))

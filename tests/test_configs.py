@@ -20,12 +20,10 @@ from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from torch import nn
 
 from mmattn import backbones
-from mmattn.analysis.complexity import count_model
 from mmattn.layers import NeighbourhoodAttention
 from mmattn.weights import compare_settings, misfits
 from mmguard.checks.channels import check_channels
 from mmguard.checks.config_values import dataset_configs
-from mmguard.runs.checkpoints import backbone_settings
 from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.configs import CONFIGS, METAFILES, PAPERS, like_example, named
@@ -40,9 +38,7 @@ BASELINES = [case for case in CASES if case[0].parent.name == 'baselines' and ca
 CLASSIFIERS = [
     case for case in CASES if re.search(r'_(in1k|inat\d+|cifar100)$', case[0].stem) and case not in BASELINES
 ]
-REAL = sorted((CONFIGS / 'real').glob('*.py'))
-TASKS = 'tiny-imagenet', 'camvid', 'bccd'  #: of make real
-DOWNSTREAM = [case for case in CASES if case not in {*CLASSIFIERS, *BASELINES} and case[0] not in REAL]
+DOWNSTREAM = [case for case in CASES if case not in {*CLASSIFIERS, *BASELINES}]
 EXAMPLES = [
     path.stem
     for path in sorted((CONFIGS / 'elsa_swin').glob('*.py'))
@@ -98,6 +94,11 @@ def slow_but_for_one_row(cases: list[Case]) -> list:
 def test_classifier_builds(case):
     """Every config of a classifier is whole, is for the classes of its data, and builds with the channels of the
     backbone's only map. It imports what it uses. The head takes what the map has, and gives a score to each class."""
+    check_classifier(case)
+
+
+def check_classifier(case: Case) -> None:
+    """What test_classifier_builds says of a config."""
     cfg = read_row(*case)
     assert not missing_imports(cfg)
     for key in (*WHOLE, 'tta_model'):
@@ -125,99 +126,6 @@ def test_baseline_builds(case):
     with torch.no_grad(), DefaultScope.overwrite_default_scope('mmpretrain'):
         model = MODELS.build({**cfg.model, 'data_preprocessor': cfg.data_preprocessor}).eval()
         assert model(torch.zeros(1, 3, cfg.size, cfg.size)).shape == (1, 1000)
-
-
-def rows() -> list:
-    """Configs of toy ablations, with each of their rows but the default, which is among CLASSIFIERS."""
-    found = {path: read_row(path) for path in sorted((CONFIGS / 'toy' / 'ablations').glob('*_in1k.py'))}
-    return [(path, row) for path, cfg in found.items() for row in cfg.rows if row != cfg.row]
-
-
-@pytest.mark.usefixtures('any_weights')
-@pytest.mark.parametrize('case', rows(), ids=names)
-@pytest.mark.every(6)
-def test_toy_ablations_compute(case):
-    """Every row is a classifier of the toy ImageNet. tests/analysis/test_complexity.py has those of ImageNet."""
-    test_classifier_builds(case)
-
-
-@pytest.mark.usefixtures('any_weights')
-@pytest.mark.parametrize(
-    'case', slow_but_for_one_row([(path, row) for path in REAL for row in read_row(path).rows]), ids=names
-)
-def test_real_photographs_build(case):
-    """The models of real photos are whole, in their runs for the rate too, and their heads take what they get. Their
-    evaluations are logged with the step, of which the report draws curves."""
-    cfg = read_row(*case)
-    assert cfg.default_hooks.logger.log_metric_by_epoch is False
-    assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
-    choosing = deepcopy(cfg)
-    choosing.merge_from_dict(cfg.get('sweep', {}))
-    assert all(of.train_cfg.max_iters == of.param_scheduler[1].end for of in (cfg, choosing))
-    starts = '-pretrained' in case[1] or case[0].stem == 'starts' and '@scratch' not in case[1]
-    assert bool(cfg.model.backbone.get('init_cfg')) == starts
-    with torch.no_grad(), DefaultScope.overwrite_default_scope(cfg.default_scope):
-        check_channels(cfg.model, 'model')
-        model = MODELS.build(cfg.model).eval()
-        if cfg.default_scope == 'mmpretrain':
-            assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 200)
-        else:
-            check_forward(model)
-
-
-@pytest.mark.usefixtures('any_weights')
-@pytest.mark.parametrize(
-    'case',
-    slow_but_for_one_row([(path, row) for path in REAL if path.stem in TASKS for row in read_row(path).rows]),
-    ids=names,
-)
-def test_real_photographs_build_at_full_size(case, monkeypatch):
-    """MMATTN_REAL_SIZE=full changes the backbones, and their necks and heads take what they get."""
-    monkeypatch.setenv('MMATTN_REAL_SIZE', 'full')
-    test_real_photographs_build(case)
-
-
-#: row of the real photos at full size -> config of its ImageNet classifier, and its row
-OF_IMAGENET = {
-    'elsa-swin': ('elsa_swin/elsa-swin-t_in1k', None),
-    'msf-swin': ('msf/msf-swin_in1k', 'msf-swin-t'),
-    'nat': ('nat/nat_in1k', 'nat-t'),
-    'shunted': ('shunted/shunted-s_in1k', None),
-    'pvt-v2': ('shunted/pvtv2_in1k', 'pvtv2-b2'),
-    'msf-vit': ('msf/msf-vit_in1k', 'msf-vit-s'),
-    'vit': ('msf/msf-vit_in1k', 'vit-s'),
-    'gsa-resnet': ('gsa/gsa-r50_in1k', None),
-    'conv-gsa': ('mixes/conv-gsa-t_in1k', None),
-    'nat-shunted': ('mixes/nat-shunted-t_in1k', None),
-}
-
-
-@pytest.mark.parametrize('row', OF_IMAGENET)
-def test_real_photographs_of_full_size_are_those_of_imagenet(row, monkeypatch):
-    """The backbone of a full-size row is that of the ImageNet classifier, but for the maps that are taken, drop path,
-    and the size of the images."""
-    monkeypatch.setenv('MMATTN_REAL_SIZE', 'full')
-    config, its_row = OF_IMAGENET[row]
-    found = [read_row(CONFIGS / 'real' / 'camvid.py', row), read_row(CONFIGS / f'{config}.py', its_row)]
-    of_the_task = {'out_indices', 'drop_path_rate', 'shift_small_maps', 'final_norm', 'img_size'}
-    ours, theirs = ({k: v for k, v in cfg.model.backbone.items() if k not in of_the_task} for cfg in found)
-    assert ours == theirs
-
-
-@pytest.mark.usefixtures('any_weights')
-def test_real_photographs_have_equal_cost():
-    """Classifiers that are compared have 2 to 4 million parameters, and multiply-adds within 10 % of each other. Their
-    settings are noted: tools/publish.py refuses weights without."""
-    path = CONFIGS / 'real' / 'tiny-imagenet.py'
-    costs = []
-    for row in read_row(path).rows:
-        with DefaultScope.overwrite_default_scope('mmpretrain'):
-            model = MODELS.build(read_row(path, row).model).eval()
-        assert backbone_settings(model), row
-        costs.append(count_model(row, model, 'mmpretrain', {'Input Size': (64, 64)}))
-    assert all(2e6 < cost.parameters < 4e6 for cost in costs)
-    operations = [cost.operations for cost in costs]
-    assert max(operations) < 1.1 * min(operations)
 
 
 @pytest.mark.parametrize('framework', FRAMEWORKS)
@@ -535,15 +443,15 @@ def test_pyramid_over_volo(config):
     [
         ('COCO_ROOT', 'elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco'),
         ('COCO_ROOT', 'shunted/retinanet_shunted-s_fpn_1x_coco'),
-        ('COCO_ROOT', 'toy/retinanet_shunted-toy_fpn'),
+        ('COCO_ROOT', '../projects/lab/configs/toy/retinanet_shunted-toy_fpn'),
         ('COCO_ROOT', 'elsa_swin/dino-4scale_elsa-swin-t_8xb2-12e_coco'),
         ('COCO_ROOT', 'elsa_swin/deformable-detr-refine-twostage_elsa-swin-t_8xb2-12e_coco'),
         ('COCO_ROOT', 'elsa_swin/mask2former_elsa-swin-t_8xb2-lsj-50e_coco'),
         ('COCO_ROOT', 'elsa_swin/mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic'),
         ('COCO_ROOT', 'elsa_swin/rtmdet_l_elsa-swin-t_4xb32-100e_coco'),
-        ('COCO_ROOT', 'toy/dino_elsa-swin-toy'),
+        ('COCO_ROOT', '../projects/lab/configs/toy/dino_elsa-swin-toy'),
         ('ADE20K_ROOT', 'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512'),
-        ('ADE20K_ROOT', 'toy/elsa-swin-toy_upernet'),
+        ('ADE20K_ROOT', '../projects/lab/configs/toy/elsa-swin-toy_upernet'),
         ('CITYSCAPES_ROOT', 'elsa_swin/elsa-swin-t_mask2former_8xb2-90k_cityscapes-512x1024'),
         ('VOC_ROOT', 'elsa_swin/retinanet_elsa-swin-t_fpn_1x_voc0712'),
     ],
@@ -718,9 +626,12 @@ def test_common_names_in_the_environment(monkeypatch):
     assert {'MMATTN_ROW', 'MMATTN_TEACHER', 'MMATTN_WEIGHTS', 'MMATTN_IMAGES', 'COCO_ROOT'} < read
     assert all(ours.fullmatch(name) for name in read) and 'IMAGES_ROOT' not in read
     tried = [
-        *(CONFIGS / 'toy' / 'teacher_ade20k.py', CONFIGS / 'gsa' / 'gsa_cifar100.py'),
-        CONFIGS / 'toy' / 'compare_pretrained' / 'fpn_ade20k.py',
-        *ROOT.glob('projects/distillation/configs/students/gsa-r50.py'),
+        CONFIGS / 'gsa' / 'gsa_cifar100.py',
+        *(
+            ROOT / 'projects/lab/configs/toy' / f'{name}.py'
+            for name in ('teacher_ade20k', 'compare_pretrained/fpn_ade20k')
+        ),
+        ROOT / 'projects/distillation/configs/students/gsa-r50.py',
     ]
     for name in ('MODEL', 'TEACHER', 'WEIGHTS', 'IMAGES_ROOT'):
         monkeypatch.setenv(name, 'foo')

@@ -24,7 +24,7 @@ from mmattn.backbones import ELSASwin
 from mmguard.checks.config_types import nested
 from mmguard.checks.pixels import check_pixels
 from mmguard.runs.configs import enable_tta, load_config
-from tests import ROOT
+from tests import PYTHONPATH, ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 
 PAGE = (ROOT / 'docs' / 'own_data.md').read_text()
@@ -74,11 +74,11 @@ SHORT_SEGMENTOR = [
 def clone(tmp_path_factory):
     """A folder like a clone, with the files of the page and with toy data in data/own."""
     root = tmp_path_factory.mktemp('own')
-    assert run_tool('dev/make_toy_data', root / 'toy', '--train', 10, '--val', 1).returncode == 0
+    assert run_tool('make_toy_data', root / 'toy', '--train', 10, '--val', 1).returncode == 0
     for name, block in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(block)
-    for name in ('tools', 'configs'):
+    for name in ('tools', 'configs', 'projects'):
         (root / name).symlink_to(ROOT / name)
 
     own, coco = root / 'data' / 'own', root / 'toy' / 'coco'
@@ -115,7 +115,7 @@ def clone(tmp_path_factory):
 
 def bash(command: str, clone: Path) -> str:
     """Run a block of the page. ``python`` is this Python, and the tools get the SHORT settings."""
-    env = {**os.environ, 'PATH': f'{clone}/bin:{os.environ["PATH"]}', 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    env = {**os.environ, 'PATH': f'{clone}/bin:{os.environ["PATH"]}', 'PYTHONPATH': PYTHONPATH, 'OMP_NUM_THREADS': '1'}
     done = subprocess.run(['bash', '-ec', command], cwd=clone, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f'{command}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}'
     return done.stdout
@@ -184,7 +184,7 @@ def test_other_channels(tmp_path, monkeypatch, capsys, name, channels, largest):
     monkeypatch.setattr(sys, 'argv', ['', str(channels), *map(str, (own / folder).iterdir())])
     exec(FILES['data/own/mean_and_std.py'], {})
     values = capsys.readouterr().out.strip()
-    base = str(ROOT / 'configs' / 'toy' / 'elsa-swin-toy_upernet.py')
+    base = str(ROOT / 'projects/lab/configs/toy' / 'elsa-swin-toy_upernet.py')
     segmentor = FILES['own/segmentor.py'].replace(', auxiliary_head=heads', '')
     (tmp_path / 'own' / 'segmentor.py').write_text(re.sub(r"'\.\./configs/.*'", repr(base), segmentor))
     (tmp_path / 'own' / 'c.py').write_text(re.sub(r'mean=.*?], std=.*?]', values, FILES[f'own/{name}.py']))
@@ -211,7 +211,7 @@ def test_one_size(clone, monkeypatch, kind, toy, on_cpu):
     """One number sets all sizes: of training, validation, test and --tta."""
     monkeypatch.chdir(clone)
     text = re.sub('\nsize = .*', '\nsize = 200', FILES[f'own/{kind}_size.py'])
-    own = re.sub("_base_ = '.*'", f"_base_ = '../configs/toy/{toy}.py'", FILES[f'own/{kind}.py'])
+    own = re.sub("_base_ = '.*'", f"_base_ = '../projects/lab/configs/toy/{toy}.py'", FILES[f'own/{kind}.py'])
     (clone / 'own' / f'{kind}_cpu.py').write_text(own.replace(', auxiliary_head=heads', ''))
     (clone / 'own' / 'sized.py').write_text(text.replace(f'{kind}.py', f'{kind}_cpu.py') if on_cpu else text)
     cfg = load_config('own/sized.py')
@@ -230,7 +230,7 @@ def test_weights_of_the_path_on_a_cpu(tmp_path):
     """The backbone of the page's classifier loads into that of its detectors and segmentor."""
     section = PAGE.partition('### On a CPU')[2].partition('\n## ')[0]
     names = re.findall(r'`([\w-]+_(?:fpn|in1k)\.py)`', section)
-    *others, classifier = (Config.fromfile(ROOT / 'configs' / 'toy' / name).model.backbone for name in names)
+    *others, classifier = (Config.fromfile(ROOT / 'projects/lab/configs/toy' / name).model.backbone for name in names)
     weights = MODELS.build(classifier).state_dict()
     torch.save({f'backbone.{key}': value for key, value in weights.items()}, tmp_path / 'classifier.pth')
     start = eval(re.search(r'\(init_cfg=(.*?\))\)`', section)[1]) | dict(checkpoint=str(tmp_path / 'classifier.pth'))
@@ -247,7 +247,10 @@ def test_warm_up_is_a_share_of_the_steps(clone, monkeypatch, length):
     """It ends before the rate falls, whatever the number of images."""
     monkeypatch.chdir(clone)
     longer = load_config('own/detector_longer.py').param_scheduler[0]
-    rises = [(longer, 36, 20), (load_config(ROOT / 'configs/toy/shunted-toy_in1k.py').param_scheduler[0], 8, 4)]
+    rises = [
+        (longer, 36, 20),
+        (load_config(ROOT / 'projects/lab/configs/toy/shunted-toy_in1k.py').param_scheduler[0], 8, 4),
+    ]
     for rise, epochs, share in rises:
         built = PARAM_SCHEDULERS.build(
             dict(rise, _scope_='mmengine', optimizer=SGD([torch.zeros(1)], 0.1), epoch_length=length)

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from mmattn import packages
 from mmattn.packages import MissingPackage
 from mmattn.version import __version__
-from tests import ROOT
+from tests import PYTHONPATH, ROOT
 
 
 def run_python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
@@ -28,7 +28,7 @@ def run_python(code: str, *arguments: str, **environment: str) -> subprocess.Com
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, 'PYTHONPATH': str(ROOT), **environment},
+        env={**os.environ, 'PYTHONPATH': PYTHONPATH, **environment},
     )
 
 
@@ -167,12 +167,12 @@ def test_library_is_a_guest(tmp_path):
 def test_tools_undo_what_they_change(tmp_path):
     """After tools/train.py, nothing in this process is different from what MMEngine's own Runner leaves."""
     toy = tmp_path / 'toy'
-    make_toy_data = ROOT / 'tools' / 'dev' / 'make_toy_data.py'
+    make_toy_data = ROOT / 'projects/lab/tools/make_toy_data.py'
     subprocess.run([sys.executable, make_toy_data, toy, '--train', '2', '--val', '1'], check=True, capture_output=True)
     done = run_python(
         TOOL,
         str(tmp_path / 'work'),
-        'configs/toy/mask-rcnn_shunted-toy_fpn.py',
+        'projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn.py',
         'train_cfg.max_epochs=1',
         'train_dataloader.num_workers=0',
         'train_dataloader.persistent_workers=False',

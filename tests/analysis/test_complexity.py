@@ -53,12 +53,12 @@ def test_padded_heads_are_not_counted():
 
 def test_size_of_the_images_of_a_config(tmp_path):
     """An own detector is counted at the size of its test pipeline, and a classifier at that which its config has for
-    tools/compare.py."""
+    projects/lab/tools/compare.py."""
     own = tmp_path / 'own.py'
-    base = str(CONFIGS / 'toy/retinanet_shunted-toy_fpn.py')
+    base = str(ROOT / 'projects/lab/configs/toy/retinanet_shunted-toy_fpn.py')
     steps = "[dict(type='LoadImageFromFile'), dict(type='Resize', scale=(96, 64)), dict(type='PackDetInputs')]"
     own.write_text(f'_base_ = {base!r}\ntest_dataloader = dict(dataset=dict(pipeline={steps}))')
-    done = run_tool('complexity', own, CONFIGS / 'toy' / 'compare' / 'classifier_in1k.py')
+    done = run_tool('complexity', own, ROOT / 'projects/lab/configs/toy/compare/classifier_in1k.py')
     assert done.returncode == 0, done.stderr
     sizes = re.findall(r'^(\S+) .* (\d+x\d+) ', done.stdout, re.M)
     assert ('own', '96x64') in sizes and ('classifier_in1k', '64x64') in sizes
@@ -77,7 +77,7 @@ def test_other_backbones(tmp_path):
     """The backbone of another package in a detector, whose parameters are those that torchvision has for ResNet-18, and
     a classifier of grey images."""
     (tmp_path / 'detector.py').write_text(f"""
-_base_ = {str(CONFIGS / 'toy/retinanet_shunted-toy_fpn.py')!r}
+_base_ = {str(ROOT / 'projects/lab/configs/toy/retinanet_shunted-toy_fpn.py')!r}
 model = dict(backbone=dict(_delete_=True, type='ResNet', depth=18), neck=dict(in_channels=[64, 128, 256, 512]))
 """)
     (tmp_path / 'grey.py').write_text(GREY)

@@ -32,7 +32,7 @@ class Case:
             the epsilon of the dtype: about twice what is seen.
         trained: settings for the training tests, with maps of ``trained_channels`` in four stages. Results must not
             depend on how a batch is split, so batch norm uses its running statistics.
-        segmentors: config in configs/toy -> settings of the backbone that make it faster to export.
+        segmentors: config in projects/lab/configs/toy -> settings of the backbone that make it faster to export.
         strides: strides of all stages, from settings.
         batch_norm: whether it has batch norm, and so the argument ``norm_eval``.
         dropouts: settings of all dropouts.

@@ -15,7 +15,7 @@ from tests import ROOT
 from tests.backbones.cases import every_backbone
 
 CONSTRUCTOR = 'LayerDecayOptimWrapperConstructor'
-TOY = ROOT / 'configs' / 'toy'
+TOY = ROOT / 'projects/lab/configs/toy'
 RULES = dict(layer_decay_rate=0.5, norm_decay_mult=0.0, custom_keys={'.fc1': dict(decay_mult=0.1)})
 
 

@@ -98,7 +98,7 @@ def test_a_classifier_of_mmpretrain():
 def test_a_detector_of_mmdetection(tmp_path):
     """MMDetection's Mask R-CNN with Swin gives the same detections with SwinFrame in the place of its backbone."""
     register_all_modules()
-    cfg = Config.fromfile(ROOT / 'configs/toy/mask-rcnn_shunted-toy_fpn.py').model
+    cfg = Config.fromfile(ROOT / 'projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn.py').model
     cfg.neck.in_channels = [8, 16, 32, 64]
     cfg.test_cfg.rcnn.score_thr = 0.0
     theirs = dict(cfg, backbone=dict(type='SwinTransformer', **MM))

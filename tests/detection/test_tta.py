@@ -28,7 +28,7 @@ def detector(kind, threshold=-1, class_agnostic=False):
 
     With a threshold of -1, its masks are 255 times the probability.
     """
-    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / 'mask-rcnn_elsa-swin-toy_fpn.py').model
+    cfg = Config.fromfile(ROOT / 'projects/lab/configs/toy' / 'mask-rcnn_elsa-swin-toy_fpn.py').model
     head = cfg.roi_head
     head.bbox_head.num_classes = head.mask_head.num_classes = 3
     head.mask_head.class_agnostic = class_agnostic

@@ -110,7 +110,7 @@ def test_shift_depends_on_the_size():
 )
 def test_segmentor(case, config, tmp_path):
     """Whole segmentors too. Their heads pool to fixed sizes, and resize maps whose size the graph does not know."""
-    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{config}.py')
+    cfg = Config.fromfile(ROOT / 'projects/lab/configs/toy' / f'{config}.py')
     if case.segmentors[config]:
         cfg.model.backbone = {**cfg.model.backbone, **case.config(case.segmentors[config])}
     with DefaultScope.overwrite_default_scope('mmseg'):

@@ -18,13 +18,18 @@ from mmengine.logging import MessageHub, MMLogger
 from mmengine.registry import DefaultScope
 from mmengine.visualization import Visualizer
 
-from tests import PROJECTS, ROOT
+from tests import PROJECTS, PYTHONPATH, ROOT
 
 NO_WORKERS = [
     f'{split}_dataloader.{setting}'
     for split in ('train', 'val', 'test')
     for setting in ('num_workers=0', 'persistent_workers=False')
 ]
+
+
+def path_of(name: str) -> Path:
+    """A file of tools/, or of the tools of a project."""
+    return next(file for folder in (ROOT, *PROJECTS) if (file := folder / 'tools' / f'{name}.py').is_file())
 
 
 def run_tool(name: str, *arguments: object, **environment: str) -> SimpleNamespace:
@@ -39,12 +44,12 @@ def run_tool(name: str, *arguments: object, **environment: str) -> SimpleNamespa
         patch.setattr('mmengine.runner.runner.collect_env', dict)  # slow: it asks compilers for their versions
         patch.setattr(sys, 'argv', [f'{name}.py', *map(str, arguments)])
         patch.setenv('LOCAL_RANK', '0')  # tools/train.py sets it
-        patch.syspath_prepend((ROOT / 'tools' / name).parent)  # as Python does
+        patch.syspath_prepend(path_of(name).parent)  # as Python does
         patch.chdir(ROOT)
         for key, value in environment.items():
             patch.setenv(key, value)
         try:
-            runpy.run_path(str(ROOT / 'tools' / f'{name}.py'), run_name='__main__')
+            runpy.run_path(str(path_of(name)), run_name='__main__')
         except SystemExit as end:
             sentence = end.code
             code = sentence if isinstance(sentence, int) else int(sentence is not None)
@@ -69,7 +74,7 @@ def dist_train(
         environment,
         PORT=port,
         PATH=f'{os.path.dirname(sys.executable)}:{os.environ["PATH"]}',
-        PYTHONPATH=os.pathsep.join(map(str, (ROOT, *PROJECTS, config.parent))),
+        PYTHONPATH=f'{PYTHONPATH}{os.pathsep}{config.parent}',
         CUDA_VISIBLE_DEVICES='',
         OMP_NUM_THREADS='1',
     )
@@ -85,7 +90,7 @@ def dist_train(
 
 def load_tool(name: str) -> ModuleType:
     """``tools/NAME.py`` as a module."""
-    path = ROOT / 'tools' / f'{name}.py'
+    path = path_of(name)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -16,9 +16,9 @@ from tests import ROOT
 from tests.configs import FOUR_BANDS, GREY
 from tests.tools.in_process import load_tool, run_tool
 
-CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
-DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
-SEGMENTORS = ['configs/toy/gsa-resnet-toy_fpn.py', 'configs/toy/msf-vit-toy_setr.py']
+CLASSIFIER = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py'
+DETECTOR = 'projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn.py'
+SEGMENTORS = ['projects/lab/configs/toy/gsa-resnet-toy_fpn.py', 'projects/lab/configs/toy/msf-vit-toy_setr.py']
 
 
 @pytest.fixture

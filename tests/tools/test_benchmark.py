@@ -186,7 +186,7 @@ def test_compiled(benchmark, tmp_path):
 )
 def test_whole_models(config, peer, classes):
     """A detector and a segmentor, as configured and on the backbone of a peer, score classes and train all weights."""
-    args = SimpleNamespace(device='cpu', dtype='float32', heads=str(ROOT / 'configs' / 'toy' / f'{config}.py'))
+    args = SimpleNamespace(device='cpu', dtype='float32', heads=str(ROOT / 'projects/lab/configs/toy' / f'{config}.py'))
     for name in (args.heads, peer):
         model, x = benchmark_tool.eager(name, args), torch.randn(2, 3, 64, 96)
         benchmark_tool.run(model, x, 'training', args)

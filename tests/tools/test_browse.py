@@ -9,15 +9,15 @@ import pytest
 from tests import ROOT
 from tests.tools.in_process import run_tool
 
-DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
-SEGMENTOR = 'configs/toy/shunted-toy_fpn.py'
-CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
+DETECTOR = 'projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn.py'
+SEGMENTOR = 'projects/lab/configs/toy/shunted-toy_fpn.py'
+CLASSIFIER = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py'
 
 
 @pytest.fixture(scope='module')
 def toy(tmp_path_factory):
     root = tmp_path_factory.mktemp('browse') / 'toy'
-    assert run_tool('dev/make_toy_data', root, '--train', 3, '--val', 2).returncode == 0
+    assert run_tool('make_toy_data', root, '--train', 3, '--val', 2).returncode == 0
     return root
 
 

@@ -17,7 +17,7 @@ from tests.tools.in_process import dist_train, run_tool
 SHARDS = version_numbers(torch.__version__) >= (2, 6)
 #: without random numbers and batch statistics, every run gives the same weights
 SEGMENTOR = """
-_base_ = '{root}/configs/toy/shunted-toy_fpn.py'
+_base_ = '{root}/projects/lab/configs/toy/shunted-toy_fpn.py'
 train_pipeline = [
     dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', reduce_zero_label=True),
     dict(type='Resize', scale=(64, 64), keep_ratio=False), dict(type='PackSegInputs')]
@@ -39,7 +39,7 @@ val_dataloader = val_cfg = val_evaluator = None
 """
 
 DETECTOR = """
-_base_ = '{root}/configs/toy/retinanet_shunted-toy_fpn.py'
+_base_ = '{root}/projects/lab/configs/toy/retinanet_shunted-toy_fpn.py'
 train_pipeline = [
     dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True),
     dict(type='Resize', scale=(64, 64), keep_ratio=False), dict(type='PackDetInputs')]
@@ -50,7 +50,7 @@ val_dataloader = val_cfg = val_evaluator = None
 
 #: draws random numbers in the pipeline, whose workers live for all epochs, in batches, and in the model
 CLASSIFIER = """
-_base_ = '{root}/configs/toy/elsa-swin-toy_in1k.py'
+_base_ = '{root}/projects/lab/configs/toy/elsa-swin-toy_in1k.py'
 model = dict(
     backbone=dict(drop_path_rate=0.2),
     train_cfg=dict(augments=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)]))
@@ -95,10 +95,10 @@ def train(tmp_path_factory):
         MMATTN_TEACHER=f'{folder}/teacher.pth',
         MMATTN_STARTS=f'{folder}/starts',
     )
-    assert run_tool('dev/make_toy_data', folder / 'toy', '--train', 8, '--val', 1).returncode == 0
-    teacher = MODELS.build(Config.fromfile(ROOT / 'configs' / 'toy' / '_base_' / 'teacher.py').teacher)
+    assert run_tool('make_toy_data', folder / 'toy', '--train', 8, '--val', 1).returncode == 0
+    teacher = MODELS.build(Config.fromfile(ROOT / 'projects/lab/configs/toy' / '_base_' / 'teacher.py').teacher)
     torch.save(teacher.state_dict(), folder / 'teacher.pth')
-    source = MODELS.build(Config.fromfile(ROOT / 'configs' / 'toy' / '_base_' / 'starts.py').models.swin[1])
+    source = MODELS.build(Config.fromfile(ROOT / 'projects/lab/configs/toy' / '_base_' / 'starts.py').models.swin[1])
     (folder / 'starts' / 'swin').mkdir(parents=True)
     torch.save(source.state_dict(), folder / 'starts' / 'swin' / 'iter_600.pth')
 

@@ -20,8 +20,8 @@ from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.tools.in_process import run_tool
 
-BASE = ROOT / 'configs' / 'toy' / 'compare' / 'retinanet_fpn_coco.py'
-CLASSIFIER = f"_base_ = '{ROOT}/configs/toy/elsa-swin-toy_in1k.py'\n"
+BASE = ROOT / 'projects/lab/configs/toy' / 'compare' / 'retinanet_fpn_coco.py'
+CLASSIFIER = f"_base_ = '{ROOT}/projects/lab/configs/toy/elsa-swin-toy_in1k.py'\n"
 TEST_ONLY = CLASSIFIER + 'train_dataloader = train_cfg = optim_wrapper = param_scheduler = None'
 #: mistake -> what a config has, and what the doctor says
 MISTAKES = {
@@ -116,7 +116,7 @@ MISTAKES = {
         'the first batches have only the label',
     ),
     'batches of one image': (
-        f"_base_ = '{ROOT}/configs/toy/elsa-swin-toy_upernet.py'\n"
+        f"_base_ = '{ROOT}/projects/lab/configs/toy/elsa-swin-toy_upernet.py'\n"
         'train_dataloader = dict(batch_size=1, num_workers=0, persistent_workers=False)',
         'psp_modules.0.1.bn is a batch norm with one value per channel and image',
     ),
@@ -134,11 +134,14 @@ HEALTHY = {
         'has no box of 1 of its 6 classes: zebra',
     ),
     'detector for a CPU': (
-        f"_base_ = '{ROOT}/configs/toy/retinanet_shunted-toy_fpn.py'\n{NO_WORKERS}"
+        f"_base_ = '{ROOT}/projects/lab/configs/toy/retinanet_shunted-toy_fpn.py'\n{NO_WORKERS}"
         'train_cfg = dict(max_epochs=100)',  # as many steps as the warm-up of the config is for
         'has no box of 75 of its 80 classes',
     ),
-    'segmentor for a CPU': (f"_base_ = '{ROOT}/configs/toy/shunted-toy_fpn.py'\n{NO_WORKERS}", 'labels: .*grass'),
+    'segmentor for a CPU': (
+        f"_base_ = '{ROOT}/projects/lab/configs/toy/shunted-toy_fpn.py'\n{NO_WORKERS}",
+        'labels: .*grass',
+    ),
     'classifier for a CPU': (CLASSIFIER + NO_WORKERS, 'weights: random'),
 }
 
@@ -147,7 +150,7 @@ HEALTHY = {
 def examined(tmp_path_factory):
     """A function: what the doctor says of the toy detector with weights and a change."""
     folder = tmp_path_factory.mktemp('doctor')
-    assert run_tool('dev/make_toy_data', folder / 'toy', '--train', 12, '--val', 2).returncode == 0
+    assert run_tool('make_toy_data', folder / 'toy', '--train', 12, '--val', 2).returncode == 0
     backbone = MODELS.build(read_row(BASE, 'swin').model.backbone)
     torch.save(backbone.state_dict(), folder / 'swin.pth')
     torch.save({'conv1.weight': torch.ones(8, 3, 7, 7)}, folder / 'other.pth')

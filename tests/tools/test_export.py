@@ -22,10 +22,10 @@ from tests.configs import FOUR_BANDS, GREY_MAPS
 from tests.export.test_graphs import needs_export
 from tests.tools.in_process import load_tool
 
-SEGMENTOR = 'configs/toy/msf-vit-toy_setr.py'
-CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
-RETINANET = 'configs/toy/retinanet_shunted-toy_fpn.py'
-DETECTOR = 'configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
+SEGMENTOR = 'projects/lab/configs/toy/msf-vit-toy_setr.py'
+CLASSIFIER = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py'
+RETINANET = 'projects/lab/configs/toy/retinanet_shunted-toy_fpn.py'
+DETECTOR = 'projects/lab/configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
 SEGMENTOR_SNIPPET, DETECTOR_SNIPPET = (
     code
     for page in ('docs/compile-and-export.md', 'projects/deploy/README.md')
@@ -248,7 +248,7 @@ def test_mistakes_get_a_sentence(export, arguments, message):
 def test_other_models(export, tmp_path):
     """A head that needs more than feature maps, and a model without a backbone, are named before anything is traced."""
     with pytest.raises(InputError, match='Mask2FormerHead predicts masks, not class scores: export the backbone'):
-        export('configs/toy/shunted-toy_mask2former.py', '--out', tmp_path / 'x.onnx')
+        export('projects/lab/configs/toy/shunted-toy_mask2former.py', '--out', tmp_path / 'x.onnx')
     model = "dict(_delete_=True, type='TimmClassifier', model_name='resnet18', num_classes=9)"
     (tmp_path / 'timm.py').write_text(f"_base_ = '{ROOT / CLASSIFIER}'\nmodel = {model}")
     with pytest.raises(InputError, match='its model, a TimmClassifier, has no setting "backbone"'):

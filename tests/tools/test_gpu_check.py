@@ -68,7 +68,7 @@ def test_steps_name_what_exists(tmp_path, device):
     files = {part for step in steps for part in map(str, step.command) if re.match(r'(tests|tools|configs)/', part)}
     assert len(files) >= 6 and all((ROOT / file).is_file() for file in files)
     for config in gpu_check.TOY:
-        assert (ROOT / 'configs' / 'toy' / f'{config}.py').is_file()
+        assert (ROOT / 'projects/lab/configs/toy' / f'{config}.py').is_file()
 
 
 def test_without_mmdetection(monkeypatch, tmp_path):

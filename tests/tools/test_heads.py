@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def toy(tmp_path_factory):
     """Toy COCO and ADE20K, and their images in the formats of Cityscapes, VOC and panoptic COCO."""
     folder = tmp_path_factory.mktemp('data') / 'toy'
-    command = [sys.executable, ROOT / 'tools' / 'dev' / 'make_toy_data.py', folder, '--train', '240', '--val', '4']
+    command = [sys.executable, ROOT / 'projects/lab/tools/make_toy_data.py', folder, '--train', '240', '--val', '4']
     subprocess.run(command, check=True, capture_output=True)
     for split, coco_split, ade_split in (('train', 'train2017', 'training'), ('val', 'val2017', 'validation')):
         contents = json.loads((folder / 'coco' / 'annotations' / f'instances_{coco_split}.json').read_text())
@@ -139,7 +139,7 @@ def losses(folder: Path) -> list[float]:
 )
 def test_toy_form_learns(toy, tmp_path, config, options, last, metric):
     """60 steps lower the loss by a fifth or more, and the checkpoint can be tested."""
-    config = f'configs/toy/{config}.py'
+    config = f'projects/lab/configs/toy/{config}.py'
     options += ['default_hooks.logger.interval=1', 'log_processor.window_size=1']
     run('train', toy, config, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
     values = losses(tmp_path / 'work')

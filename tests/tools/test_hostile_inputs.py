@@ -19,8 +19,8 @@ from PIL import Image
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 
-MASK_RCNN = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
-SEMANTIC_FPN = 'configs/toy/shunted-toy_fpn.py'
+MASK_RCNN = 'projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn.py'
+SEMANTIC_FPN = 'projects/lab/configs/toy/shunted-toy_fpn.py'
 #: of each, a training of two steps and a validation, without workers
 SHORT = {
     MASK_RCNN: ['train_cfg.max_epochs=1', 'train_cfg.val_interval=1', 'model.test_cfg.rcnn.score_thr=0.'],
@@ -31,7 +31,7 @@ SHORT = {
 @pytest.fixture(scope='module')
 def toy(tmp_path_factory):
     root = tmp_path_factory.mktemp('hostile') / 'toy'
-    assert run_tool('dev/make_toy_data', root, '--train', 4, '--val', 1).returncode == 0
+    assert run_tool('make_toy_data', root, '--train', 4, '--val', 1).returncode == 0
     return root
 
 

@@ -16,7 +16,7 @@ from tests.tools.in_process import load_tool, run_tool
 
 pytest.importorskip('mmpretrain')
 
-SWIN, VOLO = 'configs/toy/elsa-swin-toy_in1k.py', 'configs/toy/elsa-volo-toy_in1k.py'
+SWIN, VOLO = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py', 'projects/lab/configs/toy/elsa-volo-toy_in1k.py'
 
 
 @pytest.fixture
@@ -157,8 +157,8 @@ def test_refuses_equal_names(run, images):
 
 
 def test_refuses_detectors(run, images):
-    _, _, done = run('configs/toy/shunted-toy_fpn.py')
-    assert done.sentence == 'configs/toy/shunted-toy_fpn.py is not a config of a classifier.'
+    _, _, done = run('projects/lab/configs/toy/shunted-toy_fpn.py')
+    assert done.sentence == 'projects/lab/configs/toy/shunted-toy_fpn.py is not a config of a classifier.'
 
 
 def test_floats(run, tmp_path):

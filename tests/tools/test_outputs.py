@@ -4,7 +4,7 @@ import pytest
 
 from tests.tools.in_process import run_tool
 
-CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
+CLASSIFIER = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py'
 LONG = 'n' * 300
 
 
@@ -13,7 +13,7 @@ LONG = 'n' * 300
     [
         ('predict', [CLASSIFIER, 'absent.pth', '{folder}/a.png', '--out', '{folder}/file/sub']),
         ('analyze', [CLASSIFIER, 'absent.pth', '--images', '{folder}/a.png', '--out', '{folder}/file']),
-        ('browse', ['configs/toy/shunted-toy_fpn.py', '--out', '{folder}/file/sub']),
+        ('browse', ['projects/lab/configs/toy/shunted-toy_fpn.py', '--out', '{folder}/file/sub']),
         ('compare', ['--work-dir', '{folder}/file']),
         ('export', ['absent.py', '--out', f'{{folder}}/{LONG}.onnx']),
         ('convert_weights', ['absent.pth', f'{{folder}}/{LONG}.pth']),

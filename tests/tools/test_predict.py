@@ -16,9 +16,9 @@ from mmguard.prediction import predict as predicting
 from tests import ROOT
 from tests.tools.in_process import run_tool
 
-DETECTOR = 'configs/toy/mask-rcnn_shunted-toy_fpn.py'
-SEGMENTOR = 'configs/toy/shunted-toy_fpn.py'
-CLASSIFIER = 'configs/toy/elsa-swin-toy_in1k.py'
+DETECTOR = 'projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn.py'
+SEGMENTOR = 'projects/lab/configs/toy/shunted-toy_fpn.py'
+CLASSIFIER = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py'
 #: random weights give low scores
 OPTIONS = {
     DETECTOR: [
@@ -92,7 +92,7 @@ def weights(tmp_path_factory):
 @pytest.mark.parametrize('name', ['distill', 'graft'])
 def test_refuses_distiller(tmp_path, name):
     """A model that predicts features has no results to write: a sentence names the tool that draws them."""
-    cfg = Config.fromfile(ROOT / 'configs' / 'toy' / f'{name}.py')
+    cfg = Config.fromfile(ROOT / 'projects/lab/configs/toy' / f'{name}.py')
     with pytest.raises(InputError, match='--what distillation'):
         predicting.predict(cfg, 'absent.pth', [str(tmp_path)], tmp_path / 'out')
 

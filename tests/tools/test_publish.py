@@ -20,7 +20,7 @@ from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 
-CONFIG = 'configs/toy/elsa-swin-toy_in1k.py'
+CONFIG = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py'
 SEGMENTS = dict(type='mmseg.FCNHead', in_channels=512, channels=8, num_classes=3, num_convs=1)
 
 
@@ -28,7 +28,7 @@ SEGMENTS = dict(type='mmseg.FCNHead', in_channels=512, channels=8, num_classes=3
 def trained(tmp_path_factory):
     """The checkpoint of a classifier after one epoch of a few toy images."""
     folder = tmp_path_factory.mktemp('publish')
-    assert run_tool('dev/make_toy_data', folder / 'toy', '--train', 4, '--val', 2).returncode == 0
+    assert run_tool('make_toy_data', folder / 'toy', '--train', 4, '--val', 2).returncode == 0
     options = ['train_cfg.max_epochs=1', 'train_dataloader.batch_size=2', *NO_WORKERS]
     environment = dict(IMAGENET_ROOT=f'{folder}/toy/imagenet', CUDA_VISIBLE_DEVICES='')
     done = run_tool('train', CONFIG, '--work-dir', folder / 'work', '--cfg-options', *options, **environment)
@@ -209,7 +209,7 @@ def test_classes_of_the_published_weights(resnet, tmp_path):
 @pytest.mark.parametrize('config', ['retinanet_fpn_coco', 'fpn_ade20k', 'classifier_in1k'])
 def test_the_card_predicts(tmp_path, monkeypatch, config):
     """Its code predicts in OpenMMLab's inferencer, with the weights and classes of the file."""
-    cfg = read_row(ROOT / f'configs/toy/compare/{config}.py', 'swin')
+    cfg = read_row(ROOT / f'projects/lab/configs/toy/compare/{config}.py', 'swin')
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model)
     classes = [f'class {number}' for number in range({'mmpretrain': 20, 'mmseg': 7, 'mmdet': 5}[cfg.default_scope])]

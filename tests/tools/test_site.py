@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import ROOT
+from tests import PYTHONPATH, ROOT
 from tests.tools.in_process import load_tool
 
 NOTEBOOKS = sorted((ROOT / 'docs' / 'notebooks').glob('*.ipynb'))
@@ -139,11 +139,11 @@ def test_notebooks_run(notebook, tmp_path, monkeypatch):
     """From the first cell to the last, in a clone; what they write stays in it. They show pictures."""
     nbclient, nbformat = pytest.importorskip('nbclient'), pytest.importorskip('nbformat')
     pytest.importorskip('ipykernel')
-    for name in ('configs', 'tools'):
+    for name in ('configs', 'projects', 'tools'):
         (tmp_path / name).symlink_to(ROOT / name)
     folder = tmp_path / 'docs' / 'notebooks'
     folder.mkdir(parents=True)
-    monkeypatch.setenv('PYTHONPATH', str(ROOT))
+    monkeypatch.setenv('PYTHONPATH', PYTHONPATH)
     content = nbformat.read(notebook, 4)
     nbclient.NotebookClient(content, timeout=None, resources=dict(metadata=dict(path=str(folder)))).execute()
     outputs = [output for cell in content.cells for output in cell.get('outputs', ())]

@@ -13,8 +13,8 @@ from mmengine.config import Config
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 
-MASK_RCNN = 'configs/toy/mask-rcnn_elsa-swin-toy_fpn.py'
-UPERNET = 'configs/toy/elsa-swin-toy_upernet.py'
+MASK_RCNN = 'projects/lab/configs/toy/mask-rcnn_elsa-swin-toy_fpn.py'
+UPERNET = 'projects/lab/configs/toy/elsa-swin-toy_upernet.py'
 #: a training of two steps, in which the second continues the first when resumed
 SHORT = {
     MASK_RCNN: [
@@ -43,7 +43,7 @@ LAST = {MASK_RCNN: 'epoch_{}.pth', UPERNET: 'iter_{}.pth'}
 def toy(tmp_path_factory):
     """The environment in which configs find toy data."""
     folder = tmp_path_factory.mktemp('tools') / 'toy'
-    assert run_tool('dev/make_toy_data', folder, '--train', 4, '--val', 2).returncode == 0
+    assert run_tool('make_toy_data', folder, '--train', 4, '--val', 2).returncode == 0
     return dict(COCO_ROOT=f'{folder}/coco/', ADE20K_ROOT=f'{folder}/ADEChallengeData2016', CUDA_VISIBLE_DEVICES='')
 
 
@@ -125,7 +125,11 @@ def test_multi_scale_test(toy, trained, tmp_path):
     'tool, arguments, message',
     [
         ('train', ['no.py'], 'there is no config no.py'),
-        ('train', ['configs/toy/elsa-swin-toy_in1k.py', '--auto-scale-lr'], 'needs auto_scale_lr.base_batch_size'),
+        (
+            'train',
+            ['projects/lab/configs/toy/elsa-swin-toy_in1k.py', '--auto-scale-lr'],
+            'needs auto_scale_lr.base_batch_size',
+        ),
         ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
         ('test', [MASK_RCNN, 'no.pth', '--confusion', 'x.gif'], '--confusion must name a .png'),
         ('test', [MASK_RCNN, 'no.pth', '--draw', '0'], '--draw must be 1 or more'),

@@ -151,7 +151,7 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
     command = ['env', f'ADE20K_ROOT={out / f"toy-{device}" / "ADEChallengeData2016"}', 'bash', 'tools/dist_train.sh']
     options = ['--work-dir', out / 'two-gpus', '--cfg-options', f'train_cfg.max_iters={5 if dry else 50}']
     options.append('train_cfg.val_interval=1000')
-    command += ['configs/toy/elsa-swin-toy_upernet.py', '2', *options]
+    command += ['projects/lab/configs/toy/elsa-swin-toy_upernet.py', '2', *options]
     listed.append(Step('SyncBN on two GPUs', command, ('mmseg', 'mmcv on GPUs', 'two GPUs')))
     return [step._replace(needs=tuple(need for need in step.needs if not dry or 'GPUs' not in need)) for step in listed]
 
@@ -192,7 +192,8 @@ def run_steps(
     Returns:
         how many failed or took too long. A step that is left out is not counted.
     """
-    first = dict(PYTHONPATH=ROOT, PATH=Path(sys.executable).parent)  # scripts of the shell call "python"
+    packages = os.pathsep.join(map(str, (ROOT, *ROOT.glob('projects/*'))))
+    first = dict(PYTHONPATH=packages, PATH=Path(sys.executable).parent)  # scripts of the shell call "python"
     paths = {name: os.pathsep.join([str(path), os.environ.get(name, '')]) for name, path in first.items()}
     environment = {**os.environ, **paths}
     failed, started = 0, time.monotonic()
@@ -424,7 +425,7 @@ def toy(args: argparse.Namespace) -> None:
     on_gpu, data = args.device == 'cuda', args.out / f'toy-{args.device}'
     if not data.exists():
         few = [] if on_gpu else ['--train', '40', '--val', '6']
-        subprocess.run([sys.executable, ROOT / 'tools/dev/make_toy_data.py', data, *few], check=True)
+        subprocess.run([sys.executable, ROOT / 'projects/lab/tools/make_toy_data.py', data, *few], check=True)
     roots = dict(
         COCO_ROOT=f'{data}/coco/', ADE20K_ROOT=f'{data}/ADEChallengeData2016', IMAGENET_ROOT=f'{data}/imagenet'
     )
@@ -436,7 +437,14 @@ def toy(args: argparse.Namespace) -> None:
         half = [] if name == 'float32' else ['--amp']
         options = [TOY[args.config].format(iterations=200 if on_gpu else 20), 'train_cfg.val_interval=1000']
         options += [f'optim_wrapper.dtype={name}'] if half and on_gpu else []
-        command = [sys.executable, 'tools/train.py', f'configs/toy/{args.config}.py', '--work-dir', folder, *half]
+        command = [
+            sys.executable,
+            'tools/train.py',
+            f'projects/lab/configs/toy/{args.config}.py',
+            '--work-dir',
+            folder,
+            *half,
+        ]
         subprocess.run([*command, '--cfg-options', *options], cwd=ROOT, env={**os.environ, **roots}, check=True)
         (scalars,) = folder.glob('*/vis_data/scalars.json')
         lines = map(json.loads, scalars.read_text('utf-8').splitlines())

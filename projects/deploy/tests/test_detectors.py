@@ -19,8 +19,8 @@ from tests import ROOT
 from tests.backbones.cases import CASES
 from tests.export.test_graphs import needs_export
 
-RETINANET = 'toy/retinanet_shunted-toy_fpn'
-MASK_RCNN = 'toy/mask-rcnn_shunted-toy_fpn'
+RETINANET = '../projects/lab/configs/toy/retinanet_shunted-toy_fpn'
+MASK_RCNN = '../projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn'
 CASCADE = 'elsa_swin/cascade-mask-rcnn_elsa-swin_fpn_ms-1x_coco'
 #: multiples of the padding and others
 SIZES = ((160, 256), (257, 131), (200, 333))

@@ -135,7 +135,7 @@ def test_distillation_on_real_photographs_runs(case):
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
     given, trained = (
         cfg.model.teacher.model,
-        read_row(ROOT / 'configs' / 'real' / 'tiny-imagenet.py', 'shunted').model.backbone,
+        read_row(ROOT / 'projects/lab/configs/real' / 'tiny-imagenet.py', 'shunted').model.backbone,
     )
     assert {**given, 'init_cfg': None} == {**trained, 'init_cfg': None}
     check_step(cfg)

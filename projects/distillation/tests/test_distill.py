@@ -40,7 +40,7 @@ def config(tmp_path):
         colours = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
         cv2.imwrite(str(folder / f'{index}.{"JPG" if index % 2 else "png"}'), cv2.resize(colours, (60 + index, 50)))
     (tmp_path / 'photos' / 'broken.jpg').write_bytes(b'no image')
-    teacher = MODELS.build(Config.fromfile(ROOT / 'configs' / 'toy' / 'teacher_in1k.py').teacher)
+    teacher = MODELS.build(Config.fromfile(ROOT / 'projects/lab/configs/toy' / 'teacher_in1k.py').teacher)
     torch.save(
         {'state_dict': {f'backbone.{name}': value for name, value in teacher.state_dict().items()}},
         tmp_path / 'teacher.pth',

@@ -33,7 +33,7 @@ def config(tmp_path, monkeypatch):
         cv2.imwrite(str(tmp_path / 'photos' / f'{index}.png'), cv2.resize(colours, (60 + index, 50)))
     (tmp_path / 'photos' / 'broken.jpg').write_bytes(b'no image')
     torch.manual_seed(0)
-    models = Config.fromfile(ROOT / 'configs' / 'toy' / '_base_' / 'starts.py').models
+    models = Config.fromfile(ROOT / 'projects/lab/configs/toy' / '_base_' / 'starts.py').models
     weights = MODELS.build(models.swin[1]).state_dict()
     (tmp_path / 'starts' / 'swin').mkdir(parents=True)
     torch.save(
@@ -73,7 +73,7 @@ def test_training(config, tmp_path):
     backbone.init_weights()
     assert all(torch.equal(value, file['state_dict'][key]) for key, value in backbone.state_dict().items())
     for task in ('retinanet_fpn_coco', 'fpn_ade20k'):
-        cfg_of_task = read_row(ROOT / 'configs' / 'toy' / 'compare' / f'{task}.py', 'swin')
+        cfg_of_task = read_row(ROOT / 'projects/lab/configs/toy' / 'compare' / f'{task}.py', 'swin')
         cfg_of_task.model.backbone = dict(cfg.model.backbone, out_indices=(0, 1, 2, 3), init_cfg=start)
         with DefaultScope.overwrite_default_scope(cfg_of_task.default_scope):
             model = MODELS.build(cfg_of_task.model)

@@ -306,7 +306,7 @@ def test_checks_before_a_run(photos, tmp_path):
         with pytest.raises(InputError, match=f'^train_dataloader.dataset: {message}'):
             check_files(cfg, 'train')
     check_dataset(UnlabelledImages(photos, [LOAD, PACK]), nn.Identity())
-    toy = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
+    toy = ROOT / 'projects/lab/configs/toy' / 'elsa-swin-toy_in1k.py'
     cfg = Config.fromfile(toy)
     for transforms, message in ([COLORS], None), ([dict(COLORS, transforms=[dict(type='Resize', x=1)])], r'\(Resize\)'):
         cfg.train_dataloader.dataset = dict(dataset, pipeline=[LOAD, dict(CROP), *transforms, PACK])

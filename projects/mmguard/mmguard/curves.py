@@ -19,7 +19,7 @@ LARGEST = 1e300
 
 
 class Result(NamedTuple):
-    """What tools/compare.py keeps of a finished training, in result.json."""
+    """What projects/lab/tools/compare.py keeps of a finished training, in result.json."""
 
     metrics: dict[str, float]  #: of the last evaluation; NaN if the training diverged
     seconds: float  #: of the training steps

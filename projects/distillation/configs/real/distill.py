@@ -1,8 +1,8 @@
 # The Shunted Transformer that `make real` trained, the best of its classifiers, teaches a row without labels, in as
 # many epochs as a classifier learns from labels. MMATTN_ROW chooses the row.
 _base_ = [
-    '../../../../configs/real/_base_/models.py',
-    '../../../../configs/real/_base_/schedule.py',
+    '../../../lab/configs/real/_base_/models.py',
+    '../../../lab/configs/real/_base_/schedule.py',
     './_base_/unlabelled.py',
     '../_base_/distiller.py',
     '../_base_/images.py',

@@ -1,6 +1,6 @@
 # ELSA is grafted into the Swin that `make real` trained on Tiny ImageNet: the new blocks learn for an epoch, then the
 # whole backbone for another, without labels.
-_base_ = ['../../../../configs/real/_base_/models.py', './_base_/unlabelled.py', '../_base_/graft.py']
+_base_ = ['../../../lab/configs/real/_base_/models.py', './_base_/unlabelled.py', '../_base_/graft.py']
 swin = dict(_base_.swin, out_indices=[3])
 weights = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/swin/model.safetensors'
 model = dict(

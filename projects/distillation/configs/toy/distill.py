@@ -1,12 +1,12 @@
 # A narrow student of the classifier that teacher_in1k.py trains, on toy images. A row is a
 # backbone. MMATTN_TEACHER names another checkpoint, MMATTN_IMAGES another folder.
 _base_ = [
-    '../../../../configs/toy/compare/_base_/models.py',
-    '../../../../configs/toy/_base_/teacher.py',
+    '../../../lab/configs/toy/compare/_base_/models.py',
+    '../../../lab/configs/toy/_base_/teacher.py',
     '../_base_/distiller.py',
     '../_base_/images.py',
     '../_base_/runtime.py',
-    '../../../../configs/_base_/schedules/toy_imagenet.py',
+    '../../../lab/configs/_base_/schedules/toy_imagenet.py',
 ]
 checkpoint = '{{$MMATTN_TEACHER:work_dirs/teacher_in1k/epoch_8.pth}}'
 rows = {

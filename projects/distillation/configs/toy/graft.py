@@ -1,6 +1,6 @@
 # A small source of the toy ImageNet is grafted: MMATTN_ROW chooses a model of _base_/starts.py. MMATTN_STARTS names the
 # folder with a training of each source, see docs/grafting.md, and MMATTN_IMAGES another folder of images.
-_base_ = ['../../../../configs/toy/_base_/starts.py', '../_base_/graft.py']
+_base_ = ['../../../lab/configs/toy/_base_/starts.py', '../_base_/graft.py']
 models = _base_.models
 # Shunted differs from PVTv2 in its feed-forward layers, too: it is no graft.
 rows = [name for name, (source, _, warm_start) in models.items() if warm_start and source != 'mmdet-pvt']

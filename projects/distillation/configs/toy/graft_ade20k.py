@@ -1,5 +1,5 @@
 # Grafted mechanisms and other starts compared: Semantic FPNs on the toy ADE20K, whose necks and heads are new.
-_base_ = ['../../../../configs/toy/compare/_base_/tasks/segmentor.py', './_base_/graft_starts.py']
+_base_ = ['../../../lab/configs/toy/compare/_base_/tasks/segmentor.py', './_base_/graft_starts.py']
 rows, row = _base_.rows, '{{$MMATTN_ROW:elsa-swin@graft}}'
 of_vit = dict(type='mmseg.Feature2Pyramid', embed_dim=80, rescales=[2, 1, 0.5, 0.25], norm_cfg=dict(type='BN'))
 pyramid = [of_vit] if _base_.source == 'vit' else []

@@ -1,6 +1,6 @@
 # Grafted mechanisms and other starts compared: small classifiers of the toy ImageNet, with the head of the source. What
 # starts from scratch has a new head.
-_base_ = ['../../../../configs/toy/compare/_base_/tasks/classifier.py', './_base_/graft_starts.py']
+_base_ = ['../../../lab/configs/toy/compare/_base_/tasks/classifier.py', './_base_/graft_starts.py']
 rows, row, of_source = _base_.rows, '{{$MMATTN_ROW:elsa-swin@graft}}', _base_.of_source
 head_of_source = dict(of_source, prefix='neck.0.'), dict(of_source, prefix='head.')
 neck, head = (None, None) if _base_.start == 'scratch' else head_of_source

@@ -12,14 +12,15 @@ from mmguard.checks.config_values import check_config
 from mmguard.errors import InputError
 from tests import ROOT
 
-DETECTOR = ROOT / 'configs' / 'toy' / 'mask-rcnn_shunted-toy_fpn.py'
-SEGMENTOR = ROOT / 'configs' / 'toy' / 'shunted-toy_fpn.py'
-CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
-SETR = ROOT / 'configs' / 'toy' / 'msf-vit-toy_setr.py'
-DINO = ROOT / 'configs' / 'toy' / 'dino_elsa-swin-toy.py'
-MASK2FORMER = ROOT / 'configs' / 'toy' / 'shunted-toy_mask2former.py'
+DETECTOR = ROOT / 'projects/lab/configs/toy' / 'mask-rcnn_shunted-toy_fpn.py'
+SEGMENTOR = ROOT / 'projects/lab/configs/toy' / 'shunted-toy_fpn.py'
+CLASSIFIER = ROOT / 'projects/lab/configs/toy' / 'elsa-swin-toy_in1k.py'
+SETR = ROOT / 'projects/lab/configs/toy' / 'msf-vit-toy_setr.py'
+DINO = ROOT / 'projects/lab/configs/toy' / 'dino_elsa-swin-toy.py'
+MASK2FORMER = ROOT / 'projects/lab/configs/toy' / 'shunted-toy_mask2former.py'
 PANOPTIC = ROOT / 'configs' / 'elsa_swin' / 'mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic.py'
 CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
+TOY = sorted((ROOT / 'projects/lab/configs/toy').glob('*.py'))
 LOADING = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True)]
 WITH_MASKS = [LOADING[0], dict(LOADING[1], with_mask=True)]
 MIXUP, CUTMIX = dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)
@@ -38,7 +39,7 @@ def check(path, **options):
     check_config(cfg, path)
 
 
-@pytest.mark.parametrize('path', [path for path in CONFIGS if path.parent.name == 'toy'], ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', TOY, ids=lambda path: path.stem)
 def test_toy_configs_pass(path):
     """A valid config is never refused."""
     check(path)

@@ -80,5 +80,5 @@ def test_training_and_test_prepare_alike(train, test, sentence):
 def test_tools_compare_pixels(tool):
     """Before anything is read or built."""
     option = 'train_dataloader.dataset.pipeline.0.color_type=grayscale'
-    sentence = run_tool(tool, 'configs/toy/shunted-toy_fpn.py', '--cfg-options', option).sentence
+    sentence = run_tool(tool, 'projects/lab/configs/toy/shunted-toy_fpn.py', '--cfg-options', option).sentence
     assert "color_type='grayscale' in train_dataloader, but color_type='color' in val_dataloader" in sentence

@@ -27,7 +27,7 @@ def own_scope(monkeypatch):
 @pytest.mark.parametrize('name', CONFIGS)
 def test_inferencers_by_themselves(name, tmp_path, monkeypatch):
     """As docs/predict.md shows them: a config file and a checkpoint are all that they need, not even the data set."""
-    config = str(ROOT / 'configs' / 'toy' / f'{name}.py')
+    config = str(ROOT / 'projects/lab/configs/toy' / f'{name}.py')
     cfg = Config.fromfile(config)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), tmp_path / 'c.pth')

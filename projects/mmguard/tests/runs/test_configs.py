@@ -25,7 +25,7 @@ from tests import ROOT
 
 MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin_fpn_ms-1x_coco.py'
 CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin_fpn_ms-1x_coco.py'
-CLASSIFIER = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_in1k.py'
+CLASSIFIER = ROOT / 'projects/lab/configs/toy' / 'elsa-swin-toy_in1k.py'
 UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin_upernet_8xb2-160k_ade20k-512x512.py'
 
 
@@ -281,7 +281,9 @@ def test_options_that_set_a_variable():
         with pytest.raises(InputError, match=f'sets {key}, a variable .*: set what still has its old value, {places}'):
             load_config(MASK_RCNN, options)
     with pytest.raises(InputError, match='old value, test_dataloader.dataset, train_dataloader.dataset, val_'):
-        load_config(ROOT / 'configs/real/bccd.py', {'data.data_root': '/x'})  # where it is a part of larger dicts
+        load_config(
+            ROOT / 'projects/lab/configs/real/bccd.py', {'data.data_root': '/x'}
+        )  # where it is a part of larger dicts
     root, changed = Config.fromfile(CLASSIFIER).data_root, dict(data_root='/x')
     assert load_config(CLASSIFIER, dict(data_root=root)).data_root == root
     changed.update({f'{split}_dataloader.dataset.data_root': '/x' for split in ('train', 'val', 'test')})

@@ -21,7 +21,10 @@ def test_amp_on_each_device(monkeypatch, device, expected):
 def test_amp_takes_its_dtype(monkeypatch):
     """An option may set what only the wrapper of --amp takes."""
     monkeypatch.setattr(configs, 'get_device', lambda: 'cuda')
-    config, options = ROOT / 'configs' / 'toy' / 'elsa-swin-toy_upernet.py', {'optim_wrapper.dtype': 'bfloat16'}
+    config, options = (
+        ROOT / 'projects/lab/configs/toy' / 'elsa-swin-toy_upernet.py',
+        {'optim_wrapper.dtype': 'bfloat16'},
+    )
     assert configs.load_config(config, options, amp=True).optim_wrapper.dtype == 'bfloat16'
     with pytest.raises(InputError, match='no argument dtype'):
         configs.load_config(config, options)

@@ -1,1 +1,0 @@
-_base_ = ['./elsa-swin-toy_upernet.py', '../_base_/fsdp.py']

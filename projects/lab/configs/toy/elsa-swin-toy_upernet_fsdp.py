@@ -1,0 +1,1 @@
+_base_ = ['./elsa-swin-toy_upernet.py', '../../../../configs/_base_/fsdp.py']

@@ -1,0 +1,1 @@
+"""Rivals of the papers' tables, as layers and backbones for configs."""

@@ -1,0 +1,27 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mmattn.layers import MeanShiftAttention
+from tests import ROOT
+from tests.tools.in_process import load_tool
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(ROOT / 'projects/lab/tools')  # for attention_speed
+    landmarks = load_tool('landmarks')
+
+
+def test_processor_time(monkeypatch):
+    """Times are of the processor, in milliseconds."""
+    clock = iter([1.0, 1.25])
+    monkeypatch.setattr(landmarks, 'time', SimpleNamespace(process_time=lambda: next(clock)))
+    assert landmarks.processor_time(lambda: None) == 250
+
+
+@torch.no_grad()
+def test_distance():
+    """As many landmarks as tokens give the exact means, one gives others, and the layer stays exact."""
+    layer, found = MeanShiftAttention(8, 2), {1: [], 6: []}
+    landmarks.measure(layer, 3 * torch.randn(1, 6, 6, 8), found)
+    assert found[6][0] < 0.1 * found[1][0] and layer.landmarks == 0

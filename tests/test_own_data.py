@@ -278,13 +278,13 @@ def test_folds(tmp_path, monkeypatch):
 
 #: head of the page's table -> a config that has it
 HEADS = {
-    'Mask R-CNN': 'toy/mask-rcnn_shunted-toy_fpn',
-    'RetinaNet': 'toy/retinanet_shunted-toy_fpn',
+    'Mask R-CNN': '../projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn',
+    'RetinaNet': '../projects/lab/configs/toy/retinanet_shunted-toy_fpn',
     'UperNet': 'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512',
-    'Semantic FPN': 'toy/shunted-toy_fpn',
+    'Semantic FPN': '../projects/lab/configs/toy/shunted-toy_fpn',
     'SegFormer': 'shunted/shunted-s_segformer_8xb2-160k_ade20k-512x512',
     'SETR': 'msf/msf-vit-s_setr-naive_8xb2-160k_ade20k-512x512',
-    'classifier': 'toy/elsa-swin-toy_in1k',
+    'classifier': '../projects/lab/configs/toy/elsa-swin-toy_in1k',
 }
 
 

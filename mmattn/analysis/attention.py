@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import layers
-from ..layers.any_size import pad_to_multiple
 from ..layers.depthwise_conv import ValueFilter
 from ..layers.mechanism import with_prefix
 from ..layers.window import Ghost
 from ..ops import shunted_attention
+from ..ops.any_size import pad_to_multiple
 from ..ops.heads import join_heads
 from .features import blocks_of, openmmlab_classes, stride_of
 

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..layers import MLP, Attention, Block, PatchConv2d, build_in_turn, mechanism_settings, mechanisms_by_stage
-from ..layers.any_size import ceil_div, pad_to_multiple
+from ..ops.any_size import ceil_div, pad_to_multiple
+from ..ops.resize import interpolated
 from . import elsa_volo_weights
 from .base import Backbone, drop_path_schedule
-from .patch_embed import interpolated, stem_convolutions
+from .patch_embed import stem_convolutions
 
 
 class Stem(nn.Module):

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from ..layers import Block
+from ..ops.resize import interpolated
 from ..weights import Translation, take_out
-from .patch_embed import fit_tables, interpolated
+from .patch_embed import fit_tables
 
 LAYOUTS = {'a VOLO': r'network\.0\.\d+\.attn\.v\.', 'an ELSA-VOLO': r'network\.0\.\d+\.attn\.pre_proj\.'}
 SOURCE = 'a VOLO'

@@ -20,11 +20,10 @@ from ..layers import (
     mechanism_settings,
     mechanisms_by_stage,
 )
-from ..layers.any_size import average_pool, ceil_div, every_second_pixel, max_pool
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..layers.mechanism import mix
+from ..ops.any_size import average_pool, ceil_div, half_convolution, max_pool
 from ..ops.recompute import recompute
-from ..ops.tracing import is_exporting, is_tracing
 from . import gsa_resnet_weights
 from .base import Backbone, drop_path_schedule
 
@@ -36,8 +35,8 @@ def after_relu(norm: nn.Module, layer: Callable[[Tensor], Tensor], x: Tensor) ->
     """
 
     # Another norm may exchange statistics between processes. nn.Identity, which MMCV's fuse_conv_bn sets, returns x
-    # itself, which ReLU then changes. torch.compile decides by itself what to keep.
-    if not torch.is_grad_enabled() or type(norm) is not nn.BatchNorm2d or is_tracing():
+    # itself, which ReLU then changes.
+    if not torch.is_grad_enabled() or type(norm) is not nn.BatchNorm2d:
         x = F.relu(norm(x), inplace=True)  # frees the map before, unless the caller has it, too
         return layer(x)
     return recompute(
@@ -45,6 +44,7 @@ def after_relu(norm: nn.Module, layer: Callable[[Tensor], Tensor], x: Tensor) ->
         x,
         modules=[m for m in (norm, layer) if isinstance(m, nn.Module)],
         random=False,
+        compiled=False,
     )
 
 
@@ -118,13 +118,8 @@ class Bottleneck(nn.Module):
         """What the branch is added to: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ...)."""
         if self.downsample is None:
             return x
-        # The convolution has no stride of its own: the backward pass of strided 1 x 1 convolutions in torch 2.11, over
-        # channels-last maps of few channels on the CPU, writes outside its memory. An exported graph has no backward
-        # pass, so its convolution keeps the stride.
         conv, norm = self.downsample
-        if is_exporting():
-            return norm(F.conv2d(x, conv.weight, conv.bias, self.stride))
-        return norm(conv(every_second_pixel(x) if self.stride > 1 else x))
+        return norm(half_convolution(conv, x) if self.stride > 1 else conv(x))
 
     def hidden(self, x: Tensor) -> Tensor:
         """The first convolution and the inner layer: (B, in_channels, H, W) -> (B, width, ceil(H / stride), ...)."""

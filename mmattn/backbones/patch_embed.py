@@ -3,20 +3,18 @@
 from collections.abc import Callable, Iterable
 
 import torch
-import torch.nn.functional as F
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from ..layers import PatchConv2d, batch_norm
-from ..layers.any_size import pad_to_multiple
-from ..ops.backend import without_autocast
-from ..ops.tracing import is_tracing
+from ..ops.any_size import pad_to_multiple
+from ..ops.resize import resampled
 
 
 class PatchEmbed(nn.Module):
     """Patches as tokens by a convolution, and a norm. The image is padded with zeros at the bottom and the right.
 
-    timm's with ``dynamic_img_pad`` computes the same, but pads in the form that mmattn/layers/any_size.py avoids.
+    timm's with ``dynamic_img_pad`` computes the same, but pads in the form that mmattn/ops/any_size.py avoids.
     """
 
     def __init__(self, in_channels: int, dim: int, patch_size: int, norm: bool = True) -> None:
@@ -100,52 +98,6 @@ def position_code(height: int, width: int, dim: int, device: torch.device | None
     y = torch.arange(height, device=device)[:, None] * frequencies
     x, y = (torch.cat((angle.sin(), angle.cos()), 1) for angle in (x, y))
     return torch.cat((x.expand(height, -1, -1), y[:, None].expand(-1, width, -1)), 2)
-
-
-def interpolated(table: Tensor, height: int, width: int) -> Tensor:
-    """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation, as the releases of ELSA
-    and Swin have it."""
-    if not is_tracing() and table.shape[2:] == (height, width):
-        return table
-    if not torch.are_deterministic_algorithms_enabled():
-        return F.interpolate(table, (height, width), mode='bicubic', align_corners=False)
-    # The gradient of F.interpolate is not deterministic on a GPU. That of a product with matrices is.
-    ones = (torch.eye(length).to(table)[None, None] for length in table.shape[2:])
-    rows, columns = (
-        F.interpolate(one, (size, len(one[0, 0])), mode='bicubic', align_corners=False)[0, 0]
-        for one, size in zip(ones, (height, width))
-    )
-    with without_autocast(table):
-        return rows @ table @ columns.mT
-
-
-def resampled(table: Tensor, height: int, width: int) -> Tensor:
-    """A table of positions (1, C, h, w) -> (1, C, height, width), as timm's ``resample_abs_pos_embed`` does it: bicubic
-    interpolation with antialiasing.
-
-    It is a product with a matrix for the rows and one for the columns. torch does not compile ``F.interpolate`` with
-    antialiasing, and does not have it for half precision.
-    """
-    if not is_tracing() and table.shape[2:] == (height, width):
-        return table
-    x = table if table.dtype == torch.float64 else table.float()
-    rows, columns = (_cubic(length, size, x) for length, size in zip((height, width), table.shape[2:]))
-    with without_autocast(table):
-        return (rows @ x @ columns.mT).to(table.dtype)
-
-
-def _cubic(length: int, size: int, like: Tensor) -> Tensor:
-    """(length, size): how much of each of ``size`` points is in each of ``length`` points on the same line.
-
-    The kernel is Keys' cubic one with a = -1/2. It is 4 spacings wide, of the points that are farther apart.
-    """
-    places = torch.arange(length, device=like.device, dtype=torch.float64) + 0.5
-    spacing = size / (places[-1] + 0.5)
-    points = torch.arange(size, device=like.device, dtype=torch.float64) + 0.5
-    t = (points - places[:, None] * spacing).abs() / spacing.clamp(min=1)
-    near, far = (1.5 * t - 2.5) * t * t + 1, ((-0.5 * t + 2.5) * t - 4) * t + 2
-    weights = torch.where(t < 1, near, torch.where(t < 2, far, 0))
-    return (weights / weights.sum(1, keepdim=True)).to(like.dtype)
 
 
 def fit_tables(

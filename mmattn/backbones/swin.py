@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole, hidden_channels
 from ..layers import MLP, Attention, Block, build_in_turn, mechanism_settings, mechanisms_by_stage
-from ..layers.any_size import pad_to_multiple
+from ..ops.any_size import pad_to_multiple
 from . import swin_weights
 from .base import drop_path_schedule
 from .patch_embed import PatchEmbed

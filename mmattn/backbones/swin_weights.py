@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ..layers.starts import is_table
+from ..ops.resize import interpolated
 from ..weights import CheckpointError, Translation, take_out
-from .patch_embed import fit_tables, interpolated
+from .patch_embed import fit_tables
 from .stages_weights import blocks_of, place_outputs, start_attention
 
 LAYOUTS = {

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole, hidden_channels
 from ..layers import FEED_FORWARD, Attention, Block, build_mechanism, mechanism_settings, mechanisms_by_stage
-from ..layers.any_size import ceil_div
+from ..ops.any_size import ceil_div
 from . import vit_weights
 from .base import Backbone, drop_path_schedule
 from .patch_embed import DeiTEmbed, PatchEmbed, PrefixTokens, SimpleEmbed

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from ..layers import SelfAttention
 from ..layers.starts import start_mechanisms
+from ..ops.resize import resampled
 from ..weights import CheckpointError, Translation, take, take_out
-from .patch_embed import DeiTEmbed, SimpleEmbed, fit_tables, resampled
+from .patch_embed import DeiTEmbed, SimpleEmbed, fit_tables
 
 LAYOUTS = {'a ViT or DeiT': r'(?<!\d\.)blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight'}
 SOURCE = 'a ViT or DeiT'

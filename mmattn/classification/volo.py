@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..arguments import check_finite, check_flags, check_rates
 from ..errors import InputError
 from ..layers import ClassAttention
-from ..layers.any_size import ceil_div
+from ..ops.any_size import ceil_div
 from .mixing import MixThenErase
 from .token_labels import smoothed, token_targets
 

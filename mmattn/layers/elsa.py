@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_odd, check_rates, check_whole
 from ..ops.elsa import elsa_attention, fastest, neighbourhood_shift
 from ..ops.grouped_conv import grouped_conv
-from ..ops.tracing import is_tracing
+from ..ops.tokens import split_channels
 from .mechanism import MECHANISMS
 from .starts import elsa_from_plain
 from .token_conv import TokenConv2d
@@ -112,11 +112,7 @@ class ELSA(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        q, k, v = self.pre_proj(x).split((self.dim_qk, self.dim_qk, self.dim), dim=-1)
-        if is_tracing() and torch.is_grad_enabled():
-            # torch.compile stores each of them for the backward pass. If these copies had other strides than the traced
-            # views, the graph of the backward pass would be bound to one size.
-            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q, k, v = split_channels(self.pre_proj(x), (self.dim_qk, self.dim_qk, self.dim))
         dropout_p = self.attn_drop_rate if self.training else 0.0
         ghost_mul, ghost_add = self._ghost_matrices()
         backend = self.backend or fastest(q, v, dropout_p)

@@ -1,22 +1,14 @@
 """Feed-forward layers of blocks, on (B, H, W, C) tokens."""
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..ops.tracing import is_exporting, is_plain
+from ..ops.tokens import before_convolution, by_rows
 from .shunted import LocalEnhancement
 from .token_conv import DepthwiseConv2d
-
-#: numbers of a hidden map in memory at a time, for inference on the CPU: 4 MB of float32 fit the cache
-MAX_HIDDEN = 2**20
 
 
 class MLP(nn.Module):
     """Two linear layers with a GELU between them, as timm's ``Mlp``.
-
-    Inference on the CPU computes large maps in parts of some rows. The hidden map of a whole one would not fit the
-    cache, and the system would clear its memory again at every call.
 
     Args:
         dim: channels.
@@ -24,7 +16,7 @@ class MLP(nn.Module):
         drop: dropout after each layer.
     """
 
-    #: rows above and below a part that its result depends on
+    #: rows above and below a row on which the hidden map depends
     halo = 0
 
     def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0) -> None:
@@ -38,20 +30,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, dim) -> (B, H, W, dim)."""
-        B, H, W, _ = x.shape
-        rows = B * H  # all in one part
-        if x.device.type == 'cpu' and not torch.is_grad_enabled() and is_plain(x):
-            rows = max(1, MAX_HIDDEN // (W * self.hidden_dim))
-        if rows >= B * H:
-            return self.project(self.hidden(x))
-        out = torch.empty_like(x)
-        samples = max(1, rows // H)
-        for whole, written in zip(x.split(samples), out.split(samples)):
-            for top in range(0, H, rows):
-                first = max(0, top - self.halo)
-                hidden = self.hidden(whole[:, first : top + rows + self.halo])
-                written[:, top : top + rows] = self.project(hidden[:, top - first : top - first + rows])
-        return out
+        return by_rows(self.hidden, self.project, x, self.hidden_dim, self.halo)
 
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim)."""
@@ -74,12 +53,7 @@ class DetailMLP(MLP):
 
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim)."""
-        if is_exporting():  # A convolution writes the hidden map as the next one reads it, channels first.
-            weight = self.fc1.weight[:, :, None, None]
-            hidden = F.conv2d(x.permute(0, 3, 1, 2), weight, self.fc1.bias).permute(0, 2, 3, 1)
-        else:
-            hidden = self.fc1(x)
-        return self.drop1(self.act(self.dwconv(hidden)))
+        return self.drop1(self.act(self.dwconv(before_convolution(self.fc1, x))))
 
 
 class ConvMLP(DetailMLP):

@@ -2,10 +2,10 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_flags, check_heads, check_odd, check_whole
+from ..ops.any_size import ceil_div
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
 from ..ops.recompute import recompute
-from ..ops.tracing import is_exporting
-from .any_size import ceil_div
+from ..ops.tokens import batch_normed
 from .mechanism import MECHANISMS
 from .norm import batch_norm
 from .token_conv import TokenConv2d
@@ -121,14 +121,14 @@ class GlobalSelfAttention(nn.Module):
         if self.rel_col is not None:
             out = self._along(1, query, key, out, self.rel_col)
         if self.bn is not None:
-            out = self._normed(out)
+            out = batch_normed(self.bn, out)
         if self.rel_row is not None:
             out = self._along(2, query, key, out, self.rel_row)
         if self.content is True:
             content = recompute(self._content, x, query, value, modules=[self.key], random=False)
             out = content if out is value else content + out  # eq. 8
         out = out.flatten(-2)
-        return out if self.proj is None else self.proj(_over_channels(self.norm, out))
+        return out if self.proj is None else self.proj(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
     def _along(self, dim: int, query: Tensor, key: Tensor | None, value: Tensor, table: Tensor) -> Tensor:
         return axial_attention(
@@ -141,16 +141,6 @@ class GlobalSelfAttention(nn.Module):
         if self.softmax_queries:
             query = query.softmax(-1).to(query.dtype)
         return content_attention(query, self._split(self.key(x)), value, backend=self.backend)
-
-    def _normed(self, x: Tensor) -> Tensor:
-        """The batch norm between columns and rows, (B, H, W, heads, C / heads) -> the same shape."""
-        norm = self.bn
-        if is_exporting() and not norm.training and norm.affine and norm.track_running_stats:
-            # ONNX's norm would copy the map before and after.
-            scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-            offset = norm.bias - norm.running_mean * scale
-            return x * self._split(scale) + self._split(offset)
-        return self._split(_over_channels(norm, x.flatten(-2)))
 
     def _split(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., heads, C / heads), a view."""
@@ -177,8 +167,3 @@ def table_length(stride: int, rel_pos_length: int | None) -> int:
         return ceil_div(DEFAULT_SIDE, stride)
     check_whole('rel_pos_length', rel_pos_length)
     return rel_pos_length
-
-
-def _over_channels(norm: nn.Module, x: Tensor) -> Tensor:
-    """A batch norm of (B, C, H, W) over tokens (B, H, W, C)."""
-    return norm(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

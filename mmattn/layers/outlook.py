@@ -1,10 +1,8 @@
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_heads, check_rates
-from ..ops.tracing import is_exporting
-from .any_size import average_pool, ceil_div
+from ..ops.any_size import average_pool, ceil_div, fold
 from .mechanism import MECHANISMS
 
 
@@ -54,9 +52,4 @@ class OutlookAttention(nn.Module):
         patches = F.unfold(value.permute(0, 3, 1, 2), 3, padding=1, stride=2)
         patches = patches.view(-1, heads, C // heads, 9, places).permute(0, 1, 4, 3, 2)
         mixed = (weights @ patches).permute(0, 1, 4, 3, 2).reshape(-1, 9 * C, places)
-        if is_exporting():  # TensorRT has no Col2Im, which a fold becomes.
-            spread = torch.eye(9, dtype=mixed.dtype, device=mixed.device).view(9, 1, 3, 3).repeat(C, 1, 1, 1)
-            mixed = mixed.unflatten(2, (ceil_div(H, 2), ceil_div(W, 2)))
-            added = F.conv_transpose2d(mixed, spread, stride=2, padding=1, output_padding=1, groups=C)
-            return added[..., :H, :W].permute(0, 2, 3, 1)
-        return F.fold(mixed, (H, W), 3, padding=1, stride=2).permute(0, 2, 3, 1)
+        return fold(mixed, H, W)

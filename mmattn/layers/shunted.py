@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
+from ..ops.any_size import crop, repeat_to_multiple
 from ..ops.depthwise_conv import depthwise_conv
-from .any_size import crop, repeat_to_multiple
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .starts import shunted_from_plain, shunted_from_pvt

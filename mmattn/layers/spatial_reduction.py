@@ -1,9 +1,7 @@
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_whole
-from ..ops.tracing import is_tracing
-from .any_size import crop
+from ..ops.any_size import crop_to_multiple
 from .mechanism import MECHANISMS
 from .self_attention import SelfAttention
 from .token_conv import PatchConv2d
@@ -58,9 +56,5 @@ class SpatialReductionAttention(SelfAttention):
         """x: (B, H, W, C) -> query of the same shape, key and value of the merged tokens."""
         query = self.q(x)
         if self.reduction > 1:
-            below, right = (self.reduction - size for size in x.shape[1:3])
-            if not is_tracing() and max(below, right) > 0:  # A traced graph serves maps of at least r.
-                x = F.pad(x, (0, 0, 0, max(right, 0), 0, max(below, 0)))
-            x = crop(x, *(size // self.reduction * self.reduction for size in x.shape[1:3]))
-            x = self.norm(self.sr(x))
+            x = self.norm(self.sr(crop_to_multiple(x, self.reduction)))
         return query, *self.kv(x).chunk(2, -1)

@@ -1,16 +1,15 @@
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_odd, check_whole
 from ..ops.depthwise_conv import depthwise_conv
 from ..ops.recompute import recompute
-from ..ops.tracing import is_exporting, is_tracing
+from ..ops.tokens import convolve
 from .mechanism import MECHANISMS
 
 
 class TokenConv2d(nn.Conv2d):
-    """Convolution of (B, H, W, C) tokens. In memory they are a channels-last (B, C, H, W) map, so nothing is copied.
+    """Convolution of (B, H, W, C) tokens.
 
     Subclasses name ``nn.Conv2d`` as a base, too: MMEngine's ``init_cfg`` finds the layers of a type by their class and
     its direct bases.
@@ -18,10 +17,7 @@ class TokenConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_channels) -> (B, H', W', out_channels)."""
-        if self.weight.shape[1:] == (x.shape[3], 1, 1) and self.stride == (1, 1) and is_exporting():
-            # ONNX has no channels-last convolutions: runtimes would copy the map before and after.
-            return F.linear(x, self.weight.flatten(1), self.bias)
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return convolve(self, x)
 
 
 class DepthwiseConv2d(TokenConv2d, nn.Conv2d):
@@ -57,9 +53,7 @@ class PatchConv2d(TokenConv2d, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, r * h, r * w, in_channels) -> (B, h, w, out_channels)."""
-        if is_tracing() or not torch.is_grad_enabled():
-            return self.project(x)
-        return recompute(self.project, x, modules=[self], random=False)
+        return recompute(self.project, x, modules=[self], random=False, compiled=False)
 
     def project(self, x: Tensor) -> Tensor:
         """The same, but the patches, a copy of the map, stay in memory for the backward pass."""

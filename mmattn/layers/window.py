@@ -1,20 +1,17 @@
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
+from ..ops.any_size import crop, pad_to_multiple
 from ..ops.biased_attention import biased_attention
 from ..ops.heads import join_heads
-from ..ops.tracing import is_plain, is_tracing
-from .any_size import crop, pad_to_multiple
+from ..ops.windows import mask_for, roll, shift_along
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
 from .starts import window_from_swin
 
-#: displacement of windows along rows and columns; tensors while a graph is traced
-Shifts = Sequence[int | Tensor]
 #: the ghost summand of values in windows, (B * windows, w * w, C) -> the same shape; None if there is none
 Ghost = Callable[[Tensor], Tensor] | None
 
@@ -74,45 +71,25 @@ class Windows(nn.Module):
         w = self.window_size
         x = pad_to_multiple(x, w, (1, 2))
         rows, columns = x.shape[1] // w, x.shape[2] // w
-        shifts = self._shift(rows, x.device), self._shift(columns, x.device)
+        shifts = [self.shift, self.shift]
+        if not self.shift_small_maps:
+            shifts = [shift_along(count, w, self.shift, x.device) for count in (rows, columns)]
 
         def split(x: Tensor) -> Tensor:
-            x = self._moved(x, shifts, -1).view(B, rows, w, columns, w, C)
+            x = roll(x, self.shift, shifts, -1).view(B, rows, w, columns, w, C)
             return x.transpose(2, 3).reshape(B * rows * columns, w * w, C)
 
         def join(x: Tensor) -> Tensor:
             x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
-            return crop(self._moved(x, shifts, 1), H, W)
+            return crop(roll(x, self.shift, shifts, 1), H, W)
 
         def ghost(values: Tensor) -> Tensor:
             return split(pad_to_multiple(self.ghost(join(values)), w, (1, 2)))
 
         mask = None
         if isinstance(shifts[0], Tensor) or any(shifts):
-            mask = _mask(rows, columns, w, shifts, x).unsqueeze(1).repeat(B, 1, 1, 1)
+            mask = mask_for(x, rows, columns, w, shifts).unsqueeze(1).repeat(B, 1, 1, 1)
         return join(self.attend_masked(split(x), mask, None if self.ghost is None else ghost))
-
-    def _shift(self, count: int, device: torch.device) -> int | Tensor:
-        """The displacement along an axis of ``count`` windows; a tensor in a graph, which must serve every count."""
-        if not self.shift or self.shift_small_maps:
-            return self.shift
-        if is_tracing():
-            size = count * self.window_size
-            return (torch.arange(size, device=device)[-1] >= self.window_size) * self.shift
-        return self.shift if count > 1 else 0
-
-    def _moved(self, x: Tensor, shifts: Shifts, sign: int) -> Tensor:
-        """A map (B, H, W, C), rolled by the shifts times ``sign``."""
-        if not self.shift:
-            return x
-        if not is_tracing():
-            return x.roll([sign * shift for shift in shifts], (1, 2)) if any(shifts) else x
-        for dim, shift in zip((1, 2), shifts):
-            # Not torch.roll: torch.compile needs minutes to simplify the remainders of its indices.
-            first = x.shape[dim] - self.shift if sign > 0 else self.shift
-            rolled = torch.cat(x.split((first, x.shape[dim] - first), dim)[::-1], dim)
-            x = torch.where(shift > 0, rolled, x) if isinstance(shift, Tensor) else rolled
-        return x
 
 
 @MECHANISMS.register_module()
@@ -170,33 +147,3 @@ def relative_bias(table: Tensor, window_size: int) -> Tensor:
     # Window (i, j) of the table has the keys of the query at (w - 1 - i, w - 1 - j).
     windows = table.unfold(1, w, 1).unfold(2, w, 1)  # (rows, i, j, row of the key, column of the key)
     return windows.flip(1, 2).flatten(3).flatten(1, 2)
-
-
-def shift_mask(rows: int, columns: int, window_size: int, shifts: Shifts, device: torch.device | None = None) -> Tensor:
-    """(rows * columns, w * w, w * w): -100 between pixels that only the cyclic shift made neighbours, else 0."""
-
-    def region(count: int, shift: int | Tensor) -> Tensor:
-        size = count * window_size
-        position = torch.arange(size, device=device)
-        return (position >= size - window_size).long() + (position >= size - shift).long()
-
-    regions = region(rows, shifts[0])[:, None] * 3 + region(columns, shifts[1])
-    regions = regions.view(rows, window_size, columns, window_size).transpose(1, 2).reshape(rows * columns, -1)
-    return -100.0 * (regions[:, None] != regions[:, :, None])
-
-
-def _mask(rows: int, columns: int, window_size: int, shifts: Shifts, x: Tensor) -> Tensor:
-    """``shift_mask`` on the device of ``x``, kept for later calls where that is possible."""
-    if not is_plain(x):
-        return shift_mask(rows, columns, window_size, shifts, x.device)
-    # Work of another stream does not wait for the kernels that make a mask.
-    stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
-    return _kept_mask(stream, rows, columns, window_size, shifts, x.device)
-
-
-# Eight masks are those of four stages for two sizes of images. The largest one of an 800 x 1333 image has 13 MB, all
-# four have 18 MB.
-@functools.lru_cache(maxsize=8)
-def _kept_mask(stream: torch.cuda.Stream | None, *arguments: object) -> Tensor:
-    with torch.inference_mode(False):  # A training step could not use a mask made in inference mode.
-        return shift_mask(*arguments)

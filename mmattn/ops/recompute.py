@@ -13,6 +13,7 @@ def recompute(
     *inputs: Tensor | None,
     modules: Sequence[nn.Module] | None = None,
     random: bool = True,
+    compiled: bool = True,
 ) -> Tensor | tuple[Tensor, ...]:
     """``function(*inputs)``, whose activations are computed again in the backward pass instead of being kept in memory.
 
@@ -25,8 +26,11 @@ def recompute(
     Args:
         modules: those that the function uses; None: the function is a module.
         random: whether the function draws random numbers, as drop path does.
+        compiled: whether this holds in torch.compile, too, which otherwise decides by itself what it keeps.
     """
-    if not torch.is_grad_enabled() or any(x is not None and x.is_meta for x in inputs):  # meta: torch 2.1 fails
+    if not torch.is_grad_enabled() or is_compiling() and not compiled:
+        return function(*inputs)
+    if any(x is not None and x.is_meta for x in inputs):  # torch 2.1 fails
         return function(*inputs)
     if is_compiling():  # torch.compile updates statistics once by itself, and does not take contexts
         return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=random)

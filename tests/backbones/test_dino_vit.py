@@ -11,8 +11,8 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from mmattn.backbones import DINOViT, ViTFrame
-from mmattn.backbones.patch_embed import resampled
 from mmattn.layers import SelfAttention
+from mmattn.ops.resize import resampled
 from mmattn.weights import CheckpointError, misfits
 
 ARCH = dict(embed_dim=32, depth=2, num_heads=2)

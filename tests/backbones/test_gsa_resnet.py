@@ -20,7 +20,7 @@ from mmattn.analysis.complexity import classifier, count_operations, count_param
 from mmattn.backbones import GSAResNet, SwinFrame
 from mmattn.backbones.gsa_resnet import after_relu
 from mmattn.layers import GlobalSelfAttention
-from mmattn.layers.any_size import average_pool
+from mmattn.ops.any_size import average_pool
 from mmattn.ops.global_self_attention import BEYOND
 from mmattn.packages import version_numbers
 from mmattn.weights import CheckpointError, noise_image

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mmattn.backbones.patch_embed import interpolated
+from mmattn.ops.resize import interpolated
 from tests.backbones.cases import every_backbone
 
 IMAGES = {

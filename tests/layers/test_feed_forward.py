@@ -4,7 +4,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmattn.layers import FEED_FORWARD, feed_forward
+from mmattn import ops
+from mmattn.layers import FEED_FORWARD
 from tests.layers.test_shunted import tokens
 
 
@@ -32,7 +33,7 @@ def test_parts_are_the_whole(form, batch, height, width, numbers):
     layer.fc1 = torch.nn.Sequential(layer.fc1)  # like LoRA's, it does not tell its size
     x = torch.randn(batch, height, width, 4, dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(feed_forward, 'MAX_HIDDEN', numbers)
+        patch.setattr(ops.tokens, 'MAX_HIDDEN', numbers)
         parts = layer(x)
     torch.testing.assert_close(parts, layer(x))
 
@@ -41,7 +42,7 @@ def test_parts_are_the_whole(form, batch, height, width, numbers):
 def test_hidden_maps_are_small(form, monkeypatch):
     """In inference, no hidden map has more numbers than the limit, but for the rows around a part of a convolution. In
     training, the map is computed at once."""
-    monkeypatch.setattr(feed_forward, 'MAX_HIDDEN', 200)
+    monkeypatch.setattr(ops.tokens, 'MAX_HIDDEN', 200)
     layer, sizes = FEED_FORWARD[form](4, 8), []
     layer.fc1.register_forward_hook(lambda layer, inputs, out: sizes.append(out.numel()))
     x = torch.randn(2, 12, 5, 4)

@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mmattn.layers import WindowAttention, window
-from mmattn.layers.window import shift_mask
+from mmattn.layers import WindowAttention
+from mmattn.ops import windows
+from mmattn.ops.windows import shift_mask
 
 
 def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
@@ -71,24 +72,24 @@ def call_under(mode, layer, x):
 def test_masks_are_kept_outside_of_modes(mode, kept):
     """A call in a mode of torch, before or after a mask is kept, does not change what training computes."""
     layer, x = WindowAttention(8, 2, window_size=3, shift=1), torch.randn(2, 5, 7, 8)
-    window._kept_mask.cache_clear()
+    windows._kept_mask.cache_clear()
     if kept:
         layer(x)
-    before = window._kept_mask.cache_info()
+    before = windows._kept_mask.cache_info()
     call_under(mode, layer, x)
-    assert (window._kept_mask.cache_info() == before) == (mode not in ('inference_mode', 'no_grad'))
+    assert (windows._kept_mask.cache_info() == before) == (mode not in ('inference_mode', 'no_grad'))
     out = layer(x)
     torch.testing.assert_close(out, by_hand(layer, x))
     out.sum().backward()
     assert layer.rb.grad.isfinite().all()
-    assert not window._kept_mask(None, 2, 3, 3, (1, 1), x.device).is_inference()
+    assert not windows._kept_mask(None, 2, 3, 3, (1, 1), x.device).is_inference()
 
 
 def test_masks_are_made_once(monkeypatch):
     """Blocks and steps share the masks of their sizes; few are kept."""
     calls = []
-    monkeypatch.setattr(window, 'shift_mask', lambda *sizes: calls.append(sizes) or shift_mask(*sizes))
-    window._kept_mask.cache_clear()
+    monkeypatch.setattr(windows, 'shift_mask', lambda *sizes: calls.append(sizes) or shift_mask(*sizes))
+    windows._kept_mask.cache_clear()
     layers = [WindowAttention(8, 2, window_size=3, shift=1) for _ in range(2)]
     for size in (4, 7, 4):
         for layer in layers:
@@ -96,4 +97,4 @@ def test_masks_are_made_once(monkeypatch):
     assert len(calls) == 2
     for size in range(100, 130, 3):
         layers[0](torch.randn(1, size, 5, 8))
-    assert window._kept_mask.cache_info().currsize == window._kept_mask.cache_info().maxsize == 8
+    assert windows._kept_mask.cache_info().currsize == windows._kept_mask.cache_info().maxsize == 8

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...arguments import check_finite, check_heads, check_odd, check_whole
+from ...ops.any_size import ceil_div
 from ...ops.global_self_attention import fit_table
-from ..any_size import ceil_div
 from ..global_self_attention import table_length
 from ..mechanism import MECHANISMS
 from ..token_conv import TokenConv2d

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ...arguments import check_heads
 from ...ops import axial_attention
-from ..any_size import ceil_div
+from ...ops.any_size import ceil_div
 from ..global_self_attention import table_length
 from ..mechanism import MECHANISMS
 from ..token_conv import TokenConv2d

@@ -3,11 +3,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...arguments import check_heads, check_rates, check_whole
+from ...ops.any_size import ceil_div
 from ...ops.global_self_attention import fit_table
 from ...ops.heads import join_heads
 from ...ops.rotary import check_rope, placed
 from ...weights import take
-from ..any_size import ceil_div
 from ..elsa import check_ghost_head
 from ..mechanism import MECHANISMS, with_prefix
 

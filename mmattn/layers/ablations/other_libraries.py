@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ...arguments import check_choice, check_heads, check_odd, check_whole
+from ...ops.any_size import crop, pad_to_multiple
 from ...ops.global_self_attention import fit_table
 from ...packages import require, require_ops
-from ..any_size import crop, pad_to_multiple
 from ..global_self_attention import table_length
 from ..mechanism import MECHANISMS
 from ..norm import batch_norm

@@ -60,4 +60,4 @@ def _band_sum(weights: Tensor, value: Tensor) -> Tensor:
     near = near.unflatten(2, (-1, k)).flatten(3).unflatten(3, (k * width, -1))  # (B, heads, H * blocks, k * width, d)
     out = (weights @ near).flatten(2, 3).unflatten(2, (H, -1))  # (B, heads, H, columns, d)
     out = out.permute(0, 2, 3, 1, 4).flatten(3)
-    return out.index_select(2, torch.arange(W, device=value.device))  # see mmattn.layers.any_size.crop
+    return out.index_select(2, torch.arange(W, device=value.device))  # see mmattn.ops.any_size.crop

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.ops import nms, roi_align
 
 from mmattn.errors import InputError
-from mmattn.layers.any_size import every_second_pixel, pad_to_multiple
+from mmattn.ops.any_size import every_second_pixel, pad_to_multiple
 
 #: classes of a detector and its parts whose computations the graph repeats
 SUPPORTED = (

@@ -6,9 +6,9 @@ decision depends on whether a map needs padding.
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..ops.tracing import is_exporting, is_tracing
+from .tracing import is_exporting, is_tracing
 
 
 def pad_to_multiple(x: Tensor, multiple: int, dims: tuple[int, int]) -> Tensor:
@@ -48,12 +48,30 @@ def crop(x: Tensor, height: int, width: int) -> Tensor:
     return x[:, :height, :width]
 
 
+def crop_to_multiple(x: Tensor, multiple: int) -> Tensor:
+    """The upper left of a map (B, H, W, C) whose sides ``multiple`` divides. A smaller map gets zeros at the bottom and
+    the right; a traced graph serves larger ones only."""
+    below, right = (multiple - size for size in x.shape[1:3])
+    if not is_tracing() and max(below, right) > 0:
+        x = F.pad(x, (0, 0, 0, max(right, 0), 0, max(below, 0)))
+    return crop(x, *(size // multiple * multiple for size in x.shape[1:3]))
+
+
 def every_second_pixel(x: Tensor) -> Tensor:
     """Every second row and column, from the first. (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2))."""
     if is_tracing():  # see crop
         rows, columns = (2 * torch.arange(ceil_div(size, 2), device=x.device) for size in x.shape[2:])
         return _gather(x, rows, columns, (2, 3))
     return x[..., ::2, ::2]
+
+
+def half_convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """A 1 x 1 convolution, without a stride of its own, at :func:`every_second_pixel`.
+
+    With a stride, the backward pass of 1 x 1 convolutions in torch 2.11, over channels-last maps of few channels on the
+    CPU, writes outside its memory. An exported graph has no backward pass, so its convolution has the stride.
+    """
+    return F.conv2d(x, layer.weight, layer.bias, 2) if is_exporting() else layer(every_second_pixel(x))
 
 
 def max_pool(x: Tensor) -> Tensor:
@@ -77,6 +95,17 @@ def average_pool(x: Tensor) -> Tensor:
         first, second = x.unflatten(dim, (-1, 2)).unbind(dim + 1)
         x = first + second
     return x / 4
+
+
+def fold(patches: Tensor, height: int, width: int) -> Tensor:
+    """3 x 3 patches around every second pixel, (B, C * 9, places) -> their sum (B, height, width, C)."""
+    if is_exporting():  # TensorRT has no Col2Im, which a fold becomes.
+        C = patches.shape[1] // 9
+        spread = torch.eye(9, dtype=patches.dtype, device=patches.device).view(9, 1, 3, 3).repeat(C, 1, 1, 1)
+        patches = patches.unflatten(2, (ceil_div(height, 2), ceil_div(width, 2)))
+        added = F.conv_transpose2d(patches, spread, stride=2, padding=1, output_padding=1, groups=C)
+        return added[..., :height, :width].permute(0, 2, 3, 1)
+    return F.fold(patches, (height, width), 3, padding=1, stride=2).permute(0, 2, 3, 1)
 
 
 def ceil_div(size: int, divisor: int) -> int:

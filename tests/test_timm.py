@@ -40,7 +40,8 @@ import mmattn.timm
 from mmattn.backbones import ELSAVOLO, NAT
 from mmattn.errors import InputError
 from mmattn.layers import MECHANISMS, SelfAttention
-from mmattn.timm import ClassAttentionHead, TimmClassifier
+from mmattn.timm import TimmClassifier
+from mmattn.timm.volo import ClassAttentionHead
 from mmattn.weights import CheckpointError
 from mmattn.weights.sources import place_of
 from mmguard.runs.rows import read_row

@@ -15,11 +15,11 @@ from pathlib import Path
 from timm.models import PretrainedCfg
 from torch import nn
 
-from .backbones.base import Backbone
-from .errors import CheckpointError, describe, near_misses
-from .layers import DropPath
-from .weights.downloads import HUB_FILES, shortened
-from .weights.shards import files_of_index, is_index
+from ..backbones.base import Backbone
+from ..errors import CheckpointError, describe, near_misses
+from ..layers import DropPath
+from ..weights.downloads import HUB_FILES, shortened
+from ..weights.shards import files_of_index, is_index
 
 #: the largest number, the longest list and the deepest nesting of a setting
 MOST_NUMBER, MOST_ENTRIES, MOST_LEVELS = 10**6, 1000, 6

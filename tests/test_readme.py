@@ -164,5 +164,7 @@ def test_named_files_exist(document):
     text = document.read_text()
     for link in re.findall(r'\]\((?!https?://)([^)#]+)[^)]*\)', text):
         assert (document.parent / link).exists(), link
-    for path in re.findall(r'\b(?:tools|configs|requirements|tests|mmattn)/[\w./-]+\.(?:py|sh|txt)\b', text):
+    for path in re.findall(
+        r'(?<![\w/])(?:tools|configs|projects|requirements|tests|mmattn)/[\w./-]+\.(?:py|sh|txt)\b', text
+    ):
         assert (ROOT / path).is_file(), path

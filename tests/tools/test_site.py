@@ -20,6 +20,7 @@ PAGES = [
     *sorted(ROOT.glob('*.md')),
     *sorted((ROOT / 'docs').rglob('*.md')),
     *sorted((ROOT / 'configs').rglob('README.md')),
+    *sorted((ROOT / 'projects').rglob('*.md')),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -22,9 +23,9 @@ class CheckpointError(InputError, RuntimeError):
     """A checkpoint cannot be read, or does not fit the model."""
 
 
-def is_input_error(error: object) -> bool:
-    """Whether an error is an :class:`InputError`, of mmattn or of mmguard, which has this file too."""
-    return any(kind.__name__ == 'InputError' for kind in type(error).__mro__)
+# mmguard has this file too. Both raise the same errors: those of the package that was imported first.
+_first = sys.modules.setdefault('_input_errors', sys.modules[__name__])
+InputError, CheckpointError = _first.InputError, _first.CheckpointError  # noqa: F811
 
 
 def near_misses(name: str, known: Iterable[str]) -> str:
@@ -39,7 +40,7 @@ def near_misses(name: str, known: Iterable[str]) -> str:
 def describe(error: Exception) -> str:
     """An error in one line, without secrets: the sentence of an :class:`InputError`, type and text of any other."""
     name, text = type(error).__name__, ' '.join(without_secrets(error).split())
-    if is_input_error(error):
+    if isinstance(error, InputError):
         # DataLoader raises a worker's error again, with the worker's traceback as its text. The sentence ends it.
         return text.split(f'{name}: ')[-1]
     return f'{name}: {text}' if text else name
@@ -50,9 +51,9 @@ def refusing(sentence: str, kinds: tuple[type[Exception], ...] = (Exception,)) -
     """Turn errors of some kinds in a block into an :class:`InputError` of a sentence and the error."""
     try:
         yield
+    except InputError:
+        raise
     except kinds as error:
-        if is_input_error(error):
-            raise
         raise InputError(f'{sentence}: {describe(error)}') from error
 
 

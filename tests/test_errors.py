@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from mmattn.errors import InputError, describe, near_misses
+from mmattn.errors import CheckpointError, InputError, describe, near_misses
+from mmguard import errors as guard
 from mmattn.weights import CheckpointError
 
 
@@ -37,3 +38,8 @@ def test_near_misses():
     assert near_misses('SGD', ['layers']) == ''
     assert near_misses('miou', ['mIoU', 'coco/bbox_mAP']) == ': did you mean mIoU?'
     assert near_misses('mAP', ['mIoU', 'coco/bbox_mAP']) == ': did you mean coco/bbox_mAP?'
+
+
+def test_one_class_in_both_houses():
+    """mmguard has a link to errors.py: who catches an error of one catches that of the other."""
+    assert guard.InputError is InputError and guard.CheckpointError is CheckpointError

@@ -26,7 +26,7 @@ from ..checks.classes import saved_meta
 from ..checks.config_types import type_name
 from ..checks.datasets import class_numbers
 from ..checks.images import IMAGES, load_image
-from ..errors import InputError, describe, is_input_error, refusing, warn
+from ..errors import InputError, describe, refusing, warn
 from ..outputs import check_output, whole_file
 from ..runs.configs import package_of
 from ..runs.resuming import check_complete, whole_model_weights
@@ -116,9 +116,7 @@ def predict(
                     results += model.infer([batch[0].pixels] * len(boxes), boxes)
                     progress.advance(task, len(boxes) / len(tiles))
                 return [(batch[0], model.join(results, tiles, height, width))]
-            except ValueError as error:
-                if not is_input_error(error):
-                    raise
+            except InputError as error:
                 if len(batch) > 1:
                     return list(chain.from_iterable(infer([image]) for image in batch))
                 problems.setdefault(batch[0].path, f'{batch[0].file_name}: {error}')

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..checks.classes import compare_classes, same_in_other_order, saved_meta
 from ..checks.config_types import loads_strictly
 from ..checks.datasets import inner_datasets
-from ..errors import CheckpointError, InputError, is_input_error, warn
+from ..errors import CheckpointError, InputError, warn
 from ..weights import (
     Translation,
     compare_settings,
@@ -340,14 +340,9 @@ def whole_model_weights(checkpoint: object, model: nn.Module, source: str, resum
         # Among OpenMMLab's models with a backbone, only MMPretrain's have a part named "head".
         if loads_strictly(getattr(model, 'backbone', None)) and hasattr(model, 'head'):
             model.backbone.translate_classifier(weights)
-    except ValueError as error:
-        raise _of(source, error) from None
+    except CheckpointError as error:
+        raise CheckpointError(f'{source}: {error}') from None
     return weights
-
-
-def _of(source: str, error: ValueError) -> ValueError:
-    """What a module says about its weights, with the name of their file."""
-    return CheckpointError(f'{source}: {error}') if is_input_error(error) else error
 
 
 def check_complete(weights: dict[str, object], model: nn.Module, source: str) -> None:
@@ -363,8 +358,8 @@ def check_complete(weights: dict[str, object], model: nn.Module, source: str) ->
             part = {key.removeprefix(f'{name}.'): translated.pop(key) for key in given}
             try:
                 part = backbone.from_release(part).tensors
-            except ValueError as error:
-                raise _of(source, error) from None
+            except CheckpointError as error:
+                raise CheckpointError(f'{source}: {error}') from None
             translated.update((f'{name}.{key}', value) for key, value in part.items())
     for prefix, part in model.named_modules():
         for hook in part._load_state_dict_pre_hooks.values():  # as MMPretrain's, which resize tables and rename tensors

@@ -23,7 +23,7 @@ from ..checks.config_types import type_name
 from ..checks.config_values import metric_configs
 from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
 from ..checks.pixels import check_pixels
-from ..errors import InputError, describe, is_input_error
+from ..errors import InputError, describe
 from ..outputs import check_name
 from ..weights import read_file
 from .accumulation import AccumulationHook
@@ -66,7 +66,7 @@ def run_tool(main: Callable[[], None]) -> None:
         if interruption := interruption_of(error):
             print(': '.join(['Interrupted', *map(str, interruption.args)]) + '.', file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
-        if is_input_error(error) or isinstance(error, OSError) and error.errno in SYSTEM_ERRORS:
+        if isinstance(error, InputError) or isinstance(error, OSError) and error.errno in SYSTEM_ERRORS:
             sys.exit(describe(error))
         raise
 
@@ -119,7 +119,7 @@ def running(cfg: Config, trusted: bool = False) -> Iterator[dict[str, object]]:
         if starts_group:
             distributed.barrier()
     except RuntimeError as error:
-        if is_input_error(error) or not PEER_GONE.search(str(error)):
+        if isinstance(error, InputError) or not PEER_GONE.search(str(error)):
             raise
         raise InputError('another process of this run has ended: its last message says why') from error
     finally:
@@ -233,7 +233,7 @@ def _run(runner: Runner, run: Callable[[], object]) -> None:
         try:
             run()
         except (RuntimeError, OSError, EOFError) as error:  # what the loss of a worker's pipe may raise
-            if not is_input_error(error) and not PEER_GONE.search(str(error)):
+            if not isinstance(error, InputError) and not PEER_GONE.search(str(error)):
                 time.sleep(1)  # For a dead worker, torch raises another error, at whatever line is running then.
             raise
     except (RuntimeError, OSError, EOFError) as error:

@@ -3,7 +3,6 @@ import torch
 
 from mmattn.errors import CheckpointError, InputError, describe, near_misses
 from mmguard import errors as guard
-from mmattn.weights import CheckpointError
 
 
 @pytest.mark.parametrize(

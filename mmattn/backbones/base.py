@@ -13,6 +13,7 @@ from ..ops.tracing import is_tracing
 from ..ops.transpose import transposed
 from ..weights import StrictModule
 from . import other_weights
+from .layer_decay import layer_depths
 
 
 class Backbone(StrictModule):
@@ -191,23 +192,9 @@ class Backbone(StrictModule):
         Returns:
             The depth, and the number of depths.
         """
-        depths, count = self.layer_depths()
+        depths, count = layer_depths(self)
         in_backbone = param_name.startswith(prefix)
         return depths.get(param_name.removeprefix(prefix), count - 1) if in_backbone else count - 1, count
-
-    def layer_depths(self) -> tuple[dict[str, int], int]:
-        """The depths of all parameters, by name, and the number of depths; see :meth:`get_layer_depth`."""
-        # Modules are registered in the order of the forward pass, output norms last. A wrapper can have the attributes
-        # of its block, so a block is counted by its first parameter.
-        units = [module for module in self.modules() if getattr(module, 'is_block', False)]
-        firsts = dict.fromkeys(next(unit.parameters()) for unit in units)
-        starts = {parameter: depth for depth, parameter in enumerate(firsts, start=1)}
-        last = set(units[-1].parameters())
-        depth, depths = 0, {}
-        for name, parameter in self.named_parameters():
-            depth = starts.get(parameter, depth)
-            depths[name] = depth if depth < len(starts) or parameter in last else depth + 1
-        return depths, len(starts) + 2
 
     def check_images(self, x: Tensor) -> None:
         """Check the input of ``stage_outputs``.

@@ -64,3 +64,18 @@ class LayerDecayOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         for group in params:
             group['lr'] = group.get('lr', self.base_lr) * scales.get(group['params'][0], 1.0)
         print_log(f'The stem has {min(scales.values()):.3g} times the learning rate of the heads.', logger='current')
+
+
+def layer_depths(backbone: nn.Module) -> tuple[dict[str, int], int]:
+    """The depths of all parameters of a backbone, by name, and the number of depths; see its ``get_layer_depth``."""
+    # Modules are registered in the order of the forward pass, output norms last. A wrapper can have the attributes of
+    # its block, so a block is counted by its first parameter.
+    blocks = [module for module in backbone.modules() if getattr(module, 'is_block', False)]
+    firsts = dict.fromkeys(next(block.parameters()) for block in blocks)
+    starts = {parameter: depth for depth, parameter in enumerate(firsts, start=1)}
+    last = set(blocks[-1].parameters())
+    depth, depths = 0, {}
+    for name, parameter in backbone.named_parameters():
+        depth = starts.get(parameter, depth)
+        depths[name] = depth if depth < len(starts) or parameter in last else depth + 1
+    return depths, len(starts) + 2

@@ -5,7 +5,6 @@
 
 from mmengine.registry import MODELS
 
-from . import msf_vit_weights
 from .vit import ViTFrame
 
 
@@ -38,8 +37,6 @@ class MSFViT(ViTFrame):
         >>> [tuple(m.shape) for m in maps]
         [(1, 384, 5, 7), (1, 384, 5, 7), (1, 384, 5, 7), (1, 384, 5, 7)]
     """
-
-    weights = msf_vit_weights
 
     def __init__(
         self,

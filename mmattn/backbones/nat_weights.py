@@ -1,12 +1,10 @@
 """How weights of NAT and DiNAT are read: the authors' classifiers, detectors and segmentors."""
 
-import re
-
 from torch import Tensor, nn
 
 from ..layers import NeighbourhoodAttention
 from ..ops.neighbourhood.reference import MOST_NEIGHBOURS
-from ..weights import Translation
+from ..weights import Translation, renamed
 from .stages_weights import place_outputs, start_attention
 
 LAYOUTS = {'a NAT or DiNAT': r'levels\.\d+\.blocks\.\d+\.attn\.rpb'}
@@ -16,8 +14,7 @@ SOURCE = 'a NAT or DiNAT'
 def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = False) -> Translation:
     """Takes the authors' names of layer scales, and places the norms of the outputs. With a warm start, mechanisms take
     what they can of neighbourhood attention by their method ``warm_start``."""
-    pattern = r'(levels\.\d+\.blocks\.\d+\.)gamma([12])$'
-    tensors = {re.sub(pattern, r'\1ls\2.gamma', name): value for name, value in state_dict.items()}
+    tensors = renamed(state_dict, {r'(levels\.\d+\.blocks\.\d+\.)gamma([12])$': r'\1ls\2.gamma'})
     dropped, fresh = place_outputs(tensors, model)
     if warm_start:
         dropped += start_attention(tensors, model)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..layers import SpatialReductionAttention
 from ..layers.starts import start_mechanisms
-from ..weights import CheckpointError, Translation, take_out
+from ..weights import CheckpointError, Translation, renamed, take_out
 
 #: PVTv2 in any of the layouts: the authors', timm's, OpenMMLab's
 PVT = r'(block\d\.\d+\.attn\.sr\.|stages\.\d\.blocks\.\d+\.mlp\.dwconv\.|layers\.\d\.1\.\d+\.attn\.attn\.in_proj)'
@@ -89,9 +89,7 @@ def pvt_layout(state_dict: dict[str, Tensor], detail: bool) -> dict[str, Tensor]
         CheckpointError: naming a tensor of another shape that has to be split.
     """
     tensors = {}
-    for name, value in state_dict.items():
-        for pattern, new in RENAMES.items():
-            name = re.sub(pattern, new, name)
+    for name, value in renamed(state_dict, RENAMES).items():
         if '.attn.attn.in_proj_' in name:
             place, kind = name.split('attn.in_proj_')
             if value.dim() != (2 if kind == 'weight' else 1) or len(value) % 3:

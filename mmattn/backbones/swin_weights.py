@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..layers.starts import is_table
 from ..ops.resize import interpolated
-from ..weights import CheckpointError, Translation, take_out
+from ..weights import CheckpointError, Translation, renamed, take_out
 from .patch_embed import fit_tables
 from .stages_weights import blocks_of, place_outputs, start_attention
 
@@ -100,7 +100,7 @@ def microsoft_layout(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
 
     A tensor of another shape stays as it is.
     """
-    renamed = {}
+    tensors = {}
     for name, value in state_dict.items():
         if re.match(r'stages\.\d+\.downsample\.', name) and value.dim() and value.shape[-1] % 4 == 0:
             value = value.unflatten(-1, (-1, 2, 2)).transpose(-1, -3).flatten(-3)
@@ -108,12 +108,11 @@ def microsoft_layout(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
             value = value.roll(-(len(value) // 3), 0)
         elif name.endswith('.attn.rb') and value.dim() == 2:
             value = value.flip(1).t()
-        for pattern, new in RENAMES.items():
-            name = re.sub(pattern, new, name)
-        renamed[name] = value
-    if not any(name.startswith('layers.0.downsample.') for name in renamed):
-        renamed = {re.sub(r'^layers\.(\d+)\.downsample\.', _earlier, name): value for name, value in renamed.items()}
-    return renamed
+        tensors[name] = value
+    tensors = renamed(tensors, RENAMES)
+    if not any(name.startswith('layers.0.downsample.') for name in tensors):
+        tensors = renamed(tensors, {r'^layers\.(\d+)\.downsample\.': _earlier})
+    return tensors
 
 
 def _module(number: int) -> str:

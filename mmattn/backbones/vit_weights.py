@@ -1,4 +1,4 @@
-"""How weights of plain ViTs are read: timm's, and Meta's files of DINOv2 and DINOv3."""
+"""How weights of plain ViTs are read: timm's, Meta's files of DINOv2 and DINOv3, and MSF-ViT's release."""
 
 import math
 import re
@@ -9,10 +9,14 @@ from torch import Tensor, nn
 from ..layers import SelfAttention
 from ..layers.starts import start_mechanisms
 from ..ops.resize import resampled
-from ..weights import CheckpointError, Translation, take, take_out
+from ..weights import CheckpointError, Translation, renamed, take, take_out
 from .patch_embed import DeiTEmbed, SimpleEmbed, fit_tables
 
-LAYOUTS = {'a ViT or DeiT': r'(?<!\d\.)blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight'}
+LAYOUTS = {
+    'a ViT or DeiT': r'(?<!\d\.)blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight',
+    'a mean-shift (MSF) ViT': r'transformer\.layers\.\d+\.0\.to_qkvp\.|(?<!\d\.)blocks\.\d+\.attn\.pre_proj\.',
+}
+HEAD_NAMES = {'head.': 'head.fc.', 'linear_head.0.': 'head.norm.', 'linear_head.1.': 'head.fc.'}
 SOURCE = 'a ViT or DeiT'
 #: parts of names in timm's Eva, which DINOv3 is, and in Meta's files -> in timm's VisionTransformer. DeiT's token of
 #: distillation is a register.
@@ -22,9 +26,19 @@ RENAMES = {
     r'^(blocks\.\d+\.mlp)\.w1\.': r'\1.fc1_g.',
     r'^(blocks\.\d+\.mlp)\.w2\.': r'\1.fc1_x.',
     r'^(blocks\.\d+\.mlp)\.w3\.': r'\1.fc2.',
+    # MSF-ViT's release
+    r'^to_patch_embedding\.1\.': 'patch_embed.patch_norm.',
+    r'^to_patch_embedding\.2\.': 'patch_embed.proj.',
+    r'^to_patch_embedding\.3\.': 'patch_embed.norm.',
+    r'^transformer\.layers\.(\d+)\.0\.norm\.': r'blocks.\1.norm1.',
+    r'^transformer\.layers\.(\d+)\.0\.to_qkvp?\.': r'blocks.\1.attn.pre_proj.',
+    r'^transformer\.layers\.(\d+)\.0\.to_out\.': r'blocks.\1.attn.post_proj.',
+    r'^transformer\.layers\.(\d+)\.1\.net\.0\.': r'blocks.\1.norm2.',
+    r'^transformer\.layers\.(\d+)\.1\.net\.1\.': r'blocks.\1.mlp.fc1.',
+    r'^transformer\.layers\.(\d+)\.1\.net\.3\.': r'blocks.\1.mlp.fc2.',
 }
 #: heads, and what only training needs. The periods follow from the base of the rotary embedding.
-LEFT_OUT = 'mask_token', 'rope_embed.periods', 'head', 'fc_norm.', 'pre_logits.', 'local_cls_norm.'
+LEFT_OUT = 'mask_token', 'rope_embed.periods', 'head', 'linear_head.', 'fc_norm.', 'pre_logits.', 'local_cls_norm.'
 #: the frame's names of positions and prefix tokens, which other frames may lack
 OPTIONAL = 'patch_embed.pos_embed', 'prefix.cls_token', 'prefix.reg_token'
 
@@ -39,9 +53,8 @@ def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = Fal
     tensors, dropped = vit_layout(state_dict)
     # Frames that were written before had the names of mean-shift attention.
     plain = '|'.join(str(i) for i, block in enumerate(model.blocks) if type(block.attn) is SelfAttention) or '-'
-    for old, new in (('pre_proj', 'qkv'), ('post_proj', 'proj')):
-        pattern = rf'^(blocks\.({plain})\.attn\.){old}\.'
-        tensors = {re.sub(pattern, rf'\1{new}.', name): value for name, value in tensors.items()}
+    place = rf'^(blocks\.({plain})\.attn\.)'
+    tensors = renamed(tensors, {rf'{place}pre_proj\.': r'\1qkv.', rf'{place}post_proj\.': r'\1proj.'})
     dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(model.num_built, model.num_stages)))
     if isinstance(model.norm, nn.Identity):
         dropped += take_out(tensors, 'norm.')
@@ -59,7 +72,15 @@ def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = Fal
                 f'the weights have {name}, of shape {tuple(tensors[name].shape)}: give the backbone class_token '
                 'and registers, or leave them out by warm_start=True beside the checkpoint'
             )
-    dropped += _without_zero_biases(tensors, model)
+    for i, block in enumerate(model.blocks):
+        bias = f'blocks.{i}.attn.qkv.bias'
+        if bias in tensors and type(block.attn) is SelfAttention and block.attn.qkv.bias is None:
+            if tensors[bias].any():  # They are zero in some files of DINOv3.
+                raise CheckpointError(
+                    f'the weights have {bias}, and it is not zero: give qkv_bias=True to the backbone, and to a '
+                    'mechanism SelfAttention'
+                )
+            dropped += take_out(tensors, bias)
     if warm_start:
         dropped += _start_attention(tensors, model)
     fresh = []
@@ -108,11 +129,7 @@ def vit_layout(state_dict: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[s
     timm's Eva has biases of queries and values only, and Meta's files have a mask. Names of
     :class:`mmattn.backbones.ViTFrame` stay.
     """
-    tensors = {}
-    for name, value in state_dict.items():
-        for pattern, new in RENAMES.items():
-            name = re.sub(pattern, new, name)
-        tensors[name] = value
+    tensors = renamed(state_dict, RENAMES)
     dropped = take_out(tensors, *LEFT_OUT)
 
     def is_vector(name: str) -> bool:  # Others stay, and are refused later.
@@ -154,22 +171,6 @@ def _add_positions(tensors: dict[str, Tensor]) -> None:
         for name, positions in placed.items():
             if positions.shape == tensors[name].shape:  # others are refused later, or left out
                 tensors[name] = tensors[name] + positions
-
-
-def _without_zero_biases(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
-    """Remove biases of zero where plain attention has none, as in some files of DINOv3; returns their names."""
-    names = [
-        f'blocks.{i}.attn.qkv.bias'
-        for i, block in enumerate(model.blocks)
-        if type(block.attn) is SelfAttention and block.attn.qkv.bias is None
-    ]
-    for name in names:
-        if name in tensors and tensors[name].any():
-            raise CheckpointError(
-                f'the weights have {name}, and it is not zero: give qkv_bias=True to the backbone, and to a '
-                'mechanism SelfAttention'
-            )
-    return take_out(tensors, *names)
 
 
 def _start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..arguments import check_choice, check_whole
 from ..backbones import SwinFrame, ViTFrame
 from ..backbones.base import Backbone
+from ..backbones.layer_decay import layer_depths
 from ..backbones.stages import Stage
 from ..errors import CheckpointError, warn
 from ..privacy import without_secrets
@@ -213,7 +214,7 @@ class TimmClassifier(nn.Module, SharedModel):
             depths = {name: stages[parameter] for name, parameter in self.backbone.named_parameters()}
             head = self.backbone.num_built + 1
         else:
-            depths, count = self.backbone.layer_depths()
+            depths, count = layer_depths(self.backbone)
             head = count - 1
 
         def depth(name: str) -> tuple[int]:

@@ -162,9 +162,9 @@ class StrictModule(BaseModule):
             checkpoint: see :func:`mmattn.weights.read_checkpoint`.
             prefix: see :func:`mmattn.weights.read_checkpoint`.
             strict: refuse the checkpoint if a tensor is missing, is of another shape or kind or is not used, or if the
-                module that wrote it had other ``settings``. Dilations of neighbourhood attention and landmarks of
-                mean-shift attention may differ, and the log names them. Of a warm start, only settings are compared
-                that the module shares with that architecture, such as the number of heads.
+                module that wrote it had other ``settings``. Those that are meant to change with the size of the images
+                may differ, and the log names them. Of a warm start, only settings are compared that the module shares
+                with the other architecture, such as the number of heads.
             map_location: has no effect, since tensors are read on the CPU; MMEngine's configs may set it.
             warm_start: take weights of the architecture ``SOURCE`` of ``weights``. The log says which tensors are
                 taken, which keep their initial values and which have no place, and by how much the first pass differs

@@ -34,6 +34,18 @@ class Translation:
     initial: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
 
 
+def renamed(
+    tensors: Mapping[str, Tensor], patterns: Mapping[str, str | Callable[[re.Match], str]]
+) -> dict[str, Tensor]:
+    """Tensors under other names: each pattern that is found in a name is replaced, as ``re.sub`` does it."""
+    found = {}
+    for name, value in tensors.items():
+        for pattern, new in patterns.items():
+            name = re.sub(pattern, new, name)
+        found[name] = value
+    return found
+
+
 def take_out(tensors: dict[str, Tensor], *prefixes: str) -> list[str]:
     """Remove the tensors whose names begin with one of the prefixes; returns their names."""
     names = [name for name in tensors if name.startswith(prefixes)]

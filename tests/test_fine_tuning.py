@@ -1,4 +1,4 @@
-"""The examples of docs/fine_tuning.md do what the page says."""
+"""The examples of fine-tuning in docs/weights.md do what the page says."""
 
 import re
 
@@ -10,7 +10,7 @@ from mmengine.registry import MODELS, DefaultScope
 from mmguard.runs.configs import load_config
 from tests import ROOT
 
-PAGE = (ROOT / 'docs' / 'fine_tuning.md').read_text()
+PAGE = (ROOT / 'docs' / 'weights.md').read_text().partition('## Fine-tuning\n')[2].partition('\n## ')[0]
 EXAMPLES = dict(
     zip(('freezing', 'decay', 'lora', 'average'), re.findall('```python\n(.*?)```', PAGE, re.DOTALL), strict=True)
 )

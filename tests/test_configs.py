@@ -73,7 +73,7 @@ def names(value: object) -> str | None:
 
 def missing_imports(cfg: Config) -> list[str]:
     """Packages of mmattn that a config uses and does not import. In this process, other configs may import them."""
-    packages = 'mmguard.runs', 'mmattn.detection', 'mmattn.classification', 'mmattn_distillation'
+    packages = 'mmguard.runs', 'mmattn.detection', 'mmattn.classification', 'mmattn_distillation', 'mmattn_lab'
     text = str(cfg.to_dict())
     used = [name for name in packages if any(f"'{kind}'" in text for kind in import_module(name).__all__)]
     return [name for name in used if name not in cfg.custom_imports.imports]

@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from ..arguments import check_flags, check_whole, hidden_channels, stage_numbers
+from ..arguments import check_flags, check_whole, stage_numbers
 from ..layers import (
     Attention,
     DropPath,
@@ -57,10 +58,8 @@ class Bottleneck(nn.Module):
         out_channels: channels out.
         stride: 1 or 2.
         attn: from (B, H, W, width) to (B, H, W, width); None means a convolution.
-        after: from (B, H, W, out_channels) to the same shape, after the block; None: nothing.
         keep_conv: with attention, whether there is a convolution, too. Attention is added to it, times ``attn_scale``,
             which starts at 0.
-        pool_first: with attention, pool before it.
         norm_cfg: see :func:`mmattn.layers.batch_norm`.
         drop_path: probability of dropping the branch.
     """
@@ -76,15 +75,12 @@ class Bottleneck(nn.Module):
         *,
         stride: int,
         attn: nn.Module | None,
-        after: nn.Module | None,
         keep_conv: bool,
-        pool_first: bool,
         norm_cfg: dict,
         drop_path: float,
     ) -> None:
         super().__init__()
         self.stride = stride
-        self.pool_first = pool_first
         self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
         self.bn1 = batch_norm(width, norm_cfg)
         both = attn is not None and keep_conv
@@ -104,15 +100,17 @@ class Bottleneck(nn.Module):
             else None
         )
         self.drop_path = DropPath(drop_path)
-        self.attn_after = after
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
         identity = self.shortcut(x)
         x = self.drop_path(self.bn3(after_relu(self.bn2, self.conv3, self.hidden(x))))
         x += identity
-        x = F.relu(x, inplace=True)
-        return x if self.attn_after is None else mix(self.attn_after, x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return F.relu(x, inplace=True)
+
+    def mechanisms(self) -> list[nn.Module]:
+        """Those of the block."""
+        return [] if self.attn is None else [self.attn]
 
     def shortcut(self, x: Tensor) -> Tensor:
         """What the branch is added to: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ...)."""
@@ -129,14 +127,17 @@ class Bottleneck(nn.Module):
 
     def inner(self, x: Tensor) -> Tensor:
         """The inner layer with attention: (B, width, H, W) -> (B, width, ceil(H / stride), ceil(W / stride))."""
-        small = average_pool(x) if self.stride > 1 and self.pool_first else x
-        mixed = self.pooled(mix(self.attn, small.permute(0, 2, 3, 1)))
+        mixed = self.mixed(x)
         return mixed if self.attn_scale is None else self.conv2(x) + self.attn_scale[:, None, None] * mixed
+
+    def mixed(self, x: Tensor) -> Tensor:
+        """Attention on a map (B, width, H, W), pooled: (B, width, ceil(H / stride), ceil(W / stride))."""
+        return self.pooled(mix(self.attn, x.permute(0, 2, 3, 1)))
 
     def pooled(self, x: Tensor) -> Tensor:
         """The result of attention, as tokens, as a map (B, width, ceil(H / stride), ceil(W / stride))."""
         x = x.permute(0, 3, 1, 2)
-        return average_pool(x) if self.stride > 1 and not self.pool_first else x
+        return average_pool(x) if self.stride > 1 else x
 
 
 @MODELS.register_module()
@@ -183,11 +184,6 @@ class GSAResNet(Backbone):
         keep_conv: keep the 3 x 3 convolutions in groups with attention, and add attention to them.
         attention: the mechanisms of ``gsa_stages``, as of :class:`mmattn.backbones.SwinFrame`; None: global
             self-attention. A mechanism gets the arguments above that it has, too.
-        pool_first: where attention halves the map, pool before it, not after it, so that it works on the smaller map.
-        insert_after: blocks after which ``attention`` is inserted, on all channels between blocks, as pairs (group,
-            block), counted from 0. The mechanism should add its input to its result, as non-local blocks do. They are
-            beside ``gsa_stages``, which is usually () then.
-        width_ratio: channels of the inner layers, times this, rounded down. Those between blocks stay.
         zero_init_residual: the last norm of every block starts with weight 0, so that a block starts as its shortcut,
             as in MMDetection's ResNet. With False, an untrained model may give infinite maps in evaluation: attention
             is cubic in its input, and no norm has learned its size yet.
@@ -212,6 +208,8 @@ class GSAResNet(Backbone):
         'm50': dict(depths=(3, 4, 6, 3), stem_channels=36, base_channels=72, expansion=2),
     }
     arch_argument = 'depth'
+    #: arguments that the plain ResNet of a start has, too
+    shared_with_source = ('norm_cfg', 'in_channels', 'out_indices')
     weights = gsa_resnet_weights
     longer_positions = 'set img_size to the longest side of a training image'
 
@@ -230,9 +228,6 @@ class GSAResNet(Backbone):
         neighbourhood: int | None = None,
         keep_conv: bool = False,
         attention: Attention = None,
-        pool_first: bool = False,
-        insert_after: Sequence[tuple[int, int]] = (),
-        width_ratio: float = 1.0,
         zero_init_residual: bool = True,
         norm_cfg: dict = dict(type='BN'),
         norm_eval: bool = False,
@@ -248,10 +243,9 @@ class GSAResNet(Backbone):
         gsa_stages = stage_numbers('gsa_stages', gsa_stages, len(depths))
         if img_size is not None:
             check_whole('img_size', img_size)
-        check_flags(keep_conv=keep_conv, pool_first=pool_first)
-        inserted = check_places(insert_after, depths, attention)
+        check_flags(keep_conv=keep_conv)
         outs = [arch['base_channels'] * arch['expansion'] * 2**i for i in range(len(depths))]
-        widths = [hidden_channels(arch['base_channels'] * 2**i, width_ratio, 'width_ratio') for i in range(len(depths))]
+        widths = self.inner_widths(arch)
         super().__init__(
             outs, out_indices, in_channels=in_channels, frozen_stages=frozen_stages, with_cp=with_cp, init_cfg=init_cfg
         )
@@ -260,15 +254,14 @@ class GSAResNet(Backbone):
         self.img_size = DEFAULT_SIDE if img_size is None else img_size
         self.beyond = beyond
         self.neighbourhood = neighbourhood
-        self.arch, self.width_ratio, self.norm_cfg = arch, width_ratio, norm_cfg
+        self.arch, self.norm_cfg = arch, norm_cfg
         plain = dict(type=GlobalSelfAttention, project=False)
         mechanisms = mechanisms_by_stage(attention, depths, [plain] * len(depths))
-        with_attention = {*gsa_stages, *(i for i, _ in inserted)}
         for i, given in enumerate(attention if isinstance(attention, (list, tuple)) else ()):
-            if given is not None and i not in with_attention:
+            if given is not None and i not in gsa_stages:
                 raise ValueError(f'attention[{i}] is of a group without attention: add it to gsa_stages, or give None')
 
-        def build(stage: int, dim: int, stride: int, block: int) -> nn.Module:
+        def build(stage: int, block: int, dim: int, stride: int) -> nn.Module:
             in_turn = mechanisms[stage]
             return build_mechanism(
                 in_turn[block % len(in_turn)],
@@ -292,21 +285,18 @@ class GSAResNet(Backbone):
         self.bn1 = batch_norm(channels, norm_cfg)
         self.settings = dict(norm_eps=float(self.bn1.eps))
         for i in range(self.num_built):
-            blocks, built = [], []
+            blocks = []
             for j, rate in enumerate(drop_path[i]):
-                stride = 2 if i > 0 and j == 0 else 1
-                attn = build(i, widths[i], 4 * 2**i // (1 if pool_first else stride), j) if i in gsa_stages else None
-                after = build(i, outs[i], 4 * 2**i, j) if (i, j) in inserted else None
-                built += [part for part in (attn, after) if part is not None]
-                block = Bottleneck(
-                    channels,
-                    widths[i],
-                    outs[i],
-                    stride=stride,
-                    attn=attn,
-                    after=after,
+                block = self.build_block(
+                    i,
+                    j,
+                    partial(build, i, j),
+                    i in gsa_stages,
+                    stride=2 if i > 0 and j == 0 else 1,
+                    in_channels=channels,
+                    width=widths[i],
+                    out_channels=outs[i],
                     keep_conv=keep_conv,
-                    pool_first=pool_first,
                     norm_cfg=norm_cfg,
                     drop_path=rate,
                 )
@@ -315,14 +305,32 @@ class GSAResNet(Backbone):
                     nn.init.zeros_(scale)
                 blocks.append(block)
                 channels = outs[i]
+            built = [mechanism for block in blocks for mechanism in block.mechanisms()]
             if built:  # Without attention, a plain ResNet serves every kind.
                 place = 'attention' if isinstance(attention, dict) else f'attention[{i}]'
                 noted = (
                     built[0].settings if mechanisms[i] == [plain] else mechanism_settings(mechanisms[i], built, place)
                 )
-                self.settings.update(noted, num_heads=int(num_heads), pool_first=pool_first)
+                self.settings.update(noted, num_heads=int(num_heads))
             self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
         self.train()
+
+    def inner_widths(self, arch: dict) -> list[int]:
+        """Channels of the inner layers of each group."""
+        return [arch['base_channels'] * 2**i for i in range(len(arch['depths']))]
+
+    def build_block(
+        self,
+        stage: int,
+        number: int,
+        build: Callable[[int, int], nn.Module],
+        attends: bool,
+        stride: int,
+        **settings: object,
+    ) -> Bottleneck:
+        """A block of a group. ``build(dim, stride)`` makes its mechanism, for maps of this width and stride."""
+        attn = build(settings['width'], 4 * 2**stage // stride) if attends else None
+        return Bottleneck(attn=attn, stride=stride, **settings)
 
     def stage_modules(self) -> list[list[nn.Module]]:
         return [[self.conv1, self.bn1], *([getattr(self, f'layer{i + 1}')] for i in range(self.num_built))]
@@ -335,21 +343,3 @@ class GSAResNet(Backbone):
             for block in getattr(self, f'layer{i + 1}'):
                 x = self.run(block, x)
             yield x.permute(0, 2, 3, 1)
-
-
-def check_places(insert_after: object, depths: Sequence[int], attention: dict | None) -> set[tuple[int, int]]:
-    """The pairs of ``insert_after``.
-
-    Raises:
-        ValueError: if it is no list of pairs (group, block), or there is no such block, or no mechanism to insert.
-    """
-    blocks = [(i, j) for i, depth in enumerate(depths) for j in range(depth)]
-    given = insert_after if isinstance(insert_after, (list, tuple)) else [None]
-    places = [tuple(place) if isinstance(place, list) else place for place in given]
-    if not all(place in blocks for place in places):
-        raise ValueError(
-            f'insert_after must be pairs (group, block), counted from 0, of {list(depths)} blocks, not {insert_after!r}'
-        )
-    if places and not attention:
-        raise ValueError('insert_after needs attention, a mechanism that adds its input to its result')
-    return set(places)

@@ -46,8 +46,8 @@ def source_config(state_dict: dict[str, Tensor], model: nn.Module) -> dict | Non
     theirs, ours = (any(ATTENTION in name for name in names) for names in (state_dict, model.state_dict()))
     if theirs or not ours:
         return None
-    shared = {name: getattr(model, name) for name in ('width_ratio', 'norm_cfg', 'in_channels', 'out_indices')}
-    return dict(type='GSAResNet', depth=model.arch, gsa_stages=(), **shared)
+    shared = {name: getattr(model, name) for name in model.shared_with_source}
+    return dict(type=type(model), depth=model.arch, gsa_stages=(), **shared)
 
 
 @torch.no_grad()

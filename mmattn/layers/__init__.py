@@ -1,13 +1,6 @@
-from .ablations.attention_augmented import AttentionAugmentedConv
-from .ablations.axial import AxialAttention
 from .ablations.dynamic_filters import DecoupledDynamicFilter, DynamicDepthwiseConv
 from .ablations.ghost_head import GhostHeadAttention
-from .ablations.global_context import CompactNonLocal, EfficientAttention
-from .ablations.involution import Involution
 from .ablations.local_attention import LocalAttention
-from .ablations.other_libraries import BottleneckAttention, CrissCrossAttention, HaloAttention, LambdaLayer, NonLocal
-from .ablations.relations import LocalRelation, PairwiseAttention, PatchwiseAttention
-from .ablations.stand_alone import StandAloneAttention
 from .block import Block, DropPath
 from .class_attention import ClassAttention
 from .depthwise_conv import DepthwiseConv
@@ -35,47 +28,33 @@ from .window import WindowAttention
 
 __all__ = [
     'Attention',
-    'AttentionAugmentedConv',
-    'AxialAttention',
     'Block',
-    'BottleneckAttention',
     'ClassAttention',
-    'CompactNonLocal',
     'ConvMLP',
     'Convolution',
-    'CrissCrossAttention',
     'DecoupledDynamicFilter',
     'DepthwiseConv',
     'DetailMLP',
     'DropPath',
     'DynamicDepthwiseConv',
     'ELSA',
-    'EfficientAttention',
     'EnhancedAttention',
     'FEED_FORWARD',
     'GhostHeadAttention',
     'GlobalSelfAttention',
     'GroupedLinear',
-    'HaloAttention',
-    'Involution',
-    'LambdaLayer',
     'LocalAttention',
     'LocalEnhancement',
-    'LocalRelation',
     'MECHANISMS',
     'MLP',
     'MeanShiftAttention',
     'MeanShiftWindowAttention',
     'NeighbourhoodAttention',
-    'NonLocal',
     'OutlookAttention',
-    'PairwiseAttention',
     'PatchConv2d',
-    'PatchwiseAttention',
     'SelfAttention',
     'ShuntedAttention',
     'SpatialReductionAttention',
-    'StandAloneAttention',
     'TokenConv2d',
     'TokenMerging',
     'WindowAttention',

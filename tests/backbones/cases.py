@@ -293,9 +293,6 @@ def gsa_resnets(draw, depths):
         neighbourhood=draw(st.sampled_from([None, 1, 5])),
         keep_conv=draw(st.booleans()),
         attention=attention,
-        pool_first=draw(st.booleans()),
-        insert_after=draw(st.sampled_from([(), ((0, 0),)])) if attention else (),
-        width_ratio=draw(st.sampled_from([1.0, 2.0])),
     )
 
 
@@ -322,7 +319,7 @@ def shifting_msf_swins(draw, depths):
 def shifting_gsa_resnets(draw, depths):
     """Attention along columns and rows has a limited reach with ``beyond='mask'``; attention by content has not."""
     settings = dict(draw(gsa_resnets(depths)), content=False, softmax_queries=False)
-    settings.update(attention=None, insert_after=())
+    settings.update(attention=None)
     settings.update(beyond='mask', img_size=12, gsa_stages=range(len(depths)))
     settings['column'] = settings['column'] or not settings['row']
     return settings, 1, 2  # the reach is L - 1

@@ -61,7 +61,6 @@ def build(name, *settings):
         ('ShuntedTransformer', dict(STAGE, arch=SHUNTED), dict(), WIDE_EPS),
         ('GSAResNet', dict(GSA, **CONTENT), dict(), dict(num_heads=4)),
         ('GSAResNet', GSA, dict(), dict(beyond='stretch')),
-        ('GSAResNet', GSA, dict(), dict(pool_first=True)),
         ('GSAResNet', GSA, dict(), WIDE_EPS),
     ],
 )

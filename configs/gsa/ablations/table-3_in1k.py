@@ -1,21 +1,22 @@
 # Table 3 of GSA, and later attention: other mechanisms in GSAResNet, with the recipe of GSA's paper. printed.yml says
 # what is the paper's network and what is its mechanism in a ResNet. MMATTN_ROW=row in the environment chooses a row.
 _base_ = '../gsa-r50-all_in1k.py'
+custom_imports = dict(imports=[*_base_.custom_imports.imports, 'mmattn_lab'])
 
 
 def inserted(name, places, **settings):
     """After these blocks of a ResNet, as (group, block)."""
-    return dict(gsa_stages=(), insert_after=places, attention=dict(type=name, **settings))
+    return dict(type='RivalResNet', gsa_stages=(), insert_after=places, attention=dict(type=name, **settings))
 
 
 def augmented(depth):
     attention = dict(type='AttentionAugmentedConv', coarse_stride=16)
-    return dict(depth=depth, gsa_stages=(1, 2, 3), pool_first=True, attention=attention)
+    return dict(type='RivalResNet', depth=depth, gsa_stages=(1, 2, 3), pool_first=True, attention=attention)
 
 
 def local_relation(depth):
     # 100 channels in the first group, not 64: inferred from the printed size
-    return dict(depth=depth, width_ratio=100 / 64, attention=dict(type='LocalRelation', share=10))
+    return dict(type='RivalResNet', depth=depth, width_ratio=100 / 64, attention=dict(type='LocalRelation', share=10))
 
 
 # half of the channels of Axial-ResNet-L, as in its authors' later code

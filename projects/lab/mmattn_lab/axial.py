@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from ...arguments import check_heads
-from ...ops import axial_attention
-from ...ops.any_size import ceil_div
-from ..global_self_attention import table_length
-from ..mechanism import MECHANISMS
-from ..token_conv import TokenConv2d
+from mmattn.arguments import check_heads
+from mmattn.layers.global_self_attention import table_length
+from mmattn.layers.mechanism import MECHANISMS
+from mmattn.layers.token_conv import TokenConv2d
+from mmattn.ops import axial_attention
+from mmattn.ops.any_size import ceil_div
 
 
 @MECHANISMS.register_module()

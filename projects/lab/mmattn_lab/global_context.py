@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ...arguments import check_heads, check_whole
-from ...ops import content_attention
-from ..mechanism import MECHANISMS
-from ..token_conv import TokenConv2d
+from mmattn.arguments import check_heads, check_whole
+from mmattn.layers.mechanism import MECHANISMS
+from mmattn.layers.token_conv import TokenConv2d
+from mmattn.ops import content_attention
 
 
 @MECHANISMS.register_module()

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from ...arguments import check_heads, check_odd
-from ...ops import elsa_attention
-from ...ops.elsa import neighbourhood_products
-from ..mechanism import MECHANISMS
-from ..token_conv import TokenConv2d
+from mmattn.arguments import check_heads, check_odd
+from mmattn.layers.mechanism import MECHANISMS
+from mmattn.layers.token_conv import TokenConv2d
+from mmattn.ops import elsa_attention
+from mmattn.ops.elsa import neighbourhood_products
 
 
 @MECHANISMS.register_module()

@@ -4,12 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...arguments import check_finite, check_heads, check_odd, check_whole
-from ...ops.any_size import ceil_div
-from ...ops.global_self_attention import fit_table
-from ..global_self_attention import table_length
-from ..mechanism import MECHANISMS
-from ..token_conv import TokenConv2d
+from mmattn.arguments import check_finite, check_heads, check_odd, check_whole
+from mmattn.layers.global_self_attention import table_length
+from mmattn.layers.mechanism import MECHANISMS
+from mmattn.layers.token_conv import TokenConv2d
+from mmattn.ops.any_size import ceil_div
+from mmattn.ops.global_self_attention import fit_table
 
 
 @MECHANISMS.register_module()

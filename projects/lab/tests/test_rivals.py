@@ -13,15 +13,16 @@ from timm.layers.bottleneck_attn import BottleneckAttn
 from timm.layers.lambda_layer import LambdaLayer as TimmLambdaLayer
 from torch import nn
 
-from mmattn.backbones import GSAResNet
-from mmattn.layers import (
+from mmattn.layers import GlobalSelfAttention
+from mmattn.ops.global_self_attention import fit_table
+from mmattn.packages import MissingPackage
+from mmattn_lab import (
     AttentionAugmentedConv,
     AxialAttention,
     BottleneckAttention,
     CompactNonLocal,
     CrissCrossAttention,
     EfficientAttention,
-    GlobalSelfAttention,
     HaloAttention,
     Involution,
     LambdaLayer,
@@ -29,10 +30,9 @@ from mmattn.layers import (
     NonLocal,
     PairwiseAttention,
     PatchwiseAttention,
+    RivalResNet,
     StandAloneAttention,
 )
-from mmattn.ops.global_self_attention import fit_table
-from mmattn.packages import MissingPackage
 
 H, W, DIM, HEADS, SIDE = 3, 4, 8, 2, 3
 OFFSETS = list(itertools.product(range(-(SIDE // 2), SIDE // 2 + 1), repeat=2))
@@ -330,12 +330,12 @@ def test_gradients(name):
 
 @pytest.mark.parametrize('name', ALL)
 def test_step_in_a_resnet(name):
-    """In GSAResNet, which offers its own arguments, a small step of training lowers the loss."""
+    """In RivalResNet, which offers its own arguments, a small step of training lowers the loss."""
     torch.manual_seed(0)
     kind = type(ALL[name]()).__name__
     depth = dict(depths=(1, 2), stem_channels=8, base_channels=8, expansion=2)
     settings = dict(num_heads=2, zero_init_residual=False, out_indices=(1,), attention=dict(type=kind))
-    backbone = GSAResNet(depth, gsa_stages=(0, 1), insert_after=[(1, 0)], **settings).double()
+    backbone = RivalResNet(depth, gsa_stages=(0, 1), insert_after=[(1, 0)], **settings).double()
     optimizer = torch.optim.SGD(backbone.parameters(), lr=1e-6)
     x, target = torch.randn(2, 3, 41, 54).double(), torch.randn(2, 32, 6, 7)
     losses = []

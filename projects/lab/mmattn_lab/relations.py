@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...arguments import check_odd, check_whole
-from ...ops import elsa_attention, neighbourhood_sum
-from ..mechanism import MECHANISMS
-from ..norm import batch_norm
-from ..token_conv import TokenConv2d
+from mmattn.arguments import check_odd, check_whole
+from mmattn.layers.mechanism import MECHANISMS
+from mmattn.layers.norm import batch_norm
+from mmattn.layers.token_conv import TokenConv2d
+from mmattn.ops import elsa_attention, neighbourhood_sum
 
 
 class Relation(nn.Module):

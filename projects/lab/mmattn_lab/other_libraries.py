@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...arguments import check_choice, check_heads, check_odd, check_whole
-from ...ops.any_size import crop, pad_to_multiple
-from ...ops.global_self_attention import fit_table
-from ...packages import require, require_ops
-from ..global_self_attention import table_length
-from ..mechanism import MECHANISMS
-from ..norm import batch_norm
+from mmattn.arguments import check_choice, check_heads, check_odd, check_whole
+from mmattn.layers.global_self_attention import table_length
+from mmattn.layers.mechanism import MECHANISMS
+from mmattn.layers.norm import batch_norm
+from mmattn.ops.any_size import crop, pad_to_multiple
+from mmattn.ops.global_self_attention import fit_table
+from mmattn.packages import require, require_ops
 
 
 @MECHANISMS.register_module()

@@ -23,8 +23,8 @@ class BuildWithMim(build_py):
         mim = Path(self.build_lib) / 'mmattn' / '.mim'
         shutil.rmtree(mim, ignore_errors=True)
         mim.mkdir(parents=True)
-        for name in ('configs', 'tools'):
-            shutil.copytree(ROOT / name, mim / name, ignore=shutil.ignore_patterns('__pycache__'))
+        for name in ('configs', 'tools'):  # tools/dev is for work on mmattn
+            shutil.copytree(ROOT / name, mim / name, ignore=shutil.ignore_patterns('__pycache__', 'dev'))
         shutil.copy(ROOT / 'model-index.yml', mim)
 
 

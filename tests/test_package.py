@@ -327,12 +327,15 @@ def test_description_is_shown(distributions):
 
 
 def test_wheel_carries_mim(wheel):
-    """Configs, tools and model index stand where OpenMMLab's mim looks for them, every config and tool of them."""
+    """Configs, tools and model index stand where OpenMMLab's mim looks for them, every config and tool of a user, and
+    none for work on mmattn."""
     names = set(wheel.namelist())
     for folder in ('configs', 'tools'):
         for file in (ROOT / folder).rglob('*'):
             if file.suffix in ('.py', '.sh', '.yml', '.md'):
-                assert f'mmattn/.mim/{file.relative_to(ROOT)}' in names
+                is_there = f'mmattn/.mim/{file.relative_to(ROOT)}' in names
+                assert is_there == ('dev' not in file.relative_to(ROOT).parts), file
+    assert not [name for name in names if 'toy' in name]
     assert 'mmattn/.mim/model-index.yml' in names and 'mmattn/ops/elsa/cpp.py' in names
     assert not [name for name in names if name.endswith(('.cpp', '.h'))]
 

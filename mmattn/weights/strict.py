@@ -4,7 +4,7 @@ import functools
 import inspect
 import logging
 import re
-from collections import OrderedDict
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +12,7 @@ from pathlib import Path
 from mmengine.logging import print_log
 from mmengine.model import BaseModule
 from mmengine.model.weight_init import PretrainedInit
-from torch import Tensor
-from torch.nn.modules.module import _IncompatibleKeys
+from torch import Tensor, nn
 
 from ..errors import CheckpointError, near_misses
 from ..privacy import without_secrets
@@ -32,9 +31,6 @@ from .translation import (
     odd_form,
     unusable,
 )
-
-#: key of ``strict`` in torch's metadata of a state dict; no metadata from a file can have it
-STRICT = object()
 
 
 def is_pretrained(init_cfg: Mapping[str, object]) -> bool:
@@ -74,9 +70,9 @@ class StrictModule(BaseModule):
     """Base class of modules that load strictly, take released checkpoints, and note their settings in their own.
 
     Weights that do not fit completely are refused, whether ``init_cfg`` loads them, ``load_from`` as part of a
-    classifier, detector or segmentor, or ``load_state_dict``. ``load_state_dict(..., strict=False)`` of the module
-    itself takes what fits and logs the rest; weights in another layout must be complete. A classifier of MMPretrain
-    whose backbone it is takes a released classifier, head included, as it is.
+    classifier, detector or segmentor, or ``load_state_dict``. ``load_state_dict(..., strict=False)`` of the module or
+    of a whole model takes what fits and logs the rest; weights in another layout must be complete. A classifier of
+    MMPretrain whose backbone it is takes a released classifier, head included, as it is.
 
     A subclass sets ``settings`` and can be built on the device "meta". If it takes checkpoints of other layouts, its
     attribute ``weights`` is the Python module that holds all about them. That module has, where it is needed:
@@ -197,33 +193,18 @@ class StrictModule(BaseModule):
         """
         self.load_state_dict(self._warm_started(state_dict))
 
-    def load_state_dict(
-        self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
-    ) -> _IncompatibleKeys:
-        """As torch's, for checkpoints in all layouts that ``weights`` knows.
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: object) -> None:
+        """Translate the module's part of a state dict, in place, before torch copies tensors. torch's and MMEngine's
+        loaders of whole models come here, too.
 
         Raises:
-            CheckpointError: if strict, and a tensor is missing, has another shape or is not used.
-        """
-        if not strict:  # handed on in the metadata, as torch hands on ``assign``
-            metadata = getattr(state_dict, '_metadata', None) or {}
-            state_dict = OrderedDict(state_dict)
-            state_dict._metadata = {**metadata, '': {**metadata.get('', {}), STRICT: False}}
-        return super().load_state_dict(state_dict, strict, assign)
-
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, local_metadata: dict, *args: object) -> None:
-        """Translate the module's part of a state dict, in place, before torch copies tensors.
-
-        torch's and MMEngine's loaders of whole models come here, too. Neither says whether it is strict, so the
-        module's part of a whole model is always checked.
-
-        Raises:
-            CheckpointError: naming the tensors that do not fit, and a likely cause.
+            CheckpointError: unless ``load_state_dict`` has strict=False, naming the tensors that do not fit, and a
+                likely cause.
         """
         given = {key.removeprefix(prefix): state_dict.pop(key) for key in list(state_dict) if key.startswith(prefix)}
-        taken = self._fitting(given, prefix, local_metadata.get(STRICT, True))
+        taken = self._fitting(given, prefix, _loads_strictly())
         state_dict.update((prefix + key, value) for key, value in taken.items())
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _fitting(self, given: dict[str, object], prefix: str, strict: bool) -> dict[str, Tensor]:
         """The tensors of a checkpoint, translated; without those of another shape or kind.
@@ -312,7 +293,8 @@ class StrictModule(BaseModule):
 
     def _checkpoint_filter(self, state_dict: dict[str, object], prefix: str, *_: object) -> None:
         """The pre-hook that an ``ImageClassifier`` of MMPretrain takes from its backbone, by this name."""
-        self.translate_classifier(state_dict, prefix)
+        with _warned_if(not _loads_strictly()):
+            self.translate_classifier(state_dict, prefix)
 
     @property
     def _head_names(self) -> dict[str, str]:
@@ -385,6 +367,19 @@ class StrictModule(BaseModule):
                     return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
                 return f'they look like {description}'
         return 'they look like another model'
+
+
+def _loads_strictly() -> bool:
+    """Whether tensors that do not fit are refused: always, but in a call of torch's ``load_state_dict`` with
+    strict=False.
+
+    torch does not tell the parts of a model, so its frame is asked. MMEngine's own loader, of ``load_from``, does not
+    tell them either; it has strict=False whatever the user wants.
+    """
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not nn.Module.load_state_dict.__code__:
+        frame = frame.f_back
+    return frame is None or frame.f_locals['strict']
 
 
 @contextmanager

@@ -163,16 +163,17 @@ def test_prefix_is_guessed(tmp_path, small):
 )
 @pytest.mark.parametrize('whole', [False, True])
 def test_numbers_are_copied_or_refused(small, log, value, message, whole):
-    """torch would cast them, or MMEngine go on without them. strict=False of the backbone takes the others."""
+    """torch would cast them, or MMEngine go on without them. strict=False takes the others."""
     weights = {**small('elsa_swin_tiny_dense_backbone'), 'norm0.weight': value}
     model = Detector() if whole else ELSASwin(SMALL)
+    given = {f'backbone.{k}': v for k, v in weights.items()} if whole else weights
     with pytest.raises(CheckpointError, match=message):
-        model.load_state_dict({f'backbone.{k}': v for k, v in weights.items()} if whole else weights, strict=not whole)
-    if not whole:
-        model.load_state_dict(weights, strict=False)
-        assert torch.equal(model.norm0.weight, torch.ones(8))
-        assert torch.equal(model.norm1.weight, weights['norm1.weight'])
-        assert any('norm0.weight (' in line for line in log)
+        model.load_state_dict(given)
+    model.load_state_dict(given, strict=False)
+    backbone = model.backbone if whole else model
+    assert torch.equal(backbone.norm0.weight, torch.ones(8))
+    assert torch.equal(backbone.norm1.weight, weights['norm1.weight'])
+    assert any('norm0.weight (' in line for line in log)
 
 
 @pytest.mark.parametrize(
@@ -271,6 +272,17 @@ def test_not_strict_on_request(tmp_path, small, log):
     ]
     with pytest.raises(CheckpointError):
         backbone.load_state_dict(weights)
+
+
+def test_not_strict_in_a_whole_model(small, log):
+    """strict=False of a whole model is obeyed; a warning names what the backbone does not get."""
+    weights = {f'backbone.{k}': v for k, v in drop(small('elsa_swin_tiny_dense_backbone'), 'norm3.bias').items()}
+    model = Detector()
+    assert 'backbone.norm3.bias' in model.load_state_dict(weights, strict=False).missing_keys
+    assert torch.equal(model.backbone.norm3.weight, weights['backbone.norm3.weight'])
+    assert '1 missing: norm3.bias' in '\n'.join(log)
+    with pytest.raises(CheckpointError, match='1 missing: norm3.bias'):
+        model.load_state_dict(weights)
 
 
 def test_own_checkpoint_round_trip(tmp_path):

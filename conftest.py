@@ -153,7 +153,7 @@ def fast_mode(request) -> bool:
 def torch_compiles() -> None:
     """Skips a test if torch is too old to compile the backbones."""
     if any_size is None:
-        pytest.skip(f'torch {torch.__version__} does not compile the backbones: docs/compile-and-export.md')
+        pytest.skip(f'torch {torch.__version__} does not compile the backbones: docs/predict.md')
 
 
 @pytest.fixture

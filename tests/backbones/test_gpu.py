@@ -78,7 +78,7 @@ def test_compiled(case, dtype):
     torch._dynamo.reset()
     backbone = case.build(case.tiny, drop_path_rate=0.0).to(DEVICE).eval()
     options = {'layout_optimization': False}
-    if case.name == 'ShuntedTransformer':  # torch 2.11 fails without it: see docs/compile-and-export.md
+    if case.name == 'ShuntedTransformer':  # torch 2.11 fails without it: see docs/predict.md
         options['triton.coalesce_tiling_analysis'] = False
         if dtype is None:
             pytest.skip('torch 2.11 compiles float32 attention with heads of 4 channels for the first size only')

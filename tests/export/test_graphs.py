@@ -23,7 +23,7 @@ from tests.backbones.cases import CASES
 needs_export = pytest.mark.skipif(any_size is None, reason='torch.export of any size came with torch 2.6')
 #: multiples of strides, windows and pool scales, and others; the smallest; maps of one window and of several
 SIZES = ((64, 96), (97, 131), (57, 64), (260, 75))
-#: what exported backbones consist of. TensorRT 10.0 lists them all, see docs/compile-and-export.md; check there before
+#: what exported backbones consist of. TensorRT 10.0 lists them all, see docs/predict.md; check there before
 #: you add one.
 OPERATORS = set(
     """

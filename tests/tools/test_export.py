@@ -28,7 +28,7 @@ RETINANET = 'projects/lab/configs/toy/retinanet_shunted-toy_fpn.py'
 DETECTOR = 'projects/lab/configs/toy/mask-rcnn_gsa-resnet-toy_fpn.py'
 SEGMENTOR_SNIPPET, DETECTOR_SNIPPET = (
     code
-    for page in ('docs/compile-and-export.md', 'projects/deploy/README.md')
+    for page in ('docs/predict.md', 'projects/deploy/README.md')
     for code in re.findall(r'```python\n(.*?)```', (ROOT / page).read_text(), re.DOTALL)
     if 'onnxruntime' in code
 )

@@ -515,7 +515,7 @@ def test_images_are_those_of_the_configs(name, config):
 def test_folder_of_the_hub(tmp_path, name, settings):
     """save_pretrained writes a model with its settings. from_pretrained and timm read them."""
     model = small(name, num_classes=3, **settings)
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path, license='mit')
     x = images()
     for again in (
         TimmClassifier.from_pretrained(tmp_path),
@@ -530,9 +530,17 @@ def test_card_and_faults_of_the_hub(tmp_path):
     """The card has settings and data; other settings, another model, and no config are told in a sentence."""
     model = small('msf_vit_tiny', num_classes=3, norm_eps=1e-3)
     folder = tmp_path / 'mine'
-    model.save_pretrained(folder, model_card_kwargs=dict(data='own photos, CC BY 4.0'))
+    with pytest.raises(InputError, match='give the license of the weights'):
+        model.save_pretrained(folder)
+    assert not folder.exists()
+    model.save_pretrained(folder, license='MIT', model_card_kwargs=dict(data='own photos, CC BY 4.0'))
     card = (folder / 'README.md').read_text()
-    assert '# msf_vit_tiny' in card and 'norm_eps=0.001' in card and 'own photos, CC BY 4.0' in card
+    assert (
+        '\nlicense: mit\n' in card
+        and '# msf_vit_tiny' in card
+        and 'norm_eps=0.001' in card
+        and 'own photos, CC BY 4.0' in card
+    )
     with pytest.raises(CheckpointError, match='were trained with norm_eps=0.001'):
         TimmClassifier.from_pretrained(folder, norm_eps=1e-5)
     (folder / 'config.json').write_text('{"architecture": "resnet50"}')
@@ -547,7 +555,7 @@ def test_another_head_is_refused(tmp_path):
     """from_pretrained refuses weights with another classifier, or none, unless num_classes asks for a new one. A head
     of another kind of number is always refused."""
     model = small('nat_mini', num_classes=5)
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path, license='mit')
     model.reset_classifier(7)
     safetensors.torch.save_file(model.state_dict(), tmp_path / 'model.safetensors')
     with pytest.raises(CheckpointError, match='has a classifier of 7 classes, and the model has 5'):
@@ -580,7 +588,7 @@ def test_backbone_with_a_norm_has_no_head(tmp_path):
 def folder(tmp_path_factory):
     """A folder of the Hub, with a ViT."""
     path = tmp_path_factory.mktemp('hub') / 'mine'
-    small('vit_frame_tiny', num_classes=3).save_pretrained(path)
+    small('vit_frame_tiny', num_classes=3).save_pretrained(path, license='mit')
     return path
 
 
@@ -691,7 +699,7 @@ def test_own_mechanism_in_a_folder(tmp_path):
     MECHANISMS.register_module('Mine', module=SelfAttention)
     try:
         model = small('vit_frame_tiny', num_classes=3, attention=dict(type='Mine'))
-        model.save_pretrained(tmp_path)
+        model.save_pretrained(tmp_path, license='mit')
         x = images()
         assert torch.equal(TimmClassifier.from_pretrained(tmp_path)(x), model(x))
     finally:
@@ -702,7 +710,7 @@ def test_own_mechanism_in_a_folder(tmp_path):
 
 def test_hf_hub_is_read_strictly(monkeypatch, tmp_path):
     """timm.create_model with hf-hub: takes the weights beside config.json, of the same revision, by our reader."""
-    small('nat_mini', num_classes=3).save_pretrained(tmp_path)
+    small('nat_mini', num_classes=3).save_pretrained(tmp_path, license='mit')
     asked = []
 
     def download(*names, filename=None, **settings):
@@ -724,7 +732,7 @@ def test_hf_hub_is_read_strictly(monkeypatch, tmp_path):
 def test_weights_of_local_dir_are_checked(tmp_path, folder):
     """timm.create_model with local-dir: is as strict as from_pretrained, and takes no weights from elsewhere."""
     other = shutil.copytree(folder, tmp_path / 'other')
-    small('vit_frame_tiny', num_classes=3, norm_eps=1e-3).save_pretrained(tmp_path / 'eps')
+    small('vit_frame_tiny', num_classes=3, norm_eps=1e-3).save_pretrained(tmp_path / 'eps', license='mit')
     shutil.copy(tmp_path / 'eps' / 'model.safetensors', other)
     with pytest.raises(CheckpointError, match='were trained with norm_eps=0.001'):
         timm.create_model(f'local-dir:{other}', pretrained=True)
@@ -794,7 +802,7 @@ def test_saved_folder_names_no_file(tmp_path):
     init_cfg = dict(type='Pretrained', checkpoint=str(tmp_path / 'w.pth'))
     model = small('nat_mini', num_classes=3, init_cfg=init_cfg)
     model.reset_classifier(5, 'max')
-    model.save_pretrained(tmp_path / 'ours')
+    model.save_pretrained(tmp_path / 'ours', license='mit')
     timm.models.save_for_hf(model, tmp_path / 'theirs')
     (tmp_path / 'w.pth').unlink()
     x = images()
@@ -819,20 +827,20 @@ def test_saved_folder_names_no_file(tmp_path):
 def test_changed_models_are_not_saved(monkeypatch, tmp_path, change, place):
     """What config.json would not build is refused before anything is written, removed or made on the Hub."""
     model = small('nat_mini', num_classes=3)
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path, license='mit')
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     change(model)
     monkeypatch.setattr('huggingface_hub.HfApi.create_repo', lambda *_, **__: pytest.fail('a repository is made'))
-    for save in (model.save_pretrained, lambda _: model.push_to_hub('OWNER/NAME')):
+    for save in (model.save_pretrained, lambda _, **license: model.push_to_hub('OWNER/NAME', **license)):
         with pytest.raises(InputError, match=f'config.json builds a model that differs in .*{place}'):
-            save(tmp_path)
+            save(tmp_path, license='mit')
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_models_in_training_are_saved(tmp_path):
     """Rates of dropout and synchronised batch norms are no part of what is saved."""
     model = small('gsa_resnet38', num_classes=3, drop_rate=0.3, drop_path_rate=0.2)
-    nn.SyncBatchNorm.convert_sync_batchnorm(model).save_pretrained(tmp_path)
+    nn.SyncBatchNorm.convert_sync_batchnorm(model).save_pretrained(tmp_path, license='mit')
     assert TimmClassifier.from_pretrained(tmp_path).num_classes == 3
 
 
@@ -840,7 +848,7 @@ def test_model_that_json_cannot_describe(tmp_path):
     """A mechanism that was given as a class."""
     model = small('vit_frame_tiny', attention=dict(type=SelfAttention))
     with pytest.raises(InputError, match="config.json cannot describe the model: .*'attention' is not serializable"):
-        model.save_pretrained(tmp_path / 'new')
+        model.save_pretrained(tmp_path / 'new', license='mit')
     assert not (tmp_path / 'new').exists()
 
 
@@ -854,22 +862,22 @@ def test_no_folder_and_no_name_of_the_hub(name):
 def test_what_cannot_be_saved_and_loaded(tmp_path):
     """A model that config.json cannot describe is refused before a file is written; maps alone are timm's to make."""
     model = small('nat_mini', num_classes=3)
-    model.save_pretrained(tmp_path / 'whole')
+    model.save_pretrained(tmp_path / 'whole', license='mit')
     with pytest.raises(ValueError, match='features_only is for timm.create_model'):
         TimmClassifier.from_pretrained(tmp_path / 'whole', features_only=True)
     model.prune_intermediate_layers([1])
     with pytest.raises(InputError, match=r'config.json builds a model that differs in .* torch.save\(model.state_dict'):
-        model.save_pretrained(tmp_path / 'pruned')
+        model.save_pretrained(tmp_path / 'pruned', license='mit')
     assert not (tmp_path / 'pruned').exists()
     with pytest.raises(InputError, match='build it by timm.create_model'):
-        TimmClassifier(NAT, num_classes=3, arch='mini').save_pretrained(tmp_path / 'direct')
+        TimmClassifier(NAT, num_classes=3, arch='mini').save_pretrained(tmp_path / 'direct', license='mit')
     with pytest.raises(ValueError, match='arch is missing'):
         TimmClassifier(NAT, num_classes=3)
 
 
 def test_full_disk_keeps_the_weights_of_before(monkeypatch, tmp_path):
     model = small('nat_mini', num_classes=3)
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path, license='mit')
     before = (tmp_path / 'model.safetensors').read_bytes()
 
     def fail(*_):
@@ -877,7 +885,7 @@ def test_full_disk_keeps_the_weights_of_before(monkeypatch, tmp_path):
 
     monkeypatch.setattr('pathlib.Path.write_bytes', fail)
     with pytest.raises(InputError, match='No space left'):
-        model.save_pretrained(tmp_path)
+        model.save_pretrained(tmp_path, license='mit')
     assert (tmp_path / 'model.safetensors').read_bytes() == before
     assert TimmClassifier.from_pretrained(tmp_path).num_classes == 3
 
@@ -904,7 +912,7 @@ def test_secrets_of_an_address(tmp_path, log):
 
 def test_arguments_of_the_hub(monkeypatch, tmp_path):
     """Those of huggingface_hub's from_pretrained are obeyed. Others, and what a folder cannot obey, are refused."""
-    small('nat_mini', num_classes=3).save_pretrained(tmp_path / 'inside')
+    small('nat_mini', num_classes=3).save_pretrained(tmp_path / 'inside', license='mit')
     asked = []
 
     def hf_hub_download(filename, **settings):
@@ -916,7 +924,8 @@ def test_arguments_of_the_hub(monkeypatch, tmp_path):
     options = dict(token='hf_1', cache_dir='there', force_download=True, local_files_only=False)
     TimmClassifier.from_pretrained('OWNER/NAME', revision='work/new', subfolder='inside', **options)
     settings = dict(options, repo_id='OWNER/NAME', revision='work/new')
-    assert asked == [(f'inside/{name}', settings) for name in ('config.json', 'model.safetensors')]
+    TimmClassifier.from_pretrained('hf-hub:OWNER/NAME@work%2Fnew', subfolder='inside', **options)
+    assert asked == [(f'inside/{name}', settings) for name in ('config.json', 'model.safetensors')] * 2
     TimmClassifier.from_pretrained(tmp_path, subfolder='inside', token='hf_1', cache_dir='there', local_files_only=True)
     with pytest.raises(
         ValueError, match='from_pretrained does not take proxies, resume_download: of huggingface_hub it'
@@ -953,5 +962,5 @@ def test_dropout_of_class_attention():
 
 def test_models_of_the_hub_are_in_evaluation_mode(tmp_path):
     """from_pretrained gives a model that predicts: no image is dropped, and no norm takes the statistics of a batch."""
-    small('gsa_resnet38', num_classes=3).train().save_pretrained(tmp_path)
+    small('gsa_resnet38', num_classes=3).train().save_pretrained(tmp_path, license='mit')
     assert not any(module.training for module in TimmClassifier.from_pretrained(tmp_path).modules())

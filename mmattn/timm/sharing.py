@@ -5,7 +5,7 @@ import re
 import tempfile
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import timm
 from huggingface_hub import ModelCard, ModelHubMixin
@@ -17,6 +17,7 @@ from ..version import __version__
 from ..weights import first_names
 from ..weights.downloads import from_hub
 from ..weights.files import safetensors_of
+from ..weights.licenses import chosen_license, licenses_of
 from .config_json import check_model_args, forms, read_config, weights_of
 
 Model = TypeVar('Model', bound='SharedModel')
@@ -36,12 +37,14 @@ import timm
 import mmattn.timm
 
 model = timm.create_model('hf-hub:OWNER/NAME', pretrained=True)
-model = mmattn.timm.TimmClassifier.from_pretrained('OWNER/NAME')
+model = mmattn.timm.TimmClassifier.from_pretrained('hf-hub:OWNER/NAME')
 ```
 
 Settings: {{ settings }}.
 
-Data and licence: {{ data | default("not given", true) }}.
+Data: {{ data | default("not given", true) }}.
+
+The license is that of the weights. It gives no right to the images.
 """
 #: arguments of ``create_model`` that say what is loaded into a model, and not what it is
 OF_LOADING = ('init_cfg', 'pretrained_strict', 'pretrained_filter_fn')
@@ -68,7 +71,7 @@ class SharedModel(ModelHubMixin, library_name='mmattn', tags=['timm'], model_car
         """A model that ``save_pretrained`` or ``push_to_hub`` wrote, in evaluation mode.
 
         Args:
-            name: folder, or OWNER/NAME on the Hub.
+            name: folder, or hf-hub:OWNER/NAME[@REVISION] on the Hub, for which OWNER/NAME is enough.
             revision: branch, tag or commit on the Hub, or a pull request, as ``refs/pr/1``.
             subfolder: the part of the folder or repository that has the model.
             token, cache_dir, force_download, local_files_only: of huggingface_hub. A folder needs no token and no
@@ -85,6 +88,9 @@ class SharedModel(ModelHubMixin, library_name='mmattn', tags=['timm'], model_car
             raise ValueError("features_only is for timm.create_model('local-dir:FOLDER' or 'hf-hub:OWNER/NAME')")
         folder = Path(name).expanduser()
         local = folder.is_dir()
+        if not local:
+            name, _, named = re.sub(r'^(hf[-_]hub:|hf://)', '', str(name)).partition('@')
+            revision = revision or unquote(named) or None
         if not local and not re.fullmatch(r'[\w.-]+/[\w.-]+', str(name)):
             raise CheckpointError(f'there is no folder {name}, and names on the Hub are OWNER/NAME')
         if refused := sorted(arguments.keys() & OF_HUB):
@@ -122,32 +128,66 @@ class SharedModel(ModelHubMixin, library_name='mmattn', tags=['timm'], model_car
         )
         return model.eval()
 
-    def save_pretrained(self, save_directory: str | Path, *, repo_id: str | None = None, **settings) -> str | None:
+    def save_pretrained(
+        self,
+        save_directory: str | Path,
+        *,
+        license: str | None = None,
+        repo_id: str | None = None,
+        model_card_kwargs: dict[str, object] | None = None,
+        **settings,
+    ) -> str | None:
         """Write a folder, or nothing: see :class:`huggingface_hub.ModelHubMixin`, which also has the arguments.
 
+        Args:
+            license: of the weights, as the Hub names it, such as 'apache-2.0'. It may be left out if that of all
+                weights that ``init_cfg`` of the backbone names is known.
+
         Raises:
-            InputError: if ``from_pretrained`` could not build the model again, or the folder cannot be written.
+            InputError: if ``from_pretrained`` could not build the model again, the folder cannot be written, or the
+                license is not known.
         """
+        card = self._card_settings(license, model_card_kwargs)
         self._config()
         folder = Path(save_directory)
         check_output(folder / 'model.safetensors')
         folder.mkdir(parents=True, exist_ok=True)
         # ModelHubMixin removes an earlier config.json first.
         with tempfile.TemporaryDirectory(prefix='.', dir=folder) as staged:
-            answer = super().save_pretrained(staged, repo_id=repo_id or folder.name, **settings)
+            answer = super().save_pretrained(staged, repo_id=repo_id or folder.name, model_card_kwargs=card, **settings)
             for file in Path(staged).iterdir():
                 if file.name != 'README.md' or not (folder / file.name).exists():
                     os.replace(file, folder / file.name)
         return answer
 
-    def push_to_hub(self, repo_id: str, **settings) -> str:
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        license: str | None = None,
+        model_card_kwargs: dict[str, object] | None = None,
+        **settings,
+    ) -> str:
         """Upload the model: see :class:`huggingface_hub.ModelHubMixin`, which also has the arguments.
 
+        Args:
+            license: see :meth:`save_pretrained`.
+
         Raises:
-            InputError: if ``from_pretrained`` could not build the model again; then no repository is made.
+            InputError: if ``from_pretrained`` could not build the model again, or the license is not known; then no
+                repository is made.
         """
+        card = self._card_settings(license, model_card_kwargs)
         self._config()
-        return super().push_to_hub(repo_id, **settings)
+        return super().push_to_hub(repo_id, model_card_kwargs=card, **settings)
+
+    def _card_settings(self, license: str | None, given: dict[str, object] | None) -> dict[str, object]:
+        """What the card says, with a license that is known."""
+        given = given or {}
+        init_cfg = self.backbone.init_cfg or ()
+        entries = [init_cfg] if isinstance(init_cfg, dict) else init_cfg
+        starts = licenses_of(entry.get('checkpoint') for entry in entries)
+        return {**given, 'license': chosen_license(license or given.get('license'), starts)}
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """Write the weights, with the settings that they do not show, and timm's config.json."""
@@ -194,8 +234,8 @@ class SharedModel(ModelHubMixin, library_name='mmattn', tags=['timm'], model_car
             raise InputError(f'config.json builds a model that differs in {first_names(differing, 3)}. {ALONE}')
         return config
 
-    def generate_model_card(self, **arguments) -> ModelCard:
-        return super().generate_model_card(
+    def generate_model_card(self, *, license: str | None = None, **arguments) -> ModelCard:
+        card = super().generate_model_card(
             name=self.pretrained_cfg['architecture'],
             backbone=type(self.backbone).__name__,
             version=__version__,
@@ -204,3 +244,5 @@ class SharedModel(ModelHubMixin, library_name='mmattn', tags=['timm'], model_car
             settings=', '.join(f'{key}={value!r}' for key, value in self.backbone.settings.items()),
             **arguments,
         )
+        card.data.license = license
+        return card

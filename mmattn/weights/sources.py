@@ -5,9 +5,10 @@
 - ``torchvision:Swin_T_Weights.IMAGENET1K_V1``, as ``torchvision.models.get_weight`` takes it
 - ``torchvision://NAME`` and ``open-mmlab://NAME``, as in configs of OpenMMLab
 - ``https://HOST/FILE``
-- ``hf://OWNER/REPOSITORY``, ``hf://OWNER/REPOSITORY/FILE`` or ``hf://OWNER/REPOSITORY/FOLDER/``, for models on the
-  Hugging Face Hub; ``@REVISION`` after REPOSITORY names a branch, a tag, a commit or, as ``@refs/pr/1``, a pull
-  request. As in huggingface_hub, "/" in the name of a branch is written ``%2F``
+- ``hf-hub:OWNER/REPOSITORY``, ``hf-hub:OWNER/REPOSITORY/FILE`` or ``hf-hub:OWNER/REPOSITORY/FOLDER/``, for models on
+  the Hugging Face Hub, as timm has them; ``@REVISION`` after REPOSITORY names a branch, a tag, a commit or, as
+  ``@refs/pr/1``, a pull request. "/" in the name of a branch is written ``%2F``. In the place of ``hf-hub:`` may stand
+  ``hf://``, as in huggingface_hub
 - the path of a file
 
 Nothing here uses the network.
@@ -42,6 +43,7 @@ def place_of(source: str) -> str:
             Google Drive.
     """
     source = re.sub(r'^[a-zA-Z][\w+.-]*://', lambda scheme: scheme[0].lower(), source)
+    source = re.sub(r'^hf[-_]hub:', 'hf://', source)
     if source.startswith('torchvision://'):
         from mmengine.runner.checkpoint import get_torchvision_models  # imported here, since it needs OpenCV
 

@@ -15,8 +15,9 @@ from mmattn.weights import CheckpointError, read_file
 from mmguard.checks.classes import saved_meta
 from mmguard.errors import InputError
 from mmguard.runs.checkpoints import backbone_settings
-from mmguard.runs.publishing import chosen_license, halved, publish, starting_licenses
+from mmguard.runs.publishing import halved, publish, starting_licenses
 from mmguard.runs.rows import read_row
+from mmguard.weights.licenses import chosen_license
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 
@@ -74,7 +75,7 @@ def test_halved():
             {'state_dict': {'a': torch.ones(1)}},
             'it is not a checkpoint of a training with mmattn',
         ),
-        (['top-1=5'], {}, 'give the license of the weights, as in --license apache-2.0: the config names no weights'),
+        (['top-1=5'], {}, 'give the license of the weights, such as apache-2.0: the training started from no weights'),
     ],
     ids=['figure', 'checkpoint', 'license'],
 )
@@ -172,7 +173,7 @@ TIMM = 'timm:swin_tiny_patch4_window7_224.ms_in1k'
         ('Apache-2.0', TIMM, None, 'apache-2.0'),
         (None, TIMM, 'timm:vit_small_patch14_dinov2.lvd142m', 'lvd142m has apache-2.0'),  # two licenses
         (None, TIMM, 'own.pth', 'own.pth has one that is not known here'),
-        (None, None, None, 'the config names no weights to start from, so the choice is yours'),
+        (None, None, None, 'started from no weights that are named, so the choice is yours'),
         ('all mine', None, None, 'not .all mine.'),
     ],
     ids=['given', 'of timm', 'given and of timm', 'two', 'unknown', 'random', 'no name'],

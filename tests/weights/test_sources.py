@@ -15,6 +15,7 @@ ELSA, SHUNTED = 'https://github.com/damo-cv/ELSA', 'https://github.com/OliverRen
     'source, place',
     [
         ('timm:resnet50.a1_in1k', 'hf://timm/resnet50.a1_in1k'),
+        ('hf-hub:timm/resnet50.a1_in1k@main/x.pth', 'hf://timm/resnet50.a1_in1k@main/x.pth'),
         ('timm:gcvit_tiny', 'https://github.com/rwightman/.*/gcvit_tiny_224_nvidia-ac783954.pth'),
         ('torchvision:Swin_T_Weights.IMAGENET1K_V1', 'https://download.pytorch.org/models/swin_t-704ceda3.pth'),
         ('torchvision:Swin_T_Weights.DEFAULT', 'https://download.pytorch.org/models/swin_t-704ceda3.pth'),

@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
-from timm.models import get_pretrained_cfg
 from torch import Tensor, nn
 
 from ..checks.classes import saved_meta
 from ..checks.config_types import nested
-from ..errors import CheckpointError, InputError, warn
+from ..errors import CheckpointError
 from ..outputs import check_output, whole_file
 from ..privacy import without_secrets
 from ..weights import Translation, is_pretrained, listed, misfits, read_file
 from ..weights.files import noted_settings, safetensors_of
+from ..weights.licenses import chosen_license, licenses_of
 from .checkpoints import READ_BY_MMGUARD, backbone_settings
 from .configs import package_of
 from .resuming import check_complete, whole_model_weights
@@ -153,34 +153,7 @@ def publish(
 def starting_licenses(cfg: Config) -> dict[str, str | None]:
     """The weights that a config names, for the model or a part -> their license; None if timm does not know it."""
     names = [node.get('checkpoint') for _, node in nested(cfg.model, 'model') if is_pretrained(node)]
-    found = {}
-    for name in filter(None, [*names, cfg.model.get('pretrained'), cfg.get('load_from')]):
-        known = get_pretrained_cfg(name.removeprefix('timm:')) if str(name).startswith('timm:') else None
-        found[str(name)] = known and known.license
-    return found
-
-
-def chosen_license(license: str | None, starts: dict[str, str | None]) -> str:
-    """The license of weights: what is given, or that of all weights that the training started from.
-
-    Raises:
-        InputError: if neither is known.
-    """
-    known = {terms for terms in starts.values() if terms}
-    if license is None:
-        if len(known) == 1 and all(starts.values()):
-            return known.pop().lower()
-        shown = ', '.join(f'{start} has {terms or "one that is not known here"}' for start, terms in starts.items())
-        why = shown or 'the config names no weights to start from, so the choice is yours'
-        raise InputError(f'give the license of the weights, as in --license apache-2.0: {why}')
-    if not re.fullmatch(r'[\w.+-]+', license):
-        raise InputError(
-            f'--license must be a name as the Hugging Face Hub has it, such as apache-2.0, not {license!r}'
-        )
-    for start, terms in starts.items():
-        if terms and terms.lower() != license.lower():
-            warn(f'The license is {license}, and that of {start} is {terms}: see whether its terms allow this.')
-    return license.lower()
+    return licenses_of([*names, cfg.model.get('pretrained'), cfg.get('load_from')])
 
 
 def _named_classes(contents: object) -> dict[str, list] | None:

@@ -18,6 +18,7 @@ DOCUMENTS = [ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'CHANGELOG
     (ROOT / 'docs').rglob('*.md')
 )
 README = (ROOT / 'README.md').read_text()
+EXAMPLES = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'add_a_backbone.md').read_text(), re.DOTALL)
 DETECTOR, SEGMENTOR, CALL = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
 
 
@@ -86,7 +87,7 @@ def test_python_call(capsys):
 
 def example_of_a_new_backbone() -> str:
     """Both files in docs/add_a_backbone.md work: maps, frozen stages, and reading a release."""
-    example, weights = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'add_a_backbone.md').read_text(), re.DOTALL)
+    example, weights = EXAMPLES[2:]
     check = """
 import torch
 from mmengine.registry import MODELS
@@ -114,11 +115,10 @@ for name, code in dict(examplenet_weights={weights!r}, examplenet={example!r}).i
 {check}"""
 
 
-def example_of_a_new_mechanism(folder: Path) -> str:
-    """The ten lines in docs/add_a_mechanism.md, and its config: an image passes through all stages."""
-    text = (ROOT / 'docs' / 'add_a_mechanism.md').read_text()
-    example, config = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
-    (folder / 'my_mechanism.py').write_text(example)
+def example_of_a_new_token_mixer(folder: Path) -> str:
+    """The ten lines in docs/add_a_backbone.md, and their config: an image passes through all stages."""
+    example, config = EXAMPLES[:2]
+    (folder / 'my_mixer.py').write_text(example)
     (folder / 'config.py').write_text(config)
     return """
 import torch
@@ -135,11 +135,11 @@ def test_examples_of_new_parts(tmp_path):
     """Both, in a process of their own, because what is registered stays."""
     for name, code in (
         ('backbone.py', example_of_a_new_backbone()),
-        ('mechanism.py', example_of_a_new_mechanism(tmp_path)),
+        ('mixer.py', example_of_a_new_token_mixer(tmp_path)),
     ):
         (tmp_path / name).write_text(code)
     done = subprocess.run(
-        [sys.executable, '-c', 'import runpy; runpy.run_path("backbone.py"); runpy.run_path("mechanism.py")'],
+        [sys.executable, '-c', 'import runpy; runpy.run_path("backbone.py"); runpy.run_path("mixer.py")'],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import timm
 import torch
@@ -106,6 +108,15 @@ def test_warm_start(log, settings):
             assert torch.equal(value, before[name])
         elif 'pos_embed' not in name:
             assert torch.equal(value, reference[name])
+
+
+def test_the_log_says_how_far_a_start_is_from_volo(tmp_path, log):
+    """A VOLO is compared with itself at its own table of positions, and ELSA with it."""
+    torch.save(timm_small().state_dict(), tmp_path / 'volo.pth')
+    for attention in (VOLO, [dict(type='ELSA'), None, None, None]):
+        ELSAVOLO(SMALL, attention, img_size=64).load_pretrained(tmp_path / 'volo.pth', warm_start=True)
+    same, other = (re.findall(r'([0-9.]+) %', line) for line in log if 'differs from that of a VOLO by' in line)
+    assert same == ['0.0'] * 4 and len(other) == 4 and '0.0' not in other
 
 
 @pytest.mark.parametrize(

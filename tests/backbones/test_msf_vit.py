@@ -313,5 +313,5 @@ def test_landmarks_take_exact_weights(tmp_path, log, place):
         assert whole_model_weights(whole, model, 'a')
         assert any(f'trained with {place}=' in message for message in log)
         log.clear()
-        with pytest.raises(ValueError, match=f'a: the weights were trained with {place}='):
+        with pytest.raises(CheckpointError, match=f'a: the weights were trained with {place}='):
             whole_model_weights(whole, model, 'a', resumes=True)

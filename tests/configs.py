@@ -10,9 +10,9 @@ from tests import ROOT
 
 CONFIGS = ROOT / 'configs'
 METAFILES = sorted(CONFIGS.glob('*/metafile.yml'))
-#: name of a model in a metafile -> its entry, and its config and row
+#: name of a model in a metafile -> its entry, and its config
 ENTRIES = {entry['Name']: entry for file in METAFILES for entry in yaml.safe_load(file.read_text())['Models']}
-PAPERS = {name: (ROOT / entry['Config'], entry.get('Row')) for name, entry in ENTRIES.items()}
+PAPERS = {name: ROOT / entry['Config'] for name, entry in ENTRIES.items()}
 #: variant of a backbone -> its folder, the other bases of its detectors and of its segmentors, and other settings
 VARIANTS = {
     'elsa-swin-t': ('elsa_swin', [], [], ''),
@@ -29,7 +29,7 @@ VARIANTS = {
 
 def named(name: str) -> Config:
     """The config of a model of a metafile."""
-    return read_row(*PAPERS[name])
+    return read_row(PAPERS[name])
 
 
 def like_example(folder: Path, variant: str, example: str) -> Path:

@@ -31,8 +31,7 @@ from tests.configs import CONFIGS, METAFILES, PAPERS, like_example, named
 FILES = sorted([*CONFIGS.rglob('*.py'), *ROOT.glob('projects/*/configs/**/*.py')])
 LEAVES = [path for path in FILES if path.is_relative_to(CONFIGS) and '_base_' not in path.parts]
 Case = tuple[Path, str | None]  #: a config and its row
-#: all models of the papers, by the metafiles, and all other configs with their default rows
-CASES = [*PAPERS.values(), *((path, None) for path in LEAVES if path not in {path for path, _ in PAPERS.values()})]
+CASES = [(path, None) for path in LEAVES]
 #: of other packages, with their own heads
 BASELINES = [case for case in CASES if case[0].parent.name == 'baselines' and case[0].stem.endswith('_in1k')]
 CLASSIFIERS = [
@@ -79,13 +78,21 @@ def missing_imports(cfg: Config) -> list[str]:
     return [name for name in used if name not in cfg.custom_imports.imports]
 
 
+def kind(case: Case) -> tuple[str, ...]:
+    """The folder and bases of a config without its variant: cases of one kind differ in widths and depths."""
+    path, row = case
+    bases = re.findall(r"'([^']*)\.py'", path.read_text().partition('_base_ = ')[2].partition('\nmodel')[0])
+    if row is None and len(bases) == 1 and '_base_' not in bases[0] and '::' not in bases[0]:
+        return kind((path.parent / f'{bases[0]}.py', None))
+    return (str(path.parent), *bases[-1:]) if row is None and len(bases) > 1 else (str(path),)
+
+
 def slow_but_for_one_row(cases: list[Case]) -> list:
-    """Rows of a config differ in widths and depths. The first one shows that the parts fit together. Frozen forms of a
-    config, the second detectors on the pyramid of ViTDet, NAT, Shunted and MSF-Swin, and DiNAT-L repeat what another
-    one shows."""
-    first = dict(reversed(cases))
+    """The first case of a kind shows that the parts fit together. Frozen forms of a config, the second detectors on the
+    pyramid of ViTDet, NAT, Shunted and MSF-Swin, and DiNAT-L repeat what another one shows."""
+    first = {kind(case): case for case in reversed(cases)}
     others = '-frozen_(?!linear)|dino-4scale_dinov3|cascade.*_(nat|shunted|msf)|retinanet_msf|dinat-l|baselines.*3x'
-    repeats = [first[path] != row or re.search(others, path.stem) for path, row in cases]
+    repeats = [first[kind(case)] != case or re.search(others, case[0].stem) for case in cases]
     return [pytest.param(case, marks=pytest.mark.slow) if slow else case for case, slow in zip(cases, repeats)]
 
 
@@ -275,7 +282,7 @@ def test_readme_says_how_to_make_a_pyramid(tmp_path, base, settings):
     path.write_text(f"""
 _base_ = {bases}
 {pyramid}
-backbone = dict(_base_.backbone, _delete_=True, {settings}, init_cfg=_base_.pretrained)
+backbone = dict(_base_.pretrained, _delete_=True, {settings})
 model = dict(backbone=backbone, neck={neck})
 """)
     check_downstream(Config.fromfile(path), path)
@@ -383,9 +390,7 @@ def test_downstream_starts_from_its_classifier(case):
     classifier's config leaves after its last epoch, and it has all weights except output norms."""
     settings = read_row(*case).model.backbone
     folder, epoch = re.fullmatch(r'work_dirs/(.*)/epoch_(\d+)\.pth', settings.init_cfg.checkpoint).groups()
-    config, _, row = folder.partition('/')
-    cfg = read_row(case[0].with_name(f'{config}.py'), row or None)
-    assert ('rows' in cfg) == bool(row)
+    cfg = read_row(case[0].with_name(f'{folder}.py'))
     assert cfg.get('train_cfg', {}).get('max_epochs', int(epoch)) == int(epoch)
     with torch.device('meta'):
         classifier, backbone = MODELS.build(cfg.model.backbone), MODELS.build(settings)
@@ -398,11 +403,11 @@ def test_downstream_starts_from_its_classifier(case):
     assert all(name.startswith('norm') for name in (*translation.fresh, *translation.dropped))
 
 
-@pytest.mark.parametrize('config, scale', [('volo_in1k', 194), ('volo_448_in1k', 389)])
+@pytest.mark.parametrize('config, scale', [('in1k', 194), ('448_in1k', 389)])
 def test_volo_d4_is_tested_as_d5(config, scale):
     """VOLO's script resizes test images of D4 and D5 to 1 / 1.15 of the crop, and those of others to 1 / 0.96."""
-    d4 = read_row(CONFIGS / 'elsa_volo' / f'{config}.py', 'volo-d4').test_dataloader.dataset.pipeline
-    d3 = read_row(CONFIGS / 'elsa_volo' / f'{config}.py', 'volo-d3').test_dataloader.dataset.pipeline
+    d4 = read_row(CONFIGS / 'elsa_volo' / f'volo-d4_{config}.py').test_dataloader.dataset.pipeline
+    d3 = read_row(CONFIGS / 'elsa_volo' / f'volo-d3_{config}.py').test_dataloader.dataset.pipeline
     assert (d4[1].scale, d4[3].type, d3[2].type) == (scale, 'torchvision/CenterCrop', 'CenterCrop')
     assert d3[1].scale == int(d4[3].size / 0.96)
 
@@ -441,7 +446,7 @@ def test_pyramid_over_volo(config):
 @pytest.mark.parametrize(
     'variable, config',
     [
-        ('COCO_ROOT', 'elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco'),
+        ('COCO_ROOT', 'elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco'),
         ('COCO_ROOT', 'shunted/retinanet_shunted-s_fpn_1x_coco'),
         ('COCO_ROOT', '../projects/lab/configs/toy/retinanet_shunted-toy_fpn'),
         ('COCO_ROOT', 'elsa_swin/dino-4scale_elsa-swin-t_8xb2-12e_coco'),
@@ -450,7 +455,7 @@ def test_pyramid_over_volo(config):
         ('COCO_ROOT', 'elsa_swin/mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic'),
         ('COCO_ROOT', 'elsa_swin/rtmdet_l_elsa-swin-t_4xb32-100e_coco'),
         ('COCO_ROOT', '../projects/lab/configs/toy/dino_elsa-swin-toy'),
-        ('ADE20K_ROOT', 'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512'),
+        ('ADE20K_ROOT', 'elsa_swin/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512'),
         ('ADE20K_ROOT', '../projects/lab/configs/toy/elsa-swin-toy_upernet'),
         ('CITYSCAPES_ROOT', 'elsa_swin/elsa-swin-t_mask2former_8xb2-90k_cityscapes-512x1024'),
         ('VOC_ROOT', 'elsa_swin/retinanet_elsa-swin-t_fpn_1x_voc0712'),
@@ -541,18 +546,18 @@ def test_rates_of_recipes(tmp_path, variant, example, slow):
 
 
 @pytest.mark.parametrize(
-    'config, row',
+    'config',
     [
-        ('elsa_swin/cascade-mask-rcnn_elsa-swin_fpn_ms-3x_coco', 'elsa-swin-t'),
-        ('elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512', 'swin-t'),
-        ('nat/cascade-mask-rcnn_nat_fpn_ms-3x_coco', 'nat-t'),
-        ('nat/nat_upernet_8xb2-160k_ade20k-512x512', 'dinat-t'),
+        'elsa_swin/cascade-mask-rcnn_elsa-swin-t_fpn_ms-3x_coco',
+        'elsa_swin/swin-t_upernet_8xb2-160k_ade20k-512x512',
+        'nat/cascade-mask-rcnn_nat-t_fpn_ms-3x_coco',
+        'nat/dinat-t_upernet_8xb2-160k_ade20k-512x512',
     ],
 )
-def test_decay_of_released_recipes(config, row):
+def test_decay_of_released_recipes(config):
     """As in the releases, norms of the backbone and the tables of Swin and NAT have no weight decay, and all else has
     it: ELSA's tables, its ghost heads and the norms of the heads."""
-    cfg = read_row(CONFIGS / f'{config}.py', row)
+    cfg = read_row(CONFIGS / f'{config}.py')
     with torch.device('meta'), DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model)
         wrapper = build_optim_wrapper(model, dict(cfg.optim_wrapper, type='OptimWrapper'))  # without mixed precision
@@ -561,7 +566,7 @@ def test_decay_of_released_recipes(config, row):
     tables, norms = r'\.(rb|rpb)$', r'^backbone\..*norm'
     assert any(re.search(tables, name) for name in decayed) and any('.bn.' in name for name in decayed)
     for name, has in decayed.items():
-        assert has == (not re.search(norms if row == 'elsa-swin-t' else f'{norms}|{tables}', name)), name
+        assert has == (not re.search(norms if 'elsa-swin-t' in config else f'{norms}|{tables}', name)), name
 
 
 @pytest.mark.parametrize('data', ['160k_ade20k-512x512', '90k_cityscapes-512x1024'])
@@ -582,21 +587,16 @@ def test_mask2former_is_mmsegmentations(data):
 
 @pytest.mark.parametrize('metafile', METAFILES, ids=lambda path: path.parent.name)
 def test_metafile_is_complete(metafile):
-    """A metafile lists every row of every config of its folder once, and only those. A model is named as its config;
-    a model that is a row has the name of the row in its own. The files that it names are those that the configs start
-    from."""
+    """A metafile lists every config of its folder once, and only those. A model is named as its config. The files that
+    it names are those that the configs start from."""
     content = yaml.safe_load(metafile.read_text())
-    listed = Counter((ROOT / entry['Config'], entry.get('Row')) for entry in content['Models'])
-    rows = {path: read_row(path).get('rows') or [None] for path in metafile.parent.glob('*.py')}
-    assert listed == Counter((path, row) for path in rows for row in rows[path])
-    assert len({entry['Name'] for entry in content['Models']}) == len(content['Models'])
+    assert Counter(ROOT / entry['Config'] for entry in content['Models']) == Counter(metafile.parent.glob('*.py'))
     for entry in content['Models']:
-        assert entry.get('Row', Path(entry['Config']).stem) in entry['Name']
-        assert entry['Name'].split('_')[-1] == Path(entry['Config']).stem.split('_')[-1]
+        assert entry['Name'] == Path(entry['Config']).stem
         file = entry.get('Released Weights', {}).get('File')
         if file:
-            cfg = read_row(ROOT / entry['Config'], entry.get('Row'))
-            assert cfg.pretrained.checkpoint == f'checkpoints/{file}'
+            cfg = read_row(ROOT / entry['Config'])
+            assert cfg.pretrained.init_cfg.checkpoint == f'checkpoints/{file}'
     (collection,) = content['Collections']
     assert (ROOT / collection['README']).is_file()
     assert {entry['In Collection'] for entry in content['Models']} == {collection['Name']}
@@ -609,13 +609,13 @@ def test_model_index_is_complete():
     assert sorted(ROOT.glob(pattern)) == METAFILES
 
 
-@pytest.mark.parametrize('path', [path for path in LEAVES if 'MMATTN_ROW' in path.read_text()], ids=names)
+@pytest.mark.parametrize('path', [path for path in FILES if re.search('^rows = ', path.read_text(), re.M)], ids=names)
 @pytest.mark.every(4)
-def test_default_row(path):
-    """Without MMATTN_ROW, a config is the row that ``row`` names. Bases and ``row`` have the same default."""
+def test_rows(path):
+    """A config with rows is whole without one, every row can be merged into it, and no _delete_ is left."""
     cfg = read_row(path)
-    assert cfg.row in cfg.rows
-    assert read_row(path, cfg.row)._cfg_dict == cfg._cfg_dict
+    for row in (None, *cfg.pop('rows')):
+        assert '_delete_' not in str(read_row(path, row).model), row
 
 
 def test_common_names_in_the_environment(monkeypatch):
@@ -623,10 +623,10 @@ def test_common_names_in_the_environment(monkeypatch):
     paths = [path for path in FILES if '{{$' in path.read_text()]
     read = set(re.findall(r'\{\{\$(\w+)', ' '.join(path.read_text() for path in paths)))
     ours = re.compile(r'MMATTN_\w+|TOY_CLASSIFIER|\w+_ROOT')
-    assert {'MMATTN_ROW', 'MMATTN_TEACHER', 'MMATTN_WEIGHTS', 'MMATTN_IMAGES', 'COCO_ROOT'} < read
+    assert {'MMATTN_TEACHER', 'MMATTN_WEIGHTS', 'MMATTN_IMAGES', 'COCO_ROOT'} < read
     assert all(ours.fullmatch(name) for name in read) and 'IMAGES_ROOT' not in read
     tried = [
-        CONFIGS / 'gsa' / 'gsa_cifar100.py',
+        CONFIGS / 'gsa' / 'gsa-r50-all_cifar100.py',
         *(
             ROOT / 'projects/lab/configs/toy' / f'{name}.py'
             for name in ('teacher_ade20k', 'compare_pretrained/fpn_ade20k')

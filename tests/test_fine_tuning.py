@@ -16,9 +16,9 @@ EXAMPLES = dict(
 )
 #: backbone of the page's table of targets, beside that of the example -> a detector, and what the example needs for it
 DETECTORS = {
-    'MSFSwin': ('../configs/msf/mask-rcnn_msf-swin_fpn_ms-1x_coco.py', '_base_.model.backbone'),
+    'MSFSwin': ('../configs/msf/mask-rcnn_msf-swin-t_fpn_ms-1x_coco.py', '_base_.model.backbone'),
     'ShuntedTransformer': (
-        '../configs/shunted/mask-rcnn_shunted_fpn_1x_coco.py',
+        '../configs/shunted/mask-rcnn_shunted-s_fpn_1x_coco.py',
         'dict(_base_.model.backbone, norm_eval=True)',
     ),
 }
@@ -73,7 +73,7 @@ def test_lora_targets_of_each_backbone(name, load):
     row = next(line for line in PAGE.splitlines() if line.startswith('| ') and name in line.split('|')[1])
     targets = re.findall('`([^`]+)`', ''.join(row.split('|')[2:]))
     base, module = DETECTORS[name]
-    example = EXAMPLES['lora'].replace('../configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py', base)
+    example = EXAMPLES['lora'].replace('../configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py', base)
     example = example.replace('module=_base_.model.backbone', f'module={module}')
     head, _, tail = example.partition('targets=[')
     assert module in PAGE and len(targets) >= 4

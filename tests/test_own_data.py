@@ -280,7 +280,7 @@ def test_folds(tmp_path, monkeypatch):
 HEADS = {
     'Mask R-CNN': '../projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn',
     'RetinaNet': '../projects/lab/configs/toy/retinanet_shunted-toy_fpn',
-    'UperNet': 'elsa_swin/elsa-swin_upernet_8xb2-160k_ade20k-512x512',
+    'UperNet': 'elsa_swin/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512',
     'Semantic FPN': '../projects/lab/configs/toy/shunted-toy_fpn',
     'SegFormer': 'shunted/shunted-s_segformer_8xb2-160k_ade20k-512x512',
     'SETR': 'msf/msf-vit-s_setr-naive_8xb2-160k_ade20k-512x512',

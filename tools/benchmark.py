@@ -3,7 +3,7 @@
     python tools/benchmark.py                                             # the models that the metafiles name
     python tools/benchmark.py elsa-swin-t mit-b2 --peer swin-t --sizes 512x512 800x1333 --steps training
     python tools/benchmark.py shunted-s --peer pvtv2-b2 --device cuda --dtype bfloat16 --runtime eager compile
-    python tools/benchmark.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py r50 --peer swin-t --whole
+    python tools/benchmark.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py r50 --peer swin-t --whole
     python tools/benchmark.py --sizes 512x512 1024x1024 2048x2048 --steps inference --plot cost_over_size.png
 
 A model is the path of a config, the name of a model in a metafile or of a config in configs/*/ (without ".py", and
@@ -301,10 +301,6 @@ def config_file(model: str, row: str | None = None) -> tuple[Path, str | None]:
     """
     if model.endswith('.py') and Path(model).is_file():
         return Path(model), row
-    named = {entry['Name']: entry for metafile in metafiles() for entry in metafile['Models']}
-    for entry in (named.get(model), named.get(f'{model}_in1k')):
-        if entry is not None:
-            return CONFIGS.parent / entry['Config'], entry.get('Row')
     for file in (*sorted(CONFIGS.glob(f'*/{model}.py')), *CONFIGS.glob(f'*/{model}_in1k.py')):
         return file, None
     raise FileNotFoundError(f'there is no such config, and the peers are {", ".join(PEERS)}')

@@ -1,6 +1,6 @@
 """Check every image and annotation of a data set, draw the first images, and count what each class has.
 
-    python tools/browse.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py --out look
+    python tools/browse.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py --out look
 
 It counts objects for a detector, pixels for a segmentor, images for a classifier. The checks are the same as in
 training, see docs/robustness.md of mmguard. Images are not resized, cropped or flipped. For each image that cannot be

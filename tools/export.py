@@ -1,7 +1,7 @@
 """Export a segmentor, a detector, or the backbone of any config to ONNX or torch.export, for images of any size.
 
     python tools/export.py configs/shunted/shunted-s_fpn_8xb2-80k_ade20k-512x512.py CHECKPOINT --out shunted.onnx
-    python tools/export.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py CHECKPOINT --out detector.onnx
+    python tools/export.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py CHECKPOINT --out detector.onnx
 
 The input is one image, normalised as the config does it, but not padded. The output of a segmentor
 is the class scores of its decode head, at the head's stride; that of a detector is boxes, labels, scores and masks;

@@ -1,6 +1,6 @@
 """Predict on images and videos with a detector, a segmentor or a classifier.
 
-    python tools/predict.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py CHECKPOINT photos --out found
+    python tools/predict.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py CHECKPOINT photos --out found
 
 --out gets drawn images (images/NAME.jpg) and predictions.json, of segmentors also label maps (labels/NAME.png); see
 docs/predict.md. If a file cannot be read, the others are predicted, the last line names it, and the exit status is 1.

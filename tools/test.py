@@ -1,6 +1,6 @@
 """Test a detector, a segmentor or a classifier.
 
-python tools/test.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py work_dirs/.../epoch_12.pth
+python tools/test.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py work_dirs/.../epoch_12.pth
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Train a detector, a segmentor or a classifier.
 
-python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin_fpn_ms-1x_coco.py
+python tools/train.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py
 """
 
 import argparse

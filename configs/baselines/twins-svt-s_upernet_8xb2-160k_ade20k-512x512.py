@@ -7,7 +7,7 @@ _base_ = [
     '../_base_/seg_runtime.py',
 ]
 model = dict(
-    backbone=dict(_base_.backbone, drop_path_rate=0.2, init_cfg=_base_.pretrained),
+    backbone=dict(_base_.pretrained, drop_path_rate=0.2),
     decode_head=dict(in_channels=_base_.in_channels),
     auxiliary_head=dict(in_channels=_base_.in_channels[2]),
 )

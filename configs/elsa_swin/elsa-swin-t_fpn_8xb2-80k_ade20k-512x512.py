@@ -6,7 +6,4 @@ _base_ = [
     '../_base_/schedules/ade20k_80k.py',
     '../_base_/seg_runtime.py',
 ]
-model = dict(
-    backbone=dict(_base_.backbone, drop_path_rate=0.2, init_cfg=_base_.pretrained),
-    neck=dict(in_channels=_base_.in_channels),
-)
+model = dict(backbone=dict(_base_.pretrained, drop_path_rate=0.2), neck=dict(in_channels=_base_.in_channels))

@@ -5,7 +5,4 @@ _base_ = [
     '../_base_/schedules/ade20k_160k_mask2former.py',
     '../_base_/seg_runtime.py',
 ]
-model = dict(
-    backbone=dict(_base_.backbone, drop_path_rate=0.3, init_cfg=_base_.pretrained),
-    decode_head=dict(in_channels=_base_.in_channels),
-)
+model = dict(backbone=dict(_base_.pretrained, drop_path_rate=0.3), decode_head=dict(in_channels=_base_.in_channels))

@@ -1,5 +1,5 @@
 _base_ = ['./_base_/elsa-swin-t.py', '../_base_/recipes/mask2former_50e_coco-panoptic.py']
 model = dict(
-    backbone=dict(_base_.backbone, _delete_=True, drop_path_rate=0.3, init_cfg=_base_.pretrained),
+    backbone=dict(_base_.pretrained, _delete_=True, drop_path_rate=0.3),
     panoptic_head=dict(in_channels=_base_.in_channels),
 )

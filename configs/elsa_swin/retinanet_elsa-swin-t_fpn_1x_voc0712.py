@@ -6,9 +6,7 @@ _base_ = [
     '../_base_/det_runtime.py',
 ]
 model = dict(
-    backbone=dict(
-        _base_.backbone, _delete_=True, out_indices=(1, 2, 3), drop_path_rate=0.1, init_cfg=_base_.pretrained
-    ),
+    backbone=dict(_base_.pretrained, _delete_=True, out_indices=(1, 2, 3), drop_path_rate=0.1),
     neck=dict(in_channels=_base_.in_channels[1:], start_level=0),
     bbox_head=dict(num_classes=20),
 )

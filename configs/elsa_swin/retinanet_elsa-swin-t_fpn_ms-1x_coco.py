@@ -8,9 +8,7 @@ _base_ = [
     '../_base_/det_runtime.py',
 ]
 model = dict(
-    backbone=dict(
-        _base_.backbone, _delete_=True, out_indices=(1, 2, 3), drop_path_rate=0.1, init_cfg=_base_.pretrained
-    ),
+    backbone=dict(_base_.pretrained, _delete_=True, out_indices=(1, 2, 3), drop_path_rate=0.1),
     neck=dict(in_channels=_base_.in_channels[1:], start_level=0),
 )
 optim_wrapper = dict(paramwise_cfg=dict(_base_.paramwise_cfg, _delete_=True))

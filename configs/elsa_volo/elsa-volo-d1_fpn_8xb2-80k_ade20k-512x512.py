@@ -8,6 +8,6 @@ _base_ = [
     '../_base_/seg_runtime.py',
 ]
 model = dict(
-    backbone=dict(_base_.backbone, norm_cfg=_base_.sync_norm, drop_path_rate=0.1, init_cfg=_base_.pretrained),
+    backbone=dict(_base_.pretrained, norm_cfg=_base_.sync_norm, drop_path_rate=0.1),
     neck=[_base_.pyramid, dict(_base_.model.neck, in_channels=[_base_.pyramid.out_channels] * 4)],
 )

@@ -1,3 +1,3 @@
 _base_ = ['./_base_/elsa-volo-d5.py', './_base_/in1k_512.py']
 model = dict(backbone=dict(_base_.backbone, img_size=512, drop_path_rate=0.75), head=_base_.head)
-load_from = _base_.pretrained.checkpoint
+load_from = _base_.pretrained.init_cfg.checkpoint

@@ -9,8 +9,6 @@ _base_ = [
     '../_base_/det_runtime.py',
 ]
 model = dict(
-    backbone=dict(
-        _base_.backbone, _delete_=True, norm_cfg=_base_.sync_norm, drop_path_rate=0.1, init_cfg=_base_.pretrained
-    ),
+    backbone=dict(_base_.pretrained, _delete_=True, norm_cfg=_base_.sync_norm, drop_path_rate=0.1),
     neck=[_base_.pyramid, dict(_base_.model.neck, in_channels=[_base_.pyramid.out_channels] * 4)],
 )

@@ -8,6 +8,6 @@ _base_ = [
     '../_base_/seg_runtime.py',
 ]
 model = dict(
-    backbone=dict(_base_.backbone, norm_cfg=_base_.sync_norm, **_base_.settings, init_cfg=_base_.pretrained),
+    backbone=dict(_base_.pretrained, norm_cfg=_base_.sync_norm, **_base_.settings),
     neck=dict(in_channels=_base_.in_channels),
 )

@@ -9,9 +9,7 @@ _base_ = [
     '../_base_/seg_runtime.py',
 ]
 model = dict(
-    backbone=dict(
-        _base_.backbone, out_indices=(2, 3), norm_cfg=_base_.sync_norm, **_base_.settings, init_cfg=_base_.pretrained
-    ),
+    backbone=dict(_base_.pretrained, out_indices=(2, 3), norm_cfg=_base_.sync_norm, **_base_.settings),
     decode_head=dict(in_channels=_base_.in_channels[3]),
     auxiliary_head=[dict(_base_.auxiliary, in_channels=_base_.in_channels[2], in_index=0)],
 )

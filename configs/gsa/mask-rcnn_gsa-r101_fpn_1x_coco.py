@@ -9,8 +9,6 @@ _base_ = [
     '../_base_/det_runtime.py',
 ]
 model = dict(
-    backbone=dict(
-        _base_.backbone, _delete_=True, norm_cfg=_base_.sync_norm, **_base_.settings, init_cfg=_base_.pretrained
-    ),
+    backbone=dict(_base_.pretrained, _delete_=True, norm_cfg=_base_.sync_norm, **_base_.settings),
     neck=dict(in_channels=_base_.in_channels),
 )

@@ -8,6 +8,6 @@ _base_ = [
     '../_base_/seg_runtime.py',
 ]
 model = dict(
-    backbone=dict(_base_.backbone, **_base_.settings, drop_path_rate=0.1, init_cfg=_base_.pretrained),
+    backbone=dict(_base_.pretrained, **_base_.settings, drop_path_rate=0.1),
     neck=[dict(_base_.pyramid, norm_cfg=_base_.sync_norm), dict(_base_.model.neck, in_channels=_base_.in_channels)],
 )

@@ -1,18 +1,2 @@
-# Table 7. MMATTN_ROW=vit-s in the environment chooses a row.
-_base_ = [
-    './_base_/{{$MMATTN_ROW:msf-vit-s}}.py',
-    '../_base_/models/setr-pup.py',
-    '../_base_/datasets/ade20k.py',
-    '../_base_/schedules/ade20k_160k_setr.py',
-    '../_base_/seg_runtime.py',
-]
-row = '{{$MMATTN_ROW:msf-vit-s}}'
-rows = ['vit-s', 'msf-vit-s', 'msf-vit-s-g2']
-model = dict(
-    # as with the naive heads
-    backbone=dict(_base_.backbone, out_indices=(4, 7, 9, 11), init_cfg=_base_.pretrained),
-    decode_head=dict(in_channels=_base_.in_channels[-1]),
-    auxiliary_head=[
-        dict(_base_.auxiliary, in_channels=channels, in_index=i) for i, channels in enumerate(_base_.in_channels[:-1])
-    ],
-)
+_base_ = ['./_base_/msf-vit-s.py', './_base_/setr-pup.py']
+model = dict(backbone=_base_.pretrained)

@@ -8,7 +8,7 @@ _base_ = [
     '../_base_/det_runtime.py',
 ]
 model = dict(
-    backbone=dict(_base_.backbone, _delete_=True, final_norm=True, drop_path_rate=0.1, init_cfg=_base_.pretrained),
+    backbone=dict(_base_.pretrained, _delete_=True, final_norm=True, drop_path_rate=0.1),
     neck=dict(
         _delete_=True,
         type='mmattn.detection.SimpleFeaturePyramid',

@@ -6,8 +6,6 @@ _base_ = [
     '../_base_/seg_runtime.py',
 ]
 model = dict(
-    backbone=dict(
-        _base_.backbone, attention=_base_.attentions.mask2former, drop_path_rate=0.3, init_cfg=_base_.pretrained
-    ),
+    backbone=dict(_base_.pretrained, attention=_base_.attentions.mask2former, drop_path_rate=0.3),
     decode_head=dict(in_channels=_base_.in_channels),
 )

@@ -8,12 +8,7 @@ _base_ = [
 ]
 model = dict(
     backbone=dict(
-        _base_.backbone,
-        _delete_=True,
-        out_indices=(1, 2, 3),
-        norm_cfg=_base_.sync_norm,
-        drop_path_rate=0.2,
-        init_cfg=_base_.pretrained,
+        _base_.pretrained, _delete_=True, out_indices=(1, 2, 3), norm_cfg=_base_.sync_norm, drop_path_rate=0.2
     ),
     neck=dict(in_channels=_base_.in_channels[1:], start_level=0),
 )

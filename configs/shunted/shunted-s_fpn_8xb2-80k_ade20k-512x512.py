@@ -6,6 +6,6 @@ _base_ = [
     '../_base_/seg_runtime.py',
 ]
 model = dict(
-    backbone=dict(_base_.backbone, norm_cfg=_base_.sync_norm, drop_path_rate=0.2, init_cfg=_base_.pretrained),
+    backbone=dict(_base_.pretrained, norm_cfg=_base_.sync_norm, drop_path_rate=0.2),
     neck=dict(in_channels=_base_.in_channels),
 )

@@ -7,9 +7,7 @@ _base_ = [
     '../_base_/seg_runtime.py',
 ]
 model = dict(
-    backbone=dict(
-        _base_.backbone, out_indices=(2, 3), norm_cfg=_base_.sync_norm, drop_path_rate=0.3, init_cfg=_base_.pretrained
-    ),
+    backbone=dict(_base_.pretrained, out_indices=(2, 3), norm_cfg=_base_.sync_norm, drop_path_rate=0.3),
     decode_head=dict(in_channels=_base_.in_channels[3]),
     auxiliary_head=[dict(_base_.auxiliary, in_channels=_base_.in_channels[2], in_index=0)],
 )

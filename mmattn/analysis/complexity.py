@@ -414,15 +414,14 @@ def _entries(config: Path) -> list[dict]:
 
 
 def _own_entry(config: Path, cfg: Config) -> dict:
-    """The entry of a config and its row in the metafile beside it; without one, the size of its images alone."""
-    names = config.name, cfg.get('row')
-    found = (entry for entry in _entries(config) if (Path(entry['Config']).name, entry.get('Row')) == names)
+    """The entry of a config in the metafile beside it; without one, the size of its images alone."""
+    found = (entry for entry in _entries(config) if Path(entry['Config']).name == config.name)
     return next(found, {'Input Size': input_size(cfg)})
 
 
 def _load_entry(config: Path, entry: dict, read: Reader) -> Config:
     """The config, beside another one, that an entry of their metafile names."""
-    return _load(read, config.parent / Path(entry['Config']).name, entry.get('Row'))
+    return _load(read, config.parent / Path(entry['Config']).name)
 
 
 def _classifier_entry(config: Path, backbone: dict, read: Reader) -> dict:

@@ -51,14 +51,14 @@ def test_released_layouts(release, arch, layout):
 @pytest.mark.parametrize(
     'config, wrap',
     [
-        ('mask-rcnn_shunted_fpn_1x_coco', lambda weights: {'model': weights, 'epoch': 300}),
-        ('mask-rcnn_shunted_fpn_1x_coco', dict),
+        ('mask-rcnn_shunted-s_fpn_1x_coco', lambda weights: {'model': weights, 'epoch': 300}),
+        ('mask-rcnn_shunted-s_fpn_1x_coco', dict),
         ('shunted-s_fpn_8xb2-80k_ade20k-512x512', dict),
         *(
             pytest.param(config, dict, marks=pytest.mark.slow)
             for config in (
                 'retinanet_shunted-s_fpn_1x_coco',
-                'shunted_upernet_8xb2-160k_ade20k-512x512',
+                'shunted-s_upernet_8xb2-160k_ade20k-512x512',
                 'shunted-s_segformer_8xb2-160k_ade20k-512x512',
             )
         ),

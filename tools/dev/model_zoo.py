@@ -8,7 +8,6 @@ Our metafiles have OpenMMLab's fields and these:
 
 - ``Metadata`` of a model: all parameters and multiply-adds, as ``tools/complexity.py`` counts them. If it counts no
   multiply-adds, there are none. If a metafile has no parameters, this tool counts both.
-- ``Row`` of a model, if its config has rows. ``Name`` is then the model's own.
 - ``Input Size`` of a model, if it is not the usual one. It is not in ``Metadata``, where mim can read only lists of
   text.
 - ``Printed`` of a model: the paper's own ``Parameters`` and ``FLOPs``. ``Operations per Multiply-Add: 2`` means that
@@ -67,8 +66,7 @@ and ELSA-VOLO have no released weights: their detectors and segmentors start fro
 configs here.
 
 These are the commands for the first line of [the table](#all-models). For another line, change the config and the
-checkpoint. The checkpoint is the file in the last column, or one that you trained. Some configs have rows: where a line
-names one after the model, write it before the command, as `MMATTN_ROW=msf-vit-s-g2`.
+checkpoint. The checkpoint is the file in the last column, or one that you trained.
 
 ```
 python tools/train.py configs/elsa_swin/elsa-swin-t_in1k.py
@@ -113,7 +111,7 @@ This table compares the backbones as ImageNet-1k classifiers at 224 x 224.
 - **Training step on a CPU** is the time of a step, as a multiple of the time of the model named beside it. See the
   [benchmarks](benchmarks.md).
 - GSA-ResNet-50 has attention in groups 2 to 4, GSA-ResNet-38 and 101 have it in all groups.
-- In the plot, squares are models of other papers. They are rows of configs here, too.
+- In the plot, squares are models of other papers. They have configs here, too.
 
 ![Top-1 accuracy over multiply-adds, a line per family](images/cost_accuracy.png)
 
@@ -129,7 +127,7 @@ the table above has the papers' own counts.
 
 """
 COLUMNS = (
-    'model, and row of its config',
+    'model',
     'parameters',
     'multiply-adds',
     "the paper's count",
@@ -322,7 +320,7 @@ def row(entry: dict) -> list[str]:
     results = {name: value for name, value in results.items() if not re.search(r'AP[\d_]', name)}  # see printed_tables
     weights = entry.get('Released Weights')
     return [
-        f'[{entry["Name"]}](../{entry["Config"]})' + (f', `{entry["Row"]}`' if 'Row' in entry else ''),
+        f'[{entry["Name"]}](../{entry["Config"]})',
         *sizes(entry),
         printed(entry.get('Printed', {})),
         metrics(results),
@@ -345,7 +343,7 @@ def size(entry: dict) -> tuple[float, float | None]:
     from mmattn.analysis import count_config  # building models takes long
     from mmguard.runs.rows import read_row
 
-    return count_config(read_row(ROOT / entry['Config'], entry.get('Row')), entry.get('Input Size'))
+    return count_config(read_row(ROOT / entry['Config']), entry.get('Input Size'))
 
 
 def printed(figures: dict) -> str:

@@ -1,3 +1,3 @@
 backbone = dict(type='ResNet', depth=101)
 in_channels = [256, 512, 1024, 2048]
-pretrained = dict(type='Pretrained', checkpoint='torchvision://resnet101')
+pretrained = dict(backbone, init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet101'))

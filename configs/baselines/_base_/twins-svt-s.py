@@ -12,6 +12,9 @@ backbone = dict(
 )
 in_channels = [64, 128, 256, 512]
 pretrained = dict(
-    type='Pretrained',
-    checkpoint='https://download.openmmlab.com/mmsegmentation/v0.5/pretrain/twins/alt_gvt_small_20220308-7e1c3695.pth',
+    backbone,
+    init_cfg=dict(
+        type='Pretrained',
+        checkpoint='https://download.openmmlab.com/mmsegmentation/v0.5/pretrain/twins/alt_gvt_small_20220308-7e1c3695.pth',
+    ),
 )

@@ -3,4 +3,4 @@ backbone = dict(type='DINOViT', arch='vit_small_patch16_dinov3')
 channels = 384
 quarters = dict(out_indices=(2, 5, 8, 11))
 frozen = dict(frozen_stages=12, drop_path_rate=0.0)
-pretrained = dict(type='Pretrained', checkpoint='timm:vit_small_patch16_dinov3.lvd1689m')
+pretrained = dict(backbone, init_cfg=dict(type='Pretrained', checkpoint='timm:vit_small_patch16_dinov3.lvd1689m'))

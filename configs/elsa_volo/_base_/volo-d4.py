@@ -3,4 +3,4 @@ _base_ = './volo-d3.py'
 backbone = dict(arch='d4')
 in_channels = [384, 768, 768, 768]
 head = dict(in_channels=768)
-pretrained = dict(checkpoint='checkpoints/d4_224_85.7.pth.tar')
+pretrained = dict(backbone, init_cfg=dict(checkpoint='checkpoints/d4_224_85.7.pth.tar'))

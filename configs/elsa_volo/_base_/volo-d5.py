@@ -1,4 +1,4 @@
 # VOLO itself, with outlook attention in the first stage
 _base_ = './elsa-volo-d5.py'
 backbone = dict(attention=None)
-pretrained = dict(checkpoint='checkpoints/d5_224_86.10.pth.tar')
+pretrained = dict(backbone, init_cfg=dict(checkpoint='checkpoints/d5_224_86.10.pth.tar'))

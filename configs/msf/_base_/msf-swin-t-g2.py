@@ -1,3 +1,3 @@
 _base_ = './msf-swin-t.py'
 backbone = dict(groups=2)
-pretrained = dict(checkpoint='work_dirs/msf-swin_in1k/msf-swin-t-g2/epoch_100.pth')
+pretrained = dict(backbone, init_cfg=dict(checkpoint='work_dirs/msf-swin-t-g2_in1k/epoch_100.pth'))

@@ -1,3 +1,3 @@
 _base_ = './msf-vit-s.py'
 backbone = dict(groups=2)
-pretrained = dict(checkpoint='work_dirs/msf-vit_in1k/msf-vit-s-g2/epoch_100.pth')
+pretrained = dict(backbone, init_cfg=dict(checkpoint='work_dirs/msf-vit-s-g2_in1k/epoch_100.pth'))

@@ -8,5 +8,8 @@ attentions = {
 }
 backbone = dict(attention=attentions['in1k_384'])
 pretrained = dict(
-    checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet22k/dinat_large_in22k_224_11x11interp.pth'
+    backbone,
+    init_cfg=dict(
+        checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet22k/dinat_large_in22k_224_11x11interp.pth'
+    ),
 )

@@ -7,5 +7,9 @@ backbone = dict(
 )
 in_channels = [96, 192, 384, 768]
 pretrained = dict(
-    type='Pretrained', checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet1k/dinat_small_in1k_224.pth'
+    backbone,
+    init_cfg=dict(
+        type='Pretrained',
+        checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet1k/dinat_small_in1k_224.pth',
+    ),
 )

@@ -2,5 +2,9 @@ _base_ = './dinat.py'
 backbone = dict(type='NAT', arch='tiny', attention=_base_.attentions.in1k)
 in_channels = [64, 128, 256, 512]
 pretrained = dict(
-    type='Pretrained', checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet1k/dinat_tiny_in1k_224.pth'
+    backbone,
+    init_cfg=dict(
+        type='Pretrained',
+        checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet1k/dinat_tiny_in1k_224.pth',
+    ),
 )

@@ -7,6 +7,9 @@ backbone = dict(
 )
 in_channels = [192, 384, 768, 1536]
 pretrained = dict(
-    type='Pretrained',
-    checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet22k/dinat_s_large_in22k_224.pth',
+    backbone,
+    init_cfg=dict(
+        type='Pretrained',
+        checkpoint='https://shi-labs.com/projects/dinat/checkpoints/imagenet22k/dinat_s_large_in22k_224.pth',
+    ),
 )

@@ -1,4 +1,7 @@
 _base_ = './nat.py'
 backbone = dict(type='NAT', arch='small', attention=_base_.attentions.in1k)
 in_channels = [96, 192, 384, 768]
-pretrained = dict(type='Pretrained', checkpoint='https://shi-labs.com/projects/nat/checkpoints/CLS/nat_small.pth')
+pretrained = dict(
+    backbone,
+    init_cfg=dict(type='Pretrained', checkpoint='https://shi-labs.com/projects/nat/checkpoints/CLS/nat_small.pth'),
+)

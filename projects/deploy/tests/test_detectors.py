@@ -21,7 +21,7 @@ from tests.export.test_graphs import needs_export
 
 RETINANET = '../projects/lab/configs/toy/retinanet_shunted-toy_fpn'
 MASK_RCNN = '../projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn'
-CASCADE = 'elsa_swin/cascade-mask-rcnn_elsa-swin_fpn_ms-1x_coco'
+CASCADE = 'elsa_swin/cascade-mask-rcnn_elsa-swin-t_fpn_ms-1x_coco'
 #: multiples of the padding and others
 SIZES = ((160, 256), (257, 131), (200, 333))
 #: detections without a partner, boxes in pixels, scores, share of a mask's pixels: rounding moves a border where the

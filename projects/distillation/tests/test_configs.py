@@ -83,11 +83,11 @@ def test_downstream_starts_from_a_distilled_backbone(path, kind):
     weights = {
         name: torch.zeros((), dtype=value.dtype).expand(value.shape) for name, value in student.state_dict().items()
     }
-    named = {name: case for name, case in PAPERS.items() if case in DOWNSTREAM}
+    named = {name: path for name, path in PAPERS.items() if (path, None) in DOWNSTREAM}
     downstream = [name for name in named if re.search(f'{kind}.*{path.stem}_', name)]
     assert downstream
     for name in downstream:
-        settings = read_row(*named[name]).model.backbone
+        settings = read_row(named[name]).model.backbone
         with torch.device('meta'):
             backbone = MODELS.build(settings)
         compare_settings(student.settings_note, backbone.settings_note)
@@ -212,10 +212,10 @@ def test_grafting(graft_of, name, row, downstream):
         for key, value in model.backbone.state_dict().items()
     }
     names_of_models = [each for each in PAPERS if downstream and re.search(downstream, each)]
-    cases = [PAPERS[each] for each in names_of_models if PAPERS[each] in DOWNSTREAM]
+    cases = [PAPERS[each] for each in names_of_models if (PAPERS[each], None) in DOWNSTREAM]
     assert bool(cases) == bool(downstream)
     for case in cases:
-        settings = read_row(*case).model.backbone
+        settings = read_row(case).model.backbone
         settings = dict(settings, proj_bias=True) if name == 'msf-swin-t' else settings
         with torch.device('meta'):
             backbone = MODELS.build(settings)

@@ -107,11 +107,11 @@ def entry(name, scores):
 def test_any_backbone_is_counted():
     """MMPretrain's EfficientNet changes its attribute in_channels: 5.29 M parameters and 0.39 G, as without
     compare.py. A model with deformable attention, whose operations are not counted, has none in the table."""
-    config = ROOT / 'configs' / 'msf' / 'cnn_in1k.py'
-    found = compare.make_entry(config, 'efficientnet-b0', Namespace(cfg_options={}, metric=None, rates=[1e-3]))
+    config = ROOT / 'configs' / 'msf' / 'efficientnet-b0_in1k.py'
+    found = compare.make_entry(config, None, Namespace(cfg_options={}, metric=None, rates=[1e-3]))
     assert found.parameters == 5_288_548 and found.operations == pytest.approx(0.386e9, rel=0.01)
     found.operations = None
-    assert '| efficientnet-b0 | 5.29 | - |' in compare.make_table([found], [1e-3], [0])
+    assert '| efficientnet-b0_in1k | 5.29 | - |' in compare.make_table([found], [1e-3], [0])
 
 
 def test_nan_is_no_best_score():

@@ -101,12 +101,12 @@ def test_real_photographs_build_at_full_size(case, monkeypatch):
 #: row of the real photos at full size -> config of its ImageNet classifier, and its row
 OF_IMAGENET = {
     'elsa-swin': ('elsa_swin/elsa-swin-t_in1k', None),
-    'msf-swin': ('msf/msf-swin_in1k', 'msf-swin-t'),
-    'nat': ('nat/nat_in1k', 'nat-t'),
+    'msf-swin': ('msf/msf-swin-t_in1k', 'msf-swin-t'),
+    'nat': ('nat/nat-t_in1k', 'nat-t'),
     'shunted': ('shunted/shunted-s_in1k', None),
-    'pvt-v2': ('shunted/pvtv2_in1k', 'pvtv2-b2'),
-    'msf-vit': ('msf/msf-vit_in1k', 'msf-vit-s'),
-    'vit': ('msf/msf-vit_in1k', 'vit-s'),
+    'pvt-v2': ('shunted/pvtv2-b2_in1k', 'pvtv2-b2'),
+    'msf-vit': ('msf/msf-vit-s_in1k', 'msf-vit-s'),
+    'vit': ('msf/msf-vit-s_in1k', 'vit-s'),
     'gsa-resnet': ('gsa/gsa-r50_in1k', None),
     'conv-gsa': ('../projects/lab/configs/mixes/conv-gsa-t_in1k', None),
     'nat-shunted': ('../projects/lab/configs/mixes/nat-shunted-t_in1k', None),

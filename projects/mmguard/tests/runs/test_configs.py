@@ -23,10 +23,10 @@ from mmguard.runs.sharding import ShardedStrategy
 from mmguard.weights import CheckpointError
 from tests import ROOT
 
-MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin_fpn_ms-1x_coco.py'
-CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin_fpn_ms-1x_coco.py'
+MASK_RCNN = ROOT / 'configs' / 'elsa_swin' / 'mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
+CASCADE = ROOT / 'configs' / 'elsa_swin' / 'cascade-mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py'
 CLASSIFIER = ROOT / 'projects/lab/configs/toy' / 'elsa-swin-toy_in1k.py'
-UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin_upernet_8xb2-160k_ade20k-512x512.py'
+UPERNET = ROOT / 'configs' / 'elsa_swin' / 'elsa-swin-t_upernet_8xb2-160k_ade20k-512x512.py'
 
 
 def test_cpu_gets_what_it_can_run(monkeypatch):

@@ -1,0 +1,2 @@
+_base_ = './_base_/timm_in1k.py'
+model = dict(model_name='deit_base_patch16_224')

@@ -1,0 +1,4 @@
+_base_ = ['./_base_/r101.py', '../_base_/recipes/mask-rcnn_fpn_1x_coco.py']
+model = dict(
+    backbone=dict(_base_.pretrained, frozen_stages=1, norm_eval=True), neck=dict(in_channels=_base_.in_channels)
+)

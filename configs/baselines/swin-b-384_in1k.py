@@ -1,0 +1,4 @@
+_base_ = './_base_/timm_in1k.py'
+model = dict(model_name='swin_base_patch4_window12_384')
+train_dataloader, val_dataloader = _base_.loaders[384]
+test_dataloader = val_dataloader

@@ -1,0 +1,2 @@
+_base_ = './dino-4scale_dinov3-s_simple-fpn_8xb2-12e_coco.py'
+model = dict(backbone=_base_.frozen)

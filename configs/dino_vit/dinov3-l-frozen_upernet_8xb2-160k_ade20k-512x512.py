@@ -1,0 +1,2 @@
+_base_ = './dinov3-l_upernet_8xb2-160k_ade20k-512x512.py'
+model = dict(backbone=_base_.frozen)

@@ -1,0 +1,2 @@
+_base_ = './mask-rcnn_dinov3-s_simple-fpn_ms-1x_coco.py'
+model = dict(backbone=_base_.frozen)

@@ -1,0 +1,3 @@
+_base_ = ['./_base_/elsa-swin-s.py', './_base_/decay.py', '../_base_/recipes/mask-rcnn_fpn_ms-3x_coco.py']
+model = dict(backbone=dict(_base_.pretrained, drop_path_rate=0.75), neck=dict(in_channels=_base_.in_channels))
+optim_wrapper = dict(paramwise_cfg=dict(_base_.paramwise_cfg, _delete_=True))

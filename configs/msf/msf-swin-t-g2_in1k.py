@@ -1,0 +1,2 @@
+_base_ = './msf-swin-t_in1k.py'
+model = dict(backbone=dict(groups=2))

@@ -1,0 +1,3 @@
+# Not in the paper. Drop path is ELSA-Swin's.
+_base_ = ['./_base_/msf-swin-t.py', '../_base_/recipes/fpn_80k_ade20k.py']
+model = dict(backbone=dict(_base_.pretrained, drop_path_rate=0.2), neck=dict(in_channels=_base_.in_channels))

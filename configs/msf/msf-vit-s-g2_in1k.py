@@ -1,0 +1,2 @@
+_base_ = './msf-vit-s_in1k.py'
+model = dict(backbone=dict(groups=2))

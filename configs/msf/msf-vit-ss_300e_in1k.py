@@ -1,0 +1,2 @@
+_base_ = './msf-vit-ss_in1k.py'
+param_scheduler, train_cfg = _base_.schedules[300]

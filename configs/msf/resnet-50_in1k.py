@@ -1,0 +1,2 @@
+_base_ = './_base_/cnn_in1k.py'
+model = dict(backbone=dict(type='ResNet', depth=50))

@@ -1,0 +1,2 @@
+_base_ = './msf-vit-b_in1k.py'
+model = dict(backbone=dict(form='plain'))

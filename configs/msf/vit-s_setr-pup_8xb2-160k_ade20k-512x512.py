@@ -1,0 +1,2 @@
+_base_ = ['./_base_/vit-s.py', './_base_/setr-pup.py']
+model = dict(backbone=_base_.pretrained)

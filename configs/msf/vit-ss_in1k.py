@@ -1,0 +1,2 @@
+_base_ = './msf-vit-ss_in1k.py'
+model = dict(backbone=dict(form='plain'))

@@ -1,0 +1,6 @@
+_base_ = ['./_base_/dinat_s-l.py', './_base_/upernet_640.py']
+model = dict(
+    backbone=dict(_base_.pretrained, attention=_base_.attentions.ade20k_640, drop_path_rate=0.3),
+    decode_head=dict(in_channels=_base_.in_channels),
+    auxiliary_head=dict(in_channels=_base_.in_channels[2]),
+)

@@ -26,7 +26,7 @@ from mmguard.checks.channels import check_channels
 from mmguard.checks.config_values import dataset_configs
 from mmguard.runs.rows import read_row
 from tests import ROOT
-from tests.configs import CONFIGS, METAFILES, PAPERS, like_example, named
+from tests.configs import CONFIGS, METAFILES, like_example, named
 
 FILES = sorted([*CONFIGS.rglob('*.py'), *ROOT.glob('projects/*/configs/**/*.py')])
 LEAVES = [path for path in FILES if path.is_relative_to(CONFIGS) and '_base_' not in path.parts]

@@ -149,9 +149,9 @@ def test_examples_of_new_parts(tmp_path):
 
 def test_table_agrees_with_metafiles():
     """Parameters and accuracies in the README's table are those of the metafiles."""
-    rows = re.findall(r'\[([^]]+)\]\((configs/\S+\.py)\) \| ([\d.]+) M \| ([\d.]+) \|', README)
+    rows = re.findall(r'\[[^]]+\]\((configs/\S+\.py)\) \| ([\d.]+) M \| ([\d.]+) \|', README)
     assert len(rows) == 8
-    for label, config, parameters, top1 in rows:
+    for config, parameters, top1 in rows:
         models = yaml.safe_load((ROOT / config).with_name('metafile.yml').read_text())['Models']
         (entry,) = (model for model in models if model['Config'] == config)
         assert float(parameters) == pytest.approx(entry['Metadata']['Parameters'] / 1e6, abs=0.05)

@@ -126,14 +126,7 @@ the models that a paper compares with are often taken from other papers. Paramet
 the table above has the papers' own counts.
 
 """
-COLUMNS = (
-    'model',
-    'parameters',
-    'multiply-adds',
-    "the paper's count",
-    "the paper's accuracy",
-    'released weights',
-)
+COLUMNS = ('model', 'parameters', 'multiply-adds', "the paper's count", "the paper's accuracy", 'released weights')
 
 
 #: key of a row in printed.yml -> head of its column

@@ -1,4 +1,4 @@
-# Swin-T with other mechanisms: tables 1 to 5 and figure 2 of ELSA. MMATTN_ROW=net7 in the environment chooses a row.
+# Swin-T with other mechanisms: tables 1 to 5 and figure 2 of ELSA.
 # Drop path is that of ELSA-Swin-T, 0.1, but for the rows whose figures the paper takes from Swin's, lsa and net1, which
 # have Swin-T's 0.2, and for figure 2. The paper prints no drop path. It says that the rows of figure 2 differ only in
 # the heads, and lsa is one of them: all have 0.2.
@@ -15,7 +15,7 @@ net6 = dict(type='LocalAttention', terms=['qr', 'rk', 'b'])
 net7 = dict(type='LocalAttention', terms=['qk', 'qr', 'rk', 'b'])
 neighbours = dict(type='LocalAttention', terms=['qk', 'b'], area='neighbours')
 
-rows = {
+backbones = {
     # table 5: the operator, in all stages but ELSA's
     'lsa': dict(attention=window, drop_path_rate=0.2),
     'dwconv': dict(attention=depthwise, drop_path_rate=0.2),
@@ -42,21 +42,19 @@ rows = {
     'hadamard': dict(attention=[dict(elsa, gamma=0.0)] * 3 + [window]),
     'hadamard-equation-7': dict(attention=[dict(elsa, gamma=0.0, hadamard='equation')] * 3 + [window]),
     # figure 2: heads. "1x" of window attention is lsa, "C" of the convolution is dwconv.
-    'lsa-1-head': dict(attention=window, num_heads=(1, 1, 1, 1), drop_path_rate=0.2),
-    'lsa-2x-heads': dict(attention=window, num_heads=(6, 12, 24, 48), drop_path_rate=0.2),
-    'lsa-c-heads': dict(attention=window, num_heads=(96, 192, 384, 768), drop_path_rate=0.2),
+    'lsa-1-head': dict(attention=window, arch=dict(num_heads=(1, 1, 1, 1)), drop_path_rate=0.2),
+    'lsa-2x-heads': dict(attention=window, arch=dict(num_heads=(6, 12, 24, 48)), drop_path_rate=0.2),
+    'lsa-c-heads': dict(attention=window, arch=dict(num_heads=(96, 192, 384, 768)), drop_path_rate=0.2),
     'dwconv-1-head': dict(attention=dict(depthwise, filters=1), drop_path_rate=0.2),
     'dwconv-1x-heads': dict(attention=[dict(depthwise, filters=n) for n in (3, 6, 12, 24)], drop_path_rate=0.2),
     'dwconv-2x-heads': dict(attention=[dict(depthwise, filters=n) for n in (6, 12, 24, 48)], drop_path_rate=0.2),
 }
-row = '{{$MMATTN_ROW:lsa}}'
-settings = rows[row]
+rows = {
+    name: dict(model=dict(backbone=dict(dict(drop_path_rate=0.1), **settings))) for name, settings in backbones.items()
+}
 model = dict(
     backbone=dict(
-        type='SwinFrame',
-        arch=dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=settings.get('num_heads', (3, 6, 12, 24))),
-        attention=settings['attention'],
-        drop_path_rate=settings.get('drop_path_rate', 0.1),
+        type='SwinFrame', arch=dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)), **backbones['lsa']
     ),
     head=dict(in_channels=768),
 )

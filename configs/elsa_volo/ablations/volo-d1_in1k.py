@@ -1,13 +1,11 @@
 # VOLO-D1 with other mechanisms in its first stage: table 5 of ELSA, which takes the first three rows from VOLO's paper.
 # ELSA does not say which local attention and which convolution they are. Here both see 3 x 3 pixels, as outlook
 # attention, and "DwConv" is an ordinary convolution alone, since depth-wise ones have 26.3 M parameters, not 27.
-# MMATTN_ROW=conv in the environment chooses a row.
 _base_ = '../elsa-volo-d1_in1k.py'
-rows = {
+backbones = {
     'lsa': dict(attention=[dict(type='LocalAttention', area='neighbours', kernel_size=3), None, None, None]),
     'conv': dict(attention=[dict(type='Convolution', kernel_size=3), None, None, None]),
     'outlooker': dict(attention=None),
     'elsa': dict(),
 }
-row = '{{$MMATTN_ROW:elsa}}'
-model = dict(backbone=rows[row])
+rows = {name: dict(model=dict(backbone=settings)) for name, settings in backbones.items()}

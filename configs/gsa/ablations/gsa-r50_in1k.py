@@ -1,7 +1,6 @@
-# GSA-ResNet-50 with other attention: tables 2, 4 and 5 of GSA, and what its text says was tried. MMATTN_ROW=row in the
-# environment chooses a row.
+# GSA-ResNet-50 with other attention: tables 2, 4 and 5 of GSA, and what its text says was tried.
 _base_ = '../gsa-r50-all_in1k.py'
-rows = {
+backbones = {
     'gsa': dict(),
     # table 2
     'axial-content': dict(content='axial'),
@@ -21,5 +20,4 @@ rows = {
     'softmax-queries': dict(softmax_queries=True),
     'neighbourhood-7': dict(neighbourhood=7),
 }
-row = '{{$MMATTN_ROW:gsa}}'
-model = dict(backbone=rows[row])
+rows = {name: dict(model=dict(backbone=settings)) for name, settings in backbones.items()}

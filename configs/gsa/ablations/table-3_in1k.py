@@ -1,5 +1,5 @@
 # Table 3 of GSA, and later attention: other mechanisms in GSAResNet, with the recipe of GSA's paper. printed.yml says
-# what is the paper's network and what is its mechanism in a ResNet. MMATTN_ROW=row in the environment chooses a row.
+# what is the paper's network and what is its mechanism in a ResNet.
 _base_ = '../gsa-r50-all_in1k.py'
 custom_imports = dict(imports=[*_base_.custom_imports.imports, 'mmattn_lab'])
 
@@ -22,7 +22,7 @@ def local_relation(depth):
 # half of the channels of Axial-ResNet-L, as in its authors' later code
 axial_s = dict(_delete_=True, depths=(3, 4, 6, 3), stem_channels=32, base_channels=64, expansion=2)
 every_second = [(1, 1), (1, 3), (2, 1), (2, 3), (2, 5)]
-rows = {
+backbones = {
     # ResNet-50
     'gsa': dict(),
     'double': inserted('EfficientAttention', every_second, num_heads=1),  # Chen et al.
@@ -50,8 +50,8 @@ rows = {
     'halo': dict(attention=dict(type='HaloAttention', block_size=7)),
     'involution': dict(attention=dict(type='Involution')),
 }
-row = '{{$MMATTN_ROW:gsa}}'
-model = dict(backbone=rows[row])
 channels = {'gsa-m': 1152, 'axial-m': 1152, 'axial-s': 1024}
-if row in channels:
-    model['head'] = dict(in_channels=channels[row])
+rows = {
+    name: dict(model=dict(backbone=settings, head=dict(in_channels=channels.get(name, 2048))))
+    for name, settings in backbones.items()
+}

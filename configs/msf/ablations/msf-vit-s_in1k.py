@@ -1,6 +1,6 @@
-# Tables 1, 3 and 4 of MSF: which projections share a matrix, other forms, groups. MMATTN_ROW=o chooses a row.
+# Tables 1, 3 and 4 of MSF: which projections share a matrix, other forms, groups.
 _base_ = ['../_base_/msf-vit-s.py', '../_base_/in1k.py']
-rows = {
+backbones = {
     # table 1; r is the full model
     'a': dict(sharing='QQQQQ'),
     'b': dict(sharing='QKKQQ'),
@@ -28,7 +28,5 @@ rows = {
     'g2-block': dict(groups=2, group_mode='block'),
     'h-g2-interleaved': dict(sharing='QKKKW', groups=2),
 }
-row = '{{$MMATTN_ROW:r}}'
-model = dict(
-    backbone=dict(_base_.backbone, **rows[row]), head=dict(type='NormLinearClsHead', in_channels=_base_.in_channels[-1])
-)
+rows = {name: dict(model=dict(backbone=settings)) for name, settings in backbones.items()}
+model = dict(backbone=_base_.backbone, head=dict(type='NormLinearClsHead', in_channels=_base_.in_channels[-1]))

@@ -1,6 +1,6 @@
-# Tables 2 and 4 of MSF: projections of the plain transformer. MMATTN_ROW=b in the environment chooses a row.
+# Tables 2 and 4 of MSF: projections of the plain transformer.
 _base_ = ['../_base_/vit-s.py', '../_base_/in1k.py']
-rows = {
+backbones = {
     # table 2; i is the plain ViT-S
     'a': dict(sharing='QQQQ'),
     'b': dict(sharing='QKKQ'),
@@ -15,7 +15,5 @@ rows = {
     'g2-interleaved': dict(groups=2),
     'g2-block': dict(groups=2, group_mode='block'),
 }
-row = '{{$MMATTN_ROW:i}}'
-model = dict(
-    backbone=dict(_base_.backbone, **rows[row]), head=dict(type='NormLinearClsHead', in_channels=_base_.in_channels[-1])
-)
+rows = {name: dict(model=dict(backbone=settings)) for name, settings in backbones.items()}
+model = dict(backbone=_base_.backbone, head=dict(type='NormLinearClsHead', in_channels=_base_.in_channels[-1]))

@@ -1,6 +1,6 @@
-# Tables 7, 8 and 9 of Shunted. MMATTN_ROW=linear in the environment chooses a row.
+# Tables 7, 8 and 9 of Shunted.
 _base_ = '../shunted-s_in1k.py'
-rows = {
+backbones = {
     'ours': dict(),
     # table 7: the stem
     'non-overlap': dict(stem='patches'),
@@ -12,5 +12,4 @@ rows = {
     'plain-feed-forward': dict(feed_forward='plain'),
     'conv-feed-forward': dict(feed_forward='conv'),
 }
-row = '{{$MMATTN_ROW:ours}}'
-model = dict(backbone=rows[row])
+rows = {name: dict(model=dict(backbone=settings)) for name, settings in backbones.items()}

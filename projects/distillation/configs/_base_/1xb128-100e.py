@@ -1,5 +1,6 @@
 # For one GPU: half of the epochs, and the rate of a batch of 128.
 _base_ = './8xb128-200e.py'
+of_eight_gpus = {key: _base_[key] for key in ('optim_wrapper', 'param_scheduler', 'train_cfg', 'auto_scale_lr')}
 optim_wrapper = dict(optimizer=dict(lr=1.5e-4))
 param_scheduler = [
     dict(type='LinearLR', start_factor=1e-3, begin=0, end=5, convert_to_iter_based=True),

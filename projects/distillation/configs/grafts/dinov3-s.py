@@ -1,13 +1,15 @@
-# DINOv3's ViT-S with another mechanism in every second block: MMATTN_ROW chooses it. Its weights have the DINOv3
+# DINOv3's ViT-S with another mechanism in every second block: a row chooses it. Its weights have the DINOv3
 # License: see docs/distillation.md#licences.
 _base_ = '../_base_/graft.py'
-rows = {
+attentions = {
     'neighbourhood': dict(type='NeighbourhoodAttention'),
     'msf': dict(type='MeanShiftAttention', proj_bias=True),
     'shunted': dict(type='ShuntedAttention'),
 }
-row = '{{$MMATTN_ROW:neighbourhood}}'
-mechanism, rows = rows[row], list(rows)
+rows = {name: {'model.backbone.attention': [None, mechanism] * 6} for name, mechanism in attentions.items()}
 source = dict(type='DINOViT', arch='vit_small_patch16_dinov3', out_indices=(2, 5, 8, 11))
 weights = dict(type='Pretrained', checkpoint='timm:vit_small_patch16_dinov3.lvd1689m')
-model = dict(teacher=dict(model=dict(source, init_cfg=weights)), backbone=dict(source, attention=[None, mechanism] * 6))
+model = dict(
+    teacher=dict(model=dict(source, init_cfg=weights)),
+    backbone=dict(source, attention=[None, attentions['neighbourhood']] * 6),
+)

@@ -1,5 +1,5 @@
 # The Shunted Transformer that `make real` trained, the best of its classifiers, teaches a row without labels, in as
-# many epochs as a classifier learns from labels. MMATTN_ROW chooses the row.
+# many epochs as a classifier learns from labels. A row is a student.
 _base_ = [
     '../../../lab/configs/real/_base_/models.py',
     '../../../lab/configs/real/_base_/schedule.py',
@@ -8,13 +8,14 @@ _base_ = [
     '../_base_/images.py',
     '../_base_/runtime.py',
 ]
-rows = [name for name in _base_.models if name != 'shunted']
+rows = {
+    name: {'model.backbone': dict(backbone, _delete_=True, out_indices=backbone.get('out_indices', (0, 1, 2, 3))[1:])}
+    for name, backbone in _base_.models.items()
+    if name != 'shunted'
+}
 weights = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/shunted/model.safetensors'
 shunted = dict(_base_.models['shunted'], out_indices=[3], init_cfg=dict(type='Pretrained', checkpoint=weights))
-model = dict(
-    teacher=dict(model=shunted),
-    backbone=dict(_base_.backbone, out_indices=_base_.backbone.get('out_indices', (0, 1, 2, 3))[1:]),
-)
+model = dict(teacher=dict(model=shunted), backbone=dict(_base_.models['swin'], out_indices=(1, 2, 3)))
 
 # Both see the same image: its colours are not changed, as those of classifiers are not.
 load, _, flip, _, pack = _base_.train_pipeline

@@ -1,14 +1,30 @@
-# A small source of the toy ImageNet is grafted: MMATTN_ROW chooses a model of _base_/starts.py. MMATTN_STARTS names the
+# A small source of the toy ImageNet is grafted: a row is a model of _base_/starts.py. MMATTN_STARTS names the
 # folder with a training of each source, see docs/grafting.md, and MMATTN_IMAGES another folder of images.
 _base_ = ['../../../lab/configs/toy/_base_/starts.py', '../_base_/graft.py']
-models = _base_.models
-# Shunted differs from PVTv2 in its feed-forward layers, too: it is no graft.
-rows = [name for name, (source, _, warm_start) in models.items() if warm_start and source != 'mmdet-pvt']
-row = '{{$MMATTN_ROW:elsa-swin}}'
-source, backbone, _ = models[row]
 folder = '{{$MMATTN_STARTS:work_dirs/starts}}'
-weights = dict(type='Pretrained', checkpoint=f'{folder}/{source}/iter_600.pth')
-model = dict(teacher=dict(model=dict(models[source][1], init_cfg=weights)), backbone=backbone)
+# Shunted differs from PVTv2 in its feed-forward layers, too: it is no graft.
+rows = {
+    name: dict(
+        model=dict(
+            teacher=dict(
+                model=dict(
+                    _base_.models[source][1],
+                    _delete_=True,
+                    init_cfg=dict(type='Pretrained', checkpoint=f'{folder}/{source}/iter_600.pth'),
+                )
+            ),
+            backbone=dict(backbone, _delete_=True),
+        )
+    )
+    for name, (source, backbone, warm_start) in _base_.models.items()
+    if warm_start and source != 'mmdet-pvt'
+}
+model = dict(
+    teacher=dict(
+        model={key: value for key, value in rows['elsa-swin']['model']['teacher']['model'].items() if key != '_delete_'}
+    ),
+    backbone=_base_.models['elsa-swin'][1],
+)
 
 data = dict(data_root='{{$MMATTN_IMAGES:data/toy/imagenet/train}}', held_out=0.05)
 train_pipeline = _base_.train_pipeline

@@ -1,5 +1,4 @@
-# What the papers leave open, as narrow classifiers of 64 x 64 images. MMATTN_ROW=msf-2-steps in the environment chooses
-# a row.
+# What the papers leave open, as narrow classifiers of 64 x 64 images.
 msf = dict(type='MeanShiftAttention')
 tied = dict(msf, sharing='QKKQQ')  # equation 11: probes are the queries, values the keys
 # of the first three stages: half of the heads at a rate r, half at r / 2; the next stage has half of that, as in the
@@ -26,32 +25,28 @@ vits = {
 }
 near = dict(type='NeighbourhoodAttention', kernel_size=3)
 nats = {'nat': near, 'nat-ghost': dict(near, ghost_size=3)}
-rows = [*vits, *nats, *rates]
-row = '{{$MMATTN_ROW:msf}}'
-if row in vits:
-    backbone = dict(
-        type='ViTFrame',
-        arch=dict(embed_dim=80, depth=4, num_heads=4),
-        attention=vits[row],
-        patch_size=8,
-        final_norm=True,
-    )
-elif row in nats:
-    backbone = dict(
-        type='NAT',
-        arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8), mlp_ratio=4, layer_scale=0),
-        attention=nats[row],
-        drop_path_rate=0.0,
-        out_indices=(3,),
-        init_cfg=None,
-    )
-else:
-    backbone = dict(
-        type='ShuntedTransformer',
-        arch=dict(embed_dims=(24, 48, 96, 192), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 8), stem_convs=0),
-        reductions=[*rates[row], 1],
-        attention=ghosts if row == 'shunted-ghost' else None,
-        drop_path_rate=0.0,
-        out_indices=(3,),
-    )
-channels = 80 if row in vits else 192
+in_vit = dict(type='ViTFrame', arch=dict(embed_dim=80, depth=4, num_heads=4), patch_size=8, final_norm=True)
+in_nat = dict(
+    type='NAT',
+    arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8), mlp_ratio=4, layer_scale=0),
+    drop_path_rate=0.0,
+    out_indices=(3,),
+    init_cfg=None,
+)
+in_shunted = dict(
+    type='ShuntedTransformer',
+    arch=dict(embed_dims=(24, 48, 96, 192), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 8), stem_convs=0),
+    attention=None,
+    drop_path_rate=0.0,
+    out_indices=(3,),
+)
+models = {
+    **{name: dict(in_vit, attention=attention) for name, attention in vits.items()},
+    **{name: dict(in_nat, attention=attention) for name, attention in nats.items()},
+    **{name: dict(in_shunted, reductions=[*reductions, 1]) for name, reductions in rates.items()},
+}
+models['shunted-ghost']['attention'] = ghosts
+rows = {
+    name: dict(model=dict(backbone=dict(backbone, _delete_=True), head=dict(in_channels=80 if name in vits else 192)))
+    for name, backbone in models.items()
+}

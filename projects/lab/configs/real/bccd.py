@@ -1,5 +1,5 @@
 # RetinaNets on BCCD, blood cells of three kinds in images of 640 x 480, from scratch and pretrained on Tiny ImageNet.
-# MMATTN_ROW chooses a row, REAL_ROOT names the folder of the clones.
+# A row is a backbone. REAL_ROOT names the folder of the clones.
 _base_ = [
     './_base_/models.py',
     './_base_/schedule.py',
@@ -7,10 +7,18 @@ _base_ = [
     '../../../../configs/_base_/det_runtime.py',
 ]
 input_size = (320, 240)
-side = dict(img_size=320) if 'img_size' in _base_.backbone else {}
+of_all = dict(_base_.model.neck, out_channels=64, num_outs=4)
+rows = {
+    name: dict(
+        model=dict(
+            backbone=dict(backbone, _delete_=True, **dict(img_size=320) if 'img_size' in backbone else {}),
+            neck=[*_base_.pyramids[name], dict(of_all, in_channels=_base_.channels[name])],
+        )
+    )
+    for name, backbone in _base_.backbones.items()
+}
 model = dict(
-    backbone=dict(_base_.backbone, _delete_=True, **side),
-    neck=[*_base_.pyramid, dict(_base_.model.neck, in_channels=_base_.channels, out_channels=64, num_outs=4)],
+    rows['swin']['model'],
     bbox_head=dict(
         num_classes=3,
         in_channels=64,

@@ -1,5 +1,5 @@
 # Semantic FPNs on CamVid, street scenes of 480 x 360 in 11 classes, from scratch and pretrained on Tiny ImageNet.
-# MMATTN_ROW chooses a row, REAL_ROOT names the folder of the clones.
+# A row is a backbone. REAL_ROOT names the folder of the clones.
 _base_ = [
     './_base_/models.py',
     './_base_/schedule.py',
@@ -7,12 +7,20 @@ _base_ = [
     '../../../../configs/_base_/seg_runtime.py',
 ]
 input_size = (480, 360)
-side = dict(img_size=480) if 'img_size' in _base_.backbone else {}
 void = dict(ignore_index=11)
+rows = {
+    name: dict(
+        model=dict(
+            backbone=dict(backbone, _delete_=True, **dict(img_size=480) if 'img_size' in backbone else {}),
+            neck=[*_base_.pyramids[name], dict(_base_.model.neck, in_channels=_base_.channels[name], out_channels=64)],
+        )
+    )
+    for name, backbone in _base_.backbones.items()
+}
 model = dict(
     data_preprocessor=dict(size=(256, 256), seg_pad_val=11),
-    backbone=dict(_base_.backbone, **side),
-    neck=[*_base_.pyramid, dict(_base_.model.neck, in_channels=_base_.channels, out_channels=64)],
+    backbone=_base_.backbones['swin'],
+    neck=rows['swin']['model']['neck'],
     decode_head=dict(
         num_classes=11,
         in_channels=[64] * 4,

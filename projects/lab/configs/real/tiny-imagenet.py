@@ -1,15 +1,19 @@
-# Classifiers of Tiny ImageNet, 10 epochs from scratch. MMATTN_ROW chooses a row.
+# Classifiers of Tiny ImageNet, 10 epochs from scratch. A row is a backbone.
 _base_ = ['./_base_/models.py', './_base_/tiny-imagenet.py']
-rows = list(_base_.models)
+# The same head for all: a 1 x 1 convolution to 256 channels. It also takes a list of maps, as PVTv2 returns it.
+mapper = dict(type='mmdet.ChannelMapper', out_channels=256, kernel_size=1, act_cfg=None)
+rows = {
+    name: dict(
+        model=dict(
+            backbone=dict(backbone, _delete_=True, out_indices=backbone.get('out_indices', [3])[-1:]),
+            neck=[dict(mapper, in_channels=_base_.channels[name][-1:]), dict(type='GlobalAveragePooling')],
+        )
+    )
+    for name, backbone in _base_.models.items()
+}
 model = dict(
-    backbone=dict(_base_.backbone, out_indices=_base_.backbone.get('out_indices', [3])[-1:]),
-    # The same head for all: a 1 x 1 convolution to 256 channels. It also takes a list of maps, as PVTv2 returns it.
-    neck=[
-        dict(
-            type='mmdet.ChannelMapper', in_channels=_base_.channels[-1:], out_channels=256, kernel_size=1, act_cfg=None
-        ),
-        dict(type='GlobalAveragePooling'),
-    ],
+    backbone=dict(_base_.models['swin'], out_indices=[3]),
+    neck=rows['swin']['model']['neck'],
     head=dict(in_channels=256),
 )
 

@@ -20,7 +20,7 @@ from ..outputs import check_output
 from ..packages import mmseg_bases, require, require_models, require_ops, require_sharding
 from ..weights import check_source, is_pretrained
 from .checkpoints import use_atomic_checkpoints
-from .rows import chosen, merge_row, read_row
+from .rows import merge_row, read_row
 from .variables import check_variables
 from .views import far_sizes, views_pipeline
 
@@ -139,7 +139,7 @@ def load_config(
     if not Path(path).is_file():
         raise InputError(f'there is no config {path}')
     # A config is a program, which can raise any error.
-    with chosen(row), refusing(f'{path} cannot be read'), mmseg_bases():
+    with refusing(f'{path} cannot be read'), mmseg_bases():
         try:
             check_variables(path)
             cfg = Config.fromfile(path, import_custom_modules=False)

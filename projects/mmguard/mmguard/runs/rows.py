@@ -5,9 +5,6 @@ A config with rows is itself a model, the default. Its ``rows`` are settings by 
 """
 
 import copy
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from mmengine.config import Config
@@ -15,23 +12,6 @@ from mmengine.config import Config
 from ..errors import InputError, near_misses, refusing
 from ..packages import mmseg_bases
 from .variables import check_variables
-
-#: the environment variable
-ROW = 'MMATTN_ROW'
-
-
-@contextmanager
-def chosen(row: str | None) -> Iterator[None]:
-    """Configs that are read in this block have this row; None: the row that each config names as its default."""
-    before = os.environ.pop(ROW, None)
-    if row is not None:
-        os.environ[ROW] = row
-    try:
-        yield
-    finally:
-        os.environ.pop(ROW, None)
-        if before is not None:
-            os.environ[ROW] = before
 
 
 def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
@@ -44,7 +24,7 @@ def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
         InputError: if it cannot be read, or has no such row.
     """
     # A config is a program, which can raise any error.
-    with chosen(row), refusing(f'{path} cannot be read'), mmseg_bases():
+    with refusing(f'{path} cannot be read'), mmseg_bases():
         check_variables(path)
         cfg = Config.fromfile(path, **settings)
     merge_row(cfg, row, path)
@@ -57,7 +37,7 @@ def merge_row(cfg: Config, row: str | None, path: str | Path) -> None:
     Raises:
         InputError: if the config has no such row, or if it cannot be merged.
     """
-    if row is None or 'row' in cfg:
+    if row is None:
         return
     rows = cfg.get('rows') or {}
     if row not in rows:

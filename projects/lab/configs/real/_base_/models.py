@@ -1,5 +1,5 @@
-# MMATTN_ROW chooses a backbone, and MMATTN_REAL_SIZE=full those of the papers. "swin-pretrained" is "swin" with the
-# weights of its classifier, which `make real` writes to MMATTN_REAL_WEIGHTS.
+# The backbones, and with MMATTN_REAL_SIZE=full those of the papers. "swin-pretrained" is "swin" with the weights of its
+# classifier, which `make real` writes to MMATTN_REAL_WEIGHTS.
 _base_ = './{{$MMATTN_REAL_SIZE:small}}.py'
 conv, gsa, near = _base_.conv, _base_.gsa, _base_.near
 ghost, dilated = dict(near, ghost_size=3), dict(near, dilation=2)
@@ -22,19 +22,18 @@ models = {
     'conv-gsa': dict(_base_.conv_gsa, attention=[conv, conv, gsa, gsa]),
     'nat-shunted': dict(_base_.nat, attention=[ghost, ghost, [ghost, dilated, merged], wide]),
 }
-rows = [name + start for name in models for start in ('', '-pretrained')]
-row = '{{$MMATTN_ROW:swin}}'
-name = row.removesuffix('-pretrained')
-weights = dict(
-    type='Pretrained', checkpoint='{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/' + f'{name}/model.safetensors'
-)
-backbone = dict(models.get(name, _base_.swin))  # starts.py has other rows
-if name != row:
-    backbone['init_cfg'] = weights
-channels = next(width for kind, width in _base_.widths.items() if kind in name)
+folder = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}'
+of_classifiers = {
+    f'{name}-pretrained': dict(
+        backbone, init_cfg=dict(type='Pretrained', checkpoint=f'{folder}/{name}/model.safetensors')
+    )
+    for name, backbone in models.items()
+}
+backbones = {**models, **of_classifiers}
+channels = {
+    name: next(width for kind, width in _base_.widths.items() if kind in name.removesuffix('-pretrained'))
+    for name in backbones
+}
 # necks before the FPN, to maps of stride 4, 8, 16, 32
-pyramid = (
-    [dict(type='mmseg.Feature2Pyramid', embed_dim=channels[0], rescales=[4, 2, 1, 0.5], norm_cfg=dict(type='BN'))]
-    if 'vit' in name
-    else []
-)
+of_vit = dict(type='mmseg.Feature2Pyramid', rescales=[4, 2, 1, 0.5], norm_cfg=dict(type='BN'))
+pyramids = {name: [dict(of_vit, embed_dim=channels[name][0])] if 'vit' in name else [] for name in backbones}

@@ -1,3 +1,7 @@
-# Mixes of mechanisms as classifiers of the toy ImageNet. MMATTN_ROW=conv-gsa in the environment chooses a row.
+# Mixes of mechanisms as classifiers of the toy ImageNet.
 _base_ = ['./_base_/mixes.py', '../compare/_base_/tasks/classifier.py']
-model = dict(backbone=dict(_base_.backbone, out_indices=(3,)), head=dict(in_channels=192))
+rows = {
+    name: dict(model=dict(backbone=dict(backbone, _delete_=True, out_indices=(3,))))
+    for name, backbone in _base_.models.items()
+}
+model = dict(backbone=dict(_base_.models['swin'], out_indices=(3,)), head=dict(in_channels=192))

@@ -33,17 +33,21 @@ nats = {
     'dinat': [dict(near, dilation=dilation) for dilation in ((1, 5), (1, 2), 1, 1)],
     'nat-shunted': [ghost, ghost, [ghost, shunted], plain],
 }
-rows = [*swins, *nats]
-row = '{{$MMATTN_ROW:swin}}'
 arch = dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8))
-if row in nats:
-    frame = dict(type='NAT', arch=dict(arch, mlp_ratio=4, layer_scale=0), attention=nats[row])
-else:
-    early, late, ratio = swins[row]
-    frame = dict(
-        type='SwinFrame',
-        arch=arch,
-        attention=[mechanisms[kind] for kind in (early, early, late, late)],
-        mlp_ratio=ratio,
-    )
-backbone = dict(frame, drop_path_rate=0.0, init_cfg=None)
+frame = dict(drop_path_rate=0.0, init_cfg=None)
+models = {
+    **{
+        name: dict(
+            frame,
+            type='SwinFrame',
+            arch=arch,
+            attention=[mechanisms[kind] for kind in (early, early, late, late)],
+            mlp_ratio=ratio,
+        )
+        for name, (early, late, ratio) in swins.items()
+    },
+    **{
+        name: dict(frame, type='NAT', arch=dict(arch, mlp_ratio=4, layer_scale=0), attention=attention)
+        for name, attention in nats.items()
+    },
+}

@@ -1,4 +1,0 @@
-# DINOv2 ViT-B/14 with four registers, 87 M parameters. Its weights have the Apache-2.0 licence. timm downloads them;
-# checkpoint names a file instead.
-_base_ = './distiller.py'
-model = dict(teacher=dict(model='vit_base_patch14_reg4_dinov2.lvd142m', checkpoint=None))

@@ -24,7 +24,7 @@ from tests.test_configs import (
 CONFIGS = ROOT / 'projects' / 'lab' / 'configs'
 REAL = sorted((CONFIGS / 'real').glob('*.py'))
 TASKS = 'tiny-imagenet', 'camvid', 'bccd'  #: of make real
-#: toy configs and mixes, with their default rows
+#: toy configs and mixes
 OTHERS = [
     path
     for folder in ('toy', 'mixes')
@@ -49,9 +49,9 @@ def test_config_builds(path):
 
 
 def rows() -> list:
-    """Configs of toy ablations, with each of their rows but the default, which is among CLASSIFIERS."""
+    """Configs of toy ablations, with each of their rows."""
     found = {path: read_row(path) for path in sorted((CONFIGS / 'toy' / 'ablations').glob('*_in1k.py'))}
-    return [(path, row) for path, cfg in found.items() for row in cfg.rows if row != cfg.row]
+    return [(path, row) for path, cfg in found.items() for row in cfg.rows]
 
 
 @pytest.mark.usefixtures('any_weights')
@@ -98,18 +98,18 @@ def test_real_photographs_build_at_full_size(case, monkeypatch):
     test_real_photographs_build(case)
 
 
-#: row of the real photos at full size -> config of its ImageNet classifier, and its row
+#: row of the real photos at full size -> config of its ImageNet classifier
 OF_IMAGENET = {
-    'elsa-swin': ('elsa_swin/elsa-swin-t_in1k', None),
-    'msf-swin': ('msf/msf-swin-t_in1k', 'msf-swin-t'),
-    'nat': ('nat/nat-t_in1k', 'nat-t'),
-    'shunted': ('shunted/shunted-s_in1k', None),
-    'pvt-v2': ('shunted/pvtv2-b2_in1k', 'pvtv2-b2'),
-    'msf-vit': ('msf/msf-vit-s_in1k', 'msf-vit-s'),
-    'vit': ('msf/msf-vit-s_in1k', 'vit-s'),
-    'gsa-resnet': ('gsa/gsa-r50_in1k', None),
-    'conv-gsa': ('../projects/lab/configs/mixes/conv-gsa-t_in1k', None),
-    'nat-shunted': ('../projects/lab/configs/mixes/nat-shunted-t_in1k', None),
+    'elsa-swin': 'elsa_swin/elsa-swin-t_in1k',
+    'msf-swin': 'msf/msf-swin-t_in1k',
+    'nat': 'nat/nat-t_in1k',
+    'shunted': 'shunted/shunted-s_in1k',
+    'pvt-v2': 'shunted/pvtv2-b2_in1k',
+    'msf-vit': 'msf/msf-vit-s_in1k',
+    'vit': 'msf/vit-s_in1k',
+    'gsa-resnet': 'gsa/gsa-r50_in1k',
+    'conv-gsa': '../projects/lab/configs/mixes/conv-gsa-t_in1k',
+    'nat-shunted': '../projects/lab/configs/mixes/nat-shunted-t_in1k',
 }
 
 
@@ -118,8 +118,7 @@ def test_real_photographs_of_full_size_are_those_of_imagenet(row, monkeypatch):
     """The backbone of a full-size row is that of the ImageNet classifier, but for the maps that are taken, drop path,
     and the size of the images."""
     monkeypatch.setenv('MMATTN_REAL_SIZE', 'full')
-    config, its_row = OF_IMAGENET[row]
-    found = [read_row(CONFIGS / 'real' / 'camvid.py', row), read_row(ROOT / 'configs' / f'{config}.py', its_row)]
+    found = [read_row(CONFIGS / 'real' / 'camvid.py', row), read_row(ROOT / 'configs' / f'{OF_IMAGENET[row]}.py')]
     of_the_task = {'out_indices', 'drop_path_rate', 'shift_small_maps', 'final_norm', 'img_size'}
     ours, theirs = ({k: v for k, v in cfg.model.backbone.items() if k not in of_the_task} for cfg in found)
     assert ours == theirs

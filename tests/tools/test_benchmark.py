@@ -186,7 +186,9 @@ def test_compiled(benchmark, tmp_path):
 )
 def test_whole_models(config, peer, classes):
     """A detector and a segmentor, as configured and on the backbone of a peer, score classes and train all weights."""
-    args = SimpleNamespace(device='cpu', dtype='float32', heads=str(ROOT / 'projects/lab/configs/toy' / f'{config}.py'))
+    args = SimpleNamespace(
+        row=None, device='cpu', dtype='float32', heads=str(ROOT / 'projects/lab/configs/toy' / f'{config}.py')
+    )
     for name in (args.heads, peer):
         model, x = benchmark_tool.eager(name, args), torch.randn(2, 3, 64, 96)
         benchmark_tool.run(model, x, 'training', args)
@@ -197,11 +199,15 @@ def test_whole_models(config, peer, classes):
         assert scores.shape[1] == classes
 
 
-@pytest.mark.parametrize('heads, name', [('elsa-swin-t', 'r50'), ('elsa-swin-toy_upernet', 'vit-s')])
+@pytest.mark.parametrize(
+    'heads, name',
+    [('elsa-swin-t', 'r50'), (f'{ROOT}/projects/lab/configs/toy/elsa-swin-toy_upernet.py', 'vit-s')],
+    ids=['classifier', 'ViT'],
+)
 def test_what_cannot_be_whole(heads, name):
     """A classifier has no heads to exchange, and a ViT has maps of one stride."""
     with pytest.raises(ValueError, match='the config of a detector or segmentor|maps of strides 4, 8, 16 and 32'):
-        benchmark_tool.eager(name, SimpleNamespace(device='cpu', heads=heads))
+        benchmark_tool.eager(name, SimpleNamespace(row=None, device='cpu', heads=heads))
 
 
 @pytest.mark.slow
@@ -237,7 +243,7 @@ def test_packages_that_cannot_be_imported(monkeypatch, capsys):
 
     monkeypatch.setattr('mmguard.packages.importlib.import_module', fail)
     monkeypatch.setattr(benchmark_tool, 'import_module', fail)
-    args = SimpleNamespace(device='cpu', heads=None)
+    args = SimpleNamespace(row=None, device='cpu', heads=None)
     assert len(list(benchmark_tool.eager('shunted-s', args).parameters())) > 1
     sentence = 'shunted-s is measured without mmattn.classification, .*NoneType takes no arguments'
     assert re.search(sentence, capsys.readouterr().out)

@@ -181,7 +181,8 @@ def load_config(
         require_ops(str(path))
     if scope in SCOPES:
         require_models(scope, str(path))
-    with refusing(f'{path}: custom_imports cannot be imported'):  # after the check of packages, which it may need
+    todo = 'install the package, or add its folder to PYTHONPATH'
+    with refusing(f'{path}: custom_imports cannot be imported ({todo})'):  # after the packages, which it may need
         import_modules_from_strings(**cfg.get('custom_imports') or dict(imports=[]))
     if backbone_only and isinstance(cfg.get('model'), dict):
         if 'backbone' not in cfg.model:

@@ -181,7 +181,7 @@ def test_classifiers_without_mmpretrain(monkeypatch, missing):
     'options, message',
     [
         (dict(default_scope='mmpretran'), 'no package is named mmpretran, the default_scope: did you mean mmpretrain'),
-        (dict(custom_imports=dict(imports=['nowhere'])), 'custom_imports cannot be imported: .*nowhere'),
+        (dict(custom_imports=dict(imports=['nowhere'])), r'custom_imports cannot be imported \(install .*nowhere'),
     ],
 )
 def test_packages_that_do_not_exist(options, message):

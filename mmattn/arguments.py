@@ -4,7 +4,7 @@ Each raises a ValueError that names the argument. True and False do not count as
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
 
@@ -55,6 +55,28 @@ def check_rates(**rates: object) -> None:
     for name, rate in rates.items():
         if not _is(Real, rate) or not 0 <= rate < 1:
             raise ValueError(f'{name} must be in [0, 1), not {rate!r}')
+
+
+def check_arch(name: str, owner: str, arch: Mapping[str, object], variants: Sequence[Mapping[str, object]]) -> None:
+    """Check an architecture that is given as a dict: it has the keys of the known ``variants``, and whole numbers, or
+    lists of them, where these have such. ``owner`` is the argument's name in messages about keys."""
+    wanted = set(variants[0])
+    if set(arch) != wanted:
+        problems = [
+            f'{kind} {", ".join(sorted(keys))}'
+            for kind, keys in (('lacks', wanted - set(arch)), ('has unknown', set(arch) - wanted))
+            if keys
+        ]
+        raise ValueError(f'{owner} {" and ".join(problems)}; its keys are {", ".join(sorted(wanted))}')
+    for key, value in arch.items():
+        known = [variant[key] for variant in variants]
+        if not isinstance(known[0], tuple):
+            check_whole(f'{name}: {key}', value, 0 if 0 in known else 1)
+        elif not isinstance(value, Sequence) or isinstance(value, str) or not value:
+            raise ValueError(f'{name}: {key} must be a list of whole numbers, one per stage, not {value!r}')
+        else:
+            for i, number in enumerate(value):
+                check_whole(f'{name}: {key}[{i}]', number)
 
 
 def hidden_channels(dim: int, ratio: object, name: str = 'mlp_ratio') -> int:

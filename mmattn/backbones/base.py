@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_flags, check_rates, check_whole, stage_numbers
+from ..arguments import check_arch, check_flags, check_rates, check_whole, stage_numbers
 from ..errors import InputError, warn
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..ops.recompute import recompute
@@ -106,24 +106,7 @@ class Backbone(StrictModule):
                     f'{argument} must be one of {", ".join(map(str, cls.arch_zoo))} or a dict, not {arch!r}'
                 )
             return dict(cls.arch_zoo[arch])
-        wanted = set(next(iter(cls.arch_zoo.values())))
-        if set(arch) != wanted:
-            problems = [
-                f'{kind} {", ".join(sorted(keys))}'
-                for kind, keys in (('lacks', wanted - set(arch)), ('has unknown', set(arch) - wanted))
-                if keys
-            ]
-            raise ValueError(f'{argument} {" and ".join(problems)}; its keys are {", ".join(sorted(wanted))}')
-        for key, value in arch.items():
-            known = [variant[key] for variant in cls.arch_zoo.values()]
-            name = f'{cls.arch_argument}: {key}'
-            if not isinstance(known[0], tuple):
-                check_whole(name, value, 0 if 0 in known else 1)
-            elif not isinstance(value, Sequence) or isinstance(value, str) or not value:
-                raise ValueError(f'{name} must be a list of whole numbers, one per stage, not {value!r}')
-            else:
-                for i, number in enumerate(value):
-                    check_whole(f'{name}[{i}]', number)
+        check_arch(cls.arch_argument, argument, arch, list(cls.arch_zoo.values()))
         return dict(arch)
 
     @property

@@ -3,7 +3,7 @@
 # make test-all  run all tests
 # make bench     measure time and memory of each backbone beside a known one. DEVICE=cuda: on a GPU, eager and compiled
 # make gpu-check check and measure everything on a GPU, in 45 minutes at most: work_dirs/gpu_check/results.md
-# make compare   train small forms of all backbones, and compare what they learn: docs/learning.md
+# make compare   train small forms of all backbones, and compare what they learn: projects/lab/docs/learning.md
 # make real      train small forms of all backbones on real photos: projects/lab/configs/real/README.md. SIZE=full: those of the papers
 # make lint      check code style with ruff, which folder imports which, and the types that users see
 # make zoo       write docs/model_zoo.md and its plots from the metafiles in configs/

@@ -9,13 +9,15 @@ the weights: ``init_cfg=dict(type='Pretrained', checkpoint='FOLDER/model.safeten
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
+from mmattn.publishing import publish
 from mmguard.errors import InputError
 from mmguard.runs.configs import add_row, load_config
-from mmguard.runs.publishing import publish
 from mmguard.runs.rows import read_row
 from mmguard.runs.running import run_tool
+from mmguard.runs.trained import read_trained
 
 
 def main() -> None:
@@ -37,7 +39,7 @@ def main() -> None:
     load_config(args.config, row=args.row)  # checks it
     cfg = read_row(args.config, args.row)  # as it is, not as this machine runs it
     name, figures = args.folder.resolve().name, {name: value for name, _, value in figures}
-    publish(cfg, name, args.checkpoint, args.folder, figures, args.data, args.license)
+    publish(cfg, name, partial(read_trained, cfg, args.checkpoint), args.folder, figures, args.data, args.license)
     print(f'{args.folder} is written')
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from safetensors.torch import load_file
 
+from mmattn.publishing import halved, publish, starting_licenses
 from mmattn.weights import CheckpointError, read_file
 from mmguard.checks.classes import saved_meta
 from mmguard.errors import InputError
 from mmguard.runs.checkpoints import backbone_settings
-from mmguard.runs.publishing import halved, publish, starting_licenses
 from mmguard.runs.rows import read_row
+from mmguard.runs.trained import read_trained
 from mmguard.weights.licenses import chosen_license
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
@@ -73,7 +75,7 @@ def test_halved():
         (
             ['top-1=5', '--license', 'mit'],
             {'state_dict': {'a': torch.ones(1)}},
-            'it is not a checkpoint of a training with mmattn',
+            'it is not a checkpoint of tools/train.py',
         ),
         (['top-1=5'], {}, 'give the license of the weights, such as apache-2.0: the training started from no weights'),
     ],
@@ -104,7 +106,7 @@ def resnet(tmp_path):
 def test_parameters_of_the_card(resnet, tmp_path):
     """Statistics of batch norms are no parameters. Whoever may read the card may read the weights."""
     cfg, model, checkpoint = resnet
-    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none', 'mit')
+    publish(cfg, 'name', partial(read_trained, cfg, checkpoint), tmp_path / 'out', {}, 'none', 'mit')
     assert len({file.stat().st_mode for file in (tmp_path / 'out').iterdir()}) == 1
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert f'| {parameters / 1e6:.2f} |' in (tmp_path / 'out' / 'README.md').read_text()
@@ -129,7 +131,7 @@ def test_checkpoint_of_another_config(resnet, tmp_path, change):
     if cfg.model.head is None:
         del cfg.model['head']
     with pytest.raises(CheckpointError, match='Only weights of the config itself are published'):
-        publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none', 'mit')
+        publish(cfg, 'name', partial(read_trained, cfg, checkpoint), tmp_path / 'out', {}, 'none', 'mit')
     assert not (tmp_path / 'out').exists()
 
 
@@ -150,7 +152,9 @@ def test_nothing_of_this_machine(resnet, tmp_path):
     contents['meta'].update(cfg=f'work_dir = {home!r}', hostname='alpha')
     contents['meta']['mmattn']['backbone']['file'] = f'{home}/w.pth'
     torch.save(contents, checkpoint)
-    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'see https://a.b/w?sig=0f0f', 'mit')
+    publish(
+        cfg, 'name', partial(read_trained, cfg, checkpoint), tmp_path / 'out', {}, 'see https://a.b/w?sig=0f0f', 'mit'
+    )
     for file in (tmp_path / 'out').iterdir():
         text = file.read_bytes().decode(errors='replace')
         for private in ('0f0f', 'pass@', home, '/srv', 'alice', 'bob', 'eve', str(tmp_path), 'alpha'):
@@ -200,7 +204,7 @@ def test_classes_of_the_published_weights(resnet, tmp_path):
     contents = torch.load(checkpoint)
     contents['meta']['dataset_meta'] = dict(classes=('bee', 'ant', 'cow'), palette=[(0, 0, 1)] * 3)
     torch.save(contents, checkpoint)
-    publish(cfg, 'name', checkpoint, tmp_path / 'out', {}, 'none', 'mit')
+    publish(cfg, 'name', partial(read_trained, cfg, checkpoint), tmp_path / 'out', {}, 'none', 'mit')
     (meta,) = saved_meta(read_file(tmp_path / 'out' / 'model.safetensors'))
     assert meta == dict(classes=['bee', 'ant', 'cow'], palette=[[0, 0, 1]] * 3)
     assert '\nlicense: mit\n' in (tmp_path / 'out' / 'README.md').read_text()
@@ -216,7 +220,7 @@ def test_the_card_predicts(tmp_path, monkeypatch, config):
     classes = [f'class {number}' for number in range({'mmpretrain': 20, 'mmseg': 7, 'mmdet': 5}[cfg.default_scope])]
     meta = dict(mmattn=backbone_settings(model), dataset_meta=dict(classes=classes))
     torch.save(dict(state_dict=model.state_dict(), meta=meta), tmp_path / 'c.pth')
-    publish(cfg, 'name', tmp_path / 'c.pth', tmp_path / 'out', {}, 'none', 'mit')
+    publish(cfg, 'name', partial(read_trained, cfg, tmp_path / 'c.pth'), tmp_path / 'out', {}, 'none', 'mit')
     code = re.findall(r'```python\n(.*?)```', (tmp_path / 'out/README.md').read_text(), re.DOTALL)[1]
     monkeypatch.chdir(tmp_path / 'out')
     monkeypatch.setattr(DefaultScope, '_instance_dict', OrderedDict())  # that of a new process

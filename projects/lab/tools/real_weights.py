@@ -7,14 +7,16 @@ that cannot be published is named, and the others are.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from mmengine.config import Config
 from real_report import best, finished
 
+from mmattn.publishing import publish
 from mmguard.errors import CheckpointError, InputError
-from mmguard.runs.publishing import publish
 from mmguard.runs.running import run_tool
+from mmguard.runs.trained import read_trained
 
 CONFIG = 'tiny-imagenet.py'  #: that each run keeps in its folder
 DATA = (
@@ -46,7 +48,8 @@ def main() -> None:
         for key in ('work_dir', 'load_from', 'resume'):  # An interrupted training notes where it was resumed from.
             cfg.pop(key, None)
         try:
-            publish(cfg, f'{model} of Tiny ImageNet', run.checkpoint, args.out / model, figures, DATA, 'apache-2.0')
+            read = partial(read_trained, cfg, run.checkpoint)
+            publish(cfg, f'{model} of Tiny ImageNet', read, args.out / model, figures, DATA, 'apache-2.0')
         except CheckpointError as error:
             print(f'{model} is left out: {error}')
         else:

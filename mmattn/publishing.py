@@ -1,26 +1,19 @@
 """A trained model as a folder to share: weights, config and model card."""
 
 import re
-from collections.abc import Callable
-from importlib.metadata import version
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.registry import MODELS, DefaultScope
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..checks.classes import saved_meta
-from ..checks.config_types import nested
-from ..errors import CheckpointError
-from ..outputs import check_output, whole_file
-from ..privacy import without_secrets
-from ..weights import Translation, is_pretrained, listed, misfits, read_file
-from ..weights.files import noted_settings, safetensors_of
-from ..weights.licenses import chosen_license, licenses_of
-from .checkpoints import READ_BY_MMGUARD, backbone_settings
-from .configs import package_of
-from .resuming import check_complete, whole_model_weights
+from .outputs import check_output, whole_file
+from .privacy import without_secrets
+from .version import __version__
+from .weights import is_pretrained
+from .weights.files import safetensors_of
+from .weights.licenses import chosen_license, licenses_of
 
 #: scope of a config -> task, as model hubs name it
 TASKS = dict(mmpretrain='image-classification', mmdet='object-detection', mmseg='image-segmentation')
@@ -57,30 +50,12 @@ Start: {start}.
 
 The license is that of the weights. It gives no right to the images.
 """
-#: scope of a config -> how a whole model predicts, for the card: the package's inferencer, and its argument for weights
-INFERENCERS = dict(
-    mmpretrain=('mmpretrain', 'ImageClassificationInferencer', 'pretrained'),
-    mmdet=('mmdet.apis', 'DetInferencer', 'weights'),
-    mmseg=('mmseg.apis', 'MMSegInferencer', 'weights'),
-)
-PREDICT = """To predict with the whole model, in this folder:
-
-```python
-from {module} import {inferencer}
-
-import mmguard
-
-predict = {inferencer}('config.py', {weights}='{scheme}model.safetensors')
-print(predict('image.jpg'))
-```
-
-"""
 
 
 def publish(
     cfg: Config,
     name: str,
-    checkpoint: Path,
+    read: Callable[[], dict],
     folder: Path,
     figures: dict[str, str],
     data: str,
@@ -90,6 +65,7 @@ def publish(
 
     Args:
         name: heading of the card.
+        read: reads what was trained, see :func:`mmguard.runs.trained.read_trained`; all else is checked before.
         figures: what is measured -> value.
         data: what it was trained on, and the terms of the data.
         license: of the weights, as the Hugging Face Hub names it. It may be left out if the weights that the training
@@ -97,42 +73,28 @@ def publish(
 
     Raises:
         InputError: if a file cannot be written, or the license is not known.
-        CheckpointError: if the checkpoint cannot be read, if mmattn did not write it, or if it is of another config:
-            of another task, number of classes, backbone or settings.
+        CheckpointError: of ``read``.
     """
     files = [folder / file for file in ('model.safetensors', 'config.py', 'README.md')]
     check_output(*files)
     starts = starting_licenses(cfg)
     license = chosen_license(license, starts)
-    contents = read_file(checkpoint)
-    noted = noted_settings(contents)
-    if not noted:
-        raise CheckpointError(f'{checkpoint} has no settings: it is not a checkpoint of a training with mmattn')
-    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-        # The weights of a backbone alone, as of a distillation, have no name of a part.
-        model = MODELS.build(cfg.model.backbone if '' in noted else cfg.model)
-    tensors = _weights_of(model, contents, checkpoint)
-    noted = {
-        part: {key: value for key, value in noted.get(part, settings).items() if key in settings}
-        for part, settings in backbone_settings(model).items()
-    }
-    whole = backbone_settings(model).keys() != {''}
+    trained = read()
+    tensors = trained['tensors']
     published = Config(_without_machine({key: value for key, value in cfg.to_dict().items() if key not in MACHINE}))
     parameters = sum(tensor.numel() for name, tensor in tensors.items() if not name.endswith(STATISTICS))
     backbone = published.model.backbone.to_dict()
     backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the order of the alphabet.
     names = _without_machine(dict(names=[*starts]))['names']
-    module, inferencer, weights = INFERENCERS.get(package_of(cfg), ('', '', ''))
-    predict = PREDICT.format(module=module, inferencer=inferencer, weights=weights, scheme=READ_BY_MMGUARD)
     card = CARD.format(
         license=license,
         start=', '.join(f'{name} ({terms or "see its authors"})' for name, terms in zip(names, starts.values()))
         or 'config.py names no weights',
-        predict=predict if module and whole else '',
+        predict=trained['predict'],
         name=name,
         backbone=backbone['type'],
-        version=version('mmattn'),
-        task=TASKS.get(package_of(cfg), 'image-feature-extraction'),
+        version=__version__,
+        task=TASKS.get(trained['package'], 'image-feature-extraction'),
         head=' | '.join(['parameters / M', *figures]),
         line=' | '.join(['---:'] * (1 + len(figures))),
         row=' | '.join([f'{parameters / 1e6:.2f}', *figures.values()]),
@@ -143,7 +105,7 @@ def publish(
     with whole_file(weights) as part:
         # safetensors itself writes files that others cannot read, and has its own errors for a full disk.
         halves = {key: halved(value) for key, value in tensors.items()}
-        part.write_bytes(safetensors_of(halves, noted, _named_classes(contents) if whole else None))
+        part.write_bytes(safetensors_of(halves, trained['settings'], trained['classes']))
     with whole_file(config) as part:
         part.write_text(without_secrets(published.pretty_text), encoding='utf-8')
     with whole_file(readme) as part:
@@ -152,36 +114,15 @@ def publish(
 
 def starting_licenses(cfg: Config) -> dict[str, str | None]:
     """The weights that a config names, for the model or a part -> their license; None if timm does not know it."""
-    names = [node.get('checkpoint') for _, node in nested(cfg.model, 'model') if is_pretrained(node)]
-    return licenses_of([*names, cfg.model.get('pretrained'), cfg.get('load_from')])
+    return licenses_of([*_checkpoints(cfg.model), cfg.model.get('pretrained'), cfg.get('load_from')])
 
 
-def _named_classes(contents: object) -> dict[str, list] | None:
-    """The names and colours of the classes that a checkpoint notes, as lists of text and of numbers."""
-    for meta in saved_meta(contents):
-        classes, palette = meta.get('classes'), meta.get('palette')
-        if isinstance(classes, (list, tuple)):
-            named = dict(classes=[str(name) for name in classes])
-            if isinstance(palette, (list, tuple)):
-                named['palette'] = [[int(value) for value in colour] for colour in palette]
-            return named
-    return None
-
-
-def _weights_of(model: nn.Module, contents: dict, checkpoint: Path) -> dict[str, Tensor]:
-    """The weights in a checkpoint, if they are all of a model and no others."""
-    try:
-        tensors = whole_model_weights(contents, model, str(checkpoint), resumes=True)
-        check_complete(tensors, model, str(checkpoint))
-        problems = misfits(Translation(dict(tensors)), model.state_dict())
-        if problems:
-            raise CheckpointError(f'{checkpoint}: {listed(problems)}')
-    except CheckpointError as error:
-        raise CheckpointError(
-            f'{error}. Only weights of the config itself are published: name the config that {checkpoint} was trained '
-            'with, and --row if it was trained with one'
-        ) from error
-    return dict(tensors)
+def _checkpoints(node: object) -> Iterator[str]:
+    """What the entries of ``init_cfg`` in a node of a config load."""
+    if isinstance(node, dict) and is_pretrained(node):
+        yield node.get('checkpoint')
+    for each in node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
+        yield from _checkpoints(each)
 
 
 def _without_machine(cfg: dict) -> dict:

@@ -141,7 +141,7 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
             settings += ['--steps', 'inference'] if dry and runtime == 'compile' else []
             listed.append(Step(name, [*bench, model, *settings, '--out', out / name.replace(' ', '-')]))
     for head in ('mask-rcnn', 'cascade-mask-rcnn'):
-        config = f'configs/elsa_swin/{head}_elsa-swin_fpn_ms-1x_coco.py'
+        config = f'configs/elsa_swin/{head}_elsa-swin-t_fpn_ms-1x_coco.py'
         batch, size = MEASURED[device][-1]
         settings = ['--whole', '--batch', str(batch), '--sizes', size, '--out', out / head]
         settings += ['--dtype', 'float32'] if dry else []  # MMCV's NMS on the CPU takes no other

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from .errors import describe
 from .ops import elsa, global_self_attention, mean_shift, neighbourhood, shunted
+from .ops.attention import BACKENDS as ATTENTION
+from .ops.attention import attention
 from .ops.backend import CannotServe
 from .ops.depthwise_conv import BACKENDS as DEPTHWISE_CONV
 from .ops.depthwise_conv import depthwise_conv
@@ -63,6 +65,7 @@ OPERATORS = {
         mean_shift.BACKENDS,
         lambda B, H, W, n, d: [*[(B * (H * W // 49), n, 49, d)] * 4, (1, n, 49, 49)],
     ),
+    'plain': Operator(attention, ATTENTION, lambda B, H, W, n, d: [(B, n, H * W, d)] * 3),
     'shunted': Operator(
         lambda query, k1, k2, v1, v2, backend: shunted.shunted_attention(
             query, [k1, k2], [v1, v2], max(2, query.shape[-1] // 32), backend=backend
@@ -103,7 +106,7 @@ SIZES = 2, 17, 21, 2, 32
 
 
 class Row(NamedTuple):
-    """What :func:`compare` found of a backend.
+    """What :func:`check_backends` found of a backend.
 
     Args:
         differences: of the result and, the largest one, of the gradients, as a share of their norm.

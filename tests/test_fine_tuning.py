@@ -62,7 +62,7 @@ def test_layer_decay(load):
 
 def test_lora(load):
     """Each linear layer in the table gets two matrices. Nothing else of the backbone is trained. Only the two blocks
-    of the last stage have a linear pre_proj."""
+    of the last stage have a linear qkv."""
     names = trained(MODELS.build(load('lora').model.backbone))
     assert all('.lora_' in name for name in names) and len(names) == 2 * (2 + 12 + 12 + 12)
 

@@ -20,7 +20,8 @@ from ..layers.mechanism import with_prefix
 from ..layers.window import Ghost
 from ..ops import shunted_attention
 from ..ops.any_size import pad_to_multiple
-from ..ops.heads import join_heads
+from ..ops.heads import join_heads, split_heads
+from ..ops.rotary import rotary_embed
 from .features import blocks_of, openmmlab_classes, stride_of
 
 
@@ -127,12 +128,14 @@ def input_as_values(layer: nn.Module, border: int = 0) -> Iterator[None]:
         if border:
             inside = torch.ones_like(x[:, border:-border, border:-border, :1])
             projected = projected * F.pad(inside, (0, 0, *[border] * 4))
-        if isinstance(layer, (layers.ELSA, layers.GhostHeadAttention)):  # the values come last
+        if not isinstance(layer, layers.LocalAttention):  # the values come last
             return torch.cat((projected[..., : -x.shape[-1]], x), -1)
         return torch.cat((x, projected[..., x.shape[-1] :]), -1)
 
-    passed = layer.post_proj.register_forward_hook(lambda _, inputs, __: inputs[0])
-    with passed, layer.pre_proj.register_forward_hook(replace):
+    names = ('qkv', 'proj') if isinstance(layer, layers.WindowAttention) else ('pre_proj', 'post_proj')
+    project, back = (getattr(layer, name) for name in names)
+    passed = back.register_forward_hook(lambda _, inputs, __: inputs[0])
+    with passed, project.register_forward_hook(replace):
         yield
 
 
@@ -162,8 +165,10 @@ def _kernel_sum(
     """Equation 12 or 1 with the input (B, ..., C) in place of the values, which may share a matrix with the keys."""
     tokens, count = with_prefix(prefix, x), 0 if prefix is None else prefix.shape[1]
     projected = dict(zip(layer.matrices, layer.pre_proj(tokens.detach()).chunk(len(layer.matrices), -1)))
-    query, key = (layer.placed(projected[letter], count, x.shape) for letter in layer.sharing[:2])
-    q, k, v = (part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2) for part in (query, key, tokens))
+    query, key = (
+        rotary_embed(projected[letter], count, x.shape, layer.num_heads, layer.rope) for letter in layer.sharing[:2]
+    )
+    q, k, v = (split_heads(each, layer.num_heads) for each in (query, key, tokens))
     out = layer.add_ghost(join_heads(layer.attend(q, k, v, None, bias, x.shape[1:-1])), tokens, count, x.shape, ghost)
     return out[:, count:].view(x.shape)
 
@@ -237,19 +242,19 @@ def _plain(
     layer: layers.SelfAttention, x: Tensor, row: int, column: int, prefix: Tensor | None = None
 ) -> list[Weights]:
     """Prefix tokens have weights too, which are not shown: those of the map sum to less than 1."""
-    q, k, v = layer.placed(x)
-    of_prefix = None if prefix is None else layer.query_key_value(prefix[:, None])
+    q, k, v = layer.query_key_value(x, prefix)
+    of_prefix, value = v.split((v.shape[1] - x.shape[1] * x.shape[2], x.shape[1] * x.shape[2]), 1)
 
     def attend(value: Tensor) -> Tensor:
-        mixed = layer.attend(q, k, value, of_prefix)[0]
+        mixed = layer.attend(q, k, with_prefix(of_prefix, value))[:, of_prefix.shape[1] :].view(x.shape)
         return mixed if layer.ghost is None else mixed + layer.ghost(value)
 
-    return [Weights('', _by_head(attend, v, layer.num_heads, row, column))]
+    return [Weights('', _by_head(attend, value.view(x.shape), layer.num_heads, row, column))]
 
 
 def _reduced(layer: layers.SpatialReductionAttention, x: Tensor, row: int, column: int) -> list[Weights]:
     q, k, v = layer.query_key_value(x)
-    weights = _by_head(lambda value: layer.attend(q, k, value)[0], v, layer.num_heads, row, column)
+    weights = _by_head(lambda value: layer.attend(q, k, value), v, layer.num_heads, row, column)
     return [Weights('', weights, cell=layer.reduction)]
 
 

@@ -10,13 +10,16 @@ from ..backbones.base import Backbone
 from ..errors import InputError
 from ..layers import (
     Block,
-    EnhancedAttention,
     GroupedLinear,
     MeanShiftAttention,
     MeanShiftWindowAttention,
     NeighbourhoodAttention,
+    SelfAttention,
     WindowAttention,
 )
+
+#: attention layers with one projection ``qkv`` to queries, keys and values, and ``proj`` back
+WITH_QKV = NeighbourhoodAttention, SelfAttention, WindowAttention
 
 #: class of a backbone of MMDetection, MMSegmentation or MMPretrain -> its blocks by stage. They are called with tokens
 #: (B, H * W, C) and (H, W), and their attention is ``attn``.
@@ -166,15 +169,9 @@ def projections(layer: nn.Module) -> dict[str, Tensor] | None:
         inner = dict(zip(layer.matrices, weight.chunk(len(layer.matrices))))
         found = {name: inner[letter] for name, letter in zip('QKVP', layer.sharing[:-1])}
         found['W'] = (layer._tied_weight() if layer.post_proj is None else layer.post_proj.weight).t()
-    elif isinstance(layer, WindowAttention):
-        v, q, k = layer.pre_proj.weight.chunk(3)
-        found = dict(Q=q, K=k, V=v, W=layer.post_proj.weight.t())
-    elif isinstance(layer, NeighbourhoodAttention) or 'WindowMSA' in openmmlab_classes(layer):  # Swin's
+    elif isinstance(layer, WITH_QKV) or 'WindowMSA' in openmmlab_classes(layer):  # Swin's
         q, k, v = layer.qkv.weight.chunk(3)
         found = dict(Q=q, K=k, V=v, W=layer.proj.weight.t())
-    elif isinstance(layer, EnhancedAttention):
-        k, v = layer.kv.weight.chunk(2)
-        found = dict(Q=layer.q.weight, K=k, V=v, W=layer.proj.weight.t())
     else:
         return None
     return {name: matrix.detach().unflatten(0, (layer.num_heads, -1)).mT for name, matrix in found.items()}

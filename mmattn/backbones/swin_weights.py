@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from ..layers.starts import is_table
+from ..layers.starts import TABLE, is_table
 from ..ops.resize import interpolated
 from ..weights import CheckpointError, Translation, renamed, take_out
 from .patch_embed import fit_tables
@@ -22,8 +22,8 @@ HEAD_NAMES = {'head.fc.': 'head.fc.', 'head.': 'head.fc.'}  # timm's, Microsoft'
 #: side of the largest windows whose first pass is compared. They are as large as the last map of an image of 1024
 #: pixels; released Swin Transformers have 7 and 12. The biases of a window are its side to the power of 4, times heads.
 MOST_WINDOW = 32
-#: parts of names in the layouts of torchvision, of MMDetection, MMSegmentation and MMPretrain, and of SwinFrame -> in
-#: Microsoft's
+#: parts of names in the layouts of torchvision, of MMDetection, MMSegmentation and MMPretrain, and of ELSA-Swin -> in
+#: Microsoft's, which are those of SwinFrame
 RENAMES = {
     r'^features\.0\.0\.': 'patch_embed.proj.',
     r'^features\.0\.2\.': 'patch_embed.norm.',
@@ -59,8 +59,9 @@ def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = Fal
         except KeyError as error:
             raise CheckpointError(f'the weights of a Swin Transformer lack {error}') from None
     dropped, fresh = place_outputs(tensors, model)
-    tables = [name for name in tensors if name.endswith(('.rb', '.rk', '.rq'))]
-    fit_tables(tensors, model.state_dict(), tables, _fitted)
+    own = model.state_dict()
+    for ends, fitted in ((('.rb', '.rk', '.rq'), _fitted), ((f'.{TABLE}',), _fitted_transposed)):
+        fit_tables(tensors, own, [name for name in tensors if name.endswith(ends)], fitted)
     return Translation(tensors, dropped + masks + indices, fresh)
 
 
@@ -84,9 +85,12 @@ def source_config(state_dict: dict[str, Tensor], model: nn.Module) -> dict:
 
 
 def is_swin(names: Iterable[str]) -> bool:
-    """Whether names are those of a Swin Transformer in one of the layouts."""
-    pattern = r'(layers|stages|features)\.\d+\..*\battn\.(w_msa\.)?relative_position_bias_table$'  # BEiT has some, too
-    return any(re.search(pattern, name) for name in names)
+    """Whether names are those of a Swin Transformer in one of the layouts, without another mechanism in its frame."""
+    names = list(names)
+    # BEiT has tables, too.
+    pattern = r'(layers|stages|features)\.\d+\..*\battn\.(w_msa\.)?relative_position_bias_table$'
+    of_others = any(re.search(r'\.attn\.(attn|ghost)\.', name) for name in names)
+    return not of_others and any(re.search(pattern, name) for name in names)
 
 
 def microsoft_layout(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -96,7 +100,7 @@ def microsoft_layout(state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
     - torchvision numbers all modules of a sequence.
     - MMDetection, MMSegmentation and MMPretrain have names of their own. Their patch merging reads the channels of
       four patches by channel, then by row and column, Microsoft's by column, then by row, then by channel.
-    - SwinFrame has the projection to values first, and a table by key minus query.
+    - ELSA-Swin has the projection to values first, and a table by key minus query.
 
     A tensor of another shape stays as it is.
     """
@@ -145,3 +149,9 @@ def _fitted(table: Tensor, shape: torch.Size) -> Tensor | None:
         return None
     side = math.isqrt(shape[1])
     return interpolated(table.unflatten(1, (math.isqrt(table.shape[1]), -1))[None], side, side).view(shape)
+
+
+def _fitted_transposed(table: Tensor, shape: torch.Size) -> Tensor | None:
+    """Swin's table (a * a, heads) -> (b * b, heads); None if it is not such a table."""
+    fitted = _fitted(table.t(), shape[::-1]) if table.dim() == 2 else None
+    return None if fitted is None else fitted.t()

@@ -51,10 +51,6 @@ def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = Fal
     the projections of attention. Tensors that only the mechanisms have keep their initial values.
     """
     tensors, dropped = vit_layout(state_dict)
-    # Frames that were written before had the names of mean-shift attention.
-    plain = '|'.join(str(i) for i, block in enumerate(model.blocks) if type(block.attn) is SelfAttention) or '-'
-    place = rf'^(blocks\.({plain})\.attn\.)'
-    tensors = renamed(tensors, {rf'{place}pre_proj\.': r'\1qkv.', rf'{place}post_proj\.': r'\1proj.'})
     dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(model.num_built, model.num_stages)))
     if isinstance(model.norm, nn.Identity):
         dropped += take_out(tensors, 'norm.')

@@ -7,14 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole
-from ..ops import mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
-from ..ops.biased_attention import biased_attention
+from ..ops import attention, mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
 from ..ops.heads import join_heads
-from ..ops.rotary import check_rope, placed
+from ..ops.rotary import check_rope, rotary_embed
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS, with_prefix
-from .starts import mean_shift_from_plain, mean_shift_window_from_swin
-from .window import Ghost, Windows
+from .starts import mean_shift_from_plain, mean_shift_window_from_swin, windows_of_elsa
+from .window import Ghost, Windows, position_table
 
 #: form -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
 COLUMNS = {'msf': 'QKVPW', 'residual': 'QKVPW', 'gauss': 'QKVW', 'plain': 'QKVW'}
@@ -159,7 +158,7 @@ class MeanShiftAttention(nn.Module):
         projected = self.pre_proj(with_prefix(prefix, x))
         projected = dict(zip(self.matrices, projected.chunk(len(self.matrices), -1)))  # (B, P + N, C) each
         query, key, *others = (projected[letter] for letter in self.sharing[:-1])
-        query, key = self.placed(query, count, x.shape), self.placed(key, count, x.shape)
+        query, key = (rotary_embed(each, count, x.shape, self.num_heads, self.rope) for each in (query, key))
         q, k, v, *probe = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (query, key, *others))
         out = self.attend(q, k, v, probe[0] if self.form == 'msf' else None, bias, x.shape[1:-1])
         out = self.add_ghost(join_heads(out), projected[self.sharing[2]], count, x.shape, ghost)
@@ -176,7 +175,7 @@ class MeanShiftAttention(nn.Module):
         of a map of these sides; bias: of the logits, not with landmarks -> (B, heads, P + N, d)."""
         dropout_p = self.attn_drop_rate if self.training else 0.0
         if self.form == 'plain':
-            return biased_attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout_p)
+            return attention(q, k, v, None if bias is None else bias.to(q.dtype), dropout_p)
         how = dict(dropout_p=dropout_p, backend=self.backend)
         if self.landmarks:
             shift = partial(mean_shift_by_landmarks, landmarks=self._landmarks(k, sides), **how)
@@ -189,10 +188,6 @@ class MeanShiftAttention(nn.Module):
         prefix, k = k.split((k.shape[2] - sides.numel(), sides.numel()), 2)
         pooled = F.adaptive_avg_pool2d(k.mT.unflatten(3, sides).flatten(0, 1), self.landmarks)
         return torch.cat((prefix, pooled.flatten(2).mT.unflatten(0, k.shape[:2])), 2)
-
-    def placed(self, tokens: Tensor, count: int, shape: torch.Size) -> Tensor:
-        """Queries or keys (B, P + N, C) of ``count`` prefix tokens and a map, with the positions of the map."""
-        return placed(tokens, count, shape, self.num_heads, self.rope)
 
     def add_ghost(self, out: Tensor, values: Tensor, count: int, shape: torch.Size, ghost: Ghost = None) -> Tensor:
         """Add the ghost summand, if there is one, to the result for ``count`` prefix tokens and a map of a shape.
@@ -277,6 +272,7 @@ class MeanShiftWindowAttention(Windows):
     """
 
     warm_start = mean_shift_window_from_swin
+    rename_tensors = windows_of_elsa
 
     def __init__(
         self,
@@ -298,6 +294,7 @@ class MeanShiftWindowAttention(Windows):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__(dim, num_heads, window_size, shift, shift_small_maps, ghost_size)
+        self.relative_position_bias_table = position_table((2 * window_size - 1) ** 2, num_heads)
         self.attn = MeanShiftAttention(
             dim,
             num_heads,

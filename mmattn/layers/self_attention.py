@@ -1,14 +1,12 @@
-from collections.abc import Sequence
-
-import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates
-from ..ops import shunted_attention
-from ..ops.rotary import check_rope, rotated, rotation
+from ..ops import multi_head_attention
+from ..ops.rotary import check_rope, rotary_embed
 from .ghost import ghost_summand
-from .mechanism import MECHANISMS
-from .starts import enhanced_from_pvt
+from .mechanism import MECHANISMS, with_prefix
+from .starts import enhanced_from_pvt, enhanced_of_release, plain_before
 from .token_conv import DepthwiseConv2d
 
 
@@ -29,13 +27,14 @@ class SelfAttention(nn.Module):
         drop_rate: dropout of the output.
 
     Attributes:
-        backend: of :func:`mmattn.ops.shunted_attention`; None chooses the fastest.
+        backend: of :func:`mmattn.ops.attention`; None chooses the fastest.
 
     Raises:
         ValueError: if an argument is wrong; the message names it.
     """
 
     takes_prefix = True
+    rename_tensors = plain_before
 
     def __init__(
         self,
@@ -58,67 +57,42 @@ class SelfAttention(nn.Module):
         self.settings = {} if rope is None else dict(rope=float(rope))
         self.attn_drop_rate = attn_drop_rate
         self.backend: str | None = None
-        self.add_projections(dim, qkv_bias)
+        self.qkv = nn.Linear(dim, 3 * dim, qkv_bias)
         self.proj = nn.Linear(dim, dim)
         self.ghost = ghost_summand(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
-    def add_projections(self, dim: int, bias: bool) -> None:
-        """Add the layers that ``query_key_value`` needs."""
-        self.qkv = nn.Linear(dim, 3 * dim, bias)
-
-    def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x: (B, H, W, C) -> three maps of C channels, the first of the same shape."""
-        return self.qkv(x).chunk(3, -1)
-
-    def placed(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value of a map, with its positions."""
-        q, k, v = self.query_key_value(x)
-        if self.rope is not None:
-            angles = rotation(*q.shape[1:3], q.shape[-1] // self.num_heads, self.rope, q)
-            q, k = (rotated(each, *angles, self.num_heads) for each in (q, k))
-        return q, k, v
-
     def forward(self, x: Tensor, prefix: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """x: (B, H, W, C) -> (B, H, W, C); with a prefix (B, P, C), a pair of these shapes."""
-        q, k, v = self.placed(x)
-        of_prefix = None if prefix is None else self.query_key_value(prefix[:, None])
-        mixed, mixed_prefix = self.attend(q, k, v, of_prefix)
-        mixed = self.drop(self.proj(self.enhance(mixed, v)))
-        return mixed if mixed_prefix is None else (mixed, self.drop(self.proj(mixed_prefix)))
+        count = 0 if prefix is None else prefix.shape[1]
+        q, k, v = self.query_key_value(x, prefix)
+        out, local = self.attend(q, k, v), self.enhancement(v[:, count:].view(x.shape))
+        if local is not None:
+            out = out + F.pad(local.flatten(1, 2), (0, 0, count, 0))
+        out = self.drop(self.proj(out))
+        return out.view(x.shape) if prefix is None else (out[:, count:].view(x.shape), out[:, :count])
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, of_prefix: Sequence[Tensor] | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The result of the attention, before the projection back.
+    def query_key_value(self, x: Tensor, prefix: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """x: (B, H, W, C), prefix: (B, P, C) -> query, key and value (B, P + H * W, C), with their positions."""
+        q, k, v = self.qkv(with_prefix(prefix, x)).chunk(3, -1)
+        count = 0 if prefix is None else prefix.shape[1]
+        q, k = (rotary_embed(each, count, x.shape, self.num_heads, self.rope) for each in (q, k))
+        return q, k, v
 
-        Args:
-            q, k, v: (B, H, W, C).
-            of_prefix: query, key and value of prefix tokens, (B, 1, P, C) each.
-
-        Returns:
-            (B, H, W, C), and (B, P, C) or None.
-        """
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Three (B, N, C) -> the result of the attention, (B, N, C)."""
         dropout_p = self.attn_drop_rate if self.training else 0.0
-        if of_prefix is None:
-            return shunted_attention(q, [k], [v], self.num_heads, dropout_p, self.backend), None
-        sides, count = q.shape[1:3], of_prefix[0].shape[2]
-        # all tokens as a map of one row, the prefix first
-        q, k, v = (torch.cat((p, m.flatten(1, 2)[:, None]), 2) for p, m in zip(of_prefix, (q, k, v)))
-        tokens = shunted_attention(q, [k], [v], self.num_heads, dropout_p, self.backend)[:, 0]
-        return tokens[:, count:].unflatten(1, sides), tokens[:, :count]
+        return multi_head_attention(query, key, value, self.num_heads, None, dropout_p, self.backend)
 
-    def enhance(self, x: Tensor, value: Tensor) -> Tensor:
-        """What is projected back, from the result of the attention and the values; all are (B, H, W, C)."""
-        return x if self.ghost is None else x + self.ghost(value)
+    def enhancement(self, value: Tensor) -> Tensor | None:
+        """What is added to the result of the attention, from the map of the values; both are (B, H, W, C)."""
+        return None if self.ghost is None else self.ghost(value)
 
 
 @MECHANISMS.register_module()
 class EnhancedAttention(SelfAttention):
     """Shunted attention at r = 1 (stage 4): plain attention, plus a depth-wise convolution of the values. By default
     all projections have biases. Arguments are those of :class:`SelfAttention`."""
-
-    from_pvt = enhanced_from_pvt
 
     def __init__(
         self,
@@ -133,14 +107,11 @@ class EnhancedAttention(SelfAttention):
     ) -> None:
         rates = dict(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         super().__init__(dim, num_heads, qkv_bias=qkv_bias, rope=rope, ghost_size=ghost_size, **rates)
-
-    def add_projections(self, dim: int, bias: bool) -> None:
-        self.q = nn.Linear(dim, dim, bias)
-        self.kv = nn.Linear(dim, 2 * dim, bias)
         self.local_conv = DepthwiseConv2d(dim)
 
-    def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.q(x), *self.kv(x).chunk(2, -1)
+    def enhancement(self, value: Tensor) -> Tensor:
+        ghost, local = super().enhancement(value), self.local_conv(value)
+        return local if ghost is None else local + ghost
 
-    def enhance(self, x: Tensor, value: Tensor) -> Tensor:
-        return super().enhance(x + self.local_conv(value), value)
+    from_pvt = enhanced_from_pvt
+    rename_tensors = enhanced_of_release

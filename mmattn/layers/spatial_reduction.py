@@ -1,14 +1,14 @@
 from torch import Tensor, nn
 
-from ..arguments import check_whole
+from ..arguments import check_heads, check_rates, check_whole
+from ..ops import multi_head_attention
 from ..ops.any_size import crop_to_multiple
 from .mechanism import MECHANISMS
-from .self_attention import SelfAttention
 from .token_conv import PatchConv2d
 
 
 @MECHANISMS.register_module()
-class SpatialReductionAttention(SelfAttention):
+class SpatialReductionAttention(nn.Module):
     """Attention to merged tokens, of "PVT v2: Improved Baselines with Pyramid Vision Transformer"
     (https://arxiv.org/abs/2106.13797). Shunted attention has it at two rates. The tensors are those of PVTv2's release.
 
@@ -23,11 +23,12 @@ class SpatialReductionAttention(SelfAttention):
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
+    Attributes:
+        backend: of :func:`mmattn.ops.attention`; None chooses the fastest.
+
     Raises:
         ValueError: if an argument is wrong; the message names it.
     """
-
-    takes_prefix = False
 
     def __init__(
         self,
@@ -39,18 +40,32 @@ class SpatialReductionAttention(SelfAttention):
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
     ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
         check_whole('stride', stride)
         reduction = max(32 // stride, 1) if reduction is None else reduction
         check_whole('reduction', reduction)
-        super().__init__(dim, num_heads, qkv_bias=True, attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+        self.num_heads = num_heads
         self.reduction = int(reduction)
+        self.attn_drop_rate = attn_drop_rate
+        self.backend: str | None = None
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * dim)
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
         if reduction > 1:
             self.sr = PatchConv2d(dim, dim, reduction)
             self.norm = nn.LayerNorm(dim)
 
-    def add_projections(self, dim: int, bias: bool) -> None:
-        self.q = nn.Linear(dim, dim, bias)
-        self.kv = nn.Linear(dim, 2 * dim, bias)
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        return self.drop(self.proj(self.attend(*self.query_key_value(x))))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Query (B, H, W, C), key and value (B, h, w, C) -> (B, H, W, C)."""
+        dropout_p = self.attn_drop_rate if self.training else 0.0
+        return multi_head_attention(query, key, value, self.num_heads, None, dropout_p, self.backend)
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x: (B, H, W, C) -> query of the same shape, key and value of the merged tokens."""

@@ -7,6 +7,9 @@ The arguments are the mechanism, the state dict of a whole model, from which the
 the prefix of the names of the attention's tensors. The result has the mechanism's names; what is not in it keeps its
 initial values. The errors are a KeyError, naming a tensor that should be in the state dict, and a CheckpointError, if a
 tensor has another shape or numbers of heads do not go together.
+
+Three functions instead rename a mechanism's own tensors, as a release or an earlier checkpoint has them, in the state
+dict. A mechanism has them as its method ``rename_tensors``.
 """
 
 import math
@@ -20,6 +23,8 @@ from ..weights import take, take_out
 
 #: by how much a start of mean-shift attention divides keys and multiplies queries
 SMALLER_KEYS = 8.0
+#: Swin's biases of relative positions, (positions, heads), by query minus key
+TABLE = 'relative_position_bias_table'
 
 
 def start_mechanisms(
@@ -42,6 +47,45 @@ def start_mechanisms(
         dropped += take_out(state_dict, prefix)
     state_dict.update(made)
     return dropped
+
+
+def plain_before(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
+    """Rename, in place, the tensors of plain attention of a ViTFrame that was written before."""
+    for kind in ('weight', 'bias'):
+        _rename(state_dict, f'{prefix}pre_proj.{kind}', f'{prefix}qkv.{kind}')
+        _rename(state_dict, f'{prefix}post_proj.{kind}', f'{prefix}proj.{kind}')
+
+
+def windows_of_elsa(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
+    """Rename, in place, the tensors of windows in ELSA-Swin's release, and in what was written before: the table is by
+    key minus query, and window attention projects to values first."""
+    _rename(state_dict, f'{prefix}rb', prefix + TABLE, lambda table: table.flip(1).t() if table.dim() == 2 else table)
+    for kind in ('weight', 'bias') if hasattr(attn, 'qkv') else ():
+        _rename(
+            state_dict,
+            f'{prefix}pre_proj.{kind}',
+            f'{prefix}qkv.{kind}',
+            lambda rows: rows.roll(-(len(rows) // 3), 0) if rows.dim() else rows,
+        )
+        _rename(state_dict, f'{prefix}post_proj.{kind}', f'{prefix}proj.{kind}')
+
+
+def enhanced_of_release(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
+    """Join, in place, the projections to query and to key and value, which Shunted Transformer's release has apart."""
+    for kind in ('weight', 'bias'):
+        names, new = [f'{prefix}{part}.{kind}' for part in ('q', 'kv')], f'{prefix}qkv.{kind}'
+        parts = [state_dict[name] for name in names if name in state_dict and new not in state_dict]
+        if len(parts) == 2 and all(part.dim() for part in parts) and parts[0].shape[1:] == parts[1].shape[1:]:
+            take_out(state_dict, *names)
+            state_dict[new] = torch.cat(parts)
+
+
+def _rename(
+    state_dict: dict[str, Tensor], old: str, new: str, changed: Callable[[Tensor], Tensor] = lambda value: value
+) -> None:
+    """Put a tensor under another name, unless that is taken: then loading names the one that has no place."""
+    if old in state_dict and new not in state_dict:
+        state_dict[new] = changed(state_dict.pop(old))
 
 
 def mean_shift_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -81,28 +125,26 @@ def mean_shift_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix
 def mean_shift_window_from_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """From Swin's attention."""
     start = {f'attn.{name}': value for name, value in attn.attn.warm_start(state_dict, prefix).items()}
-    return {**start, 'rb': table_of_swin(attn, state_dict, prefix)}
+    return {**start, TABLE: table_of_swin(attn, state_dict, prefix)}
 
 
 def window_from_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """From Swin's attention: all but a ghost summand, which starts at zero."""
-    dim, start = attn.post_proj.in_features, {'rb': table_of_swin(attn, state_dict, prefix)}
+    dim, start = attn.proj.in_features, {TABLE: table_of_swin(attn, state_dict, prefix)}
     for kind, shape in (('weight', (dim,)), ('bias', ())):
-        q, k, v = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape).chunk(3)
-        start[f'pre_proj.{kind}'] = torch.cat((v, q, k))
-        start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+        start[f'qkv.{kind}'] = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape)
+        start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
     return start
 
 
 def table_of_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> Tensor:
-    """The table of Swin's attention as ``rb``, of windows of any size; zero for a ViT, whose attention has none."""
-    name, shape = f'{prefix}relative_position_bias_table', ((2 * attn.window_size - 1) ** 2, attn.num_heads)
+    """The table of Swin's attention, of windows of any size; zero for a ViT, whose attention has none."""
+    name, shape = prefix + TABLE, ((2 * attn.window_size - 1) ** 2, attn.num_heads)
     if name not in state_dict:
-        return torch.zeros(shape[::-1])
+        return torch.zeros(shape)
     if not is_table(state_dict[name].shape[::-1], shape[::-1]):
         take(state_dict, name, *shape)  # raises the error
-    # Swin's table is indexed by query minus key, ours by key minus query.
-    return state_dict.pop(name).t().flip(1)
+    return state_dict.pop(name)
 
 
 def elsa_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -204,9 +246,9 @@ def enhanced_from_pvt(attn: nn.Module, state_dict: dict[str, Tensor], prefix: st
 
     The depth-wise convolution starts at 0, so with as many heads this is PVTv2's attention.
     """
-    start = projections_of_pvt(state_dict, prefix, attn.q.in_features, attn.num_heads, num_heads)
+    start = projections_of_pvt(state_dict, prefix, attn.proj.in_features, attn.num_heads, num_heads)
     for kind in ('weight', 'bias'):
-        start[f'kv.{kind}'] = torch.cat([start.pop(f'{part}.{kind}') for part in 'kv'])
+        start[f'qkv.{kind}'] = torch.cat([start.pop(f'{part}.{kind}') for part in 'qkv'])
         start[f'local_conv.{kind}'] = torch.zeros_like(getattr(attn.local_conv, kind))
     return start
 

@@ -4,13 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
+from ..ops import multi_head_attention
 from ..ops.any_size import crop, pad_to_multiple
-from ..ops.biased_attention import biased_attention
-from ..ops.heads import join_heads
 from ..ops.windows import mask_for, roll, shift_along
 from .ghost import ghost_summand
 from .mechanism import MECHANISMS
-from .starts import window_from_swin
+from .starts import window_from_swin, windows_of_elsa
 
 #: the ghost summand of values in windows, (B * windows, w * w, C) -> the same shape; None if there is none
 Ghost = Callable[[Tensor], Tensor] | None
@@ -48,7 +47,6 @@ class Windows(nn.Module):
         self.window_size = window_size
         self.shift = shift
         self.shift_small_maps = shift_small_maps
-        self.rb = position_table(num_heads, (2 * window_size - 1) ** 2)
         self.ghost = ghost_summand(dim, ghost_size)
 
     #: whether the mechanism computes what Swin Transformer's windows compute, apart from a ghost summand
@@ -62,7 +60,8 @@ class Windows(nn.Module):
     def attend_masked(self, x: Tensor, mask: Tensor | None, ghost: Ghost) -> Tensor:
         """x: (B * windows, w * w, C); mask: (B * windows, 1, w * w, w * w), see ``shift_mask``, or None if windows are
         not shifted; ghost: see ``attend`` -> the shape of x."""
-        bias = relative_bias(self.rb, self.window_size)[None]
+        # Swin's table is indexed by query minus key.
+        bias = relative_bias(self.relative_position_bias_table.t().flip(1), self.window_size)[None]
         return self.attend(x, bias if mask is None else bias + mask.to(bias.dtype), ghost)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,7 +93,7 @@ class Windows(nn.Module):
 
 @MECHANISMS.register_module()
 class WindowAttention(Windows):
-    """(Shifted-)window multi-head self-attention of Swin Transformer, with the tensors of the ELSA-Swin release.
+    """(Shifted-)window multi-head self-attention of Swin Transformer, with its tensors.
 
     Args:
         attn_drop_rate: dropout of attention weights.
@@ -105,6 +104,7 @@ class WindowAttention(Windows):
 
     is_swin = True
     warm_start = window_from_swin
+    rename_tensors = windows_of_elsa
 
     def __init__(
         self,
@@ -121,20 +121,21 @@ class WindowAttention(Windows):
         super().__init__(dim, num_heads, window_size, shift, shift_small_maps, ghost_size)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.attn_drop_rate = attn_drop_rate
-        self.pre_proj = nn.Linear(dim, 3 * dim)  # value, query, key
-        self.post_proj = nn.Linear(dim, dim)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.relative_position_bias_table = position_table((2 * window_size - 1) ** 2, num_heads)
+        self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
-        v, q, k = self.pre_proj(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        x = biased_attention(q, k, v, bias.to(q.dtype), self.attn_drop_rate if self.training else 0.0)
-        x = join_heads(x)
-        return self.drop(self.post_proj(x if ghost is None else x + ghost(join_heads(v))))
+        q, k, v = self.qkv(x).chunk(3, -1)
+        dropout_p = self.attn_drop_rate if self.training else 0.0
+        x = multi_head_attention(q, k, v, self.num_heads, bias.to(q.dtype), dropout_p)
+        return self.drop(self.proj(x if ghost is None else x + ghost(v)))
 
 
-def position_table(rows: int, positions: int) -> nn.Parameter:
-    """A table (rows, positions) of relative positions as it starts: normal, of deviation 0.02."""
-    return nn.Parameter(nn.init.trunc_normal_(torch.zeros(rows, positions), std=0.02))
+def position_table(*shape: int) -> nn.Parameter:
+    """A table of relative positions as it starts: normal, of deviation 0.02."""
+    return nn.Parameter(nn.init.trunc_normal_(torch.zeros(shape), std=0.02))
 
 
 def relative_bias(table: Tensor, window_size: int) -> Tensor:

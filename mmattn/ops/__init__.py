@@ -1,5 +1,6 @@
 """Operators: functions on tensors. Each has a reference, and ``backend`` names the path; None chooses the fastest."""
 
+from .attention import attention, multi_head_attention
 from .elsa import elsa_attention, neighbourhood_sum
 from .global_self_attention import axial_attention, content_attention
 from .mean_shift import mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
@@ -7,12 +8,14 @@ from .neighbourhood import neighbourhood_attention
 from .shunted import shunted_attention
 
 __all__ = [
+    'attention',
     'axial_attention',
     'content_attention',
     'elsa_attention',
     'mean_shift_attention',
     'mean_shift_by_landmarks',
     'mean_shift_steps',
+    'multi_head_attention',
     'neighbourhood_attention',
     'neighbourhood_sum',
     'shunted_attention',

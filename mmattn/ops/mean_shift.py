@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .attention import attention, is_multiplied
 from .backend import check_maps, named_backend, without_autocast
-from .biased_attention import biased_attention, is_multiplied
 from .tracing import is_exporting, is_transforming
 
 #: whether torch's fused attention on the CPU takes a bias of the logits; that of torch 2.1 does not
@@ -190,7 +190,7 @@ def mean_shift_attention_channels(
         fill = -(d + 2) % 8
         wider = [(*parts, parts[0].new_zeros(*parts[0].shape[:-1], fill)) for parts in wider]
         value = F.pad(value, (0, 2 + fill))
-    out = biased_attention(*(torch.cat(parts, -1) for parts in wider), value, bias, dropout_p, d**-0.5)[..., :d]
+    out = attention(*(torch.cat(parts, -1) for parts in wider), value, bias, dropout_p, d**-0.5)[..., :d]
     return out if probe is None else out - probe
 
 
@@ -214,7 +214,7 @@ def mean_shift_attention_bias(
     key = key.contiguous()  # The backward pass of the norm would otherwise keep all projections in memory.
     norm = -_half_square(key).transpose(-1, -2) * query.shape[-1] ** -0.5  # (B, heads, 1, M)
     bias = (norm if bias is None else bias + norm).to(query.dtype)
-    out = biased_attention(query, key, value, bias, dropout_p)
+    out = attention(query, key, value, bias, dropout_p)
     return out if probe is None else out - probe
 
 

@@ -60,7 +60,7 @@ def rotated(x: Tensor, sin: Tensor, cos: Tensor, num_heads: int) -> Tensor:
     return (heads * cos + torch.cat((-second, first), -1) * sin).to(x.dtype).flatten(-2)
 
 
-def placed(tokens: Tensor, prefix: int, shape: torch.Size, num_heads: int, base: float | None) -> Tensor:
+def rotary_embed(tokens: Tensor, prefix: int, shape: torch.Size, num_heads: int, base: float | None) -> Tensor:
     """Queries or keys (B, P + H * W, C) of P prefix tokens and a map, with the positions of the map.
 
     Args:

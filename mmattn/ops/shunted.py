@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import check_whole
+from .attention import multi_head_attention
 from .backend import check_maps, named_backend
-from .tracing import is_tracing
 
 
 def shunted_attention(
@@ -31,7 +31,7 @@ def shunted_attention(
 
     Args:
         query: (B, H, W, C).
-        keys: G maps (B, h_g, w_g, C / G). Plain attention is one map.
+        keys: G maps (B, h_g, w_g, C / G).
         values: likewise, of the sizes of the keys.
         num_heads: heads of all groups together.
         dropout_p: probability of dropping an attention weight.
@@ -67,35 +67,10 @@ def shunted_attention_reference(
 def shunted_attention_fused(
     query: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], num_heads: int, dropout_p: float = 0.0
 ) -> Tensor:
-    """The same by torch's fused attention, which keeps no attention weights in memory."""
-    groups = len(keys)
-    parts = [_attend(q, k, v, num_heads // groups, dropout_p) for q, k, v in zip(query.chunk(groups, -1), keys, values)]
-    return torch.cat(parts, -1)
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, num_heads: int, dropout_p: float) -> Tensor:
-    """One group. q: (B, H, W, C), k and v: (B, h, w, C) -> (B, H, W, C)."""
-    shape = q.shape
-    q, k, v = (x.flatten(1, 2) for x in (q, k, v))
-    parts = _query_parts(q, num_heads)
-    if parts > 1:
-        q = q.unflatten(1, (parts, -1)).flatten(0, 1)
-        k, v = (x.repeat_interleave(parts, 0) for x in (k, v))
-    heads = (x.unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in (q, k, v))
-    out = F.scaled_dot_product_attention(*heads, dropout_p=dropout_p)
-    return out.transpose(1, 2).reshape(shape)
-
-
-def _query_parts(q: Tensor, num_heads: int) -> int:
-    """Into how many parts to split queries (B, N, C) so that no thread is idle; each part becomes a sample.
-
-    On the CPU, the backward pass of torch's attention gives a thread one head of one sample. Early stages have few
-    heads.
-    """
-    if q.device.type != 'cpu' or not torch.is_grad_enabled() or is_tracing():
-        return 1
-    idle = torch.get_num_threads() // max(len(q) * num_heads, 1)
-    return math.gcd(q.shape[1], 2 ** max(0, idle.bit_length() - 1))
+    """The same by plain attention of each group."""
+    heads = num_heads // len(keys)
+    groups = zip(query.chunk(len(keys), -1), keys, values)
+    return torch.cat([multi_head_attention(*group, heads, dropout_p=dropout_p) for group in groups], -1)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {

@@ -233,7 +233,7 @@ class TimmClassifier(nn.Module, SharedModel):
         itself."""
         ends = ('pos_embed', 'cls_token', 'reg_token')
         if type(self.backbone) is SwinFrame:  # ELSASwin and MSFSwin are Swin frames, too.
-            ends += ('.attn.rb',)
+            ends += ('.attn.relative_position_bias_table', '.attn.rb')
         return {name for name, _ in self.named_parameters() if name.endswith(ends)}
 
     def load_pretrained(

@@ -258,8 +258,12 @@ class StrictModule(BaseModule):
             raise CheckpointError(
                 f'{type(self).__name__} has no warm start from other architectures: leave warm_start out'
             )
-        read = self.published('read')
-        return Translation(dict(state_dict)) if read is None else read(state_dict, self, warm_start)
+        tensors, read = dict(state_dict), self.published('read')
+        if not warm_start:
+            for name, part in self.named_modules():
+                if hasattr(part, 'rename_tensors'):
+                    part.rename_tensors(tensors, f'{name}.')
+        return Translation(tensors) if read is None else read(tensors, self, warm_start)
 
     def translate_classifier(self, state_dict: dict[str, object], prefix: str = '') -> None:
         """Rename the tensors of a released classifier, in place, to those of an ``ImageClassifier`` of MMPretrain.
@@ -358,15 +362,28 @@ class StrictModule(BaseModule):
             inside = {key.removeprefix(place): value for key, value in given.items() if key.startswith(place)}
             if name.endswith(f'.{last}') and _fits(self, inside):
                 return f'they are under "{place}": give this as prefix beside the checkpoint'
-        for description, pattern in _known_layouts().items():
+        layouts = _known_layouts()
+        families = [each for each, pattern in layouts.items() if any(re.match(pattern, name) for name in own)]
+        for description, pattern in layouts.items():
             if any(re.search(rf'(^|\.)({pattern})', name) for name in given):
                 of_source = description == self.published('SOURCE')
-                if any(re.match(pattern, name) for name in own) or warm_start and of_source:
+                if of_source and not warm_start:  # whose names may be among the own ones
+                    same = families == [description] and not self._can_start(given, own)
+                else:
+                    same = of_source or description in families
+                if same:
                     return 'they are of another architecture of the same family'
                 if of_source:
                     return f'they look like {description}; warm_start=True beside the checkpoint takes a part of them'
                 return f'they look like {description}'
         return 'they look like another model'
+
+    def _can_start(self, given: dict[str, Tensor], own: Mapping[str, Tensor]) -> bool:
+        """Whether a warm start takes these weights."""
+        try:
+            return not misfits(self.from_release(given, warm_start=True), own).keys() - {'missing'}
+        except (CheckpointError, KeyError):
+            return False
 
 
 def _loads_strictly() -> bool:

@@ -88,7 +88,7 @@ def test_windows(attention, shift, row, column):
     if attention == 'window':
         layer = rough(WindowAttention(DIM, HEADS, window_size=4, shift=shift))
     else:
-        layer = rough(MeanShiftWindowAttention(DIM, HEADS, window_size=4, shift=shift, attention=attention))
+        layer = rough(MeanShiftWindowAttention(DIM, HEADS, window_size=4, shift=shift, form=attention))
     x = tokens()
     with torch.no_grad():
         (weights,) = READERS[type(layer)](layer, x, row, column)
@@ -96,7 +96,7 @@ def test_windows(attention, shift, row, column):
         torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
         padded = F.pad(x, (0, 0, 0, 1, 0, 3))[0]
         if attention == 'window':
-            out = layer.post_proj(by_heads(weights.values, layer.pre_proj(padded)[..., :DIM]))
+            out = layer.proj(by_heads(weights.values, layer.qkv(padded)[..., -DIM:]))
         else:
             out = mean_shift_output(layer.attn, weights.values, padded, row, column)
         torch.testing.assert_close(out, layer(x)[0, row, column])
@@ -119,7 +119,7 @@ def mean_shift_output(layer, weights, x, row, column):
     + [('plain', None, 1)],
 )
 def test_mean_shift(attention, sharing, groups, row, column):
-    layer = rough(MeanShiftAttention(DIM, HEADS, attention=attention, sharing=sharing, groups=groups))
+    layer = rough(MeanShiftAttention(DIM, HEADS, form=attention, sharing=sharing, groups=groups))
     if sharing == 'QKKQQ':
         layer.steps, layer.landmarks = 2, 2
     x = tokens()
@@ -163,7 +163,7 @@ def test_enhanced(row, column):
     with torch.no_grad():
         (weights,) = READERS[EnhancedAttention](layer, x, row, column)
         torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
-        value = layer.kv(x).chunk(2, -1)[1]
+        value = layer.qkv(x)[..., -DIM:]
         out = by_heads(weights.values, value[0]) + layer.local_conv(value)[0, row, column]
         torch.testing.assert_close(layer.proj(out), layer(x)[0, row, column])
 

@@ -128,9 +128,8 @@ def test_projections(layer, names):
     found = projections(layer)
     assert ''.join(found) == names and all(matrix.shape == (2, 8, 4) for matrix in found.values())
     layer = layer.attn if isinstance(layer, MeanShiftWindowAttention) else layer
-    rows = next(getattr(layer, name).weight for name in ('q', 'qkv', 'pre_proj') if hasattr(layer, name))
-    start = 8 if isinstance(layer, WindowAttention) else 0
-    torch.testing.assert_close(found['Q'].mT.flatten(0, 1), rows[start : start + 8])
+    rows = next(getattr(layer, name).weight for name in ('qkv', 'pre_proj') if hasattr(layer, name))
+    torch.testing.assert_close(found['Q'].mT.flatten(0, 1), rows[:8])
 
 
 def test_others():

@@ -4,6 +4,8 @@ import torch
 from mmattn.backbones import ELSASwin
 from mmattn.layers import ELSA
 
+TABLE = 'relative_position_bias_table'
+
 
 def from_golden(data) -> ELSASwin:
     c = data['config']
@@ -39,6 +41,19 @@ def test_computes_what_the_release_computes(golden, request, name, backend):
                 torch.testing.assert_close(out.cpu(), expected, atol=1e-5, rtol=0)
 
 
+def as_released(weights):
+    """Weights with window attention as the release has it: values first, and the table by key minus query."""
+    released = {}
+    for name, value in weights.items():
+        if name.endswith(TABLE):
+            name, value = name.replace(TABLE, 'rb'), value.flip(0).t()
+        elif '.attn.qkv.' in name:
+            q, k, v = value.chunk(3)
+            name, value = name.replace('qkv', 'pre_proj'), torch.cat((v, q, k))
+        released[name.replace('.attn.proj.', '.attn.post_proj.')] = value
+    return released
+
+
 @pytest.mark.parametrize(
     'arch, layout',
     [
@@ -54,7 +69,7 @@ def test_released_layouts(release, arch, layout):
     with torch.device('meta'):
         backbone = ELSASwin(arch=arch)
     backbone.to_empty(device='cpu').load_state_dict(state_dict, strict=True)
-    own = backbone.state_dict()
+    own = as_released(backbone.state_dict())
     assert all(torch.equal(own[name], state_dict[name]) for name in own if name in state_dict)
     over, short = set(state_dict) - set(own), set(own) - set(state_dict)
     assert all(name.startswith(('norm.', 'head.')) or name.endswith('relative_id') for name in over)
@@ -121,10 +136,10 @@ def test_tables_are_resized_between_pixel_centres():
     arch = dict(embed_dim=8, depths=(1,), num_heads=(1,), group_width=4)
     small, large = (ELSASwin(arch, elsa_stages=(), window_size=w, out_indices=(0,)) for w in (7, 14))
     weights = small.state_dict()
-    weights['layers.0.blocks.0.attn.rb'] = torch.arange(13.0).repeat(1, 13)
+    weights[f'layers.0.blocks.0.attn.{TABLE}'] = torch.arange(13.0).repeat(13)[:, None]
     large.load_state_dict(weights)
     inner = torch.arange(3, 24)  # at the border, pixels are repeated
-    rows = large.layers[0].blocks[0].attn.rb.detach().view(27, 27)
+    rows = getattr(large.layers[0].blocks[0].attn, TABLE).detach().view(27, 27)
     expected = ((inner + 0.5) * 13 / 27 - 0.5).expand(27, -1)
     torch.testing.assert_close(
         rows[:, inner], expected, atol=0.1, rtol=0

@@ -10,10 +10,10 @@ from tests.backbones.cases import CASES
 
 #: linear layers of attention and MLP; GSAResNet has none
 TARGETS = {
-    'ELSASwin': ['pre_proj', 'post_proj', 'fc1', 'fc2'],
+    'ELSASwin': ['post_proj', 'attn.qkv', 'attn.proj', 'fc1', 'fc2'],
     'MSFSwin': ['pre_proj', 'post_proj', 'fc1', 'fc2'],
     'MSFViT': ['pre_proj', 'post_proj', 'fc1', 'fc2'],
-    'ShuntedTransformer': ['attn.q', r'.*attn.kv\d?', 'attn.proj', 'fc1', 'fc2'],
+    'ShuntedTransformer': ['attn.q', r'.*attn.kv\d', 'attn.qkv', 'attn.proj', 'fc1', 'fc2'],
 }
 every_target = pytest.mark.parametrize('name', TARGETS)
 

@@ -63,9 +63,8 @@ def test_warm_start_from_released_swin(tmp_path, log, layout, settings):
     assert afresh == expected and 'norm.weight' in left
     assert ('layers.0.blocks.0.attn.qkv.bias' in left) != ('proj_bias' in settings)
     assert torch.equal(own['layers.1.downsample.reduction.weight'], weights['layers.2.downsample.reduction.weight'])
-    assert torch.equal(
-        own['layers.0.blocks.0.attn.rb'][:, 0], weights['layers.0.blocks.0.attn.relative_position_bias_table'][-1]
-    )
+    table = 'layers.0.blocks.0.attn.relative_position_bias_table'
+    assert torch.equal(own[table], weights[table])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_other_windows_stretch_the_tables(tmp_path, log):
         window_size=9, init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'swin.pth'), warm_start=True)
     )
     backbone.init_weights()
-    assert 'layers.0.blocks.0.attn.rb resized from (3, 169) to (3, 289)' in log
+    assert 'layers.0.blocks.0.attn.relative_position_bias_table resized from (169, 3) to (289, 3)' in log
 
 
 def test_warm_start_only_when_told(tmp_path):

@@ -41,7 +41,7 @@ def arguments_of(backbone):
     """The names of the arguments of a backbone, those of its frame included."""
     names = set(inspect.signature(backbone).parameters)
     if 'kwargs' in names:  # The frame's mechanisms are not among them.
-        names = names - {'kwargs'} | arguments_of(backbone.__base__)
+        names = names - {'kwargs'} | arguments_of(backbone.__base__) - {'attention'}
     return names
 
 

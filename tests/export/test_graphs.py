@@ -94,7 +94,7 @@ def test_shift_depends_on_the_size():
     """Where maps of one window are not shifted, as in classifiers, a graph shifts along the same axes as the model."""
     case = CASES['ELSASwin']
     model = case.build(case.tiny, elsa_stages=(), shift_small_maps=False).eval()
-    torch.nn.init.normal_(model.layers[1].blocks[1].attn.rb)
+    torch.nn.init.normal_(model.layers[1].blocks[1].attn.relative_position_bias_table)
     sizes = ((20, 20), (20, 70), (70, 20), (70, 70))  # the last map has one window along sides of up to 24 pixels
     graph = trace(model)
     assert max(largest_difference(model, as_module(graph), sizes)) < 1e-5

@@ -14,7 +14,7 @@ from mmattn.layers import (
 @pytest.mark.parametrize(
     'kind, settings, first',
     [
-        (WindowAttention, dict(window_size=4, shift=2), 0),
+        (WindowAttention, dict(window_size=4, shift=2), 16),
         (LocalAttention, dict(window_size=4, shift=2), 0),
         (LocalAttention, dict(area='neighbours', kernel_size=3), 0),
         (MeanShiftWindowAttention, dict(window_size=4, shift=2, form='residual'), 16),
@@ -31,9 +31,11 @@ def test_is_a_convolution_of_the_values(kind, settings, first, size):
     without = attention(x)
     torch.nn.init.normal_(attention.ghost.weight)
     inner = getattr(attention, 'attn', attention)
-    values = inner.pre_proj(x)[..., first : first + 8].permute(0, 3, 1, 2)
+    names = ('qkv', 'proj') if kind is WindowAttention else ('pre_proj', 'post_proj')
+    project, back = (getattr(inner, name) for name in names)
+    values = project(x)[..., first : first + 8].permute(0, 3, 1, 2)
     summand = F.conv2d(values, attention.ghost.weight, padding=1, groups=8).permute(0, 2, 3, 1)
-    torch.testing.assert_close(attention(x), without + summand @ inner.post_proj.weight.T)
+    torch.testing.assert_close(attention(x), without + summand @ back.weight.T)
 
 
 def test_of_merged_values():

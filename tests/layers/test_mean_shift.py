@@ -161,12 +161,11 @@ def test_plain_windows_are_swins(H, W, w, shifted, B):
     settings = dict(window_size=w, shift=w // 2 if shifted else 0)
     swin = WindowAttention(8, 2, **settings).double()
     layer = MeanShiftWindowAttention(8, 2, **settings, form='plain', proj_bias=True).double()
-    torch.nn.init.normal_(swin.rb)
-    layer.rb.data.copy_(swin.rb)
+    torch.nn.init.normal_(swin.relative_position_bias_table)
+    layer.relative_position_bias_table.data.copy_(swin.relative_position_bias_table)
     for kind in ('weight', 'bias'):
-        v, q, k = getattr(swin.pre_proj, kind).data.chunk(3)
-        getattr(layer.attn.pre_proj, kind).data.copy_(torch.cat((q, k, v)))
-    layer.attn.post_proj.load_state_dict(swin.post_proj.state_dict())
+        getattr(layer.attn.pre_proj, kind).data.copy_(getattr(swin.qkv, kind).data)
+    layer.attn.post_proj.load_state_dict(swin.proj.state_dict())
     x = torch.randn(B, H, W, 8, dtype=torch.float64)
     torch.testing.assert_close(layer(x), swin(x))
 
@@ -174,10 +173,10 @@ def test_plain_windows_are_swins(H, W, w, shifted, B):
 def test_windows_shift_means():
     """In a window, the logits are the kernel plus the relative position bias."""
     layer = MeanShiftWindowAttention(4, 1, window_size=2).double()
-    torch.nn.init.normal_(layer.rb)
+    torch.nn.init.normal_(layer.relative_position_bias_table)
     x = torch.randn(1, 2, 2, 4, dtype=torch.float64)
     q, k, v, p = layer.attn.pre_proj(x).view(4, 16).chunk(4, -1)
-    logits = -torch.cdist(q, k).square() / 4 + relative_bias(layer.rb, 2)[0]
+    logits = -torch.cdist(q, k).square() / 4 + relative_bias(layer.relative_position_bias_table.t().flip(1), 2)[0]
     torch.testing.assert_close(layer(x).view(4, 4), layer.attn.post_proj(logits.softmax(-1) @ v - p))
 
 

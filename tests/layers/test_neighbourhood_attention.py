@@ -53,15 +53,12 @@ def test_starts_from_swin(window_size):
     """With the weights of Swin's attention, a map of one window has Swin's result. The tables of other windows are cut,
     or go on with their outermost biases."""
     swin = WindowAttention(8, 2, window_size=window_size).double().eval()
-    released = {f'attn.proj.{kind}': tensor for kind, tensor in swin.post_proj.state_dict().items()}
-    for kind, tensor in swin.pre_proj.state_dict().items():
-        v, q, k = tensor.chunk(3)
-        released[f'attn.qkv.{kind}'] = torch.cat((q, k, v))
-    released['attn.relative_position_bias_table'] = swin.rb.detach().flip(1).t()
+    released = {f'attn.{name}': tensor for name, tensor in swin.state_dict().items()}
     layer, kept = NeighbourhoodAttention(8, 2, kernel_size=3).double().eval(), dict(released)
     layer.load_state_dict(layer.warm_start(released, 'attn.'))
     assert not released
-    table = F.pad(swin.rb.detach().unflatten(1, (2 * window_size - 1, -1)), [max(3 - window_size, 0)] * 4, 'replicate')
+    table = swin.relative_position_bias_table.detach().t().flip(1).unflatten(1, (2 * window_size - 1, -1))
+    table = F.pad(table, [max(3 - window_size, 0)] * 4, 'replicate')
     cut = slice(max(window_size - 3, 0), max(window_size - 3, 0) + 5)
     torch.testing.assert_close(layer.rpb.detach(), table[:, cut, cut])
     if window_size == 3:

@@ -88,7 +88,7 @@ def test_unmerged_attention_equals_its_equation(size):
     """At r = 1 the convolution of the values is added to the output, not to the values."""
     layer = EnhancedAttention(8, 2).double()
     x = torch.randn(*size, 8, dtype=torch.float64)
-    (key, value), query = layer.kv(x).chunk(2, -1), layer.q(x)
+    query, key, value = layer.qkv(x).chunk(3, -1)
     heads = [softmax_attention(*(t[..., i : i + 4].flatten(1, 2) for t in (query, key, value))) for i in (0, 4)]
     expected = layer.proj(torch.cat(heads, -1).view(x.shape) + tokens(layer.local_conv, value))
     torch.testing.assert_close(layer(x), expected)

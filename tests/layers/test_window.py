@@ -18,7 +18,7 @@ def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
     w, s, heads = layer.window_size, layer.shift, layer.num_heads
     padded = F.pad(x, (0, 0, 0, -W % w, 0, -H % w))
     Hp, Wp = padded.shape[1:3]
-    v, q, k = layer.pre_proj(padded).view(B, Hp * Wp, 3, heads, C // heads).permute(2, 0, 3, 1, 4)
+    q, k, v = layer.qkv(padded).view(B, Hp * Wp, 3, heads, C // heads).permute(2, 0, 3, 1, 4)
     y, xx = (t.flatten() for t in torch.meshgrid(torch.arange(Hp), torch.arange(Wp), indexing='ij'))
     # A shifted window is a window over positions displaced by -s; what wraps around is apart.
     s, t = (s if layer.shift_small_maps or size > w else 0 for size in (Hp, Wp))
@@ -26,10 +26,11 @@ def by_hand(layer: WindowAttention, x: torch.Tensor) -> torch.Tensor:
     same = (window[:, None] == window[None]).all(-1)
     ys, xs = (y - s) % Hp, (xx - t) % Wp
     offset = (ys[None] - ys[:, None] + w - 1) * (2 * w - 1) + xs[None] - xs[:, None] + w - 1
-    bias = layer.rb[:, offset.clamp(0, layer.rb.shape[1] - 1)]
+    table = layer.relative_position_bias_table.t().flip(1)  # by key minus query
+    bias = table[:, offset.clamp(0, table.shape[1] - 1)]
     scores = (q @ k.transpose(-1, -2) * (C // heads) ** -0.5 + bias).masked_fill(~same, float('-inf'))
     out = (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, Hp, Wp, C)
-    return layer.post_proj(out)[:, :H, :W]
+    return layer.proj(out)[:, :H, :W]
 
 
 @given(
@@ -46,7 +47,7 @@ def test_equals_masked_global_attention(H, W, w, shifted, small, B):
     """Padding, cyclic shift and mask together compute attention within windows, at any size and batch, whether or not
     maps of one window are shifted."""
     layer = WindowAttention(8, 2, window_size=w, shift=w // 2 if shifted else 0, shift_small_maps=small).double()
-    torch.nn.init.normal_(layer.rb)
+    torch.nn.init.normal_(layer.relative_position_bias_table)
     x = torch.randn(B, H, W, 8, dtype=torch.float64)
     torch.testing.assert_close(layer(x), by_hand(layer, x))
 
@@ -81,7 +82,7 @@ def test_masks_are_kept_outside_of_modes(mode, kept):
     out = layer(x)
     torch.testing.assert_close(out, by_hand(layer, x))
     out.sum().backward()
-    assert layer.rb.grad.isfinite().all()
+    assert layer.relative_position_bias_table.grad.isfinite().all()
     assert not windows._kept_mask(None, 2, 3, 3, (1, 1), x.device).is_inference()
 
 

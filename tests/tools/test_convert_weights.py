@@ -23,7 +23,8 @@ def test_converted_release_loads(tmp_path, release):
     assert hashlib.sha256((tmp_path / 'own.pth').read_bytes()).hexdigest() in done.stdout
     backbone = ELSASwin(arch='small', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'own.pth')))
     backbone.init_weights()
-    assert torch.equal(backbone.layers[3].blocks[1].attn.rb, weights['layers.3.blocks.1.attn.rb'])
+    table = backbone.layers[3].blocks[1].attn.relative_position_bias_table
+    assert torch.equal(table.t().flip(1), weights['layers.3.blocks.1.attn.rb'])
 
 
 @pytest.mark.parametrize(

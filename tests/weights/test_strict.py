@@ -12,6 +12,7 @@ from mmengine.runner import load_checkpoint
 from mmattn.backbones import ELSASwin, ViTFrame
 from mmattn.weights import CheckpointError, StrictModule, Translation
 from mmguard.checks.channels import check_channels
+from tests.backbones.test_elsa_swin import as_released
 
 TINY = 'elsa_swin_tiny_imagenet'
 #: the tensors of ELSA-Swin-T with fewer channels
@@ -27,7 +28,7 @@ def pretrained(path, arch=SMALL, **settings) -> ELSASwin:
 @pytest.fixture
 def small(release):
     """Makes a checkpoint with the names of a released one of ELSA-Swin-T and the shapes of SMALL."""
-    shapes = {name: tensor.shape for name, tensor in ELSASwin(SMALL).state_dict().items()}
+    shapes = {name: tensor.shape for name, tensor in as_released(ELSASwin(SMALL).state_dict()).items()}
     shapes |= {'norm.weight': (64,), 'norm.bias': (64,), 'head.weight': (10, 64), 'head.bias': (10,)}
     return lambda name=TINY: release(name, shapes)
 
@@ -217,9 +218,9 @@ def test_window_tables_are_stretched(tmp_path, small, log):
     weights = small()
     weights['layers.3.blocks.0.attn.rb'] = torch.arange(8.0)[:, None].expand(8, 169)
     backbone = pretrained(save(tmp_path, weights), window_size=12)
-    table = backbone.layers[3].blocks[0].attn.rb
-    torch.testing.assert_close(table.detach(), torch.arange(8.0)[:, None].expand(8, 23 * 23))
-    assert 'layers.3.blocks.0.attn.rb resized from (8, 169) to (8, 529)' in log
+    table = backbone.layers[3].blocks[0].attn.relative_position_bias_table
+    torch.testing.assert_close(table.detach(), torch.arange(8.0).expand(23 * 23, 8))
+    assert 'layers.3.blocks.0.attn.relative_position_bias_table resized from (169, 8) to (529, 8)' in log
 
 
 class Detector(BaseModel):
@@ -240,7 +241,7 @@ def test_whole_released_models_load(tmp_path, small):
     model = Detector()
     weights['head.weight'] = torch.ones(2, 2)
     load_checkpoint(model, str(save(tmp_path, {'state_dict': weights, 'meta': {}})))
-    for name, value in model.backbone.state_dict().items():
+    for name, value in as_released(model.backbone.state_dict()).items():
         assert torch.equal(value, weights[f'backbone.{name}'])
     assert (model.head.weight == 1).all()
 

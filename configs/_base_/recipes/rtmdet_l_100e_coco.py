@@ -11,5 +11,7 @@ test_dataloader = val_dataloader
 val_evaluator = dict(ann_file=f'{data_root}/annotations/instances_val2017.json')
 test_evaluator = val_evaluator
 
-optim_wrapper = dict(paramwise_cfg=dict(custom_keys={'.rb': dict(decay_mult=0.0), '.rel_': dict(decay_mult=0.0)}))
+optim_wrapper = dict(
+    paramwise_cfg=dict(custom_keys={'.relative_position': dict(decay_mult=0.0), '.rel_': dict(decay_mult=0.0)})
+)
 auto_scale_lr = dict(base_batch_size=128)  # MMDetection has 16, but its learning rate is for 128 images.

@@ -4,7 +4,8 @@ optim_wrapper = dict(
     optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
     # no decay on norms and position tables
     paramwise_cfg=dict(
-        norm_decay_mult=0.0, custom_keys={name: dict(decay_mult=0.0) for name in ('.rb', '.rel_', '.pos_embed')}
+        norm_decay_mult=0.0,
+        custom_keys={name: dict(decay_mult=0.0) for name in ('.relative_position', '.rel_', '.pos_embed')},
     ),
 )
 

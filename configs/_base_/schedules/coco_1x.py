@@ -7,7 +7,8 @@ optim_wrapper = dict(
     optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
     # no decay on norms and position tables
     paramwise_cfg=dict(
-        norm_decay_mult=0.0, custom_keys={name: dict(decay_mult=0.0) for name in ('.rb', '.rel_', '.pos_embed')}
+        norm_decay_mult=0.0,
+        custom_keys={name: dict(decay_mult=0.0) for name in ('.relative_position', '.rel_', '.pos_embed')},
     ),
 )
 param_scheduler = [

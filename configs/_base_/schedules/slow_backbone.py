@@ -5,7 +5,7 @@
 slow = dict(lr_mult=0.1)
 slow_backbone = {
     'backbone': slow,
-    '.attn.rb': dict(slow, decay_mult=0.0),
+    '.attn.relative_position': dict(slow, decay_mult=0.0),
     '.attn.rel_': dict(slow, decay_mult=0.0),
     **{
         f'{norm}.{part}': dict(slow, decay_mult=0.0)

@@ -6,7 +6,7 @@ from ...arguments import check_heads, check_rates, check_whole
 from ...ops.any_size import ceil_div
 from ...ops.global_self_attention import fit_table
 from ...ops.heads import join_heads
-from ...ops.rotary import check_rope, placed
+from ...ops.rotary import check_rope, rotary_embed
 from ...weights import take
 from ..elsa import check_ghost_head
 from ..mechanism import MECHANISMS, with_prefix
@@ -94,7 +94,7 @@ class GhostHeadAttention(nn.Module):
         q, k, v = self.pre_proj(with_prefix(prefix, x)).chunk(3, -1)
         v = v.unflatten(-1, (self.num_heads * self.multiple, -1)).transpose(1, 2)
         count = 0 if prefix is None else prefix.shape[1]
-        q, k = (placed(part, count, x.shape, self.num_heads, self.rope) for part in (q, k))
+        q, k = (rotary_embed(part, count, x.shape, self.num_heads, self.rope) for part in (q, k))
         out = self.drop(self.post_proj(join_heads(self.weights(q, k, *x.shape[1:3], count) @ v)))
         return out.view(x.shape) if prefix is None else (out[:, count:].view(x.shape), out[:, :count])
 

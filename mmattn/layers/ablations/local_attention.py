@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...arguments import check_choice, check_flags, check_odd, check_rates
-from ...ops.biased_attention import biased_attention
+from ...ops import attention
 from ...ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
 from ...ops.heads import join_heads
 from ...weights import take
@@ -123,7 +123,7 @@ class LocalAttention(Windows):
             logits.append(mask.to(v.dtype))
         if 'qk' in self.terms and self.norm == 'softmax':
             bias = sum(logits).to(q.dtype) if logits else None
-            x = biased_attention(q, k, v, bias, self.attn_drop_rate if self.training else 0.0)
+            x = attention(q, k, v, bias, self.attn_drop_rate if self.training else 0.0)
         else:
             if 'qk' in self.terms:
                 logits.append(q * self.width**-0.5 @ k.transpose(-1, -2))
@@ -148,7 +148,7 @@ class LocalAttention(Windows):
             start[f'pre_proj.{kind}'] = torch.cat([part for part, has in zip((v, q, k), kinds) if has])
             start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
         if self.rb is not None:
-            table = table_of_swin(self, state_dict, prefix)
+            table = table_of_swin(self, state_dict, prefix).t().flip(1)  # by key minus query
             if self.area == 'neighbours':
                 side = math.isqrt(table.shape[1])
                 table = F.pad(table.view(-1, side, side), [(self.side - side) // 2] * 4).flatten(1)

@@ -318,7 +318,7 @@ def test_block_of_zeros():
     colour or of one pixel have finite losses."""
     model = graft(SWIN, GRAFTS['one block of swin'][1], distance='mse')
     with torch.no_grad():
-        for parameter in model.source.layers[1].blocks[0].attn.post_proj.parameters():
+        for parameter in model.source.layers[1].blocks[0].attn.proj.parameters():
             parameter.zero_()
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     losses = []
@@ -339,7 +339,7 @@ def test_teacher_with_nan():
     """Weights of a broken training are refused in a sentence, before anything is learned from them."""
     model = graft(SWIN, GRAFTS['elsa-swin'][1])
     with torch.no_grad():
-        model.source.layers[0].blocks[0].attn.post_proj.bias[0] = math.nan
+        model.source.layers[0].blocks[0].attn.proj.bias[0] = math.nan
     with pytest.raises(InputError, match='SwinFrame gives NaN or infinite features'):
         model(**seen(model), mode='loss')
 

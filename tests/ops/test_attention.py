@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mmattn.ops.biased_attention import biased_attention
+from mmattn.ops import attention
 
 
 @pytest.mark.parametrize('dtype, error', [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
@@ -14,7 +14,7 @@ def test_a_trained_bias_changes_nothing_but_the_path(monkeypatch, samples, heads
     exact = [x.detach().double().requires_grad_() for x in inputs]
     with monkeypatch.context() as patch:
         patch.setattr(F, 'scaled_dot_product_attention', None)
-        out = biased_attention(*inputs, scale=0.75)
+        out = attention(*inputs, scale=0.75)
     q, k, v, bias = exact
     wanted = (0.75 * q @ k.mT + bias).softmax(-1) @ v
     grad = torch.randn(out.shape, dtype=dtype)
@@ -26,6 +26,6 @@ def test_a_trained_bias_changes_nothing_but_the_path(monkeypatch, samples, heads
 def test_dropout():
     """It drops weights, with the rate that is given, and enlarges the others."""
     q, bias = torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 1000, requires_grad=True)
-    weights = biased_attention(q, torch.ones(1, 1, 1000, 8), torch.eye(1000)[None, None], bias, 0.2)
+    weights = attention(q, torch.ones(1, 1, 1000, 8), torch.eye(1000)[None, None], bias, 0.2)
     assert 0.17 < weights.eq(0).double().mean() < 0.23
     torch.testing.assert_close(weights.max().item(), 1 / 800)

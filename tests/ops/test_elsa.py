@@ -6,10 +6,12 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mmattn.ops import library
 from mmattn.ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
-from tests.ops.measuring import TensorSizes
+from tests.ops.measuring import TensorSizes, torch_threads
 
 REFERENCE, SHIFTED, _ = PATHS = [partial(elsa_attention, backend=name) for name in ('reference', 'shifted', 'band')]
+needs_library = pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
 
 
 def make_inputs(B, H, W, heads, width, k, mul, add, dtype=torch.float64):
@@ -115,49 +117,6 @@ def test_dropout_drops_weights(backend):
     assert not torch.allclose(half, without) and not torch.allclose(half, path(logits, value, None, add))
 
 
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        (dict(logits=torch.zeros(1, 4, 5, 2, 9)), 'same B, H and W'),
-        (dict(logits=torch.zeros(1, 4, 4, 2, 8)), 'odd k, not 8'),
-        (dict(logits=torch.zeros(1, 4, 4, 2, 16)), 'odd k, not 16'),
-        (dict(logits=torch.zeros(1, 4, 4, 3, 9)), '4 channels of value do not divide into 3 heads'),
-        (dict(ghost_mul=torch.zeros(4, 5, 5)), 'ghost_mul must be'),
-        (dict(ghost_add=torch.zeros(2, 3, 3)), 'ghost_add must be'),
-        (dict(dilation=0), 'dilation must be a whole number of at least 1, not 0'),
-        (dict(dilation=1.5), 'dilation must be a whole number of at least 1, not 1.5'),
-        (dict(logits=torch.zeros(1, 4, 4, 0, 9)), 'logits must have no empty dimension but the first'),
-        (dict(value=torch.zeros(1, 4, 4, 4, dtype=torch.int64)), 'value must be floating-point numbers .*torch.int64'),
-        (dict(ghost_mul=torch.zeros(4, 3, 3, device='meta')), 'must be on one device; .*value on cpu, ghost_mul on m'),
-        (dict(dropout_p=math.nan), 'dropout_p must be a number from 0 to 1, not nan'),
-        (dict(backend=''), "not ''"),
-        (dict(backend=['cpp']), r"not \['cpp'\]"),
-        (dict(backend='fast'), "backend must be None or one of reference, shifted, band, cpp, triton, not 'fast'"),
-    ],
-)
-def test_bad_shapes_are_named(change, message):
-    arguments = dict(logits=torch.zeros(1, 4, 4, 2, 9), value=torch.zeros(1, 4, 4, 4))
-    with pytest.raises(ValueError, match=message):
-        elsa_attention(**{**arguments, **change})
-
-
-@pytest.mark.usefixtures('torch_compiles')
-@pytest.mark.parametrize('lam', [False, True])
-@pytest.mark.parametrize('backend', [None, 'shifted'])
-def test_compiled_gradients(lam, backend):
-    """torch.compile gives the gradients of eager mode; it can lose those of tensors that are written in place."""
-    operator = partial(elsa_attention, backend=backend)
-    logits, value = torch.randn(1, 6, 7, 2, 9, requires_grad=True), torch.randn(1, 6, 7, 8, requires_grad=True)
-    mul = torch.randn(8, 3, 3) if lam else None
-    compiled = torch.compile(operator, fullgraph=True, backend='aot_eager')
-    results = [
-        torch.autograd.grad(path(logits, value, mul).square().sum(), (logits, value)) for path in (operator, compiled)
-    ]
-    for eager, fast in zip(*results):
-        assert eager.abs().max() > 0
-        torch.testing.assert_close(fast, eager)
-
-
 def sum_by_hand(weights, value, mul, dilation=1):
     """One pixel, channel and neighbour at a time."""
     B, H, W, C = value.shape
@@ -172,22 +131,49 @@ def sum_by_hand(weights, value, mul, dilation=1):
     return out
 
 
-@pytest.mark.parametrize('mul', [None, (6, 9), (2, 6, 9)])
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize('mul', [None, (6, 9), (2, 6, 9)], ids=['none', 'all images', 'each image'])
 @pytest.mark.parametrize('dilation', [1, 2])
-def test_neighbourhood_sum(mul, dilation):
-    """The sum with weights of any sign, and filters of all or of each image; its gradients are derivatives."""
-    inputs = [torch.randn(2, 3, 4, 2, 9), torch.randn(2, 3, 4, 6), None if mul is None else torch.randn(mul)]
-    inputs = [None if x is None else x.double().requires_grad_() for x in inputs]
-    torch.testing.assert_close(neighbourhood_sum(*inputs, dilation), sum_by_hand(*inputs, dilation))
-    assert torch.autograd.gradcheck(lambda *given: neighbourhood_sum(*given, dilation), inputs, fast_mode=True)
+def test_neighbourhood_sum(mul, dilation, dtype):
+    """The sum with weights of any sign, and filters of all or of each image, in torch and in float32 in C++."""
+    shapes = (2, 3, 4, 2, 9), (2, 3, 4, 6), *([mul] if mul else [])
+    inputs = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+    results = []
+    for tensors, path in ((inputs, neighbourhood_sum), ([x.double() for x in inputs], sum_by_hand)):
+        out = path(*tensors, *[None] * (3 - len(tensors)), dilation)
+        results.append([x.double() for x in (out, *torch.autograd.grad(out.square().sum(), inputs))])
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
 
 
-def test_neighbourhood_sum_names_bad_shapes():
-    weights, value = torch.zeros(2, 4, 4, 2, 9), torch.zeros(2, 4, 4, 4)
-    with pytest.raises(ValueError, match='weights must hold k . k neighbours with odd k, not 8'):
-        neighbourhood_sum(weights[..., :8], value)
-    with pytest.raises(ValueError, match=r'mul must be \(4, 9\) or \(2, 4, 9\), not \(3, 4, 9\)'):
-        neighbourhood_sum(weights, value, torch.zeros(3, 4, 9))
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (dict(logits=torch.zeros(1, 4, 5, 2, 9)), 'same B, H and W'),
+        (dict(logits=torch.zeros(1, 4, 4, 2, 8)), 'odd k, not 8'),
+        (dict(logits=torch.zeros(1, 4, 4, 2, 16)), 'odd k, not 16'),
+        (dict(logits=torch.zeros(1, 4, 4, 3, 9)), '4 channels of value do not divide into 3 heads'),
+        (dict(ghost_mul=torch.zeros(4, 5, 5)), 'ghost_mul must be'),
+        (dict(ghost_add=torch.zeros(2, 3, 3)), 'ghost_add must be'),
+        (dict(dilation=0), 'dilation must be a whole number of at least 1, not 0'),
+    ],
+    ids=['sizes', 'no square', 'even', 'heads', 'ghost_mul', 'ghost_add', 'dilation'],
+)
+def test_bad_shapes_are_named(change, message):
+    arguments = dict(logits=torch.zeros(1, 4, 4, 2, 9), value=torch.zeros(1, 4, 4, 4))
+    with pytest.raises(ValueError, match=message):
+        elsa_attention(**{**arguments, **change})
+    with pytest.raises(ValueError, match=r'mul must be \(4, 9\) or \(1, 4, 9\), not \(3, 4, 9\)'):
+        neighbourhood_sum(*arguments.values(), torch.zeros(3, 4, 9))
+
+
+@pytest.mark.usefixtures('torch_compiles')
+def test_compiled_gradients():
+    """torch.compile gives the gradients of eager mode; it can lose those of tensors that are written in place."""
+    inputs = [x.requires_grad_() for x in make_inputs(1, 6, 7, 2, 4, 3, True, False, torch.float32)[:3]]
+    compiled = torch.compile(SHIFTED, fullgraph=True, backend='aot_eager')
+    results = [torch.autograd.grad(path(*inputs).square().sum(), inputs) for path in (SHIFTED, compiled)]
+    assert all(x.abs().max() > 0 for x in results[0])
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize('H, W, k', [(4, 5, 3), (2, 3, 5)])
@@ -205,3 +191,44 @@ def test_products_and_shift(H, W, k):
     torch.testing.assert_close(neighbourhood_shift(numbers), shifted)
     assert torch.autograd.gradcheck(lambda q, v: neighbourhood_products(q, v, k), (query, key), fast_mode=True)
     assert torch.autograd.gradcheck(neighbourhood_shift, numbers, fast_mode=True)
+
+
+@needs_library
+@given(
+    B=st.integers(0, 2),
+    H=st.integers(1, 9),
+    W=st.integers(1, 12),
+    heads=st.integers(1, 3),
+    width=st.sampled_from([1, 7, 8, 16, 33, 40]),
+    k=st.sampled_from([1, 3, 7]),
+    dilation=st.integers(1, 3),
+    mul=st.booleans(),
+    add=st.booleans(),
+    threads=st.sampled_from([1, 3]),
+)
+def test_code_is_the_reference(B, H, W, heads, width, k, dilation, mul, add, threads):
+    """The output and all gradients are those of the reference in float64, for any size, any number of channels, a value
+    that is a part of a projection, and more threads than rows."""
+    logits, _, *ghosts = make_inputs(B, H, W, heads, width, k, mul, add)
+    inputs = logits, torch.randn(B, H, W, heads * width + 3), *ghosts
+    grad = torch.randn(B, H, W, heads * width)
+    results = []
+    with torch_threads(threads):
+        for backend, dtype in (('reference', torch.float64), ('cpp', torch.float32)):
+            given_inputs = [None if x is None else x.detach().to(dtype).requires_grad_() for x in inputs]
+            logits, fused, *ghosts = given_inputs
+            out = elsa_attention(logits, fused[..., 2:-1], *ghosts, dilation, backend=backend)
+            assert out.dtype == dtype
+            results.append([out, *torch.autograd.grad(out, [x for x in given_inputs if x is not None], grad.to(dtype))])
+    for expected, actual in zip(*results):
+        torch.testing.assert_close(actual.double(), expected, atol=2e-5, rtol=2e-5)
+
+
+@needs_library
+def test_gradients_of_ghosts_keep_their_digits():
+    """Sums over 65536 pixels are not kept in float32, which would lose four digits."""
+    value, grad = torch.rand(1, 256, 256, 8), torch.rand(1, 256, 256, 8)
+    add = torch.zeros(8, 1, 1, requires_grad=True)
+    elsa_attention(torch.zeros(1, 256, 256, 1, 1), value, None, add, backend='cpp').backward(grad)
+    exact = (value.double() * grad.double()).sum((0, 1, 2))
+    assert (add.grad.flatten() / exact - 1).abs().max() < 1e-6

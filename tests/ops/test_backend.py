@@ -90,3 +90,32 @@ def test_triton_serves_gpus_that_it_knows(monkeypatch, capability, served):
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: capability)
     x = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, device=torch.device('cuda'))
     assert backend.triton_takes(x) == served
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (dict(value=torch.zeros(1, 4, 4, 4, dtype=torch.int64)), 'value must be floating-point numbers .*torch.int64'),
+        (dict(value=torch.zeros(1, 4, 0, 4)), 'value must have no empty dimension but the first'),
+        (dict(ghost_mul=torch.zeros(4, 3, 3, device='meta')), 'must be on one device; .*value on cpu, ghost_mul on m'),
+        (dict(dropout_p=float('nan')), 'dropout_p must be a number from 0 to 1, not nan'),
+        (dict(backend=['cpp']), r"backend must be None or one of reference, shifted, .*, not \['cpp'\]"),
+    ],
+    ids=['dtype', 'empty', 'device', 'dropout', 'backend'],
+)
+def test_checks_of_all_operators(change, message):
+    """Dtypes, devices and rates; each operator checks the shapes that it takes."""
+    arguments = dict(logits=torch.zeros(1, 4, 4, 2, 9), value=torch.zeros(1, 4, 4, 4))
+    with pytest.raises(ValueError, match=message):
+        elsa.elsa_attention(**{**arguments, **change})
+
+
+@pytest.mark.parametrize('name', list(selftest.OPERATORS))
+def test_operators_reach_the_checks(name):
+    """A dtype that no operator takes, and a backend that none has."""
+    row = selftest.OPERATORS[name]
+    inputs = [torch.zeros(shape) for shape in row.shapes(*SIZES)]
+    with pytest.raises(ValueError, match="backend must be None or one of .*, not 'fast'"):
+        row.compute(*inputs, backend='fast')
+    with pytest.raises(ValueError, match='must be floating-point numbers'):
+        row.compute(*(x.int() for x in inputs), backend=None)

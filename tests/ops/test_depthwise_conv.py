@@ -77,7 +77,9 @@ def test_large_maps(shape):
 def test_when_it_is_chosen():
     """The C++ code serves where filters or biases need gradients and it is faster: not for k = 3 in float32."""
     x, weight, bias = torch.randn(1, 4, 5, 8), torch.randn(8, 1, 5, 5), torch.randn(8)
-    assert [fastest(x, weight.requires_grad_(), None), fastest(x, weight.detach(), bias.requires_grad_())] == ['cpp'] * 2
+    assert [fastest(x, weight.requires_grad_(), None), fastest(x, weight.detach(), bias.requires_grad_())] == [
+        'cpp'
+    ] * 2
     small, large = (torch.randn(8, 1, k, k).requires_grad_() for k in (3, 9))
     assert fastest(x.bfloat16(), small.bfloat16(), None) == 'cpp'
     assert fastest(x, small, None) == fastest(x, large, None) == fastest(x, weight.detach(), None) == 'reference'

@@ -6,8 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from mmattn.ops import library
 from mmattn.ops.global_self_attention import BEYOND, axial_attention, batched, content_attention
 from mmattn.ops.global_self_attention.table import fit_table
+from tests.ops.measuring import TensorSizes, torch_threads
 
 PATHS = [partial(axial_attention, backend=name) for name in ('reference', 'batched', 'exported')]
 #: only 'batched' works on blocks of lines
@@ -39,22 +41,12 @@ def embedding(table, shift, length, beyond):
     return (table[below] + (place - below) * (table[above] - table[below])) * L / length
 
 
-def axial_by_hand(query, value, table, dim, beyond):
-    """Equation 2, one pixel and one neighbour at a time."""
-    out = torch.zeros_like(value)
-    length = query.shape[dim]
-    for y, x in torch.cartesian_prod(*map(torch.arange, query.shape[1:3])).tolist():
-        for i in range(length):
-            here, there = (y, x)[dim - 1], (i, x) if dim == 1 else (y, i)
-            score = query[:, y, x] @ embedding(table, i - here, length, beyond)  # (B, heads)
-            out[:, y, x] += score[..., None] * value[:, there[0], there[1]]
-    return out
-
-
-def axial_content_by_hand(query, key, value, table, dim, beyond, softmax):
-    """The same with keys, and with a softmax over the pixels that are attended to."""
+def axial_by_hand(query, value, table, dim, beyond, key=None, softmax=False):
+    """Equation 2, one pixel and one neighbour at a time; with keys, and with a softmax over the pixels that are
+    attended to."""
     out = torch.zeros_like(value)
     length, L = query.shape[dim], len(table) // 2 + 1
+    key = torch.zeros_like(query) if key is None else key
     for y, x in torch.cartesian_prod(*map(torch.arange, query.shape[1:3])).tolist():
         here = (y, x)[dim - 1]
         seen = [i for i in range(length) if beyond == 'stretch' or abs(i - here) < L]
@@ -80,28 +72,16 @@ def content_by_hand(query, key, value):
 @pytest.mark.parametrize('backend, max_scores', BACKENDS, indirect=['max_scores'])
 @pytest.mark.parametrize('dim', [1, 2])
 @pytest.mark.parametrize('beyond', BEYOND)
-@pytest.mark.parametrize('L', [1, 3, 4, 5, 8])
-def test_axial_equations(backend, dim, beyond, L, max_scores):
-    """Every path computes the paper's sum: direction and sign of the shift, both rules for lines longer than L."""
-    inputs = make_inputs(2, 4, 5, 2, 3, 4, L)
-    out = axial_attention(*inputs, dim, beyond, backend)
-    torch.testing.assert_close(out, axial_by_hand(*inputs, dim, beyond))
-
-
-@pytest.mark.parametrize('backend, max_scores', BACKENDS[:3], indirect=['max_scores'])
-@pytest.mark.parametrize('dim', [1, 2])
-@pytest.mark.parametrize('beyond', BEYOND)
-@pytest.mark.parametrize('softmax', [False, True])
-@pytest.mark.parametrize('L', [1, 3, 8])
-def test_axial_content(backend, dim, beyond, softmax, L, max_scores):
-    """Keys beside positions, along columns and rows, on maps shorter and longer than L."""
-    query, value, table = make_inputs(2, 4, 5, 2, 3, 4, L)
-    for key in (torch.randn_like(query), torch.zeros_like(query)):
-        out = axial_attention(query, value, table, dim, beyond, backend, key=key, softmax=softmax)
-        expected = axial_content_by_hand(query, key, value, table, dim, beyond, softmax)
-        torch.testing.assert_close(out, expected, atol=1e-6, rtol=0)  # L / l is rounded to float32
-    alone = axial_attention(query, value, table, dim, beyond, backend, softmax=softmax)
-    torch.testing.assert_close(alone, out)
+def test_axial_equations(backend, dim, beyond, max_scores):
+    """Every path computes the paper's sum: direction and sign of the shift, both rules for lines longer than L. Those
+    that take keys and a softmax have them, too."""
+    for L in (1, 3, 4, 5, 8):
+        inputs = make_inputs(2, 4, 5, 2, 3, 4, L)
+        for key, softmax in ((None, False), (torch.randn_like(inputs[0]), False), (None, True), (inputs[0], True)):
+            if (key is None and not softmax) or backend != 'exported':
+                out = axial_attention(*inputs, dim, beyond, backend, key=key, softmax=softmax)
+                expected = axial_by_hand(*inputs, dim, beyond, key, softmax)
+                torch.testing.assert_close(out, expected, atol=1e-6, rtol=0)  # L / l is rounded to float32
 
 
 @given(
@@ -148,8 +128,7 @@ def test_content_equals_its_quadratic_form(B, H, W, heads):
 
 @pytest.mark.parametrize('dim', [1, 2])
 @pytest.mark.parametrize('beyond', BEYOND)
-@pytest.mark.parametrize('softmax', [False, True])
-@pytest.mark.parametrize('with_key', [False, True])
+@pytest.mark.parametrize('softmax, with_key', [(False, False), (False, True), (True, True)])
 def test_axial_gradcheck(dim, beyond, softmax, with_key, max_scores, fast_mode):
     """The hand-written backward pass is the derivative of the forward pass, by both rules, in every form."""
     inputs = make_inputs(2, 3, 4, 2, 2, 3, 2)
@@ -168,15 +147,12 @@ def test_compiled_gradients(max_scores):
     inputs = [t.requires_grad_() for t in make_inputs(1, 3, 4, 2, 2, 2, 2)]
     torch._dynamo.reset()  # torch counts graphs of a function in all tests
     compiled = torch.compile(axial_attention, fullgraph=True, backend='aot_eager')
-    stretch = dict(beyond='stretch')
-    for dim, others in ((1, stretch), (2, {}), (1, dict(key=torch.sin, **stretch)), (2, dict(softmax=True))):
+    for dim, others in ((1, dict(beyond='stretch')), (2, dict(softmax=True))):
         results = []
         for path in (compiled, axial_attention):
-            arguments = dict(others, key=others['key'](inputs[0])) if 'key' in others else others
-            out = path(*inputs, dim, **arguments)
+            out = path(*inputs, dim, key=inputs[0].sin(), **others)
             results.append((out, *torch.autograd.grad(out.square().sum(), inputs)))
-        for ours, reference in zip(*results):
-            torch.testing.assert_close(ours, reference)
+        torch.testing.assert_close(*results)
 
 
 def test_content_gradcheck(fast_mode):
@@ -203,25 +179,14 @@ def test_scores_are_few_and_not_kept(monkeypatch):
     """No tensor is larger than MAX_SCORES, here 1 / 14 of all scores, and tensors kept for the backward pass are no
     larger than the map."""
     monkeypatch.setattr(batched, 'MAX_SCORES', 2**19)
-    largest = 0
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            nonlocal largest
-            out = func(*args, **(kwargs or {}))
-            sizes = [
-                t.untyped_storage().nbytes()
-                for t in torch.utils._pytree.tree_flatten(out)[0]
-                if isinstance(t, torch.Tensor)
-            ]
-            largest = max(largest, *sizes, 0)
-            return out
-
     saved = []
     inputs = [t.requires_grad_() for t in make_inputs(1, 96, 96, 8, 4, 4, 96, torch.float32)]
-    with Watch(), torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t):
+    with (
+        TensorSizes() as sizes,
+        torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.numel()) or t, lambda t: t),
+    ):
         axial_attention(*inputs, 1).sum().backward()
-    assert largest <= 4 * 2**19  # bytes of float32
+    assert max(sizes.found) <= 2**19
     assert max(saved) == inputs[0].numel()
 
 
@@ -315,13 +280,13 @@ def test_axial_content_in_half_precision(dtype, softmax):
     [
         (dict(key=torch.zeros(1, 4, 4, 2, 2)), r'key must be as query, \(1, 4, 4, 2, 3\), not'),
         (dict(query=torch.zeros(1, 4, 5, 2, 3)), 'query must be'),
-        (dict(value=torch.zeros(1, 4, 4, 6)), 'value'),
         (dict(table=torch.zeros(6, 3)), r'table must be \(2L - 1, 3\), not \(6, 3\)'),
         (dict(table=torch.zeros(7, 2)), 'table must be'),
         (dict(dim=0), 'dim must be 1 .columns. or 2 .rows., not 0'),
         (dict(beyond='clip'), "beyond must be .*, not 'clip'"),
-        (dict(backend='fast'), "backend must be None or one of reference, batched, .*, not 'fast'"),
+        (dict(backend='cpp', softmax=True), "backend 'cpp' has neither keys nor softmax along lines: choose"),
     ],
+    ids=['key', 'sizes', 'even table', 'table', 'dim', 'beyond', 'softmax'],
 )
 def test_bad_arguments_are_named(change, message):
     arguments = dict(query=torch.zeros(1, 4, 4, 2, 3), value=torch.zeros(1, 4, 4, 2, 3), table=torch.zeros(7, 3), dim=1)
@@ -329,9 +294,38 @@ def test_bad_arguments_are_named(change, message):
         axial_attention(**{**arguments, **change})
 
 
-@pytest.mark.parametrize(
-    'shapes', [[(1, 4, 4, 2, 3), (1, 4, 4, 2, 2), (1, 4, 4, 2, 3)], [(1, 4, 4, 2, 3), (1, 4, 4, 2, 3), (1, 4, 5, 2, 3)]]
+def test_content_names_bad_shapes():
+    x = torch.zeros(1, 4, 4, 2, 3)
+    for key, value in ((x[..., :2], x), (x, x[:, :, :3])):
+        with pytest.raises(ValueError, match='query and key must be'):
+            content_attention(x, key, value)
+
+
+@pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
+@given(
+    B=st.integers(1, 2),
+    H=st.integers(1, 21),
+    W=st.integers(1, 21),
+    heads=st.integers(1, 3),
+    k=st.sampled_from([1, 8, 11, 16]),
+    v=st.sampled_from([3, 8, 24]),
+    L=st.integers(1, 12),
+    dim=st.sampled_from([1, 2]),
+    beyond=st.sampled_from(['stretch', 'mask']),
+    threads=st.sampled_from([1, 3]),
 )
-def test_content_names_bad_shapes(shapes):
-    with pytest.raises(ValueError, match='query and key must be'):
-        content_attention(*map(torch.zeros, shapes))
+def test_code_is_the_reference(B, H, W, heads, k, v, L, dim, beyond, threads):
+    """The output and all gradients are those of the reference in float64, for any size and table, and for parts of a
+    projection."""
+    inputs = torch.randn(B, H, W, heads, k), torch.randn(B, H, W, heads * v + 3), torch.randn(2 * L - 1, k)
+    grad = torch.randn(B, H, W, heads, v)
+    results = []
+    with torch_threads(threads):
+        for backend, dtype in (('reference', torch.float64), ('cpp', torch.float32)):
+            query, fused, table = given_inputs = [x.to(dtype).requires_grad_() for x in inputs]
+            value = fused[..., 2:-1].unflatten(-1, (heads, v))
+            out = axial_attention(query, value, table, dim, beyond, backend)
+            results.append([out, *torch.autograd.grad(out, given_inputs, grad.to(dtype))])
+    for expected, actual in zip(*results):
+        assert actual.is_contiguous()
+        torch.testing.assert_close(actual.double(), expected, atol=2e-6 * expected.abs().max().item(), rtol=0)

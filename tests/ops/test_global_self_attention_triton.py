@@ -47,13 +47,6 @@ def test_layer_takes_the_kernels():
     torch.testing.assert_close(layer(x), expected)
 
 
-@pytest.mark.parametrize('others', [dict(softmax=True), dict(key=torch.zeros(1, 2, 2, 1, 4))])
-def test_other_forms_are_refused(others):
-    x = torch.zeros(1, 2, 2, 1, 4)
-    with pytest.raises(ValueError, match="neither keys nor softmax along lines: choose backend 'batched'"):
-        axial_attention(x, x, torch.zeros(3, 4), 1, backend='triton', **others)
-
-
 def test_needs_a_gpu(monkeypatch):
     monkeypatch.delenv('TRITON_INTERPRET', raising=False)
     x = torch.zeros(1, 2, 2, 1, 4)

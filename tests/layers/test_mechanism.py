@@ -88,8 +88,6 @@ def test_blocks_have_mechanisms_in_turn(gate):
         'attention[1]': 'Gate',
     }
     assert noted.items() <= backbone.settings.items()
-    with pytest.raises(ValueError, match=r'attention\[0\]\[1\] must be a mechanism, such as .*, not 1'):
-        SwinFrame(arch, [[dict(type='Gate'), 1], dict(type='Gate')], out_indices=(0, 1))
 
 
 @pytest.mark.parametrize('name', sorted(MECHANISMS.module_dict))
@@ -117,14 +115,14 @@ def test_attention_dropout_only_in_training(name):
     assert torch.equal(layer(x), layer(x))
 
 
-@pytest.mark.parametrize('name', ['mmattn.layers.ELSA', 'mmattn.layers.elsa.ELSA', 'mmattn.ELSA'])
+@pytest.mark.parametrize('name', ['mmattn.layers.elsa.ELSA', 'mmattn.ELSA'])
 def test_place_of_a_class(name):
     """What MMEngine writes for the class, in the copy of a config in the work folder. Settings have the short name."""
     backbone = SwinFrame(ARCH, dict(type=name, kernel_size=3, group_width=4), out_indices=(0,))
     assert isinstance(backbone.layers[0].blocks[0].attn, ELSA) and backbone.settings['attention[0]'] == 'ELSA'
 
 
-@pytest.mark.parametrize('name', ['os.system', 'torch.nn.Identity', 'loud.Gate', 'loud.registry.Gate', 'mmdet.ELSA'])
+@pytest.mark.parametrize('name', ['os.system', 'loud.registry.Gate', 'mmdet.ELSA'])
 def test_names_import_nothing(monkeypatch, tmp_path, name):
     """A name may come from a file. MMEngine's registry would import "loud.registry", and call any function."""
     (tmp_path / 'loud').mkdir()
@@ -142,13 +140,10 @@ def test_names_import_nothing(monkeypatch, tmp_path, name):
         (dict(type='ELSA', kernel=3), 'mechanism ELSA has no argument kernel: did you mean kernel_size'),
         (dict(type=Wants), 'mechanism .*Wants.* needs colour'),
         (dict(type=3), "cfg must be a mechanism, such as .*, not {'type': 3}"),
-        (dict(type=['ELSA']), 'cfg must be a mechanism'),
-        ('ELSA', 'cfg must be a mechanism'),
-        (dict(type=lambda dim: nn.Linear(dim, dim)), 'cfg must be a mechanism'),
         (dict(type=Plain), 'mechanism Plain must be an nn.Module, or its parameters would not train'),
         (dict(type=Noted, settings=dict(act=nn.GELU)), 'mechanism Noted: its settings must be a dict of numbers'),
-        (dict(type=Noted, settings=['act']), 'mechanism Noted: its settings must be a dict of numbers'),
     ],
+    ids=['no name', 'no argument', 'needs', 'type', 'no module', 'settings'],
 )
 def test_mistakes(cfg, message):
     """One sentence each. Parameters outside of a module would not train, and our own reader of checkpoints would refuse
@@ -161,10 +156,9 @@ def test_mistakes(cfg, message):
     'what, message',
     [
         (lambda x: x.mean((1, 2), keepdim=True), r'not \(1, 1, 1, 8\)'),
-        (lambda x: x[..., :1], r'not \(1, 4, 4, 1\)'),
         (lambda x: (x, None), 'not a value of type tuple'),
-        (lambda x: None, 'not a value of type NoneType'),
     ],
+    ids=['shape', 'tuple'],
 )
 def test_what_it_returns(what, message):
     """The residual would broadcast a map of another shape, and train."""
@@ -213,10 +207,9 @@ def test_one_argument_in_every_frame(name):
         ([dict(type='ELSA')], 'attention must be a mechanism, or a list of 2, one per stage, not a list of 1'),
         ([dict(kernel_size=3)] * 2, r'attention\[0\] must be a mechanism, such as'),
         ([None, dict(type=None)], r'attention\[1\] must be a mechanism, such as'),
-        ([None, []], r'attention\[1\] must have from 1 to 1 mechanisms, one per block, not 0'),
         ([None, [None, None]], r'attention\[1\] must have from 1 to 1 mechanisms, one per block, not 2'),
     ],
-    ids=['text', 'too-few', 'no-type', 'type-none', 'empty', 'more-than-blocks'],
+    ids=['text', 'too-few', 'no-type', 'type-none', 'more-than-blocks'],
 )
 def test_mistakes_in_attention(attention, message):
     with pytest.raises(ValueError, match=message):

@@ -17,11 +17,11 @@ def test_types_and_settings(norm_type, cls):
     'norm_cfg, message',
     [
         (dict(type='GN'), "'GN'"),
-        (dict(eps=1e-3), 'norm_cfg'),
         (None, 'norm_cfg'),
         (dict(type='BN', epsilon=1.0), 'norm_cfg has no key epsilon'),
         (dict(type='BN', requires_grad='False'), "norm_cfg: requires_grad must be True or False, not 'False'"),
     ],
+    ids=['type', 'none', 'key', 'requires_grad'],
 )
 def test_bad_norm_cfg_is_named(norm_cfg, message):
     with pytest.raises(ValueError, match=message):

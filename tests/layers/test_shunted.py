@@ -3,10 +3,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import example, given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.layers import EnhancedAttention, SelfAttention, ShuntedAttention, TokenConv2d, TokenMerging
 from mmattn.layers.shunted import AGGREGATIONS
+from tests.ops.measuring import TensorSizes
 
 sizes = st.tuples(st.integers(1, 2), st.integers(1, 11), st.integers(1, 11))
 
@@ -103,20 +103,10 @@ def test_convolutions_keep_the_layout():
 
 def test_no_score_matrix():
     """No tensor is as large as the attention weights: 2 heads * 1024 tokens * 64 or 256 keys."""
-    largest = 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            nonlocal largest
-            out = func(*args, **(kwargs or {}))
-            for tensor in out if isinstance(out, (tuple, list)) else (out,):
-                largest = max(largest, tensor.numel() if isinstance(tensor, torch.Tensor) else 0)
-            return out
-
     layer, x = ShuntedAttention(16, 4, 4), torch.randn(1, 32, 32, 16)
-    with Watch():
+    with TensorSizes() as sizes:
         layer(x)
-    assert largest == x.numel()
+    assert max(sizes.found) == x.numel()
 
 
 @pytest.mark.parametrize('aggregation', ['shunted', 'linear'])

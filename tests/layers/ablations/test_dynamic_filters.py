@@ -62,7 +62,7 @@ def by_hand(layer, x):
 
 
 @every_layer
-@pytest.mark.parametrize('H, W', [(1, 2), (4, 3), (5, 6)])
+@pytest.mark.parametrize('H, W', [(1, 2), (4, 5)])
 def test_definition(name, H, W):
     """Each filter as defined, for two images with filters of their own, maps smaller than the kernel included."""
     layer = LAYERS[name](8, kernel_size=3).double().eval()

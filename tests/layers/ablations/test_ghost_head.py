@@ -16,8 +16,7 @@ def layer(**settings):
 
 
 @pytest.mark.parametrize('lam, gamma', [(0, 0), (1, 0), (0, 0.5), (2, 0.5)])
-@pytest.mark.parametrize('multiple', [1, 3])
-@pytest.mark.parametrize('height, width', [(5, 5), (4, 3)])
+@pytest.mark.parametrize('multiple, height, width', [(3, 4, 3), (1, 5, 4)])
 def test_computes_equation_8(lam, gamma, multiple, height, width):
     """Every pair of pixels by itself, on maps of at most the size of the tables."""
     attention = layer(lam=lam, gamma=gamma, multiple=multiple)

@@ -87,6 +87,7 @@ def named(draw, tensors):
 
 
 @pytest.mark.parametrize('name', CASES)
+@pytest.mark.every(4)
 @given(data=st.data())
 def test_right_or_refused(tmp_path_factory, name, data):
     """Any dtype, shape, form of tensor, wrapper, container and prefix: the backbone has the numbers of the file, or a

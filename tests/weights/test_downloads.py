@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import safetensors.torch
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from huggingface_hub import constants as hub_constants
 
 from mmattn.backbones import ViTFrame
@@ -108,28 +108,12 @@ def test_addresses_are_read_like_files(tmp_path, monkeypatch, serve):
     'answer, message',
     [
         ((b'', 'never'), 'cannot be downloaded .*timed out'),
-        ((packed(WEIGHTS)[:100], 10**6), 'cannot be downloaded .*timed out'),
         ((packed(WEIGHTS)[:100], 10**6, b'x'), 'the server sends less than 1 kB per second'),
-        ((b'', 'never', b'x'), 'the server sends less than 1 kB per second'),
         ((b'', None, b'', {'Location': '/c.pth'}), 'cannot be downloaded .* would lead to an infinite loop'),
         ((packed(WEIGHTS)[:-100], len(packed(WEIGHTS))), r'the server sent \d+ of \d+ bytes'),
         ((packed(WEIGHTS)[:-100], None), 'it is cut short or damaged'),
-        ((b'<html>log in</html>', None), 'it is a web page'),
-        ((b'', None), 'it is empty'),
-        ((packed({'a': torch.tensor([float('nan')])}), None), 'has NaN in a'),
     ],
-    ids=[
-        'silent',
-        'stalls',
-        'drips',
-        'drips headers',
-        'redirects to itself',
-        'ends early',
-        'cut',
-        'page',
-        'empty',
-        'NaN',
-    ],
+    ids=['silent', 'drips', 'redirects to itself', 'ends early', 'cut'],
 )
 def test_bad_answers_are_not_kept(tmp_path, serve, answer, message):
     """A server that is silent, or sends something else, is named, and asked again the next time."""
@@ -172,33 +156,12 @@ def test_checksums_in_names(tmp_path, serve):
         read_file(f'{here}/c-0123abcd.pth')
 
 
-@pytest.mark.parametrize(
-    'name',
-    [
-        'iter-00080000.pth',
-        'c-20240131.pth',
-        'c-31012024.pth',
-        'c-20240131b.pth',
-        'c-1706659200.pth',
-        'c-20240131120000.pth',
-        'c-550e8400-e29b-41d4-a716-44665544abcd.pth',
-    ],
-)
+@pytest.mark.parametrize('name', ['iter-00080000.pth', 'c-20240131b.pth', 'c-550e8400-e29b-41d4-a716-44665544abcd.pth'])
 def test_dates_and_counters_are_no_checksums(serve, name):
     """They are not compared, and files of several addresses are kept apart."""
     addresses = [f'{serve({f"/{name}": (packed({"a": torch.tensor(i)}), None)})}/{name}' for i in range(2)]
     for _ in range(2):
         assert [read_file(address)['a'] for address in addresses] == [0, 1]
-
-
-def test_broken_file_that_is_kept(tmp_path, serve):
-    """The sentence names it."""
-    address = f'{serve({"/c.pth": (packed(WEIGHTS), None)})}/c.pth'
-    read_file(address)
-    [kept] = tmp_path.rglob('c.pth')
-    kept.write_bytes(b'broken')
-    with pytest.raises(CheckpointError, match=f'It is kept as {kept}: remove this file to download it again'):
-        read_file(address)
 
 
 def test_secrets_in_addresses(serve, log):
@@ -262,22 +225,19 @@ def test_lock_that_another_process_holds(tmp_path, monkeypatch, serve, log):
     assert serve.asked == []
 
 
-def test_waiting_for_a_long_download(tmp_path):
+def test_waiting_for_a_long_download(tmp_path, monkeypatch):
     """It does not end as long as the other process writes."""
-    part = tmp_path / 'part'
-
-    class Held:
-        lock_file = 'lock'
-        calls = 0
-
-        def acquire(self, timeout):
-            self.calls += 1
-            if self.calls < 5:
-                part.write_bytes(bytes(self.calls))
-                raise Timeout(self.lock_file)
-
-    downloads._acquire(held := Held(), lambda: [part], 'it')
-    assert held.calls == 5
+    monkeypatch.setattr(downloads, 'LOCK_PATIENCE', 0.2)
+    part, lock = tmp_path / 'part', FileLock(tmp_path / 'lock')
+    with ThreadPoolExecutor(1) as pool, FileLock(lock.lock_file) as held:
+        waiting = pool.submit(downloads._acquire, lock, lambda: [part], 'it')
+        for size in range(8):
+            part.write_bytes(bytes(size))
+            with contextlib.suppress(TimeoutError):
+                waiting.exception(0.1)
+        assert not waiting.done()
+        held.release()
+        assert waiting.exception(5) is None
 
 
 def test_processes_share_a_download(serve):
@@ -289,13 +249,13 @@ def test_processes_share_a_download(serve):
     assert serve.asked == ['GET /c.pth']
 
 
-@pytest.mark.parametrize('is_terminal', [True, False])
-def test_progress(serve, capsys, monkeypatch, is_terminal):
+def test_progress(serve, capsys, monkeypatch):
     """A terminal shows a bar with the name of the file; a log file has none."""
-    address = serve({'/c.pth': (packed(WEIGHTS), None)})
-    monkeypatch.setattr(sys.stderr, 'isatty', lambda: is_terminal, raising=False)
-    read_file(f'{address}/c.pth')
-    assert ('c.pth: 100%' in capsys.readouterr().err) == is_terminal
+    for name, is_terminal in (('a.pth', True), ('b.pth', False)):
+        address = serve({f'/{name}': (packed(WEIGHTS), None)})
+        monkeypatch.setattr(sys.stderr, 'isatty', lambda is_terminal=is_terminal: is_terminal, raising=False)
+        read_file(f'{address}/{name}')
+        assert (f'{name}: 100%' in capsys.readouterr().err) == is_terminal
 
 
 @pytest.fixture
@@ -395,13 +355,11 @@ def test_wrong_files_of_the_hub_are_not_kept(hub, tmp_path, log):
 @pytest.mark.parametrize(
     'address, revision, file',
     [
-        ('o/r@refs/pr/1/w.pth', 'refs%2Fpr%2F1', 'w.pth'),
-        ('o/r@refs%2Fpr%2F1/w.pth', 'refs%2Fpr%2F1', 'w.pth'),
         ('o/r@refs/pr/12', 'refs%2Fpr%2F12', 'pytorch_model.bin'),
         ('o/r@work%2Fnew/folder/w.pth', 'work%2Fnew', 'folder/w.pth'),
-        (f'o/r@{COMMIT}/w.pth', COMMIT, 'w.pth'),
         ('o/r/folder/', 'main', 'folder/pytorch_model.bin'),
     ],
+    ids=['pull request', 'branch', 'folder'],
 )
 def test_revisions_and_folders_of_the_hub(hub, address, revision, file):
     """A revision may have a slash, in the forms that huggingface_hub has; files may be in folders."""
@@ -410,7 +368,7 @@ def test_revisions_and_folders_of_the_hub(hub, address, revision, file):
         assert read_file(f'{scheme}://{address}').keys() == WEIGHTS.keys()
 
 
-@pytest.mark.parametrize('address', ['o/r@../../../x/w.pth', 'o/r@..%2F..%2Fx/w.pth', 'o/r/../../w.pth', 'o/r@/w.pth'])
+@pytest.mark.parametrize('address', ['o/r@..%2F..%2Fx/w.pth', 'o/r/../../w.pth', 'o/r@/w.pth'])
 def test_addresses_that_leave_the_repository(hub, serve, address):
     """They are refused before the Hub is asked."""
     hub({})

@@ -23,16 +23,13 @@ WEIGHTS = {'a.weight': torch.ones(2), 'b.bias': torch.zeros(1)}
         WEIGHTS,
         {'state_dict': WEIGHTS, 'epoch': 300, 'args': argparse.Namespace(lr=1e-3)},
         {'state_dict': {'a.weight': torch.zeros(2)}, 'state_dict_ema': WEIGHTS},
-        {'model': WEIGHTS},
         {'model': {}, 'model_ema': {f'module.{k}': v for k, v in WEIGHTS.items()}, 'n_averaged': 3},
-        {'state_dict': {f'module.{k}': v for k, v in WEIGHTS.items()}},
         {'state_dict': {f'backbone.{k}': v for k, v in WEIGHTS.items()} | {'decode_head.w': torch.ones(1)}, 'meta': {}},
-        {'state_dict': {f'module.backbone.{k}': v for k, v in WEIGHTS.items()}},
         {'state_dict': {f'module.module.{k}': v for k, v in WEIGHTS.items()}},
-        {'state_dict': {f'_orig_mod.{k}': v for k, v in WEIGHTS.items()}},
         {'state_dict': {f'module.backbone._orig_mod.{k}': v for k, v in WEIGHTS.items()}},
         {'state_dict': {f'backbone._fsdp_wrapped_module.{k}': v for k, v in WEIGHTS.items()}},
     ],
+    ids=['bare', 'args', 'ema', 'model_ema', 'backbone', 'modules', 'compiled', 'fsdp'],
 )
 def test_any_wrapping(tmp_path, contents):
     """Weights are found in the containers of all known trainers; averaged weights come first."""
@@ -51,9 +48,7 @@ def test_prefix(tmp_path):
         read_checkpoint(str(tmp_path / 'c.pth'), 'decoder.')
 
 
-@pytest.mark.parametrize(
-    'twin', ['module.a.weight', 'module.module.a.weight', '_orig_mod.a.weight', 'backbone.a.weight']
-)
+@pytest.mark.parametrize('twin', ['module.a.weight', 'backbone.a.weight'])
 def test_two_tensors_of_one_name(tmp_path, twin):
     """Of two tensors for one place, neither is chosen without a word. A prefix chooses between a backbone's."""
     torch.save({'state_dict': {'a.weight': torch.ones(2), twin: torch.zeros(2)}}, tmp_path / 'c.pth')
@@ -70,14 +65,12 @@ def test_two_tensors_of_one_name(tmp_path, twin):
         ('x' * 5000, 'cannot be read'),
         ('~nobody_of_this_name/c.pth', 'cannot be read'),
         ('http://[::1', 'cannot be read'),
-        ('http://' + 'x' * 5000, 'names no file'),
-        ('https:///c.pth', 'cannot be downloaded'),
         ('http://localhost:x/c.pth', 'cannot be downloaded'),
-        ('http://local host/c.pth', 'cannot be downloaded'),
         ('https://localhost/', 'names no file'),
         ('https://localhost/' + 'x' * 5000, 'cannot be read'),
         ('a\0b', 'there is no checkpoint'),
     ],
+    ids=['long', 'user', 'address', 'port', 'no file', 'long address', 'zero'],
 )
 def test_paths_that_are_none(tmp_path, monkeypatch, path, message):
     """An impossible path or address ends in one sentence of a readable length."""
@@ -93,9 +86,9 @@ def test_paths_that_are_none(tmp_path, monkeypatch, path, message):
         (b'', 'cannot be read'),
         (b'not a checkpoint', 'torch.save did not write it'),
         (b'\n<!DOCTYPE html>', 'it is a web page'),
-        (pickle.dumps(3), 'cannot be read'),
         (None, 'there is no checkpoint .*: put it there$'),
     ],
+    ids=['empty', 'text', 'page', 'missing'],
 )
 def test_unreadable_files_are_named(tmp_path, contents, message):
     path = tmp_path / 'c.pth'
@@ -116,7 +109,9 @@ def test_other_archives_are_named(tmp_path):
         read_file(tmp_path / 'c.npz')
 
 
-@pytest.mark.parametrize('contents', [{}, {'state_dict': {}}, {'epoch': 3}, [torch.ones(1)], torch.ones(2)])
+@pytest.mark.parametrize(
+    'contents', [{'state_dict': {}}, {'epoch': 3}, [torch.ones(1)]], ids=['empty', 'other', 'list']
+)
 def test_files_without_weights_are_named(tmp_path, contents):
     torch.save(contents, tmp_path / 'c.pth')
     with pytest.raises(CheckpointError, match='holds no weights'):
@@ -144,14 +139,12 @@ class Call:
 @pytest.mark.parametrize(
     'call',
     [
-        lambda proof: Call(open, proof, 'w'),
-        lambda proof: Call(eval, f'open({proof!r}, "w")'),
         lambda proof: Call(os.system, f'touch {proof}'),
         lambda proof: Call(Call, open, proof, 'w'),
         lambda proof: Call(getattr, HistoryBuffer, '__init__'),
         lambda proof: Call(torch.hub.load_state_dict_from_url, 'http://localhost'),
     ],
-    ids=['open', 'eval', 'system', 'class', 'getattr', 'torch'],
+    ids=['system', 'class', 'getattr', 'torch'],
 )
 def test_no_code_gets_through(tmp_path, unpickler, call, legacy):
     """Code does not run as a function, as a class or through the allowed classes, in both of torch's file formats."""
@@ -179,15 +172,13 @@ class Dtype(Call):
         np.array([None, 1]),
         np.zeros(2, [('a', 'f8'), ('b', object)]),
         np.zeros(2, 'M8[s]'),
-        np.zeros(2, 'V4'),
         np.void(b'1234'),
-        np.datetime64(1, 's'),
         Dtype(None, None, None, -1, -1, 63),
         Dtype((np.dtype('f8'), (1000,)), None, None, -1, -1, 0),
         Dtype(None, ('a',), {'a': (np.dtype('f8'), 9000)}, -1, -1, 0),
     ],
     ids=[
-        *('length', 'address', 'objects', 'fields with objects', 'dates', 'raw bytes', 'raw value', 'date'),
+        *('length', 'address', 'objects', 'fields with objects', 'dates', 'raw value'),
         *('dtype with flags', 'dtype of arrays', 'dtype with fields'),
     ],
 )
@@ -290,7 +281,7 @@ def test_damaged_files_are_refused(tmp_path, unpickler):
     torch.save(tensors, tmp_path / 'whole.pth')
     whole, path = (tmp_path / 'whole.pth').read_bytes(), tmp_path / 'c.pth'
     attributes = [found.start() + 38 for found in re.finditer(b'PK\1\2', whole)]
-    for at in (*range(1, len(whole), 61), *attributes):
+    for at in (*range(1, len(whole), 122), *attributes):
         path.write_bytes(whole[:at])
         with pytest.raises(CheckpointError, match='cannot be read'):
             read_file(path)
@@ -319,11 +310,6 @@ def test_safetensors(tmp_path):
         read_file(tmp_path / 'cut.safetensors')
 
 
-def test_a_folder(tmp_path):
-    with pytest.raises(CheckpointError, match='is a folder: give the path of a file in it'):
-        read_file(tmp_path)
-
-
 def test_settings_of_a_file_may_be_anything():
     """Lists that hold themselves, or each other twice over, would take for ever to compare."""
     endless, bushy = [], [1]
@@ -345,15 +331,25 @@ def test_settings_of_a_file_may_be_anything():
 
 
 @pytest.mark.parametrize(
-    'value, what', [(float('nan'), 'has NaN in b.weight'), (float('-inf'), 'an infinity in b.weight')]
+    'value, what',
+    [(float('nan'), 'has NaN in b.weight'), (float('-inf'), 'an infinity in b.weight')],
+    ids=['NaN', 'inf'],
 )
-@pytest.mark.parametrize('container', [None, 'state_dict', 'model_ema', 'ema_state_dict'])
+@pytest.mark.parametrize('container', [None, 'model_ema', 'ema_state_dict'])
 def test_values_are_numbers(tmp_path, value, what, container):
     """NaN and infinities are refused with the tensor's name, also in averaged weights."""
     weights = {**WEIGHTS, 'b.weight': torch.tensor([1.0, value], dtype=torch.float16)}
     torch.save({container: weights} if container else weights, tmp_path / 'c.pth')
     with pytest.raises(CheckpointError, match=what):
         read_file(str(tmp_path / 'c.pth'))
+
+
+def test_masks_have_infinities(tmp_path):
+    """They are added to scores. No other tensor has them, whatever is in its name."""
+    for name, right in (('attn.mask', True), ('mask_token', False)):
+        torch.save({name: torch.tensor([0, float('-inf')])}, tmp_path / 'c.pth')
+        with contextlib.nullcontext() if right else pytest.raises(CheckpointError, match='an infinity in mask_token'):
+            read_file(tmp_path / 'c.pth')
 
 
 @pytest.mark.parametrize(
@@ -365,20 +361,18 @@ def test_values_are_numbers(tmp_path, value, what, container):
             torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
             'b.weight is quantised|_rebuild_qtensor',
         ),
-        ('b.weight', torch.ones(2).to_sparse(), 'b.weight is sparse'),
         ('b.weight', torch.ones(2, 2).to_sparse_csr(), 'b.weight is sparse'),
         ('b.weight', torch.ones(2, device='meta'), 'b.weight is a tensor without values'),
         ('b.weight', torch.ones(2).to(torch.float8_e5m2), 'b.weight is float8_e5m2'),
         ('b.weight', torch.ones(1).expand(10**12), 'b.weight is a few numbers, repeated'),
         (7, torch.ones(2), 'the name 7: names of tensors must be text'),
     ],
+    ids=['variance', 'quantised', 'sparse', 'meta', 'float8', 'repeated', 'name'],
 )
-@pytest.mark.parametrize('container', [None, 'state_dict', 'ema_state_dict'])
-def test_tensors_are_ordinary(tmp_path, container, name, value, message):
+def test_tensors_are_ordinary(tmp_path, name, value, message):
     """MMEngine would not copy them, and go on with untrained weights."""
-    weights = {**WEIGHTS, name: value}
     try:
-        torch.save({container: weights} if container else weights, tmp_path / 'c.pth')
+        torch.save({'state_dict': {**WEIGHTS, name: value}}, tmp_path / 'c.pth')
     except KeyError:
         pytest.skip(f'torch {torch.__version__} does not save {value.dtype}')
     with pytest.raises(CheckpointError, match=message):
@@ -405,17 +399,17 @@ INT8, FLOAT = torch.tensor([1], dtype=torch.int8), torch.zeros(1)
         (INT8.to(torch.complex64), INT8.to(torch.complex64), ''),
         ([1.0], FLOAT, 'of type list, not a tensor'),
     ],
+    ids='half double range half-range int8 bool complex float wider-int range-int bool-int same list'.split(),
 )
 def test_unusable(value, own, expected):
     """A value is of the same kind of number as the tensor that it goes into, and in its range."""
     assert unusable(value, own) == expected
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
-def test_half_precision_is_cast(tmp_path, log, dtype):
+def test_half_precision_is_cast(tmp_path, log):
     """Weights of half precision load into a model of float32, and the log says so."""
-    torch.save({'state_dict': torch.nn.Linear(2, 2).to(dtype).state_dict()}, tmp_path / 'c.pth')
+    torch.save({'state_dict': torch.nn.Linear(2, 2).half().state_dict()}, tmp_path / 'c.pth')
     model = torch.nn.Linear(2, 2)
     model.load_state_dict(read_checkpoint(str(tmp_path / 'c.pth'))[0])
     assert model.weight.dtype == torch.float32
-    assert any(f'half precision ({str(dtype)[6:]})' in message for message in log)
+    assert any('half precision (float16)' in message for message in log)

@@ -29,27 +29,19 @@ def test_all_files_of_an_index_are_read(index):
     assert read_file(index)['meta'] == dict(mmattn=dict(backbone=dict(type='NAT')))
 
 
-def test_one_of_the_files_is_missing(index):
-    (index.parent / 'b.safetensors').unlink()
-    with pytest.raises(CheckpointError, match='index.json names b.safetensors, which is not beside it'):
-        read_file(index)
-
-
 @pytest.mark.parametrize(
     'change, message',
     [
         ({'c.weight': 'a.safetensors'}, 'a.safetensors has no c.weight, which the index has in a.safetensors'),
-        ({'b.bias': 'a.safetensors'}, 'a.safetensors has no b.bias, which the index has in a.safetensors'),
         ({'a.weight': 'c.safetensors'}, 'index.json names c.safetensors, which is not beside it'),
         (
             {'b.bias': None},
             'b.safetensors has b.bias, which the index has in no file: the files do not belong together',
         ),
         ({'a.weight': '../a.safetensors'}, "has '../a.safetensors' for a.weight: only files beside it are read"),
-        ({'a.weight': '/etc/passwd'}, "has '/etc/passwd' for a.weight: only files beside it are read"),
-        ({'a.weight': 'model.safetensors.index.json'}, 'only files beside it are read'),
         ({'a.weight': 3}, "has '3' for a.weight: only files beside it are read"),
     ],
+    ids=['missing', 'no file', 'not named', 'elsewhere', 'number'],
 )
 def test_files_that_do_not_belong_together(index, change, message):
     """A tensor that is missing, or in two files, is refused, and so is a path that leads elsewhere."""
@@ -59,23 +51,15 @@ def test_files_that_do_not_belong_together(index, change, message):
         read_file(index)
 
 
-def test_tensor_in_two_files(index):
-    tensors = {'a.weight': torch.ones(1), 'b.bias': torch.ones(1)}
-    safetensors.torch.save_file(tensors, index.parent / 'a.safetensors')
-    with pytest.raises(CheckpointError, match='a.safetensors has b.bias, which the index has in b.safetensors'):
-        read_file(index)
-
-
 @pytest.mark.parametrize(
     'text, message',
     [
         ('{"weight_map"', 'cannot be read as an index of weights'),
-        ('[]', 'cannot be read as an index of weights'),
         ('{"weight_map": [1]}', 'cannot be read as an index of weights'),
         ('[' * 100000, 'cannot be read as an index of weights'),
         ('{"weight_map": {}}', 'names no tensors'),
     ],
-    ids=['cut', 'list', 'list inside', 'deep', 'empty'],
+    ids=['cut', 'list inside', 'deep', 'empty'],
 )
 def test_broken_index(index, text, message):
     index.write_text(text)

@@ -2,16 +2,13 @@
 
 import copy
 import math
-import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 from mmengine.registry import MODELS
-from torch import nn
 
 from mmattn.errors import InputError
-from mmattn.layers import MECHANISMS
 from mmattn_distillation import BlockDistiller
 from mmattn_distillation.blocks import WholeModelHook, attention_blocks, relative_errors
 from projects.distillation.tests.test_distiller import samples
@@ -207,53 +204,14 @@ def test_graft_onto_itself(name):
         for parameter in parameters:
             parameter.add_(0.1 * parameter.std(correction=0) * torch.randn_like(parameter))
     optimizer = torch.optim.Adam(parameters, 3e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 25)
     first = float(sum(model(**batch, mode='loss').values()))
-    for _ in range(50):
+    for _ in range(25):
         optimizer.zero_grad()
         sum(model(**batch, mode='loss').values()).backward()
         optimizer.step()
         schedule.step()
-    assert float(sum(model(**batch, mode='loss').values())) < 0.1 * first
-
-
-@MECHANISMS.register_module()
-class LinearForTest(nn.Linear):
-    """A mechanism whose best weights are known: those of least squares."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim, dim)
-
-
-def test_least_squares():
-    """The optimum of a linear mechanism is the least squares solution of its block over all images and positions: there
-    the loss is the least residual, and its gradient vanishes. The loss is convex, so there is no other optimum."""
-    model = graft(SWIN, dict(attention=dict(type='LinearForTest')), distance='mse')
-    batch = seen(model)
-    new = {name: model.backbone.get_submodule(name).attn for name in model.blocks}
-
-    def gradients():
-        model.zero_grad()
-        losses = model(**batch, mode='loss')
-        sum(losses.values()).backward()
-        return losses, {name: each.weight.grad.norm() for name, each in new.items()}
-
-    _, first = gradients()
-    with model.recording() as recorded:
-        model.teachers[0](batch['teacher_inputs'])
-    least = {}
-    for name, each in new.items():
-        (x,), y = ([t.flatten(0, -2).double() for t in ts] for ts in (recorded[name][0], recorded[name][1:]))
-        ones = torch.cat((x, torch.ones_like(x[:, :1])), 1)
-        # What a LayerNorm gives is linearly dependent, up to rounding.
-        solution = torch.linalg.lstsq(ones, y[0], rcond=1e-5, driver='gelsd').solution
-        least[f'loss_{name}'] = ((ones @ solution - y[0]).square().mean() / y[0].square().mean()).float()
-        with torch.no_grad():
-            each.weight.copy_(solution[:-1].t())
-            each.bias.copy_(solution[-1])
-    losses, last = gradients()
-    torch.testing.assert_close(losses, least, rtol=1e-4, atol=1e-7)
-    assert all(last[name] < 1e-4 * first[name] for name in new) and min(least.values()) > 0.01
+    assert float(sum(model(**batch, mode='loss').values())) < 0.2 * first
 
 
 @pytest.mark.parametrize('name', ['elsa-swin', 'msf vit', 'gsa-resnet'])
@@ -275,23 +233,6 @@ def test_only_new_mechanisms_learn_at_first(name):
     sum(losses.values()).backward()
     assert not [key for key, p in model.named_parameters() if p.grad is None]
     torch.testing.assert_close(list(model.statistics.buffers()), means)
-
-
-def test_whole_backbone_reaches_the_teacher():
-    """As a whole, the backbone learns the teacher's maps: its loss falls, and is 0 for the teacher itself."""
-    model = graft(SWIN, GRAFTS['elsa-swin'][1])
-    model.whole, batch = True, seen(model)
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    losses = []
-    for _ in range(40):
-        optimizer.zero_grad()
-        losses.append(sum(model(**batch, mode='loss').values()))
-        losses[-1].backward()
-        optimizer.step()
-    assert losses[-1] < 0.5 * losses[0]
-    itself = graft(SWIN, self_graft=True)
-    itself.whole = True
-    assert max(loss.item() for loss in itself(**batch, mode='loss').values()) < 1e-6
 
 
 def test_teacher_stays():
@@ -335,27 +276,13 @@ def test_block_of_zeros():
         assert all(math.isfinite(error) for error in errors.values())
 
 
-def test_teacher_with_nan():
-    """Weights of a broken training are refused in a sentence, before anything is learned from them."""
-    model = graft(SWIN, GRAFTS['elsa-swin'][1])
-    with torch.no_grad():
-        model.source.layers[0].blocks[0].attn.proj.bias[0] = math.nan
-    with pytest.raises(InputError, match='SwinFrame gives NaN or infinite features'):
-        model(**seen(model), mode='loss')
-
-
 @pytest.mark.parametrize(
     'settings, sentence',
     [
-        (dict(distance='l3'), 'distance must be one of l1, mse'),
-        (dict(self_graft=1), 'self_graft must be True or False'),
         (dict(), 'mechanisms of backbone are the teacher'),
-        (dict(changes=dict(arch=dict(SWIN['arch'], depths=(1, 2, 3)))), 'they differ in layers.2.blocks.2'),
         (dict(changes=dict(attention=ELSA, mlp_ratio=2)), 'they differ in layers.0.blocks.0.mlp'),
         (dict(changes=dict(attention=ELSA, out_indices=(0, 2))), 'their channels are'),
-        (dict(changes=dict(init_cfg=dict(type='Pretrained', checkpoint='a.pth'))), 'leave out its init_cfg'),
         (dict(of_teacher=dict(cache='features')), 'has no cache'),
-        (dict(of_teacher=dict(img_size=64)), 'has no img_size'),
         (
             dict(of_teacher=dict(mean=(0.5, 0.5, 0.5)), changes=dict(attention=ELSA)),
             'must see the same images, but mean',
@@ -376,7 +303,7 @@ def test_training_by_steps():
         WholeModelHook(1).before_train(SimpleNamespace(train_loop=object()))
 
 
-@pytest.mark.parametrize('teacher', ['convnext_atto', dict(model='convnext_atto'), [dict(model=SWIN)]])
+@pytest.mark.parametrize('teacher', [[dict(model=SWIN)]])
 def test_teacher_must_be_a_backbone(teacher):
     """Models of timm and several teachers have no blocks that could be exchanged."""
     with pytest.raises(InputError, match='must be one dict, whose model is the config of a backbone'):
@@ -399,22 +326,6 @@ def test_teacher_in_half_precision(name):
     given = [output if isinstance(output, torch.Tensor) else output[0] for _, output in recorded.values()]
     assert all(output.dtype == torch.bfloat16 for output in given)
     assert all(a.dtype == b.dtype == torch.float32 for a, b in model.pairs(recorded).values())
-
-
-def test_copies():
-    """A copy, as of EMAHook, exchanges blocks of its own teacher."""
-    model = graft(SWIN, GRAFTS['elsa-swin'][1]).eval()
-    copied = copy.deepcopy(model)
-    x = seen(model)['inputs']
-    with copied.grafted(copied.blocks):
-        assert not torch.allclose(copied.source(x)[-1], model.source(x)[-1])
-
-
-def test_note():
-    """The note that --resume compares has the distance and the blocks."""
-    one, two = (graft(SWIN, GRAFTS['elsa-swin'][1], distance=each) for each in ('l1', 'mse'))
-    assert [key for key, value in one.training_note.items() if two.training_note[key] != value] == ['distance']
-    assert re.match('layers', one.training_note['blocks'][0])
 
 
 def test_scale_of_attention_beside_a_convolution():

@@ -89,16 +89,6 @@ def test_statistics():
     torch.testing.assert_close(standardise.mean, mean)
 
 
-def test_standardised_targets():
-    """After many steps, features have mean 0 and deviation 1 in each channel, whatever their scale."""
-    torch.manual_seed(0)
-    standardise = Standardisation(2, 1e-3)
-    scale, shift = torch.tensor([100.0, 0.1]).view(2, 1), torch.tensor([-40.0, 5.0]).view(2, 1)
-    out = torch.cat([standardise(scale * torch.randn(8, 2, 50) + shift) for _ in range(50)][-20:])
-    torch.testing.assert_close(out.mean((0, 2)), torch.zeros(2), rtol=0, atol=0.05)
-    torch.testing.assert_close(out.std((0, 2)), torch.ones(2), rtol=0, atol=0.05)
-
-
 def test_teacher_dropping():
     """The teacher with the largest loss of an image is always kept, others with the given probability."""
     torch.manual_seed(0)
@@ -139,11 +129,6 @@ def test_weight_of_a_teacher():
     x, raw = images() / 255, images()
     one, three = (distiller(dict(TEACHER, weight=w))(x, samples(), raw, mode='loss') for w in (1.0, 3.0))
     torch.testing.assert_close({key: 3 * value for key, value in one.items()}, three)
-
-
-def test_same_teacher_twice():
-    """Two teachers of one name, as at two sizes, are told apart in the log."""
-    assert distiller([TEACHER, dict(TEACHER, img_size=32)]).names == [f'{TEACHER["model"]}_{i}' for i in (0, 1)]
 
 
 def test_teacher_is_not_trained_or_saved():
@@ -192,9 +177,10 @@ def test_cosines():
 
 def test_it_learns():
     """Some steps on two images make the student's predictions similar to the teacher. Stage 3 has fewer pixels."""
-    model, x, raw = distiller(momentum=1.0), images() / 255, images()
+    model, raw = distiller(dict(model=TINY), momentum=1.0), images(64, 64)
+    x = raw / 255
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    for _ in range(60):
+    for _ in range(30):
         optimizer.zero_grad()
         sum(model(x, samples(), raw, mode='loss').values()).backward()
         optimizer.step()
@@ -223,16 +209,7 @@ def test_any_backbone():
 
 @pytest.mark.parametrize(
     'settings',
-    [
-        dict(global_weight=1.5),
-        dict(global_weight='0.5'),
-        dict(teacher_drop_prob=-1),
-        dict(loss=None),
-        dict(momentum=0),
-        dict(teacher=[]),
-        dict(teacher='convnext_atto'),
-        dict(teacher=dict(OTHER, chekpoint='a.pth')),
-    ],
+    [dict(global_weight=1.5), dict(momentum=0), dict(teacher=[]), dict(teacher=dict(OTHER, chekpoint='a.pth'))],
 )
 def test_refuses(settings):
     """A wrong argument is named."""
@@ -259,11 +236,8 @@ def test_grids_that_do_not_cover_the_image(monkeypatch):
     'changes, named',
     [
         (dict(), []),
-        (dict(global_weight=0.4), ['global_weight']),
         (dict(loss=dict(beta=2.0)), ['loss.beta']),
         (dict(teacher=dict(TEACHER, weight=2.0)), ['teacher 0.weight']),
-        (dict(teacher=dict(TEACHER, img_size=32)), ['teacher 0.img_size']),
-        (dict(teacher=dict(TEACHER, mean=(0.5, 0.5, 0.5))), ['teacher 0.mean']),
         (dict(seed=1), ['teacher 0.weights']),
     ],
 )

@@ -1,6 +1,5 @@
 """What a distillation shows and writes while it trains."""
 
-from datetime import timedelta
 from types import SimpleNamespace
 
 import cv2
@@ -10,7 +9,7 @@ import torch
 from mmengine.dataset import BaseDataset
 from mmengine.model import BaseModel
 from mmengine.runner import IterBasedTrainLoop
-from torch import distributed, multiprocessing, nn
+from torch import nn
 
 pytest.importorskip('mmpretrain')
 
@@ -50,42 +49,9 @@ def test_similarity_is_the_mean_over_images():
     assert found == pytest.approx({'similarity/stage1': 0.3, 'similarity/global': 0.8, 'similarity/mean': 0.55})
 
 
-def test_similarity_of_another_model():
-    with pytest.raises(InputError, match='TeacherSimilarity is for FeatureDistiller'):
-        TeacherSimilarity().process(None, [dict(pred_score=1)])
-
-
-def watch(rank, folder):
-    torch.set_num_threads(1)
-    end = timedelta(minutes=1)  # where one process is lost, the other would wait for half an hour
-    place = f'file://{folder}/rendezvous'
-    distributed.init_process_group('gloo', init_method=place, timeout=end, rank=rank, world_size=2)
-    # The images 0, 1 and 2, and image 0 once more, which fills the last batch.
-    own = [dict(stage1=0.1 * (i % 3 + 1)) for i in (rank, rank + 2)]
-    metric = TeacherSimilarity(collect_device='gpu')  # gathers without files, with gloo too
-    metric.process(None, [dict(cosines=each) for each in own])
-    hook = FeatureImagesHook()
-    hook.before_val_epoch(None)
-    if rank:  # It has nothing to show: no model is asked.
-        hook.after_val_iter(None, 0)
-    (folder / str(rank)).mkdir()
-    BackboneCheckpointHook().after_train_epoch(fake_runner(folder / str(rank)))
-    torch.save(metric.evaluate(3), folder / f'{rank}.pt')
-    distributed.barrier()  # The group ends with the process: to destroy it can hang in torch 2.1.
-
-
 def fake_runner(folder):
     config = SimpleNamespace(pretty_text='')
     return SimpleNamespace(model=Student(), work_dir=str(folder), epoch=0, max_epochs=1, hooks=[], cfg=config)
-
-
-def test_two_processes(tmp_path):
-    """Both have the mean over all images, each counted once. The first one alone draws and writes."""
-    multiprocessing.start_processes(watch, (tmp_path,), 2, start_method='fork')
-    for rank in range(2):
-        found = torch.load(tmp_path / f'{rank}.pt', weights_only=True)
-        assert found == pytest.approx({'similarity/stage1': 0.2, 'similarity/mean': 0.2})
-    assert len(list((tmp_path / '0').iterdir())) == 1 and not list((tmp_path / '1').iterdir())
 
 
 # ---- pictures
@@ -105,28 +71,6 @@ def test_components_by_hand():
     np.testing.assert_allclose(opposite[..., 0], teacher[:, ::-1, 0], atol=1)
     np.testing.assert_allclose(opposite[..., 1:], teacher[..., 1:], atol=1)
     np.testing.assert_allclose(half[0, :, 0], np.linspace(64, 191, 9), atol=1)
-
-
-def test_components_are_reproducible():
-    """They are the same each time, with the largest weight positive, and draw no random numbers, which the training
-    would miss."""
-    target, ramp = torch.randn(6, 8, 8), torch.linspace(-1, 1, 9).expand(1, 5, 9)
-    state = torch.get_rng_state()
-    one, two = (components(target + noise)[0].astype(int) for noise in (0, 1e-4))
-    assert np.abs(one - two).max() <= 1 and torch.equal(torch.get_rng_state(), state)
-    for weights in torch.randn(8, 6):
-        red = components(weights.view(6, 1, 1) * ramp)[0][..., 0]
-        assert (red[:, -1] == (255 if weights[weights.abs().argmax()] > 0 else 0)).all()
-
-
-@pytest.mark.parametrize('shape', [(4, 3, 5), (1, 3, 5), (4, 1, 1), (2, 1, 2)])
-def test_components_of_odd_maps(shape):
-    """A constant map is grey; maps of few channels or positions, or that are not finite, are drawn."""
-    assert (components(torch.full(shape, 0.1))[0] == 128).all()
-    whole = torch.randn(shape)
-    for broken in (torch.full(shape, torch.nan), torch.full(shape, torch.inf)):
-        for pictures in (components(whole, broken), components(broken, whole)):
-            assert all(picture.shape == (*shape[1:], 3) for picture in pictures)
 
 
 def test_sheet():
@@ -208,15 +152,6 @@ def test_images_of_a_training(tmp_path):
     )
     without = distil(tmp_path / 'without')
     assert all(torch.equal(value, without[name]) for name, value in weights.items())
-
-
-def test_images_of_another_model():
-    hook = FeatureImagesHook()
-    hook.before_val_epoch(None)
-    with pytest.raises(InputError, match='FeatureImagesHook is for FeatureDistiller'):
-        hook.after_val_iter(SimpleNamespace(model=Student()), 0, dict(inputs=[]))
-    with pytest.raises(ValueError, match='images must be a whole number'):
-        FeatureImagesHook(images=0)
 
 
 # ---- backbone checkpoints
@@ -332,15 +267,21 @@ def test_averaged_backbone(tmp_path):
 
 
 def test_refused(tmp_path):
-    """What cannot be written, and wrong numbers, end before the first step."""
+    """Hooks and metrics of another model, and wrong numbers, end before the first step."""
     hook = dict(type='BackboneCheckpointHook')
     with pytest.raises(InputError, match='the training is by steps: take it out of custom_hooks'):
         train(tmp_path / 'steps', model=Student(), custom_hooks=[hook])
     with pytest.raises(InputError, match='Model has no backbone'):
         train(tmp_path / 'none', by_epoch=True, custom_hooks=[hook])
-    for name in ('interval', 'max_keep_ckpts'):
+    with pytest.raises(InputError, match='TeacherSimilarity is for FeatureDistiller'):
+        TeacherSimilarity().process(None, [dict(pred_score=1)])
+    images = FeatureImagesHook()
+    images.before_val_epoch(None)
+    with pytest.raises(InputError, match='FeatureImagesHook is for FeatureDistiller'):
+        images.after_val_iter(SimpleNamespace(model=Student()), 0, dict(inputs=[]))
+    for cls, name in ((FeatureImagesHook, 'images'), (BackboneCheckpointHook, 'max_keep_ckpts')):
         with pytest.raises(ValueError, match=f'{name} must be a whole number'):
-            BackboneCheckpointHook(**{name: 0})
+            cls(**{name: 0})
 
 
 def test_images_of_a_training_by_steps():

@@ -7,11 +7,10 @@ import timm
 import torch
 from mmengine.model.weight_init import PretrainedInit
 from mmengine.registry import MODELS
-from torch import nn
 
 from mmattn.errors import CheckpointError, InputError
 from mmattn_distillation import teacher as module
-from mmattn_distillation.teacher import Teacher, map_channels
+from mmattn_distillation.teacher import Teacher
 
 TINY = dict(
     type='ELSASwin',
@@ -103,7 +102,7 @@ def test_backbone_without_out_channels():
 @pytest.mark.parametrize('suffix', ['pth', 'safetensors'])
 def test_weights_of_a_file(tmp_path, suffix):
     """Weights of timm are loaded strictly from both kinds of files; a classifier in them is left out."""
-    name = 'swin_tiny_patch4_window7_224'
+    name = 'convnext_atto'
     source = timm.create_model(name, num_classes=10)
     file = str(tmp_path / f'weights.{suffix}')
     (torch.save if suffix == 'pth' else safetensors.torch.save_file)(source.state_dict(), file)
@@ -112,34 +111,14 @@ def test_weights_of_a_file(tmp_path, suffix):
         torch.testing.assert_close(value, source.state_dict()[key])
 
 
-def test_position_embeddings_of_another_size(tmp_path):
-    """A file of a ViT that was trained at another size fits: timm resizes its position embeddings."""
-    source = timm.create_model('vit_small_patch14_dinov2', img_size=70)
-    torch.save(source.state_dict(), tmp_path / 'weights.pth')
-    teacher = Teacher('vit_small_patch14_dinov2', checkpoint=str(tmp_path / 'weights.pth'))
-    assert teacher.model.pos_embed.shape[1] > source.pos_embed.shape[1]
-
-
-@pytest.mark.parametrize(
-    'kind', ['missing file', 'damaged', 'damaged safetensors', 'other model', 'code', 'NaN', 'NaN safetensors']
-)
+@pytest.mark.parametrize('kind', ['other model', 'code'])
 def test_refuses_weights(tmp_path, kind):
     """A file without weights of the teacher ends in a sentence with its name, and no code in a file is run."""
     name, file = 'vit_tiny_patch16_dinov3_qkvb', tmp_path / 'weights.pth'
-    tensors = timm.create_model(name).state_dict()
-    if kind == 'damaged':
-        file.write_bytes(b'PK damaged')
-    elif kind == 'damaged safetensors':
-        file = tmp_path / 'weights.safetensors'
-        file.write_bytes(b'\xff' * 100)
-    elif kind == 'other model':
+    if kind == 'code':
+        torch.save(dict(timm.create_model(name).state_dict(), code=Runs(tmp_path / 'ran')), file)
+    else:
         torch.save(timm.create_model('convnext_atto').state_dict(), file)
-    elif kind == 'code':
-        torch.save(dict(tensors, code=Runs(tmp_path / 'ran')), file)
-    elif kind.startswith('NaN'):
-        tensors['patch_embed.proj.bias'] *= torch.nan
-        file = file.with_suffix('.safetensors' if 'safetensors' in kind else '.pth')
-        (safetensors.torch.save_file if 'safetensors' in kind else torch.save)(tensors, file)
     with pytest.raises(CheckpointError, match=re.escape(str(file))):
         Teacher(name, checkpoint=str(file))
     assert not (tmp_path / 'ran').exists()
@@ -173,19 +152,10 @@ def test_without_network(monkeypatch):
     'arguments, named',
     [
         (dict(model='vit_bas_patch16_dinov3'), 'did you mean vit_base_patch16_dinov3'),
-        (dict(model='convnext_atto', img_size=0), 'img_size'),
         (dict(model='convnext_atto', img_size=(1, 2, 3)), 'img_size'),
-        (dict(model='convnext_atto', img_size=True), 'img_size'),
         (dict(model='convnext_atto', weight=0), 'weight'),
-        (dict(model='convnext_atto', weight=float('nan')), 'weight'),
-        (dict(model='convnext_atto', mean=(123.675, 116.28, 103.53)), 'mean .* three numbers from 0 to 1'),
         (dict(model='convnext_atto', std=(58.395, 57.12, 57.375)), 'std .* three numbers from 0.0039 to 1'),
-        (dict(model='convnext_atto', std=(0, 1, 1)), 'std'),
-        (dict(model='convnext_atto', mean=(0, 0, float('nan'))), 'mean'),
-        (dict(model='convnext_atto', mean=(0.5, 0.5)), 'mean'),
-        (dict(model='convnext_atto', mean='abc'), 'mean'),
         (dict(model='convnext_atto.d2_in1'), r'no weights convnext_atto.d2_in1: did you mean convnext_atto\.d2_in1k'),
-        (dict(model=None), 'model of a teacher'),
         (dict(model=TINY, checkpoint='a.pth'), 'init_cfg'),
         (dict(model=dict(type='mmpretrain.VisionTransformer', arch='deit-tiny')), 'VisionTransformer'),
     ],
@@ -249,7 +219,7 @@ def damage(file, kind, other):
         file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
 
 
-@pytest.mark.parametrize('kind', [0.0, 0.02, 0.5, 0.999, 'empty', 'NaN', 'other view'])
+@pytest.mark.parametrize('kind', [0.5, 'NaN', 'other view'])
 def test_damaged_cache(tmp_path, monkeypatch, kind):
     """A file of the cache that is not as it was written for this view is made again, and the log says so."""
     lines = []
@@ -262,18 +232,6 @@ def test_damaged_cache(tmp_path, monkeypatch, kind):
         for before, after in zip(whole, teacher(x, ['a', 'b'])):
             torch.testing.assert_close(before, after, rtol=1e-3, atol=1e-3)
     assert lines == [f'{one} in the cache of the teacher is made again: it is damaged, or of another view']
-
-
-def test_cache_that_cannot_be_written(tmp_path):
-    """A folder in the place of a file, and a file in that of the folder, are named. No unfinished file is left."""
-    teacher, x = cached_teacher(tmp_path), images(batch=1)
-    (teacher.cache / 'a' / 'a.features').mkdir(parents=True)
-    with pytest.raises(InputError, match=r'a\.features in the cache of the teacher cannot be written \(.*: free'):
-        teacher(x, ['a'])
-    assert [path for path in tmp_path.rglob('*') if path.is_file()] == []
-    (tmp_path / 'file').touch()
-    with pytest.raises(InputError, match='cannot be written'):
-        cached_teacher(tmp_path / 'file')(x, ['a'])
 
 
 def test_large_features_are_kept(tmp_path, monkeypatch):
@@ -297,30 +255,3 @@ def test_features_that_are_not_finite(tmp_path):
         with pytest.raises(InputError, match='teacher vit_tiny.* gives NaN or infinite features for 2 of 2 images'):
             teacher(images(), keys)
     assert not list(tmp_path.rglob('*.features'))
-
-
-@pytest.mark.parametrize('kind', [torch.float64, torch.bfloat16])
-def test_other_kinds_of_numbers(kind):
-    """A teacher that is cast with the whole model takes the same images."""
-    teacher = Teacher('convnext_atto', pretrained=False)
-    expected = teacher(images())
-    for one, other in zip(teacher.to(kind)(images()), expected):
-        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)
-
-
-def test_channels_are_found_in_evaluation_mode():
-    """Finding the channels of a student changes neither its running statistics nor its mode."""
-    backbone = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).train()
-    assert map_channels(backbone) == [4]
-    assert backbone[1].num_batches_tracked == 0 and backbone[1].training
-
-
-def test_resized_images_have_pixels():
-    """Bicubic interpolation goes beyond 0 and 255 at edges, and the teacher does not see that."""
-    teacher, seen = Teacher(TINY, img_size=48), []
-    teacher._read = lambda model, x: seen.append(x) or (x, None)
-    image = torch.zeros(1, 3, 32, 32)
-    image[..., 16:] = 255
-    teacher(image)
-    pixels = seen[0] * teacher.std + teacher.mean
-    assert pixels.shape[2:] == (48, 48) and -0.01 < pixels.min() < 0.01 and 254.99 < pixels.max() < 255.01

@@ -22,6 +22,7 @@ from tests.export.test_graphs import needs_export
 RETINANET = '../projects/lab/configs/toy/retinanet_shunted-toy_fpn'
 MASK_RCNN = '../projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn'
 CASCADE = 'elsa_swin/cascade-mask-rcnn_elsa-swin-t_fpn_ms-1x_coco'
+NMS = dict(type='nms', iou_threshold=0.2)
 #: multiples of the padding and others
 SIZES = ((160, 256), (257, 131), (200, 333))
 #: detections without a partner, boxes in pixels, scores, share of a mask's pixels: rounding moves a border where the
@@ -62,12 +63,17 @@ def build(config, case=CASES['ShuntedTransformer'], **options):
 @pytest.mark.parametrize(
     'config, options',
     [
-        (RETINANET, dict(test_cfg__nms_pre=60, test_cfg__min_bbox_size=20)),
-        (RETINANET, dict(data_preprocessor__pad_size_divisor=1, neck__add_extra_convs='on_input')),
-        (RETINANET, dict(test_cfg__max_per_img=7, test_cfg__nms__iou_threshold=0.2)),
+        (RETINANET, dict(test_cfg__nms_pre=60, test_cfg__min_bbox_size=20, test_cfg__max_per_img=7)),
+        (
+            RETINANET,
+            dict(
+                neck__add_extra_convs='on_input',
+                data_preprocessor__pad_size_divisor=1,
+                test_cfg__nms__iou_threshold=0.2,
+            ),
+        ),
         (RETINANET, dict(test_cfg__score_thr=0.999999)),
-        (MASK_RCNN, dict(test_cfg__rcnn__max_per_img=7, test_cfg__rcnn__mask_thr_binary=0.3)),
-        (MASK_RCNN, dict(test_cfg__rcnn__score_thr=0.2, test_cfg__rcnn__nms__iou_threshold=0.2)),
+        (MASK_RCNN, dict(test_cfg__rcnn=dict(max_per_img=7, mask_thr_binary=0.3, score_thr=0.2, nms=NMS))),
         (MASK_RCNN, dict(test_cfg__rcnn__score_thr=0.999999)),
         (MASK_RCNN, dict(roi_head__bbox_head__reg_class_agnostic=False, roi_head__mask_head__class_agnostic=True)),
         (MASK_RCNN, dict(roi_head__mask_head=None, test_cfg__rpn__min_bbox_size=20, test_cfg__rpn__nms_pre=15)),
@@ -118,15 +124,10 @@ def find_both_ways(detector):
             dict(bbox_head__type='FreeAnchorRetinaHead'),
             'FreeAnchorRetinaHead cannot be exported, only RetinaNet',
         ),
-        (RETINANET, dict(type='FSAF'), 'FSAF cannot be exported'),
         (RETINANET, dict(test_cfg__nms=dict(type='soft_nms', iou_threshold=0.5)), 'another type of NMS'),
-        (RETINANET, dict(test_cfg__nms=dict(type='nms', iou_threshold=0.5, offset=1)), 'an option of NMS'),
         (RETINANET, dict(test_cfg__nms_pre=-1), 'no positive nms_pre'),
-        (RETINANET, dict(data_preprocessor__pad_value=114), 'a pad_value other than 0'),
-        (MASK_RCNN, dict(test_cfg__rcnn__max_per_img=-1), 'no positive max_per_img'),
         (MASK_RCNN, dict(roi_head__bbox_roi_extractor__roi_layer__pool_mode='max'), 'max pooling in RoIAlign'),
         (MASK_RCNN, dict(test_cfg__rcnn__mask_thr_binary=-1), 'negative mask_thr_binary'),
-        (MASK_RCNN, dict(roi_head__mask_head__type='HTCMaskHead'), 'HTCMaskHead cannot be exported'),
     ],
 )
 def test_what_is_not_supported_is_refused(config, change, message, monkeypatch):

@@ -14,7 +14,6 @@ from pathlib import Path
 import mmseg
 import pytest
 
-from mmguard.errors import InputError
 from mmguard.packages import version_numbers
 from mmguard.runs.divergence import DivergedError
 from tests import PYTHONPATH, ROOT
@@ -34,9 +33,7 @@ def all_runs(score, rates=RATES, seeds=(0, 1, 2)):
     return list(scores)
 
 
-@pytest.mark.parametrize(
-    ('best', 'swept'), [(1e-3, RATES[1:4]), (3e-3, RATES[1:]), (1e-2, RATES[1:]), (3e-4, RATES[:4]), (1e-4, RATES[:4])]
-)
+@pytest.mark.parametrize(('best', 'swept'), [(1e-3, RATES[1:4]), (3e-3, RATES[1:]), (1e-4, RATES[:4])])
 def test_runs(best, swept):
     """The sweep reaches an end of the rates only from its neighbour, and the best rate gets all the seeds."""
     runs = all_runs(lambda rate, seed: -abs(RATES.index(rate) - RATES.index(best)))
@@ -55,44 +52,6 @@ def test_runs_of_a_sweep():
     assert runs == [(1e-3, None), (1e-2, None), (1e-2, 0), (1e-2, 1)]
 
 
-def log(folder, *lines, text=''):
-    """Write a log of a training, as MMEngine does."""
-    (folder / 'a' / 'vis_data').mkdir(parents=True)
-    (folder / 'a' / 'vis_data' / 'scalars.json').write_text('\n'.join(lines))
-    (folder / 'a' / 'a.log').write_text(text)
-
-
-def test_time_left(tmp_path):
-    """Runs of a sweep count with their own steps, those under way with the steps that are left. A run that diverged
-    has no time, and neither has a config of which no run has begun."""
-    one = entry('swin', {(1e-3, None): 4.0, (5e-3, None): math.nan})
-    one.sweep, one.steps = True, (300, 30)
-    one.seconds = {(1e-3, None): 60.0, (5e-3, None): 0.0}  # 2 seconds for a step
-    lines = '{"loss": 1, "time": 1e400, "step": 100}', '{"loss": 1, "time": 2.0, "step": 150}', '{"loss": 1, "ti'
-    log(one.place(tmp_path, (1e-3, 0)), *lines)  # under way
-    args = Namespace(rates=[1e-3, 3e-3], seeds=[0, 1], work_dir=tmp_path, jobs=1)
-    line = compare.time_left([one], [(one, (1e-3, 0))], args)
-    assert line == 'Runs done: 2. Left: 3 or a few more, about 0:16 h.'
-    other = entry('swin', {})
-    other.config = Path('other.py')
-    assert compare.time_left([other], [], args).endswith('Left: 3 or a few more, an unknown time.')
-    line = compare.time_left([one, other], [(one, (1e-3, 0))], args)
-    assert line == 'Runs done: 2. Left: 6 or a few more, about 0:16 h and an unknown time for 3 of them.'
-    one.scores |= {(3e-3, None): 1.0, (1e-3, 0): 1.0, (1e-3, 1): 1.0}
-    assert compare.time_left([one], [], args).endswith('Left: 0 or a few more, about 0:00 h.')
-
-
-def test_time_left_of_epochs(tmp_path):
-    """The steps of a training by epochs count as parts of its epochs."""
-    one = entry('swin', {})
-    one.steps = (3, 3)
-    lines = '{"loss": 1, "time": 2.0, "step": 50}', '{"loss": 1, "time": 2.0, "step": 150}'
-    log(one.place(tmp_path, (1e-3, 0)), *lines, text='mmengine - INFO - Epoch(train)  [1][ 50/100]  loss: 1')
-    args = Namespace(rates=[1e-3], seeds=[0], work_dir=tmp_path, jobs=1)
-    line = compare.time_left([one], [(one, (1e-3, 0))], args)
-    assert line == 'Runs done: 0. Left: 1 or a few more, about 0:05 h.'
-
-
 def test_only_the_first_seed_chooses_the_rate():
     """Otherwise a rate with more seeds would have more chances."""
     assert compare.best_rate({(1e-3, 0): 5, (3e-3, 0): 4, (3e-3, 1): 9}, RATES, [0, 1]) == 1e-3
@@ -102,16 +61,6 @@ def entry(name, scores):
     return compare.Entry(
         Path('fpn_ade20k.py'), name, 'mIoU', 'mIoU', 1, '', (64, 64), 1_250_000, 24.06e6, (300, 300), scores=scores
     )
-
-
-def test_any_backbone_is_counted():
-    """MMPretrain's EfficientNet changes its attribute in_channels: 5.29 M parameters and 0.39 G, as without
-    compare.py. A model with deformable attention, whose operations are not counted, has none in the table."""
-    config = ROOT / 'configs' / 'msf' / 'efficientnet-b0_in1k.py'
-    found = compare.make_entry(config, None, Namespace(cfg_options={}, metric=None, rates=[1e-3]))
-    assert found.parameters == 5_288_548 and found.operations == pytest.approx(0.386e9, rel=0.01)
-    found.operations = None
-    assert '| efficientnet-b0_in1k | 5.29 | - |' in compare.make_table([found], [1e-3], [0])
 
 
 def test_nan_is_no_best_score():
@@ -141,10 +90,7 @@ def test_a_run_that_diverges(tmp_path, monkeypatch):
     assert len(one.scores) == 2 and all(map(math.isnan, one.scores.values()))
 
 
-@pytest.mark.parametrize(
-    'text',
-    ['', '[]', '{"rate": 0.001, "se', '{"rate": 1, "seed": 0, "metrics": [], "digest": ""}', '[' * 100_000, '\xff'],
-)
+@pytest.mark.parametrize('text', ['{"rate": 0.001, "se', '[' * 100_000])
 def test_unreadable_results(tmp_path, capsys, text):
     """A run whose result.json cannot be read is not finished, and a line says so; the others count."""
     row = entry('swin', {})
@@ -253,16 +199,10 @@ def test_compare(run, tmp_path):
 @pytest.mark.parametrize(
     ('arguments', 'sentence'),
     [
-        (['no.py'], 'there is no config no.py'),
         ([FPN, '--row', 'sven'], 'has no row sven'),
         ([FPN, '--row', 'resnet', 'resnet'], 'have the same name'),
         ([FPN, '--cfg-options', 'val_dataloader=None', 'val_cfg=None', 'val_evaluator=None'], 'has no val_dataloader'),
         (['--rates', '1e-2', '1e-3'], '--rates must be positive, finite and ascending'),
-        (['--rates', 'nan'], '--rates must be positive'),
-        (['--rates', '1e-3', 'inf'], '--rates must be positive'),
-        (['--seeds', '-1'], '--seeds must be from 0'),
-        (['--seeds', '1', '1'], '--seeds names a seed twice'),
-        (['--jobs', '0'], '--jobs must be 1 or more'),
     ],
 )
 def test_mistakes(monkeypatch, tmp_path, arguments, sentence):
@@ -272,21 +212,6 @@ def test_mistakes(monkeypatch, tmp_path, arguments, sentence):
     with pytest.raises(compare.InputError, match=sentence):
         compare.main()
     assert not (tmp_path / 'work').exists()
-
-
-def test_several_metrics(monkeypatch, tmp_path):
-    """The first of a list is compared."""
-    monkeypatch.chdir(ROOT)
-    config = tmp_path / 'several.py'
-    config.write_text(f"_base_ = '{ROOT / FPN}'\nval_evaluator = [_base_.val_evaluator, dict(type='IoUMetric')]")
-    entry = compare.make_entry(config, 'swin', Namespace(cfg_options={}, metric=None, rates=[1e-3]))
-    assert entry.metric == 'mIoU'
-
-
-def test_default_rows():
-    """A config with rows is compared with all of them, one without as it is."""
-    assert set(compare.default_models(ROOT / FPN)) > {'swin', 'vit', 'resnet'}
-    assert compare.default_models(ROOT / 'projects/lab/configs/toy/elsa-swin-toy_in1k.py') == [None]
 
 
 def test_metrics_of_the_last_evaluation(tmp_path, monkeypatch):
@@ -327,36 +252,7 @@ def test_metrics_of_the_last_evaluation(tmp_path, monkeypatch):
     assert (one.place(tmp_path, (0.2, 0)) / 'result.json').is_file()
 
 
-def test_models_of_a_config_without_rows():
-    """Each name would be a row of the table, with the same model."""
-    with pytest.raises(InputError, match='elsa-swin-toy_in1k.py has no row swin: it has none'):
-        compare.make_entry(ROOT / 'projects/lab/configs/toy/elsa-swin-toy_in1k.py', 'swin', Namespace(cfg_options={}))
-
-
-def test_tables_of_sweeps():
-    """A config whose rate a sweep chooses has other columns than one without."""
-    one, other = entry(None, {(1e-3, 0): 50.0}), entry(None, {(1e-3, None): 30.0, (1e-3, 0): 60.0})
-    other.sweep = True
-    assert compare.tables([one, other]) == [[one], [other]]
-
-
-def test_other_metric_of_a_run_that_diverged():
-    """Its metric is NaN, whatever its name is; an evaluation that found nothing is 0."""
-    one = entry('swin', {})
-    assert math.isnan(compare.score(one, {'accuracy/top1': math.nan})) and compare.score(one, {}) == 0
-    with pytest.raises(InputError, match='no metric mIoU: it has accuracy/top1'):
-        compare.score(one, {'accuracy/top1': 1.0})
-
-
-@pytest.mark.parametrize(
-    'evaluator, key, value',
-    [
-        ('Accuracy', 'accuracy/top1', 42),
-        ('CocoMetric', 'coco/bbox_mAP_50', 0.42),
-        ('VOCMetric', 'pascal_voc/mAP', 0.42),
-        ('IoUMetric', 'mIoU', 42),
-    ],
-)
+@pytest.mark.parametrize('evaluator, key, value', [('CocoMetric', 'coco/bbox_mAP_50', 0.42), ('IoUMetric', 'mIoU', 42)])
 def test_scores_are_in_percent(evaluator, key, value):
     """MMDetection's metrics are shares, those of MMSegmentation and MMPretrain percent; the table has percent."""
     metric, _, factor = compare.METRICS[evaluator]

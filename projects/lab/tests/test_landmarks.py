@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -10,13 +8,6 @@ from tests.tools.in_process import load_tool
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(ROOT / 'projects/lab/tools')  # for attention_speed
     landmarks = load_tool('landmarks')
-
-
-def test_processor_time(monkeypatch):
-    """Times are of the processor, in milliseconds."""
-    clock = iter([1.0, 1.25])
-    monkeypatch.setattr(landmarks, 'time', SimpleNamespace(process_time=lambda: next(clock)))
-    assert landmarks.processor_time(lambda: None) == 250
 
 
 @torch.no_grad()

@@ -1,12 +1,11 @@
 import json
-from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
 
-from tests.tools.in_process import load_tool, run_tool
+from tests.tools.in_process import run_tool
 
 
 def make(root, *arguments):
@@ -97,9 +96,3 @@ def test_refused(toy, tmp_path, arguments, sentence):
     """Nothing is overwritten, and nothing is left behind."""
     done = make(*(argument.format(toy=toy, new=tmp_path / 'new') for argument in arguments))
     assert done.returncode == 1 and sentence in done.sentence and not list(tmp_path.iterdir())
-
-
-def test_full_disk():
-    """A data set is not complete if an image could not be written."""
-    with pytest.raises(OSError):
-        load_tool('make_toy_data').write_image(Path('/dev/full'), np.zeros((8, 8, 3), np.uint8))

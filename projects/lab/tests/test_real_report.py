@@ -2,10 +2,6 @@
 
 import json
 import math
-from types import SimpleNamespace
-
-import pytest
-from torch import nn
 
 from tests.tools.in_process import load_tool, run_tool
 
@@ -61,12 +57,3 @@ def test_nothing_is_finished(tmp_path):
     """One sentence says what to run, and nothing is written."""
     done = run_tool('real_report', tmp_path, '--out', tmp_path / 'report')
     assert done.returncode == 1 and 'make real trains them' in done.stderr and not (tmp_path / 'report').exists()
-
-
-def test_milliseconds(monkeypatch):
-    """The time of each row is the median of its turns, in milliseconds."""
-    seconds = iter([0.001, 0.010, 0.003, 0.030, 0.002, 0.020])
-    run = SimpleNamespace(blocked_autorange=lambda **_: SimpleNamespace(median=next(seconds)))
-    monkeypatch.setattr(real_report, 'Timer', lambda *_, **__: run)
-    monkeypatch.setattr(real_report, 'MODELS', SimpleNamespace(build=lambda cfg: nn.Identity()))
-    assert real_report.measure(['swin', 'vit'], None) == pytest.approx({'swin': 2, 'vit': 20})

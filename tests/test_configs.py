@@ -541,7 +541,7 @@ def test_rates_of_recipes(tmp_path, variant, example, slow):
         # Deformable DETR's own
         kept = 0.1 if 'deformable' in example and re.search('sampling_offsets|reference_points', name) else kept
         assert rate == pytest.approx(kept), name
-        undecayed = id(param) in norms or re.search(r'\.(rb|rel_\w+)$', name)
+        undecayed = id(param) in norms or re.search(r'\.(relative_position_bias_table|rel_\w+)$', name)
         other = re.search('query_|level_embed', name) or slow == 1 and name.endswith('.bias')
         if undecayed or not other:
             assert bool(groups[id(param)]['weight_decay']) == (not undecayed), name
@@ -565,7 +565,7 @@ def test_decay_of_released_recipes(config):
         wrapper = build_optim_wrapper(model, dict(cfg.optim_wrapper, type='OptimWrapper'))  # without mixed precision
     decayed = {id(param): group['weight_decay'] > 0 for group in wrapper.param_groups for param in group['params']}
     decayed = {name: decayed[id(param)] for name, param in model.named_parameters()}
-    tables, norms = r'\.(rb|rpb)$', r'^backbone\..*norm'
+    tables, norms = r'\.(relative_position_bias_table|rpb)$', r'^backbone\..*norm'
     assert any(re.search(tables, name) for name in decayed) and any('.bn.' in name for name in decayed)
     for name, has in decayed.items():
         assert has == (not re.search(norms if 'elsa-swin-t' in config else f'{norms}|{tables}', name)), name

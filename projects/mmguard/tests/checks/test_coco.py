@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from mmdet.datasets import CocoDataset
 from pycocotools import mask as masks
 
-from mmguard.checks.coco import CheckedCOCO, CheckedCocoDataset, CheckedCocoMetric, check_coco
+from mmguard.checks.coco import CheckedCOCO, CheckedCocoDataset, CheckedCocoMetric, check_coco, wrong_place
 from mmguard.errors import InputError
 
 COCO = dict(
@@ -56,68 +57,37 @@ def compressed(width=20, height=10):
     'contents, message',
     [
         ({}, 'no list "images"'),
-        ({**COCO, 'categories': {}}, 'no list "categories"'),
         ({**COCO, 'images': [3]}, 'entry 0 of "images" has no id, which should be a whole number'),
         ({**COCO, 'annotations': [dict(id=1, image_id=7)]}, 'has no category_id, which should be an id of'),
         (changed('annotations', image_id=8), r'\(id 1\) has image_id 8, which should be an id of "images"'),
-        (changed('annotations', category_id=4), r'\(id 1\) has category_id 4, which should be an id of "categories"'),
+        (changed('annotations', category_id=[4]), r'has category_id \[4\], which should be an id of "categories"'),
         (changed('annotations', bbox=[1, 2, 3]), 'should be four numbers'),
-        (changed('annotations', bbox='1 2 3 4'), 'should be four numbers'),
         (changed('annotations', bbox=[1, 2, 3, float('nan')]), 'should be four numbers'),
+        (changed('annotations', bbox=[1, 2, 3, 10**400]), 'should be four numbers'),
         (changed('annotations', bbox=[9, 9, -3, 4]), 'of negative size'),
         (changed('annotations', bbox=[9, 5, 3, -4]), 'of negative size'),
         (changed('annotations', bbox=[21, 2, 3, 4]), 'outside of its image of 20 x 10'),
         (changed('annotations', bbox=[-9, 2, 3, 4]), 'outside of its image of 20 x 10'),
-        (changed('annotations', bbox=[1, 2, 3, True]), 'should be four numbers'),
-        (changed('annotations', bbox=[1, 2, 3, 10**400]), 'should be four numbers'),
-        (changed('annotations', image_id=[7]), r'\(id 1\) has image_id \[7\], which'),
-        (changed('annotations', category_id={}), r'\(id 1\) has category_id {}, which'),
+        (changed('annotations', bbox=[1, 11, 3, 4]), 'outside of its image of 20 x 10'),
+        (changed('annotations', bbox=[1, -9, 3, 4]), 'outside of its image of 20 x 10'),
         (changed('annotations', area=-1), 'has area -1'),
-        (changed('annotations', area='12'), "has area '12'"),
-        (changed('annotations', area=float('inf')), 'has area inf'),
-        (changed('annotations', iscrowd='0'), "has iscrowd '0', which should be 0 or 1"),
-        (changed('annotations', iscrowd=2), 'has iscrowd 2'),
+        (changed('annotations', iscrowd=2), 'has iscrowd 2, which should be 0 or 1'),
         (changed('annotations', ignore=[]), r'has ignore \[\], which should be 0 or 1'),
         (changed('annotations', id=[1]), r'entry 0 of "annotations" has id \[1\], which should be a whole number'),
-        (changed('annotations', id=1.5), 'entry 0 of "annotations" has id 1.5, which should be a whole number'),
-        (changed('annotations', id=float('inf')), 'entry 0 of "annotations" has id inf'),
-        (more('annotations', id=1.0), 'has id 1.0 twice in "annotations"'),
-        (changed('annotations', id=10**400), 'entry 0 of "annotations" has id 1000'),
         (more('annotations'), 'has id 1 twice in "annotations"'),
-        (more('images', file_name='b.jpg'), 'has id 7 twice in "images"'),
         (more('images', id=8), 'has file_name \'a.jpg\' twice in "images"'),
         (more('categories', id=9), 'has name \'cat\' twice in "categories"'),
-        (more('categories', name='cow'), 'has id 3 twice in "categories"'),
-        (changed('categories', name=3), 'has name 3, which should be a text'),
-        (changed('images', id=None), 'entry 0 of "images" has id None'),
         (changed('images', file_name=''), "has file_name '', which should be a text"),
-        (changed('images', file_name=7), 'has file_name 7, which should be a text'),
         (changed('images', width=0), r'entry 0 of "images" \(id 7\) has width 0, which should be a number of pixels'),
-        (changed('images', height='10'), "has height '10', which should be a number of pixels"),
         (changed('images', height=9.5), 'has height 9.5'),
-        (changed('images', height=float('nan')), 'has height nan'),
-        (changed('images', width=10**400), 'has width 1000'),
         (masked('a.png'), "has segmentation 'a.png', which should be a list of polygons"),
-        (masked([1, 2, 3, 4, 5, 6]), 'has a polygon 1 that'),
         (masked([[1, 2, 3, 4, 5, 6, 7]]), 'has a polygon .* that should be a list of numbers'),
-        (masked([[1, 2, 3, None, 5, 6]]), 'has a polygon .* that should be a list of numbers'),
-        (masked([[1, 2, 3, '4', 5, 6]]), 'has a polygon .* that should be a list of numbers'),
         (masked([[1, 2, 3, float('nan'), 5, 6]]), 'has a polygon .* in its image of 20 x 10 pixels'),
-        (masked([[1, 2, 4, 2, 4, 6], [1, 2, 3, 1e30, 5, 6]]), 'has a polygon .* in its image of 20 x 10 pixels'),
-        (masked([[1, 2, 3, 10**400, 5, 6]]), 'has a polygon .* in its image of 20 x 10 pixels'),
         (masked([[1, 2, 3, 1000, 5, 6]]), 'has a polygon .* in its image of 20 x 10 pixels'),
-        (masked([{'size': [10, 20], 'counts': [5, 195]}]), 'has a polygon .* that should be a list of numbers'),
-        (
-            masked({'size': [20, 10], 'counts': [5, 195]}),
-            r'has a mask of size \[20, 10\], which should be \[height, width\] of its image of 20 x 10',
-        ),
-        (masked({'counts': [5, 195]}), 'has a mask of size None'),
-        (masked({'size': [10, 20]}), 'has a mask whose counts'),
+        (masked({'size': [20, 10], 'counts': [5, 195]}), r'has a mask of size \[20, 10\], which should be \[height,'),
         (masked({'size': [10, 20], 'counts': [5, 194]}), 'has a mask whose counts'),
         (masked({'size': [10, 20], 'counts': [5, -5, 200]}), 'has a mask whose counts'),
-        (masked({'size': [10, 20], 'counts': ['5', 195]}), 'has a mask whose counts'),
         (masked({'size': [10, 20], 'counts': 'no RLE'}), 'has a mask whose counts'),
-        (masked({'size': [10, 20], 'counts': ''}), 'has a mask whose counts'),
         (masked({**compressed(21), 'size': [10, 20]}), 'has a mask whose counts'),
     ],
 )
@@ -127,47 +97,34 @@ def test_annotations_that_do_not_fit(contents, message):
         check_coco(contents, 'file.json')
 
 
-@pytest.mark.parametrize(
-    'contents, words',
-    [
-        (COCO, 0),
-        ({**COCO, 'annotations': []}, 0),
-        ({k: v for k, v in COCO.items() if k != 'annotations'}, 0),
-        (changed('annotations', bbox=[1, 2, 3, 0]), 0),
-        (changed('annotations', bbox=[20, 2, 0, 4]), 0),
-        (changed('annotations', bbox=[17, 2, 9, 4]), 1),
-        (changed('annotations', iscrowd=True, id='a'), 0),
-        (with_floats(), 0),
-        (changed('images', width=20.0, file_name='/data/a.jpg'), 0),
-        *((masked(one), 0) for one in (None, [], [[1, 2, 3, 4]], [[-3.5, 0, 25, 0, 9, 12]], compressed())),
-        (masked({'size': [10, 20], 'counts': [5, 195]}), 0),
-    ],
-)
-def test_annotations_that_do(contents, words, log):
+def test_annotations_that_do(log):
     """Boxes may have no height, in COCO itself, or lie on the edge. Boxes that reach out are counted in the log."""
-    check_coco(contents, 'file.json')
-    assert len([message for message in log if 'boxes reach out' in message]) == words
+    for contents in (
+        {key: value for key, value in COCO.items() if key != 'annotations'},
+        *(changed('annotations', bbox=box) for box in ([1, 2, 3, 0], [20, 2, 0, 4])),
+        changed('annotations', iscrowd=True, id='a'),
+        with_floats(),
+        *map(masked, (None, [], [[1, 2, 3, 4]], [[-3.5, 0, 25, 0, 9, 12]], compressed())),
+        masked({'size': [10, 20], 'counts': [5, 195]}),
+    ):
+        check_coco(contents, 'file.json')
+    assert not log
+    check_coco(changed('annotations', bbox=[17, 2, 9, 4]), 'file.json')
+    assert '1 boxes reach out' in log[0]
 
 
 @pytest.mark.parametrize(
     'classes, message',
     [
-        (('cat', 'dog'), None),
-        (('dog',), None),
         (('cat', 'cow'), 'has no category cow'),
         (('dog', 'cat'), 'another order .* put the entries of "categories" in the order of metainfo.classes'),
         (('cat', 'dog', 'cat'), 'a tuple of different names'),
-        (('dog'), "is 'dog', which should be a tuple"),
     ],
 )
 def test_classes(tmp_path, classes, message):
     """MMDetection would shift the numbers of all classes after one that is not in the file."""
-    dataset = coco_config(tmp_path, metainfo=dict(classes=classes))
-    if message is None:
-        assert CheckedCocoDataset(**dataset)[0]['instances'][0]['bbox_label'] == classes.index('dog')
-    else:
-        with pytest.raises(InputError, match=message):
-            CheckedCocoDataset(**dataset)
+    with pytest.raises(InputError, match=message):
+        CheckedCocoDataset(**coco_config(tmp_path, metainfo=dict(classes=classes)))
 
 
 def coco_config(folder, contents=COCO, **settings):
@@ -182,11 +139,7 @@ def test_the_checked_dataset_is_mmdetections(tmp_path):
     checked, plain = (cls(**coco_config(tmp_path)) for cls in (CheckedCocoDataset, CocoDataset))
     assert checked[0] == plain[0] and checked.metainfo == plain.metainfo and len(checked) == len(plain) == 1
     assert CocoDataset.COCOAPI.__module__.startswith('mmdet')
-
-
-def test_no_image_is_left(tmp_path):
-    """MMDetection would raise "need at least one array to concatenate"."""
-    with pytest.raises(InputError, match='a.json has no image to learn from'):
+    with pytest.raises(InputError, match='a.json has no image to learn from'):  # MMDetection would concatenate nothing
         CheckedCocoDataset(**coco_config(tmp_path, filter_cfg=dict(min_size=99)))
 
 
@@ -195,18 +148,15 @@ def test_compressed_masks():
 
     It decodes some others to memory that it has not set.
     """
+    counts = masks.frPyObjects(dict(size=[10, 20], counts=[5, 40, 3, 60, 7, 20, 65]), 10, 20)['counts'].decode()
     taken = 0
-    rle = compressed()
-    for place, code in itertools.product(range(len(rle['counts'])), range(40, 120)):
-        counts = rle['counts'][:place] + chr(code) + rle['counts'][place + 1 :]
-        try:
-            check_coco(masked({**rle, 'counts': counts}), 'file.json')
-        except InputError:
-            continue
-        mask = masks.decode({**rle, 'counts': counts})
-        assert mask.max() <= 1 and mask.sum() == masks.area({**rle, 'counts': counts})
-        taken += 1
-    assert taken >= len(rle['counts'])
+    for place, code in itertools.product(range(len(counts)), range(40, 120)):
+        rle = dict(size=[10, 20], counts=counts[:place] + chr(code) + counts[place + 1 :])
+        if not wrong_place(dict(bbox=[1, 2, 3, 4], segmentation=rle), 20, 10):
+            mask = masks.decode(rle)
+            assert mask.max() <= 1 and mask.sum() == masks.area(rle)
+            taken += 1
+    assert taken >= len(counts)
 
 
 CROWD = dict(iscrowd=1, segmentation={'size': [10, 20], 'counts': [5, 195]})
@@ -215,19 +165,13 @@ CROWD = dict(iscrowd=1, segmentation={'size': [10, 20], 'counts': [5, 195]})
 @pytest.mark.parametrize(
     'contents, evaluated, message',
     [
-        (COCO, ['bbox', 'segm'], None),
         ({**COCO, 'annotations': []}, ['bbox'], 'has no annotations to evaluate with'),
         (with_floats(), ['bbox', 'segm'], None),
-        (more('images', id=8.0, file_name='b.jpg'), ['bbox'], None),
-        (changed('annotations', id=0), ['bbox'], None),
-        (changed('annotations', id=0.0), ['bbox'], None),
         (more('annotations', id=0, bbox=[9, 2, 3, 4]), ['bbox', 'segm'], None),
         (changed('annotations', id='a'), ['bbox'], "has id 'a', which should be a whole number for pycocotools"),
         (more('images', id='8', file_name='b.jpg'), ['bbox'], 'has numbers and texts as ids in "images"'),
-        (masked([[1, 2, 3, 4]]), ['bbox'], None),
         (masked([[1, 2, 4, 2, 4, 6], [1, 2, 3, 4]]), ['bbox', 'segm'], 'should be an RLE, or polygons of 3 points'),
         (masked([]), ['segm'], r'has segmentation \[\], which should be an RLE, or polygons'),
-        (masked([1, 2, 3, 4, 5, 6]), ['segm'], 'should be an RLE, or polygons of 3 points'),
         (more('annotations', id=2, **CROWD), ['segm'], None),
     ],
 )
@@ -284,26 +228,17 @@ def test_precisions_of_classes_whose_ids_descend(tmp_path):
         assert (figures['dog_precision'], figures['cat_precision']) == (pytest.approx(1), 0)
 
 
-@pytest.mark.parametrize(
-    'values, message',
-    [
-        (dict(file_name='b.jpg'), 'is of other images than the dataset: its image 7 is b.jpg'),
-        (dict(id=8), 'is of other images than the dataset: its image 7 is None'),
-        (dict(file_name='deeper/a.jpg'), None),
-    ],
-)
-def test_evaluation_of_other_images(tmp_path, values, message):
+@pytest.mark.parametrize('values, name', [(dict(file_name='b.jpg'), 'b.jpg'), (dict(id=8), None), ({}, '')])
+def test_evaluation_of_other_images(tmp_path, values, name):
     """Annotations of other images would be compared with the predictions, or pycocotools would die at the end."""
     dataset = CheckedCocoDataset(**coco_config(tmp_path))
-    contents = changed('images', **values)
+    contents = changed('images', **{'file_name': 'deeper/a.jpg', **values})
     contents['annotations'][0]['image_id'] = contents['images'][0]['id']
     (tmp_path / 'b.json').write_text(json.dumps(contents))
     metric = CheckedCocoMetric(str(tmp_path / 'b.json'))
-    if message is None:
+    sentence = f'is of other images than the dataset: its image 7 is {name}'
+    with pytest.raises(InputError, match=sentence) if values else nullcontext():
         metric.check_datasets([dataset])
-    else:
-        with pytest.raises(InputError, match=message):
-            metric.check_datasets([dataset])
 
 
 def test_evaluation_of_other_classes_and_fewer_images(tmp_path, log):
@@ -318,16 +253,14 @@ def test_evaluation_of_other_classes_and_fewer_images(tmp_path, log):
         CheckedCocoMetric(str(tmp_path / 'b.json')).check_datasets([CheckedCocoDataset(**coco_config(tmp_path))])
 
 
-@pytest.mark.parametrize('keys', [('img_id',), ('img_id', 'instances')])
-def test_evaluation_without_a_file(keys):
+def test_evaluation_without_a_file():
     """MMDetection then evaluates with the annotations of the dataset, if the pipeline packs them."""
-    pack = SimpleNamespace(meta_keys=keys)
+    pack = SimpleNamespace(meta_keys=('img_id', 'instances'))
     datasets = [SimpleNamespace(pipeline=SimpleNamespace(transforms=[pack]))]
-    if 'instances' in keys:
+    CheckedCocoMetric().check_datasets(datasets)
+    pack.meta_keys = ('img_id',)
+    with pytest.raises(InputError, match='CocoMetric has no annotations: set ann_file'):
         CheckedCocoMetric().check_datasets(datasets)
-    else:
-        with pytest.raises(InputError, match='CocoMetric has no annotations: set ann_file'):
-            CheckedCocoMetric().check_datasets(datasets)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +270,6 @@ def test_evaluation_without_a_file(keys):
         (dict(iscrowd=1), r'1 crowds \(iscrowd\)', False),
         (dict(ignore=1), '1 marked with "ignore"', True),
         (dict(bbox=[1, 2, 3, 0.5]), '1 with a box of less than a pixel', True),
-        (dict(bbox=[1, -4, 3, 4]), '1 with a box of less than a pixel', True),
         (dict(segmentation=[[1, 2, 3, 4]]), '1 with polygons of fewer than 3 points', True),
         (dict(category_id=3), r'1 of categories that metainfo.classes does not have \(cat\)', False),
     ],
@@ -368,28 +300,16 @@ def test_crowds_alone(tmp_path, log):
             CheckedCocoDataset(**coco_config(tmp_path, contents, **settings, **changes))
 
 
-@pytest.mark.parametrize(
-    'text',
-    [b'', b'[]', b'{', b'\x1f\x8b\x08', json.dumps(COCO).encode('utf-16'), b'[' * 100000, b'{"images": ' + b'1' * 5000],
-    ids=['empty', 'list', 'cut', 'gzip', 'UTF-16', 'nested', 'digits'],
-)
+@pytest.mark.parametrize('text', [b'[]', b'{', b'\xff', b'[' * 100000], ids=['list', 'cut', 'bytes', 'nested'])
 def test_files_that_are_not_coco(tmp_path, text):
-    """Python raises six kinds of errors for these."""
+    """Python raises several kinds of errors for these."""
     (tmp_path / 'a.json').write_bytes(text)
     with pytest.raises(InputError, match="a.json is not an annotation file in COCO's format"):
         CheckedCOCO(str(tmp_path / 'a.json'))
 
 
 @pytest.mark.parametrize(
-    'name, words',
-    [
-        ('../a.jpg', 'outside of its image folder'),
-        ('b/../../a.jpg', 'outside'),
-        ('/data/a.jpg', 'outside'),
-        ('b\\a.jpg', 'have a backslash'),
-        ('C:\\data\\a.jpg', 'have a backslash'),
-        ('a..jpg', None),
-    ],
+    'name, words', [('../a.jpg', 'outside of its image folder'), ('b\\a.jpg', 'have a backslash'), ('a..jpg', None)]
 )
 def test_names_that_lead_elsewhere(tmp_path, log, name, words):
     """They are used as they are; one line says so."""

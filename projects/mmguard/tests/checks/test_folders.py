@@ -70,13 +70,11 @@ def unlinked(path):
     [
         None,
         listed,
-        lambda root: listed(root, 'ant/0.JPEG 0\r\ncow/1.JPEG 2\r\n'),  # not all classes
-        lambda root: (folders(root / 'val' / 'more', ['a']), listed(root, 'more/a/0.JPEG 1\nant/1.JPEG 0\n')),
-        lambda root: (root / 'val' / 'ant' / 'Thumbs.db').touch(),
+        lambda root: (folders(root / 'val' / 'more', ['a']), listed(root, 'more/a/0.JPEG 1\r\nant/1.JPEG 0\r\n')),
         lambda root: (unlinked(root / 'val' / 'ant'), folders(root / 'val' / 'ant', ['deeper'], 'PNG')),
-        lambda root: (root / 'val' / '.DS_Store').touch(),
         outside,
     ],
+    ids=['folders', 'list', 'deeper list', 'deeper folder', 'links'],
 )
 def test_valid_data_passes(check, damage):
     check(damage)
@@ -85,55 +83,25 @@ def test_valid_data_passes(check, damage):
 @pytest.mark.parametrize(
     'damage, message',
     [
-        (
-            lambda root: (root / 'val').rename(root / 'validation'),
-            'val_dataloader.dataset: there is no image folder .*val',
-        ),
         (lambda root: folders(root / 'val', ['dog']), 'val has 4 folders, from ant to dog, and there are 3 classes'),
-        (lambda root: folders(root / 'val', ['.checkpoints']), 'val has 4 folders, from .checkpoints to cow'),
         (lambda root: unlinked(root / 'train' / 'bee'), '1 of the 3 folders of .*train have no image .* being bee'),
         (lambda root: (root / 'val' / 'bee').rename(root / 'val' / 'dog'), 'of different classes: only .* has bee'),
-        (
-            lambda root: (root / 'val' / '1.JPEG').touch(),
-            'val has images outside of folders, as 1.JPEG: .* meta/val.txt',
-        ),
+        (lambda root: (root / 'val' / '1.JPEG').touch(), 'val has images outside of folders, as 1.JPEG:'),
         (lambda root: [(unlinked(path), path.rmdir()) for path in (root / 'val').iterdir()], 'val has no folders of'),
         (lambda root: listed(root, 'ant/0.JPEG 0\nant/9.JPEG 0\nfly/9.JPEG 0\n'), 'names 2 images .* being ant/9.JPEG'),
-        (lambda root: listed(root, 'ant/0.JPEG 0\n/ant/1.JPEG 0\n'), 'names 1 images .* being /ant/1.JPEG'),
         (lambda root: listed(root, 'ant/0.JPEG 0\ncow/0.JPEG 3\n'), 'line 2 .* has label 3: labels of 3 classes are'),
         (lambda root: listed(root, 'ant/0.JPEG -1\n'), 'line 1 .* has label -1'),
-        (lambda root: listed(root, 'ant/0.JPEG 1.0\n'), 'line 1 of .*val.txt must be .* a whole number, not .*1.0'),
-        (
-            lambda root: listed(root, 'ant/0.JPEG\n'),
-            "line 1 of .* must be the path of an image, a .*, not 'ant/0.JPEG'",
-        ),
-        (lambda root: listed(root, 'ant/0.JPEG 0\n\n'), "line 2 of .* not ''"),
-        (lambda root: listed(root, '0\n'), "line 1 of .* not '0'"),
-        (lambda root: listed(root, '\n'), "line 1 of .* not ''"),
+        (lambda root: listed(root, 'ant/0.JPEG\n'), 'line 1 of .* must be the path of an image, a .*, not'),
         (lambda root: (root / 'meta').mkdir() or (root / 'meta' / 'val.txt').touch(), 'val.txt lists no image'),
         (lambda root: listed(root, 'ant/0.JPEG 0\n'.encode('utf-16')), 'val.txt cannot be read: UnicodeDecodeError'),
-        (
-            lambda root: listed(root, 'ant/0.JPEG 0\nant/0.JPEG 1\n'),
-            'line 2 of .*val.txt gives ant/0.JPEG a second label: 1',
-        ),
-        (
-            lambda root: (root / 'val/bee/all').symlink_to('..'),
-            'bee/all is a link to .*val, so all images there would get',
-        ),
+        (lambda root: listed(root, 'ant/0.JPEG 0\nant/0.JPEG 1\n'), 'line 2 of .*val.txt gives ant/0.JPEG a second'),
+        (lambda root: (root / 'val/bee/all').symlink_to('..'), 'bee/all is a link to .*val, so all images there'),
         (lambda root: (root / 'val/bee/more').symlink_to(root / 'train/ant'), 'bee/more is a link to .*train.ant, so'),
         (
             lambda root: (unlinked(root / 'val/cow'), (root / 'val/cow').rmdir(), (root / 'val/cow').symlink_to('bee')),
             'val/cow is a link to .*val/bee, so its images would be read twice',
         ),
-        (
-            lambda root: (unlinked(root / 'val/cow'), (root / 'val/cow').rmdir(), (root / 'val/cow').symlink_to('..')),
-            'val/cow/val is a link to .*val, so its images would be read twice',
-        ),
-        (
-            lambda root: listed(root, 'ant/0.JPEG 0\nbee/0.JPEG 2\n'),
-            'in the folder bee have label 1 in train_.* and 2 in',
-        ),
-        (lambda root: listed(root, 'ant/0.JPEG 1\n') or listed(root, split='train'), 'ant have label 0 in train'),
+        (lambda root: listed(root, 'ant/0.JPEG 0\nbee/0.JPEG 2\n'), 'in the folder bee have label 1 in train_.* and'),
     ],
 )
 def test_broken_data_is_named(check, damage, message):
@@ -175,13 +143,10 @@ def test_what_the_log_says(check, log, damage, message):
     'settings, message',
     [
         (dict(split='tran'), "The split must be one of .*'tran'"),
-        (dict(spilt='train'), "unexpected keyword argument 'spilt'"),
-        (dict(classes='no.txt'), 'No such file'),
         (dict(ann_file='no.txt'), 'there is no annotation file .*no.txt'),
         (dict(with_label=False), 'train_dataloader.dataset has no labels to train with'),
         (dict(type='CustomDataset', num_classes=4), 'train has 3 folders, from ant to cow, and there are 4 classes'),
         (dict(type='CustomDataset', metainfo=dict(classes=['bee', 'ant', 'cow'])), 'in another order'),
-        (dict(metainfo=dict(classes=['bee', 'ant'])), 'and there are 2 classes'),
         (dict(type='CustomDataset', metainfo=dict(classes='cow')), "must be a list of names, .* not 'cow'"),
     ],
 )
@@ -197,11 +162,6 @@ def test_labels_are_needed_where_they_are_read(check):
         check(splits=['val'], with_label=False)
 
 
-def test_custom_classes(check):
-    """CustomDataset takes its classes from the folders."""
-    check(type='CustomDataset')
-
-
 def test_files_are_not_looked_at_one_by_one(check, tmp_path, monkeypatch):
     """ImageNet has 1.28 million."""
     listed(tmp_path)
@@ -211,15 +171,11 @@ def test_files_are_not_looked_at_one_by_one(check, tmp_path, monkeypatch):
     assert str(tmp_path / 'val') in seen and not any(path.endswith('.JPEG') for path in seen)
 
 
-@pytest.mark.parametrize(
-    'download, message', [(False, 'the files of CIFAR100 in .*cifar-100-python are missing'), (True, None)]
-)
-def test_cifar(tmp_path, download, message):
+def test_cifar(tmp_path):
     """CIFAR-100 is complete, or MMPretrain may download it."""
-    dataset = dict(type='CIFAR100', data_root=str(tmp_path), split='train', download=download)
+    dataset = dict(type='CIFAR100', data_root=str(tmp_path), split='train', download=True)
     cfg = Config(dict(default_scope='mmpretrain', model=dict(), train_dataloader=dict(dataset=dataset)))
-    if message is None:
+    check_files(cfg, 'train')
+    cfg.train_dataloader.dataset.download = False
+    with pytest.raises(InputError, match='the files of CIFAR100 in .*cifar-100-python are missing'):
         check_files(cfg, 'train')
-    else:
-        with pytest.raises(InputError, match=message):
-            check_files(cfg, 'train')

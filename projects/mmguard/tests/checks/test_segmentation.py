@@ -31,7 +31,8 @@ def test_classes_that_are_nan(log, predicted, counted):
 def cascade(**head):
     """The config of two heads, each with settings, on a small backbone."""
     head = dict(in_channels=8, in_index=0, channels=4, norm_cfg=dict(type='BN'), **head)
-    heads = [dict(head, type='FCNHead', num_convs=1), dict(head, type='OCRHead', ocr_channels=4)]
+    first = dict(head, type='FCNHead', num_convs=1, threshold=None)  # the last one decides
+    heads = [first, dict(head, type='OCRHead', ocr_channels=4)]
     backbone = dict(type='UNet', base_channels=8, num_stages=1, strides=(1,), enc_num_convs=(1,))
     backbone.update(dec_num_convs=(), downsamples=(), enc_dilations=(1,), dec_dilations=())
     backbone.update(norm_cfg=dict(type='BN'))

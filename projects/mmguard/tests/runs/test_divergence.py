@@ -14,7 +14,8 @@ from mmguard.runs.divergence import first_broken
 
 from .small_training import Model, build
 
-STOPPED = 'the training has diverged: {}, up to step {}; .*clip_grad'
+NO_CHECKPOINTS = dict(interval=-1, save_last=False)
+BEST = dict(save_best='acc', rule='greater')
 
 
 class Diverging(Model):
@@ -29,14 +30,18 @@ class Diverging(Model):
         if mode == 'loss':
             self.step += 1
             if self.step in self.bad:
-                loss = out['loss'] if self.gradients else out['loss'] * 0
-                out['loss'] = loss * self.value if self.gradients else loss + self.value
+                out['loss'] = out['loss'] * self.value if self.gradients else out['loss'] * 0 + self.value
         return out
 
 
-def train(folder, *args, **settings):
+def train(folder, *args, stopped=None, **settings):
+    """Train; a training that is to be stopped says why, and up to which step."""
     runner = build(folder, *args, **settings)
-    running._run(runner, runner.train)
+    if stopped is None:
+        return running._run(runner, runner.train)
+    reason, step = stopped
+    with pytest.raises(InputError, match=f'the training has diverged: {reason}, up to step {step}; .*clip_grad'):
+        running._run(runner, runner.train)
 
 
 def finite_checkpoints(folder):
@@ -46,56 +51,47 @@ def finite_checkpoints(folder):
     return [path.name for path in paths]
 
 
-def test_masks():
-    """A mask of attention has infinities, but no NaN."""
+def test_first_broken():
+    """Optimizers by name, and tensors without fractions. A mask of attention has infinities, but no NaN."""
     mask = torch.full((3, 3), -torch.inf).triu(1)
     assert not first_broken({'block.causal_mask': mask})
     assert first_broken({'block.causal_mask': mask * 0}) and first_broken({'block.weight': mask})
+    assert first_broken(dict(a=nn.Linear(1, 1).state_dict(), b=[torch.ones(1, dtype=torch.long), 3, None])) == ''
+    assert first_broken(dict(a=[dict(x=torch.tensor(math.nan))])) == 'a x'
 
 
-@pytest.mark.parametrize('hook', ['AtomicCheckpointHook', 'CheckpointHook'])
-@pytest.mark.parametrize('by_epoch', [False, True])
+@pytest.mark.parametrize('by_epoch, hook', [(False, 'AtomicCheckpointHook'), (True, 'CheckpointHook')])
 def test_last_finite_checkpoint_stays(tmp_path, by_epoch, hook):
     """One NaN breaks all weights. No checkpoint has them, and none is removed for one."""
-    options = dict(type=hook, max_keep_ckpts=1, save_best='acc', rule='greater')
-    step = 8 if by_epoch else 6
-    with pytest.raises(InputError, match=STOPPED.format('layers.0.weight has a NaN or an infinity', step)):
-        train(tmp_path, by_epoch, validate=True, checkpoint=options, model=Diverging([5]))
+    stopped = 'layers.0.weight has a NaN or an infinity', 8 if by_epoch else 6
+    options = dict(BEST, type=hook, max_keep_ckpts=1)
+    train(tmp_path, by_epoch, stopped=stopped, validate=True, checkpoint=options, model=Diverging([5]))
     assert finite_checkpoints(tmp_path) == (['epoch_1.pth'] if by_epoch else ['best_acc_iter_4.pth', 'iter_4.pth'])
 
 
 def test_best_checkpoint_stays(tmp_path):
     """Broken weights are not evaluated, so they cannot become the best checkpoint."""
-    options = dict(interval=-1, save_last=False, save_best='acc', rule='greater')
-    with pytest.raises(InputError, match=STOPPED.format('layers.0.weight has .*', 6)):
-        train(tmp_path, validate=True, checkpoint=options, model=Diverging([5]))
+    stopped = 'layers.0.weight has .*', 6
+    train(tmp_path, stopped=stopped, validate=True, checkpoint={**NO_CHECKPOINTS, **BEST}, model=Diverging([5]))
     assert finite_checkpoints(tmp_path) == ['best_acc_iter_4.pth']
 
 
-NO_CHECKPOINTS = dict(interval=-1, save_last=False)
-
-
-@pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize('by_epoch', [False, True])
+@pytest.mark.parametrize('by_epoch, value', [(False, math.nan), (True, -math.inf)])
 def test_loss_stays_non_finite(tmp_path, by_epoch, value):
-    """The training stops before twenty such steps, also if the weights stay finite."""
+    """The training stops before twenty such steps, also if the weights stay finite. Nine in a row that break none,
+    several times, do not stop it."""
+    stopped = 'the loss was NaN or infinite in the last 16 steps', 20
     model = Diverging(range(5, 100), value, gradients=False)
-    with pytest.raises(InputError, match=STOPPED.format('the loss was NaN or infinite in the last 16 steps', 20)):
-        train(tmp_path, by_epoch, steps=40, checkpoint=NO_CHECKPOINTS, model=model)
+    train(tmp_path, by_epoch, stopped=stopped, steps=40, checkpoint=NO_CHECKPOINTS, model=model)
+    model = Diverging({step for step in range(1, 40) if step % 10}, value, gradients=False)
+    train(tmp_path, by_epoch, steps=40, checkpoint=NO_CHECKPOINTS, model=model)
 
 
-def test_a_few_steps_may_be_non_finite(tmp_path):
-    """Nine in a row that break no weights, several times."""
-    model = Diverging({step for step in range(1, 60) if step % 10}, math.inf, gradients=False)
-    train(tmp_path, steps=60, checkpoint=NO_CHECKPOINTS, model=model)
-
-
-@pytest.mark.parametrize('counts, steps', [(1, 16), (4, 12)])
-def test_gradient_accumulation(tmp_path, counts, steps):
+def test_gradient_accumulation(tmp_path):
     """Steps of the loop are counted, not updates of the weights."""
-    wrapper = dict(optimizer=dict(type='SGD', lr=0.1), accumulative_counts=counts)
-    with pytest.raises(InputError, match=STOPPED.format(f'the loss was .* in the last {steps} steps', 20)):
-        train(tmp_path, steps=40, checkpoint=NO_CHECKPOINTS, model=Diverging([5]), optim_wrapper=wrapper)
+    wrapper = dict(optimizer=dict(type='SGD', lr=0.1), accumulative_counts=4)
+    settings = dict(steps=40, checkpoint=NO_CHECKPOINTS, model=Diverging([5]), optim_wrapper=wrapper)
+    train(tmp_path, stopped=('the loss was .* in the last 12 steps', 20), **settings)
 
 
 class Scaler:
@@ -116,18 +112,14 @@ class Scaler:
         return {}
 
 
-@pytest.mark.parametrize('bad, stops', [(range(5, 85), None), (range(5, 200), 110)])
-def test_mixed_precision(tmp_path, monkeypatch, bad, stops):
+@pytest.mark.parametrize('last, step', [(85, None), (200, 110)])
+def test_mixed_precision(tmp_path, monkeypatch, last, step):
     """Steps that the scaler skips do not stop a training, unless there is nothing else any more."""
     monkeypatch.setattr(amp_optimizer_wrapper, 'is_cuda_available', lambda: True)
     monkeypatch.setattr(amp_optimizer_wrapper, 'GradScaler', Scaler)
     wrapper = dict(type='AmpOptimWrapper', dtype='bfloat16', optimizer=dict(type='SGD', lr=0.001))
-    settings = dict(steps=120, model=Diverging(bad), optim_wrapper=wrapper, checkpoint=dict(interval=60))
-    if stops:
-        with pytest.raises(InputError, match=STOPPED.format('the loss was .* in the last 106 steps', stops)):
-            train(tmp_path, **settings)
-    else:
-        train(tmp_path, **settings)
+    settings = dict(steps=120, model=Diverging(range(5, last)), optim_wrapper=wrapper, checkpoint=dict(interval=60))
+    train(tmp_path, stopped=step and ('the loss was .* in the last 106 steps', step), **settings)
     assert 'iter_60.pth' in finite_checkpoints(tmp_path)
 
 
@@ -145,13 +137,13 @@ class Spoil(Hook):
 
 
 @pytest.mark.parametrize(
-    'averages, name', [(True, 'the averaged model module.layers.2.bias'), (False, 'the optimizer exp_avg')]
+    'hooks, name',
+    [([dict(type='EMAHook')], 'the averaged model module.layers.2.bias'), ([], 'the optimizer exp_avg')],
+    ids=['averages', 'optimizer'],
 )
-def test_averages_and_optimizer(tmp_path, averages, name):
+def test_averages_and_optimizer(tmp_path, hooks, name):
     """A state that --resume would refuse, or that trains a parameter no more, is no checkpoint either."""
-    hooks = [*([dict(type='EMAHook')] if averages else []), Spoil(averages)]
-    with pytest.raises(InputError, match=STOPPED.format(f'{name}.* has a NaN or an infinity', 6)):
-        train(tmp_path, custom_hooks=hooks)
+    train(tmp_path, stopped=(f'{name}.* has a NaN or an infinity', 6), custom_hooks=[*hooks, Spoil(bool(hooks))])
     assert finite_checkpoints(tmp_path) == ['iter_2.pth', 'iter_4.pth']
 
 
@@ -160,11 +152,4 @@ def test_all_processes_stop(tmp_path, monkeypatch, what, stops):
     """What another process finds stops this one in the same step."""
     others = dict(all_reduce=lambda steps, _: steps.fill_(10), all_gather_object=lambda found: [found, 'fc.weight'])
     monkeypatch.setattr(divergence, what, others[what])
-    with pytest.raises(InputError, match=STOPPED.format('.*', stops)):
-        train(tmp_path, steps=12, checkpoint={} if stops == 2 else NO_CHECKPOINTS)
-
-
-def test_two_models_and_optimizers():
-    """Optimizers by name, and tensors that are no numbers with fractions."""
-    assert first_broken(dict(a=nn.Linear(1, 1).state_dict(), b=[torch.ones(1, dtype=torch.long), 3, None])) == ''
-    assert first_broken(dict(a=[dict(x=torch.tensor(math.nan))])) == 'a x'
+    train(tmp_path, stopped=('.*', stops), steps=12, checkpoint={} if stops == 2 else NO_CHECKPOINTS)

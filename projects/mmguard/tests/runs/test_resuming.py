@@ -20,14 +20,9 @@ from mmguard.weights import CheckpointError
 from .small_training import Data, Killed, Model, train
 
 
-def training_state(path, **contents):
-    state = dict(
-        meta=dict(epoch=0, iter=1, seed=1),
-        state_dict={'w': torch.zeros(1000)},
-        optimizer={},
-        message_hub=dict(log_scalars={}, runtime_info={}, resumed_keys={}),
-    )
-    torch.save(dict(state, **contents), path)
+def training_state(path, iteration=1, **contents):
+    state = dict(meta=dict(epoch=0, iter=iteration, seed=iteration), state_dict={'w': torch.zeros(1000)}, optimizer={})
+    torch.save(dict(state, message_hub=dict(log_scalars={}, runtime_info={}, resumed_keys={}), **contents), path)
 
 
 @pytest.mark.parametrize('by_epoch', [False, True])
@@ -39,16 +34,14 @@ def test_goes_on_as_if_uninterrupted(tmp_path, by_epoch):
     assert last['meta']['iter'] == 4
     resumed = train(tmp_path / 'killed', by_epoch)
     whole = train(tmp_path / 'whole', by_epoch, seed=last['meta']['seed'])
-    other = train(tmp_path / 'other', by_epoch, seed=last['meta']['seed'] + 1)
     assert all(torch.equal(resumed[name], value) for name, value in whole.items())
-    assert not torch.equal(resumed['layers.0.weight'], other['layers.0.weight'])
 
 
 @pytest.fixture
 def four(tmp_path):
     """A work folder with four checkpoints, and names that resemble those of checkpoints."""
     for i in (90, 100, 110, 120):
-        training_state(tmp_path / f'iter_{i}.pth', meta=dict(epoch=0, iter=i, seed=i))
+        training_state(tmp_path / f'iter_{i}.pth', i)
         os.utime(tmp_path / f'iter_{i}.pth', (-i, -i))  # The clock went backwards.
     for name in ('iter_1.5.pth', 'iter_.pth', 'iter_130.pth.1a.part', 'iter_-140.pth', 'my_iter_150.pth'):
         (tmp_path / name).write_bytes(b'none')
@@ -56,9 +49,9 @@ def four(tmp_path):
     return tmp_path
 
 
-def resumed_from(folder, checkpoint=None, **settings):
+def resumed_from(folder, **settings):
     cfg = Config(dict(work_dir=str(folder), **settings))
-    prepare_resume(cfg, checkpoint and str(checkpoint))
+    prepare_resume(cfg)
     return Path(cfg.load_from)
 
 
@@ -79,15 +72,22 @@ def test_last_checkpoint_is_used(four):
     assert cfg.randomness == dict(seed=110, deterministic=True)
 
 
-@pytest.mark.parametrize('damage', [truncate, flip, lambda path: path.write_bytes(b'')])
+@pytest.mark.parametrize('damage', [truncate, flip])
 def test_damaged_checkpoint_is_named_and_passed_over(four, log, damage):
     """The checkpoint with the next lower number is used, and the log names the damaged one."""
     damage(four / 'iter_110.pth')
     damage(four / 'iter_100.pth')
-    cfg = Config(dict(work_dir=str(four)))
-    prepare_resume(cfg)
-    assert cfg.load_from == str(four / 'iter_90.pth') and cfg.randomness.seed == 90
-    assert 'iter_110.pth' in log[0] and log[0].endswith(f'resuming from {cfg.load_from}')
+    assert resumed_from(four) == four / 'iter_90.pth'
+    assert 'iter_110.pth' in log[0] and log[0].endswith(f'resuming from {four / "iter_90.pth"}')
+
+
+def test_state_that_is_not_finite(four, log):
+    """An infinite moment would keep a weight as it is for ever; the state before it is used."""
+    broken = dict(state={0: dict(exp_avg_sq=torch.full((2,), torch.inf))}, param_groups=[])
+    state = torch.load(four / 'iter_110.pth', weights_only=False)
+    torch.save(dict(state, optimizer=broken), four / 'iter_110.pth')
+    assert resumed_from(four) == four / 'iter_100.pth'
+    assert 'iter_110.pth has a NaN or an infinity in optimizer state 0 exp_avg_sq: it is of a training' in log[0]
 
 
 @pytest.mark.parametrize('elsewhere', ['/elsewhere', 'original'])
@@ -99,10 +99,7 @@ def test_folder_was_moved_or_copied(four, tmp_path_factory, elsewhere):
     assert resumed_from(four) == four / 'iter_100.pth'
 
 
-@pytest.mark.parametrize(
-    'note',
-    [None, b'', b' \n', b'\xff\xfe\x00', b'/x/iter_90.pth\x00', b'iter_95.pth', b'/', b'.', b'9' * 5000, b'/x/' * 3000],
-)
+@pytest.mark.parametrize('note', [None, b'', b'\xff\xfe\x00', b'iter_95.pth'], ids=['none', 'empty', 'bytes', 'absent'])
 def test_broken_note_is_no_note(four, note):
     """Whatever the note holds, the newest checkpoint is used. The note may be missing in a copy, or half written."""
     (four / 'last_checkpoint').unlink()
@@ -111,31 +108,14 @@ def test_broken_note_is_no_note(four, note):
     assert resumed_from(four) == four / 'iter_120.pth'
 
 
-def test_note_is_a_folder(four):
-    (four / 'last_checkpoint').unlink()
-    (four / 'last_checkpoint').mkdir()
-    assert resumed_from(four) == four / 'iter_120.pth'
-
-
 @pytest.mark.parametrize('iteration, newest', [(119, 'iter_120.pth'), (121, 'epoch_3.pth')])
 def test_checkpoints_of_both_kinds(four, iteration, newest):
     """Without a note, the one of more steps is the newest."""
     (four / 'last_checkpoint').unlink()
-    training_state(four / 'epoch_3.pth', meta=dict(epoch=3, iter=iteration))
+    training_state(four / 'epoch_3.pth', iteration)
     training_state(four / 'epoch_12.pth')
     truncate(four / 'epoch_12.pth')
     assert resumed_from(four) == four / newest
-
-
-def test_links_to_checkpoints(four, tmp_path_factory):
-    """A link is a checkpoint of the folder that it is in; one that leads nowhere is passed over."""
-    disk = tmp_path_factory.mktemp('disk')
-    (four / 'iter_120.pth').rename(disk / 'a.pth')
-    (four / 'iter_120.pth').symlink_to(disk / 'a.pth')
-    (four / 'iter_130.pth').symlink_to(disk / 'b.pth')
-    (four / 'last_checkpoint').unlink()
-    assert resumed_from(four) == four / 'iter_120.pth'
-    assert resumed_from(four, four / 'iter_120.pth') == four / 'iter_120.pth'
 
 
 def test_names_and_folder_of_the_hook(tmp_path):
@@ -144,10 +124,10 @@ def test_names_and_folder_of_the_hook(tmp_path):
     (tmp_path / 'out' / 'work').mkdir(parents=True)
     for i in (7, 1200):
         training_state(tmp_path / 'out' / 'work' / f'step_{i:03d}.ckpt')
-    newest = tmp_path / 'out' / 'work' / 'step_1200.ckpt'
-    assert resumed_from(tmp_path / 'work', default_hooks=dict(checkpoint=hook)) == newest
+    hooks = dict(default_hooks=dict(checkpoint=hook))
+    assert resumed_from(tmp_path / 'work', **hooks) == tmp_path / 'out' / 'work' / 'step_1200.ckpt'
     with pytest.raises(InputError, match='step_007.ckpt'):
-        check_unused(Config(dict(work_dir=str(tmp_path / 'work'), default_hooks=dict(checkpoint=hook))))
+        check_unused(Config(dict(work_dir=str(tmp_path / 'work'), **hooks)))
 
 
 def test_nothing_whole_is_an_error(four):
@@ -155,7 +135,7 @@ def test_nothing_whole_is_an_error(four):
     for path in four.glob('iter_*0.pth'):
         truncate(path)
     with pytest.raises(CheckpointError, match='iter_110.pth cannot be read.*iter_90.*nothing to resume from'):
-        prepare_resume(Config(dict(work_dir=str(four))))
+        resumed_from(four)
 
 
 def test_nothing_yet(tmp_path, log):
@@ -166,7 +146,7 @@ def test_nothing_yet(tmp_path, log):
     assert 'no checkpoint to resume from' in log[0]
 
 
-@pytest.mark.parametrize('name', ['epoch_1.pth', 'iter_20.pth', 'best_coco_mAP_epoch_3.pth', 'backbone_epoch_3.pth'])
+@pytest.mark.parametrize('name', ['iter_20.pth', 'best_coco_mAP_epoch_3.pth', 'backbone_epoch_3.pth'])
 def test_folder_of_another_training(tmp_path, name):
     """A training that starts anew, or in another folder, refuses to overwrite checkpoints."""
     cfg = Config(dict(work_dir=str(tmp_path)))
@@ -181,28 +161,14 @@ def test_folder_of_another_training(tmp_path, name):
         prepare_resume(cfg, str(tmp_path / 'other' / 'iter_1.pth'))
 
 
-def test_best_checkpoint_is_no_state(tmp_path):
-    """It has no optimizer; with nothing else in the folder, a new training would remove it."""
-    train(tmp_path, checkpoint=dict(save_best='acc', rule='greater'), validate=True)
-    (best,) = tmp_path.glob('best_*.pth')
-    with pytest.raises(CheckpointError, match='holds no state of a training'):
-        prepare_resume(Config(dict(work_dir=str(tmp_path))), str(best))
-    for path in [*tmp_path.glob('iter_*.pth'), tmp_path / 'last_checkpoint']:
-        path.unlink()
-    with pytest.raises(InputError, match=best.name):
-        prepare_resume(Config(dict(work_dir=str(tmp_path))))
-
-
 @pytest.mark.parametrize(
     'spoil, message',
     [
         (truncate, 'damaged'),
-        (flip, 'damaged'),
         (Path.unlink, 'there is no checkpoint'),
-        (lambda path: path.write_text('text'), 'damaged'),
-        (lambda path: torch.save({'state_dict': {}}, path), 'holds no state of a training'),
-        (lambda path: torch.save([1], path), 'holds no state of a training'),
+        (lambda path: torch.save({'state_dict': {}}, path), 'holds no state of a training'),  # as a best checkpoint
     ],
+    ids=['damaged', 'absent', 'no state'],
 )
 def test_named_checkpoint_must_be_whole(four, spoil, message):
     """No other checkpoint is used instead."""
@@ -225,10 +191,6 @@ def optimizer(type='AdamW', lr=0.1, **others):
     return dict(optim_wrapper=dict(optimizer=dict(type=type, lr=lr), **others))
 
 
-def scheduler(**settings):
-    return dict(param_scheduler=dict(by_epoch=False, **settings))
-
-
 EMA = dict(custom_hooks=[dict(type='EMAHook')])
 
 
@@ -244,12 +206,10 @@ def half_way(tmp_path_factory):
     'changes, message',
     [
         (dict(model=wide), r'2 of its tensors are of another shape, .* layers.2.weight \(1, 4\) instead of'),
-        (dict(model=lambda: sequence(*Model().layers[:2])), '2 of its tensors are not used, .* layers.2.weight'),
-        (dict(model=lambda: sequence(*Model().layers, nn.Linear(1, 1))), '2 of its tensors are missing'),
         (optimizer('RMSprop'), 'only one of its optimizer and that of the config has alpha'),
         (optimizer(paramwise_cfg=dict(bias_lr_mult=2)), 'its optimizer has 6 parameters in 1 groups, .* 6 in 6'),
         (dict(param_scheduler=None), 'it has 1 schedulers, the config 0'),
-        (scheduler(type='ConstantLR'), r'param_scheduler 0 \(ConstantLR\) of the config is of another kind'),
+        (dict(param_scheduler=dict(type='ConstantLR', by_epoch=False)), r'param_scheduler 0 \(ConstantLR\) of the'),
         (EMA, 'it has no averaged model, and the config has EMAHook'),
     ],
 )
@@ -279,32 +239,39 @@ def changed(path, target, change):
     return str(target)
 
 
+INT8 = {'layers.0.weight': torch.ones(4, 3, dtype=torch.int8)}
+
+
 @pytest.mark.parametrize(
-    'change, message',
+    'how, change, message',
     [
-        (lambda c: c['optimizer']['state'][0].update(exp_avg=torch.ones(3, 4)), 'exp_avg of its optimizer fits no'),
-        (lambda c: c.update(optimizer=dict(a=c['optimizer'])), 'it has no state of a single optimizer'),
-        (lambda c: c.update(param_schedulers=dict(a=[])), 'its schedulers are not those of the config'),
-        (lambda c: c['state_dict'].move_to_end('layers.0.weight'), 'its tensors are in another order'),
-        (lambda c: c['state_dict'].update({'layers.0.bias': 1}), 'layers.0.bias is of type int, not a tensor'),
+        (
+            'resume',
+            lambda c: c['optimizer']['state'][0].update(exp_avg=torch.ones(3, 4)),
+            'exp_avg of its optimizer fi',
+        ),
+        ('resume', lambda c: c.update(optimizer=dict(a=c['optimizer'])), 'it has no state of a single optimizer'),
+        ('resume', lambda c: c.update(param_schedulers=dict(a=[])), 'its schedulers are not those of the config'),
+        ('resume', lambda c: c['state_dict'].move_to_end('layers.0.weight'), 'its tensors are in another order'),
+        ('resume', lambda c: c['state_dict'].update({'layers.0.bias': 1}), 'layers.0.bias is of type int, not a'),
+        # MMEngine would train from random weights, with a warning
+        ('load_from', lambda c: c['state_dict'].update(INT8), 'layers.0.weight is int8 for float32'),
+        ('load_from', lambda c: c['state_dict'].clear(), 'it has no tensor of Model'),
+        ('load_from', lambda c: c['state_dict'].update({1: torch.ones(1)}), 'names of tensors must be text'),
     ],
 )
-def test_state_that_does_not_fit(half_way, tmp_path, change, message):
+def test_state_that_does_not_fit(half_way, tmp_path, how, change, message):
     """Of another model or optimizer, though names and shapes may be the same."""
     with pytest.raises(CheckpointError, match=message):
-        train(tmp_path / 'work', resume=changed(half_way, tmp_path / 'a.pth', change))
+        train(tmp_path / 'work', **{how: changed(half_way, tmp_path / 'a.pth', change)})
 
 
 def test_several_optimizers():
     """The state of each is compared with the optimizer of its name."""
 
     def wrappers(**sizes):
-        return OptimWrapperDict(
-            **{
-                name: OptimWrapper(torch.optim.SGD([nn.Parameter(torch.ones(size))], lr=0.1, momentum=0.9))
-                for name, size in sizes.items()
-            }
-        )
+        optimizers = {key: torch.optim.SGD([nn.Parameter(torch.ones(n))], 0.1, 0.9) for key, n in sizes.items()}
+        return OptimWrapperDict(**{key: OptimWrapper(one) for key, one in optimizers.items()})
 
     saved = wrappers(a=1, b=2)
     sum(wrapper.optimizer.param_groups[0]['params'][0].sum() for wrapper in saved.values()).backward()
@@ -338,50 +305,32 @@ def test_code_in_the_config_of_a_state_is_not_run(half_way, tmp_path):
 
 def test_settings_that_the_state_overrides(half_way, tmp_path, capsys):
     """MMEngine takes learning rate and schedule from the checkpoint; the log says what of the config it leaves out."""
-    train(tmp_path, resume=str(half_way), **optimizer(lr=0.2), **scheduler(type='CosineAnnealingLR', T_max=20))
+    schedule = dict(type='CosineAnnealingLR', by_epoch=False, T_max=20)
+    train(tmp_path, resume=str(half_way), param_scheduler=schedule, **optimizer(lr=0.2))
     log = capsys.readouterr().out
     assert 'initial_lr=0.1 instead of 0.2' in log and 'T_max=8 instead of 20' in log and 'eta_min' not in log
 
 
-@pytest.mark.parametrize('images', [8, 4])
-def test_fewer_images(tmp_path, images, capsys):
-    """Epochs of another length are no error, and the log says so."""
-
-    class Fewer(Data):
-        def load_data_list(self):
-            return super().load_data_list()[:images]
-
-    train(tmp_path, by_epoch=True, steps=4)
-    loader = dict(batch_size=2, num_workers=0, sampler=dict(type='DefaultSampler', shuffle=True), dataset=Fewer())
-    train(tmp_path, by_epoch=True, steps=8, train_dataloader=loader)
-    assert ('with other settings than those of the checkpoint: images=4 instead of 8' in capsys.readouterr().out) == (
-        images == 4
-    )
-
-
-def test_state_that_is_not_finite(four, log):
-    """An infinite moment would keep a weight as it is for ever; the state before it is used."""
-    broken = dict(state={0: dict(exp_avg_sq=torch.full((2,), torch.inf))}, param_groups=[])
-    training_state(four / 'iter_110.pth', optimizer=broken)
-    assert resumed_from(four) == four / 'iter_100.pth'
-    assert 'iter_110.pth has a NaN or an infinity in optimizer state 0 exp_avg_sq: it is of a training' in log[0]
-
-
 @pytest.mark.parametrize('noted', [True, False])
 def test_noted_settings_that_differ(tmp_path, capsys, noted):
-    """Settings that no tensor shows, as the teacher of a distillation, go on as in the config, and the log says so.
-    Checkpoints of MMEngine's own hook note none."""
+    """Settings that no tensor shows, as the teacher of a distillation or the number of images, go on as in the config,
+    and the log says so. Checkpoints of MMEngine's own hook note none."""
 
     class Noted(Model):
         training_note = dict(teacher='a', weight=1.0)
+
+    class Fewer(Data):
+        def load_data_list(self):
+            return super().load_data_list()[:4]
 
     train(tmp_path, model=Noted(), steps=4)
     file = str(tmp_path / 'iter_4.pth')
     if not noted:
         changed(file, file, lambda c: c['meta'].pop('mmattn_training'))
     Noted.training_note = dict(teacher='b', weight=1.0, another=2)
-    train(tmp_path, model=Noted(), resume=file)
-    line = 'with other settings than those of the checkpoint: teacher=b instead of a\n'
+    loader = dict(batch_size=2, num_workers=0, sampler=dict(type='InfiniteSampler'), dataset=Fewer())
+    train(tmp_path, model=Noted(), resume=file, train_dataloader=loader)
+    line = 'with other settings than those of the checkpoint: images=4 instead of 8, teacher=b instead of a\n'
     assert (line in capsys.readouterr().out) is noted
 
 
@@ -401,6 +350,15 @@ def test_processes_start_from_one_step(tmp_path, monkeypatch):
         train(tmp_path)
 
 
+def test_middle_of_an_epoch(tmp_path, capsys):
+    """MMEngine trains the epoch again from its start, while the schedule goes on: the log says so."""
+    settings = dict(by_epoch=True, seed=0, checkpoint=dict(by_epoch=False, interval=3))
+    with pytest.raises(Killed):
+        train(tmp_path, killed=True, **settings)  # after iter_3.pth, in epochs of 4 steps
+    train(tmp_path, **settings)
+    assert 'epoch 0 and step 3, but 0 epochs have 0 steps here' in capsys.readouterr().out
+
+
 class Dilated(Backbone):
     """A backbone with a setting that its tensors do not show."""
 
@@ -416,51 +374,20 @@ class Dilated(Backbone):
         return self.linear(x)
 
 
-@pytest.mark.parametrize('how', ['resume', 'load_from'])
-def test_settings_of_backbones_are_compared(tmp_path, how):
+def test_settings_of_backbones_are_compared(tmp_path):
     """A checkpoint has the settings of its backbones, by the names of the modules."""
 
     def model(dilation):
         return sequence(Dilated(dilation), nn.BatchNorm1d(4), nn.Linear(4, 1))
 
     train(tmp_path / 'a', steps=4, model=model(1))
-    checkpoint = tmp_path / 'a' / 'iter_4.pth'
+    checkpoint = str(tmp_path / 'a' / 'iter_4.pth')
     noted = torch.load(checkpoint, weights_only=False)['meta']['mmattn']
     assert noted == {'layers.0': dict(type='Dilated', dilation=1)}
-    with pytest.raises(CheckpointError, match='iter_4.pth: .*dilation=1 instead of 2'):
-        train(tmp_path / 'b', model=model(2), **{how: str(checkpoint)})
-    train(tmp_path / 'c', model=model(1), **{how: str(checkpoint)})
-
-
-def first_weight(change):
-    def apply(contents):
-        contents['state_dict']['layers.0.weight'] = change(contents['state_dict']['layers.0.weight'])
-
-    return apply
-
-
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        (first_weight(lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8)), 'layers.0.weight is quantised'),
-        (first_weight(lambda w: w.to(torch.int8)), 'layers.0.weight is int8 for float32'),
-        (first_weight(lambda w: w.to_sparse()), 'layers.0.weight is sparse'),
-        (lambda c: c['state_dict'].clear(), 'it has no tensor of Model'),
-        (lambda c: c['state_dict'].update({1: torch.ones(1)}), 'names of tensors must be text'),
-        (lambda c: c['state_dict'].update({'module.layers.0.weight': torch.ones(1)}), 'layers.0.weight'),
-    ],
-)
-def test_weights_that_cannot_be_loaded(half_way, tmp_path, change, message):
-    """MMEngine would train from random weights, with a warning."""
-    with pytest.raises(CheckpointError, match=message):
-        train(tmp_path / 'work', load_from=changed(half_way, tmp_path / 'a.pth', change))
-
-
-def test_heads_of_another_shape(half_way, tmp_path):
-    """load_from takes what has the right shape."""
-    weights = train(tmp_path, steps=4, model=wide(), load_from=str(half_way), **optimizer(lr=0.0, type='SGD'))
-    loaded = torch.load(half_way, weights_only=False)['state_dict']
-    assert torch.equal(weights['layers.0.weight'], loaded['layers.0.weight'])
+    for how in ('resume', 'load_from'):
+        with pytest.raises(CheckpointError, match='iter_4.pth: .*dilation=1 instead of 2'):
+            train(tmp_path / 'b', model=model(2), **{how: checkpoint})
+    train(tmp_path / 'c', model=model(1), resume=checkpoint)
 
 
 class Resizing(nn.Linear):
@@ -505,6 +432,8 @@ class Teacher(Model):
 
 
 def test_weights_of_a_part(half_way, tmp_path):
+    """A model that knows the names of its parts starts from them; another is refused. Heads may be of another shape."""
+
     def rename(contents):
         contents['state_dict'] = {f'student.{name}': value for name, value in contents['state_dict'].items()}
 
@@ -512,6 +441,10 @@ def test_weights_of_a_part(half_way, tmp_path):
     with pytest.raises(CheckpointError, match='it has no tensor of Model'):
         train(tmp_path / 'b', load_from=start)
     train(tmp_path / 'c', model=Teacher(), load_from=start)
+    weights = train(tmp_path, steps=2, model=wide(), load_from=str(half_way), **optimizer(lr=0.0, type='SGD'))
+    assert torch.equal(
+        weights['layers.0.weight'], torch.load(half_way, weights_only=False)['state_dict']['layers.0.weight']
+    )
 
 
 class Parts(Model):
@@ -536,52 +469,47 @@ def test_classifier_to_start_a_detector_from(tmp_path):
     train(tmp_path / 'c', steps=2, model=Parts('head'), load_from=checkpoint)
 
 
+def loaded(checkpoint, **attributes):
+    """Call the hook as MMEngine does when it has read a checkpoint."""
+    runner = dict(model=Model(), _load_from='a.pth', _resume=False, _train_loop=None)
+    weights = dict(state_dict=Model().state_dict())
+    CheckpointCheckHook().after_load_checkpoint(SimpleNamespace(**{**runner, **attributes}), {**weights, **checkpoint})
+
+
 def test_tested_weights_are_complete():
     """MMEngine would test a model with random values where the checkpoint has none."""
-    runner = SimpleNamespace(model=Model(), _load_from='a.pth', _resume=False, _train_loop=None)
-    hook = CheckpointCheckHook()
+    loaded({})
     weights = Model().state_dict()
-    hook.after_load_checkpoint(runner, dict(state_dict=dict(weights)))
     del weights['layers.0.weight']
     with pytest.raises(CheckpointError, match='Model has 1 tensors that are not there'):
-        hook.after_load_checkpoint(runner, dict(state_dict=weights))
+        loaded(dict(state_dict=weights))
 
 
-@pytest.mark.parametrize('resume', [False, True])
-def test_classes_of_a_checkpoint_in_another_order(resume):
-    """The labels of the model would be other classes than those of the dataset that is tested or learned."""
-    dataset = BaseDataset(serialize_data=False, lazy_init=True, metainfo=dict(classes=('dog', 'cat')))
+def loop_of(*classes):
     loop = object.__new__(ValLoop)
+    dataset = BaseDataset(serialize_data=False, lazy_init=True, metainfo=dict(classes=classes))
     loop.dataloader = SimpleNamespace(dataset=RepeatDataset(dataset, 2, lazy_init=True))
-    loops = dict(_train_loop=loop if resume else None, _test_loop=None if resume else loop)
-    runner = SimpleNamespace(model=Model(), _load_from='a.pth', _resume=resume, **loops)
-    checkpoint = dict(state_dict=Model().state_dict(), meta=dict(dataset_meta=dict(classes=['cat', 'dog'])))
-    split = 'train' if resume else 'test'
+    return loop
+
+
+CATS_AND_DOGS = dict(meta=dict(dataset_meta=dict(classes=['cat', 'dog'])))
+
+
+@pytest.mark.parametrize('resume, split', [(False, 'test'), (True, 'train')])
+def test_classes_of_a_checkpoint_in_another_order(resume, split):
+    """The labels of the model would be other classes than those of the dataset that is tested or learned."""
     with pytest.raises(InputError, match=f'a.pth and {split}_dataloader have classes in different orders'):
-        CheckpointCheckHook().after_load_checkpoint(runner, checkpoint)
+        loaded(CATS_AND_DOGS, _resume=resume, **{f'_{split}_loop': loop_of('dog', 'cat')})
 
 
-@pytest.mark.parametrize('classes, lines', [(('dog', 'cat'), 1), (('cat', 'dog'), 0), (('dog', 'cow'), 0)])
+@pytest.mark.parametrize('classes, lines', [(('dog', 'cat'), 1), (('dog', 'cow'), 0)])
 def test_classes_of_a_new_training_in_another_order(log, classes, lines):
     """It may learn other classes than those of load_from. The same in another order are probably a mistake."""
-    loop = object.__new__(ValLoop)
-    loop.dataloader = SimpleNamespace(dataset=BaseDataset(lazy_init=True, metainfo=dict(classes=classes)))
-    runner = SimpleNamespace(model=Model(), _load_from='a.pth', _resume=False, _train_loop=loop)
-    checkpoint = dict(state_dict=Model().state_dict(), meta=dict(dataset_meta=dict(classes=['cat', 'dog'])))
-    CheckpointCheckHook().after_load_checkpoint(runner, checkpoint)
+    loaded(CATS_AND_DOGS, _train_loop=loop_of(*classes))
     assert len([line for line in log if 'a.pth has the classes of train_dataloader in another order' in line]) == lines
 
 
-def test_middle_of_an_epoch(tmp_path, capsys):
-    """MMEngine trains the epoch again from its start, while the schedule goes on: the log says so."""
-    settings = dict(by_epoch=True, seed=0, checkpoint=dict(by_epoch=False, interval=3))
-    with pytest.raises(Killed):
-        train(tmp_path, killed=True, **settings)  # after iter_3.pth, in epochs of 4 steps
-    train(tmp_path, **settings)
-    assert 'epoch 0 and step 3, but 0 epochs have 0 steps here' in capsys.readouterr().out
-
-
-def test_weights_of_another_model_for_a_sharded_training(tmp_path):
+def test_weights_of_another_model_for_a_sharded_training():
     """FSDP would train from initial weights, without a word."""
     runner = object.__new__(FlexibleRunner)
     runner.model, runner._load_from, runner._resume = Model(), 'a.pth', False

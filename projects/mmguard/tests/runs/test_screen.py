@@ -38,9 +38,6 @@ def screen(capsys, tmp_path, monkeypatch):
     'level, message',
     [
         ('INFO', '\n------\nSystem environment:\n    sys.platform: linux\n'),
-        ('INFO', 'Config:\nlr = 1\n'),
-        ('INFO', 'Hooks will be executed in the following order:\nbefore_run:\n'),
-        ('INFO', 'paramwise_options -- norm.weight:weight_decay=0.0'),
         ('INFO', '\nhead.fc.bias - torch.Size([3]): \nNormalInit: mean=0, std=0.01, bias=0 \n '),
         ('WARNING', 'Failed to search registry with scope "mmdet" in the "log_processor" registry tree. As a ...'),
     ],
@@ -57,8 +54,6 @@ def test_known_messages_are_in_the_file_only(screen, level, message):
         ('INFO', 'resumed from epoch_3.pth'),
         ('INFO', 'the dataset has no image. Config:\n'),  # not at the beginning
         ('WARNING', 'Since `metrics` is an empty dict, the best checkpoint will be skipped'),
-        ('ERROR', 'The testing results of the whole dataset is empty.'),
-        ('INFO', '\n+-------+------+\n| Class | IoU  |\n'),
     ],
 )
 def test_other_messages_pass(screen, level, message):
@@ -104,11 +99,10 @@ def test_warnings(recwarn):
     assert len(recwarn) == 4
 
 
-@pytest.mark.parametrize('encoding', ['ascii', 'latin-1'])
-def test_characters_that_the_screen_does_not_have(monkeypatch, encoding):
+def test_characters_that_the_screen_does_not_have(monkeypatch):
     """A name of a class or a file that the locale cannot show does not end a tool: it is escaped."""
     written = io.BytesIO()
-    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, encoding, errors='surrogateescape'))
+    monkeypatch.setattr(sys, 'stdout', io.TextIOWrapper(written, 'latin-1', errors='surrogateescape'))
     run_tool(lambda: print('花, \udcff, a'))
     sys.stdout.flush()
     assert written.getvalue() == b'\\u82b1, \\udcff, a\n'

@@ -5,8 +5,7 @@ import pytest
 from mmengine.dataset import Compose
 from mmengine.registry import DefaultScope
 
-from mmguard.errors import InputError
-from mmguard.runs.views import far_sizes, pipeline_size, views_pipeline
+from mmguard.runs.views import pipeline_size, views_pipeline
 
 LOAD, LABELS, PACK = dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'), dict(type='PackDetInputs')
 
@@ -58,28 +57,14 @@ def test_a_test_without_a_resize():
     assert [sample.flip for sample in views['data_samples']] == [False, True] * 2
 
 
-@pytest.mark.parametrize('factors', [(), (0,), ('1',), None])
-def test_factors_that_cannot_be_used(factors):
-    with pytest.raises(InputError, match='numbers above 0'):
-        views_pipeline(resized(64, 64), factors)
-
-
-def test_far_sizes():
-    """Of explicit views, those that are more than two times the test size, or less than half of it."""
-    tta = [dict(type='TestTimeAug', transforms=[[dict(type='Resize', scale=(1333, side)) for side in (63, 64, 257)]])]
-    assert far_sizes(tta, resized(512, 128)) == ([63, 257], 128)
-    assert far_sizes(tta, [LOAD]) is None
-
-
 @pytest.mark.parametrize(
     'steps, size',
     [
-        ([dict(type='Resize', scale=(1333, 800), keep_ratio=True)], (1333, 800)),
         ([dict(type='ResizeEdge', scale=256), dict(type='CenterCrop', crop_size=224)], (224, 224)),
         ([dict(type='mmdet.FixShapeResize', width=64, height=32), dict(type='Pad', size_divisor=32)], (64, 32)),
         ([dict(type='Resize', scale_factor=0.5)], None),
     ],
-    ids=['resize', 'crop', 'fixed', 'factor'],
+    ids=['crop', 'fixed', 'factor'],
 )
 def test_size_of_a_pipeline(steps, size):
     """The last step that has one decides."""

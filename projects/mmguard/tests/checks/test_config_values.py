@@ -367,7 +367,7 @@ def test_lora():
     module.norm_eval = True
     check(DETECTOR, {'model.backbone': lora})
     with pytest.raises(InputError, match='model.backbone: .*No lora layer is replaced'):
-        check(DETECTOR, {'model.backbone': dict(lora, targets=[dict(type='qkv')])})
+        check(DETECTOR, {'model.backbone': dict(lora, targets=[dict(type='absent')])})
     with pytest.raises(
         InputError, match=r'model.backbone: targets\[0\]: rank must be a whole number of at least 1, not 0'
     ):

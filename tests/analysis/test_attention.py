@@ -1,6 +1,7 @@
 """The weights that are read out, applied to a layer's values, give the layer's output."""
 
 import math
+from functools import partial
 from importlib import import_module
 
 import pytest
@@ -30,6 +31,7 @@ from mmattn.layers import (
     SpatialReductionAttention,
     WindowAttention,
 )
+from mmattn.layers.mean_shift import COLUMNS
 from tests.backbones.cases import CASES, every_backbone
 
 DIM, HEADS = 8, 2
@@ -80,54 +82,117 @@ def test_elsa(lam, gamma, dilation, row, column):
         torch.testing.assert_close(weights.values.sum((1, 2)), kernel.reshape(HEADS, -1).sum(1) / (DIM // HEADS))
 
 
-@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
-@pytest.mark.parametrize('shift', [0, 1])
-@pytest.mark.parametrize('attention', ['window', 'msf', 'residual', 'gauss', 'plain'])
-def test_windows(attention, shift, row, column):
-    """Padding of the map takes part, and a shifted window keeps to its own part of the map."""
-    if attention == 'window':
-        layer = rough(WindowAttention(DIM, HEADS, window_size=4, shift=shift))
-    else:
-        layer = rough(MeanShiftWindowAttention(DIM, HEADS, window_size=4, shift=shift, form=attention))
-    x = tokens()
-    with torch.no_grad():
-        (weights,) = READERS[type(layer)](layer, x, row, column)
-        assert weights.values.shape == (HEADS, 8, 8)
-        torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
-        padded = F.pad(x, (0, 0, 0, 1, 0, 3))[0]
-        if attention == 'window':
-            out = layer.proj(by_heads(weights.values, layer.qkv(padded)[..., -DIM:]))
-        else:
-            out = mean_shift_output(layer.attn, weights.values, padded, row, column)
-        torch.testing.assert_close(out, layer(x)[0, row, column])
+def padded(x, weights):
+    """A map with zeros at the bottom and the right, of the size of the weights."""
+    return F.pad(x, (0, 0, 0, weights.values.shape[2] - x.shape[2], 0, weights.values.shape[1] - x.shape[1]))
 
 
-def mean_shift_output(layer, weights, x, row, column):
-    """Equations 1, 12 and 14 with given weights; x: (H, W, C)."""
+def plain(layer, x, weights, *_):
+    """Layers with timm's projections; padding of the map takes part."""
+    return layer.proj(by_heads(weights.values, layer.qkv(padded(x, weights))[0, ..., -DIM:]))
+
+
+def enhanced(layer, x, weights, *place):
+    value = layer.qkv(x)[..., -DIM:]
+    return layer.proj(by_heads(weights.values, value[0]) + layer.local_conv(value)[0][place])
+
+
+def mean_shift(layer, x, weights, *place):
+    """Equations 1, 12 and 14 with given weights."""
+    layer, x = getattr(layer, 'attn', layer), padded(x, weights)[0]
     projected = dict(zip(layer.matrices, layer.pre_proj(x).chunk(len(layer.matrices), -1)))
-    out = by_heads(weights, projected[layer.sharing[2]])
+    out = by_heads(weights.values, projected[layer.sharing[2]])
     if layer.form == 'msf':
-        out = out - projected[layer.sharing[3]][row, column]
+        out = out - projected[layer.sharing[3]][place]
     out = out @ layer._tied_weight().t() if layer.post_proj is None else layer.post_proj(out)
-    return out - projected[layer.sharing[3]][row, column] if layer.form == 'residual' else out
+    return out - projected[layer.sharing[3]][place] if layer.form == 'residual' else out
 
 
-@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
-@pytest.mark.parametrize(
-    ('attention', 'sharing', 'groups'),
-    [('msf', None, 1), ('msf', 'QKKQW', 2), ('msf', 'QKKQQ', 1), ('residual', None, 1), ('gauss', None, 1)]
-    + [('plain', None, 1)],
-)
-def test_mean_shift(attention, sharing, groups, row, column):
-    layer = rough(MeanShiftAttention(DIM, HEADS, form=attention, sharing=sharing, groups=groups))
-    if sharing == 'QKKQQ':
+def in_windows(layer, x, weights, *_):
+    """Values first, as the ablations have them."""
+    return layer.post_proj(by_heads(weights.values, layer.pre_proj(padded(x, weights))[0, ..., :DIM]))
+
+
+def around(layer, x, weights, row, column):
+    """Values of 3 x 3 neighbours, zero outside the map."""
+    value = F.pad(layer.pre_proj(x)[0, ..., :DIM], (0, 0, 1, 1, 1, 1))
+    top, left = weights.top + 1, weights.left + 1
+    out = by_heads(weights.values, value[top:, left:][: weights.values.shape[1], : weights.values.shape[2]])
+    out = out + (layer.conv.bias if isinstance(layer, DepthwiseConv) else getattr(layer, 'bias', 0))
+    return layer.post_proj(out)
+
+
+def reduced(layer, x, weights, *_):
+    values = layer.query_key_value(x)[2][0]
+    assert weights.cell == layer.reduction and weights.values.shape[1:] == values.shape[:2]
+    return layer.proj(by_heads(weights.values, values))
+
+
+WINDOW = dict(window_size=4, kernel_size=3)
+#: a layer, and its result from the weights and its own values
+LAYERS = {
+    'window': (lambda: WindowAttention(DIM, HEADS, window_size=4), plain),
+    'shifted-window': (lambda: WindowAttention(DIM, HEADS, window_size=4, shift=1), plain),
+    'plain': (lambda: SelfAttention(DIM, HEADS), plain),
+    'neighbourhood': (lambda: NeighbourhoodAttention(DIM, HEADS, kernel_size=3), plain),
+    'neighbourhood-small-map': (lambda: NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=3), plain),
+    'neighbourhood-ghost': (lambda: NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=3, ghost_size=3), plain),
+    'enhanced': (lambda: EnhancedAttention(DIM, HEADS), enhanced),
+    'outlook': (
+        lambda: OutlookAttention(DIM, HEADS),
+        lambda layer, x, weights, *_: layer.proj(by_heads(weights.values, layer.v(x)[0])),
+    ),
+    **{
+        f'{form}-window': (partial(MeanShiftWindowAttention, DIM, HEADS, window_size=4, shift=1, form=form), mean_shift)
+        for form in COLUMNS
+    },
+    **{form: (partial(MeanShiftAttention, DIM, HEADS, form=form), mean_shift) for form in COLUMNS if form != 'plain'},
+    'msf-plain': (lambda: MeanShiftAttention(DIM, HEADS, form='plain'), mean_shift),
+    'msf-shared': (lambda: MeanShiftAttention(DIM, HEADS, sharing='QKKQW', groups=2), mean_shift),
+    'msf-tied': (lambda: MeanShiftAttention(DIM, HEADS, sharing='QKKQQ'), mean_shift),
+    **{
+        f'ghost-head-{name}': (
+            partial(GhostHeadAttention, DIM, HEADS, **settings),
+            lambda layer, x, w, *_: layer.post_proj(by_heads(w.values, layer.pre_proj(x)[0, ..., -DIM:])),
+        )
+        for name, settings in dict(both={}, add=dict(multiple=1, lam=0), mul=dict(gamma=0, img_size=64)).items()
+    },
+    **{
+        f'local-{norm}-{"-".join(terms)}-{name}': (
+            partial(LocalAttention, DIM, HEADS, terms=terms, norm=norm, **WINDOW, **area),
+            around if 'area' in area else in_windows,
+        )
+        for name, area in dict(window={}, shifted=dict(shift=1), neighbours=dict(area='neighbours')).items()
+        for norm, terms in (('softmax', ['qk', 'b']), ('filter', ['qk', 'qr', 'rk', 'b']), ('identity', ['qr']))
+    },
+    'reduced': (lambda: SpatialReductionAttention(DIM, HEADS, 2), reduced),
+    'not-reduced': (lambda: SpatialReductionAttention(DIM, HEADS, 1), reduced),
+    'filters': (lambda: DepthwiseConv(DIM, kernel_size=3), around),
+    'shared-filters': (lambda: DepthwiseConv(DIM, kernel_size=3, filters=2), around),
+    'dynamic-filters': (lambda: DynamicDepthwiseConv(DIM, kernel_size=3), around),
+    'decoupled-filters': (lambda: DecoupledDynamicFilter(DIM, kernel_size=3), around),
+    'decoupled-sum': (lambda: DecoupledDynamicFilter(DIM, kernel_size=3, combination='sum'), around),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('name', LAYERS)
+def test_weights_of_one_part(name):
+    """Padding of windows and of small maps takes part; a shifted window keeps to its own part of the map; a ghost
+    summand that is the same in all channels is part of the weights; neighbours are only where they are."""
+    build, result = LAYERS[name]
+    layer, x = rough(build()), tokens()
+    if name == 'neighbourhood-ghost':
+        layer.ghost.weight[:] = torch.randn(3, 3)
+    if name == 'msf-tied':
         layer.steps, layer.landmarks = 2, 2
-    x = tokens()
-    with torch.no_grad():
-        (weights,) = READERS[MeanShiftAttention](layer, x, row, column)
-        torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
-        out = mean_shift_output(layer, weights.values, x[0], row, column)
-        torch.testing.assert_close(out, layer(x)[0, row, column])
+    for place in QUERIES:
+        (weights,) = READERS[type(layer)](layer, x, *place)
+        torch.testing.assert_close(result(layer, x, weights, *place), layer(x)[0][place])
+        if name in ('window', 'shifted-window', 'msf-window', 'msf', 'enhanced', 'neighbourhood'):
+            torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
+        most = {'neighbourhood': 9, 'shifted-window': 16}.get(name, 9 if 'neighbours' in name else math.inf)
+        assert (weights.values[0].abs() > 1e-30).sum() <= most
 
 
 @pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
@@ -154,48 +219,6 @@ def test_shunted(reduction, aggregation, ghost_size, shapes, row, column):
             torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(len(weights.values)).double())
         out = [by_heads(w.values, value[0]) for w, (_, value) in zip(found, layer.keys_values(x))]
         torch.testing.assert_close(layer.proj(torch.cat(out)), layer(x)[0, row, column])
-
-
-@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
-def test_enhanced(row, column):
-    layer = rough(EnhancedAttention(DIM, HEADS))
-    x = tokens()
-    with torch.no_grad():
-        (weights,) = READERS[EnhancedAttention](layer, x, row, column)
-        torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
-        value = layer.qkv(x)[..., -DIM:]
-        out = by_heads(weights.values, value[0]) + layer.local_conv(value)[0, row, column]
-        torch.testing.assert_close(layer.proj(out), layer(x)[0, row, column])
-
-
-@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
-@pytest.mark.parametrize('kind', [OutlookAttention, SelfAttention])
-def test_volo(kind, row, column):
-    layer = rough(kind(DIM, HEADS))
-    x = tokens()
-    with torch.no_grad():
-        (weights,) = READERS[kind](layer, x, row, column)
-        value = layer.v(x) if kind is OutlookAttention else layer.qkv(x)[..., -DIM:]
-        torch.testing.assert_close(layer.proj(by_heads(weights.values, value[0])), layer(x)[0, row, column])
-
-
-@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
-@pytest.mark.parametrize('ghost_size', [0, 3])
-@pytest.mark.parametrize('dilation', [1, 3])
-def test_neighbourhood(dilation, ghost_size, row, column):
-    """Also on a map smaller than the neighbourhood, whose padding takes part, and with a ghost summand that is the same
-    in all channels."""
-    layer = rough(NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=dilation, ghost_size=ghost_size))
-    x = tokens()
-    with torch.no_grad():
-        if ghost_size:
-            layer.ghost.weight[:] = torch.randn(3, 3)
-        (weights,) = READERS[NeighbourhoodAttention](layer, x, row, column)
-        assert ghost_size or (weights.values != 0).sum() == 9 * HEADS
-        _, height, width = weights.values.shape
-        padded = F.pad(x, (0, 0, 0, width - 7, 0, height - 5))
-        value = layer.qkv(padded)[..., 2 * DIM :]
-        torch.testing.assert_close(layer.proj(by_heads(weights.values, value[0])), layer(x)[0, row, column])
 
 
 @pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
@@ -242,48 +265,6 @@ def test_global(settings, row, column):
         if layer.proj is not None:
             out = layer.proj(normed(layer.norm, out)[None])[0]
         torch.testing.assert_close(out[row, column], layer(x)[0, row, column])
-
-
-@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
-@pytest.mark.parametrize('settings', [dict(), dict(multiple=1, lam=0), dict(gamma=0, img_size=64)], ids=str)
-def test_ghost(settings, row, column):
-    layer = rough(GhostHeadAttention(DIM, HEADS, **settings))
-    x = tokens()
-    with torch.no_grad():
-        (weights,) = READERS[GhostHeadAttention](layer, x, row, column)
-        out = layer.post_proj(by_heads(weights.values, layer.pre_proj(x)[0, ..., -DIM:]))
-        torch.testing.assert_close(out, layer(x)[0, row, column])
-
-
-@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
-@pytest.mark.parametrize('terms', [['b'], ['qk', 'b'], ['qr'], ['qk', 'qr', 'rk', 'b']], ids='-'.join)
-@pytest.mark.parametrize('norm', ['softmax', 'filter', 'identity'])
-@pytest.mark.parametrize('area', [dict(shift=0), dict(shift=1), dict(area='neighbours')], ids=str)
-def test_local(area, norm, terms, row, column):
-    layer = rough(LocalAttention(DIM, HEADS, terms=terms, norm=norm, window_size=4, kernel_size=3, **area))
-    x = tokens()
-    with torch.no_grad():
-        (weights,) = READERS[LocalAttention](layer, x, row, column)
-        if 'area' in area:  # values are zero outside the map
-            values = F.pad(layer.pre_proj(x)[0, ..., :DIM], (0, 0, 1, 1, 1, 1))
-            assert (weights.top, weights.left) == (-1, -1)
-        else:
-            values = layer.pre_proj(F.pad(x, (0, 0, 0, 1, 0, 3))[0])[..., :DIM]
-        out = layer.post_proj(by_heads(weights.values, values))
-        torch.testing.assert_close(out, layer(x)[0, row, column])
-        assert (weights.values[0].abs() > 1e-30).sum() <= (9 if 'area' in area else 16)
-
-
-@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
-@pytest.mark.parametrize('reduction', [1, 2])
-def test_reduced(reduction, row, column):
-    layer = rough(SpatialReductionAttention(DIM, HEADS, reduction))
-    x = tokens()
-    with torch.no_grad():
-        (weights,) = READERS[SpatialReductionAttention](layer, x, row, column)
-        values = layer.query_key_value(x)[2][0]
-        assert weights.cell == reduction and weights.values.shape == (HEADS, *values.shape[:2])
-        torch.testing.assert_close(layer.proj(by_heads(weights.values, values)), layer(x)[0, row, column])
 
 
 @pytest.mark.parametrize('package', ['mmdet', 'mmseg', 'mmpretrain'])
@@ -344,30 +325,6 @@ def test_reduced_of_openmmlab(kind):
         at = row * sides[1] + column
         torch.testing.assert_close(given['identity'][0, at] + added, out[0, at], rtol=1e-4, atol=1e-5)
     assert feature_norms(model, image).shape == (6, 1)
-
-
-@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
-@pytest.mark.parametrize(
-    'build',
-    [
-        lambda: DepthwiseConv(DIM, kernel_size=3),
-        lambda: DepthwiseConv(DIM, kernel_size=3, filters=2),
-        lambda: DynamicDepthwiseConv(DIM, kernel_size=3),
-        lambda: DecoupledDynamicFilter(DIM, kernel_size=3),
-        lambda: DecoupledDynamicFilter(DIM, kernel_size=3, combination='sum'),
-    ],
-    ids=['static', 'shared', 'dynamic', 'product', 'sum'],
-)
-def test_filters(build, row, column):
-    layer = rough(build())
-    x = tokens()
-    with torch.no_grad():
-        (weights,) = READERS[type(layer)](layer, x, row, column)
-        padded = F.pad(layer.pre_proj(x), (0, 0, 1, 1, 1, 1))[0, row : row + 3, column : column + 3]
-        assert (weights.top, weights.left) == (row - 1, column - 1)
-        out = by_heads(weights.values, padded)
-        out = out + (layer.conv.bias if isinstance(layer, DepthwiseConv) else getattr(layer, 'bias', 0))
-        torch.testing.assert_close(layer.post_proj(out), layer(x)[0, row, column])
 
 
 @every_backbone

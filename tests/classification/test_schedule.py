@@ -54,10 +54,11 @@ def test_resumes():
 
 @pytest.mark.parametrize(
     'wrong',
-    [dict(t_initial=0), dict(t_initial=2.5), dict(lr_min=-1e-5), dict(lag=-1), dict(warmup_lr_init=float('nan'))],
+    [dict(t_initial=0), dict(warmup_t=-1), dict(lr_min=-1e-5), dict(lag=-1), dict(warmup_lr_init=-1.0)],
+    ids=lambda wrong: next(iter(wrong)),
 )
 def test_wrong_settings(wrong):
-    """nan is no rate, and an epoch is whole."""
+    """Each setting reaches its check."""
     with pytest.raises(ValueError, match=f'{next(iter(wrong))} must be a .* of at least'):
         PARAM_SCHEDULERS.build(dict(type='TimmCosineLR', optimizer=optimizer(), **{**ELSA, **wrong}))
 

@@ -106,6 +106,14 @@ def test_half_precision_sums_in_float32(backend, dtype):
     assert (half - exact).abs().max() < 4 * torch.finfo(dtype).eps * exact.abs().max()
 
 
+@pytest.mark.parametrize('backend', ['shifted', 'cpp'])
+def test_small_terms_count(backend):
+    """49 weights of 1 / 49 sum to 1 in bfloat16, which rounds each sum of these by as much as a fifth of a weight."""
+    logits, value = torch.zeros(1, 7, 7, 1, 49, dtype=torch.bfloat16), torch.ones(1, 7, 7, 4, dtype=torch.bfloat16)
+    out = elsa_attention(logits, value, backend=backend)[0, 3, 3].float()
+    assert (out - 1).abs().max() <= torch.finfo(torch.bfloat16).eps
+
+
 @pytest.mark.parametrize('backend', ['reference', 'shifted', 'band', 'cpp'])
 def test_dropout_drops_weights(backend):
     """All of them at a rate of 1, and not the ghost summand. A lower rate leaves some."""

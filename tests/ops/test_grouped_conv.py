@@ -68,13 +68,13 @@ def test_gradients_of_bfloat16(mixed):
     filters in float32 under autocast; each has the dtype of its tensor."""
     x, grad, weight, bias = torch.randn(2, 9, 7, 8), torch.randn(2, 9, 7, 8), torch.randn(8, 4, 3, 3), torch.randn(8)
     x, grad, weight, bias = (tensor.bfloat16() for tensor in (x, grad, weight, bias))
-    exact = results('reference', x, weight, bias, 1, grad, torch.float64)
+    exact = results('reference', x, weight, bias, 2, grad, torch.float64)
     leaves = [x, weight.float(), bias.float()] if mixed else [x, weight, bias]
     leaves = [tensor.requires_grad_() for tensor in leaves]
     outs = []
     with torch.autocast('cpu', torch.bfloat16, enabled=mixed):
         for backend in ('reference', 'cpp'):
-            outs.append(grouped_conv(*leaves, backend=backend))
+            outs.append(grouped_conv(*leaves, dilation=2, backend=backend))
     assert outs[1].equal(outs[0]) and outs[1].dtype == torch.bfloat16
     found = torch.autograd.grad(outs[1], leaves, grad)
     assert [tensor.dtype for tensor in found] == [tensor.dtype for tensor in leaves]

@@ -44,6 +44,8 @@ def test_prefix(tmp_path):
     for prefix in ('encoder.', 'encoder', 'module.encoder.'):
         assert read_checkpoint(str(tmp_path / 'c.pth'), prefix)[0] == {'a': torch.ones(1)}
     assert read_checkpoint(str(tmp_path / 'c.pth'), '')[0].keys() == {'encoder.a', 'other.a'}
+    torch.save({'my_orig_mod.a': torch.ones(1)}, tmp_path / 'own.pth')  # a part of a name is not a wrapper's
+    assert read_checkpoint(tmp_path / 'own.pth')[0].keys() == {'my_orig_mod.a'}
     with pytest.raises(CheckpointError, match='holds no weights under "state_dict" "decoder'):
         read_checkpoint(str(tmp_path / 'c.pth'), 'decoder.')
 

@@ -4,6 +4,7 @@ import pytest
 import timm
 import yaml
 
+import mmattn.timm  # noqa: F401 (its models are in timm's registry, and have no weights of timm's)
 from mmattn.weights import CheckpointError, check_source, sources
 from mmattn.weights.sources import place_of
 from tests import ROOT

@@ -41,7 +41,6 @@ from mmattn.backbones import ELSAVOLO, NAT
 from mmattn.errors import InputError
 from mmattn.layers import MECHANISMS, SelfAttention
 from mmattn.timm import TimmClassifier
-from mmattn.timm.volo import ClassAttentionHead
 from mmattn.weights import CheckpointError
 from mmguard.runs.rows import read_row
 from tests import ROOT
@@ -87,6 +86,7 @@ def test_model_forward(create_model):
     outputs = model(inputs)
     assert outputs.shape == (1, 1000) and not outputs.isnan().any()
     model.set_grad_checkpointing()
+    assert model.backbone.with_cp
     torch.testing.assert_close(model(inputs), outputs)
 
 
@@ -866,8 +866,8 @@ def test_table_of_names():
 
 def test_dropout_of_class_attention():
     """attn_drop_rate reaches the attention of every block: in training, the class token sees other tokens each time."""
-    head = ClassAttentionHead(8, 3, 2, 2.0, attn_drop_rate=0.5)
-    x = torch.randn(1, 8, 4, 4)
+    model = small('elsa_volo_d1', attn_drop_rate=0.5)
+    head, x = model.head.train(), torch.randn(1, model.num_features, 4, 4)
     assert [block.attn.attn_drop.p for block in head.post_network] == [0.5, 0.5]
     first, second = head.attended(x), head.attended(x)
     assert not torch.equal(first[:, 0], second[:, 0])

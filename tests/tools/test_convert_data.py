@@ -171,34 +171,20 @@ GOOD = ('dog', 5, 6, 15, 12)
     'form, files, message',
     [
         ('voc', {'b.xml': xml([GOOD], image='b.jpg')}, 'left out  1: there is no image: b.xml'),
-        ('voc', {'sub/a.xml': xml([GOOD])}, 'left out  1: there is no image: sub/a.xml'),
         ('voc', {'c.xml': xml([GOOD], image='a.jpg')}, 'its image has annotations of another file: c.xml'),
         ('voc', {'b.xml': ''}, 'left out  1: is not an XML file: ParseError: no element found: line 1, column'),
-        ('voc', {'b.xml': '<html/>'}, 'is not a file of VOC, it has <html> in place of <annotation>: b.xml'),
-        ('voc', {'b.xml': xml([('dog', 1, 2, 3)])}, 'there is no <ymax> where it should be: b.xml'),
         ('voc', {'b.xml': xml([('dog', 1, 2, 3, 'a')])}, "<ymax> is no number: ValueError: could not convert string"),
-        ('voc', {'b.xml': xml([('dog', 1, 2, 3, 'inf')])}, 'a corner of a box is no number: b.xml'),
         ('voc', {'kühe.xml': xml([GOOD], (60, 40))}, '60 x 40 pixels, and the image is 40 x 60, turned by its EXIF'),
-        ('voc', {'sub/b.xml': xml([GOOD], (40, 30))}, '40 x 30 pixels, and the image is 20 x 10: sub/b.xml'),
         ('voc', {'kühe.xml': xml([('cat', 5, 6, 15, 12)])}, "objects of class 'cat', which --classes does not have"),
-        ('voc', {'kühe.xml': xml([('', 5, 6, 15, 12)])}, "objects of class ''"),
         ('voc', {'kühe.xml': xml([('dog', 50, 6, 60, 12)])}, 'left out  1: objects outside of the image: kühe.JPEG'),
-        ('voc', {'kühe.xml': xml([('dog', 5, 6, 5, 12)])}, 'left out  1: objects without area: kühe.JPEG'),
         ('voc', {'kühe.xml': xml([('dog', 5, 6, 50, 12)])}, '1 objects reach out of their images, their boxes are cut'),
-        ('yolo', {'kühe.txt': '0 0.5 0.5 0.1 0.1 0.9'}, 'a line has 5 numbers after the class, not a box or a polygon'),
         ('yolo', {'kühe.txt': '0 0.5 0.5 0.1 a'}, 'line 1 is not a class number and parts of an image'),
-        ('yolo', {'kühe.txt': '-1 0.5 0.5 0.1 0.1'}, "objects of class '-1', which --classes does not have"),
         ('yolo', {'kühe.txt': '0 0.5 0.5 0.1 nan'}, 'objects with a coordinate that is no number: kühe.JPEG'),
         ('yolo', {'kühe.txt': '0 100 100 20 20'}, 'objects outside of the image: kühe.JPEG'),
         ('yolo', {'kühe.txt': '0 0.1 0.1 900 0.1 900 0.4'}, 'polygons with points far outside of the image'),
-        ('yolo', {'kühe.txt': b'\xff'}, 'cannot be read: UnicodeDecodeError'),
-        ('labelme', {'b.json': '{}'}, "is not a file as labelme writes it: KeyError: 'shapes': b.json"),
         ('labelme', {'b.json': '[' * 9}, 'is not a file as labelme writes it: JSONDecodeError'),
-        ('labelme', {'kühe.json': shapes(('dog', 'polygon', [[1, 1], [2, 2]]), size=(40, 60))}, 'fewer than 3 points'),
         ('labelme', {'b.json': shapes(('dog', 'mask', [[0, 0]]), mask='AAAA')}, 'a mask is no image: Unidentified'),
         ('csv', 'kühe.JPEG,dog,1,2,3,a\n', 'row 3 has a box or a size that is no number: ValueError'),
-        ('csv', 'kühe.JPEG,dog,1,2,3\n', 'row 3 has a box or a size that is no number: ValueError'),
-        ('csv', 'kühe.JPEG,,1,2,3,4\n', "objects of class ''"),
     ],
 )  # fmt: skip
 def test_what_is_left_out(form, files, message, images):
@@ -237,13 +223,9 @@ def test_broken_images_are_left_out(images):
     'form, files, arguments, message',
     [
         ('voc', {'a.txt': ''}, [], r'voc has no file \*.xml'),
-        ('voc', {'a.xml': xml([])}, [], 'voc has no object for .*images: nothing is written'),
         ('voc', {'a.xml': xml([GOOD])}, ['--classes', 'cat'], 'voc has no object for .*images: nothing is written'),
-        ('voc', {'a.xml': xml([GOOD])}, ['--classes', 'cat', 'cat '], '--classes has cat twice'),
         ('yolo', {'a.txt': '0 1 1 1 1'}, [], 'the files have numbers of classes: give their names, in this order'),
         ('csv', {'table.csv': 'image,box\n'}, [], r"'image,box', without columns of class \(class\) and of box \(xmin"),
-        ('csv', {'table.csv': ''}, [], r"the header is '', without columns of image \(filename\) and of"),
-        ('csv', {'table.csv': b'\xff'}, [], 'table.csv: cannot be read: UnicodeDecodeError'),
     ],
 )  # fmt: skip
 def test_refusals(form, files, arguments, message, images):
@@ -311,10 +293,8 @@ def test_colours_are_labels(tmp_path):
     'masks, arguments, message',
     [
         ({'a.png': np.arange(90).reshape(9, 10)}, (), 'have 90 colours: name those of the classes, as --colours'),
-        ({'a.png': np.zeros((2, 2))}, (), 'have 1 colours'),
         ({'a.png': np.eye(2)}, ('--classes', 'a', 'b', 'c'), 'there are 3 classes and 2 colours: 0,0,0 1,1,1'),
         ({'a.png': np.eye(2), 'a.bmp': np.eye(2)}, (), 'made of two masks'),
-        ({'a.gif': np.eye(2)}, (), 'has no mask that can be read, which ends with .jpg'),
     ],
 )  # fmt: skip
 def test_masks_are_refused(tmp_path, masks, arguments, message):

@@ -28,12 +28,7 @@ def test_converted_release_loads(tmp_path, release):
 
 
 @pytest.mark.parametrize(
-    'contents, message',
-    [
-        ({'fc.weight': torch.ones(1)}, 'it is not a release of any backbone here'),
-        ({}, 'holds no weights'),
-        ({'fc.weight': torch.ones(1).char()}, 'fc.weight has the dtype torch.int8, but weights must be floats'),
-    ],
+    'contents, message', [({'fc.weight': torch.ones(1)}, 'it is not a release of any backbone here')]
 )
 def test_other_files_are_refused(tmp_path, monkeypatch, contents, message):
     """Nothing is written for a file that is not a release. One variant of every backbone is tried."""
@@ -44,12 +39,6 @@ def test_other_files_are_refused(tmp_path, monkeypatch, contents, message):
     torch.save(contents, tmp_path / 'other.pth')
     done = convert(tmp_path / 'other.pth', tmp_path / 'own.pth')
     assert done.returncode == 1 and message in done.stderr and len(list(tmp_path.iterdir())) == 1
-
-
-def test_the_format_is_that_of_torch(tmp_path):
-    """A file of torch.save with the suffix of another format could not be read again."""
-    done = convert(tmp_path / 'c.pth', tmp_path / 'own.SAFETENSORS')
-    assert done.returncode == 1 and 'which has checksums: name it .pth' in done.stderr
 
 
 class Release:
@@ -83,11 +72,6 @@ def test_settings_are_kept(tmp_path):
     torch.save({'state_dict': backbone.state_dict(), 'meta': {'mmattn': other}}, tmp_path / 'c.pth')
     done = convert(tmp_path / 'c.pth', tmp_path / 'other.pth')
     assert done.returncode == 1 and 'were trained with lam=1.0 instead of 0.0' in done.stderr
-
-
-def test_target_without_a_folder(tmp_path):
-    done = convert(tmp_path / 'c.pth', tmp_path / 'no' / 'own.pth')
-    assert done.returncode == 1 and done.stderr == f'There is no folder {tmp_path}/no to write own.pth to.\n'
 
 
 def test_type_of_a_file_of_ours(tmp_path):

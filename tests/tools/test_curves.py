@@ -4,14 +4,13 @@ import json
 import math
 import shutil
 
-import cv2
 import pytest
 from matplotlib import pyplot
 from matplotlib.cbook import is_math_text
 
 from mmguard.curves import is_score, read_curves, read_result
 from mmguard.errors import InputError
-from tests.tools.in_process import load_tool, run_tool
+from tests.tools.in_process import run_tool
 
 
 @pytest.fixture
@@ -57,20 +56,6 @@ def test_scores_that_are_counted_in_another_way(tmp_path, log, steps):
     assert read_curves(tmp_path)['mIoU'] == {10: 1.0, 20: 2.0}
 
 
-def test_picture(work, tmp_path):
-    done = run_tool('curves', work, '--out', tmp_path / 'new' / 'a.png')
-    assert done.returncode == 0 and cv2.imread(str(tmp_path / 'new' / 'a.png')) is not None
-
-
-def test_names_of_several_trainings(work, tmp_path, monkeypatch):
-    """Work folders may have the same name, rate0.001_seed0 of two models: names begin where their paths differ."""
-    monkeypatch.setattr(pyplot, 'subplots', lambda *_, **__: (figure, axes))
-    figure, axes = pyplot.figure(), pyplot.figure().subplots(1, 2)
-    other = shutil.copytree(work, tmp_path / 'other' / 'work')
-    assert run_tool('curves', work, other, '--out', tmp_path / 'a.svg').returncode == 0
-    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ['work: loss', 'other/work: loss']
-
-
 @pytest.mark.parametrize('trainings', [1, 2])
 def test_picture_of_many_scores(tmp_path, monkeypatch, trainings):
     """By default, the curves of COCO are those of mAP; the -1 of sizes without an object is not drawn. Of dozens of
@@ -98,21 +83,21 @@ def test_picture_of_many_scores(tmp_path, monkeypatch, trainings):
         assert not any(axis.get_legend().get_window_extent().overlaps(axis.bbox) for axis in axes)
 
 
-@pytest.mark.parametrize('name', ['$x^$', r'\$a$b', '$', '_run', 'a_b{', '%d'])
-def test_names_are_not_formulas(work, tmp_path, monkeypatch, name):
-    """Matplotlib takes text between two $ for a formula, and leaves out of a legend what begins with "_"."""
+@pytest.mark.parametrize('name', ['$x^$', '_run', 'other/work'])
+def test_names_of_trainings(work, tmp_path, monkeypatch, name):
+    """Matplotlib takes text between two $ for a formula, and leaves out of a legend what begins with "_". Names begin
+    where the paths of work folders differ."""
     monkeypatch.setattr(pyplot, 'subplots', lambda *_, **__: (figure, axes))
     figure, axes = pyplot.figure(), pyplot.figure().subplots(1, 2)
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(work, tmp_path / name)
-    monkeypatch.setattr('sys.argv', ['curves.py', 'work', name, '--out', 'a.png', '--keys', 'coco/bbox_mAP'])
-    load_tool('curves').main()
+    options = '--out', tmp_path / 'a.png', '--keys', 'coco/bbox_mAP'
+    assert run_tool('curves', work, tmp_path / name, *options).returncode == 0
     texts = [text.get_text() for text in axes[0].get_legend().get_texts()]
     assert [text.replace(r'\$', '$').strip() for text in texts] == ['work: loss', f'{name}: loss']
     assert not any(map(is_math_text, texts))
 
 
-@pytest.mark.parametrize('line', ['{"loss": }', '{"loss": 1, "step": 1.5}', '{"loss": 1, "step": true}', '{"loss": 1}'])
+@pytest.mark.parametrize('line', ['{"loss": }', '{"loss": 1, "step": 1.5}'])
 def test_damaged_log(work, line):
     (work / 'a' / 'vis_data' / 'scalars.json').write_text(f'{line}\n')
     with pytest.raises(InputError, match='scalars.json cannot be read'):
@@ -134,20 +119,11 @@ def test_numbers_that_cannot_be_drawn(work, tmp_path):
     'key, value',
     [
         ('mIoU', '1e400'),
-        ('mIoU', '-Infinity'),
-        ('mIoU', '1' + '0' * 400),
         ('mIoU', '1' + '0' * 5000),
-        ('mIoU', '"40"'),
-        ('mIoU', 'true'),
         ('mIoU', 'null'),
-        ('seconds', 'NaN'),
         ('seconds', '"60"'),
-        ('seconds', '1e200'),
         ('seconds', '-1'),
-        ('rate', 'Infinity'),
         ('seed', '1.5'),
-        ('seed', '-1'),
-        ('seed', 'true'),
         ('digest', '1'),
     ],
 )
@@ -172,10 +148,8 @@ def test_result(tmp_path):
 @pytest.mark.parametrize(
     'arguments, sentence',
     [
-        (['{}', '--keys', 'mIoU', '--out', 'a.png'], 'which no training has: there are coco/bbox_mAP'),
         (['{}', '--keys', 'bbox_mAP', '--out', 'a.png'], 'no training has: did you mean coco/bbox_mAP'),
         (['{}/a', '--out', 'a.png'], 'has no log of a training'),
-        (['{}', '--out', 'a.jpg'], '--out must name a .png'),
         (['{}', '--out', '{}/a/a.log/a.png'], 'a.png cannot be written'),
     ],
 )

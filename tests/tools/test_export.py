@@ -7,13 +7,11 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from mmcv.transforms import Resize
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import nn
 
 from mmattn.export.graphs import RUNTIMES, trace, write_onnx
-from mmattn.weights import read_file
 from mmguard.errors import CheckpointError, InputError
 from mmguard.packages import MissingPackage
 from mmguard.runs.configs import load_config
@@ -228,16 +226,10 @@ def test_a_wrong_file_does_not_stay(export, tmp_path, monkeypatch, difference):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        ([SEGMENTOR, '--out', 'x.pb'], '--out must name a .onnx or .pt2 file'),
         ([SEGMENTOR, '--out', 'no/x.onnx'], 'there is no folder no for x.onnx'),
-        ([SEGMENTOR, '--out', 'README.md/x.onnx'], 'there is no folder'),
         ([CLASSIFIER, '--out', 'x.onnx'], 'is not a segmentor or detector: export the backbone'),
         ([DETECTOR, '--out', 'x.pt2'], 'a detector is exported as .onnx, not as .pt2'),
-        ([SEGMENTOR, '--out', 'x.onnx', '--image', 'README.md'], '--image is for detectors'),
-        ([SEGMENTOR, '--out', 'x.onnx', '--int8'], '--int8 and --images go together'),
-        ([SEGMENTOR, '--out', 'x.onnx', '--images', 'docs'], '--int8 and --images go together'),
         ([SEGMENTOR, '--out', 'x.onnx', '--int8', '--images', 'mmattn'], '--images mmattn must be a folder with two'),
-        ([DETECTOR, '--out', 'x.onnx', '--int8', '--images', 'docs'], '--int8 is for segmentors as .onnx'),
     ],
 )
 def test_mistakes_get_a_sentence(export, arguments, message):
@@ -253,19 +245,6 @@ def test_other_models(export, tmp_path):
     (tmp_path / 'timm.py').write_text(f"_base_ = '{ROOT / CLASSIFIER}'\nmodel = {model}")
     with pytest.raises(InputError, match='its model, a TimmClassifier, has no setting "backbone"'):
         export(tmp_path / 'timm.py', '--backbone', '--out', tmp_path / 'x.onnx')
-
-
-def test_heads_with_further_arguments(export, segmentor):
-    """A head of the user that passes on any arguments needs feature maps only."""
-    segmentor.decode_head.forward = lambda inputs, *args, **kwargs: inputs
-    export.tool.check_head(segmentor)
-
-
-def test_resize_of_classes(export, segmentor):
-    """A pipeline whose types are classes, as in a new-style config."""
-    cfg = Config.fromfile(ROOT / SEGMENTOR)
-    cfg.test_dataloader.dataset.pipeline[1] = dict(type=Resize, scale=(64, 48))
-    assert export.tool.metadata(cfg, segmentor, {}, 3)['resize'] == [dict(type='Resize', scale=(64, 48))]
 
 
 @pytest.mark.parametrize(
@@ -324,14 +303,6 @@ def test_image_of_a_detector(export, tmp_path):
     assert all(one[0, :, 9, 9].tolist() == pytest.approx([20, 10, 0], abs=1e-4) for one in found)
 
 
-def test_names_of_wrappers(export, tmp_path, segmentor):
-    """Weights of torch.compile are exported, as tools/test.py tests them."""
-    torch.save({f'_orig_mod.{name}': value for name, value in segmentor.state_dict().items()}, tmp_path / 'c.pth')
-    contents = read_file(tmp_path / 'c.pth')
-    model = export.tool.build(Config.fromfile(ROOT / SEGMENTOR), tmp_path / 'c.pth', False, contents)
-    assert all(torch.equal(value, segmentor.state_dict()[name]) for name, value in model.state_dict().items())
-
-
 def test_backbone_of_openmmlab(export, tmp_path):
     """A backbone of another package takes the weights of a whole model, and none if some are missing."""
     with DefaultScope.overwrite_default_scope('mmpretrain'):
@@ -346,11 +317,6 @@ def test_backbone_of_openmmlab(export, tmp_path):
     torch.save(weights, file)
     with pytest.raises(CheckpointError, match='1 tensors that are not there, .* conv1.weight'):
         export.tool.build(cfg, str(file), True, {})
-
-
-def test_no_checkpoint(export, tmp_path):
-    with pytest.raises(ValueError, match='there is no checkpoint'):
-        export(SEGMENTOR, tmp_path / 'c.pth', '--out', tmp_path / 'x.onnx')
 
 
 def test_nothing_is_overwritten(export, tmp_path):

@@ -190,28 +190,6 @@ class Interruption(Hook):
 """
 
 
-#: a hook that starts a second training in the folder of a running one
-SECOND = """
-import subprocess, sys
-from mmengine.dist import master_only
-from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
-
-
-@HOOKS.register_module()
-class Second(Hook):
-
-    def __init__(self, config):
-        self.config = config
-
-    @master_only
-    def before_train(self, runner):
-        command = [sys.executable, 'tools/train.py', self.config, '--resume', '--work-dir', runner.work_dir]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 1 and 'is in use by another training (process' in done.stderr.splitlines()[-1]
-"""
-
-
 def interrupted(config, step, kind):
     (config.parent / 'interruption.py').write_text(HOOK)
     path = config.with_name(f'interrupted_{config.name}')
@@ -260,17 +238,6 @@ def test_killed(train, whole, tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['NAT', 'DiNAT'])
-def test_neighbourhood_attention_resumes(train, tmp_path, name):
-    """Its C++ code gives the same gradients again."""
-    config = segmentor(tmp_path, name=name, steps=4, optimizer='AdamW')
-    assert train(config, tmp_path / 'whole').returncode == 0
-    done = train(interrupted(config, 3, 'SIGKILL'), tmp_path / 'killed')
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
-    assert_resumed(train, tmp_path / 'killed', (config, weights(tmp_path / 'whole' / 'iter_4.pth')), 'iter_2.pth')
-
-
-@pytest.mark.slow
 def test_truncated_and_full(train, whole, tmp_path):
     """The disk is full at the second checkpoint, and later that one is truncated: the first is used both times."""
     steps = 'ELSASwin' in whole[0].name
@@ -285,25 +252,6 @@ def test_truncated_and_full(train, whole, tmp_path):
         file.truncate(10_000)
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / second))
     assert f'{second} cannot be read' in assert_resumed(train, tmp_path, whole, first)
-
-
-@pytest.mark.slow
-def test_work_folder_is_in_use(train, tmp_path):
-    """Two processes train in a folder: another training is refused there, during it and after it."""
-    config = segmentor(tmp_path, steps=6)
-    (tmp_path / 'second.py').write_text(SECOND)
-    two = tmp_path / 'two.py'
-    two.write_text(
-        f"_base_ = './{config.name}'\n"
-        "custom_imports = dict(imports=[*_base_.custom_imports.imports, 'second'])\n"
-        f"custom_hooks = [dict(type='Second', config='{config}')]\n"
-    )
-    done = train(two, tmp_path / 'work', processes=2)
-    assert done.returncode == 0, done.stdout + done.stderr
-    checkpoints = {path: path.stat().st_mtime for path in (tmp_path / 'work').glob('*.pth')}
-    again = train(config, tmp_path / 'work')
-    assert again.returncode == 1 and 'has checkpoints of another training' in again.stderr.splitlines()[-1]
-    assert checkpoints == {path: path.stat().st_mtime for path in (tmp_path / 'work').glob('*.pth')}
 
 
 @pytest.fixture(scope='module')
@@ -371,33 +319,6 @@ def test_other_number_of_processes(train, sharded, tmp_path, processes):
         torch.testing.assert_close(
             resumed[key], value, atol=2e-4, rtol=1e-3, msg=lambda message, key=key: f'{key}: {message}'
         )
-
-
-@pytest.mark.slow
-def test_sharded_state_of_another_training(train, sharded, tmp_path):
-    """--resume refuses a sharded checkpoint of another model, with the first difference."""
-    config, whole = sharded
-    start, options = whole / 'iter_4.pth', ('--cfg-options', 'model.decode_head.channels=8')
-    done = train(config, tmp_path / 'work', '--resume', start, *options, processes=2)
-    assert done.returncode and f'{start} belongs to another model or optimizer than the config: ' in done.stderr
-
-
-@pytest.mark.slow
-def test_sharded_from_ordinary(train, sharded, tmp_path):
-    """Sharded training starts from an ordinary checkpoint in load_from. With a full disk, it ends with a sentence."""
-    config, whole = sharded
-    expected = merged(whole, 6, tmp_path / 'start.pth')
-    options = (
-        f'load_from={tmp_path}/start.pth',
-        'optim_wrapper.optimizer.lr=0.',
-        'default_hooks.checkpoint.interval=1',
-    )
-    work_dir = tmp_path / 'work'
-    done = train(interrupted(config, 1, 'full'), work_dir, '--cfg-options', *options, processes=2)
-    assert done.returncode and f'{work_dir}/iter_2.pth cannot be written (No space left on device)' in done.stderr
-    assert 'CheckpointException' not in done.stderr
-    assert not list(work_dir.glob('iter_2*'))
-    assert all(torch.equal(value, expected[key]) for key, value in merged(work_dir, 1, tmp_path / 'end.pth').items())
 
 
 @pytest.mark.slow

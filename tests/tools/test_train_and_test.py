@@ -1,16 +1,12 @@
 """tools/train.py and tools/test.py as a user calls them, on a few toy images."""
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
-from tests import ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 
 MASK_RCNN = 'projects/lab/configs/toy/mask-rcnn_elsa-swin-toy_fpn.py'
@@ -19,8 +15,8 @@ UPERNET = 'projects/lab/configs/toy/elsa-swin-toy_upernet.py'
 SHORT = {
     MASK_RCNN: [
         'train_dataloader.batch_size=4',
-        'train_dataloader.num_workers=1',
-        'val_dataloader.num_workers=1',
+        'model.train_cfg.rpn_proposal.max_per_img=50',
+        'model.test_cfg.rpn.max_per_img=10',
         'train_cfg.val_interval=1',
         'train_cfg.max_epochs={}',
     ],
@@ -47,29 +43,15 @@ def toy(tmp_path_factory):
     return dict(COCO_ROOT=f'{folder}/coco/', ADE20K_ROOT=f'{folder}/ADEChallengeData2016', CUDA_VISIBLE_DEVICES='')
 
 
-def run_alone(toy, tool, *arguments):
-    """Likewise in a process of its own, with workers."""
-    return subprocess.run(
-        [sys.executable, ROOT / 'tools' / f'{tool}.py', *map(str, arguments)],
-        cwd=ROOT,
-        env=dict(os.environ, **toy),
-        capture_output=True,
-        text=True,
-    )
-
-
 @pytest.fixture(scope='module', params=[MASK_RCNN, pytest.param(UPERNET, marks=pytest.mark.slow)])
 def trained(request, toy, tmp_path_factory):
-    """A config, its work folder after one step and one more by --resume, and the last checkpoint. The detector is
-    resumed as a user does it."""
+    """A config, its work folder after one step and one more by --resume, and the last checkpoint.
+    test_dist_and_resume.py trains in processes of their own."""
     config, folder = request.param, tmp_path_factory.mktemp('work')
     for end in (1, 2):
         options = [option.format(end) for option in SHORT[config]]
         arguments = 'train', config, '--work-dir', folder, '--resume', '--cfg-options', *options
-        if config == MASK_RCNN and end == 2:
-            done = run_alone(toy, *arguments)
-        else:
-            done = run_tool(*arguments, *NO_WORKERS, **toy)
+        done = run_tool(*arguments, *NO_WORKERS, **toy)
         assert done.returncode == 0, done.stdout + done.stderr
         assert (folder / LAST[config].format(end)).is_file()
     assert 'resumed' in (done.stdout + done.stderr).lower()

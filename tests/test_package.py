@@ -33,13 +33,21 @@ def run_python(code: str, *arguments: str, **environment: str) -> subprocess.Com
 
 
 def test_what_is_imported():
-    """The tools import OpenMMLab's models, and the code of sharded training, only for configs that need them. mmattn
-    does not import mmcv, mmdet, mmseg and mmpretrain, and its backbones run without them, in their small forms."""
+    """timm, torchvision and what draws take seconds, and so do OpenMMLab's packages: a backbone is imported and built
+    without them, and runs where those of OpenMMLab are missing. The tools import these, and the code of sharded
+    training, only for configs that need them."""
     done = run_python("""
-import sys, torch, mmengine.runner
+import sys, torch
+import mmattn.backbones
+with torch.device('meta'):
+    mmattn.backbones.ELSASwin('tiny')
+names = ('mmcv', 'mmdet', 'mmseg', 'mmpretrain')
+seen = {*names, 'timm', 'torchvision', 'matplotlib', 'cv2', 'transformers'} & set(sys.modules)
+assert not seen, seen
+import mmengine.runner
 before = set(sys.modules)
 import mmguard.runs.running, mmguard.runs.configs
-names = ('mmcv', 'mmdet', 'mmseg', 'mmpretrain', 'mmengine._strategy', 'torch.distributed.checkpoint')
+names += ('mmengine._strategy', 'torch.distributed.checkpoint')
 seen = [name for name in set(sys.modules) - before if name.startswith(names) or name == 'mmguard.runs.sharding']
 assert not seen, seen
 for absent in names[:4]:
@@ -54,16 +62,6 @@ for case in CASES.values():
     assert done.stdout
 
 
-def test_a_start_brings_no_other_library():
-    """timm and torchvision take seconds, and so do those that draw: a backbone is imported and built without them."""
-    done = run_python("""
-import sys, mmattn.backbones
-mmattn.backbones.ELSASwin('tiny')
-print({'timm', 'torchvision', 'matplotlib', 'cv2', 'transformers'} & set(sys.modules))
-""")
-    assert done.stdout == 'set()\n', done.stderr
-
-
 def test_missing_mmengine_is_told():
     done = run_python('import sys; sys.modules["mmengine"] = None; import mmattn')
     assert done.returncode == 1
@@ -73,7 +71,7 @@ def test_missing_mmengine_is_told():
     )
 
 
-@pytest.mark.parametrize('installed, fits', [('3.2.0', False), ('3.3.0', True), ('3.10.1', True), ('4.0.0rc1', True)])
+@pytest.mark.parametrize('installed, fits', [('3.2.0', False), ('3.10.1', True)])
 def test_versions_are_compared_as_numbers(monkeypatch, installed, fits):
     import mmdet
 
@@ -328,7 +326,7 @@ def test_description_is_shown(distributions):
 
 def test_wheel_carries_mim(wheel):
     """Configs, tools and model index stand where OpenMMLab's mim looks for them, every config and tool of a user, and
-    none for work on mmattn."""
+    none for work on mmattn. Type checkers find the annotations, and a user the licence."""
     names = set(wheel.namelist())
     for folder in ('configs', 'tools'):
         for file in (ROOT / folder).rglob('*'):
@@ -338,19 +336,10 @@ def test_wheel_carries_mim(wheel):
     assert not [name for name in names if 'toy' in name]
     assert 'mmattn/.mim/model-index.yml' in names and 'mmattn/ops/elsa/cpp.py' in names
     assert not [name for name in names if name.endswith(('.cpp', '.h'))]
+    assert 'mmattn/py.typed' in names and any(name.endswith('LICENSE') for name in names)
 
 
-def test_wheel_carries_types(wheel):
-    """Type checkers read the annotations."""
-    assert 'mmattn/py.typed' in wheel.namelist()
-
-
-def test_wheel_carries_licence(wheel):
-    """Whoever gets the package gets the licence, too."""
-    assert any(name.endswith('LICENSE') for name in wheel.namelist())
-
-
-@pytest.mark.parametrize('tag, fits', [(f'v{__version__}', True), (__version__, False), ('v9.9.9', False), ('', False)])
+@pytest.mark.parametrize('tag, fits', [(f'v{__version__}', True), ('v9.9.9', False)])
 def test_tags_are_versions(tag, fits):
     """Wheels are made for a tag only if it names their version."""
     done = subprocess.run([ROOT / '.ci' / 'check_tag', tag], capture_output=True, text=True)

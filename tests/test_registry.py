@@ -11,14 +11,14 @@ from tests import ROOT
 
 BUILD = """
 import sys
-from mmdet.registry import MODELS
+from mmengine.registry import MODELS
 assert 'mmattn' not in sys.modules
 print(type(MODELS.build(dict(type='mmattn.NAT', arch='mini'))))
 """
 
 
 def test_without_an_import():
-    """A detector's config needs no custom_imports for a backbone with the scope mmattn."""
+    """A config needs no custom_imports for a backbone with the scope mmattn."""
     done = subprocess.run([sys.executable, '-c', BUILD], cwd=ROOT, capture_output=True, text=True)
     assert "<class 'mmattn.backbones.nat.NAT'>" in done.stdout, done.stderr
 

@@ -318,19 +318,19 @@ def check_downstream(cfg: Config, path: Path) -> None:
 
 @pytest.mark.usefixtures('any_weights')
 @pytest.mark.parametrize(
-    'row, data, dilations',
+    'name, dilations',
     [
-        ('dinat-t', 'coco', [[1, 28, 1], [1, 7, 1, 14], [1, 3, 1, 5, 1, 7] * 3, [1, 3, 1, 3, 1]]),
-        ('dinat_s-t', 'coco', [[1, 28], [1, 14], [1, 3, 1, 5, 1, 7], [1, 3]]),
-        ('dinat_s-t', 'ade20k', [[1, 16], [1, 8], [1, 2, 1, 3, 1, 4], [1, 2]]),
-        ('dinat-l-11x11', 'mask2former', [[1, 14, 1], [1, 4, 1, 7], [*[1, 2, 1, 3] * 4, 1, 3], [1] * 5]),
+        ('mask-rcnn_dinat-t_fpn_ms-3x_coco', [[1, 28, 1], [1, 7, 1, 14], [1, 3, 1, 5, 1, 7] * 3, [1, 3, 1, 3, 1]]),
+        ('mask-rcnn_dinat_s-t_fpn_ms-3x_coco', [[1, 28], [1, 14], [1, 3, 1, 5, 1, 7], [1, 3]]),
+        ('dinat_s-t_upernet_8xb2-160k_ade20k-512x512', [[1, 16], [1, 8], [1, 2, 1, 3, 1, 4], [1, 2]]),
+        ('mask2former_dinat-l_8xb2-lsj-100e_coco', [[1, 14, 1], [1, 4, 1, 7], [*[1, 2, 1, 3] * 4, 1, 3], [1] * 5]),
     ],
 )
-def test_dilations_of_dinat(row, data, dilations):
+def test_dilations_of_dinat(name, dilations):
     """The blocks have the dilations of the released configs, which no tensor shows."""
-    cfg = Config.fromfile(CONFIGS / 'nat' / '_base_' / f'{row}.py')
+    cfg = read_row(CONFIGS / 'nat' / f'{name}.py', import_custom_modules=False)
     with torch.device('meta'):
-        backbone = MODELS.build(dict(cfg.backbone, attention=cfg.attentions[data]))
+        backbone = MODELS.build(dict(cfg.model.backbone, init_cfg=None))
     found = [m.dilation for m in backbone.modules() if isinstance(m, NeighbourhoodAttention)]
     assert found == sum(dilations, [])
 

@@ -7,7 +7,7 @@ _base_ = [
 ]
 model = dict(
     data_preprocessor=dict(size=(640, 640)),
-    backbone=dict(_base_.pretrained, attention=_base_.attentions.mask2former, drop_path_rate=0.3),
+    backbone=dict(_base_.pretrained, dilations=_base_.dilations.mask2former, drop_path_rate=0.3),
     decode_head=dict(in_channels=_base_.in_channels),
 )
 

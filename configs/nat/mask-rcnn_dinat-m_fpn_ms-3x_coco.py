@@ -1,5 +1,5 @@
 _base_ = ['./_base_/dinat-m.py', './_base_/mask-rcnn.py']
 model = dict(
-    backbone=dict(_base_.pretrained, attention=_base_.attentions.coco, drop_path_rate=0.2),
+    backbone=dict(_base_.pretrained, dilations=_base_.dilations.coco, drop_path_rate=0.2),
     neck=dict(in_channels=_base_.in_channels),
 )

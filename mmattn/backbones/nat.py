@@ -150,6 +150,8 @@ class DiNAT(NAT):
             of neighbours in every second block, by stage. Those of the variants are for images of 224 x 224, whose maps
             they span. 'large_384' has those for 384 x 384.
         kernel_size: side of the neighbourhood, odd. The released 'large' with 11 is for 384 x 384.
+        dilations: by stage, those of its blocks in turn, or one for all, in place of those of ``arch``: images of a
+            detector are larger. See :class:`mmattn.layers.NeighbourhoodAttention`.
         kwargs: further arguments of :class:`NAT`, except ``attention``. Errors are the same.
     """
 
@@ -169,10 +171,16 @@ class DiNAT(NAT):
     }
     arch_zoo['large_384'] = dict(arch_zoo['large'], dilations=(13, 6, 3, 1))
 
-    def __init__(self, arch: str | dict = 'tiny', kernel_size: int = 7, **kwargs) -> None:
+    def __init__(
+        self,
+        arch: str | dict = 'tiny',
+        kernel_size: int = 7,
+        dilations: Sequence[int | Sequence[int]] | None = None,
+        **kwargs,
+    ) -> None:
         arch = self.resolve_arch(arch)
         attention = [
-            dict(type='NeighbourhoodAttention', kernel_size=kernel_size, dilation=(1, dilation))
-            for dilation in arch['dilations']
+            dict(type='NeighbourhoodAttention', kernel_size=kernel_size, dilation=dilation)
+            for dilation in dilations or [(1, dilation) for dilation in arch['dilations']]
         ]
         super().__init__(arch, attention, **kwargs)

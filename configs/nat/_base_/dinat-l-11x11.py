@@ -1,12 +1,7 @@
 # DiNAT-L with neighbourhoods of 11 x 11. The authors resized the tables of positions in these weights.
 _base_ = './dinat-l.py'
-attentions = {
-    data: [dict(type='NeighbourhoodAttention', kernel_size=11, dilation=dilation) for dilation in dilations]
-    for data, dilations in dict(
-        in1k_384=((1, 8), (1, 4), (1, 2), 1), mask2former=((1, 14), (1, 4, 1, 7), (*(1, 2, 1, 3) * 4, 1, 3), 1)
-    ).items()
-}
-backbone = dict(attention=attentions['in1k_384'])
+dilations = dict(mask2former=((1, 14), (1, 4, 1, 7), (*(1, 2, 1, 3) * 4, 1, 3), 1))
+backbone = dict(kernel_size=11)
 pretrained = dict(
     backbone,
     init_cfg=dict(

@@ -1,10 +1,6 @@
 # The weights are those of ImageNet-22K, which the authors fine-tune.
 _base_ = './dinat.py'
-backbone = dict(
-    type='NAT',
-    arch=dict(embed_dim=192, depths=(3, 4, 18, 5), num_heads=(6, 12, 24, 48), mlp_ratio=2, layer_scale=0),
-    attention=_base_.attentions.in1k,
-)
+backbone = dict(type='DiNAT', arch='large')
 in_channels = [192, 384, 768, 1536]
 pretrained = dict(
     backbone,

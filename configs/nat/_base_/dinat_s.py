@@ -3,9 +3,8 @@
 _base_ = './dinat.py'
 attentions = {
     data: [
-        *_base_.attentions[data][:1],
-        dict(type='NeighbourhoodAttention', dilation=dilation),
-        *_base_.attentions[data][2:],
+        dict(type='NeighbourhoodAttention', dilation=each)
+        for each in (_base_.dilations[data][0], dilation, *_base_.dilations[data][2:])
     ]
     for data, dilation in dict(in1k=(1, 4), in1k_384=(1, 6), coco=(1, 14), ade20k=(1, 8), ade20k_640=(1, 10)).items()
 }

@@ -166,3 +166,16 @@ def test_settings_reach_the_layers():
 def test_impossible_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         MSFSwin(**wrong)
+
+
+def test_tables_that_were_written_before():
+    """Tables of relative positions were once by key minus query, under another name; one too many is refused."""
+    backbone, other = (MSFSwin(**SMALL).eval() for _ in range(2))
+    weights, name = backbone.state_dict(), 'relative_position_bias_table'
+    before = {
+        key.replace(name, 'rb'): value.t().flip(1) if key.endswith(name) else value for key, value in weights.items()
+    }
+    other.load_state_dict(before)
+    assert all(torch.equal(value, weights[key]) for key, value in other.state_dict().items())
+    with pytest.raises(CheckpointError, match=r'not used: layers\.0\.blocks\.0\.attn\.rb'):
+        other.load_state_dict({**before, **weights})

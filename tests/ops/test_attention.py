@@ -29,3 +29,24 @@ def test_dropout():
     weights = attention(q, torch.ones(1, 1, 1000, 8), torch.eye(1000)[None, None], bias, 0.2)
     assert 0.17 < weights.eq(0).double().mean() < 0.23
     torch.testing.assert_close(weights.max().item(), 1 / 800)
+
+
+@pytest.mark.parametrize('backend', ['reference', 'fused'])
+@pytest.mark.parametrize('biased', [False, True], ids=['plain', 'biased'])
+def test_equation_1(backend, biased):
+    """One query and head at a time: a softmax of products by the root of the width, plus the bias."""
+    q, k, v = (torch.randn(2, 3, n, d, dtype=torch.float64) for n, d in ((5, 4), (7, 4), (7, 2)))
+    bias = torch.randn(1, 3, 5, 7, dtype=torch.float64) if biased else None
+    out = attention(q, k, v, bias, backend=backend)
+    for b, h, i in torch.cartesian_prod(*map(torch.arange, (2, 3, 5))).tolist():
+        logits = k[b, h] @ q[b, h, i] / 2 + (bias[0, h, i] if biased else 0)
+        torch.testing.assert_close(out[b, h, i], logits.softmax(0) @ v[b, h])
+
+
+@pytest.mark.parametrize(
+    'change', [dict(key=torch.zeros(1, 2, 7, 3)), dict(value=torch.zeros(1, 2, 6, 4))], ids=['key', 'value']
+)
+def test_wrong_shapes_are_named(change):
+    tensors = dict(query=torch.zeros(1, 2, 5, 4), key=torch.zeros(1, 2, 7, 4), value=torch.zeros(1, 2, 7, 4))
+    with pytest.raises(ValueError, match=r'must be \(B, heads, N, d\), \(B, heads, M, d\) and \(B, heads, M, v\), not'):
+        attention(**{**tensors, **change})

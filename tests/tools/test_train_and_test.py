@@ -113,8 +113,6 @@ def test_multi_scale_test(toy, trained, tmp_path):
             'needs auto_scale_lr.base_batch_size',
         ),
         ('test', [MASK_RCNN, 'no.pth', '--out', 'x.json'], '--out must name a .pkl file'),
-        ('test', [MASK_RCNN, 'no.pth', '--confusion', 'x.gif'], '--confusion must name a .png'),
-        ('test', [MASK_RCNN, 'no.pth', '--draw', '0'], '--draw must be 1 or more'),
     ],
 )
 def test_mistakes_get_a_sentence(toy, tmp_path, tool, arguments, message):

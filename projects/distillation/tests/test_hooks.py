@@ -8,7 +8,6 @@ import pytest
 import torch
 from mmengine.dataset import BaseDataset
 from mmengine.model import BaseModel
-from mmengine.runner import IterBasedTrainLoop
 from torch import nn
 
 pytest.importorskip('mmpretrain')
@@ -282,15 +281,3 @@ def test_refused(tmp_path):
     for cls, name in ((FeatureImagesHook, 'images'), (BackboneCheckpointHook, 'max_keep_ckpts')):
         with pytest.raises(ValueError, match=f'{name} must be a whole number'):
             cls(**{name: 0})
-
-
-def test_images_of_a_training_by_steps():
-    """Each picture is of the step that it is drawn after: of one epoch alone, it would replace the one before."""
-    shown, loop = [], IterBasedTrainLoop.__new__(IterBasedTrainLoop)
-    visualizer = SimpleNamespace(add_image=lambda name, sheet, step: shown.append((name, step)))
-    runner = SimpleNamespace(model=distiller().eval(), _train_loop=loop, visualizer=visualizer)
-    batch, hook = dict(inputs=torch.zeros(1, 3, 64, 64, dtype=torch.uint8)), FeatureImagesHook(images=1)
-    for loop._iter, loop._epoch in ((200, 0), (400, 0)):
-        hook.before_val_epoch(runner)
-        hook.after_val_iter(runner, 0, batch)
-    assert shown == [('features_1', 200), ('features_1', 400)]

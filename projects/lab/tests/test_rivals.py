@@ -320,12 +320,6 @@ def test_step_in_a_resnet(name):
 
 
 @pytest.mark.parametrize('name', ALL)
-def test_no_images(name):
-    """A batch may have none."""
-    assert ALL[name]()(torch.empty(0, H, W, DIM)).shape == (0, H, W, DIM)
-
-
-@pytest.mark.parametrize('name', ALL)
 def test_half_precision(name):
     """bfloat16 is near float64, also under autocast, on a map of odd sides and on one of a single pixel. MMCV's
     criss-cross attention takes autocast only."""

@@ -155,11 +155,6 @@ def test_compiled_gradients(max_scores):
         torch.testing.assert_close(*results)
 
 
-def test_content_gradcheck(fast_mode):
-    inputs = [torch.randn(1, 3, 2, 2, 2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(content_attention, inputs, fast_mode=fast_mode)
-
-
 def test_no_row_of_a_table_is_gathered():
     """torch.compile needs minutes for rows that are gathered by an index which depends on the size of the map."""
     graph = make_fx(lambda table: fit_table(table, 9, 'stretch'))(torch.randn(7, 3))

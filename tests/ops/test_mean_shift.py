@@ -56,13 +56,6 @@ def test_paths_agree(B, heads, N, M, d, probe, bias):
             torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize('path', PATHS)
-def test_gradcheck(path):
-    """Gradients are right, also of the key norm, which one path differentiates in one of its two parts only."""
-    inputs = [t.requires_grad_() for t in make_inputs(1, 2, 3, 4, 3, bias=path is not CHANNELS) if t is not None]
-    assert torch.autograd.gradcheck(path, inputs)
-
-
 @pytest.mark.parametrize('trains', [True, False])
 def test_no_score_matrix(trains):
     """Without a bias, no tensor is as large as the N x M logits, in inference, forward or backward."""

@@ -69,6 +69,15 @@ def test_large_logits():
 
 
 @pytest.mark.usefixtures('triton_runs')
+def test_a_single_image_in_another_layout():
+    """Of one image, maps can be seen as rows of pixels without a copy, also if channels are not neighbours."""
+    value = torch.randn(1, 8, 4, 5, device=DEVICE).permute(0, 2, 3, 1)
+    logits = torch.randn(1, 4, 5, 2, 9, device=DEVICE)
+    expected = elsa_attention(logits, value, backend='reference')
+    torch.testing.assert_close(elsa_attention(logits, value, backend='triton'), expected)
+
+
+@pytest.mark.usefixtures('triton_runs')
 def test_gradient_of_logits_has_their_strides():
     """Otherwise the layer's product would copy it. Logits that share memory get a gradient of their own each."""
     value = torch.randn(1, 4, 5, 8, device=DEVICE)

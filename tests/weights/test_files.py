@@ -312,6 +312,11 @@ def test_safetensors(tmp_path):
         read_file(tmp_path / 'cut.safetensors')
 
 
+def test_a_folder(tmp_path):
+    with pytest.raises(CheckpointError, match='is a folder: give the path of a file in it'):
+        read_file(tmp_path)
+
+
 def test_settings_of_a_file_may_be_anything():
     """Lists that hold themselves, or each other twice over, would take for ever to compare."""
     endless, bushy = [], [1]

@@ -37,7 +37,7 @@ CHECKS = {
     'heads': (lambda x: check_heads(12, x, 'x'), 'x (must be a whole|5 does not divide the 12)', (0, 5), (1, 12)),
     'dim': (lambda x: check_heads(x, 1), 'dim must be a whole number', (0, 1.5), (1,)),
     'flags': (lambda x: check_flags(x=x), 'x must be True or False, not', (0, 1, 'yes'), (False,)),
-    'choice': (lambda x: check_choice('x', x, ('a', 'b')), 'x must be one of a, b, not', ('', 'c', ['a']), ('b',)),
+    'choice': (lambda x: check_choice('x', x, dict(a=1, b=2)), 'x must be one of a, b, not', ('', 'c', ['a']), ('b',)),
     'rates': (lambda x: check_rates(x=x), r'x must be in \[0, 1\), not', (-0.1, 1), (0, 0.99)),
     'hidden': (
         lambda x: hidden_channels(8, x, 'x'),

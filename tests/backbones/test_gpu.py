@@ -50,7 +50,7 @@ def test_half_precision(case, dtype):
         case.build(case.small, drop_path_rate=0.0).to(DEVICE).eval(),
         torch.randn(2, 3, 70, 101, device=DEVICE),
     )
-    assert error(step(backbone, x, dtype), step(backbone, x)) < 10 * case.half_precision * torch.finfo(dtype).eps
+    assert error(step(backbone, x, dtype), step(backbone, x)) < 50 * torch.finfo(dtype).eps
 
 
 @every_backbone
@@ -85,7 +85,7 @@ def test_compiled(case, dtype):
     compiled = torch.compile(backbone, dynamic=True, options=options)
     for size in ((70, 101), (128, 64)):
         x = torch.randn(2, 3, *size, device=DEVICE)
-        tolerance = 1e-4 if dtype is None else 10 * case.half_precision * torch.finfo(dtype).eps
+        tolerance = 1e-4 if dtype is None else 50 * torch.finfo(dtype).eps
         assert error(step(compiled, x, dtype), step(backbone, x, dtype)) < tolerance
 
 
@@ -96,7 +96,7 @@ def test_training(case):
     for dtype in (None, torch.float16, torch.bfloat16):
         torch.manual_seed(0)
         backbone = case.build(case.trained, drop_path_rate=0.0).to(DEVICE)
-        head = torch.nn.Linear(case.trained_channels[-1], 2).to(DEVICE)
+        head = torch.nn.Linear(backbone.out_channels[-1], 2).to(DEVICE)
         optimizer = torch.optim.AdamW([*backbone.parameters(), *head.parameters()], lr=3e-4)
         scaler = torch.cuda.amp.GradScaler(enabled=DEVICE == 'cuda' and dtype == torch.float16)
         losses = []

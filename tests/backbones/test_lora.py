@@ -30,7 +30,7 @@ def build(name, pretrained=None, **settings):
         rank=2,
         targets=[dict(type=target) for target in TARGETS[name]],
     )
-    channels = case.channels(case.small)[-1]
+    channels = case.build(case.small).out_channels[-1]
     with DefaultScope.overwrite_default_scope('mmpretrain'):
         head = dict(type='LinearClsHead', num_classes=3, in_channels=channels)
         model = MODELS.build(

@@ -39,12 +39,11 @@ def test_computes_what_the_release_computes(golden, name, backend):
 
 
 @pytest.mark.parametrize('name', FORMS)
-@pytest.mark.parametrize('container', ['model', 'model_ema'])
-def test_released_layouts(tmp_path, release, name, container):
+def test_released_layouts(tmp_path, release, name):
     """Each layout, as torchvision's trainer saves it, fills its variant. Only the classifier is left out. The filled
     model takes images of any size."""
     weights = release(f'msf_vit_small_{name}_imagenet')
-    torch.save({container: {f'module.{k}': v for k, v in weights.items()}, 'epoch': 99}, tmp_path / 'c.pth')
+    torch.save({'model_ema': {f'module.{k}': v for k, v in weights.items()}, 'epoch': 99}, tmp_path / 'c.pth')
     backbone = MSFViT(arch='small', init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'c.pth')), **FORMS[name])
     backbone.init_weights()
     own, translation = backbone.state_dict(), backbone.from_release(weights)
@@ -69,9 +68,8 @@ def test_any_part_of_a_release_serves(release):
     'name, settings',
     [
         ('deit_small_distilled_patch16_224', dict()),
-        pytest.param('vit_small_patch16_224', dict(), marks=pytest.mark.slow),
         ('vit_small_patch16_224', dict(form='plain', proj_bias=True)),
-        pytest.param('vit_small_patch16_224', dict(groups=2), marks=pytest.mark.slow),
+        ('vit_small_patch16_224', dict(groups=2)),
         ('vit_small_patch16_224', dict(final_norm=True, out_indices=(2, 11))),
     ],
 )
@@ -215,13 +213,6 @@ def test_warm_start_is_strict(tmp_path, change, message):
         ).init_weights()
 
 
-def test_warm_start_only_when_told(tmp_path):
-    """Plain ViT weights without warm_start=True are refused, with a hint."""
-    torch.save(small_vit().state_dict(), tmp_path / 'vit.pth')
-    with pytest.raises(CheckpointError, match='look like a ViT or DeiT; warm_start=True'):
-        MSFViT(init_cfg=dict(type='Pretrained', checkpoint=str(tmp_path / 'vit.pth'))).init_weights()
-
-
 def test_position_code():
     """Sines and cosines of the column, then of the row, at frequencies from 1 to 1 / 10000."""
     code = position_code(4, 7, 12)
@@ -229,14 +220,6 @@ def test_position_code():
     expected = torch.cat([(n * frequencies).sin() if s else (n * frequencies).cos() for n in (5, 2) for s in (1, 0)])
     torch.testing.assert_close(code[2, 5], expected)
     assert code.shape == (4, 7, 12)
-
-
-def test_border_pixels_count():
-    """Pixels of a partial patch change the map."""
-    backbone = MSFViT(arch=dict(embed_dim=8, depth=1, num_heads=2), patch_size=4).eval()
-    x = torch.randn(1, 3, 9, 5, requires_grad=True)
-    backbone(x)[0][0, :3, -1, -1].sum().backward()
-    assert (x.grad[:, :, -1, -1] != 0).all()
 
 
 def test_final_norm_is_of_the_last_output_only():
@@ -249,39 +232,11 @@ def test_final_norm_is_of_the_last_output_only():
         torch.testing.assert_close(b, expected)
 
 
-def test_settings_reach_the_layers():
-    """Every argument reaches its layer."""
-    backbone = MSFViT(
-        arch='tiny',
-        patch_size=8,
-        form='residual',
-        sharing='QKVVW',
-        groups=4,
-        group_mode='block',
-        proj_bias=True,
-        mlp_ratio=2,
-        final_norm=True,
-        drop_rate=0.1,
-        attn_drop_rate=0.2,
-        drop_path_rate=0.3,
-        in_channels=1,
-    )
-    attn = backbone.blocks[-1].attn
-    assert (attn.form, attn.sharing, attn.num_heads, attn.attn_drop_rate) == ('residual', 'QKVVW', 3, 0.2)
-    assert (attn.pre_proj.groups, attn.pre_proj.mode) == (4, 'block') and attn.pre_proj.weight.shape == (576, 48)
-    assert attn.post_proj.bias is not None and attn.pre_proj.bias is not None
-    assert backbone.blocks[0].mlp.fc1.out_features == 384
-    assert backbone.drop.p == attn.drop.p == backbone.blocks[0].mlp.drop1.p == 0.1
-    assert backbone.blocks[-1].drop_path.drop_prob == pytest.approx(0.3) and backbone.blocks[0].drop_path.drop_prob == 0
-    assert backbone.patch_embed.proj.in_features == 64
-
-
 @pytest.mark.parametrize(
     'wrong, message',
     [
         (dict(arch=dict(embed_dim=6, depth=1, num_heads=1)), 'embed_dim must be a multiple of 4'),
         (dict(arch=dict(embed_dim=8, depth=1, num_heads=3)), 'num_heads 3 does not divide the 8'),
-        (dict(arch=dict(embed_dim=8, depth=0, num_heads=1)), 'depth must be a whole number of at least 1'),
         (dict(patch_size=0), 'patch_size'),
     ],
 )

@@ -6,12 +6,11 @@ import torch
 from mmattn.ops.resize import interpolated
 from tests.backbones.cases import every_backbone
 
-IMAGES = {
-    'noise of 1e-3': lambda noise: 1e-3 * noise,
-    'noise of 1e3': lambda noise: 1e3 * noise,
-    'constant 0': torch.zeros_like,
-    'constant 1e3': lambda noise: torch.full_like(noise, 1e3),
-}
+IMAGES = {'noise of 1e3': lambda noise: 1e3 * noise, 'constant 0': torch.zeros_like}
+
+#: bound of the error in half precision, as a fraction of the norm of a map, in units of the epsilon of the dtype: about
+#: twice what is seen
+HALF_PRECISION = 5
 
 either_half = pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
 
@@ -43,7 +42,7 @@ def test_autocast_does_not_overflow(case, dtype, image):
 
 def assert_near(case, dtype, maps, exact):
     for out, reference in zip(maps, exact, strict=True):
-        assert (out.float() - reference).norm() < case.half_precision * torch.finfo(dtype).eps * reference.norm()
+        assert (out.float() - reference).norm() < HALF_PRECISION * torch.finfo(dtype).eps * reference.norm()
 
 
 @every_backbone
@@ -64,36 +63,6 @@ def test_half_precision_is_near_float32(case, dtype, whole):
         with torch.autocast('cpu', dtype):
             maps = backbone(x)
     assert_near(case, dtype, maps, exact)
-
-
-@every_backbone
-@either_half
-def test_old_optimiser_state(case, dtype):
-    """AdamW late in training, with second moments that are tiny or zero: steps under autocast with a gradient scaler
-    change all weights and leave them finite."""
-    backbone = case.build(case.small)
-    optimizer = torch.optim.AdamW(backbone.parameters(), lr=1e-3, weight_decay=0.05)
-    for p in backbone.parameters():
-        squares = torch.tensor([0.0, 1e-45, 1e-38, 1e-20, 1e-8])
-        optimizer.state[p] = dict(
-            step=torch.tensor(10000.0),
-            exp_avg=torch.zeros_like(p),
-            exp_avg_sq=squares[torch.randint(len(squares), p.shape)],
-        )
-    if hasattr(torch.amp, 'GradScaler'):
-        scaler = torch.amp.GradScaler('cpu', init_scale=2**4, enabled=dtype == torch.float16)
-    else:
-        scaler = torch.cuda.amp.GradScaler(enabled=False)
-    before = [p.detach().clone() for p in backbone.parameters()]
-    x = torch.randn(2, 3, 48, 64)
-    for _ in range(2):
-        optimizer.zero_grad()
-        step(backbone, x, dtype, scaler.scale)
-        scaler.step(optimizer)
-        scaler.update()
-    assert all(p.isfinite().all() for p in backbone.parameters())
-    assert not any(torch.equal(p, old) for p, old in zip(backbone.parameters(), before))
-    assert all(out.isfinite().all() for out in step(backbone, x, dtype))
 
 
 def test_positions_in_deterministic_mode(monkeypatch):

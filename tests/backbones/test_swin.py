@@ -9,13 +9,9 @@ import pytest
 import timm
 import torch
 import torchvision
-from mmdet.registry import MODELS
-from mmdet.utils import register_all_modules
-from mmengine.config import Config
 
 from mmattn.backbones import ELSASwin, MSFSwin, SwinFrame, swin_weights
 from mmattn.weights import CheckpointError
-from tests import ROOT
 from tests.backbones.test_msf_swin import microsoft
 
 ARCH = dict(embed_dim=8, depths=(2, 2, 2, 2), num_heads=(1, 2, 4, 8))
@@ -93,28 +89,6 @@ def test_a_classifier_of_mmpretrain():
     x = torch.rand(1, 3, 224, 224)
     with torch.no_grad():
         torch.testing.assert_close(frame(x)[0], swin(x)[0], atol=1e-4, rtol=1e-4)
-
-
-def test_a_detector_of_mmdetection(tmp_path):
-    """MMDetection's Mask R-CNN with Swin gives the same detections with SwinFrame in the place of its backbone."""
-    register_all_modules()
-    cfg = Config.fromfile(ROOT / 'projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn.py').model
-    cfg.neck.in_channels = [8, 16, 32, 64]
-    cfg.test_cfg.rcnn.score_thr = 0.0
-    theirs = dict(cfg, backbone=dict(type='SwinTransformer', **MM))
-    ours = dict(cfg, backbone=dict(type=SwinFrame, arch=ARCH))
-    theirs, ours = (MODELS.build(Config(each)).eval() for each in (theirs, ours))
-    randomised(theirs.backbone)
-    ours.load_state_dict(theirs.state_dict())
-    data = dict(inputs=[torch.randint(0, 256, (3, 97, 130), dtype=torch.uint8)])
-    found = []
-    for model in (theirs, ours):
-        sample = mmdet.structures.DetDataSample()
-        sample.set_metainfo(dict(img_shape=(97, 130), ori_shape=(97, 130), scale_factor=(1, 1)))
-        found.append(model.test_step(dict(data, data_samples=[sample]))[0].pred_instances)
-    assert len(found[0]) > 10
-    torch.testing.assert_close(found[0].bboxes, found[1].bboxes, atol=1e-2, rtol=1e-3)
-    torch.testing.assert_close(found[0].scores, found[1].scores, atol=1e-4, rtol=1e-3)
 
 
 NET7 = dict(type='LocalAttention', terms=['qk', 'qr', 'rk', 'b'])

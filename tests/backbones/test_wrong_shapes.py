@@ -11,28 +11,16 @@ from mmattn.weights import CheckpointError, Translation, misfits
 from tests.backbones.cases import every_backbone
 
 CHANGES = {
-    'first dimensions swapped': lambda x: x.transpose(0, 1) if x.dim() > 1 else x,
-    'last dimensions swapped': lambda x: x.transpose(-2, -1) if x.dim() > 1 else x,
     'dimensions reversed': lambda x: x.permute(tuple(range(x.dim()))[::-1]),
     'one more at the front': lambda x: x[None],
-    'one more at the end': lambda x: x[..., None],
-    'flat': lambda x: x.flatten(),
     'two dimensions in one': lambda x: x.flatten(1) if x.dim() > 1 else x,
-    'kernel halved': lambda x: x.flatten(2)[..., ::2] if x.dim() > 2 else x,
     'another kernel of as many numbers': lambda x: (
         x.reshape(*x.shape[:2], x.shape[2] // 2, x.shape[3] * 2) if x.dim() == 4 and x.shape[2] % 2 == 0 else x
     ),
-    'channels for pixels': lambda x: (
-        x.reshape(len(x), -1, x.shape[2] // 2, x.shape[3] // 2) if x.dim() == 4 and x.shape[2] % 2 == 0 else x
-    ),
     'twice the first': lambda x: torch.cat((x, x)) if x.dim() else x,
-    'twice the last': lambda x: torch.cat((x, x), -1) if x.dim() else x,
-    'without the first': lambda x: x[1:] if x.dim() else x,
     'without the last': lambda x: x[..., :-1] if x.dim() else x,
     'a number': lambda x: x.sum(),
     'nothing': lambda x: x.new_zeros(0),
-    'no rows': lambda x: x[:0] if x.dim() else x,
-    'no columns': lambda x: x[..., :0] if x.dim() else x,
 }
 ATTENTION = dict(embed_dim=24, depth=2, num_heads=2)
 
@@ -78,22 +66,13 @@ def check_refusals(backbone, load, weights, dropped, message='of another shape: 
             passed = False
         assert passed == (name in dropped), name
         count += not passed
-    assert count > 200
+    assert count > 100
 
 
-@pytest.mark.parametrize(
-    'settings',
-    [
-        dict(groups=2, sharing='QKVVQ'),
-        *(
-            pytest.param(each, marks=pytest.mark.slow)
-            for each in (dict(), dict(proj_bias=True), dict(groups=2), dict(sharing='QKVVQ'))
-        ),
-    ],
-)
 @pytest.mark.parametrize('form', ['ViT', 'Swin'])
-def test_warm_starts(form, settings):
+def test_warm_starts(form):
     """Also where tensors are rearranged before all shapes are compared. What is left out may have any shape."""
+    settings = dict(groups=2, sharing='QKVVQ')
     if form == 'ViT':
         backbone, weights = MSFViT(arch=ATTENTION, patch_size=8, final_norm=True, **settings), vit()
     else:
@@ -104,9 +83,8 @@ def test_warm_starts(form, settings):
     check_refusals(backbone, lambda given: Translation(backbone._warm_started(given)), weights, dropped)
 
 
-@pytest.mark.parametrize('attention', [pytest.param('GhostHeadAttention', marks=pytest.mark.slow), 'DepthwiseConv'])
-def test_warm_start_from_deit(attention):
-    frame = ViTFrame(arch=ATTENTION, attention=dict(type=attention), embedding='deit', img_size=16, patch_size=8)
+def test_warm_start_from_deit():
+    frame = ViTFrame(arch=ATTENTION, attention=dict(type='DepthwiseConv'), embedding='deit', img_size=16, patch_size=8)
     dropped = frame.from_release(vit(), warm_start=True).dropped
     check_refusals(frame, lambda given: Translation(frame._warm_started(given)), vit(), dropped, ': {} ')
 

@@ -105,14 +105,15 @@ def test_shift_depends_on_the_size():
 @pytest.mark.slow
 @needs_export
 @pytest.mark.parametrize(
-    'case, config',
-    [pytest.param(case, config, id=f'{name}-{config}') for name, case in CASES.items() for config in case.segmentors],
+    'config',
+    [
+        *('elsa-swin-toy_upernet', 'elsa-volo-toy_upernet', 'gsa-resnet-toy_fpn', 'shunted-toy_fpn'),
+        *('msf-vit-toy_setr', 'msf-vit-toy_upernet'),
+    ],
 )
-def test_segmentor(case, config, tmp_path):
+def test_segmentor(config, tmp_path):
     """Whole segmentors too. Their heads pool to fixed sizes, and resize maps whose size the graph does not know."""
     cfg = Config.fromfile(ROOT / 'projects/lab/configs/toy' / f'{config}.py')
-    if case.segmentors[config]:
-        cfg.model.backbone = {**cfg.model.backbone, **case.config(case.segmentors[config])}
     with DefaultScope.overwrite_default_scope('mmseg'):
         model = revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
     assert max(export_all_ways(model, tmp_path)) < 1e-4

@@ -119,7 +119,7 @@ def segmentor(
             root=ROOT,
             name=name,
             settings=settings,
-            channels=list(case.trained_channels),
+            channels=list(case.build(case.trained).out_channels),
             batch_size=batch_size,
             workers=workers,
             frozen=frozen,

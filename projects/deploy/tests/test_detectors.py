@@ -39,7 +39,8 @@ def build(config, case=CASES['ShuntedTransformer'], **options):
     """A detector with two maps of a backbone, one pooled map and few proposals, in which tracing takes little time."""
     cfg = copy.deepcopy(read(config))
     cfg.backbone = ConfigDict(case.config(case.tiny))
-    cfg.neck.update(in_channels=list(case.channels(case.tiny)), num_outs=3, start_level=0, add_extra_convs=False)
+    channels = list(case.build(case.tiny).out_channels)
+    cfg.neck.update(in_channels=channels, num_outs=3, start_level=0, add_extra_convs=False)
     (cfg.rpn_head if 'rpn_head' in cfg else cfg.bbox_head).anchor_generator.strides = [4, 8, 16]
     if 'roi_head' in cfg:
         for extractor in (cfg.roi_head.bbox_roi_extractor, cfg.roi_head.mask_roi_extractor):

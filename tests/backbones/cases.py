@@ -255,7 +255,7 @@ CASES = {
             small=dict(arch=dict(STAGES, mlp_ratio=2, layer_scale=1, dilations=(1, 3, 2, 2)), kernel_size=3),
             trained=dict(arch=dict(WIDE, mlp_ratio=2, layer_scale=0, dilations=(2, 2, 2, 1))),
             arch=dict(ANY_STAGES, mlp_ratio=[1], layer_scale=[0], dilations=[(2, 1, 1, 3)]),
-            others=dict(kernel_size=[1, 5]),
+            others=dict(kernel_size=[1, 5], dilations=[(1, 2, 1, 2), ((1, 2), (2, 3), 1, 1)]),
             of_another=True,
         ),
         Case(

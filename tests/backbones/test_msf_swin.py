@@ -7,6 +7,7 @@ from mmengine.config import DictAction
 from mmengine.registry import MODELS
 
 from mmattn.backbones import MSFSwin
+from mmattn.weights import CheckpointError
 from mmattn.weights.sources import check_source
 from tests import ROOT
 from tests.configs import named

@@ -33,8 +33,9 @@ def test_autocast_does_not_overflow(case, dtype, image):
     """In half precision, maps and gradients are finite for images of any scale, also for constant images."""
     backbone = case.build(case.small)
     # An untrained stem may map zeros to zeros. There the gradient of a norm is 1 / sqrt(eps): that of Shunted's stem is
-    # 3e5, which float16 cannot hold. A gradient scaler would arrive at a scale like this one.
-    scale = 2**-8 if image == 'constant 0' else 1
+    # 3e5, which float16 cannot hold. Nor can it hold the gradient of ViTFrame's patches, which have no norm, where
+    # images are 1e3. A gradient scaler would arrive at a scale like this one.
+    scale = 2**-8 if image == 'constant 0' or case.name == 'ViTFrame' else 1
     maps = step(backbone, IMAGES[image](torch.randn(2, 3, 48, 64)), dtype, lambda loss: scale * loss)
     assert all(out.isfinite().all() for out in maps)
     assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in backbone.parameters())

@@ -128,7 +128,7 @@ ANY_VIT = dict(
     norm_eps=[1e-2],
     layer_scale=[None, 0.1],
 )
-ANY_PREFIX = dict(class_token=[False, True], registers=[0, 2], rope=[None, 10.0], qkv_bias=[False])
+ANY_PREFIX = dict(class_token=[False, True], registers=[0, 2], rope=[None, 10.0], qkv_bias=[False, True])
 
 CASES = {
     case.name: case

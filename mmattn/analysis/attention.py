@@ -113,7 +113,7 @@ def _projected(layer: nn.Module, x: Tensor, row: int, column: int, prefix: Tenso
         border = layer.side // 2
     x = F.pad(x, (0, 0, *[border] * 4))
     with input_as_values(layer, border):
-        attend = layer.forward if prefix is None else lambda x: layer(x, prefix)[0]
+        attend = layer.forward if prefix is None else lambda x: layer.forward(x, prefix)[0]
         weights = _by_head(attend, x, heads, row + border, column + border)
     return [Weights('', weights, top=-border, left=-border)]
 

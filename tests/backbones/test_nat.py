@@ -116,16 +116,11 @@ def test_dinat_starts_from_nat(tmp_path, log):
     assert any('DiNAT, warm start: the first pass differs from that of a NAT or DiNAT by' in line for line in log)
 
 
-def test_settings_reach_the_layers():
-    """Every second block is dilated, and dropouts reach their layers."""
+def test_every_second_block_is_dilated():
     with torch.device('meta'):
-        backbone = DiNAT('mini', kernel_size=3, drop_rate=0.1, attn_drop_rate=0.2, drop_path_rate=0.3)
+        backbone = DiNAT('mini', kernel_size=3)
     dilations = [[block.attn.dilation for block in stage.blocks] for stage in backbone.levels]
     assert dilations == [[1, 8, 1], [1, 4, 1, 4], [1, 2, 1, 2, 1, 2], [1] * 5]
-    first, last = backbone.levels[0].blocks[0], backbone.levels[3].blocks[-1]
-    assert last.attn.attn_drop_rate == 0.2 and last.attn.kernel_size == 3
-    assert backbone.drop.p == last.attn.drop.p == last.mlp.drop1.p == 0.1
-    assert first.drop_path.drop_prob == 0 and last.drop_path.drop_prob == pytest.approx(0.3)
 
 
 def test_dilations_grow_with_the_images(tmp_path, log):

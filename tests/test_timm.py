@@ -236,7 +236,7 @@ def test_layers_and_decay():
     depths = group_parameters(volo, volo.group_matcher(), reverse=True)
     head = ('network.4.0.mlp.fc2', 'post_network.0.norm1', 'post_network.1.norm1', 'norm', 'fc', 'aux_head')
     named = [f'head.{name}.weight' for name in head[1:]]
-    assert [depths[name] for name in (f'backbone.{head[0]}.weight', *named)] == [5, 6, 7, 8, 8, 8]
+    assert [depths[name] for name in (f'backbone.{head[0]}.weight', *named)] == [6, 7, 8, 9, 9, 9]
     assert depths['head.cls_token'] == 0
 
 
@@ -296,7 +296,7 @@ def test_weight_decay_is_the_recipes(name, settings, config):
 def test_volo_is_timms(tmp_path, whole):
     """With timm's weights, all outputs of a VOLO are timm's: features, logits with each pooling, maps with and without
     norm, and those of pruned models. Another number of classes replaces two layers only."""
-    sizes = dict(layers=(1, 1, 2, 1), embed_dims=(8, 16, 16, 16), num_heads=(2, 4, 4, 4), stem_hidden_dim=8)
+    sizes = dict(layers=(2, 1, 2, 1), embed_dims=(8, 16, 16, 16), num_heads=(2, 4, 4, 4), stem_hidden_dim=8)
     theirs = timm.create_model('volo_d1_224') if whole else VOLO(**sizes, mlp_ratio=2, img_size=64)
     theirs.double().eval()
     for parameter in theirs.parameters():

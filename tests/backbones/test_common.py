@@ -18,9 +18,9 @@ from tests.backbones.cases import CASES, every_backbone
 
 
 def test_every_backbone_has_a_case():
-    """The tests of all backbones leave none out."""
-    classes = {name: cls for name, cls in MODELS.module_dict.items() if isinstance(cls, type)}
-    assert {name for name, cls in classes.items() if issubclass(cls, Backbone)} == set(CASES)
+    """The tests of all backbones leave none out. The projects register others."""
+    classes = [cls for cls in MODELS.module_dict.values() if isinstance(cls, type) and issubclass(cls, Backbone)]
+    assert {cls.__name__ for cls in classes if cls.__module__.startswith('mmattn.')} == set(CASES)
 
 
 @every_backbone

@@ -37,9 +37,10 @@ from mmengine.logging import MessageHub
 from mmengine.runner import Runner
 
 from mmattn.analysis.complexity import INPUT_SIZES, build, count_model, image_channels
+from mmattn_lab.results import mean_and_spread, read_result
 from mmguard.checks.config_types import type_name
 from mmguard.checks.config_values import KNOWN_KEYS, metric_configs
-from mmguard.curves import epoch_length, mean_and_spread, read_curves, read_result
+from mmguard.curves import epoch_length, read_curves
 from mmguard.errors import InputError, describe, near_misses
 from mmguard.outputs import check_output, whole_file
 from mmguard.runs.configs import OptionsAction, add_row, load_config

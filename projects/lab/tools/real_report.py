@@ -17,7 +17,8 @@ import torch
 from mmengine.registry import MODELS, DefaultScope
 from torch.utils.benchmark import Timer
 
-from mmguard.curves import mean_and_spread, points, read_curves, read_result
+from mmattn_lab.results import mean_and_spread, read_result
+from mmguard.curves import points, read_curves
 from mmguard.errors import InputError
 from mmguard.outputs import check_output, whole_file
 from mmguard.prediction.hook import DrawingHook

@@ -476,7 +476,7 @@ def test_images_are_those_of_the_configs(name, config):
     assert ours.data_preprocessor.mean == pytest.approx([255 * value for value in cfg.mean])
     assert ours.data_preprocessor.std == pytest.approx([255 * value for value in cfg.std])
     family, _ = mmattn.timm.variants()[name]
-    assert family.settings == {key: ours.model.backbone.get(key) for key in family.settings}
+    assert family.arguments == {key: ours.model.backbone.get(key) for key in family.arguments}
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class TimmClassifier(nn.Module, SharedModel):
         drop_rate: dropout before the classifier.
         proj_drop_rate: ``drop_rate`` of the backbone, in its blocks.
         device, dtype: of all tensors.
-        settings: further arguments of the backbone, its architecture among them, without ``out_indices``.
+        arguments: further arguments of the backbone, its architecture among them, without ``out_indices``.
 
     Raises:
         ValueError: if an argument is wrong.
@@ -62,31 +62,31 @@ class TimmClassifier(nn.Module, SharedModel):
         proj_drop_rate: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **settings,
+        **arguments,
     ) -> None:
         super().__init__()
         self._arguments: dict[str, object] = {}
         check_whole('num_classes', num_classes, 0)
-        if 'out_indices' in settings:
+        if 'out_indices' in arguments:
             raise ValueError('out_indices needs features_only=True')
         if proj_drop_rate is not None:
-            settings['drop_rate'] = proj_drop_rate
-        if isinstance(settings.get('img_size'), Sequence):  # as timm writes it in config.json
-            if len(settings['img_size']) != 2 or settings['img_size'][0] != settings['img_size'][1]:
-                raise ValueError(f'img_size must be one side, or two equal ones, not {settings["img_size"]!r}')
-            settings['img_size'] = settings['img_size'][0]
-        if backbone.arch_argument not in settings:
+            arguments['drop_rate'] = proj_drop_rate
+        if isinstance(arguments.get('img_size'), Sequence):  # as timm writes it in config.json
+            if len(arguments['img_size']) != 2 or arguments['img_size'][0] != arguments['img_size'][1]:
+                raise ValueError(f'img_size must be one side, or two equal ones, not {arguments["img_size"]!r}')
+            arguments['img_size'] = arguments['img_size'][0]
+        if backbone.arch_argument not in arguments:
             raise ValueError(f'{backbone.arch_argument} is missing: the architecture of {backbone.__name__}')
-        arch = backbone.resolve_arch(settings[backbone.arch_argument])
+        arch = backbone.resolve_arch(arguments[backbone.arch_argument])
         if 'depths' in arch:  # Other backbones return the last map by default.
-            settings['out_indices'] = (len(arch['depths']) - 1,)
+            arguments['out_indices'] = (len(arch['depths']) - 1,)
         with torch.device(device) if device else contextlib.nullcontext():
-            self.backbone = backbone(in_channels=in_chans, **settings)
+            self.backbone = backbone(in_channels=in_chans, **arguments)
             self.num_classes = num_classes
             self.in_chans = in_chans
             self.global_pool = global_pool
             self.num_features = self.backbone.channels[-1]
-            self.head = self._head(settings, pool_type=global_pool, drop_rate=drop_rate)
+            self.head = self._head(arguments, pool_type=global_pool, drop_rate=drop_rate)
         self.head_hidden_size = self.head.num_features
         initial, pretrained = split_init_cfg(self.backbone.init_cfg)
         initialize(self, initial)  # init_weights() would log every parameter.
@@ -102,17 +102,17 @@ class TimmClassifier(nn.Module, SharedModel):
             )
         ]
 
-    def _head(self, settings: dict, **head_settings) -> nn.Module:
+    def _head(self, arguments: dict, **head_arguments) -> nn.Module:
         """Pooling and a linear layer; between them is the norm of a ViT that has no final norm, as in MSF's.
 
         Args:
-            settings: of the backbone.
-            head_settings: of the head.
+            arguments: of the backbone.
+            head_arguments: of the head.
         """
         if isinstance(self.backbone, ViTFrame) and isinstance(self.backbone.norm, nn.Identity):
             norm = functools.partial(LayerNorm2d, eps=self.backbone.settings['norm_eps'])
-            return NormMlpClassifierHead(self.num_features, self.num_classes, norm_layer=norm, **head_settings)
-        return ClassifierHead(self.num_features, self.num_classes, **head_settings)
+            return NormMlpClassifierHead(self.num_features, self.num_classes, norm_layer=norm, **head_arguments)
+        return ClassifierHead(self.num_features, self.num_classes, **head_arguments)
 
     def _features(self, x: Tensor) -> Tensor:
         """The last map of the backbone -> what :meth:`forward_features` returns."""
@@ -237,7 +237,7 @@ class TimmClassifier(nn.Module, SharedModel):
         return {name for name, _ in self.named_parameters() if name.endswith(ends)}
 
     def load_pretrained(
-        self, checkpoint: str | Path, whole_head: bool = False, prefix: str | None = None, **settings
+        self, checkpoint: str | Path, whole_head: bool = False, prefix: str | None = None, **arguments
     ) -> None:
         """Load the backbone and the head strictly, without the classifier if it has another number of classes.
 
@@ -245,12 +245,12 @@ class TimmClassifier(nn.Module, SharedModel):
             checkpoint: a classifier, detector, segmentor or backbone; see :func:`mmattn.weights.read_checkpoint`.
             whole_head: whether weights without a head, or with another number of classes, are refused.
             prefix: of the names of the backbone's tensors. Those of the head have it without "backbone." at its end.
-            settings: of :meth:`mmattn.weights.StrictModule.load_pretrained`, for the backbone.
+            arguments: of :meth:`mmattn.weights.StrictModule.load_pretrained`, for the backbone.
 
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
         """
-        self.backbone.load_pretrained(checkpoint, prefix, **settings)
+        self.backbone.load_pretrained(checkpoint, prefix, **arguments)
         shown = without_secrets(checkpoint)
         weights = plain_names(weights_in(read_file(checkpoint))[0], shown)
         beside = re.sub(r'(^|(?<=\.))backbone\.$', '', f'{prefix.removesuffix(".")}.' if prefix else '')
@@ -279,7 +279,7 @@ class TimmClassifier(nn.Module, SharedModel):
             given.update((name, value) for name, value in own.items() if name.startswith(classifiers))
         if found := misfits(Translation(given), own):
             sentence = f'{shown}: the head does not fit: tensors {listed(found, 3)}'
-            if settings.get('strict', True) and not settings.get('warm_start'):
+            if arguments.get('strict', True) and not arguments.get('warm_start'):
                 raise CheckpointError(sentence)
             warn(f'{sentence}. It starts untrained')
             return

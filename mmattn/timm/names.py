@@ -42,7 +42,7 @@ class Family:
         first_conv: name of the layer that takes the image.
         stride: of the last map.
         crop_pct, interpolation: of test images, as in the ``_in1k`` configs of the family.
-        settings: arguments of the backbone in a classifier, from the same configs.
+        arguments: arguments of the backbone in a classifier, from the same configs.
         others: variant -> values of timm's ``PretrainedCfg`` that differ.
         model: class of the models.
     """
@@ -53,14 +53,14 @@ class Family:
     stride: int = 32
     crop_pct: float = 0.875
     interpolation: str = 'bicubic'
-    settings: dict = dataclasses.field(default_factory=dict)
+    arguments: dict = dataclasses.field(default_factory=dict)
     others: dict[str, dict] = dataclasses.field(default_factory=dict)
     model: type[TimmClassifier] = TimmClassifier
 
 
 #: Where a frame has no config of its own, test images are those of the Swins of ELSA and the ViTs of MSF.
 FAMILIES = [
-    Family(ELSASwin, 'elsa_swin_{}', 'backbone.patch_embed.proj', crop_pct=0.9, settings=dict(shift_small_maps=False)),
+    Family(ELSASwin, 'elsa_swin_{}', 'backbone.patch_embed.proj', crop_pct=0.9, arguments=dict(shift_small_maps=False)),
     Family(
         ELSAVOLO,
         'elsa_volo_{}',
@@ -76,7 +76,7 @@ FAMILIES = [
         'msf_swin_{}',
         'backbone.patch_embed.proj',
         interpolation='bilinear',
-        settings=dict(shift_small_maps=False),
+        arguments=dict(shift_small_maps=False),
     ),
     Family(MSFViT, 'msf_vit_{}', 'backbone.patch_embed.proj', stride=16, interpolation='bilinear'),
     Family(NAT, 'nat_{}', 'backbone.patch_embed.proj.0'),
@@ -88,7 +88,7 @@ FAMILIES = [
     ),
     Family(ShuntedTransformer, 'shunted_{}', 'backbone.patch_embed1.conv.0'),
     Family(
-        SwinFrame, 'swin_frame_{}', 'backbone.patch_embed.proj', crop_pct=0.9, settings=dict(shift_small_maps=False)
+        SwinFrame, 'swin_frame_{}', 'backbone.patch_embed.proj', crop_pct=0.9, arguments=dict(shift_small_maps=False)
     ),
     Family(ViTFrame, 'vit_frame_{}', 'backbone.patch_embed.proj', stride=16, interpolation='bilinear'),
 ]
@@ -148,7 +148,7 @@ def create(name: str, pretrained: bool = False, **arguments) -> nn.Module:
         pretrained and not in_folder,
         pretrained_cfg_overlay=overlay,
         feature_cfg=dict(out_indices=3 if issubclass(family.backbone, ViTFrame) else (0, 1, 2, 3)),
-        **{family.backbone.arch_argument: arch, **family.settings, **arguments},
+        **{family.backbone.arch_argument: arch, **family.arguments, **arguments},
     )
 
 

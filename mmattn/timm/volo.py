@@ -84,24 +84,24 @@ class VOLOClassifier(TimmClassifier):
     Args:
         backbone: ELSAVOLO.
         global_pool: 'token', 'avg' or '', see :class:`ClassAttentionHead`.
-        settings: further arguments of :class:`TimmClassifier`. ``attn_drop_rate`` is that of class attention, too.
+        arguments: further arguments of :class:`TimmClassifier`. ``attn_drop_rate`` is that of class attention, too.
     """
 
     output_fmt = 'NLC'
     classifier = 'head.fc', 'head.aux_head'
 
-    def __init__(self, backbone: type[ELSAVOLO], global_pool: str = 'token', **settings) -> None:
-        super().__init__(backbone, global_pool=global_pool, **settings)
+    def __init__(self, backbone: type[ELSAVOLO], global_pool: str = 'token', **arguments) -> None:
+        super().__init__(backbone, global_pool=global_pool, **arguments)
 
-    def _head(self, settings: dict, **head_settings) -> ClassAttentionHead:
-        arch = self.backbone.resolve_arch(settings[self.backbone.arch_argument])
+    def _head(self, arguments: dict, **head_arguments) -> ClassAttentionHead:
+        arch = self.backbone.resolve_arch(arguments[self.backbone.arch_argument])
         return ClassAttentionHead(
             self.num_features,
             self.num_classes,
             arch['num_heads'][1],
             arch['mlp_ratio'],
-            settings.get('attn_drop_rate', 0.0),
-            **head_settings,
+            arguments.get('attn_drop_rate', 0.0),
+            **head_arguments,
         )
 
     def _features(self, x: Tensor) -> Tensor:

@@ -75,15 +75,15 @@ def _gradients(
     grad = grad.contiguous()
     grad_value = _weighted_sum(logits, lse, grad, mul, add, dilation, reverse=True)
     grad_logits = torch.empty_like(logits)
-    rows, settings = _rows(value), _settings(logits, value, mul, dilation)
-    _launch(_logits_gradient, _grid(value, settings), logits, lse, rows, mul, grad, grad_logits, **settings)
+    rows, constants = _rows(value), _constants(logits, value, mul, dilation)
+    _launch(_logits_gradient, _grid(value, constants), logits, lse, rows, mul, grad, grad_logits, **constants)
     chunks = triton.cdiv(rows.shape[0], CHUNK) if mul is not None or add is not None else 0
     sums = grad.new_empty(2, chunks, logits.shape[-1], rows.shape[1], dtype=torch.float32)
     if chunks:
-        settings['BLOCK'] = min(settings['BLOCK'] // 2, CHUNK)  # its sums take more registers
-        settings.update(N=rows.shape[0], CHUNK=CHUNK)
-        grid = (chunks * settings['K'], settings['heads'])
-        _launch(_ghost_gradient, grid, logits, lse, rows, grad, sums[0], sums[1], **settings)
+        constants['BLOCK'] = min(constants['BLOCK'] // 2, CHUNK)  # its sums take more registers
+        constants.update(N=rows.shape[0], CHUNK=CHUNK)
+        grid = (chunks * constants['K'], constants['heads'])
+        _launch(_ghost_gradient, grid, logits, lse, rows, grad, sums[0], sums[1], **constants)
     return grad_logits, grad_value, sums.sum(1)
 
 
@@ -116,9 +116,9 @@ def _weighted_sum(
 ) -> Tensor:
     """The output; writes ``lse``. If reverse: the gradient of the value, and ``value`` is that of the output."""
     out = torch.empty_like(value, memory_format=torch.contiguous_format)
-    settings = _settings(logits, value, mul, dilation) | dict(HAS_ADD=add is not None, REVERSE=reverse)
-    settings['BLOCK'] = max(MAP_BYTES // value.element_size() // settings['BLOCK_D'], 8)
-    _launch(_sum, _grid(value, settings), logits, lse, _rows(value), mul, add, out, **settings)
+    constants = _constants(logits, value, mul, dilation) | dict(HAS_ADD=add is not None, REVERSE=reverse)
+    constants['BLOCK'] = max(MAP_BYTES // value.element_size() // constants['BLOCK_D'], 8)
+    _launch(_sum, _grid(value, constants), logits, lse, _rows(value), mul, add, out, **constants)
     return out
 
 
@@ -133,12 +133,12 @@ def _rows(value: Tensor) -> Tensor:
     return value.reshape(-1, value.shape[3] * value.shape[4])
 
 
-def _grid(value: Tensor, settings: dict) -> tuple[int, int]:
+def _grid(value: Tensor, constants: dict) -> tuple[int, int]:
     B, H, W, heads, _ = value.shape
-    return B * triton.cdiv(H, settings['BLOCK'] // 8) * triton.cdiv(W, 8), heads
+    return B * triton.cdiv(H, constants['BLOCK'] // 8) * triton.cdiv(W, 8), heads
 
 
-def _settings(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> dict:
+def _constants(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> dict:
     """Arguments that all kernels have."""
     _, H, W, heads, d = value.shape
     k, stride = math.isqrt(logits.shape[-1]), _rows(value).stride(0)

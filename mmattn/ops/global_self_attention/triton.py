@@ -34,8 +34,8 @@ class _AxialSum(torch.autograd.Function):
         ctx.save_for_backward(query, value, table)
         ctx.numbers = dim, reach = numbers
         out = torch.empty_like(value)
-        grid, settings = _settings(query, value, dim)
-        _forward[grid](query, value, table, out, **settings, **_near(reach))
+        grid, constants = _constants(query, value, dim)
+        _forward[grid](query, value, table, out, **constants, **_near(reach))
         return out
 
     @staticmethod
@@ -49,13 +49,13 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, value and table."""
     grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
-    (lines, _), settings = grid, settings = _settings(query, value, dim)
-    _backward[grid](query, value, table, grad, grad_query, grad_value, **settings, **_near(reach))
+    (lines, _), constants = grid, constants = _constants(query, value, dim)
+    _backward[grid](query, value, table, grad, grad_query, grad_value, **constants, **_near(reach))
     share = max(4, triton.cdiv(lines, PARTS))
     parts = triton.cdiv(lines, share)
     sums = table.new_empty(parts, *table.shape, dtype=torch.float32)
-    grid = parts, triton.cdiv(len(table), settings['BLOCK'])
-    _backward_table[grid](query, value, grad, sums, lines, share, **settings)
+    grid = parts, triton.cdiv(len(table), constants['BLOCK'])
+    _backward_table[grid](query, value, grad, sums, lines, share, **constants)
     return grad_query, grad_value, sums.sum(0).to(table.dtype)
 
 
@@ -64,7 +64,7 @@ def _near(reach: int | None) -> dict:
     return dict(reach=reach or 0, HAS_REACH=reach is not None)
 
 
-def _settings(query: Tensor, value: Tensor, dim: int) -> tuple[tuple[int, int], dict]:
+def _constants(query: Tensor, value: Tensor, dim: int) -> tuple[tuple[int, int], dict]:
     """Grid and arguments of the kernels."""
     B, _, _, heads, K = query.shape
     V = value.shape[-1]
@@ -72,9 +72,9 @@ def _settings(query: Tensor, value: Tensor, dim: int) -> tuple[tuple[int, int], 
     block_k, block_v = (max(16, triton.next_power_of_2(width)) for width in (K, V))
     block = min(triton.next_power_of_2(length), max(16, 32 * BLOCK // max(block_k, block_v)))
     steps = (others * heads, heads) if dim == 1 else (heads, length * heads)
-    settings = dict(length=length, others=others, heads=heads, step=steps[0], other_step=steps[1], K=K, V=V)
-    settings.update(BLOCK=block, BLOCK_K=block_k, BLOCK_V=block_v)
-    return (B * others * heads, triton.cdiv(length, block)), settings
+    constants = dict(length=length, others=others, heads=heads, step=steps[0], other_step=steps[1], K=K, V=V)
+    constants.update(BLOCK=block, BLOCK_K=block_k, BLOCK_V=block_v)
+    return (B * others * heads, triton.cdiv(length, block)), constants
 
 
 @triton.jit

@@ -52,8 +52,8 @@ class _Attention(torch.autograd.Function):
         B, H, W, heads, _ = query.shape
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         lse = query.new_empty(B, H, W, heads, dtype=torch.float32)
-        maps, settings = _settings(query, key, value, bias, *ctx.numbers)
-        _forward[_grid(query, settings)](*maps, out, lse, **settings)
+        maps, constants = _constants(query, key, value, bias, *ctx.numbers)
+        _forward[_grid(query, constants)](*maps, out, lse, **constants)
         ctx.save_for_backward(query, key, value, bias, out, lse)
         return out
 
@@ -76,14 +76,14 @@ def _gradients(
 ) -> tuple[Tensor | None, ...]:
     """The gradients of query, key, value and bias."""
     B, H, W, heads, _ = query.shape
-    maps, settings = _settings(query, key, value, bias, k, dilation)
+    maps, constants = _constants(query, key, value, bias, k, dilation)
     mean = torch.empty_like(lse)  # of the gradients of a query's weights
     of_query, of_key, of_value = (
         torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)
     )
     of_logits = grad.new_empty((0,) if bias is None else (B, heads, k, k, H, W), dtype=torch.float32)
-    _backward_queries[_grid(query, settings)](*maps, out, grad, lse, mean, of_query, of_logits, **settings)
-    _backward_keys[_grid(key, settings)](*maps, grad, lse, mean, of_key, of_value, **settings)
+    _backward_queries[_grid(query, constants)](*maps, out, grad, lse, mean, of_query, of_logits, **constants)
+    _backward_keys[_grid(key, constants)](*maps, grad, lse, mean, of_key, of_value, **constants)
     if bias is None:
         return of_query, of_key, of_value, None
     rows, columns = (
@@ -109,7 +109,7 @@ def _relative(size: int, whole: int, k: int, dilation: int, like: Tensor) -> Ten
     return torch.nn.functional.one_hot(steps, 2 * k - 1).float()
 
 
-def _settings(
+def _constants(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, k: int, dilation: int
 ) -> tuple[list[Tensor], dict]:
     """The maps as rows of pixels, without a copy of a part of a fused projection, and the arguments of the kernels."""
@@ -124,9 +124,9 @@ def _settings(
     return [*maps, maps[0] if bias is None else bias.contiguous()], numbers | constants
 
 
-def _grid(x: Tensor, settings: dict) -> tuple[int, int]:
+def _grid(x: Tensor, constants: dict) -> tuple[int, int]:
     B, H, W, heads, _ = x.shape
-    return B * triton.cdiv(H, settings['BLOCK'] // 8) * triton.cdiv(W, 8), heads
+    return B * triton.cdiv(H, constants['BLOCK'] // 8) * triton.cdiv(W, 8), heads
 
 
 @triton.jit

@@ -102,7 +102,7 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('models', nargs='*', metavar='MODEL', help='a config, or one of ' + ', '.join(PEERS))
-    parser.add_argument('--row', help='of the configs that are given as files, as train.py CONFIG --list-rows prints them')
+    parser.add_argument('--row', help='of the configs given as files; train.py CONFIG --list-rows prints them')
     parser.add_argument('--peer', help='the model to which the ratios are (default: as in the metafiles)')
     parser.add_argument('--sizes', nargs='+', type=size, default=[(512, 512)], metavar='HxW')
     parser.add_argument('--steps', nargs='+', choices=STEPS, default=STEPS)

@@ -1,29 +1,18 @@
 """Where MMEngine finds ``type='mmattn.ELSASwin'``, in a config that imports nothing.
 
 For a name that begins with ``mmattn.``, MMEngine imports this module. Then it looks into the child of its registry that
-has the scope ``mmattn``.
+has the scope ``mmattn``. What is not there, as ``mmattn.detection.MaskTTAModel``, it imports as a path of modules.
 """
 
 from mmengine import registry
 from mmengine.registry import Registry
-from mmengine.utils import get_object_from_string
 
 
-class Node(Registry):
-    """The child of a registry with the scope mmattn. A name with a dot is a path below mmattn, as in
-    ``mmattn.detection.MaskTTAModel``."""
-
-    def get(self, key: str) -> type | None:
-        if '.' in key.removeprefix('mmattn.'):
-            return get_object_from_string(f'mmattn.{key.removeprefix("mmattn.")}')
-        return super().get(key)
+def _child(parent: Registry, *locations: str) -> Registry:
+    return Registry(parent.name, parent=parent, scope='mmattn', locations=[f'mmattn.{place}' for place in locations])
 
 
-def _node(parent: Registry, *locations: str) -> Registry:
-    return Node(parent.name, parent=parent, scope='mmattn', locations=[f'mmattn.{place}' for place in locations])
-
-
-MODELS = _node(registry.MODELS, 'backbones')
-OPTIM_WRAPPER_CONSTRUCTORS = _node(registry.OPTIM_WRAPPER_CONSTRUCTORS, 'backbones')
-TRANSFORMS = _node(registry.TRANSFORMS, 'classification')
-PARAM_SCHEDULERS = _node(registry.PARAM_SCHEDULERS, 'classification')
+MODELS = _child(registry.MODELS, 'backbones')
+OPTIM_WRAPPER_CONSTRUCTORS = _child(registry.OPTIM_WRAPPER_CONSTRUCTORS, 'backbones')
+TRANSFORMS = _child(registry.TRANSFORMS, 'classification')
+PARAM_SCHEDULERS = _child(registry.PARAM_SCHEDULERS, 'classification')

@@ -63,22 +63,22 @@ real: SEEDS ?= 0 1 2
 real: REAL_ROOT ?= data/real
 real: SIZE ?= small
 real: OUT = work_dirs/real$(SUFFIX)$(patsubst %,-%,$(filter-out small,$(SIZE)))
-real: export MMATTN_REAL_SIZE = $(SIZE)
+real: CONFIGS = projects/lab/configs/real$(patsubst %,/%,$(filter-out small,$(SIZE)))
 real: export REAL_ROOT := $(REAL_ROOT)
 real: export MMATTN_REAL_LISTS = $(OUT)/lists
 real: export MMATTN_REAL_WEIGHTS = $(OUT)/weights
 real: setup
 	@[ "$(filter small full,$(SIZE))" ] || { echo "SIZE must be small or full, not $(SIZE)." >&2; exit 1; }
 	@$(RUN) projects/lab/tools/real_data.py $(REAL_ROOT) --lists $(OUT)/lists
-	@$(RUN) projects/lab/tools/compare.py projects/lab/configs/real/tiny-imagenet.py $(if $(MODELS),--row $(MODELS)) \
+	@$(RUN) projects/lab/tools/compare.py $(CONFIGS)/tiny-imagenet.py $(if $(MODELS),--row $(MODELS)) \
 	    --rates 5e-4 1e-3 2e-3 4e-3 --seeds 0 --jobs $(JOBS) --work-dir $(OUT)/classifiers \
 	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
 	@$(RUN) projects/lab/tools/real_weights.py $(OUT)/classifiers --out $(OUT)/weights
-	@$(RUN) projects/lab/tools/compare.py projects/lab/configs/real/camvid.py projects/lab/configs/real/bccd.py \
+	@$(RUN) projects/lab/tools/compare.py $(CONFIGS)/camvid.py $(CONFIGS)/bccd.py \
 	    $(if $(MODELS),--row $(MODELS) $(addsuffix -pretrained,$(MODELS))) \
 	    --rates 1e-3 --seeds $(SEEDS) --jobs $(JOBS) --work-dir $(OUT)/downstream \
 	    $(if $(OPTIONS),--cfg-options $(OPTIONS))
-	@$(RUN) projects/lab/tools/real_report.py $(OUT) --out $(OUT)/report $(if $(OPTIONS),--cfg-options $(OPTIONS))
+	@$(RUN) projects/lab/tools/real_report.py $(OUT) --configs $(CONFIGS) --out $(OUT)/report $(if $(OPTIONS),--cfg-options $(OPTIONS))
 
 lint: setup
 ifeq ($(STACK),onedl)

@@ -24,6 +24,7 @@ from mmattn.layers import NeighbourhoodAttention
 from mmattn.weights import compare_settings, misfits
 from mmguard.checks.channels import check_channels
 from mmguard.checks.config_values import dataset_configs
+from mmguard.runs.configs import _plain
 from mmguard.runs.rows import read_row
 from tests import ROOT
 from tests.configs import CONFIGS, METAFILES, like_example, named
@@ -122,6 +123,23 @@ def check_classifier(case: Case) -> None:
     if 'toy' not in case[0].parts and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
         # otherwise each process would have statistics of its own images
         assert any(hook.type == 'SyncBuffersHook' for hook in cfg.get('custom_hooks', ()))
+
+
+@pytest.mark.parametrize(
+    'path',
+    [
+        path if re.search('_dataloader|_pipeline', path.read_text()) else pytest.param(path, marks=pytest.mark.slow)
+        for path in FILES
+        if '_base_' not in path.parts
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_pipeline_variables_are_those_of_the_loaders(path):
+    """A printed config shows the pipeline that its loaders have, and not that of a base."""
+    cfg = read_row(path, import_custom_modules=False)
+    for name, splits in (('train_pipeline', ('train',)), ('test_pipeline', ('val', 'test'))):
+        nodes = [node for split in splits for _, node in dataset_configs(cfg, split)]
+        assert name not in cfg or _plain(cfg[name]) in [_plain(node.get('pipeline')) for node in nodes], name
 
 
 @pytest.mark.usefixtures('any_weights')

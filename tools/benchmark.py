@@ -69,7 +69,7 @@ from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_o
 from mmguard.errors import InputError, describe, refusing
 from mmguard.outputs import check_output, whole_file
 from mmguard.packages import require, require_models, require_project
-from mmguard.runs.configs import load_config
+from mmguard.runs.configs import RowsAction, load_config
 from mmguard.runs.rows import read_row
 from mmguard.runs.running import run_tool
 from mmguard.text import in_figure
@@ -101,8 +101,11 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('models', nargs='*', metavar='MODEL', help='a config, or one of ' + ', '.join(PEERS))
-    parser.add_argument('--row', help='of the configs given as files; train.py CONFIG --list-rows prints them')
+    parser.add_argument(
+        'config', nargs='*', action=RowsAction, metavar='MODEL', help='a config, or one of ' + ', '.join(PEERS)
+    )
+    parser.add_argument('--row', help='of --list-rows, for the configs given as files')
+    parser.add_argument('--list-rows', nargs=0, action=RowsAction, help='print the rows of the configs, and end')
     parser.add_argument('--peer', help='the model to which the ratios are (default: as in the metafiles)')
     parser.add_argument('--sizes', nargs='+', type=size, default=[(512, 512)], metavar='HxW')
     parser.add_argument('--steps', nargs='+', choices=STEPS, default=STEPS)
@@ -147,7 +150,7 @@ def main() -> None:
     with refusing(f'--device {args.device} cannot be used here', (RuntimeError, AssertionError)):
         torch.empty(1, device=args.device)
     peers = benchmarked()
-    models = args.models or list(peers)
+    models = args.config or list(peers)
     if args.peer is None and not set(models) <= set(peers):
         parser.error(f'--peer is needed for {", ".join(sorted(set(models) - set(peers)))}')
     groups: dict[str, list[str]] = {}

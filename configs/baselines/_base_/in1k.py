@@ -6,27 +6,15 @@ loss = dict(type='LabelSmoothLoss', label_smooth_val=0.1, mode='original')
 undecayed = dict(decay_mult=0.0)
 optim_wrapper = dict(paramwise_cfg=dict(custom_keys=dict(pos_embed=undecayed, cls_token=undecayed)))
 # of training and of testing, by the size of images
-loaders = {
+pipelines = {
     size: (
-        dict(
-            dataset=dict(
-                pipeline=[
-                    _base_.train_pipeline[0],
-                    dict(_base_.train_pipeline[1], scale=size),
-                    *_base_.train_pipeline[2:],
-                ]
-            )
-        ),
-        dict(
-            dataset=dict(
-                pipeline=[
-                    _base_.test_pipeline[0],
-                    dict(_base_.test_pipeline[1], scale=size * 8 // 7),
-                    dict(_base_.test_pipeline[2], crop_size=size),
-                    *_base_.test_pipeline[3:],
-                ]
-            )
-        ),
+        [_base_.train_pipeline[0], dict(_base_.train_pipeline[1], scale=size), *_base_.train_pipeline[2:]],
+        [
+            _base_.test_pipeline[0],
+            dict(_base_.test_pipeline[1], scale=size * 8 // 7),
+            dict(_base_.test_pipeline[2], crop_size=size),
+            *_base_.test_pipeline[3:],
+        ],
     )
     for size in (240, 380, 384, 448)
 }

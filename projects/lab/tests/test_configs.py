@@ -22,8 +22,7 @@ from tests.test_configs import (
 )
 
 CONFIGS = ROOT / 'projects' / 'lab' / 'configs'
-REAL = sorted((CONFIGS / 'real').glob('*.py'))
-TASKS = 'tiny-imagenet', 'camvid', 'bccd'  #: of make real
+REAL = sorted([*(CONFIGS / 'real').glob('*.py'), *(CONFIGS / 'real' / 'full').glob('*.py')])
 #: toy configs and mixes
 OTHERS = [
     path
@@ -64,7 +63,9 @@ def test_toy_ablations_compute(case):
 
 @pytest.mark.usefixtures('any_weights')
 @pytest.mark.parametrize(
-    'case', slow_but_for_one_row([(path, row) for path in REAL for row in read_row(path).rows]), ids=names
+    'case',
+    slow_but_for_one_row([(path, row) for path in REAL for row in read_row(path).rows]),
+    ids=lambda case: f'{case[0].parent.name} {names(case)}',
 )
 def test_real_photographs_build(case):
     """The models of real photos are whole, in their runs for the rate too, and their heads take what they get. Their
@@ -86,18 +87,6 @@ def test_real_photographs_build(case):
             check_forward(model)
 
 
-@pytest.mark.usefixtures('any_weights')
-@pytest.mark.parametrize(
-    'case',
-    slow_but_for_one_row([(path, row) for path in REAL if path.stem in TASKS for row in read_row(path).rows]),
-    ids=names,
-)
-def test_real_photographs_build_at_full_size(case, monkeypatch):
-    """MMATTN_REAL_SIZE=full changes the backbones, and their necks and heads take what they get."""
-    monkeypatch.setenv('MMATTN_REAL_SIZE', 'full')
-    test_real_photographs_build(case)
-
-
 #: row of the real photos at full size -> config of its ImageNet classifier
 OF_IMAGENET = {
     'elsa-swin': 'elsa_swin/elsa-swin-t_in1k',
@@ -114,11 +103,13 @@ OF_IMAGENET = {
 
 
 @pytest.mark.parametrize('row', OF_IMAGENET)
-def test_real_photographs_of_full_size_are_those_of_imagenet(row, monkeypatch):
+def test_real_photographs_of_full_size_are_those_of_imagenet(row):
     """The backbone of a full-size row is that of the ImageNet classifier, but for the maps that are taken, drop path,
     and the size of the images."""
-    monkeypatch.setenv('MMATTN_REAL_SIZE', 'full')
-    found = [read_row(CONFIGS / 'real' / 'camvid.py', row), read_row(ROOT / 'configs' / f'{OF_IMAGENET[row]}.py')]
+    found = [
+        read_row(CONFIGS / 'real' / 'full' / 'camvid.py', row),
+        read_row(ROOT / 'configs' / f'{OF_IMAGENET[row]}.py'),
+    ]
     of_the_task = {'out_indices', 'drop_path_rate', 'shift_small_maps', 'final_norm', 'img_size'}
     ours, theirs = ({k: v for k, v in cfg.model.backbone.items() if k not in of_the_task} for cfg in found)
     assert ours == theirs

@@ -37,7 +37,7 @@ def test_pictures(tmp_path, monkeypatch):
     trainings."""
     seen = []
     monkeypatch.setattr(real_report, 'test', lambda cfg, checkpoint, hooks: seen.append((cfg.model, checkpoint)))
-    monkeypatch.setattr(real_report, 'measure', lambda rows, options: dict.fromkeys(rows, 1.0))
+    monkeypatch.setattr(real_report, 'measure', lambda config, rows, options: dict.fromkeys(rows, 1.0))
     work = tmp_path / 'real'
     write(work / 'classifiers' / 'tiny-imagenet' / 'vit', 'rate0.001_seed0', **{'accuracy/top1': 1, 'accuracy/top5': 2})
     write(work / 'downstream' / 'camvid' / 'vit', 'rate0.001_seed0', mIoU=math.nan)

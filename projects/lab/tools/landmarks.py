@@ -1,8 +1,8 @@
 """What mean-shift attention by landmarks saves, and how far it is from the exact one.
 
     python projects/lab/tools/landmarks.py speed --sizes 224x224 512x512 800x1333
-    python projects/lab/tools/landmarks.py distance                            # random weights, an image of noise
-    python projects/lab/tools/landmarks.py distance CONFIG CHECKPOINT IMAGES...  # trained weights
+    python projects/lab/tools/landmarks.py distance configs/msf/msf-vit-s_in1k.py  # random weights, an image of noise
+    python projects/lab/tools/landmarks.py distance CONFIG CHECKPOINT IMAGES...
 
 speed: a layer of MSF-ViT-S (384 channels, 6 heads) on the maps of images of these sizes, in float32, batch 1. All forms
 take turns in one process. Times are processor time of one thread, minimum and median; operations are the layer's.
@@ -22,15 +22,16 @@ from pathlib import Path
 import mmcv
 import torch
 from attention_speed import forward, forward_and_backward
-from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 
 from mmattn.analysis import count_operations
 from mmattn.analysis.complexity import unpadded
-from mmattn.backbones import MSFViT
 from mmattn.layers import MeanShiftAttention
 from mmattn.weights.files import read_file
+from mmguard.errors import InputError
+from mmguard.runs.configs import add_row
+from mmguard.runs.rows import read_row
 from mmguard.runs.running import run_tool
 
 SIDES = (0, 4, 8, 16, 24)  #: of the grid of landmarks; 0: exact
@@ -44,14 +45,16 @@ def main() -> None:
     speed.add_argument('--sizes', nargs='+', default=['224x224', '512x512', '800x1333'], metavar='HEIGHTxWIDTH')
     speed.add_argument('--sides', nargs='+', type=int, default=SIDES, help='of grids of landmarks; 0: exact')
     distance = commands.add_parser('distance')
-    distance.add_argument('trained', nargs='*', metavar='CONFIG CHECKPOINT IMAGE')
+    add_row(distance)
+    distance.add_argument('checkpoint', nargs='?', help='of a classifier (default: random weights)')
+    distance.add_argument('images', nargs='*', help='those of CHECKPOINT')
     distance.add_argument('--size', nargs=2, type=int, default=(512, 512), metavar=('HEIGHT', 'WIDTH'))
     args = parser.parse_args()
     if args.command == 'speed':
         torch.set_num_threads(1)
         print_speed([tuple(map(int, size.split('x'))) for size in args.sizes], args.sides, args.runs)
     else:
-        print_distance(args.trained, *args.size)
+        print_distance(args, *args.size)
 
 
 def print_speed(sizes: list[tuple[int, int]], grids: list[int], runs: int) -> None:
@@ -85,20 +88,20 @@ def processor_time(step: Callable[[], None]) -> float:
     return 1e3 * (time.process_time() - start)
 
 
-def print_distance(trained: list[str], height: int, width: int) -> None:
+def print_distance(args: argparse.Namespace, height: int, width: int) -> None:
     torch.manual_seed(0)
-    if trained:
-        config, checkpoint, *files = trained
-        cfg = Config.fromfile(config)
-        with DefaultScope.overwrite_default_scope('mmpretrain'):
-            model = MODELS.build(cfg.model)
-            mean, std = (torch.tensor(cfg.data_preprocessor[key]).view(3, 1, 1) for key in ('mean', 'std'))
-        model.load_state_dict(read_file(checkpoint)['state_dict'])
-        backbone = model.backbone
-        images = (mmcv.imresize(mmcv.imread(Path(file), channel_order='rgb'), (width, height)) for file in files)
+    cfg = read_row(args.config, args.row)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = MODELS.build(cfg.model)
+    x = torch.randn(1, 3, height, width)
+    if args.checkpoint:
+        if not args.images:
+            raise InputError('distance with a checkpoint needs images, too')
+        model.load_state_dict(read_file(args.checkpoint)['state_dict'])
+        mean, std = (torch.tensor(cfg.data_preprocessor[key]).view(3, 1, 1) for key in ('mean', 'std'))
+        images = (mmcv.imresize(mmcv.imread(Path(file), channel_order='rgb'), (width, height)) for file in args.images)
         x = torch.stack([(torch.from_numpy(image).permute(2, 0, 1).float() - mean) / std for image in images])
-    else:
-        backbone, x = MSFViT(arch='small'), torch.randn(1, 3, height, width)
+    backbone = model.backbone
     blocks = [block.attn for block in backbone.eval().blocks]
     found = {side: [] for side in (1, *SIDES[1:])}
     for attn in blocks:

@@ -56,17 +56,18 @@ class Run(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('work_dir', type=Path)
+    parser.add_argument('--configs', type=Path, default=CONFIGS, help='folder with the configs of the trainings')
     parser.add_argument('--out', type=Path, required=True)
     parser.add_argument('--cfg-options', nargs='+', action=OptionsAction, help='those of the trainings')
     args = parser.parse_args()
     check_output(args.out / 'table.md', args.out / 'curves.png')
     classifiers = {row: best(runs) for row, runs in finished(args.work_dir / 'classifiers' / 'tiny-imagenet').items()}
     downstream = {task: finished(args.work_dir / 'downstream' / task) for task in TASKS}
-    rows = [row for row in load_config(CONFIGS / 'tiny-imagenet.py').rows if row in classifiers]
+    rows = [row for row in load_config(args.configs / 'tiny-imagenet.py').rows if row in classifiers]
     if not rows:
         raise InputError(f'{args.work_dir} has no finished classifier: make real trains them')
     args.out.mkdir(parents=True, exist_ok=True)
-    lines = table(rows, classifiers, downstream, measure(rows, args.cfg_options))
+    lines = table(rows, classifiers, downstream, measure(args.configs / 'camvid.py', rows, args.cfg_options))
     with whole_file(args.out / 'table.md') as part:
         part.write_text(lines, 'utf-8')
     with whole_file(args.out / 'curves.png') as part:
@@ -74,7 +75,7 @@ def main() -> None:
     for task, found in downstream.items():
         for row, runs in found.items():
             if run := next((run for run in runs if not run.diverged), None):
-                draw_predictions(task, row, run, args.out / task / row, args.cfg_options)
+                draw_predictions(args.configs / f'{task}.py', row, run, args.out / task / row, args.cfg_options)
     print(lines)
 
 
@@ -113,11 +114,11 @@ def table(
     return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
 
 
-def measure(rows: list[str], options: dict | None) -> dict[str, float]:
+def measure(segmentors: Path, rows: list[str], options: dict | None) -> dict[str, float]:
     """Milliseconds of the segmentor of each row for an image of 480 x 360, on one thread: the median of three turns."""
     models = {}
     for row in rows:
-        cfg = load_config(CONFIGS / 'camvid.py', options, row=row)
+        cfg = load_config(segmentors, options, row=row)
         with DefaultScope.overwrite_default_scope(cfg.default_scope):
             models[row] = MODELS.build(cfg.model).eval()
     times: dict[str, list[float]] = {row: [] for row in rows}
@@ -145,12 +146,14 @@ def draw_curves(classifiers: dict[str, Run], file: Path) -> None:
     plt.close(figure)
 
 
-def draw_predictions(task: str, row: str, run: Run, folder: Path, options: dict | None) -> None:
+def draw_predictions(config: Path, row: str, run: Run, folder: Path, options: dict | None) -> None:
     """Write test images with annotations and predictions of a run."""
-    cfg = load_config(CONFIGS / f'{task}.py', options, row=row, work_dir=folder / 'log')
-    indices = list(TASKS[task][-1])
+    cfg = load_config(config, options, row=row, work_dir=folder / 'log')
+    indices = list(TASKS[config.stem][-1])
     cfg.test_dataloader.dataset.indices = indices
-    cfg.experiment_name = f'{task}-{row}'  # MMEngine keeps loggers and visualizers by name for the life of the process.
+    cfg.experiment_name = (
+        f'{config.stem}-{row}'  # MMEngine keeps loggers and visualizers by name for the life of the process.
+    )
     cfg.visualizer = dict(cfg.get('visualizer') or dict(type='Visualizer'), name=cfg.experiment_name)
     cfg.model.backbone.init_cfg = None
     test(cfg, str(run.checkpoint), hooks=[DrawingHook(folder, len(indices))])

@@ -10,18 +10,19 @@ _base_ = [
 ]
 rows = {
     name: {'model.backbone': dict(backbone, _delete_=True, out_indices=backbone.get('out_indices', (0, 1, 2, 3))[1:])}
-    for name, backbone in _base_.models.items()
+    for name, backbone in _base_.models['small'].items()
     if name != 'shunted'
 }
 weights = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}/shunted/model.safetensors'
-shunted = dict(_base_.models['shunted'], out_indices=[3], init_cfg=dict(type='Pretrained', checkpoint=weights))
-model = dict(teacher=dict(model=shunted), backbone=dict(_base_.models['swin'], out_indices=(1, 2, 3)))
+shunted = dict(_base_.models['small']['shunted'], out_indices=[3], init_cfg=dict(type='Pretrained', checkpoint=weights))
+model = dict(teacher=dict(model=shunted), backbone=dict(_base_.models['small']['swin'], out_indices=(1, 2, 3)))
 
 # Both see the same image: its colours are not changed, as those of classifiers are not.
 load, _, flip, _, pack = _base_.train_pipeline
 train_pipeline = [load, _base_.view, flip, pack]
+test_pipeline = [load, pack]
 train_dataloader = dict(_base_.train_loader, dataset=dict(_base_.photos, pipeline=train_pipeline))
-val_dataloader = dict(_base_.val_loader, dataset=dict(_base_.photos, pipeline=[load, pack]))
+val_dataloader = dict(_base_.val_loader, dataset=dict(_base_.photos, pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
 epochs = 10

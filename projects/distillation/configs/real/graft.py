@@ -10,8 +10,9 @@ model = dict(
 
 load, _, flip, pack = _base_.train_pipeline
 train_pipeline = [load, _base_.view, flip, pack]
+test_pipeline = [load, pack]
 train_dataloader = dict(_base_.train_loader, dataset=dict(_base_.photos, pipeline=train_pipeline))
-val_dataloader = dict(_base_.val_loader, dataset=dict(_base_.photos, pipeline=[load, pack]))
+val_dataloader = dict(_base_.val_loader, dataset=dict(_base_.photos, pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
 block_epochs, epochs = 1, 2

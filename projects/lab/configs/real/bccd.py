@@ -8,15 +8,19 @@ _base_ = [
 ]
 input_size = (320, 240)
 of_all = dict(_base_.model.neck, out_channels=64, num_outs=4)
-rows = {
-    name: dict(
-        model=dict(
-            backbone=dict(backbone, _delete_=True, **dict(img_size=320) if 'img_size' in backbone else {}),
-            neck=[*_base_.pyramids[name], dict(of_all, in_channels=_base_.channels[name])],
+tables = {
+    size: {
+        name: dict(
+            model=dict(
+                backbone=dict(backbone, _delete_=True, **dict(img_size=320) if 'img_size' in backbone else {}),
+                neck=[*_base_.pyramids[size][name], dict(of_all, in_channels=_base_.channels[size][name])],
+            )
         )
-    )
-    for name, backbone in _base_.backbones.items()
+        for name, backbone in of.items()
+    }
+    for size, of in _base_.backbones.items()
 }
+rows = tables['small']
 model = dict(
     rows['swin']['model'],
     bbox_head=dict(

@@ -8,18 +8,23 @@ _base_ = [
 ]
 input_size = (480, 360)
 void = dict(ignore_index=11)
-rows = {
-    name: dict(
-        model=dict(
-            backbone=dict(backbone, _delete_=True, **dict(img_size=480) if 'img_size' in backbone else {}),
-            neck=[*_base_.pyramids[name], dict(_base_.model.neck, in_channels=_base_.channels[name], out_channels=64)],
+of_all = dict(_base_.model.neck, out_channels=64)
+tables = {
+    size: {
+        name: dict(
+            model=dict(
+                backbone=dict(backbone, _delete_=True, **dict(img_size=480) if 'img_size' in backbone else {}),
+                neck=[*_base_.pyramids[size][name], dict(of_all, in_channels=_base_.channels[size][name])],
+            )
         )
-    )
-    for name, backbone in _base_.backbones.items()
+        for name, backbone in of.items()
+    }
+    for size, of in _base_.backbones.items()
 }
+rows = tables['small']
 model = dict(
     data_preprocessor=dict(size=(256, 256), seg_pad_val=11),
-    backbone=_base_.backbones['swin'],
+    backbone=_base_.backbones['small']['swin'],
     neck=rows['swin']['model']['neck'],
     decode_head=dict(
         num_classes=11,

@@ -2,17 +2,21 @@
 _base_ = ['./_base_/models.py', './_base_/tiny-imagenet.py']
 # The same head for all: a 1 x 1 convolution to 256 channels. It also takes a list of maps, as PVTv2 returns it.
 mapper = dict(type='mmdet.ChannelMapper', out_channels=256, kernel_size=1, act_cfg=None)
-rows = {
-    name: dict(
-        model=dict(
-            backbone=dict(backbone, _delete_=True, out_indices=backbone.get('out_indices', [3])[-1:]),
-            neck=[dict(mapper, in_channels=_base_.channels[name][-1:]), dict(type='GlobalAveragePooling')],
+tables = {
+    size: {
+        name: dict(
+            model=dict(
+                backbone=dict(backbone, _delete_=True, out_indices=backbone.get('out_indices', [3])[-1:]),
+                neck=[dict(mapper, in_channels=_base_.channels[size][name][-1:]), dict(type='GlobalAveragePooling')],
+            )
         )
-    )
-    for name, backbone in _base_.models.items()
+        for name, backbone in of.items()
+    }
+    for size, of in _base_.models.items()
 }
+rows = tables['small']
 model = dict(
-    backbone=dict(_base_.models['swin'], out_indices=[3]),
+    backbone=dict(_base_.models['small']['swin'], out_indices=[3]),
     neck=rows['swin']['model']['neck'],
     head=dict(in_channels=256),
 )

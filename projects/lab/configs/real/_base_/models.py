@@ -1,39 +1,59 @@
-# The backbones, and with MMATTN_REAL_SIZE=full those of the papers. "swin-pretrained" is "swin" with the weights of its
-# classifier, which `make real` writes to MMATTN_REAL_WEIGHTS.
-_base_ = './{{$MMATTN_REAL_SIZE:small}}.py'
-conv, gsa, near = _base_.conv, _base_.gsa, _base_.near
-ghost, dilated = dict(near, ghost_size=3), dict(near, dilation=2)
+# The backbones of each size. "swin-pretrained" is "swin" with the weights of its classifier, which `make real` writes
+# to MMATTN_REAL_WEIGHTS.
+_base_ = ['./small.py', './full.py']
+parts = dict(small={part: _base_[part] for part in _base_.full}, full=_base_.full)
 merged = dict(type='ShuntedAttention', aggregation='linear')
 wide = dict(type='MeanShiftAttention', form='plain', proj_bias=True)
 models = {
-    'elsa-swin': _base_.elsa_swin,
-    'msf-swin': _base_.msf_swin,
-    'swin': _base_.swin,
-    'nat': _base_.nat,
-    'shunted': _base_.shunted,
-    # the same maps as MMDetection's PVTv2, whose weights could not be published: it notes no settings
-    'pvt-v2': dict(
-        _base_.pvt_v2, stem='convolution', feed_forward='conv', attention=dict(type='SpatialReductionAttention')
-    ),
-    'msf-vit': _base_.vit,
-    'vit': dict(_base_.vit, form='plain'),
-    'gsa-resnet': _base_.resnet,
-    'resnet': dict(_base_.resnet, gsa_stages=()),
-    'conv-gsa': dict(_base_.conv_gsa, attention=[conv, conv, gsa, gsa]),
-    'nat-shunted': dict(_base_.nat, attention=[ghost, ghost, [ghost, dilated, merged], wide]),
+    size: {
+        'elsa-swin': of['elsa_swin'],
+        'msf-swin': of['msf_swin'],
+        'swin': of['swin'],
+        'nat': dict(of['nat'], attention=of['near']),
+        'shunted': of['shunted'],
+        # the same maps as MMDetection's PVTv2, whose weights could not be published: it notes no settings
+        'pvt-v2': dict(
+            of['pvt_v2'], stem='convolution', feed_forward='conv', attention=dict(type='SpatialReductionAttention')
+        ),
+        'msf-vit': of['vit'],
+        'vit': dict(of['vit'], form='plain'),
+        'gsa-resnet': of['resnet'],
+        'resnet': dict(of['resnet'], gsa_stages=()),
+        'conv-gsa': dict(of['conv_gsa'], attention=[of['conv'], of['conv'], of['gsa'], of['gsa']]),
+        'nat-shunted': dict(
+            of['nat'],
+            attention=[
+                *[dict(of['near'], ghost_size=3)] * 2,
+                [dict(of['near'], ghost_size=3), dict(of['near'], dilation=2), merged],
+                wide,
+            ],
+        ),
+    }
+    for size, of in parts.items()
 }
 folder = '{{$MMATTN_REAL_WEIGHTS:work_dirs/real/weights}}'
-of_classifiers = {
-    f'{name}-pretrained': dict(
-        backbone, init_cfg=dict(type='Pretrained', checkpoint=f'{folder}/{name}/model.safetensors')
-    )
-    for name, backbone in models.items()
+backbones = {
+    size: {
+        **of,
+        **{
+            f'{name}-pretrained': dict(
+                backbone, init_cfg=dict(type='Pretrained', checkpoint=f'{folder}/{name}/model.safetensors')
+            )
+            for name, backbone in of.items()
+        },
+    }
+    for size, of in models.items()
 }
-backbones = {**models, **of_classifiers}
 channels = {
-    name: next(width for kind, width in _base_.widths.items() if kind in name.removesuffix('-pretrained'))
-    for name in backbones
+    size: {
+        name: next(width for kind, width in parts[size]['widths'].items() if kind in name.removesuffix('-pretrained'))
+        for name in of
+    }
+    for size, of in backbones.items()
 }
 # necks before the FPN, to maps of stride 4, 8, 16, 32
 of_vit = dict(type='mmseg.Feature2Pyramid', rescales=[4, 2, 1, 0.5], norm_cfg=dict(type='BN'))
-pyramids = {name: [dict(of_vit, embed_dim=channels[name][0])] if 'vit' in name else [] for name in backbones}
+pyramids = {
+    size: {name: [dict(of_vit, embed_dim=of[name][0])] if 'vit' in name else [] for name in of}
+    for size, of in channels.items()
+}

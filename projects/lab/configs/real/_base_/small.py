@@ -18,7 +18,6 @@ near = dict(type='NeighbourhoodAttention', kernel_size=5)
 nat = dict(
     type='NAT',
     arch=dict(embed_dim=32, depths=(2, 2, 4, 2), num_heads=(1, 2, 4, 8), mlp_ratio=3, layer_scale=0),
-    attention=near,
     drop_path_rate=0.0,
     init_cfg=None,  # as swin
 )

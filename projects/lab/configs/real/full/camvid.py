@@ -1,0 +1,4 @@
+# The segmentors of ../camvid.py with backbones of the papers' sizes, for a GPU.
+_base_ = '../camvid.py'
+rows = dict(_base_.tables['full'], _delete_=True)
+model = rows['swin']['model']

@@ -19,6 +19,8 @@ RECOGNISED = True
 HEAD_NAMES = {'fc.': 'head.fc.'}
 #: what the names of all tensors of attention contain, and no others: '.attn.', '.attn_after.' and '.attn_scale'
 ATTENTION = '.attn'
+#: pixels of the images that attention is scaled with: 8 images of 224 x 224
+PIXELS = 8 * 224**2
 
 
 def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = False) -> Translation:
@@ -55,7 +57,8 @@ def scaled_attention(model: nn.Module, names: list[str], state_dict: dict[str, T
     """Values of attention for weights of a ResNet: scaled to the variance that the norm after it has learned.
 
     Attention is cubic in its input, and in evaluation no norm uses the statistics of the batch, so its maps could
-    overflow. One image of noise passes through the network, and each attention module on its way is scaled.
+    overflow. Images of noise pass through the network, and each attention module on their way is scaled. A single small
+    image would not do: a few pixels of the last map say little of the size of a cubic function.
 
     Args:
         model: the backbone.
@@ -75,19 +78,23 @@ def scaled_attention(model: nn.Module, names: list[str], state_dict: dict[str, T
         return {}
     hooks = [block.attn.register_forward_hook(partial(_scale, block)) for block in blocks]
     hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]
-    image = noise_image(model.in_channels, max(model.img_size, 64))  # no map of a single pixel
+    side = max(model.img_size, 64)  # no map of a single pixel
+    images = noise_image(model.in_channels, side, max(min(PIXELS // side**2, 8), 1))
     with evaluating(model):
-        torch.func.functional_call(model, state, image)
+        torch.func.functional_call(model, state, images)
     for hook in hooks:
         hook.remove()
     return {name: state[name].to(state_dict[name]) for name in names}
 
 
 def _observe(norm: nn.Module, inputs: tuple[Tensor]) -> None:
-    """Set the running statistics of a norm to those of its input."""
-    variance, mean = torch.var_mean(inputs[0], (0, 2, 3), correction=0)
-    norm.running_var.copy_(variance)
-    norm.running_mean.copy_(mean)
+    """Set the running statistics of a norm to the size of its input, the same for all channels.
+
+    Under a softmax, or on a small map, the values of a channel are nearly the same at all pixels of an image. Divided
+    by their own deviation, those of another image would be huge.
+    """
+    norm.running_mean.zero_()
+    norm.running_var.fill_(inputs[0].square().mean())
 
 
 def _scale(block: nn.Module, attn: GlobalSelfAttention, inputs: tuple[Tensor], output: Tensor) -> Tensor:
@@ -98,7 +105,6 @@ def _scale(block: nn.Module, attn: GlobalSelfAttention, inputs: tuple[Tensor], o
     after_softmax = attn.axial_softmax or attn.softmax_queries
     (attn.value if after_softmax else attn.query).weight.mul_(factor)
     if attn.bn is not None:
-        attn.bn.running_mean.mul_(factor)
         attn.bn.running_var.mul_(factor**2)
         for tensor in (attn.bn.weight, attn.bn.bias):
             if after_softmax and tensor is not None:

@@ -108,13 +108,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def noise_image(channels: int, side: int) -> Tensor:
-    """An image (1, channels, side, side) of variance 1, always the same.
+def noise_image(channels: int, side: int, count: int = 1) -> Tensor:
+    """Images (count, channels, side, side) of variance 1, always the same.
 
-    It is a sum of Gaussian noise at all scales, with the same variance at each scale, as in photographs.
+    They are sums of Gaussian noise at all scales, with the same variance at each scale, as in photographs.
     """
     generator = torch.Generator().manual_seed(0)
     sides = [-(-side // 2**i) for i in range(side.bit_length())]
-    octaves = [torch.randn(1, channels, n, n, generator=generator) for n in sides]
+    octaves = [torch.randn(count, channels, n, n, generator=generator) for n in sides]
     image = sum(F.interpolate(octave, size=(side, side), mode='bilinear') for octave in octaves)
     return image / image.std()

@@ -198,6 +198,7 @@ def smooth_images(number):
         dict(content=False, row=False),
         dict(column=False, row=False),
         dict(content='axial'),
+        dict(content='axial', column=False),
         dict(axial_softmax=True),
         dict(neighbourhood=5),
         dict(softmax_queries=True),
@@ -206,9 +207,9 @@ def smooth_images(number):
     ids=str,
 )
 def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, settings):
-    """Beside weights of a ResNet, attention of any initial size is scaled to the variance of the next norm. So maps are
-    bounded in evaluation, too. It makes no difference whether backbone or whole model loads the weights. Modules keep
-    their modes."""
+    """Beside weights of a ResNet, attention of any initial size is scaled to the variance of the next norm. So maps of
+    other images are as large as the ResNet's in evaluation, too. It makes no difference whether backbone or whole model
+    loads the weights. Modules keep their modes."""
     for init_cfg in (dict(type='Kaiming', layer='Conv2d'), None):
         torch.manual_seed(1)
         backbone = GSAResNet(**DEEP, **settings, init_cfg=init_cfg)
@@ -230,14 +231,12 @@ def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, settings):
                 lambda attn, args, out, block=block, inputs=inputs: inputs.append(block.pooled(out))
             )
         with torch.no_grad():
-            backbone.eval()(noise_image(3, 64))
+            backbone.eval()(noise_image(3, 64, count=8))
             for block, x in zip(blocks, inputs, strict=True):
                 assert x.var() == pytest.approx(block.bn2.running_var.mean(), rel=0.1)  # eps
-            if 'axial' in str(settings):
-                continue  # maps of other images are not bounded with these forms
             images = smooth_images(4)
             for ours, theirs in zip(backbone(images), plain(images)):
-                assert 0.25 < ours.std() / theirs.std() < 4
+                assert 0.5 < ours.std() / theirs.std() < 2
 
 
 def test_own_attention_that_does_not_run_here(tmp_path, log):

@@ -35,10 +35,10 @@ def main() -> None:
         sys.exit(f'--confusion must name a .png, .pdf or .svg file, not {args.confusion}.')
     if args.draw < 1:
         sys.exit(f'--draw must be 1 or more, not {args.draw}.')
-    check_source(args.checkpoint, scratch='')
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))  # MMEngine reads it
 
     cfg = load_config(args.config, args.cfg_options, row=args.row, work_dir=args.work_dir, launcher=args.launcher)
+    check_source(args.checkpoint, scratch='')
     if args.tta:
         enable_tta(cfg)
     if args.out:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_arch, check_flags, check_rates, check_whole, stage_numbers
+from ..arguments import check_arch, check_flags, check_whole, stage_numbers
 from ..errors import InputError, warn
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..ops.recompute import recompute
@@ -55,6 +55,7 @@ class Backbone(StrictModule):
     #: name of the argument that takes the architecture
     arch_argument = 'arch'
     weights = other_weights
+    read_settings = staticmethod(other_weights.read_settings)
     norm_eval = False
     #: what to do where positional attention ends before the image
     longer_positions = "give GlobalSelfAttention rel_pos_length, the longest side of its map, or beyond='stretch'"
@@ -243,14 +244,3 @@ def to_map(x: Tensor) -> Tensor:
     It is contiguous: MMCV's RoIAlign reads a channels-last map as if it were contiguous, and returns wrong values.
     """
     return transposed(x.flatten(1, 2)).unflatten(2, x.shape[1:3])
-
-
-def drop_path_schedule(depths: Sequence[int], rate: float) -> list[list[float]]:
-    """Rates per stage and block, which rise linearly from 0 to ``rate`` over all blocks.
-
-    Raises:
-        ValueError: if rate is not in [0, 1).
-    """
-    check_rates(drop_path_rate=rate)
-    rates = iter(rate * i / max(sum(depths) - 1, 1) for i in range(sum(depths)))
-    return [[next(rates) for _ in range(depth)] for depth in depths]

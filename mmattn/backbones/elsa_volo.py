@@ -5,18 +5,20 @@
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
-from ..layers import MLP, Attention, Block, PatchConv2d, build_in_turn, mechanism_settings, mechanisms_by_stage
+from ..layers import MLP, Attention, PatchConv2d, mechanisms_by_stage
 from ..ops.any_size import ceil_div, pad_to_multiple
 from ..ops.resize import interpolated
 from . import elsa_volo_weights
-from .base import Backbone, drop_path_schedule
+from .base import Backbone
 from .patch_embed import stem_convolutions
+from .stages import drop_path_schedule, stage_blocks
 
 
 class Stem(nn.Module):
@@ -149,22 +151,19 @@ class ELSAVOLO(Backbone):
             later = int(i > 0)
             if i == 1:
                 self.network.append(Downsample(dims[0], dims[1], ceil_div(img_size, 16)))
-            attentions = build_in_turn(
+            blocks = stage_blocks(
+                self,
+                i,
                 mechanisms[i],
-                depths[i],
-                dim=dims[i],
+                drop_path[i],
+                partial(MLP, dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate),
                 num_heads=num_heads[later],
                 stride=8 * 2**later,
                 norm_cfg=norm_cfg,
                 attn_drop_rate=attn_drop_rate,
                 drop_rate=drop_rate,
             )
-            blocks = nn.ModuleList()
-            for attn, rate in zip(attentions, drop_path[i]):
-                mlp = MLP(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
-                blocks.append(Block(dims[i], attn, mlp, rate))
-            self.network.append(blocks)
-            self.settings |= mechanism_settings(mechanisms[i], (block.attn for block in blocks), f'attention[{i}]')
+            self.network.append(nn.ModuleList(blocks))
         has_norm = final_norm and self.out_indices[-1] == self.num_stages - 1
         self.norm = nn.LayerNorm(dims[-1]) if has_norm else nn.Identity()
         self.train()

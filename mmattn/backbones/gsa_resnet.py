@@ -26,7 +26,8 @@ from ..layers.mechanism import mix
 from ..ops.any_size import average_pool, ceil_div, half_convolution, max_pool
 from ..ops.recompute import recompute
 from . import gsa_resnet_weights
-from .base import Backbone, drop_path_schedule
+from .base import Backbone
+from .stages import drop_path_schedule
 
 
 def after_relu(norm: nn.Module, layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

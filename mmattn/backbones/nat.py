@@ -5,15 +5,15 @@ Transformer", https://arxiv.org/abs/2209.15001
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole
-from ..layers import MLP, Attention, Block, TokenConv2d, build_in_turn, mechanism_settings, mechanisms_by_stage
+from ..layers import MLP, Attention, TokenConv2d, mechanisms_by_stage
 from . import nat_weights
-from .base import drop_path_schedule
-from .stages import Stage, Stages
+from .stages import Stage, Stages, drop_path_schedule, stage_blocks
 
 #: what the factors of the channels start at in the architectures with layer scale
 LAYER_SCALE = 1e-5
@@ -112,22 +112,19 @@ class NAT(Stages):
         self.drop = nn.Dropout(drop_rate)
         self.levels = nn.ModuleList()
         for i in range(self.num_built):
-            attentions = build_in_turn(
+            blocks = stage_blocks(
+                self,
+                i,
                 mechanisms[i],
-                depths[i],
-                dim=dims[i],
+                drop_path[i],
+                partial(MLP, dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate),
+                layer_scale=LAYER_SCALE if arch['layer_scale'] else None,
                 num_heads=num_heads[i],
                 stride=4 * 2**i,
                 attn_drop_rate=attn_drop_rate,
                 drop_rate=drop_rate,
             )
-            blocks = []
-            for attn, rate in zip(attentions, drop_path[i]):
-                mlp = MLP(dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate)
-                scale = LAYER_SCALE if arch['layer_scale'] else None
-                blocks.append(Block(dims[i], attn, mlp, rate, layer_scale=scale))
             self.levels.append(Stage(blocks, Downsampling(dims[i]) if i + 1 < self.num_built else None))
-            self.settings |= mechanism_settings(mechanisms[i], (block.attn for block in blocks), f'attention[{i}]')
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()

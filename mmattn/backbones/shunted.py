@@ -6,6 +6,7 @@
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
@@ -14,19 +15,17 @@ from ..arguments import check_choice, check_flags, check_heads, check_rates, che
 from ..layers import (
     FEED_FORWARD,
     Attention,
-    Block,
     EnhancedAttention,
     ShuntedAttention,
     TokenConv2d,
     TokenMerging,
-    build_in_turn,
-    mechanism_settings,
     mechanisms_by_stage,
 )
 from ..layers.shunted import group_rates
 from . import shunted_weights
-from .base import Backbone, drop_path_schedule
+from .base import Backbone
 from .patch_embed import stem_convolutions
+from .stages import drop_path_schedule, stage_blocks
 
 
 class Stem(nn.Module):
@@ -168,10 +167,14 @@ class ShuntedTransformer(Backbone):
                 # the step between two stages (section 3.3)
                 conv = TokenConv2d(dims[i - 1], dims[i], 3, 2, 1) if i else TokenConv2d(in_channels, dims[0], 7, 4, 3)
                 patch_embed = nn.Sequential(OrderedDict(proj=conv, norm=nn.LayerNorm(dims[i])))
-            attentions = build_in_turn(
+            hidden = hidden_channels(dims[i], mlp_ratios[i], f'mlp_ratios[{i}]')
+            blocks = stage_blocks(
+                self,
+                i,
                 mechanisms[i],
-                depths[i],
-                dim=dims[i],
+                drop_path[i],
+                partial(FEED_FORWARD[feed_forward], dims[i], hidden, drop=drop_rate),
+                eps=1e-6,
                 num_heads=num_heads[i],
                 stride=4 * 2**i,
                 reduction=reductions[i],
@@ -180,12 +183,6 @@ class ShuntedTransformer(Backbone):
                 attn_drop_rate=attn_drop_rate,
                 drop_rate=drop_rate,
             )
-            blocks = []
-            for attn, rate in zip(attentions, drop_path[i]):
-                hidden = hidden_channels(dims[i], mlp_ratios[i], f'mlp_ratios[{i}]')
-                mlp = FEED_FORWARD[feed_forward](dims[i], hidden, drop=drop_rate)
-                blocks.append(Block(dims[i], attn, mlp, rate, eps=1e-6))
-            self.settings |= mechanism_settings(mechanisms[i], (block.attn for block in blocks), f'attention[{i}]')
             self.add_module(f'patch_embed{i + 1}', patch_embed)
             self.add_module(f'block{i + 1}', nn.ModuleList(blocks))
             self.add_module(f'norm{i + 1}', nn.LayerNorm(dims[i], 1e-6))

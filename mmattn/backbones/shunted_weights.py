@@ -15,6 +15,12 @@ from ..weights import CheckpointError, Translation, renamed, take_out
 PVT = r'(block\d\.\d+\.attn\.sr\.|stages\.\d\.blocks\.\d+\.mlp\.dwconv\.|layers\.\d\.1\.\d+\.attn\.attn\.in_proj)'
 LAYOUTS = {'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)', 'a Pyramid Vision Transformer': PVT}
 SOURCE = 'a Pyramid Vision Transformer'
+RELEASES = {
+    r'shunted|ckpt_[TSB]\b': (
+        'ckpt_T.pth, ckpt_S.pth, ckpt_B.pth',
+        'https://github.com/OliverRensu/Shunted-Transformer',
+    )
+}
 #: parts of names in timm's layout, and in that of MMDetection and MMSegmentation -> in the authors'
 RENAMES = {
     r'^stages\.(\d)\.blocks\.': lambda match: f'block{int(match[1]) + 1}.',

@@ -1,11 +1,50 @@
-"""Frames of stages whose maps are halved from one to the next: what Swin Transformer and NAT have in common."""
+"""Stages of blocks, and the frame of stages whose maps are halved, which Swin Transformer and NAT have in common."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor, nn
 
-from ..arguments import check_heads
+from ..arguments import check_heads, check_rates
+from ..layers import Block, build_mechanism, mechanism_settings
 from .base import Backbone
+
+
+def drop_path_schedule(depths: Sequence[int], rate: float) -> list[list[float]]:
+    """Rates of stochastic depth per stage and block, which rise linearly from 0 to ``rate`` over all blocks.
+
+    Raises:
+        ValueError: if rate is not in [0, 1).
+    """
+    check_rates(drop_path_rate=rate)
+    rates = iter(rate * i / max(sum(depths) - 1, 1) for i in range(sum(depths)))
+    return [[next(rates) for _ in range(depth)] for depth in depths]
+
+
+def stage_blocks(
+    backbone: Backbone,
+    stage: int,
+    in_turn: Sequence[dict],
+    drop_path: Sequence[float],
+    mlp: Callable[[], nn.Module],
+    *,
+    eps: float = 1e-5,
+    layer_scale: float | None = None,
+    **offered: object,
+) -> list[Block]:
+    """Build the blocks of a stage, with the mechanisms of ``in_turn`` in turn, and note their settings.
+
+    Args:
+        drop_path: of each block, its probability of dropping a branch.
+        mlp: makes the MLP of a block.
+        eps, layer_scale: see :class:`mmattn.layers.Block`.
+        offered: see :func:`mmattn.layers.build_mechanism`. Errors are the same.
+    """
+    count, dim, blocks = len(in_turn), backbone.channels[stage], []
+    for j, rate in enumerate(drop_path):
+        attn = build_mechanism(in_turn[j % count], block=j // count, dim=dim, **offered)
+        blocks.append(Block(dim, attn, mlp(), rate, eps, layer_scale))
+    backbone.settings |= mechanism_settings(in_turn, (block.attn for block in blocks), f'attention[{stage}]')
+    return blocks
 
 
 class Stage(nn.Module):

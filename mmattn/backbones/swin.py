@@ -4,17 +4,17 @@
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole, hidden_channels
-from ..layers import MLP, Attention, Block, build_in_turn, mechanism_settings, mechanisms_by_stage
+from ..layers import MLP, Attention, mechanisms_by_stage
 from ..ops.any_size import pad_to_multiple
 from . import swin_weights
-from .base import drop_path_schedule
 from .patch_embed import PatchEmbed
-from .stages import Stage, Stages
+from .stages import Stage, Stages, drop_path_schedule, stage_blocks
 
 
 class PatchMerging(nn.Module):
@@ -111,10 +111,13 @@ class SwinFrame(Stages):
         self.drop = nn.Dropout(drop_rate)
         self.layers = nn.ModuleList()
         for i in range(self.num_built):
-            attentions = build_in_turn(
+            hidden = hidden_channels(dims[i], mlp_ratio)
+            blocks = stage_blocks(
+                self,
+                i,
                 mechanisms[i],
-                depths[i],
-                dim=dims[i],
+                drop_path[i],
+                partial(MLP, dims[i], hidden, drop=drop_rate),
                 num_heads=num_heads[i],
                 stride=4 * 2**i,
                 window_size=window_size,
@@ -122,12 +125,7 @@ class SwinFrame(Stages):
                 attn_drop_rate=attn_drop_rate,
                 drop_rate=drop_rate,
             )
-            blocks = []
-            for attn, rate in zip(attentions, drop_path[i]):
-                mlp = MLP(dims[i], hidden_channels(dims[i], mlp_ratio), drop=drop_rate)
-                blocks.append(Block(dims[i], attn, mlp, rate))
             self.layers.append(Stage(blocks, PatchMerging(dims[i]) if i + 1 < self.num_built else None))
-            self.settings |= mechanism_settings(mechanisms[i], (block.attn for block in blocks), f'attention[{i}]')
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         self.train()

@@ -18,6 +18,7 @@ LAYOUTS = {
     'an ELSA-Swin': r'layers\.\d+\.blocks\.\d+\.attn\.ghost_head',
 }
 SOURCE = 'a Swin Transformer'
+RELEASES = {r'elsa': ('elsa_swin_tiny.pth, elsa_swin_small.pth, elsa_swin_base.pth', 'https://github.com/damo-cv/ELSA')}
 HEAD_NAMES = {'head.fc.': 'head.fc.', 'head.': 'head.fc.'}  # timm's, Microsoft's
 #: side of the largest windows whose first pass is compared. They are as large as the last map of an image of 1024
 #: pixels; released Swin Transformers have 7 and 12. The biases of a window are its side to the power of 4, times heads.

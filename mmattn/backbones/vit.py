@@ -9,8 +9,9 @@ from ..arguments import check_choice, check_finite, check_flags, check_heads, ch
 from ..layers import FEED_FORWARD, Attention, Block, build_mechanism, mechanism_settings, mechanisms_by_stage
 from ..ops.any_size import ceil_div
 from . import vit_weights
-from .base import Backbone, drop_path_schedule
+from .base import Backbone
 from .patch_embed import DeiTEmbed, PatchEmbed, PrefixTokens, SimpleEmbed
+from .stages import drop_path_schedule
 
 
 def swiglu(dim: int, hidden_dim: int, drop: float = 0.0) -> nn.Module:

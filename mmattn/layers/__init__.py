@@ -8,15 +8,7 @@ from .elsa import ELSA
 from .feed_forward import FEED_FORWARD, MLP, ConvMLP, DetailMLP
 from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
-from .mechanism import (
-    MECHANISMS,
-    Attention,
-    build_in_turn,
-    build_mechanism,
-    check_mechanism,
-    mechanism_settings,
-    mechanisms_by_stage,
-)
+from .mechanism import MECHANISMS, Attention, build_mechanism, check_mechanism, mechanism_settings, mechanisms_by_stage
 from .neighbourhood_attention import NeighbourhoodAttention
 from .norm import batch_norm
 from .outlook import OutlookAttention
@@ -59,7 +51,6 @@ __all__ = [
     'TokenMerging',
     'WindowAttention',
     'batch_norm',
-    'build_in_turn',
     'build_mechanism',
     'check_mechanism',
     'mechanism_settings',

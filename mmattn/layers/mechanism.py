@@ -1,7 +1,7 @@
 """The registry of mechanisms: layers that a backbone's config can put in the place of attention."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from mmengine.registry import Registry
@@ -84,13 +84,6 @@ def mechanisms_by_stage(attention: Attention, depths: Sequence[int], plain: Sequ
         for at, cfg in zip(_places(place, in_turn), found[-1]):
             check_mechanism(at, cfg)
     return found
-
-
-def build_in_turn(in_turn: Sequence[dict], depth: int, **offered: object) -> Iterator[nn.Module]:
-    """Build the mechanisms of the ``depth`` blocks of a stage, which have those of ``in_turn`` in turn, when each is
-    asked for. ``offered`` and errors: see :func:`build_mechanism`."""
-    for j in range(depth):
-        yield build_mechanism(in_turn[j % len(in_turn)], block=j // len(in_turn), **offered)
 
 
 def _places(place: str, in_turn: Sequence[object]) -> list[str]:

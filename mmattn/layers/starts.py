@@ -49,10 +49,12 @@ def start_mechanisms(
     return dropped
 
 
-def plain_before(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
-    """Rename, in place, the tensors of plain attention of a ViTFrame that was written before."""
+def plain_before(
+    attn: nn.Module, state_dict: dict[str, Tensor], prefix: str, changed: Callable[[Tensor], Tensor] = lambda rows: rows
+) -> None:
+    """Rename, in place, the tensors of plain attention that was written before, and change those of the first one."""
     for kind in ('weight', 'bias'):
-        _rename(state_dict, f'{prefix}pre_proj.{kind}', f'{prefix}qkv.{kind}')
+        _rename(state_dict, f'{prefix}pre_proj.{kind}', f'{prefix}qkv.{kind}', changed)
         _rename(state_dict, f'{prefix}post_proj.{kind}', f'{prefix}proj.{kind}')
 
 
@@ -60,14 +62,8 @@ def windows_of_elsa(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str)
     """Rename, in place, the tensors of windows in ELSA-Swin's release, and in what was written before: the table is by
     key minus query, and window attention projects to values first."""
     _rename(state_dict, f'{prefix}rb', prefix + TABLE, lambda table: table.flip(1).t() if table.dim() == 2 else table)
-    for kind in ('weight', 'bias') if hasattr(attn, 'qkv') else ():
-        _rename(
-            state_dict,
-            f'{prefix}pre_proj.{kind}',
-            f'{prefix}qkv.{kind}',
-            lambda rows: rows.roll(-(len(rows) // 3), 0) if rows.dim() else rows,
-        )
-        _rename(state_dict, f'{prefix}post_proj.{kind}', f'{prefix}proj.{kind}')
+    if hasattr(attn, 'qkv'):
+        plain_before(attn, state_dict, prefix, lambda x: x.roll(-(len(x) // 3), 0) if x.dim() else x)
 
 
 def enhanced_of_release(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> None:
@@ -86,6 +82,16 @@ def _rename(
     """Put a tensor under another name, unless that is taken: then loading names the one that has no place."""
     if old in state_dict and new not in state_dict:
         state_dict[new] = changed(state_dict.pop(old))
+
+
+def take_linear(
+    state_dict: dict[str, Tensor], name: str, rows: int, columns: int, own: str | None = None, bias: bool = True
+) -> dict[str, Tensor]:
+    """Remove weight and bias of a linear layer from a state dict; returns them under the name ``own``, or the last part
+    of ``name``."""
+    own = name.rpartition('.')[2] if own is None else own
+    start = {f'{own}.weight': take(state_dict, f'{name}.weight', rows, columns)}
+    return start | {f'{own}.bias': take(state_dict, f'{name}.bias', rows)} if bias else start
 
 
 def mean_shift_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -131,10 +137,8 @@ def mean_shift_window_from_swin(attn: nn.Module, state_dict: dict[str, Tensor], 
 def window_from_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """From Swin's attention: all but a ghost summand, which starts at zero."""
     dim, start = attn.proj.in_features, {TABLE: table_of_swin(attn, state_dict, prefix)}
-    for kind, shape in (('weight', (dim,)), ('bias', ())):
-        start[f'qkv.{kind}'] = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape)
-        start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
-    return start
+    start |= take_linear(state_dict, f'{prefix}qkv', 3 * dim, dim)
+    return start | take_linear(state_dict, f'{prefix}proj', dim, dim)
 
 
 def table_of_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> Tensor:
@@ -149,14 +153,11 @@ def table_of_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -
 
 def elsa_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The projections to value and back from plain attention. Query and key have another width here."""
-    start = {}
-    for kind, shape in (('weight', (attn.dim,)), ('bias', ())):
-        own = getattr(attn.pre_proj, kind)
-        if own is not None:
-            value = take(state_dict, f'{prefix}qkv.{kind}', 3 * attn.dim, *shape)[2 * attn.dim :]
-            own = own.detach()[: 2 * attn.dim_qk]
-            start[f'pre_proj.{kind}'] = torch.cat((own, value.view(attn.dim, *own.shape[1:]).to(own)))
-        start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', attn.dim, *shape)
+    dim, start = attn.dim, take_linear(state_dict, f'{prefix}proj', attn.dim, attn.dim, 'post_proj')
+    given = take_linear(state_dict, f'{prefix}qkv', 3 * dim, dim, 'pre_proj', attn.pre_proj.bias is not None)
+    for name, value in given.items():
+        own = attn.get_parameter(name).detach()[: 2 * attn.dim_qk]
+        start[name] = torch.cat((own, value[2 * dim :].view(dim, *own.shape[1:]).to(own)))
     return start
 
 
@@ -166,19 +167,16 @@ def neighbourhood_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], pre
     From Swin's it has the same biases, in steps of the dilation. Neighbours that are farther away than Swin's windows
     reach start with the bias of the farthest.
     """
-    start = {}
-    for kind, shape in (('weight', (attn.dim,)), ('bias', ())):
-        start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', attn.dim, *shape)
-        if getattr(attn.qkv, kind) is not None:
-            start[f'qkv.{kind}'] = take(state_dict, f'{prefix}qkv.{kind}', 3 * attn.dim, *shape)
+    start = take_linear(state_dict, f'{prefix}proj', attn.dim, attn.dim)
+    start |= take_linear(state_dict, f'{prefix}qkv', 3 * attn.dim, attn.dim, bias=attn.qkv.bias is not None)
     if attn.rpb is not None and f'{prefix}rpb' in state_dict:
         start['rpb'] = take(state_dict, f'{prefix}rpb', *attn.rpb.shape)
-    table = state_dict.pop(f'{prefix}relative_position_bias_table', None)
+    table = state_dict.pop(prefix + TABLE, None)
     if table is not None and attn.rpb is not None:
         if not is_table(table.shape[::-1], (attn.num_heads, 0)):
             raise CheckpointError(
-                f'a tensor is of another shape: {prefix}relative_position_bias_table {tuple(table.shape)} instead of '
-                f'((2w - 1) ** 2, {attn.num_heads})'
+                f'a tensor is of another shape: {prefix}{TABLE} {tuple(table.shape)} instead of ((2w - 1) ** 2, '
+                f'{attn.num_heads})'
             )
         side = math.isqrt(len(table))
         # Swin's table is indexed by query minus key.
@@ -194,11 +192,11 @@ def shunted_from_plain(attn: nn.Module, state_dict: dict[str, Tensor], prefix: s
     dim, rate = attn.q.in_features, math.lcm(*attn.rates)
     given = {'norm.weight': torch.ones(dim), 'norm.bias': torch.zeros(dim), 'sr.bias': torch.zeros(dim)}
     given['sr.weight'] = torch.eye(dim)[..., None, None].repeat(1, 1, rate, rate) / rate**2
-    for kind, shape in (('weight', (dim,)), ('bias', ())):
-        projections = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape)
-        given[f'q.{kind}'], given[f'kv.{kind}'] = projections.split((dim, 2 * dim))
-        given[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
-    given = {name: value.to(projections) for name, value in given.items()}
+    projections = take_linear(state_dict, f'{prefix}qkv', 3 * dim, dim)
+    for kind in ('weight', 'bias'):
+        given[f'q.{kind}'], given[f'kv.{kind}'] = projections[f'qkv.{kind}'].split((dim, 2 * dim))
+    given |= take_linear(state_dict, f'{prefix}proj', dim, dim)
+    given = {name: value.to(given['q.weight']) for name, value in given.items()}
     return shunted_from_pvt(attn, given, '', attn.num_heads)
 
 
@@ -275,11 +273,9 @@ def projections_of_pvt(
             f'these weights have {of_pvt} heads in {prefix.rstrip(".")}, and num_heads must be a multiple of that, '
             f'not {num_heads}'
         )
-    start = {}
-    for kind, shape in (('weight', (dim,)), ('bias', ())):
-        start[f'q.{kind}'] = take(state_dict, f'{prefix}q.{kind}', dim, *shape)
-        start[f'k.{kind}'], start[f'v.{kind}'] = take(state_dict, f'{prefix}kv.{kind}', 2 * dim, *shape).chunk(2)
-        start[f'proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+    start = take_linear(state_dict, f'{prefix}q', dim, dim) | take_linear(state_dict, f'{prefix}proj', dim, dim)
+    for name, value in take_linear(state_dict, f'{prefix}kv', 2 * dim, dim, '').items():
+        start[f'k{name}'], start[f'v{name}'] = value.chunk(2)
     parts, width = num_heads // of_pvt, dim // num_heads
     if parts == 1:
         return start

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import torch
 from mmengine.logging import print_log
+from mmengine.registry import MODELS
 from safetensors import safe_open
 from safetensors.torch import load_file as load_safetensors
 from safetensors.torch import save
@@ -20,7 +21,7 @@ from .downloads import from_hub, from_server, shortened
 from .restricted_pickle import load_weights_only
 from .shards import files_of_index, is_index
 from .sources import missing_file, place_of
-from .translation import first_names, odd_form, renamed_settings
+from .translation import first_names, odd_form
 
 #: where trainers keep weights; averaged weights come first, because ELSA's authors evaluate those of ELSA-Swin-B
 CONTAINERS = ('state_dict_ema', 'state_dict', 'model_ema', 'model')
@@ -99,10 +100,16 @@ def _plain_name(name: str) -> str:
 
 
 def noted_settings(contents: object) -> dict[str, object]:
-    """``type`` and settings of the backbones, by their names in the model, that mmattn noted in a file."""
+    """``type`` and settings of the backbones, by their names in the model, that mmattn noted in a file; as the class of
+    the type reads them, see :class:`mmattn.weights.StrictModule`."""
     meta = contents.get('meta') if isinstance(contents, dict) else None
     noted = meta.get('mmattn') if isinstance(meta, dict) else None
-    return {name: renamed_settings(note) for name, note in noted.items()} if isinstance(noted, dict) else {}
+    noted = dict(noted) if isinstance(noted, dict) else {}
+    for name, note in noted.items():
+        kind = note.get('type') if isinstance(note, dict) else None
+        if isinstance(kind, str) and hasattr(MODELS.module_dict.get(kind), 'read_settings'):
+            noted[name] = MODELS.module_dict[kind].read_settings(note)
+    return noted
 
 
 def read_file(path: str | Path, map_location: str | torch.device = 'cpu', trusted: bool = False) -> object:

@@ -25,15 +25,6 @@ from ..privacy import without_secrets
 if TYPE_CHECKING:
     from timm.models import PretrainedCfg
 
-#: pattern in the names of weights on Google Drive -> their files, and the page with the links
-RELEASES = {
-    r'elsa': ('elsa_swin_tiny.pth, elsa_swin_small.pth, elsa_swin_base.pth', 'https://github.com/damo-cv/ELSA'),
-    r'shunted|ckpt_[TSB]\b': (
-        'ckpt_T.pth, ckpt_S.pth, ckpt_B.pth',
-        'https://github.com/OliverRensu/Shunted-Transformer',
-    ),
-}
-
 
 def place_of(source: str) -> str:
     """The address (https://, hf:// ...) or the path that a source names.
@@ -64,10 +55,10 @@ def place_of(source: str) -> str:
     if source.startswith('timm:'):
         return _timm_place(source.removeprefix('timm:'))
     if re.match(r'https?://(drive|docs)\.(usercontent\.)?google\.com/', source, re.IGNORECASE):
-        known = ', '.join(f'{files} of {page}' for files, page in RELEASES.values())
+        known = ', '.join(f'{files} of {page}' for files, page in _releases().values())
         raise CheckpointError(
             f'{without_secrets(source)[:300]} is on Google Drive, which gives files to browsers only: download it '
-            f'there and give its path ({known})'
+            f'there and give its path{f" ({known})" if known else ""}'
         )
     return source
 
@@ -164,9 +155,17 @@ def _torchvision_address(name: str) -> str:
         ) from error
 
 
+def _releases() -> dict[str, tuple[str, str]]:
+    """``RELEASES`` of the models that are registered, see :class:`mmattn.weights.StrictModule`."""
+    from mmengine.registry import MODELS
+
+    published = [getattr(getattr(cls, 'weights', None), 'RELEASES', {}) for cls in MODELS.module_dict.values()]
+    return {pattern: release for releases in published for pattern, release in releases.items()}
+
+
 def _where_released(name: str) -> str:
     """Where to get weights of a name that Google Drive has, as the end of a sentence."""
-    for pattern, (files, page) in RELEASES.items():
+    for pattern, (files, page) in _releases().items():
         if re.search(pattern, name, re.IGNORECASE):
             return f'download it in a browser from {page}, which has links to Google Drive ({files})'
     return ''

@@ -88,6 +88,8 @@ class StrictModule(BaseModule):
       ``RECOGNISED = True`` if loading takes them without ``warm_start``, too.
     - ``LAYOUTS``, from the description of a kind of checkpoint to a regular expression for the names in it, for
       messages about weights that do not fit.
+    - ``RELEASES``, from a regular expression for the names of weights on Google Drive to their files and the page with
+      the links, for messages.
     - ``HEAD_NAMES``, from the prefix of the head's names in a released classifier to MMPretrain's; the first match
       counts. By default 'head.' becomes 'head.fc.'.
 
@@ -131,7 +133,13 @@ class StrictModule(BaseModule):
     @property
     def settings_note(self) -> dict[str, object]:
         """Type and ``settings``, as checkpoints keep them."""
-        return dict(type=type(self).__name__, **self.settings)
+        return self.read_settings(dict(type=type(self).__name__, **self.settings))
+
+    @staticmethod
+    def read_settings(note: dict[str, object]) -> dict[str, object]:
+        """A note of any version of the class, a file's or its own, in the words of today. Settings with which modules
+        compute the same may become one. A file's may have any keys and values."""
+        return note
 
     def init_weights(self) -> None:
         """Initialise as ``init_cfg`` says. Pretrained weights are loaded last, and strictly."""

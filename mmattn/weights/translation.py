@@ -139,29 +139,6 @@ def check_floats(tensors: Mapping[str, Tensor]) -> None:
             raise CheckpointError(f'{name} has the dtype {value.dtype}, but weights must be floats')
 
 
-def renamed_settings(saved: object) -> object:
-    """The settings that a file notes, under the names that they have today."""
-    if not isinstance(saved, dict):
-        return saved
-    renamed = {}
-    for name, value in saved.items():
-        if isinstance(name, str):
-            name = re.sub(r'^stages(?=\[)', 'attention', name)
-            if isinstance(value, str) and value in ('msf', 'residual', 'gauss', 'plain'):
-                name = re.sub(r'\battention$', 'form', name)
-        renamed[name] = value
-    return renamed
-
-
-def _alike(settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings in which mean-shift attention of the form 'plain' that shares no matrix is what it computes."""
-    plain = {'form': 'plain', 'sharing': 'QKVW'}
-    places = [name for name, value in settings.items() if isinstance(value, str) and value == 'MeanShiftAttention']
-    places = [place for place in places if all(settings.get(f'{place}.{key}') == plain[key] for key in plain)]
-    parts = {f'{place}.{key}' for place in places for key in plain}
-    return {name: 'SelfAttention' if name in places else value for name, value in settings.items() if name not in parts}
-
-
 def compare_settings(saved: object, own: Mapping[str, object], ignored: Iterable[str] = ()) -> None:
     """Compare the settings of a backbone that a checkpoint was written with, which its tensors do not show.
 
@@ -195,7 +172,6 @@ def differing_settings(saved: object, own: Mapping[str, object]) -> dict[str, st
     """
     if not isinstance(saved, Mapping):
         return {}
-    saved, own = _alike(saved), _alike(own)
 
     def differ(name: str) -> bool:
         place, _, setting = name.rpartition('.')

@@ -71,7 +71,7 @@ def test_releases_are_those_of_the_metafiles():
     for family in ('elsa_swin', 'shunted'):
         models = yaml.safe_load((ROOT / 'configs' / family / 'metafile.yml').read_text())['Models']
         released = [model['Released Weights'] for model in models if 'Released Weights' in model]
-        files, page = next(value for key, value in sources.RELEASES.items() if family[:4] in key)
+        files, page = next(value for key, value in sources._releases().items() if family[:4] in key)
         assert files.split(', ') == [each['File'] for each in released if each['Source'] == page and 'File' in each]
 
 

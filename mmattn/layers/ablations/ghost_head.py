@@ -7,9 +7,9 @@ from ...ops.any_size import ceil_div
 from ...ops.global_self_attention import fit_table
 from ...ops.heads import join_heads
 from ...ops.rotary import check_rope, rotary_embed
-from ...weights import take
 from ..elsa import check_ghost_head
 from ..mechanism import MECHANISMS, with_prefix
+from ..starts import take_linear
 
 
 @MECHANISMS.register_module()
@@ -118,11 +118,11 @@ class GhostHeadAttention(nn.Module):
         def regrouped(x: Tensor) -> Tensor:
             return x.unflatten(0, (self.num_heads, self.multiple, -1)).transpose(0, 1).flatten(0, 2)
 
-        start = {'post_proj.weight': regrouped(take(state_dict, f'{prefix}proj.weight', dim, dim).T).T}
-        for kind, shape in (('weight', (3 * dim, dim)), ('bias', (3 * dim,))):
-            *qk, v = take(state_dict, f'{prefix}qkv.{kind}', *shape).chunk(3)
-            start[f'pre_proj.{kind}'] = torch.cat([*qk, regrouped(v)])
-        start['post_proj.bias'] = take(state_dict, f'{prefix}proj.bias', dim)
+        start = take_linear(state_dict, f'{prefix}proj', dim, dim, 'post_proj')
+        start['post_proj.weight'] = regrouped(start['post_proj.weight'].T).T
+        for name, value in take_linear(state_dict, f'{prefix}qkv', 3 * dim, dim, 'pre_proj').items():
+            *qk, v = value.chunk(3)
+            start[name] = torch.cat([*qk, regrouped(v)])
         if self.ghost_mul is not None:
             start['ghost_mul'] = torch.ones_like(self.ghost_mul)
         if self.ghost_add is not None:

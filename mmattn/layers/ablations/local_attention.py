@@ -9,9 +9,8 @@ from ...arguments import check_choice, check_flags, check_odd, check_rates
 from ...ops import attention
 from ...ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
 from ...ops.heads import join_heads
-from ...weights import take
 from ..mechanism import MECHANISMS
-from ..starts import table_of_swin
+from ..starts import table_of_swin, take_linear
 from ..window import Ghost, Windows, position_table, relative_bias
 from .dynamic_filters import filter_norm
 
@@ -140,13 +139,13 @@ class LocalAttention(Windows):
         The tables of 'qr' and 'rk' start at zero. So with 'qk' and 'b' in windows of Swin's size, under a softmax, the
         attention starts as Swin's. The table of neighbours is the centre of Swin's, and zero beyond.
         """
-        dim, start = self.post_proj.in_features, {}
+        dim = self.post_proj.in_features
+        start = take_linear(state_dict, f'{prefix}proj', dim, dim, 'post_proj')
         # One weight serves query or key alone, as in ``_project``.
         kinds = [True, 'qk' in self.terms or 'qr' in self.terms, 'qk' in self.terms or 'rk' in self.terms]
-        for kind, shape in (('weight', (dim,)), ('bias', ())):
-            q, k, v = take(state_dict, f'{prefix}qkv.{kind}', 3 * dim, *shape).chunk(3)
-            start[f'pre_proj.{kind}'] = torch.cat([part for part, has in zip((v, q, k), kinds) if has])
-            start[f'post_proj.{kind}'] = take(state_dict, f'{prefix}proj.{kind}', dim, *shape)
+        for name, value in take_linear(state_dict, f'{prefix}qkv', 3 * dim, dim, 'pre_proj').items():
+            q, k, v = value.chunk(3)
+            start[name] = torch.cat([part for part, has in zip((v, q, k), kinds) if has])
         if self.rb is not None:
             table = table_of_swin(self, state_dict, prefix).t().flip(1)  # by key minus query
             if self.area == 'neighbours':

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -28,28 +29,76 @@ library_name: mmattn
 license: {license}
 pipeline_tag: {task}
 tags:
-- mmattn
+- {tag}
 ---
 
 # {name}
 
-{backbone} of mmattn {version}, trained by `config.py` in this folder.
+{backbone} of mmattn {version}{origin}.
 
 | {head} |
 | {line} |
 | {row} |
 
 ```python
-backbone = dict({settings})
-backbone['init_cfg'] = dict(type='Pretrained', checkpoint='model.safetensors')
+{code}
 ```
 
-{predict}Data: {data}.
+{more}Data: {data}.
 
 Start: {start}.
 
 The license is that of the weights. It gives no right to the images.
 """
+CODE = """backbone = dict({settings})
+backbone['init_cfg'] = dict(type='Pretrained', checkpoint='model.safetensors')"""
+
+
+def share(
+    folder: Path,
+    config: str,
+    read: Callable[[], tuple[dict[str, Tensor], tuple[dict | None, ...], str, dict[str, str]]],
+    license: str | None,
+    starts: dict[str, str | None],
+    figures: dict[str, str] | None = None,
+    keep_card: bool = False,
+) -> None:
+    """Write model.safetensors, a config and README.md to a folder: all of them or none, without secrets.
+
+    Args:
+        config: name of the config's file.
+        read: gives the tensors; what else :func:`~mmattn.weights.files.safetensors_of` takes; the text of the config;
+            and the other fields of ``CARD``. All else is checked before.
+        license: of the weights, as the Hugging Face Hub names it. It may be left out if ``starts`` have one.
+        starts: the weights that the training started from -> their license, see :func:`starting_licenses`.
+        figures: what is measured -> value.
+        keep_card: leave a README.md that is there as it is.
+
+    Raises:
+        InputError: if a file cannot be written, or the license is not known.
+    """
+    files = [folder / file for file in ('model.safetensors', config, 'README.md')]
+    check_output(*files)
+    license, figures = chosen_license(license, starts), figures or {}
+    tensors, notes, text, card = read()
+    parameters = sum(tensor.numel() for name, tensor in tensors.items() if not name.endswith(STATISTICS))
+    names = _without_machine(dict(names=[*starts]))['names']
+    readme = CARD.format(
+        license=license,
+        version=__version__,
+        head=' | '.join(['parameters / M', *figures]),
+        line=' | '.join(['---:'] * (1 + len(figures))),
+        row=' | '.join([f'{parameters / 1e6:.2f}', *figures.values()]),
+        start=', '.join(f'{name} ({terms or "see its authors"})' for name, terms in zip(names, starts.values()))
+        or 'no weights are named',
+        **card,
+    )
+    # safetensors itself writes files that others cannot read, and has its own errors for a full disk.
+    contents = [safetensors_of(tensors, *notes)]
+    contents += [without_secrets(each).encode(errors='surrogateescape') for each in (text, readme)]
+    with ExitStack() as parts:  # They get their names at the end.
+        for file, content in zip(files[:-1] if keep_card and files[-1].exists() else files, contents):
+            parts.enter_context(whole_file(file)).write_bytes(content)
 
 
 def publish(
@@ -61,68 +110,52 @@ def publish(
     data: str,
     license: str | None = None,
 ) -> None:
-    """Write model.safetensors, config.py and README.md, without secrets and without the folders of this machine.
+    """Share what was trained by a config, without the folders of this machine; matrices in half precision.
 
     Args:
         name: heading of the card.
         read: reads what was trained, see :func:`mmguard.runs.trained.read_trained`; all else is checked before.
-        figures: what is measured -> value.
+        figures, license: see :func:`share`.
         data: what it was trained on, and the terms of the data.
-        license: of the weights, as the Hugging Face Hub names it. It may be left out if the weights that the training
-            started from have one that is known, see :func:`starting_licenses`.
 
     Raises:
         InputError: if a file cannot be written, or the license is not known.
         CheckpointError: of ``read``.
     """
-    files = [folder / file for file in ('model.safetensors', 'config.py', 'README.md')]
-    check_output(*files)
-    starts = starting_licenses(cfg)
-    license = chosen_license(license, starts)
-    trained = read()
-    tensors = trained['tensors']
-    published = Config(_without_machine({key: value for key, value in cfg.to_dict().items() if key not in MACHINE}))
-    parameters = sum(tensor.numel() for name, tensor in tensors.items() if not name.endswith(STATISTICS))
-    backbone = published.model.backbone.to_dict()
-    backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the order of the alphabet.
-    names = _without_machine(dict(names=[*starts]))['names']
-    card = CARD.format(
-        license=license,
-        start=', '.join(f'{name} ({terms or "see its authors"})' for name, terms in zip(names, starts.values()))
-        or 'config.py names no weights',
-        predict=trained['predict'],
-        name=name,
-        backbone=backbone['type'],
-        version=__version__,
-        task=TASKS.get(trained['package'], 'image-feature-extraction'),
-        head=' | '.join(['parameters / M', *figures]),
-        line=' | '.join(['---:'] * (1 + len(figures))),
-        row=' | '.join([f'{parameters / 1e6:.2f}', *figures.values()]),
-        settings=', '.join(f'{key}={value!r}' for key, value in backbone.items() if key != 'init_cfg'),
-        data=data.rstrip('.'),
-    )
-    weights, config, readme = files
-    with whole_file(weights) as part:
-        # safetensors itself writes files that others cannot read, and has its own errors for a full disk.
-        halves = {key: halved(value) for key, value in tensors.items()}
-        part.write_bytes(safetensors_of(halves, trained['settings'], trained['classes']))
-    with whole_file(config) as part:
-        part.write_text(without_secrets(published.pretty_text), encoding='utf-8')
-    with whole_file(readme) as part:
-        part.write_text(without_secrets(card), encoding='utf-8', errors='surrogateescape')
+
+    def contents() -> tuple:
+        trained = read()
+        published = Config(_without_machine({key: value for key, value in cfg.to_dict().items() if key not in MACHINE}))
+        backbone = published.model.backbone.to_dict()
+        backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the alphabet's order.
+        settings = ', '.join(f'{key}={value!r}' for key, value in backbone.items() if key != 'init_cfg')
+        card = dict(
+            name=name,
+            task=TASKS.get(trained['package'], 'image-feature-extraction'),
+            tag='mmattn',
+            backbone=backbone['type'],
+            origin=', trained by `config.py` in this folder',
+            code=CODE.format(settings=settings),
+            more=trained['predict'],
+            data=data.rstrip('.'),
+        )
+        halves = {key: halved(value) for key, value in trained['tensors'].items()}
+        return halves, (trained['settings'], trained['classes']), published.pretty_text, card
+
+    share(folder, 'config.py', contents, license, starting_licenses(cfg), figures)
 
 
 def starting_licenses(cfg: Config) -> dict[str, str | None]:
     """The weights that a config names, for the model or a part -> their license; None if timm does not know it."""
-    return licenses_of([*_checkpoints(cfg.model), cfg.model.get('pretrained'), cfg.get('load_from')])
+    return licenses_of([*checkpoints_in(cfg.model), cfg.model.get('pretrained'), cfg.get('load_from')])
 
 
-def _checkpoints(node: object) -> Iterator[str]:
+def checkpoints_in(node: object) -> Iterator[str]:
     """What the entries of ``init_cfg`` in a node of a config load."""
     if isinstance(node, dict) and is_pretrained(node):
         yield node.get('checkpoint')
     for each in node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
-        yield from _checkpoints(each)
+        yield from checkpoints_in(each)
 
 
 def _without_machine(cfg: dict) -> dict:

@@ -20,6 +20,8 @@ import os
 import re
 import shutil
 import sys
+import types
+from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
@@ -498,6 +500,8 @@ def test_folder_of_the_hub(tmp_path, name, settings):
     ):
         assert type(again) is type(model) and torch.equal(again.eval()(x), model(x))
     assert not TimmClassifier.from_pretrained(tmp_path).training
+    maps = TimmClassifier.from_pretrained(tmp_path, features_only=True)(x)
+    torch.testing.assert_close(maps[-1], model.forward_intermediates(x, 1, intermediates_only=True)[-1])
     with pytest.raises(ValueError, match='img_size must be one side, or two equal ones, not'):
         small('elsa_volo_d1', img_size=(32, 64))
 
@@ -509,7 +513,7 @@ def test_card_and_faults_of_the_hub(tmp_path):
     with pytest.raises(InputError, match='give the license of the weights'):
         model.save_pretrained(folder)
     assert not folder.exists()
-    model.save_pretrained(folder, license='MIT', model_card_kwargs=dict(data='own photos, CC BY 4.0'))
+    model.save_pretrained(folder, license='MIT', data='own photos, CC BY 4.0')
     card = (folder / 'README.md').read_text()
     assert (
         '\nlicense: mit\n' in card
@@ -517,6 +521,9 @@ def test_card_and_faults_of_the_hub(tmp_path):
         and 'norm_eps=0.001' in card
         and 'own photos, CC BY 4.0' in card
     )
+    (folder / 'README.md').write_text('of my own')
+    model.save_pretrained(folder, license='mit')
+    assert (folder / 'README.md').read_text() == 'of my own'
     with pytest.raises(CheckpointError, match='were trained with norm_eps=0.001'):
         TimmClassifier.from_pretrained(folder, norm_eps=1e-5)
     (folder / 'config.json').write_text('{"architecture": "resnet50"}')
@@ -788,6 +795,19 @@ def test_changed_models_are_not_saved(monkeypatch, tmp_path, change, place):
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+def test_push_to_hub(monkeypatch):
+    """It uploads what save_pretrained writes, as it is told."""
+    api = huggingface_hub.HfApi
+    upload = lambda _, folder_path, **settings: dict(
+        settings, files={file.name for file in Path(folder_path).iterdir()}
+    )
+    monkeypatch.setattr(api, 'create_repo', lambda _, name, **settings: types.SimpleNamespace(repo_id=name, **settings))
+    monkeypatch.setattr(api, 'upload_folder', upload)
+    found = small('nat_mini', num_classes=3).push_to_hub('OWNER/NAME', license='mit', branch='work', create_pr=True)
+    files = {'model.safetensors', 'config.json', 'README.md'}
+    assert found == dict(repo_id='OWNER/NAME', revision='work', create_pr=True, files=files)
+
+
 def test_models_in_training_are_saved(tmp_path):
     """Rates of dropout and synchronised batch norms are no part of what is saved."""
     model = small('gsa_resnet38', num_classes=3, drop_rate=0.3, drop_path_rate=0.2)
@@ -811,8 +831,6 @@ def test_no_folder_and_no_name_of_the_hub():
 
 def test_what_cannot_be_saved_and_loaded(tmp_path):
     """Maps alone are timm's to make, and config.json is of a name of timm."""
-    with pytest.raises(ValueError, match='features_only is for timm.create_model'):
-        TimmClassifier.from_pretrained(tmp_path, features_only=True)
     with pytest.raises(InputError, match='build it by timm.create_model'):
         TimmClassifier(NAT, num_classes=3, arch='mini').save_pretrained(tmp_path / 'direct', license='mit')
     with pytest.raises(ValueError, match='arch is missing'):

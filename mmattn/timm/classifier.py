@@ -27,8 +27,8 @@ from .sharing import SharedModel
 class TimmClassifier(nn.Module, SharedModel):
     """A backbone and timm's own head, with the methods of timm's models. Maps are (B, C, H, W).
 
-    ``save_pretrained(folder, model_card_kwargs=dict(data=...))`` and ``push_to_hub('OWNER/NAME')`` write weights,
-    config.json and a card; :meth:`from_pretrained` and timm read them.
+    :meth:`save_pretrained` and :meth:`push_to_hub` write weights, config.json and a card; :meth:`from_pretrained` and
+    timm read them.
 
     The names of tensors are those of an ``ImageClassifier`` of MMPretrain, so weights that were trained there load
     here. A released classifier loads, too, with its head.
@@ -260,23 +260,24 @@ class TimmClassifier(nn.Module, SharedModel):
         except CheckpointError:  # It has no head.
             weights = {}
         given = {name: value for name, value in weights.items() if name.startswith('head.')}
-        own = {f'head.{name}': value for name, value in self.head.state_dict().items()}
+        own = self.head.state_dict(prefix='head.')
         layers = (self.classifier,) if isinstance(self.classifier, str) else self.classifier
-        classifiers = tuple(f'{layer}.' for layer in layers)
-        marks = (*classifiers, 'head.cls_token')  # of a head; a backbone may have a norm of this name
+        layers = tuple(f'{layer}.' for layer in layers)
+        marks = (*layers, 'head.cls_token')  # of a head; a backbone may have a norm of this name
         has_head, needs_head = (any(name.startswith(marks) for name in names) for names in (given, own))
         if not has_head and (needs_head or not given):
             if whole_head and own:
                 raise CheckpointError(f'{shown} has no head')
             print_log(f'{shown} has no head: it starts untrained', logger='current')
             return
-        classes, wanted = (len(tensors.get('head.fc.weight', ())) for tensors in (given, own))
-        if classes != wanted and whole_head:
-            raise CheckpointError(f'{shown} has a classifier of {classes} classes, and the model has {wanted}')
-        if classes != wanted:
-            print_log(f'{shown} has a classifier of {classes} classes, which is not loaded', logger='current')
-            given = {name: value for name, value in given.items() if not name.startswith(classifiers)}
-            given.update((name, value) for name, value in own.items() if name.startswith(classifiers))
+        classes = len(given.get('head.fc.weight', ()))
+        if classes != self.num_classes:
+            text = f'{shown} has a classifier of {classes} classes'
+            if whole_head:
+                raise CheckpointError(f'{text}, and the model has {self.num_classes}')
+            print_log(f'{text}, which is not loaded', logger='current')
+            given = {name: value for name, value in given.items() if not name.startswith(layers)}
+            given.update((name, value) for name, value in own.items() if name.startswith(layers))
         if found := misfits(Translation(given), own):
             sentence = f'{shown}: the head does not fit: tensors {listed(found, 3)}'
             if arguments.get('strict', True) and not arguments.get('warm_start'):

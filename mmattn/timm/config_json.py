@@ -36,7 +36,7 @@ OF_SOURCE = ('url', 'file', 'state_dict', 'hf_hub_id', 'hf_hub_filename', 'sourc
 EXAMPLES = {**asdict(PretrainedCfg()), **dict.fromkeys(('test_input_size', 'min_input_size'), (3, 224, 224))}
 
 
-def read_config(text: bytes, source: str) -> tuple[str, dict, dict]:
+def read_config(text: str | bytes, source: str) -> tuple[str, dict, dict]:
     """The name of a model, ``model_args`` and ``pretrained_cfg`` of a config.json. What is in these is not checked yet.
 
     Args:
@@ -46,12 +46,12 @@ def read_config(text: bytes, source: str) -> tuple[str, dict, dict]:
         CheckpointError: if it cannot be read.
     """
     try:
-        contents = json.loads(text.decode(), parse_constant=_no_number)
+        contents = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f'{source} cannot be read: {describe(error)}') from error
     contents = contents if isinstance(contents, dict) else {}
     architecture = contents.get('architecture')
-    parts = [contents.get(key) or {} for key in ('model_args', 'pretrained_cfg')]
+    parts = [contents.get(key, {}) for key in ('model_args', 'pretrained_cfg')]
     if not isinstance(architecture, str) or not all(isinstance(part, dict) for part in parts):
         raise CheckpointError(
             f'{source} cannot be read: it must have architecture, the name of a model, and the dicts model_args and '

@@ -28,9 +28,6 @@ from .classifier import TimmClassifier
 from .config_json import build_saved, check_model_args, check_pretrained_cfg, weights_of
 from .volo import VOLOClassifier
 
-#: arguments that ``create_model`` hands on, beside those of a model
-OF_CREATE_MODEL = ('pretrained_cfg', 'cache_dir', 'features_only', 'feature_cls', 'out_indices', 'device', 'dtype')
-
 
 @dataclasses.dataclass(frozen=True)
 class Family:
@@ -115,12 +112,10 @@ def create(name: str, pretrained: bool = False, **arguments) -> nn.Module:
     overlay = dict(arguments.pop('pretrained_cfg_overlay', None) or {})
     if overlay.get('file'):
         overlay.setdefault('custom_load', True)
-    given, saved = arguments.get('pretrained_cfg'), arguments.pop('pretrained_model_args', None)
+    given, saved = arguments.get('pretrained_cfg'), arguments.pop('pretrained_model_args', {})
     in_folder = isinstance(given, dict) and given.get('source') in ('local-dir', 'hf-hub')
     config = f'config.json of {given.get("file") or given.get("hf_hub_id")}' if in_folder else ''
-    if in_folder:  # timm or from_pretrained has read it; ``saved`` is its part of the arguments.
-        if saved is None:  # of an older timm
-            saved = {key: value for key, value in arguments.items() if key not in OF_CREATE_MODEL}
+    if in_folder:  # timm has read it; ``saved`` is its part of the arguments.
         check_model_args(family.backbone, saved, config)
         check_pretrained_cfg(given, config)
     source = resolve_pretrained_cfg(name, given, overlay)

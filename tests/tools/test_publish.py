@@ -12,6 +12,7 @@ from mmengine.registry import MODELS, DefaultScope
 from PIL import Image
 from safetensors.torch import load_file
 
+from mmattn.outputs import whole_file
 from mmattn.publishing import halved, publish, starting_licenses
 from mmattn.weights import CheckpointError, read_file
 from mmguard.checks.classes import saved_meta
@@ -110,6 +111,25 @@ def test_parameters_of_the_card(resnet, tmp_path):
     assert len({file.stat().st_mode for file in (tmp_path / 'out').iterdir()}) == 1
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert f'| {parameters / 1e6:.2f} |' in (tmp_path / 'out' / 'README.md').read_text()
+
+
+def test_all_files_or_none(monkeypatch, resnet, tmp_path):
+    """A disk that is full when the last file is written leaves the folder as it was."""
+    cfg, _, checkpoint = resnet
+    write = partial(publish, cfg, 'name', partial(read_trained, cfg, checkpoint), tmp_path / 'out', {}, 'none')
+    write('mit')
+    before = {file.name: file.read_bytes() for file in (tmp_path / 'out').iterdir()}
+
+    def full(path):
+        if path.name == 'README.md':
+            raise InputError(f'{path} cannot be written')
+        return whole_file(path)
+
+    monkeypatch.setattr('mmattn.publishing.whole_file', full)
+    cfg.model.backbone.with_cp = True
+    with pytest.raises(InputError, match='README.md cannot be written'):
+        write('apache-2.0')
+    assert {file.name: file.read_bytes() for file in (tmp_path / 'out').iterdir()} == before
 
 
 @pytest.mark.parametrize(

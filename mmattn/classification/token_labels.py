@@ -201,9 +201,7 @@ def _moved(label_map: Tensor, motion: np.ndarray) -> Tensor:
     return F.grid_sample(places, grid, 'nearest', align_corners=False)[0].view_as(label_map)
 
 
-def token_targets(
-    maps: Tensor, boxes: Tensor, num_classes: int, size: Sequence[int], label_smooth_val: float
-) -> tuple[Tensor, Tensor]:
+def token_targets(maps: Tensor, boxes: Tensor, num_classes: int, size: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Targets of the class token and of all other tokens, from the label maps of a batch.
 
     Classes that a map does not have get logit 0, as in the released code. RoIAlign then cuts the crop out of the map.
@@ -215,7 +213,6 @@ def token_targets(
         boxes: the crops, (B, 4), x1, y1, x2, y2 from 0 to 1.
         num_classes: K.
         size: rows H and columns W of tokens.
-        label_smooth_val: label smoothing.
 
     Returns:
         probabilities (B, K) and (B, K, H, W).
@@ -224,12 +221,5 @@ def token_targets(
     logits, numbers = maps.float().unbind(1)
     dense = logits.new_zeros(B, num_classes, h, w).scatter_(1, numbers.long(), logits)
     boxes = list((boxes * boxes.new_tensor([w, h, w, h])).split(1))
-    of_class, of_tokens = (
-        smoothed(roi_align(dense, boxes, side, aligned=True).softmax(1), label_smooth_val) for side in ((1, 1), size)
-    )
+    of_class, of_tokens = (roi_align(dense, boxes, side, aligned=True).softmax(1) for side in ((1, 1), size))
     return of_class.flatten(1), of_tokens
-
-
-def smoothed(probabilities: Tensor, label_smooth_val: float) -> Tensor:
-    """Probabilities (B, K, ...), mixed with a uniform distribution over the K classes."""
-    return (1 - label_smooth_val) * probabilities + label_smooth_val / probabilities.shape[1]

@@ -4,6 +4,7 @@
 "All Tokens Matter: Token Labeling for Training Better Vision Transformers", https://arxiv.org/abs/2104.10858
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..errors import InputError
 from ..layers import ClassAttention
 from ..ops.any_size import ceil_div
 from .mixing import MixThenErase
-from .token_labels import smoothed, token_targets
+from .token_labels import token_targets
 
 
 @MODELS.register_module()
@@ -135,9 +136,10 @@ class TokenLabelClassifier(ImageClassifier):
         of_class, of_tokens = self.head.dense_logits(self.neck(maps) if self.with_neck else maps)
         class_target, token_target = self.targets(data_samples, of_tokens)
         class_target = kept * class_target + (1 - kept) * class_target.flip(0)
+        loss = functools.partial(F.cross_entropy, label_smoothing=self.label_smooth_val)
         return dict(
-            loss_class=F.cross_entropy(of_class, class_target),
-            loss_tokens=self.token_loss_weight * F.cross_entropy(swapped(of_tokens, box), token_target),
+            loss_class=loss(of_class, class_target),
+            loss_tokens=self.token_loss_weight * loss(swapped(of_tokens, box), token_target),
         )
 
     def targets(self, data_samples: list[DataSample], like: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,12 +165,11 @@ class TokenLabelClassifier(ImageClassifier):
                 'num_classes larger'
             )
         maps, boxes = maps.to(like.device), boxes.to(like.device)
-        of_class, of_tokens = token_targets(maps, boxes, classes, like.shape[2:], self.label_smooth_val)
+        of_class, of_tokens = token_targets(maps, boxes, classes, like.shape[2:])
         if self.ground_truth:
             true = torch.cat([sample.gt_label for sample in data_samples]).to(like.device)
             weight = torch.where(of_class.argmax(1) == true, 0.5, 0.9)[:, None]
-            true = smoothed(F.one_hot(true, classes).float(), self.label_smooth_val)
-            of_class = weight * of_class + (1 - weight) * true
+            of_class = weight * of_class + (1 - weight) * F.one_hot(true, classes)
         return of_class, of_tokens
 
 

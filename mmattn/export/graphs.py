@@ -4,19 +4,14 @@ import copy
 import inspect
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..packages import MissingPackage
-
-if TYPE_CHECKING:
-    import onnx
 
 #: torch.export's name for a size that may have any value; torch before 2.6 has none
 any_size = getattr(getattr(getattr(torch, 'export', None), 'Dim', None), 'DYNAMIC', None)
@@ -85,28 +80,25 @@ def write_onnx(
         MissingPackage: if onnx or onnxscript, which torch needs for it, is missing.
     """
     try:
-        import onnx
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingPackage(f'ONNX needs onnx and onnxscript ({error}): pip install onnx onnxscript') from None
     count = len(graph.graph_signature.user_outputs)
-    outputs = list(names or (f'output{i}' for i in range(count)))[:count]
-    settings = dict(input_names=['image'], output_names=outputs, dynamo=True, external_data=False, verbose=False)
-    torch.onnx.export(graph, f=str(file), **settings)
-    model = onnx.load(file)
-    sides = zip(_axes(model.graph.input[0])[2:], ('height', 'width'))
-    symbols = {axis.dim_param: side for axis, side in sides if axis.dim_param}
-    symbols |= {axis.dim_param: 'objects' for axis in _axes(model.graph.output[0])[:1] if axis.dim_param}
-    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
-        for axis in _axes(value):
-            if axis.dim_param:
-                axis.dim_param = re.sub(r'\w+', lambda found: symbols.get(found[0], found[0]), axis.dim_param)
-    onnx.helper.set_model_props(model, {key: json.dumps(value, default=str) for key, value in (metadata or {}).items()})
-    onnx.save(model, file)
-
-
-def _axes(value: 'onnx.ValueInfoProto') -> list:
-    return list(value.type.tensor_type.shape.dim)
+    program = torch.onnx.export(
+        graph,
+        input_names=['image'],
+        output_names=list(names or (f'output{i}' for i in range(count)))[:count],
+        dynamic_shapes=({2: 'height', 3: 'width'},),
+        dynamo=True,
+        verbose=False,
+    )
+    for output in program.model.graph.outputs:
+        if not isinstance(output.shape[0], int):
+            output.shape[0] = 'objects'
+    program.model.metadata_props.update(
+        {key: json.dumps(value, default=str) for key, value in (metadata or {}).items()}
+    )
+    program.save(str(file), external_data=False)
 
 
 def read_onnx(file: str | Path, threads: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:

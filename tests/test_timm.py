@@ -645,15 +645,7 @@ def test_pretrained_cfg_of_a_file(tmp_path, folder, entries, message):
             load()
 
 
-@pytest.mark.parametrize(
-    'content',
-    [
-        b'{"architecture": "nat_',
-        b'{}',
-        b'{"architecture": "nat_mini", "model_args": {"num_classes": NaN}}',
-        b'[' * 100_000,
-    ],
-)
+@pytest.mark.parametrize('content', [b'{"architecture": "nat_', b'{}', b'[' * 100_000])
 def test_broken_config_of_a_folder(tmp_path, content):
     (tmp_path / 'config.json').write_bytes(content)
     with pytest.raises(CheckpointError, match='config.json of .* cannot be read') as error:

@@ -95,12 +95,9 @@ class TimmClassifier(nn.Module, SharedModel):
         if dtype:
             self.to(dtype)
         names = {module: name for name, module in self.named_modules()}
-        self.feature_info = [
-            dict(num_chs=channels, reduction=stride, module=names[last_block(modules)])
-            for channels, stride, modules in zip(
-                self.backbone.channels, self.backbone.strides, self.backbone.stage_modules()[1:]
-            )
-        ]
+        lasts = [names[last_block(modules)] for modules in self.backbone.stage_modules()[1:]]
+        maps = zip(self.backbone.channels, self.backbone.strides, lasts)
+        self.feature_info = [dict(num_chs=channels, reduction=stride, module=name) for channels, stride, name in maps]
 
     def _head(self, arguments: dict, **head_arguments) -> nn.Module:
         """Pooling and a linear layer; between them is the norm of a ViT that has no final norm, as in MSF's.

@@ -46,7 +46,7 @@ def read_config(text: str | bytes, source: str) -> tuple[str, dict, dict]:
         CheckpointError: if it cannot be read.
     """
     try:
-        contents = json.loads(text, parse_constant=_no_number)
+        contents = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f'{source} cannot be read: {describe(error)}') from error
     contents = contents if isinstance(contents, dict) else {}
@@ -58,10 +58,6 @@ def read_config(text: str | bytes, source: str) -> tuple[str, dict, dict]:
             'pretrained_cfg'
         )
     return architecture, *parts
-
-
-def _no_number(constant: str) -> None:
-    raise ValueError(f'{constant} is no number of JSON')
 
 
 def weights_of(folder: Path) -> Path:
@@ -82,15 +78,18 @@ def _size(weights: Path) -> int:
     return sum((weights.parent / name).stat().st_size for name in files if (weights.parent / name).is_file())
 
 
-def check_model_args(cls: type[Backbone], model_args: Mapping[str, object], source: str) -> None:
-    """Check the arguments of a model from a file.
+def check_saved(
+    cls: type[Backbone], model_args: Mapping[str, object], pretrained_cfg: Mapping[str, object], source: str
+) -> None:
+    """Check the arguments of a model and timm's ``pretrained_cfg`` from a file. timm may have set in the second where
+    it has found the file.
 
     Args:
         cls: the class of its backbone.
         source: names the file in the sentence.
 
     Raises:
-        CheckpointError: naming the argument.
+        CheckpointError: naming the argument or the key.
     """
     known = set(OF_MODEL)
     for base in cls.__mro__[: cls.__mro__.index(Backbone)]:
@@ -100,26 +99,15 @@ def check_model_args(cls: type[Backbone], model_args: Mapping[str, object], sour
         if key not in known:
             raise CheckpointError(f'{source}: model_args cannot set {key[:100]}{near_misses(key, known)}')
         check_setting(f'{source}: {key}', value)
-
-
-def check_pretrained_cfg(cfg: Mapping[str, object], source: str) -> None:
-    """Check timm's ``pretrained_cfg`` from a file. timm has set "source" in it, and where it has found the file.
-
-    Args:
-        source: names the file in the sentence.
-
-    Raises:
-        CheckpointError: naming the key.
-    """
-    of_timm = ('source', 'file' if cfg['source'] == 'local-dir' else 'hf_hub_id')
-    for key, value in cfg.items():
+    of_timm = ('source', 'hf_hub_id' if pretrained_cfg.get('source') == 'hf-hub' else 'file')
+    for key, value in pretrained_cfg.items():
         if key not in EXAMPLES:
             raise CheckpointError(f'{source}: pretrained_cfg has no key {key[:100]}{near_misses(key, EXAMPLES)}')
+        example = EXAMPLES[key]
         if key in of_timm or value is None:
             continue
         if key in OF_SOURCE and value:
             raise CheckpointError(f'{source}: pretrained_cfg cannot set {key}: the weights are those beside it')
-        example = EXAMPLES[key]
         if example is not None:
             check_setting(f'{source}: {key}', value)
             if not _is_like(value, example) or example == (3, 224, 224) and len(value) != 3:
@@ -181,7 +169,10 @@ def build_saved(
         CheckpointError: if the settings describe no model, or the weights do not fit.
     """
     try:
-        _check_blocks(cls, arguments)
+        arch = cls.resolve_arch(arguments[cls.arch_argument])
+        loops = [arch.get('depth'), *arch.get('depths', ()), arch.get('stem_convs'), arguments.get('stem_convs')]
+        if sum(number for number in loops if isinstance(number, int)) > MOST_BLOCKS:
+            raise ValueError(f'it has more than {MOST_BLOCKS} blocks')
         empty = model(**{**arguments, 'device': 'meta', 'init_cfg': {}})
     except CheckpointError:
         raise
@@ -195,18 +186,6 @@ def build_saved(
     if weights:
         built.load_pretrained(weights, whole_head=built.num_classes == saved_classes)
     return built
-
-
-def _check_blocks(cls: type[Backbone], arguments: Mapping[str, object]) -> None:
-    """Check the numbers of a backbone by which it is built in loops.
-
-    Raises:
-        ValueError: if it has too many blocks, or is none.
-    """
-    arch = cls.resolve_arch(arguments[cls.arch_argument])
-    numbers = [arch.get('depth', 0), *arch.get('depths', ()), arch.get('stem_convs', 0), arguments.get('stem_convs', 0)]
-    if sum(number for number in numbers if isinstance(number, int)) > MOST_BLOCKS:
-        raise ValueError(f'it has more than {MOST_BLOCKS} blocks')
 
 
 def forms(model: nn.Module) -> dict[str, str]:

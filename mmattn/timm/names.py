@@ -25,7 +25,7 @@ from ..backbones.base import Backbone
 from ..errors import InputError
 from ..weights.downloads import from_hub
 from .classifier import TimmClassifier
-from .config_json import build_saved, check_model_args, check_pretrained_cfg, weights_of
+from .config_json import build_saved, check_saved, weights_of
 from .volo import VOLOClassifier
 
 
@@ -46,7 +46,7 @@ class Family:
 
     backbone: type[Backbone]
     name: str
-    first_conv: str
+    first_conv: str = 'backbone.patch_embed.proj'
     stride: int = 32
     crop_pct: float = 0.875
     interpolation: str = 'bicubic'
@@ -55,39 +55,20 @@ class Family:
     model: type[TimmClassifier] = TimmClassifier
 
 
+D5, LARGE_384 = dict(crop_pct=1.15), dict(input_size=(3, 384, 384), crop_pct=1.0)
+SWIN = dict(shift_small_maps=False)
 #: Where a frame has no config of its own, test images are those of the Swins of ELSA and the ViTs of MSF.
 FAMILIES = [
-    Family(ELSASwin, 'elsa_swin_{}', 'backbone.patch_embed.proj', crop_pct=0.9, arguments=dict(shift_small_maps=False)),
-    Family(
-        ELSAVOLO,
-        'elsa_volo_{}',
-        'backbone.patch_embed.conv.0',
-        stride=16,
-        crop_pct=0.96,
-        others=dict(d5=dict(crop_pct=1.15)),
-        model=VOLOClassifier,
-    ),
+    Family(ELSASwin, 'elsa_swin_{}', crop_pct=0.9, arguments=SWIN),
+    Family(ELSAVOLO, 'elsa_volo_{}', 'backbone.patch_embed.conv.0', 16, 0.96, others=dict(d5=D5), model=VOLOClassifier),
     Family(GSAResNet, 'gsa_resnet{}', 'backbone.conv1'),
-    Family(
-        MSFSwin,
-        'msf_swin_{}',
-        'backbone.patch_embed.proj',
-        interpolation='bilinear',
-        arguments=dict(shift_small_maps=False),
-    ),
-    Family(MSFViT, 'msf_vit_{}', 'backbone.patch_embed.proj', stride=16, interpolation='bilinear'),
+    Family(MSFSwin, 'msf_swin_{}', interpolation='bilinear', arguments=SWIN),
+    Family(MSFViT, 'msf_vit_{}', stride=16, interpolation='bilinear'),
     Family(NAT, 'nat_{}', 'backbone.patch_embed.proj.0'),
-    Family(
-        DiNAT,
-        'dinat_{}',
-        'backbone.patch_embed.proj.0',
-        others=dict(large_384=dict(input_size=(3, 384, 384), crop_pct=1.0)),
-    ),
+    Family(DiNAT, 'dinat_{}', 'backbone.patch_embed.proj.0', others=dict(large_384=LARGE_384)),
     Family(ShuntedTransformer, 'shunted_{}', 'backbone.patch_embed1.conv.0'),
-    Family(
-        SwinFrame, 'swin_frame_{}', 'backbone.patch_embed.proj', crop_pct=0.9, arguments=dict(shift_small_maps=False)
-    ),
-    Family(ViTFrame, 'vit_frame_{}', 'backbone.patch_embed.proj', stride=16, interpolation='bilinear'),
+    Family(SwinFrame, 'swin_frame_{}', crop_pct=0.9, arguments=SWIN),
+    Family(ViTFrame, 'vit_frame_{}', stride=16, interpolation='bilinear'),
 ]
 
 
@@ -114,10 +95,9 @@ def create(name: str, pretrained: bool = False, **arguments) -> nn.Module:
         overlay.setdefault('custom_load', True)
     given, saved = arguments.get('pretrained_cfg'), arguments.pop('pretrained_model_args', {})
     in_folder = isinstance(given, dict) and given.get('source') in ('local-dir', 'hf-hub')
-    config = f'config.json of {given.get("file") or given.get("hf_hub_id")}' if in_folder else ''
     if in_folder:  # timm has read it; ``saved`` is its part of the arguments.
-        check_model_args(family.backbone, saved, config)
-        check_pretrained_cfg(given, config)
+        config = f'config.json of {given.get("file") or given.get("hf_hub_id")}'
+        check_saved(family.backbone, saved, given, config)
     source = resolve_pretrained_cfg(name, given, overlay)
     if pretrained and not (source.has_weights or source.state_dict):
         raise InputError(

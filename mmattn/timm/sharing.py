@@ -1,6 +1,5 @@
 """Models as folders of the Hugging Face Hub: weights, config.json and a card."""
 
-import functools
 import re
 import tempfile
 from pathlib import Path
@@ -16,7 +15,7 @@ from ..publishing import checkpoints_in, share
 from ..weights import first_names
 from ..weights.downloads import from_hub
 from ..weights.licenses import licenses_of
-from .config_json import check_model_args, check_pretrained_cfg, forms, read_config
+from .config_json import check_saved, forms, read_config
 
 Model = TypeVar('Model', bound='SharedModel')
 #: arguments of huggingface_hub's functions, now or earlier, that have no meaning for a model
@@ -87,22 +86,17 @@ class SharedModel:
             address = '/'.join(
                 filter(None, (f'hf://{name}' + (revision and f'@{quote(revision, safe="")}'), subfolder))
             )
-            download = functools.partial(
-                from_hub,
-                token=token,
-                cache_dir=cache_dir,
-                force_download=force_download,
-                local_files_only=local_files_only,
+            options = dict(
+                token=token, cache_dir=cache_dir, force_download=force_download, local_files_only=local_files_only
             )
-            config = download(f'{address}/config.json')
+            config = from_hub(f'{address}/config.json', **options)
         architecture, saved, pretrained_cfg = read_config(config.read_bytes(), f'config.json of {name}')
         from .names import variants  # whose models are of a subclass
 
         if architecture not in variants():
             raise CheckpointError(f'config.json of {name} is of {architecture[:100]}, which is no model of mmattn')
-        check_model_args(variants()[architecture][0].backbone, saved, f'config.json of {name}')
-        check_pretrained_cfg(dict(pretrained_cfg, source='local-dir'), f'config.json of {name}')
-        folder = config.parent if local else download(f'{address}/').parent
+        check_saved(variants()[architecture][0].backbone, saved, pretrained_cfg, f'config.json of {name}')
+        folder = config.parent if local else from_hub(f'{address}/', **options).parent
         return timm.create_model(f'local-dir:{folder}', pretrained=True, **arguments).eval()
 
     def save_pretrained(

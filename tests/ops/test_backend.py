@@ -7,11 +7,22 @@ import pytest
 import torch
 
 from mmattn import selftest
-from mmattn.layers import ELSA
-from mmattn.ops import backend, elsa, library
-from mmattn.packages import version_numbers
+from mmattn.ops import (
+    attention,
+    axial_attention,
+    backend,
+    content_attention,
+    elsa,
+    library,
+    mean_shift_attention,
+    neighbourhood_attention,
+    neighbourhood_sum,
+    shunted_attention,
+)
+from mmattn.ops.depthwise_conv import depthwise_conv
+from mmattn.ops.grouped_conv import grouped_conv
+from mmattn.ops.mean_shift import mean_shift_by_landmarks
 
-needs_library = pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
 SIZES = 1, 7, 8, 2, 8
 
 
@@ -66,22 +77,6 @@ def test_every_backend_passes():
     assert absent == {'triton'} if library.HAS_LIBRARY else absent == {'triton', 'cpp'}
 
 
-@needs_library
-@pytest.mark.usefixtures('torch_compiles')
-@pytest.mark.skipif(version_numbers(torch.__version__) < (2, 7), reason='torch cannot tell compiling from exporting')
-def test_chosen_in_a_graph():
-    """torch.compile makes one graph, with the compiled operators in it."""
-    torch._dynamo.reset()
-    graphs = []
-    layer = ELSA(12, 2, kernel_size=3, group_width=4).eval()
-    compiled = torch.compile(layer, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)
-    x = torch.randn(1, 4, 5, 12)
-    torch.testing.assert_close(compiled(x), layer(x))
-    (graph,) = graphs
-    called = {str(node.target) for node in graph.graph.nodes}
-    assert {'mmattn.neighbourhood_sum.default', 'mmattn.grouped_conv.default'} <= called
-
-
 @pytest.mark.parametrize('capability, served', [((9, 0), True), ((7, 0), True), ((6, 1), False)])
 def test_triton_serves_gpus_that_it_knows(monkeypatch, capability, served):
     """On an older GPU, torch's operations serve, and nothing fails."""
@@ -92,22 +87,88 @@ def test_triton_serves_gpus_that_it_knows(monkeypatch, capability, served):
     assert backend.triton_takes(x) == served
 
 
+def zeros(*shape):
+    return torch.zeros(shape)
+
+
+TOKENS, MAP, HEADS = zeros(1, 2, 5, 4), zeros(1, 4, 4, 8), zeros(1, 4, 4, 2, 4)
+#: operators and right arguments
+RIGHT = {
+    attention: dict(query=TOKENS, key=TOKENS, value=TOKENS),
+    elsa.elsa_attention: dict(logits=zeros(1, 4, 4, 2, 9), value=MAP),
+    neighbourhood_sum: dict(weights=zeros(1, 4, 4, 2, 9), value=MAP),
+    content_attention: dict(query=HEADS, key=HEADS, value=HEADS),
+    axial_attention: dict(query=HEADS, value=HEADS, table=zeros(7, 4), dim=1),
+    mean_shift_attention: dict(query=TOKENS, key=TOKENS, value=TOKENS),
+    mean_shift_by_landmarks: dict(query=TOKENS, key=TOKENS, value=TOKENS, landmarks=TOKENS),
+    neighbourhood_attention: dict(query=HEADS, key=HEADS, value=HEADS, bias=None, kernel_size=3),
+    shunted_attention: dict(query=MAP, keys=[zeros(1, 2, 2, 4)] * 2, values=[zeros(1, 2, 2, 4)] * 2, num_heads=2),
+    grouped_conv: dict(x=MAP, weight=zeros(8, 4, 3, 3)),
+    depthwise_conv: dict(x=MAP, weight=zeros(8, 1, 3, 3)),
+}
+#: of an operator, arguments that do not fit and what is said of them
+WRONG = [
+    # of all operators
+    (elsa.elsa_attention, dict(value=MAP.int()), 'value must be floating-point numbers .*torch.int32'),
+    (elsa.elsa_attention, dict(value=zeros(1, 4, 0, 4)), 'value must have no empty dimension but the first'),
+    (elsa.elsa_attention, dict(ghost_mul=zeros(8, 3, 3).to('meta')), 'one device; .*value on cpu, ghost_mul on meta'),
+    (elsa.elsa_attention, dict(dropout_p=float('nan')), 'dropout_p must be a number from 0 to 1, not nan'),
+    (elsa.elsa_attention, dict(backend=['cpp']), r"backend must be None or one of reference, .*, not \['cpp'\]"),
+    # of one
+    (attention, dict(key=zeros(1, 2, 5, 3)), r'must be \(B, heads, N, d\), \(B, heads, M, d\) and'),
+    (attention, dict(value=zeros(1, 2, 6, 4)), r'and \(B, heads, M, v\), not'),
+    (elsa.elsa_attention, dict(logits=zeros(1, 4, 5, 2, 9)), 'same B, H and W'),
+    (elsa.elsa_attention, dict(logits=zeros(1, 4, 4, 2, 8)), 'odd k, not 8'),
+    (elsa.elsa_attention, dict(logits=zeros(1, 4, 4, 2, 16)), 'odd k, not 16'),
+    (elsa.elsa_attention, dict(logits=zeros(1, 4, 4, 3, 9)), '8 channels of value do not divide into 3 heads'),
+    (elsa.elsa_attention, dict(ghost_mul=zeros(4, 5, 5)), 'ghost_mul must be'),
+    (elsa.elsa_attention, dict(ghost_add=zeros(2, 3, 3)), 'ghost_add must be'),
+    (elsa.elsa_attention, dict(dilation=0), 'dilation must be a whole number of at least 1, not 0'),
+    (neighbourhood_sum, dict(mul=zeros(3, 8, 9)), r'mul must be \(8, 9\) or \(1, 8, 9\), not \(3, 8, 9\)'),
+    (content_attention, dict(key=HEADS[..., :2]), 'query and key must be'),
+    (content_attention, dict(value=HEADS[:, :, :3]), 'query and key must be'),
+    (axial_attention, dict(key=HEADS[..., :2]), r'key must be as query, \(1, 4, 4, 2, 4\), not'),
+    (axial_attention, dict(query=zeros(1, 4, 5, 2, 4)), 'query must be'),
+    (axial_attention, dict(table=zeros(6, 4)), r'table must be \(2L - 1, 4\), not \(6, 4\)'),
+    (axial_attention, dict(table=zeros(7, 2)), 'table must be'),
+    (axial_attention, dict(dim=0), 'dim must be 1 .columns. or 2 .rows., not 0'),
+    (axial_attention, dict(beyond='clip'), "beyond must be .*, not 'clip'"),
+    (axial_attention, dict(backend='cpp', softmax=True), "'cpp' has neither keys nor softmax along lines: choose"),
+    (mean_shift_attention, dict(key=zeros(1, 2, 5, 5)), 'key and value'),
+    (mean_shift_attention, dict(probe=zeros(1, 2, 4, 4)), 'probe must be'),
+    (mean_shift_attention, dict(bias=zeros(1, 2, 5, 4)), 'bias must be'),
+    (mean_shift_by_landmarks, dict(landmarks=zeros(1, 1, 3, 4)), r'landmarks must be \(B, heads, L, d\) of the keys'),
+    (neighbourhood_attention, dict(key=HEADS[..., :2]), r'must be \(B, H, W, heads, d\) of one shape'),
+    (neighbourhood_attention, dict(bias=zeros(2, 3, 5)), r'bias must be \(2, 5, 5\), not \(2, 3, 5\)'),
+    (neighbourhood_attention, dict(beyond=zeros(2, 3)), r'beyond must be \(2, 2, 4\), not \(2, 3\)'),
+    (neighbourhood_attention, dict(kernel_size=4), 'kernel_size must be odd, not 4'),
+    (neighbourhood_attention, dict(kernel_size=65), 'kernel_size must be a whole number from 1 to 63, not 65'),
+    (neighbourhood_attention, dict(dilation=0), 'dilation must be a whole number of at least 1, not 0'),
+    (shunted_attention, dict(num_heads=3), 'number of groups must divide 3 heads'),
+    (shunted_attention, dict(values=[]), 'there are 0 values'),
+    (shunted_attention, dict(query=zeros(1, 4, 8)), r'query must be \(B, H, W, C\)'),
+    (shunted_attention, dict(keys=[zeros(1, 2, 3, 4)] * 2), r'C / 2\), not'),
+    (grouped_conv, dict(x=zeros(1, 4, 5, 9)), r'x must be \(B, H, W, C\) and weight \(C, width, k, k\), not'),
+    (grouped_conv, dict(weight=zeros(8, 4, 3, 5)), 'filters of weight must be k x k with odd k, not 3 x 5'),
+    (grouped_conv, dict(weight=zeros(8, 4, 2, 2)), 'with odd k, not 2 x 2'),
+    (grouped_conv, dict(weight=zeros(8, 3, 3, 3)), 'the 8 channels of x do not divide into groups of 3'),
+    (grouped_conv, dict(bias=zeros(9)), r'bias must be \(8,\), not \(9,\)'),
+    (grouped_conv, dict(dilation=0), 'dilation must be a whole number of at least 1, not 0'),
+    (depthwise_conv, dict(x=zeros(1, 4, 5, 9)), r'x must be \(B, H, W, C\) and weight \(C, 1, k, k\), not'),
+    (depthwise_conv, dict(weight=zeros(8, 1, 3, 5)), 'filters of weight must be k x k with odd k, not 3 x 5'),
+    (depthwise_conv, dict(weight=zeros(8, 1, 2, 2)), 'with odd k, not 2 x 2'),
+    (depthwise_conv, dict(bias=zeros(9)), r'bias must be \(8,\), not \(9,\)'),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    'change, message',
-    [
-        (dict(value=torch.zeros(1, 4, 4, 4, dtype=torch.int64)), 'value must be floating-point numbers .*torch.int64'),
-        (dict(value=torch.zeros(1, 4, 0, 4)), 'value must have no empty dimension but the first'),
-        (dict(ghost_mul=torch.zeros(4, 3, 3, device='meta')), 'must be on one device; .*value on cpu, ghost_mul on m'),
-        (dict(dropout_p=float('nan')), 'dropout_p must be a number from 0 to 1, not nan'),
-        (dict(backend=['cpp']), r"backend must be None or one of reference, shifted, .*, not \['cpp'\]"),
-    ],
-    ids=['dtype', 'empty', 'device', 'dropout', 'backend'],
+    'operator, change, message', WRONG, ids=[f'{row[0].__name__} {i}' for i, row in enumerate(WRONG)]
 )
-def test_checks_of_all_operators(change, message):
-    """Dtypes, devices and rates; each operator checks the shapes that it takes."""
-    arguments = dict(logits=torch.zeros(1, 4, 4, 2, 9), value=torch.zeros(1, 4, 4, 4))
+def test_wrong_arguments_are_named(operator, change, message):
+    """Each operator checks the shapes that it takes, and all of them dtypes, devices and rates."""
+    operator(**RIGHT[operator])
     with pytest.raises(ValueError, match=message):
-        elsa.elsa_attention(**{**arguments, **change})
+        operator(**{**RIGHT[operator], **change})
 
 
 @pytest.mark.parametrize('name', list(selftest.OPERATORS))

@@ -1,8 +1,6 @@
 """What all operators with C++ code have in common: setup.py compiles it where mmattn is installed."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,49 +8,42 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis import count_operations
 from mmattn.analysis.complexity import operator_formulas
-from mmattn.ops import axial_attention, elsa_attention, library, neighbourhood_attention
+from mmattn.ops import library
 from mmattn.ops.depthwise_conv import depthwise_conv
 from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.packages import version_numbers
+from tests.ops.operators import axial, convolution, elsa, neighbourhood
 
 pytestmark = pytest.mark.skipif(not library.HAS_LIBRARY, reason='the C++ code was not compiled')
 
-
-class Case(NamedTuple):
-    """An operator, called with tensors of these shapes and a backend."""
-
-    operator: Callable
-    batched: list[tuple[int, ...]]  #: after the dimension of the batch
-    others: list[tuple[int, ...]]
-    calls: list[str]  #: functions of the library that a step of training calls
-    half: list[str]  #: those in bfloat16
-    other: str = 'reference'  #: a backend whose operations are counted
-
-
-def neighbourhood(q, k, v, bias, backend=None):
-    return neighbourhood_attention(q, k, v, bias, 3, backend=backend)
-
-
-SUMS = ['neighbourhood_sum', 'neighbourhood_sum_backward']
-ATTENTION = ['neighbourhood_attention', 'neighbourhood_attention_backward']
-LINES = ['axial_sum', 'axial_sum_backward']
-GROUPS, OWN = ['grouped_conv', 'grouped_conv_backward'], ['depthwise_conv_weight_backward']
-QUERY, VALUE = (5, 6, 2, 3), (5, 6, 2, 4)
+#: an operator for B images, the functions of the library that a step calls, those in bfloat16, and a backend whose
+#: operations are counted
 CASES = {
-    'elsa': Case(elsa_attention, [(5, 6, 2, 9), (5, 6, 8)], [(8, 3, 3), (8, 3, 3)], SUMS, SUMS, 'shifted'),
-    'elsa-plain': Case(elsa_attention, [(7, 9, 2, 9), (7, 9, 8)], [], SUMS, SUMS, 'shifted'),
-    'columns': Case(partial(axial_attention, dim=1), [QUERY, VALUE], [(9, 3)], LINES, [], 'batched'),
-    'rows': Case(partial(axial_attention, dim=2), [QUERY, VALUE], [(7, 3)], LINES, [], 'batched'),
-    'neighbourhood': Case(neighbourhood, [VALUE] * 3, [(2, 5, 5)], ATTENTION, ATTENTION),
-    'grouped-conv': Case(grouped_conv, [(5, 6, 8)], [(8, 4, 3, 3), (8,)], GROUPS, GROUPS[1:]),
-    'depthwise-conv': Case(depthwise_conv, [(5, 6, 8)], [(8, 1, 5, 5), (8,)], OWN, OWN),
+    'elsa': (lambda B: elsa((B, 5, 6), 2, 4, 3), 'neighbourhood_sum', 'both', 'shifted'),
+    'elsa-plain': (lambda B: elsa((B, 7, 9), 2, 4, 3, ghosts=()), 'neighbourhood_sum', 'both', 'shifted'),
+    'axial': (lambda B: axial((B, 5, 6), 2, 3, 4, 5, 1), 'axial_sum', 'none', 'batched'),
+    'neighbourhood': (lambda B: neighbourhood((B, 5, 6), 2, 4, 3), 'neighbourhood_attention', 'both', 'reference'),
+    'grouped-conv': (lambda B: convolution(grouped_conv, (B, 5, 6), 8, 4, 3), 'grouped_conv', 'backward', 'reference'),
+    'depthwise-conv': (
+        lambda B: convolution(depthwise_conv, (B, 5, 6), 8, 1, 5),
+        'depthwise_conv_weight',
+        'backward',
+        'reference',
+    ),
 }
-every_case = pytest.mark.parametrize('case', CASES.values(), ids=CASES)
+every_case = pytest.mark.parametrize('name', CASES)
 
 
-def inputs(case, B=2, dtype=torch.float32):
-    shapes = [(B, *shape) for shape in case.batched] + case.others
-    return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+def build(name, B=2, dtype=torch.float32):
+    operator, shapes = CASES[name][0](B)
+    return operator, [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes.values()]
+
+
+def called_by(name, dtype=torch.float32):
+    """Names of the functions of the library that a step calls."""
+    _, forward, half, _ = CASES[name]
+    kinds = half if dtype == torch.bfloat16 else 'backward' if name == 'depthwise-conv' else 'both'
+    return [forward] * (kinds == 'both') + [f'{forward}_backward'] * (kinds != 'none')
 
 
 def step(operator, tensors):
@@ -75,55 +66,58 @@ def calls(monkeypatch):
 
 
 @every_case
-def test_when_it_is_chosen(case, calls, monkeypatch):
+def test_when_it_is_chosen(name, calls, monkeypatch):
     """Float32 on the CPU, and half precision where the code takes it. Other paths serve float64, fake tensors and
     torch.func, and all if the library is missing."""
-    step(case.operator, inputs(case))
-    assert calls == case.calls
-    calls.clear()
-    step(case.operator, inputs(case, dtype=torch.bfloat16))
-    assert calls == case.half
-    calls.clear()
-    step(case.operator, inputs(case, dtype=torch.float64))
-    assert case.operator(*(x.detach().to('meta') for x in inputs(case))).is_meta
-    torch.func.vmap(case.operator)(*(x[None] for x in inputs(case)))
+    for dtype in (torch.float32, torch.bfloat16):
+        step(*build(name, dtype=dtype))
+        assert calls == called_by(name, dtype)
+        calls.clear()
+    step(*build(name, dtype=torch.float64))
+    operator, tensors = build(name)
+    assert operator(*(x.detach().to('meta') for x in tensors)).is_meta
+    torch.func.vmap(operator)(*(x[None] for x in tensors))
     monkeypatch.setattr(library, 'HAS_LIBRARY', False)
-    step(case.operator, inputs(case))
+    step(operator, tensors)
     assert not calls
 
 
 @every_case
-def test_refusals(case, monkeypatch):
+def test_refusals(name, monkeypatch):
     """A dtype that the code does not take, a transform and a missing library end in a sentence."""
-    path = partial(case.operator, backend='cpp')
-    for call, dtype in ((path, torch.float64), (torch.func.vmap(path), torch.float32)):
+    operator, tensors = build(name)
+    path = partial(operator, backend='cpp')
+    for call, given in ((path, [x.double() for x in tensors]), (torch.func.vmap(path), [x[None] for x in tensors])):
         with pytest.raises(ValueError, match="backend 'cpp' takes tensors of .* bits on the CPU.*torch.func; here are"):
-            call(*(x[None] if call is not path else x for x in inputs(case, dtype=dtype)))
+            call(*given)
     monkeypatch.setattr(library, 'HAS_LIBRARY', False)
     with pytest.raises(ValueError, match="library of backend 'cpp' is missing"):
-        path(*inputs(case))
+        path(*tensors)
 
 
 @every_case
-def test_no_images(case):
+def test_no_images(name):
     """They have an empty result, and what all images share has a gradient of zero."""
-    out, *gradients = step(partial(case.operator, backend='cpp'), inputs(case, 0))
+    operator, tensors = build(name, 0)
+    out, *gradients = step(partial(operator, backend='cpp'), tensors)
     assert len(out) == 0 and not any(x.any() for x in gradients)
 
 
 @every_case
-def test_operations_are_counted(case):
+def test_operations_are_counted(name):
     """A count of operations is the same whichever path runs."""
-    counts = [count_operations(partial(case.operator, *inputs(case), backend=name)) for name in ('cpp', case.other)]
+    operator, tensors = build(name)
+    counts = [count_operations(partial(operator, *tensors, backend=backend)) for backend in ('cpp', CASES[name][-1])]
     assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize('name, products', [('grouped-conv', 4 * 9), ('depthwise-conv', 25)])
 def test_operations_of_gradients(name, products):
     """A step has three times the products of the convolution, whichever path runs."""
+    operator, tensors = build(name)
     for backend in ('cpp', 'reference'):
         with FlopCounterMode(display=False, custom_mapping=operator_formulas()) as counter:
-            CASES[name].operator(*inputs(CASES[name]), backend=backend).sum().backward()
+            operator(*tensors, backend=backend).sum().backward()
         assert counter.get_total_flops() == 3 * 2 * 2 * 5 * 6 * 8 * products
 
 
@@ -139,13 +133,13 @@ class Module(torch.nn.Module):
 @every_case
 @pytest.mark.usefixtures('torch_compiles')
 @pytest.mark.skipif(version_numbers(torch.__version__) < (2, 7), reason='torch cannot tell compiling from exporting')
-def test_kept_in_graphs(case, calls):
+def test_kept_in_graphs(name, calls):
     """A compiled graph calls the C++ code, forward and backward, and has the gradients of the reference. An exported
     program has torch's operators."""
     torch._dynamo.reset()  # torch counts graphs of a function in all tests
-    tensors = inputs(case)
-    found = step(torch.compile(case.operator, fullgraph=True, backend='aot_eager'), tensors)
-    assert calls == case.calls
-    torch.testing.assert_close(found, step(partial(case.operator, backend='reference'), tensors), atol=1e-4, rtol=1e-4)
-    program = torch.export.export(Module(case.operator), tuple(x.detach() for x in tensors), strict=False)
+    operator, tensors = build(name)
+    found = step(torch.compile(operator, fullgraph=True, backend='aot_eager'), tensors)
+    assert calls == called_by(name)
+    torch.testing.assert_close(found, step(partial(operator, backend='reference'), tensors), atol=1e-4, rtol=1e-4)
+    program = torch.export.export(Module(operator), tuple(x.detach() for x in tensors), strict=False)
     assert 'ops.mmattn' not in str(program)

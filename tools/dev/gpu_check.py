@@ -121,7 +121,7 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
     part = [sys.executable, Path(__file__), '--device', device, '--out', out]
     tests = [sys.executable, '-m', 'pytest', '-q', '-o', 'addopts=', '-s', '-p', 'no:cacheprovider']
     tests += ['-m', 'not slow'] if dry else side_by_side()
-    kernels = [f'tests/ops/test_{name}_triton.py' for name in ('elsa', 'global_self_attention', 'neighbourhood')]
+    kernels = ['tests/ops/test_triton.py']
     bench = [sys.executable, ROOT / 'tools' / 'benchmark.py', '--device', device, '--dtype', 'bfloat16', '--profile']
     bench += ['--runs', '1'] if dry else []
     listed = [

@@ -1,0 +1,265 @@
+"""The GPU kernels: on a GPU, or on the CPU under Triton's interpreter (see tests/__init__.py)."""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mmattn.errors import InputError
+from mmattn.layers import ELSA, GlobalSelfAttention
+from mmattn.ops import axial_attention, elsa_attention, neighbourhood_attention
+from mmattn.ops import elsa as elsa_operator
+from tests import ROOT
+from tests.ops.operators import axial, elsa, neighbourhood, results
+
+triton = pytest.importorskip('triton')
+of_elsa = pytest.importorskip('mmattn.ops.elsa.triton', exc_type=ImportError)
+of_axial = pytest.importorskip('mmattn.ops.global_self_attention.triton', exc_type=ImportError)
+of_neighbourhood = pytest.importorskip('mmattn.ops.neighbourhood.triton', exc_type=ImportError)
+DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
+SINGLE, HALF, BFLOAT = torch.float32, torch.float16, torch.bfloat16
+GHOST, BIAS = ('ghost_add',), ('bias',)
+
+
+@pytest.fixture
+def several_programs(monkeypatch):
+    """Small maps have several tiles, lines several blocks, and sums several parts."""
+    for module, values in (
+        (of_elsa, dict(MAP_BYTES=512, CHUNK=16)),
+        (of_axial, dict(BLOCK=8, PARTS=3)),
+        (of_neighbourhood, dict(BLOCK_SIZE=128)),
+    ):
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.usefixtures('triton_runs', 'several_programs')
+@pytest.mark.parametrize(
+    'operator, dtype, wide',
+    [
+        (elsa((1, 3, 9), 2, 4, 3, 2), SINGLE, True),
+        (axial((2, 3, 2), 2, 4, 4, 4, 1, 'stretch'), SINGLE, False),
+        (axial((1, 1, 18), 2, 3, 5, 9, 2), HALF, False),
+        (neighbourhood((1, 2, 9), 2, 6, 3), BFLOAT, False),  # rows are continued
+        slow(elsa((1, 3, 9), 2, 4, 1, 1, ()), SINGLE, True),
+        slow(elsa((2, 2, 9), 2, 6, 3, 1, GHOST), SINGLE, False),
+        slow(elsa((1, 3, 9), 2, 5, 3, 3, ('ghost_mul',)), HALF, True),
+        slow(elsa((1, 3, 9), 2, 8, 5, 2), BFLOAT, False),
+        slow(elsa((2, 5, 9), 2, 8, 3), SINGLE, False),
+        slow(elsa((2, 9, 16), 2, 32, 7), SINGLE, False),
+        slow(elsa((2, 9, 16), 2, 32, 7, 1, GHOST), BFLOAT, True),
+        slow(elsa((1, 14, 17), 2, 5, 7, 2), SINGLE, False),
+        slow(axial((1, 17, 1), 1, 17, 16, 30, 1, 'stretch'), BFLOAT, False),
+        slow(axial((2, 2, 4), 2, 8, 8, 3, 2, 'stretch'), HALF, False),
+        slow(neighbourhood((1, 7, 5), 2, 4, 3, 2, ('beyond',)), SINGLE, False),
+        slow(neighbourhood((2, 9, 12), 2, 16, 5, 1, BIAS), HALF, False),
+        slow(neighbourhood((1, 8, 15), 2, 8, 3, 3), SINGLE, False),
+        slow(neighbourhood((2, 9, 16), 2, 32, 7, 1, BIAS), SINGLE, False),
+        slow(neighbourhood((1, 15, 16), 2, 32, 7, 2, BIAS), BFLOAT, False),
+    ],
+)
+def test_kernels_are_the_reference(monkeypatch, operator, dtype, wide):
+    """The output and all gradients are those of the reference in float64, also of parts of a projection and of maps
+    that are smaller than the neighbourhood. ELSA's logits are tap-major; where indices have 64 bits (wide),
+    pixel-major."""
+    call, shapes = operator
+    if wide:
+        monkeypatch.setattr(of_elsa, 'WIDE', 0)
+    tensors = []
+    for name, shape in shapes.items():
+        x = torch.randn(shape).to(dtype)
+        if name == 'logits' and not wide:
+            x = x.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
+        elif name == 'value':
+            x = torch.cat([x, x], -1)[..., x.shape[-1] :]
+        tensors.append(x)
+    exact = [x.double() for x in tensors]
+    upstream = torch.randn_like(call(*exact, backend='reference'))
+    expected = results(call, exact, upstream, 'reference')
+    found = results(call, [x.to(DEVICE) for x in tensors], upstream, 'triton')
+    for actual, wanted in zip(found, expected):
+        assert actual.dtype == dtype
+        assert (actual.double().cpu() - wanted).abs().max() <= 40 * torch.finfo(dtype).eps * wanted.abs().max()
+
+
+@pytest.mark.usefixtures('triton_runs')
+def test_large_logits():
+    """Exponentials do not overflow, and weights far below the largest one are zero."""
+    value = torch.randn(1, 2, 5, 8, device=DEVICE)
+    logits = 300 * torch.randn(1, 2, 5, 2, 9, device=DEVICE)
+    expected = elsa_attention(logits, value, backend='reference')
+    out = elsa_attention(logits, value, backend='triton')
+    torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)  # a logit of 1000 has the precision 6e-5
+
+
+@pytest.mark.usefixtures('triton_runs')
+@pytest.mark.parametrize('of', ['elsa', 'neighbourhood'])
+def test_a_single_image_in_another_layout(of):
+    """Of one image, maps can be seen as rows of pixels without a copy, also if channels are not neighbours."""
+    maps = torch.randn(3, 1, 8, 2, 5, device=DEVICE).permute(0, 1, 3, 4, 2)
+    results = []
+    for backend in ('reference', 'triton'):
+        if of == 'elsa':
+            logits = maps.new_ones(1, 2, 5, 2, 9).cumsum(-1)
+            results.append(elsa_attention(logits, maps[0], backend=backend))
+        else:
+            results.append(neighbourhood_attention(*maps.unflatten(-1, (2, 4)), None, 3, 1, backend=backend))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.usefixtures('triton_runs')
+def test_gradient_of_logits_has_their_strides():
+    """Otherwise the layer's product would copy it. Logits that share memory get a gradient of their own each."""
+    value = torch.randn(1, 2, 5, 8, device=DEVICE)
+    tap_major = torch.randn(1, 2, 9, 2, 5, device=DEVICE).permute(0, 3, 4, 1, 2)
+    repeated = torch.randn(1, 1, 5, 2, 9, device=DEVICE).expand(1, 2, 5, 2, 9)
+    for logits in (tap_major, repeated):
+        gradients = []
+        for backend in ('reference', 'triton'):
+            logits = logits.detach().requires_grad_()
+            out = elsa_attention(logits, value, backend=backend)
+            gradients += torch.autograd.grad(out.square().sum(), logits)
+        torch.testing.assert_close(*gradients)
+        if logits.stride(1):
+            assert gradients[1].stride() == logits.stride()
+
+
+@pytest.mark.usefixtures('triton_runs')
+def test_layer_makes_tap_major_logits():
+    """The layer gives the kernels logits of neighbouring pixels side by side, and the same output as without."""
+    layer = ELSA(12, 2, kernel_size=3, group_width=4).to(DEVICE)
+    x = torch.randn(1, 2, 5, 12, device=DEVICE)
+    product = torch.randn(1, 2, 5, layer.dim_qk, device=DEVICE, requires_grad=True)
+    logits = layer._logits(product, tap_major=True)
+    torch.testing.assert_close(logits, layer._logits(product))
+    assert logits.stride()[1:] == (5, 1, 9 * 10, 10)
+    outputs = []
+    for layer.backend in ('reference', 'triton'):
+        outputs.append(layer(x))
+    torch.testing.assert_close(*outputs)
+
+
+@pytest.mark.usefixtures('triton_runs')
+def test_layer_takes_the_kernels():
+    """Content attention has no kernels of its own, and does not hinder a layer from taking those of axial attention."""
+    layer, x = GlobalSelfAttention(8, 2, stride=32).eval().to(DEVICE), torch.randn(1, 3, 4, 8, device=DEVICE)
+    expected = layer(x)
+    layer.backend = 'triton'
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.usefixtures('triton_runs')
+@pytest.mark.parametrize('operator', [elsa((1, 1, 1), 1, 1, 1, 1, ()), axial((1, 1, 1), 1, 1, 1, 1, 1)])
+def test_kernels_have_no_second_derivatives(operator):
+    call, shapes = operator
+    inputs = [torch.ones(shape, device=DEVICE, requires_grad=True) for shape in shapes.values()]
+    out = call(*inputs, backend='triton')
+    with pytest.raises(InputError, match='second derivatives'):
+        torch.autograd.grad(torch.autograd.grad(out.sum(), inputs, create_graph=True)[0].sum(), inputs)
+
+
+def test_what_kernels_do_not_take(monkeypatch):
+    """Dropout, and tensors that are not on a GPU."""
+    with pytest.raises(ValueError, match="backend 'triton' needs dropout_p=0, not 0.1: choose backend 'shifted'"):
+        of_elsa.elsa_attention_triton(torch.randn(1, 2, 2, 1, 9), torch.randn(1, 2, 2, 4), dropout_p=0.1)
+    monkeypatch.delenv('TRITON_INTERPRET', raising=False)
+    x = torch.zeros(1, 2, 2, 1, 4)
+    with pytest.raises(ValueError, match='needs tensors on a GPU, not on cpu'):
+        axial_attention(x, x, torch.zeros(3, 4), 1, backend='triton')
+
+
+@pytest.mark.parametrize(
+    'is_cuda, dtype, dropout_p, chosen',
+    [
+        (True, BFLOAT, 0.0, True),
+        (True, BFLOAT, 0.1, False),
+        (True, torch.float64, 0.0, False),
+        (False, SINGLE, 0.0, False),
+    ],
+    ids=['half', 'dropout', 'double', 'cpu'],
+)
+def test_kernels_are_chosen(monkeypatch, is_cuda, dtype, dropout_p, chosen):
+    """The kernels are the default on a GPU. Float64 does not use them, because their sums are in float32, and dropout
+    does not, because they make the weights themselves."""
+    value = SimpleNamespace(is_cuda=is_cuda, dtype=dtype, device=torch.device('cuda'))
+    monkeypatch.setattr(elsa_operator.library, 'takes', lambda *_, **__: False)
+    assert elsa_operator.fastest(value, value, dropout_p) == ('triton' if chosen else 'shifted')
+
+
+GRAPHS = """
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triton_report import no_device
+from mmattn.ops import elsa_attention
+
+class Operator(torch.nn.Module):
+    def forward(self, logits, value, ghost_add):
+        return elsa_attention(logits, value, None, ghost_add)
+
+graphs = []
+no_device(90)
+with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    shapes = (2, 8, 9, 3, 49), (2, 8, 9, 96), (96, 7, 7)
+    inputs = tuple(torch.empty(shape, device='cuda', dtype=torch.bfloat16) for shape in shapes)
+    keep = lambda graph, _: graphs.append(graph) or graph
+    out = torch.compile(Operator(), backend=aot_autograd(fw_compiler=keep), fullgraph=True)(*inputs)
+    assert out.shape == inputs[1].shape and out.dtype == torch.bfloat16 and out.is_cuda
+    graphs += [torch.export.export(Operator(), inputs, strict=strict).graph_module for strict in (False, True)]
+print(*('triton_kernel' in graph.code for graph in graphs))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(torch.compiler, 'is_exporting'), reason='only torch 2.7 tells export from compile')
+def test_kernels_in_graphs():
+    """On a GPU, torch.compile keeps the kernels, and torch.export does not. The GPU and its tensors are pretended, in a
+    process of its own, because this one interprets the kernels."""
+    env = {name: text for name, text in os.environ.items() if name != 'TRITON_INTERPRET'}
+    env['PYTHONPATH'] = os.pathsep.join(map(str, (ROOT, ROOT / 'tools' / 'dev')))
+    command = [sys.executable, '-c', GRAPHS]
+    assert subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout == 'True False False\n'
+
+
+ELSA_KERNELS = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
+AXIAL = {'_forward', '_backward', '_backward_table'}
+NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
+SPILL = {'_sum', '_sum (reverse)', '_backward_keys'}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    tuple(map(int, triton.__version__.split('.')[:2])) < (3, 6), reason='tools/dev/triton_report.py needs Triton 3.6'
+)
+@pytest.mark.parametrize('arch', (75, 80, 90, 100))
+@pytest.mark.parametrize(
+    'cases, kernels',
+    [
+        (['7 x 7, ghost add', '7 x 7, ghost none', '7 x 7, ghost mul + add'], ELSA_KERNELS),
+        (['5 x 5, ghost add', '3 x 3, ghost add'], ELSA_KERNELS),
+        (['7 x 7 attention', '7 x 7 attention, no bias'], NEIGHBOURHOOD),
+        (['axial, 16 channels', 'axial, 32 channels', 'axial, 64 channels'], AXIAL),
+    ],
+    ids=['elsa 7', 'elsa 5 and 3', 'neighbourhood', 'axial'],
+)
+def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
+    """No kernel takes so many registers that few programs fit a multiprocessor. Only some spill, and only a few bytes:
+    on an H100, this was faster than more registers. All kernels are compiled."""
+    dtypes = ('float32', 'bfloat16', 'float16')
+    options = [f'--arch={arch}', *(f'--dtype={dtype}' for dtype in dtypes), *(f'--case={case}' for case in cases)]
+    command = [sys.executable, ROOT / 'tools' / 'dev' / 'triton_report.py', '--json', *options]
+    # A new process, because this one interprets kernels. An empty cache, so that they are compiled.
+    env = {**os.environ, 'TRITON_CACHE_DIR': str(tmp_path)}
+    rows = json.loads(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout)
+    assert {row['kernel'] for row in rows} == kernels
+    for row in rows:
+        few = (256 if arch == 75 else 128) if row['kernel'] in SPILL else 0
+        assert row['spills'] <= few and 0 < row['registers'] <= 128, row

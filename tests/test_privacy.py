@@ -12,6 +12,7 @@ from mmattn.privacy import without_secrets
         ('retries exceeded with url: /w.pth?token=0f (Caused', 'retries exceeded with url: /w.pth?*** (Caused'),
         (f'https://a.b/w.pth?{"0f" * 20}', 'https://a.b/w.pth?***'),
         ('https://me:pass@a.b/w.pth', 'https://***@a.b/w.pth'),
+        ('https://me:pa/ss@a.b/w.pth', 'https://***@a.b/w.pth'),
         ('s3://hf_0123456789abcdef@a.b', 's3://***@a.b'),
         ("dict(api_key='0f', token=\"0'f\")", 'dict(api_key=\'***\', token="***")'),
         ('Authorization: Bearer 0f', 'Authorization: Bearer ***'),

@@ -77,6 +77,27 @@ LAYOUTS = {
 }
 
 
+#: what random sizes seldom are
+HARD = {
+    'attention': [attention(2, 1, 16, 5, 4)],  # queries are split over threads
+    'shunted': [shunted((2, 4, 4), 4, 1, 2)],
+    'mean shift': [mean_shift(2, 3, 5, 7, 9, biased=True)],
+    'axial': [axial((2, 7, 4), 2, 3, 2, 5, 1), axial((3, 3, 8), 1, 2, 4, 3, 2, 'stretch')],
+    'elsa': [elsa((2, 5, 8), 3, 2, 7, 2), elsa((1, 9, 12), 2, 33, 3)],
+    'neighbourhood': [
+        neighbourhood((1, 33, 37), 2, 32, 7, others=('bias',)),
+        neighbourhood((1, 5, 4), 2, 8, 3, 2),  # both sides are continued
+        neighbourhood((1, 40, 12), 1, 32, 3, 2),  # several tasks of rows
+    ],
+}
+
+
+@pytest.mark.parametrize('name, operator', [(name, operator) for name, each in HARD.items() for operator in each])
+def test_hard_cases(name, operator):
+    """The same of sizes that go other ways through the code."""
+    compare(name, operator, ['part'] * 8, 16, 40)
+
+
 @pytest.mark.parametrize('name', OPERATORS)
 @settings(max_examples=max(15, settings().max_examples))
 @given(
@@ -89,15 +110,18 @@ def test_backends_are_the_reference(name, data, layouts, threads, most):
     """The result and all gradients, in float64, and in C++ to the precision of float32: of maps smaller than a
     neighbourhood and than vectors of channels, parts of projections and maps in another layout, and with more threads
     than rows. 'batched' works on blocks of lines."""
-    backends, cases = OPERATORS[name]
-    call, shapes = data.draw(cases)
+    compare(name, data.draw(OPERATORS[name][1]), layouts, threads, most)
+
+
+def compare(name, operator, layouts, threads, most):
+    call, shapes = operator
     tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes.values()]
     upstream = torch.randn_like(call(*tensors, backend='reference'))
     *tensors, upstream = (LAYOUTS[kind](x) for kind, x in zip(layouts, (*tensors, upstream)))
     expected = results(call, tensors, upstream, 'reference')
     with pytest.MonkeyPatch.context() as patch, torch_threads(threads):
         patch.setattr(batched, 'MAX_SCORES', most)
-        for backend in backends.split():
+        for backend in OPERATORS[name][0].split():
             if backend != 'cpp':
                 assert_near(results(call, tensors, upstream, backend), expected, 1e-9)
             elif library.HAS_LIBRARY:

@@ -26,6 +26,7 @@ ROWS = [*Config.fromfile(CONFIGS / '_base_' / 'rows.py').rows]
 
 @pytest.mark.parametrize('row', ROWS)
 @pytest.mark.parametrize('path', STUDENTS, ids=names)
+@pytest.mark.every(5)
 def test_distillation_is_whole(path, row):
     """The batch and the epochs are those of the name of the row, the rate is UNIC's for this batch, and its schedule
     ends with the training. The config imports what it uses. The validation has the images that the training leaves
@@ -59,6 +60,7 @@ def test_distillation_builds(teacher):
 
 @pytest.mark.usefixtures('any_weights')
 @pytest.mark.parametrize('path', STUDENTS, ids=names)
+@pytest.mark.every(3)
 def test_strides_of_students(path):
     """The maps of all students have strides 8 to 32."""
     with torch.device('meta'):
@@ -192,6 +194,7 @@ def graft_of(monkeypatch):
 
 @pytest.mark.usefixtures('any_weights')
 @pytest.mark.parametrize('name, row, downstream', DOWNSTREAM_OF_GRAFTS)
+@pytest.mark.every(3)
 def test_grafting(graft_of, name, row, downstream):
     """A config of a graft is whole, its rate starts again where the whole backbone begins to learn, and its mechanisms
     are those of its name. Detectors and segmentors of this backbone take all of their weights from it."""
@@ -226,6 +229,7 @@ def test_grafting(graft_of, name, row, downstream):
 
 
 @pytest.mark.parametrize('path, row', [*((TOY_GRAFT, row) for row in read_row(TOY_GRAFT).rows), (REAL_GRAFT, None)])
+@pytest.mark.every(4)
 def test_small_grafts(graft_of, path, row):
     """Each small source can be grafted: other mechanisms are found in it."""
     cfg, model = graft_of(path, row)

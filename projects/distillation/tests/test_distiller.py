@@ -74,15 +74,20 @@ def test_resized():
 
 
 def test_statistics():
-    """Statistics are the mean over the steps, later a moving average; evaluation leaves them as they are."""
+    """Statistics are the mean over the steps, later a moving average; deviations are from the mean so far. Evaluation
+    leaves them as they are."""
     torch.manual_seed(0)
-    standardise = Standardisation(3, 0.25).double()
+    standardise, means, variances = Standardisation(3, 0.25).double(), [], []
     steps = [torch.randn(4, 3, 2, 2, dtype=torch.float64) * 3 + 1 for _ in range(4)]
     for x in steps:
         standardise(x)
-    torch.testing.assert_close(standardise.mean, torch.stack([x.mean((0, 2, 3)) for x in steps]).mean(0))
+        means.append(x.mean((0, 2, 3)))
+        so_far = torch.stack(means).mean(0).view(3, 1, 1)
+        variances.append((x - so_far).square().mean((0, 2, 3)))
+    torch.testing.assert_close(standardise.mean, torch.stack(means).mean(0))
+    torch.testing.assert_close(standardise.var, torch.stack(variances).mean(0))
     standardise(steps[0])  # The fifth step has a part of 0.25, and not 0.2.
-    mean = torch.stack([x.mean((0, 2, 3)) for x in steps]).mean(0).lerp(steps[0].mean((0, 2, 3)), 0.25)
+    mean = torch.stack(means).mean(0).lerp(means[0], 0.25)
     torch.testing.assert_close(standardise.mean, mean)
     x = standardise.eval()(torch.ones(1, 3, dtype=torch.float64) * 7)
     torch.testing.assert_close(x[0], (7 - mean) / (standardise.var + 1e-6).sqrt())

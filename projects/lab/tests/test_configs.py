@@ -35,6 +35,7 @@ CLASSIFIERS = [(path, None) for path in OTHERS if path.stem.endswith('_in1k')]
 
 @pytest.mark.usefixtures('any_weights')
 @pytest.mark.parametrize('case', CLASSIFIERS, ids=names)
+@pytest.mark.every(3)
 def test_classifier_builds(case):
     """Every classifier is whole and builds, as those of configs/ do."""
     check_classifier(case)
@@ -42,6 +43,7 @@ def test_classifier_builds(case):
 
 @pytest.mark.usefixtures('any_weights')
 @pytest.mark.parametrize('path', [path for path in OTHERS if (path, None) not in CLASSIFIERS], ids=names)
+@pytest.mark.every(3)
 def test_config_builds(path):
     """Every detector and segmentor is complete and builds, as those of configs/ do."""
     check_downstream(read_row(path), path)
@@ -103,6 +105,7 @@ OF_IMAGENET = {
 
 
 @pytest.mark.parametrize('row', OF_IMAGENET)
+@pytest.mark.every(5)
 def test_real_photographs_of_full_size_are_those_of_imagenet(row):
     """The backbone of a full-size row is that of the ImageNet classifier, but for the maps that are taken, drop path,
     and the size of the images."""
@@ -115,6 +118,7 @@ def test_real_photographs_of_full_size_are_those_of_imagenet(row):
     assert ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('any_weights')
 def test_real_photographs_have_equal_cost():
     """Classifiers that are compared have 2 to 4 million parameters, and multiply-adds within 10 % of each other. Their

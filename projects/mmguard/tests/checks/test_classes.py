@@ -25,10 +25,13 @@ def test_orders(others, message):
             compare_classes(sources)
 
 
-def test_each_pair_is_compared():
-    """Two lists that share names with each other may share none with the first."""
+@pytest.mark.parametrize('place', [0, 1, 2])
+def test_each_pair_is_compared(place):
+    """Two lists that share names with each other may share none with the first, or with the one between them."""
+    sources = [('b', ('p', 'q')), ('c', ('q', 'p'))]
+    sources.insert(place, ('a', ('x', 'y')))
     with pytest.raises(InputError, match='b and c have classes in different orders'):
-        compare_classes([('a', ('x', 'y')), ('b', ('p', 'q')), ('c', ('q', 'p'))])
+        compare_classes(sources)
 
 
 def test_other_names_are_logged(log):

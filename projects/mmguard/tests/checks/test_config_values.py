@@ -20,6 +20,7 @@ CLASSIFIER = ROOT / 'projects/lab/configs/toy' / 'elsa-swin-toy_in1k.py'
 SETR = ROOT / 'projects/lab/configs/toy' / 'msf-vit-toy_setr.py'
 MASK2FORMER = ROOT / 'projects/lab/configs/toy' / 'shunted-toy_mask2former.py'
 PANOPTIC = ROOT / 'configs' / 'elsa_swin' / 'mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic.py'
+pytestmark = pytest.mark.usefixtures('any_weights')
 CONFIGS = [path for path in sorted((ROOT / 'configs').rglob('*.py')) if '_base_' not in path.parts]
 TOY = sorted((ROOT / 'projects/lab/configs/toy').glob('*.py'))
 LOADING = [dict(type='LoadImageFromFile'), dict(type='LoadAnnotations', with_bbox=True)]

@@ -84,6 +84,7 @@ def test_coco_metrics_are_checked(tmp_path, several):
         (dict(type='CocoDataset', ann_file='b.json', backend_args=dict(backend='petrel')), None),
         (dict(type='CocoDataset', data_prefix=dict(img='s3://bucket/images')), None),
         (dict(type='mmpretrain.BaseDataset', ann_file='b.pkl'), 'ann_file b.pkl is a pickle or YAML, which'),
+        (dict(type='mmpretrain.BaseDataset', ann_file='b.yaml'), 'ann_file b.yaml is a pickle or YAML, which'),
         # MMSegmentation's assertion has no text
         (
             dict(type='mmseg.PascalVOCDataset', ann_file='b.txt', data_prefix=dict(img_path='no')),

@@ -42,7 +42,7 @@ ifeq ($(DEVICE),cuda)
 	@for run in "1 512x512" "16 512x512" "2 800x1333"; do set -- $$run; \
 	    options="--device cuda --dtype bfloat16 --runtime eager compile --profile --runs 10 --batch $$1 --sizes $$2"; \
 	    $(RUN) tools/benchmark.py $$options --out $(OUT)/cuda-$$1x$$2 && \
-	    $(RUN) tools/benchmark.py msf-vit-s --peer timm-vit-s $$options --out $(OUT)/cuda-$$1x$$2-fused || exit 1; done
+	    $(RUN) tools/benchmark.py msf-vit-s --baseline timm-vit-s $$options --out $(OUT)/cuda-$$1x$$2-fused || exit 1; done
 else
 	@$(RUN) tools/benchmark.py --sizes 256x256 512x512 800x1333 --out $(OUT)
 endif

@@ -41,7 +41,7 @@ class Operator(NamedTuple):
 
 
 OPERATORS = {
-    # the ghost summand alone, and logits as the layer makes them for the kernels
+    # the ghost head without its multiplier, and logits as the layer makes them for the kernels
     'elsa': Operator(
         lambda logits, value, add, backend: elsa.elsa_attention(
             logits.permute(0, 3, 4, 1, 2), value, None, add, backend=backend

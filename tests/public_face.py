@@ -14,7 +14,7 @@ import mmattn
 import mmattn.timm
 from mmattn import backbones
 from mmattn.analysis import count_operations, count_parameters
-from mmattn.layers import build_mechanism
+from mmattn.layers import build_token_mixer
 from mmattn.ops import elsa_attention
 from mmattn.weights import read_checkpoint
 
@@ -41,7 +41,7 @@ assert_type(read_checkpoint('weights.pth')[0], dict[str, Tensor])
 read_checkpoint(0)  # type: ignore[arg-type]
 
 assert_type(elsa_attention(image, image, dilation=2), Tensor)
-assert_type(build_mechanism(dict(type='ELSA'), dim=96, num_heads=3), nn.Module)
+assert_type(build_token_mixer(dict(type='ELSA'), dim=96, num_heads=3), nn.Module)
 assert_type(count_parameters(backbone), int)
 assert_type(count_operations(lambda: backbone(image)), float)
 with mmattn.mmseg_bases() as nothing:

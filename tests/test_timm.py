@@ -41,7 +41,7 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 import mmattn.timm
 from mmattn.backbones import ELSAVOLO, NAT
 from mmattn.errors import InputError
-from mmattn.layers import MECHANISMS, SelfAttention
+from mmattn.layers import TOKEN_MIXERS, SelfAttention
 from mmattn.timm import TimmClassifier
 from mmattn.weights import CheckpointError
 from mmguard.runs.rows import read_row
@@ -594,7 +594,7 @@ def both_ways(folder):
 
 @pytest.mark.parametrize('kind', ['loud.function', 'mmattn.layers.loud.Gate'])
 def test_config_json_runs_no_code(monkeypatch, tmp_path, folder, kind):
-    """A name in config.json calls no function and imports no module, in any place of a mechanism."""
+    """A name in config.json calls no function and imports no module, in any place of a token mixer."""
     package = tmp_path / 'loud'
     package.mkdir()
     run = 'import pathlib; pathlib.Path(__file__).with_name("ran").touch()'
@@ -604,7 +604,7 @@ def test_config_json_runs_no_code(monkeypatch, tmp_path, folder, kind):
     for number, attention in enumerate([dict(type=kind), [dict(type='ELSA'), dict(type=kind)]]):
         (tmp_path / str(number)).mkdir()
         for load in both_ways(changed(folder, tmp_path / str(number), model_args=dict(attention=attention))):
-            with pytest.raises(CheckpointError, match='there is no mechanism|attention must be'):
+            with pytest.raises(CheckpointError, match='there is no token mixer|attention must be'):
                 load()
     assert 'loud' not in sys.modules and not (package / 'ran').exists()
 
@@ -653,17 +653,17 @@ def test_broken_config_of_a_folder(tmp_path, content):
     assert '\n' not in str(error.value)
 
 
-def test_own_mechanism_in_a_folder(tmp_path):
-    """A mechanism that the reader has registered is found by its name."""
-    MECHANISMS.register_module('Mine', module=SelfAttention)
+def test_own_token_mixer_in_a_folder(tmp_path):
+    """A token mixer that the reader has registered is found by its name."""
+    TOKEN_MIXERS.register_module('Mine', module=SelfAttention)
     try:
         model = small('vit_frame_tiny', num_classes=3, attention=dict(type='Mine'))
         model.save_pretrained(tmp_path, license='mit')
         x = images()
         assert torch.equal(TimmClassifier.from_pretrained(tmp_path)(x), model(x))
     finally:
-        MECHANISMS.module_dict.pop('Mine')
-    with pytest.raises(CheckpointError, match='there is no mechanism Mine; there are'):
+        TOKEN_MIXERS.module_dict.pop('Mine')
+    with pytest.raises(CheckpointError, match='there is no token mixer Mine; there are'):
         TimmClassifier.from_pretrained(tmp_path)
 
 
@@ -808,7 +808,7 @@ def test_models_in_training_are_saved(tmp_path):
 
 
 def test_model_that_json_cannot_describe(tmp_path):
-    """A mechanism that was given as a class."""
+    """A token mixer that was given as a class."""
     model = small('vit_frame_tiny', attention=dict(type=SelfAttention))
     with pytest.raises(InputError, match="config.json cannot describe the model: .*'attention' is not serializable"):
         model.save_pretrained(tmp_path / 'new', license='mit')

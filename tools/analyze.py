@@ -10,7 +10,7 @@
     erf           effective receptive field of the centre, by stage, over the images
     cam           NAME_cam: classifiers only, what speaks for the best class; it needs the package grad-cam
     distillation  NAME_distillation: models that are distilled only, features of teachers and student as colours
-    grafting      models that are grafted only: how far each block is from its old mechanism, and a plan with --budget
+    grafting      models that are grafted only: how far each block is from its old token mixer, and a plan with --budget
 
 docs/analyze.md explains each sheet.
 """
@@ -248,7 +248,7 @@ def write_similarity(out: Path, stages: list[list[nn.Module]]) -> None:
     )
     numbers = []
     for axis, (stage, found) in zip(axes[0], groups.items()):
-        names = [name for name in found[0] if all(name in one for one in found)]  # A stage may mix mechanisms.
+        names = [name for name in found[0] if all(name in one for one in found)]  # A stage may mix token mixers.
         heads, channels, width = found[0][names[0]].shape
         table = np.full((len(names), len(names)), np.nan)
         for i, j in combinations_with_replacement(range(len(names)), 2):

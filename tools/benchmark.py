@@ -1,15 +1,15 @@
-"""Measure the time and memory of models and of their peers.
+"""Measure the time and memory of models and of their baselines.
 
     python tools/benchmark.py                                             # the models that the metafiles name
-    python tools/benchmark.py elsa-swin-t mit-b2 --peer swin-t --sizes 512x512 800x1333 --steps training
-    python tools/benchmark.py shunted-s --peer pvtv2-b2 --device cuda --dtype bfloat16 --runtime eager compile
-    python tools/benchmark.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py r50 --peer swin-t --whole
+    python tools/benchmark.py elsa-swin-t mit-b2 --baseline swin-t --sizes 512x512 800x1333 --steps training
+    python tools/benchmark.py shunted-s --baseline pvtv2-b2 --device cuda --dtype bfloat16 --runtime eager compile
+    python tools/benchmark.py configs/elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco.py r50 --baseline swin-t --whole
     python tools/benchmark.py --sizes 512x512 1024x1024 2048x2048 --steps inference --plot cost_over_size.png
 
 A model is the path of a config, the name of a model in a metafile or of a config in configs/*/ (without ".py", and
-without "_in1k"), or a peer: see PEERS. Its backbone is measured. "elsa-swin-t:reference" runs the operators of a model
-on the backend "reference", see mmattn/ops. Without models, those in the field Benchmark of the metafiles are measured
-beside the peers named there.
+without "_in1k"), or a baseline: see BASELINES. Its backbone is measured. "elsa-swin-t:reference" runs the operators of
+a model on the backend "reference", see mmattn/ops. Without models, those in the field Benchmark of the metafiles are
+measured beside the baselines named there.
 
 With --whole, the first model is the config of a detector or segmentor, and all of it is measured. Any other name stands
 for the same neck and heads on the backbone of that name. Inference is the forward pass up to the outputs of the heads:
@@ -23,7 +23,7 @@ backbone. The batch norm of UperNet needs --batch 2 to train.
 A time is the median over runs in one process, in which the models take turns; the table has the minimum, too. A run
 repeats the step for 0.1 s or more; a step of 10 s or more on the CPU runs once, after warming up. With "--clock
 processor", a time is that of the processor: on a machine that does other work as well, use it with one thread. Ratios
-are to the peer in the same runtime. In ONNX Runtime and OpenVINO, models are graphs of one fixed size, which are
+are to the baseline in the same runtime. In ONNX Runtime and OpenVINO, models are graphs of one fixed size, which are
 compared with the models in PyTorch. Compiled models are of one fixed size, too, unless several sizes are measured:
 torch takes minutes to compile a graph for any size. A model that it cannot compile is left out. Memory is the peak of a
 process that runs only one model, minus what the process held before; on a GPU, of torch's tensors. If there are several
@@ -76,7 +76,7 @@ from mmguard.text import in_figure
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
 #: name -> config of a backbone of another package, or of VOLO
-PEERS = {
+BASELINES = {
     'swin-t': dict(type='mmdet.SwinTransformer'),
     'pvtv2-b2': dict(type='mmdet.PyramidVisionTransformerV2', embed_dims=64, num_layers=[3, 4, 6, 3]),
     'r50': dict(type='mmdet.ResNet', depth=50),
@@ -94,7 +94,7 @@ STEPS = ('inference', 'training')
 LEAST_SECONDS = 0.1  # of a run
 LONG_SECONDS = 10  # of a step that runs once
 #: what tells rows apart
-KEYS = ('model', 'peer', 'runtime', 'step', 'size')
+KEYS = ('model', 'baseline', 'runtime', 'step', 'size')
 CLOCKS = dict(wall=time.perf_counter, processor=time.process_time)
 M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
@@ -102,11 +102,11 @@ M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        'config', nargs='*', action=RowsAction, metavar='MODEL', help='a config, or one of ' + ', '.join(PEERS)
+        'config', nargs='*', action=RowsAction, metavar='MODEL', help='a config, or one of ' + ', '.join(BASELINES)
     )
     parser.add_argument('--row', help='of --list-rows, for the configs given as files')
     parser.add_argument('--list-rows', nargs=0, action=RowsAction, help='print the rows of the configs, and end')
-    parser.add_argument('--peer', help='the model to which the ratios are (default: as in the metafiles)')
+    parser.add_argument('--baseline', help='the model to which the ratios are (default: as in the metafiles)')
     parser.add_argument('--sizes', nargs='+', type=size, default=[(512, 512)], metavar='HxW')
     parser.add_argument('--steps', nargs='+', choices=STEPS, default=STEPS)
     parser.add_argument('--batch', type=int, default=1)
@@ -149,13 +149,13 @@ def main() -> None:
         parser.error(f'--runtime {onnx[0]} needs {" and ".join(missing)}: pip install {" ".join(missing)}')
     with refusing(f'--device {args.device} cannot be used here', (RuntimeError, AssertionError)):
         torch.empty(1, device=args.device)
-    peers = benchmarked()
-    models = args.config or list(peers)
-    if args.peer is None and not set(models) <= set(peers):
-        parser.error(f'--peer is needed for {", ".join(sorted(set(models) - set(peers)))}')
+    baselines = benchmarked()
+    models = args.config or list(baselines)
+    if args.baseline is None and not set(models) <= set(baselines):
+        parser.error(f'--baseline is needed for {", ".join(sorted(set(models) - set(baselines)))}')
     groups: dict[str, list[str]] = {}
     for model in models:
-        groups.setdefault(args.peer or peers[model], []).append(model)
+        groups.setdefault(args.baseline or baselines[model], []).append(model)
     args.heads = models[0] if args.whole else None  # the model whose neck and heads all have
     for name in dict.fromkeys([*models, *groups]):
         try:
@@ -183,8 +183,8 @@ def main() -> None:
     rows = measured(args.out / 'benchmark.json', machine) if args.resume else []
     with tempfile.TemporaryDirectory() as args.graphs:
         for runtime in args.runtime:
-            for peer, ours in groups.items():
-                for found in measure_models(list(dict.fromkeys([peer, *ours])), runtime, args, rows):
+            for baseline, ours in groups.items():
+                for found in measure_models(list(dict.fromkeys([baseline, *ours])), runtime, args, rows):
                     rows += found
                     write('benchmark.json', json.dumps(dict(machine=machine, rows=rows), indent=1))
                     write('benchmark.md', f'{machine}\n\n{table(rows)}')
@@ -217,8 +217,8 @@ class CannotCompile(Exception):
 
 
 def measure_models(names: list[str], runtime: str, args: argparse.Namespace, rows: list[dict]) -> Iterator[list[dict]]:
-    """Measure a peer, which comes first, and models to compare with it: for each step and size, those that have no row
-    yet. Models that torch cannot compile have none; those besides the peer are added to ``args.left_out``."""
+    """Measure a baseline, which comes first, and models to compare with it: for each step and size, those that have no
+    row yet. Models that torch cannot compile have none; those besides the baseline are added to ``args.left_out``."""
     done = {tuple(row[key] for key in KEYS) for row in rows}
     steps = STEPS[:1] if runtime in RUNTIMES else args.steps
     todo = {
@@ -256,7 +256,7 @@ def measure_models(names: list[str], runtime: str, args: argparse.Namespace, row
             for name in left:
                 row = dict(
                     model=name,
-                    peer=names[0],
+                    baseline=names[0],
                     runtime=runtime,
                     step=step,
                     size='{}x{}'.format(*size),
@@ -282,9 +282,9 @@ def measure_models(names: list[str], runtime: str, args: argparse.Namespace, row
 
 
 def benchmarked() -> dict[str, str]:
-    """Model -> peer, from the field Benchmark of the metafiles. A model's name has no "_in1k"."""
+    """Model -> baseline, from the field Benchmark of the metafiles. A model's name has no "_in1k"."""
     return {
-        entry['Model'].removesuffix('_in1k'): entry['Peer']
+        entry['Model'].removesuffix('_in1k'): entry['Baseline']
         for metafile in metafiles()
         for collection in metafile['Collections']
         for entry in collection.get('Benchmark', [])
@@ -306,13 +306,13 @@ def config_file(model: str, row: str | None = None) -> tuple[Path, str | None]:
         return Path(model), row
     for file in (*sorted(CONFIGS.glob(f'*/{model}.py')), *CONFIGS.glob(f'*/{model}_in1k.py')):
         return file, None
-    raise FileNotFoundError(f'there is no such config, and the peers are {", ".join(PEERS)}')
+    raise FileNotFoundError(f'there is no such config, and the baselines are {", ".join(BASELINES)}')
 
 
 def backbone_config(model: str, row: str | None = None) -> dict:
     """The config of a model's backbone."""
-    if model in PEERS:
-        return PEERS[model]
+    if model in BASELINES:
+        return BASELINES[model]
     cfg = read_row(*config_file(model, row), import_custom_modules=False)
     modules = cfg.get('custom_imports', dict(imports=[]))['imports']
     for module in [modules] if isinstance(modules, str) else modules:
@@ -602,36 +602,36 @@ def operations(name: str, x: Tensor, args: argparse.Namespace) -> float:
 
 
 def table(rows: list[dict]) -> str:
-    """A Markdown table of the figures, their ratios to the peer, and their growth over the sizes."""
+    """A Markdown table of the figures, their ratios to the baseline, and their growth over the sizes."""
     lines = [
         '| step | model | runtime | size | time | ratio | minimum | ratio | images/s | memory | ratio | operations | '
         'ratio | growth |',
         f'|{"---|" * 14}',
     ]
     for row in rows:
-        same = [r for r in rows if all(r[key] == row[key] for key in ('model', 'peer', 'runtime', 'step'))]
-        beside = [r for r in rows if all(r[key] == row[key] for key in ('peer', 'runtime', 'step', 'size'))]
-        peer = next((r for r in beside if r['model'] == r['peer']), {})  # none if torch cannot compile it
+        same = [r for r in rows if all(r[key] == row[key] for key in ('model', 'baseline', 'runtime', 'step'))]
+        beside = [r for r in rows if all(r[key] == row[key] for key in ('baseline', 'runtime', 'step', 'size'))]
+        baseline = next((r for r in beside if r['model'] == r['baseline']), {})  # none if torch cannot compile it
         growth = ''
         if len(same) > 1 and row is same[-1]:
             growth = ', '.join(f'n^{exponent(same, key):.2f}' for key in ('seconds', 'memory', 'operations'))
         cells = [
             *(row[key] for key in ('step', 'model', 'runtime', 'size')),
-            *(text for key in ('seconds', 'least_seconds') for text in (in_ms(row[key]), ratio(row, peer, key))),
+            *(text for key in ('seconds', 'least_seconds') for text in (in_ms(row[key]), ratio(row, baseline, key))),
             f'{row["images_per_second"]:.4g}',
             f'{row["memory"] / 2**30:.2f} GiB',
-            ratio(row, peer, 'memory'),
+            ratio(row, baseline, 'memory'),
             f'{row["operations"] / 1e9:.1f} G',
-            ratio(row, peer, 'operations'),
+            ratio(row, baseline, 'operations'),
             growth,
         ]
         lines.append(f'| {" | ".join(cells)} |')
     return '\n'.join(lines) + '\n'
 
 
-def ratio(row: dict, peer: dict, key: str) -> str:
-    """A figure divided by the peer's, if there is one."""
-    return f'{row[key] / peer[key]:.2f}' if peer else '-'
+def ratio(row: dict, baseline: dict, key: str) -> str:
+    """A figure divided by the baseline's, if there is one."""
+    return f'{row[key] / baseline[key]:.2f}' if baseline else '-'
 
 
 def draw(rows: list[dict], file: Path) -> None:
@@ -644,8 +644,8 @@ def draw(rows: list[dict], file: Path) -> None:
     lines: dict[tuple[str, str], dict[str, dict[int, dict]]] = {}
     for row in rows:
         lines.setdefault((row['runtime'], row['step']), {}).setdefault(row['model'], {})[row['pixels']] = row
-    # Peers have the colour of the first model that is compared with them.
-    pairs = {row['peer']: row['model'] for row in reversed(rows) if row['model'] != row['peer']}
+    # Baselines have the colour of the first model that is compared with them.
+    pairs = {row['baseline']: row['model'] for row in reversed(rows) if row['model'] != row['baseline']}
     ours = dict.fromkeys(row['model'] for row in rows if row['model'] not in pairs)
     colours = {name: f'C{number % 10}' for number, name in enumerate(ours)}
     panels: dict[str, Callable[[dict], float]] = {

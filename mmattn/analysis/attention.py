@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import layers
 from ..layers.depthwise_conv import ValueFilter
-from ..layers.mechanism import with_prefix
+from ..layers.token_mixer import with_prefix
 from ..layers.window import Ghost
 from ..ops import shunted_attention
 from ..ops.any_size import pad_to_multiple
@@ -195,7 +195,7 @@ def _shunted(layer: layers.ShuntedAttention, x: Tensor, row: int, column: int) -
 
     def attend(group: int, q: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out = shunted_attention(q, [key], [value], heads)
-        return out if layer.ghost1 is None else out + layer.summand(group, value, x.shape)
+        return out if layer.ghost1 is None else out + layer.ghost_head(group, value, x.shape)
 
     for group, (q, (key, value), cell) in enumerate(zip(layer.q(x).chunk(len(pairs), -1), pairs, layer.rates)):
         weights = _by_head(partial(attend, group, q, key), value, heads, row, column)
@@ -225,7 +225,7 @@ def _outlook(layer: layers.OutlookAttention, x: Tensor, row: int, column: int) -
 
 
 def _neighbourhood(layer: layers.NeighbourhoodAttention, x: Tensor, row: int, column: int) -> list[Weights]:
-    """Padding of small maps takes part in attention, but not in the ghost summand."""
+    """Padding of small maps takes part in attention, but not in the ghost head."""
     H, W = x.shape[1:3]
     side = layer.kernel_size * layer.dilation
     beyond = (0, 0, 0, max(side - W, 0), 0, max(side - H, 0))

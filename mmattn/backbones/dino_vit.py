@@ -32,7 +32,7 @@ class DINOViT(ViTFrame):
     Args:
         arch: name of timm's model, or a dict with the keys of ``arch_zoo``: ``version`` of DINO, ``swiglu`` (1: the
             feed-forward layers are SwiGLU) and others.
-        attention: mechanisms of the blocks; see :class:`ViTFrame`. By default plain attention.
+        attention: token mixers of the blocks; see :class:`ViTFrame`. By default plain attention.
         final_norm: see there.
         kwargs: further arguments of :class:`ViTFrame`.
 

@@ -12,7 +12,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
-from ..layers import MLP, Attention, PatchConv2d, mechanisms_by_stage
+from ..layers import MLP, Attention, PatchConv2d, token_mixers_by_stage
 from ..ops.any_size import ceil_div, pad_to_multiple
 from ..ops.resize import interpolated
 from . import elsa_volo_weights
@@ -68,8 +68,9 @@ class ELSAVOLO(Backbone):
             ``embed_dim`` is the number of channels of the first stage; all others have twice as many. ``depths`` has a
             number per stage, ``num_heads`` one for the first stage and one for all others, ``stem_dim`` are the
             channels of the stem. The ELSA paper has D1, D3 and D5.
-        attention: the mechanisms, as of :class:`mmattn.backbones.SwinFrame`; None, anywhere: VOLO's, outlook attention
-            in the first stage and plain attention in all others. The default has ELSA in the first of four stages.
+        attention: the token mixers, as of :class:`mmattn.backbones.SwinFrame`; None, anywhere: VOLO's, outlook
+            attention in the first stage and plain attention in all others. The default has ELSA in the first of four
+            stages.
         img_size: side of the images, in pixels, that the table of positions is for. It is interpolated for other sizes.
         final_norm: whether the map of the last stage, if it is returned, has VOLO's LayerNorm; VOLO's classifier has
             it after class attention instead. All other maps are the plain sums of residuals.
@@ -123,7 +124,7 @@ class ELSAVOLO(Backbone):
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
         plain = [dict(type='OutlookAttention'), *[dict(type='SelfAttention')] * (len(depths) - 1)]
-        mechanisms = mechanisms_by_stage(attention, depths, plain)
+        token_mixers = token_mixers_by_stage(attention, depths, plain)
         check_whole('img_size', img_size)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'], *[2 * arch['embed_dim']] * (len(depths) - 1)]
@@ -154,7 +155,7 @@ class ELSAVOLO(Backbone):
             blocks = stage_blocks(
                 self,
                 i,
-                mechanisms[i],
+                token_mixers[i],
                 drop_path[i],
                 partial(MLP, dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate),
                 num_heads=num_heads[later],

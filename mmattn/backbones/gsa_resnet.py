@@ -17,12 +17,12 @@ from ..layers import (
     DropPath,
     GlobalSelfAttention,
     batch_norm,
-    build_mechanism,
-    mechanism_settings,
-    mechanisms_by_stage,
+    build_token_mixer,
+    token_mixer_settings,
+    token_mixers_by_stage,
 )
 from ..layers.global_self_attention import DEFAULT_SIDE
-from ..layers.mechanism import mix
+from ..layers.token_mixer import mix
 from ..ops.any_size import average_pool, ceil_div, half_convolution, max_pool
 from ..ops.recompute import recompute
 from . import gsa_resnet_weights
@@ -109,7 +109,7 @@ class Bottleneck(nn.Module):
         x += identity
         return F.relu(x, inplace=True)
 
-    def mechanisms(self) -> list[nn.Module]:
+    def token_mixers(self) -> list[nn.Module]:
         """Those of the block."""
         return [] if self.attn is None else [self.attn]
 
@@ -183,8 +183,8 @@ class GSAResNet(Backbone):
         neighbourhood: odd side of the square of pixels of the map that positional attention is limited to, in every
             module; it replaces ``img_size`` and ``beyond``.
         keep_conv: keep the 3 x 3 convolutions in groups with attention, and add attention to them.
-        attention: the mechanisms of ``gsa_stages``, as of :class:`mmattn.backbones.SwinFrame`; None: global
-            self-attention. A mechanism gets the arguments above that it has, too.
+        attention: the token mixers of ``gsa_stages``, as of :class:`mmattn.backbones.SwinFrame`; None: global
+            self-attention. A token mixer gets the arguments above that it has, too.
         zero_init_residual: the last norm of every block starts with weight 0, so that a block starts as its shortcut,
             as in MMDetection's ResNet. With False, an untrained model may give infinite maps in evaluation: attention
             is cubic in its input, and no norm has learned its size yet.
@@ -257,14 +257,14 @@ class GSAResNet(Backbone):
         self.neighbourhood = neighbourhood
         self.arch, self.norm_cfg = arch, norm_cfg
         plain = dict(type=GlobalSelfAttention, project=False)
-        mechanisms = mechanisms_by_stage(attention, depths, [plain] * len(depths))
+        token_mixers = token_mixers_by_stage(attention, depths, [plain] * len(depths))
         for i, given in enumerate(attention if isinstance(attention, (list, tuple)) else ()):
             if given is not None and i not in gsa_stages:
                 raise ValueError(f'attention[{i}] is of a group without attention: add it to gsa_stages, or give None')
 
         def build(stage: int, block: int, dim: int, stride: int) -> nn.Module:
-            in_turn = mechanisms[stage]
-            return build_mechanism(
+            in_turn = token_mixers[stage]
+            return build_token_mixer(
                 in_turn[block % len(in_turn)],
                 dim=dim,
                 num_heads=num_heads,
@@ -306,11 +306,13 @@ class GSAResNet(Backbone):
                     nn.init.zeros_(scale)
                 blocks.append(block)
                 channels = outs[i]
-            built = [mechanism for block in blocks for mechanism in block.mechanisms()]
+            built = [token_mixer for block in blocks for token_mixer in block.token_mixers()]
             if built:  # Without attention, a plain ResNet serves every kind.
                 place = 'attention' if isinstance(attention, dict) else f'attention[{i}]'
                 noted = (
-                    built[0].settings if mechanisms[i] == [plain] else mechanism_settings(mechanisms[i], built, place)
+                    built[0].settings
+                    if token_mixers[i] == [plain]
+                    else token_mixer_settings(token_mixers[i], built, place)
                 )
                 self.settings.update(noted, num_heads=int(num_heads))
             self.add_module(f'layer{i + 1}', nn.Sequential(*blocks))
@@ -329,7 +331,7 @@ class GSAResNet(Backbone):
         stride: int,
         **settings: object,
     ) -> Bottleneck:
-        """A block of a group. ``build(dim, stride)`` makes its mechanism, for maps of this width and stride."""
+        """A block of a group. ``build(dim, stride)`` makes its token mixer, for maps of this width and stride."""
         attn = build(settings['width'], 4 * 2**stage // stride) if attends else None
         return Bottleneck(attn=attn, stride=stride, **settings)
 

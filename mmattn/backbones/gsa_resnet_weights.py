@@ -74,7 +74,7 @@ def scaled_attention(model: nn.Module, names: list[str], state_dict: dict[str, T
     }
     attentions = [(block, getattr(block, 'attn', None)) for block in model.modules()]
     blocks = [block for block, attn in attentions if isinstance(attn, GlobalSelfAttention) and attn.proj is None]
-    if not blocks:  # and an own mechanism may not run on the CPU
+    if not blocks:  # and an own token mixer may not run on the CPU
         return {}
     hooks = [block.attn.register_forward_hook(partial(_scale, block)) for block in blocks]
     hooks += [block.attn.bn.register_forward_pre_hook(_observe) for block in blocks if block.attn.bn is not None]

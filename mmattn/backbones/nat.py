@@ -1,4 +1,4 @@
-"""The frame of NAT and DiNAT, whose stages take any mechanism instead of neighbourhood attention.
+"""The frame of NAT and DiNAT, whose stages take any token mixer instead of neighbourhood attention.
 
 "Neighborhood Attention Transformer", https://arxiv.org/abs/2204.07143, and "Dilated Neighborhood Attention
 Transformer", https://arxiv.org/abs/2209.15001
@@ -11,7 +11,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole
-from ..layers import MLP, Attention, TokenConv2d, mechanisms_by_stage
+from ..layers import MLP, Attention, TokenConv2d, token_mixers_by_stage
 from . import nat_weights
 from .stages import Stage, Stages, drop_path_schedule, stage_blocks
 
@@ -48,7 +48,7 @@ class Downsampling(nn.Module):
 @MODELS.register_module()
 class NAT(Stages):
     """Two convolutions of stride 2, stages of pre-norm blocks with a convolution of stride 2 between them, a norm per
-    output. Each stage names the mechanism of its blocks.
+    output. Each stage names the token mixer of its blocks.
 
     Unlike Swin Transformer, it has overlapping convolutions as stem and downsampling, and more blocks with narrower
     MLPs.
@@ -57,7 +57,7 @@ class NAT(Stages):
         arch: 'mini', 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths``, ``num_heads``, ``mlp_ratio``
             and ``layer_scale``: 1 if branches have factors of the channels, which start at 1e-5, else 0. ``embed_dim``
             is the number of channels of the first stage; each further stage has twice as many.
-        attention: the mechanisms, as of :class:`mmattn.backbones.SwinFrame`; None: neighbourhood attention.
+        attention: the token mixers, as of :class:`mmattn.backbones.SwinFrame`; None: neighbourhood attention.
         drop_rate: dropout of the embedding, attention output and MLP.
         attn_drop_rate: dropout of attention weights.
 
@@ -98,7 +98,7 @@ class NAT(Stages):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        mechanisms = mechanisms_by_stage(attention, depths, [self.plain] * len(depths))
+        token_mixers = token_mixers_by_stage(attention, depths, [self.plain] * len(depths))
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
         super().__init__(
@@ -115,7 +115,7 @@ class NAT(Stages):
             blocks = stage_blocks(
                 self,
                 i,
-                mechanisms[i],
+                token_mixers[i],
                 drop_path[i],
                 partial(MLP, dims[i], dims[i] * arch['mlp_ratio'], drop=drop_rate),
                 layer_scale=LAYER_SCALE if arch['layer_scale'] else None,

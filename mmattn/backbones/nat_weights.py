@@ -12,8 +12,8 @@ SOURCE = 'a NAT or DiNAT'
 
 
 def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = False) -> Translation:
-    """Takes the authors' names of layer scales, and places the norms of the outputs. With a warm start, mechanisms take
-    what they can of neighbourhood attention by their method ``warm_start``."""
+    """Takes the authors' names of layer scales, and places the norms of the outputs. With a warm start, token mixers
+    take what they can of neighbourhood attention by their method ``warm_start``."""
     tensors = renamed(state_dict, {r'(levels\.\d+\.blocks\.\d+\.)gamma([12])$': r'\1ls\2.gamma'})
     dropped, fresh = place_outputs(tensors, model)
     if warm_start:

@@ -19,7 +19,7 @@ from ..layers import (
     ShuntedAttention,
     TokenConv2d,
     TokenMerging,
-    mechanisms_by_stage,
+    token_mixers_by_stage,
 )
 from ..layers.shunted import group_rates
 from . import shunted_weights
@@ -83,8 +83,8 @@ class ShuntedTransformer(Backbone):
         aggregation: 'shunted', 'convolution' or 'linear' (table 8), see :class:`mmattn.layers.ShuntedAttention`. Where
             r is 1, no tokens are merged, and the values are enhanced in any case; the paper does not say.
         feed_forward: 'detail', 'conv' or 'plain' (table 9), see ``mmattn.layers.FEED_FORWARD``.
-        attention: config of a mechanism in the place of shunted attention, see
-            :func:`mmattn.layers.build_mechanism`; or a list of one per stage, None where it is shunted attention.
+        attention: config of a token mixer in the place of shunted attention, see
+            :func:`mmattn.layers.build_token_mixer`; or a list of one per stage, None where it is shunted attention.
         drop_rate: dropout of attention output and MLP.
         attn_drop_rate: dropout of attention weights.
 
@@ -142,9 +142,9 @@ class ShuntedTransformer(Backbone):
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
         _check(dims, depths, num_heads, reductions, mlp_ratios)
         plain = [dict(type=EnhancedAttention if reduction == 1 else ShuntedAttention) for reduction in reductions]
-        mechanisms = mechanisms_by_stage(attention, depths, plain)
-        for reduction, heads, own, in_turn in zip(reductions, num_heads, plain, mechanisms):
-            if own in in_turn:  # Other mechanisms check their own arguments.
+        token_mixers = token_mixers_by_stage(attention, depths, plain)
+        for reduction, heads, own, in_turn in zip(reductions, num_heads, plain, token_mixers):
+            if own in in_turn:  # Other token mixers check their own arguments.
                 group_rates(reduction, heads, 'reductions')
         check_choice('stem', stem, ('overlap', 'patches', 'convolution'))
         check_choice('feed_forward', feed_forward, FEED_FORWARD)
@@ -171,7 +171,7 @@ class ShuntedTransformer(Backbone):
             blocks = stage_blocks(
                 self,
                 i,
-                mechanisms[i],
+                token_mixers[i],
                 drop_path[i],
                 partial(FEED_FORWARD[feed_forward], dims[i], hidden, drop=drop_rate),
                 eps=1e-6,

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..layers import SpatialReductionAttention
-from ..layers.starts import start_mechanisms
+from ..layers.starts import start_token_mixers
 from ..weights import CheckpointError, Translation, renamed, take_out
 
 #: PVTv2 in any of the layouts: the authors', timm's, OpenMMLab's
@@ -41,7 +41,7 @@ RENAMES = {
 
 def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = False) -> Translation:
     """Leaves out the classifier and the stages that are not built. With a warm start the weights are PVTv2's, and
-    mechanisms take what they can by their method ``from_pvt``."""
+    token mixers take what they can by their method ``from_pvt``."""
     tensors = dict(state_dict)
     if is_pvt(tensors):
         tensors = pvt_layout(tensors, detail=model.settings['feed_forward'] == 'detail')
@@ -125,7 +125,7 @@ def heads_of_pvt(dims: Sequence[int]) -> list[int]:
 
 
 def _start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
-    """Replace the tensors of PVTv2's attention by those that the model's mechanisms make of them.
+    """Replace the tensors of PVTv2's attention by those that the model's token mixers make of them.
 
     Returns:
         the names of those that have no place.
@@ -142,7 +142,7 @@ def _start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
         for j, block in enumerate(getattr(model, f'block{i}'))
         if not isinstance(block.attn, SpatialReductionAttention)
     }
-    dropped = start_mechanisms(tensors, starts)
+    dropped = start_token_mixers(tensors, starts)
     for name in model.state_dict():
         if '.attn.' not in name:
             tensors[name]  # raises the error

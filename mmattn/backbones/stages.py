@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import Tensor, nn
 
 from ..arguments import check_heads, check_rates
-from ..layers import Block, build_mechanism, mechanism_settings
+from ..layers import Block, build_token_mixer, token_mixer_settings
 from .base import Backbone
 
 
@@ -31,19 +31,19 @@ def stage_blocks(
     layer_scale: float | None = None,
     **offered: object,
 ) -> list[Block]:
-    """Build the blocks of a stage, with the mechanisms of ``in_turn`` in turn, and note their settings.
+    """Build the blocks of a stage, with the token mixers of ``in_turn`` in turn, and note their settings.
 
     Args:
         drop_path: of each block, its probability of dropping a branch.
         mlp: makes the MLP of a block.
         eps, layer_scale: see :class:`mmattn.layers.Block`.
-        offered: see :func:`mmattn.layers.build_mechanism`. Errors are the same.
+        offered: see :func:`mmattn.layers.build_token_mixer`. Errors are the same.
     """
     count, dim, blocks = len(in_turn), backbone.channels[stage], []
     for j, rate in enumerate(drop_path):
-        attn = build_mechanism(in_turn[j % count], block=j // count, dim=dim, **offered)
+        attn = build_token_mixer(in_turn[j % count], block=j // count, dim=dim, **offered)
         blocks.append(Block(dim, attn, mlp(), rate, eps, layer_scale))
-    backbone.settings |= mechanism_settings(in_turn, (block.attn for block in blocks), f'attention[{stage}]')
+    backbone.settings |= token_mixer_settings(in_turn, (block.attn for block in blocks), f'attention[{stage}]')
     return blocks
 
 

@@ -5,7 +5,7 @@ import re
 from torch import Tensor, nn
 
 from ..layers import Block
-from ..layers.starts import start_mechanisms
+from ..layers.starts import start_token_mixers
 from ..weights import take_out
 
 
@@ -43,7 +43,7 @@ def blocks_of(model: nn.Module) -> dict[str, Block]:
 
 
 def start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
-    """Replace the tensors of another attention by those that the model's mechanisms make of them.
+    """Replace the tensors of another attention by those that the model's token mixers make of them.
 
     Returns:
         the names of those that have no place.
@@ -53,7 +53,7 @@ def start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
         CheckpointError: naming a tensor of another shape that has to be rearranged.
     """
     starts = {f'{name}.attn.': getattr(block.attn, 'warm_start', None) for name, block in blocks_of(model).items()}
-    dropped = start_mechanisms(tensors, starts)
+    dropped = start_token_mixers(tensors, starts)
     for name in model.state_dict():
         if not re.match(r'norm\d\.', name) and '.attn.' not in name:
             tensors[name]  # raises the error

@@ -1,4 +1,4 @@
-"""The frame of Swin Transformer, whose stages take any mechanism in the place of attention.
+"""The frame of Swin Transformer, whose stages take any token mixer in the place of attention.
 
 "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows", https://arxiv.org/abs/2103.14030
 """
@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_rates, check_whole, hidden_channels
-from ..layers import MLP, Attention, mechanisms_by_stage
+from ..layers import MLP, Attention, token_mixers_by_stage
 from ..ops.any_size import pad_to_multiple
 from . import swin_weights
 from .patch_embed import PatchEmbed
@@ -36,17 +36,17 @@ class PatchMerging(nn.Module):
 @MODELS.register_module()
 class SwinFrame(Stages):
     """Patch embedding, stages of pre-norm blocks with patch merging between them, a norm per output. Each stage names
-    the mechanism of its blocks.
+    the token mixer of its blocks.
 
     One layout throughout: (B, H, W, C) tokens.
 
     Args:
         arch: 'tiny', 'small', 'base', or a dict with ``embed_dim``, ``depths`` and ``num_heads``. ``embed_dim`` is the
             number of channels of the first stage; each further stage has twice as many.
-        attention: the mechanism of every stage, as ``dict(type='ELSA', kernel_size=5)``, or a list with that of each;
-            in the place of a mechanism, a list of those that the blocks of the stage have in turn. None, anywhere:
-            Swin Transformer's. See :func:`mmattn.layers.build_mechanism`.
-        window_size: side of the attention windows, in pixels of the map, where the mechanism does not set it.
+        attention: the token mixer of every stage, as ``dict(type='ELSA', kernel_size=5)``, or a list with that of each;
+            in the place of a token mixer, a list of those that the blocks of the stage have in turn. None, anywhere:
+            Swin Transformer's. See :func:`mmattn.layers.build_token_mixer`.
+        window_size: side of the attention windows, in pixels of the map, where the token mixer does not set it.
         shift_small_maps: whether windows are shifted along an axis where the map fits into one window, as the last map
             of a 224 x 224 image does. Swin's detectors and segmentors shift there, its classifiers do not.
         mlp_ratio: hidden channels of the MLP divided by the channels of the stage.
@@ -64,8 +64,8 @@ class SwinFrame(Stages):
     Example:
         >>> import torch
         >>> from mmattn.backbones import SwinFrame
-        >>> mechanisms = [dict(type='ELSA'), dict(type='ELSA', kernel_size=5), dict(type='MeanShiftWindow')]
-        >>> backbone = SwinFrame(arch='tiny', attention=[*mechanisms, dict(type='GlobalSelfAttention')])
+        >>> mixers = [dict(type='ELSA'), dict(type='ELSA', kernel_size=5), dict(type='MeanShiftWindow')]
+        >>> backbone = SwinFrame(arch='tiny', attention=[*mixers, dict(type='GlobalSelfAttention')])
         >>> [tuple(m.shape) for m in backbone.eval()(torch.zeros(1, 3, 65, 97))]
         [(1, 96, 17, 25), (1, 192, 9, 13), (1, 384, 5, 7), (1, 768, 3, 4)]
     """
@@ -96,7 +96,7 @@ class SwinFrame(Stages):
     ) -> None:
         arch = self.resolve_arch(arch)
         depths, num_heads = arch['depths'], arch['num_heads']
-        mechanisms = mechanisms_by_stage(attention, depths, [self.plain] * len(depths))
+        token_mixers = token_mixers_by_stage(attention, depths, [self.plain] * len(depths))
         check_whole('window_size', window_size)
         check_rates(drop_rate=drop_rate, attn_drop_rate=attn_drop_rate)
         dims = [arch['embed_dim'] * 2**i for i in range(len(depths))]
@@ -115,7 +115,7 @@ class SwinFrame(Stages):
             blocks = stage_blocks(
                 self,
                 i,
-                mechanisms[i],
+                token_mixers[i],
                 drop_path[i],
                 partial(MLP, dims[i], hidden, drop=drop_rate),
                 num_heads=num_heads[i],

@@ -46,7 +46,7 @@ def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = Fal
     """Takes a Swin Transformer, places the norms of the outputs, and resizes tables of relative positions.
 
     A frame whose stages compute Swin's attention takes a Swin Transformer strictly. With a warm start every frame takes
-    it, and mechanisms take what they can by their method ``warm_start``. ELSA-Swin's release also stores
+    it, and token mixers take what they can by their method ``warm_start``. ELSA-Swin's release also stores
     ``relative_id``, an index that is not needed here.
     """
     tensors = {name: value for name, value in state_dict.items() if not name.endswith('.relative_id')}
@@ -86,7 +86,7 @@ def source_config(state_dict: dict[str, Tensor], model: nn.Module) -> dict:
 
 
 def is_swin(names: Iterable[str]) -> bool:
-    """Whether names are those of a Swin Transformer in one of the layouts, without another mechanism in its frame."""
+    """Whether names are those of a Swin Transformer in one of the layouts, without another token mixer in its frame."""
     names = list(names)
     # BEiT has tables, too.
     pattern = r'(layers|stages|features)\.\d+\..*\battn\.(w_msa\.)?relative_position_bias_table$'

@@ -1,4 +1,4 @@
-"""The frame of a plain Vision Transformer, whose blocks take any mechanism in the place of attention."""
+"""The frame of a plain Vision Transformer, whose blocks take any token mixer in the place of attention."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,7 +6,7 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole, hidden_channels
-from ..layers import FEED_FORWARD, Attention, Block, build_mechanism, mechanism_settings, mechanisms_by_stage
+from ..layers import FEED_FORWARD, Attention, Block, build_token_mixer, token_mixer_settings, token_mixers_by_stage
 from ..ops.any_size import ceil_div
 from . import vit_weights
 from .base import Backbone
@@ -29,12 +29,12 @@ class ViTFrame(Backbone):
     """Patch embedding and pre-norm blocks of one resolution.
 
     One layout throughout: (B, H, W, C) tokens. A class token and registers stand beside them, (B, P, C), for the
-    mechanisms that take them, as plain attention (``SelfAttention``) does. They are in no output.
+    token mixers that take them, as plain attention (``SelfAttention``) does. They are in no output.
 
     Args:
         arch: 'tiny', 'ss', 'small', 'base', 'large', or a dict with ``embed_dim``, ``depth``, ``num_heads``.
-        attention: the mechanism of the blocks, see :func:`mmattn.layers.build_mechanism`, or a list with that of each
-            block, which is a stage here. None, anywhere: plain attention, ``SelfAttention``.
+        attention: the token mixer of the blocks, see :func:`mmattn.layers.build_token_mixer`, or a list with that of
+            each block, which is a stage here. None, anywhere: plain attention, ``SelfAttention``.
         feed_forward: 'plain', 'conv' or 'detail', the rows of table 9 of "Shunted Self-Attention"; or 'swiglu' ("GLU
             Variants Improve Transformer").
         embedding: 'simple', as "Better plain ViT baselines for ImageNet-1k" has it: a linear layer on patches between
@@ -46,8 +46,8 @@ class ViTFrame(Backbone):
             the bottom and the right.
         class_token: whether there is a class token.
         registers: number of registers ("Vision Transformers Need Registers").
-        rope: base of the rotary position embedding in mechanisms that have one, 100 in DINOv3; None: there is none. See
-            :func:`mmattn.ops.rotary.rotation`.
+        rope: base of the rotary position embedding in token mixers that have one, 100 in DINOv3; None: there is none.
+            See :func:`mmattn.ops.rotary.rotation`.
         qkv_bias: whether the projections to query, key and value have biases where ``attention`` is None.
         layer_scale: what the factors of LayerScale start at; None: there are none.
         norm_eps: eps of the norms of blocks and outputs.
@@ -111,7 +111,7 @@ class ViTFrame(Backbone):
         check_heads(dim, num_heads, 'arch: num_heads')
         check_flags(qkv_bias=qkv_bias, class_token=class_token)
         plain = dict(type='SelfAttention', qkv_bias=qkv_bias)
-        mechanisms = [cfg for (cfg,) in mechanisms_by_stage(attention, [1] * depth, [plain] * depth)]
+        token_mixers = [cfg for (cfg,) in token_mixers_by_stage(attention, [1] * depth, [plain] * depth)]
         check_choice('feed_forward', feed_forward, FEED_FORWARDS)
         check_choice('embedding', embedding, ('simple', 'deit', 'patches'))
         check_finite('norm_eps', norm_eps, 0)
@@ -144,8 +144,8 @@ class ViTFrame(Backbone):
         self.prefix = PrefixTokens(dim, class_token, registers)
         self.drop = nn.Dropout(drop_rate)
         self.blocks = nn.ModuleList()
-        for cfg, rate in zip(mechanisms, drop_path[: self.num_built]):
-            attn = build_mechanism(
+        for cfg, rate in zip(token_mixers, drop_path[: self.num_built]):
+            attn = build_token_mixer(
                 cfg,
                 dim=dim,
                 num_heads=num_heads,
@@ -157,14 +157,14 @@ class ViTFrame(Backbone):
             dilation = cfg.get('dilation')
             if isinstance(dilation, (list, tuple)) and len(dilation) > 1 and 'block' not in cfg:
                 raise ValueError(
-                    f'attention: dilation must be one number, not {dilation!r}: give a list of {depth} mechanisms'
+                    f'attention: dilation must be one number, not {dilation!r}: give a list of {depth} token mixers'
                 )
             mlp = FEED_FORWARDS[feed_forward](dim, hidden_channels(dim, mlp_ratio), drop=drop_rate)
             self.blocks.append(Block(dim, attn, mlp, rate, norm_eps, layer_scale))
         if (class_token or registers) and not any(getattr(b.attn, 'takes_prefix', False) for b in self.blocks):
             raise ValueError(
-                'class_token and registers need a block whose mechanism takes them, such as SelfAttention: leave them '
-                'out, or choose another attention'
+                'class_token and registers need a block whose token mixer takes them, such as SelfAttention: leave '
+                'them out, or choose another attention'
             )
         self.norm = nn.LayerNorm(dim, norm_eps) if final_norm else nn.Identity()
         self.settings = dict(
@@ -172,10 +172,10 @@ class ViTFrame(Backbone):
         )
         if final_norm:
             self.settings['final_norm'] = final_norm
-        alike = all(cfg == mechanisms[0] for cfg in mechanisms)
+        alike = all(cfg == token_mixers[0] for cfg in token_mixers)
         for i, block in enumerate(self.blocks[:1] if alike else self.blocks):
             place = 'attention' if alike else f'attention[{i}]'
-            self.settings |= mechanism_settings(mechanisms[i : i + 1], [block.attn], place)
+            self.settings |= token_mixer_settings(token_mixers[i : i + 1], [block.attn], place)
         self.train()
 
     def stage_modules(self) -> list[list[nn.Module]]:

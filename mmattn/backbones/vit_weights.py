@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..layers import SelfAttention
-from ..layers.starts import start_mechanisms
+from ..layers.starts import start_token_mixers
 from ..ops.resize import resampled
 from ..weights import CheckpointError, Translation, renamed, take, take_out
 from .patch_embed import DeiTEmbed, SimpleEmbed, fit_tables
@@ -47,8 +47,8 @@ def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = Fal
     """Leaves out blocks that are not built, and the final norm if the model has none; resizes the table of positions.
     A checkpoint of a backbone without a final norm leaves that norm untrained.
 
-    A warm start takes all but what the frame has no place for: prefix tokens, positions, and what mechanisms leave of
-    the projections of attention. Tensors that only the mechanisms have keep their initial values.
+    A warm start takes all but what the frame has no place for: prefix tokens, positions, and what token mixers leave of
+    the projections of attention. Tensors that only the token mixers have keep their initial values.
     """
     tensors, dropped = vit_layout(state_dict)
     dropped += take_out(tensors, *(f'blocks.{i}.' for i in range(model.num_built, model.num_stages)))
@@ -74,7 +74,7 @@ def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = Fal
             if tensors[bias].any():  # They are zero in some files of DINOv3.
                 raise CheckpointError(
                     f'the weights have {bias}, and it is not zero: give qkv_bias=True to the backbone, and to a '
-                    'mechanism SelfAttention'
+                    'token mixer SelfAttention'
                 )
             dropped += take_out(tensors, bias)
     if warm_start:
@@ -190,7 +190,7 @@ def _start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
         if start is not None:
             weight = tensors[f'{prefix}qkv.weight']
             tensors.setdefault(f'{prefix}qkv.bias', weight.new_zeros(weight.shape[:1]))
-    dropped = start_mechanisms(tensors, starts)
+    dropped = start_token_mixers(tensors, starts)
     own = model.state_dict()
     dropped += take_out(tensors, 'pos_embed', 'cls_token', 'reg_token', *(name for name in OPTIONAL if name not in own))
     mixed = '|'.join(str(i) for i, block in enumerate(model.blocks) if type(block.attn) is not SelfAttention)

@@ -8,7 +8,6 @@ from .elsa import ELSA
 from .feed_forward import FEED_FORWARD, MLP, ConvMLP, DetailMLP
 from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
-from .mechanism import MECHANISMS, Attention, build_mechanism, check_mechanism, mechanism_settings, mechanisms_by_stage
 from .neighbourhood_attention import NeighbourhoodAttention
 from .norm import batch_norm
 from .outlook import OutlookAttention
@@ -16,6 +15,14 @@ from .self_attention import EnhancedAttention, SelfAttention
 from .shunted import LocalEnhancement, ShuntedAttention, TokenMerging
 from .spatial_reduction import SpatialReductionAttention
 from .token_conv import Convolution, PatchConv2d, TokenConv2d
+from .token_mixer import (
+    TOKEN_MIXERS,
+    Attention,
+    build_token_mixer,
+    check_token_mixer,
+    token_mixer_settings,
+    token_mixers_by_stage,
+)
 from .window import WindowAttention
 
 __all__ = [
@@ -37,7 +44,7 @@ __all__ = [
     'GroupedLinear',
     'LocalAttention',
     'LocalEnhancement',
-    'MECHANISMS',
+    'TOKEN_MIXERS',
     'MLP',
     'MeanShiftAttention',
     'MeanShiftWindowAttention',
@@ -51,8 +58,8 @@ __all__ = [
     'TokenMerging',
     'WindowAttention',
     'batch_norm',
-    'build_mechanism',
-    'check_mechanism',
-    'mechanism_settings',
-    'mechanisms_by_stage',
+    'build_token_mixer',
+    'check_token_mixer',
+    'token_mixer_settings',
+    'token_mixers_by_stage',
 ]

@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .mechanism import mix, mix_with_prefix
+from .token_mixer import mix, mix_with_prefix
 
 
 class DropPath(nn.Module):

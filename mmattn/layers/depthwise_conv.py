@@ -2,7 +2,7 @@ from torch import Tensor, nn
 
 from ..arguments import check_heads, check_odd, check_rates, check_whole
 from ..ops.depthwise_conv import depthwise_conv
-from .mechanism import MECHANISMS
+from .token_mixer import TOKEN_MIXERS
 
 
 class ValueFilter(nn.Module):
@@ -36,7 +36,7 @@ class ValueFilter(nn.Module):
         return self.drop(self.post_proj(self.filter(self.pre_proj(x))))
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class DepthwiseConv(ValueFilter):
     """Depth-wise convolution, zero outside the map ("DwConv" of "ELSA: Enhanced Local
     Self-Attention").

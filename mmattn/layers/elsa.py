@@ -7,12 +7,12 @@ from ..arguments import check_choice, check_finite, check_flags, check_heads, ch
 from ..ops.elsa import elsa_attention, fastest, neighbourhood_shift
 from ..ops.grouped_conv import grouped_conv
 from ..ops.tokens import split_channels
-from .mechanism import MECHANISMS
 from .starts import elsa_from_plain
 from .token_conv import TokenConv2d
+from .token_mixer import TOKEN_MIXERS
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class ELSA(nn.Module):
     r"""Enhanced local self-attention ("ELSA", section 5 and appendix D).
 
@@ -29,7 +29,7 @@ class ELSA(nn.Module):
             r^b_{j-i}`, equation 7 as written, with p zero outside the map.
         qkv_bias: whether the projections to query, key and value have biases, as in the released models.
         lam: exponent :math:`\lambda` of the ghost multiplier O, a whole number; 0: no multiplier.
-        gamma: factor :math:`\gamma` of the ghost summand S; 0: no summand. If both are 0, there is no ghost head
+        gamma: factor :math:`\gamma` of the ghost head's matrix S; 0: no S. If both are 0, there is no ghost head
             (table 4, "HA").
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.

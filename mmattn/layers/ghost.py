@@ -5,8 +5,8 @@ from ..arguments import check_odd, check_whole
 from ..ops.depthwise_conv import depthwise_conv
 
 
-class GhostSummand(nn.Module):
-    r"""The summand of a ghost head on any attention: :math:`\gamma S` of equation 8 of "ELSA", with :math:`\gamma = 1`
+class GhostHead(nn.Module):
+    r"""The ghost head of any attention: :math:`\gamma S` of equation 8 of "ELSA", with :math:`\gamma = 1`
     and without multiplier.
 
     Added to the attention's weights, S adds a depth-wise convolution of the values to its result, before the output
@@ -26,8 +26,8 @@ class GhostSummand(nn.Module):
         return depthwise_conv(values, self.weight)
 
 
-def ghost_summand(dim: int, size: int) -> GhostSummand | None:
-    """The summand that an attention has by its argument ``ghost_size``; none if that is 0.
+def ghost_head(dim: int, size: int) -> GhostHead | None:
+    """The ghost head that an attention has by its argument ``ghost_size``; none if that is 0.
 
     Raises:
         ValueError: if the size is neither odd nor 0.
@@ -36,4 +36,4 @@ def ghost_summand(dim: int, size: int) -> GhostSummand | None:
     if not size:
         return None
     check_odd('ghost_size', size)
-    return GhostSummand(dim, size)
+    return GhostHead(dim, size)

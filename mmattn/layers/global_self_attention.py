@@ -6,15 +6,15 @@ from ..ops.any_size import ceil_div
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
 from ..ops.recompute import recompute
 from ..ops.tokens import batch_normed
-from .mechanism import MECHANISMS
 from .norm import batch_norm
 from .token_conv import TokenConv2d
+from .token_mixer import TOKEN_MIXERS
 
 #: side of the images, in pixels, that tables of relative positions are for where nobody says another
 DEFAULT_SIDE = 224
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class GlobalSelfAttention(nn.Module):
     """Global self-attention module ("Global Self-Attention Networks for Image Recognition", section 3.1, equations 1 to
     8): content attention to all pixels, plus positional attention along the column and then along the row.

@@ -10,9 +10,9 @@ from ..arguments import check_choice, check_finite, check_flags, check_heads, ch
 from ..ops import attention, mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
 from ..ops.heads import join_heads
 from ..ops.rotary import check_rope, rotary_embed
-from .ghost import ghost_summand
-from .mechanism import MECHANISMS, with_prefix
+from .ghost import ghost_head
 from .starts import mean_shift_from_plain, mean_shift_window_from_swin, windows_of_elsa
+from .token_mixer import TOKEN_MIXERS, with_prefix
 from .window import Ghost, Windows, position_table
 
 #: form -> its projections, as the columns of tables 1 and 2: query, key, value, probe if there is one, weight
@@ -20,7 +20,7 @@ COLUMNS = {'msf': 'QKVPW', 'residual': 'QKVPW', 'gauss': 'QKVW', 'plain': 'QKVW'
 GROUP_MODES = ('interleaved', 'block')
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class MeanShiftAttention(nn.Module):
     r"""Multi-head mean-shift feature transformation, or the plain one.
 
@@ -53,7 +53,7 @@ class MeanShiftAttention(nn.Module):
         landmarks: side of a grid of landmarks, the means of the keys in its cells. With L of them, the kernel of N
             tokens costs N L operations and not N N, and is approximate: see
             :func:`mmattn.ops.mean_shift_by_landmarks`. 0: exact. x is (B, H, W, C). Not for 'plain', and not for ONNX.
-        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
+        ghost_size: side of a ghost head, odd; 0: none. See :class:`mmattn.layers.ghost.GhostHead`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -137,7 +137,7 @@ class MeanShiftAttention(nn.Module):
             count = len(self.matrices)
             self.pre_proj = GroupedLinear(dim, count * dim, groups, group_mode, proj_bias, projections=count)
         self.post_proj = None if self.sharing[-1] in self.matrices else nn.Linear(dim, dim, proj_bias)
-        self.ghost = ghost_summand(dim, ghost_size)
+        self.ghost = ghost_head(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
     def forward(
@@ -149,7 +149,7 @@ class MeanShiftAttention(nn.Module):
             x: (B, ..., C), N positions in all; (B, H, W, C) if there are ``landmarks``, a ``rope`` or a ``ghost_size``.
             prefix: (B, P, C) or None.
             bias: of the logits, (1 or B, heads, P + N, P + N), the prefix first; or None.
-            ghost: from values to a ghost summand, (B, N, C) both, instead of the own one.
+            ghost: a ghost head instead of the own one, from values to what it adds, (B, N, C) both.
 
         Returns:
             (B, ..., C); with a prefix, a pair of this and (B, P, C).
@@ -190,7 +190,7 @@ class MeanShiftAttention(nn.Module):
         return torch.cat((prefix, pooled.flatten(2).mT.unflatten(0, k.shape[:2])), 2)
 
     def add_ghost(self, out: Tensor, values: Tensor, count: int, shape: torch.Size, ghost: Ghost = None) -> Tensor:
-        """Add the ghost summand, if there is one, to the result for ``count`` prefix tokens and a map of a shape.
+        """Add the ghost head, if there is one, to the result for ``count`` prefix tokens and a map of a shape.
 
         out and values: (B, P + N, C) -> (B, P + N, C). Prefix tokens have no place, so there S is zero.
         """
@@ -264,7 +264,7 @@ class GroupedLinear(nn.Linear):
         return blocks.permute(order).flatten(0, 2)
 
 
-@MECHANISMS.register_module(name='MeanShiftWindow')
+@TOKEN_MIXERS.register_module(name='MeanShiftWindow')
 class MeanShiftWindowAttention(Windows):
     """Mean-shift attention within (shifted) windows, for Swin; with Swin's relative position bias.
 

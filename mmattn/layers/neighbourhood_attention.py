@@ -5,12 +5,12 @@ from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..ops.neighbourhood import check_neighbours, neighbourhood_attention
-from .ghost import ghost_summand
-from .mechanism import MECHANISMS
+from .ghost import ghost_head
 from .starts import neighbourhood_from_plain
+from .token_mixer import TOKEN_MIXERS
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class NeighbourhoodAttention(nn.Module):
     """Attention to the k x k nearest pixels: NAT (https://arxiv.org/abs/2204.07143), and with dilation DiNAT
     (https://arxiv.org/abs/2209.15001). The tensors are those of their releases.
@@ -27,7 +27,7 @@ class NeighbourhoodAttention(nn.Module):
         block: number of the block in its stage.
         rel_pos_bias: whether logits have a bias by relative position.
         qkv_bias: whether the projections to query, key and value have biases.
-        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
+        ghost_size: side of a ghost head, odd; 0: none. See :class:`mmattn.layers.ghost.GhostHead`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -79,7 +79,7 @@ class NeighbourhoodAttention(nn.Module):
         side = 2 * kernel_size - 1
         table = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, side, side), std=0.02))
         self.rpb = table if rel_pos_bias else None
-        self.ghost = ghost_summand(dim, ghost_size)
+        self.ghost = ghost_head(dim, ghost_size)
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
 

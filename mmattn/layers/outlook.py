@@ -3,10 +3,10 @@ from torch import Tensor, nn
 
 from ..arguments import check_heads, check_rates
 from ..ops.any_size import average_pool, ceil_div, fold
-from .mechanism import MECHANISMS
+from .token_mixer import TOKEN_MIXERS
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class OutlookAttention(nn.Module):
     """Outlook attention, with 3 x 3 patches at stride 2 ("VOLO: Vision Outlooker for Visual Recognition", section 3.1,
     https://arxiv.org/abs/2106.13112), with the tensors of its release.

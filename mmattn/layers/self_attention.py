@@ -4,13 +4,13 @@ from torch import Tensor, nn
 from ..arguments import check_flags, check_heads, check_rates
 from ..ops import multi_head_attention
 from ..ops.rotary import check_rope, rotary_embed
-from .ghost import ghost_summand
-from .mechanism import MECHANISMS, with_prefix
+from .ghost import ghost_head
 from .starts import enhanced_from_pvt, enhanced_of_release, plain_before
 from .token_conv import DepthwiseConv2d
+from .token_mixer import TOKEN_MIXERS, with_prefix
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class SelfAttention(nn.Module):
     """Plain multi-head attention to all tokens, as in a ViT. The tensors are those of timm's ViT and VOLO's release.
 
@@ -22,7 +22,7 @@ class SelfAttention(nn.Module):
         qkv_bias: whether the projections to query, key and value have a bias.
         rope: base of the rotary position embedding of queries and keys, see :func:`mmattn.ops.rotary.rotation`; prefix
             tokens have no position. None: there is none.
-        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`.
+        ghost_size: side of a ghost head, odd; 0: none. See :class:`mmattn.layers.ghost.GhostHead`.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -59,7 +59,7 @@ class SelfAttention(nn.Module):
         self.backend: str | None = None
         self.qkv = nn.Linear(dim, 3 * dim, qkv_bias)
         self.proj = nn.Linear(dim, dim)
-        self.ghost = ghost_summand(dim, ghost_size)
+        self.ghost = ghost_head(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Tensor, prefix: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
@@ -89,7 +89,7 @@ class SelfAttention(nn.Module):
         return None if self.ghost is None else self.ghost(value)
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class EnhancedAttention(SelfAttention):
     """Shunted attention at r = 1 (stage 4): plain attention, plus a depth-wise convolution of the values. By default
     all projections have biases. Arguments are those of :class:`SelfAttention`."""

@@ -10,10 +10,10 @@ from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
 from ..ops.any_size import crop, repeat_to_multiple
 from ..ops.depthwise_conv import depthwise_conv
-from .ghost import ghost_summand
-from .mechanism import MECHANISMS
+from .ghost import ghost_head
 from .starts import shunted_from_plain, shunted_from_pvt
 from .token_conv import DepthwiseConv2d, PatchConv2d
+from .token_mixer import TOKEN_MIXERS
 
 
 class TokenMerging(PatchConv2d, nn.Conv2d):
@@ -78,7 +78,7 @@ class LocalEnhancement(DepthwiseConv2d, nn.Conv2d):
 AGGREGATIONS = ('shunted', 'convolution', 'linear')
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class ShuntedAttention(nn.Module):
     """Shunted self-attention (equations 1 and 2).
 
@@ -94,8 +94,8 @@ class ShuntedAttention(nn.Module):
         stride: of the map, in pixels of the image.
         aggregation: of tokens (table 8). 'shunted': convolutions merge them, and a depth-wise convolution enhances the
             values; 'convolution': no enhancement; 'linear': enhancement, and merging by :class:`TokenPooling`.
-        ghost_size: side of a ghost summand, odd; 0: none. See :class:`mmattn.layers.ghost.GhostSummand`. Each group has
-            its own, of its merged values: a token gets the summand of the merged token that it is part of.
+        ghost_size: side of a ghost head, odd; 0: none. See :class:`mmattn.layers.ghost.GhostHead`. Each group has
+            its own, of its merged values: a token gets what the merged token gets that it is part of.
         attn_drop_rate: dropout of attention weights.
         drop_rate: dropout of the output.
 
@@ -141,7 +141,7 @@ class ShuntedAttention(nn.Module):
             'norm': lambda _: nn.LayerNorm(dim),
             'kv': lambda _: nn.Linear(dim, 2 * width),
             'local_conv': lambda _: LocalEnhancement(width) if aggregation != 'convolution' else nn.Identity(),
-            'ghost': lambda _: ghost_summand(width, ghost_size),
+            'ghost': lambda _: ghost_head(width, ghost_size),
         }
         for name, make in parts.items():  # sr1, sr2, norm1, norm2, ...
             for group, rate in enumerate(rates, start=1):
@@ -155,11 +155,11 @@ class ShuntedAttention(nn.Module):
         dropout_p = self.attn_drop_rate if self.training else 0.0
         x = shunted_attention(self.q(x), keys, values, self.num_heads, dropout_p, self.backend)
         if self.ghost1 is not None:
-            x = x + torch.cat([self.summand(group, value, x.shape) for group, value in enumerate(values)], -1)
+            x = x + torch.cat([self.ghost_head(group, value, x.shape) for group, value in enumerate(values)], -1)
         return self.drop(self.proj(x))
 
-    def summand(self, group: int, value: Tensor, shape: torch.Size) -> Tensor:
-        """The ghost summand of a group, counted from 0, on a map (B, H, W, C): from its values (B, h, w, C / groups)
+    def ghost_head(self, group: int, value: Tensor, shape: torch.Size) -> Tensor:
+        """The ghost head of a group, counted from 0, on a map (B, H, W, C): from its values (B, h, w, C / groups)
         to (B, H, W, C / groups)."""
         rate = self.rates[group]
         merged = getattr(self, f'ghost{group + 1}')(value)

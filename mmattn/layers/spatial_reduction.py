@@ -3,11 +3,11 @@ from torch import Tensor, nn
 from ..arguments import check_heads, check_rates, check_whole
 from ..ops import multi_head_attention
 from ..ops.any_size import crop_to_multiple
-from .mechanism import MECHANISMS
 from .token_conv import PatchConv2d
+from .token_mixer import TOKEN_MIXERS
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class SpatialReductionAttention(nn.Module):
     """Attention to merged tokens, of "PVT v2: Improved Baselines with Pyramid Vision Transformer"
     (https://arxiv.org/abs/2106.13797). Shunted attention has it at two rates. The tensors are those of PVTv2's release.

@@ -1,15 +1,15 @@
-"""How mechanisms start from the weights of another attention.
+"""How token mixers start from the weights of another attention.
 
-Each function makes a mechanism's own tensors from those of a plain attention, as a ViT, Swin Transformer or NAT has it,
-or of PVTv2's attention. A mechanism has it as its method ``warm_start`` or ``from_pvt``.
+Each function makes a token mixer's own tensors from those of a plain attention, as a ViT, Swin Transformer or NAT has
+it, or of PVTv2's attention. A token mixer has it as its method ``warm_start`` or ``from_pvt``.
 
-The arguments are the mechanism, the state dict of a whole model, from which the tensors that are taken are removed, and
-the prefix of the names of the attention's tensors. The result has the mechanism's names; what is not in it keeps its
-initial values. The errors are a KeyError, naming a tensor that should be in the state dict, and a CheckpointError, if a
-tensor has another shape or numbers of heads do not go together.
+The arguments are the token mixer, the state dict of a whole model, from which the tensors that are taken are removed,
+and the prefix of the names of the attention's tensors. The result has the token mixer's names; what is not in it keeps
+its initial values. The errors are a KeyError, naming a tensor that should be in the state dict, and a CheckpointError,
+if a tensor has another shape or numbers of heads do not go together.
 
-Three functions instead rename a mechanism's own tensors, as a release or an earlier checkpoint has them, in the state
-dict. A mechanism has them as its method ``rename_tensors``.
+Three functions instead rename a token mixer's own tensors, as a release or an earlier checkpoint has them, in the state
+dict. A token mixer has them as its method ``rename_tensors``.
 """
 
 import math
@@ -27,15 +27,15 @@ SMALLER_KEYS = 8.0
 TABLE = 'relative_position_bias_table'
 
 
-def start_mechanisms(
+def start_token_mixers(
     state_dict: dict[str, Tensor], starts: Mapping[str, Callable[[dict[str, Tensor], str], dict[str, Tensor]] | None]
 ) -> list[str]:
-    """Replace the tensors of another attention in a whole model by those that mechanisms make of them.
+    """Replace the tensors of another attention in a whole model by those that token mixers make of them.
 
     Args:
         state_dict: of the model.
         starts: from the prefix of the names of an attention's tensors to the method ``warm_start`` or ``from_pvt`` of
-            the mechanism in its place; None for one that keeps its initial values.
+            the token mixer in its place; None for one that keeps its initial values.
 
     Returns:
         the names of the tensors that have no place.
@@ -135,7 +135,7 @@ def mean_shift_window_from_swin(attn: nn.Module, state_dict: dict[str, Tensor], 
 
 
 def window_from_swin(attn: nn.Module, state_dict: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """From Swin's attention: all but a ghost summand, which starts at zero."""
+    """From Swin's attention: all but a ghost head, which starts at zero."""
     dim, start = attn.proj.in_features, {TABLE: table_of_swin(attn, state_dict, prefix)}
     start |= take_linear(state_dict, f'{prefix}qkv', 3 * dim, dim)
     return start | take_linear(state_dict, f'{prefix}proj', dim, dim)

@@ -5,7 +5,7 @@ from ..arguments import check_odd, check_whole
 from ..ops.depthwise_conv import depthwise_conv
 from ..ops.recompute import recompute
 from ..ops.tokens import convolve
-from .mechanism import MECHANISMS
+from .token_mixer import TOKEN_MIXERS
 
 
 class TokenConv2d(nn.Conv2d):
@@ -62,7 +62,7 @@ class PatchConv2d(TokenConv2d, nn.Conv2d):
         return F.linear(patches, self.weight.permute(0, 2, 3, 1).flatten(1), self.bias)
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class Convolution(TokenConv2d, nn.Conv2d):
     """Ordinary convolution, zero outside the map, without projections before and after it: "DwConv" of VOLO-D1 in table
     5 of "ELSA: Enhanced Local Self-Attention", judging by its printed size.

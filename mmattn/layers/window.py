@@ -7,11 +7,11 @@ from ..arguments import check_flags, check_heads, check_rates, check_whole
 from ..ops import multi_head_attention
 from ..ops.any_size import crop, pad_to_multiple
 from ..ops.windows import mask_for, roll, shift_along
-from .ghost import ghost_summand
-from .mechanism import MECHANISMS
+from .ghost import ghost_head
 from .starts import window_from_swin, windows_of_elsa
+from .token_mixer import TOKEN_MIXERS
 
-#: the ghost summand of values in windows, (B * windows, w * w, C) -> the same shape; None if there is none
+#: what the ghost head adds for values in windows, (B * windows, w * w, C) -> the same shape; None if there is none
 Ghost = Callable[[Tensor], Tensor] | None
 
 
@@ -28,8 +28,8 @@ class Windows(nn.Module):
         window_size: side w of the windows, in pixels.
         shift: displacement of the windows, 0 to w - 1 pixels.
         shift_small_maps: whether windows are shifted along an axis that, padded, is one window long.
-        ghost_size: side of a ghost summand, odd; 0: none. It works on the whole map, across windows. See
-            :class:`mmattn.layers.ghost.GhostSummand`.
+        ghost_size: side of a ghost head, odd; 0: none. It works on the whole map, across windows. See
+            :class:`mmattn.layers.ghost.GhostHead`.
 
     Raises:
         ValueError: if an argument, also of a subclass, is wrong; the message names it.
@@ -47,9 +47,9 @@ class Windows(nn.Module):
         self.window_size = window_size
         self.shift = shift
         self.shift_small_maps = shift_small_maps
-        self.ghost = ghost_summand(dim, ghost_size)
+        self.ghost = ghost_head(dim, ghost_size)
 
-    #: whether the mechanism computes what Swin Transformer's windows compute, apart from a ghost summand
+    #: whether the token mixer computes what Swin Transformer's windows compute, apart from a ghost head
     is_swin = False
 
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
@@ -91,7 +91,7 @@ class Windows(nn.Module):
         return join(self.attend_masked(split(x), mask, None if self.ghost is None else ghost))
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class WindowAttention(Windows):
     """(Shifted-)window multi-head self-attention of Swin Transformer, with its tensors.
 

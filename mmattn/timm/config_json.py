@@ -1,7 +1,7 @@
 """Folders of the Hugging Face Hub: what config.json may say of a model, and whether it says all of it.
 
-The file comes from anyone. It can name a model of :mod:`mmattn.timm`, registered mechanisms, numbers and words; it can
-name no file and no code.
+The file comes from anyone. It can name a model of :mod:`mmattn.timm`, registered token mixers, numbers and words; it
+can name no file and no code.
 """
 
 import inspect

@@ -22,7 +22,7 @@ def log_difference(
     Both take the same image of 224 x 224 pixels, :func:`noise_image`, in evaluation mode. The percentage of a map
     is the norm of the difference divided by the norm of the source's map. Random generators keep their states.
 
-    A model may have mechanisms that run only on a GPU, or for other sizes. So an error of its forward pass is
+    A model may have token mixers that run only on a GPU, or for other sizes. So an error of its forward pass is
     logged; training raises it again if it is a mistake. Errors of the source are raised.
 
     Args:

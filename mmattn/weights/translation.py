@@ -163,9 +163,9 @@ def compare_settings(saved: object, own: Mapping[str, object], ignored: Iterable
 def differing_settings(saved: object, own: Mapping[str, object]) -> dict[str, str]:
     """Where the settings that a file notes differ from those of a model, which may be of another class.
 
-    A setting is compared if both have it. A mechanism notes some of its settings only if they have a value. So one that
-    only the file or only the model has differs, too, if both have the same mechanism at its place. ``CHANGING`` is no
-    setting.
+    A setting is compared if both have it. A token mixer notes some of its settings only if they have a value. So one
+    that only the file or only the model has differs, too, if both have the same token mixer at its place. ``CHANGING``
+    is no setting.
 
     Returns:
         a part of a sentence by the name of the setting, as "num_heads=6 instead of 3".
@@ -186,7 +186,8 @@ def differing_settings(saved: object, own: Mapping[str, object]) -> dict[str, st
 
 
 def changed_with_images(saved: object, own: Mapping[str, object]) -> dict[str, str]:
-    """The part of :func:`differing_settings` that ``own`` names under ``CHANGING``, at the place of each mechanism."""
+    """The part of :func:`differing_settings` that ``own`` names under ``CHANGING``, at the place of each token
+    mixer."""
 
     def may_change(name: str) -> bool:
         place, dot, setting = name.rpartition('.')

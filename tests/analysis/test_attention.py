@@ -206,7 +206,7 @@ def test_weights_of_one_part(name):
     ],
 )
 def test_shunted(reduction, aggregation, ghost_size, shapes, row, column):
-    """Each group of heads has merged tokens of its own size, and a ghost summand that is the same in all channels."""
+    """Each group of heads has merged tokens of its own size, and a ghost head that is the same in all channels."""
     layer = rough(ShuntedAttention(DIM, 4, reduction, aggregation=aggregation, ghost_size=ghost_size))
     x = tokens()
     with torch.no_grad():

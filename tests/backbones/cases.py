@@ -43,7 +43,7 @@ class Case:
     def arguments(self) -> set[str]:
         """The names of all arguments, those of the frame included."""
         names, backbone = set(inspect.signature(MODELS.get(self.name)).parameters), MODELS.get(self.name)
-        while 'kwargs' in names:  # The frame's mechanisms are not among them.
+        while 'kwargs' in names:  # The frame's token mixers are not among them.
             backbone = backbone.__base__
             names = names - {'kwargs'} | set(inspect.signature(backbone).parameters) - {'attention'}
         return names

@@ -147,8 +147,8 @@ def test_other_tokens_are_refused():
 
 
 @torch.no_grad()
-def test_mechanisms_of_single_blocks():
-    """The first block is plain and takes its weights; the second starts as its mechanism can, and gives the prefix no
+def test_token_mixers_of_single_blocks():
+    """The first block is plain and takes its weights; the second starts as its token mixer can, and gives the prefix no
     update. Strict loading refuses it."""
     vit = dinov2_of_timm(4)
     frame = dino(2, 4, attention=[None, dict(type='GhostHeadAttention', gamma=0)]).eval()
@@ -182,9 +182,10 @@ def test_warm_start_from_a_file(tmp_path, log):
 
 
 @torch.no_grad()
-def test_mechanisms_on_rotary_positions():
-    """Mechanisms have the positions of DINOv3: a ghost head and the plain form of mean-shift attention start as timm's
-    model; with the probe at zero, the Gaussian kernel differs by little. Without positions they would differ by more.
+def test_token_mixers_on_rotary_positions():
+    """Token mixers have the positions of DINOv3: a ghost head and the plain form of mean-shift attention start as
+    timm's model; with the probe at zero, the Gaussian kernel differs by little. Without positions they would differ by
+    more.
     """
     vit, x = dinov3_of_timm(), torch.randn(1, 3, 64, 96)
     (_, expected) = vit.forward_intermediates(x, norm=True, intermediates_only=True)

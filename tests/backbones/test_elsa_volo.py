@@ -168,8 +168,8 @@ def test_drop_path():
 
 
 def test_defaults():
-    """The reconstruction: a kernel of 7, a group width of 16, the ghost summand alone, and no bias for query, key and
-    value; VOLO's attention elsewhere."""
+    """The reconstruction: a kernel of 7, a group width of 16, the ghost head without its multiplier, and no bias for
+    query, key and value; VOLO's attention elsewhere."""
     with torch.device('meta'):
         backbone = ELSAVOLO('d1')
     elsa = backbone.network[0][0].attn

@@ -77,13 +77,13 @@ def test_released_dinat_s():
 
 
 def test_starts_from_nat():
-    """ELSA's ghost summand in NAT's frame starts with NAT's maps. Another mechanism takes the projections that it has,
+    """ELSA's ghost head in NAT's frame starts with NAT's maps. Another token mixer takes the projections that it has,
     and the source, which is compared in the log, is NAT."""
     released = release(STEM, 'levels', dict(norm0=8, norm1=16), True, (16, 8, 3, 3))
     x = torch.randn(2, 3, 40, 72)
 
-    def started(**mechanism):
-        backbone = NAT(ARCH, mechanism, out_indices=(0, 1)).eval()
+    def started(**token_mixer):
+        backbone = NAT(ARCH, token_mixer, out_indices=(0, 1)).eval()
         backbone.load_state_dict(backbone._warm_started(released))
         return backbone
 

@@ -201,8 +201,8 @@ def test_the_log_says_how_far_shunted_is_from_pvt(tmp_path, log):
     assert kept.endswith('nothing')
 
 
-def test_ghost_summands_start_at_zero(tmp_path, log):
-    """Shunted with ghost summands starts where it starts without them."""
+def test_ghost_heads_start_at_zero(tmp_path, log):
+    """Shunted with ghost heads starts where it starts without them."""
     torch.save(randomised(pvt_of_timm()).state_dict(), tmp_path / 'pvt.pth')
     ghosts = [dict(type=kind, ghost_size=3) for kind in ['ShuntedAttention'] * 3 + ['EnhancedAttention']]
     for settings in (ONE_RATE, dict(ONE_RATE, attention=ghosts)):

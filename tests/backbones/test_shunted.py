@@ -5,7 +5,7 @@ from mmengine.config import Config
 from torch import nn
 
 from mmattn.backbones import ShuntedTransformer
-from mmattn.layers import MECHANISMS, ShuntedAttention
+from mmattn.layers import TOKEN_MIXERS, ShuntedAttention
 from mmattn.weights import CheckpointError
 from tests import ROOT
 
@@ -110,8 +110,8 @@ def test_stem_norm_follows_norm_cfg(norm_type, cls):
         assert maps[-1].requires_grad and backbone.block4[0].training
 
 
-@MECHANISMS.register_module(name='LocalEnhanced', force=True)
-class OwnMechanism(nn.Conv2d):
+@TOKEN_MIXERS.register_module(name='LocalEnhanced', force=True)
+class OwnTokenMixer(nn.Conv2d):
     def __init__(self, dim, stride):
         super().__init__(dim, dim, 1)
         self.map_stride = stride
@@ -120,7 +120,7 @@ class OwnMechanism(nn.Conv2d):
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
-def test_mechanisms_get_what_they_need():
+def test_token_mixers_get_what_they_need():
     """Windows of every second block are shifted; the stride of the map and the rates of the stage reach the layer."""
     arch = {**SMALL['arch'], 'depths': (2, 2, 1, 1)}
     attention = [dict(type='WindowAttention', window_size=4), None, dict(type='LocalEnhanced'), None]

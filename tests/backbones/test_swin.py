@@ -95,7 +95,7 @@ NET7 = dict(type='LocalAttention', terms=['qk', 'qr', 'rk', 'b'])
 
 
 @pytest.mark.parametrize(
-    'mechanism',
+    'token_mixer',
     [
         NET7,
         dict(NET7, shared_tables=True, ghost_size=3),
@@ -104,10 +104,10 @@ NET7 = dict(type='LocalAttention', terms=['qk', 'qr', 'rk', 'b'])
         dict(type='MeanShiftWindow', form='plain', proj_bias=True, ghost_size=3),
     ],
 )
-def test_additions_start_at_zero(mechanism):
-    """What a mechanism adds to Swin's attention leaves its maps as they are. Only a warm start takes the weights."""
+def test_additions_start_at_zero(token_mixer):
+    """What a token mixer adds to Swin's attention leaves its maps as they are. Only a warm start takes the weights."""
     swin = randomised(mmdet.models.SwinTransformer(**MM)).double()
-    frame = SwinFrame(ARCH, mechanism).eval().double()
+    frame = SwinFrame(ARCH, token_mixer).eval().double()
     with pytest.raises(CheckpointError, match='look like a Swin Transformer; warm_start=True'):
         frame.load_state_dict(swin.state_dict())
     frame.load_state_dict(frame._warm_started(swin.state_dict()))
@@ -128,7 +128,7 @@ def test_tables_of_neighbours():
         assert torch.equal(table, expected)
 
 
-def test_mechanisms_take_what_they_can(log):
+def test_token_mixers_take_what_they_can(log):
     """ELSA takes the value and the output, the last stage, whose windows are Swin's, all. The log names the rest."""
     swin = randomised(swin_of_timm(64))
     weights = swin.state_dict()
@@ -158,14 +158,14 @@ def test_a_part_of_swin_is_refused():
 
 
 @pytest.mark.parametrize(
-    'mechanism, share', [(dict(type='WindowAttention'), '0.0 %'), (dict(type='DepthwiseConv'), '[1-9][0-9.]* %')]
+    'token_mixer, share', [(dict(type='WindowAttention'), '0.0 %'), (dict(type='DepthwiseConv'), '[1-9][0-9.]* %')]
 )
-def test_the_log_says_how_far_a_start_is_from_its_source(tmp_path, log, mechanism, share):
+def test_the_log_says_how_far_a_start_is_from_its_source(tmp_path, log, token_mixer, share):
     """The maps of the first pass are compared with those of the Swin Transformer in the file, whose windows are smaller
     than the frame's. This changes neither the mode of any module nor the random generator."""
     torch.save(randomised(swin_of_timm(160, 5)).state_dict(), tmp_path / 'swin.pth')
-    window = 5 if 'Window' in mechanism['type'] else 7
-    frame = SwinFrame(ARCH, mechanism, window, out_indices=(2, 3), frozen_stages=1)
+    window = 5 if 'Window' in token_mixer['type'] else 7
+    frame = SwinFrame(ARCH, token_mixer, window, out_indices=(2, 3), frozen_stages=1)
     state = torch.random.get_rng_state()
     frame.layers[1].blocks[0].eval()  # by hand
     modes = [module.training for module in frame.modules()]
@@ -188,7 +188,7 @@ def first_pass(folder, log, trained, stages, **changed):
 
 
 def test_the_source_is_that_of_the_file(tmp_path, log):
-    """Windows of the source are those of each stage. Settings that only the source's mechanism has may differ: then
+    """Windows of the source are those of each stage. Settings that only the source's token mixer has may differ: then
     nothing is compared. Where this frame has them too, they are refused."""
     windows = [dict(type='WindowAttention', window_size=side) for side in (3, 5)]
     ghosts = [dict(each, ghost_size=3) for each in windows]
@@ -221,7 +221,7 @@ class OnlyOnGPUs(torch.nn.Module):
         raise NotImplementedError('no kernel for the CPU')
 
 
-def test_a_mechanism_that_does_not_run_here(tmp_path, log, monkeypatch):
+def test_a_token_mixer_that_does_not_run_here(tmp_path, log, monkeypatch):
     """It starts all the same, and the log has its error. A mistake in the source is not hidden."""
     said = first_pass(tmp_path, log, SwinFrame(**TWO), dict(type=OnlyOnGPUs))
     assert said == 'was not compared, since it failed on cpu: NotImplementedError: no kernel for the CPU'

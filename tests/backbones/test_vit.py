@@ -5,7 +5,7 @@ import timm
 import torch
 
 from mmattn.backbones import ViTFrame
-from mmattn.layers import build_mechanism
+from mmattn.layers import build_token_mixer
 from mmattn.weights import CheckpointError
 
 
@@ -49,7 +49,7 @@ def test_warm_start_computes_what_deit_computes():
     ],
 )
 def test_prefix_tokens_start_as_those_of_a_vit(tmp_path, log, attention, share, dtype, digits):
-    """With class token and registers, mechanisms start as timm's network, at another size of images too. Mean shift
+    """With class token and registers, token mixers start as timm's network, at another size of images too. Mean shift
     differs by the kernel. The log says it."""
     vit, x = small_deit(reg_tokens=2, dynamic_img_size=True, dynamic_img_pad=True).to(dtype), torch.rand(1, 3, 32, 32)
     torch.save(vit.state_dict(), tmp_path / 'vit.pth')
@@ -65,14 +65,14 @@ def test_prefix_tokens_start_as_those_of_a_vit(tmp_path, log, attention, share, 
     assert 'differs from that of a ViT or DeiT by 0.' in line and ('0.0 %' in line or share)
 
 
-def test_biases_that_a_mechanism_does_not_have(tmp_path):
+def test_biases_that_a_token_mixer_does_not_have(tmp_path):
     """A trained ViT has biases of queries, keys and values. SelfAttention takes them with qkv_bias=True, and the
     sentence says so."""
     vit = small_deit(reg_tokens=2)
     torch.nn.init.normal_(vit.blocks[0].attn.qkv.bias)
     torch.save(vit.state_dict(), tmp_path / 'vit.pth')
     frame = with_registers(attention=dict(type='SelfAttention', ghost_size=3), final_norm=True)
-    with pytest.raises(CheckpointError, match='qkv_bias=True to the backbone, and to a mechanism SelfAttention'):
+    with pytest.raises(CheckpointError, match='qkv_bias=True to the backbone, and to a token mixer SelfAttention'):
         frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True)
     frame = with_registers(attention=dict(type='SelfAttention', ghost_size=3, qkv_bias=True), final_norm=True)
     frame.load_pretrained(tmp_path / 'vit.pth', warm_start=True)
@@ -167,7 +167,7 @@ def test_prefix_tokens_take_part():
 def test_prefix_tokens_of_a_block_that_does_not_take_them():
     """Such a block mixes the map alone. Where no block takes them, they are refused."""
     frame = with_registers().eval()
-    frame.blocks[1].attn = build_mechanism(dict(type='DepthwiseConv', kernel_size=3), dim=24)
+    frame.blocks[1].attn = build_token_mixer(dict(type='DepthwiseConv', kernel_size=3), dim=24)
     x, prefix = torch.randn(1, 4, 4, 24), torch.randn(1, 3, 24)
     mixed, tokens = frame.blocks[1](x, prefix)
     assert torch.equal(mixed, frame.blocks[1](x))
@@ -177,7 +177,7 @@ def test_prefix_tokens_of_a_block_that_does_not_take_them():
 
 
 def test_class_token_has_no_place():
-    """Of a DeiT with a class token, the positions of the patches are taken; a mechanism without projections to query
+    """Of a DeiT with a class token, the positions of the patches are taken; a token mixer without projections to query
     and key leaves out those of the DeiT."""
     vit = small_deit()
     frame = started_from(vit, attention=dict(type='DepthwiseConv'))

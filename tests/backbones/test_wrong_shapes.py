@@ -91,7 +91,7 @@ def test_warm_start_from_deit():
 
 @pytest.mark.parametrize('warm_start', [False, True])
 def test_a_swin(warm_start):
-    """Strictly, and with a warm start of a mechanism that takes a part of each attention."""
+    """Strictly, and with a warm start of a token mixer that takes a part of each attention."""
     arch = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
     stages = dict(type='ELSA' if warm_start else 'WindowAttention')
     frame = SwinFrame(arch, stages, window_size=4, out_indices=(0, 1))
@@ -101,7 +101,7 @@ def test_a_swin(warm_start):
 
 @pytest.mark.parametrize('warm_start', [False, True])
 def test_a_nat(warm_start):
-    """Strictly, and with a warm start of a mechanism that takes a part of each attention."""
+    """Strictly, and with a warm start of a token mixer that takes a part of each attention."""
     arch = dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), mlp_ratio=1, layer_scale=1)
     near = dict(type='NeighbourhoodAttention', kernel_size=3)
     weights = NAT(arch, near, out_indices=(0, 1)).state_dict()

@@ -1,4 +1,4 @@
-"""Every mechanism checks its arguments when it is built. tests/test_arguments.py has the checks."""
+"""Every token mixer checks its arguments when it is built. tests/test_arguments.py has the checks."""
 
 import inspect
 import math
@@ -7,11 +7,11 @@ import re
 import pytest
 
 from mmattn.backbones import SwinFrame, ViTFrame
-from mmattn.layers import MECHANISMS
+from mmattn.layers import TOKEN_MIXERS
 
 DIM, HEADS = 12, 2
-#: argument -> a value for each of its checks, or (mechanism, argument) -> those of this one. A new argument of any
-#: mechanism needs a row.
+#: argument -> a value for each of its checks, or (token mixer, argument) -> those of this one. A new argument of any
+#: token mixer needs a row.
 WRONG = {
     'dim': [0],
     'num_heads': [5],
@@ -69,22 +69,22 @@ WRONG = {
     ('SpatialReductionAttention', 'reduction'): [0],
     ('ShuntedAttention', 'reduction'): [3, 0, [], [4, 0], [4, 2, 1]],
 }
-#: tests register mechanisms of their own
-PACKAGED = [name for name, cls in MECHANISMS.module_dict.items() if cls.__module__.startswith('mmattn.')]
+#: tests register token mixers of their own
+PACKAGED = [name for name, cls in TOKEN_MIXERS.module_dict.items() if cls.__module__.startswith('mmattn.')]
 
 
 def build(name, **settings):
-    mechanism = MECHANISMS.get(name)
-    takes = inspect.signature(mechanism).parameters
+    token_mixer = TOKEN_MIXERS.get(name)
+    takes = inspect.signature(token_mixer).parameters
     given = {key: value for key, value in dict(dim=DIM, num_heads=HEADS).items() if key in takes}
-    return mechanism(**{**given, **settings})
+    return token_mixer(**{**given, **settings})
 
 
 @pytest.mark.parametrize('name', sorted(PACKAGED))
 def test_impossible_values(name):
     """One sentence that names the argument. Without a check, a wrong value gave maps of NaN, or an error of torch in
     the forward pass."""
-    for argument in inspect.signature(MECHANISMS.get(name)).parameters:
+    for argument in inspect.signature(TOKEN_MIXERS.get(name)).parameters:
         for value in WRONG.get((name, argument)) or WRONG[argument]:
             with pytest.raises(ValueError) as error:
                 build(name, **{argument: value})
@@ -110,11 +110,11 @@ def test_values_that_are_impossible_together(name, wrong, message):
         build(name, **wrong)
 
 
-def test_frames_name_the_mechanism():
-    """A config cannot give a mechanism other channels than its map has."""
+def test_frames_name_the_token_mixer():
+    """A config cannot give a token mixer other channels than its map has."""
     swin, vit = dict(embed_dim=DIM, depths=(2,), num_heads=(HEADS,)), dict(embed_dim=DIM, depth=1, num_heads=HEADS)
     for frame, arch in ((SwinFrame, swin), (ViTFrame, vit)):
-        with pytest.raises(ValueError, match='^mechanism ELSA: kernel_size must be odd, not 4$'):
+        with pytest.raises(ValueError, match='^token mixer ELSA: kernel_size must be odd, not 4$'):
             frame(arch, attention=dict(type='ELSA', kernel_size=4), out_indices=(0,))
-        with pytest.raises(ValueError, match='^mechanism ELSA: dim must be that of the map, 12, not 24$'):
+        with pytest.raises(ValueError, match='^token mixer ELSA: dim must be that of the map, 12, not 24$'):
             frame(arch, attention=dict(type='ELSA', dim=24), out_indices=(0,))

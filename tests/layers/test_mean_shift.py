@@ -186,7 +186,7 @@ def test_windows_shift_means():
     ids=str,
 )
 def test_dropouts_only_in_training(settings):
-    """test_mechanism.py has the default form."""
+    """test_token_mixer.py has the default form."""
     layer, x = MeanShiftAttention(8, 2, **settings), torch.randn(1, 5, 5, 8)
     assert not torch.equal(layer(x), layer(x))
     layer.eval()

@@ -78,7 +78,7 @@ def test_small_terms_count(backend):
 
 @pytest.mark.parametrize('backend', ['reference', 'shifted', 'band', 'cpp'])
 def test_dropout_drops_weights(backend):
-    """All of them at a rate of 1, and not the ghost summand. A lower rate leaves some."""
+    """All of them at a rate of 1, and not the ghost head. A lower rate leaves some."""
     logits, value, _, add = make_inputs(1, 4, 5, 2, 3, 3, False, True, torch.float32)
     path = partial(elsa_attention, backend=backend)
     without = REFERENCE(logits, value, torch.zeros_like(add), add)

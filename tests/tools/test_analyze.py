@@ -128,7 +128,7 @@ model = dict(_delete_=True, type='TimmClassifier', model_name='resnet10t', num_c
         assert not list((tmp_path / 'out').glob('*'))
 
 
-def test_mixed_mechanisms(run, photos, tmp_path):
+def test_mixed_token_mixers(run, photos, tmp_path):
     """The similarity of a stage is of the projections that all of its blocks have."""
     (tmp_path / 'mixed.py').write_text(f"""
 _base_ = {str(ROOT / CLASSIFIER)!r}

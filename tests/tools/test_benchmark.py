@@ -47,12 +47,12 @@ def config(folder, name, arch):
 
 @pytest.mark.slow
 def test_table_and_json(benchmark, tmp_path):
-    """A model on the reference of its operator beside itself: a row per model and size, ratios to the peer, growth, and
-    the operators that take most time."""
+    """A model on the reference of its operator beside itself: a row per model and size, ratios to the baseline, growth,
+    and the operators that take most time."""
     model = config(tmp_path, 'ELSASwin', dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 1, 1, 1), group_width=4))
     benchmark(
         f'{model}:reference',
-        '--peer',
+        '--baseline',
         str(model),
         '--sizes',
         '64x64',
@@ -100,20 +100,27 @@ def test_only_what_is_missing_is_measured(simulated, tmp_path):
     """A run that was stopped goes on: rows of the same settings stay. A step of 10 s or more warms up and runs once."""
     args, calls = simulated
     args.batch = 8
-    row = dict(model='peer', peer='peer', runtime='eager', step='inference', size='64x64')
+    row = dict(model='baseline', baseline='baseline', runtime='eager', step='inference', size='64x64')
     (tmp_path / 'benchmark.json').write_text(json.dumps(dict(machine='this', rows=[row])))
     with pytest.raises(InputError, match='other settings'):
         benchmark_tool.measured(tmp_path / 'benchmark.json', 'that')
     rows = benchmark_tool.measured(tmp_path / 'benchmark.json', 'this')
-    found = sum(benchmark_tool.measure_models(['peer', 'slow'], 'eager', args, rows), [])
-    assert [(row['model'], row['size']) for row in found] == [('slow', '64x64'), ('peer', '96x96'), ('slow', '96x96')]
-    assert [row['seconds'] for row in found] == [20, 0.5, 20] and calls.count('slow') == 4 and calls.count('peer') == 4
+    found = sum(benchmark_tool.measure_models(['baseline', 'slow'], 'eager', args, rows), [])
+    assert [(row['model'], row['size']) for row in found] == [
+        ('slow', '64x64'),
+        ('baseline', '96x96'),
+        ('slow', '96x96'),
+    ]
+    assert (
+        [row['seconds'] for row in found] == [20, 0.5, 20] and calls.count('slow') == 4 and calls.count('baseline') == 4
+    )
     assert [row['images_per_second'] for row in found] == [0.4, 16, 0.4]
 
 
-@pytest.mark.parametrize('broken', ['peer', 'ours'])
+@pytest.mark.parametrize('broken', ['baseline', 'ours'])
 def test_a_model_that_torch_cannot_compile_is_left_out(simulated, monkeypatch, capsys, broken):
-    """The others are measured, without a ratio if it is the peer. One of ours is remembered, so that the tool fails."""
+    """The others are measured, without a ratio if it is the baseline. One of ours is remembered, so that the tool
+    fails."""
 
     def peak_memory(name, model, runtime, step, sizes, args):
         if name == broken:
@@ -122,13 +129,13 @@ def test_a_model_that_torch_cannot_compile_is_left_out(simulated, monkeypatch, c
 
     monkeypatch.setattr(benchmark_tool, 'peak_memory', peak_memory)
     args, _ = simulated
-    rows = sum(benchmark_tool.measure_models(['peer', 'ours'], 'compile', args, []), [])
-    (other,) = {'peer', 'ours'} - {broken}
+    rows = sum(benchmark_tool.measure_models(['baseline', 'ours'], 'compile', args, []), [])
+    (other,) = {'baseline', 'ours'} - {broken}
     assert {row['model'] for row in rows} == {other} and args.left_out == ['ours'] * (broken == 'ours')
     assert (
         f'{broken:24s} compile  inference  is left out: torch cannot compile it (C++ compile' in capsys.readouterr().out
     )
-    assert f'| 500 ms | {"-" if broken == "peer" else "1.00"} |' in benchmark_tool.table(rows)
+    assert f'| 500 ms | {"-" if broken == "baseline" else "1.00"} |' in benchmark_tool.table(rows)
 
 
 def test_difference_of_a_graph(monkeypatch):
@@ -147,12 +154,14 @@ def test_difference_of_a_graph(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures('torch_compiles')
 def test_compiled(benchmark, tmp_path):
-    """--runtime measures both steps of a model and its peer in eager mode and compiled, and inference as ONNX."""
+    """--runtime measures both steps of a model and its baseline in eager mode and compiled, and inference as ONNX."""
     model = config(tmp_path, 'MSFSwin', dict(embed_dim=8, depths=(1, 1), num_heads=(1, 1)))
-    peer = config(tmp_path, 'MSFViT', dict(embed_dim=8, depth=2, num_heads=1))
+    baseline = config(tmp_path, 'MSFViT', dict(embed_dim=8, depth=2, num_heads=1))
     pytest.importorskip('onnxruntime')
     runtimes = ('--runtime', 'eager', 'compile', 'onnxruntime')
-    benchmark(str(model), '--peer', str(peer), '--sizes', '64x96', '--runs', '1', *runtimes, '--out', str(tmp_path))
+    benchmark(
+        str(model), '--baseline', str(baseline), '--sizes', '64x96', '--runs', '1', *runtimes, '--out', str(tmp_path)
+    )
     rows = json.loads((tmp_path / 'benchmark.json').read_text())['rows']
     assert [row['runtime'] for row in rows] == ['eager'] * 4 + ['compile'] * 4 + ['onnxruntime'] * 2
     assert all(row['seconds'] > 0 and row['operations'] > 0 for row in rows)
@@ -160,18 +169,19 @@ def test_compiled(benchmark, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'config, peer, classes',
+    'config, baseline, classes',
     [
         ('elsa-swin-toy_upernet', 'swin-t', 150),
         pytest.param('mask-rcnn_elsa-swin-toy_fpn', 'r50', 81, marks=pytest.mark.slow),
     ],
 )
-def test_whole_models(config, peer, classes):
-    """A detector and a segmentor, as configured and on the backbone of a peer, score classes and train all weights."""
+def test_whole_models(config, baseline, classes):
+    """A detector and a segmentor, as configured and on the backbone of a baseline, score classes and train all
+    weights."""
     args = SimpleNamespace(
         row=None, device='cpu', dtype='float32', heads=str(ROOT / 'projects/lab/configs/toy' / f'{config}.py')
     )
-    for name in (args.heads, peer):
+    for name in (args.heads, baseline):
         model, x = benchmark_tool.eager(name, args), torch.randn(2, 3, 64, 96)
         benchmark_tool.run(model, x, 'training', args)
         assert all(weight.grad.isfinite().all() for weight in model.parameters())
@@ -193,7 +203,7 @@ def test_what_cannot_be_whole(heads, name):
 
 
 def test_names_of_configs():
-    """A name stands for a config in configs/*/. A peer's name stands for the peer, not for a config like it."""
+    """A name stands for a config in configs/*/. A baseline's name stands for the baseline, not for a config like it."""
     named = benchmark_tool.backbone_config
     assert (
         named('elsa-swin-t')
@@ -206,8 +216,8 @@ def test_names_of_configs():
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (['swin-t'], '--peer is needed for swin-t'),
-        (['elsa-swin-t:fast', '--peer', 'swin-t'], "backend must be None or one of reference, .* not 'fast'"),
+        (['swin-t'], '--baseline is needed for swin-t'),
+        (['elsa-swin-t:fast', '--baseline', 'swin-t'], "backend must be None or one of reference, .* not 'fast'"),
         (['elsa-swin-t', '--runtime', 'openvino', '--dtype', 'float16'], 'for inference in float32 on the CPU'),
     ],
 )
@@ -221,9 +231,9 @@ def test_bad_arguments_are_named(monkeypatch, capsys, arguments, message):
 def test_units_of_the_table():
     """Times are in ms, memory in GiB, operations in 10^9, and growth is a power of the number of pixels."""
     rows = []
-    for model, factor in (('peer', 1), ('ours', 2)):
+    for model, factor in (('baseline', 1), ('ours', 2)):
         for side in (100, 200):
-            row = dict(model=model, peer='peer', runtime='eager', step='inference', size=f'{side}x{side}')
+            row = dict(model=model, baseline='baseline', runtime='eager', step='inference', size=f'{side}x{side}')
             row |= dict(pixels=side**2, seconds=factor * side**2 / 1e4, least_seconds=0.002 * factor)
             row |= dict(images_per_second=4, memory=factor * 2**30 * 1.5 * (side / 100) ** 2)
             row |= dict(operations=factor * 3e9 * side / 100)

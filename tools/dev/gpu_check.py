@@ -39,8 +39,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 #: device -> seconds that a step may take, and all steps
 LIMITS = dict(cuda=(600, 2700), cpu=(1800, 14400))
-#: model -> peer; only timm's ViT has fused attention
-PEERS = {
+#: model -> baseline; only timm's ViT has fused attention
+BASELINES = {
     'elsa-swin-t': 'swin-t',
     'shunted-s': 'pvtv2-b2',
     'msf-vit-s': 'timm-vit-s',
@@ -131,12 +131,12 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
         Step('backbones', [*tests, 'tests/backbones/test_gpu.py', *(['-k', 'ELSASwin'] if dry else [])], ('pytest',)),
     ]
     for (batch, size), runtime in itertools.product(MEASURED[device], ('eager', 'compile')):
-        for model, peer in PEERS.items():
-            if absent('mmdet') and not peer.startswith('timm'):
-                peer = f'timm-{peer}'
+        for model, baseline in BASELINES.items():
+            if absent('mmdet') and not baseline.startswith('timm'):
+                baseline = f'timm-{baseline}'
                 size = size.replace('1333', '1344')  # timm's Swin takes multiples of 4 only
             name = f'{model} {runtime} {batch}x{size}'
-            settings = ['--peer', peer, '--runtime', runtime, '--batch', str(batch), '--sizes', size]
+            settings = ['--baseline', baseline, '--runtime', runtime, '--batch', str(batch), '--sizes', size]
             # Inductor's C++ code for a backward pass takes compilers many minutes.
             settings += ['--steps', 'inference'] if dry and runtime == 'compile' else []
             listed.append(Step(name, [*bench, model, *settings, '--out', out / name.replace(' ', '-')]))
@@ -145,7 +145,7 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
         batch, size = MEASURED[device][-1]
         settings = ['--whole', '--batch', str(batch), '--sizes', size, '--out', out / head]
         settings += ['--dtype', 'float32'] if dry else []  # MMCV's NMS on the CPU takes no other
-        listed.append(Step(head, [*bench, config, 'r50', '--peer', 'swin-t', *settings], ('mmdet', 'mmcv on GPUs')))
+        listed.append(Step(head, [*bench, config, 'r50', '--baseline', 'swin-t', *settings], ('mmdet', 'mmcv on GPUs')))
     for config, package in zip(TOY, ('mmpretrain', 'mmdet', 'mmseg')):
         listed.append(Step(f'training {config}', [*part, 'toy', '--config', config], ('mmcv on GPUs', package)))
     command = ['env', f'ADE20K_ROOT={out / f"toy-{device}" / "ADEChallengeData2016"}', 'bash', 'tools/dist_train.sh']

@@ -19,7 +19,7 @@ Our metafiles have OpenMMLab's fields and these:
 - ``Released Weights`` of a model: the ``Source``, the ``File`` in checkpoints/ that our configs expect, and the
   ``Metrics`` that the authors give for this file. They can differ from the paper's.
 - ``printed.yml`` in the folder ``ablations`` has the paper's figures of the rows there, see ``FIGURES``.
-- ``Benchmark`` of a collection: a list of a ``Model`` and its ``Peer``, which ``tools/benchmark.py`` compares.
+- ``Benchmark`` of a collection: a list of a ``Model`` and its ``Baseline``, which ``tools/benchmark.py`` compares.
 """
 
 import argparse

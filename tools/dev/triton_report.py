@@ -65,7 +65,7 @@ def empty(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=dtype, requires_grad=True)
 
 
-#: name -> operator; the released models have 7 x 7 neighbours and the ghost summand
+#: name -> operator; the released models have 7 x 7 neighbours and the ghost head
 CASES = {
     f'{k} x {k}, ghost {ghosts}': partial(elsa, k=k, ghosts=ghosts)
     for k, ghosts in ((7, 'add'), (7, 'none'), (7, 'mul + add'), (5, 'add'), (3, 'add'))

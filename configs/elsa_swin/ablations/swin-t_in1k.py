@@ -1,4 +1,4 @@
-# Swin-T with other mechanisms: tables 1 to 5 and figure 2 of ELSA.
+# Swin-T with other token mixers: tables 1 to 5 and figure 2 of ELSA.
 # Drop path is that of ELSA-Swin-T, 0.1, but for the rows whose figures the paper takes from Swin's, lsa and net1, which
 # have Swin-T's 0.2, and for figure 2. The paper prints no drop path. It says that the rows of figure 2 differ only in
 # the heads, and lsa is one of them: all have 0.2.

@@ -1,5 +1,5 @@
-# VOLO-D1 with other mechanisms in its first stage: table 5 of ELSA, which takes the first three rows from VOLO's paper.
-# ELSA does not say which local attention and which convolution they are. Here both see 3 x 3 pixels, as outlook
+# VOLO-D1 with other token mixers in its first stage: table 5 of ELSA, which takes the first three rows from VOLO's
+# paper. ELSA does not say which local attention and which convolution they are. Here both see 3 x 3 pixels, as outlook
 # attention, and "DwConv" is an ordinary convolution alone, since depth-wise ones have 26.3 M parameters, not 27.
 _base_ = '../elsa-volo-d1_in1k.py'
 backbones = {

@@ -1,5 +1,5 @@
-# Table 3 of GSA, and later attention: other mechanisms in GSAResNet, with the recipe of GSA's paper. printed.yml says
-# what is the paper's network and what is its mechanism in a ResNet.
+# Table 3 of GSA, and later attention: other token mixers in GSAResNet, with the recipe of GSA's paper. printed.yml says
+# what is the paper's network and what is its token mixer in a ResNet.
 _base_ = '../gsa-r50-all_in1k.py'
 custom_imports = dict(imports=[*_base_.custom_imports.imports, 'mmattn_lab'])
 

@@ -1,1 +1,1 @@
-"""Mechanisms that only the papers' tables of ablations have."""
+"""Token mixers that only the papers' tables of ablations have."""

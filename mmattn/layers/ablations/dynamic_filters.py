@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from ...arguments import check_choice, check_odd, check_whole, hidden_channels
 from ...ops import neighbourhood_sum
 from ..depthwise_conv import ValueFilter
-from ..mechanism import MECHANISMS
 from ..norm import batch_norm
+from ..token_mixer import TOKEN_MIXERS
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class DynamicDepthwiseConv(ValueFilter):
     """Depth-wise convolution with filters made for each image, and a static bias ("D-DwConv").
 
@@ -44,7 +44,7 @@ class DynamicDepthwiseConv(ValueFilter):
         return convolve_each(value, self.kernels(value)) + self.bias
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class DecoupledDynamicFilter(ValueFilter):
     r"""Decoupled dynamic filter ("DDF"): :math:`f_{ci} = \sum_j S_{i, j-i} T_{c, j-i} v_{cj}`.
 

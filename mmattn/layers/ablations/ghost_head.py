@@ -8,11 +8,11 @@ from ...ops.global_self_attention import fit_table
 from ...ops.heads import join_heads
 from ...ops.rotary import check_rope, rotary_embed
 from ..elsa import check_ghost_head
-from ..mechanism import MECHANISMS, with_prefix
 from ..starts import take_linear
+from ..token_mixer import TOKEN_MIXERS, with_prefix
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class GhostHeadAttention(nn.Module):
     r"""Global self-attention with a ghost head, which makes several maps of each attention map ("ELSA", equation 8 and
     table 11).

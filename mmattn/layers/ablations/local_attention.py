@@ -9,15 +9,15 @@ from ...arguments import check_choice, check_flags, check_odd, check_rates
 from ...ops import attention
 from ...ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
 from ...ops.heads import join_heads
-from ..mechanism import MECHANISMS
 from ..starts import table_of_swin, take_linear
+from ..token_mixer import TOKEN_MIXERS
 from ..window import Ghost, Windows, position_table, relative_bias
 from .dynamic_filters import filter_norm
 
 TERMS = ('qk', 'qr', 'rk', 'b')
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class LocalAttention(Windows):
     r"""Equation 4 of "ELSA: Enhanced Local Self-Attention for Vision Transformer", whose cases are the networks of
     tables 1 to 3.

@@ -1,4 +1,4 @@
-"""Grafting: blocks of a trained backbone get other mechanisms, which first learn to do what the replaced ones did.
+"""Grafting: blocks of a trained backbone get other token mixers, which first learn to do what the replaced ones did.
 
 "Exploring Diffusion Transformer Designs via Grafting" (Chandrasegaran et al., NeurIPS 2025),
 https://arxiv.org/abs/2506.05340
@@ -19,7 +19,7 @@ from mmattn.arguments import check_choice, check_flags, check_whole
 from mmattn.backbones.base import Backbone
 from mmattn.errors import CheckpointError, InputError
 from mmattn.layers import DropPath
-from mmattn.layers.mechanism import mix, mix_with_prefix, with_prefix
+from mmattn.layers.token_mixer import mix, mix_with_prefix, with_prefix
 from mmattn.weights import first_names, is_pretrained
 from mmguard.runs.checkpoints import unwrapped
 
@@ -34,28 +34,28 @@ Recorded = Mapping[str, tuple[tuple[Tensor, ...], Tensor | tuple[Tensor, ...]]]
 
 @MODELS.register_module()
 class BlockDistiller(FeatureDistiller):
-    r"""Grafts mechanisms into a trained backbone, the teacher: first block by block, then as a whole.
+    r"""Grafts token mixers into a trained backbone, the teacher: first block by block, then as a whole.
 
-    The backbone is the teacher's, with other mechanisms in some blocks. It starts with the teacher's weights. Other
-    mechanisms take what they can of them, as in a warm start. Then, as in Grafting
+    The backbone is the teacher's, with other token mixers in some blocks. It starts with the teacher's weights. Other
+    token mixers take what they can of them, as in a warm start. Then, as in Grafting
     (https://arxiv.org/abs/2506.05340):
 
-    1. Each new mechanism learns to give what the replaced one gives for the same input (their "activation
+    1. Each new token mixer learns to give what the replaced one gives for the same input (their "activation
        distillation"). All blocks learn from one forward pass of the teacher, each for itself. The loss of a block is
-       the mean distance of both outputs, divided by the mean size of the replaced one's, a moving average. A mechanism
-       that gives zeros has the loss 1.
+       the mean distance of both outputs, divided by the mean size of the replaced one's, a moving average. A token
+       mixer that gives zeros has the loss 1.
     2. From the epoch of :class:`WholeModelHook` on, the whole backbone learns to return the teacher's maps, with the
        losses of :class:`FeatureDistiller` and ``same_maps``. There, the paper tunes with the labels of its task.
 
-    Of a ResNet, what is replaced is the 3 x 3 convolution of a block. Where a mechanism takes no prefix tokens, it
+    Of a ResNet, what is replaced is the 3 x 3 convolution of a block. Where a token mixer takes no prefix tokens, it
     learns the map only.
 
     Args:
-        backbone: config of the grafted backbone. Its mechanisms say which blocks are exchanged: those that differ from
-            the teacher's. Without weights in ``init_cfg``: they are the teacher's.
+        backbone: config of the grafted backbone. Its token mixers say which blocks are exchanged: those that differ
+            from the teacher's. Without weights in ``init_cfg``: they are the teacher's.
         teacher: arguments of a :class:`Teacher` whose ``model`` is the config of a trained backbone of mmattn.
         distance: 'l1' or 'mse', of the outputs of a block. The paper grafts attention with L1.
-        self_graft: exchange blocks with the same mechanism, too, as a check. Their loss starts at 0.
+        self_graft: exchange blocks with the same token mixer, too, as a check. Their loss starts at 0.
         kwargs: further arguments of :class:`FeatureDistiller`, for the whole backbone.
 
     Attributes:
@@ -63,7 +63,7 @@ class BlockDistiller(FeatureDistiller):
         whole: whether the whole backbone learns.
 
     Raises:
-        InputError: if an argument is wrong, or the backbones differ in more than their mechanisms.
+        InputError: if an argument is wrong, or the backbones differ in more than their token mixers.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class BlockDistiller(FeatureDistiller):
         self.changed = tuple(f'{name}.attn.' for name in changed)  # not attn_scale and attn_after
         self.blocks = attention_blocks(own) if self_graft else changed
         if not self.blocks:
-            raise InputError("the mechanisms of backbone are the teacher's in all blocks: name others in its config")
-        #: of each block, the mean size of what the replaced mechanism gives
+            raise InputError("the token mixers of backbone are the teacher's in all blocks: name others in its config")
+        #: of each block, the mean size of what the replaced token mixer gives
         self.sizes = nn.ModuleList(Standardisation(1, self.momentum) for _ in self.blocks)
 
     @property
@@ -124,11 +124,11 @@ class BlockDistiller(FeatureDistiller):
         """Initialise the backbone, then take over the teacher's weights."""
         super().init_weights()
         name, given = type(self.backbone).__name__, self.source.state_dict()
-        print_log(f'{name}: mechanisms of {len(self.blocks)} blocks are grafted: {", ".join(self.blocks)}', 'current')
+        print_log(f'{name}: token mixers of {len(self.blocks)} blocks are grafted: {", ".join(self.blocks)}', 'current')
         try:
             self.backbone.start_from(given)
         except CheckpointError as error:
-            print_log(f'{name}: new mechanisms take over no weights: {error}', 'current')
+            print_log(f'{name}: new token mixers take over no weights: {error}', 'current')
         with torch.no_grad():
             for key, value in self.backbone.state_dict().items():
                 if not key.startswith(self.changed):
@@ -191,7 +191,7 @@ class BlockDistiller(FeatureDistiller):
 
         def exchange(name: str, _: nn.Module, inputs: tuple, output: Tensor | tuple) -> Tensor | tuple:
             mixed, prefix = self.mixed(name, inputs)
-            # A mechanism that takes no prefix tokens leaves them as they are: it adds nothing.
+            # A token mixer that takes no prefix tokens leaves them as they are: it adds nothing.
             return mixed if isinstance(output, Tensor) else (mixed, output[1] * 0 if prefix is None else prefix)
 
         with ExitStack() as hooks:
@@ -239,7 +239,7 @@ def attention_blocks(backbone: nn.Module) -> list[str]:
 
 
 def changed_blocks(source: nn.Module, graft: nn.Module) -> list[str]:
-    """The names of the blocks of ``graft`` whose mechanism is not that of ``source``.
+    """The names of the blocks of ``graft`` whose token mixer is not that of ``source``.
 
     Modules differ if their types, their settings or the shapes of their parameters do. Dropout does not count.
 
@@ -258,7 +258,7 @@ def changed_blocks(source: nn.Module, graft: nn.Module) -> list[str]:
     others = [each for each in differing if not f'{each}.'.startswith(tuple(inside))]
     if others:
         raise InputError(
-            f'backbone and teacher may differ in their mechanisms only, but they differ in {first_names(others, 3)}: '
+            f'backbone and teacher may differ in their token mixers only, but they differ in {first_names(others, 3)}: '
             'give both the same settings'
         )
     return changed

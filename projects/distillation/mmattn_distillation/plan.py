@@ -1,4 +1,4 @@
-"""How far each grafted block is from its old mechanism, and a plan that exchanges them one after the other."""
+"""How far each grafted block is from its old token mixer, and a plan that exchanges them one after the other."""
 
 import inspect
 import time
@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from mmattn.analysis.complexity import count_operations
 from mmattn.backbones import ViTFrame
 from mmattn.backbones.stages import Stages
-from mmattn.layers import mechanisms_by_stage
+from mmattn.layers import token_mixers_by_stage
 
-#: timed calls of a mechanism, after one that is not timed
+#: timed calls of a token mixer, after one that is not timed
 CALLS = 5
 
 
 @torch.no_grad()
 def sensitivity(network: nn.Module, images: Sequence[Tensor], groups: Sequence[list[str]], measure: str) -> dict:
-    """What it means to exchange the mechanisms of each group of blocks by itself, and of all groups in a greedy order.
+    """What it means to exchange the token mixers of each group of blocks by itself, and of all groups in a greedy
+    order.
 
     Each step of the order exchanges the group that adds least to the difference of the maps from the source's, per cost
     that it saves. If some group saves nothing, the saved costs do not count. The maps are computed again for each step,
@@ -88,12 +89,12 @@ def steps_within(found: dict, budget: float) -> int:
 
 def groups_of(config: dict, blocks: Sequence[str]) -> list[list[str]]:
     """The blocks that the config of a backbone can exchange by themselves: each one, or those of a stage."""
-    place = {name: name if _takes_mechanisms(config) else name.rpartition('.')[0] for name in blocks}
+    place = {name: name if _takes_token_mixers(config) else name.rpartition('.')[0] for name in blocks}
     return [[name for name in blocks if place[name] == each] for each in dict.fromkeys(place.values())]
 
 
 def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, list] | None:
-    """The argument of a backbone with the mechanisms of ``graft`` in some blocks, and those of ``source`` elsewhere.
+    """The argument of a backbone with the token mixers of ``graft`` in some blocks, and those of ``source`` elsewhere.
 
     Args:
         source, graft: configs of backbones.
@@ -102,7 +103,7 @@ def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, l
     Returns:
         the argument ``attention``; None if the blocks of a class have no such argument.
     """
-    if not all(map(_takes_mechanisms, (source, graft))):
+    if not all(map(_takes_token_mixers, (source, graft))):
         return None
     cls = MODELS.get(graft['type'])
     old, new = (_value(config, 'attention') for config in (source, graft))
@@ -110,13 +111,13 @@ def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, l
     if issubclass(cls, ViTFrame):
         pairs = zip(*(each if isinstance(each, (list, tuple)) else [each] * arch['depth'] for each in (old, new)))
         return dict(attention=[pair[f'blocks.{i}' in blocks] for i, pair in enumerate(pairs)])
-    depths, mechanisms = arch['depths'], []
-    both = (mechanisms_by_stage(each, depths, [cls.plain] * len(depths)) for each in (old, new))
+    depths, token_mixers = arch['depths'], []
+    both = (token_mixers_by_stage(each, depths, [cls.plain] * len(depths)) for each in (old, new))
     for i, pair in enumerate(zip(*both)):
-        # Each block keeps its number among those with its mechanism, and with it the shift of its windows.
+        # Each block keeps its number among those with its token mixer, and with it the shift of its windows.
         in_turn = [pair[f'{cls.stage_list}.{i}.blocks.{j}' in blocks] for j in range(depths[i])]
-        mechanisms.append([dict(each[j % len(each)], block=j // len(each)) for j, each in enumerate(in_turn)])
-    return dict(attention=mechanisms)
+        token_mixers.append([dict(each[j % len(each)], block=j // len(each)) for j, each in enumerate(in_turn)])
+    return dict(attention=token_mixers)
 
 
 def _value(config: dict, argument: str) -> object:
@@ -124,8 +125,8 @@ def _value(config: dict, argument: str) -> object:
     return config.get(argument, inspect.signature(MODELS.get(config['type'])).parameters[argument].default)
 
 
-def _takes_mechanisms(config: dict) -> bool:
-    """Whether the argument ``attention`` of a backbone names the mechanism of each block."""
+def _takes_token_mixers(config: dict) -> bool:
+    """Whether the argument ``attention`` of a backbone names the token mixer of each block."""
     cls = MODELS.get(config['type'])
     return issubclass(cls, (ViTFrame, Stages)) and 'attention' in inspect.signature(cls).parameters
 

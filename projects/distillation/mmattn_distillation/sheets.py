@@ -45,7 +45,7 @@ def distillation_sheet(name: str, network: nn.Module, batch: dict) -> Sheet:
 def grafting_sheet(
     network: nn.Module, cfg: dict, images: Sequence[Tensor], measure: str, budget: float | None = None
 ) -> Sheet:
-    """How far each block is from its old mechanism, the order of a greedy plan, and the config that keeps a budget.
+    """How far each block is from its old token mixer, the order of a greedy plan, and the config that keeps a budget.
 
     The plan that keeps the budget is printed.
 
@@ -90,8 +90,8 @@ def grafting_sheet(
         for argument, value in (settings or {}).items():
             print(f'{argument} = {value}')
     caption = (
-        'Left: how far the output of a new mechanism is from that of the replaced one for the same input, and how far '
-        "the maps are from the source's if these blocks alone are exchanged. Right: the maps after each step of a plan "
-        f'that exchanges what changes them least first. Means of {len(images)} images; cost of the first.'
+        'Left: how far the output of a new token mixer is from that of the replaced one for the same input, and how '
+        "far the maps are from the source's if these blocks alone are exchanged. Right: the maps after each step of a "
+        f'plan that exchanges what changes them least first. Means of {len(images)} images; cost of the first.'
     )
-    return figure, 'How far each block is from its old mechanism', caption, found
+    return figure, 'How far each block is from its old token mixer', caption, found

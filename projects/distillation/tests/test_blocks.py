@@ -116,7 +116,7 @@ def seen(model, height=64, width=96, batch=2):
 
 @pytest.mark.parametrize('name', GRAFTS)
 def test_start(name):
-    """The blocks whose mechanisms differ are found, and all else is the teacher's, to the bit: other blocks, too."""
+    """The blocks whose token mixers differ are found, and all else is the teacher's, to the bit: other blocks, too."""
     source, changes, blocks = GRAFTS[name]
     model = graft(source, changes)
     assert model.blocks == blocks
@@ -127,7 +127,7 @@ def test_start(name):
 
 
 def test_projections_are_taken_over():
-    """New mechanisms start with the projections of the same meaning: MSF is close to the source at once."""
+    """New token mixers start with the projections of the same meaning: MSF is close to the source at once."""
     model = graft(VIT, dict(attention=MSF)).eval()
     assert max(model(**seen(model), mode='predict')[0].errors.values()) < 0.2
     model = graft(VIT, dict(attention=[None, NEAR, None, NEAR]))
@@ -137,7 +137,7 @@ def test_projections_are_taken_over():
 
 @pytest.mark.parametrize('distance', ['l1', 'mse'])
 def test_losses_equal_plain_loops(distance):
-    """The loss of a block is the mean distance from what the replaced mechanism gives for the same input, divided by
+    """The loss of a block is the mean distance from what the replaced token mixer gives for the same input, divided by
     the mean size of that, as loops over the teacher's blocks compute it."""
     model = graft(SWIN, GRAFTS['elsa-swin'][1], distance=distance)
     batch = seen(model)
@@ -172,7 +172,7 @@ def test_size_is_an_average():
 
 @pytest.mark.parametrize('name', GRAFTS)
 def test_exchanges_make_the_graft(name):
-    """The teacher with all new mechanisms in it has the maps of the grafted backbone, and with none its own."""
+    """The teacher with all new token mixers in it has the maps of the grafted backbone, and with none its own."""
     source, changes, _ = GRAFTS[name]
     model = graft(source, changes).eval()
     x = seen(model)['inputs']
@@ -189,7 +189,7 @@ def test_exchanges_make_the_graft(name):
 
 @pytest.mark.parametrize('name', FAMILIES)
 def test_graft_onto_itself(name):
-    """Mechanisms that are replaced by the same ones have no error at once. If they are changed, they come back."""
+    """Token mixers that are replaced by the same ones have no error at once. If they are changed, they come back."""
     model = graft(FAMILIES[name], distance='mse', self_graft=True)
     assert model.blocks == attention_blocks(model.source) and not model.changed
     batch = seen(model)
@@ -215,8 +215,8 @@ def test_graft_onto_itself(name):
 
 
 @pytest.mark.parametrize('name', ['elsa-swin', 'msf vit', 'gsa-resnet'])
-def test_only_new_mechanisms_learn_at_first(name):
-    """While blocks learn, nothing but the new mechanisms has a gradient; later everything has one. Statistics of the
+def test_only_new_token_mixers_learn_at_first(name):
+    """While blocks learn, nothing but the new token mixers has a gradient; later everything has one. Statistics of the
     maps, by which validation compares them, are the same in both parts."""
     source, changes, blocks = GRAFTS[name]
     model = graft(source, changes)
@@ -279,7 +279,7 @@ def test_block_of_zeros():
 @pytest.mark.parametrize(
     'settings, sentence',
     [
-        (dict(), 'mechanisms of backbone are the teacher'),
+        (dict(), 'token mixers of backbone are the teacher'),
         (dict(changes=dict(attention=ELSA, mlp_ratio=2)), 'they differ in layers.0.blocks.0.mlp'),
         (dict(changes=dict(attention=ELSA, out_indices=(0, 2))), 'their channels are'),
         (dict(of_teacher=dict(cache='features')), 'has no cache'),
@@ -311,7 +311,7 @@ def test_teacher_must_be_a_backbone(teacher):
 
 
 def test_shift_matters():
-    """A window that is not shifted where the source's is counts as another mechanism, so it is not kept silently."""
+    """A window that is not shifted where the source's is counts as another token mixer, so it is not kept silently."""
     stages = [WINDOW, [NEAR, WINDOW], WINDOW]
     assert graft(SWIN, dict(attention=stages)).blocks == ['layers.1.blocks.0', 'layers.1.blocks.1']
 
@@ -329,7 +329,7 @@ def test_teacher_in_half_precision(name):
 
 
 def test_scale_of_attention_beside_a_convolution():
-    """It is no part of the mechanism: with its initial value, 0, the graft would be without attention."""
+    """It is no part of the token mixer: with its initial value, 0, the graft would be without attention."""
     model = graft(dict(RESNET, gsa_stages=(1, 2), keep_conv=True), dict(attention=NEAR))
     own, given = model.backbone.state_dict(), model.source.state_dict()
     scales = [name for name in own if name.endswith('attn_scale')]

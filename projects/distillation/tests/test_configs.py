@@ -196,8 +196,8 @@ def graft_of(monkeypatch):
 @pytest.mark.parametrize('name, row, downstream', DOWNSTREAM_OF_GRAFTS)
 @pytest.mark.every(3)
 def test_grafting(graft_of, name, row, downstream):
-    """A config of a graft is whole, its rate starts again where the whole backbone begins to learn, and its mechanisms
-    are those of its name. Detectors and segmentors of this backbone take all of their weights from it."""
+    """A config of a graft is whole, its rate starts again where the whole backbone begins to learn, and its token
+    mixers are those of its name. Detectors and segmentors of this backbone take all of their weights from it."""
     cfg, model = graft_of(CONFIGS / 'grafts' / f'{name}.py', row)
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
     hook = next(hook for hook in cfg.custom_hooks if hook.type == 'WholeModelHook')
@@ -231,7 +231,7 @@ def test_grafting(graft_of, name, row, downstream):
 @pytest.mark.parametrize('path, row', [*((TOY_GRAFT, row) for row in read_row(TOY_GRAFT).rows), (REAL_GRAFT, None)])
 @pytest.mark.every(4)
 def test_small_grafts(graft_of, path, row):
-    """Each small source can be grafted: other mechanisms are found in it."""
+    """Each small source can be grafted: other token mixers are found in it."""
     cfg, model = graft_of(path, row)
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE) and model.blocks
 

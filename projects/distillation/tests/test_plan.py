@@ -70,7 +70,7 @@ def test_steps_within(costs, budget, steps):
     ],
 )
 def test_settings_of_a_plan(source, changes, chosen):
-    """A backbone with the settings of a plan has new mechanisms in the chosen blocks and in no others: windows stay
+    """A backbone with the settings of a plan has new token mixers in the chosen blocks and in no others: windows stay
     shifted where they were."""
     config = dict(source, **changes)
     settings = settings_of(source, config, chosen)
@@ -83,8 +83,8 @@ def test_settings_of_a_plan(source, changes, chosen):
 
 
 def test_settings_that_are_not_given():
-    """Architecture and mechanisms of a config may be defaults of its class; a block that is not exchanged keeps that of
-    the source."""
+    """Architecture and token mixers of a config may be defaults of its class; a block that is not exchanged keeps that
+    of the source."""
     plan = settings_of(dict(type='DINOViT', arch='vit_small_patch14_dinov2'), dict(type='ViTFrame', attention=NEAR), [])
     assert plan == dict(attention=[None] * 12)
     plan = settings_of(dict(type='SwinFrame'), dict(type='SwinFrame', attention=NEAR), [])

@@ -6,13 +6,13 @@ from torch import Tensor, nn
 
 from mmattn.arguments import check_finite, check_heads, check_odd, check_whole
 from mmattn.layers.global_self_attention import table_length
-from mmattn.layers.mechanism import MECHANISMS
 from mmattn.layers.token_conv import TokenConv2d
+from mmattn.layers.token_mixer import TOKEN_MIXERS
 from mmattn.ops.any_size import ceil_div
 from mmattn.ops.global_self_attention import fit_table
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class AttentionAugmentedConv(nn.Module):
     r"""A convolution to some channels, attention to all pixels for the others ("Attention Augmented Convolutional
     Networks", https://arxiv.org/abs/1904.09925, equations 1 to 4):

@@ -5,13 +5,13 @@ from torch import Tensor, nn
 
 from mmattn.arguments import check_heads
 from mmattn.layers.global_self_attention import table_length
-from mmattn.layers.mechanism import MECHANISMS
 from mmattn.layers.token_conv import TokenConv2d
+from mmattn.layers.token_mixer import TOKEN_MIXERS
 from mmattn.ops import axial_attention
 from mmattn.ops.any_size import ceil_div
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class AxialAttention(nn.Module):
     r"""Attention along columns and then along rows, each with projections of its own ("Axial-DeepLab",
     https://arxiv.org/abs/2003.07853, the form without its position-sensitive terms, "Conv-Stem + Axial-Attention"):

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.arguments import check_heads, check_whole
-from mmattn.layers.mechanism import MECHANISMS
 from mmattn.layers.token_conv import TokenConv2d
+from mmattn.layers.token_mixer import TOKEN_MIXERS
 from mmattn.ops import content_attention
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class EfficientAttention(nn.Module):
     r"""Efficient attention ("Efficient Attention: Attention with Linear Complexities",
     https://arxiv.org/abs/1812.01243): :math:`x + W \rho_q(Q) (\rho_k(K)^\top V)`, with a softmax
@@ -47,7 +47,7 @@ class EfficientAttention(nn.Module):
         return x + self.proj(content_attention(q.softmax(-1).to(q.dtype), k, v).flatten(-2))
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class CompactNonLocal(nn.Module):
     r"""Compact generalised non-local block with the dot product ("Compact Generalized Non-local Network",
     https://arxiv.org/abs/1810.13125). In each group of channels,

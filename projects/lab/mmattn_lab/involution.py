@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.arguments import check_odd, check_whole
-from mmattn.layers.mechanism import MECHANISMS
 from mmattn.layers.norm import batch_norm
 from mmattn.layers.token_conv import TokenConv2d
+from mmattn.layers.token_mixer import TOKEN_MIXERS
 from mmattn.ops import neighbourhood_sum
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class Involution(nn.Module):
     r"""Filters that are made at each pixel from its channels ("Involution", https://arxiv.org/abs/2103.06255):
     :math:`y_i = \sum_j H_{i, j-i} x_j`, :math:`H_i = W_1 \sigma(W_0 x_i)`, where sigma is batch

@@ -1,4 +1,4 @@
-"""Layers of timm and MMCV as mechanisms: what GSA is compared with, and later attention in a ResNet's bottlenecks.
+"""Layers of timm and MMCV as token mixers: what GSA is compared with, and later attention in a ResNet's bottlenecks.
 
 The libraries are imported when a layer is built: timm takes seconds, and MMCV may be missing.
 """
@@ -11,14 +11,14 @@ from torch.func import functional_call
 
 from mmattn.arguments import check_choice, check_heads, check_odd, check_whole
 from mmattn.layers.global_self_attention import table_length
-from mmattn.layers.mechanism import MECHANISMS
 from mmattn.layers.norm import batch_norm
+from mmattn.layers.token_mixer import TOKEN_MIXERS
 from mmattn.ops.any_size import crop, pad_to_multiple
 from mmattn.ops.global_self_attention import fit_table
 from mmattn.packages import require, require_ops
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class NonLocal(nn.Module):
     """Non-local block ("Non-local Neural Networks", https://arxiv.org/abs/1711.07971), MMCV's. It adds its input to its
     result, and starts as the identity.
@@ -42,7 +42,7 @@ class NonLocal(nn.Module):
         check_whole('reduction', reduction)
         check_choice('mode', mode, ('embedded_gaussian', 'dot_product'))
         batch_norm(1, norm_cfg)  # says what is wrong with it
-        require('mmcv', 'mechanism NonLocal')
+        require('mmcv', 'token mixer NonLocal')
         layer = importlib.import_module('mmcv.cnn').NonLocal2d
         self.settings = dict(mode=mode)
         self.block = layer(dim, reduction=reduction, mode=mode, norm_cfg=norm_cfg)
@@ -52,7 +52,7 @@ class NonLocal(nn.Module):
         return as_map(self.block, x)
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class CrissCrossAttention(nn.Module):
     """Attention to the row and the column of a pixel, several times with the same weights ("CCNet",
     https://arxiv.org/abs/1811.11721), MMCV's, which MMSegmentation's CCHead has. It adds its input to its result, and
@@ -71,8 +71,8 @@ class CrissCrossAttention(nn.Module):
         super().__init__()
         check_whole('dim', dim, 8)
         check_whole('recurrence', recurrence)
-        require('mmcv', 'mechanism CrissCrossAttention')
-        require_ops('mechanism CrissCrossAttention')
+        require('mmcv', 'token mixer CrissCrossAttention')
+        require_ops('token mixer CrissCrossAttention')
         self.settings = dict(recurrence=int(recurrence))
         self.block = importlib.import_module('mmcv.ops').CrissCrossAttention(dim)
 
@@ -83,7 +83,7 @@ class CrissCrossAttention(nn.Module):
         return x
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class HaloAttention(nn.Module):
     """Attention of blocks of pixels to the block and a margin around it ("Scaling Local Self-Attention for Parameter
     Efficient Visual Backbones", https://arxiv.org/abs/2103.12731), timm's. Maps are padded with zeros, which take part
@@ -114,7 +114,7 @@ class HaloAttention(nn.Module):
         return crop(as_map(self.attn, pad_to_multiple(x, self.settings['block_size'], (1, 2))), *x.shape[1:3])
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class LambdaLayer(nn.Module):
     """Lambda layer, with positions by a convolution ("LambdaNetworks", https://arxiv.org/abs/2102.08602), timm's.
 
@@ -155,7 +155,7 @@ class FlatConv3d(nn.Conv3d):
         return maps.unflatten(0, (-1, x.shape[4])).permute(0, 2, 3, 4, 1)
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class BottleneckAttention(nn.Module):
     """Attention to all pixels by content and relative position ("Bottleneck Transformers for Visual Recognition",
     https://arxiv.org/abs/2101.11605), timm's. timm's is for maps of one size. Here its tables are cropped to smaller

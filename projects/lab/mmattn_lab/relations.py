@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.arguments import check_odd, check_whole
-from mmattn.layers.mechanism import MECHANISMS
 from mmattn.layers.norm import batch_norm
 from mmattn.layers.token_conv import TokenConv2d
+from mmattn.layers.token_mixer import TOKEN_MIXERS
 from mmattn.ops import elsa_attention, neighbourhood_sum
 
 
@@ -50,7 +50,7 @@ class Relation(nn.Module):
         return F.pad(x.permute(0, 3, 1, 2), [k // 2] * 4).unfold(2, k, 1).unfold(3, k, 1)
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class LocalRelation(Relation):
     r"""Local relation layer ("Local Relation Networks for Image Recognition", https://arxiv.org/abs/1904.11491,
     with the squared difference):
@@ -81,7 +81,7 @@ class LocalRelation(Relation):
         return elsa_attention(logits, self.value(x))
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class PairwiseAttention(Relation):
     r"""Pairwise self-attention ("Exploring Self-attention for Image Recognition", https://arxiv.org/abs/2004.13621,
     section 3.1, with the relation "subtraction"):
@@ -127,7 +127,7 @@ class PairwiseAttention(Relation):
         return elsa_attention(logits.permute(0, 2, 3, 1, 4), self.value(x))
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class PatchwiseAttention(Relation):
     r"""Patchwise self-attention ("Exploring Self-attention for Image Recognition", https://arxiv.org/abs/2004.13621,
     section 3.2, with the relation "concatenation"):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from mmattn.arguments import check_flags, hidden_channels
 from mmattn.backbones import GSAResNet
 from mmattn.backbones.gsa_resnet import Bottleneck
-from mmattn.layers.mechanism import mix
+from mmattn.layers.token_mixer import mix
 from mmattn.ops.any_size import average_pool
 
 
@@ -25,8 +25,8 @@ class RivalBottleneck(Bottleneck):
         super().__init__(**settings)
         self.pool_first, self.attn_after = pool_first, after
 
-    def mechanisms(self) -> list[nn.Module]:
-        return [*super().mechanisms(), *([] if self.attn_after is None else [self.attn_after])]
+    def token_mixers(self) -> list[nn.Module]:
+        return [*super().token_mixers(), *([] if self.attn_after is None else [self.attn_after])]
 
     def forward(self, x: Tensor) -> Tensor:
         x = super().forward(x)
@@ -41,13 +41,13 @@ class RivalBottleneck(Bottleneck):
 
 @MODELS.register_module()
 class RivalResNet(GSAResNet):
-    """GSA-ResNet with other mechanisms in other places.
+    """GSA-ResNet with other token mixers in other places.
 
     Args:
         depth: as of GSA-ResNet.
         pool_first: where attention halves the map, pool before it, not after it, so that it works on the smaller map.
         insert_after: blocks after which ``attention``, a config, is inserted, on all channels between blocks, as pairs
-            (group, block), counted from 0. The mechanism should add its input to its result, as non-local blocks do.
+            (group, block), counted from 0. The token mixer should add its input to its result, as non-local blocks do.
             They are beside ``gsa_stages``, which is usually () then.
         width_ratio: channels of the inner layers, times this, rounded down. Those between blocks stay.
         attention: as of GSA-ResNet.
@@ -102,7 +102,7 @@ def check_places(insert_after: object, depths: Sequence[int], attention: dict | 
     """The pairs of ``insert_after``.
 
     Raises:
-        ValueError: if it is no list of pairs (group, block), or there is no such block, or no mechanism to insert.
+        ValueError: if it is no list of pairs (group, block), or there is no such block, or no token mixer to insert.
     """
     blocks = [(i, j) for i, depth in enumerate(depths) for j in range(depth)]
     given = insert_after if isinstance(insert_after, (list, tuple)) else [None]
@@ -112,5 +112,5 @@ def check_places(insert_after: object, depths: Sequence[int], attention: dict | 
             f'insert_after must be pairs (group, block), counted from 0, of {list(depths)} blocks, not {insert_after!r}'
         )
     if places and not attention:
-        raise ValueError('insert_after needs attention, a mechanism that adds its input to its result')
+        raise ValueError('insert_after needs attention, a token mixer that adds its input to its result')
     return set(places)

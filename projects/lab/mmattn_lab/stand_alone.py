@@ -4,13 +4,13 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.arguments import check_heads, check_odd
-from mmattn.layers.mechanism import MECHANISMS
 from mmattn.layers.token_conv import TokenConv2d
+from mmattn.layers.token_mixer import TOKEN_MIXERS
 from mmattn.ops import elsa_attention
 from mmattn.ops.elsa import neighbourhood_products
 
 
-@MECHANISMS.register_module()
+@TOKEN_MIXERS.register_module()
 class StandAloneAttention(nn.Module):
     r"""Attention to k x k neighbours by content and relative position ("Stand-Alone Self-Attention in Vision Models",
     https://arxiv.org/abs/1906.05909, equation 3), without an output projection:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import mmattn_lab
-from mmattn.layers import MECHANISMS
+from mmattn.layers import TOKEN_MIXERS
 from tests.layers.test_arguments import WRONG, build
 
 #: argument -> what no rival takes, or (rival, argument) -> what this one does not take. A new argument needs a row.
@@ -26,14 +26,14 @@ OWN = {
     ('CrissCrossAttention', 'dim'): 7,
     ('EfficientAttention', 'reduction'): 5,
 }
-RIVALS = [name for name in mmattn_lab.__all__ if name in MECHANISMS.module_dict]
+RIVALS = [name for name in mmattn_lab.__all__ if name in TOKEN_MIXERS.module_dict]
 
 
 @pytest.mark.parametrize('name', RIVALS)
 def test_impossible_values(name):
     """One sentence that names the argument. Without a check, a wrong value gave maps of NaN, or an error of torch in
     the forward pass."""
-    for argument in inspect.signature(MECHANISMS.get(name)).parameters:
+    for argument in inspect.signature(TOKEN_MIXERS.get(name)).parameters:
         wrong = OWN.get((name, argument), OWN.get(argument, WRONG.get(argument, [math.nan])[0]))
         with pytest.raises(ValueError) as error:
             build(name, **{argument: wrong})

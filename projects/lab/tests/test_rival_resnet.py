@@ -24,8 +24,8 @@ def test_attention_after_pooling():
 
 
 def test_inserted_blocks(tmp_path, log):
-    """A mechanism follows the named blocks, on all channels. Beside weights of a ResNet, non-local blocks start as the
-    identity."""
+    """A token mixer follows the named blocks, on all channels. Beside weights of a ResNet, non-local blocks start as
+    the identity."""
     settings = dict(SMALL, gsa_stages=(), insert_after=[(1, 0), [3, 0]])
     ours = RivalResNet(**settings, attention=dict(type='NonLocal'))
     assert [name for name, m in ours.named_modules() if type(m).__name__ == 'NonLocal'] == [

@@ -1,4 +1,4 @@
-"""The mechanisms that GSA is compared with, and later ones in a ResNet's place: each against its equation, or against
+"""The token mixers that GSA is compared with, and later ones in a ResNet's place: each against its equation, or against
 the library that it comes from."""
 
 import itertools
@@ -294,7 +294,7 @@ def test_without_mmcv(monkeypatch):
     monkeypatch.setitem(sys.modules, 'mmcv', None)
     for name, build in ALL.items():
         if name in ('non-local', 'criss-cross'):
-            with pytest.raises(MissingPackage, match=r'mechanism (NonLocal|CrissCrossAttention) needs mmcv'):
+            with pytest.raises(MissingPackage, match=r'token mixer (NonLocal|CrissCrossAttention) needs mmcv'):
                 build()
         else:
             build()

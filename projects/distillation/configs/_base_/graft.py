@@ -32,6 +32,6 @@ param_scheduler = [
 ]
 train_cfg = dict(max_epochs=epochs)
 auto_scale_lr = dict(base_batch_size=128)
-find_unused_parameters = True  # At first, only new mechanisms have gradients.
+find_unused_parameters = True  # At first, only new token mixers have gradients.
 default_hooks = dict(checkpoint=dict(interval=block_epochs, max_keep_ckpts=-1))
 custom_hooks = [*_base_.custom_hooks, dict(type='WholeModelHook', begin=block_epochs)]

@@ -1,4 +1,4 @@
-# Grafted mechanisms and other starts compared: Semantic FPNs on the toy ADE20K, whose necks and heads are new.
+# Grafted token mixers and other starts compared: Semantic FPNs on the toy ADE20K, whose necks and heads are new.
 _base_ = ['../../../lab/configs/toy/compare/_base_/tasks/segmentor.py', './_base_/graft_starts.py']
 of_vit = dict(type='mmseg.Feature2Pyramid', embed_dim=80, rescales=[2, 1, 0.5, 0.25], norm_cfg=dict(type='BN'))
 channels = dict(vit=[80] * 4, resnet=[80, 160, 320, 640])

@@ -1,5 +1,5 @@
-# Grafted mechanisms and other starts compared: small classifiers of the toy ImageNet, with the head of the source. What
-# starts from scratch has a new head.
+# Grafted token mixers and other starts compared: small classifiers of the toy ImageNet, with the head of the source.
+# What starts from scratch has a new head.
 _base_ = ['../../../lab/configs/toy/compare/_base_/tasks/classifier.py', './_base_/graft_starts.py']
 mapper = dict(type='mmdet.ChannelMapper', out_channels=128, kernel_size=1, act_cfg=None)
 channels = dict(vit=80, resnet=640)

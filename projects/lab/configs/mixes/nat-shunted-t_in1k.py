@@ -1,4 +1,4 @@
-# NAT's frame, with neighbourhood attention and a ghost summand in the first two stages, then neighbourhood, dilated
+# NAT's frame, with neighbourhood attention and a ghost head in the first two stages, then neighbourhood, dilated
 # neighbourhood and shunted attention in turn, and attention to the whole map in the last stage. The cost is that of
 # DiNAT-T. It was never trained on ImageNet: see README.md. The recipe is NAT's.
 _base_ = '../../../../configs/nat/_base_/in1k.py'

@@ -1,5 +1,5 @@
-# Does a mechanism add something to a trained model? The Swin that `make real` trained on Tiny ImageNet is trained on
-# for two epochs, as it is and with other mechanisms in its windows, with its own head. A row with
+# Does a token mixer add something to a trained model? The Swin that `make real` trained on Tiny ImageNet is trained on
+# for two epochs, as it is and with other token mixers in its windows, with its own head. A row with
 # "@graft" starts from graft.py, one with "@scratch" from nothing.
 _base_ = './tiny-imagenet.py'
 swin = dict(_base_.swin, out_indices=[3])

@@ -1,5 +1,5 @@
 # Starts from trained weights and from scratch compared: small classifiers of the toy ImageNet. A row is a
-# source, "swin"; a mechanism from scratch, "msf-swin"; or one of them from its source, "msf-swin from swin".
+# source, "swin"; a token mixer from scratch, "msf-swin"; or one of them from its source, "msf-swin from swin".
 # MMATTN_STARTS names the folder with a training of each source, see docs/learning.md.
 _base_ = ['./compare/_base_/tasks/classifier.py', './_base_/starts.py']
 folder = '{{$MMATTN_STARTS:work_dirs/starts}}'

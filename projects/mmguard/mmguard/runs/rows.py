@@ -14,11 +14,11 @@ from ..packages import mmseg_bases
 from .variables import check_variables
 
 
-def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
+def read_row(path: str | Path, row: str | None = None, **arguments) -> Config:
     """A config with a row, which then has no ``rows``; with None, as it is in the file.
 
     Args:
-        settings: of :meth:`mmengine.config.Config.fromfile`.
+        arguments: of :meth:`mmengine.config.Config.fromfile`.
 
     Raises:
         InputError: if it cannot be read, or has no such row.
@@ -26,7 +26,7 @@ def read_row(path: str | Path, row: str | None = None, **settings) -> Config:
     # A config is a program, which can raise any error.
     with refusing(f'{path} cannot be read'), mmseg_bases():
         check_variables(path)
-        cfg = Config.fromfile(path, **settings)
+        cfg = Config.fromfile(path, **arguments)
     merge_row(cfg, row, path)
     return cfg
 

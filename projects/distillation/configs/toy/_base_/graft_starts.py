@@ -1,4 +1,4 @@
-# A row is a mechanism of starts.py and its start: "graft" and "blocks" (graft.py after its last epoch, and after that
+# A row is a token mixer of starts.py and its start: "graft" and "blocks" (graft.py after its last epoch, and after that
 # of its blocks), "warm-start" or "scratch". A source has one row, as "swin@source". MMATTN_STARTS names the folder with
 # a training of each source and, under graft/, of each graft, see docs/grafting.md.
 _base_ = '../../../../lab/configs/toy/_base_/starts.py'

@@ -1,6 +1,6 @@
 # Small backbones of about equal cost. As classifiers of 64 x 64 images they have 32.7 to 35.8 million multiply-adds
-# and 2 to 3 million parameters; mlp_ratio and the depths make up for the cost of the mechanisms. At larger sizes, those
-# that attend globally cost more.
+# and 2 to 3 million parameters; mlp_ratio and the depths make up for the cost of the token mixers. At larger sizes,
+# those that attend globally cost more.
 swin = dict(
     type='SwinFrame',
     # Maps of 64 x 64 images have 16 to 2 pixels a side, so the papers' windows of 7 x 7 are too large.

@@ -1,4 +1,4 @@
-# Mixes of mechanisms as classifiers of the toy ImageNet.
+# Mixes of token mixers as classifiers of the toy ImageNet.
 _base_ = ['./_base_/mixes.py', '../compare/_base_/tasks/classifier.py']
 rows = {
     name: dict(model=dict(backbone=dict(backbone, _delete_=True, out_indices=(3,))))

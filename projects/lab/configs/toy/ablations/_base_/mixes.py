@@ -1,7 +1,7 @@
-# Which mechanism in which stage, at equal cost: all rows have 15.8 to 16.4 million multiply-adds. In a narrow Swin, one
-# in the first two stages, and one in the last two; mlp_ratio makes up for the cost of the mechanisms. The last three
-# rows are in NAT's frame.
-mechanisms = {
+# Which token mixer in which stage, at equal cost: all rows have 15.8 to 16.4 million multiply-adds. In a narrow Swin,
+# one in the first two stages, and one in the last two; mlp_ratio makes up for the cost of the token mixers. The last
+# three rows are in NAT's frame.
+token_mixers = {
     'swin': dict(type='WindowAttention', window_size=4),
     'elsa': dict(type='ELSA', kernel_size=5, group_width=4),
     'msf': dict(type='MeanShiftWindow', window_size=4),
@@ -41,7 +41,7 @@ models = {
             frame,
             type='SwinFrame',
             arch=arch,
-            attention=[mechanisms[kind] for kind in (early, early, late, late)],
+            attention=[token_mixers[kind] for kind in (early, early, late, late)],
             mlp_ratio=ratio,
         )
         for name, (early, late, ratio) in swins.items()

@@ -1,4 +1,4 @@
-"""How a config names a mechanism, and what a user's own needs."""
+"""How a config names a token mixer, and what a user's own needs."""
 
 import inspect
 import sys
@@ -9,13 +9,13 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 
 from mmattn.backbones import GSAResNet, SwinFrame, ViTFrame
-from mmattn.layers import ELSA, MECHANISMS, MeanShiftAttention, build_mechanism
+from mmattn.layers import ELSA, TOKEN_MIXERS, MeanShiftAttention, build_token_mixer
 
 ARCH = dict(embed_dim=8, depths=(2, 1), num_heads=(1, 2))
 
 
 class Gate(nn.Module):
-    """A mechanism that asks for everything that SwinFrame knows."""
+    """A token mixer that asks for everything that SwinFrame knows."""
 
     def __init__(self, dim, num_heads, shift, stride, *, window_size, shift_small_maps, factor=1.0) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ class Returns(nn.Module):
 
 @pytest.fixture
 def gate():
-    MECHANISMS.register_module('Gate', module=Gate)
+    TOKEN_MIXERS.register_module('Gate', module=Gate)
     yield
-    MECHANISMS.module_dict.pop('Gate')
+    TOKEN_MIXERS.module_dict.pop('Gate')
 
 
 def test_gets_what_it_asks_for(gate):
@@ -73,7 +73,7 @@ def test_gets_what_it_asks_for(gate):
     assert [tuple(out.shape) for out in backbone(torch.zeros(1, 3, 9, 13))] == [(1, 8, 3, 4), (1, 16, 2, 2)]
 
 
-def test_blocks_have_mechanisms_in_turn(gate):
+def test_blocks_have_token_mixers_in_turn(gate):
     """A stage may have a list. Windows are shifted in every second block of those that have them."""
     arch = dict(ARCH, depths=(5, 1))
     several = [dict(type='Gate', window_size=5), dict(type='ELSA', kernel_size=3, group_width=4)]
@@ -90,8 +90,8 @@ def test_blocks_have_mechanisms_in_turn(gate):
     assert noted.items() <= backbone.settings.items()
 
 
-@pytest.mark.parametrize('name', sorted(MECHANISMS.module_dict))
-def test_every_mechanism_in_both_frames(name):
+@pytest.mark.parametrize('name', sorted(TOKEN_MIXERS.module_dict))
+def test_every_token_mixer_in_both_frames(name):
     """The example of the docs names no arguments but the type. Odd sizes; every parameter learns."""
     cfg = dict(type=name)
     arch = dict(embed_dim=12, depths=(2, 1), num_heads=(2, 2))
@@ -105,10 +105,11 @@ def test_every_mechanism_in_both_frames(name):
 
 
 @pytest.mark.parametrize(
-    'name', sorted(n for n, c in MECHANISMS.module_dict.items() if 'attn_drop_rate' in inspect.signature(c).parameters)
+    'name',
+    sorted(n for n, c in TOKEN_MIXERS.module_dict.items() if 'attn_drop_rate' in inspect.signature(c).parameters),
 )
 def test_attention_dropout_only_in_training(name):
-    layer = build_mechanism(dict(type=name, attn_drop_rate=0.5), dim=12, num_heads=2)
+    layer = build_token_mixer(dict(type=name, attn_drop_rate=0.5), dim=12, num_heads=2)
     x = torch.randn(1, 6, 6, 12)
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
@@ -128,20 +129,20 @@ def test_names_import_nothing(monkeypatch, tmp_path, name):
     (tmp_path / 'loud').mkdir()
     (tmp_path / 'loud' / 'registry.py').write_text('')
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=f'there is no mechanism {name}; there are .*custom_imports'):
-        build_mechanism(dict(type=name), dim=8, num_heads=2)
+    with pytest.raises(ValueError, match=f'there is no token mixer {name}; there are .*custom_imports'):
+        build_token_mixer(dict(type=name), dim=8, num_heads=2)
     assert 'loud' not in sys.modules
 
 
 @pytest.mark.parametrize(
     'cfg, message',
     [
-        (dict(type='ELSSA'), 'there is no mechanism ELSSA; .*did you mean ELSA'),
-        (dict(type='ELSA', kernel=3), 'mechanism ELSA has no argument kernel: did you mean kernel_size'),
-        (dict(type=Wants), 'mechanism .*Wants.* needs colour'),
-        (dict(type=3), "cfg must be a mechanism, such as .*, not {'type': 3}"),
-        (dict(type=Plain), 'mechanism Plain must be an nn.Module, or its parameters would not train'),
-        (dict(type=Noted, settings=dict(act=nn.GELU)), 'mechanism Noted: its settings must be a dict of numbers'),
+        (dict(type='ELSSA'), 'there is no token mixer ELSSA; .*did you mean ELSA'),
+        (dict(type='ELSA', kernel=3), 'token mixer ELSA has no argument kernel: did you mean kernel_size'),
+        (dict(type=Wants), 'token mixer .*Wants.* needs colour'),
+        (dict(type=3), "cfg must be a token mixer, such as .*, not {'type': 3}"),
+        (dict(type=Plain), 'token mixer Plain must be an nn.Module, or its parameters would not train'),
+        (dict(type=Noted, settings=dict(act=nn.GELU)), 'token mixer Noted: its settings must be a dict of numbers'),
     ],
     ids=['no name', 'no argument', 'needs', 'type', 'no module', 'settings'],
 )
@@ -149,7 +150,7 @@ def test_mistakes(cfg, message):
     """One sentence each. Parameters outside of a module would not train, and our own reader of checkpoints would refuse
     settings of other classes."""
     with pytest.raises(ValueError, match=message):
-        build_mechanism(cfg, dim=8, num_heads=2)
+        build_token_mixer(cfg, dim=8, num_heads=2)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_what_it_returns(what, message):
     """The residual would broadcast a map of another shape, and train."""
     cfg = dict(type=Returns, what=what)
     resnet = dict(depths=(1,), stem_channels=8, base_channels=8, expansion=1)
-    message = rf'mechanism Returns must return a tensor of the shape that it gets, \(1, 4, 4, 8\), {message}'
+    message = rf'token mixer Returns must return a tensor of the shape that it gets, \(1, 4, 4, 8\), {message}'
     for frame in (
         SwinFrame(ARCH, cfg, out_indices=(0,)),
         GSAResNet(resnet, gsa_stages=(0,), attention=cfg, out_indices=(0,)),
@@ -203,11 +204,11 @@ def test_one_argument_in_every_frame(name):
 @pytest.mark.parametrize(
     'attention, message',
     [
-        ('ELSA', 'attention must be a mechanism, such as'),
-        ([dict(type='ELSA')], 'attention must be a mechanism, or a list of 2, one per stage, not a list of 1'),
-        ([dict(kernel_size=3)] * 2, r'attention\[0\] must be a mechanism, such as'),
-        ([None, dict(type=None)], r'attention\[1\] must be a mechanism, such as'),
-        ([None, [None, None]], r'attention\[1\] must have from 1 to 1 mechanisms, one per block, not 2'),
+        ('ELSA', 'attention must be a token mixer, such as'),
+        ([dict(type='ELSA')], 'attention must be a token mixer, or a list of 2, one per stage, not a list of 1'),
+        ([dict(kernel_size=3)] * 2, r'attention\[0\] must be a token mixer, such as'),
+        ([None, dict(type=None)], r'attention\[1\] must be a token mixer, such as'),
+        ([None, [None, None]], r'attention\[1\] must have from 1 to 1 token mixers, one per block, not 2'),
     ],
     ids=['text', 'too-few', 'no-type', 'type-none', 'more-than-blocks'],
 )

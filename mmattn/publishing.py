@@ -133,7 +133,7 @@ def publish(
             name=name,
             task=TASKS.get(trained['package'], 'image-feature-extraction'),
             tag='mmattn',
-            backbone=backbone['type'],
+            backbone=backbone['type'].removeprefix('mmattn.'),
             origin=', trained by `config.py` in this folder',
             code=CODE.format(settings=settings),
             more=trained['predict'],

@@ -8,11 +8,9 @@ from mmengine import registry
 from mmengine.registry import Registry
 
 
-def _child(parent: Registry, *locations: str) -> Registry:
-    return Registry(parent.name, parent=parent, scope='mmattn', locations=[f'mmattn.{place}' for place in locations])
+def _child(parent: Registry) -> Registry:
+    return Registry(parent.name, parent=parent, scope='mmattn', locations=['mmattn.backbones'])
 
 
-MODELS = _child(registry.MODELS, 'backbones')
-OPTIM_WRAPPER_CONSTRUCTORS = _child(registry.OPTIM_WRAPPER_CONSTRUCTORS, 'backbones')
-TRANSFORMS = _child(registry.TRANSFORMS, 'classification')
-PARAM_SCHEDULERS = _child(registry.PARAM_SCHEDULERS, 'classification')
+MODELS = _child(registry.MODELS)
+OPTIM_WRAPPER_CONSTRUCTORS = _child(registry.OPTIM_WRAPPER_CONSTRUCTORS)

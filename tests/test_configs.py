@@ -19,9 +19,8 @@ from mmengine.registry import MODELS, DefaultScope
 from mmengine.structures import BaseDataElement, InstanceData, PixelData
 from torch import nn
 
-from mmattn import backbones
 from mmattn.layers import NeighbourhoodAttention
-from mmattn.weights import compare_settings, misfits
+from mmattn.weights import StrictModule, compare_settings, misfits
 from mmguard.checks.channels import check_channels
 from mmguard.checks.config_values import dataset_configs
 from mmguard.runs.configs import _plain
@@ -72,11 +71,16 @@ def names(value: object) -> str | None:
 
 
 def missing_imports(cfg: Config) -> list[str]:
-    """Packages of mmattn that a config uses and does not import. In this process, other configs may import them."""
-    packages = 'mmguard.runs', 'mmattn.detection', 'mmattn.classification', 'mmattn_distillation', 'mmattn_lab'
-    text = str(cfg.to_dict())
-    used = [name for name in packages if any(f"'{kind}'" in text for kind in import_module(name).__all__)]
-    return [name for name in used if name not in cfg.custom_imports.imports]
+    """Classes that a config neither names with their package nor imports. In this process, others may import them."""
+    packages = 'mmattn.backbones', 'mmattn.classification', 'mmattn.detection', 'mmattn.segmentation', 'mmguard.runs'
+    text, imported = str(cfg.to_dict()), cfg.get('custom_imports', {}).get('imports', ())
+    return [
+        kind
+        for name in (*packages, 'mmattn_distillation', 'mmattn_lab')
+        if name not in imported
+        for kind in import_module(name).__all__
+        if f"'type': '{kind}'" in text
+    ]
 
 
 def kind(case: Case) -> tuple[str, ...]:
@@ -117,7 +121,7 @@ def check_classifier(case: Case) -> None:
     with torch.no_grad(), DefaultScope.overwrite_default_scope('mmpretrain'):
         check_channels(cfg.model, 'model')
         model = MODELS.build(cfg.model).eval()
-        if hasattr(backbones, cfg.model.backbone.type):
+        if isinstance(model.backbone, StrictModule):
             assert len(model.backbone.out_channels) == 1
         assert model(torch.zeros(1, 3, 64, 64)).shape == (1, cfg.model.head.num_classes)
     if 'toy' not in case[0].parts and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
@@ -166,7 +170,7 @@ def test_every_backbone_has_every_framework(backbone, framework):
     assert found, f'no config of {framework} with {backbone}'
     for stem in found:
         model = Config.fromfile(CONFIGS / folder / f'{stem}.py').model
-        assert model.backbone.type == backbone
+        assert model.backbone.type == f'mmattn.{backbone}'
         assert re.fullmatch(kind, (model[part] if part else model).type)
 
 

@@ -48,7 +48,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -68,7 +67,7 @@ from mmattn.analysis.least_time import least_time, measure_machine
 from mmattn.export.graphs import RUNTIMES, any_size, largest_difference, write_onnx
 from mmguard.errors import InputError, describe, refusing
 from mmguard.outputs import check_output, whole_file
-from mmguard.packages import require, require_models, require_project
+from mmguard.packages import PACKAGES, require, require_models, require_project
 from mmguard.runs.configs import RowsAction, load_config
 from mmguard.runs.rows import read_row
 from mmguard.runs.running import run_tool
@@ -83,7 +82,7 @@ BASELINES = {
     'mit-b2': dict(type='mmseg.MixVisionTransformer', embed_dims=64, num_layers=[3, 4, 6, 3], num_heads=[1, 2, 5, 8]),
     'vit-s': dict(type='mmseg.VisionTransformer', img_size=(512, 512), embed_dims=384, num_layers=12, num_heads=6),
     # timm's VOLO takes images of one size only
-    'volo-d1': dict(type='ELSAVOLO', arch='d1', attention=None),
+    'volo-d1': dict(type='mmattn.ELSAVOLO', arch='d1', attention=None),
     # without OpenMMLab's packages. ViT's attention is fused, unlike MMSegmentation's. Swin takes multiples of 4 only.
     'timm-swin-t': dict(type='timm', model_name='swin_tiny_patch4_window7_224', strict_img_size=False),
     'timm-pvtv2-b2': dict(type='timm', model_name='pvt_v2_b2'),
@@ -313,13 +312,7 @@ def backbone_config(model: str, row: str | None = None) -> dict:
     """The config of a model's backbone."""
     if model in BASELINES:
         return BASELINES[model]
-    cfg = read_row(*config_file(model, row), import_custom_modules=False)
-    modules = cfg.get('custom_imports', dict(imports=[]))['imports']
-    for module in [modules] if isinstance(modules, str) else modules:
-        try:
-            import_module(module)
-        except Exception as error:  # of MMPretrain, for example, which a backbone does not need
-            print(f'{model} is measured without {module}, which does not import: {describe(error)}', flush=True)
+    cfg = read_row(*config_file(model, row))
     config = dict(cfg.model.backbone)
     if 'Classifier' in cfg.model.get('type', ''):
         config.pop('out_indices', None)  # a classifier needs the last map only, a detector all
@@ -339,16 +332,15 @@ def eager(name: str, args: argparse.Namespace) -> nn.Module:
     torch.manual_seed(0)
     model, _, backend = name.partition(':')
     config = backbone_config(model, args.row)
-    package = re.match(r'timm|mm\w+(?=\.)', config['type'])
-    if backend and package:
+    package = config['type'].partition('.')[0]
+    if backend and package in (*PACKAGES, 'timm'):
         raise ValueError('only the backbones of mmattn have backends')
-    if config['type'] == 'timm':
+    if package == 'timm':
         backbone = timm.create_model(features_only=True, **{key: config[key] for key in config.keys() - {'type'}})
     else:
-        if package:
-            require(package[0], name)
-            require_models(package[0], name)
-        import_module('mmattn')
+        if package in PACKAGES:
+            require(package, name)
+            require_models(package, name)
         backbone = MODELS.build({**config, 'init_cfg': None})
     if backend:
         backbone.set_backend(backend)

@@ -1,6 +1,5 @@
-# MMPretrain's runtime, with mmattn and its parts for classifiers.
+# MMPretrain's runtime.
 default_scope = 'mmpretrain'
-custom_imports = dict(imports=['mmattn', 'mmattn.classification'])
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),

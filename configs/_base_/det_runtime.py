@@ -1,4 +1,3 @@
-# MMDetection's runtime. It imports mmattn.
+# MMDetection's runtime.
 _base_ = 'mmdet::_base_/default_runtime.py'
-custom_imports = dict(imports=['mmattn'])
 default_hooks = dict(checkpoint=dict(max_keep_ckpts=3))

@@ -1,6 +1,5 @@
-# MMSegmentation's runtime, with mmattn.
+# MMSegmentation's runtime.
 default_scope = 'mmseg'
-custom_imports = dict(imports=['mmattn'])
 
 default_hooks = dict(
     timer=dict(type='IterTimerHook'),

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from .. import backbones
+from .. import backbones  # noqa: F401, registers them
 from ..errors import InputError
 from ..layers import MeanShiftAttention
 from ..packages import require
@@ -368,15 +368,21 @@ def classifier(backbone: ConfigDict, num_classes: int, scope: str | None = None,
 
 def _device_to_build_on(backbone: dict) -> torch.device:
     """Other packages' models read numbers from tensors while they are built, which "meta" does not have."""
-    return torch.device('meta' if hasattr(backbones, str(backbone.get('type'))) else 'cpu')
+    return torch.device('meta' if _is_ours(backbone) else 'cpu')
+
+
+def _is_ours(backbone: dict) -> bool:
+    kind = backbone.get('type')
+    kind = MODELS.get(kind) if isinstance(kind, str) else kind
+    return getattr(kind, '__module__', '').startswith('mmattn.')
 
 
 def _classifier_of(cfg: Config) -> nn.Module:
     """The ImageNet classifier of a config. Other packages' models, and VOLO, are counted with their own heads."""
     head = cfg.model.get('head', {})
     backbone = cfg.model.get('backbone', {})  # MMPretrain's TimmClassifier has none
-    is_foreign = cfg.default_scope == 'mmpretrain' and not hasattr(backbones, str(backbone.get('type')))
-    if is_foreign or head.get('type') == 'VOLOHead':
+    is_foreign = cfg.default_scope == 'mmpretrain' and not _is_ours(backbone)
+    if is_foreign or str(head.get('type')).rpartition('.')[2] == 'VOLOHead':
         return build(cfg)
     return classifier(backbone, head.get('num_classes', 1000), cfg.default_scope, image_channels(cfg))
 

@@ -210,7 +210,7 @@ def test_names_of_configs():
         == named('elsa-swin-t_in1k')
         == named(f'{benchmark_tool.CONFIGS}/elsa_swin/elsa-swin-t_in1k.py')
     )
-    assert named('swin-t')['type'] == 'mmdet.SwinTransformer' and named('swin-t_in1k')['type'] == 'MSFSwin'
+    assert named('swin-t')['type'] == 'mmdet.SwinTransformer' and named('swin-t_in1k')['type'] == 'mmattn.MSFSwin'
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ train_dataloader = dict(
     dataset=dict(pipeline=train_pipeline))
 model = dict(
     data_preprocessor=dict(size=(64, 64)),
-    backbone=dict(_delete_=True, type='{name}', {settings}, drop_path_rate=0., frozen_stages={frozen},
+    backbone=dict(_delete_=True, type='mmattn.{name}', {settings}, drop_path_rate=0., frozen_stages={frozen},
                   with_cp={with_cp}),
     neck=dict(in_channels={channels}),
     decode_head=dict(norm_cfg=dict(type='GN', num_groups=1, _delete_=True)))
@@ -195,7 +195,7 @@ def interrupted(config, step, kind):
     path = config.with_name(f'interrupted_{config.name}')
     path.write_text(
         f"_base_ = './{config.name}'\n"
-        "custom_imports = dict(imports=[*_base_.custom_imports.imports, 'interruption'])\n"
+        "custom_imports = dict(imports=['interruption'])\n"
         f"custom_hooks = [*_base_.get('custom_hooks', []), dict(type='Interruption', step={step}, kind='{kind}')]\n"
     )
     return path

@@ -43,7 +43,7 @@ MISTAKES = {
         "checkpoint='FOLDER/other.pth')), neck=[dict(_base_.model.neck[0], in_channels=[64, 128, 256, 512])])",
         r'only 0 of the \d+ tensors of the backbone are from .*other.pth',
     ),
-    'imports': ('custom_imports = dict(_delete_=True, imports=[])', 'custom_imports does not name mmattn'),
+    'imports': ("model = dict(backbone=dict(type='ELSASwin'))", "set type='mmattn.ELSASwin'"),
     'BGR': ('model = dict(data_preprocessor=dict(bgr_to_rgb=False))', 'bgr_to_rgb is False, but mean and std are in'),
     'no normalisation': (
         'model = dict(data_preprocessor=dict(mean=[0, 0, 0], std=[1, 1, 1]))',

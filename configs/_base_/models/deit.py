@@ -1,7 +1,7 @@
 # DeiT with average pooling in the place of its class token. Its norms have an eps of 1e-6, as in its authors' code.
 # arch is to be added.
 backbone = dict(
-    type='ViTFrame',
+    type='mmattn.ViTFrame',
     embedding='deit',
     norm_eps=1e-6,
     final_norm=True,

@@ -7,7 +7,6 @@ _base_ = [
     '../datasets/coco_tta.py',
     '../schedules/slow_backbone.py',
 ]
-custom_imports = dict(imports=['mmattn'])
 default_hooks = dict(checkpoint=dict(max_keep_ckpts=3))
 
 model = dict(

@@ -2,7 +2,6 @@
 # 0.1 and no weight decay on norms (dino_swin_tiny_224_4scale_12ep). Our addition: position tables have no weight decay.
 # Add a backbone with feature maps of strides 8 to 32, and neck.in_channels.
 _base_ = ['mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py', '../datasets/coco_tta.py', '../schedules/slow_backbone.py']
-custom_imports = dict(imports=['mmattn'])
 default_hooks = dict(checkpoint=dict(max_keep_ckpts=3))
 
 data_root = '{{$COCO_ROOT:data/coco}}'

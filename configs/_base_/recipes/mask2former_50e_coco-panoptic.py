@@ -2,7 +2,6 @@
 # path 0.3. It needs COCO's panoptic annotations and the package panopticapi. Add the backbone and
 # panoptic_head.in_channels.
 _base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco-panoptic.py', '../schedules/slow_backbone.py']
-custom_imports = dict(imports=['mmattn'])
 default_hooks = dict(
     logger=dict(log_metric_by_epoch=False)  # The training counts steps, not epochs.
 )

@@ -1,7 +1,6 @@
 # Mask2Former for instance segmentation, 50 epochs with large-scale jitter: MMDetection's recipe, for Swin-T with drop
 # path 0.3. Add the backbone and panoptic_head.in_channels.
 _base_ = ['mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco.py', '../schedules/slow_backbone.py']
-custom_imports = dict(imports=['mmattn'])
 default_hooks = dict(
     logger=dict(log_metric_by_epoch=False)  # The training counts steps, not epochs.
 )

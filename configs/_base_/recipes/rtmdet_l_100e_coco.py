@@ -2,7 +2,6 @@
 # its data, schedule and group norm. Recipes for smaller transformers are not published. Our additions: drop path 0.2,
 # and no weight decay on position tables. Add a backbone with feature maps of strides 8 to 32, and neck.in_channels.
 _base_ = 'mmdet::rtmdet/rtmdet_l_swin_b_4xb32-100e_coco.py'
-custom_imports = dict(imports=['mmattn'])
 
 data_root = '{{$COCO_ROOT:data/coco}}'
 train_dataloader = dict(dataset=dict(data_root=data_root))

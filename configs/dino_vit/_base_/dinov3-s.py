@@ -1,5 +1,5 @@
 # UperNet takes the map of the last block of each quarter of the blocks.
-backbone = dict(type='DINOViT', arch='vit_small_patch16_dinov3')
+backbone = dict(type='mmattn.DINOViT', arch='vit_small_patch16_dinov3')
 channels = 384
 quarters = dict(out_indices=(2, 5, 8, 11))
 frozen = dict(frozen_stages=12, drop_path_rate=0.0)

@@ -1,3 +1,3 @@
-backbone = dict(type='ELSASwin', arch='base')
+backbone = dict(type='mmattn.ELSASwin', arch='base')
 in_channels = [128, 256, 512, 1024]
 pretrained = dict(backbone, init_cfg=dict(type='Pretrained', checkpoint='checkpoints/elsa_swin_base.pth'))

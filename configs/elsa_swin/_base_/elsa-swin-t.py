@@ -1,3 +1,3 @@
-backbone = dict(type='ELSASwin', arch='tiny')
+backbone = dict(type='mmattn.ELSASwin', arch='tiny')
 in_channels = [96, 192, 384, 768]
 pretrained = dict(backbone, init_cfg=dict(type='Pretrained', checkpoint='checkpoints/elsa_swin_tiny.pth'))

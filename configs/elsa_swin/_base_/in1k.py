@@ -15,7 +15,9 @@ model = dict(
     ),
     train_cfg=dict(
         augments=dict(
-            type='MixThenErase', mixing=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)], erase_prob=0.25
+            type='mmattn.classification.MixThenErase',
+            mixing=[dict(type='Mixup', alpha=0.8), dict(type='CutMix', alpha=1.0)],
+            erase_prob=0.25,
         )
     ),
 )
@@ -49,5 +51,7 @@ val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 
 optim_wrapper = dict(paramwise_cfg=dict(flat_decay_mult=0.0), clip_grad=dict(max_norm=5.0))
-param_scheduler = dict(type='TimmCosineLR', t_initial=300, lr_min=1e-5, warmup_t=20, warmup_lr_init=1e-6)
+param_scheduler = dict(
+    type='mmattn.classification.TimmCosineLR', t_initial=300, lr_min=1e-5, warmup_t=20, warmup_lr_init=1e-6
+)
 train_cfg = dict(max_epochs=310)

@@ -54,7 +54,9 @@ rows = {
 }
 model = dict(
     backbone=dict(
-        type='SwinFrame', arch=dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)), **backbones['lsa']
+        type='mmattn.SwinFrame',
+        arch=dict(embed_dim=96, depths=(2, 2, 6, 2), num_heads=(3, 6, 12, 24)),
+        **backbones['lsa'],
     ),
     head=dict(in_channels=768),
 )

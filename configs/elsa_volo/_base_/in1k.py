@@ -5,18 +5,19 @@
 _base_ = '../../elsa_swin/_base_/in1k.py'
 model = dict(
     _delete_=True,
-    type='TokenLabelClassifier',
+    type='mmattn.classification.TokenLabelClassifier',
     backbone=dict(out_indices=(3,)),
-    head=dict(type='VOLOHead', num_classes=1000),
-    train_cfg=dict(augments=dict(type='MixThenErase', mixing=[], erase_prob=0.25)),
+    head=dict(type='mmattn.classification.VOLOHead', num_classes=1000),
+    train_cfg=dict(augments=dict(type='mmattn.classification.MixThenErase', mixing=[], erase_prob=0.25)),
 )
 
 label_root = '{{$TOKEN_LABELS_ROOT:data/token_labels}}'
-load = [dict(type='LoadImageFromFile'), dict(type='LoadTokenLabels', label_root=label_root)]
-move = dict(type='MoveTokenLabels', transforms=_base_.train_pipeline[2:4])  # flip and RandAugment
+load = [dict(type='LoadImageFromFile'), dict(type='mmattn.classification.LoadTokenLabels', label_root=label_root)]
+move = dict(type='mmattn.classification.MoveTokenLabels', transforms=_base_.train_pipeline[2:4])  # flip and RandAugment
 # The script draws an interpolation for each crop.
 crops = [
-    dict(type='CropTokenLabels', scale=224, backend='pillow', interpolation=way) for way in ('bilinear', 'bicubic')
+    dict(type='mmattn.classification.CropTokenLabels', scale=224, backend='pillow', interpolation=way)
+    for way in ('bilinear', 'bicubic')
 ]
 pack = dict(type='PackInputs', algorithm_keys=('label_map', 'label_box'))
 train_pipeline = [*load, move, dict(type='RandomChoice', transforms=[[crop] for crop in crops]), pack]

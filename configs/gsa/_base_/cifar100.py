@@ -2,7 +2,7 @@
 # it is a flip. CIFAR100_ROOT names another folder; MMPretrain downloads what is missing. The backbone, head.in_channels
 # and load_from are to be added.
 _base_ = ['../../_base_/classifier.py', '../../_base_/datasets/imagenet.py', '../../_base_/cls_runtime.py']
-model = dict(backbone=dict(type='GSAResNet', out_indices=(3,)), head=dict(num_classes=100, in_channels=2048))
+model = dict(backbone=dict(type='mmattn.GSAResNet', out_indices=(3,)), head=dict(num_classes=100, in_channels=2048))
 data_root = '{{$CIFAR100_ROOT:data/cifar100}}'
 data_preprocessor = dict(num_classes=100, to_rgb=False)  # the images are RGB
 

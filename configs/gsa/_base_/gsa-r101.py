@@ -1,4 +1,4 @@
 # No weights with attention were released: detectors and segmentors start from a classifier that was trained here.
-backbone = dict(type='GSAResNet', depth=101)
+backbone = dict(type='mmattn.GSAResNet', depth=101)
 in_channels = [256, 512, 1024, 2048]
 pretrained = dict(backbone, init_cfg=dict(type='Pretrained', checkpoint='work_dirs/gsa-r101_in1k/epoch_90.pth'))

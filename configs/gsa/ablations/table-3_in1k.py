@@ -1,7 +1,7 @@
 # Table 3 of GSA, and later attention: other token mixers in GSAResNet, with the recipe of GSA's paper. printed.yml says
 # what is the paper's network and what is its token mixer in a ResNet.
 _base_ = '../gsa-r50-all_in1k.py'
-custom_imports = dict(imports=[*_base_.custom_imports.imports, 'mmattn_lab'])
+custom_imports = dict(imports=['mmattn_lab'])
 
 
 def inserted(name, places, **settings):

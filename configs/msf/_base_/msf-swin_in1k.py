@@ -2,6 +2,6 @@
 # Swin-S, which its script takes.
 _base_ = './in1k.py'
 model = dict(
-    backbone=dict(type='MSFSwin', out_indices=(3,), shift_small_maps=False),
+    backbone=dict(type='mmattn.MSFSwin', out_indices=(3,), shift_small_maps=False),
     head=dict(in_channels=768, init_cfg=dict(type='TruncNormal', layer='Linear', std=0.02)),
 )

@@ -1,3 +1,3 @@
 # Table 7. The weights are those of 100 epochs on ImageNet; the paper does not say which.
 _base_ = './inat2018.py'
-model = dict(head=dict(type='NormLinearClsHead'))
+model = dict(head=dict(type='mmattn.classification.NormLinearClsHead'))

@@ -29,4 +29,7 @@ backbones = {
     'h-g2-interleaved': dict(sharing='QKKKW', groups=2),
 }
 rows = {name: dict(model=dict(backbone=settings)) for name, settings in backbones.items()}
-model = dict(backbone=_base_.backbone, head=dict(type='NormLinearClsHead', in_channels=_base_.in_channels[-1]))
+model = dict(
+    backbone=_base_.backbone,
+    head=dict(type='mmattn.classification.NormLinearClsHead', in_channels=_base_.in_channels[-1]),
+)

@@ -16,4 +16,7 @@ backbones = {
     'g2-block': dict(groups=2, group_mode='block'),
 }
 rows = {name: dict(model=dict(backbone=settings)) for name, settings in backbones.items()}
-model = dict(backbone=_base_.backbone, head=dict(type='NormLinearClsHead', in_channels=_base_.in_channels[-1]))
+model = dict(
+    backbone=_base_.backbone,
+    head=dict(type='mmattn.classification.NormLinearClsHead', in_channels=_base_.in_channels[-1]),
+)

@@ -1,5 +1,5 @@
 _base_ = './dinat.py'
-backbone = dict(type='DiNAT', arch='base')
+backbone = dict(type='mmattn.DiNAT', arch='base')
 in_channels = [128, 256, 512, 1024]
 pretrained = dict(
     backbone,

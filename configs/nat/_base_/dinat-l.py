@@ -1,6 +1,6 @@
 # The weights are those of ImageNet-22K, which the authors fine-tune.
 _base_ = './dinat.py'
-backbone = dict(type='DiNAT', arch='large')
+backbone = dict(type='mmattn.DiNAT', arch='large')
 in_channels = [192, 384, 768, 1536]
 pretrained = dict(
     backbone,

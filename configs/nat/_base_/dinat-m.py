@@ -1,5 +1,5 @@
 _base_ = './dinat.py'
-backbone = dict(type='DiNAT', arch='mini')
+backbone = dict(type='mmattn.DiNAT', arch='mini')
 in_channels = [64, 128, 256, 512]
 pretrained = dict(
     backbone,

@@ -1,6 +1,6 @@
 # Unlike NAT-S, DiNAT-S has no layer scale.
 _base_ = './dinat.py'
-backbone = dict(type='DiNAT', arch='small')
+backbone = dict(type='mmattn.DiNAT', arch='small')
 in_channels = [96, 192, 384, 768]
 pretrained = dict(
     backbone,

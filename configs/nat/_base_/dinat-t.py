@@ -1,5 +1,5 @@
 _base_ = './dinat.py'
-backbone = dict(type='DiNAT', arch='tiny')
+backbone = dict(type='mmattn.DiNAT', arch='tiny')
 in_channels = [64, 128, 256, 512]
 pretrained = dict(
     backbone,

@@ -1,5 +1,5 @@
 _base_ = './dinat_s.py'
-backbone = dict(type='SwinFrame', arch='base', attention=_base_.attentions.in1k)
+backbone = dict(type='mmattn.SwinFrame', arch='base', attention=_base_.attentions.in1k)
 in_channels = [128, 256, 512, 1024]
 pretrained = dict(
     backbone,

@@ -1,7 +1,7 @@
 # The weights are those of ImageNet-22K, which the authors fine-tune.
 _base_ = './dinat_s.py'
 backbone = dict(
-    type='SwinFrame',
+    type='mmattn.SwinFrame',
     arch=dict(embed_dim=192, depths=(2, 2, 18, 2), num_heads=(6, 12, 24, 48)),
     attention=_base_.attentions.in1k,
 )

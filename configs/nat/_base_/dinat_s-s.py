@@ -1,5 +1,5 @@
 _base_ = './dinat_s.py'
-backbone = dict(type='SwinFrame', arch='small', attention=_base_.attentions.in1k)
+backbone = dict(type='mmattn.SwinFrame', arch='small', attention=_base_.attentions.in1k)
 in_channels = [96, 192, 384, 768]
 pretrained = dict(
     backbone,

@@ -1,5 +1,5 @@
 _base_ = './nat.py'
-backbone = dict(type='NAT', arch='base', attention=_base_.attentions.in1k)
+backbone = dict(type='mmattn.NAT', arch='base', attention=_base_.attentions.in1k)
 in_channels = [128, 256, 512, 1024]
 pretrained = dict(
     backbone,

@@ -1,5 +1,5 @@
 _base_ = './nat.py'
-backbone = dict(type='NAT', arch='small', attention=_base_.attentions.in1k)
+backbone = dict(type='mmattn.NAT', arch='small', attention=_base_.attentions.in1k)
 in_channels = [96, 192, 384, 768]
 pretrained = dict(
     backbone,

@@ -1,5 +1,5 @@
 _base_ = './nat.py'
-backbone = dict(type='NAT', arch='tiny', attention=_base_.attentions.in1k)
+backbone = dict(type='mmattn.NAT', arch='tiny', attention=_base_.attentions.in1k)
 in_channels = [64, 128, 256, 512]
 pretrained = dict(
     backbone,

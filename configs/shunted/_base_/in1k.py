@@ -34,6 +34,8 @@ train_dataloader = dict(sampler=dict(type='RepeatAugSampler'), dataset=dict(pipe
 
 optim_wrapper = dict(paramwise_cfg=dict(flat_decay_mult=0.0))
 # lag: the script sets the rate after each epoch, with that epoch's number.
-param_scheduler = dict(type='TimmCosineLR', t_initial=300, lr_min=1e-5, warmup_t=5, warmup_lr_init=1e-6, lag=1)
+param_scheduler = dict(
+    type='mmattn.classification.TimmCosineLR', t_initial=300, lr_min=1e-5, warmup_t=5, warmup_lr_init=1e-6, lag=1
+)
 train_cfg = dict(max_epochs=300)
 custom_hooks = [dict(type='SyncBuffersHook')]  # the stem's batch norm

@@ -4,7 +4,7 @@
 _base_ = './in1k.py'
 model = dict(
     backbone=dict(
-        type='ShuntedTransformer',
+        type='mmattn.ShuntedTransformer',
         arch=dict(embed_dims=(64, 128, 320, 512), num_heads=(1, 2, 5, 8), stem_convs=0),
         stem='convolution',
         feed_forward='conv',

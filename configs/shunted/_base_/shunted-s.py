@@ -1,3 +1,3 @@
-backbone = dict(type='ShuntedTransformer', arch='small')
+backbone = dict(type='mmattn.ShuntedTransformer', arch='small')
 in_channels = [64, 128, 256, 512]
 pretrained = dict(backbone, init_cfg=dict(type='Pretrained', checkpoint='checkpoints/ckpt_S.pth'))

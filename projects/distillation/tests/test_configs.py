@@ -200,7 +200,7 @@ def test_grafting(graft_of, name, row, downstream):
     mixers are those of its name. Detectors and segmentors of this backbone take all of their weights from it."""
     cfg, model = graft_of(CONFIGS / 'grafts' / f'{name}.py', row)
     assert not missing_imports(cfg) and all(key in cfg for key in WHOLE)
-    hook = next(hook for hook in cfg.custom_hooks if hook.type == 'WholeModelHook')
+    hook = next(hook for hook in cfg.custom_hooks if hook.type == 'mmattn_distillation.WholeModelHook')
     restart, first, second = cfg.param_scheduler
     assert sum(restart.periods) == restart.end == cfg.train_cfg.max_epochs
     assert hook.begin == restart.periods[0] == second.begin == cfg.default_hooks.checkpoint.interval
@@ -208,7 +208,9 @@ def test_grafting(graft_of, name, row, downstream):
     counts = {'elsa-swin-t': 10, 'msf-swin-t': 12, 'gsa-r50': 13, 'dinov3-s': 6}
     assert len(model.blocks) == counts[name]
     assert cfg.train_dataloader.dataset.pipeline == [
-        step for step in read_row(STUDENTS[0]).train_dataloader.dataset.pipeline if step.type != 'StudentColors'
+        step
+        for step in read_row(STUDENTS[0]).train_dataloader.dataset.pipeline
+        if step.type != 'mmattn_distillation.StudentColors'
     ]
     weights = {
         key: torch.zeros((), dtype=value.dtype).expand(value.shape)

@@ -130,7 +130,7 @@ def test_examples(load):
     with torch.device('meta'):
         maps = MODELS.build(cfg.model.backbone)(torch.empty(1, 3, 64, 64))
     assert [64 // x.shape[2] for x in maps] == [8, 16, 32] and 'dinov2' in cfg.model.teacher.model
-    assert load('own teacher').model.teacher.model.type == 'ELSASwin'
+    assert load('own teacher').model.teacher.model.type == 'mmattn.ELSASwin'
     assert [teacher.get('weight', 1) for teacher in load('two teachers').model.teacher] == [1, 0.5]
     loader = load('cache').train_dataloader
     assert loader.batch_sampler is None and loader.dataset.pipeline[1].type == 'FixedViews'

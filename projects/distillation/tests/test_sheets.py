@@ -11,7 +11,7 @@ from tests.tools.test_analyze import CLASSIFIER, numbers, photos, run  # noqa: F
 #: a distillation with images of any size
 DISTILLATION = """
 default_scope = 'mmpretrain'
-custom_imports = dict(imports=['mmattn', 'mmguard.runs', 'mmattn_distillation'])
+custom_imports = dict(imports=['mmattn_distillation'])
 arch = dict(embed_dim=8, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
 model = dict(
     type='FeatureDistiller',

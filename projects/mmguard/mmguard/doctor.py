@@ -193,13 +193,12 @@ def batch_labels(batch: dict, ignored: list[int]) -> tuple[bool, Counter | None]
 
 
 def missing_imports(cfg: Config) -> Iterator[str]:
-    """OpenMMLab's own tools import what ``custom_imports`` names, and nothing else."""
+    """OpenMMLab's own tools import what ``custom_imports`` names, and the packages that types begin with."""
     imports = (cfg.get('custom_imports') or {}).get('imports') or []
     kind = find_type(cfg.model.backbone)
     if kind is cfg.model.backbone.type:  # a class, which the config itself has imported
         return
     name, package = str(cfg.model.backbone.type), getattr(kind, '__module__', '').partition('.')[0]
-    # MMEngine imports the package that a type begins with.
     if package in (*PACKAGES, '') or name.startswith(f'{package}.'):
         return
     if not any(str(each).split('.')[0] == package for each in ([imports] if isinstance(imports, str) else imports)):

@@ -2,4 +2,6 @@
 # and MMSegmentation.
 # names in timm
 teachers = dict(dinov2='vit_base_patch14_reg4_dinov2.lvd142m', dinov3='vit_base_patch16_dinov3.lvd1689m')
-model = dict(type='FeatureDistiller', data_preprocessor=dict(type='ViewPreprocessor'))
+model = dict(
+    type='mmattn_distillation.FeatureDistiller', data_preprocessor=dict(type='mmattn_distillation.ViewPreprocessor')
+)

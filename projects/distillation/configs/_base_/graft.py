@@ -2,13 +2,17 @@
 # learns. Checkpoints are written at the end of the first part, for tools/analyze.py --what grafting, and later.
 _base_ = ['./images.py', './recipe.py', './runtime.py']
 block_epochs, epochs = 10, 30
-model = dict(type='BlockDistiller', distance='l1', data_preprocessor=dict(type='ViewPreprocessor'))
+model = dict(
+    type='mmattn_distillation.BlockDistiller',
+    distance='l1',
+    data_preprocessor=dict(type='mmattn_distillation.ViewPreprocessor'),
+)
 
 # Both see the same image: its colours are not changed.
 load, crop, flip, _, pack = _base_.train_pipeline
 train_pipeline = [load, crop, flip, pack]
 train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
-val_evaluator = [dict(type='TeacherSimilarity'), dict(type='BlockErrors')]
+val_evaluator = [dict(type='mmattn_distillation.TeacherSimilarity'), dict(type='mmattn_distillation.BlockErrors')]
 test_evaluator = val_evaluator
 
 # Rates and weight decay as in Grafting, https://arxiv.org/abs/2506.05340 and its code: AdamW, 5e-4 for blocks, 1e-4 for
@@ -34,4 +38,4 @@ train_cfg = dict(max_epochs=epochs)
 auto_scale_lr = dict(base_batch_size=128)
 find_unused_parameters = True  # At first, only new token mixers have gradients.
 default_hooks = dict(checkpoint=dict(interval=block_epochs, max_keep_ckpts=-1))
-custom_hooks = [*_base_.custom_hooks, dict(type='WholeModelHook', begin=block_epochs)]
+custom_hooks = [*_base_.custom_hooks, dict(type='mmattn_distillation.WholeModelHook', begin=block_epochs)]

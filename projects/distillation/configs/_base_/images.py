@@ -6,10 +6,10 @@ held_out = 0.02
 # Crops, flips and colours are those of UNIC: https://github.com/naver/unic. Only the student sees the colours.
 train_pipeline = [
     dict(type='LoadImageFromFile'),
-    dict(type='ViewCrop', scale=224, backend='pillow', interpolation='bicubic'),
+    dict(type='mmattn_distillation.ViewCrop', scale=224, backend='pillow', interpolation='bicubic'),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(
-        type='StudentColors',
+        type='mmattn_distillation.StudentColors',
         transforms=[
             dict(type='NumpyToPIL', to_rgb=True),
             dict(
@@ -29,14 +29,14 @@ train_pipeline = [
             dict(type='PILToNumpy', to_bgr=True),
         ],
     ),
-    dict(type='PackViews'),
+    dict(type='mmattn_distillation.PackViews'),
 ]
 # 448: the pictures of the features have 28 x 28 or 32 x 32 positions.
 test_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='ResizeEdge', scale=448, edge='short', backend='pillow', interpolation='bicubic'),
     dict(type='CenterCrop', crop_size=448),
-    dict(type='PackViews'),
+    dict(type='mmattn_distillation.PackViews'),
 ]
 # A batch of any size has about the pixels of 128 images of 224 x 224. A pixel of the largest size costs a teacher
 # twice as much, because of attention, so that this size takes an eighth to a sixth of the compute.
@@ -50,9 +50,13 @@ train_dataloader = dict(
     num_workers=8,
     persistent_workers=True,
     sampler=dict(type='DefaultSampler', shuffle=True),
-    batch_sampler=dict(type='MultiScaleBatchSampler', sizes=sizes),
+    batch_sampler=dict(type='mmattn_distillation.MultiScaleBatchSampler', sizes=sizes),
     dataset=dict(
-        type='UnlabelledImages', data_root=data_root, held_out=held_out, split='train', pipeline=train_pipeline
+        type='mmattn_distillation.UnlabelledImages',
+        data_root=data_root,
+        held_out=held_out,
+        split='train',
+        pipeline=train_pipeline,
     ),
 )
 val_dataloader = dict(
@@ -61,10 +65,14 @@ val_dataloader = dict(
     persistent_workers=True,
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
-        type='UnlabelledImages', data_root=data_root, held_out=held_out, split='held_out', pipeline=test_pipeline
+        type='mmattn_distillation.UnlabelledImages',
+        data_root=data_root,
+        held_out=held_out,
+        split='held_out',
+        pipeline=test_pipeline,
     ),
 )
 test_dataloader = val_dataloader
 
-val_evaluator = dict(type='TeacherSimilarity')
+val_evaluator = dict(type='mmattn_distillation.TeacherSimilarity')
 test_evaluator = val_evaluator

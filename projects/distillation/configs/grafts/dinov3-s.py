@@ -7,7 +7,7 @@ attentions = {
     'shunted': dict(type='ShuntedAttention'),
 }
 rows = {name: {'model.backbone.attention': [None, token_mixer] * 6} for name, token_mixer in attentions.items()}
-source = dict(type='DINOViT', arch='vit_small_patch16_dinov3', out_indices=(2, 5, 8, 11))
+source = dict(type='mmattn.DINOViT', arch='vit_small_patch16_dinov3', out_indices=(2, 5, 8, 11))
 weights = dict(type='Pretrained', checkpoint='timm:vit_small_patch16_dinov3.lvd1689m')
 model = dict(
     teacher=dict(model=dict(source, init_cfg=weights)),

@@ -25,5 +25,5 @@ param_scheduler = [
 optim_wrapper = dict(type='OptimWrapper', optimizer=dict(lr=1e-3))
 train_cfg = dict(max_epochs=epochs, val_interval=1)
 default_hooks = dict(logger=dict(interval=20), checkpoint=dict(interval=block_epochs))
-custom_hooks = [*_base_.custom_hooks[:-1], dict(type='WholeModelHook', begin=block_epochs)]
+custom_hooks = [*_base_.custom_hooks[:-1], dict(type='mmattn_distillation.WholeModelHook', begin=block_epochs)]
 randomness = dict(seed=0)

@@ -20,7 +20,7 @@ model = dict(
 
 data = dict(data_root='{{$MMATTN_IMAGES:data/toy/imagenet/train}}', held_out=0.05)
 train_pipeline = _base_.train_pipeline
-train_pipeline[1] = dict(type='ViewCrop', scale=64, crop_ratio_range=(0.3, 1.0))
+train_pipeline[1] = dict(type='mmattn_distillation.ViewCrop', scale=64, crop_ratio_range=(0.3, 1.0))
 test_pipeline = _base_.test_pipeline
 test_pipeline[1:3] = [dict(type='ResizeEdge', scale=64, edge='short'), dict(type='CenterCrop', crop_size=64)]
 train_dataloader = dict(

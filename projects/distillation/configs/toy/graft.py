@@ -28,7 +28,7 @@ model = dict(
 
 data = dict(data_root='{{$MMATTN_IMAGES:data/toy/imagenet/train}}', held_out=0.05)
 train_pipeline = _base_.train_pipeline
-train_pipeline[1] = dict(type='ViewCrop', scale=64, crop_ratio_range=(0.3, 1.0))
+train_pipeline[1] = dict(type='mmattn_distillation.ViewCrop', scale=64, crop_ratio_range=(0.3, 1.0))
 test_pipeline = _base_.test_pipeline
 test_pipeline[1:3] = [dict(type='ResizeEdge', scale=64, edge='short'), dict(type='CenterCrop', crop_size=64)]
 loader = dict(num_workers=0, persistent_workers=False)
@@ -51,5 +51,5 @@ param_scheduler = [
 optim_wrapper = dict(type='OptimWrapper', optimizer=dict(lr=1e-3))
 train_cfg = dict(max_epochs=epochs, val_interval=1)
 default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=block_epochs))
-custom_hooks = [*_base_.custom_hooks[:-1], dict(type='WholeModelHook', begin=block_epochs)]
+custom_hooks = [*_base_.custom_hooks[:-1], dict(type='mmattn_distillation.WholeModelHook', begin=block_epochs)]
 randomness = dict(seed=0)

@@ -25,16 +25,16 @@ vits = {
 }
 near = dict(type='NeighbourhoodAttention', kernel_size=3)
 nats = {'nat': near, 'nat-ghost': dict(near, ghost_size=3)}
-in_vit = dict(type='ViTFrame', arch=dict(embed_dim=80, depth=4, num_heads=4), patch_size=8, final_norm=True)
+in_vit = dict(type='mmattn.ViTFrame', arch=dict(embed_dim=80, depth=4, num_heads=4), patch_size=8, final_norm=True)
 in_nat = dict(
-    type='NAT',
+    type='mmattn.NAT',
     arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8), mlp_ratio=4, layer_scale=0),
     drop_path_rate=0.0,
     out_indices=(3,),
     init_cfg=None,
 )
 in_shunted = dict(
-    type='ShuntedTransformer',
+    type='mmattn.ShuntedTransformer',
     arch=dict(embed_dims=(24, 48, 96, 192), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 8), stem_convs=0),
     attention=None,
     drop_path_rate=0.0,

@@ -3,7 +3,9 @@
 _base_ = '../../../../configs/elsa_swin/_base_/in1k.py'
 conv, gsa = dict(type='DepthwiseConv'), dict(type='GlobalSelfAttention')
 model = dict(
-    backbone=dict(type='SwinFrame', arch='tiny', attention=[conv, conv, gsa, gsa], mlp_ratio=4.375, drop_path_rate=0.1),
+    backbone=dict(
+        type='mmattn.SwinFrame', arch='tiny', attention=[conv, conv, gsa, gsa], mlp_ratio=4.375, drop_path_rate=0.1
+    ),
     head=dict(in_channels=768),
 )
 custom_hooks = [dict(type='SyncBuffersHook')]  # batch norms of global self-attention

@@ -8,7 +8,7 @@ shunted = dict(type='ShuntedAttention', aggregation='linear')
 plain = dict(type='MeanShiftAttention', form='plain', proj_bias=True)
 model = dict(
     backbone=dict(
-        type='NAT', arch='tiny', attention=[ghost, ghost, [ghost, dilated, shunted], plain], drop_path_rate=0.2
+        type='mmattn.NAT', arch='tiny', attention=[ghost, ghost, [ghost, dilated, shunted], plain], drop_path_rate=0.2
     ),
     head=dict(in_channels=512),
 )

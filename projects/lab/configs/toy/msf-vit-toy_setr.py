@@ -7,7 +7,9 @@ _base_ = [
 ]
 model = dict(
     data_preprocessor=dict(size=(128, 128)),
-    backbone=dict(type='MSFViT', arch=dict(embed_dim=96, depth=4, num_heads=3), patch_size=8, out_indices=(0, 1, 2, 3)),
+    backbone=dict(
+        type='mmattn.MSFViT', arch=dict(embed_dim=96, depth=4, num_heads=3), patch_size=8, out_indices=(0, 1, 2, 3)
+    ),
     decode_head=dict(in_channels=96, channels=64),
     test_cfg=dict(_delete_=True, mode='whole'),
 )

@@ -7,7 +7,7 @@ _base_ = [
 model = dict(
     data_preprocessor=dict(size=(128, 128)),
     backbone=dict(
-        type='MSFViT',
+        type='mmattn.MSFViT',
         arch=dict(embed_dim=96, depth=4, num_heads=3),
         patch_size=8,
         out_indices=(0, 1, 2, 3),

@@ -99,7 +99,7 @@ def test_rows(tmp_path):
     path = own(tmp_path)
     assert read_row(path)._cfg_dict == Config.fromfile(path)._cfg_dict
     deep = load_config(path, {'model.backbone.drop_path_rate': 0.25}, row='deep')
-    assert (deep.model.backbone.type, deep.model.backbone.drop_path_rate) == ('ELSASwin', 0.25)
+    assert (deep.model.backbone.type, deep.model.backbone.drop_path_rate) == ('mmattn.ELSASwin', 0.25)
     assert deep.model.backbone.arch.depths == (1, 1, 3, 1) and 'rows' not in deep
     plain = read_row(path, 'plain').model
     assert plain.backbone == dict(type='ResNet', depth=18) and plain.head.in_channels == 512
@@ -153,11 +153,10 @@ def test_bases_of_mmsegmentation(tmp_path):
     Weights in ``pretrained`` are refused."""
     before = dict(MODULE2PACKAGE)
     base = "_base_ = 'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py'"
-    backbone = "dict(_delete_=True, type='ShuntedTransformer', arch='small')"
+    backbone = "dict(_delete_=True, type='mmattn.ShuntedTransformer', arch='small')"
     (tmp_path / 'a.py').write_text(
-        f"{base}\ncustom_imports = dict(imports=['mmattn'])\n"
-        f'model = dict(pretrained=None, backbone={backbone}, decode_head=dict(in_channels=[64, 128, 256, 512]), '
-        'auxiliary_head=dict(in_channels=256))'
+        f'{base}\nmodel = dict(pretrained=None, backbone={backbone}, '
+        'decode_head=dict(in_channels=[64, 128, 256, 512]), auxiliary_head=dict(in_channels=256))'
     )
     cfg = load_config(tmp_path / 'a.py')
     assert cfg.model.decode_head.num_classes == 150 and before == MODULE2PACKAGE

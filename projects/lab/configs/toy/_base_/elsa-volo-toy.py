@@ -1,6 +1,6 @@
 # A narrow ELSA-VOLO, which trains from scratch in minutes on a CPU.
 volo = dict(
-    type='ELSAVOLO',
+    type='mmattn.ELSAVOLO',
     arch=dict(embed_dim=48, depths=(2, 1, 1, 1), num_heads=(2, 4), stem_dim=32, mlp_ratio=3),
     drop_path_rate=0.0,
     init_cfg=None,  # PyTorch's initialisation: VOLO's weights are too small for so narrow a model

@@ -1,6 +1,6 @@
 # Small models of the toy ImageNet, and the source that each can start from.
 swin = dict(
-    type='SwinFrame',
+    type='mmattn.SwinFrame',
     arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8)),
     window_size=4,
     drop_path_rate=0.0,
@@ -8,7 +8,7 @@ swin = dict(
     init_cfg=None,
 )
 vit = dict(
-    type='ViTFrame',
+    type='mmattn.ViTFrame',
     arch=dict(embed_dim=80, depth=4, num_heads=4),
     embedding='deit',
     img_size=64,
@@ -16,7 +16,7 @@ vit = dict(
     final_norm=True,
 )
 resnet = dict(
-    type='GSAResNet',
+    type='mmattn.GSAResNet',
     depth=dict(depths=(1, 2, 2, 1), stem_channels=32, base_channels=20, expansion=4),
     gsa_stages=(),
     num_heads=4,
@@ -33,7 +33,7 @@ mmdet_pvt = dict(
 )
 pvt_sizes = dict(embed_dims=(24, 48, 96, 192), depths=(1, 2, 2, 1), stem_convs=0)
 shunted = dict(
-    type='ShuntedTransformer',
+    type='mmattn.ShuntedTransformer',
     arch=dict(pvt_sizes, num_heads=(2, 2, 4, 8)),
     stem='convolution',
     drop_path_rate=0.0,
@@ -47,7 +47,7 @@ pvt = dict(
 )
 near = dict(type='NeighbourhoodAttention', kernel_size=3)
 nat = dict(
-    type='NAT',
+    type='mmattn.NAT',
     arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8), mlp_ratio=4, layer_scale=0),
     attention=near,
     drop_path_rate=0.0,

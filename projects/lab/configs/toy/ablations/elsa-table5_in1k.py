@@ -16,7 +16,7 @@ rows = {
 }
 model = dict(
     backbone=dict(
-        type='SwinFrame',
+        type='mmattn.SwinFrame',
         arch=dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8)),
         attention=window,
         drop_path_rate=0.0,

@@ -4,7 +4,11 @@ sharing = {'a': 'QQQQQ', 'b': 'QKKQQ', 'f': 'QKKKQ', 'o': 'QKVPP', 'r': 'QKVPW'}
 rows = {name: {'model.backbone.sharing': shared} for name, shared in sharing.items()}
 model = dict(
     backbone=dict(
-        type='MSFViT', arch=dict(embed_dim=80, depth=4, num_heads=4), patch_size=8, sharing='QKVPW', final_norm=True
+        type='mmattn.MSFViT',
+        arch=dict(embed_dim=80, depth=4, num_heads=4),
+        patch_size=8,
+        sharing='QKVPW',
+        final_norm=True,
     ),
     head=dict(in_channels=80),
 )

@@ -39,7 +39,7 @@ models = {
     **{
         name: dict(
             frame,
-            type='SwinFrame',
+            type='mmattn.SwinFrame',
             arch=arch,
             attention=[token_mixers[kind] for kind in (early, early, late, late)],
             mlp_ratio=ratio,
@@ -47,7 +47,7 @@ models = {
         for name, (early, late, ratio) in swins.items()
     },
     **{
-        name: dict(frame, type='NAT', arch=dict(arch, mlp_ratio=4, layer_scale=0), attention=attention)
+        name: dict(frame, type='mmattn.NAT', arch=dict(arch, mlp_ratio=4, layer_scale=0), attention=attention)
         for name, attention in nats.items()
     },
 }

@@ -3,33 +3,33 @@
 narrow = dict(embed_dim=24, depths=(2, 2, 2, 1), num_heads=(1, 2, 4, 8))
 # init_cfg=None is PyTorch's initialisation: Swin's weights are too small for so narrow a model.
 windows = dict(window_size=4, drop_path_rate=0.0, init_cfg=None)
-swin = dict(windows, type='ELSASwin', arch=dict(narrow, group_width=4), elsa_stages=(), kernel_size=5)
+swin = dict(windows, type='mmattn.ELSASwin', arch=dict(narrow, group_width=4), elsa_stages=(), kernel_size=5)
 vit = dict(
-    type='MSFViT',
+    type='mmattn.MSFViT',
     arch=dict(embed_dim=80, depth=4, num_heads=4),
     patch_size=8,
     out_indices=(0, 1, 2, 3),
     final_norm=True,
 )
 resnet = dict(
-    type='GSAResNet',
+    type='mmattn.GSAResNet',
     depth=dict(depths=(1, 2, 2, 1), stem_channels=32, base_channels=20, expansion=4),
     num_heads=4,
     img_size=64,
 )
 models = {
     'elsa-swin': dict(swin, elsa_stages=(0, 1, 2)),
-    'msf-swin': dict(windows, type='MSFSwin', arch=narrow),
+    'msf-swin': dict(windows, type='mmattn.MSFSwin', arch=narrow),
     'swin': swin,
     'nat': dict(
-        type='NAT',
+        type='mmattn.NAT',
         arch=dict(narrow, mlp_ratio=4, layer_scale=0),
         attention=dict(type='NeighbourhoodAttention', kernel_size=3),
         drop_path_rate=0.0,
         init_cfg=None,
     ),
     'shunted': dict(
-        type='ShuntedTransformer',
+        type='mmattn.ShuntedTransformer',
         arch=dict(embed_dims=(24, 48, 96, 192), depths=(1, 1, 2, 1), num_heads=(2, 4, 8, 8), stem_convs=0),
         drop_path_rate=0.0,
     ),

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from ..layers import Block
 from ..ops.resize import interpolated
-from ..weights import Translation, take_out
-from .patch_embed import fit_tables
+from ..weights import Translation, fit_tables, take_out
 
 LAYOUTS = {'a VOLO': r'network\.0\.\d+\.attn\.v\.', 'an ELSA-VOLO': r'network\.0\.\d+\.attn\.pre_proj\.'}
 SOURCE = 'a VOLO'

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from ..layers import GlobalSelfAttention
 from ..ops.global_self_attention import fit_table
-from ..weights import CheckpointError, Translation, evaluating, noise_image, take_out
-from .patch_embed import fit_tables
+from ..weights import CheckpointError, Translation, evaluating, fit_tables, noise_image, take_out
 
 LAYOUTS = {'a GSA-ResNet': r'layer\d\.\d+\.attn\.rel_', 'a ResNet': r'layer\d\.\d+\.conv\d\.'}
 SOURCE = 'a ResNet'

@@ -1,9 +1,6 @@
-"""From images to tokens: the embeddings of patches, and tables of positions for maps of any size."""
-
-from collections.abc import Callable, Iterable
+"""From images to tokens: the embeddings of patches, and positions for maps of any size."""
 
 import torch
-from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from ..layers import PatchConv2d, batch_norm
@@ -98,23 +95,3 @@ def position_code(height: int, width: int, dim: int, device: torch.device | None
     y = torch.arange(height, device=device)[:, None] * frequencies
     x, y = (torch.cat((angle.sin(), angle.cos()), 1) for angle in (x, y))
     return torch.cat((x.expand(height, -1, -1), y[:, None].expand(-1, width, -1)), 2)
-
-
-def fit_tables(
-    tensors: dict[str, Tensor],
-    own: dict[str, Tensor],
-    names: Iterable[str],
-    fitted: Callable[[Tensor, torch.Size], Tensor | None],
-) -> None:
-    """Resize tables of positions among the ``tensors`` of a checkpoint to their shapes among the backbone's ``own``.
-
-    ``fitted`` takes a table in float32 and the shape, and returns the resized table. It returns None for a tensor that
-    is not such a table: that one stays as it is, and is refused later. The log names the tables.
-    """
-    for name in names:
-        if name in tensors and name in own and tensors[name].shape != own[name].shape:
-            table, shape = tensors[name], own[name].shape
-            resized = fitted(table.float(), shape)
-            if resized is not None:
-                print_log(f'{name} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
-                tensors[name] = resized.to(table.dtype)

@@ -140,7 +140,16 @@ class ShuntedTransformer(Backbone):
     ) -> None:
         arch = self.resolve_arch(arch)
         dims, depths, num_heads = arch['embed_dims'], arch['depths'], arch['num_heads']
-        _check(dims, depths, num_heads, reductions, mlp_ratios)
+        per_stage = dict(
+            embed_dims=dims, depths=depths, num_heads=num_heads, reductions=reductions, mlp_ratios=mlp_ratios
+        )
+        if len({len(values) if isinstance(values, Sequence) else None for values in per_stage.values()}) > 1:
+            raise ValueError(
+                'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios must be '
+                f'of one length, not {per_stage}'
+            )
+        for dim, heads in zip(dims, num_heads):
+            check_heads(dim, heads, 'arch: num_heads')
         plain = [dict(type=EnhancedAttention if reduction == 1 else ShuntedAttention) for reduction in reductions]
         token_mixers = token_mixers_by_stage(attention, depths, plain)
         for reduction, heads, own, in_turn in zip(reductions, num_heads, plain, token_mixers):
@@ -217,20 +226,3 @@ def _init_convolutions(model: nn.Module) -> None:
             nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-
-
-def _check(
-    dims: Sequence[int],
-    depths: Sequence[int],
-    num_heads: Sequence[int],
-    reductions: Sequence[int | Sequence[int]],
-    mlp_ratios: Sequence[float],
-) -> None:
-    per_stage = dict(embed_dims=dims, depths=depths, num_heads=num_heads, reductions=reductions, mlp_ratios=mlp_ratios)
-    if len({len(values) if isinstance(values, Sequence) else None for values in per_stage.values()}) > 1:
-        raise ValueError(
-            'arch: embed_dims, depths, num_heads and the arguments reductions, mlp_ratios must be '
-            f'of one length, not {per_stage}'
-        )
-    for dim, heads in zip(dims, num_heads):
-        check_heads(dim, heads, 'arch: num_heads')

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from ..layers.starts import TABLE, is_table
 from ..ops.resize import interpolated
-from ..weights import CheckpointError, Translation, renamed, take_out
-from .patch_embed import fit_tables
+from ..weights import CheckpointError, Translation, fit_tables, renamed, take_out
 from .stages_weights import blocks_of, place_outputs, start_attention
 
 LAYOUTS = {

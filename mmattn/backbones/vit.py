@@ -154,7 +154,7 @@ class ViTFrame(Backbone):
                 attn_drop_rate=attn_drop_rate,
                 drop_rate=drop_rate,
             )
-            dilation = cfg.get('dilation')
+            dilation = cfg.get('dilation')  # Each block is a stage of its own, in which several would have no turns.
             if isinstance(dilation, (list, tuple)) and len(dilation) > 1 and 'block' not in cfg:
                 raise ValueError(
                     f'attention: dilation must be one number, not {dilation!r}: give a list of {depth} token mixers'

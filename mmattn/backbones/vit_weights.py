@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..layers import SelfAttention
 from ..layers.starts import start_token_mixers
 from ..ops.resize import resampled
-from ..weights import CheckpointError, Translation, renamed, take, take_out
-from .patch_embed import DeiTEmbed, SimpleEmbed, fit_tables
+from ..weights import CheckpointError, Translation, fit_tables, renamed, take, take_out
+from .patch_embed import DeiTEmbed, SimpleEmbed
 
 LAYOUTS = {
     'a ViT or DeiT': r'(?<!\d\.)blocks\.\d+\.attn\.qkv\.|layers\.\d+\.attn\.attn\.in_proj_weight',

@@ -94,6 +94,9 @@ class EnhancedAttention(SelfAttention):
     """Shunted attention at r = 1 (stage 4): plain attention, plus a depth-wise convolution of the values. By default
     all projections have biases. Arguments are those of :class:`SelfAttention`."""
 
+    from_pvt = enhanced_from_pvt
+    rename_tensors = enhanced_of_release
+
     def __init__(
         self,
         dim: int,
@@ -112,6 +115,3 @@ class EnhancedAttention(SelfAttention):
     def enhancement(self, value: Tensor) -> Tensor:
         ghost, local = super().enhancement(value), self.local_conv(value)
         return local if ghost is None else local + ghost
-
-    from_pvt = enhanced_from_pvt
-    rename_tensors = enhanced_of_release

@@ -35,6 +35,9 @@ class Windows(nn.Module):
         ValueError: if an argument, also of a subclass, is wrong; the message names it.
     """
 
+    #: whether the token mixer computes what Swin Transformer's windows compute, apart from a ghost head
+    is_swin = False
+
     def __init__(
         self, dim: int, num_heads: int, window_size: int, shift: int, shift_small_maps: bool, ghost_size: int = 0
     ) -> None:
@@ -48,9 +51,6 @@ class Windows(nn.Module):
         self.shift = shift
         self.shift_small_maps = shift_small_maps
         self.ghost = ghost_head(dim, ghost_size)
-
-    #: whether the token mixer computes what Swin Transformer's windows compute, apart from a ghost head
-    is_swin = False
 
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
         """x: (B * windows, w * w, C); bias of the logits: (1 or B * windows, heads, w * w, w * w); ghost: of values, to

@@ -44,25 +44,15 @@ def log_difference(
         if source is None:
             return
         translation = source.from_release(state_dict)
-        problems = misfits(translation, source.state_dict())
     except CheckpointError as error:
         print_log(f'{about} was not compared: {error}', 'current')
         return
-    changed = changed_with_images(settings, source.settings)
-    different = {
-        name: text for name, text in differing_settings(settings, source.settings).items() if name not in changed
-    }
-    if different:
-        trained = f'the weights were trained with {", ".join(different.values())}'
-        if any(model.settings.get(name) == source.settings.get(name) for name in different):
-            raise CheckpointError(
-                f'{trained}, which their tensors do not show: give {type(model).__name__} the settings of the training'
-            )
-        print_log(f'{about} was not compared: {trained}', 'current')
-        return
-    if problems:
+    problem = _other_training(model, source, settings)
+    if not problem and (problems := misfits(translation, source.state_dict())):
         listed = '; '.join(' '.join((kind, *names[:3])) for kind, names in problems.items())
-        print_log(f'{about} was not compared: {type(source).__name__} does not take the weights: {listed}', 'current')
+        problem = f'{type(source).__name__} does not take the weights: {listed}'
+    if problem:
+        print_log(f'{about} was not compared: {problem}', 'current')
         return
     image = noise_image(model.in_channels, 224).to(own)
     with torch.no_grad():
@@ -81,6 +71,24 @@ def log_difference(
         shares = [100 * float((a - b).norm() / b.norm()) for a, b in pairs]
     percentages = ', '.join(f'{share:.1f} %' for share in shares)
     print_log(f'{about} differs from that of {model.published("SOURCE")} by {percentages}, map by map', 'current')
+
+
+def _other_training(model: nn.Module, source: nn.Module, settings: Mapping[str, object] | None) -> str:
+    """How the training of weights differs from the source that was built for them, as a sentence; '' if it does not.
+
+    Raises:
+        CheckpointError: see :func:`log_difference`.
+    """
+    changed = changed_with_images(settings, source.settings)
+    different = {
+        name: text for name, text in differing_settings(settings, source.settings).items() if name not in changed
+    }
+    trained = f'the weights were trained with {", ".join(different.values())}' if different else ''
+    if any(model.settings.get(name) == source.settings.get(name) for name in different):
+        raise CheckpointError(
+            f'{trained}, which their tensors do not show: give {type(model).__name__} the settings of the training'
+        )
+    return trained
 
 
 def build_source(model: nn.Module, state_dict: dict[str, Tensor]) -> nn.Module | None:

@@ -370,6 +370,10 @@ class StrictModule(BaseModule):
             inside = {key.removeprefix(place): value for key, value in given.items() if key.startswith(place)}
             if name.endswith(f'.{last}') and _fits(self, inside):
                 return f'they are under "{place}": give this as prefix beside the checkpoint'
+        return self._looks_like(given, own, warm_start)
+
+    def _looks_like(self, given: dict[str, Tensor], own: Mapping[str, Tensor], warm_start: bool) -> str:
+        """What weights look like by the names of their tensors, as part of a sentence."""
         layouts = _known_layouts()
         families = [each for each, pattern in layouts.items() if any(re.match(pattern, name) for name in own)]
         for description, pattern in layouts.items():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
+from mmengine.logging import print_log
 from torch import Tensor
 
 from ..errors import CheckpointError
@@ -64,6 +65,26 @@ def take(tensors: dict[str, Tensor], name: str, *shape: int) -> Tensor:
     if tensors[name].shape != shape:
         raise CheckpointError(f'a tensor is of another shape: {name} {tuple(tensors[name].shape)} instead of {shape}')
     return tensors.pop(name)
+
+
+def fit_tables(
+    tensors: dict[str, Tensor],
+    own: dict[str, Tensor],
+    names: Iterable[str],
+    fitted: Callable[[Tensor, torch.Size], Tensor | None],
+) -> None:
+    """Resize tables of positions among the ``tensors`` of a checkpoint to their shapes among the model's ``own``.
+
+    ``fitted`` takes a table in float32 and the shape, and returns the resized table. It returns None for a tensor that
+    is not such a table: that one stays as it is, and is refused later. The log names the tables.
+    """
+    for name in names:
+        if name in tensors and name in own and tensors[name].shape != own[name].shape:
+            table, shape = tensors[name], own[name].shape
+            resized = fitted(table.float(), shape)
+            if resized is not None:
+                print_log(f'{name} resized from {tuple(table.shape)} to {tuple(shape)}', logger='current')
+                tensors[name] = resized.to(table.dtype)
 
 
 def misfits(translation: Translation, own: Mapping[str, Tensor]) -> dict[str, list[str]]:

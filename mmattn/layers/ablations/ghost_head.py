@@ -43,6 +43,8 @@ class GhostHeadAttention(nn.Module):
         ValueError: if an argument is wrong; the message names it.
     """
 
+    takes_prefix = True
+
     def __init__(
         self,
         dim: int,
@@ -86,8 +88,6 @@ class GhostHeadAttention(nn.Module):
         self.ghost_add = (
             nn.Parameter(nn.init.trunc_normal_(torch.zeros(ghosts, side, side), std=0.02)) if gamma else None
         )
-
-    takes_prefix = True
 
     def forward(self, x: Tensor, prefix: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """x: (B, H, W, C) -> (B, H, W, C); with a prefix (B, P, C), a pair of these shapes."""

@@ -5,7 +5,7 @@ import inspect
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
@@ -25,10 +25,9 @@ from mmengine.registry import MODELS, TASK_UTILS, DefaultScope, Registry
 from mmengine.runner import FlexibleRunner, Runner
 from torch.utils.data import DataLoader
 
-from ..arguments import check_choice, check_finite, check_flags, check_whole
+from ..arguments import check_choice, check_finite, check_flags, check_rates, check_whole
 from ..errors import InputError, near_misses
 from ..packages import PARAMWISE_KEYS
-from ..weights.lora import check_lora
 from .channels import check_channels
 from .config_types import NODE_KEYS, bases, find_type, is_of, listed, loads_strictly, nested, places_of
 from .models import check_class_weights, check_preprocessor, check_windows
@@ -188,7 +187,7 @@ def _check_lora(node: dict, place: str) -> None:
     module = node.get('module')
     if bases(node)[:1] != ['LoRAModel']:
         return
-    _construct(check_lora, place, cfg=node)
+    _construct(_check_lora_numbers, place, cfg=node)
     if not isinstance(module, dict) or not loads_strictly(find_type(module)):
         return
     if 'norm_eval' in _arguments(find_type(module))[0] and not module.get('norm_eval'):
@@ -196,6 +195,24 @@ def _check_lora(node: dict, place: str) -> None:
     if module.get('frozen_stages', -1) >= 0:
         raise InputError(f'{place}.module.frozen_stages would freeze matrices of LoRA: leave it out')
     _construct(MODELS.build, place, cfg=deepcopy(dict(node, module=dict(module, init_cfg=None))))
+
+
+def _check_lora_numbers(cfg: Mapping[str, object]) -> None:
+    """Check the numbers in the config of a LoRAModel, whose rank is 0 by default.
+
+    Raises:
+        ValueError: if one is impossible, or nothing would be trained.
+    """
+    targets = cfg.get('targets')
+    if not isinstance(targets, (list, tuple)) or not all(isinstance(target, Mapping) for target in targets):
+        raise ValueError(f"targets must be a list of layers, such as [dict(type='qkv', rank=4)], not {targets!r}")
+    for i, target in enumerate(targets):
+        given = {'rank': 0, 'alpha': 1, 'drop_rate': 0.0, **cfg, **target}
+        check_whole(f'targets[{i}]: rank', given['rank'])
+        check_finite(f'targets[{i}]: alpha', given['alpha'])
+        check_rates(**{f'targets[{i}]: drop_rate': given['drop_rate']})
+        if not given['alpha']:
+            raise ValueError(f'targets[{i}]: alpha must not be 0, which trains nothing')
 
 
 def _check_mixing(node: dict, place: str) -> None:

@@ -118,20 +118,6 @@ def test_the_log_says_how_far_a_start_is_from_volo(tmp_path, log):
     assert same == ['0.0'] * 4 and len(other) == 4 and '0.0' not in other
 
 
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        (lambda weights: weights.pop('network.2.0.mlp.fc1.weight'), 'lack .network.2.0.mlp.fc1.weight'),
-        (lambda weights: weights.update(other=torch.zeros(1)), 'have 1 tensors that it does not know .other.'),
-    ],
-)
-def test_warm_start_of_something_else(change, message):
-    weights = timm_small().state_dict()
-    change(weights)
-    with pytest.raises(CheckpointError, match=message):
-        ELSAVOLO(SMALL)._warm_started(weights)
-
-
 def test_weights_of_the_other_form():
     """VOLO's weights do not pass for those of ELSA-VOLO; the error tells of the warm start."""
     with pytest.raises(CheckpointError, match='they look like a VOLO; warm_start=True beside the checkpoint'):

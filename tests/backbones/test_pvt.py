@@ -5,14 +5,11 @@ import re
 from types import SimpleNamespace
 
 import mmdet.models
-import mmpretrain.models
 import mmseg.models
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from mmengine.registry import DefaultScope
-from mmengine.runner.checkpoint import load_state_dict
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 
 import mmattn.layers.shunted
@@ -84,22 +81,6 @@ def test_backbones_of_openmmlab(package):
     with torch.no_grad():
         for a, b in zip(backbone(x), pvt(x), strict=True):
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
-
-
-def test_a_classifier_of_timm():
-    """MMPretrain's classifier takes timm's weights, head included, and returns the same scores."""
-    pvt = randomised(pvt_of_timm())
-    arch, attention = dict(SIZES, stem_convs=0), dict(type='SpatialReductionAttention')
-    backbone = dict(type='ShuntedTransformer', arch=arch, attention=attention, stem='convolution', **RATES)
-    head = dict(type='LinearClsHead', num_classes=3, in_channels=32)
-    with DefaultScope.overwrite_default_scope('mmpretrain'):
-        model = mmpretrain.models.ImageClassifier(
-            backbone=dict(backbone, out_indices=(3,)), neck=dict(type='GlobalAveragePooling'), head=head
-        ).eval()
-    load_state_dict(model, pvt.state_dict(), strict=True)
-    x = torch.rand(1, 3, 64, 64)
-    with torch.no_grad():
-        torch.testing.assert_close(model(x, mode='tensor'), pvt(x), atol=1e-4, rtol=1e-4)
 
 
 def test_published_sizes():

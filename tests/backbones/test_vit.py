@@ -117,16 +117,6 @@ def test_settings_of_the_source(tmp_path, log, trained, own, message):
     assert any('differs from that of a ViT or DeiT by 0.0 %' in line for line in log) != bool(message)
 
 
-@pytest.mark.parametrize('trained, own', [(None, 10.0), (10.0, None)])
-def test_rope_of_only_one_side(tmp_path, trained, own):
-    """Weights that were trained without rotary positions are refused by a frame with them, and the other way round."""
-    noted = with_registers(rope=trained)
-    torch.save(dict(state_dict=noted.state_dict(), meta=dict(mmattn={'': noted.settings_note})), tmp_path / 'vit.pth')
-    with pytest.raises(CheckpointError, match=f'attention.rope={trained} instead of {own}, which'):
-        with_registers(rope=own).load_pretrained(tmp_path / 'vit.pth')
-    with_registers(rope=trained).load_pretrained(tmp_path / 'vit.pth')
-
-
 def test_starts_without_the_tokens_of_its_source(tmp_path, log):
     """Of a ViTFrame, tokens and positions are left out where the frame has none. Tensors of odd shapes that no frame
     takes are not compared with, and do not stop the start."""
@@ -174,17 +164,6 @@ def test_prefix_tokens_of_a_block_that_does_not_take_them():
     assert torch.equal(tokens, prefix + frame.blocks[1].mlp(frame.blocks[1].norm2(prefix)[None])[0])
     with pytest.raises(ValueError, match='class_token and registers need a block'):
         with_registers(attention=dict(type='DepthwiseConv'))
-
-
-def test_class_token_has_no_place():
-    """Of a DeiT with a class token, the positions of the patches are taken; a token mixer without projections to query
-    and key leaves out those of the DeiT."""
-    vit = small_deit()
-    frame = started_from(vit, attention=dict(type='DepthwiseConv'))
-    positions = vit.pos_embed[0, 1:].T.unflatten(1, (4, 4))
-    assert torch.equal(frame.patch_embed.pos_embed[0], positions)
-    dropped = frame.from_release(vit.state_dict(), warm_start=True).dropped
-    assert {'cls_token', 'blocks.0.attn.qkv.weight', 'head.weight', 'norm.weight'} <= set(dropped)
 
 
 def test_dropout_of_prefix_tokens():

@@ -6,7 +6,7 @@ import pytest
 import timm
 import torch
 
-from mmattn.backbones import NAT, GSAResNet, MSFSwin, MSFViT, SwinFrame, ViTFrame
+from mmattn.backbones import ELSAVOLO, NAT, GSAResNet, MSFSwin, MSFViT, SwinFrame, ViTFrame
 from mmattn.weights import CheckpointError, Translation, misfits
 from tests.backbones.cases import every_backbone
 
@@ -69,6 +69,25 @@ def check_refusals(backbone, load, weights, dropped, message='of another shape: 
     assert count > 100
 
 
+def check_lacking(backbone, weights, dropped):
+    """A warm start from weights without one of the tensors that it takes is refused, and so is an unknown tensor."""
+    with pytest.raises(CheckpointError, match=r'have 1 tensors that it does not know \(other\)'):
+        backbone._warm_started({**weights, 'other': torch.zeros(1)})
+    for name in sorted(weights.keys() - set(dropped)):
+        if '.attn.' in name or name.startswith('norm.') or name.endswith('num_batches_tracked'):
+            continue
+        with pytest.raises(CheckpointError, match='these weights lack'):
+            backbone._warm_started({key: value for key, value in weights.items() if key != name})
+
+
+def test_volo_lacks_nothing():
+    sizes = dict(embed_dims=[8, 16], num_heads=[1, 2])
+    volo = timm.models.volo.VOLO(layers=[1, 1], img_size=32, num_classes=3, stem_hidden_dim=8, **sizes).state_dict()
+    arch = dict(embed_dim=8, depths=(1, 1), num_heads=(1, 2), stem_dim=8, mlp_ratio=3)
+    backbone = ELSAVOLO(arch, [dict(type='ELSA', group_width=4), None], img_size=32, out_indices=(0, 1))
+    check_lacking(backbone, volo, backbone.from_release(volo, warm_start=True).dropped)
+
+
 @pytest.mark.parametrize('form', ['ViT', 'Swin'])
 def test_warm_starts(form):
     """Also where tensors are rearranged before all shapes are compared. What is left out may have any shape."""
@@ -80,6 +99,7 @@ def test_warm_starts(form):
         backbone, weights = MSFSwin(arch=arch, window_size=4, out_indices=(0, 1), **settings), swin()
     dropped = backbone.from_release(weights, warm_start=True).dropped
     assert not refused(backbone, Translation(backbone._warm_started(weights)))
+    check_lacking(backbone, weights, dropped)
     check_refusals(backbone, lambda given: Translation(backbone._warm_started(given)), weights, dropped)
 
 

@@ -3,7 +3,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mmattn.backbones import SwinFrame
 from mmattn.layers import NeighbourhoodAttention, WindowAttention
 from mmattn.ops import neighbourhood_attention
 from mmattn.weights import CheckpointError
@@ -32,20 +31,6 @@ def test_small_maps_are_padded_as_released(size, qkv_bias):
         out = path(x)
         results.append([out, *torch.autograd.grad(out.square().sum(), list(layer.parameters()))])
     torch.testing.assert_close(*results)
-
-
-def test_tensors_have_the_names_of_the_release():
-    names = {name: tuple(tensor.shape) for name, tensor in NeighbourhoodAttention(8, 2).state_dict().items()}
-    projections = {'qkv.weight': (24, 8), 'qkv.bias': (24,), 'proj.weight': (8, 8), 'proj.bias': (8,)}
-    assert names == {**projections, 'rpb': (2, 13, 13)}
-
-
-def test_blocks_have_dilations_in_turn():
-    """DiNAT_s is such a stage. The dilations, which no tensor shows, are noted."""
-    arch = dict(embed_dim=8, depths=(3,), num_heads=(2,))
-    frame = SwinFrame(arch, dict(type='NeighbourhoodAttention', kernel_size=3, dilation=(1, 4)), out_indices=(0,))
-    assert [block.attn.dilation for block in frame.layers[0].blocks] == [1, 4, 1]
-    assert frame.settings['attention[0].dilation'] == [1, 4]
 
 
 @pytest.mark.parametrize('window_size', [3, 2, 5])

@@ -38,24 +38,6 @@ def save(tmp_path, contents):
     return tmp_path / 'c.pth'
 
 
-def test_release_by_path(tmp_path, release, log):
-    """init_cfg takes the released file as it is. The log lists what is left out and what starts untrained."""
-    weights = release(TINY)
-    backbone = pretrained(save(tmp_path, weights), 'tiny')
-    assert torch.equal(backbone.layers[2].blocks[5].attn.ghost_head, weights['layers.2.blocks.5.attn.ghost_head'])
-    assert torch.equal(backbone.norm0.weight, torch.ones(96))
-    text = '\n'.join(log)
-    assert 'head.weight' in text and 'start untrained: norm0.weight' in text
-
-
-def test_norm_of_a_classifier_is_used_by_a_classifier(tmp_path, small):
-    """A backbone that returns the last stage alone has the release's final norm; nothing keeps its initial value."""
-    weights = small()
-    path = save(tmp_path, weights)
-    assert torch.equal(pretrained(path, out_indices=(3,)).norm3.weight, weights['norm.weight'])
-    assert torch.equal(pretrained(path).norm3.weight, torch.ones(64))
-
-
 def drop(weights, name):
     return {k: v for k, v in weights.items() if k != name}
 
@@ -200,16 +182,6 @@ def test_missing_weights_can_be_left_out():
         ELSASwin(init_cfg=dict(type='Pretrained', checkpoint='none.pth')).init_weights()
 
 
-def test_window_tables_are_stretched(tmp_path, small, log):
-    """For another window size, position tables are interpolated and logged; a constant table stays constant."""
-    weights = small()
-    weights['layers.3.blocks.0.attn.rb'] = torch.arange(8.0)[:, None].expand(8, 169)
-    backbone = pretrained(save(tmp_path, weights), window_size=12)
-    table = backbone.layers[3].blocks[0].attn.relative_position_bias_table
-    torch.testing.assert_close(table.detach(), torch.arange(8.0).expand(23 * 23, 8))
-    assert 'layers.3.blocks.0.attn.relative_position_bias_table resized from (169, 8) to (529, 8)' in log
-
-
 class Detector(BaseModel):
     """Stands for a whole model: a backbone and something else."""
 
@@ -271,16 +243,6 @@ def test_not_strict_in_a_whole_model(small, log):
     assert '1 missing: norm3.bias' in '\n'.join(log)
     with pytest.raises(CheckpointError, match='1 missing: norm3.bias'):
         model.load_state_dict(weights)
-
-
-def test_own_checkpoint_round_trip(tmp_path):
-    """A saved backbone fills another one with the same settings, or with fewer outputs."""
-    backbone = ELSASwin(SMALL)
-    path = save(tmp_path, {'state_dict': backbone.state_dict()})
-    for out_indices in ((0, 1, 2, 3), (1, 2)):
-        part = pretrained(path, out_indices=out_indices)
-        for name, value in part.state_dict().items():
-            assert torch.equal(value, backbone.state_dict()[name])
 
 
 def test_weights_survive_other_init_cfgs(tmp_path, small):

@@ -80,15 +80,12 @@ def test_filled_after_it_was_built(case):
     assert all(torch.equal(*maps) for maps in zip(empty(x), backbone(x), strict=True))
 
 
-@pytest.mark.parametrize('shape', [(3, 64, 64), (2, 4, 64, 64), (2, 3, 0, 64), (2, 3, 64, 0)])
-def test_other_shapes_are_refused(shape):
+def test_other_images_are_refused():
     case = CASES['MSFViT']
-    with pytest.raises(InputError, match=rf'{case.name} takes images \(B, 3, H, W\) .* not {re.escape(str(shape))}'):
-        case.build(case.small)(torch.zeros(shape))
-
-
-def test_other_numbers_are_refused():
-    case = CASES['MSFViT']
+    for shape in ((3, 64, 64), (2, 4, 64, 64), (2, 3, 0, 64), (2, 3, 64, 0)):
+        message = rf'{case.name} takes images \(B, 3, H, W\) .* not {re.escape(str(shape))}'
+        with pytest.raises(InputError, match=message):
+            case.build(case.small)(torch.zeros(shape))
     with pytest.raises(InputError, match='floating-point numbers, not torch.uint8'):
         case.build(case.small)(torch.zeros(1, 3, 64, 64, dtype=torch.uint8))
 

@@ -67,21 +67,20 @@ def test_one_forward_graph():
 
 @pytest.mark.slow
 @every_backbone
-def test_one_graph(case):
-    """The forward and backward graph gives the results of eager mode. Another size needs no new graph."""
-    counts = compile_once(build(case).eval(), 'aot_eager')
-    assert counts == counts[:1] * len(SIZES)
-
-
-@pytest.mark.slow
-@every_backbone
 @pytest.mark.parametrize(
     'settings',
-    [dict(channels_last=True), dict(train=True), dict(train=True, drop_path_rate=0.3), dict(train=True, with_cp=True)],
+    [
+        dict(),
+        dict(channels_last=True),
+        dict(train=True),
+        dict(train=True, drop_path_rate=0.3),
+        dict(train=True, with_cp=True),
+    ],
     ids=str,
 )
-def test_one_graph_of_any_kind(case, settings):
-    """The same for channels-last images, in training, with stochastic depth, and with recomputed blocks."""
+def test_one_graph(case, settings):
+    """The forward and backward graph gives the results of eager mode, and another size needs no new graph: for
+    channels-last images, in training, with stochastic depth, and with recomputed blocks, too."""
     train, channels_last = settings.get('train', False), settings.get('channels_last', False)
     settings = {key: value for key, value in settings.items() if key not in ('train', 'channels_last')}
     counts = compile_once(build(case, **settings).train(train), 'aot_eager', channels_last=channels_last)

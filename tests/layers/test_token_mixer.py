@@ -201,6 +201,22 @@ def test_one_argument_in_every_frame(name):
     assert attentions([[None, mean_shift], None]) == [plain[0], MeanShiftAttention, plain[2]]
 
 
+class Strided(nn.Conv2d):
+    """A mechanism that asks for the stride of its map."""
+
+    def __init__(self, dim, stride) -> None:
+        super().__init__(dim, dim, 1)
+        self.of_map = stride
+
+
+@pytest.mark.parametrize('name', FRAMES)
+def test_the_stride_of_a_map(name):
+    """Every frame tells it. In GSA-ResNet, the first block of a stage works on the larger map."""
+    frame = MODELS.build(dict(FRAMES[name], type=name, out_indices=(0, 1), attention=dict(type=Strided)))
+    found = [module.of_map for module in frame.modules() if isinstance(module, Strided)]
+    assert found == {'ELSAVOLO': [8, 8, 16], 'GSAResNet': [4, 4, 4]}.get(name, [4, 4, 8])
+
+
 @pytest.mark.parametrize(
     'attention, message',
     [

@@ -20,6 +20,14 @@ def test_reference_has_second_derivatives():
     assert x.grad.abs().sum() > 0
 
 
+def test_ghost_matrices_enter_as_equation_8_says():
+    """The multiplier comes first and is raised to lambda; the summand is scaled by gamma."""
+    layer = ELSA(6, 2, kernel_size=3, group_width=2, lam=2, gamma=0.5)
+    layer.ghost_head.data[0], layer.ghost_head.data[1] = 3.0, 4.0
+    mul, add = layer._ghost_matrices()
+    assert (mul == 9).all() and (add == 2).all() and mul.shape == add.shape == (6, 3, 3)
+
+
 @pytest.mark.parametrize('tap_major', [False, True])
 def test_projection_to_logits_is_called(tap_major):
     """Hooks on it, on the layers before it and on all of them run, whatever the layout of the logits, and what they

@@ -202,7 +202,7 @@ def test_one_argument_in_every_frame(name):
 
 
 class Strided(nn.Conv2d):
-    """A mechanism that asks for the stride of its map."""
+    """A token mixer that asks for the stride of its map."""
 
     def __init__(self, dim, stride) -> None:
         super().__init__(dim, dim, 1)

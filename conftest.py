@@ -144,6 +144,12 @@ def any_weights(monkeypatch) -> None:
 
 
 @pytest.fixture
+def no_layout(monkeypatch) -> None:
+    """Figures whose parts stay where they are at first: to lay them out takes more than half of the time of drawing."""
+    monkeypatch.setattr('matplotlib.layout_engine.ConstrainedLayoutEngine.execute', lambda *_: None)
+
+
+@pytest.fixture
 def fast_mode(request) -> bool:
     """Gradcheck compares random projections of the derivatives, or all their elements if slow tests are asked for."""
     return request.config.option.markexpr == 'not slow'

@@ -17,19 +17,6 @@ from mmattn_distillation import BackboneCheckpointHook, MultiScaleBatchSampler, 
 from tests import PYTHONPATH, ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
 
-BUILD = """
-import sys
-from mmengine.registry import MODELS
-assert 'mmattn' not in sys.modules
-print(type(MODELS.build(dict(type='mmattn.NAT', arch='mini'))))
-"""
-
-
-def test_without_an_import():
-    """A config needs no custom_imports for a backbone with the scope mmattn."""
-    done = subprocess.run([sys.executable, '-c', BUILD], cwd=ROOT, capture_output=True, text=True)
-    assert "<class 'mmattn.backbones.nat.NAT'>" in done.stdout, done.stderr
-
 
 @pytest.mark.parametrize(
     'kind, name, found',

@@ -311,6 +311,7 @@ def test_open_figures_are_of_models():
         'shunted/shunted-s_segformer_8xb2-160k_ade20k-512x512',
     ],
 )
+@pytest.mark.every(2)
 def test_metafile_has_the_counted_size(config):
     """Metadata in a metafile is what is counted: all parameters, multiply-adds, attention included."""
     folder, name = config.split('/')

@@ -23,7 +23,7 @@ def test_a_trained_bias_changes_nothing_but_the_path(monkeypatch, samples, heads
         assert got.dtype == dtype and (got.double() - right).abs().max() <= error * max(1, right.abs().max())
 
 
-def test_dropout():
+def test_dropout_of_a_trained_bias():
     """It drops weights, with the rate that is given, and enlarges the others."""
     q, bias = torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 1000, requires_grad=True)
     weights = attention(q, torch.ones(1, 1, 1000, 8), torch.eye(1000)[None, None], bias, 0.2)

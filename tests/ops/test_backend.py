@@ -171,6 +171,31 @@ def test_wrong_arguments_are_named(operator, change, message):
         operator(**{**RIGHT[operator], **change})
 
 
+@pytest.mark.parametrize(
+    'operator, name',
+    [
+        *((attention, name) for name in ('reference', 'fused')),
+        *((elsa.elsa_attention, name) for name in ('reference', 'shifted', 'band', 'cpp')),
+        *((mean_shift_attention, name) for name in ('reference', 'channels', 'exported', 'bias')),
+        (neighbourhood_attention, 'reference'),
+        *((shunted_attention, name) for name in ('reference', 'fused')),
+    ],
+)
+def test_dropout(operator, name):
+    """It drops weights: all of them at a rate of 1. At a lower rate, the others are larger, so that the mean of many
+    runs is the result without dropout."""
+    if name == 'cpp' and not library.HAS_LIBRARY:
+        pytest.skip('the C++ code was not compiled')
+    given = {key: x + 1 if isinstance(x, torch.Tensor) else x for key, x in RIGHT[operator].items()}
+    if operator is shunted_attention:
+        given |= {key: [x + 1 for x in given[key]] for key in ('keys', 'values')}
+    without = operator(**given, backend=name)
+    assert not operator(**given, dropout_p=1.0, backend=name).any()
+    runs = torch.stack([operator(**given, dropout_p=0.5, backend=name) for _ in range(40)])
+    assert not torch.allclose(runs[0], runs[1])
+    torch.testing.assert_close(runs.mean(), without.mean(), atol=0.1, rtol=0)
+
+
 @pytest.mark.parametrize('name', list(selftest.OPERATORS))
 def test_operators_reach_the_checks(name):
     """A dtype that no operator takes, and a backend that none has."""

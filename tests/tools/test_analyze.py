@@ -16,6 +16,8 @@ from tests import ROOT
 from tests.configs import FOUR_BANDS
 from tests.tools.in_process import load_tool, run_tool
 
+pytestmark = pytest.mark.usefixtures('no_layout')
+
 CLASSIFIER = 'projects/lab/configs/toy/elsa-swin-toy_in1k.py'
 DETECTOR = 'projects/lab/configs/toy/mask-rcnn_shunted-toy_fpn.py'
 SEGMENTORS = ['projects/lab/configs/toy/gsa-resnet-toy_fpn.py', 'projects/lab/configs/toy/msf-vit-toy_setr.py']

@@ -96,7 +96,7 @@ def test_test(toy, trained, tmp_path):
 def test_multi_scale_test(toy, trained, tmp_path):
     """--tta tests the model of views, and gives the metrics of segmentation, boxes and masks."""
     config, _, checkpoint = trained
-    options = ['--cfg-options', *TEST[config], *NO_WORKERS]
+    options = ['--cfg-options', *TEST[config], *NO_WORKERS, 'tta_views.factors=[0.5,0.75]']
     done = run_tool('test', config, checkpoint, '--work-dir', tmp_path, '--tta', *options, **toy)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {MASK_RCNN: {'coco/bbox_mAP_50', 'coco/segm_mAP'}, UPERNET: {'mIoU'}}[config] <= set(metrics(tmp_path))

@@ -2,6 +2,7 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from mmattn.layers import GlobalSelfAttention
 
@@ -134,3 +135,7 @@ def test_beyond_its_tables():
     small, long = torch.randn(1, 4, 3, 8), torch.randn(1, 3, 9, 8)
     torch.testing.assert_close(stretch(small), mask(small))
     assert not torch.allclose(stretch(long), mask(long))
+
+
+def test_norm_cfg_reaches_the_norm():
+    assert isinstance(GlobalSelfAttention(8, norm_cfg=dict(type='SyncBN')).bn, nn.SyncBatchNorm)

@@ -149,9 +149,13 @@ class Backbone(StrictModule):
         return ''
 
     def output_map(self, stage: int, x: Tensor, norm: bool = True) -> Tensor:
-        """The output (B, h, w, C) of a stage -> its map (B, C, h, w), normed if the stage has an output norm."""
+        """The output (B, h, w, C) of a stage -> its map (B, C, h, w), normed if the stage has an output norm.
+
+        It is contiguous: MMCV's RoIAlign reads a channels-last map as if it were contiguous, and returns wrong values.
+        """
         name = self.output_norm(stage) if norm else ''
-        return to_map(getattr(self, name)(x) if name else x)
+        x = getattr(self, name)(x) if name else x
+        return transposed(x.flatten(1, 2)).unflatten(2, x.shape[1:3])
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """x: (B, in_channels, H, W) -> per output i, (B, C_i, ceil(H / s_i), ceil(W / s_i)), s_i the stride."""
@@ -236,11 +240,3 @@ class Backbone(StrictModule):
         for parameter in parameters:
             parameter.requires_grad_(False)
         return self
-
-
-def to_map(x: Tensor) -> Tensor:
-    """Tokens (B, H, W, C) -> the map (B, C, H, W) that necks and heads expect.
-
-    It is contiguous: MMCV's RoIAlign reads a channels-last map as if it were contiguous, and returns wrong values.
-    """
-    return transposed(x.flatten(1, 2)).unflatten(2, x.shape[1:3])

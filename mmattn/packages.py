@@ -35,9 +35,14 @@ def require(package: str, purpose: str) -> None:
         purpose: who needs it, the subject of "... needs".
 
     Raises:
-        MissingPackage: if it is missing or too old.
+        MissingPackage: if it is missing or too old, or of both families, which overwrite each other's files.
     """
     lowest, maintained, original = PACKAGES[package]
+    if all(any(distributions(name=name)) for name in (maintained, original)):
+        raise MissingPackage(
+            f'{purpose} needs {package}, which {maintained} and {original} both installed, over each other: '
+            f'pip uninstall {maintained} {original}, then install the one of the family that the other packages have'
+        )
     install = (
         f'pip install --upgrade {maintained}, or {original} if the environment has other packages of OpenMMLab itself'
     )
@@ -54,18 +59,22 @@ def require(package: str, purpose: str) -> None:
 
 
 def require_ops(purpose: str) -> None:
-    """Make sure that mmcv has its compiled operators (NMS, RoIAlign ...).
+    """Make sure that mmcv has its operators (NMS, RoIAlign ...), compiled or those of ``projects/mmcv_ops``.
 
     Raises:
         MissingPackage: if they do not import.
     """
     try:
         importlib.import_module('mmcv.ops')
-    except ImportError as error:
-        raise MissingPackage(
-            f'{purpose} needs the compiled operators of mmcv, which do not import ({error}): install the '
-            f'full mmcv or onedl-mmcv, compiled for the torch at hand, not mmcv-lite.'
-        ) from None
+    except (ImportError, AssertionError) as error:  # an assertion, if an old extension lacks an operator
+        todo = 'pip install ./projects/mmcv_ops in a clone of mmattn'
+        problem = (
+            f'which do not import ({describe(error)}): {todo}'
+            if isinstance(error, ModuleNotFoundError)
+            else f'whose compiled file mmcv/_ext does not load ({describe(error)}), since it was compiled for another '
+            f'torch or is damaged: install mmcv again, or delete that file and {todo}'
+        )
+        raise MissingPackage(f'{purpose} needs the operators of mmcv, {problem}') from None
 
 
 def require_models(package: str, purpose: str) -> None:
@@ -77,8 +86,10 @@ def require_models(package: str, purpose: str) -> None:
     try:
         importlib.import_module(f'{package}.models')
     except Exception as error:  # a module that is imported can raise any error
+        if getattr(error, 'name', None) in ('mmcv._ext', '_ext'):  # it is missing, or does not load
+            require_ops(purpose)
         # mmpretrain, which the others import, uses functions that transformers 5 removed.
-        transformers = {found.name: found.version for found in distributions()}.get('transformers', '0')
+        transformers = next((found.version for found in distributions(name='transformers')), '0')
         todo = f": transformers {transformers} is too new for mmpretrain, pip install 'transformers<5'"
         todo = todo if version_numbers(transformers) >= (5,) else ''
         raise MissingPackage(

@@ -51,11 +51,32 @@ def test_stacks_are_kept_apart():
             assert printed[1].endswith(printed[0].split()[-1] + '-openmmlab')
 
 
-def test_missing_compiler_is_refused(setup_env, monkeypatch):
-    """The message says how to install one."""
+def test_compilers(setup_env, monkeypatch):
+    """One is needed to compile MMCV only. The message says how to install it, and how to do without."""
     monkeypatch.setenv('PATH', '/nowhere')
-    monkeypatch.delenv('CXX', raising=False)
-    with pytest.raises(SystemExit, match=r'There is no C\+\+ compiler \(c\+\+\).*apt-get install g\+\+'):
+    monkeypatch.delenv('MMCV_OPS', raising=False)
+    setup_env.check_machine()
+    monkeypatch.setenv('MMCV_OPS', 'compiled')
+    with pytest.raises(SystemExit, match=r'There is no C\+\+ compiler.*apt-get install g\+\+. Or leave out MMCV_OPS'):
+        setup_env.check_machine()
+
+
+def test_operators_change_when_they_are_asked_to(setup_env, monkeypatch, tmp_path):
+    """An environment keeps compiled operators, until MMCV_OPS says otherwise."""
+    monkeypatch.setattr(setup_env, 'VENV', tmp_path)
+    wanted = {}
+    for compiled in (False, True):
+        if compiled:
+            site = tmp_path / 'lib' / 'python3.11' / 'site-packages' / 'mmcv'
+            site.mkdir(parents=True)
+            (site / '_ext.cpython-311-x86_64-linux-gnu.so').touch()
+        for choice in ('', 'compiled', 'torch'):
+            monkeypatch.setenv('MMCV_OPS', choice)
+            wanted[compiled, choice] = setup_env.wants_compiled()
+        assert setup_env.is_compiled() == compiled
+    assert {key for key in wanted if wanted[key]} == {(False, 'compiled'), (True, ''), (True, 'compiled')}
+    monkeypatch.setenv('MMCV_OPS', 'yes')
+    with pytest.raises(SystemExit, match='MMCV_OPS must be compiled or torch, not yes'):
         setup_env.check_machine()
 
 
@@ -87,27 +108,30 @@ def test_pins_are_exact(setup_env):
 
 
 @each_stack
-def test_mmcv_is_compiled_once(setup_env, monkeypatch, tmp_path):
-    """The wheel is kept in a folder named after torch's version and not compiled again. A failure leaves no files."""
+@pytest.mark.parametrize('ops', ['compiled', 'torch'])
+def test_mmcv_is_built_once(setup_env, monkeypatch, tmp_path, ops):
+    """The wheel is kept in a folder named after torch's version, if it has operators compiled for it, and not built
+    again. A failure leaves no files."""
     monkeypatch.setattr(setup_env, 'CACHE', tmp_path)
-    compiled = []
+    monkeypatch.setenv('MMCV_OPS', ops)
+    built = []
 
-    def compile_one(title, command, **environment):
+    def build_one(title, command, **environment):
         folder = command[command.index('-w') + 1]
         folder.mkdir(parents=True)
-        if not compiled:
-            compiled.append('failed')
+        if not built:
+            built.append('failed')
             raise SystemExit('failed')
-        tag = 'cp{}{}'.format(*sys.version_info)
+        tag = 'cp{0}{1}-cp{0}{1}-linux'.format(*sys.version_info) if ops == 'compiled' else 'py2.py3-none-any'
         name, version = command[-1].split('==')
-        compiled.append(folder / f'{name.replace("-", "_")}-{version}-{tag}-{tag}-linux.whl')
-        compiled[-1].touch()
+        built.append(folder / f'{name.replace("-", "_")}-{version}-{tag}.whl')
+        built[-1].touch()
 
-    monkeypatch.setattr(setup_env, 'step', compile_one)
+    monkeypatch.setattr(setup_env, 'step', build_one)
     with pytest.raises(SystemExit, match='failed'):
         setup_env.mmcv_wheel(['pip'])
     wheel = setup_env.mmcv_wheel(['pip'])
-    assert setup_env.mmcv_wheel(['pip']) == wheel and len(compiled) == 2
+    assert setup_env.mmcv_wheel(['pip']) == wheel and len(built) == 2
     (torch_pin,) = setup_env.requirements('torch')
-    assert wheel.parent.name == torch_pin.replace('==', '-')
-    assert [path.name for path in wheel.parent.iterdir()] == [compiled[-1].name]
+    assert wheel.parent.name == (torch_pin.replace('==', '-') if ops == 'compiled' else 'pure')
+    assert [path.name for path in wheel.parent.iterdir()] == [built[-1].name]

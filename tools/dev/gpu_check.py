@@ -169,7 +169,8 @@ def absent(need: str) -> str:
         if need != 'mmcv on GPUs':
             importlib.import_module(need)
         elif importlib.import_module('mmcv.ops').get_compiling_cuda_version() == 'not available':
-            return 'mmcv was compiled without CUDA'
+            compiled = not importlib.import_module('mmcv._ext').__file__.endswith('.py')  # as that of mmcv_ops
+            return 'mmcv was compiled without CUDA' if compiled else ''
     except ImportError as error:
         return str(error)
     return ''

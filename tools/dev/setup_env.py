@@ -3,6 +3,9 @@
 The environment variable STACK names the packages: a file in requirements/. The stack "onedl" is the default and is
 installed in .venv; another one is installed in .venv-STACK.
 
+MMCV is installed without its compiled operators, for which projects/mmcv_ops has others. MMCV_OPS=compiled compiles
+them, and MMCV_OPS=torch goes back. Without the variable, an environment keeps what it has.
+
 This file uses the standard library only, and no syntax newer than Python 3.5, so that it can tell the user of an old
 Python that it is too old.
 """
@@ -22,9 +25,11 @@ STACK = os.environ.get('STACK') or 'onedl'
 REQUIREMENTS = ROOT / 'requirements' / (STACK + '.txt')
 VENV = ROOT / ('.venv' if STACK == 'onedl' else '.venv-' + STACK)
 PYTHON = VENV / 'bin' / 'python'
+CXX = os.environ.get('CXX') or 'c++'
 READY = VENV / 'ready'
 LOG = VENV / 'setup.log'
 PROJECTS = sorted(ROOT.glob('projects/*/pyproject.toml'))
+MMCV = ('mmcv', 'onedl-mmcv')
 CACHE = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmattn' / 'wheels'
 #: the environment works if this runs; mmcv.ops does not import if it was compiled for another torch
 IMPORTS = (
@@ -50,14 +55,16 @@ def main():
     fingerprint = hashlib.sha256(
         '\n'.join([sys.version, str(ROOT)] + [path.read_text('utf-8') for path in files]).encode()
     ).hexdigest()
-    compiled = (ops / '_cpu.abi3.so').exists()
-    if READY.is_file() and READY.read_text('utf-8') == fingerprint and compiled and works(COMPLETE):
+    ready = READY.is_file() and READY.read_text('utf-8') == fingerprint and wants_compiled() == is_compiled()
+    if ready and ((ops / '_cpu.abi3.so').exists() or not shutil.which(CXX)) and works(COMPLETE):
         return
-    print(
-        'Setting up {}. This happens once. It takes 6 GB, about 3 minutes, and 5 to 15 minutes more (on 2 cores) if '
-        'mmcv must be compiled.'.format(VENV),
-        flush=True,
-    )
+    print('Setting up {}. This happens once. It takes 6 GB and about 3 minutes.'.format(VENV), flush=True)
+    if not shutil.which(CXX):
+        print(
+            "There is no C++ compiler ({}), so mmattn's operators for the CPU are left out: the backbones work, and "
+            'some are slower.'.format(CXX),
+            flush=True,
+        )
     started = time.time()
     if works('import pip, sys; assert sys.version == {!r}'.format(sys.version)) and works(COMPLETE):
         READY.unlink(missing_ok=True)  # unfinished, or the requirements changed: pip installs what is missing
@@ -66,19 +73,22 @@ def main():
         VENV.mkdir()
         step('[1/5] create a virtual environment: seconds', [sys.executable, '-m', 'venv', VENV])
     pip = [PYTHON, '-m', 'pip', '--disable-pip-version-check']
+    install = pip + ['install', '--no-compile']  # Python compiles what is imported; most files never are
     step(
         '[2/5] install torch: about 1 minute and 3 GB',
-        pip + ['install', *requirements('setuptools', 'wheel', 'ninja', 'psutil', 'numpy', 'torch', 'torchvision')],
+        install + [*requirements('setuptools', 'wheel', 'ninja', 'numpy', 'torch', 'torchvision')],
     )
     wheel = mmcv_wheel(pip)
+    if wants_compiled() != is_compiled():  # pip would keep the other one, which has the same version
+        step('      remove another mmcv: seconds', pip + ['uninstall', '--yes', *requirements(*MMCV)])
     step(
         '[4/5] install MMEngine, MMDetection, MMSegmentation, MMPretrain and pytest: about 1 minute',
-        pip + ['install', '--no-build-isolation', wheel, '-r', REQUIREMENTS],
+        install + ['--no-build-isolation', wheel, '-r', REQUIREMENTS],
     )
     projects = [part for path in PROJECTS for part in ('-e', path.parent)]
     step(
-        '[5/5] install mmattn and its projects: seconds',
-        pip + ['install', '--no-build-isolation', '--no-deps', '-e', ROOT, *projects],
+        '[5/5] install mmattn and its projects: about 1 minute',
+        install + ['--no-build-isolation', '--no-deps', '-e', ROOT, *projects],
     )
     problem = failure(IMPORTS)
     if problem:
@@ -88,6 +98,17 @@ def main():
         stop('The new environment does not work ({}). It was removed: run the same command again.'.format(problem))
     READY.write_text(fingerprint, 'utf-8')
     print('Set up in {:.0f} s.'.format(time.time() - started), flush=True)
+
+
+def is_compiled():
+    """Whether the environment has MMCV's compiled operators."""
+    return any(VENV.glob('lib/python*/site-packages/mmcv/_ext*.so'))
+
+
+def wants_compiled():
+    """Whether it should have them."""
+    choice = os.environ.get('MMCV_OPS')
+    return choice == 'compiled' or (not choice and is_compiled())
 
 
 def check_machine():
@@ -108,16 +129,6 @@ def check_machine():
             'torch 2.1 of the stack openmmlab needs Python 3.10 or 3.11, but {} is Python {}. Name another: '
             'make STACK=openmmlab PYTHON=python3.11'.format(sys.executable, sys.version.split()[0])
         )
-    if not shutil.which(os.environ.get('CXX', 'c++')):
-        stop(
-            "There is no C++ compiler ({}), and MMCV's operators must be compiled. Install one, on Debian and Ubuntu "
-            'with: apt-get install g++'.format(os.environ.get('CXX', 'c++'))
-        )
-    if not (Path(sysconfig.get_paths()['include']) / 'Python.h').is_file():
-        stop(
-            'Python.h of {} is missing, and MMCV cannot be compiled without it. Install it, on Debian and Ubuntu with: '
-            'apt-get install python3-dev'.format(sys.executable)
-        )
     try:
         import ensurepip  # noqa: F401, Debian's python3 does not include it
     except ImportError:
@@ -125,37 +136,55 @@ def check_machine():
             '{} cannot create virtual environments. Install what is missing, on Debian and Ubuntu with: '
             'apt-get install python3-venv'.format(sys.executable)
         )
+    choice = os.environ.get('MMCV_OPS', '')
+    if choice not in ('', 'compiled', 'torch'):
+        stop('MMCV_OPS must be compiled or torch, not {}.'.format(choice))
+    if choice != 'compiled':
+        return
+    if not shutil.which(CXX):
+        stop(
+            "There is no C++ compiler ({}), and MMCV's operators must be compiled. Install one, on Debian and Ubuntu "
+            'with: apt-get install g++. Or leave out MMCV_OPS=compiled'.format(CXX)
+        )
+    if not (Path(sysconfig.get_paths()['include']) / 'Python.h').is_file():
+        stop(
+            'Python.h of {} is missing, and MMCV cannot be compiled without it. Install it, on Debian and Ubuntu with: '
+            'apt-get install python3-dev. Or leave out MMCV_OPS=compiled'.format(sys.executable)
+        )
 
 
 def mmcv_wheel(pip):
-    """Return the path of the compiled mmcv. It is compiled once and then kept in CACHE.
+    """Return the path of mmcv's wheel. It is built once and then kept in CACHE.
 
-    CACHE has one folder for each version of torch, because the name of a wheel does not say what it was compiled for.
+    CACHE has one folder for each version of torch that mmcv was compiled for, because the name of a wheel does not say
+    it, and one for mmcv without compiled operators.
     """
-    (requirement,) = requirements('mmcv', 'onedl-mmcv')
+    (requirement,) = requirements(*MMCV)
     (torch,) = requirements('torch')
-    folder = CACHE / re.sub('=+', '-', torch)
-    tag = 'cp{}{}'.format(*sys.version_info)
+    compiled = wants_compiled()
+    folder = CACHE / (re.sub('=+', '-', torch) if compiled else 'pure')
+    tag = 'cp{}{}'.format(*sys.version_info) if compiled else 'py'
     pattern = re.sub('[-=]+', '_', requirement.split('==')[0]) + '-' + requirement.split('==')[1] + '-' + tag + '*.whl'
     made = sorted(folder.glob(pattern))
     if made:
-        print('[3/5] mmcv was compiled before: {}'.format(made[0]), flush=True)
+        print('[3/5] mmcv was built before: {}'.format(made[0]), flush=True)
         return made[0]
-    # mmcv compiles for CUDA if it sees a GPU, which fails without CUDA's compiler. Hide the GPU then.
-    gpu = {} if shutil.which('nvcc') or os.environ.get('CUDA_HOME') else {'CUDA_VISIBLE_DEVICES': ''}
-    # Python's own flags ask for debug information. Without it (-g0), compiling takes half as long.
+    if compiled:
+        title, isolation = "[3/5] compile mmcv's operators: 5 to 15 minutes on 2 cores", '--no-build-isolation'
+        # Python's own flags ask for debug information. Without it (-g0), compiling takes half as long.
+        flags = dict(MMCV_WITH_OPS='1', MAX_JOBS=str(os.cpu_count()), CFLAGS=os.environ.get('CFLAGS', '') + ' -g0')
+        # mmcv compiles for CUDA if it sees a GPU, which fails without CUDA's compiler. Hide the GPU then.
+        if not shutil.which('nvcc') and not os.environ.get('CUDA_HOME'):
+            flags['CUDA_VISIBLE_DEVICES'] = ''
+    else:
+        # Where mmcv is built, it must not find torch: then it compiles nothing. It may need an old setuptools.
+        title, isolation = '[3/5] build mmcv without operators: seconds', '--use-pep517'
+        flags = dict(PIP_CONSTRAINT=str(REQUIREMENTS))
     fresh = folder / 'unfinished-{}'.format(os.getpid())
     try:
-        step(
-            "[3/5] compile mmcv's operators: 5 to 15 minutes on 2 cores",
-            pip + ['wheel', '-v', '--no-cache-dir', '--no-deps', '--no-build-isolation', '-w', fresh, requirement],
-            MMCV_WITH_OPS='1',
-            MAX_JOBS=str(os.cpu_count()),
-            CFLAGS=os.environ.get('CFLAGS', '') + ' -g0',
-            **gpu,
-        )
-        (compiled,) = fresh.glob(pattern)
-        return Path(shutil.move(str(compiled), str(folder / compiled.name)))
+        step(title, pip + ['wheel', '-v', '--no-cache-dir', '--no-deps', isolation, '-w', fresh, requirement], **flags)
+        (built,) = fresh.glob(pattern)
+        return Path(shutil.move(str(built), str(folder / built.name)))
     finally:
         shutil.rmtree(str(fresh), ignore_errors=True)
 

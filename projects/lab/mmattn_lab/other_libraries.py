@@ -63,7 +63,7 @@ class CrissCrossAttention(nn.Module):
         recurrence: how often; R of the paper.
 
     Raises:
-        MissingPackage: if MMCV or its compiled operators are missing.
+        MissingPackage: if MMCV or its operators are missing.
         ValueError: if an argument is wrong; the message names it.
     """
 

@@ -4,9 +4,11 @@ import inspect
 import re
 import sys
 from argparse import ArgumentParser
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import SimpleNamespace
 
+import mmcv
 import pytest
 from mmdet.models import RetinaNet
 from mmengine.config import Config, ConfigDict
@@ -179,7 +181,7 @@ def test_annotations_are_checked():
     [
         ('mmseg', UPERNET, 'mmseg', MASK_RCNN),
         ('mmcv', CLASSIFIER, 'in1k.py .* needs mmcv .*: pip install --upgrade onedl-mmcv, or mmcv if', None),
-        ('mmcv.ops', MASK_RCNN, 'needs the compiled operators of mmcv', UPERNET),
+        ('mmcv.ops', MASK_RCNN, 'the operators of mmcv, which do not import .*: pip install .*/mmcv_ops', CLASSIFIER),
     ],
 )
 def test_missing_packages_are_told(monkeypatch, package, config, message, other):
@@ -188,6 +190,22 @@ def test_missing_packages_are_told(monkeypatch, package, config, message, other)
     with pytest.raises(MissingPackage, match=message):
         load_config(config)
     assert other is None or load_config(other).model
+
+
+@pytest.mark.parametrize('config', [MASK_RCNN, UPERNET], ids=['detector', 'segmentor'])
+def test_a_compiled_extension_that_does_not_load(monkeypatch, tmp_path, config):
+    """It is named as what it is, also for MMSegmentation, which can do without operators but not with broken ones."""
+    (tmp_path / f'_ext{EXTENSION_SUFFIXES[0]}').write_bytes(b'damaged')
+    monkeypatch.setattr(mmcv, '__path__', [str(tmp_path), *mmcv.__path__])
+    for name in [name for name in sys.modules if name.startswith(('mmcv._ext', 'mmcv.ops'))]:
+        monkeypatch.delitem(sys.modules, name)
+    imported = importlib.import_module
+    monkeypatch.setattr(
+        'mmguard.packages.importlib.import_module',
+        lambda name: imported('mmcv.ops' if name == 'mmseg.models' else name),
+    )
+    with pytest.raises(MissingPackage, match='operators of mmcv, whose compiled file .*_ext.*too short.*install mmcv'):
+        load_config(config)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +231,8 @@ def test_models_that_cannot_be_imported(monkeypatch):
         return imported(name)
 
     monkeypatch.setattr('mmguard.packages.importlib.import_module', fail)
-    new = SimpleNamespace(name='transformers', version='5.24.0')
-    monkeypatch.setattr('mmguard.packages.distributions', lambda: [new])
+    new = SimpleNamespace(version='5.24.0')
+    monkeypatch.setattr('mmguard.packages.distributions', lambda name: [new] * (name == 'transformers'))
     sentence = r"needs mmseg.models, .*NoneType takes no arguments.*transformers 5.24.0 .* 'transformers<5'"
     with pytest.raises(MissingPackage, match=sentence):
         load_config(UPERNET)

@@ -115,9 +115,11 @@ def say_what_is_unusual(tool: str) -> None:
     """
     if os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) != '0':
         return
-    for package in (name for name in ('mmattn', 'mmguard') if name in sys.modules):
+    for package, place in dict(mmattn='', mmguard='projects/mmguard').items():
+        if package not in sys.modules:
+            continue
         imported = Path(sys.modules[package].__file__).resolve().parent
-        checkouts = [path / place for path in Path(tool).resolve().parents for place in ('', f'projects/{package}')]
+        checkouts = [path / place for path in Path(tool).resolve().parents]
         own = next((path for path in checkouts if (path / package / '__init__.py').is_file()), None)
         if own not in (None, imported.parent):
             print(

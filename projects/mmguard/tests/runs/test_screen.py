@@ -129,6 +129,13 @@ def test_another_checkout(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == ''
 
 
+@pytest.mark.parametrize('tool', ['tools/train.py', 'projects/lab/tools/compare.py'])
+def test_own_checkout(tool, capsys):
+    """The tools of this checkout have nothing to say, nor have those of a project."""
+    say_what_is_unusual(str(ROOT / tool))
+    assert capsys.readouterr().err == ''
+
+
 def test_characters_in_log_files(tmp_path):
     """A line with a name that the locale does not have is written, not lost."""
     logger = logging.Logger('characters')

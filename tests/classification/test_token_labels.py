@@ -159,13 +159,12 @@ class Code:
         (dict(label=1), 'is of type dict, not a tensor, but a label map is a tensor'),
         (torch.zeros(5, 2, 4, 4), r'is a tensor \(5, 2, 4, 4\) of torch.float32, but'),
         (torch.zeros(2, 5, 4, 4, dtype=torch.complex64), 'is a tensor .* of torch.complex64, but'),
-        (torch.zeros(2, 5, 4, 4).to_sparse(), 'is sparse or nested, but'),
         (torch.full((2, 5, 4, 4), torch.nan), 'not finite'),
         (torch.full((2, 1, 4, 4), 0.5), 'not different whole numbers'),
         (torch.full((2, 1, 4, 4), -1), 'not different whole numbers'),
         (torch.zeros(2, 5, 4, 4), 'not different whole numbers'),
     ],
-    ids='missing cut code dict shape complex sparse nan half negative equal'.split(),
+    ids='missing cut code dict shape complex nan half negative equal'.split(),
 )
 def test_refuses_files(tmp_path, capsys, contents, sentence):
     """One sentence that names the file. No code in it is run."""

@@ -159,7 +159,7 @@ class Code:
         (dict(label=1), 'is of type dict, not a tensor, but a label map is a tensor'),
         (torch.zeros(5, 2, 4, 4), r'is a tensor \(5, 2, 4, 4\) of torch.float32, but'),
         (torch.zeros(2, 5, 4, 4, dtype=torch.complex64), 'is a tensor .* of torch.complex64, but'),
-        (torch.full((2, 5, 4, 4), torch.nan), 'not finite'),
+        (torch.tensor([torch.nan, 3.0]).view(2, 1, 1, 1), 'not finite'),
         (torch.full((2, 1, 4, 4), 0.5), 'not different whole numbers'),
         (torch.full((2, 1, 4, 4), -1), 'not different whole numbers'),
         (torch.zeros(2, 5, 4, 4), 'not different whole numbers'),

@@ -223,6 +223,8 @@ def test_attention_starts_at_the_size_that_the_next_norm_knows(plain, settings):
         for name, value in twin.state_dict().items():
             assert torch.equal(value, backbone.state_dict()[name])
         assert [module.training for module in backbone.modules()] == modes
+        norms = [module.bn for module in backbone.modules() if getattr(module, 'bn', None) is not None]
+        assert all(len(norm.running_var.unique()) == 1 for norm in norms)  # a small one would make its channel huge
 
         inputs = []
         blocks = [block for block in backbone.modules() if getattr(block, 'attn', None) is not None]

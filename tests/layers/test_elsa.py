@@ -59,6 +59,17 @@ def test_projection_to_logits_is_called(tap_major):
     assert not tap_major or found.stride() == layer._logits(x, True).stride() == (2 * 9 * 20, 5, 1, 9 * 20, 20)
 
 
+def test_reach():
+    """A pixel depends on pixels up to k // 2 * dilation away, through the convolution of the logits and through the
+    sum, and on no others."""
+    layer = ELSA(4, 1, kernel_size=3, dilation=2, group_width=2).double()
+    x = torch.randn(1, 9, 9, 4, dtype=torch.float64, requires_grad=True)
+    layer(x)[0, 4, 4].sum().backward()
+    reached = (x.grad[0].abs().sum(-1) > 0).nonzero()
+    assert reached.min(0).values.tolist() == [2, 2] and reached.max(0).values.tolist() == [6, 6]
+    assert len(reached) == 9  # on the dilated grid only
+
+
 def equation_7(layer, p):
     """The softmax of equation 7, one pixel, head and neighbour at a time: (B, H, W, heads, k * k)."""
     B, H, W, d = p.shape

@@ -43,22 +43,19 @@ EXAMPLES = [
     for path in sorted((CONFIGS / 'elsa_swin').glob('*.py'))
     if re.search('dino|detr|mask2former|rtmdet|voc', path.stem)
 ]
-#: backbone -> its folder, and how it is called in names
-BACKBONES = {
-    'ELSASwin': ('elsa_swin', 'elsa-swin'),
-    'MSFSwin': ('msf', 'msf-swin'),
-    'MSFViT': ('msf', 'msf-vit'),
-    'ShuntedTransformer': ('shunted', 'shunted'),
-    'GSAResNet': ('gsa', 'gsa-r50'),
-}
-#: framework -> a pattern of its configs' names, the part of the model that is its own, and the type of this part
-FRAMEWORKS = {
-    'Mask R-CNN': (r'mask-rcnn_NAME(-[a-z])?_fpn_.*_coco', None, 'MaskRCNN'),
-    'Cascade Mask R-CNN': (r'cascade-mask-rcnn_NAME(-[a-z])?_fpn_.*_coco', None, 'CascadeRCNN'),
-    'RetinaNet': (r'retinanet_NAME(-[a-z])?_fpn_.*_coco', None, 'RetinaNet'),
-    'Semantic FPN': (r'NAME(-[a-z])?_fpn_.*_ade20k-512x512', 'decode_head', 'FPNHead'),
-    'UperNet': (r'NAME(-[a-z])?_upernet_.*_ade20k-512x512', 'decode_head', 'UPerHead'),
-    'SETR': (r'NAME(-[a-z])?_setr-\w+_.*_ade20k-512x512', 'decode_head', 'SETR(UP|MLA)Head'),
+#: in the name of a detector or segmentor -> the type of its backbone, of its model, or of its head
+NAMES = {
+    r'(^|_)elsa-swin-': r'mmattn\.ELSASwin',
+    r'(^|_)msf-swin-': r'mmattn\.MSFSwin',
+    r'(^|_)msf-vit-': r'mmattn\.MSFViT',
+    r'(^|_)shunted-': r'mmattn\.ShuntedTransformer',
+    r'(^|_)gsa-r': r'mmattn\.GSAResNet',
+    r'^cascade-mask-rcnn_': 'CascadeRCNN',
+    r'^mask-rcnn_': 'MaskRCNN',
+    r'^retinanet_': 'RetinaNet',
+    r'_fpn_.*ade20k': 'FPNHead',
+    r'_upernet_': 'UPerHead',
+    r'_setr-': 'SETR(UP|MLA)Head',
 }
 #: what a whole config has, among others
 WHOLE = ('train_dataloader', 'val_dataloader', 'test_evaluator', 'optim_wrapper')
@@ -162,21 +159,6 @@ def test_baseline_builds(case):
         assert model(torch.zeros(1, 3, size, size)).shape == (1, 1000)
 
 
-@pytest.mark.parametrize('framework', FRAMEWORKS)
-@pytest.mark.parametrize('backbone', BACKBONES)
-def test_every_backbone_has_every_framework(backbone, framework):
-    """Each of the five backbones has a config of each of the six frameworks."""
-    folder, name = BACKBONES[backbone]
-    pattern, part, kind = FRAMEWORKS[framework]
-    stems = [path.stem for path in (CONFIGS / folder).glob('*.py')]
-    found = [stem for stem in stems if re.fullmatch(pattern.replace('NAME', name), stem)]
-    assert found, f'no config of {framework} with {backbone}'
-    for stem in found:
-        model = Config.fromfile(CONFIGS / folder / f'{stem}.py').model
-        assert model.backbone.type == f'mmattn.{backbone}'
-        assert re.fullmatch(kind, (model[part] if part else model).type)
-
-
 @pytest.mark.parametrize(
     'name',
     [
@@ -195,6 +177,7 @@ def test_every_backbone_has_every_framework(backbone, framework):
                 'retinanet_pvtv2-b2_fpn_1x_coco',
                 'twins-svt-s_upernet_8xb2-160k_ade20k-512x512',
                 'mit-b2_segformer_8xb2-160k_ade20k-512x512',
+                'deformable-detr-refine-twostage_elsa-swin-t_8xb2-12e_coco',
             )
         ),
         'retinanet_msf-vit-s_fpn_ms-1x_coco',
@@ -324,6 +307,9 @@ def check_downstream(cfg: Config, path: Path) -> None:
     batch = cfg.train_dataloader.batch_size * (int(gpus[1]) if gpus else 8)
     assert 'toy' in path.parts or cfg.auto_scale_lr.base_batch_size == batch
     assert ('tta_model' in cfg) == ('tta_views' in cfg or 'tta_pipeline' in cfg) == ('panoptic_head' not in cfg.model)
+    found = cfg.model.backbone.type, cfg.model.get('decode_head', cfg.model).type
+    for part, kind in NAMES.items():
+        assert not re.search(part, path.stem) or any(re.fullmatch(kind, each) for each in found), (part, found)
     with torch.no_grad(), DefaultScope.overwrite_default_scope(cfg.default_scope):
         check_channels(cfg.model, 'model')
         model = MODELS.build(deepcopy(cfg.model)).eval()  # MMDetection's DINO changes its config
@@ -366,7 +352,7 @@ def check_forward(model: nn.Module) -> None:
     names = ('decode_head', 'panoptic_head', 'rpn_head', 'bbox_head')
     head = next(getattr(model, name) for name in names if hasattr(model, name))
     channels = [m.shape[1] for m in maps]
-    # Heads with deformable attention take more than maps: test_deformable_attention_runs.
+    # Heads with deformable attention take more than maps: test_every_parameter_learns and tests/tools/test_heads.py.
     if hasattr(head, 'pixel_decoder'):
         assert [conv.in_channels for conv in head.pixel_decoder.input_convs] == channels[:0:-1]
         assert head.pixel_decoder.lateral_convs[0].in_channels == channels[0]
@@ -374,35 +360,6 @@ def check_forward(model: nn.Module) -> None:
         assert set(channels) == {model.embed_dims} and len(maps) == model.num_feature_levels
     else:
         head(maps)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    'config',
-    [
-        'dino-4scale_elsa-swin-t_8xb2-12e_coco',
-        'deformable-detr-refine-twostage_elsa-swin-t_8xb2-12e_coco',
-        'mask2former_elsa-swin-t_8xb2-lsj-50e_coco',
-        'elsa-swin-t_mask2former_8xb2-160k_ade20k-512x512',
-    ],
-)
-def test_deformable_attention_runs(config):
-    """Models with deformable attention, whose heads take more than maps, predict."""
-    cfg = Config.fromfile(ROOT / 'configs' / 'elsa_swin' / f'{config}.py')
-    size = (224, 256)  # MMDetection 3.3 needs as many pixels in the maps as DINO has queries, 900.
-    shape = dict(img_shape=size, ori_shape=size, pad_shape=size, batch_input_shape=size)
-    with DefaultScope.overwrite_default_scope(cfg.default_scope), torch.no_grad():
-        cfg.model.backbone.init_cfg = None
-        model = MODELS.build(cfg.model).eval()
-        model.init_weights()  # MMDetection's embeddings of levels are whatever is in memory before.
-        if cfg.default_scope == 'mmseg':
-            assert model.encode_decode(torch.randn(1, 3, *size), [shape]).shape == (1, 150, *size)
-            return
-        from mmdet.structures import DetDataSample
-
-        sample = DetDataSample(metainfo=dict(shape, scale_factor=(1.0, 1.0)))
-        found = model.predict(torch.randn(1, 3, *size), [sample])[0].pred_instances
-    assert len(found) > 0 and found.bboxes.isfinite().all()
 
 
 @pytest.mark.usefixtures('any_weights')
@@ -439,32 +396,24 @@ def test_volo_d4_is_tested_as_d5(config, scale):
     assert d3[1].scale == int(d4[3].size / 0.96)
 
 
-@pytest.mark.parametrize('config', ['msf-vit-s_fpn_8xb2-80k_ade20k-512x512', 'mask-rcnn_msf-vit-s_fpn_ms-1x_coco'])
-def test_pyramid_over_vit(config):
-    """MMSegmentation's neck makes strides 4 to 32 from a ViT's maps, in either package and for odd sizes, and every map
-    reaches the loss."""
-    cfg = Config.fromfile(ROOT / 'configs' / 'msf' / f'{config}.py')
-    first, fpn = cfg.model.neck
-    with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        pyramid = MODELS.build({**first, 'norm_cfg': dict(type='BN')})  # SyncBN does not run on the CPU
-        necks = torch.nn.Sequential(pyramid, MODELS.build(fpn))
-    maps = [torch.randn(2, 384, 7, 9, requires_grad=True) for _ in range(4)]
-    assert [tuple(out.shape[2:]) for out in pyramid(maps)] == [(28, 36), (14, 18), (7, 9), (3, 4)]
-    sum(out.square().mean() for out in necks(maps)).backward()
-    assert all(m.grad.abs().sum() > 0 for m in maps)
-
-
 @pytest.mark.parametrize(
-    'config', ['elsa-volo-d1_fpn_8xb2-80k_ade20k-512x512', 'mask-rcnn_elsa-volo-d1_fpn_ms-1x_coco']
+    'config, shapes',
+    [
+        ('msf/msf-vit-s_fpn_8xb2-80k_ade20k-512x512', [(384, 7, 9)] * 4),
+        ('msf/mask-rcnn_msf-vit-s_fpn_ms-1x_coco', [(384, 7, 9)] * 4),
+        ('elsa_volo/elsa-volo-d1_fpn_8xb2-80k_ade20k-512x512', [(192, 13, 17), *[(384, 7, 9)] * 3]),
+        ('elsa_volo/mask-rcnn_elsa-volo-d1_fpn_ms-1x_coco', [(192, 13, 17), *[(384, 7, 9)] * 3]),
+    ],
 )
-def test_pyramid_over_volo(config):
-    """The same for the maps of VOLO, of strides 8 and 16 and of two widths."""
-    cfg = Config.fromfile(ROOT / 'configs' / 'elsa_volo' / f'{config}.py')
+def test_pyramids(config, shapes):
+    """MMSegmentation's neck makes strides 4 to 32 of a ViT's maps, or of VOLO's, in either package and for odd sizes,
+    and every map reaches the loss."""
+    cfg = Config.fromfile(CONFIGS / f'{config}.py')
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        pyramid, fpn = (MODELS.build(neck) for neck in cfg.model.neck)
-    sizes = [(192, 13, 17), *[(384, 7, 9)] * 3]
-    maps = [torch.randn(2, *size, requires_grad=True) for size in sizes]
-    assert [tuple(out.shape[2:]) for out in pyramid(maps)] == [(26, 34), (14, 18), (7, 9), (3, 4)]
+        pyramid, fpn = (MODELS.build({**neck, 'norm_cfg': dict(type='BN')}) for neck in cfg.model.neck)  # no SyncBN
+    maps = [torch.randn(2, *shape, requires_grad=True) for shape in shapes]
+    sizes = [tuple(out.shape[2:]) for out in pyramid(maps)]
+    assert sizes == [(28, 36) if len({*shapes}) == 1 else (26, 34), (14, 18), (7, 9), (3, 4)]
     sum(out.square().mean() for out in fpn(pyramid(maps))).backward()
     assert all(m.grad.abs().sum() > 0 for m in maps)
 
@@ -475,15 +424,11 @@ def test_pyramid_over_volo(config):
     [
         ('COCO_ROOT', 'elsa_swin/mask-rcnn_elsa-swin-t_fpn_ms-1x_coco'),
         ('COCO_ROOT', 'shunted/retinanet_shunted-s_fpn_1x_coco'),
-        ('COCO_ROOT', '../projects/lab/configs/toy/retinanet_shunted-toy_fpn'),
         ('COCO_ROOT', 'elsa_swin/dino-4scale_elsa-swin-t_8xb2-12e_coco'),
-        ('COCO_ROOT', 'elsa_swin/deformable-detr-refine-twostage_elsa-swin-t_8xb2-12e_coco'),
         ('COCO_ROOT', 'elsa_swin/mask2former_elsa-swin-t_8xb2-lsj-50e_coco'),
         ('COCO_ROOT', 'elsa_swin/mask2former_elsa-swin-t_8xb2-lsj-50e_coco-panoptic'),
         ('COCO_ROOT', 'elsa_swin/rtmdet_l_elsa-swin-t_4xb32-100e_coco'),
-        ('COCO_ROOT', '../projects/lab/configs/toy/dino_elsa-swin-toy'),
         ('ADE20K_ROOT', 'elsa_swin/elsa-swin-t_upernet_8xb2-160k_ade20k-512x512'),
-        ('ADE20K_ROOT', '../projects/lab/configs/toy/elsa-swin-toy_upernet'),
         ('CITYSCAPES_ROOT', 'elsa_swin/elsa-swin-t_mask2former_8xb2-90k_cityscapes-512x1024'),
         ('VOC_ROOT', 'elsa_swin/retinanet_elsa-swin-t_fpn_1x_voc0712'),
     ],

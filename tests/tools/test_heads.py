@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def toy(tmp_path_factory):
     """Toy COCO and ADE20K, and their images in the formats of Cityscapes, VOC and panoptic COCO."""
     folder = tmp_path_factory.mktemp('data') / 'toy'
-    command = [sys.executable, ROOT / 'projects/lab/tools/make_toy_data.py', folder, '--train', '240', '--val', '4']
+    command = [sys.executable, ROOT / 'projects/lab/tools/make_toy_data.py', folder, '--train', '4', '--val', '4']
     subprocess.run(command, check=True, capture_output=True)
     for split, coco_split, ade_split in (('train', 'train2017', 'training'), ('val', 'val2017', 'validation')):
         contents = json.loads((folder / 'coco' / 'annotations' / f'instances_{coco_split}.json').read_text())
@@ -123,30 +123,6 @@ def metrics(folder: Path) -> dict:
 def losses(folder: Path) -> list[float]:
     lines = max(folder.glob('*/vis_data/scalars.json')).read_text().splitlines()
     return [entry['loss'] for entry in map(json.loads, lines) if 'loss' in entry]
-
-
-@pytest.mark.parametrize(
-    'config, options, last, metric',
-    [
-        ('dino_elsa-swin-toy', ['train_cfg.max_epochs=1'], 'epoch_1.pth', 'coco/bbox_mAP'),
-        (
-            'shunted-toy_mask2former',
-            ['train_cfg.max_iters=60', 'train_cfg.val_interval=60', 'default_hooks.checkpoint.interval=60'],
-            'iter_60.pth',
-            'mIoU',
-        ),
-    ],
-)
-def test_toy_form_learns(toy, tmp_path, config, options, last, metric):
-    """60 steps lower the loss by a fifth or more, and the checkpoint can be tested."""
-    config = f'projects/lab/configs/toy/{config}.py'
-    options += ['default_hooks.logger.interval=1', 'log_processor.window_size=1']
-    run('train', toy, config, '--work-dir', tmp_path / 'work', '--cfg-options', *options)
-    values = losses(tmp_path / 'work')
-    assert len(values) == 60
-    assert np.mean(values[-5:]) < 0.8 * np.mean(values[:5])
-    run('test', toy, config, tmp_path / 'work' / last, '--work-dir', tmp_path / 'test')
-    assert np.isfinite(metrics(tmp_path / 'test')[metric])
 
 
 #: settings for small images in tests

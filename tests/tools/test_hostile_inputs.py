@@ -124,16 +124,6 @@ def test_mistakes_in_configs(run, tmp_path, config, option, message):
     assert not (tmp_path / 'work').exists()
 
 
-@pytest.mark.parametrize('text, message', [('model = dict(\n  a=1,\n  b==)', 'SyntaxError'), ('', 'there is no model')])
-def test_broken_configs(run, tmp_path, monkeypatch, text, message):
-    """A config that cannot be read, or is not a config of a model, is refused, and nothing is written."""
-    path = tmp_path / 'config.py'
-    path.write_text(text.replace('{root}', str(ROOT)))
-    monkeypatch.setitem(SHORT, path, [])
-    assert message.replace('{folder}', str(tmp_path)) in run('train', path)
-    assert not (tmp_path / 'work').exists()
-
-
 @pytest.mark.slow
 def test_process_of_its_own(data, tmp_path):
     """When a worker of the dataloader finds an image that is cut short, one sentence ends stderr and the exit status is

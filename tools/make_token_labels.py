@@ -76,13 +76,13 @@ def main() -> None:
     check_output(*files, args.out / NOTE)
     if 'backbone' not in cfg.model:
         raise InputError(f'label maps need a classifier with the setting "backbone", not a {cfg.model.get("type")}')
-    settings = cfg.to_dict()  # before the model is built, which changes them
+    contents = cfg.to_dict()  # before the model is built, which changes them
     with running(cfg, args.trust_checkpoint):
         load, predictor = build(cfg, args.checkpoint, args.device, args.trust_checkpoint)
     model = predictor.inferencer.model
     norm = pixels_of(cfg, None)  # of the pipeline; the data preprocessor is a part of the model
     norm = norm if norm.switches else None
-    classifier = settings['model'], settings.get('data_preprocessor'), load, *([norm] if norm else [])
+    classifier = contents['model'], contents.get('data_preprocessor'), load, *([norm] if norm else [])
     check_note(
         args.out,
         dict(
@@ -91,7 +91,7 @@ def main() -> None:
             checkpoint=digest(*chain.from_iterable(model.state_dict().items())),
         ),
     )
-    channels = settings['model']['backbone'].get('in_channels', 3)
+    channels = contents['model']['backbone'].get('in_channels', 3)
     read = partial(read_images, load, norm, args.places, stride(model, channels))
     batches = DataLoader(list(files.items()), args.batch_size, num_workers=args.workers, collate_fn=read)
     made, problems = 0, []

@@ -22,7 +22,7 @@ SMALL, BASE, LARGE = (
 
 @MODELS.register_module()
 class DINOViT(ViTFrame):
-    """The ViTs of DINOv2, with and without registers, and of DINOv3: :class:`ViTFrame` with their settings.
+    """The ViTs of DINOv2, with and without registers, and of DINOv3: :class:`ViTFrame` with their arguments.
 
     It takes the weights of timm's model of the same name, and Meta's own. Maps are those of timm's
     ``forward_intermediates(norm=True)``, for images of any size; sides that are not a multiple of the patch are padded
@@ -68,11 +68,11 @@ class DINOViT(ViTFrame):
         for key, values in (('version', [*VERSIONS]), ('swiglu', [0, 1])):
             if arch[key] not in values:
                 raise ValueError(f'arch: {key} must be {values[0]} or {values[1]}, not {arch[key]}')
-        settings = dict(
+        arguments = dict(
             VERSIONS[arch['version']],
             class_token=True,
             registers=arch['registers'],
             feed_forward='swiglu' if arch['swiglu'] else 'plain',
             layer_scale=1e-5,
         )
-        super().__init__(arch, attention, final_norm=final_norm, **{**settings, **kwargs})
+        super().__init__(arch, attention, final_norm=final_norm, **{**arguments, **kwargs})

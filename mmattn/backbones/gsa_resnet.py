@@ -329,11 +329,11 @@ class GSAResNet(Backbone):
         build: Callable[[int, int], nn.Module],
         attends: bool,
         stride: int,
-        **settings: object,
+        **arguments: object,
     ) -> Bottleneck:
         """A block of a group. ``build(dim, stride)`` makes its token mixer, for maps of this width and stride."""
-        attn = build(settings['width'], 4 * 2**stage // stride) if attends else None
-        return Bottleneck(attn=attn, stride=stride, **settings)
+        attn = build(arguments['width'], 4 * 2**stage // stride) if attends else None
+        return Bottleneck(attn=attn, stride=stride, **arguments)
 
     def stage_modules(self) -> list[list[nn.Module]]:
         return [[self.conv1, self.bn1], *([getattr(self, f'layer{i + 1}')] for i in range(self.num_built))]

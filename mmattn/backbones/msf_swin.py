@@ -49,6 +49,6 @@ class MSFSwin(SwinFrame):
         proj_bias: bool = False,
         **kwargs,
     ) -> None:
-        settings = dict(form=form, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
-        super().__init__(arch, dict(type='MeanShiftWindow', **settings), **kwargs)
+        arguments = dict(form=form, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
+        super().__init__(arch, dict(type='MeanShiftWindow', **arguments), **kwargs)
         self.settings = self.layers[0].blocks[0].attn.settings

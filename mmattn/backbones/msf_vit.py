@@ -49,9 +49,9 @@ class MSFViT(ViTFrame):
         landmarks: int = 0,
         **kwargs,
     ) -> None:
-        settings = dict(form=form, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
-        settings['landmarks'] = landmarks
-        super().__init__(arch, dict(type='MeanShiftAttention', **settings), **kwargs)
+        arguments = dict(form=form, sharing=sharing, groups=groups, group_mode=group_mode, proj_bias=proj_bias)
+        arguments['landmarks'] = landmarks
+        super().__init__(arch, dict(type='MeanShiftAttention', **arguments), **kwargs)
         # The names that checkpoints have. Landmarks are noted even where there are none, because they may change.
         of_frame = {key: value for key, value in self.settings.items() if not key.startswith('attention')}
         attn = self.blocks[0].attn

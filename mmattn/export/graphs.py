@@ -123,10 +123,10 @@ def read_openvino(file: str | Path, threads: int = 0) -> Callable[[Tensor], tupl
     """
     import openvino
 
-    settings = dict(INFERENCE_PRECISION_HINT='f32')  # It would choose bfloat16 where the CPU has it.
+    options = dict(INFERENCE_PRECISION_HINT='f32')  # It would choose bfloat16 where the CPU has it.
     if threads:
-        settings['INFERENCE_NUM_THREADS'] = threads
-    model = openvino.Core().compile_model(os.fspath(file), 'CPU', settings)
+        options['INFERENCE_NUM_THREADS'] = threads
+    model = openvino.Core().compile_model(os.fspath(file), 'CPU', options)
     return _on_tensors(lambda x: model({'image': x}).to_tuple())
 
 

@@ -19,13 +19,13 @@ def batch_norm(dim: int, norm_cfg: dict) -> nn.Module:
     Raises:
         ValueError: if the type or another key is unknown, or ``requires_grad`` is not True or False.
     """
-    settings = dict(norm_cfg) if isinstance(norm_cfg, dict) else {}
-    norm_type, requires_grad = settings.pop('type', None), settings.pop('requires_grad', True)
+    arguments = dict(norm_cfg) if isinstance(norm_cfg, dict) else {}
+    norm_type, requires_grad = arguments.pop('type', None), arguments.pop('requires_grad', True)
     if not isinstance(norm_type, str) or norm_type not in BATCH_NORMS:
         raise ValueError(f'norm_cfg must be a dict whose type is one of {", ".join(BATCH_NORMS)}, not {norm_cfg!r}')
     known = [key for key in inspect.signature(nn.BatchNorm2d).parameters if key != 'num_features']
-    for key in settings:
+    for key in arguments:
         if key not in known:
             raise ValueError(f'norm_cfg has no key {key}{near_misses(key, known)}')
     check_flags(**{'norm_cfg: requires_grad': requires_grad})
-    return BATCH_NORMS[norm_type](dim, **settings).requires_grad_(requires_grad)
+    return BATCH_NORMS[norm_type](dim, **arguments).requires_grad_(requires_grad)

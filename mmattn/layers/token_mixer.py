@@ -109,8 +109,8 @@ def build_token_mixer(cfg: dict, *, block: int = 0, window_size: int = 7, **offe
             it is not a module, or its ``settings`` are not what checkpoints can keep.
     """
     check_token_mixer('cfg', cfg)
-    settings, name = dict(cfg), _name(cfg)
-    token_mixer = settings.pop('type')
+    given, name = dict(cfg), _name(cfg)
+    token_mixer = given.pop('type')
     token_mixer = find_token_mixer(token_mixer) if isinstance(token_mixer, str) else token_mixer
     if token_mixer is None:
         known = sorted(TOKEN_MIXERS.module_dict)
@@ -118,20 +118,20 @@ def build_token_mixer(cfg: dict, *, block: int = 0, window_size: int = 7, **offe
             f'there is no token mixer {cfg["type"]}; there are {", ".join(known)}, and those of the modules in '
             f'custom_imports{near_misses(name, known)}'
         )
-    block = settings.pop('block', block)
+    block = given.pop('block', block)
     check_whole(f'token mixer {name}: block', block, 0)
     offered.update(block=block, window_size=window_size)
     parameters = inspect.signature(token_mixer).parameters
     if 'shift' in parameters:
-        window_size = settings.get('window_size', window_size)
+        window_size = given.get('window_size', window_size)
         check_whole(f'token mixer {name}: window_size', window_size)
         offered['shift'] = window_size // 2 * (block % 2)
-    for key in settings:
+    for key in given:
         if key not in parameters:
             raise ValueError(f'token mixer {name} has no argument {key}{near_misses(str(key), parameters)}')
-    if settings.get('dim', offered.get('dim')) != offered.get('dim'):
-        raise ValueError(f'token mixer {name}: dim must be that of the map, {offered["dim"]}, not {settings["dim"]!r}')
-    arguments = {**{key: value for key, value in offered.items() if key in parameters}, **settings}
+    if given.get('dim', offered.get('dim')) != offered.get('dim'):
+        raise ValueError(f'token mixer {name}: dim must be that of the map, {offered["dim"]}, not {given["dim"]!r}')
+    arguments = {**{key: value for key, value in offered.items() if key in parameters}, **given}
     missing = [
         key
         for key, parameter in parameters.items()

@@ -136,16 +136,16 @@ def steps(out: Path, device: str = 'cuda') -> list[Step]:
                 baseline = f'timm-{baseline}'
                 size = size.replace('1333', '1344')  # timm's Swin takes multiples of 4 only
             name = f'{model} {runtime} {batch}x{size}'
-            settings = ['--baseline', baseline, '--runtime', runtime, '--batch', str(batch), '--sizes', size]
+            options = ['--baseline', baseline, '--runtime', runtime, '--batch', str(batch), '--sizes', size]
             # Inductor's C++ code for a backward pass takes compilers many minutes.
-            settings += ['--steps', 'inference'] if dry and runtime == 'compile' else []
-            listed.append(Step(name, [*bench, model, *settings, '--out', out / name.replace(' ', '-')]))
+            options += ['--steps', 'inference'] if dry and runtime == 'compile' else []
+            listed.append(Step(name, [*bench, model, *options, '--out', out / name.replace(' ', '-')]))
     for head in ('mask-rcnn', 'cascade-mask-rcnn'):
         config = f'configs/elsa_swin/{head}_elsa-swin-t_fpn_ms-1x_coco.py'
         batch, size = MEASURED[device][-1]
-        settings = ['--whole', '--batch', str(batch), '--sizes', size, '--out', out / head]
-        settings += ['--dtype', 'float32'] if dry else []  # MMCV's NMS on the CPU takes no other
-        listed.append(Step(head, [*bench, config, 'r50', '--baseline', 'swin-t', *settings], ('mmdet', 'mmcv on GPUs')))
+        options = ['--whole', '--batch', str(batch), '--sizes', size, '--out', out / head]
+        options += ['--dtype', 'float32'] if dry else []  # MMCV's NMS on the CPU takes no other
+        listed.append(Step(head, [*bench, config, 'r50', '--baseline', 'swin-t', *options], ('mmdet', 'mmcv on GPUs')))
     for config, package in zip(TOY, ('mmpretrain', 'mmdet', 'mmseg')):
         listed.append(Step(f'training {config}', [*part, 'toy', '--config', config], ('mmcv on GPUs', package)))
     command = ['env', f'ADE20K_ROOT={out / f"toy-{device}" / "ADEChallengeData2016"}', 'bash', 'tools/dist_train.sh']

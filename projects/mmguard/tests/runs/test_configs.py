@@ -142,6 +142,13 @@ def test_a_config_that_is_its_own_base(tmp_path, few_frames):
         load_config(tmp_path / 'a.py')
 
 
+def test_a_config_that_is_no_python(tmp_path):
+    """It ends in a sentence, and not in MMEngine's traceback."""
+    (tmp_path / 'a.py').write_text('model = dict(a==)')
+    with pytest.raises(InputError, match='a.py cannot be read: SyntaxError'):
+        load_config(tmp_path / 'a.py')
+
+
 def test_yaml_and_json_configs(tmp_path):
     """What MMEngine writes, with tuples and anchors, is read as before."""
     cfg = Config.fromfile(CLASSIFIER)

@@ -206,7 +206,25 @@ def _gradients(
 ) -> tuple[Tensor, ...]:
     """Return the gradients of image, weight, offset, mask and bias."""
     given = _complete(image, weight, offset, mask, bias)
-    return torch.ops.torchvision._deform_conv2d_backward(native(grad).contiguous(), *given, *geometry, mask is not None)
+    gradients = torch.ops.torchvision._deform_conv2d_backward(
+        native(grad).contiguous(), *given, *geometry, mask is not None
+    )
+    # The samples of padding with offset 0 are exactly one pixel outside. There MMCV has no gradient, torchvision has
+    # that from inside.
+    outside = _positions(given[2], weight.shape[2:], geometry) == -1
+    gradients[2].unflatten(1, outside.shape[1:3]).masked_fill_(outside, 0)
+    return gradients
+
+
+def _positions(offset: Tensor, kernel: tuple[int, int], geometry: tuple[int, ...]) -> Tensor:
+    """Return rows and columns of samples, (B, groups, 2 * places in the kernel, H', W')."""
+    axes = []
+    for size, taps, stride, padding, dilation in zip(offset.shape[2:], kernel, geometry, geometry[2:], geometry[4:]):
+        place, tap = (torch.arange(number, device=offset.device) for number in (size, taps))
+        axes.append(place * stride - padding + tap[:, None] * dilation)
+    rows, columns = axes[0][:, None, :, None], axes[1][:, None]
+    start = torch.stack(torch.broadcast_tensors(rows, columns), 2).flatten(0, 2)
+    return offset.unflatten(1, (-1, len(start))) + start.to(offset.dtype)
 
 
 def _complete(image: Tensor, weight: Tensor, offset: Tensor, mask: Tensor | None, bias: Tensor | None) -> list[Tensor]:

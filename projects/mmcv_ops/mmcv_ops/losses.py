@@ -10,7 +10,7 @@ from .dtypes import wide
 #: the smallest argument of a logarithm
 TINY = torch.finfo(torch.float32).tiny
 #: elements that are computed at once
-LIMIT = 2**22
+LIMIT = 2**20
 
 
 def sigmoid_focal_loss_forward(

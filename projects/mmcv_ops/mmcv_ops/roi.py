@@ -83,7 +83,7 @@ def roi_align_backward(
     aligned: bool,
 ) -> None:
     """Write the gradient of the feature map to ``grad_input``; for the arguments see ``roi_align_forward``."""
-    batch, channels, height, width = grad_input.shape
+    channels, height, width = grad_input.shape[1:]
     if pool_mode:
         grad_input.copy_(
             torch.ops.torchvision._roi_align_backward(
@@ -98,18 +98,22 @@ def roi_align_backward(
             )
         )
         return
-    y, x, grad_output = wide(argmax_y), wide(argmax_x), wide(grad_output)
-    inside = (y > -1) & (y <= height) & (x > -1) & (x <= width)
-    y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
-    plane = (rois[:, 0].long()[:, None] * channels + torch.arange(channels, device=rois.device))[:, :, None, None]
-    total = torch.zeros(batch * channels * height * width, dtype=y.dtype, device=y.device)
-    for row in (y.floor(), y.floor() + 1):
-        for column in (x.floor(), x.floor() + 1):
-            # The share of a row or column behind the last one is 0.
-            share = (1 - (y - row).abs()) * (1 - (x - column).abs()) * inside
-            index = (plane * height + row.long().clamp(max=height - 1)) * width + column.long().clamp(max=width - 1)
-            total.index_add_(0, index.flatten(), (grad_output * share).flatten())
-    grad_input.copy_(total.view_as(grad_input))
+    total = torch.zeros_like(grad_input, dtype=wide(grad_input).dtype)
+    of_region = channels * aligned_height * aligned_width
+    parts = (tensor.split(max(1, LIMIT // 16 // of_region)) for tensor in (argmax_y, argmax_x, grad_output, rois))
+    for y, x, grad, some in zip(*parts):
+        y, x, grad = wide(y), wide(x), wide(grad)
+        grad = grad * ((y > -1) & (y <= height) & (x > -1) & (x <= width))
+        y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
+        plane = some[:, 0].long()[:, None] * channels + torch.arange(channels, device=some.device)
+        for row in (y.floor(), y.floor() + 1):
+            for column in (x.floor(), x.floor() + 1):
+                # The share of a row or column behind the last one is 0.
+                share = (1 - (y - row).abs()) * (1 - (x - column).abs())
+                pixel = row.long().clamp(max=height - 1) * width + column.long().clamp(max=width - 1)
+                index = plane[:, :, None, None] * height * width + pixel
+                total.view(-1).index_add_(0, index.flatten(), (grad * share).flatten())
+    grad_input.copy_(total)
 
 
 def roi_pool_forward(

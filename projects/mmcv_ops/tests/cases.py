@@ -49,13 +49,15 @@ def maps(batch=2, channels=4, height=13, width=11) -> Tensor:
     return torch.randn(batch, channels, height, width)
 
 
-def convolution(stride=1, padding=1, dilation=1, groups=1, deform=1, kernel=(3, 3), batch=2, mask=False) -> Case:
+def convolution(
+    stride=1, padding=1, dilation=1, groups=1, deform=1, kernel=(3, 3), batch=2, mask=False, spread=2
+) -> Case:
     def tensors() -> dict[str, Tensor]:
         height, width = ((size + 2 * padding - dilation * (k - 1) - 1) // stride + 1 for size, k in zip((9, 7), kernel))
         taps = deform * kernel[0] * kernel[1]
         given = dict(
             input=maps(batch, 4, 9, 7),
-            offset=2 * torch.randn(batch, 2 * taps, height, width),
+            offset=spread * torch.randn(batch, 2 * taps, height, width),
             weight=torch.randn(6, 4 // groups, *kernel),
         )
         return given | (dict(mask=torch.rand(batch, taps, height, width), bias=torch.randn(6)) if mask else {})
@@ -211,6 +213,7 @@ CASES = {
     'RoIPool': pool(),
     'RoIPool of no region': pool(0),
     'DeformConv2d': convolution(),
+    'DeformConv2d, offsets of 0': convolution(spread=0),
     'DeformConv2d, all options': convolution(2, 3, 2, groups=2, deform=2, kernel=(3, 2), batch=3),
     'ModulatedDeformConv2d': convolution(mask=True),
     'ModulatedDeformConv2d, all options': convolution(2, 3, 2, 2, 2, kernel=(3, 2), batch=3, mask=True),

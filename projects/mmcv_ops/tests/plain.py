@@ -90,18 +90,23 @@ def line_nms(lanes, scores, overlap, top_k):
 
 
 def sample(plane: Tensor, y: Tensor, x: Tensor, edge: bool = False) -> Tensor:
-    """Bilinear samples of (C, H, W) at any number of points; pixels outside are 0, or those of RoIAlign's edge."""
+    """Bilinear samples of (C, H, W) at any number of points; pixels outside are 0, or those of RoIAlign's edge.
+
+    A sample that is one pixel outside has no gradient.
+    """
     height, width = plane.shape[1:]
+    inside = (y > -1) & (x > -1)
     if edge:
         inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
         y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
+    top, left = y.detach().floor(), x.detach().floor()
     total = 0
-    for row in (y.detach().floor().long(), y.detach().floor().long() + 1):
-        for column in (x.detach().floor().long(), x.detach().floor().long() + 1):
+    for row, of_row in ((top, 1 - (y - top)), (top + 1, y - top)):
+        for column, of_column in ((left, 1 - (x - left)), (left + 1, x - left)):
             there = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            share = (1 - (y - row).abs()) * (1 - (x - column).abs()) * there
-            total = total + plane[:, row.clamp(0, height - 1), column.clamp(0, width - 1)] * share
-    return total * inside if edge else total
+            pixels = plane[:, row.long().clamp(0, height - 1), column.long().clamp(0, width - 1)]
+            total = total + pixels * of_row * of_column * there
+    return total * inside
 
 
 def roi_align(input, rois, output_size, spatial_scale=1.0, sampling_ratio=0, pool_mode='avg', aligned=True):

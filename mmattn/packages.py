@@ -47,13 +47,14 @@ def require(package: str, purpose: str) -> None:
         f'pip install --upgrade {maintained}, or {original} if the environment has other packages of OpenMMLab itself'
     )
     try:
-        version = importlib.import_module(package).__version__
+        # mmattn_mmcv_ops without MMCV is a folder mmcv without a version.
+        version = getattr(importlib.import_module(package), '__version__', None)
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise MissingPackage(
-            f'{purpose} needs {package} {lowest} or newer, which is not installed: {install}.'
-        ) from None
+        version = None
+    if version is None:
+        raise MissingPackage(f'{purpose} needs {package} {lowest} or newer, which is not installed: {install}.')
     if version_numbers(version) < version_numbers(lowest):
         raise MissingPackage(f'{purpose} needs {package} {lowest} or newer, but {version} is installed: {install}.')
 

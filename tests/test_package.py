@@ -9,6 +9,7 @@ import venv
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import setuptools
@@ -91,6 +92,13 @@ def test_two_families_in_one_environment(monkeypatch):
     monkeypatch.setattr(packages, 'distributions', lambda name: [name])
     with pytest.raises(MissingPackage, match='onedl-mmdetection and mmdet both .*uninstall onedl-mmdetection mmdet'):
         packages.require('mmdet', 'this')
+
+
+def test_a_folder_with_operators_alone_is_no_mmcv(monkeypatch):
+    """mmattn_mmcv_ops leaves it where MMCV is not installed."""
+    monkeypatch.setitem(sys.modules, 'mmcv', ModuleType('mmcv'))
+    with pytest.raises(MissingPackage, match='needs mmcv 2.1.0 or newer, which is not installed'):
+        packages.require('mmcv', 'this')
 
 
 #: a step of a backbone in a plain loop, then in MMEngine's Runner; the same Runner has run another model before

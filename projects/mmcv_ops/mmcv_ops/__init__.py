@@ -7,6 +7,8 @@ their results and fill them. They run inside of MMCV's autograd functions, so th
 from collections.abc import Callable
 from typing import NoReturn
 
+import torch
+
 from .attention import ms_deform_attn_backward, ms_deform_attn_forward
 from .boxes import bbox_overlaps, line_nms_forward, nms, nms_match, softnms
 from .deform import (
@@ -66,6 +68,13 @@ __all__ = [
     'softmax_focal_loss_forward',
     'softnms',
 ]
+
+
+# torch.compile leaves them out of its graphs, as it does with the compiled ones. If it traces MMCV's autograd functions
+# with them inside, it loses what is written to tensors: the gradients of RoIAlign become 0 in torch 2.11.
+for _name in __all__:
+    if _name in globals():
+        globals()[_name] = torch.compiler.disable(globals()[_name])
 
 
 def get_compiler_version() -> str:

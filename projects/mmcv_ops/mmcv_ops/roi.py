@@ -135,6 +135,7 @@ def roi_pool_forward(
         spatial_scale: pixels of the feature map per pixel of the image.
     """
     channels, height, width = input.shape[1:]
+    rois = wide(rois)
     start = rois[:, [2, 1]] * spatial_scale  # y, x
     length = (rois[:, [4, 3]] + 1) * spatial_scale - start
     # (N, rows or columns of bins): first pixel of a bin and the one after the last

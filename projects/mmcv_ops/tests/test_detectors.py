@@ -1,5 +1,6 @@
 """Detectors of MMDetection find the same with the stand-in as with compiled MMCV, and train the same."""
 
+import copy
 import functools
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def build(name):
     """A detector with random weights, which finds objects whatever their scores are."""
     cfg = model_config(name)
     cfg.data_preprocessor.batch_augments = None
+    if 'num_queries' in cfg:
+        cfg.num_queries = 50
     for proposals in (cfg.test_cfg.get('rpn'), (cfg.get('train_cfg') or {}).get('rpn_proposal')):
         if proposals:
             proposals.update(nms_pre=100, max_per_img=50)
@@ -49,13 +52,15 @@ def build(name):
         test_cfg.score_thr = 0.0
     test_cfg.max_per_img = 10
     torch.manual_seed(0)
-    return revert_sync_batchnorm(MODELS.build(cfg))
+    detector = revert_sync_batchnorm(MODELS.build(copy.deepcopy(cfg)))  # DETRs write to their config
+    detector.init_weights()
+    return detector
 
 
 def results(name):
     """Boxes, scores and labels in two images before and after two steps of training, and the losses of the steps."""
     detector = build(name)
-    batch = demo_mm_inputs(2, [(3, 96, 128), (3, 80, 64)], num_items=[3, 2], num_classes=80, with_mask=True)
+    batch = demo_mm_inputs(2, [(3, 96, 128), (3, 80, 64)], num_items=[3, 2], num_classes=80, with_mask='Mask' in name)
     wrapper = OptimWrapper(torch.optim.SGD(detector.parameters(), lr=1e-4))
     found = []
 
@@ -96,4 +101,7 @@ def test_a_detector_finds_and_learns_the_same(name, stand_in, monkeypatch):  # n
     assert own_losses == [pytest.approx(step, rel=1e-3, abs=1e-4) for step in losses]
     assert len(expected[0])
     for one, other in zip(found, expected):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+        if one.dtype is torch.bool:  # masks: rounding moves their borders
+            assert (one != other).float().mean() < 1e-4
+        else:
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)

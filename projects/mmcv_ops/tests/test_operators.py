@@ -61,13 +61,38 @@ def same(found, expected, dtype):
 
 
 @pytest.mark.parametrize('name', CASES)
-def test_an_operator_is_what_it_is_stated_to_be(name, stand_in):
-    """Results and gradients of mmcv.ops with the stand-in, in float32, are those of the plain statement."""
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+def test_an_operator_is_what_it_is_stated_to_be(name, dtype, stand_in):
+    """Results and gradients of mmcv.ops with the stand-in are those of the plain statement."""
     case = CASES[name]
-    tensors = case.tensors()
+    tensors = {key: value.to(dtype) if value.is_floating_point() else value for key, value in case.tensors().items()}
     expected = results(case.plain, tensors, torch.float64, case.differentiable)
     stand_in()
-    same(results(case.run, tensors, torch.float32, case.differentiable), expected, torch.float32)
+    same(results(case.run, tensors, dtype, case.differentiable), expected, dtype)
+
+
+def test_compiled_graphs_are_right(stand_in):
+    """torch.compile does not trace the operators, in which it loses what is written to tensors."""
+    case = CASES['RoIAlign']
+    tensors = case.tensors()
+    stand_in()
+    expected = results(case.run, tensors, torch.float32, True)
+    same(results(torch.compile(case.run, backend='eager'), tensors, torch.float32, True), expected, torch.float32)
+
+
+@pytest.mark.parametrize('name', ['DeformConv2dPack', 'ModulatedDeformConv2dPack'])
+def test_autocast(name, stand_in):
+    """Convolutions compute in 16 bits, and the weights get gradients in their own dtype."""
+    module, x = getattr(ops, name)(4, 6, 3, padding=1), torch.randn(2, 4, 9, 7)
+    torch.nn.init.normal_(module.conv_offset.weight, std=0.1)
+    stand_in()
+    expected = module(x)
+    with torch.autocast('cpu', torch.bfloat16):
+        found = module(x)
+    assert found.dtype is torch.bfloat16
+    same([found.double()], [expected.double()], torch.bfloat16)
+    found.sum().backward()
+    assert {part.grad.dtype for part in module.parameters()} == {torch.float32}
 
 
 @pytest.mark.skipif(not COMPILED, reason='MMCV is not compiled here')

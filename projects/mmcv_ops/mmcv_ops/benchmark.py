@@ -25,7 +25,7 @@ from torch import Tensor
 import mmcv_ops
 
 #: seconds for each time
-SECONDS = 1.0
+SECONDS = 0.5
 
 
 def boxes(number: int, size: float = 800) -> Tensor:

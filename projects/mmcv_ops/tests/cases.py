@@ -155,6 +155,22 @@ def overlaps(one=7, many=5, **options) -> Case:
     )
 
 
+def lanes(number: int = 20, top_k: int = 10) -> Case:
+    def tensors() -> dict[str, Tensor]:
+        start, length = torch.rand(number, 1) * 0.6, torch.randint(0, 60, (number, 1)).float()
+        positions = torch.randint(4, (number, 1)) * 20 + torch.rand(number, 72) * 8
+        lane = torch.cat([torch.rand(number, 2), start, torch.rand(number, 1), length, positions], 1)
+        return dict(lanes=lane, scores=detections(number)['scores'])
+
+    return Case(
+        tensors,
+        lambda lanes, scores: ops.line_nms(lanes, scores, 5.0, top_k),
+        lambda lanes, scores: plain.line_nms(lanes, scores, 5.0, top_k),
+        cpu=False,
+        differentiable=False,
+    )
+
+
 def upsample(kernel=3, groups=2, scale=2) -> Case:
     def tensors() -> dict[str, Tensor]:
         return dict(features=maps(2, 4, 5, 3), masks=torch.randn(2, groups * kernel**2, 5 * scale, 3 * scale))
@@ -230,3 +246,5 @@ CASES = {
     'masked convolution': convolve_some(0.4),
     'masked convolution of no pixel': convolve_some(0),
 }
+if hasattr(ops, 'line_nms'):  # MMCV 2.1 does not have it
+    CASES |= {'NMS of lanes': lanes(), 'NMS of lanes, the best two': lanes(top_k=2), 'NMS of no lane': lanes(0)}

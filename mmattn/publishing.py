@@ -50,7 +50,7 @@ Start: {start}.
 
 The license is that of the weights. It gives no right to the images.
 """
-CODE = """backbone = dict({settings})
+CODE = """backbone = dict({arguments})
 backbone['init_cfg'] = dict(type='Pretrained', checkpoint='model.safetensors')"""
 
 
@@ -128,14 +128,14 @@ def publish(
         published = Config(_without_machine({key: value for key, value in cfg.to_dict().items() if key not in MACHINE}))
         backbone = published.model.backbone.to_dict()
         backbone = {'type': backbone.pop('type'), **backbone}  # A dumped config has its keys in the alphabet's order.
-        settings = ', '.join(f'{key}={value!r}' for key, value in backbone.items() if key != 'init_cfg')
+        arguments = ', '.join(f'{key}={value!r}' for key, value in backbone.items() if key != 'init_cfg')
         card = dict(
             name=name,
             task=TASKS.get(trained['package'], 'image-feature-extraction'),
             tag='mmattn',
             backbone=backbone['type'].removeprefix('mmattn.'),
             origin=', trained by `config.py` in this folder',
-            code=CODE.format(settings=settings),
+            code=CODE.format(arguments=arguments),
             more=trained['predict'],
             data=data.rstrip('.'),
         )

@@ -325,9 +325,9 @@ def _axial_backward_flops(grad: tuple, query: tuple, value: tuple, table: tuple,
     return 2 * math.prod(query[:-1]) * query[dim] * (3 * query[-1] + 2 * value[-1])
 
 
-def _convolution_backward_flops(grad: tuple, x: tuple, weight: tuple, *settings, **_) -> int:
+def _convolution_backward_flops(grad: tuple, x: tuple, weight: tuple, *arguments, **_) -> int:
     """The gradients of input and weights, each at the cost of the convolution."""
-    _, _, _, _, transposed, _, _, wanted = settings
+    _, _, _, _, transposed, _, _, wanted = arguments
     pixels = x if transposed else grad
     return 2 * sum(wanted[:2]) * pixels[0] * math.prod(pixels[2:]) * math.prod(weight)
 

@@ -155,7 +155,7 @@ def build_saved(
     /,
     **arguments: object,
 ) -> nn.Module:
-    """Build a model from settings that come from a file, if it can be built and is not larger than its weights.
+    """Build a model from arguments that come from a file, if it can be built and is not larger than its weights.
 
     Args:
         model: builds it.
@@ -166,7 +166,7 @@ def build_saved(
         arguments: of ``model``, with the architecture.
 
     Raises:
-        CheckpointError: if the settings describe no model, or the weights do not fit.
+        CheckpointError: if the arguments describe no model, or the weights do not fit.
     """
     try:
         arch = cls.resolve_arch(arguments[cls.arch_argument])

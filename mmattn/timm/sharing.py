@@ -143,14 +143,14 @@ class SharedModel:
         private: bool | None = None,
         token: str | None = None,
         branch: str | None = None,
-        **settings,
+        **options,
     ) -> str:
         """Upload the folder that :meth:`save_pretrained` writes, in one commit.
 
         Args:
             license, data: see :meth:`save_pretrained`.
             private, token: of huggingface_hub's ``HfApi.create_repo``, which makes the repository if there is none.
-            branch, settings: of its ``upload_folder``, such as ``commit_message`` and ``create_pr``.
+            branch, options: of its ``upload_folder``, such as ``commit_message`` and ``create_pr``.
 
         Returns:
             the address of the commit.
@@ -162,7 +162,7 @@ class SharedModel:
             self.save_pretrained(folder, license=license, data=data)
             api = HfApi(token=token)
             repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            return api.upload_folder(repo_id=repo_id, folder_path=folder, revision=branch, **settings)
+            return api.upload_folder(repo_id=repo_id, folder_path=folder, revision=branch, **options)
 
     @property
     def _model_args(self) -> dict[str, object]:

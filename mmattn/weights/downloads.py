@@ -219,21 +219,21 @@ class _Timed(io.RawIOBase):
 
 
 class _Answer(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *args: object, **settings) -> None:
-        super().__init__(sock, *args, **settings)
+    def __init__(self, sock: socket.socket, *args: object, **options) -> None:
+        super().__init__(sock, *args, **options)
         self.fp = io.BufferedReader(_Timed(self.fp.detach()))
 
 
 class _TimedConnections:
     """For handlers of urllib: the answers of their connections are timed."""
 
-    def do_open(self, kind: type, request: urllib.request.Request, **settings) -> _Answer:
-        def connection(*args: object, **settings) -> http.client.HTTPConnection:
-            made = kind(*args, **settings)
+    def do_open(self, kind: type, request: urllib.request.Request, **options) -> _Answer:
+        def connection(*args: object, **options) -> http.client.HTTPConnection:
+            made = kind(*args, **options)
             made.response_class = _Answer
             return made
 
-        return super().do_open(connection, request, **settings)
+        return super().do_open(connection, request, **options)
 
 
 class _Http(_TimedConnections, urllib.request.HTTPHandler):

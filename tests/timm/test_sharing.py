@@ -23,11 +23,11 @@ from tests.timm.cases import images, small
 
 
 @pytest.mark.parametrize(
-    'name, settings', [('msf_vit_tiny', dict(norm_eps=1e-3)), ('elsa_volo_d1', dict(img_size=32, global_pool='avg'))]
+    'name, arguments', [('msf_vit_tiny', dict(norm_eps=1e-3)), ('elsa_volo_d1', dict(img_size=32, global_pool='avg'))]
 )
-def test_folder_of_the_hub(tmp_path, name, settings):
-    """save_pretrained writes a model with its settings. from_pretrained and timm read them."""
-    model = small(name, num_classes=3, **settings)
+def test_folder_of_the_hub(tmp_path, name, arguments):
+    """save_pretrained writes a model with its arguments. from_pretrained and timm read them."""
+    model = small(name, num_classes=3, **arguments)
     model.save_pretrained(tmp_path, license='mit')
     x = images()
     for again in (
@@ -200,8 +200,8 @@ def test_hf_hub_is_read_strictly(monkeypatch, tmp_path):
     small('nat_mini', num_classes=3).save_pretrained(tmp_path, license='mit')
     asked = []
 
-    def download(*names, filename=None, **settings):
-        asked.append((names or (settings['repo_id'],), filename, settings.get('revision')))
+    def download(*names, filename=None, **options):
+        asked.append((names or (options['repo_id'],), filename, options.get('revision')))
         return str(tmp_path / (filename or names[1]))
 
     monkeypatch.setattr(huggingface_hub, 'get_hf_file_metadata', lambda *_, **__: None)
@@ -271,10 +271,8 @@ def test_changed_models_are_not_saved(monkeypatch, tmp_path, change, place):
 def test_push_to_hub(monkeypatch):
     """It uploads what save_pretrained writes, as it is told."""
     api = huggingface_hub.HfApi
-    upload = lambda _, folder_path, **settings: dict(
-        settings, files={file.name for file in Path(folder_path).iterdir()}
-    )
-    monkeypatch.setattr(api, 'create_repo', lambda _, name, **settings: types.SimpleNamespace(repo_id=name, **settings))
+    upload = lambda _, folder_path, **options: dict(options, files={file.name for file in Path(folder_path).iterdir()})
+    monkeypatch.setattr(api, 'create_repo', lambda _, name, **options: types.SimpleNamespace(repo_id=name, **options))
     monkeypatch.setattr(api, 'upload_folder', upload)
     found = small('nat_mini', num_classes=3).push_to_hub('OWNER/NAME', license='mit', branch='work', create_pr=True)
     files = {'model.safetensors', 'config.json', 'README.md'}
@@ -315,17 +313,17 @@ def test_arguments_of_the_hub(monkeypatch, tmp_path):
     small('nat_mini', num_classes=3).save_pretrained(tmp_path / 'inside', license='mit')
     asked = []
 
-    def hf_hub_download(filename, **settings):
-        asked.append((filename, settings))
+    def hf_hub_download(filename, **given):
+        asked.append((filename, given))
         return str(tmp_path / filename)
 
     monkeypatch.setattr(huggingface_hub, 'get_hf_file_metadata', lambda *_, **__: None)
     monkeypatch.setattr(huggingface_hub, 'hf_hub_download', hf_hub_download)
     options = dict(token='hf_1', cache_dir='there', force_download=True, local_files_only=False)
     TimmClassifier.from_pretrained('OWNER/NAME', revision='work/new', subfolder='inside', **options)
-    settings = dict(options, repo_id='OWNER/NAME', revision='work/new')
+    expected = dict(options, repo_id='OWNER/NAME', revision='work/new')
     TimmClassifier.from_pretrained('hf-hub:OWNER/NAME@work%2Fnew', subfolder='inside', **options)
-    assert asked == [(f'inside/{name}', settings) for name in ('config.json', 'model.safetensors')] * 2
+    assert asked == [(f'inside/{name}', expected) for name in ('config.json', 'model.safetensors')] * 2
     TimmClassifier.from_pretrained(tmp_path, subfolder='inside', token='hf_1', cache_dir='there', local_files_only=True)
     with pytest.raises(
         ValueError, match='from_pretrained does not take proxies, resume_download: of huggingface_hub it'

@@ -47,16 +47,16 @@ def test_published_weights_load(trained, tmp_path):
     options = ['--figures', 'top-1=5.0', '--data', 'toy images', '--license', 'mit']
     done = run_tool('publish', CONFIG, trained, target, *options)
     assert done.returncode == 0, done.stderr
-    settings = Config.fromfile(target / 'config.py').model.backbone.to_dict()
+    arguments = Config.fromfile(target / 'config.py').model.backbone.to_dict()
     start = dict(type='Pretrained', checkpoint=str(target / 'model.safetensors'))
-    backbone = MODELS.build(dict(settings, init_cfg=start))
+    backbone = MODELS.build(dict(arguments, init_cfg=start))
     backbone.init_weights()
     given = read_file(trained)['state_dict']
     name = 'layers.0.blocks.0.mlp.fc1.weight'
     assert torch.equal(backbone.state_dict()[name], given[f'backbone.{name}'].half().float())
     assert load_file(target / 'model.safetensors')['backbone.norm3.weight'].dtype == torch.float32
     with pytest.raises(CheckpointError, match='dilation'):
-        MODELS.build(dict(settings, dilation=2, init_cfg=start)).init_weights()
+        MODELS.build(dict(arguments, dilation=2, init_cfg=start)).init_weights()
     assert 'work_dir' not in Config.fromfile(target / 'config.py')  # as this machine would run it
     card = (target / 'README.md').read_text()
     assert '| top-1 |' in card and '| 5.0 |' in card and 'Data: toy images.' in card

@@ -265,6 +265,9 @@ def test_extras_are_the_tested_versions(wheel):
     required = [Requirement(each) for each in metadata(wheel).get_all('Requires-Dist') if 'extra' in each]
     floors = {f'{each.name}{each.specifier}'.replace('~=', '==') for each in required if 'mmattn' not in each.name}
     assert floors == {line for line in pinned if line.startswith('onedl-')}
+    # MMCV comes without its operators, which MMDetection and heads of MMSegmentation need.
+    ops = {str(each.marker) for each in required if each.name == 'mmattn_mmcv_ops'}
+    assert ops == {f'extra == "{extra}"' for extra in ('det', 'seg')}
 
 
 @pytest.mark.slow

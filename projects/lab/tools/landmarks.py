@@ -46,7 +46,7 @@ def main() -> None:
     speed.add_argument('--sides', nargs='+', type=int, default=SIDES, help='of grids of landmarks; 0: exact')
     distance = commands.add_parser('distance')
     add_row(distance)
-    distance.add_argument('checkpoint', nargs='?', help='of a classifier (default: random weights)')
+    distance.add_argument('checkpoint', nargs='?', help='default: random weights')
     distance.add_argument('images', nargs='*', help='those of CHECKPOINT')
     distance.add_argument('--size', nargs=2, type=int, default=(512, 512), metavar=('HEIGHT', 'WIDTH'))
     args = parser.parse_args()
@@ -91,18 +91,21 @@ def processor_time(step: Callable[[], None]) -> float:
 def print_distance(args: argparse.Namespace, height: int, width: int) -> None:
     torch.manual_seed(0)
     cfg = read_row(args.config, args.row)
-    with DefaultScope.overwrite_default_scope('mmpretrain'):
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model)
+    backbone = model.backbone.eval()
+    blocks = [getattr(block, 'attn', None) for block in getattr(backbone, 'blocks', [])]
+    if not blocks or not all(isinstance(attn, MeanShiftAttention) for attn in blocks):
+        raise InputError(f'{args.config} has no ViT with MeanShiftAttention in all blocks')
     x = torch.randn(1, 3, height, width)
     if args.checkpoint:
         if not args.images:
             raise InputError('distance with a checkpoint needs images, too')
         model.load_state_dict(read_file(args.checkpoint)['state_dict'])
-        mean, std = (torch.tensor(cfg.data_preprocessor[key]).view(3, 1, 1) for key in ('mean', 'std'))
+        normalised = cfg.get('data_preprocessor') or cfg.model.data_preprocessor  # MMPretrain's stands beside the model
+        mean, std = (torch.tensor(normalised[key]).view(3, 1, 1) for key in ('mean', 'std'))
         images = (mmcv.imresize(mmcv.imread(Path(file), channel_order='rgb'), (width, height)) for file in args.images)
         x = torch.stack([(torch.from_numpy(image).permute(2, 0, 1).float() - mean) / std for image in images])
-    backbone = model.backbone
-    blocks = [block.attn for block in backbone.eval().blocks]
     found = {side: [] for side in (1, *SIDES[1:])}
     for attn in blocks:
         attn.register_forward_hook(lambda attn, inputs, _: measure(attn, inputs[0], found))

@@ -147,6 +147,7 @@ print(*changes(before), sep='\\n')
 #: a training by tools/train.py, after MMEngine's Runner has set up one by the same config
 TOOL = """
 import runpy, sys, torch
+import mmguard.checks.coco, mmguard.runs.running  # which add names to registries
 from mmdet.utils import register_all_modules as register_mmdet
 from mmengine.config import Config
 from mmengine.runner import Runner

@@ -157,9 +157,11 @@ def fast_mode(request) -> bool:
 
 @pytest.fixture
 def torch_compiles() -> None:
-    """Skips a test if torch is too old to compile the backbones."""
+    """Skips a test if torch is too old to compile the backbones. Sizes that other tests compiled are forgotten: torch
+    takes those that change from call to call for numbers that it does not know."""
     if any_size is None:
         pytest.skip(f'torch {torch.__version__} does not compile the backbones: docs/predict.md')
+    torch.compiler.reset()
 
 
 @pytest.fixture

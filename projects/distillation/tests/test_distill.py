@@ -133,7 +133,7 @@ def test_examples(load):
     assert load('own teacher').model.teacher.model.type == 'mmattn.ELSASwin'
     assert [teacher.get('weight', 1) for teacher in load('two teachers').model.teacher] == [1, 0.5]
     loader = load('cache').train_dataloader
-    assert loader.batch_sampler is None and loader.dataset.pipeline[1].type == 'FixedViews'
+    assert loader.batch_sampler is None and loader.dataset.pipeline[1].type == 'mmattn_distillation.FixedViews'
 
 
 @pytest.mark.slow

@@ -267,7 +267,7 @@ def test_extras_are_the_tested_versions(wheel):
     floors = {f'{each.name}{each.specifier}'.replace('~=', '==') for each in required if 'mmattn' not in each.name}
     assert floors == {line for line in pinned if line.startswith('onedl-')}
     # MMCV comes without its operators, which MMDetection and heads of MMSegmentation need.
-    ops = {str(each.marker) for each in required if each.name == 'mmattn_mmcv_ops'}
+    ops = {str(each.marker) for each in required if each.name.replace('_', '-') == 'mmattn-mmcv-ops'}
     assert ops == {f'extra == "{extra}"' for extra in ('det', 'seg')}
 
 

@@ -77,8 +77,7 @@ def test_resumed_between_two_steps_in_two_processes(tmp_path):
     assert resumed.keys() == whole.keys() and all((resumed[key] == value).all() for key, value in whole.items())
     settings = dict(checkpoint=dict(interval=-1, save_last=False))
     plain, _ = in_two_processes(lambda *given: state_of_first(*given, **settings), tmp_path / 'plain', False)
-    # A bias before a norm has rounding in place of a gradient, which AdamW enlarges.
-    assert all(np.allclose(plain[key], value, atol=1e-2) for key, value in whole.items())
+    assert all(np.allclose(plain[key], value, atol=1e-3) for key, value in whole.items())
 
 
 @pytest.mark.parametrize('gradients', [3, {'layers.0.bias': torch.ones(3)}], ids=['number', 'shape'])

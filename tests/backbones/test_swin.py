@@ -203,6 +203,17 @@ def test_the_source_is_that_of_the_file(tmp_path, log):
         first_pass(tmp_path, log, others, ghosts)
 
 
+def test_a_start_from_the_layout_of_elsa():
+    """Its windows project the values first, and their table is by key minus query: Swin's attention is the same."""
+    windows = dict(type='LocalAttention', area='window', terms=['qk', 'b'])
+    source, frame = randomised(SwinFrame(attention=windows, **TWO)), SwinFrame(**TWO).eval()
+    frame.load_state_dict(frame._warm_started(source.state_dict()))
+    x = torch.rand(1, 3, 75, 133)
+    with torch.no_grad():
+        for a, b in zip(frame(x), source(x), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
 def test_huge_windows_are_not_compared(tmp_path, log):
     """The biases of windows of 1000 x 1000 pixels would not fit in memory."""
     table = {'layers.0.blocks.0.attn.relative_position_bias_table': torch.zeros(1999**2, 1)}

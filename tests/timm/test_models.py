@@ -475,12 +475,15 @@ def test_init_cfg_is_strict(tmp_path, weights, message):
     assert not (tmp_path / 'ran').exists()
 
 
-@pytest.mark.parametrize('prefix', [None, 'student.backbone'])
+@pytest.mark.parametrize('prefix', [None, 'ema.backbone', 'ema.backbone.'])
 def test_init_cfg_takes_the_head(tmp_path, prefix):
-    """And layers that no weights are for start as the other entries of init_cfg say."""
+    """With a prefix the head is the one beside that backbone, not another one in the file. And layers that no weights
+    are for start as the other entries of init_cfg say."""
     model = small('msf_vit_tiny', num_classes=3)
-    start = '' if prefix is None else 'student.'
+    start = '' if prefix is None else 'ema.'
     tensors = {f'{start}{name}': value for name, value in model.state_dict().items()}
+    if prefix:
+        tensors.update((name, value + 1) for name, value in model.state_dict().items())
     safetensors.torch.save_file(tensors, tmp_path / 'w.safetensors')
     pretrained = dict(type='Pretrained', checkpoint=str(tmp_path / 'w.safetensors'))
     if prefix:

@@ -253,8 +253,8 @@ def _kept(features: Tensor) -> Tensor:
 
 def _read_class_token(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """The map of the patch tokens of a ViT of timm, and its class token."""
-    settings = dict(indices=1, norm=True, intermediates_only=True)
-    ((last, tokens),) = model.forward_intermediates(x, return_prefix_tokens=True, **settings)
+    arguments = dict(indices=1, norm=True, intermediates_only=True)
+    ((last, tokens),) = model.forward_intermediates(x, return_prefix_tokens=True, **arguments)
     return last, tokens[:, 0]
 
 
@@ -300,18 +300,18 @@ def _timm_model(name: str, checkpoint: str | None, pretrained: bool) -> nn.Modul
     if not hasattr(cls, 'forward_intermediates'):
         raise InputError(f"timm's {name} cannot be a teacher: it has no forward_intermediates, which returns maps")
     accepted = inspect.signature(cls.__init__).parameters
-    settings = dict(dynamic_img_size=True, strict_img_size=False)  # of models that take one size by default
-    settings = {key: value for key, value in settings.items() if key in accepted}
+    arguments = dict(dynamic_img_size=True, strict_img_size=False)  # of models that take one size by default
+    arguments = {key: value for key, value in arguments.items() if key in accepted}
     if checkpoint is None and pretrained:
         try:
-            return timm.create_model(name, pretrained=True, num_classes=0, **settings)
+            return timm.create_model(name, pretrained=True, num_classes=0, **arguments)
         except Exception as error:  # of networks, files and formats: many kinds
             source = source and source.hf_hub_id or 'its release'
             raise InputError(
                 f'the weights of the teacher {name} cannot be downloaded by timm ({describe(error)[:80]} ...): get '
                 f'model.safetensors of {source} where there is a network, and set checkpoint of the teacher to it'
             ) from error
-    model = timm.create_model(name, num_classes=0, **settings)
+    model = timm.create_model(name, num_classes=0, **arguments)
     if checkpoint is not None:
         _load(model, name, checkpoint)
     return model

@@ -18,11 +18,11 @@ class RivalBottleneck(Bottleneck):
     Args:
         after: from (B, H, W, out_channels) to the same shape, after the block; None: nothing.
         pool_first: with attention, pool before it.
-        settings: of a block of GSA-ResNet.
+        arguments: of a block of GSA-ResNet.
     """
 
-    def __init__(self, *, after: nn.Module | None, pool_first: bool, **settings: object) -> None:
-        super().__init__(**settings)
+    def __init__(self, *, after: nn.Module | None, pool_first: bool, **arguments: object) -> None:
+        super().__init__(**arguments)
         self.pool_first, self.attn_after = pool_first, after
 
     def token_mixers(self) -> list[nn.Module]:
@@ -86,15 +86,15 @@ class RivalResNet(GSAResNet):
         build: Callable[[int, int], nn.Module],
         attends: bool,
         stride: int,
-        **settings: object,
+        **arguments: object,
     ) -> RivalBottleneck:
         reached = 4 * 2**stage // (1 if self.pool_first else stride)
         return RivalBottleneck(
-            attn=build(settings['width'], reached) if attends else None,
-            after=build(settings['out_channels'], 4 * 2**stage) if (stage, number) in self.inserted else None,
+            attn=build(arguments['width'], reached) if attends else None,
+            after=build(arguments['out_channels'], 4 * 2**stage) if (stage, number) in self.inserted else None,
             pool_first=self.pool_first,
             stride=stride,
-            **settings,
+            **arguments,
         )
 
 

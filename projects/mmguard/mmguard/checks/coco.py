@@ -139,15 +139,15 @@ class CheckedCocoMetric(CocoMetric):
         InputError: see :class:`CheckedCOCO`.
     """
 
-    def __init__(self, ann_file: str | None = None, metric: str | list[str] = 'bbox', **settings) -> None:
+    def __init__(self, ann_file: str | None = None, metric: str | list[str] = 'bbox', **arguments) -> None:
         self.ann_file, self.names = ann_file, []
         if ann_file is not None:
-            evaluated = [] if settings.get('format_only') else [metric] if isinstance(metric, str) else metric
-            with get_local_path(ann_file, backend_args=settings.get('backend_args')) as path:
+            evaluated = [] if arguments.get('format_only') else [metric] if isinstance(metric, str) else metric
+            with get_local_path(ann_file, backend_args=arguments.get('backend_args')) as path:
                 contents = CheckedCOCO(path, evaluated)
             self.images = {key: image['file_name'] for key, image in contents.imgs.items()}
             self.names = [category['name'] for category in contents.dataset['categories']]
-        super().__init__(ann_file, metric, **settings)
+        super().__init__(ann_file, metric, **arguments)
         if ann_file is not None and evaluated and 0 in self._coco_api.anns:
             # For pycocotools, an object is missed if it is matched with annotation 0.
             number, annotation = max(self._coco_api.anns) + 1, self._coco_api.anns.pop(0)

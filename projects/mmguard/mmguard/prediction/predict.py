@@ -268,7 +268,7 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
         load = TRANSFORMS.build(loaders[0])
         dataset = DATASETS.build(dict(node, pipeline=[], lazy_init=True))
         _name_types(node, scope)
-        inferencer = resolve_name(kind.inferencer_class)(cfg, device=device, **kind.inferencer_settings)
+        inferencer = resolve_name(kind.inferencer_class)(cfg, device=device, **kind.inferencer_arguments)
     contents = read_file(checkpoint, trusted=trusted)
     weights = whole_model_weights(contents, inferencer.model, checkpoint)
     check_complete(weights, inferencer.model, checkpoint)
@@ -319,7 +319,7 @@ class Model:
     """A model, and what becomes of its results: names, RGB colors and ids in predictions.json of its classes."""
 
     one_shape = False  # of all images of a batch
-    inferencer_settings = {}
+    inferencer_arguments = {}
 
     def __init__(self, cfg: Config, inferencer: object, classes: list[str], palette: list, ids: list[int]) -> None:
         self.cfg, self.inferencer, self.classes, self.ids = cfg, inferencer, classes, ids
@@ -354,8 +354,8 @@ class _Detector(Model):
         return detections(sample.pred_instances.cpu(), *box[:2], height, width)
 
     def join(self, found: list[list[Detection]], tiles: list[Tile], height: int, width: int) -> list[Detection]:
-        settings = self.cfg.model.get('test_cfg') or {}
-        nms = settings.get('rcnn', settings).get('nms') or {}  # one-stage detectors have no part "rcnn"
+        test_cfg = self.cfg.model.get('test_cfg') or {}
+        nms = test_cfg.get('rcnn', test_cfg).get('nms') or {}  # one-stage detectors have no part "rcnn"
         return join_detections(found, tiles, height, width, nms.get('iou_threshold', 0.5))
 
     def write(self, result: list[Detection], entry: dict, out: Path, name: str) -> list[dict]:
@@ -395,7 +395,7 @@ class _Segmentor(Model):
 
 class _Classifier(Model):
     inferencer_class = 'mmpretrain.ImageClassificationInferencer'
-    inferencer_settings = dict(pretrained=False)  # no weights yet
+    inferencer_arguments = dict(pretrained=False)  # no weights yet
 
     def result(self, sample: object, *_: object) -> list[tuple[int, float]]:
         scores, labels = sample.pred_score.cpu().topk(min(5, len(sample.pred_score)))

@@ -236,10 +236,10 @@ class ShardReader(FileSystemReader):
         return done
 
 
-def _read_tensors(tensors: dict[str, Tensor], folder: str | Path, contents: Metadata, **settings: bool) -> None:
+def _read_tensors(tensors: dict[str, Tensor], folder: str | Path, contents: Metadata, **arguments: bool) -> None:
     """Give tensors the values that a sharded checkpoint has for them."""
     try:
-        load(tensors, storage_reader=ShardReader(folder, contents), **settings)
+        load(tensors, storage_reader=ShardReader(folder, contents), **arguments)
     except CheckpointException as error:
         first = next(iter(error.failures.values()))[0]
         raise CheckpointError(

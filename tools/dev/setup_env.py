@@ -38,11 +38,11 @@ IMPORTS = (
 
 #: fails if an installed file is missing; takes a second
 COMPLETE = """
-import importlib.metadata as m, os
+import csv, importlib.metadata as m, os
 for d in m.distributions():
     root = str(d.locate_file(''))
-    for f in d.files or ():
-        if f.suffix != '.pyc' and not os.path.exists(os.path.join(root, f)):
+    for f, *_ in csv.reader((d.read_text('RECORD') or '').splitlines()):  # d.files leaves out what is missing
+        if not f.endswith('.pyc') and not os.path.exists(os.path.join(root, f)):
             raise FileNotFoundError(f)
 """
 

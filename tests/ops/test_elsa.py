@@ -121,6 +121,16 @@ def test_compiled_gradients():
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.usefixtures('torch_compiles')
+@pytest.mark.parametrize('path', [*PATHS, neighbourhood_sum, lambda weights, _: neighbourhood_shift(weights)])
+def test_compiled_for_two_kernel_sizes(path):
+    """From the second size on, torch.compile takes the number of neighbours for one that it does not know."""
+    compiled = torch.compile(path, fullgraph=True, backend='eager')
+    for k in (3, 5):
+        inputs = make_inputs(1, 6, 7, 2, 4, k, False, False)[:2]
+        torch.testing.assert_close(compiled(*inputs), path(*inputs))
+
+
 @pytest.mark.parametrize('H, W, k', [(4, 5, 3), (2, 3, 5)])
 def test_products_and_shift(H, W, k):
     """Products of queries and neighbours' keys, and numbers read at the neighbour, by loops."""

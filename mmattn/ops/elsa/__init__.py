@@ -4,7 +4,6 @@ Layers call ``elsa_attention``. Every backend takes the arguments of ``elsa_atte
 with. Layers with other filters than a softmax call its parts, the functions ``neighbourhood_...``.
 """
 
-import math
 from collections.abc import Callable
 
 from torch import Tensor
@@ -14,7 +13,7 @@ from ..backend import HALF_OR_SINGLE, check_maps, check_triton, named_backend, o
 from ..tracing import is_exporting
 from .band import elsa_attention_band
 from .cpp import elsa_attention_cpp, summed_cpp
-from .reference import check_neighbourhoods, elsa_attention_reference, within
+from .reference import check_neighbourhoods, elsa_attention_reference, side, within
 from .shifted import elsa_attention_shifted, neighbourhood_products, neighbourhood_shift, summed
 
 __all__ = ['elsa_attention', 'neighbourhood_products', 'neighbourhood_shift', 'neighbourhood_sum']
@@ -57,7 +56,7 @@ def elsa_attention(
     """
     check_maps(dropout_p, logits=logits, value=value, ghost_mul=ghost_mul, ghost_add=ghost_add)
     check_neighbourhoods('logits', logits, value, dilation)
-    shape = (value.shape[-1], *[math.isqrt(logits.shape[-1])] * 2)
+    shape = (value.shape[-1], *[side(logits.shape[-1])] * 2)
     for name, ghost in (('ghost_mul', ghost_mul), ('ghost_add', ghost_add)):
         if ghost is not None and ghost.shape != shape:
             raise ValueError(f'{name} must be {shape}, not {tuple(ghost.shape)}')

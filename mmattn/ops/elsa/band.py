@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .reference import side
 from .shifted import elsa_attention_shifted, static_sum
 
 #: pixels of a row that are multiplied together by the backend 'band'
@@ -24,7 +25,7 @@ def elsa_attention_band(
     # Zero times NaN or infinity would spread them to a whole band: they are left out, and put where they reach, as NaN.
     bad = ~value.isfinite()
     out = _band_sum(F.dropout(logits.softmax(-1), dropout_p).to(value.dtype), value.masked_fill(bad, 0))
-    out = out.masked_fill(_reached(bad, math.isqrt(logits.shape[-1])), math.nan)
+    out = out.masked_fill(_reached(bad, side(logits.shape[-1])), math.nan)
     return out if ghost_add is None else out + static_sum(value, ghost_add.flatten(1), 1)
 
 
@@ -39,7 +40,7 @@ def _band_sum(weights: Tensor, value: Tensor) -> Tensor:
     """``sum_j weights[..., j] * shift_j(value)``; weights: (B, H, W, heads, k * k), value: (B, H, W, C)."""
     H, W = value.shape[1:3]
     heads, taps = weights.shape[3:]
-    k = math.isqrt(taps)
+    k = side(taps)
     border, blocks = k // 2, (W + BAND - 1) // BAND
     right = blocks * BAND - W
     width = BAND + k - 1  # columns that a block of pixels attends to

@@ -1,7 +1,5 @@
 """What the ELSA operator takes and computes: equations 5, 7 and 8 as they are written."""
 
-import math
-
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -15,7 +13,7 @@ def elsa_attention_reference(
     """Equations 7 (its softmax), 8 and 5 as they are written, over k * k unfolded copies of the value map."""
     B, H, W, C = value.shape
     heads, taps = logits.shape[-2:]
-    k = math.isqrt(taps)
+    k = side(taps)
     h = F.dropout(logits.softmax(-1), dropout_p).to(value.dtype)  # eq. 7
     h_hat = h.repeat_interleave(C // heads, dim=3)  # (B, H, W, C, taps)
     if ghost_mul is not None:
@@ -25,6 +23,17 @@ def elsa_attention_reference(
     v = F.unfold(value.permute(0, 3, 1, 2), k, dilation=dilation, padding=dilation * (k // 2))
     v = v.view(B, C, taps, H, W).permute(0, 3, 4, 1, 2)  # (B, H, W, C, taps)
     return (h_hat * v).sum(-1)  # eq. 5
+
+
+def side(taps: int) -> int:
+    """k of k * k taps, k odd: the smallest odd number whose square is not less.
+
+    It is counted: torch.compile, where a size changes from call to call, does not trace ``math.isqrt``.
+    """
+    k = 1
+    while k * k < taps:
+        k += 2
+    return k
 
 
 def check_neighbourhoods(name: str, weights: Tensor, value: Tensor, dilation: int) -> None:
@@ -46,8 +55,7 @@ def check_neighbourhoods(name: str, weights: Tensor, value: Tensor, dilation: in
         )
     heads, taps = weights.shape[-2:]
     C = value.shape[-1]
-    k = math.isqrt(taps)
-    if k * k != taps or k % 2 == 0:
+    if side(taps) ** 2 != taps:
         raise ValueError(f'{name} must hold k * k neighbours with odd k, not {taps}')
     if not C or not heads or C % heads:
         raise ValueError(f'the {C} channels of value do not divide into {heads} heads')

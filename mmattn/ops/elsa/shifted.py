@@ -1,7 +1,6 @@
 """Sums over neighbourhoods as sums of shifted views of a map, on any device."""
 
 import itertools
-import math
 from collections.abc import Iterator
 
 import torch
@@ -9,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..tracing import is_tracing, is_transforming
+from .reference import side
 
 
 def elsa_attention_shifted(
@@ -39,7 +39,7 @@ def summed(weights: Tensor, value: Tensor, mul: Tensor | None, add: Tensor | Non
 
 def static_sum(value: Tensor, add: Tensor, dilation: int) -> Tensor:
     """``sum_j add[j] * shift_j(value)``, a depth-wise convolution; value: (B, H, W, C), add: (C, k * k)."""
-    k = math.isqrt(add.shape[-1])
+    k = side(add.shape[-1])
     kernel = add.to(value.dtype).view(-1, 1, k, k)
     x = value.permute(0, 3, 1, 2)
     return F.conv2d(x, kernel, padding=dilation * (k // 2), dilation=dilation, groups=len(add)).permute(0, 2, 3, 1)
@@ -117,13 +117,13 @@ def neighbourhood_products(query: Tensor, key: Tensor, kernel_size: int) -> Tens
 def neighbourhood_shift(x: Tensor, dilation: int = 1) -> Tensor:
     """(B, H, W, heads, k * k) -> the same shape: for each neighbour j the number of j in the map at j, zero outside."""
     H, W, taps = x.shape[1], x.shape[2], x.shape[-1]
-    offsets = itertools.product(range(0, math.isqrt(taps) * dilation, dilation), repeat=2)
+    offsets = itertools.product(range(0, side(taps) * dilation, dilation), repeat=2)
     maps = zip(_pad(x, taps, dilation).unbind(-1), offsets)
     return torch.stack([numbers[:, row : row + H, column : column + W] for numbers, (row, column) in maps], -1)
 
 
 def _pad(value: Tensor, taps: int, dilation: int) -> Tensor:
-    border = dilation * (math.isqrt(taps) // 2)
+    border = dilation * (side(taps) // 2)
     return F.pad(value, (0, 0, 0, 0, border, border, border, border))
 
 

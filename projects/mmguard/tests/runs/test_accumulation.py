@@ -71,13 +71,18 @@ def state_of_first(rank, folder, killed, **settings):
 def test_resumed_between_two_steps_in_two_processes(tmp_path):
     """The same for two processes, each of which has gradients of its own images between the steps. Checkpoints there
     change nothing but the rounding."""
-    in_two_processes(state_of_first, tmp_path / 'killed', True)
-    resumed, _ = in_two_processes(state_of_first, tmp_path / 'killed', False)
-    whole, _ = in_two_processes(state_of_first, tmp_path / 'whole', False)
+    # The gradient of a bias before a norm is 0 but for rounding, which AdamW would enlarge to whole steps.
+    settings = dict(optim_wrapper=dict(WRAPPERS['plain'], optimizer=dict(type='SGD', lr=0.1, momentum=0.9)))
+
+    def first(folder, killed=False, **changes):
+        given = settings | changes
+        return in_two_processes(lambda rank: state_of_first(rank, tmp_path / folder, killed, **given))[0]
+
+    first('killed', killed=True)
+    resumed, whole = first('killed'), first('whole')
     assert resumed.keys() == whole.keys() and all((resumed[key] == value).all() for key, value in whole.items())
-    settings = dict(checkpoint=dict(interval=-1, save_last=False))
-    plain, _ = in_two_processes(lambda *given: state_of_first(*given, **settings), tmp_path / 'plain', False)
-    assert all(np.allclose(plain[key], value, atol=1e-3) for key, value in whole.items())
+    plain = first('plain', checkpoint=dict(interval=-1, save_last=False))
+    assert all(np.allclose(plain[key], value, atol=1e-6) for key, value in whole.items())
 
 
 @pytest.mark.parametrize('gradients', [3, {'layers.0.bias': torch.ones(3)}], ids=['number', 'shape'])

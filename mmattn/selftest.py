@@ -10,6 +10,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -98,6 +99,11 @@ OPERATORS = {
     },
     'depth-wise convolution': Operator(
         depthwise_conv, DEPTHWISE_CONV, lambda B, H, W, n, d: [(B, H, W, n * d), (n * d, 1, 3, 3), (n * d,)]
+    ),
+    'depth-wise convolution, sum and GELU': Operator(
+        partial(depthwise_conv, skip=True, gelu=True),
+        DEPTHWISE_CONV,
+        lambda B, H, W, n, d: [(B, H, W, n * d), (n * d, 1, 3, 3), (n * d,)],
     ),
 }
 DTYPES = torch.float32, torch.bfloat16, torch.float16

@@ -1,5 +1,6 @@
 """Feed-forward layers of blocks, on (B, H, W, C) tokens."""
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.tokens import before_convolution, by_rows
@@ -23,7 +24,6 @@ class MLP(nn.Module):
         super().__init__()
         self.hidden_dim = hidden_dim  # fc1 may become a layer that does not tell its size, as LoRA's
         self.fc1 = nn.Linear(dim, hidden_dim)
-        self.act = nn.GELU()
         self.drop1 = nn.Dropout(drop)
         self.fc2 = nn.Linear(hidden_dim, dim)
         self.drop2 = nn.Dropout(drop)
@@ -34,7 +34,7 @@ class MLP(nn.Module):
 
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim)."""
-        return self.drop1(self.act(self.fc1(x)))
+        return self.drop1(F.gelu(self.fc1(x)))
 
     def project(self, hidden: Tensor) -> Tensor:
         """(B, H, W, hidden_dim) -> (B, H, W, dim)."""
@@ -53,7 +53,7 @@ class DetailMLP(MLP):
 
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim)."""
-        return self.drop1(self.act(self.dwconv(before_convolution(self.fc1, x))))
+        return self.drop1(self.dwconv(before_convolution(self.fc1, x), gelu=True))
 
 
 class ConvMLP(DetailMLP):

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
 from ..ops.any_size import crop, repeat_to_multiple
-from ..ops.depthwise_conv import depthwise_conv
 from .ghost import ghost_head
 from .starts import shunted_from_plain, shunted_from_pvt
 from .token_conv import DepthwiseConv2d, PatchConv2d
@@ -62,16 +61,7 @@ class LocalEnhancement(DepthwiseConv2d, nn.Conv2d):
         dim: channels.
     """
 
-    def __init__(self, dim: int) -> None:
-        super().__init__(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, dim) -> (B, H, W, dim)."""
-        if x.dtype in (torch.float16, torch.bfloat16):  # A weight plus 1 would lose most of its digits.
-            return x + super().forward(x)
-        # One pass over the map: the identity adds 1 to the centre of each filter.
-        weight = self.weight + F.pad(self.weight.new_ones(1, 1, 1, 1), (1, 1, 1, 1))
-        return depthwise_conv(x, weight, self.bias)
+    skip = True
 
 
 #: ways to merge tokens, see ``ShuntedAttention``

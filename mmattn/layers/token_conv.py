@@ -27,12 +27,15 @@ class DepthwiseConv2d(TokenConv2d, nn.Conv2d):
         dim: channels C.
     """
 
+    #: whether x is added to the result
+    skip = False
+
     def __init__(self, dim: int) -> None:
         super().__init__(dim, dim, 3, padding=1, groups=dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, H, W, C) -> (B, H, W, C)."""
-        return depthwise_conv(x, self.weight, self.bias)
+    def forward(self, x: Tensor, gelu: bool = False) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C), after GELU if ``gelu``."""
+        return depthwise_conv(x, self.weight, self.bias, skip=self.skip, gelu=gelu)
 
 
 class PatchConv2d(TokenConv2d, nn.Conv2d):
@@ -53,6 +56,8 @@ class PatchConv2d(TokenConv2d, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, r * h, r * w, in_channels) -> (B, h, w, out_channels)."""
+        if x.is_cuda:  # cuDNN copies no patches
+            return super().forward(x)
         return recompute(self.project, x, modules=[self], random=False, compiled=False)
 
     def project(self, x: Tensor) -> Tensor:

@@ -57,6 +57,16 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """What autocast converts ``x`` to, or its own dtype."""
+    kind = x.device.type
+    if hasattr(torch, 'get_autocast_dtype'):
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    if kind == 'cpu':
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else x.dtype
+    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else x.dtype
+
+
 def on_device(x: Tensor) -> AbstractContextManager:
     """A context in which Triton launches its kernels on the GPU of ``x``, and not on the current one."""
     return torch.cuda.device(x.device) if x.is_cuda and not is_tracing() else nullcontext()

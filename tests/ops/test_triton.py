@@ -13,10 +13,12 @@ from mmattn.errors import InputError
 from mmattn.layers import ELSA, GlobalSelfAttention
 from mmattn.ops import axial_attention, elsa_attention, neighbourhood_attention
 from mmattn.ops import elsa as elsa_operator
+from mmattn.ops.depthwise_conv import depthwise_conv
 from tests import ROOT
-from tests.ops.operators import axial, elsa, neighbourhood, results
+from tests.ops.operators import axial, convolution, elsa, neighbourhood, results
 
 triton = pytest.importorskip('triton')
+of_depthwise = pytest.importorskip('mmattn.ops.depthwise_conv.triton', exc_type=ImportError)
 of_elsa = pytest.importorskip('mmattn.ops.elsa.triton', exc_type=ImportError)
 of_axial = pytest.importorskip('mmattn.ops.global_self_attention.triton', exc_type=ImportError)
 of_neighbourhood = pytest.importorskip('mmattn.ops.neighbourhood.triton', exc_type=ImportError)
@@ -31,10 +33,15 @@ def several_programs(monkeypatch):
     for module, values in (
         (of_elsa, dict(MAP_BYTES=512, CHUNK=16)),
         (of_axial, dict(BLOCK=8, PARTS=3)),
+        (of_depthwise, dict(SIDE=4, CHANNELS=4, STEPS=2)),
         (of_neighbourhood, dict(BLOCK_SIZE=128)),
     ):
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)
+
+
+def depthwise(*arguments, **settings):
+    return convolution(depthwise_conv, *arguments, **settings)
 
 
 def slow(*values):
@@ -49,6 +56,10 @@ def slow(*values):
         (axial((2, 3, 2), 2, 4, 4, 4, 1, 'stretch'), SINGLE, False),
         (axial((1, 1, 18), 2, 3, 5, 9, 2), HALF, False),
         (neighbourhood((1, 2, 9), 2, 6, 3), BFLOAT, False),  # rows are continued
+        (depthwise((2, 9, 6), 5, 1, 3, skip=True, gelu=True), SINGLE, False),
+        slow(depthwise((1, 1, 1), 3, 1, 3, False, skip=True), BFLOAT, False),
+        slow(depthwise((1, 3, 17), 9, 1, 5, gelu=True), HALF, False),
+        slow(depthwise((2, 5, 8), 4, 1, 3, False), SINGLE, False),
         slow(elsa((1, 3, 9), 2, 4, 1, 1, ()), SINGLE, True),
         slow(elsa((2, 2, 9), 2, 6, 3, 1, GHOST), SINGLE, False),
         slow(elsa((1, 3, 9), 2, 5, 3, 3, ('ghost_mul',)), HALF, True),
@@ -78,7 +89,7 @@ def test_kernels_are_the_reference(monkeypatch, operator, dtype, wide):
         x = torch.randn(shape).to(dtype)
         if name == 'logits' and not wide:
             x = x.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
-        elif name == 'value':
+        elif name in ('value', 'x'):
             x = torch.cat([x, x], -1)[..., x.shape[-1] :]
         tensors.append(x)
     exact = [x.double() for x in tensors]
@@ -157,7 +168,9 @@ def test_layer_takes_the_kernels():
 
 
 @pytest.mark.usefixtures('triton_runs')
-@pytest.mark.parametrize('operator', [elsa((1, 1, 1), 1, 1, 1, 1, ()), axial((1, 1, 1), 1, 1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    'operator', [elsa((1, 1, 1), 1, 1, 1, 1, ()), axial((1, 1, 1), 1, 1, 1, 1, 1), depthwise((1, 1, 1), 1, 1, 1)]
+)
 def test_kernels_have_no_second_derivatives(operator):
     call, shapes = operator
     inputs = [torch.ones(shape, device=DEVICE, requires_grad=True) for shape in shapes.values()]
@@ -229,10 +242,11 @@ def test_kernels_in_graphs():
     assert subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout == 'True False False\n'
 
 
+DEPTHWISE = {'_forward', '_gradient'}
 ELSA_KERNELS = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
 AXIAL = {'_forward', '_backward', '_backward_table'}
 NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
-SPILL = {'_sum', '_sum (reverse)', '_backward_keys'}
+SPILL = {'_gradient', '_sum', '_sum (reverse)', '_backward_keys'}
 
 
 @pytest.mark.slow
@@ -246,9 +260,10 @@ SPILL = {'_sum', '_sum (reverse)', '_backward_keys'}
         (['7 x 7, ghost add', '7 x 7, ghost none', '7 x 7, ghost mul + add'], ELSA_KERNELS),
         (['5 x 5, ghost add', '3 x 3, ghost add'], ELSA_KERNELS),
         (['7 x 7 attention', '7 x 7 attention, no bias'], NEIGHBOURHOOD),
+        (['depth-wise, 3 x 3'], DEPTHWISE),
         (['axial, 16 channels', 'axial, 32 channels', 'axial, 64 channels'], AXIAL),
     ],
-    ids=['elsa 7', 'elsa 5 and 3', 'neighbourhood', 'axial'],
+    ids=['elsa 7', 'elsa 5 and 3', 'neighbourhood', 'depth-wise', 'axial'],
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
     """No kernel takes so many registers that few programs fit a multiprocessor. Only some spill, and only a few bytes:

@@ -28,6 +28,7 @@ from torch import Tensor  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 
+from mmattn.ops.depthwise_conv.triton import depthwise_conv_triton  # noqa: E402
 from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
 from mmattn.ops.global_self_attention.triton import axial_attention_triton  # noqa: E402
 from mmattn.ops.neighbourhood.triton import neighbourhood_attention_triton  # noqa: E402
@@ -53,6 +54,12 @@ def axial(dtype: torch.dtype, channels: int, length: int) -> Tensor:
     return axial_attention_triton(query, value, empty(dtype, 2 * length - 1, channels), 1)
 
 
+def depthwise(dtype: torch.dtype, k: int) -> Tensor:
+    """The hidden map of a Shunted Transformer's feed-forward layer."""
+    x, weight, bias = empty(dtype, 2, 50, 50, 512), empty(torch.float32, 512, 1, k, k), empty(torch.float32, 512)
+    return depthwise_conv_triton(x, weight, bias, skip=True, gelu=True)
+
+
 def neighbourhood(dtype: torch.dtype, k: int, with_bias: bool) -> Tensor:
     """NAT's operator with the 32 channels a head that all models have."""
     heads = 2
@@ -72,6 +79,7 @@ CASES = {
 }
 CASES |= {'7 x 7 attention': partial(neighbourhood, k=7, with_bias=True)}
 CASES |= {'7 x 7 attention, no bias': partial(neighbourhood, k=7, with_bias=False)}
+CASES |= {'depth-wise, 3 x 3': partial(depthwise, k=3)}
 CASES |= {f'axial, {channels} channels': partial(axial, channels=channels, length=A) for channels, A in AXIAL}
 
 

@@ -1,4 +1,4 @@
-"""Depth-wise convolution of tokens, with the gradients of its filters in C++."""
+"""Depth-wise convolution of tokens, with the gradients of its filters in C++, and all of it in Triton."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import library
-from ..backend import HALF_OR_SINGLE, check_maps, named_backend
+from ..backend import HALF_OR_SINGLE, autocast_dtype, check_maps, check_triton, named_backend, on_device, triton_takes
 from ..library import call, operator, rows_of
 
 #: sides of filters that kernel.cpp is compiled for
@@ -16,16 +16,27 @@ SIZES = 3, 5, 7
 READ = torch.float32, torch.bfloat16
 
 
-def depthwise_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, backend: str | None = None) -> Tensor:
+def depthwise_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    backend: str | None = None,
+    *,
+    skip: bool = False,
+    gelu: bool = False,
+) -> Tensor:
     """Convolution of each channel of tokens with a filter of its own, zero outside the map, which keeps its size.
 
     Args:
         x: (B, H, W, C).
         weight: (C, 1, k, k), k odd.
         bias: (C) or None.
-        backend: 'reference' or 'cpp' (at most 32 bits on the CPU, k = 3, 5 or 7). The latter is torch's convolution,
-            too, and computes the gradients of weight and bias in C++, in float32. It has derivatives of any order, and
-            is not for torch.func. None chooses the faster one that can serve.
+        backend: 'reference', 'cpp' (at most 32 bits on the CPU, k = 3, 5 or 7) or 'triton' (GPUs, sums in float32).
+            'cpp' is torch's convolution, too, and computes the gradients of weight and bias in C++, in float32. It has
+            derivatives of any order; 'triton' has no second derivatives. Both are not for torch.func. None chooses the
+            fastest one that can serve.
+        skip: add x to the result.
+        gelu: apply GELU to the result, or to the sum.
 
     Returns:
         (B, H, W, C), of the dtype of x, or autocast's.
@@ -43,7 +54,20 @@ def depthwise_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, backen
         raise ValueError(f'the filters of weight must be k x k with odd k, not {k} x {columns}')
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f'bias must be {tuple(weight.shape[:1])}, not {tuple(bias.shape)}')
-    return named_backend(BACKENDS, fastest(x, weight, bias) if backend is None else backend)(x, weight, bias)
+    if backend is None:
+        backend = 'triton' if (skip or gelu) and triton_takes(x) else fastest(x, weight, bias)
+    function = named_backend(BACKENDS, backend)
+    if skip:
+        x = x.to(autocast_dtype(x))
+    if backend == 'triton':
+        return function(x, weight, bias, skip, gelu)
+    if not skip:
+        out = function(x, weight, bias)
+    elif x.dtype in (torch.float16, torch.bfloat16):  # A weight plus 1 would lose most of its digits.
+        out = x + function(x, weight, bias)
+    else:  # One pass over the map: the identity adds 1 to the centre of each filter.
+        out = function(x, weight + F.pad(weight.new_ones(1, 1, 1, 1), [int(k) // 2] * 4), bias)
+    return F.gelu(out) if gelu else out
 
 
 def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -58,11 +82,20 @@ def _cpp(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _DepthwiseConv.apply(x, weight, bias)
 
 
-BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _cpp}
+def _triton(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool) -> Tensor:
+    """triton.py, imported when it is needed: Triton is not everywhere."""
+    check_triton(x)
+    from .triton import depthwise_conv_triton
+
+    with on_device(x):
+        return depthwise_conv_triton(x.to(autocast_dtype(x)), weight, bias, skip, gelu)
+
+
+BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _cpp, 'triton': _triton}
 
 
 def fastest(x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
-    """The backend that None stands for, of :func:`depthwise_conv`."""
+    """The backend of a convolution alone that None stands for, of :func:`depthwise_conv`."""
     k = weight.shape[-1]
     fast = k in SIZES and (k > 3 or x.dtype != torch.float32)  # for these, torch's gradients take as long
     trained = torch.is_grad_enabled() and (weight.requires_grad or bias is not None and bias.requires_grad)

@@ -6,9 +6,7 @@ values come from the cache. The sum goes tap by tap. In the kernels of gradients
 taps of one row, channels of a head). Sums are in float32, whatever the dtype of the maps.
 """
 
-import inspect
 import math
-import os
 from functools import partial
 
 import torch
@@ -16,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..derivatives import once, refuse
+from ..gpu import launch, limited, operators
 
 #: the part of a map that a program of the sum works on, in bytes
 MAP_BYTES = 4096
@@ -76,14 +74,14 @@ def _gradients(
     grad_value = _weighted_sum(logits, lse, grad, mul, add, dilation, reverse=True)
     grad_logits = torch.empty_like(logits)
     rows, constants = _rows(value), _constants(logits, value, mul, dilation)
-    _launch(_logits_gradient, _grid(value, constants), logits, lse, rows, mul, grad, grad_logits, **constants)
+    launch(_logits_gradient, _grid(value, constants), logits, lse, rows, mul, grad, grad_logits, **constants)
     chunks = triton.cdiv(rows.shape[0], CHUNK) if mul is not None or add is not None else 0
     sums = grad.new_empty(2, chunks, logits.shape[-1], rows.shape[1], dtype=torch.float32)
     if chunks:
         constants['BLOCK'] = min(constants['BLOCK'] // 2, CHUNK)  # its sums take more registers
         constants.update(N=rows.shape[0], CHUNK=CHUNK)
         grid = (chunks * constants['K'], constants['heads'])
-        _launch(_ghost_gradient, grid, logits, lse, rows, grad, sums[0], sums[1], **constants)
+        launch(_ghost_gradient, grid, logits, lse, rows, grad, sums[0], sums[1], **constants)
     return grad_logits, grad_value, sums.sum(1)
 
 
@@ -99,16 +97,7 @@ def _differentiate(ctx, grad: Tensor, _) -> tuple[Tensor | None, ...]:
     return grad_logits, grad_value, None if mul is None else sums[0], None if add is None else sums[1], None
 
 
-if hasattr(torch.library, 'triton_op'):  # torch.compile then sees the kernels and keeps them
-    _operator = torch.library.triton_op('mmattn::elsa', _aggregate, mutates_args=())
-    _operator.register_autograd(_differentiate, setup_context=_setup)
-    _gradient_operator = torch.library.triton_op('mmattn::elsa_gradient', _gradients, mutates_args=())
-    _gradient_operator.register_autograd(refuse)
-else:
-    _functions = dict(forward=_aggregate, setup_context=_setup, backward=_differentiate)
-    _functions = {name: staticmethod(function) for name, function in _functions.items()}
-    _operator = type('Aggregate', (torch.autograd.Function,), _functions).apply
-    _gradient_operator = once(_gradients)
+_operator, _gradient_operator = operators('elsa', _aggregate, _setup, _differentiate, _gradients)
 
 
 def _weighted_sum(
@@ -118,14 +107,8 @@ def _weighted_sum(
     out = torch.empty_like(value, memory_format=torch.contiguous_format)
     constants = _constants(logits, value, mul, dilation) | dict(HAS_ADD=add is not None, REVERSE=reverse)
     constants['BLOCK'] = max(MAP_BYTES // value.element_size() // constants['BLOCK_D'], 8)
-    _launch(_sum, _grid(value, constants), logits, lse, _rows(value), mul, add, out, **constants)
+    launch(_sum, _grid(value, constants), logits, lse, _rows(value), mul, add, out, **constants)
     return out
-
-
-def _launch(kernel, grid: tuple[int, int], *args, **kwargs) -> None:
-    if hasattr(torch.library, 'triton_op') and os.environ.get('TRITON_INTERPRET') != '1':
-        kernel = torch.library.wrap_triton(kernel)
-    kernel[grid](*args, **kwargs)
 
 
 def _rows(value: Tensor) -> Tensor:
@@ -150,13 +133,6 @@ def _constants(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int)
         **dict(BLOCK=max(block, 8), BLOCK_ROW=block_row, BLOCK_D=block_d),
         WIDE=bool(max(logits.numel(), value.shape[:3].numel() * stride) >= WIDE),
     )
-
-
-def limited(kernel, registers: int = 128, num_warps: int = 4):
-    """Sets the warps of a program and limits the registers of a thread, as was fastest on an H100."""
-    limit = dict(maxnreg=registers) if 'maxnreg' in inspect.signature(triton.Config).parameters else {}  # not Triton 2
-    # Nothing is measured for one choice.
-    return triton.autotune([triton.Config({}, num_warps=num_warps, **limit)], key=[])(kernel)
 
 
 @triton.jit

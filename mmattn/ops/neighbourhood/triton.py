@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..derivatives import once
-from ..elsa.triton import limited
+from ..gpu import limited
 from .cpp import continued
 from .reference import beyond_of
 

@@ -1,0 +1,168 @@
+"""Depth-wise convolution on a GPU, in one pass over the map with the sum and the GELU around it.
+
+A program works on some channels of a tile of pixels, whose neighbours come from the cache. The backward pass computes
+what the GELU took again. Sums are in float32, whatever the dtype of the map; the filters are read as they are, so that
+autocast does not convert them.
+"""
+
+from functools import partial
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..gpu import launch, limited, operators
+from ..library import rows_of
+
+#: sides of a tile, in pixels, and its channels
+SIDE, CHANNELS = 8, 64
+#: tiles below each other that one program of the filters' gradient sums over
+STEPS = 8
+
+
+def depthwise_conv_triton(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool) -> Tensor:
+    """``depthwise_conv`` without autocast."""
+    return _operator(rows_of(x)[0], weight.contiguous(), bias, skip, gelu)
+
+
+def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool) -> Tensor:
+    return _run(x, weight, bias, skip, gelu, flip=False)
+
+
+def _gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and those of all taps and of the bias, (k * k + 1, C) in float32."""
+    grad = grad.contiguous()
+    _, H, W, C = x.shape
+    taps = weight.shape[-1] ** 2
+    before = torch.empty_like(grad) if gelu else grad  # gradient of what the GELU takes
+    strips = x.shape[0] * triton.cdiv(W, SIDE) * triton.cdiv(H, SIDE * STEPS)
+    sums = grad.new_empty(strips, taps + 1, C, dtype=torch.float32)
+    launch(
+        _gradient, (strips, triton.cdiv(C, CHANNELS)), *(x, weight, bias, grad, before, sums), **_constants(x, weight),
+        SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, STEPS=STEPS, ROWS=triton.next_power_of_2(taps + 1),
+    )  # fmt: skip
+    return _run(before, weight, None, skip, gelu=False, flip=True), sums.sum(0)
+
+
+def _setup(ctx, inputs: tuple, output: Tensor) -> None:
+    *tensors, ctx.skip, ctx.gelu = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+    _, weight, bias = ctx.saved_tensors
+    of_x, sums = _gradient_operator(grad, *ctx.saved_tensors, ctx.skip, ctx.gelu)
+    of_weight = sums[:-1].t().reshape(weight.shape).to(weight.dtype)
+    return of_x, of_weight, None if bias is None else sums[-1].to(bias.dtype), None, None
+
+
+_operator, _gradient_operator = operators('depthwise', _convolution, _setup, _differentiate, _gradients)
+
+
+def _run(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool, flip: bool) -> Tensor:
+    """``flip``: with mirrored filters, which is the gradient of a convolution's input from that of its output."""
+    B, H, W, C = x.shape
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    grid = B * triton.cdiv(W, SIDE) * triton.cdiv(H, SIDE), triton.cdiv(C, CHANNELS)
+    settings = dict(SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, FLIP=flip)
+    launch(_forward, grid, x, weight, bias, out, **_constants(x, weight), **settings)
+    return out
+
+
+def _constants(x: Tensor, weight: Tensor) -> dict[str, int]:
+    """Arguments that both kernels have."""
+    _, H, W, C = x.shape
+    channels = min(CHANNELS, triton.next_power_of_2(C))
+    return dict(stride=x.stride(2), H=H, W=W, C=C, K=weight.shape[-1], SIDE=SIDE, CHANNELS=channels)
+
+
+@triton.jit
+def _place(image, top, left, row, column, H, W, SIDE: tl.constexpr):
+    """A tile moved by rows and columns: the number of its first pixel in the batch, those of its pixels from there, and
+    which of them are in the map."""
+    i = tl.arange(0, SIDE * SIDE)
+    y, x = top + row + i // SIDE, left + column + i % SIDE
+    inside = (y >= 0) & (y < H) & (x >= 0) & (x < W)
+    return (image.to(tl.int64) * H + top + row) * W + left + column, i // SIDE * W + i % SIDE, inside
+
+
+@triton.jit
+def _read(x, image, top, left, row, column, c, stride, H, W, C, SIDE: tl.constexpr):
+    """The channels c of a moved tile, zero outside the map."""
+    first, pixel, inside = _place(image, top, left, row, column, H, W, SIDE)
+    place = first * stride + (pixel[:, None] * stride + c[None, :])
+    return tl.load(x + place, inside[:, None] & (c < C)[None, :], 0.0).to(tl.float32)
+
+
+@triton.jit
+def _write(x, values, image, top, left, c, H, W, C, SIDE: tl.constexpr):
+    first, pixel, inside = _place(image, top, left, 0, 0, H, W, SIDE)
+    tl.store(x + first * C + (pixel[:, None] * C + c[None, :]), values, inside[:, None] & (c < C)[None, :])
+
+
+@triton.jit
+def _convolved(
+    x, weight, bias, image, top, left, c, stride, H, W, C,
+    K: tl.constexpr, SKIP: tl.constexpr, HAS_BIAS: tl.constexpr, FLIP: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    total = tl.zeros((SIDE * SIDE, c.shape[0]), tl.float32)
+    if HAS_BIAS:
+        total += tl.load(bias + c, c < C, 0.0).to(tl.float32)[None, :]
+    for row in range(K):  # not unrolled: it would load all taps at once, and spill
+        for column in tl.static_range(K):
+            tap = row * K + column
+            filters = tl.load(weight + c * K * K + (K * K - 1 - tap if FLIP else tap), c < C, 0.0).to(tl.float32)
+            if SKIP and column == K // 2:
+                filters += tl.where(row == K // 2, 1.0, 0.0)
+            total += _read(x, image, top, left, row - K // 2, column - K // 2, c, stride, H, W, C, SIDE) * filters
+    return total
+
+
+@triton.jit
+def _normal(x):
+    """The distribution function of the normal distribution: GELU is x times it."""
+    return 0.5 + 0.5 * tl.math.erf(x * 0.7071067811865476)
+
+
+@partial(limited, num_warps=8)
+@triton.jit
+def _forward(
+    x, weight, bias, out, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, FLIP: tl.constexpr,
+):  # fmt: skip
+    tile, across, down = tl.program_id(0), tl.cdiv(W, SIDE), tl.cdiv(H, SIDE)
+    image, top, left = tile // across // down, tile // across % down * SIDE, tile % across * SIDE
+    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    total = _convolved(x, weight, bias, image, top, left, c, stride, H, W, C, K, SKIP, HAS_BIAS, FLIP, SIDE)
+    if GELU:
+        total *= _normal(total)
+    _write(out, total, image, top, left, c, H, W, C, SIDE)
+
+
+@partial(limited, num_warps=8)
+@triton.jit
+def _gradient(
+    x, weight, bias, grad, before, sums, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Sums over a strip of tiles for each tap, and in the last row for the bias."""
+    strip, across, down = tl.program_id(0), tl.cdiv(W, SIDE), tl.cdiv(H, SIDE * STEPS)
+    image, left = strip // across // down, strip % across * SIDE
+    c, number = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS), tl.arange(0, ROWS)[:, None]
+    total = tl.zeros((ROWS, CHANNELS), tl.float32)
+    for step in range(STEPS):
+        top = (strip // across % down * STEPS + step) * SIDE
+        g = _read(grad, image, top, left, 0, 0, c, C, H, W, C, SIDE)
+        if GELU:
+            taken = _convolved(x, weight, bias, image, top, left, c, stride, H, W, C, K, SKIP, HAS_BIAS, False, SIDE)
+            g *= _normal(taken) + taken * 0.3989422804014327 * tl.exp(-0.5 * taken * taken)
+            _write(before, g, image, top, left, c, H, W, C, SIDE)
+        total += tl.where(number == K * K, tl.sum(g, 0)[None, :], 0.0)
+        for row in range(K):
+            for column in tl.static_range(K):
+                near = _read(x, image, top, left, row - K // 2, column - K // 2, c, stride, H, W, C, SIDE)
+                total += tl.where(number == row * K + column, tl.sum(g * near, 0)[None, :], 0.0)
+    tl.store(sums + (strip * (K * K + 1) + number) * C + c[None, :], total, (number <= K * K) & (c < C)[None, :])

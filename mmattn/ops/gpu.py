@@ -1,0 +1,48 @@
+"""What the Triton kernels of all operators share. Only their files import it: Triton is not everywhere."""
+
+import inspect
+import os
+from collections.abc import Callable
+
+import torch
+import triton
+
+from .derivatives import once, refuse
+
+
+def limited(kernel, registers: int = 128, num_warps: int = 4):
+    """Sets the warps of a program and limits the registers of a thread, as was fastest on an H100."""
+    limit = dict(maxnreg=registers) if 'maxnreg' in inspect.signature(triton.Config).parameters else {}  # not Triton 2
+    # Nothing is measured for one choice.
+    return triton.autotune([triton.Config({}, num_warps=num_warps, **limit)], key=[])(kernel)
+
+
+def launch(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
+    """Run a kernel inside a function of :func:`operators`."""
+    if hasattr(torch.library, 'triton_op') and os.environ.get('TRITON_INTERPRET') != '1':
+        kernel = torch.library.wrap_triton(kernel)
+    kernel[grid](*args, **kwargs)
+
+
+def operators(
+    name: str, forward: Callable, setup_context: Callable, backward: Callable, gradients: Callable
+) -> tuple[Callable, Callable]:
+    """An operator torch.ops.mmattn.NAME whose kernels torch.compile sees and keeps, and the one of its gradients.
+
+    Before torch 2.6 they are functions that torch.compile does not look into.
+
+    Args:
+        name: of the operator.
+        forward, gradients: launch kernels; their annotations are the schemas.
+        setup_context, backward: as those of a ``torch.autograd.Function``. The backward pass calls the second operator,
+            which has no derivatives.
+    """
+    if hasattr(torch.library, 'triton_op'):
+        operator = torch.library.triton_op(f'mmattn::{name}', forward, mutates_args=())
+        operator.register_autograd(backward, setup_context=setup_context)
+        of_gradients = torch.library.triton_op(f'mmattn::{name}_gradient', gradients, mutates_args=())
+        of_gradients.register_autograd(refuse)
+        return operator, of_gradients
+    parts = dict(forward=forward, setup_context=setup_context, backward=backward)
+    parts = {key: staticmethod(function) for key, function in parts.items()}
+    return type(name, (torch.autograd.Function,), parts).apply, once(gradients)

@@ -2,7 +2,7 @@
 # make test      run the fast tests
 # make test-all  run all tests
 # make bench     measure time and memory of each backbone beside a known one. DEVICE=cuda: on a GPU, eager and compiled
-# make gpu-check check and measure everything on a GPU, in 45 minutes at most: work_dirs/gpu_check/results.md
+# make gpu-check check and measure on a GPU, in 10 minutes at most: work_dirs/gpu_check/results.md. PHOTOS=FOLDER: on real photos
 # make compare   train small forms of all backbones, and compare what they learn: projects/lab/docs/learning.md
 # make real      train small forms of all backbones on real photos: projects/lab/configs/real/README.md. SIZE=full: those of the papers
 # make lint      check code style with ruff, which folder imports which, and the types that users see
@@ -49,7 +49,7 @@ else
 endif
 
 gpu-check: setup
-	@$(RUN) tools/dev/gpu_check.py --out work_dirs/gpu_check$(SUFFIX)
+	@$(RUN) tools/dev/gpu_check.py --out work_dirs/gpu_check$(SUFFIX) $(if $(PHOTOS),--photos $(PHOTOS))
 
 compare: JOBS ?= 2
 compare: TOY = work_dirs/compare$(SUFFIX)/toy

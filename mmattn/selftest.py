@@ -1,6 +1,6 @@
 """Compare every backend of every operator that runs on a device with its reference: results and gradients.
 
-    python -m mmattn.selftest [--device cuda]
+    python -m mmattn.selftest [--device cuda] [--dtype bfloat16]
 
 It prints a table, and ends with status 1 if a backend is wrong or fails. Differences are from the reference in float64
 on the CPU, whose inputs are rounded to the same dtype.
@@ -191,7 +191,10 @@ def differences(
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--device', choices=('cpu', 'cuda'), default='cuda' if torch.cuda.is_available() else 'cpu')
-    if not all(row.passed for row in printed(check_backends(parser.parse_args(arguments).device))):
+    names = {str(dtype).removeprefix('torch.'): dtype for dtype in DTYPES}
+    parser.add_argument('--dtype', choices=names, help='of the tensors (default: all)')
+    args = parser.parse_args(arguments)
+    if not all(row.passed for row in printed(check_backends(args.device, args.dtype and [names[args.dtype]]))):
         sys.exit('A backend FAILED: see the table. Another one serves after model.backbone.set_backend(NAME).')
 
 

@@ -493,8 +493,8 @@ def timed(model: Callable, x: Tensor, step: str, repeats: int, args: argparse.Na
     return (clock() - started) / repeats
 
 
-def profile(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> list[tuple[str, int, float]]:
-    """Name, calls and share of time of the ten operators, on a GPU kernels, that take most time themselves."""
+def operator_times(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> list[tuple[str, int, float]]:
+    """Name, calls and microseconds of all operators, on a GPU kernels, by their own time, the longest first."""
     device = 'device' if torch.__version__ >= (2, 3) else 'cuda'
     kind, time_of = ('CUDA', f'self_{device}_time_total') if x.is_cuda else ('CPU', 'self_cpu_time_total')
     with torch.profiler.profile() as profiler:
@@ -504,8 +504,14 @@ def profile(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> 
         for event in profiler.key_averages()
         if event.device_type.name == kind and not getattr(event, 'is_user_annotation', False)
     ]
+    return sorted(found, key=lambda row: -row[2])
+
+
+def profile(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> list[tuple[str, int, float]]:
+    """Name, calls and share of time of the ten operators that take most time themselves."""
+    found = operator_times(model, x, step, args)
     total = sum(time for *_, time in found)
-    return [(name, count, time / total) for name, count, time in sorted(found, key=lambda row: -row[2])[:10]]
+    return [(name, count, time / total) for name, count, time in found[:10]]
 
 
 def profile_table(row: dict) -> str:
@@ -541,7 +547,7 @@ def _peaks_on_gpu(model: Callable, step: str, sizes: list[tuple[int, int]], args
     peaks = []
     for size in sizes:
         run(model, image(*size, args), step, args)  # libraries load what they need, and graphs are compiled
-        peaks.append(_peak(model, size, step, args))
+        peaks.append(peak(model, size, step, args))
     return peaks
 
 
@@ -555,10 +561,10 @@ def _measure_in_this_process(
     if runtime not in RUNTIMES:
         run(model, image(64, 64, args), step, args)  # libraries load what they need
         model.zero_grad(set_to_none=True)
-    return [_peak(model, size, step, args) for size in sizes]
+    return [peak(model, size, step, args) for size in sizes]
 
 
-def _peak(model: Callable, size: tuple[int, int], step: str, args: argparse.Namespace) -> int:
+def peak(model: Callable, size: tuple[int, int], step: str, args: argparse.Namespace) -> int:
     """Bytes that a step needs."""
     if isinstance(model, nn.Module):
         model.zero_grad(set_to_none=True)

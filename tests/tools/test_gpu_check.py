@@ -1,65 +1,144 @@
 """tools/dev/gpu_check.py with steps of its own kind: nothing here needs a GPU."""
 
 import os
-import re
 import sys
 import time
+import zipfile
+from importlib.metadata import PackageNotFoundError
 
 import pytest
+from mmengine.config import Config
 
 from tests import ROOT
 from tests.tools.in_process import load_tool
 
+sys.path.append(str(ROOT / 'tools' / 'dev'))
 gpu_check = load_tool('dev/gpu_check')
+gpu_operators = load_tool('dev/gpu_operators')
+gpu_bundle = load_tool('dev/gpu_bundle')
+
+#: waits for its turn, and writes that it begins and ends
+TURN = """
+touch $MMATTN_GPU_TURN.ready
+while [ ! -e $MMATTN_GPU_TURN.go ]; do sleep 0.05; done
+echo begin >> {times}; sleep 0.3; echo end >> {times}
+"""
 
 
-def python(code):
-    return [sys.executable, '-c', code]
+def step(name, code, limit=60):
+    return gpu_check.Step(name, [sys.executable, '-c', code], limit)
 
 
 def results(folder):
     """Step -> its section of the results."""
-    return dict(section.split(': ', 1) for section in (folder / 'results.md').read_text().split('\n## ')[1:])
+    return dict(section.split(': ', 1) for section in (folder / 'results.md').read_text().split('\n### ')[1:])
 
 
 def test_every_end_is_written(tmp_path):
-    """A step that passes, fails, hangs or lacks a package does not stop the next one. Ends and Markdown's tables are
-    shown."""
+    """A step that passes, fails or hangs does not stop the next one, and leaves no process. Tables and the output of
+    what failed are shown. What no time is left for is named."""
     child = tmp_path / 'child'
-    hang = (
-        f'import subprocess as s; p = s.Popen(["sleep", "60"]); open({str(child)!r}, "w").write(str(p.pid)); p.wait()'
-    )
     steps = [
-        gpu_check.Step('good', python(r'print("| a |\n|---|\n| 1 |\n\n| none |"); [print(i) for i in range(50)]')),
-        gpu_check.Step('bad', python('import sys; sys.exit("this went wrong")')),
-        gpu_check.Step('slow', python(hang)),
-        gpu_check.Step('else', python(''), ('torch', 'no_such_package')),
-        gpu_check.Step('last', python('print("still here")'), ('torch',)),
+        step('good', r'print("| a |\n|---|\n| 1 |\n\n| none |"); [print(i) for i in range(50)]'),
+        step('bad', 'import sys; sys.exit("this went wrong")'),
+        gpu_check.Step('slow', ['sh', '-c', f'sleep 60 & echo $! > {child}; wait'], 3),
+        step('last', ''),
     ]
-    assert gpu_check.run_steps(steps, tmp_path, step_limit=2) == 2
+    assert gpu_check.run({'all': gpu_check.Group(steps)}, tmp_path, 600, dict(os.environ)) == 2
     written = results(tmp_path)
-    assert list(written) == ['good', 'bad', 'slow', 'else', 'last']
-    assert re.match(r'passed, \d+ s\n\n\| a \|\n\|---\|\n\| 1 \|\n\n```\n45\n', written['good'])
+    assert list(written) == ['good', 'bad', 'slow', 'last']
+    assert written['good'].startswith('passed') and written['good'].endswith('| a |\n|---|\n| 1 |\n\n')
     assert written['bad'].startswith('FAILED') and 'this went wrong' in written['bad']
-    assert written['slow'].startswith('STOPPED')
-    assert written['else'].startswith("left out\n\nNo module named 'no_such_package'")
-    assert written['last'].startswith('passed') and 'still here' in written['last']
-    assert len((tmp_path / 'good.log').read_text().splitlines()) == 55
-    with pytest.raises(ProcessLookupError):  # what a stopped step started is stopped too
+    assert written['slow'].startswith('STOPPED after 3 s') and written['last'].startswith('passed')
+    assert '\n49\n' in (tmp_path / 'steps.log').read_text()
+    with pytest.raises(ProcessLookupError):
         for _ in range(50):
             os.kill(int(child.read_text()), 0)
             time.sleep(0.1)
+    assert gpu_check.run({'all': gpu_check.Group(steps[:1])}, tmp_path, -1, dict(os.environ)) == 0
+    assert results(tmp_path)['good'].startswith('left out')
 
 
-@pytest.mark.parametrize('device', ['cuda', 'cpu'])
-def test_steps_name_what_exists(tmp_path, device):
-    """Scripts, tests and configs in the commands are there, also where MMDetection is missing."""
-    steps = gpu_check.steps(tmp_path, device)
-    assert len({step.name for step in steps}) == len(steps) and steps[0].name == 'environment'
-    files = {part for step in steps for part in map(str, step.command) if re.match(r'(tests|tools|configs)/', part)}
-    assert len(files) >= 5 and all((ROOT / file).is_file() for file in files)
-    for config in gpu_check.TOY:
-        assert (ROOT / 'projects/lab/configs/toy' / f'{config}.py').is_file()
+def test_turns(monkeypatch, tmp_path):
+    """Processes prepare side by side, and work one after the other. One that is never ready is stopped."""
+    times = tmp_path / 'times'
+    work, never = ['sh', '-c', TURN.format(times=times)], ['sleep', '60']
+    steps = [gpu_check.Step(name, never if name == 'never' else work, 60) for name in ('a', 'never', 'b')]
+    monkeypatch.setattr(os, 'cpu_count', lambda: 3)
+    assert gpu_check.run({'all': gpu_check.Group(steps, prepare=3)}, tmp_path, 600, dict(os.environ)) == 1
+    assert [end.split(',')[0] for end in results(tmp_path).values()] == [
+        'passed',
+        'STOPPED before it was ready',
+        'passed',
+    ]
+    assert times.read_text().split() == ['begin', 'end'] * 2
+
+
+def test_figures():
+    """Figures are beside those of the peer, for compiled models of another one, and lines of other tables stay
+    together."""
+    rows = [
+        dict(machine='a GPU'),
+        dict(model='msf-swin-t', step='training', figures={'eager ms': 30, 'compiled ms': 9}),
+        dict(table=dict(backbone='a', loss=1)),
+        dict(model='swin-t', step='training', figures={'eager ms': 60}),
+        dict(model='timm-swin-t', step='training', figures={'compiled ms': 6}),
+        dict(table=dict(other=3)),
+        dict(table=dict(backbone='b', loss=2)),
+    ]
+    lines = gpu_check.figures_table(rows).splitlines()
+    assert lines[0] == '# a GPU'
+    assert lines[4] == '| training | msf-swin-t | swin-t | 30 (0.50) |  |  |  |  | 9 (1.50) |  |  |'
+    assert lines[-8:] == [
+        '| backbone | loss |',
+        '|---|---|',
+        '| a | 1 |',
+        '| b | 2 |',
+        '',
+        '| other |',
+        '|---|',
+        '| 3 |',
+    ]
+
+
+@pytest.mark.parametrize('name', ['mask-rcnn gsa-r50', 'upernet r50'])
+def test_config_of_a_whole_model(tmp_path, name):
+    """It has the images of the folder, nothing to download, the steps of the check, and can be read again."""
+    pytest.importorskip('mmdet' if 'rcnn' in name else 'mmseg')
+    file = tmp_path / 'config.py'
+    gpu_check.whole_config(name, gpu_check.SIZES['cpu'], tmp_path).dump(file)
+    cfg = Config.fromfile(file)
+    assert cfg.model.backbone.init_cfg is None and cfg.train_cfg.max_iters == 2 and cfg.val_dataloader is None
+    assert cfg.train_dataloader.dataset.data_root.startswith(str(tmp_path))
+    assert (96, 64) in [t.get('scale') for t in cfg.train_dataloader.dataset.pipeline] or 'upernet' in name
+
+
+def test_all_are_there():
+    """Configs of whole models exist, and operators that are measured have maps."""
+    assert all((ROOT / file).is_file() for of in gpu_check.HEADS.values() for file in of.values())
+    assert gpu_operators.MAPS.keys() == gpu_operators.OPERATORS.keys()
+
+
+def test_packages_of_the_bundle():
+    """They are what the machine lacks, and what is compiled is apart."""
+    try:
+        pure, compiled = gpu_bundle.requirements()
+    except PackageNotFoundError as error:
+        pytest.skip(f'the bundle is of the packages onedl-*: {error}')
+    names = {requirement.split('==')[0] for requirement in pure + compiled}
+    assert {'onedl-mmengine', 'addict'} <= names and not names & {'torch', 'numpy', 'onedl-mmcv'}
+    assert [name for name in compiled if name.startswith('pycocotools==')]
+
+
+def test_unpacking_a_bundle(tmp_path):
+    """A checkout without mmattn's library gets that of the bundle."""
+    file, root = tmp_path / 'bundle.zip', tmp_path / 'root'
+    (root / gpu_bundle.LIBRARY).parent.mkdir(parents=True)
+    with zipfile.ZipFile(file, 'w') as packed:
+        packed.writestr('_cpu.abi3.so', 'library')
+        packed.writestr('site/package.py', '')
+    assert (gpu_bundle.unpack(file, tmp_path / 'folder', root) / 'site' / 'package.py').exists()
+    assert (root / gpu_bundle.LIBRARY).read_text() == 'library'
 
 
 def test_defaults():
@@ -78,7 +157,7 @@ def test_defaults():
         row('c', 'shifted', [2e-3]),
         dict(operator='d', dtype='half', backend='triton', passed=True),  # interrupted before it was measured
     ]
-    assert gpu_check.defaults(rows).splitlines()[2:-2] == [
+    assert gpu_operators.defaults(rows).splitlines()[2:-2] == [
         '| a | half | triton | shifted | 0.50 | NO |',
         '| b | half | triton | triton | 1.00 | yes |',
         '| c | half | triton | shifted | the default failed | NO |',
@@ -86,13 +165,11 @@ def test_defaults():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures('triton_runs')
 def test_dry_run(monkeypatch, tmp_path):
-    """The steps that other tests do not run end well on the CPU, and the kernels are the defaults that a GPU has."""
-    for name, value in gpu_check.DRY_RUN.items():
-        monkeypatch.setenv(name, value)
-    names = 'operators', 'training elsa-swin-toy_upernet', 'SyncBN on two GPUs'
-    steps = [step for step in gpu_check.steps(tmp_path, 'cpu') if step.name in names]
-    assert gpu_check.run_steps(steps, tmp_path) == 0
-    assert [end.split(',')[0] for end in results(tmp_path).values()] == ['passed'] * 3
-    assert '| elsa | torch.bfloat16 | triton |' in results(tmp_path)['operators']
+    """All steps of the dry run that other tests do not run end well."""
+    monkeypatch.setattr(
+        sys, 'argv', ['gpu_check.py', '--device', 'cpu', '--out', str(tmp_path), '--steps', 'eager', 'half', 'whole']
+    )
+    gpu_check.main()
+    written = (tmp_path / 'results.md').read_text()
+    assert '| inference | gsa-r50 | r50 |' in written and '| mask-rcnn | gsa-r50 |' in written

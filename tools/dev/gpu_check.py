@@ -1,24 +1,34 @@
-"""Check and measure mmattn on a GPU, the most valuable things first.
+"""Check and measure mmattn on a GPU in at most 590 seconds, the most valuable things first.
 
-    make gpu-check                                # all steps
-    python tools/dev/gpu_check.py                 # the same, if torch, triton, timm, pytest and mmengine are there
-    python tools/dev/gpu_check.py operators       # only the operators: right or wrong, share of the bandwidth, defaults
-    python tools/dev/gpu_check.py --device cpu    # a dry run of every step without a GPU, at small sizes
+    make gpu-check                                    # in the project's environment
+    python tools/dev/gpu_check.py --bundle FILE       # on a machine with torch alone: FILE is of gpu_bundle.py
+    python tools/dev/gpu_check.py --photos FOLDER     # trains on the images for validation in FOLDER/coco and
+                                                      # FOLDER/ADEChallengeData2016, as COCO and ADE20K have them
+    python tools/dev/gpu_check.py --steps eager half --models gsa-r50 r50 --seconds 200    # a part of it
+    python tools/dev/gpu_check.py --device cpu        # a dry run of a few models: small sizes, no figure has a meaning
 
-Every step is a process of its own, which may take 10 minutes; all steps together may take 45. A step that needs a
-package that is missing is left out. After every step, its tables and the end of its output are appended to
---out/results.md, and all of its output is in a log beside it. What was measured before an interruption is there. The
-last section says which backends should be the defaults.
+Steps, in this order:
 
-The dry run finds what would stop a step. Triton's interpreter runs the kernels, compiled models are tried without their
-backward passes, and no figure has a meaning. A step may take half an hour, and all steps four.
+machine    versions, whether OpenMMLab's packages import, microseconds of a launch, bandwidth, speed of a product
+selftest   python -m mmattn.selftest: every backend of every operator beside its reference
+eager      each backbone and its peer, in bfloat16, inference and training: time, peak memory, launches and the sum of
+           their times, and time of a CUDA graph, which has no time of Python
+compiled   inference with torch.compile: all are compiled side by side, and timed one after the other
+half       losses of 5 steps and results in float32, bfloat16 and float16
+whole      100 steps of Mask R-CNN and UperNet by tools/train.py --amp, in the sizes of the papers
+compiled   training, which takes longest to compile
+operators  gpu_operators.py: time of each backend of each operator
+tests      the tests of operators and backbones on a GPU
+
+Each step, and of most each model, is a process of its own with its own limit; a failure stops no other one. Processes
+that take turns import, build and compile side by side, and have the GPU one after the other. --out has results.md,
+written anew after each process, results.jsonl, a line for each figure as it comes, and steps.log, all that was printed.
 """
 
 import argparse
 import functools
-import importlib
-import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -27,438 +37,569 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from importlib.metadata import distributions
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from gpu_bundle import unpack
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
-#: device -> seconds that a step may take, and all steps
-LIMITS = dict(cuda=(600, 2700), cpu=(1800, 14400))
-#: model -> baseline; only timm's ViT has fused attention
-BASELINES = {
-    'elsa-swin-t': 'swin-t',
+#: model -> the one that it is compared with; names of tools/benchmark.py. Only timm's ViT has fused attention.
+PEERS = {
+    'gsa-r50': 'r50',
+    'msf-swin-t': 'swin-t',
     'shunted-s': 'pvtv2-b2',
     'msf-vit-s': 'timm-vit-s',
-    'msf-swin-t': 'swin-t',
-    'gsa-r50': 'r50',
+    'dinat-t': 'swin-t',
+    'elsa-swin-t': 'swin-t',
+    'elsa-volo-d1': 'volo-d1',
 }
-#: device -> batch and size of images
-MEASURED = dict(cuda=[(16, '512x512'), (1, '512x512'), (2, '800x1333')], cpu=[(1, '64x64')])
-#: config -> what ends its training after about 200 steps, or 20 in the dry run, which has a tenth of the images
-TOY = {
-    'elsa-swin-toy_in1k': 'train_cfg.max_epochs=2',
-    'mask-rcnn_elsa-swin-toy_fpn': 'train_cfg.max_epochs=2',
-    'elsa-swin-toy_upernet': 'train_cfg.max_iters={iterations}',
+#: torch cannot compile MMDetection's Swin.
+COMPILED = {'swin-t': 'timm-swin-t'}
+DETECTORS = {
+    'gsa-r50': 'configs/gsa/mask-rcnn_gsa-r50_fpn_1x_coco.py',
+    'r50': 'configs/baselines/mask-rcnn_r50_fpn_1x_coco.py',
+    'msf-swin-t': 'configs/msf/mask-rcnn_msf-swin-t_fpn_ms-1x_coco.py',
+    'swin-t': 'configs/baselines/mask-rcnn_swin-t_fpn_1x_coco.py',
+    'shunted-s': 'configs/shunted/mask-rcnn_shunted-s_fpn_1x_coco.py',
 }
-#: written by the part "operators", read for the last section
-ROWS = 'operators.json'
-#: B, H, W, heads and channels of a head, at which operators are compared
-GPU_SIZES, DRY_SIZES = (2, 33, 40, 4, 32), (1, 7, 8, 2, 8)
-SWIN = (128, 3, 32), (64, 6, 32), (32, 12, 32)
-NAT = (128, 2, 32), (64, 4, 32), (32, 8, 32)
-GSA = (128, 8, 16), (64, 8, 32), (32, 8, 64)
-#: operator -> sides of maps, heads and channels of a head at which it is measured: stages for images of 512 x 512
-MAPS = {
-    'elsa': SWIN,
-    'elsa, both ghosts': SWIN,
-    "elsa's logits": SWIN,
-    'mean shift': ((32, 6, 64),),
-    'mean shift in windows': SWIN,
-    'shunted': NAT[1:],
-    'neighbourhood': NAT,
-    'content': GSA,
-    'axial, along columns': GSA,
-    'axial, along rows': GSA,
-    'depth-wise convolution': NAT,
+SEGMENTORS = {
+    'gsa-r50': 'configs/gsa/gsa-r50_upernet_8xb2-160k_ade20k-512x512.py',
+    'r50': 'configs/gsa/gsa-r50_upernet_8xb2-160k_ade20k-512x512.py',
+    'msf-swin-t': 'configs/msf/msf-swin-t_upernet_8xb2-160k_ade20k-512x512.py',
+    'swin-t': 'configs/elsa_swin/swin-t_upernet_8xb2-160k_ade20k-512x512.py',
+    'shunted-s': 'configs/shunted/shunted-s_upernet_8xb2-160k_ade20k-512x512.py',
 }
-#: environment of the dry run, which there is no GPU in
-DRY_RUN = dict(CUDA_VISIBLE_DEVICES='', TRITON_INTERPRET='1', MMATTN_TEST_GPU='cpu')
-NO_MEANING = ' (dry run on the CPU, no figure has a meaning)'
+HEADS = {'mask-rcnn': DETECTORS, 'upernet': SEGMENTORS}
+
+
+class Size(NamedTuple):
+    """What a device is given."""
+
+    batch: int
+    side: int
+    runs: int  # of which a time is the median
+    long: int  # of a detector's images
+    short: int
+    crop: int  # of a segmentor's images
+    steps: int  # of a whole model
+    patience: float  # factor of all limits
+
+
+SIZES = dict(cuda=Size(16, 512, 5, 1333, 800, 512, 100, 1), cpu=Size(1, 64, 1, 96, 64, 64, 2, 20))
+COLUMNS = (
+    'eager ms',
+    'eager again ms',
+    'kernels ms',
+    'kernels',
+    'graph ms',
+    'compiled ms',
+    'memory GiB',
+    'compiled GiB',
+)
+DTYPES = ('float16', 'bfloat16', 'float32')
+#: models of the dry run
+FEW = ('gsa-r50', 'r50')
 
 
 class Step(NamedTuple):
     name: str
     command: Sequence[str | Path]
-    needs: tuple[str, ...] = ()  # modules, or one of the other names in absent()
+    limit: float  # seconds, of those that take turns from their turn on
+
+
+class Group(NamedTuple):
+    """Steps that run one after the other."""
+
+    steps: list[Step]
+    prepare: float = 0  # seconds in which all run side by side, until they end or wait for their turn; 0: none waits
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('part', nargs='?', choices=PARTS, help='one part only, in this process')
-    parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda', help='cpu: a dry run')
-    parser.add_argument('--config', choices=TOY, default='elsa-swin-toy_upernet', help='of the part "toy"')
+    parser.add_argument('part', nargs='?', choices=PARTS, help='one part, in this process')
+    parser.add_argument('--model', help='of that part')
+    parser.add_argument('--processes', type=int, default=1, help='of the part "whole"')
+    parser.add_argument('--device', choices=SIZES, default='cuda', help='cpu: a dry run')
+    parser.add_argument('--bundle', type=Path, metavar='FILE', help='packages and data, of gpu_bundle.py')
+    parser.add_argument(
+        '--photos', type=Path, metavar='FOLDER', help='default: those of the bundle, else made-up images'
+    )
+    parser.add_argument('--models', nargs='+', choices=models(), help='these only (default: all; dry run: a few)')
+    parser.add_argument('--steps', nargs='+', metavar='NAME', help='these only')
+    parser.add_argument('--seconds', type=float, help='of all steps (default: 590; dry run: 3600)')
     parser.add_argument('--out', type=Path, default=ROOT / 'work_dirs' / 'gpu_check')
     args = parser.parse_args()
-    args.out = args.out.resolve()
+    args.out, args.photos = args.out.resolve(), args.photos and args.photos.resolve()
     if args.device == 'cuda' and not torch.cuda.is_available():
         sys.exit(f'There is no GPU that torch {torch.__version__} can use, and this check is for GPUs.')
-    if args.device == 'cpu':
-        os.environ.update(DRY_RUN)
     args.out.mkdir(parents=True, exist_ok=True)
     if args.part:
         PARTS[args.part](args)
         return
-    rows = args.out / ROWS
-    rows.unlink(missing_ok=True)
-    note = NO_MEANING if args.device == 'cpu' else ''
-    try:
-        failed = run_steps(steps(args.out, args.device), args.out, *LIMITS[args.device], note=note)
-    finally:
-        table = defaults(json.loads(rows.read_text('utf-8'))) if rows.exists() else 'no time was measured'
-        write(args.out, f'## default backends{note}\n\n{table}\n')
+    for name in ('results.md', 'results.jsonl', 'steps.log'):
+        (args.out / name).unlink(missing_ok=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [ROOT, *ROOT.glob('projects/*'), ROOT / 'tools', ROOT / 'tools' / 'dev']
+        # Models are compiled side by side, each in one process.
+        environment = {'TORCHINDUCTOR_COMPILE_THREADS': '1', **os.environ}
+        if args.device == 'cpu':  # tests that need a GPU run on the CPU, and Triton interprets its kernels
+            environment.update(CUDA_VISIBLE_DEVICES='', TRITON_INTERPRET='1', MMATTN_TEST_GPU='cpu')
+        if args.bundle:
+            bundle = unpack(args.bundle, Path(folder, 'bundle'), ROOT)
+            paths = [bundle / 'site', *paths]
+            args.photos = args.photos or next(p for name in ('photos', 'toy') if (p := bundle / name).is_dir())
+        environment['PYTHONPATH'] = os.pathsep.join(map(str, [*paths, os.environ.get('PYTHONPATH', '')]))
+        if not args.photos:
+            args.photos = Path(folder, 'toy')
+            make = [sys.executable, ROOT / 'projects/lab/tools/make_toy_data.py', args.photos, '--train', '1']
+            subprocess.run(make, env=environment, check=True)
+        left = (args.seconds or (590 if args.device == 'cuda' else 3600)) - (time.monotonic() - started)
+        found = groups(args)
+        if unknown := set(args.steps or ()) - found.keys():
+            parser.error(f'--steps must be of {", ".join(map(repr, found))}, not {", ".join(sorted(unknown))}')
+        chosen = {name: group for name, group in found.items() if not args.steps or name in args.steps}
+        failed = run(chosen, args.out, left, environment)
     if failed:
         sys.exit(f'Steps failed: see {args.out / "results.md"}')
 
 
-def steps(out: Path, device: str = 'cuda') -> list[Step]:
-    """All steps, the most valuable first. Their files go to ``out``."""
-    dry = device == 'cpu'
-    part = [sys.executable, Path(__file__), '--device', device, '--out', out]
-    tests = [sys.executable, '-m', 'pytest', '-q', '-o', 'addopts=', '-s', '-p', 'no:cacheprovider']
-    tests += ['-m', 'not slow'] if dry else side_by_side()
-    kernels = ['tests/ops/test_triton.py']
-    bench = [sys.executable, ROOT / 'tools' / 'benchmark.py', '--device', device, '--dtype', 'bfloat16', '--profile']
-    bench += ['--runs', '1'] if dry else []
-    listed = [
-        Step('environment', [*part, 'environment']),
-        Step('operators', [*part, 'operators'], ('pytest', 'triton')),
-        Step('kernels', [*tests, *kernels], ('pytest', 'triton')),
-        Step('backbones', [*tests, 'tests/backbones/test_gpu.py', *(['-k', 'ELSASwin'] if dry else [])], ('pytest',)),
-    ]
-    for (batch, size), runtime in itertools.product(MEASURED[device], ('eager', 'compile')):
-        for model, baseline in BASELINES.items():
-            if absent('mmdet') and not baseline.startswith('timm'):
-                baseline = f'timm-{baseline}'
-                size = size.replace('1333', '1344')  # timm's Swin takes multiples of 4 only
-            name = f'{model} {runtime} {batch}x{size}'
-            options = ['--baseline', baseline, '--runtime', runtime, '--batch', str(batch), '--sizes', size]
-            # Inductor's C++ code for a backward pass takes compilers many minutes.
-            options += ['--steps', 'inference'] if dry and runtime == 'compile' else []
-            listed.append(Step(name, [*bench, model, *options, '--out', out / name.replace(' ', '-')]))
-    for head in ('mask-rcnn', 'cascade-mask-rcnn'):
-        config = f'configs/elsa_swin/{head}_elsa-swin-t_fpn_ms-1x_coco.py'
-        batch, size = MEASURED[device][-1]
-        options = ['--whole', '--batch', str(batch), '--sizes', size, '--out', out / head]
-        options += ['--dtype', 'float32'] if dry else []  # MMCV's NMS on the CPU takes no other
-        listed.append(Step(head, [*bench, config, 'r50', '--baseline', 'swin-t', *options], ('mmdet', 'mmcv on GPUs')))
-    for config, package in zip(TOY, ('mmpretrain', 'mmdet', 'mmseg')):
-        listed.append(Step(f'training {config}', [*part, 'toy', '--config', config], ('mmcv on GPUs', package)))
-    command = ['env', f'ADE20K_ROOT={out / f"toy-{device}" / "ADEChallengeData2016"}', 'bash', 'tools/dist_train.sh']
-    options = ['--work-dir', out / 'two-gpus', '--cfg-options', f'train_cfg.max_iters={5 if dry else 50}']
-    options.append('train_cfg.val_interval=1000')
-    command += ['projects/lab/configs/toy/elsa-swin-toy_upernet.py', '2', *options]
-    listed.append(Step('SyncBN on two GPUs', command, ('mmseg', 'mmcv on GPUs', 'two GPUs')))
-    return [step._replace(needs=tuple(need for need in step.needs if not dry or 'GPUs' not in need)) for step in listed]
+def models() -> list[str]:
+    """All backbones, and their peers beside them."""
+    return list(dict.fromkeys(name for pair in PEERS.items() for name in pair))
 
 
-def side_by_side() -> list[str]:
-    """Options of pytest for a process on each core, up to 12: torch takes a minute or more to compile a backbone."""
-    return [] if absent('xdist') else ['-n', str(min(os.cpu_count() or 1, 12)), '--dist', 'worksteal']
+def groups(args: argparse.Namespace) -> dict[str, Group]:
+    """All steps, the most valuable first."""
+    names = args.models or (models() if args.device == 'cuda' else FEW)
+    patience = SIZES[args.device].patience
+    common = ['--device', args.device, '--out', args.out]
+    common += ['--photos', args.photos] if args.photos else []
+
+    def turns(part: str, of: Sequence[str], prepare: float, limit: float) -> Group:
+        command = [sys.executable, Path(__file__), part, *common, '--model']
+        return Group([Step(f'{part} {name}', [*command, name], limit * patience) for name in of], prepare * patience)
+
+    def alone(name: str, limit: float, *command: object) -> Step:
+        return Step(name, [sys.executable, *command], limit * patience)
+
+    def selftest(dtype: str) -> Step:
+        return alone(f'selftest {dtype}', 0, '-m', 'mmattn.selftest', '--device', args.device, '--dtype', dtype)
+
+    compiled = list(dict.fromkeys(COMPILED.get(name, name) for name in names))
+    trained = [f'{head} {name}' for head in HEADS for name in HEADS[head] if name in names]
+    if args.device == 'cpu':  # each takes a minute
+        compiled, trained = compiled[-1:], trained[::3]
+    tests = ['tests/ops/test_gpu.py', 'tests/ops/test_triton.py', 'tests/backbones/test_gpu.py']
+    few = ['-k', 'bfloat16 and (backends or MSFSwin)'] if args.device == 'cpu' else ['-n', '12']
+    found = {
+        'machine': Group([alone('machine', 60, Path(__file__), 'machine', *common)]),
+        'selftest': Group([selftest(dtype) for dtype in DTYPES[args.device == 'cpu' :]], 90 * patience),
+        'eager': turns('eager', names, 60, 25),
+        'compiled inference': turns('compiled', [f'{name} inference' for name in compiled], 90, 10),
+        'half': turns('half', [name for name in names if name in PEERS], 60, 0),
+        'whole': turns('whole', trained, 60, 45),
+        'compiled training': turns('compiled', [f'{name} training' for name in compiled], 180, 10),
+        'operators': Group([alone('operators', 240, ROOT / 'tools/dev/gpu_operators.py', '--device', args.device)]),
+        'tests': Group([alone('tests', 400, '-m', 'pytest', '-q', '-o', 'addopts=', *tests, *few)]),
+    }
+    if torch.cuda.device_count() > 1:
+        found['two GPUs'] = turns('whole', trained[-1:], 60, 45)
+        for step in found['two GPUs'].steps:
+            step.command.extend(['--processes', '2'])
+    return found
 
 
-def absent(need: str) -> str:
-    """Why a step that needs this cannot run here; '' if it can."""
-    if need == 'two GPUs':
-        return '' if torch.cuda.device_count() > 1 else 'there is one GPU'
-    try:
-        if need != 'mmcv on GPUs':
-            importlib.import_module(need)
-        elif importlib.import_module('mmcv.ops').get_compiling_cuda_version() == 'not available':
-            compiled = not importlib.import_module('mmcv._ext').__file__.endswith('.py')  # as that of mmcv_ops
-            return 'mmcv was compiled without CUDA' if compiled else ''
-    except ImportError as error:
-        return str(error)
-    return ''
-
-
-def run_steps(
-    steps: Sequence[Step],
-    out: Path,
-    step_limit: float = LIMITS['cuda'][0],
-    whole_limit: float = LIMITS['cuda'][1],
-    note: str = '',
-) -> int:
-    """Run steps one after the other, and append what comes of each to ``out/results.md``.
-
-    Args:
-        step_limit: seconds a step may take.
-        whole_limit: seconds that all steps may take.
-        note: follows the date in the heading.
-
-    Returns:
-        how many failed or took too long. A step that is left out is not counted.
-    """
-    packages = os.pathsep.join(map(str, (ROOT, *ROOT.glob('projects/*'))))
-    first = dict(PYTHONPATH=packages, PATH=Path(sys.executable).parent)  # scripts of the shell call "python"
-    paths = {name: os.pathsep.join([str(path), os.environ.get(name, '')]) for name, path in first.items()}
-    environment = {**os.environ, **paths}
-    failed, started = 0, time.monotonic()
-    write(out, f'# {time.strftime("%Y-%m-%d %H:%M:%S")}{note}\n')
-    for step in steps:
-        left = whole_limit - (time.monotonic() - started)
-        reasons = [reason for need in step.needs if (reason := absent(need))]
-        if reasons or left <= 0:
-            write(out, f'## {step.name}: left out\n\n{reasons[0] if reasons else "no time is left"}\n')
-            continue
-        log, began = out / f'{step.name.replace(" ", "-")}.log', time.monotonic()
-        with log.open('wb') as file:
-            process = subprocess.Popen(
-                step.command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-            )
-            try:
-                end = 'passed' if process.wait(min(step_limit, left)) == 0 else 'FAILED'
-            except subprocess.TimeoutExpired:
-                end = 'STOPPED at its limit of time'
-            finally:  # also what the step started, and on Ctrl+C
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-        failed += end != 'passed'
-        text = log.read_text('utf-8', errors='replace')
-        # Markdown's alone: MMSegmentation prints one of all classes
-        tables = re.findall(r'^\|.*\n\|[-|]+\n(?:\|.*\n?)*', text, re.MULTILINE)
-        shown = '\n'.join([*tables, '```', *text.splitlines()[-5 if end == 'passed' else -30 :], '```'])
-        write(out, f'## {step.name}: {end}, {time.monotonic() - began:.0f} s\n\n{shown}\n')
+def run(groups: dict[str, Group], out: Path, seconds: float, environment: dict[str, str]) -> int:
+    """Run steps, and write what comes of each to ``out``. Returns how many failed or were stopped."""
+    end, sections, failed = time.monotonic() + seconds, [], 0
+    at_once = max(os.cpu_count() or 1, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        for group in groups.values():
+            size = at_once if group.prepare else 1
+            for first in range(0, len(group.steps), size):
+                steps = group.steps[first : first + size]
+                if time.monotonic() > end:
+                    sections += [f'### {step.name}: left out, no time is left' for step in steps]
+                    write_results(out, sections)
+                    continue
+                with started(steps, Path(folder), environment) as processes:
+                    limit = min(time.monotonic() + group.prepare, end)
+                    while time.monotonic() < limit and not all(process.is_ready() for process in processes):
+                        time.sleep(0.05)
+                    for process in processes:
+                        if group.prepare and not process.is_ready():
+                            process.stop('STOPPED before it was ready')
+                    for process in processes:
+                        result = process.finish(end)
+                        failed += result != 'passed'
+                        sections.append(process.section(result, out))
+                        write_results(out, sections)
     return failed
 
 
-def write(out: Path, text: str) -> None:
-    """Append to the results, and print."""
-    print(text, flush=True)
-    with (out / 'results.md').open('a', encoding='utf-8') as file:
-        file.write(text + '\n')
+class Process:
+    """A step that runs."""
+
+    def __init__(self, step: Step, folder: Path, environment: dict[str, str]) -> None:
+        self.step, self.turn = step, folder / step.name.replace(' ', '-')
+        self.log = Path(f'{self.turn}.log')
+        self.began, self.stopped = time.monotonic(), ''
+        with self.log.open('wb') as file:
+            self.process = subprocess.Popen(
+                step.command,
+                cwd=ROOT,
+                env={**environment, 'MMATTN_GPU_TURN': str(self.turn)},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def is_ready(self) -> bool:
+        """Whether it waits for its turn, or has ended."""
+        return self.process.poll() is not None or Path(f'{self.turn}.ready').exists()
+
+    def finish(self, end: float) -> str:
+        """Give it its turn. Returns how it ended."""
+        if self.process.poll() is None:
+            self.began = time.monotonic()
+            Path(f'{self.turn}.go').touch()
+            limit = max(min(self.step.limit, end - self.began), 0)
+            try:
+                self.process.wait(limit)
+            except subprocess.TimeoutExpired:
+                self.stop(f'STOPPED after {limit:.0f} s')
+        return self.stopped or ('passed' if self.process.returncode == 0 else 'FAILED')
+
+    def stop(self, why: str = '') -> None:
+        """End it and all that it started."""
+        self.stopped = self.stopped or why
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def section(self, result: str, out: Path) -> str:
+        """Its part of results.md: tables in Markdown, and the end of its output if it failed. All goes to the log."""
+        text = self.log.read_text('utf-8', errors='replace')
+        title = f'{self.step.name}: {result}, {time.monotonic() - self.began:.0f} s'
+        print(title, flush=True)
+        with (out / 'steps.log').open('a', encoding='utf-8') as file:
+            file.write(f'=== {title}\n{text}\n')
+        tables = re.findall(r'^\|.*\n\|[-:| ]+\n(?:\|.*\n?)*', text, re.MULTILINE)
+        shown = [] if result == 'passed' else ['```', *text.splitlines()[-20:], '```']
+        return '\n'.join([f'### {title}\n', *tables, *shown])
 
 
-def environment(args: argparse.Namespace) -> None:
-    """Print what the results depend on."""
-    packages = 'torch triton timm mmengine onedl-mmengine mmcv onedl-mmcv mmdet onedl-mmdetection'.split()
-    installed = {package.name: package.version for package in distributions()}
-    print('Python', platform.python_version(), *(f'{name} {installed[name]}' for name in packages if name in installed))
-    sys.stdout.flush()
+@contextmanager
+def started(steps: Sequence[Step], folder: Path, environment: dict[str, str]) -> Iterator[list[Process]]:
+    """Processes of steps. None is left afterwards, also after Ctrl-C."""
+    processes = []
+    try:
+        for step in steps:
+            processes.append(Process(step, folder, environment))
+        yield processes
+    finally:
+        for process in processes:
+            process.stop()
+
+
+def note(out: Path, **figures: object) -> None:
+    """Keep figures."""
+    with (out / 'results.jsonl').open('a', encoding='utf-8') as file:
+        file.write(json.dumps(figures) + '\n')
+
+
+def write_results(out: Path, sections: Sequence[str]) -> None:
+    """Write results.md: tables of all figures, and how each step ended."""
+    file = out / 'results.jsonl'
+    rows = [json.loads(line) for line in file.read_text('utf-8').splitlines()] if file.exists() else []
+    part = file.with_suffix('.part')
+    part.write_text('\n\n'.join([figures_table(rows), *sections]) + '\n', 'utf-8')
+    part.replace(out / 'results.md')
+
+
+def figures_table(rows: list[dict]) -> str:
+    """All figures as tables. In brackets is the ratio to the peer."""
+    times: dict[tuple[str, str], dict[str, float]] = {}
+    others: dict[str, list[str]] = {}
+    for row in rows:
+        if 'figures' in row:
+            times.setdefault((row['model'], row['step']), {}).update(row['figures'])
+        if table := row.get('table'):
+            heading = f'\n| {" | ".join(table)} |\n|{"---|" * len(table)}'
+            others.setdefault(heading, []).append(f'| {" | ".join(map(str, table.values()))} |')
+    lines = [next((f'# {row["machine"]}\n' for row in rows if 'machine' in row), '')]
+    lines += [f'| step | model | peer | {" | ".join(COLUMNS)} |', f'|{"---|" * (3 + len(COLUMNS))}']
+    for (model, step), figures in times.items():
+        peer = PEERS.get(model, '')
+        cells = []
+        for column in COLUMNS:
+            name = COMPILED.get(peer, peer) if column.startswith('compiled') else peer
+            beside = times.get((name, step), {}).get(column)
+            ratio = f' ({figures[column] / beside:.2f})' if beside and column in figures else ''
+            cells.append(f'{figures[column]:.4g}{ratio}' if column in figures else '')
+        lines.append(f'| {step} | {model} | {peer} | {" | ".join(cells)} |')
+    for heading, cells in others.items():
+        lines += [heading, *cells]
+    return '\n'.join(lines)
+
+
+def machine(args: argparse.Namespace) -> None:
+    """Print versions, import what the other steps need, and measure what limits a GPU."""
+    from gpu_operators import bandwidth, seconds
+
+    names = (
+        'torch triton numpy timm onedl-mmengine mmengine onedl-mmcv mmcv onedl-mmdetection mmdet transformers'.split()
+    )
+    found = []
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found.append(f'{name} {version(name)}')
+    gpu = torch.cuda.get_device_name() if args.device == 'cuda' else 'CPU: a dry run, no figure has a meaning'
+    note(args.out, machine=f'{gpu}, Python {platform.python_version()}, {", ".join(found)}')
     if args.device == 'cuda' and shutil.which('nvidia-smi'):
         query = '--query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit,utilization.gpu'
-        subprocess.run(['nvidia-smi', query, '--format=csv'], check=True)
+        subprocess.run(['nvidia-smi', query, '--format=csv'])
+    size = 8192 if args.device == 'cuda' else 256
+    x, w = torch.randn(2, size, size, device=args.device, dtype=torch.bfloat16)
+    product = seconds(lambda: x @ w)
+    one, linear = torch.ones(1, device=args.device), torch.nn.Linear(64, 64, device=args.device)
+    rows = torch.randn(64, 64, device=args.device)
 
+    @torch.no_grad()
+    def step() -> None:
+        with torch.autocast(args.device, torch.bfloat16):
+            linear(rows)
 
-def operators(args: argparse.Namespace) -> None:
-    """Print of every backend of every operator whether it is right, and its share of the bandwidth of memory.
-
-    It fails if a backend other than the reference fails.
-    """
-    rows = check_operators(args.device)
-    measure(rows, args)
-    print(f'\n{defaults(list(rows.values()))}')
-    if any(not row['passed'] and row['backend'] != 'reference' for row in rows.values()):
-        sys.exit('A backend FAILED: see the tables.')
-
-
-def check_operators(device: str) -> dict[tuple[str, torch.dtype, str], dict]:
-    """A row for each operator, dtype and backend: for :func:`defaults`."""
-    from mmattn import selftest
-
-    sizes = DRY_SIZES if device == 'cpu' else GPU_SIZES
-    return {
-        (row.operator, row.dtype, row.backend): dict(
-            operator=row.operator, dtype=str(row.dtype), backend=row.backend, passed=row.passed
-        )
-        for row in selftest.printed(selftest.check_backends(device, sizes=sizes))
+    figures = {
+        'us of an add_': mean_seconds(functools.partial(one.add_, 1), 2000, args.device) * 1e6,
+        'us of a linear layer under autocast': mean_seconds(step, 200, args.device) * 1e6,
+        'GB/s of a copy': bandwidth(args.device, 2 * size**2 * 4) / 1e9,
+        f'TFLOP/s of {size}^3': 2 * size**3 / product / 1e12,
     }
+    note(args.out, table={name: f'{figure:.4g}' for name, figure in figures.items()})
+    failed = []
+    for name in ('mmattn', 'mmcv.ops', 'mmdet.models', 'mmseg.models', 'mmpretrain', 'pytest', 'xdist', 'hypothesis'):
+        try:
+            print(name, import_module(name).__file__)
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+    if failed:
+        sys.exit(f'Cannot import {", ".join(failed)}.')
 
 
-def measure(rows: dict[tuple[str, torch.dtype, str], dict], args: argparse.Namespace) -> None:
-    """Print times, add them to the rows, and write these."""
-    from mmattn.errors import describe
-    from mmattn.selftest import DTYPES, OPERATORS, candidates
-
-    on_gpu = args.device == 'cuda'
-    rate = bandwidth(args.device, 2**30 if on_gpu else 2**22)
-    share = f'share of {rate / 1e9:.0f} GB/s'
-    print(
-        '\nA share is the time in which inputs and result, and of both passes also their gradients, are copied, divided'
-    )
-    print('by the time of the operator.\n')
-    print(f'| operator | map | dtype | backend | forward | {share} | both passes | {share} |\n|{"---|" * 8}')
-    kernels = []
-    for dtype, name in itertools.product(DTYPES if on_gpu else DTYPES[:1], OPERATORS):
-        compute, backends, shapes = OPERATORS[name]
-        for side, heads, channels in MAPS[name] if on_gpu else [DRY_SIZES[2:]]:
-            inputs = [
-                torch.randn(shape, device=args.device, dtype=dtype, requires_grad=True)
-                for shape in shapes(16 if on_gpu else 1, side, side, heads, channels)
-            ]
-            torch._dynamo.reset()
-            default = chosen(compute, backends, inputs)
-            for backend in candidates(name)[1:]:  # the reference, which comes first, need not be fast
-                if (name, dtype, backend) not in rows:  # It takes no such tensors.
-                    continue
-                row = rows[name, dtype, backend]
-                row.update(default=backend == default, seconds=row.get('seconds', []))
-                try:
-                    cells = timed(functools.partial(compute, *inputs, backend=backend), inputs, rate, row['seconds'])
-                except Exception as error:
-                    row.update(passed=False, seconds=[])
-                    cells = f'FAILED, {describe(error)[:200]} | | |'
-                print(f'| {name} | {side} x {side} x {heads} | {dtype} | {backend} | {cells} |', flush=True)
-                if backend == 'triton' and row['passed']:
-                    attend, runs = functools.partial(compute, *inputs, backend=backend), 5 if on_gpu else 1
-                    try:
-                        found = kernel_times(attend, inputs, runs)
-                    except Exception as error:  # of the profiler; the times above count
-                        found = f'FAILED, {describe(error)[:200]}'
-                    kernels.append(f'| {name} | {side} x {side} x {heads} | {dtype} | {found} |')
-        (args.out / ROWS).write_text(json.dumps(list(rows.values())), 'utf-8')
-    print(f'\n| operator | map | dtype | microseconds of its Triton kernels |\n|{"---|" * 4}', *kernels, sep='\n')
-
-
-def kernel_times(attend: Callable, inputs: list[torch.Tensor], runs: int) -> str:
-    """Names and median microseconds of the Triton kernels of both passes, in their order, and the sum of all others."""
-
-    def both() -> None:
-        out = attend()
-        torch.autograd.grad(out, inputs, torch.ones_like(out))
-
-    both()
-    with torch.profiler.profile() as profiler:
-        for _ in range(runs):
-            both()
-    events = [event for event in profiler.events() if event.device_type.name == 'CUDA']
-    events.sort(key=lambda event: event.time_range.start)
-    # Names in C++ begin with an underscore only if they are mangled.
-    ours = [event for event in events if event.name.startswith('_') and not event.name.startswith('_Z')]
-    others = sum(event.time_range.elapsed_us() for event in events if event not in ours) / runs
-    count = len(ours) // runs
-    times = [statistics.median(event.time_range.elapsed_us() for event in ours[i::count]) for i in range(count)]
-    names = [f'{event.name} {time:.0f}' for event, time in zip(ours, times)]
-    return ', '.join([*names, f'others {others:.0f}'])
-
-
-def bandwidth(device: str, size: int) -> float:
-    """Bytes that a copy of ``size`` bytes reads and writes in a second."""
-    source, target = torch.randn(2, size // 4, device=device)
-    copy = functools.partial(target.copy_, source)
-    return 2 * source.nbytes / seconds(copy)
-
-
-def chosen(compute: Callable, backends: dict[str, Callable], inputs: list[torch.Tensor]) -> str:
-    """The backend that an operator takes by itself."""
-    used = []
-
-    def noted(name: str, function: Callable) -> Callable:
-        return lambda *arguments: (used.append(name), function(*arguments))[1]
-
-    with torch.no_grad(), mock.patch.dict(backends, {name: noted(name, f) for name, f in backends.items()}):
-        compute(*inputs, backend=None)
-    return used[-1]  # before it, the check of compiled backends
-
-
-def timed(attend: Callable, inputs: list[torch.Tensor], rate: float, times: list[float]) -> str:
-    """Seconds of the forward pass and of both passes, added to ``times``, and shares of the bandwidth: as cells."""
-    with torch.no_grad():
-        upstream = torch.randn_like(attend())
-    given = sum(x.nbytes for x in inputs)
-    once = given + upstream.nbytes
-    both = lambda: torch.autograd.grad(attend(), inputs, upstream)
-    cells = []
-    # the backward pass reads the inputs and the gradient of the result, and writes those of the inputs
-    for call, moved in ((torch.no_grad()(attend), once), (both, 2 * once + given)):
-        times.append(seconds(call))
-        cells.append(f'{times[-1] * 1e3:.3f} ms | {moved / rate / times[-1]:.1%}')
-    return ' | '.join(cells)
-
-
-def seconds(call: Callable[[], object]) -> float:
-    """Median seconds of a call, after calls that warm up. On a GPU, of a CUDA graph, without the time of Python."""
-    from torch.utils.benchmark import Timer  # imported here, since it warns where there is no GPU
-
+def mean_seconds(call: Callable[[], object], repeats: int, device: str) -> float:
+    """Seconds of a call among others, also of Python."""
+    synchronize = torch.cuda.synchronize if device == 'cuda' else lambda: None
     call()
-    if torch.cuda.is_available():
-        call = graph_of(call).replay
-    timer = Timer('call()', globals=dict(call=call), num_threads=torch.get_num_threads())
-    return timer.blocked_autorange(min_run_time=0.2).median
-
-
-def graph_of(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """The kernels that a call launches. The first calls on another stream allocate what libraries need."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    synchronize()
+    began = time.perf_counter()
+    for _ in range(repeats):
         call()
-    return graph
+    synchronize()
+    return (time.perf_counter() - began) / repeats
 
 
-def defaults(rows: list[dict]) -> str:
-    """A table of each operator's default on a GPU, of the fastest backend that passed, and whether they agree.
-
-    Args:
-        rows: with the keys operator, dtype, backend and passed; of measured ones also default, whether the operator
-            takes it by itself, and seconds, of the same maps and passes for each backend. The fastest has the smallest
-            geometric mean.
-    """
-    lines = ['| operator | dtype | default | fastest that passed | its time / default | agree |', f'|{"---|" * 6}']
-    cases: dict[tuple[str, str], list[dict]] = {}
-    for row in rows:
-        if 'seconds' in row:
-            cases.setdefault((row['operator'], row['dtype']), []).append(row)
-    for case, beside in cases.items():
-        means = {row['backend']: statistics.geometric_mean(row['seconds']) for row in beside if row['passed']}
-        default = next((row['backend'] for row in beside if row['default']), 'none of those measured')
-        fastest = min(means, key=means.get, default='none')
-        ratio = f'{means[fastest] / means[default]:.2f}' if default in means else 'the default failed'
-        lines.append(f'| {" | ".join([*case, default, fastest, ratio, "yes" if fastest == default else "NO"])} |')
-    return '\n'.join([*lines, '', 'Of time alone: what a default needs of memory, and float16 of range, is not in it.'])
+def median_ms(call: Callable[[], object], args: argparse.Namespace) -> float:
+    """Median of some means over 0.1 s each, after calls that warm up."""
+    once = mean_seconds(call, 3 if args.device == 'cuda' else 1, args.device)
+    repeats = math.ceil(0.1 / once) if args.device == 'cuda' else 1
+    return 1e3 * statistics.median(mean_seconds(call, repeats, args.device) for _ in range(SIZES[args.device].runs))
 
 
-def toy(args: argparse.Namespace) -> None:
-    """Train a toy model in float32, float16 and bfloat16, and print the losses beside each other.
+def measure(args: argparse.Namespace) -> None:
+    """Measure a model, eager or compiled. A measure that fails is printed and leaves out no other one."""
+    import benchmark
+    from gpu_operators import graph_of
+    from gpu_turn import wait_for_turn
 
-    It fails if a loss is NaN, or if the last losses in half precision are over 1.2 times those in float32.
-    """
-    on_gpu, data = args.device == 'cuda', args.out / f'toy-{args.device}'
-    if not data.exists():
-        few = [] if on_gpu else ['--train', '40', '--val', '6']
-        subprocess.run([sys.executable, ROOT / 'projects/lab/tools/make_toy_data.py', data, *few], check=True)
-    roots = dict(
-        COCO_ROOT=f'{data}/coco/', ADE20K_ROOT=f'{data}/ADEChallengeData2016', IMAGENET_ROOT=f'{data}/imagenet'
-    )
-    losses = {}
-    halves = ['float16', 'bfloat16'] if on_gpu else [] if 'rcnn' in args.config else ['bfloat16']  # see steps()
-    for name in ('float32', *halves):
-        folder = args.out / f'{args.config}-{name}'
-        shutil.rmtree(folder, ignore_errors=True)
-        half = [] if name == 'float32' else ['--amp']
-        options = [TOY[args.config].format(iterations=200 if on_gpu else 20), 'train_cfg.val_interval=1000']
-        options += [f'optim_wrapper.dtype={name}'] if half and on_gpu else []
-        command = [
-            sys.executable,
-            'tools/train.py',
-            f'projects/lab/configs/toy/{args.config}.py',
-            '--work-dir',
-            folder,
-            *half,
-        ]
-        subprocess.run([*command, '--cfg-options', *options], cwd=ROOT, env={**os.environ, **roots}, check=True)
-        (scalars,) = folder.glob('*/vis_data/scalars.json')
-        lines = map(json.loads, scalars.read_text('utf-8').splitlines())
-        losses[name] = [(line['step'], line['loss']) for line in lines if 'loss' in line]
-    print(f'| step | {" | ".join(losses)} |\n|{"---|" * (len(losses) + 1)}')
-    for rows in zip(*losses.values()):
-        print(f'| {rows[0][0]} | {" | ".join(f"{loss:.4f}" for _, loss in rows)} |')
-    last = {name: statistics.mean(loss for _, loss in rows[-5:]) for name, rows in losses.items()}
-    if not all(loss <= 1.2 * last['float32'] for loss in last.values()):  # nor is NaN
-        sys.exit(f'The last losses differ: {last}')
+    size, compiled = SIZES[args.device], args.part == 'compiled'
+    options = dict(device=args.device, dtype='bfloat16', row=None, heads=None, clock='wall')
+    options = argparse.Namespace(**options, batch=size.batch, sizes=[(size.side, size.side)])
+    name, _, only = args.model.partition(' ')
+    model, x = benchmark.eager(name, options), benchmark.image(size.side, size.side, options)
+    if compiled and args.device == 'cuda':
+        inductor = {'layout_optimization': False}
+        if name == 'shunted-s':  # see docs/predict.md
+            inductor['triton.coalesce_tiling_analysis'] = False
+        model = torch.compile(model, dynamic=False, options=inductor)
+    elif compiled:  # C++ code takes minutes to compile
+        model = torch.compile(model, dynamic=False, backend='aot_eager')
+    chosen = [only] if only else benchmark.STEPS
+    steps = {step: functools.partial(benchmark.run, model, x, step, options) for step in chosen}
+    for step in steps:  # kernels are loaded and compiled; a few images take less of the memory that others need, too
+        patiently(functools.partial(benchmark.run, model, x if compiled else x[:2], step, options))
+    model.zero_grad(set_to_none=True)
+    if args.device == 'cuda':
+        torch.cuda.empty_cache()
+    wait_for_turn()
+
+    def time_of(column: str, step: str) -> None:
+        keep(step, {column: median_ms(steps[step], args)})
+
+    def memory(column: str, step: str) -> None:
+        keep(step, {column: benchmark.peak(model, x.shape[2:], step, options) / 2**30})
+
+    def kernels(column: str, step: str) -> None:
+        found = benchmark.operator_times(model, x, step, options)
+        total = sum(microseconds for *_, microseconds in found)
+        top = [(kernel[:100], count, round(microseconds)) for kernel, count, microseconds in found[:12]]
+        keep(step, {column: total / 1e3, 'kernels': sum(count for _, count, _ in found)}, top=top)
+
+    def graph(column: str, step: str) -> None:
+        if args.device == 'cuda':
+            keep(step, {column: median_ms(graph_of(steps[step]).replay, args)})
+            torch.cuda.empty_cache()
+
+    def keep(step: str, figures: dict[str, float], **more: object) -> None:
+        note(args.out, part=args.part, model=name, step=step, figures=figures, **more)
+
+    measures = {'compiled ms': time_of, 'compiled GiB': memory}
+    if not compiled:  # A failed graph can spoil what follows.
+        measures = {'eager ms': time_of, 'memory GiB': memory, 'kernels ms': kernels, 'eager again ms': time_of}
+        measures['graph ms'] = graph
+    failed = 0
+    for column, function in measures.items():
+        for step in steps:
+            try:
+                function(column, step)
+            except Exception:
+                failed += 1
+                print(f'{args.model}, {step}, {column}:', flush=True)
+                traceback.print_exc()
+    if failed:
+        sys.exit(f'{failed} measures failed.')
 
 
-PARTS = {'environment': environment, 'operators': operators, 'toy': toy}
+def patiently(call: Callable[[], None]) -> None:
+    """Call again while models that prepare beside this one hold the memory of the GPU."""
+    for _ in range(20):
+        try:
+            return call()
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            time.sleep(3)
+    return call()
+
+
+def half(args: argparse.Namespace) -> None:
+    """Train a backbone for 5 steps in each precision. It fails if a number is not finite, or a result is far off."""
+    import benchmark
+
+    size = SIZES[args.device]
+    options = argparse.Namespace(device=args.device, row=None, heads=None, batch=max(size.batch // 4, 1))
+    images, results, good = benchmark.image(size.side, size.side, options), {}, True
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix('torch.')
+        model = benchmark.eager(args.model, options)  # with the same weights
+        scaler = torch.cuda.amp.GradScaler(enabled=args.device == 'cuda' and dtype == torch.float16)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+        torch.manual_seed(0)  # of drop path
+        losses = []
+        for step in range(6):
+            with torch.autocast(args.device, dtype, enabled=dtype != torch.float32):
+                out = model.train(step > 0)(images)[-1].float()
+            loss = (out - torch.sin(torch.arange(out.numel(), device=args.device)).view_as(out)).square().mean()
+            if step == 0:
+                results[name] = out.detach()
+                continue
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+        exact = results['float32']
+        difference = ((results[name] - exact).norm() / exact.norm()).item()
+        good &= difference < 0.1 and all(math.isfinite(loss) for loss in losses)
+        shown = ', '.join(f'{loss:.4g}' for loss in losses)
+        note(
+            args.out, table={'backbone': args.model, 'dtype': name, 'difference': f'{difference:.1e}', 'losses': shown}
+        )
+    if not good:
+        sys.exit('A number is not finite, or results in half precision are far from those in float32.')
+
+
+def whole_config(name: str, size: Size, photos: Path) -> 'Config':
+    """The config of a detector or segmentor, with the same data and steps whatever its recipe has."""
+    from mmengine.config import Config
+
+    head, _, model = name.partition(' ')
+    cfg = Config.fromfile(ROOT / HEADS[head][model])
+    data = 'coco_instance.py' if head == 'mask-rcnn' else 'ade20k.py'
+    train = Config.fromfile(ROOT / 'configs/_base_/datasets' / data).train_dataloader
+    if head == 'mask-rcnn':
+        train.dataset.update(data_root=f'{photos}/coco/', ann_file='annotations/instances_val2017.json')
+        train.dataset.data_prefix.img = 'val2017/'
+        del train['batch_sampler']
+    else:
+        train.dataset.update(data_root=f'{photos}/ADEChallengeData2016')
+        train.dataset.data_prefix = dict(img_path='images/validation', seg_map_path='annotations/validation')
+        cfg.model.data_preprocessor.size = (size.crop, size.crop)
+        if model == 'r50':
+            cfg.model.backbone = dict(type='ResNetV1c', depth=50, norm_cfg=dict(type='SyncBN'))
+    if model == 'swin-t':  # the other packages' own
+        cfg.model.backbone = dict(type='SwinTransformer', drop_path_rate=cfg.model.backbone.drop_path_rate)
+    sizes = dict(Resize=(size.long, size.short), RandomResize=(4 * size.crop, size.crop))
+    for transform in train.dataset.pipeline:
+        if transform.type in sizes:
+            transform.scale = sizes[transform.type]
+        elif transform.type == 'RandomCrop':
+            transform.crop_size = (size.crop, size.crop)
+    workers = 4 if size.steps > 2 else 0
+    train.update(sampler=dict(type='InfiniteSampler'), num_workers=workers, persistent_workers=workers > 0)
+    cfg.train_dataloader = train
+    cfg.train_cfg = dict(type='IterBasedTrainLoop', max_iters=size.steps, val_interval=size.steps)
+    cfg.param_scheduler = [dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50)]
+    for split in ('val', 'test'):
+        cfg.update({f'{split}_{part}': None for part in ('dataloader', 'cfg', 'evaluator')})
+    cfg.default_hooks.logger.interval = max(size.steps // 20, 1)
+    cfg.default_hooks.checkpoint.update(by_epoch=False, interval=size.steps + 1, save_last=False)
+    cfg.log_processor = dict(by_epoch=False)
+    cfg.model.backbone.init_cfg = None
+    cfg.update(custom_imports=dict(imports=['gpu_turn']), custom_hooks=[dict(type='TurnHook')], randomness=dict(seed=0))
+    return cfg
+
+
+def whole(args: argparse.Namespace) -> None:
+    """Train a detector or segmentor in mixed precision. It fails if a loss is not finite."""
+    head, _, model = args.model.partition(' ')
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, 'config.py')
+        whole_config(args.model, SIZES[args.device], args.photos).dump(file)
+        command = [sys.executable, 'tools/train.py', file, '--work-dir', Path(folder, 'work')]
+        if args.device == 'cuda' or head != 'mask-rcnn':  # which it refuses on a CPU
+            command.append('--amp')
+        if args.processes > 1:
+            distributed = ['-m', 'torch.distributed.run', '--nproc_per_node', str(args.processes)]
+            command = [command[0], *distributed, *command[1:], '--launcher', 'pytorch']
+        ended = subprocess.run(command, cwd=ROOT)
+        scalars = sorted(Path(folder, 'work').glob('*/vis_data/scalars.json'))
+        lines = [json.loads(line) for file in scalars for line in file.read_text('utf-8').splitlines()]
+    losses = [line['loss'] for line in lines if 'loss' in line]
+    if losses:
+        last = lines[len(lines) // 2 :]
+        figures = {key: statistics.median(line[key] for line in last) for key in ('time', 'data_time')}
+        table = {'head': head, 'backbone': model, 'processes': args.processes, 'steps': lines[-1]['step']}
+        table |= {'s of a step': f'{figures["time"]:.4f}', 's of data': f'{figures["data_time"]:.4f}'}
+        table |= {'memory MiB': lines[-1].get('memory', ''), 'losses': ', '.join(f'{x:.3g}' for x in losses[::4])}
+        note(args.out, table=table)
+    if ended.returncode or not losses or not all(math.isfinite(loss) for loss in losses):
+        sys.exit(f'The training ended with status {ended.returncode}, losses {losses}.')
+
+
+PARTS = dict(machine=machine, eager=measure, compiled=measure, half=half, whole=whole)
 
 if __name__ == '__main__':
     main()

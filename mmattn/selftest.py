@@ -194,7 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = {str(dtype).removeprefix('torch.'): dtype for dtype in DTYPES}
     parser.add_argument('--dtype', choices=names, help='of the tensors (default: all)')
     args = parser.parse_args(arguments)
-    if not all(row.passed for row in printed(check_backends(args.device, args.dtype and [names[args.dtype]]))):
+    chosen = dict(dtypes=[names[args.dtype]]) if args.dtype else {}
+    if not all(row.passed for row in printed(check_backends(args.device, **chosen))):
         sys.exit('A backend FAILED: see the table. Another one serves after model.backbone.set_backend(NAME).')
 
 

@@ -38,6 +38,7 @@ MAPS = {
     'axial, along columns': GSA,
     'axial, along rows': GSA,
     'depth-wise convolution': NAT,
+    'depth-wise convolution, sum and GELU': ((128, 16, 32), (64, 32, 32), (32, 32, 32)),  # of Shunted-S
 }
 
 

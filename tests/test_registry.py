@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mmattn.backbones import NAT
 from mmattn.backbones.layer_decay import LayerDecayOptimWrapperConstructor
 from mmattn.classification import LoadTokenLabels, MixThenErase, TimmCosineLR
 from mmattn.detection import SimpleFeaturePyramid
+from mmattn.packages import PACKAGES
 from mmattn_distillation import BackboneCheckpointHook, MultiScaleBatchSampler, TeacherSimilarity, UnlabelledImages
 from tests import PYTHONPATH, ROOT
 from tests.tools.in_process import NO_WORKERS, run_tool
@@ -54,6 +56,20 @@ def test_scopes(scope, backbone):
     whole = dict(type='ImageClassifier', _scope_='mmpretrain', backbone=dict(backbone, arch='mini'))
     with DefaultScope.overwrite_default_scope(scope):
         assert type(MODELS.build(whole).backbone) is NAT
+
+
+def test_import_that_fails_is_told():
+    """MMEngine hides errors of the import of mmattn.registry, and would say that no registry has the name."""
+    code = """if True:
+        import sys
+        from mmengine.registry import MODELS
+        sys.modules['safetensors'] = None
+        MODELS.build(dict(type='mmattn.ELSASwin'))
+    """
+    done = subprocess.run(
+        [sys.executable, '-c', code], env=os.environ | dict(PYTHONPATH=PYTHONPATH), capture_output=True, text=True
+    )
+    assert done.stderr.splitlines()[-1].startswith('ModuleNotFoundError: import of safetensors')
 
 
 #: package -> a toy config, how to train it for one step, what predicts, and whether the config is in the checkpoint
@@ -109,9 +125,12 @@ def toy(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('package', TOOLS)
-def test_tools_of_the_packages(package, toy, tmp_path):
-    """Each package's own train.py, test.py and inferencer take a config that names mmattn and imports nothing, also the
-    one that MMEngine wrote to the work folder or to the checkpoint."""
+@pytest.mark.parametrize('command', ['train.py', 'mim'])
+def test_tools_of_the_packages(command, package, toy, tmp_path):
+    """Each package's own train.py, mim, which calls it, test.py and inferencer take a config that names mmattn and
+    imports nothing, also the one that MMEngine wrote to the work folder or to the checkpoint."""
+    if command == 'mim':
+        pytest.importorskip('mim')  # not required here: onedl-mim pins pandas, and openmim an old setuptools
     name, options, load, settings = TOOLS[package]
     config = tmp_path / 'mine.py'
     config.write_text(f'_base_ = {str(ROOT / f"projects/lab/configs/toy/{name}.py")!r}\n')
@@ -125,7 +144,10 @@ def test_tools_of_the_packages(package, toy, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
 
     tools = Path(find_spec(package).submodule_search_locations[0]) / '.mim' / 'tools'
-    run(tools / 'train.py', config, '--work-dir', 'work', '--cfg-options', *options, *NO_WORKERS)
+    # mim knows a package by the name of its distribution.
+    name = next(name for name in PACKAGES[package][1:] if any(distributions(name=name)))
+    train = ['-m', 'mim', 'train', name, '--gpus', 0] if command == 'mim' else [tools / 'train.py']
+    run(*train, config, '--work-dir', 'work', '--cfg-options', *options, *NO_WORKERS)
     (checkpoint,), dumped = (tmp_path / 'work').glob('*_1.pth'), tmp_path / 'work' / 'mine.py'
     assert 'custom_imports' not in dumped.read_text() and "'mmattn.ELSASwin'" in dumped.read_text()
     run(tools / 'test.py', dumped, checkpoint, '--work-dir', 'tested')

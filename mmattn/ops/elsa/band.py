@@ -23,7 +23,7 @@ def elsa_attention_band(
     if ghost_mul is not None or dilation > 1:
         return elsa_attention_shifted(logits, value, ghost_mul, ghost_add, dilation, dropout_p)
     # Zero times NaN or infinity would spread them to a whole band: they are left out, and put where they reach, as NaN.
-    bad = ~value.isfinite()
+    bad = ~(value.abs() < math.inf)  # isfinite without IsInf, which TensorRT 8.4 lacks
     out = _band_sum(F.dropout(logits.softmax(-1), dropout_p).to(value.dtype), value.masked_fill(bad, 0))
     out = out.masked_fill(_reached(bad, side(logits.shape[-1])), math.nan)
     return out if ghost_add is None else out + static_sum(value, ghost_add.flatten(1), 1)

@@ -125,8 +125,8 @@ def along_lines(weights: Tensor, x: Tensor, reach: int | None) -> Tensor:
     """
     if reach is None:
         return weights @ x
-    finite = x.isfinite()
-    count = F.pad((~finite).to(torch.int32), (0, 0, reach + 1, reach)).cumsum(1)
+    finite = x.abs() < math.inf  # isfinite without IsInf, which TensorRT 8.4 lacks
+    count = F.pad((~finite).float(), (0, 0, reach + 1, reach)).cumsum(1)
     reached = count[:, 2 * reach + 1 :] > count[:, : -2 * reach - 1]
     out = weights @ x.masked_fill(~finite, 0)
     return out + torch.zeros_like(out).masked_fill(reached, math.nan)

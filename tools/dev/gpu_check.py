@@ -263,7 +263,7 @@ class Process:
                 env={**environment, 'MMATTN_GPU_TURN': str(self.turn)},
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                preexec_fn=os.setpgrp,  # a group, and no session: a machine may end those of its caller's only
             )
 
     def is_ready(self) -> bool:

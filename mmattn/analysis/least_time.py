@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,21 +76,30 @@ def least_time(function: Callable[[], object], machine: Machine) -> LeastTime:
         function: runs once, slowly.
         machine: see :func:`measure_machine`.
     """
-    counter = _Operators()
+    counter = Operators()
     with counter:
         function()
     return LeastTime(
-        sum(multiply_adds for multiply_adds, _ in counter.found) / machine.products,
-        sum(machine.seconds(*costs) for costs in counter.found),
+        sum(each.multiply_adds for each in counter.found) / machine.products,
+        sum(machine.seconds(each.multiply_adds, each.traffic) for each in counter.found),
     )
 
 
-class _Operators(TorchDispatchMode):
-    """Notes the multiply-adds and the bytes of memory traffic of each operator."""
+class Operator(NamedTuple):
+    """A call that computes; views do not."""
+
+    name: str
+    multiply_adds: float
+    traffic: int  #: bytes read and written
+    half: bool  #: whether it reads numbers of 16 bits
+
+
+class Operators(TorchDispatchMode):
+    """A context that notes, as ``found``, each call of an operator that computes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[float, int]] = []
+        self.found: list[Operator] = []
         self.formulas = operator_formulas()
 
     def __torch_dispatch__(
@@ -103,9 +113,14 @@ class _Operators(TorchDispatchMode):
         is_view = any(result.alias_info and not result.alias_info.is_write for result in schema.returns)
         if not is_view and name not in FREE:
             read = args[1:] if name in ONLY_WRITE else (args, kwargs)
-            traffic = sum(_bytes(x) for x in tree_flatten((read, out))[0] if isinstance(x, Tensor))
-            self.found.append((counter.get_total_flops() / 2, traffic))
+            self.note(name, counter.get_total_flops() / 2, read, out)
         return out
+
+    def note(self, name: str, multiply_adds: float, read: object, written: object) -> None:
+        """Note a call that reads and writes the tensors in any nested tuples, lists and dicts."""
+        read, written = ([x for x in tree_flatten(tensors)[0] if isinstance(x, Tensor)] for tensors in (read, written))
+        half = any(x.is_floating_point() and x.element_size() == 2 for x in read)
+        self.found.append(Operator(name, multiply_adds, sum(map(_bytes, read + written)), half))
 
 
 def _bytes(x: Tensor) -> int:

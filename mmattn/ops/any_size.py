@@ -85,9 +85,11 @@ def max_pool(x: Tensor) -> Tensor:
 def average_pool(x: Tensor) -> Tensor:
     """2 x 2 average pooling; an odd last row or column is pooled alone.
 
-    (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2)). Unlike torch's pooling, it does not keep the map for the backward
-    pass.
+    (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2)). Unlike torch's pooling, which a GPU has to save launches, it does
+    not keep the map for the backward pass.
     """
+    if x.is_cuda and not is_tracing():  # see max_pool
+        return F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
     x = repeat_to_multiple(x, 2, (2, 3))
     if is_exporting():
         return F.avg_pool2d(x, 2)

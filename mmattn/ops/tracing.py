@@ -23,6 +23,11 @@ def is_plain(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
+def stream_of(x: Tensor) -> torch.cuda.Stream | None:
+    """The stream that a kept tensor belongs to: work of another one does not wait for the kernels that make it."""
+    return torch.cuda.current_stream(x.device) if x.is_cuda else None
+
+
 def is_transforming() -> bool:
     """Whether operations go through a transform of torch.func, such as grad, vmap or jvp."""
     return torch._C._are_functorch_transforms_active()

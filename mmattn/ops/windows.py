@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .tracing import is_plain, is_tracing
+from .tracing import is_plain, is_tracing, stream_of
 
 #: displacement of windows along rows and columns; tensors while a graph is traced
 Shifts = Sequence[int | Tensor]
@@ -57,9 +57,7 @@ def mask_for(x: Tensor, rows: int, columns: int, window_size: int, shifts: Shift
     """:func:`shift_mask` on the device of ``x``, kept for later calls where that is possible."""
     if not is_plain(x):
         return shift_mask(rows, columns, window_size, shifts, x.device)
-    # Work of another stream does not wait for the kernels that make a mask.
-    stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
-    return _kept_mask(stream, rows, columns, window_size, tuple(shifts), x.device)
+    return _kept_mask(stream_of(x), rows, columns, window_size, tuple(shifts), x.device)
 
 
 # Eight masks are those of four stages for two sizes of images. The largest one of an 800 x 1333 image has 13 MB, all

@@ -13,8 +13,8 @@ from .table import fit_table, reach_of
 
 #: scores in memory at a time, 4 MB of float32: more do not fit the cache of a CPU, fewer make the products slow
 MAX_SCORES = 2**20
-#: the same on a GPU, 128 MB: a part of few scores takes less time than the launch of its kernels
-MAX_SCORES_GPU = 2**25
+#: the same on a GPU, 512 MB in half precision: all scores of 16 images of 512 x 512, so that kernels launch once
+MAX_SCORES_GPU = 2**28
 
 
 def content_attention_batched(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

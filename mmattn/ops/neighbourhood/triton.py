@@ -4,6 +4,7 @@ A program works on a tile of the pixels of one head, 8 columns wide, and goes th
 through the queries that its pixels are neighbours of. Sums are in float32, whatever the dtype of the maps.
 """
 
+import functools
 from functools import partial
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ..derivatives import once
 from ..gpu import limited
+from ..tracing import is_plain, stream_of
 from .cpp import continued
 from .reference import beyond_of
 
@@ -86,26 +88,32 @@ def _gradients(
     _backward_keys[_grid(key, constants)](*maps, grad, lse, mean, of_key, of_value, **constants)
     if bias is None:
         return of_query, of_key, of_value, None
+    relative = partial(_kept_relative, stream_of(grad)) if is_plain(grad) else _relative
     rows, columns = (
-        _relative(size, whole, k, dilation, grad) for size, whole in ((H, key.shape[1]), (W, key.shape[2]))
+        relative(size, whole, k, dilation, grad.device) for size, whole in ((H, key.shape[1]), (W, key.shape[2]))
     )
     of_logits = of_logits.sum(0)
-    finite = of_logits.isfinite()
+    bad = of_logits - of_logits != 0  # the difference of infinities is NaN
     # A product with a zero of `rows` would spread NaN and infinity: they are summed apart, and put where they belong.
-    of_bias, reached = (
-        torch.einsum('najw,wjb->nab', torch.einsum('nijhw,hia->najw', x, rows), columns)
-        for x in (of_logits.masked_fill(~finite, 0), (~finite).float())
-    )
+    both = torch.stack((of_logits.masked_fill(bad, 0), bad.float()), 1)
+    of_bias, reached = torch.einsum('nmajw,wjb->mnab', torch.einsum('nmijhw,hia->nmajw', both, rows), columns)
     of_bias = of_bias.masked_fill(reached > 0, float('nan'))
     return of_query, of_key, of_value, of_bias.to(bias.dtype)
 
 
-def _relative(size: int, whole: int, k: int, dilation: int, like: Tensor) -> Tensor:
+# Stages have few sizes and dilations, and a tensor is small: 130 KB for a side of 334 pixels.
+@functools.lru_cache(maxsize=32)
+def _kept_relative(stream: torch.cuda.Stream | None, *arguments: object) -> Tensor:
+    with torch.inference_mode(False):  # see mmattn.ops.windows
+        return _relative(*arguments)
+
+
+def _relative(size: int, whole: int, k: int, dilation: int, device: torch.device) -> Tensor:
     """(size, k, 2k - 1): 1 at the relative position of each neighbour of the pixels of an axis of ``whole`` keys."""
-    pixel = torch.arange(size, device=like.device)
+    pixel = torch.arange(size, device=device)
     place, length = pixel // dilation, (whole - 1 - pixel % dilation) // dilation + 1
     start = torch.minimum((place - k // 2).clamp(min=0), length - k)
-    steps = (start - place + k - 1)[:, None] + torch.arange(k, device=like.device)
+    steps = (start - place + k - 1)[:, None] + torch.arange(k, device=device)
     return torch.nn.functional.one_hot(steps, 2 * k - 1).float()
 
 

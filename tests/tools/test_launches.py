@@ -1,0 +1,89 @@
+"""tools/dev/launches.py: what backbones launch on a GPU, counted without one."""
+
+import importlib
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+
+from mmattn.analysis.least_time import Operators
+from tests import ROOT
+
+if torch.__version__ < (2, 11):
+    pytest.skip('tools/dev/launches.py needs torch 2.11', allow_module_level=True)
+pytest.importorskip('triton')
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(ROOT / 'tools' / 'dev')
+    tool = importlib.import_module('launches')
+
+SWIN = dict(embed_dim=8, num_heads=(1, 1, 1, 1))
+#: backbone -> its architecture without the depths, and the launches of its stem and two blocks: of inference and of a
+#: training step. Who needs fewer writes the new number here.
+BACKBONES = {
+    'ELSASwin': (dict(SWIN, group_width=4), 73, 192),
+    'MSFSwin': (SWIN, 111, 248),
+    'DiNAT': (dict(SWIN, mlp_ratio=3, layer_scale=0, dilations=(2, 1, 1, 1)), 51, 170),
+    'ShuntedTransformer': (dict(embed_dims=(8, 8, 8, 8), num_heads=(2, 2, 2, 2), stem_convs=1), 138, 362),
+    'GSAResNet': (dict(stem_channels=8, base_channels=8, expansion=4), 112, 319),
+    'ELSAVOLO': (dict(embed_dim=16, num_heads=(1, 1), stem_dim=8, mlp_ratio=3), 81, 197),
+    'MSFViT': (dict(embed_dim=8, num_heads=1), 107, 211),
+}
+
+
+def build(name):
+    """A backbone that ends with two blocks, the second of which has shifted windows if any has."""
+    cls, arch = MODELS.get(name), BACKBONES[name][0]
+    if name == 'MSFViT':
+        return cls({**arch, 'depth': 2})
+    attention = dict(gsa_stages=(0,), num_heads=2) if name == 'GSAResNet' else {}
+    return cls(**{cls.arch_argument: {**arch, 'depths': (2, 1, 1, 1)}}, out_indices=(0,), **attention)
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_launches(name):
+    """No backbone launches more than before."""
+    found = [tool.launches(build(name), (2, 3, 64, 64), training, torch.bfloat16) for training in (False, True)]
+    _, *most = BACKBONES[name]
+    counts = [len(each) for each in found]
+    assert all(map(int.__le__, counts, most)), f'{counts} launches: {[Counter(o.name for o in step) for step in found]}'
+
+
+@pytest.mark.parametrize('name', ['MSFSwin', 'GSAResNet'])
+def test_backward_pass(name, monkeypatch):
+    """The tool's own backward pass has the operators of torch's, recomputation and sums of gradients included, but not
+    the copies of gradients of weights."""
+
+    def count(backward):
+        torch.manual_seed(0)
+        loss = sum(out.square().mean() for out in build(name).train()(torch.randn(2, 3, 64, 64)))
+        with Operators() as counter:
+            backward(loss)
+        return Counter(each.name for each in counter.found)
+
+    expected = count(torch.Tensor.backward)
+    monkeypatch.setattr(torch._C, '_current_graph_task_id', lambda: 0)  # as in tool.counted()
+    found = count(tool.backward)
+    assert not found - expected and set(expected - found) <= {'clone', 'copy_'}
+
+
+def test_table(monkeypatch, capsys):
+    """A model without its Triton kernels beside itself with them: a row each, and the operators that take most time."""
+    monkeypatch.setattr(tool.benchmark, 'eager', lambda name, args: chosen(name))
+    monkeypatch.setattr(
+        sys, 'argv', 'launches.py a:shifted --baseline a --steps inference --size 64x64 --operators 1'.split()
+    )
+
+    def chosen(name):
+        model = build('ELSASwin')
+        model.set_backend(name.partition(':')[2] or None)
+        return model
+
+    tool.main()
+    lines = capsys.readouterr().out.splitlines()
+    fused, shifted = ([cell.strip() for cell in line.split('|')[1:-1]] for line in lines[4:6])
+    assert (fused[0], shifted[0], fused[4], shifted[4]) == ('a', 'a:shifted', '2', '0')
+    assert fused[3] == fused[9] == '1.00' and float(shifted[3]) > 2
+    assert lines[6:9] == ['', 'a, inference:', '']

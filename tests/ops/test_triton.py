@@ -276,5 +276,5 @@ def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
     rows = json.loads(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout)
     assert {row['kernel'] for row in rows} == kernels
     for row in rows:
-        few = (256 if arch == 75 else 128) if row['kernel'] in SPILL else 0
+        few = (256 if arch < 90 else 128) if row['kernel'] in SPILL else 0
         assert row['spills'] <= few and 0 < row['registers'] <= 128, row

@@ -51,7 +51,7 @@ def elsa(dtype: torch.dtype, k: int, ghosts: str) -> Tensor:
 def axial(dtype: torch.dtype, channels: int, length: int) -> Tensor:
     """GSA's attention along columns."""
     query, value = (empty(dtype, 2, length, length, 8, channels) for _ in range(2))
-    return axial_attention_triton(query, value, empty(dtype, 2 * length - 1, channels), 1)
+    return axial_attention_triton(query, value, empty(dtype, 2 * length - 1, channels), 1, reach=None)
 
 
 def depthwise(dtype: torch.dtype, k: int) -> Tensor:

@@ -14,7 +14,7 @@ from tests import PYTHONPATH, ROOT
 def test_quick_demo(tmp_path):
     """All steps of ``make demo`` run to the end: data, training, tests, table, curves and images. One detector starts
     from the classifier. A second call repeats nothing."""
-    command = [sys.executable, ROOT / 'tools' / 'dev' / 'demo.py', '--quick', '--work-dir', tmp_path]
+    command = [sys.executable, ROOT / 'projects' / 'lab' / 'tools' / 'demo.py', '--quick', '--work-dir', tmp_path]
     environment = {**os.environ, 'PYTHONPATH': PYTHONPATH, 'CUDA_VISIBLE_DEVICES': ''}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -60,6 +60,8 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
 def autocast_dtype(x: Tensor) -> torch.dtype:
     """What autocast converts ``x`` to, or its own dtype."""
     kind = x.device.type
+    if x.is_meta:  # Autocast does not know it.
+        return x.dtype
     if hasattr(torch, 'get_autocast_dtype'):
         return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
     if kind == 'cpu':

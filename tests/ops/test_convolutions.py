@@ -85,6 +85,14 @@ def test_autocast(operator, width):
     assert all(x.equal(y) for x, y in zip(found, exact[1:]))
 
 
+def test_autocast_leaves_float64():
+    """With the sum and the GELU, too. Float32 becomes autocast's."""
+    for dtype, found in ((torch.float64, torch.float64), (torch.float32, torch.bfloat16)):
+        x, weight, bias, _ = tensors_of((1, 4, 5, 8), 1, 3, dtype)
+        with torch.autocast('cpu', torch.bfloat16):
+            assert depthwise_conv(x, weight, bias, skip=True, gelu=True).dtype == found
+
+
 @needs_library
 def test_when_grouped_is_chosen():
     """For groups of 4 channels, in layers, too; of bfloat16 in training, as the C++ code is for its gradients."""

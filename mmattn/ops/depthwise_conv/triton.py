@@ -1,7 +1,7 @@
 """Depth-wise convolution on a GPU, in one pass over the map with the sum and the GELU around it.
 
 A program works on some channels of a tile of pixels, whose neighbours come from the cache. The backward pass computes
-what the GELU took again. Sums are in float32, whatever the dtype of the map; the filters are read as they are, so that
+the input of the GELU again. Sums are in float32, whatever the dtype of the map. The filters are read as they are, so
 autocast does not convert them.
 """
 

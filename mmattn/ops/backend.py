@@ -14,6 +14,10 @@ from .tracing import is_exporting, is_tracing, is_transforming
 #: torch.compile cannot look for packages while it traces
 HAS_TRITON = find_spec('triton') is not None
 HALF_OR_SINGLE = torch.float16, torch.bfloat16, torch.float32  #: what compiled paths take
+#: The environment may keep operators from choosing Triton's kernels.
+TRITON_IS_OFF = 'MMATTN_TRITON' in os.environ
+if TRITON_IS_OFF and os.environ['MMATTN_TRITON'] != 'off':
+    raise ValueError(f"MMATTN_TRITON in the environment must be 'off', not {os.environ['MMATTN_TRITON']!r}, or not set")
 DTYPES = *HALF_OR_SINGLE, torch.float64
 
 
@@ -76,7 +80,7 @@ def on_device(x: Tensor) -> AbstractContextManager:
 
 def triton_takes(x: Tensor) -> bool:
     """Whether Triton's kernels serve a tensor: on a GPU that Triton knows, of at most 32 bits."""
-    on_gpu = HAS_TRITON and x.is_cuda and x.dtype in HALF_OR_SINGLE
+    on_gpu = HAS_TRITON and not TRITON_IS_OFF and x.is_cuda and x.dtype in HALF_OR_SINGLE
     return on_gpu and not is_exporting() and not is_transforming() and not _is_too_old(x.device)
 
 

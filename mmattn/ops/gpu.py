@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 import triton
 
+from ..errors import describe
 from .derivatives import once, refuse
 
 
@@ -18,10 +19,22 @@ def limited(kernel, registers: int = 128, num_warps: int = 4):
 
 
 def launch(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
-    """Run a kernel inside a function of :func:`operators`."""
+    """Run a kernel inside a function of :func:`operators`.
+
+    Raises:
+        RuntimeError: if it cannot be compiled or launched here.
+    """
     if hasattr(torch.library, 'triton_op') and os.environ.get('TRITON_INTERPRET') != '1':
         kernel = torch.library.wrap_triton(kernel)
-    kernel[grid](*args, **kwargs)
+    try:
+        kernel[grid](*args, **kwargs)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # Triton, its compilers and the driver raise many kinds.
+        raise RuntimeError(
+            f"backend 'triton' failed with {describe(error)[:500]}: to go on without it, set MMATTN_TRITON=off in the "
+            'environment, or choose another backend of the operator'
+        ) from error
 
 
 def operators(

@@ -1,5 +1,8 @@
 """Which backend serves, and what python -m mmattn.selftest says of one that is wrong."""
 
+import os
+import subprocess
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -22,6 +25,7 @@ from mmattn.ops import (
 from mmattn.ops.depthwise_conv import depthwise_conv
 from mmattn.ops.grouped_conv import grouped_conv
 from mmattn.ops.mean_shift import mean_shift_by_landmarks
+from tests import PYTHONPATH
 
 SIZES = 1, 7, 8, 2, 8
 
@@ -76,14 +80,39 @@ def test_every_backend_passes():
     assert absent == {'triton'} if library.HAS_LIBRARY else absent == {'triton', 'cpp'}
 
 
-@pytest.mark.parametrize('capability, served', [((9, 0), True), ((7, 0), True), ((6, 1), False)])
-def test_triton_serves_gpus_that_it_knows(monkeypatch, capability, served):
-    """On an older GPU, torch's operations serve, and nothing fails."""
+@pytest.mark.parametrize(
+    'capability, off, served',
+    [((9, 0), False, True), ((7, 0), False, True), ((6, 1), False, False), ((9, 0), True, False)],
+    ids=['9.0', '7.0', '6.1', 'off'],
+)
+def test_triton_serves_gpus_that_it_knows(monkeypatch, capability, off, served):
+    """On an older GPU, or if the user does not want it, torch's operations serve, and nothing fails."""
     monkeypatch.setattr(backend, 'HAS_TRITON', True)
+    monkeypatch.setattr(backend, 'TRITON_IS_OFF', off)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: capability)
     x = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, device=torch.device('cuda'))
     assert backend.triton_takes(x) == served
+
+
+@pytest.mark.parametrize('value, said', [('off', 'True'), ('no', "must be 'off', not 'no'"), (None, 'False')], ids=str)
+def test_triton_is_off(monkeypatch, value, said):
+    """By one variable of the environment. Another value is refused, and not taken for one of both."""
+    monkeypatch.delenv('MMATTN_TRITON', raising=False)
+    if value:
+        monkeypatch.setenv('MMATTN_TRITON', value)
+    command = [sys.executable, '-c', 'from mmattn.ops import backend; print(backend.TRITON_IS_OFF)']
+    done = subprocess.run(command, env=dict(os.environ, PYTHONPATH=PYTHONPATH), capture_output=True, text=True)
+    assert said in done.stdout + done.stderr
+
+
+def test_a_kernel_that_fails(monkeypatch):
+    """The user is told which backend failed, of what, and how to go on."""
+    gpu = pytest.importorskip('mmattn.ops.gpu')
+    monkeypatch.setenv('TRITON_INTERPRET', '1')
+    with pytest.raises(RuntimeError, match="backend 'triton' failed with .*'sm_90a'.*set MMATTN_TRITON=off") as caught:
+        gpu.launch({(1,): wrong_compiler}, (1,), torch.zeros(1))
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def zeros(*shape):

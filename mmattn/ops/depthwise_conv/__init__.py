@@ -57,7 +57,7 @@ def depthwise_conv(
     if backend is None:
         backend = 'triton' if (skip or gelu) and triton_takes(x) else fastest(x, weight, bias)
     function = named_backend(BACKENDS, backend)
-    if skip:
+    if skip or backend == 'triton':
         x = x.to(autocast_dtype(x))
     if backend == 'triton':
         return function(x, weight, bias, skip, gelu)
@@ -88,7 +88,7 @@ def _triton(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bo
     from .triton import depthwise_conv_triton
 
     with on_device(x):
-        return depthwise_conv_triton(x.to(autocast_dtype(x)), weight, bias, skip, gelu)
+        return depthwise_conv_triton(x, weight, bias, skip, gelu)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'cpp': _cpp, 'triton': _triton}

@@ -13,7 +13,10 @@ from .tracing import is_exporting, is_tracing, is_transforming
 
 #: torch.compile cannot look for packages while it traces
 HAS_TRITON = find_spec('triton') is not None
-HALF_OR_SINGLE = torch.float16, torch.bfloat16, torch.float32  #: what compiled paths take
+#: whether Triton (3.2, of torch 2.6) has what kernels need that multiply matrices
+HAS_PRODUCTS = HAS_TRITON and hasattr(torch.library, 'triton_op')
+HALF = torch.float16, torch.bfloat16
+HALF_OR_SINGLE = *HALF, torch.float32  #: what compiled paths take
 #: The environment may keep operators from choosing Triton's kernels.
 TRITON_IS_OFF = 'MMATTN_TRITON' in os.environ
 if TRITON_IS_OFF and os.environ['MMATTN_TRITON'] != 'off':
@@ -81,29 +84,45 @@ def on_device(x: Tensor) -> AbstractContextManager:
 def triton_takes(x: Tensor) -> bool:
     """Whether Triton's kernels serve a tensor: on a GPU that Triton knows, of at most 32 bits."""
     on_gpu = HAS_TRITON and not TRITON_IS_OFF and x.is_cuda and x.dtype in HALF_OR_SINGLE
-    return on_gpu and not is_exporting() and not is_transforming() and not _is_too_old(x.device)
+    return on_gpu and not is_exporting() and not is_transforming() and not _is_older(x.device, (7, 0))
 
 
-def _is_too_old(device: torch.device) -> bool:
-    """Whether a GPU is older than those that Triton and torch.compile have code for."""
+def triton_multiplies(x: Tensor) -> bool:
+    """Whether Triton's kernels that multiply matrices serve a tensor: of 16 bits, on a GPU with tensor cores for them.
+
+    Without tensor cores, torch's operations are faster.
+    """
+    return HAS_PRODUCTS and x.dtype in HALF and triton_takes(x) and not _is_older(x.device, (8, 0))
+
+
+def _is_older(device: torch.device, capability: tuple[int, int]) -> bool:
+    """Whether a GPU's compute capability is lower. Triton and torch.compile have code from 7.0 on."""
     has_gpu = torch.cuda.is_available() and not torch.version.hip  # A fake tensor may be on a GPU that is not here.
-    return has_gpu and torch.cuda.get_device_capability(device) < (7, 0)
+    return has_gpu and torch.cuda.get_device_capability(device) < capability
 
 
 # torch.compile asks once, when it traces. torch.compiler.assume_constant_result sets this, too, and imports all of
 # torch.compile.
-_is_too_old._dynamo_marked_constant = True
+_is_older._dynamo_marked_constant = True
 
 
-def check_triton(x: Tensor) -> None:
-    """Check that Triton's kernels can run on a tensor.
+def check_triton(x: Tensor, products: bool = False) -> None:
+    """Check that Triton's kernels can run on a tensor, or those with ``products`` of matrices.
 
     Raises:
-        CannotServe: if Triton is not installed, the tensor is not on a GPU, or torch.func transforms it.
+        CannotServe: if Triton is not installed, the tensor is not on a GPU, or torch.func transforms it. For products,
+            also if Triton or the GPU is too old, or the numbers have 32 bits.
     """
     if is_transforming():
         raise CannotServe("backend 'triton' is not for torch.func: choose backend 'reference'")
     if not HAS_TRITON:
         raise CannotServe("backend 'triton' needs Triton, which is not installed")
-    if not x.is_cuda and os.environ.get('TRITON_INTERPRET') != '1':
+    if os.environ.get('TRITON_INTERPRET') == '1':
+        return
+    if not x.is_cuda:
         raise CannotServe(f"backend 'triton' needs tensors on a GPU, not on {x.device}")
+    if products and not (HAS_PRODUCTS and x.dtype in HALF and not _is_older(x.device, (8, 0))):
+        raise CannotServe(
+            f"backend 'triton' multiplies matrices here: it needs numbers of 16 bits, not {x.dtype}, Triton 3.2 and a "
+            'GPU of compute capability 8.0'
+        )

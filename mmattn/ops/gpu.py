@@ -6,16 +6,29 @@ from collections.abc import Callable
 
 import torch
 import triton
+import triton.language as tl
 
 from ..errors import describe
 from .derivatives import once, refuse
 
+#: whether kernels run on the CPU, which Triton decides when it is imported
+INTERPRETED = tl.constexpr(os.environ.get('TRITON_INTERPRET') == '1')
 
-def limited(kernel, registers: int = 128, num_warps: int = 4):
-    """Sets the warps of a program and limits the registers of a thread, as was fastest on an H100."""
+
+@triton.jit
+def product(a, b, total=None):
+    """``a @ b``, added to ``total``, with sums in float32: on tensor cores, or for float32 without."""
+    if INTERPRETED:  # There, tl.dot takes the bits of bfloat16 for whole numbers.
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, total, input_precision='ieee')
+
+
+def limited(kernel, registers: int = 128, num_warps: int = 4, **options: int):
+    """Sets the warps of a program and limits the registers of a thread, as was fastest on an H100; ``options`` are
+    further ones of ``triton.Config``."""
     limit = dict(maxnreg=registers) if 'maxnreg' in inspect.signature(triton.Config).parameters else {}  # not Triton 2
     # Nothing is measured for one choice.
-    return triton.autotune([triton.Config({}, num_warps=num_warps, **limit)], key=[])(kernel)
+    return triton.autotune([triton.Config({}, num_warps=num_warps, **limit, **options)], key=[])(kernel)
 
 
 def launch(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:

@@ -81,18 +81,27 @@ def test_every_backend_passes():
 
 
 @pytest.mark.parametrize(
-    'capability, off, served',
-    [((9, 0), False, True), ((7, 0), False, True), ((6, 1), False, False), ((9, 0), True, False)],
+    'capability, off, served, multiplied',
+    [
+        ((9, 0), False, True, True),
+        ((7, 0), False, True, False),
+        ((6, 1), False, False, False),
+        ((9, 0), True, False, False),
+    ],
     ids=['9.0', '7.0', '6.1', 'off'],
 )
-def test_triton_serves_gpus_that_it_knows(monkeypatch, capability, off, served):
-    """On an older GPU, or if the user does not want it, torch's operations serve, and nothing fails."""
+def test_triton_serves_gpus_that_it_knows(monkeypatch, capability, off, served, multiplied):
+    """On an older GPU, or if the user does not want it, torch's operations serve, and nothing fails. Kernels that
+    multiply matrices need tensor cores, which float32 does not use."""
     monkeypatch.setattr(backend, 'HAS_TRITON', True)
+    monkeypatch.setattr(backend, 'HAS_PRODUCTS', True)
     monkeypatch.setattr(backend, 'TRITON_IS_OFF', off)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: capability)
     x = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, device=torch.device('cuda'))
-    assert backend.triton_takes(x) == served
+    assert (backend.triton_takes(x), backend.triton_multiplies(x)) == (served, multiplied)
+    x.dtype = torch.float32
+    assert (backend.triton_takes(x), backend.triton_multiplies(x)) == (served, False)
 
 
 @pytest.mark.parametrize('value, said', [('off', 'True'), ('no', "must be 'off', not 'no'"), (None, 'False')], ids=str)

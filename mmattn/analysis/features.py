@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
+from ..backbones import TimmBackbone
 from ..backbones.base import Backbone
 from ..errors import InputError
 from ..layers import (
@@ -39,7 +40,7 @@ def blocks_of(backbone: nn.Module) -> list[list[nn.Module]]:
     Raises:
         InputError: if it is neither a backbone of mmattn nor one of ``OTHERS``.
     """
-    if isinstance(backbone, Backbone):
+    if isinstance(backbone, Backbone) and not isinstance(backbone, TimmBackbone):
         return [
             [unit for part in stage for unit in part.modules() if getattr(unit, 'is_block', False)]
             for stage in backbone.stage_modules()[1:]

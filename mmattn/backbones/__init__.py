@@ -8,6 +8,7 @@ from .msf_vit import MSFViT
 from .nat import NAT, DiNAT
 from .shunted import ShuntedTransformer
 from .swin import SwinFrame
+from .timm_backbone import TimmBackbone
 from .vit import ViTFrame
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     'NAT',
     'ShuntedTransformer',
     'SwinFrame',
+    'TimmBackbone',
     'ViTFrame',
 ]

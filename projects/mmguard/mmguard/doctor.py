@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .checks.config_types import find_type, loads_strictly, nested
 from .checks.datasets import check_built_datasets, check_files, ignored_labels, inner_datasets
-from .checks.pixels import Pixels, check_pixels, pixels_of
+from .checks.pixels import Pixels, check_pixels, other_normalisation, pixels_of
 from .errors import InputError
 from .packages import PACKAGES
 from .runs.batches import watch_norms
@@ -114,7 +114,7 @@ def examine(cfg: Config, steps: int = 50) -> Findings:
     runner = Runner.from_cfg(cfg)
     model = runner.model
     pixels = pixels_of(cfg, model.data_preprocessor, 'train')
-    found.causes += [*channel_order(pixels)]
+    found.causes += [*channel_order(pixels)] or [*other_normalisation(cfg, model)]
     check_built_datasets(runner)
     found.weights = start(runner, cfg)
     if found.weights:

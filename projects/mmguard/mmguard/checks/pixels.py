@@ -1,5 +1,6 @@
 """How the pixels of a model's images are prepared: by Normalize in a pipeline, and by the data preprocessor."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -7,6 +8,7 @@ from mmengine.config import Config
 from torch import nn
 
 from ..errors import InputError
+from ..weights import is_pretrained
 from .config_types import listed, nested, type_name
 from .config_values import dataset_configs, wraps_transforms
 
@@ -71,6 +73,29 @@ def check_pixels(cfg: Config) -> None:
                     f'{kind} is {here} in train_dataloader, but {there} in {split}_dataloader: give both the same, as '
                     'the model gets other pixels otherwise than it has learned from'
                 )
+
+
+def other_normalisation(cfg: Config, model: nn.Module) -> Iterator[str]:
+    """A sentence, if a backbone of timm starts from weights that learned from images of another mean, deviation or
+    order of channels than those of the training. timm notes these as ``pretrained_cfg`` of its models."""
+    model = getattr(model, 'module', model)
+    backbone = getattr(model, 'backbone', None)
+    parts = backbone.modules() if isinstance(backbone, nn.Module) else ()
+    noted = next((note for part in parts if isinstance(note := getattr(part, 'pretrained_cfg', None), dict)), {})
+    start = cfg.model.get('backbone') or {}
+    given = start.get('pretrained') or any(is_pretrained(node) for _, node in nested(start.get('init_cfg'), 'init_cfg'))
+    if not given or not noted.get('mean') or getattr(backbone, 'in_channels', 3) != 3:
+        return
+    mean, std = ([round(255 * value, 3) for value in noted[key]] for key in ('mean', 'std'))
+    pixels = pixels_of(cfg, model.data_preprocessor, 'train')
+    pairs = ((pixels.mean, mean), (pixels.std, std))
+    if not pixels.is_rgb or not all(np.allclose(own, expected, rtol=0, atol=2) for own, expected in pairs):
+        yield (
+            f'the weights of {noted.get("architecture", "the backbone")} expect RGB images with mean={mean} and '
+            f'std={std}, but the model gets {"RGB" if pixels.is_rgb else "BGR"} with mean='
+            f'{pixels.mean.round(3).tolist()} and std={pixels.std.round(3).tolist()}: set them where images are '
+            'normalised, in the data preprocessor or by Normalize'
+        )
 
 
 def turns_to_rgb(preprocessor: nn.Module | None) -> bool:

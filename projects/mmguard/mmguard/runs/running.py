@@ -22,8 +22,8 @@ from torch import distributed
 from ..checks.config_types import type_name
 from ..checks.config_values import metric_configs
 from ..checks.datasets import MetricCheckHook, check_built_datasets, check_files
-from ..checks.pixels import check_pixels
-from ..errors import InputError, describe
+from ..checks.pixels import check_pixels, other_normalisation
+from ..errors import InputError, describe, warn
 from ..outputs import check_name
 from ..weights import read_file
 from .accumulation import AccumulationHook
@@ -167,6 +167,8 @@ def train(cfg: Config, resume: str | None = None, trusted: bool = False, hooks: 
         keep_all_characters(runner.logger)
         for hook in hooks:
             runner.register_hook(hook)
+        for sentence in other_normalisation(cfg, runner.model):
+            warn(sentence)
         try:
             _run(runner, runner.train)
         except FileNotFoundError as error:

@@ -1,13 +1,17 @@
 """How the pixels of a model's images are prepared."""
 
+import re
+
 import numpy as np
 import pytest
+import timm
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose
 from mmengine.registry import MODELS, DefaultScope
+from torch import nn
 
-from mmguard.checks.pixels import check_pixels, pixels_of
+from mmguard.checks.pixels import check_pixels, other_normalisation, pixels_of
 from mmguard.errors import InputError
 from tests.tools.in_process import run_tool
 
@@ -69,6 +73,29 @@ def test_training_and_test_prepare_alike(train, test, sentence):
             check_pixels(cfg)
     else:
         check_pixels(cfg)
+
+
+@pytest.mark.parametrize(
+    'settings, start, sentence',
+    [
+        (dict(mean=[127.5] * 3, std=[127.5] * 3, bgr_to_rgb=True), True, ''),
+        (dict(RGB, bgr_to_rgb=True), True, r'test_vit expect RGB .* mean=\[127.5, .* RGB with mean=\[120.0, 110'),
+        (dict(mean=[127.5] * 3, std=[127.5] * 3, bgr_to_rgb=False), True, 'gets BGR'),
+        (RGB, False, ''),
+    ],
+    ids=['the same', 'other mean', 'other order', 'without weights'],
+)
+def test_normalisation_of_timms_weights(settings, start, sentence):
+    """What timm notes of a model is compared with what the images get, if the training starts from weights."""
+    init_cfg = dict(type='Pretrained', checkpoint='timm:test_vit') if start else None
+    cfg = Config(dict(model=dict(backbone=dict(init_cfg=init_cfg)), train_dataloader=dict(dataset=dict(pipeline=[]))))
+    model = nn.Module()
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        model.data_preprocessor = MODELS.build(dict(type='DetDataPreprocessor', **settings))
+    model.backbone = nn.Module()
+    model.backbone.model = timm.create_model('test_vit')
+    (found,) = [*other_normalisation(cfg, model)] or ['']
+    assert bool(found) == bool(sentence) and re.search(sentence, found)
 
 
 @pytest.mark.parametrize('tool', ['train', 'doctor'])

@@ -5,6 +5,7 @@ that are not needed.
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,10 @@ backbones.ELSASwin(arch=1.5)  # type: ignore[arg-type]
 backbones.ELSASwin(kernel_size='7')  # type: ignore[arg-type]
 backbone.forward()  # type: ignore[call-arg]
 backbone.forward('image.png')  # type: ignore[arg-type]
+
+config = mmattn.start('photos', head='mask-rcnn', backbone='nat-tiny')
+assert_type(config.filename, Any)
+mmattn.start('photos', heads='mask-rcnn')  # type: ignore[call-arg]
 
 classifier = mmattn.timm.TimmClassifier(backbones.ShuntedTransformer, num_classes=10, arch='tiny')
 assert_type(classifier.forward(image), Tensor)

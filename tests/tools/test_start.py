@@ -1,0 +1,107 @@
+"""tools/start.py: annotations of VOC and YOLO are converted, and the commands that it prints run."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from tests.own_data.makers import CLASSES, class_folders, coco, image, label_maps, voc, yolo
+from tests.tools.in_process import NO_WORKERS, run_tool
+
+
+def start(*arguments: object) -> tuple[Config, list[list[str]]]:
+    """The config that the tool writes, and the commands that it prints, each in its words."""
+    done = run_tool('start', *arguments)
+    assert done.returncode == 0, done.stderr
+    commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith('python ')]
+    assert [Path(command[1]).name for command in commands] == ['train.py', 'test.py', 'predict.py']
+    assert 'images: ' in done.stdout.lower() and 'Weights: ' in done.stdout
+    return Config.fromfile(commands[0][2]), commands
+
+
+def yolo_of_ultralytics(folder: Path) -> None:
+    """Folders of the parts in images/ and labels/, and no names."""
+    for part in ('train', 'val'):
+        for number in range(3):
+            image(folder / 'images' / part / f'{number}.jpg', number)
+            (folder / 'labels' / part).mkdir(parents=True, exist_ok=True)
+            (folder / 'labels' / part / f'{number}.txt').write_text(f'{number} 0.5 0.5 0.5 0.5\n')
+
+
+def yolo_beside(folder: Path) -> None:
+    """Each text file is beside its image, and the names are in the first layout's file."""
+    for number in range(5):
+        image(folder / 'photos' / f'{number}.png', number)
+        (folder / 'photos' / f'{number}.txt').write_text(f'{number % 3} 0.5 0.5 0.5 0.5\n')
+    (folder / 'photos' / 'classes.txt').write_text('\n'.join(CLASSES))
+
+
+@pytest.mark.parametrize(
+    'make, counts, arguments',
+    [
+        pytest.param(voc, (3, 2), (), id='VOC'),
+        pytest.param(yolo, (3, 3), (), id='YOLO in parts'),
+        pytest.param(yolo_of_ultralytics, (3, 3), ('--classes', *CLASSES), id='YOLO with folders'),
+        pytest.param(yolo_beside, (4, 1), (), id='YOLO beside'),
+    ],
+)
+def test_conversion(make, counts, arguments, tmp_path):
+    """All boxes, the names of the classes and the parts are those of the annotations, and a second call is the same."""
+    make(tmp_path)
+    cfg, commands = start(tmp_path, '--head', 'faster-rcnn', '--backbone', 'shunted-t', *arguments)
+    assert (*cfg.metainfo.classes,) == CLASSES
+    for part, count in zip(('train', 'val'), counts):
+        contents = json.loads(Path(cfg.data_root, cfg[f'{part}_dataloader'].dataset.ann_file).read_text())
+        assert len(contents['images']) == len(contents['annotations']) == count
+    assert any(Path(commands[2][4]).glob('*')) and Path(commands[2][4]).is_dir()
+    assert start(tmp_path, '--head', 'faster-rcnn', '--backbone', 'shunted-t')[0].text == cfg.text
+
+
+def test_refusals(tmp_path):
+    """The tool refuses in one sentence what cannot be converted, or what training would refuse."""
+    yolo_of_ultralytics(tmp_path / 'yolo')
+    arguments = '--head', 'faster-rcnn', '--backbone', 'shunted-t'
+    assert 'numbers of classes' in run_tool('start', tmp_path / 'yolo', *arguments).sentence
+    for year in (2007, 2012):
+        voc(tmp_path / 'voc' / f'VOC{year}')
+    assert 'several folders have annotations' in run_tool('start', tmp_path / 'voc', *arguments).sentence
+    coco(tmp_path / 'coco' / 'a.json', tmp_path / 'coco', 60)
+    (tmp_path / 'coco' / '59.jpg').unlink()
+    assert '59.jpg' in run_tool('start', tmp_path / 'coco', *arguments).sentence
+
+
+#: kind -> what makes it, head, backbone, and settings for two small steps
+SHORT = {
+    'detector': (
+        lambda f: coco(f / 'a.json', f / 'images'),
+        ('mask-rcnn', 'shunted-t'),
+        ['train_dataloader.dataset.pipeline.2.scale=(96,64)', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=9']
+        + ['model.train_cfg.rpn_proposal.max_per_img=20'],
+    ),
+    'segmentor': (
+        lambda f: label_maps(f / 'images', f / 'labels', 20),
+        ('upernet', 'shunted-t'),
+        ['train_dataloader.dataset.pipeline.2.scale=(128,64)', 'train_dataloader.dataset.pipeline.3.crop_size=(64,64)']
+        + ['model.data_preprocessor.size=(64,64)', 'train_cfg.max_iters=2', 'train_cfg.val_interval=9'],
+    ),
+    'classifier': (class_folders, ('classifier', 'shunted-t'), ['train_cfg.max_epochs=2', 'train_cfg.val_interval=9']),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', SHORT)
+def test_first_command(kind, tmp_path):
+    """The command that trains runs, and all losses of its steps are finite."""
+    make, (head, backbone), short = SHORT[kind]
+    make(tmp_path / 'own')
+    _, (train, *_) = start(tmp_path / 'own', '--head', head, '--backbone', backbone)
+    assert train[3:] == ['--auto-scale-lr']
+    options = [*short, *NO_WORKERS, 'default_hooks.logger.interval=1']
+    done = run_tool('train', *train[2:], '--work-dir', tmp_path / 'run', '--cfg-options', *options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (log,) = tmp_path.glob('run/*/*.log')
+    losses = re.findall(r' loss: (\S+)', log.read_text())
+    assert len(losses) >= 2 and all(float(loss) < 1e4 for loss in losses)

@@ -1,0 +1,114 @@
+"""Write a config for your own images, and say which commands follow.
+
+    python tools/start.py data/own --head mask-rcnn --backbone nat-tiny
+    python tools/start.py data/own --head upernet --backbone elsa-swin-t --classes background kite donut
+
+It looks for what the head learns from. Detectors (mask-rcnn, faster-rcnn, cascade-mask-rcnn, retinanet, dino) need
+annotations in COCO's format, VOC's or YOLO's. The last two are converted to COCO's, as by tools/convert_data.py.
+Segmentors (upernet, fpn, segformer, setr-pup) need folders of images and label maps, a classifier a folder for each
+class. Data may be in parts already, in folders or files named train, val and test. Otherwise a fifth of the images,
+drawn at random, is for validation.
+
+The config has about twenty lines, which docs/own_data.md explains. It is written into the folder of the data, and so
+are the lists of the parts. Nothing else is changed, and no file is replaced.
+"""
+
+import argparse
+import os
+import shlex
+from pathlib import Path
+
+import yaml
+
+import mmattn
+from mmattn.own_data import HEADS
+from mmattn.own_data.folder import IMAGES, contents_of, files_below, part_of
+from mmguard.checks.datasets import check_files
+from mmguard.checks.images import large_images
+from mmguard.errors import InputError, refusing
+from mmguard.runs.configs import load_config
+from mmguard.runs.running import run_tool
+from mmguard.tools.convert_data import LeftOut, to_coco
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('data', type=Path, help="folder of images and annotations, or a file in COCO's format in it")
+    parser.add_argument('--head', required=True, help=', '.join(HEADS))
+    parser.add_argument(
+        '--backbone', required=True, help='as in the names of configs: nat-tiny, elsa-swin-t, shunted-s ...'
+    )
+    parser.add_argument(
+        '--classes', nargs='+', default=[], help='names of the numbers 0, 1, 2 ... of label maps and YOLO'
+    )
+    args = parser.parse_args()
+    if HEADS.get(args.head) and HEADS[args.head].needs == 'boxes' and args.data.is_dir():
+        args.classes = convert(args.data, args.classes)
+    cfg = mmattn.start(args.data, args.head, args.backbone, args.classes)
+    config = Path(os.path.relpath(cfg.filename))
+    check_files(load_config(config), 'train', 'val')
+    for line in config.read_text('utf-8').splitlines()[:2]:
+        print(line.removeprefix('# '))
+    print(f'{config} is written. Train, test and predict:\n')
+    tools = Path(os.path.relpath(Path(__file__).parent))
+    prefix = cfg.val_dataloader.dataset.data_prefix
+    images = next(iter(prefix.values())) if isinstance(prefix, dict) else prefix
+    images = Path(os.path.relpath(Path(cfg.data_root, images)))
+    best = f'work_dirs/{shlex.quote(config.stem)}/best_*.pth'
+    print(command(tools / 'train.py', config), '--auto-scale-lr')
+    print(command(tools / 'test.py', config), best, '--show-dir tested')
+    print(command(tools / 'predict.py', config), best, shlex.quote(str(images)), '--out found')
+
+
+def command(*parts: Path) -> str:
+    return ' '.join(['python', *(shlex.quote(str(part)) for part in parts)])
+
+
+def convert(data: Path, classes: list[str]) -> list[str]:
+    """Write annotations of VOC and YOLO in COCO's format, if there are none. Return the names that are not used yet.
+
+    Raises:
+        InputError: if several folders have annotations of the same part.
+    """
+    if any(map(contents_of, files_below(data, ['.json']))):
+        return classes
+    images = {file.with_suffix('') for file in files_below(data, IMAGES)}
+    voc = {file.parent for file in files_below(data, ['.xml'])}
+    texts = files_below(data, ['.txt'])
+    yolo = {folder for file in texts for folder in file.parents if folder.name == 'labels' and data in folder.parents}
+    yolo = yolo or {file.parent for file in texts if file.with_suffix('') in images}
+    kind, folders = ('voc', voc) if voc else ('yolo', yolo)
+    outs = {folder: data / f'{part_of(folder.relative_to(data)) or "annotations"}.json' for folder in sorted(folders)}
+    if len({*outs.values()}) < len(outs):
+        raise InputError(
+            f'several folders have annotations: {", ".join(map(str, outs))}: name one of them, or their parts'
+        )
+    names = classes or (names_of(data) if kind == 'yolo' else [])
+    left_out = LeftOut()
+    for source, out in outs.items():
+        beside = [source.with_name(name) for name in ('JPEGImages', 'images') if source.with_name(name).is_dir()]
+        with large_images():
+            to_coco(
+                argparse.Namespace(format=kind, source=source, images=(beside or [source])[0], out=out, classes=names),
+                left_out,
+            )
+    left_out.show()
+    return classes if kind == 'voc' or not outs else []
+
+
+def names_of(data: Path) -> list[str]:
+    """The names of YOLO's numbers: "names" in a YAML file, or the lines of classes.txt or of a file *.names."""
+    for file in files_below(data, ['.yaml', '.yml']):
+        with refusing(f'{file} cannot be read'):
+            contents = yaml.safe_load(file.read_text('utf-8'))
+        names = contents.get('names') if isinstance(contents, dict) else None
+        if names:
+            return [str(name) for name in (names.values() if isinstance(names, dict) else names)]
+    for file in files_below(data, ['.txt', '.names']):
+        if file.name == 'classes.txt' or file.suffix == '.names':
+            return [line.strip() for line in file.read_text('utf-8').splitlines() if line.strip()]
+    return []
+
+
+if __name__ == '__main__':
+    run_tool(main)

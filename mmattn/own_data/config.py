@@ -4,7 +4,7 @@ import colorsys
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mmengine.config import Config
 from PIL import Image
@@ -147,7 +147,9 @@ def find_config(head: str, backbone: str) -> tuple[Path, str]:
     found: dict[str, dict[str, Path]] = {each: {} for each in HEADS}
     for file in sorted(folder.glob('*/*.py'), key=preference):
         for each, (configs, *_) in HEADS.items():
-            if match := re.fullmatch(configs, file.stem):
+            # the classifiers of configs/baselines are timm's, for their figures
+            match = re.fullmatch(configs, file.stem)
+            if match and (each, file.parent.name) != ('classifier', 'baselines'):
                 found[each].setdefault(match[1], file)
     for name, file in found[head].items():
         if short(name) == short(backbone):
@@ -167,6 +169,7 @@ def short(backbone: str) -> str:
 def config_lines(cfg: Config, base: Path, head: str, backbone: str, folder: Path, found: Data) -> list[str]:
     """The lines of the config for what lies in a folder."""
     _, needs, model = HEADS[head]
+    common = '_delete_=True, ' * (needs == 'folders') + f'{written(found.common)}, ' * bool(found.common)
     few = needs != 'folders' and len(found.classes) <= MOST_COLOURS
     palette = found.palette or (colours(found.classes) if few else [])
     counts = ', '.join(f'{number} for {part}' for part, number in found.images.items())
@@ -183,7 +186,7 @@ def config_lines(cfg: Config, base: Path, head: str, backbone: str, folder: Path
         *(listed('palette', palette) if palette else []),
         f'data_root = {folder.as_posix()!r}',
         f'metainfo = dict(classes=classes{", palette=palette" * bool(palette)})',
-        f'data = dict({found.common}data_root=data_root, metainfo=metainfo)',
+        f'data = dict({common}data_root=data_root, metainfo=metainfo)',
         *dict(boxes=detector, maps=segmentor, folders=classifier)[needs](cfg, found, 'mask' in head),
         '',
         'heads = dict(num_classes=len(classes))',
@@ -212,10 +215,11 @@ def detector(cfg: Config, found: Data, masks: bool) -> list[str]:
     pipelines = [f', pipeline={part}_pipeline' * drop for part in ('train', 'test')]
     lines = [*[BOXES_ONLY] * drop, *loaders(found, 'batch_size=2', *pipelines)]
     for part in ('val', 'test'):
-        file = re.search("ann_file='(.*?)'", found.datasets.get(part, ''))
         metric = ", metric='bbox'" * drop
-        value = f"dict(ann_file=f'{{data_root}}/{file[1]}'{metric})" if file else 'val_evaluator'
-        lines.append(f'{part}_evaluator = {value}')
+        file = f"f'{{data_root}}/{found.datasets.get(part, {}).get('ann_file')}'"
+        lines.append(
+            f'{part}_evaluator = ' + (f'dict(ann_file={file}{metric})' if part in found.datasets else 'val_evaluator')
+        )
     epochs = -(-SEEN // found.images['train'])
     if epochs <= cfg.train_cfg.max_epochs:
         return [*lines, "default_hooks = dict(checkpoint=dict(save_best='coco/bbox_mAP'))"]
@@ -243,7 +247,8 @@ def classifier(cfg: Config, found: Data, _: bool) -> list[str]:
 def loaders(found: Data, batch: str, train: str = '', test: str = '') -> list[str]:
     """The lines of the dataloaders. ``train`` and ``test`` are more arguments of the datasets."""
     parts = {
-        part: f'dict(**data, {given}{train if part == "train" else test})' for part, given in found.datasets.items()
+        part: f'dict(**data, {written(given)}{train if part == "train" else test})'
+        for part, given in found.datasets.items()
     }
     return [
         *(f'{part} = {dataset}' for part, dataset in parts.items()),
@@ -257,6 +262,12 @@ def colours(classes: Sequence[str]) -> list[list[int]]:
     """Contrasting colours: each hue is as far from all before it as the golden ratio puts it."""
     hues = [(0.6 + 0.618034 * number) % 1 for number, _ in enumerate(classes)]
     return [[round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.9, 1)] for hue in hues]
+
+
+def written(arguments: dict[str, Any]) -> str:
+    """Arguments as a config has them."""
+    values = {key: f'dict({written(one)})' if isinstance(one, dict) else repr(one) for key, one in arguments.items()}
+    return ', '.join(f'{key}={value}' for key, value in values.items())
 
 
 def listed(name: str, values: Sequence[object]) -> list[str]:

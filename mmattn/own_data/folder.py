@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -44,10 +44,10 @@ class Data(NamedTuple):
     what: str
     classes: Sequence[str]
     images: dict[str, int]  #: part, "train", "val" or "test" -> number
-    datasets: dict[str, str]  #: part -> the arguments of its dataset, as text
+    datasets: dict[str, dict[str, Any]]  #: part -> the arguments of its dataset
     example: Path  #: an image
     files: dict[Path, str] = {}  #: lists of the parts, which are to be written
-    common: str = ''  #: the arguments that all datasets have
+    common: dict[str, Any] = {}  #: the arguments that all datasets have
     palette: Sequence[Sequence[int]] = ()
     masks: bool = False
 
@@ -160,7 +160,7 @@ def read_coco(path: Path, wanted: Sequence[str]) -> Data:
         f"{sum(counts.values())} objects in COCO's format",
         wanted or [name for name in classes if counts[name]],
         {part: len(contents[part]['images']) for part in parts},
-        {part: f'ann_file={files[part]!r}, data_prefix=dict(img={folders[part]!r})' for part in parts},
+        {part: dict(ann_file=files[part], data_prefix=dict(img=folders[part])) for part in parts},
         images['train'] / contents['train']['images'][0]['file_name'],
         written,
         masks=any(annotation.get('segmentation') for annotation in contents['train']['annotations']),
@@ -238,16 +238,16 @@ def read_maps(path: Path, wanted: Sequence[str]) -> Data:
         folders = [relative(each, path) for each in (images, maps)]
         if alone if part else alone & stems[part]:
             raise InputError(f'{path}: only one of {" and ".join(folders)} has {first_names(sorted(alone))}')
-        datasets[part] = f'data_prefix=dict(img_path={folders[0]!r}, seg_map_path={folders[1]!r})'
+        datasets[part] = dict(data_prefix=dict(img_path=folders[0], seg_map_path=folders[1]))
     files: dict[Path, str] = {}
     if len(stems) == 1:
         prefix, names, lists = *datasets.values(), *stems.values(), lists_in(path, 'maps')
         stems = in_parts(names, path, lists)
         files = {} if lists else {path / f'{part}.txt': '\n'.join(each) for part, each in stems.items()}
         lists = lists or {part: path / f'{part}.txt' for part in stems}
-        datasets = {part: f'ann_file={relative(lists[part], path)!r}, {prefix}' for part in stems}
+        datasets = {part: dict(ann_file=relative(lists[part], path), **prefix) for part in stems}
     classes, palette = labels_of([maps / name for _, maps, _ in every for name in names_in[maps]], path, wanted)
-    common = f"type='BaseSegDataset', img_suffix={end!r}, seg_map_suffix={map_end!r}, "
+    common = dict(type='BaseSegDataset', img_suffix=end, seg_map_suffix=map_end)
     counts = {part: len(names) for part, names in stems.items()}
     return Data('label maps', classes, counts, datasets, images / names_in[images][0], files, common, palette)
 
@@ -312,7 +312,7 @@ def read_folders(path: Path, wanted: Sequence[str]) -> Data:
                 raise InputError(
                     f'{path}: {first_names(sorted(different))} is a folder in only one of train and {part}'
                 )
-        datasets = {part: f'data_prefix={parts[part].name!r}' for part in classes}
+        datasets = {part: dict(data_prefix=parts[part].name) for part in classes}
         counts = {part: sum(map(len, each.values())) for part, each in classes.items()}
         names, files = classes['train'], {}
     else:
@@ -324,13 +324,11 @@ def read_folders(path: Path, wanted: Sequence[str]) -> Data:
         }
         counts = {part: len(each) for part, each in lines.items()}
         files = {path / f'{part}.txt': '\n'.join(each) for part, each in lines.items()}
-        datasets = {part: f"ann_file='{part}.txt', data_prefix=''" for part in lines}
+        datasets = {part: dict(ann_file=f'{part}.txt', data_prefix='') for part in lines}
     if len(names) < 2 or any(NO_CLASS.fullmatch(name.lower()) for name in names):
         raise lacking(path, 'folders')
     example = next(file for file in files_below(path, IMAGES))
-    return Data(
-        'folders of images', [*names], counts, datasets, example, files, "_delete_=True, type='CustomDataset', "
-    )
+    return Data('folders of images', [*names], counts, datasets, example, files, dict(type='CustomDataset'))
 
 
 def images_of(folder: Path) -> dict[str, list[str]]:

@@ -238,6 +238,7 @@ REFUSALS = {
     'other classes': (other_classes, ('classifier', 'nat-t'), 'kite, kites is a folder in only one of train and val'),
     'one image of a class': (lambda f: class_folders(f, 1), ('classifier', 'nat-t'), 'has 1 images, too few'),
     'names for folders': (class_folders, ('classifier', 'nat-t', ['a']), 'names of their folders'),
+    'a baseline': (class_folders, ('classifier', 'deit-s'), "no config of classifier with 'deit-s'"),
     'token labels': (class_folders, ('classifier', 'volo-d1'), 'take another backbone'),
     '16 bits': (deep_images, ('classifier', 'nat-t'), 'png has more than 8 bits: docs/own_data.md'),
 }  # fmt: skip

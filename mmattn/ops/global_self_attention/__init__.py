@@ -15,18 +15,28 @@ from torch import Tensor
 
 from ...arguments import check_choice
 from .. import library
-from ..backend import check_maps, check_triton, named_backend, on_device, without_autocast
+from ..backend import (
+    CannotServe,
+    check_maps,
+    check_triton,
+    named_backend,
+    on_device,
+    triton_multiplies,
+    without_autocast,
+)
 from ..tracing import is_exporting
 from .batched import axial_attention_batched, content_attention_batched, in_range
 from .cpp import axial_attention_cpp
 from .exported import axial_attention_exported
 from .reference import axial_attention_reference, check_lines, content_attention_reference
-from .table import fit_table, reach_of
+from .table import fit_table
 
 __all__ = ['BEYOND', 'axial_attention', 'content_attention']
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
 BEYOND = ('mask', 'stretch')
+#: channels of a head that the kernels of 'triton' take at most
+MAX_WIDTH = 64
 
 
 def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | None = None) -> Tensor:
@@ -86,9 +96,10 @@ def axial_attention(
         table: (2L - 1, k) embeddings of the relative positions 1 - L to L - 1, shared by the heads.
         dim: 1 attends along columns, 2 along rows.
         beyond: 'mask' or 'stretch'.
-        backend: 'reference', 'batched', 'exported' (for ONNX), 'cpp' (float32 on the CPU) or 'triton' (GPUs, sums in
-            float32). The last three have neither keys nor softmax. The last two have no second derivatives, and are not
-            for torch.func. None chooses by device and dtype, and never 'triton'.
+        backend: 'reference', 'batched', 'exported' (for ONNX), 'cpp' (float32 on the CPU) or 'triton' (GPUs with tensor
+            cores for bfloat16, 16 bits, at most 64 channels of a head; sums in float32). The last three have neither
+            keys nor softmax. The last two have no second derivatives, and are not for torch.func. With 'triton', NaN
+            and infinity reach up to 15 pixels farther than the table. None chooses the fastest that can serve.
         key: (B, H, W, heads, k) or None.
         softmax: of the products, over the pixels that are attended to.
 
@@ -125,19 +136,22 @@ def fastest(query: Tensor, value: Tensor, positional: bool) -> str:
     """The backend that None stands for, of :func:`axial_attention`; positional: it has neither keys nor a softmax."""
     if positional and library.takes(query, value):
         return 'cpp'
+    if positional and triton_multiplies(query) and max(query.shape[-1], value.shape[-1]) <= MAX_WIDTH:
+        return 'triton'
     return 'exported' if positional and is_exporting() else 'batched'
 
 
 def _triton(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> Tensor:
     """``triton``, imported when it is needed: Triton is not everywhere."""
-    check_triton(value)
+    check_triton(query, products=True)
+    widths = query.shape[-1], value.shape[-1]
+    if max(widths) > MAX_WIDTH:
+        raise CannotServe(f"backend 'triton' takes at most {MAX_WIDTH} channels of a head, not {max(widths)}")
     from .triton import axial_attention_triton
 
-    fitted = fit_table(table, query.shape[dim], beyond).to(query.dtype)
+    fitted = table if beyond == 'mask' else fit_table(table, query.shape[dim], beyond)
     with on_device(query):
-        return axial_attention_triton(
-            query, value.to(query.dtype), fitted, dim, reach_of(table, query.shape[dim], beyond)
-        )
+        return axial_attention_triton(query, value.to(query.dtype), fitted, dim)
 
 
 CONTENT_BACKENDS: dict[str, Callable[..., Tensor]] = {

@@ -1,10 +1,12 @@
-"""GSA's axial sums on a GPU. No scores are in memory, and maps are read where they are.
+"""GSA's attention along lines on a GPU. No scores are in memory, and maps are read where they are.
 
-A program works on ``BLOCK`` positions of a line of one head, and goes through the positions of the line. Sums are in
-float32, whatever the dtype of the maps.
+For one position y of a line, the scores of all lines are one product with a slice of the table, S[line, i] =
+Q[line, y] . R[i - y], so nothing is shifted. A program has ``SIDE`` lines, which are neighbours in memory, and as many
+positions. It goes through the positions within reach, and makes two products on tensor cores for as many at a time: one
+for each position, for scores, which are then rounded to the dtype of the maps, and one for each line. Sums are in
+float32.
 
-In memory, maps (B, H, W, heads, k) are rows of k numbers. Neighbours on a line are ``step`` rows apart, and the first
-positions of neighbouring lines ``other_step`` rows.
+Beyond the reach, scores are zero. Zero times NaN or infinity is NaN, so that these reach up to 15 positions further.
 """
 
 import torch
@@ -12,204 +14,176 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..derivatives import once
+from ..gpu import launch, operators, product
+from ..library import rows_of
 
-#: positions of a program, for 32 channels a head
-BLOCK = 32
-#: parts of the lines whose sums for the table's gradient are in memory
-PARTS = 512
-
-
-def axial_attention_triton(query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int | None) -> Tensor:
-    """``axial_attention_reference`` without keys and softmax, for a table (2l - 1, k) that fits lines of length l, and
-    pixels at most ``reach`` apart; None: all."""
-    return _AxialSum.apply(query.contiguous(), value.contiguous(), table.contiguous(), dim, reach)
+#: lines and positions of a program, and positions that it works on at a time
+SIDE = tl.constexpr(16)
+#: programs that sum over lines for the table's gradient
+PROGRAMS = 2048
 
 
-class _AxialSum(torch.autograd.Function):
-    """``sum_j (query[i] . table[j - i + l - 1]) value[j]`` along dimension 1 or 2 of contiguous maps."""
-
-    @staticmethod
-    def forward(ctx, query: Tensor, value: Tensor, table: Tensor, *numbers: int | None) -> Tensor:
-        ctx.save_for_backward(query, value, table)
-        ctx.numbers = dim, reach = numbers
-        out = torch.empty_like(value)
-        grid, constants = _constants(query, value, dim)
-        _forward[grid](query, value, table, out, **constants, **_near(reach))
-        return out
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *_gradients(grad.contiguous(), *ctx.saved_tensors, *ctx.numbers), None, None
+def axial_attention_triton(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
+    """``axial_attention_reference`` without keys and softmax. Pixels beyond the table do not attend to each other."""
+    return _operator(rows_of(query)[0], rows_of(value)[0], table, dim)
 
 
-@once
-def _gradients(
-    grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int, reach: int | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _sum(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
+    out = torch.empty_like(value, memory_format=torch.contiguous_format)
+    constants, tiles = _constants(query, value, table, dim)
+    launch(_forward, tiles, query, value, table.to(query.dtype).contiguous(), out, **constants)
+    return out
+
+
+def _gradients(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, value and table."""
-    grad_query, grad_value = torch.empty_like(query), torch.empty_like(value)
-    (lines, _), constants = grid, constants = _constants(query, value, dim)
-    _backward[grid](query, value, table, grad, grad_query, grad_value, **constants, **_near(reach))
-    share = max(4, triton.cdiv(lines, PARTS))
-    parts = triton.cdiv(lines, share)
-    sums = table.new_empty(parts, *table.shape, dtype=torch.float32)
-    grid = parts, triton.cdiv(len(table), constants['BLOCK'])
-    _backward_table[grid](query, value, grad, sums, lines, share, **constants)
-    return grad_query, grad_value, sums.sum(0).to(table.dtype)
+    grad, of_table = grad.contiguous(), table.to(query.dtype).contiguous()
+    grad_query, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, value))
+    constants, tiles = _constants(query, value, table, dim)
+    launch(_query_gradient, tiles, value, of_table, grad, grad_query, **constants)
+    launch(_value_gradient, tiles, query, of_table, grad, grad_value, **constants)
+    diagonals = 2 * triton.cdiv(len(table) // 2, SIDE.value) + 1
+    share = max(1, triton.cdiv(tiles[0] * diagonals, PROGRAMS))
+    parts = triton.cdiv(tiles[0], share)
+    sums = grad.new_empty(parts, SIDE.value, *table.shape, dtype=torch.float32)
+    launch(_table_gradient, (parts, diagonals), query, value, grad, sums, share, **constants)
+    return grad_query, grad_value, sums.sum((0, 1)).to(table.dtype)
 
 
-def _near(reach: int | None) -> dict:
-    """The arguments of the kernels that compare distances, if they must."""
-    return dict(reach=reach or 0, HAS_REACH=reach is not None)
+def _setup(ctx, inputs: tuple, output: Tensor) -> None:
+    *tensors, ctx.dim = inputs
+    ctx.save_for_backward(*tensors)
 
 
-def _constants(query: Tensor, value: Tensor, dim: int) -> tuple[tuple[int, int], dict]:
-    """Grid and arguments of the kernels."""
-    B, _, _, heads, K = query.shape
-    V = value.shape[-1]
-    length, others = query.shape[dim], query.shape[3 - dim]
-    block_k, block_v = (max(16, triton.next_power_of_2(width)) for width in (K, V))
-    block = min(triton.next_power_of_2(length), max(16, 32 * BLOCK // max(block_k, block_v)))
-    steps = (others * heads, heads) if dim == 1 else (heads, length * heads)
-    constants = dict(length=length, others=others, heads=heads, step=steps[0], other_step=steps[1], K=K, V=V)
-    constants.update(BLOCK=block, BLOCK_K=block_k, BLOCK_V=block_v)
-    return (B * others * heads, triton.cdiv(length, block)), constants
+def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return *_gradient_operator(grad, *ctx.saved_tensors, ctx.dim), None
+
+
+_operator, _gradient_operator = operators('axial', _sum, _setup, _differentiate, _gradients)
+
+
+def _constants(query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[dict[str, int], tuple[int, int]]:
+    """Arguments that all kernels have, and numbers of tiles: of lines and of positions."""
+    B, _, W, heads, K = query.shape
+    length, others, V = query.shape[dim], query.shape[3 - dim], value.shape[-1]
+    along, across = (W, 1) if dim == 1 else (1, W)
+    lines, D = B * others * heads, max(16, triton.next_power_of_2(max(K, V)))
+    constants = dict(q_stride=query.stride(2), v_stride=value.stride(2), along=along, across=across, lines=lines)
+    constants.update(others=others, heads=heads, length=length, reach=len(table) // 2, K=K, V=V, D=D)
+    constants.update(num_warps=D // 4, num_stages=2 if D < 64 else 1)  # at most 128 registers
+    return constants, (triton.cdiv(lines, SIDE.value), triton.cdiv(length, SIDE.value))
 
 
 @triton.jit
-def _first_row(line, length, others, heads, other_step):
-    """The row of the first position of a line, of all lines of all samples and heads."""
+def _lines(tile, lines, others, heads, across, length):
+    """Of a tile of lines: the numbers of their first pixels, their heads, and which lines exist."""
+    line = tile * SIDE + tl.arange(0, SIDE)
     other = line // heads
-    sample = (other // others).to(tl.int64)
-    return sample * others * length * heads + (other % others).to(tl.int64) * other_step + line % heads
+    return (other // others).to(tl.int64) * others * length + other % others * across, line % heads, line < lines
+
+
+@triton.jit
+def _place(pixel, head, there, start, length, stride, along, WIDTH: tl.constexpr, D: tl.constexpr):
+    """Where positions from ``start`` on are, (lines, positions, channels), and which exist."""
+    first = pixel * stride + head * WIDTH + tl.cast(start, tl.int64) * along * stride
+    t, c = tl.arange(0, SIDE)[:, None], tl.arange(0, D)[None, :]
+    inside = (start + t < length) & (c < WIDTH)
+    return first[:, None, None] + (t * along * stride + c)[None, :, :], there[:, None, None] & inside[None, :, :]
+
+
+@triton.jit
+def _read(x, pixel, head, there, start, length, stride, along, WIDTH: tl.constexpr, D: tl.constexpr):
+    place, exist = _place(pixel, head, there, start, length, stride, along, WIDTH, D)
+    return tl.load(x + place, exist, 0.0)
+
+
+@triton.jit
+def _write(x, values, pixel, head, there, start, length, stride, along, WIDTH: tl.constexpr, D: tl.constexpr):
+    place, exist = _place(pixel, head, there, start, length, stride, along, WIDTH, D)
+    tl.store(x + place, values, exist)
+
+
+@triton.jit
+def _slice(table, y, i, reach, K: tl.constexpr, D: tl.constexpr):
+    """R[i - y] of positions from y and from i on, (y, i, channels), zero beyond the reach."""
+    t, c = tl.arange(0, SIDE), tl.arange(0, D)[None, None, :]
+    row = (i + t)[None, :] - (y + t)[:, None] + reach
+    inside = (row >= 0) & (row <= 2 * reach)
+    return tl.load(table + row[:, :, None] * K + c, inside[:, :, None] & (c < K), 0.0)
 
 
 @triton.jit
 def _forward(
-    query,
-    value,
-    table,
-    out,
-    length,
-    others,
-    heads,
-    step,
-    other_step,
-    reach,
-    HAS_REACH: tl.constexpr,
-    K: tl.constexpr,
-    V: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
-    first = _first_row(tl.program_id(0), length, others, heads, other_step)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    k, v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-    of_query = (i < length)[:, None] & (k < K)[None, :]
-    rows = (first + i.to(tl.int64) * step)[:, None]
-    q = tl.load(query + rows * K + k[None, :], of_query, 0.0).to(tl.float32)
-    total = tl.zeros((BLOCK, BLOCK_V), tl.float32)
-    row = first
-    for j in range(length):
-        r = tl.load(table + (length - 1 + j - i)[:, None] * K + k[None, :], of_query, 0.0).to(tl.float32)
-        neighbour = tl.load(value + row * V + v, v < V, 0.0).to(tl.float32)[None, :]
-        if HAS_REACH:  # zero times infinity is NaN
-            neighbour = tl.where((tl.abs(j - i) <= reach)[:, None], neighbour, 0.0)
-        total += tl.sum(q * r, 1)[:, None] * neighbour
-        row += step
-    tl.store(out + rows * V + v[None, :], total, (i < length)[:, None] & (v < V)[None, :])
+    query, value, table, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
+    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    y = tl.program_id(1) * SIDE
+    pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
+    q = tl.permute(_read(query, pixel, head, there, y, length, q_stride, along, K, D), (1, 0, 2))
+    total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    for i in range(tl.maximum(y - reach, 0) // SIDE * SIDE, tl.minimum(y + SIDE + reach, length), SIDE):
+        r = _slice(table, y, i, reach, K, D)
+        s = product(q, tl.permute(r, (0, 2, 1))).to(q.dtype)  # (y, lines, i)
+        v = _read(value, pixel, head, there, i, length, v_stride, along, V, D)
+        total = product(tl.permute(s, (1, 0, 2)), v, total)
+    _write(out, total, pixel, head, there, y, length, heads * V, along, V, D)
 
 
 @triton.jit
-def _backward(
-    query,
-    value,
-    table,
-    grad,
-    grad_query,
-    grad_value,
-    length,
-    others,
-    heads,
-    step,
-    other_step,
-    reach,
-    HAS_REACH: tl.constexpr,
-    K: tl.constexpr,
-    V: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
-    first = _first_row(tl.program_id(0), length, others, heads, other_step)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    k, v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-    of_query, of_value = ((i < length)[:, None] & (k < K)[None, :]), ((i < length)[:, None] & (v < V)[None, :])
-    rows = (first + i.to(tl.int64) * step)[:, None]
-    g = tl.load(grad + rows * V + v[None, :], of_value, 0.0).to(tl.float32)
-    total_query = tl.zeros((BLOCK, BLOCK_K), tl.float32)
-    total_value = tl.zeros((BLOCK, BLOCK_V), tl.float32)
-    row = first
-    for j in range(length):
-        # The position as query: it received a value from j.
-        r = tl.load(table + (length - 1 + j - i)[:, None] * K + k[None, :], of_query, 0.0).to(tl.float32)
-        neighbour = tl.load(value + row * V + v, v < V, 0.0).to(tl.float32)[None, :]
-        if HAS_REACH:
-            near = (tl.abs(j - i) <= reach)[:, None]
-            neighbour = tl.where(near, neighbour, 0.0)
-        total_query += tl.sum(g * neighbour, 1)[:, None] * r
-        # The position as neighbour of the query j.
-        r = tl.load(table + (length - 1 + i - j)[:, None] * K + k[None, :], of_query, 0.0).to(tl.float32)
-        q = tl.load(query + row * K + k, k < K, 0.0).to(tl.float32)[None, :]
-        received = tl.load(grad + row * V + v, v < V, 0.0).to(tl.float32)[None, :]
-        if HAS_REACH:
-            q, received = tl.where(near, q, 0.0), tl.where(near, received, 0.0)
-        total_value += tl.sum(q * r, 1)[:, None] * received
-        row += step
-    tl.store(grad_query + rows * K + k[None, :], total_query, of_query)
-    tl.store(grad_value + rows * V + v[None, :], total_value, of_value)
+def _query_gradient(
+    value, table, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
+    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The sum of (dY[line, y] . V[line, i]) R[i - y] over i."""
+    y = tl.program_id(1) * SIDE
+    pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
+    g = _read(grad, pixel, head, there, y, length, heads * V, along, V, D)
+    total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    for i in range(tl.maximum(y - reach, 0) // SIDE * SIDE, tl.minimum(y + SIDE + reach, length), SIDE):
+        v = _read(value, pixel, head, there, i, length, v_stride, along, V, D)
+        s = product(g, tl.permute(v, (0, 2, 1))).to(g.dtype)  # (lines, y, i)
+        total = product(tl.permute(s, (1, 0, 2)), _slice(table, y, i, reach, K, D), total)
+    _write(out, tl.permute(total, (1, 0, 2)), pixel, head, there, y, length, heads * K, along, K, D)
 
 
 @triton.jit
-def _backward_table(
-    query,
-    value,
-    grad,
-    sums,
-    lines,
-    share,
-    length,
-    others,
-    heads,
-    step,
-    other_step,
-    K: tl.constexpr,
-    V: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
-    """``sums`` (parts, 2l - 1, K): of ``share`` lines each. A program works on ``BLOCK`` relative positions."""
-    part = tl.program_id(0)
-    start = tl.program_id(1) * BLOCK + 1 - length
-    offset = start + tl.arange(0, BLOCK)
-    k, v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-    low, high = tl.maximum(0, 1 - start - BLOCK), tl.minimum(length, length - start)
-    total = tl.zeros((BLOCK, BLOCK_K), tl.float32)
-    for line in range(part * share, tl.minimum((part + 1) * share, lines)):
-        first = _first_row(line, length, others, heads, other_step)
-        row = first + low.to(tl.int64) * step
-        for i in range(low, high):
-            j = i + offset
-            there = ((j >= 0) & (j < length))[:, None]
-            of_value = there & (v < V)[None, :]
-            neighbour = tl.load(value + (first + j.to(tl.int64) * step)[:, None] * V + v[None, :], of_value, 0.0)
-            g = tl.load(grad + row * V + v, v < V, 0.0).to(tl.float32)
-            q = tl.load(query + row * K + k, k < K, 0.0).to(tl.float32)
-            product = tl.sum(neighbour.to(tl.float32) * g[None, :], 1)[:, None] * q[None, :]
-            total += tl.where(there, product, 0.0)  # zero times infinity is NaN
-            row += step
-    rows = (part.to(tl.int64) * (2 * length - 1) + offset + length - 1)[:, None]
-    tl.store(sums + rows * K + k[None, :], total, (offset < length)[:, None] & (k < K)[None, :])
+def _value_gradient(
+    query, table, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
+    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The sum of (Q[line, y] . R[i - y]) dY[line, y] over y."""
+    i = tl.program_id(1) * SIDE
+    pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
+    total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    for y in range(tl.maximum(i - reach, 0) // SIDE * SIDE, tl.minimum(i + SIDE + reach, length), SIDE):
+        q = tl.permute(_read(query, pixel, head, there, y, length, q_stride, along, K, D), (1, 0, 2))
+        s = product(q, tl.permute(_slice(table, y, i, reach, K, D), (0, 2, 1))).to(q.dtype)  # (y, lines, i)
+        g = _read(grad, pixel, head, there, y, length, heads * V, along, V, D)
+        total = product(tl.permute(s, (1, 2, 0)), g, total)
+    _write(out, total, pixel, head, there, i, length, heads * V, along, V, D)
+
+
+@triton.jit
+def _table_gradient(
+    query, value, grad, sums, share, q_stride, v_stride, along, across, lines, others, heads, length, reach,
+    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The sum of (dY[line, y] . V[line, i]) Q[line, y], of ``share`` tiles of lines. Pairs of tiles of positions y and
+    i that are as far apart have the same i - y, so a program adds them up. For each place of y in its tile, no two
+    programs of a part have the same i - y: sums are (parts, SIDE, 2 reach + 1, K)."""
+    part, shift = tl.program_id(0), (tl.program_id(1) - tl.num_programs(1) // 2) * SIDE
+    pairs = tl.maximum(tl.cdiv(length, SIDE) - tl.abs(shift) // SIDE, 0)
+    total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    for number in range(pairs * tl.minimum(share, tl.cdiv(lines, SIDE) - part * share)):
+        y = number % pairs * SIDE + tl.maximum(-shift, 0)
+        pixel, head, there = _lines(part * share + number // pairs, lines, others, heads, across, length)
+        g = _read(grad, pixel, head, there, y, length, heads * V, along, V, D)
+        v = _read(value, pixel, head, there, y + shift, length, v_stride, along, V, D)
+        s = product(g, tl.permute(v, (0, 2, 1))).to(g.dtype)  # (lines, y, i)
+        q = tl.permute(_read(query, pixel, head, there, y, length, q_stride, along, K, D), (1, 0, 2))
+        total = product(tl.permute(s, (1, 2, 0)), q, total)
+    t, c = tl.arange(0, SIDE), tl.arange(0, D)[None, None, :]
+    row = shift + t[None, :] - t[:, None] + reach
+    inside = (row >= 0) & (row <= 2 * reach)
+    at = (part.to(tl.int64) * SIDE + t[:, None]) * (2 * reach + 1) + row
+    tl.store(sums + at[:, :, None] * K + c, total, inside[:, :, None] & (c < K))

@@ -12,6 +12,8 @@ from mmengine.registry import MODELS, DefaultScope
 from torch import Tensor, nn
 
 import mmattn
+from mmattn.backbones import NAT
+from mmattn.weights import files
 from tests import ROOT
 
 DOCUMENTS = [ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'CHANGELOG.md')] + sorted(
@@ -19,7 +21,9 @@ DOCUMENTS = [ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'CHANGELOG
 )
 README = (ROOT / 'README.md').read_text()
 EXAMPLES = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'add_a_backbone.md').read_text(), re.DOTALL)
-DETECTOR, SEGMENTOR, CALL = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+GETTING_STARTED = (ROOT / 'docs' / 'getting_started.md').read_text()
+DETECTOR, CALL = re.findall(r'```python\n(.*?)```', README, re.DOTALL)
+SEGMENTOR = re.findall(r'```python\n(.*?)```', GETTING_STARTED, re.DOTALL)[0]
 
 
 def build(path: Path) -> nn.Module:
@@ -41,24 +45,24 @@ def losses(model: nn.Module, inputs: dict) -> list[Tensor]:
     return found
 
 
-def test_detector(tmp_path, monkeypatch, release):
-    """The README's config for MMDetection loads a released checkpoint and trains."""
+def test_detector(tmp_path, monkeypatch):
+    """The README's config for MMDetection takes the weights of its address and trains."""
     from mmdet.testing import demo_mm_inputs
 
-    monkeypatch.chdir(tmp_path)
-    weights = release('elsa_swin_tiny_imagenet')
-    Path('checkpoints').mkdir()
-    torch.save({'state_dict': weights}, 'checkpoints/elsa_swin_tiny.pth')
+    weights = NAT(arch='tiny').state_dict()
+    torch.save(weights, tmp_path / 'nat_tiny.pth')
+    monkeypatch.setattr(files, 'from_server', lambda address, read: read(tmp_path / Path(address).name))
     (tmp_path / 'config.py').write_text(DETECTOR)
     model = build(tmp_path / 'config.py')
-    assert torch.equal(model.backbone.patch_embed.proj.weight, weights['patch_embed.proj.weight'])
+    name = 'levels.0.blocks.0.attn.rpb'
+    assert torch.equal(model.backbone.state_dict()[name], weights[name])
     inputs = demo_mm_inputs(1, [[3, 64, 96]], num_items=[2], with_mask=True)
     assert all(loss.isfinite().all() for loss in losses(model, inputs))
 
 
 @pytest.mark.slow  # UperNet's weights: 20 seconds
 def test_segmentor(tmp_path, monkeypatch, release):
-    """Read as the README says, its config for MMSegmentation loads a released checkpoint and trains."""
+    """Read as the page says, its config for MMSegmentation loads a released checkpoint and trains."""
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
@@ -67,7 +71,7 @@ def test_segmentor(tmp_path, monkeypatch, release):
     Path('checkpoints').mkdir()
     torch.save(weights, 'checkpoints/ckpt_S.pth')
     (tmp_path / 'config.py').write_text(SEGMENTOR)
-    assert '`with mmattn.mmseg_bases():`' in README
+    assert '`with mmattn.mmseg_bases():`' in GETTING_STARTED
     with mmattn.mmseg_bases():
         model = build(tmp_path / 'config.py')
     assert torch.equal(model.backbone.patch_embed1.conv[0].weight, weights['patch_embed1.conv.0.weight'])
@@ -148,8 +152,9 @@ def test_examples_of_new_parts(tmp_path):
 
 
 def test_table_agrees_with_metafiles():
-    """Parameters and accuracies in the README's table are those of the metafiles."""
-    rows = re.findall(r'\[[^]]+\]\((configs/\S+\.py)\) \| ([\d.]+) M \| ([\d.]+) \|', README)
+    """Parameters and accuracies of the backbones are those of the metafiles."""
+    page = (ROOT / 'docs' / 'choose.md').read_text()
+    rows = re.findall(r'\[[^]]+\]\(\.\./(configs/\S+\.py)\) \| ([\d.]+) M \| ([\d.]+) \|', page)
     assert len(rows) == 8
     for config, parameters, top1 in rows:
         models = yaml.safe_load((ROOT / config).with_name('metafile.yml').read_text())['Models']

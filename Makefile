@@ -10,11 +10,11 @@
 # make docs      write the site to work_dirs/site: it executes the notebooks and checks every link
 # make setup     build the environment; every other target does this first
 #
-# PYTHON=python3.11 names the Python that the environment is built from.
+# PYTHON=python3.11 names the Python that the environment is built from. The default is that of the environment, or else python3.
 # JOBS=8 trains 8 models of make compare side by side. The default is 2.
 # STACK=openmmlab uses OpenMMLab's own last releases, in .venv-openmmlab. The default is onedl, in .venv.
 # MMCV_OPS=compiled compiles MMCV's operators: 5 to 15 minutes on 2 cores. The default is projects/mmcv_ops.
-PYTHON ?= python3
+PYTHON ?= $(or $(wildcard $(shell sed -n 's|^home = \(.*\)|\1/python3|p' .venv$(SUFFIX)/pyvenv.cfg 2>/dev/null)),python3)
 STACK ?= onedl
 export STACK
 SUFFIX = $(patsubst %,-%,$(filter-out onedl,$(STACK)))

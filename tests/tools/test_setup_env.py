@@ -39,6 +39,18 @@ def test_new_python_is_refused(setup_env, monkeypatch):
         setup_env.check_machine()
 
 
+def test_python_of_an_environment_is_kept(tmp_path):
+    """What follows make setup PYTHON=... does not build another environment from python3."""
+    (tmp_path / 'bin').mkdir()
+    (tmp_path / 'bin' / 'python3').touch()
+    (tmp_path / '.venv').mkdir()
+    (tmp_path / '.venv' / 'pyvenv.cfg').write_text(f'home = {tmp_path}/bin\n')
+    printed = subprocess.run(
+        ['make', '-n', '-f', ROOT / 'Makefile', 'setup'], cwd=tmp_path, capture_output=True, text=True
+    ).stdout
+    assert f'{tmp_path}/bin/python3 tools/dev/setup_env.py' in printed
+
+
 def test_stacks_are_kept_apart():
     """Each stack has its own environment, and its own folder for the results of the demo and of the benchmark."""
     for target in ('demo', 'test', 'lint'):

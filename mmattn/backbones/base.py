@@ -139,6 +139,11 @@ class Backbone(StrictModule):
         """The modules of the stem, then those of each stage that is built, output norm included."""
         raise NotImplementedError
 
+    @property
+    def stem_tensors(self) -> list[str]:
+        stem = {parameter for module in self.stage_modules()[0] for parameter in module.parameters()}
+        return [name for name, parameter in self.named_parameters() if parameter in stem]
+
     def stage_outputs(self, x: Tensor) -> Iterator[Tensor]:
         """x: (B, in_channels, H, W) -> after each stage that is built, before its output norm, (B, h, w, C). A stage is
         computed when its output is asked for."""

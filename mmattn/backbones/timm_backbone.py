@@ -128,6 +128,11 @@ class TimmBackbone(Backbone):
             modules.append(nn.ParameterList([p for name, p in parameters.items() if groups[name] == i]))
         return found
 
+    @property
+    def stem_tensors(self) -> list[str]:
+        first = self.model.pretrained_cfg.get('first_conv') or ()
+        return [f'model.{name}.weight' for name in ([first] if isinstance(first, str) else first)]
+
     def get_layer_depth(self, param_name: str, prefix: str = '') -> tuple[int, int]:
         """As timm's ``group_matcher`` has it: the stem has depth 0, then blocks or stages have 1, 2 and so on."""
         groups = self._groups(coarse=False)

@@ -178,9 +178,11 @@ def _start_attention(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
     """
     embed = model.patch_embed
     if isinstance(embed, SimpleEmbed):  # a linear layer on patches in another order, between two norms
-        dim, p = embed.proj.out_features, embed.patch_size
-        kernel = take(tensors, 'patch_embed.proj.weight', dim, model.in_channels, p, p)
-        tensors['patch_embed.proj.weight'] = kernel.permute(0, 2, 3, 1).flatten(1)
+        dim, p, name = embed.proj.out_features, embed.patch_size, 'patch_embed.proj.weight'
+        channels = tensors[name].shape[1:2].numel()
+        kernel = take(tensors, name, dim, channels, p, p)
+        of_these_images = channels == model.in_channels  # Others are refused later, or were fitted.
+        tensors[name] = kernel.permute(0, 2, 3, 1).flatten(1) if of_these_images else kernel
     starts = {
         f'blocks.{i}.attn.': getattr(block.attn, 'warm_start', None)
         for i, block in enumerate(model.blocks)

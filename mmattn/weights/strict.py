@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, near_misses
 from ..privacy import without_secrets
+from .channels import WAYS, fitted, other_channels
 from .files import plain_names, read_checkpoint, weights_in
 from .first_pass import log_difference
 from .lora import lora_part
@@ -107,6 +108,8 @@ class StrictModule(BaseModule):
 
     weights: object = None
     settings: dict[str, object] = {}
+    #: of the images, where ``stem_tensors`` see some
+    in_channels = 0
 
     def __new__(cls, *_: object, **arguments: object) -> 'StrictModule':
         if arguments.get('pretrained') is not None:  # A segmentor of MMSegmentation gives its own to the backbone.
@@ -159,6 +162,7 @@ class StrictModule(BaseModule):
         strict: bool = True,
         map_location: str = 'cpu',
         warm_start: bool = False,
+        in_channels: str | None = None,
     ) -> None:
         """Load a checkpoint, as ``init_cfg=dict(type='Pretrained', checkpoint=...)`` does.
 
@@ -173,6 +177,9 @@ class StrictModule(BaseModule):
             warm_start: take weights of the architecture ``SOURCE`` of ``weights``. The log says which tensors are
                 taken, which keep their initial values and which have no place, and by how much the first pass differs
                 from that of the architecture, see :func:`~.first_pass.log_difference`.
+            in_channels: 'zero', 'mean' or 'repeat' takes weights for images of another number of channels, most often
+                three. Filters of further channels are zero, the mean of the others, or theirs in turn, see
+                :func:`mmattn.weights.channels.fitted`. By default, such weights are refused.
 
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
@@ -183,6 +190,8 @@ class StrictModule(BaseModule):
         own = self.settings_note
         changed = log_changes_with_images(settings, own)
         try:
+            if in_channels is not None:
+                state_dict = self._with_channels(state_dict, warm_start, in_channels)
             if not warm_start:
                 with _warned_if(not strict):
                     compare_settings(settings, own, ignored=changed)
@@ -192,6 +201,28 @@ class StrictModule(BaseModule):
                     log_difference(self, state_dict, settings)
         except CheckpointError as error:
             raise CheckpointError(f'{shown}: {error}') from None
+
+    @property
+    def stem_tensors(self) -> list[str]:
+        """Names of the tensors among which are those that see the image."""
+        return []
+
+    def _other_channels(self, given: dict[str, Tensor], warm_start: bool = False) -> dict[str, int]:
+        """See :func:`mmattn.weights.channels.other_channels`."""
+        stem = self.stem_tensors
+        try:
+            translated = self.from_release(given, warm_start).tensors if stem else {}
+        except (CheckpointError, KeyError):
+            return {}  # Loading refuses them.
+        return other_channels(given, translated, self.state_dict(), stem, self.in_channels) if stem else {}
+
+    def _with_channels(self, given: dict[str, Tensor], warm_start: bool, way: str) -> dict[str, Tensor]:
+        """A checkpoint with filters for the images of the module."""
+        numbers, name = self._other_channels(given, warm_start), type(self).__name__
+        changed = {key: fitted(key, given[key], number, self.in_channels, way) for key, number in numbers.items()}
+        what = f'fits {first_names(changed)}' if changed else 'changes nothing'
+        print_log(f'{name}: in_channels={way!r} {what}', logger='current')
+        return {**given, **changed}
 
     def start_from(self, state_dict: dict[str, Tensor]) -> None:
         """Start from weights of another architecture in memory, as :meth:`load_pretrained` does from a file.
@@ -360,6 +391,11 @@ class StrictModule(BaseModule):
                 f'the checkpoint has no tensor under "{prefix}"; ImageNet weights are given by '
                 'init_cfg=dict(type="Pretrained", checkpoint=...) of the backbone, not by load_from'
             )
+        for number in self._other_channels(given, warm_start).values():
+            return (
+                f'they are for images of {number} channels, not {self.in_channels}: in_channels="zero", "mean" or '
+                '"repeat" beside the checkpoint in init_cfg fits them'
+            )
         for description, variant in _variants(type(self)):
             if _fits(variant, given):
                 return f'they are those of {description} with its default arguments'
@@ -465,6 +501,8 @@ def _check_init_cfg(init_cfg: object) -> None:
             )
         if not isinstance(entry.get('prefix'), (str, type(None))):
             raise ValueError(f'prefix in init_cfg must be a text, not {entry["prefix"]!r}')
+        if entry.get('in_channels') not in (None, *WAYS):
+            raise ValueError(f'in_channels in init_cfg must be one of {", ".join(WAYS)}, not {entry["in_channels"]!r}')
         for key in ('strict', 'warm_start'):
             if not isinstance(entry.get(key, True), bool):
                 raise ValueError(f'{key} in init_cfg must be True or False, not {entry[key]!r}')

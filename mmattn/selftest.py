@@ -61,6 +61,11 @@ OPERATORS = {
     'mean shift': Operator(
         mean_shift.mean_shift_attention, mean_shift.BACKENDS, lambda B, H, W, n, d: [(B, n, H * W, d)] * 4
     ),
+    'mean shift of a projection': Operator(
+        partial(mean_shift.projected_mean_shift, parts=4, num_heads=2),
+        mean_shift.BACKENDS,
+        lambda B, H, W, n, d: [(B, H * W, 4 * n * d)],
+    ),
     'mean shift in windows': Operator(
         mean_shift.mean_shift_attention,
         mean_shift.BACKENDS,

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_finite, check_flags, check_heads, check_rates, check_whole
-from ..ops import attention, mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
-from ..ops.heads import join_heads
+from ..ops import attention, mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps, projected_mean_shift
+from ..ops.heads import join_heads, split_heads
 from ..ops.rotary import check_rope, rotary_embed
 from .ghost import ghost_head
 from .starts import mean_shift_from_plain, mean_shift_window_from_swin, windows_of_elsa
@@ -137,6 +137,14 @@ class MeanShiftAttention(nn.Module):
             count = len(self.matrices)
             self.pre_proj = GroupedLinear(dim, count * dim, groups, group_mode, proj_bias, projections=count)
         self.post_proj = None if self.sharing[-1] in self.matrices else nn.Linear(dim, dim, proj_bias)
+        #: whether one operator takes what the projection gives, as it is
+        self.is_one_operator = (
+            form in ('msf', 'gauss')
+            and self.sharing[:-1] == self.matrices
+            and rope is None
+            and not self.landmarks
+            and (self.steps, self.step_size) == (1, 1)
+        )
         self.ghost = ghost_head(dim, ghost_size)
         self.drop = nn.Dropout(drop_rate)
 
@@ -155,13 +163,17 @@ class MeanShiftAttention(nn.Module):
             (B, ..., C); with a prefix, a pair of this and (B, P, C).
         """
         count = 0 if prefix is None else prefix.shape[1]
-        projected = self.pre_proj(with_prefix(prefix, x))
-        projected = dict(zip(self.matrices, projected.chunk(len(self.matrices), -1)))  # (B, P + N, C) each
-        query, key, *others = (projected[letter] for letter in self.sharing[:-1])
-        query, key = (rotary_embed(each, count, x.shape, self.num_heads, self.rope) for each in (query, key))
-        q, k, v, *probe = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (query, key, *others))
-        out = self.attend(q, k, v, probe[0] if self.form == 'msf' else None, bias, x.shape[1:-1])
-        out = self.add_ghost(join_heads(out), projected[self.sharing[2]], count, x.shape, ghost)
+        whole = self.pre_proj(with_prefix(prefix, x))
+        projected = dict(zip(self.matrices, whole.chunk(len(self.matrices), -1)))  # (B, P + N, C) each
+        if self.is_one_operator and bias is None:
+            dropout_p = self.attn_drop_rate if self.training else 0.0
+            out = projected_mean_shift(whole, len(self.matrices), self.num_heads, dropout_p, self.backend)
+        else:
+            query, key, *others = (projected[letter] for letter in self.sharing[:-1])
+            query, key = (rotary_embed(each, count, x.shape, self.num_heads, self.rope) for each in (query, key))
+            q, k, v, *probe = (split_heads(part, self.num_heads) for part in (query, key, *others))
+            out = join_heads(self.attend(q, k, v, probe[0] if self.form == 'msf' else None, bias, x.shape[1:-1]))
+        out = self.add_ghost(out, projected[self.sharing[2]], count, x.shape, ghost)
         out = F.linear(out, self._tied_weight()) if self.post_proj is None else self.post_proj(out)
         if self.form == 'residual':
             out = out - projected[self.sharing[3]]

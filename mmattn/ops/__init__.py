@@ -3,7 +3,7 @@
 from .attention import attention, multi_head_attention
 from .elsa import elsa_attention, neighbourhood_sum
 from .global_self_attention import axial_attention, content_attention
-from .mean_shift import mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps
+from .mean_shift import mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps, projected_mean_shift
 from .neighbourhood import neighbourhood_attention
 from .shunted import shunted_attention
 
@@ -18,5 +18,6 @@ __all__ = [
     'multi_head_attention',
     'neighbourhood_attention',
     'neighbourhood_sum',
+    'projected_mean_shift',
     'shunted_attention',
 ]

@@ -5,7 +5,14 @@ from functools import partial
 import torch
 
 from mmattn.ops import attention as plain_attention
-from mmattn.ops import axial_attention, elsa_attention, mean_shift_attention, neighbourhood_attention, shunted_attention
+from mmattn.ops import (
+    axial_attention,
+    elsa_attention,
+    mean_shift_attention,
+    neighbourhood_attention,
+    projected_mean_shift,
+    shunted_attention,
+)
 
 
 def attention(B, heads, N, M, d, biased=False):
@@ -50,6 +57,11 @@ def mean_shift(B, heads, N, M, d, probe=True, biased=False):
         return mean_shift_attention(query, key, value, backend=backend, **given)
 
     return call, shapes
+
+
+def projected(B, heads, N, d, parts=4):
+    """Mean shift of the parts of a projection."""
+    return partial(projected_mean_shift, parts=parts, num_heads=heads), dict(x=(B, N, parts * heads * d))
 
 
 def neighbourhood(size, heads, d, k, dilation=1, others=('bias', 'beyond')):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mmattn import selftest
+from mmattn.ops.backend import CannotServe
 from tests.gpu import DEVICE, needs_gpu
 
 SIZES = (2, 33, 40, 4, 32) if DEVICE == 'cuda' else (1, 7, 8, 2, 8)
@@ -23,7 +24,10 @@ def test_backends_are_the_reference(dtype):
 def test_the_second_gpu(name):
     """Kernels run on the GPU of their tensors, which need not be the current one."""
     compute, _, shapes = selftest.OPERATORS[name]
-    inputs = [torch.randn(shape) for shape in shapes(*SIZES)]
-    expected = compute(*inputs, backend='reference')
-    out = compute(*[x.to('cuda:1') for x in inputs], backend='triton')
-    torch.testing.assert_close(out.cpu(), expected, atol=1e-4, rtol=1e-4)
+    inputs = [torch.randn(shape).half() for shape in shapes(*SIZES)]
+    expected = compute(*(x.double() for x in inputs), backend='reference')
+    try:
+        out = compute(*(x.to('cuda:1') for x in inputs), backend='triton')
+    except CannotServe:
+        pytest.skip('not for the kernels')
+    assert (out.double().cpu() - expected).norm() <= selftest.tolerance(torch.half) * expected.norm()

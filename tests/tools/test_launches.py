@@ -29,7 +29,7 @@ BACKBONES = {
     'ShuntedTransformer': (dict(embed_dims=(8, 8, 8, 8), num_heads=(2, 2, 2, 2), stem_convs=1), 108, 284),
     'GSAResNet': (dict(stem_channels=8, base_channels=8, expansion=4), 74, 225),
     'ELSAVOLO': (dict(embed_dim=16, num_heads=(1, 1), stem_dim=8, mlp_ratio=3), 81, 197),
-    'MSFViT': (dict(embed_dim=8, num_heads=1), 107, 211),
+    'MSFViT': (dict(embed_dim=8, num_heads=1), 61, 137),
 }
 
 

@@ -31,6 +31,7 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from mmattn.ops.depthwise_conv.triton import depthwise_conv_triton  # noqa: E402
 from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
 from mmattn.ops.global_self_attention.triton import axial_attention_triton  # noqa: E402
+from mmattn.ops.mean_shift.triton import projected_mean_shift_triton  # noqa: E402
 from mmattn.ops.neighbourhood.triton import neighbourhood_attention_triton  # noqa: E402
 
 #: compute capabilities: Turing, Ampere, Hopper, Blackwell
@@ -60,6 +61,11 @@ def depthwise(dtype: torch.dtype, k: int) -> Tensor:
     return depthwise_conv_triton(x, weight, bias, skip=True, gelu=True)
 
 
+def mean_shift(dtype: torch.dtype, channels: int) -> Tensor:
+    """The attention of MSF-ViT."""
+    return projected_mean_shift_triton(empty(dtype, 2, 1024, 4 * 6 * channels), 4, 6)
+
+
 def neighbourhood(dtype: torch.dtype, k: int, with_bias: bool) -> Tensor:
     """NAT's operator with the 32 channels a head that all models have."""
     heads = 2
@@ -82,11 +88,12 @@ CASES |= {'7 x 7 attention, no bias': partial(neighbourhood, k=7, with_bias=Fals
 CASES |= {'depth-wise, 3 x 3': partial(depthwise, k=3)}
 #: kernels with products of matrices: 16 bits, on GPUs with tensor cores for them
 PRODUCTS = {f'axial, {channels} channels': partial(axial, channels=channels, length=A) for channels, A in AXIAL}
+PRODUCTS |= {f'mean shift, {channels} channels': partial(mean_shift, channels=channels) for channels in (64, 32)}
 CASES |= PRODUCTS
 
 
 def report(archs: Sequence[int], dtypes: Sequence[str], cases: Sequence[str]) -> list[dict]:
-    """A row of figures for each kernel in each setting."""
+    """A row of figures for each kernel in each setting that it is for."""
     rows = []
     for arch, dtype, case in itertools.product(archs, dtypes, cases):
         if case in PRODUCTS and (arch < 80 or dtype == 'float32'):

@@ -11,15 +11,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import attention, is_multiplied
-from .backend import check_maps, named_backend, without_autocast
-from .tracing import is_exporting, is_transforming
+from ..attention import attention, is_multiplied
+from ..backend import (
+    HALF,
+    CannotServe,
+    autocast_dtype,
+    check_maps,
+    check_triton,
+    named_backend,
+    on_device,
+    triton_multiplies,
+    without_autocast,
+)
+from ..heads import join_heads, split_heads
+from ..tracing import is_exporting, is_transforming
 
 #: whether torch's fused attention on the CPU takes a bias of the logits; that of torch 2.1 does not
 _fused = getattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu', None)
 FUSES_BIAS = _fused is not None and 'attn_mask' in str(_fused.default._schema)
 #: what ``mean_shift_by_landmarks`` adds to the diagonal of the kernel, which is 1 there: so landmarks may be equal
 RIDGE = 1e-3
+#: channels of a head that the Triton kernels take
+WIDEST = 64
 
 
 def mean_shift_attention(
@@ -46,8 +59,9 @@ def mean_shift_attention(
         bias: of the logits, (1 or B, 1 or heads, N, M); None means zeros, and no N x M matrix is made.
         dropout_p: probability of dropping an attention weight.
         backend: 'reference', 'channels' (key norms as further channels of the keys), 'exported' (as one channel, for
-            ONNX) or 'bias' (key norms added to the bias). None chooses by the device, the dtype, the bias, gradients
-            and export.
+            ONNX), 'bias' (key norms added to the bias) or 'triton' (GPUs, 16 bits, d of at most 64, no bias, no
+            dropout; key norms in float32; no second derivatives, not for torch.func). None chooses by the device, the
+            dtype, the bias, gradients and export.
 
     Returns:
         (B, heads, N, d), of the dtype of ``value``.
@@ -57,8 +71,35 @@ def mean_shift_attention(
     """
     check_maps(dropout_p, query=query, key=key, value=value, probe=probe, bias=bias)
     _check(query, key, value, probe, bias)
-    function = named_backend(BACKENDS, fastest(key, bias) if backend is None else backend)
+    function = named_backend(BACKENDS, fastest(key, bias, dropout_p) if backend is None else backend)
     return function(query, key, value, probe, bias, dropout_p)
+
+
+def projected_mean_shift(
+    projected: Tensor, parts: int, num_heads: int, dropout_p: float = 0.0, backend: str | None = None
+) -> Tensor:
+    """``mean_shift_attention`` of what one projection gives: query, key, value and, if there are four parts, probe.
+
+    'triton' writes the gradients of all parts to one tensor.
+
+    Args:
+        projected: (B, N, parts * C).
+        parts: 3 or 4.
+        num_heads: heads of C / num_heads channels.
+        dropout_p, backend: see there.
+
+    Returns:
+        (B, N, C).
+    """
+    query, key, value, *probe = (split_heads(part, num_heads) for part in projected.chunk(parts, -1))
+    backend = fastest(key, None, dropout_p) if backend is None else backend
+    if backend != 'triton':
+        return join_heads(mean_shift_attention(query, key, value, *probe, dropout_p=dropout_p, backend=backend))
+    _check_triton(key, None, dropout_p)
+    from .triton import projected_mean_shift_triton
+
+    with on_device(key):
+        return projected_mean_shift_triton(projected.to(autocast_dtype(projected)), parts, num_heads)
 
 
 def mean_shift_by_landmarks(
@@ -218,6 +259,32 @@ def mean_shift_attention_bias(
     return out if probe is None else out - probe
 
 
+def _triton(
+    query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None, bias: Tensor | None, dropout_p: float
+) -> Tensor:
+    """triton.py, imported when it is needed: Triton is not everywhere."""
+    _check_triton(key, bias, dropout_p)
+    from .triton import mean_shift_attention_triton
+
+    dtype = autocast_dtype(value)
+    with on_device(key):
+        return mean_shift_attention_triton(*(None if x is None else x.to(dtype) for x in (query, key, value, probe)))
+
+
+def _check_triton(key: Tensor, bias: Tensor | None, dropout_p: float) -> None:
+    """Check that backend 'triton' can be used.
+
+    Raises:
+        CannotServe: if it cannot.
+    """
+    check_triton(key, products=True)
+    if bias is not None or dropout_p or key.shape[-1] > WIDEST:
+        raise CannotServe(
+            f"backend 'triton' takes neither a bias nor dropout, and heads of at most {WIDEST} channels: choose "
+            "backend 'channels'"
+        )
+
+
 def _half_square(key: Tensor) -> Tensor:
     """|k|^2 / 2, (B, heads, M, 1), in at least float32."""
     return key.to(torch.promote_types(key.dtype, torch.float32)).square().sum(-1, keepdim=True) / 2
@@ -228,12 +295,15 @@ BACKENDS: dict[str, Callable[..., Tensor]] = {
     'channels': mean_shift_attention_channels,
     'exported': mean_shift_attention_exported,
     'bias': mean_shift_attention_bias,
+    'triton': _triton,
 }
 
 
-def fastest(key: Tensor, bias: Tensor | None) -> str:
+def fastest(key: Tensor, bias: Tensor | None, dropout_p: float) -> str:
     """The backend that None stands for, of :func:`mean_shift_attention`."""
-    half = key.dtype in (torch.float16, torch.bfloat16)
+    if bias is None and not dropout_p and key.shape[-1] <= WIDEST and triton_multiplies(key):
+        return 'triton'
+    half = key.dtype in HALF
     if is_exporting() and not half:
         return 'exported'
     trains = is_transforming() or (torch.is_grad_enabled() and key.requires_grad)

@@ -62,7 +62,7 @@ OPERATORS = {
         mean_shift.mean_shift_attention, mean_shift.BACKENDS, lambda B, H, W, n, d: [(B, n, H * W, d)] * 4
     ),
     'mean shift of a projection': Operator(
-        partial(mean_shift.projected_mean_shift, parts=4, num_heads=2),
+        lambda x, backend: mean_shift.projected_mean_shift(x, 4, max(2, x.shape[-1] // 256), backend=backend),
         mean_shift.BACKENDS,
         lambda B, H, W, n, d: [(B, H * W, 4 * n * d)],
     ),

@@ -30,6 +30,7 @@ MAPS = {
     'elsa, both ghosts': SWIN,
     "elsa's logits": SWIN,
     'mean shift': ((32, 6, 64),),
+    'mean shift of a projection': ((32, 6, 64),),
     'plain': ((32, 6, 64),),
     'mean shift in windows': SWIN,
     'shunted': NAT[1:],

@@ -46,7 +46,8 @@ with torch.device('meta'):
     backbone = MODELS.build(dict(type='mmattn.ELSASwin', arch='tiny'))
 assert type(backbone) is sys.modules['mmattn'].backbones.ELSASwin
 names = ('mmcv', 'mmdet', 'mmseg', 'mmpretrain')
-seen = {*names, 'timm', 'torchvision', 'matplotlib', 'cv2', 'transformers'} & set(sys.modules)
+others = 'timm', 'torchvision', 'matplotlib', 'cv2', 'transformers', 'mmattn.own_data'
+seen = {*names, *others} & set(sys.modules)
 assert not seen, seen
 import mmengine.runner
 before = set(sys.modules)

@@ -44,19 +44,25 @@ def main() -> None:
     if HEADS.get(args.head) and HEADS[args.head].needs == 'boxes' and args.data.is_dir():
         args.classes = convert(args.data, args.classes)
     cfg = mmattn.start(args.data, args.head, args.backbone, args.classes)
-    config = Path(os.path.relpath(cfg.filename))
+    config = near(cfg.filename)
     load_config(config)  # The guards say now what is missing, as a package of OpenMMLab.
     for line in config.read_text('utf-8').splitlines()[:2]:
         print(line.removeprefix('# '))
     print(f'{config} is written. Train, test and predict:\n')
-    tools = Path(os.path.relpath(Path(__file__).parent))
+    tools = near(Path(__file__).parent)
     prefix = cfg.val_dataloader.dataset.data_prefix
     images = next(iter(prefix.values())) if isinstance(prefix, dict) else prefix
-    images = Path(os.path.relpath(Path(cfg.data_root, images)))
+    images = near(Path(cfg.data_root, images))
     best = f'work_dirs/{shlex.quote(config.stem)}/best_*.pth'
     print(command(tools / 'train.py', config), '--auto-scale-lr')
     print(command(tools / 'test.py', config), best, '--show-dir tested')
     print(command(tools / 'predict.py', config), best, shlex.quote(str(images)), '--out found')
+
+
+def near(path: str | Path) -> Path:
+    """A path from the current folder if it is below it, or else the whole path."""
+    path = Path(os.path.abspath(path))
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def command(*parts: Path) -> str:

@@ -83,9 +83,9 @@ OPERATORS = {
         ],
     ),
     'neighbourhood': Operator(
-        lambda q, k, v, bias, backend: neighbourhood.neighbourhood_attention(q, k, v, bias, 7, 2, backend=backend),
+        lambda qkv, bias, backend: neighbourhood.neighbourhood_attention(qkv, None, None, bias, 7, 2, backend=backend),
         neighbourhood.BACKENDS,
-        lambda B, H, W, n, d: [*[(B, H, W, n, d)] * 3, (n, 13, 13)],
+        lambda B, H, W, n, d: [(B, H, W, 3, n, d), (n, 13, 13)],
     ),
     'content': Operator(
         global_self_attention.content_attention,

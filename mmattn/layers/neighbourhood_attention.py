@@ -85,12 +85,12 @@ class NeighbourhoodAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(3)
-        x = self.attend(q, k, v).flatten(-2)
-        return self.drop(self.proj(x if self.ghost is None else x + self.ghost(v.flatten(-2))))
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        x = self.attend(qkv).flatten(-2)
+        return self.drop(self.proj(x if self.ghost is None else x + self.ghost(qkv.select(3, 2).flatten(-2))))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Three (B, H, W, heads, d) -> (B, H, W, heads, d)."""
+    def attend(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None) -> Tensor:
+        """Three (B, H, W, heads, d), or all as one (B, H, W, 3, heads, d) -> (B, H, W, heads, d)."""
         # Padding is zero before the projection, so its keys and values are the biases.
         beyond = None if self.qkv.bias is None else self.qkv.bias[self.dim :].unflatten(0, (2, self.num_heads, -1))
         dropout_p = self.attn_drop_rate if self.training else 0.0

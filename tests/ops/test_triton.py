@@ -60,7 +60,8 @@ def slow(*values):
         (elsa((1, 3, 9), 2, 4, 3, 2), SINGLE, True),
         pytest.param(axial((2, 17, 9), 1, 4, 4, 4, 1), SINGLE, False, marks=interpreted),
         (axial((1, 1, 18), 2, 3, 5, 9, 2, 'stretch'), HALF, False),
-        (neighbourhood((1, 2, 9), 2, 6, 3), BFLOAT, False),  # rows are continued
+        (neighbourhood((1, 2, 9), 2, 6, 3), SINGLE, False),  # rows are continued
+        (neighbourhood((1, 2, 9), 2, 6, 3), BFLOAT, False),
         (depthwise((2, 9, 6), 5, 1, 3, skip=True, gelu=True), SINGLE, False),
         pytest.param(mean_shift(1, 2, 17, 33, 5), SINGLE, False, marks=interpreted),
         (projected(2, 2, 20, 16), BFLOAT, False),
@@ -84,6 +85,11 @@ def slow(*values):
         slow(axial((1, 2, 4), 8, 64, 64, 9, 2), BFLOAT, False),
         slow(neighbourhood((1, 7, 5), 2, 4, 3, 2, ('beyond',)), SINGLE, False),
         slow(neighbourhood((2, 9, 12), 2, 16, 5, 1, BIAS), HALF, False),
+        slow(neighbourhood((1, 7, 22), 1, 4, 7, 1, BIAS), BFLOAT, False),  # 17 columns of queries attend to a tile
+        slow(neighbourhood((1, 14, 15), 1, 4, 13, 1, BIAS), HALF, False),
+        slow(neighbourhood((1, 11, 17), 2, 8, 5, 2, ()), BFLOAT, False),
+        slow(neighbourhood((1, 3, 9), 1, 65, 3), HALF, False),  # pixel by pixel, as float32
+        slow(neighbourhood((1, 17, 3), 1, 8, 17), BFLOAT, False),
         slow(neighbourhood((1, 8, 15), 2, 8, 3, 3), SINGLE, False),
         slow(neighbourhood((2, 9, 16), 2, 32, 7, 1, BIAS), SINGLE, False),
         slow(neighbourhood((1, 15, 16), 2, 32, 7, 2, BIAS), BFLOAT, False),
@@ -146,6 +152,19 @@ def test_a_single_image_in_another_layout(of):
         else:
             results.append(neighbourhood_attention(*maps.unflatten(-1, (2, 4)), None, 3, 1, backend=backend))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.usefixtures('triton_runs')
+@pytest.mark.parametrize('dtype', [SINGLE, BFLOAT])
+def test_query_key_and_value_as_one(dtype):
+    """One projection makes them, and no copy: results and gradients are those of the three parts."""
+    maps = torch.randn(1, 3, 4, 3, 2, 5, device=DEVICE).to(dtype).requires_grad_()
+    bias = torch.randn(2, 5, 5, device=DEVICE)
+    expected = neighbourhood_attention(*maps.unbind(3), bias, 3, backend='triton')
+    found = neighbourhood_attention(maps, None, None, bias, 3, backend='triton')
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+    gradients = [torch.autograd.grad(out.square().sum(), maps)[0] for out in (found, expected)]
+    torch.testing.assert_close(*gradients, atol=0, rtol=0)
 
 
 @pytest.mark.usefixtures('triton_runs')
@@ -337,8 +356,9 @@ ELSA_KERNELS = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
 AXIAL = {'_forward', '_query_gradient', '_value_gradient', '_table_gradient'}
 MEAN_SHIFT = {'_mean_shift', '_queries_gradient', '_keys_gradient'}
 NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
-SPILL = {'_gradient', '_sum', '_sum (reverse)', '_backward_keys', *MEAN_SHIFT}
-MORE_REGISTERS = {'_keys_gradient': 168}
+PRODUCTS = {'_forward', '_gradient_of_queries', '_gradient_of_keys'}
+SPILL = {'_gradient', '_sum', '_sum (reverse)', '_backward_keys', *MEAN_SHIFT, *PRODUCTS - {'_forward'}}
+MORE_REGISTERS = {'_keys_gradient': 168, '_gradient_of_keys': 168}
 
 
 @pytest.mark.slow
@@ -352,16 +372,17 @@ MORE_REGISTERS = {'_keys_gradient': 168}
         (['7 x 7, ghost add', '7 x 7, ghost none', '7 x 7, ghost mul + add'], ELSA_KERNELS),
         (['5 x 5, ghost add', '3 x 3, ghost add'], ELSA_KERNELS),
         (['7 x 7 attention', '7 x 7 attention, no bias'], NEIGHBOURHOOD),
+        ([f'{k} x {k} attention, products' for k in (7, 13)] + ['7 x 7 attention, products, no bias'], PRODUCTS),
         (['depth-wise, 3 x 3'], DEPTHWISE),
         (['axial, 16 channels', 'axial, 32 channels', 'axial, 64 channels'], AXIAL),
         (['mean shift, 64 channels', 'mean shift, 32 channels'], MEAN_SHIFT),
     ],
-    ids=['elsa 7', 'elsa 5 and 3', 'neighbourhood', 'depth-wise', 'axial', 'mean shift'],
+    ids=['elsa 7', 'elsa 5 and 3', 'neighbourhood', 'neighbourhood, products', 'depth-wise', 'axial', 'mean shift'],
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
     """No kernel takes so many registers that few programs fit a multiprocessor. Only some spill, and only a few bytes:
     on an H100, this was faster than more registers. All kernels are compiled."""
-    if arch < 80 and kernels in (AXIAL, MEAN_SHIFT):
+    if arch < 80 and kernels in (AXIAL, MEAN_SHIFT, PRODUCTS):
         pytest.skip('kernels with products of matrices need tensor cores')
     dtypes = ('float32', 'bfloat16', 'float16')
     options = [f'--arch={arch}', *(f'--dtype={dtype}' for dtype in dtypes), *(f'--case={case}' for case in cases)]

@@ -32,6 +32,7 @@ from mmattn.ops.depthwise_conv.triton import depthwise_conv_triton  # noqa: E402
 from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
 from mmattn.ops.global_self_attention.triton import axial_attention_triton  # noqa: E402
 from mmattn.ops.mean_shift.triton import projected_mean_shift_triton  # noqa: E402
+from mmattn.ops.neighbourhood.tensor_cores import neighbourhood_attention_products  # noqa: E402
 from mmattn.ops.neighbourhood.triton import neighbourhood_attention_triton  # noqa: E402
 
 #: compute capabilities: Turing, Ampere, Hopper, Blackwell
@@ -66,12 +67,14 @@ def mean_shift(dtype: torch.dtype, channels: int) -> Tensor:
     return projected_mean_shift_triton(empty(dtype, 2, 1024, 4 * 6 * channels), 4, 6)
 
 
-def neighbourhood(dtype: torch.dtype, k: int, with_bias: bool) -> Tensor:
+def neighbourhood(dtype: torch.dtype, k: int, with_bias: bool, products: bool = False) -> Tensor:
     """NAT's operator with the 32 channels a head that all models have."""
     heads = 2
-    maps = empty(dtype, 2, 50, 50, 3, heads, 32).unbind(3)
-    bias = empty(dtype, heads, 2 * k - 1, 2 * k - 1) if with_bias else None
-    return neighbourhood_attention_triton(*maps, bias, None, k, 2)
+    maps = empty(dtype, 2, 50, 50, 3, heads, 32)
+    bias = empty(torch.float32, heads, 2 * k - 1, 2 * k - 1) if with_bias else None
+    if products:
+        return neighbourhood_attention_products(maps, bias, None, k, 2)
+    return neighbourhood_attention_triton(*maps.unbind(3), bias, None, k, 2)
 
 
 def empty(dtype: torch.dtype, *shape: int) -> Tensor:
@@ -89,6 +92,10 @@ CASES |= {'depth-wise, 3 x 3': partial(depthwise, k=3)}
 #: kernels with products of matrices: 16 bits, on GPUs with tensor cores for them
 PRODUCTS = {f'axial, {channels} channels': partial(axial, channels=channels, length=A) for channels, A in AXIAL}
 PRODUCTS |= {f'mean shift, {channels} channels': partial(mean_shift, channels=channels) for channels in (64, 32)}
+PRODUCTS |= {
+    f'{k} x {k} attention, products{note}': partial(neighbourhood, k=k, with_bias=not note, products=True)
+    for k, note in ((7, ''), (7, ', no bias'), (13, ''))
+}
 CASES |= PRODUCTS
 
 

@@ -10,10 +10,20 @@ size of map.
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from .. import library
-from ..backend import HALF_OR_SINGLE, check_maps, check_triton, named_backend, on_device, triton_takes
+from ..backend import (
+    HALF,
+    HALF_OR_SINGLE,
+    check_maps,
+    check_triton,
+    named_backend,
+    on_device,
+    triton_multiplies,
+    triton_takes,
+)
 from ..elsa.reference import within
 from .cpp import neighbourhood_attention_cpp
 from .reference import check_attention, check_neighbours, neighbourhood_attention_reference
@@ -23,8 +33,8 @@ __all__ = ['check_neighbours', 'neighbourhood_attention']
 
 def neighbourhood_attention(
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
     bias: Tensor | None,
     kernel_size: int,
     dilation: int = 1,
@@ -43,14 +53,16 @@ def neighbourhood_attention(
     shorter than k * dilation is continued up to that length, at the bottom or the right, by pixels ``beyond``.
 
     Args:
-        query, key, value: (B, H, W, heads, d).
+        query, key, value: (B, H, W, heads, d). Or query is all three, (B, H, W, 3, heads, d), as one projection makes
+            them, and key and value are None. Then 'triton' has no need to copy their gradients together.
         bias: (heads, 2k - 1, 2k - 1) by relative position, in steps of the dilation: row and column of the neighbour
             minus those of the pixel, plus k - 1. None means zeros.
         kernel_size: k, odd.
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
-        backend: 'reference', 'cpp' (the CPU, in float32) or 'triton' (GPUs, in float32). The last two have neither
-            dropout nor second derivatives, and torch.func does not take them. None chooses the fastest that can serve.
+        backend: 'reference', 'cpp' (the CPU, in float32) or 'triton' (GPUs, in float32; maps of 16 bits are multiplied
+            on tensor cores, if k is at most 15 and d at most 64). The last two have neither dropout nor second
+            derivatives, and torch.func does not take them. None chooses the fastest that can serve.
         beyond: (2, heads, d), the key and the value of pixels beyond the map. None means zeros.
 
     Returns:
@@ -59,11 +71,18 @@ def neighbourhood_attention(
     Raises:
         ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
     """
+    given = query, key, value
+    if key is None and value is None:
+        if query.dim() != 6 or query.shape[3] != 3:
+            raise ValueError(f'query without key and value must be (B, H, W, 3, heads, d), not {tuple(query.shape)}')
+        query, key, value = query.unbind(3)
     check_maps(dropout_p, query=query, key=key, value=value, bias=bias, beyond=beyond)
     check_attention(query, key, value, bias, beyond, kernel_size, dilation)
     if backend is None:
         backend = fastest(query, key, value, dropout_p)
     function = named_backend(BACKENDS, backend)
+    if backend == 'triton':
+        query, key, value = given
     return function(query, key, value, bias, beyond, kernel_size, within(dilation, query), dropout_p)
 
 
@@ -76,13 +95,32 @@ def fastest(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0) -
     return 'triton' if triton_takes(query) else 'reference'
 
 
-def _triton(query: Tensor, *arguments) -> Tensor:
-    """triton.py, imported when it is needed: Triton is not everywhere."""
+def _triton(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    bias: Tensor | None,
+    beyond: Tensor | None,
+    kernel_size: int,
+    dilation: int,
+    dropout_p: float,
+) -> Tensor:
+    """Triton's files are imported when they are needed: Triton is not everywhere."""
     check_triton(query)
-    from .triton import neighbourhood_attention_triton
-
+    if dropout_p:
+        raise ValueError(f"backend 'triton' needs dropout_p=0, not {dropout_p}: choose backend 'reference'")
     with on_device(query):
-        return neighbourhood_attention_triton(query, *arguments)
+        multiplies = triton_multiplies(query) or query.dtype in HALF and not query.is_cuda  # It is interpreted.
+        is_one_type = key is None or query.dtype == key.dtype == value.dtype
+        if multiplies and is_one_type and kernel_size <= 15 and query.shape[-1] <= 64:
+            from .tensor_cores import neighbourhood_attention_products
+
+            maps = query if key is None else torch.stack((query, key, value), 3)
+            return neighbourhood_attention_products(maps, bias, beyond, kernel_size, dilation)
+        from .triton import neighbourhood_attention_triton
+
+        maps = query.unbind(3) if key is None else (query, key, value)
+        return neighbourhood_attention_triton(*maps, bias, beyond, kernel_size, dilation)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {

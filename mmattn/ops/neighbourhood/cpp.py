@@ -29,9 +29,9 @@ def neighbourhood_attention_cpp(
 
 
 def continued(x: Tensor, beyond: Tensor | None, height: int, width: int) -> Tensor:
-    """A map (B, H, W, heads, d), continued at the bottom and the right by a pixel (heads, d); None is zeros."""
+    """A map (B, H, W, ...), continued at the bottom and the right by a pixel (...); None is zeros."""
     H, W = x.shape[1:3]
-    x = F.pad(x, (0, 0, 0, 0, 0, width - W, 0, height - H))
+    x = F.pad(x, (*[0] * 2 * (x.dim() - 3), 0, width - W, 0, height - H))
     if beyond is not None:
         x[:, H:] = beyond
         x[:, :H, W:] = beyond

@@ -30,15 +30,8 @@ def neighbourhood_attention_triton(
     beyond: Tensor | None,
     kernel_size: int,
     dilation: int,
-    dropout_p: float = 0.0,
 ) -> Tensor:
-    """``neighbourhood_attention_reference`` without dropout.
-
-    Raises:
-        ValueError: if ``dropout_p`` is not 0.
-    """
-    if dropout_p:
-        raise ValueError(f"backend 'triton' needs dropout_p=0, not {dropout_p}: choose backend 'reference'")
+    """``neighbourhood_attention_reference`` without dropout."""
     H, W = (max(size, kernel_size * dilation) for size in query.shape[1:3])
     if query.shape[1:3] != (H, W):
         key, value = (continued(x, pixel, H, W) for x, pixel in zip((key, value), beyond_of(beyond)))

@@ -41,7 +41,7 @@ from mmattn.analysis.features import (
 )
 from mmattn.analysis.sheets import attention_sheet, spread, summary
 from mmattn.layers import Block
-from mmguard.checks.images import load_image
+from mmguard.checks.images import image_suffixes, load_image
 from mmguard.checks.pixels import pixels_of
 from mmguard.errors import InputError
 from mmguard.outputs import check_output, whole_file
@@ -91,7 +91,11 @@ def main() -> None:
     kinds = args.what or [kind for kind in KINDS if kind not in SPECIAL]
     if 'grafting' not in kinds and (args.measure or args.budget is not None):
         raise InputError('--measure and --budget are for --what grafting: leave them out')
-    files = [(name, path) for name, _, path in find_files(args.images) if not path.lower().endswith(VIDEOS)]
+    files = [
+        (name, path)
+        for name, _, path in find_files(args.images, image_suffixes(cfg))
+        if not path.lower().endswith(VIDEOS)
+    ]
     if not files:
         raise InputError('--images names videos only: give images')
     sheets = [f'{name}_{kind}' for name, _ in files for kind in OF_EACH_IMAGE if kind in kinds]

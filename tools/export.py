@@ -38,7 +38,7 @@ from mmattn.weights import StrictModule, read_checkpoint, read_file
 from mmguard.checks.classes import saved_meta
 from mmguard.checks.config_types import type_name
 from mmguard.checks.config_values import dataset_configs
-from mmguard.checks.images import IMAGES, CheckedPipeline
+from mmguard.checks.images import CheckedPipeline, image_suffixes
 from mmguard.checks.pixels import pixels_of
 from mmguard.errors import InputError
 from mmguard.outputs import check_output, whole_file
@@ -91,10 +91,11 @@ def main() -> None:
         sys.exit('--int8 is for segmentors as .onnx.')
     if args.int8 != bool(args.images):
         sys.exit('--int8 and --images go together.')
-    files = sorted(path for path in args.images.rglob('*') if path.suffix.lower() in IMAGES) if args.images else []
+    suffixes = image_suffixes(cfg)
+    files = sorted(path for path in args.images.rglob('*') if path.suffix.lower() in suffixes) if args.images else []
     if args.int8 and len(files) < 2:
         sys.exit(
-            f'--images {args.images} must be a folder with two images or more, which end with {", ".join(IMAGES)}.'
+            f'--images {args.images} must be a folder with two images or more, which end with {", ".join(suffixes)}.'
         )
     if is_detector or args.int8:
         require_project('deploy', 'a detector as a file' if is_detector else '--int8')

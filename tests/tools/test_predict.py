@@ -129,6 +129,38 @@ def test_classifier(run, photos, tmp_path):
     assert len(scores) == 5 and scores == sorted(scores, reverse=True)
 
 
+def test_arrays_of_many_bands(tmp_path):
+    """A detector for five bands of 16 bits, whose config reads files of NumPy. Other suffixes in the folder are left
+    out; the picture shows three bands."""
+    config, folder, out = tmp_path / 'five.py', tmp_path / 'arrays', tmp_path / 'out'
+    config.write_text(f"""
+_base_ = {str(ROOT / DETECTOR)!r}
+read = [
+    dict(type='mmseg.LoadImageFromNpyFile', to_float32=True),
+    dict(type='Normalize', mean=[2500.0] * 5, std=[1500.0] * 5, to_rgb=False),
+]
+test_dataloader = dict(dataset=dict(pipeline=read + _base_.test_pipeline[1:]))
+model = dict(
+    data_preprocessor=dict(_delete_=True, type='DetDataPreprocessor', pad_size_divisor=32),
+    backbone=dict(in_channels=5),
+)
+""")
+    cfg = Config.fromfile(config)
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / 'five.pth')
+    folder.mkdir()
+    (folder / 'notes.txt').write_text('none')
+    for name in 'ab':
+        np.save(folder / f'{name}.npy', np.random.default_rng(0).integers(0, 5000, (64, 80, 5), np.uint16))
+    done = run_tool('predict', config, tmp_path / 'five.pth', folder, '--out', out, '--cfg-options', *OPTIONS[DETECTOR])
+    found = json.loads((out / 'predictions.json').read_text())
+    assert done.sentence is None and drawn(tmp_path) == ['a.jpg', 'b.jpg'] and len(found['annotations']) == 20
+    assert cv2.imread(str(out / 'images' / 'a.jpg')).std() > 50
+    np.save(folder / 'a.npy', np.array([{}]))
+    done = run_tool('predict', config, tmp_path / 'five.pth', folder / 'a.npy', '--out', tmp_path / 'other')
+    assert 'a.npy cannot be used: ValueError: Object arrays cannot be loaded' in done.sentence
+
+
 def test_tiles_of_a_small_image_change_nothing(run, photos, tmp_path):
     """An image that one tile holds is predicted as a whole, to the last digit."""
     wholes = run(SEGMENTOR, photos / 'a.png')

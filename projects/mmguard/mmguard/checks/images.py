@@ -4,24 +4,30 @@ import io
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from typing import BinaryIO
 
 import numpy as np
+from mmengine.config import Config
 from mmengine.dataset import BaseDataset, Compose
 from mmengine.fileio import get
 from mmengine.logging import print_log
 from PIL import ExifTags, Image
-from PIL.TiffImagePlugin import SAMPLEFORMAT, ImageFileDirectory_v2
+from PIL.TiffImagePlugin import PLANAR_CONFIGURATION, SAMPLEFORMAT, ImageFileDirectory_v2
 
 from ..errors import InputError, refusing, warn
+from .config_types import type_name
+from .config_values import dataset_configs
 
 #: what OpenCV and Pillow say of a size of 0
 NO_PIXELS = re.compile(r'inv_scale_x > 0|dsize\.empty|height and width must be > 0', re.IGNORECASE)
 #: suffixes of image files, in lower case
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.ppm', '.pgm', '.tif', '.tiff', '.webp')
+#: names of the transforms that load an image, the second of MMSegmentation -> further suffixes of the files
+LOADERS = dict(LoadImageFromFile=(), LoadImageFromNpyFile=('.npy',))
 
 
 @contextmanager
@@ -54,6 +60,12 @@ def image_files(root: str, on_error: Callable[[OSError], None] | None = None) ->
         for name in names:
             if name.lower().endswith(IMAGES) and not name.startswith('.'):
                 yield os.path.join(below, name)
+
+
+def image_suffixes(cfg: Config) -> tuple[str, ...]:
+    """Suffixes of the image files that the test of a config reads, in lower case."""
+    steps = (step for _, node in dataset_configs(cfg, 'test') for step in node.get('pipeline') or ())
+    return IMAGES + next((LOADERS[name] for step in steps if (name := type_name(step.get('type'))) in LOADERS), ())
 
 
 class CheckedPipeline(Compose):
@@ -114,12 +126,14 @@ def _check_loading(transforms: list, check: Callable | None, boxes: bool) -> Non
 @large_images()
 def load_image(transform: Callable, data: dict) -> dict | None:
     """Call a transform that loads an image; an InputError names a file that cannot be used."""
-    path = data.get('img_path')
+    path, backend = data.get('img_path'), getattr(transform, 'imdecode_backend', None)
+    if backend == 'tifffile' and find_spec(backend) is None:
+        raise InputError(f"{path} cannot be used: imdecode_backend='tifffile' needs the package: pip install tifffile")
     with refusing(f'{path} cannot be used'):
         data = transform(data)
     if data is not None and path and os.path.isfile(path):
         check_image(path)
-        backend, header = getattr(transform, 'imdecode_backend', None), _header(path)
+        header = _header(path)
         if getattr(transform, 'color_type', None) != 'unchanged' and backend != 'tifffile':  # These keep all values.
             with open(path, 'rb') as file:
                 values = _odd_values(file)
@@ -127,6 +141,8 @@ def load_image(transform: Callable, data: dict) -> dict | None:
                 raise InputError(f'{path} has {values}, which would be read as other colours: write it with uint8')
             if ';16' in header[2]:
                 _check_range(path, data['img'])
+        if backend == 'tifffile':
+            _check_order(path, data['img'])
         check_size(path, data, backend, header)
     return data
 
@@ -243,6 +259,17 @@ def _check_range(path: str, image: np.ndarray) -> None:
         )
 
 
+def _check_order(path: str, image: np.ndarray) -> None:
+    """Raise an InputError if a TIFF file has its bands one after the other, which tifffile reads as (C, H, W)."""
+    with open(path, 'rb') as file:
+        planes = _tiff_tags(file).get(PLANAR_CONFIGURATION) == 2
+    if planes and image.ndim == 3:
+        raise InputError(
+            f'{path} is read as {" x ".join(map(str, image.shape))}, with its bands before height and width: write it '
+            "anew, as tifffile.imwrite(path, image.transpose(1, 2, 0), planarconfig='contig') does"
+        )
+
+
 def check_size(path: str, data: dict, backend: str | None, header: tuple) -> None:
     """Compare the size of an image with the one that its annotations give.
 
@@ -307,14 +334,10 @@ def orientation_of(image: Image.Image) -> int:
 def _odd_values(file: BinaryIO) -> str:
     """What the values of an image are, if OpenCV or Pillow do not read them as numbers from 0 to 255 or 65535, the
     largest being white; otherwise ''."""
+    if set(_tiff_tags(file).get(SAMPLEFORMAT, ())) & {2, 3}:
+        return 'signed values or floats'
+    file.seek(0)
     start = file.read(1024)
-    if start[:4] in (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+'):  # TIFF; the last two are BigTIFF
-        with suppress(Exception):  # Pillow raises several kinds. What it cannot parse, the loading transform refuses.
-            tags = ImageFileDirectory_v2(start[:16] if b'+' in start[:4] else start[:8])
-            file.seek(tags.next)
-            tags.load(file)
-            if set(tags.get(SAMPLEFORMAT, ())) & {2, 3}:
-                return 'signed values or floats'
     if start[:2] in (b'Pf', b'PF'):
         return 'floats'
     gap = rb'(?:\s|#[^\n]*\n)+'  # A comment may be anywhere in the header of a PGM or PPM file.
@@ -322,6 +345,18 @@ def _odd_values(file: BinaryIO) -> str:
     if largest and int(largest[1]) not in (255, 65535):
         return f'values from 0 to {int(largest[1])}'
     return ''
+
+
+def _tiff_tags(file: BinaryIO) -> Mapping[int, object]:
+    """How the first page of a TIFF file stores its bands; {} of others, and where Pillow cannot parse it."""
+    start = file.read(16)
+    if start[:4] in (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+'):  # The last two are BigTIFF.
+        with suppress(Exception):  # Pillow raises several kinds. What it cannot parse, the loading transform refuses.
+            tags = ImageFileDirectory_v2(start if b'+' in start[:4] else start[:8])
+            file.seek(tags.next)
+            tags.load(file)
+            return {tag: tags[tag] for tag in (PLANAR_CONFIGURATION, SAMPLEFORMAT) if tag in tags}
+    return {}
 
 
 def check_image(path: str) -> None:

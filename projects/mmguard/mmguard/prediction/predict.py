@@ -25,7 +25,7 @@ from rich.progress import Progress
 from ..checks.classes import saved_meta
 from ..checks.config_types import type_name
 from ..checks.datasets import class_numbers
-from ..checks.images import IMAGES, load_image
+from ..checks.images import IMAGES, LOADERS, image_suffixes, load_image
 from ..errors import InputError, describe, refusing, warn
 from ..outputs import check_output, whole_file
 from ..runs.configs import package_of
@@ -81,7 +81,7 @@ def predict(
     kind = type_name(cfg.model.get('type'))
     if kind in ('FeatureDistiller', 'BlockDistiller'):
         raise InputError(f'a {kind} predicts features: tools/analyze.py --what distillation draws them')
-    files = find_files(inputs)
+    files = find_files(inputs, image_suffixes(cfg))
     names = [name + '_000000' * _is_video(path) for name, _, path in files]
     check_output(out / 'predictions.json', *(out / 'images' / f'{name}.jpg' for name in names))
     if out.is_dir() and any(out.iterdir()):
@@ -152,13 +152,14 @@ def predict(
         raise InputError(f'{len(problems)} of {len(files)} files could not be used: {"; ".join(problems.values())}')
 
 
-def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
+def find_files(inputs: Iterable[str], suffixes: tuple[str, ...] = IMAGES) -> list[tuple[str, str, str]]:
     """Of each image and video: the name of what is written, the path below the folder of all, and the path.
 
     The name is the second without its suffix; with it, if two files would get one name.
 
     Args:
         inputs: files, folders, and patterns as of a shell, with ** for any folders; docs/predict.md says what is read.
+        suffixes: of images, in lower case.
 
     Raises:
         InputError: if one of them does not exist, or has neither images nor videos.
@@ -170,9 +171,9 @@ def find_files(inputs: Iterable[str]) -> list[tuple[str, str, str]]:
             raise InputError(f'there is no file or folder {given}, and it matches no file as a pattern')
         below = chain.from_iterable([path, *sorted(map(str, Path(path).rglob('*')))] for path in matches)
         below = [path for path in below if not os.path.isdir(path)]
-        found = [path for path in below if os.path.isfile(given) or path.lower().endswith(IMAGES + VIDEOS)]
+        found = [path for path in below if os.path.isfile(given) or path.lower().endswith(suffixes + VIDEOS)]
         if not found:
-            raise InputError(f'{given} has neither images nor videos, which end with {", ".join(IMAGES + VIDEOS)}')
+            raise InputError(f'{given} has neither images nor videos, which end with {", ".join(suffixes + VIDEOS)}')
         others.update(set(below) - set(found))
         for path in found:
             folder, name = os.path.split(os.path.abspath(path))
@@ -254,7 +255,7 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
         raise InputError(f'the default_scope of the config is {scope}, but it must be one of {", ".join(MODELS)}')
     node = (cfg.get('test_dataloader') or {}).get('dataset') or {}
     pipeline = node.get('pipeline') or ()
-    loaders = [step for step in pipeline if type_name(step.get('type')).endswith('LoadImageFromFile')]
+    loaders = [step for step in pipeline if type_name(step.get('type')).endswith(tuple(LOADERS))]
     if not loaders:
         raise InputError('test_dataloader.dataset.pipeline of the config needs LoadImageFromFile, which reads images')
     device = device or get_device()
@@ -278,13 +279,17 @@ def build(cfg: Config, checkpoint: str, device: str | None, trusted: bool) -> tu
 
 
 def _name_types(dataset: dict, scope: str) -> None:
-    """Make text of classes in the config of a dataset, where the inferencers take text only."""
-    names = ['LoadImageFromFile']
+    """Make text of classes in the config of a dataset, where the inferencers take text only. They get images that were
+    read, and look for ``LoadImageFromFile``."""
+    names = []
     if scope == 'mmseg':  # Its inferencer removes these. Others build them, which needs the class.
         names += ['LoadAnnotations', 'LoadDepthAnnotation', 'LoadOneDLAnnotations']
     for step in dataset['pipeline']:
-        if type_name(step.get('type')) in names:
-            step['type'] = type_name(step.get('type'))
+        name = type_name(step.get('type'))
+        if name in LOADERS:
+            step['type'] = 'LoadImageFromFile'
+        elif name in names:
+            step['type'] = name
     if isinstance(dataset['type'], type):
         dataset['type'] = f'{dataset["type"].__module__}.{dataset["type"].__name__}'
 

@@ -109,6 +109,21 @@ def test_deep_images(tmp_path):
         read(path, 'pillow')
 
 
+def test_many_bands(tmp_path, monkeypatch):
+    """tifffile reads them as they are. A file with one band after the other would be an image of other sides. Without
+    the package, a sentence says what to install."""
+    path, image = tmp_path / 'a.tif', np.random.default_rng(0).integers(0, 9000, (10, 20, 13), np.uint16)
+    tifffile = pytest.importorskip('tifffile')
+    tifffile.imwrite(path, image)
+    assert np.array_equal(read(path, 'tifffile', color_type='unchanged'), image)
+    tifffile.imwrite(path, image.transpose(2, 0, 1), planarconfig='separate', photometric='minisblack')
+    with pytest.raises(InputError, match='is read as 13 x 10 x 20, with its bands before height and width'):
+        read(path, 'tifffile')
+    monkeypatch.setattr('mmguard.checks.images.find_spec', lambda name: None)
+    with pytest.raises(InputError, match='needs the package: pip install tifffile'):
+        read(path, 'tifffile')
+
+
 @pytest.mark.parametrize('bits, settings, named', [(14, {}, 1), (16, {}, 0), (12, dict(color_type='unchanged'), 0)])
 def test_few_bits_in_deep_images(tmp_path, log, bits, settings, named):
     """Values of 10 to 14 bits in 16 are nearly black in 8: the log says so once per folder, with the largest value and

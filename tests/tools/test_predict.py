@@ -136,7 +136,7 @@ def test_arrays_of_many_bands(tmp_path):
     config.write_text(f"""
 _base_ = {str(ROOT / DETECTOR)!r}
 read = [
-    dict(type='mmseg.LoadImageFromNpyFile', to_float32=True),
+    dict(type='mmguard.LoadImageFromNpyFile', to_float32=True),
     dict(type='Normalize', mean=[2500.0] * 5, std=[1500.0] * 5, to_rgb=False),
 ]
 test_dataloader = dict(dataset=dict(pipeline=read + _base_.test_pipeline[1:]))

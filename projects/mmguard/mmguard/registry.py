@@ -9,3 +9,4 @@ from mmengine.registry import Registry
 
 HOOKS = Registry('hook', parent=registry.HOOKS, scope='mmguard', locations=['mmguard.runs'])
 OPTIM_WRAPPERS = Registry('optim_wrapper', parent=registry.OPTIM_WRAPPERS, scope='mmguard', locations=['mmguard.runs'])
+TRANSFORMS = Registry('transform', parent=registry.TRANSFORMS, scope='mmguard', locations=['mmguard.checks.arrays'])

@@ -26,7 +26,7 @@ from .config_values import dataset_configs
 NO_PIXELS = re.compile(r'inv_scale_x > 0|dsize\.empty|height and width must be > 0', re.IGNORECASE)
 #: suffixes of image files, in lower case
 IMAGES = ('.jpg', '.jpeg', '.png', '.bmp', '.ppm', '.pgm', '.tif', '.tiff', '.webp')
-#: names of the transforms that load an image, the second of MMSegmentation -> further suffixes of the files
+#: names of the transforms that load an image, the second ours or MMSegmentation's -> further suffixes of the files
 LOADERS = dict(LoadImageFromFile=(), LoadImageFromNpyFile=('.npy',))
 
 

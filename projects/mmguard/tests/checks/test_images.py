@@ -14,6 +14,7 @@ from mmseg.datasets.transforms import LoadAnnotations
 from PIL import Image
 
 from mmguard.checks import images
+from mmguard.checks.arrays import LoadImageFromNpyFile
 from mmguard.checks.images import CheckedPipeline, check_image, check_label_map
 from mmguard.errors import InputError
 
@@ -122,6 +123,19 @@ def test_many_bands(tmp_path, monkeypatch):
     monkeypatch.setattr('mmguard.checks.images.find_spec', lambda name: None)
     with pytest.raises(InputError, match='needs the package: pip install tifffile'):
         read(path, 'tifffile')
+
+
+def test_arrays(tmp_path):
+    """Files of NumPy are read as they are. What is no image is refused, and no code in a file is run."""
+    path, image = tmp_path / 'a.npy', np.random.default_rng(0).integers(0, 9000, (10, 20, 13), np.uint16)
+    load = pipeline(LoadImageFromNpyFile(to_float32=True))
+    np.save(path, image)
+    found = load(dict(img_path=str(path)))
+    assert found['img'].dtype == np.float32 and (found['img'] == image).all() and found['ori_shape'] == (10, 20)
+    for wrong, message in ((image[None], r'uint16 of shape \(1, 10, 20, 13\)'), (image > 3, 'bool'), ([{}], 'Object')):
+        np.save(path, wrong)
+        with pytest.raises(InputError, match=f'a.npy (has|cannot be used: ValueError:) {message}'):
+            load(dict(img_path=str(path)))
 
 
 @pytest.mark.parametrize('bits, settings, named', [(14, {}, 1), (16, {}, 0), (12, dict(color_type='unchanged'), 0)])

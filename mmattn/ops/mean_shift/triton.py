@@ -63,15 +63,16 @@ def _gradients(
     """The gradients of the arguments of ``_attention``, one after the other in a vector."""
     grad, given = grad.contiguous(), (query, key, value, probe)
     gradients = query.new_empty(sum(x.numel() for x in given if x is not None))
-    of_query, of_key, of_value, of_probe = _parts(*_like(gradients, given))
+    parts = _parts(*_like(gradients, given))
+    # Kernels get the vector and places in it: graphs of torch.compile copy views that are written.
+    of_query, of_key, of_value, of_probe = (0 if x is None else x.storage_offset() for x in parts)
     mean = torch.empty_like(lse)  # of the gradients of a query's weights
     tokens, constants = _constants(*given, *TILES[1])
-    grid, stride = _grid(of_query, constants['QUERIES']), of_query.stride(1)
-    written = mean, of_query, of_probe
-    launch(_queries_gradient, grid, *tokens, out, grad, lse, *written, **constants, grad_stride=stride)
+    grid, written = _grid(parts[0], constants['QUERIES']), (gradients, of_query, of_probe, parts[0].stride(1))
+    launch(_queries_gradient, grid, *tokens, out, grad, lse, mean, *written, **constants)
     tokens, constants = _constants(*given, *TILES[2])
-    grid, stride = _grid(of_key, constants['KEYS']), of_key.stride(1)
-    launch(_keys_gradient, grid, *tokens, grad, lse, mean, of_key, of_value, **constants, grad_stride=stride)
+    grid, written = _grid(parts[1], constants['KEYS']), (gradients, of_key, of_value, parts[1].stride(1))
+    launch(_keys_gradient, grid, *tokens, grad, lse, mean, *written, **constants)
     return gradients
 
 
@@ -190,11 +191,12 @@ def _mean_shift(
 @partial(limited, num_warps=8, num_stages=2)
 @triton.jit
 def _queries_gradient(
-    query, key, value, probe, out, grad, lse, mean, of_query, of_probe, N, M, heads,
-    query_stride, key_stride, value_stride, probe_stride, grad_stride, scale,
+    query, key, value, probe, out, grad, lse, mean, gradients, of_query, of_probe, grad_stride,
+    N, M, heads, query_stride, key_stride, value_stride, probe_stride, scale,
     D: tl.constexpr, HAS_PROBE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Also writes ``mean``, the means of the gradients of a query's weights, for the other kernel."""
+    """Writes them to ``gradients``, from ``of_query`` and ``of_probe`` on. Also writes ``mean``, the means of the
+    gradients of a query's weights, which the other kernel reads."""
     image, head, i, number = _place(N, heads, QUERIES)
     key += image * M * key_stride + head * D
     value += image * M * value_stride + head * D
@@ -202,10 +204,10 @@ def _queries_gradient(
     q = _read(query + image * N * query_stride + head * D, i, N, query_stride, D, QUERIES, BLOCK_D)
     g = _read(grad + place, i, N, heads * D, D, QUERIES, BLOCK_D)
     result = _read(out + place, i, N, heads * D, D, QUERIES, BLOCK_D).to(tl.float32)
-    place = image * N * grad_stride + head * D
+    gradients += image * N * grad_stride + head * D
     if HAS_PROBE:
         result += _read(probe + image * N * probe_stride + head * D, i, N, probe_stride, D, QUERIES, BLOCK_D)
-        _write(of_probe + place, -g.to(tl.float32), i, N, grad_stride, D, QUERIES, BLOCK_D)
+        _write(gradients + of_probe, -g.to(tl.float32), i, N, grad_stride, D, QUERIES, BLOCK_D)
     middle = tl.sum(g.to(tl.float32) * result, 1)
     rows = i + tl.arange(0, QUERIES)
     tl.store(mean + number * N + rows, middle, rows < N)
@@ -218,15 +220,15 @@ def _queries_gradient(
         weight = tl.exp2(logit * base - norm[:, None])
         of_logit = weight * (product(g, tl.trans(v)) - middle[:, None])
         total = product(of_logit.to(k.dtype), k, total)
-    _write(of_query + place, total * scale, i, N, grad_stride, D, QUERIES, BLOCK_D)
+    _write(gradients + of_query, total * scale, i, N, grad_stride, D, QUERIES, BLOCK_D)
 
 
 # Two sums of 64 x 64 numbers are in the registers of 4 warps. With 128 of these, a thread would spill up to 264 bytes.
 @partial(limited, registers=168, num_stages=2)
 @triton.jit
 def _keys_gradient(
-    query, key, value, probe, grad, lse, mean, of_key, of_value, N, M, heads,
-    query_stride, key_stride, value_stride, probe_stride, grad_stride, scale,
+    query, key, value, probe, grad, lse, mean, gradients, of_key, of_value, grad_stride,
+    N, M, heads, query_stride, key_stride, value_stride, probe_stride, scale,
     D: tl.constexpr, HAS_PROBE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     image, head, j, number = _place(M, heads, KEYS)
@@ -252,6 +254,6 @@ def _keys_gradient(
         of_square += tl.sum(of_logit, 1)
         total_key = product(of_logit.to(q.dtype), q, total_key)
     total_key = (total_key - of_square[:, None] * k.to(tl.float32)) * scale
-    place = image * M * grad_stride + head * D
-    _write(of_key + place, total_key, j, M, grad_stride, D, KEYS, BLOCK_D)
-    _write(of_value + place, total_value, j, M, grad_stride, D, KEYS, BLOCK_D)
+    gradients += image * M * grad_stride + head * D
+    _write(gradients + of_key, total_key, j, M, grad_stride, D, KEYS, BLOCK_D)
+    _write(gradients + of_value, total_value, j, M, grad_stride, D, KEYS, BLOCK_D)

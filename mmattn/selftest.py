@@ -21,6 +21,8 @@ from .ops import elsa, global_self_attention, mean_shift, neighbourhood, shunted
 from .ops.attention import BACKENDS as ATTENTION
 from .ops.attention import attention
 from .ops.backend import CannotServe
+from .ops.batch_norm import BACKENDS as BATCH_NORM
+from .ops.batch_norm import batch_norm_relu
 from .ops.depthwise_conv import BACKENDS as DEPTHWISE_CONV
 from .ops.depthwise_conv import depthwise_conv
 from .ops.grouped_conv import BACKENDS as GROUPED_CONV
@@ -109,6 +111,10 @@ OPERATORS = {
         partial(depthwise_conv, skip=True, gelu=True),
         DEPTHWISE_CONV,
         lambda B, H, W, n, d: [(B, H, W, n * d), (n * d, 1, 3, 3), (n * d,)],
+    ),
+    'norm and ReLU': Operator(batch_norm_relu, BATCH_NORM, lambda B, H, W, n, d: [(B, H, W, n * d), *[(n * d,)] * 2]),
+    'norm, sum and ReLU': Operator(
+        batch_norm_relu, BATCH_NORM, lambda B, H, W, n, d: [(B, H, W, n * d), *[(n * d,)] * 2, (B, H, W, n * d)]
     ),
 }
 DTYPES = torch.float32, torch.bfloat16, torch.float16

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
@@ -24,6 +23,7 @@ from ..layers import (
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..layers.token_mixer import mix
 from ..ops.any_size import average_pool, ceil_div, half_convolution, max_pool
+from ..ops.batch_norm import norm_then_relu
 from ..ops.recompute import recompute
 from . import gsa_resnet_weights
 from .base import Backbone
@@ -36,13 +36,14 @@ def after_relu(norm: nn.Module, layer: Callable[[Tensor], Tensor], x: Tensor) ->
     It computes norm and ReLU again, which takes little time, and no convolution, see :func:`recompute`.
     """
 
+    norm_relu = norm_then_relu(norm, x)
     # Another norm may exchange statistics between processes. nn.Identity, which MMCV's fuse_conv_bn sets, returns x
     # itself, which ReLU then changes.
     if not torch.is_grad_enabled() or type(norm) is not nn.BatchNorm2d:
-        x = F.relu(norm(x), inplace=True)  # frees the map before, unless the caller has it, too
+        x = norm_relu(x)  # frees the map before, unless the caller has it, too
         return layer(x)
     return recompute(
-        lambda x: layer(F.relu(norm(x), inplace=True)),
+        lambda x: layer(norm_relu(x)),
         x,
         modules=[m for m in (norm, layer) if isinstance(m, nn.Module)],
         random=False,
@@ -105,9 +106,8 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
         identity = self.shortcut(x)
-        x = self.drop_path(self.bn3(after_relu(self.bn2, self.conv3, self.hidden(x))))
-        x += identity
-        return F.relu(x, inplace=True)
+        x = after_relu(self.bn2, self.conv3, self.hidden(x))
+        return norm_then_relu(self.bn3, x, identity, self.drop_path)(x)
 
     def token_mixers(self) -> list[nn.Module]:
         """Those of the block."""
@@ -124,7 +124,9 @@ class Bottleneck(nn.Module):
         """The first convolution and the inner layer: (B, in_channels, H, W) -> (B, width, ceil(H / stride), ...)."""
         if self.attn is None:
             return after_relu(self.bn1, self.conv2, self.conv1(x))
-        return self.inner(F.relu(self.bn1(self.conv1(x)), inplace=True))
+        x = self.conv1(x)
+        x = norm_then_relu(self.bn1, x)(x)
+        return self.inner(x)
 
     def inner(self, x: Tensor) -> Tensor:
         """The inner layer with attention: (B, width, H, W) -> (B, width, ceil(H / stride), ceil(W / stride))."""

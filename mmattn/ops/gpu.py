@@ -32,13 +32,18 @@ def limited(kernel, registers: int = 128, num_warps: int = 4, **options: int):
 
 
 def launch(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
-    """Run a kernel inside a function of :func:`operators`.
+    """Run a kernel inside a function of :func:`operators`. Errors are those of :func:`run`."""
+    if hasattr(torch.library, 'triton_op') and os.environ.get('TRITON_INTERPRET') != '1':
+        kernel = torch.library.wrap_triton(kernel)
+    run(kernel, grid, *args, **kwargs)
+
+
+def run(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
+    """Run a kernel where nothing is traced.
 
     Raises:
         RuntimeError: if it cannot be compiled or launched here.
     """
-    if hasattr(torch.library, 'triton_op') and os.environ.get('TRITON_INTERPRET') != '1':
-        kernel = torch.library.wrap_triton(kernel)
     try:
         kernel[grid](*args, **kwargs)
     except torch.cuda.OutOfMemoryError:

@@ -13,6 +13,7 @@ from mmattn.ops import (
     projected_mean_shift,
     shunted_attention,
 )
+from mmattn.ops.batch_norm import batch_norm_relu
 
 
 def attention(B, heads, N, M, d, biased=False):
@@ -29,6 +30,11 @@ def axial(size, heads, k, v, L, dim, beyond='mask', softmax=False, with_key=Fals
         return axial_attention(query, value, table, dim, beyond, backend, key=key, softmax=softmax)
 
     return call, shapes
+
+
+def batch_norm(size, C, *others):
+    """``others``: 'shortcut' or nothing."""
+    return batch_norm_relu, dict(x=(*size, C), weight=(C,), bias=(C,)) | dict.fromkeys(others, (*size, C))
 
 
 def convolution(operator, size, C, width, k, biased=True, **settings):

@@ -17,9 +17,10 @@ from mmattn.ops import global_self_attention as axial_operator
 from mmattn.ops import mean_shift as mean_shift_operator
 from mmattn.ops.depthwise_conv import depthwise_conv
 from tests import ROOT
-from tests.ops.operators import axial, convolution, elsa, mean_shift, neighbourhood, projected, results
+from tests.ops.operators import axial, batch_norm, convolution, elsa, mean_shift, neighbourhood, projected, results
 
 triton = pytest.importorskip('triton')
+of_norm = pytest.importorskip('mmattn.ops.batch_norm.triton', exc_type=ImportError)
 of_depthwise = pytest.importorskip('mmattn.ops.depthwise_conv.triton', exc_type=ImportError)
 of_elsa = pytest.importorskip('mmattn.ops.elsa.triton', exc_type=ImportError)
 of_axial = pytest.importorskip('mmattn.ops.global_self_attention.triton', exc_type=ImportError)
@@ -39,6 +40,7 @@ def several_programs(monkeypatch):
         (of_axial, dict(PROGRAMS=3)),
         (of_mean_shift, dict(TILES=((16, 16),) * 3)),
         (of_depthwise, dict(SIDE=4, CHANNELS=4, STEPS=2)),
+        (of_norm, dict(CHANNELS=4, NUMBERS=16, PROGRAMS=8, PARTS=2)),
         (of_neighbourhood, dict(BLOCK_SIZE=128)),
     ):
         for name, value in values.items():
@@ -68,6 +70,10 @@ def slow(*values):
         slow(projected(1, 3, 33, 24, parts=3), HALF, False),
         slow(mean_shift(2, 2, 20, 7, 16, probe=False), BFLOAT, False),
         slow(mean_shift(1, 1, 1, 1, 1), HALF, False),
+        (batch_norm((2, 3, 5), 6), SINGLE, False),
+        (batch_norm((1, 5, 3), 3, 'shortcut'), BFLOAT, False),
+        slow(batch_norm((2, 7, 9), 5, 'shortcut'), HALF, False),
+        slow(batch_norm((1, 1, 2), 1), BFLOAT, False),
         slow(depthwise((1, 1, 1), 3, 1, 3, False, skip=True), BFLOAT, False),
         slow(depthwise((1, 3, 17), 9, 1, 5, gelu=True), HALF, False),
         slow(depthwise((2, 5, 8), 4, 1, 3, False), SINGLE, False),
@@ -351,13 +357,23 @@ def test_kernels_in_graphs():
     assert subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout == 'True False False\n'
 
 
+NORM = {'_statistics', '_forward', '_sums', '_input_gradient'}
 DEPTHWISE = {'_forward', '_gradient'}
 ELSA_KERNELS = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
 AXIAL = {'_forward', '_query_gradient', '_value_gradient', '_table_gradient'}
 MEAN_SHIFT = {'_mean_shift', '_queries_gradient', '_keys_gradient'}
 NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
 PRODUCTS = {'_forward', '_gradient_of_queries', '_gradient_of_keys'}
-SPILL = {'_gradient', '_sum', '_sum (reverse)', '_backward_keys', *MEAN_SHIFT, *PRODUCTS - {'_forward'}}
+SPILL = {
+    '_gradient',
+    '_sums',
+    '_input_gradient',
+    '_sum',
+    '_sum (reverse)',
+    '_backward_keys',
+    *MEAN_SHIFT,
+    *PRODUCTS - {'_forward'},
+}
 MORE_REGISTERS = {'_keys_gradient': 168, '_gradient_of_keys': 168}
 
 
@@ -374,10 +390,11 @@ MORE_REGISTERS = {'_keys_gradient': 168, '_gradient_of_keys': 168}
         (['7 x 7 attention', '7 x 7 attention, no bias'], NEIGHBOURHOOD),
         ([f'{k} x {k} attention, products' for k in (7, 13)] + ['7 x 7 attention, products, no bias'], PRODUCTS),
         (['depth-wise, 3 x 3'], DEPTHWISE),
+        (['norm and ReLU', 'norm, sum and ReLU'], NORM),
         (['axial, 16 channels', 'axial, 32 channels', 'axial, 64 channels'], AXIAL),
         (['mean shift, 64 channels', 'mean shift, 32 channels'], MEAN_SHIFT),
     ],
-    ids=['elsa 7', 'elsa 5 and 3', 'neighbourhood', 'neighbourhood, products', 'depth-wise', 'axial', 'mean shift'],
+    ids='elsa-7 elsa-5-and-3 neighbourhood products depth-wise norm axial mean-shift'.split(),
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
     """No kernel takes so many registers that few programs fit a multiprocessor. Only some spill, and only a few bytes:

@@ -23,11 +23,11 @@ SWIN = dict(embed_dim=8, num_heads=(1, 1, 1, 1))
 #: backbone -> its architecture without the depths, and the launches of its stem and two blocks: of inference and of a
 #: training step. Who needs fewer writes the new number here.
 BACKBONES = {
-    'ELSASwin': (dict(SWIN, group_width=4), 73, 192),
-    'MSFSwin': (SWIN, 111, 248),
+    'ELSASwin': (dict(SWIN, group_width=4), 71, 183),
+    'MSFSwin': (SWIN, 109, 239),
     'DiNAT': (dict(SWIN, mlp_ratio=3, layer_scale=0, dilations=(2, 1, 1, 1)), 51, 144),
     'ShuntedTransformer': (dict(embed_dims=(8, 8, 8, 8), num_heads=(2, 2, 2, 2), stem_convs=1), 108, 284),
-    'GSAResNet': (dict(stem_channels=8, base_channels=8, expansion=4), 74, 225),
+    'GSAResNet': (dict(stem_channels=8, base_channels=8, expansion=4), 64, 210),
     'ELSAVOLO': (dict(embed_dim=16, num_heads=(1, 1), stem_dim=8, mlp_ratio=3), 81, 197),
     'MSFViT': (dict(embed_dim=8, num_heads=1), 61, 137),
 }

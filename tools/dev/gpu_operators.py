@@ -40,6 +40,8 @@ MAPS = {
     'axial, along rows': GSA,
     'depth-wise convolution': NAT,
     'depth-wise convolution, sum and GELU': ((128, 16, 32), (64, 32, 32), (32, 32, 32)),  # of Shunted-S
+    'norm and ReLU': GSA,
+    'norm, sum and ReLU': ((128, 8, 32), (64, 16, 32), (32, 32, 32)),  # of GSA-R50
 }
 
 

@@ -28,6 +28,7 @@ from torch import Tensor  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 
+from mmattn.ops.batch_norm.triton import NormReLU  # noqa: E402
 from mmattn.ops.depthwise_conv.triton import depthwise_conv_triton  # noqa: E402
 from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
 from mmattn.ops.global_self_attention.triton import axial_attention_triton  # noqa: E402
@@ -40,6 +41,14 @@ ARCHS = (75, 80, 90, 100)
 DTYPES = ('float32', 'bfloat16', 'float16')
 #: channels of a head, sides of maps: GSA-R50 at 512 x 512
 AXIAL = ((16, 128), (32, 64), (64, 32))
+
+
+def norm(dtype: torch.dtype, with_shortcut: bool) -> Tensor:
+    """The last norm of a block of GSA-R50 in training."""
+    x, shortcut = (empty(dtype, 2, 50, 50, 512) for _ in range(2))
+    batch_norm = torch.nn.BatchNorm2d(512)
+    parameters = batch_norm.weight, batch_norm.bias
+    return NormReLU(x, shortcut if with_shortcut else None, *parameters, batch_norm.eps, norm=batch_norm)(x)
 
 
 def elsa(dtype: torch.dtype, k: int, ghosts: str) -> Tensor:
@@ -88,6 +97,7 @@ CASES = {
 }
 CASES |= {'7 x 7 attention': partial(neighbourhood, k=7, with_bias=True)}
 CASES |= {'7 x 7 attention, no bias': partial(neighbourhood, k=7, with_bias=False)}
+CASES |= {'norm and ReLU': partial(norm, with_shortcut=False), 'norm, sum and ReLU': partial(norm, with_shortcut=True)}
 CASES |= {'depth-wise, 3 x 3': partial(depthwise, k=3)}
 #: kernels with products of matrices: 16 bits, on GPUs with tensor cores for them
 PRODUCTS = {f'axial, {channels} channels': partial(axial, channels=channels, length=A) for channels, A in AXIAL}

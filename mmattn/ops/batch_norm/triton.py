@@ -1,0 +1,290 @@
+"""Batch norm, the sum with a shortcut and ReLU on a GPU: a pass over the map for the statistics, and one for the rest.
+
+A program goes through some channels of many pixels, tile by tile. Sums are in float32, whatever the dtype of the map.
+Each program stores its own, and those of the next pass add them all, so that the order of additions is always the same.
+The backward pass keeps the map, and the result if there is a shortcut, which the next layer keeps, too. torch.compile
+does not come here: it fuses norms itself.
+"""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
+
+from ..gpu import limited, run
+from ..library import rows_of
+
+#: channels of a tile, its numbers, and the programs for a map, at most or about. Programs of 64 registers all run at a
+#: time on an A100 or a larger GPU, and read enough at a time; narrow tiles have few sums to add.
+CHANNELS, NUMBERS, PROGRAMS = 32, 2048, 432
+#: parts of a map whose sums are read at a time
+PARTS = 64
+
+
+class NormReLU:
+    """``relu((x - mean) / sqrt(variance + eps) * weight + bias + shortcut)`` of maps (B, H, W, C), as a function of x
+    that may be called again.
+
+    Args:
+        x: the map that the function is for. Here its statistics are computed.
+        shortcut: like x, or None.
+        weight, bias: (C).
+        eps: added to the variance.
+        running: mean and variance in place of those of x, or None.
+        norm: whose running statistics follow those of x in the first call, as in torch; or None.
+    """
+
+    def __init__(
+        self, x: Tensor, shortcut: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
+        running: tuple[Tensor, Tensor] | None = None, norm: nn.BatchNorm2d | None = None,
+    ) -> None:  # fmt: skip
+        self.arguments = shortcut, weight, bias, eps
+        self.own = running is None
+        self.statistics = running or x.new_empty(2, x.shape[-1], dtype=torch.float32).unbind()
+        self.parts, self.norm = None, norm
+        if self.own:
+            rows, stride = rows_of(x.detach())
+            grid, sizes = _parts(x)
+            self.parts = x.new_empty(2, grid[0], x.shape[-1], dtype=torch.float32)
+            run(_statistics, grid, rows, self.parts, stride, **sizes)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        parts, self.parts = self.parts, None
+        return _NormReLU.apply(x, *self.arguments, *self.statistics, self.own, parts, self.norm)
+
+
+class _NormReLU(torch.autograd.Function):
+    """With ``parts``, what was found of the parts of x, it computes mean and variance; without, it reads them."""
+
+    @staticmethod
+    def forward(ctx, x, shortcut, weight, bias, eps, mean, variance, own, parts, norm) -> Tensor:
+        (rows, stride), added = rows_of(x), (None, 0) if shortcut is None else rows_of(shortcut)
+        out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+        follows = parts is not None and norm is not None
+        running = [norm.running_mean, norm.running_var, norm.num_batches_tracked] if follows else []
+        grid, sizes = _parts(x)
+        run(
+            _forward, grid, *(rows, added[0], weight, bias, mean, variance, out, parts), *(running or [None] * 3),
+            eps, float(norm.momentum) if follows else 0.0, stride, added[1], **sizes, SHORTCUT=shortcut is not None,
+            OWN=parts is not None, FOLLOWS=follows, PARTS=PARTS,
+        )  # fmt: skip
+        for buffer in running:
+            increment_version(buffer)
+        ctx.save_for_backward(x, weight, bias, mean, variance, None if shortcut is None else out)
+        ctx.eps, ctx.own = eps, own
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        # create_graph=True: torch's operators have second derivatives
+        function = _differentiable if torch.is_grad_enabled() else _gradients
+        found = function(grad, *ctx.saved_tensors, ctx.eps, ctx.own)
+        return *found, *[None] * 6
+
+
+def _gradients(grad, x, weight, bias, mean, variance, out, eps: float, own: bool) -> tuple[Tensor | None, ...]:
+    """Those of x, shortcut, weight and bias."""
+    (x, stride), grad = rows_of(x), grad.contiguous()
+    grid, sizes = _parts(x)
+    sizes['SHORTCUT'] = out is not None
+    of_shortcut, of_x = None if out is None else torch.empty_like(grad), torch.empty_like(grad)
+    parts = x.new_empty(2, grid[0], x.shape[-1], dtype=torch.float32)
+    of_bias, of_weight = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (bias, weight))
+    tensors = x, weight, bias, mean, variance
+    run(_sums, grid, *tensors, grad, out, of_shortcut, parts, eps, stride, **sizes)
+    grad = grad if out is None else of_shortcut  # after ReLU
+    results = of_x, of_weight, of_bias
+    run(_input_gradient, grid, *tensors, grad, parts, *results, eps, stride, **sizes, OWN=own, PARTS=PARTS)
+    return of_x, of_shortcut, of_weight, of_bias
+
+
+def _differentiable(grad, x, weight, bias, mean, variance, out, eps: float, own: bool) -> tuple[Tensor | None, ...]:
+    """The same by torch, with derivatives."""
+    running = (None, None) if own else (mean, variance)
+    before = F.batch_norm(x.permute(0, 3, 1, 2), *running, weight, bias, own, 0.0, eps).permute(0, 2, 3, 1)
+    grad = grad.masked_fill((before if out is None else out) <= 0, 0)
+    inputs = [each for each in (x, weight, bias) if each.requires_grad]
+    found = dict(zip(map(id, inputs), torch.autograd.grad(before, inputs, grad, create_graph=True)))
+    of_x, *others = (found.get(id(each)) for each in (x, weight, bias))
+    return of_x, None if out is None else grad, *others
+
+
+def _parts(x: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
+    """The grid of a map (B, H, W, C): parts of its pixels, and of its channels; and arguments of all kernels."""
+    C = x.shape[-1]
+    channels = min(CHANNELS, triton.next_power_of_2(C))
+    rows = max(1, NUMBERS // channels)
+    pixels, across = x.numel() // C, triton.cdiv(C, channels)
+    tiles = triton.cdiv(triton.cdiv(pixels, rows), max(1, PROGRAMS // across))  # of a program
+    sizes = dict(pixels=pixels, C=C, tiles=tiles, ROWS=rows, CHANNELS=channels)
+    return (triton.cdiv(pixels, tiles * rows), across), sizes
+
+
+@triton.jit
+def _part(pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """The first pixel of a program, how many it has, and its channels."""
+    first = tl.program_id(0).to(tl.int64) * tiles * ROWS
+    return first, tl.minimum(pixels - first, tiles * ROWS), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+
+
+@triton.jit
+def _place(first, count, tile, c, stride, C, ROWS: tl.constexpr):
+    """Of a tile of a part: where its numbers are in memory, and which of them are in the map."""
+    row = tl.arange(0, ROWS)
+    inside = (tile * ROWS + row < count)[:, None] & (c < C)[None, :]
+    return (first + tile * ROWS) * stride + (row[:, None] * stride + c[None, :]), inside
+
+
+@triton.jit
+def _read(x, first, count, tile, c, stride, C, ROWS: tl.constexpr):
+    """A tile, zero outside the map."""
+    place, inside = _place(first, count, tile, c, stride, C, ROWS)
+    return tl.load(x + place, inside, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _write(x, values, first, count, tile, c, C, ROWS: tl.constexpr):
+    place, inside = _place(first, count, tile, c, C, C, ROWS)
+    tl.store(x + place, values, inside)
+
+
+@triton.jit
+def _channels(x, c, C):
+    return tl.load(x + c, c < C, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _sum(parts, number, c, C, PARTS: tl.constexpr):
+    """The sum of the rows of parts (number, C)."""
+    total = tl.zeros((PARTS, c.shape[0]), tl.float32)
+    for start in range(0, number, PARTS):
+        part = start + tl.arange(0, PARTS)
+        total += tl.load(parts + part[:, None] * C + c[None, :], (part < number)[:, None] & (c < C)[None, :], 0.0)
+    return tl.sum(total, 0)
+
+
+_limited = partial(limited, registers=64, num_warps=8)
+
+
+@_limited
+@triton.jit
+def _statistics(x, parts, stride, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Of each part, the sum and the sum of squared differences from its mean. Differences are first from the mean of
+    its first tile, so that they lose no digits where the mean is far from zero."""
+    first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
+    near = tl.sum(_read(x, first, count, 0, c, stride, C, ROWS), 0) / tl.minimum(count, ROWS).to(tl.float32)
+    total, squares = tl.zeros((ROWS, CHANNELS), tl.float32), tl.zeros((ROWS, CHANNELS), tl.float32)
+    for tile in range(tiles):
+        difference = _read(x, first, count, tile, c, stride, C, ROWS) - near[None, :]
+        difference = tl.where((tile * ROWS + tl.arange(0, ROWS) < count)[:, None], difference, 0.0)
+        total += difference
+        squares += difference * difference
+    difference, count = tl.sum(total, 0), count.to(tl.float32)
+    place = parts + tl.program_id(0) * C + c
+    tl.store(place, near * count + difference, c < C)
+    squared = tl.sum(squares, 0) - difference * difference / count
+    tl.store(place + tl.num_programs(0) * C, tl.maximum(squared, 0.0), c < C)
+
+
+@triton.jit
+def _merged(parts, pixels, size, c, C, PARTS: tl.constexpr):
+    """Mean and variance of channels, from what ``_statistics`` found of parts of ``size`` pixels."""
+    number = tl.num_programs(0)
+    mean = _sum(parts, number, c, C, PARTS) / pixels
+    squares = tl.zeros((PARTS, c.shape[0]), tl.float32)
+    for start in range(0, number, PARTS):
+        part = start + tl.arange(0, PARTS)
+        place, inside = parts + part[:, None] * C + c[None, :], (part < number)[:, None] & (c < C)[None, :]
+        count = tl.minimum(pixels - part * size, size).to(tl.float32)[:, None]
+        difference = tl.load(place, inside, 0.0) / count - mean[None, :]
+        squared = tl.load(place + number * C, inside, 0.0) + count * difference * difference
+        squares += tl.where(inside, squared, 0.0)
+    return mean, tl.sum(squares, 0) / pixels
+
+
+@_limited
+@triton.jit
+def _forward(
+    x, shortcut, weight, bias, mean, variance, out, parts, running_mean, running_variance, batches, eps, momentum,
+    stride, shortcut_stride, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr,
+    OWN: tl.constexpr, FOLLOWS: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
+    if OWN:
+        m, v = _merged(parts, pixels, tiles * ROWS, c, C, PARTS)
+        if tl.program_id(0) == 0:
+            tl.store(mean + c, m, c < C)
+            tl.store(variance + c, v, c < C)
+            if FOLLOWS:
+                before = (1 - momentum) * _channels(running_mean, c, C)
+                tl.store(running_mean + c, before + momentum * m, c < C)
+                before = (1 - momentum) * _channels(running_variance, c, C)
+                tl.store(running_variance + c, before + momentum * (v * pixels / (pixels - 1)), c < C)
+                if tl.program_id(1) == 0:
+                    tl.store(batches, tl.load(batches) + 1)
+    else:
+        m, v = _channels(mean, c, C), _channels(variance, c, C)
+    w, b = _channels(weight, c, C) / tl.sqrt(v + eps), _channels(bias, c, C)
+    for tile in range(tiles):
+        y = (_read(x, first, count, tile, c, stride, C, ROWS) - m[None, :]) * w[None, :] + b[None, :]
+        if SHORTCUT:
+            y += _read(shortcut, first, count, tile, c, shortcut_stride, C, ROWS)
+        _write(out, tl.where(y <= 0, 0.0, y), first, count, tile, c, C, ROWS)  # NaN stays
+
+
+@_limited
+@triton.jit
+def _sums(
+    x, weight, bias, mean, variance, grad, out, of_shortcut, parts, eps, stride, pixels, C, tiles, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr,
+):  # fmt: skip
+    """Of each part, the sums for the gradients of bias and weight. The gradient of the shortcut is that of the result,
+    where ReLU is not zero."""
+    first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
+    m, b, r = _channels(mean, c, C), _channels(bias, c, C), 1 / tl.sqrt(_channels(variance, c, C) + eps)
+    w = _channels(weight, c, C) * r
+    of_bias, of_weight = tl.zeros((ROWS, CHANNELS), tl.float32), tl.zeros((ROWS, CHANNELS), tl.float32)
+    for tile in range(tiles):
+        centred = _read(x, first, count, tile, c, stride, C, ROWS) - m[None, :]
+        g = _read(grad, first, count, tile, c, C, C, ROWS)
+        if SHORTCUT:
+            g = tl.where(_read(out, first, count, tile, c, C, C, ROWS) <= 0, 0.0, g)
+            _write(of_shortcut, g, first, count, tile, c, C, ROWS)
+        else:
+            g = tl.where(centred * w[None, :] + b[None, :] <= 0, 0.0, g)
+        of_bias += g
+        of_weight += g * centred
+    place = parts + tl.program_id(0) * C + c
+    tl.store(place, tl.sum(of_bias, 0), c < C)
+    tl.store(place + tl.num_programs(0) * C, tl.sum(of_weight, 0) * r, c < C)
+
+
+@_limited
+@triton.jit
+def _input_gradient(
+    x, weight, bias, mean, variance, grad, parts, of_x, of_weight, of_bias, eps, stride, pixels, C, tiles,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr, OWN: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
+    m, b, r = _channels(mean, c, C), _channels(bias, c, C), 1 / tl.sqrt(_channels(variance, c, C) + eps)
+    w = _channels(weight, c, C) * r
+    number = tl.num_programs(0)
+    to_bias, to_weight = _sum(parts, number, c, C, PARTS), _sum(parts + number * C, number, c, C, PARTS)
+    if tl.program_id(0) == 0:
+        tl.store(of_bias + c, to_bias, c < C)
+        tl.store(of_weight + c, to_weight, c < C)
+    to_bias, to_weight = to_bias / pixels * w, to_weight / pixels * w * r
+    for tile in range(tiles):
+        g = _read(grad, first, count, tile, c, C, C, ROWS)
+        if OWN or not SHORTCUT:
+            centred = _read(x, first, count, tile, c, stride, C, ROWS) - m[None, :]
+            if not SHORTCUT:
+                g = tl.where(centred * w[None, :] + b[None, :] <= 0, 0.0, g)
+        g *= w[None, :]
+        if OWN:
+            g -= to_bias[None, :] + centred * to_weight[None, :]
+        _write(of_x, g, first, count, tile, c, C, ROWS)

@@ -88,14 +88,22 @@ def in_parts(names: Iterable[str], folder: Path, lists: dict[str, Path]) -> dict
     names, parts = sorted(names), defaultdict(list)
     for part, file in lists.items():
         with refusing(f'{file} cannot be read', (OSError, UnicodeDecodeError)):
-            stems = {Path(line.split()[0]).stem for line in file.read_text('utf-8').splitlines() if line.split()}
-        parts[part] = [name for name in names if Path(name).stem in stems]
+            listed = {stem(line.strip()) for line in file.read_text('utf-8').splitlines() if line.strip()}
+        parts[part] = [name for name in names if stem(name) in listed]
         if not parts[part]:
             raise InputError(f'{file} names none of the annotated images, such as {names[0]}')
+    if twice := [name for name, number in Counter(chain(*parts.values())).items() if number > 1]:
+        raise InputError(f'{", ".join(map(str, lists.values()))}: several have {first_names(twice)}')
     if not lists and all(part_of(Path(name).parent) for name in names):
         for name in names:
             parts[part_of(Path(name).parent)].append(name)
     return parts if {'train', 'val'} <= parts.keys() else at_random(names, folder)
+
+
+def stem(name: str) -> str:
+    """The name of an image without folders and suffix. Other dots stay."""
+    path = Path(name)
+    return path.stem if path.suffix.lower() in IMAGES else path.name
 
 
 def at_random(names: Sequence[str], folder: Path | str) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from PIL import Image
 import mmattn
 from mmattn.errors import InputError
 from mmattn.own_data import HEADS
+from mmattn.own_data.folder import in_parts
 from mmguard.checks.datasets import check_files
 from mmguard.runs.configs import check_pretrained, load_config
 from tests.own_data.makers import CLASSES, class_folders, coco, image, label_maps
@@ -157,13 +158,28 @@ def test_many_images_keep_the_schedule(tmp_path, monkeypatch):
 
 
 def test_classes(tmp_path):
-    """Names of labels come from the argument or classes.txt; of annotations, the argument chooses."""
+    """Names of labels come from the argument or classes.txt; of annotations, the argument chooses, and a file may be
+    named."""
     KINDS['COCO'][0](tmp_path / 'coco')
     assert mmattn.start(tmp_path / 'coco', 'mask-rcnn', 'nat-t', ['kite']).metainfo.classes == ['kite']
+    two_files(tmp_path / 'two')
+    assert mmattn.start(tmp_path / 'two' / 'b.json', 'mask-rcnn', 'nat-t').metainfo.classes == [*CLASSES]
     KINDS['maps'][0](tmp_path / 'maps')
     (tmp_path / 'maps' / 'classes.txt').write_text('sky\nroad\ntree\ncar\n')
     assert mmattn.start(tmp_path / 'maps', 'upernet', 'nat-t').metainfo.classes == ['sky', 'road', 'tree', 'car']
     assert mmattn.start(tmp_path / 'maps', 'upernet', 'nat-m', 'abc').metainfo.classes == ['a', 'b', 'c']
+
+
+def test_lists_of_parts(tmp_path):
+    """Names have spaces and dots, with folders and suffixes or without; a name in two lists is refused."""
+    names = ['photos/a 1.x.jpg', 'photos/a 1.y.jpg', 'photos/b.jpg']
+    lists = {part: tmp_path / f'{part}.txt' for part in ('train', 'val')}
+    lists['train'].write_text('a 1.x\nb\n')
+    lists['val'].write_text('./photos/a 1.y.jpg')
+    assert in_parts(names, tmp_path, lists) == dict(train=[names[0], names[2]], val=[names[1]])
+    lists['val'].write_text('a 1.y\nb')
+    with pytest.raises(InputError, match='train.txt, .*val.txt: several have photos/b.jpg'):
+        in_parts(names, tmp_path, lists)
 
 
 def two_files(folder: Path) -> None:

@@ -73,35 +73,45 @@ def test_refusals(tmp_path):
     assert '59.jpg' in run_tool('start', tmp_path / 'coco', *arguments).sentence
 
 
-#: kind -> what makes it, head, backbone, and settings for two small steps
+#: kind -> what makes it, head, backbone, and settings for two small steps and a test
 SHORT = {
     'detector': (
         lambda f: coco(f / 'a.json', f / 'images'),
         ('mask-rcnn', 'shunted-t'),
-        ['train_dataloader.dataset.pipeline.2.scale=(96,64)', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=9']
-        + ['model.train_cfg.rpn_proposal.max_per_img=20'],
+        ['train_dataloader.dataset.pipeline.2.scale=(96,64)', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1']
+        + [f'{part}_dataloader.dataset.pipeline.1.scale=(96,64)' for part in ('val', 'test')]
+        + ['model.train_cfg.rpn_proposal.max_per_img=20', 'model.test_cfg.rcnn.score_thr=0.0'],
     ),
     'segmentor': (
         lambda f: label_maps(f / 'images', f / 'labels', 20),
         ('upernet', 'shunted-t'),
         ['train_dataloader.dataset.pipeline.2.scale=(128,64)', 'train_dataloader.dataset.pipeline.3.crop_size=(64,64)']
-        + ['model.data_preprocessor.size=(64,64)', 'train_cfg.max_iters=2', 'train_cfg.val_interval=9'],
+        + [f'{part}_dataloader.dataset.pipeline.1.scale=(128,64)' for part in ('val', 'test')]
+        + ['model.data_preprocessor.size=(64,64)', 'train_cfg.max_iters=2', 'train_cfg.val_interval=2'],
     ),
-    'classifier': (class_folders, ('classifier', 'shunted-t'), ['train_cfg.max_epochs=2', 'train_cfg.val_interval=9']),
+    'classifier': (class_folders, ('classifier', 'shunted-t'), ['train_cfg.max_epochs=2', 'train_cfg.val_interval=1']),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', SHORT)
-def test_first_command(kind, tmp_path):
-    """The command that trains runs, and all losses of its steps are finite."""
+def test_commands(kind, tmp_path):
+    """The printed commands train, test the best checkpoint, and predict on all images."""
     make, (head, backbone), short = SHORT[kind]
     make(tmp_path / 'own')
-    _, (train, *_) = start(tmp_path / 'own', '--head', head, '--backbone', backbone)
-    assert train[3:] == ['--auto-scale-lr']
-    options = [*short, *NO_WORKERS, 'default_hooks.logger.interval=1']
-    done = run_tool('train', *train[2:], '--work-dir', tmp_path / 'run', '--cfg-options', *options)
+    _, (train, test, predict) = start(tmp_path / 'own', '--head', head, '--backbone', backbone)
+    assert train[3:] == ['--auto-scale-lr'] and test[3] == predict[3] == f'work_dirs/{head}_{backbone}/best_*.pth'
+    options = ['--cfg-options', *short, *NO_WORKERS, 'default_hooks.logger.interval=1']
+    done = run_tool('train', *train[2:], '--work-dir', tmp_path / 'run', *options)
     assert done.returncode == 0, done.stderr[-2000:]
     (log,) = tmp_path.glob('run/*/*.log')
     losses = re.findall(r' loss: (\S+)', log.read_text())
     assert len(losses) >= 2 and all(float(loss) < 1e4 for loss in losses)
+    # a detector of three steps may find nothing, and then has no best checkpoint
+    checkpoint = next(tmp_path.glob('run/best_*.pth'), None) or next(tmp_path.glob('run/*_1.pth'))
+    done = run_tool('test', test[2], checkpoint, '--work-dir', tmp_path / 'test', *options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = tmp_path / 'found'
+    done = run_tool('predict', predict[2], checkpoint, predict[4], '--out', found, *options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len([*Path(predict[4]).rglob('*.jpg')]) == len([*found.rglob('*.jpg')])

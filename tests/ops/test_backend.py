@@ -176,6 +176,7 @@ WRONG = [
     (mean_shift_attention, dict(bias=zeros(1, 2, 5, 4)), 'bias must be'),
     (mean_shift_by_landmarks, dict(landmarks=zeros(1, 1, 3, 4)), r'landmarks must be \(B, heads, L, d\) of the keys'),
     (neighbourhood_attention, dict(key=HEADS[..., :2]), r'must be \(B, H, W, heads, d\) of one shape'),
+    (neighbourhood_attention, dict(key=None), r'query without key and value must be \(B, H, W, 3, heads, d\)'),
     (neighbourhood_attention, dict(bias=zeros(2, 3, 5)), r'bias must be \(2, 5, 5\), not \(2, 3, 5\)'),
     (neighbourhood_attention, dict(beyond=zeros(2, 3)), r'beyond must be \(2, 2, 4\), not \(2, 3\)'),
     (neighbourhood_attention, dict(kernel_size=4), 'kernel_size must be odd, not 4'),

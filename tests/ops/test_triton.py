@@ -91,7 +91,7 @@ def slow(*values):
         slow(axial((1, 2, 4), 8, 64, 64, 9, 2), BFLOAT, False),
         slow(neighbourhood((1, 7, 5), 2, 4, 3, 2, ('beyond',)), SINGLE, False),
         slow(neighbourhood((2, 9, 12), 2, 16, 5, 1, BIAS), HALF, False),
-        slow(neighbourhood((1, 7, 22), 1, 4, 7, 1, BIAS), BFLOAT, False),  # 17 columns of queries attend to a tile
+        slow(neighbourhood((1, 7, 22), 1, 4, 7, 1, BIAS), HALF, False),  # 17 columns of queries attend to a tile
         slow(neighbourhood((1, 14, 15), 1, 4, 13, 1, BIAS), HALF, False),
         slow(neighbourhood((1, 11, 17), 2, 8, 5, 2, ()), BFLOAT, False),
         slow(neighbourhood((1, 3, 9), 1, 65, 3), HALF, False),  # pixel by pixel, as float32

@@ -61,8 +61,9 @@ def neighbourhood_attention(
         dilation: distance of neighbours, in pixels.
         dropout_p: probability of dropping an attention weight.
         backend: 'reference', 'cpp' (the CPU, in float32) or 'triton' (GPUs, in float32; maps of 16 bits are multiplied
-            on tensor cores, if k is at most 15 and d at most 64). The last two have neither dropout nor second
-            derivatives, and torch.func does not take them. None chooses the fastest that can serve.
+            on tensor cores, if k is at most 15 and d at most 64; then NaN reaches some more pixels). The last two have
+            neither dropout nor second derivatives, and torch.func does not take them. None chooses the fastest that
+            can serve.
         beyond: (2, heads, d), the key and the value of pixels beyond the map. None means zeros.
 
     Returns:
@@ -72,8 +73,8 @@ def neighbourhood_attention(
         ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
     """
     given = query, key, value
-    if key is None and value is None:
-        if query.dim() != 6 or query.shape[3] != 3:
+    if key is None or value is None:
+        if key is not value or query.dim() != 6 or query.shape[3] != 3:
             raise ValueError(f'query without key and value must be (B, H, W, 3, heads, d), not {tuple(query.shape)}')
         query, key, value = query.unbind(3)
     check_maps(dropout_p, query=query, key=key, value=value, bias=bias, beyond=beyond)

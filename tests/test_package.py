@@ -135,7 +135,7 @@ import mmattn
 
 from tests.backbones.cases import CASES
 
-assert set(CASES) == set(mmattn.backbones.__all__)
+assert set(CASES) == set(mmattn.backbones.__all__) - {'TimmBackbone'}  # timm's own models
 for case in CASES.values():
     backbone = case.build(case.small)
     backbone.init_weights()

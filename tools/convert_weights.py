@@ -73,16 +73,16 @@ def recognise(released: dict[str, torch.Tensor], noted: str | None) -> list[tupl
     Raises:
         CheckpointError: if there is none.
     """
-    classes = sorted((getattr(backbones, name) for name in backbones.__all__), key=lambda cls: cls.__name__ != noted)
+    classes = [cls for name in backbones.__all__ if (cls := getattr(backbones, name)).arch_zoo]
+    classes.sort(key=lambda cls: cls.__name__ != noted)
     for cls in classes:
         if found := variant(cls, released):
             if cls.__name__ == noted:
                 return [found]
             related = [one for one in classes if one is not cls and (issubclass(one, cls) or issubclass(cls, one))]
             return [found, *filter(None, (variant(one, released) for one in related))]
-    raise CheckpointError(
-        f'it is not a release of any backbone here ({", ".join(backbones.__all__)}) with its default arguments'
-    )
+    names = ', '.join(sorted(cls.__name__ for cls in classes))
+    raise CheckpointError(f'it is not a release of any backbone here ({names}) with its default arguments')
 
 
 def variant(cls: type[Backbone], released: dict[str, torch.Tensor]) -> tuple[Backbone, str | int] | None:

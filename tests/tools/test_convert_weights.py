@@ -33,7 +33,7 @@ def test_converted_release_loads(tmp_path, release):
 def test_other_files_are_refused(tmp_path, monkeypatch, contents, message):
     """Nothing is written for a file that is not a release. One variant of every backbone is tried."""
     for cls in (getattr(backbones, name) for name in backbones.__all__):
-        monkeypatch.setattr(cls, 'arch_zoo', dict([next(iter(cls.arch_zoo.items()))]))
+        monkeypatch.setattr(cls, 'arch_zoo', dict(list(cls.arch_zoo.items())[:1]))
     # Its cache would keep the single variant for the other tests.
     monkeypatch.setattr('mmattn.weights.strict._variants', lambda cls: tuple(cls.variants()))
     torch.save(contents, tmp_path / 'other.pth')

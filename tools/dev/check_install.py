@@ -27,8 +27,8 @@ def main() -> None:
     image = torch.rand(1, 3, 64, 64)
     for name in backbones.__all__:
         cls = getattr(backbones, name)
-        arch = next(iter(cls.arch_zoo))
-        print(name, arch, [tuple(each.shape) for each in cls(**{cls.arch_argument: arch})(image)])
+        for arch in list(cls.arch_zoo)[:1]:
+            print(name, arch, [tuple(each.shape) for each in cls(**{cls.arch_argument: arch})(image)])
     print('timm', timm.create_model('elsa_swin_tiny', num_classes=10).eval()(image).argmax().item())
     foreign = sorted({'mmcv', 'mmdet', 'mmseg', 'mmpretrain'} & set(sys.modules))
     if foreign:

@@ -8,6 +8,7 @@ import torch
 from timm.optim import param_groups_layer_decay
 from torch import nn
 
+from mmattn.analysis.features import blocks_of
 from mmattn.backbones import TimmBackbone
 from mmattn.errors import CheckpointError, InputError
 
@@ -187,6 +188,12 @@ def test_activations_are_recomputed():
         torch.testing.assert_close(a.grad, b.grad, msg=name)
     with torch.device('meta'), pytest.raises(ValueError, match='leave out with_cp'):
         TimmBackbone('coat_tiny', with_cp=True)
+
+
+def test_analysis_is_refused():
+    """timm's blocks are not read by the tools that draw attention."""
+    with pytest.raises(InputError, match='can be analysed, not TimmBackbone'):
+        blocks_of(TimmBackbone('test_convnext'))
 
 
 def test_init_weights_keeps_what_timm_made():

@@ -62,6 +62,7 @@ KERNELS = [
     (elsa((1, 3, 9), 2, 3, 3, 1, GHOST), 1, (SINGLE, BFLOAT)),
     (axial((1, 2, 9), 2, 5, 3, 4, 2), 0, (SINGLE, BFLOAT)),
     (axial((1, 7, 2), 2, 5, 3, 7, 1), 0, (SINGLE, BFLOAT)),
+    (mean_shift(2, 2, 3, 5, 3), 0, (SINGLE, BFLOAT)),
 ]
 EXPORTED = 'band', 'exported'  #: backends of graphs that are exported: their gradients are not used
 

@@ -146,6 +146,19 @@ def test_large_keys():
 
 
 @pytest.mark.usefixtures('triton_runs')
+def test_large_probes():
+    """The other gradients do not depend on the probe, and not on the digits that a large one leaves of the result. The
+    result does not depend on whether there are gradients."""
+    tokens = torch.randn(3, 1, 2, 20, 8).to(DEVICE, BFLOAT)
+    found = [
+        results(mean_shift_attention, [*tokens, size * tokens[0]], torch.ones(1, 2, 20, 8), 'triton')
+        for size in (1, 1000)
+    ]
+    assert all(map(torch.equal, found[0][1:], found[1][1:]))
+    assert torch.equal(mean_shift_attention(*tokens, tokens[0], backend='triton'), found[0][0])
+
+
+@pytest.mark.usefixtures('triton_runs')
 @pytest.mark.parametrize('of', ['elsa', 'neighbourhood'])
 def test_a_single_image_in_another_layout(of):
     """Of one image, maps can be seen as rows of pixels without a copy, also if channels are not neighbours."""

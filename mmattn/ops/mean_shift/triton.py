@@ -26,12 +26,13 @@ TILES = (128, 64), (128, 32), (32, 64)
 def mean_shift_attention_triton(query: Tensor, key: Tensor, value: Tensor, probe: Tensor | None) -> Tensor:
     """``mean_shift_attention_reference`` without bias and dropout."""
     tokens = (None if x is None else _rows(x.transpose(1, 2)) for x in (query, key, value, probe))
-    return _operator(*tokens)[0].transpose(1, 2)
+    return _operator(*tokens, torch.is_grad_enabled())[0].transpose(1, 2)
 
 
 def projected_mean_shift_triton(projected: Tensor, parts: int, num_heads: int) -> Tensor:
     """The same of parts of a projection, (B, N, parts * C) -> (B, N, C)."""
-    return _operator(_rows(projected.unflatten(-1, (parts, num_heads, -1))), None, None, None)[0].flatten(2)
+    tokens = _rows(projected.unflatten(-1, (parts, num_heads, -1)))
+    return _operator(tokens, None, None, None, torch.is_grad_enabled())[0].flatten(2)
 
 
 def _rows(tokens: Tensor) -> Tensor:
@@ -39,16 +40,21 @@ def _rows(tokens: Tensor) -> Tensor:
     return rows_of(tokens.unsqueeze(1))[0].squeeze(1)
 
 
-def _attention(query: Tensor, key: Tensor | None, value: Tensor | None, probe: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The output, (B, N, heads, d), and the log-sum-exp of each query's logits, in units of log 2, (B, heads, N).
+def _attention(
+    query: Tensor, key: Tensor | None, value: Tensor | None, probe: Tensor | None, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, (B, N, heads, d), what the probe was subtracted from, of the same shape, and the log-sum-exp of each
+    query's logits, in units of log 2, (B, heads, N).
 
-    query: (B, N, heads, d), key and value (B, M, heads, d), or query is all of them, (B, N, parts, heads, d).
+    query: (B, N, heads, d), key and value (B, M, heads, d), or query is all of them, (B, N, parts, heads, d); keep:
+    whether there is a backward pass. The second result is empty if there is none, or no probe.
     """
     tokens, constants = _constants(query, key, value, probe, *TILES[0])
     B, N, heads, d = tokens[0].shape
     out, lse = query.new_empty(B, N, heads, d), query.new_empty(B, heads, N, dtype=torch.float32)
-    launch(_mean_shift, _grid(out, constants['QUERIES']), *tokens, out, lse, **constants)
-    return out, lse
+    mean = query.new_empty(out.shape if keep and tokens[3] is not None else 0)
+    launch(_mean_shift, _grid(out, constants['QUERIES']), *tokens, out, mean, lse, **constants, KEEP=keep)
+    return out, mean, lse
 
 
 def _gradients(
@@ -57,32 +63,35 @@ def _gradients(
     key: Tensor | None,
     value: Tensor | None,
     probe: Tensor | None,
-    out: Tensor,
+    mean: Tensor,
     lse: Tensor,
 ) -> Tensor:
-    """The gradients of the arguments of ``_attention``, one after the other in a vector."""
+    """The gradients of the tokens of ``_attention``, one after the other in a vector. mean: of the values."""
     grad, given = grad.contiguous(), (query, key, value, probe)
     gradients = query.new_empty(sum(x.numel() for x in given if x is not None))
     parts = _parts(*_like(gradients, given))
     # Kernels get the vector and places in it: graphs of torch.compile copy views that are written.
     of_query, of_key, of_value, of_probe = (0 if x is None else x.storage_offset() for x in parts)
-    mean = torch.empty_like(lse)  # of the gradients of a query's weights
+    middle = torch.empty_like(lse)  # the mean of the gradients of a query's weights
     tokens, constants = _constants(*given, *TILES[1])
     grid, written = _grid(parts[0], constants['QUERIES']), (gradients, of_query, of_probe, parts[0].stride(1))
-    launch(_queries_gradient, grid, *tokens, out, grad, lse, mean, *written, **constants)
+    launch(_queries_gradient, grid, *tokens, mean, grad, lse, middle, *written, **constants)
     tokens, constants = _constants(*given, *TILES[2])
     grid, written = _grid(parts[1], constants['KEYS']), (gradients, of_key, of_value, parts[1].stride(1))
-    launch(_keys_gradient, grid, *tokens, grad, lse, mean, *written, **constants)
+    launch(_keys_gradient, grid, *tokens, grad, lse, middle, *written, **constants)
     return gradients
 
 
-def _setup(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    ctx.set_materialize_grads(False)  # the log-sum-exp has none
-    ctx.save_for_backward(*inputs, *output)
+def _setup(ctx, inputs: tuple, output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)  # only the first result has one
+    (*tokens, ctx.keep), (out, mean, lse) = inputs, output
+    ctx.save_for_backward(*tokens, mean if mean.numel() else out, lse)
 
 
-def _differentiate(ctx, grad: Tensor, _) -> tuple[Tensor | None, ...]:
-    return tuple(_like(_gradient_operator(grad, *ctx.saved_tensors), ctx.saved_tensors[:4]))
+def _differentiate(ctx, grad: Tensor, *_) -> tuple[Tensor | None, ...]:
+    if not ctx.keep:
+        raise ValueError('mean_shift kept nothing for a backward pass: call it with keep=True')
+    return *_like(_gradient_operator(grad, *ctx.saved_tensors), ctx.saved_tensors[:4]), None
 
 
 _operator, _gradient_operator = operators('mean_shift', _attention, _setup, _differentiate, _gradients)
@@ -160,8 +169,9 @@ def _half_square(key, first, tokens, BLOCK: tl.constexpr):
 @partial(limited, num_warps=8, num_stages=2)
 @triton.jit
 def _mean_shift(
-    query, key, value, probe, out, lse, N, M, heads, query_stride, key_stride, value_stride, probe_stride, scale,
-    D: tl.constexpr, HAS_PROBE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
+    query, key, value, probe, out, mean, lse, N, M, heads, query_stride, key_stride, value_stride, probe_stride, scale,
+    D: tl.constexpr, HAS_PROBE: tl.constexpr, KEEP: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     image, head, i, number = _place(N, heads, QUERIES)
     key += image * M * key_stride + head * D
@@ -181,9 +191,12 @@ def _mean_shift(
         v = _read(value, j, M, value_stride, D, KEYS, BLOCK_D)
         total = product(weight.to(v.dtype), v, total * shrink[:, None])
     total /= weights[:, None]
+    place = (image * N * heads + head) * D
     if HAS_PROBE:
+        if KEEP:  # The difference is rounded, and the backward pass needs the digits of the mean.
+            _write(mean + place, total, i, N, heads * D, D, QUERIES, BLOCK_D)
         total -= _read(probe + image * N * probe_stride + head * D, i, N, probe_stride, D, QUERIES, BLOCK_D)
-    _write(out + (image * N * heads + head) * D, total, i, N, heads * D, D, QUERIES, BLOCK_D)
+    _write(out + place, total, i, N, heads * D, D, QUERIES, BLOCK_D)
     rows = i + tl.arange(0, QUERIES)
     tl.store(lse + number * N + rows, top * scale + tl.log2(weights), rows < N)
 
@@ -191,26 +204,25 @@ def _mean_shift(
 @partial(limited, num_warps=8, num_stages=2)
 @triton.jit
 def _queries_gradient(
-    query, key, value, probe, out, grad, lse, mean, gradients, of_query, of_probe, grad_stride,
+    query, key, value, probe, mean, grad, lse, middle, gradients, of_query, of_probe, grad_stride,
     N, M, heads, query_stride, key_stride, value_stride, probe_stride, scale,
     D: tl.constexpr, HAS_PROBE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Writes them to ``gradients``, from ``of_query`` and ``of_probe`` on. Also writes ``mean``, the means of the
-    gradients of a query's weights, which the other kernel reads."""
+    """Writes them to ``gradients``, from ``of_query`` and ``of_probe`` on. Also writes ``middle``, the
+    means of the gradients of a query's weights, which the other kernel reads."""
     image, head, i, number = _place(N, heads, QUERIES)
     key += image * M * key_stride + head * D
     value += image * M * value_stride + head * D
     base, place = scale * 1.4426950408889634, (image * N * heads + head) * D
     q = _read(query + image * N * query_stride + head * D, i, N, query_stride, D, QUERIES, BLOCK_D)
     g = _read(grad + place, i, N, heads * D, D, QUERIES, BLOCK_D)
-    result = _read(out + place, i, N, heads * D, D, QUERIES, BLOCK_D).to(tl.float32)
+    values = _read(mean + place, i, N, heads * D, D, QUERIES, BLOCK_D)
     gradients += image * N * grad_stride + head * D
     if HAS_PROBE:
-        result += _read(probe + image * N * probe_stride + head * D, i, N, probe_stride, D, QUERIES, BLOCK_D)
         _write(gradients + of_probe, -g.to(tl.float32), i, N, grad_stride, D, QUERIES, BLOCK_D)
-    middle = tl.sum(g.to(tl.float32) * result, 1)
+    mean_gradient = tl.sum(g.to(tl.float32) * values.to(tl.float32), 1)
     rows = i + tl.arange(0, QUERIES)
-    tl.store(mean + number * N + rows, middle, rows < N)
+    tl.store(middle + number * N + rows, mean_gradient, rows < N)
     norm = tl.load(lse + number * N + rows, rows < N, float('inf'))
     total = tl.zeros((QUERIES, BLOCK_D), tl.float32)
     for j in range(0, M, KEYS):
@@ -218,7 +230,7 @@ def _queries_gradient(
         v = _read(value, j, M, value_stride, D, KEYS, BLOCK_D)
         logit = product(q, tl.trans(k)) - _half_square(k, j, M, KEYS)[None, :]
         weight = tl.exp2(logit * base - norm[:, None])
-        of_logit = weight * (product(g, tl.trans(v)) - middle[:, None])
+        of_logit = weight * (product(g, tl.trans(v)) - mean_gradient[:, None])
         total = product(of_logit.to(k.dtype), k, total)
     _write(gradients + of_query, total * scale, i, N, grad_stride, D, QUERIES, BLOCK_D)
 
@@ -227,7 +239,7 @@ def _queries_gradient(
 @partial(limited, registers=168, num_stages=2)
 @triton.jit
 def _keys_gradient(
-    query, key, value, probe, grad, lse, mean, gradients, of_key, of_value, grad_stride,
+    query, key, value, probe, grad, lse, middle, gradients, of_key, of_value, grad_stride,
     N, M, heads, query_stride, key_stride, value_stride, probe_stride, scale,
     D: tl.constexpr, HAS_PROBE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -246,11 +258,11 @@ def _keys_gradient(
         g = _read(grad, i, N, heads * D, D, QUERIES, BLOCK_D)
         rows = i + tl.arange(0, QUERIES)
         norm = tl.load(lse + number * N + rows, rows < N, float('inf'))  # no query, no weight
-        middle = tl.load(mean + number * N + rows, rows < N, 0.0)
+        mean_gradient = tl.load(middle + number * N + rows, rows < N, 0.0)
         logit = product(k, tl.trans(q)) - half_square
         weight = tl.exp2(logit * base - norm[None, :])
         total_value = product(weight.to(g.dtype), g, total_value)
-        of_logit = weight * (product(v, tl.trans(g)) - middle[None, :])
+        of_logit = weight * (product(v, tl.trans(g)) - mean_gradient[None, :])
         of_square += tl.sum(of_logit, 1)
         total_key = product(of_logit.to(q.dtype), q, total_key)
     total_key = (total_key - of_square[:, None] * k.to(tl.float32)) * scale

@@ -27,6 +27,8 @@ from .ops.depthwise_conv import BACKENDS as DEPTHWISE_CONV
 from .ops.depthwise_conv import depthwise_conv
 from .ops.grouped_conv import BACKENDS as GROUPED_CONV
 from .ops.grouped_conv import grouped_conv
+from .ops.window_attention import BACKENDS as WINDOW_ATTENTION
+from .ops.window_attention import window_attention
 
 
 class Operator(NamedTuple):
@@ -72,6 +74,16 @@ OPERATORS = {
         mean_shift.mean_shift_attention,
         mean_shift.BACKENDS,
         lambda B, H, W, n, d: [*[(B * (H * W // 49), n, 49, d)] * 4, (1, n, 49, 49)],
+    ),
+    'windows': Operator(
+        lambda x, table, pad, backend: window_attention(x, table, pad, 7, 3, backend=backend),
+        WINDOW_ATTENTION,
+        lambda B, H, W, n, d: [(B, H, W, 3, n * d), (169, n), (3 * n * d,)],
+    ),
+    "windows of MSF's maps": Operator(
+        lambda x, table, backend: window_attention(x, table, None, 7, 3, gauss=True, backend=backend),
+        WINDOW_ATTENTION,
+        lambda B, H, W, n, d: [(B, H, W, 4, n * d), (169, n)],
     ),
     'plain': Operator(attention, ATTENTION, lambda B, H, W, n, d: [(B, n, H * W, d)] * 3),
     'shunted': Operator(

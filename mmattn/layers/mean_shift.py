@@ -323,5 +323,14 @@ class MeanShiftWindowAttention(Windows):
         self.settings = self.attn.settings
         self.is_swin = self.settings == dict(form='plain', sharing='QKVW') and proj_bias
 
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        attn = self.attn
+        one_step = (attn.steps, attn.step_size) == (1, 1)
+        as_the_kernel = attn.form != 'residual' and attn.sharing == COLUMNS[attn.form] and one_step
+        if not (as_the_kernel and self.is_fused(x, attn, attn.pre_proj)):
+            return super().forward(x)
+        return attn.drop(attn.post_proj(self.attend_map(x, attn.pre_proj, gauss=attn.form != 'plain')))
+
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
         return self.attn(x, bias=bias, ghost=ghost)

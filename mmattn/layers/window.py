@@ -4,9 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_flags, check_heads, check_rates, check_whole
-from ..ops import multi_head_attention
+from ..ops import multi_head_attention, window_attention
 from ..ops.any_size import crop, pad_to_multiple
-from ..ops.windows import mask_for, roll, shift_along
+from ..ops.backend import autocast_dtype, triton_multiplies
+from ..ops.window_attention import is_small
+from ..ops.windows import join_windows, mask_for, relative_bias, shifts_of, split_windows
 from .ghost import ghost_head
 from .starts import window_from_swin, windows_of_elsa
 from .token_mixer import TOKEN_MIXERS
@@ -64,30 +66,49 @@ class Windows(nn.Module):
         bias = relative_bias(self.relative_position_bias_table.t().flip(1), self.window_size)[None]
         return self.attend(x, bias if mask is None else bias + mask.to(bias.dtype), ghost)
 
+    def is_fused(self, x: Tensor, attention: nn.Module, project: nn.Module) -> bool:
+        """Whether :meth:`attend_map` serves x (B, H, W, C).
+
+        Args:
+            attention: the layer with the backend and the dropout of weights, which the kernels do not have.
+            project: its projection. For padded pixels it must be a linear layer.
+        """
+        dropped = self.training and attention.attn_drop_rate > 0
+        if dropped or attention.backend not in (None, 'triton') or not isinstance(project, nn.Linear):
+            return False
+        # Hooks expect windows.
+        hooked = [project] if attention is self else [attention, project]
+        if any(part._forward_hooks or part._forward_pre_hooks or part._backward_hooks for part in hooked):
+            return False
+        served = triton_multiplies(x, autocast_dtype(x)) and is_small(self.window_size, x.shape[-1] // self.num_heads)
+        return served or attention.backend == 'triton'
+
+    def attend_map(self, x: Tensor, project: nn.Linear, gauss: bool) -> Tensor:
+        """The result of the heads, (B, H, W, C) -> (B, H, W, C), before the output projection, by
+        :func:`window_attention`."""
+        x = project(x).unflatten(-1, (-1, x.shape[-1]))
+        table, how = self.relative_position_bias_table, dict(backend='triton', gauss=gauss)
+        out = window_attention(x, table, project.bias, self.window_size, self.shift, self.shift_small_maps, **how)
+        return out if self.ghost is None else out + self.ghost(x[..., 2, :])
+
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        B, H, W, C = x.shape
+        H, W = x.shape[1:3]
         w = self.window_size
         x = pad_to_multiple(x, w, (1, 2))
         rows, columns = x.shape[1] // w, x.shape[2] // w
-        shifts = [self.shift, self.shift]
-        if not self.shift_small_maps:
-            shifts = [shift_along(count, w, self.shift, x.device) for count in (rows, columns)]
+        shifts = shifts_of(rows, columns, w, self.shift, self.shift_small_maps, x.device)
 
         def split(x: Tensor) -> Tensor:
-            x = roll(x, self.shift, shifts, -1).view(B, rows, w, columns, w, C)
-            return x.transpose(2, 3).reshape(B * rows * columns, w * w, C)
+            return split_windows(x, w, self.shift, shifts)
 
         def join(x: Tensor) -> Tensor:
-            x = x.view(B, rows, columns, w, w, C).transpose(2, 3).reshape(B, rows * w, columns * w, C)
-            return crop(roll(x, self.shift, shifts, 1), H, W)
+            return crop(join_windows(x, rows, columns, w, self.shift, shifts), H, W)
 
         def ghost(values: Tensor) -> Tensor:
             return split(pad_to_multiple(self.ghost(join(values)), w, (1, 2)))
 
-        mask = None
-        if isinstance(shifts[0], Tensor) or any(shifts):
-            mask = mask_for(x, rows, columns, w, shifts).unsqueeze(1).repeat(B, 1, 1, 1)
+        mask = mask_for(x, rows, columns, w, shifts)
         return join(self.attend_masked(split(x), mask, None if self.ghost is None else ghost))
 
 
@@ -100,6 +121,10 @@ class WindowAttention(Windows):
         drop_rate: dropout of the output.
 
     Further arguments, and errors: see :class:`Windows`.
+
+    Attributes:
+        backend: 'triton', one kernel of :func:`mmattn.ops.window_attention` each way, or any other name: windows are
+            copied. None chooses the fastest.
     """
 
     is_swin = True
@@ -121,10 +146,17 @@ class WindowAttention(Windows):
         super().__init__(dim, num_heads, window_size, shift, shift_small_maps, ghost_size)
         check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
         self.attn_drop_rate = attn_drop_rate
+        self.backend: str | None = None
         self.qkv = nn.Linear(dim, 3 * dim)
         self.relative_position_bias_table = position_table((2 * window_size - 1) ** 2, num_heads)
         self.proj = nn.Linear(dim, dim)
         self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        if not self.is_fused(x, self, self.qkv):
+            return super().forward(x)
+        return self.drop(self.proj(self.attend_map(x, self.qkv, gauss=False)))
 
     def attend(self, x: Tensor, bias: Tensor, ghost: Ghost) -> Tensor:
         q, k, v = self.qkv(x).chunk(3, -1)
@@ -136,15 +168,3 @@ class WindowAttention(Windows):
 def position_table(*shape: int) -> nn.Parameter:
     """A table of relative positions as it starts: normal, of deviation 0.02."""
     return nn.Parameter(nn.init.trunc_normal_(torch.zeros(shape), std=0.02))
-
-
-def relative_bias(table: Tensor, window_size: int) -> Tensor:
-    """Table (rows, (2w - 1) ** 2) of the offsets of key minus query -> (rows, w * w, w * w), the query first.
-
-    It is made of views of the table, so that no module has to keep an index.
-    """
-    w = window_size
-    table = table.unflatten(1, (2 * w - 1, 2 * w - 1))
-    # Window (i, j) of the table has the keys of the query at (w - 1 - i, w - 1 - j).
-    windows = table.unfold(1, w, 1).unfold(2, w, 1)  # (rows, i, j, row of the key, column of the key)
-    return windows.flip(1, 2).flatten(3).flatten(1, 2)

@@ -6,6 +6,7 @@ from .global_self_attention import axial_attention, content_attention
 from .mean_shift import mean_shift_attention, mean_shift_by_landmarks, mean_shift_steps, projected_mean_shift
 from .neighbourhood import neighbourhood_attention
 from .shunted import shunted_attention
+from .window_attention import window_attention
 
 __all__ = [
     'attention',
@@ -20,4 +21,5 @@ __all__ = [
     'neighbourhood_sum',
     'projected_mean_shift',
     'shunted_attention',
+    'window_attention',
 ]

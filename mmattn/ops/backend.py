@@ -87,12 +87,12 @@ def triton_takes(x: Tensor) -> bool:
     return on_gpu and not is_exporting() and not is_transforming() and not _is_older(x.device, (7, 0))
 
 
-def triton_multiplies(x: Tensor) -> bool:
+def triton_multiplies(x: Tensor, dtype: torch.dtype | None = None) -> bool:
     """Whether Triton's kernels that multiply matrices serve a tensor: of 16 bits, on a GPU with tensor cores for them.
 
-    Without tensor cores, torch's operations are faster.
+    Without tensor cores, torch's operations are faster. ``dtype``: of what is made of x, if it is not its own.
     """
-    return HAS_PRODUCTS and x.dtype in HALF and triton_takes(x) and not _is_older(x.device, (8, 0))
+    return HAS_PRODUCTS and (dtype or x.dtype) in HALF and triton_takes(x) and not _is_older(x.device, (8, 0))
 
 
 def _is_older(device: torch.device, capability: tuple[int, int]) -> bool:

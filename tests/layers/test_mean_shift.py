@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmattn.layers import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention, WindowAttention
-from mmattn.layers.window import relative_bias
+from mmattn.ops.windows import relative_bias
 
 # tables 1 (with probe) and 2 (without)
 TABLE_1 = [

@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -7,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mmattn.layers import WindowAttention
+from mmattn.layers import MeanShiftWindowAttention, WindowAttention
+from mmattn.layers import window as module
 from mmattn.ops import windows
 from mmattn.ops.windows import shift_mask
 
@@ -99,3 +101,81 @@ def test_masks_are_made_once(monkeypatch):
     for size in range(100, 130, 3):
         layers[0](torch.randn(1, size, 5, 8))
     assert windows._kept_mask.cache_info().currsize == windows._kept_mask.cache_info().maxsize == 8
+
+
+def mixer(cls=WindowAttention, shift=1, **arguments):
+    torch.manual_seed(0)
+    layer = cls(8, 2, window_size=3, shift=shift, shift_small_maps=False, **arguments)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    return layer
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='on a GPU, kernels with products take 16 bits only')
+@pytest.mark.usefixtures('triton_runs')
+@pytest.mark.parametrize(
+    'build',
+    [
+        partial(mixer, ghost_size=3),
+        partial(mixer, MeanShiftWindowAttention, 0, proj_bias=True),
+        partial(mixer, MeanShiftWindowAttention, 2, form='gauss'),
+        partial(mixer, MeanShiftWindowAttention, 2, form='plain', groups=2, proj_bias=True, ghost_size=3),
+    ],
+    ids=['swin', 'msf', 'gauss', 'plain'],
+)
+def test_one_kernel_is_the_layer(build):
+    """It reads the projected map, and gives the results and gradients of windows that are cut out of the input:
+    padded pixels have the biases of the projection."""
+    x, results = torch.randn(1, 3, 5, 8, requires_grad=True), []
+    for backend in (None, 'triton'):
+        layer = build()
+        getattr(layer, 'attn', layer).backend = backend
+        out = layer(x)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])])
+    for found, expected in zip(*results):
+        torch.testing.assert_close(found, expected, atol=1e-4 * expected.abs().max().item(), rtol=1e-4)
+
+
+def hooked(layer):
+    part = layer.attn if isinstance(layer, MeanShiftWindowAttention) else layer.qkv
+    part.register_forward_hook(lambda *_: None)
+    return layer
+
+
+class LowRank(torch.nn.Module):
+    """A projection of another package around the own one."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.forward = layer, layer.forward
+
+
+def low_rank():
+    layer = mixer()
+    layer.qkv = LowRank(layer.qkv)
+    return layer
+
+
+@pytest.mark.parametrize(
+    'build, fused',
+    [
+        (mixer, True),
+        (partial(mixer, MeanShiftWindowAttention, attn_drop_rate=0.1), False),
+        (partial(mixer, attn_drop_rate=0.1), False),
+        (lambda: mixer(attn_drop_rate=0.1).eval(), True),
+        (lambda: hooked(mixer()), False),
+        (lambda: hooked(mixer(MeanShiftWindowAttention)), False),
+        (low_rank, False),
+        (partial(mixer, MeanShiftWindowAttention, form='residual'), False),
+        (partial(mixer, MeanShiftWindowAttention, sharing='QKKQW'), False),
+        (partial(mixer, MeanShiftWindowAttention, steps=2), False),
+    ],
+    ids=['swin', 'dropout of msf', 'dropout', 'eval', 'hook', 'hook of msf', 'lora', 'residual', 'sharing', 'steps'],
+)
+def test_what_one_kernel_is_for(monkeypatch, build, fused):
+    """On a GPU, the kernel serves layers that compute what it does. For others, windows are cut out as on the CPU."""
+    monkeypatch.setattr(module, 'triton_multiplies', lambda *_: True)
+    calls = []
+    monkeypatch.setattr(module.Windows, 'attend_map', lambda self, x, *_, **__: calls.append(x) or x)
+    build()(torch.randn(1, 3, 5, 8))
+    assert bool(calls) == fused

@@ -12,6 +12,7 @@ from mmattn.ops import (
     neighbourhood_attention,
     projected_mean_shift,
     shunted_attention,
+    window_attention,
 )
 from mmattn.ops.batch_norm import batch_norm_relu
 
@@ -90,6 +91,16 @@ def shunted(size, d, heads, groups):
 
     def call(query, *maps, backend=None):
         return shunted_attention(query, maps[:groups], maps[groups:], groups * heads, backend=backend)
+
+    return call, shapes
+
+
+def windows(size, heads, d, w, shift, parts, padded=False, **settings):
+    shapes = dict(x=(*size, parts, heads * d), table=((2 * w - 1) ** 2, heads))
+    shapes |= dict(pad=(parts * heads * d,)) if padded else {}
+
+    def call(x, table, pad=None, backend=None):
+        return window_attention(x, table, pad, w, shift, gauss=parts == 4, backend=backend, **settings)
 
     return call, shapes
 

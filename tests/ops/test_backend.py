@@ -21,6 +21,7 @@ from mmattn.ops import (
     neighbourhood_attention,
     neighbourhood_sum,
     shunted_attention,
+    window_attention,
 )
 from mmattn.ops.depthwise_conv import depthwise_conv
 from mmattn.ops.grouped_conv import grouped_conv
@@ -140,6 +141,7 @@ RIGHT = {
     mean_shift_by_landmarks: dict(query=TOKENS, key=TOKENS, value=TOKENS, landmarks=TOKENS),
     neighbourhood_attention: dict(query=HEADS, key=HEADS, value=HEADS, bias=None, kernel_size=3),
     shunted_attention: dict(query=MAP, keys=[zeros(1, 2, 2, 4)] * 2, values=[zeros(1, 2, 2, 4)] * 2, num_heads=2),
+    window_attention: dict(x=zeros(1, 4, 4, 3, 8), table=zeros(9, 2), pad=None, window_size=2),
     grouped_conv: dict(x=MAP, weight=zeros(8, 4, 3, 3)),
     depthwise_conv: dict(x=MAP, weight=zeros(8, 1, 3, 3)),
 }
@@ -175,6 +177,11 @@ WRONG = [
     (mean_shift_attention, dict(probe=zeros(1, 2, 4, 4)), 'probe must be'),
     (mean_shift_attention, dict(bias=zeros(1, 2, 5, 4)), 'bias must be'),
     (mean_shift_by_landmarks, dict(landmarks=zeros(1, 1, 3, 4)), r'landmarks must be \(B, heads, L, d\) of the keys'),
+    (window_attention, dict(x=zeros(1, 4, 4, 2, 8)), r'x must be \(B, H, W, 3 or 4, C\)'),
+    (window_attention, dict(table=zeros(9, 3)), 'the heads of table .* must divide C'),
+    (window_attention, dict(table=zeros(25, 2)), 'table must have 9 rows for windows of 2, not 25'),
+    (window_attention, dict(pad=zeros(8)), r'pad must be \(24\), not \(8,\)'),
+    (window_attention, dict(shift=2), 'shift must be a whole number'),
     (neighbourhood_attention, dict(key=HEADS[..., :2]), r'must be \(B, H, W, heads, d\) of one shape'),
     (neighbourhood_attention, dict(key=None), r'query without key and value must be \(B, H, W, 3, heads, d\)'),
     (neighbourhood_attention, dict(bias=zeros(2, 3, 5)), r'bias must be \(2, 5, 5\), not \(2, 3, 5\)'),

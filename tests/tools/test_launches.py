@@ -24,7 +24,8 @@ SWIN = dict(embed_dim=8, num_heads=(1, 1, 1, 1))
 #: training step. Who needs fewer writes the new number here.
 BACKBONES = {
     'ELSASwin': (dict(SWIN, group_width=4), 71, 183),
-    'MSFSwin': (SWIN, 109, 239),
+    'MSFSwin': (SWIN, 45, 125),
+    'SwinFrame': (SWIN, 49, 141),
     'DiNAT': (dict(SWIN, mlp_ratio=3, layer_scale=0, dilations=(2, 1, 1, 1)), 51, 144),
     'ShuntedTransformer': (dict(embed_dims=(8, 8, 8, 8), num_heads=(2, 2, 2, 2), stem_convs=1), 108, 284),
     'GSAResNet': (dict(stem_channels=8, base_channels=8, expansion=4), 64, 210),

@@ -33,6 +33,8 @@ MAPS = {
     'mean shift of a projection': ((32, 6, 64),),
     'plain': ((32, 6, 64),),
     'mean shift in windows': SWIN,
+    'windows': SWIN,
+    "windows of MSF's maps": SWIN,
     'shunted': NAT[1:],
     'neighbourhood': NAT,
     'content': GSA,

@@ -35,6 +35,7 @@ from mmattn.ops.global_self_attention.triton import axial_attention_triton  # no
 from mmattn.ops.mean_shift.triton import projected_mean_shift_triton  # noqa: E402
 from mmattn.ops.neighbourhood.tensor_cores import neighbourhood_attention_products  # noqa: E402
 from mmattn.ops.neighbourhood.triton import neighbourhood_attention_triton  # noqa: E402
+from mmattn.ops.window_attention.triton import window_attention_triton  # noqa: E402
 
 #: compute capabilities: Turing, Ampere, Hopper, Blackwell
 ARCHS = (75, 80, 90, 100)
@@ -86,6 +87,14 @@ def neighbourhood(dtype: torch.dtype, k: int, with_bias: bool, products: bool = 
     return neighbourhood_attention_triton(*maps.unbind(3), bias, None, k, 2)
 
 
+def windows(dtype: torch.dtype, w: int, parts: int) -> Tensor:
+    """Swin's shifted windows, or MSF-Swin's, of heads of 32 channels as all models have."""
+    heads, d = 3, 32  # so many windows that a program has several
+    x, table = empty(dtype, 2, 230, 230, parts, heads * d), empty(torch.float32, (2 * w - 1) ** 2, heads)
+    pad = None if parts == 4 else empty(torch.float32, parts * heads * d)
+    return window_attention_triton(x, table, pad, w, w // 2, True, parts == 4)
+
+
 def empty(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=dtype, requires_grad=True)
 
@@ -106,6 +115,8 @@ PRODUCTS |= {
     f'{k} x {k} attention, products{note}': partial(neighbourhood, k=k, with_bias=not note, products=True)
     for k, note in ((7, ''), (7, ', no bias'), (13, ''))
 }
+PRODUCTS |= {'mean shift in windows': partial(windows, w=7, parts=4)}
+PRODUCTS |= {f'windows, {w} x {w}': partial(windows, w=w, parts=3) for w in (7, 12)}
 CASES |= PRODUCTS
 
 

@@ -9,9 +9,10 @@ from ...arguments import check_choice, check_flags, check_odd, check_rates
 from ...ops import attention
 from ...ops.elsa import elsa_attention, neighbourhood_products, neighbourhood_shift, neighbourhood_sum
 from ...ops.heads import join_heads
+from ...ops.windows import relative_bias
 from ..starts import table_of_swin, take_linear
 from ..token_mixer import TOKEN_MIXERS
-from ..window import Ghost, Windows, position_table, relative_bias
+from ..window import Ghost, Windows, position_table
 from .dynamic_filters import filter_norm
 
 TERMS = ('qk', 'qr', 'rk', 'b')

@@ -116,6 +116,13 @@ OPERATORS = {
         )
         for dim, lines in ((1, 'columns'), (2, 'rows'))
     },
+    'axial, along rows, and content': Operator(
+        lambda query, value, table, context, backend: global_self_attention.axial_attention(
+            query, value, table, 2, backend=backend, context=context
+        ),
+        global_self_attention.AXIAL_BACKENDS,
+        lambda B, H, W, n, d: [*[(B, H, W, n, d)] * 2, (2 * W - 3, d), (B, n, d, d)],
+    ),
     'depth-wise convolution': Operator(
         depthwise_conv, DEPTHWISE_CONV, lambda B, H, W, n, d: [(B, H, W, n * d), (n * d, 1, 3, 3), (n * d,)]
     ),

@@ -1,12 +1,17 @@
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import check_choice, check_flags, check_heads, check_odd, check_whole
 from ..ops.any_size import ceil_div
-from ..ops.global_self_attention import BEYOND, axial_attention, content_attention
+from ..ops.backend import HALF, autocast_dtype
+from ..ops.global_self_attention import BEYOND, axial_attention, content_attention, content_context, uses_kernels
 from ..ops.recompute import recompute
 from ..ops.tokens import batch_normed
-from .norm import batch_norm
+from ..ops.tracing import is_exporting
+from .norm import BATCH_NORMS, batch_norm
 from .token_conv import TokenConv2d
 from .token_mixer import TOKEN_MIXERS
 
@@ -113,34 +118,56 @@ class GlobalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        query, value = self._split(self.query(x)), self._split(self.value(x))  # eq. 3
+        query, value, key = self._projected(x)  # eq. 3
         if value.dtype == torch.float16:  # under autocast: the result of attention may be too large for float16
             value = value.to(self.value.weight.dtype)
-        key = self._split(self.key(x)) if self.content == 'axial' else None
+        axial = key if self.content == 'axial' else None
+        fused = self.content != 'axial' and not self.axial_softmax and query.dtype != torch.float16
+        fused = fused and (uses_kernels(query, value) if self.backend is None else self.backend == 'triton')
+        norm = statistics(self.bn) if fused else None
+        context = None
+        if fused and self.content and self.rel_row is not None and not self.softmax_queries:
+            context = recompute(self._context, x, value, key, modules=[self.key], random=False)
         out = value
         if self.rel_col is not None:
-            out = self._along(1, query, key, out, self.rel_col)
-        if self.bn is not None:
+            out = self._along(1, query, axial, out, self.rel_col, norm=norm)
+        if self.bn is not None and norm is None:
             out = batch_normed(self.bn, out)
         if self.rel_row is not None:
-            out = self._along(2, query, key, out, self.rel_row)
-        if self.content is True:
-            content = recompute(self._content, x, query, value, modules=[self.key], random=False)
+            out = self._along(2, query, axial, out, self.rel_row, context=context)
+        if self.content is True and context is None:
+            content = recompute(self._content, x, query, value, key, modules=[self.key], random=False)
             out = content if out is value else content + out  # eq. 8
         out = out.flatten(-2)
         return out if self.proj is None else self.proj(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
-    def _along(self, dim: int, query: Tensor, key: Tensor | None, value: Tensor, table: Tensor) -> Tensor:
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Query, value and, if it is axial or nothing is kept for a backward pass, key: (B, H, W, heads, C / heads)."""
+        half = is_half(x)
+        layers = [self.query, self.value]
+        if self.content == 'axial' or self.content and half and not torch.is_grad_enabled():
+            layers.append(self.key)
+        query, value, *keys = map(self._split, projections(layers, x) if half else (layer(x) for layer in layers))
+        return query, value, keys[0] if keys else None
+
+    def _along(
+        self, dim: int, query: Tensor, key: Tensor | None, value: Tensor, table: Tensor, **others: object
+    ) -> Tensor:
         return axial_attention(
-            query, value, table, dim, self.beyond, backend=self.backend, key=key, softmax=self.axial_softmax
+            query, value, table, dim, self.beyond, self.backend, key=key, softmax=self.axial_softmax, **others
         )
 
-    def _content(self, x: Tensor, query: Tensor, value: Tensor) -> Tensor:
+    def _context(self, x: Tensor, value: Tensor, key: Tensor | None) -> Tensor:
+        """What content attention multiplies queries with. The backward pass computes it again, as it does in
+        ``_content``."""
+        return content_context(self._split(self.key(x)) if key is None else key, value, self.backend)
+
+    def _content(self, x: Tensor, query: Tensor, value: Tensor, key: Tensor | None = None) -> Tensor:
         """Content attention. The backward pass computes it again, which is cheap; otherwise it would keep a map of keys
         and, for batches, three more copies of maps."""
         if self.softmax_queries:
             query = query.softmax(-1).to(query.dtype)
-        return content_attention(query, self._split(self.key(x)), value, backend=self.backend)
+        return content_attention(query, self._split(self.key(x)) if key is None else key, value, self.backend)
 
     def _split(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., heads, C / heads), a view."""
@@ -148,12 +175,51 @@ class GlobalSelfAttention(nn.Module):
 
 
 class PixelsLast(TokenConv2d, nn.Conv2d):
-    """A 1 x 1 convolution of tokens, whose result is stored as a (B, C, H, W) map: a softmax over pixels is faster."""
+    """A 1 x 1 convolution of tokens, whose result is stored as a (B, C, H, W) map: a softmax over pixels is faster. The
+    kernels of a GPU take either."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, in_channels) -> (B, H, W, out_channels)."""
+        if is_half(x):
+            return super().forward(x)
         out = self.weight.flatten(1) @ x.flatten(1, 2).mT
         return out.mT.unflatten(1, x.shape[1:3])
+
+
+def is_half(x: Tensor) -> bool:
+    """Whether layers of x compute in half precision on a GPU, and not for export."""
+    return x.is_cuda and autocast_dtype(x) in HALF and not is_exporting()
+
+
+def projections(layers: Sequence[nn.Module], x: Tensor) -> Sequence[Tensor]:
+    """Results of 1 x 1 convolutions of the same tokens, by one product if they are as this file makes them and without
+    hooks.
+
+    Args:
+        layers: from C channels to as many.
+        x: (B, H, W, C).
+
+    Returns:
+        (B, H, W, C) of each layer.
+    """
+    if not all(is_plain(layer, TokenConv2d, PixelsLast) and layer.bias is None for layer in layers):
+        return [layer(x) for layer in layers]
+    weight = torch.cat([layer.weight for layer in layers])
+    return F.conv2d(x.permute(0, 3, 1, 2), weight).permute(0, 2, 3, 1).unflatten(-1, (len(layers), -1)).unbind(-2)
+
+
+def statistics(norm: nn.Module | None) -> tuple[Tensor, Tensor, Tensor, Tensor, float] | None:
+    """Mean, variance, weight, bias and epsilon of a batch norm in inference; None if it must be called."""
+    if torch.is_grad_enabled() or not is_plain(norm, *BATCH_NORMS.values()) or norm.training:
+        return None
+    tensors = norm.running_mean, norm.running_var, norm.weight, norm.bias
+    return None if any(x is None for x in tensors) else (*tensors, norm.eps)
+
+
+def is_plain(module: nn.Module | None, *types: type[nn.Module]) -> bool:
+    """Whether a module is exactly of one of these types, and calls nothing but its own ``forward``."""
+    hooks = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
+    return type(module) in types and 'forward' not in vars(module) and not any(vars(module).get(name) for name in hooks)
 
 
 def table_length(stride: int, rel_pos_length: int | None) -> int:

@@ -1,5 +1,6 @@
 """The GPU kernels: on a GPU, or on the CPU under Triton's interpreter (see tests/__init__.py)."""
 
+import copy
 import json
 import os
 import subprocess
@@ -11,7 +12,8 @@ import torch
 
 from mmattn.errors import InputError
 from mmattn.layers import ELSA, GlobalSelfAttention, MeanShiftAttention
-from mmattn.ops import axial_attention, elsa_attention, mean_shift_attention, neighbourhood_attention
+from mmattn.layers import global_self_attention as gsa_layer
+from mmattn.ops import axial_attention, content_attention, elsa_attention, mean_shift_attention, neighbourhood_attention
 from mmattn.ops import elsa as elsa_operator
 from mmattn.ops import global_self_attention as axial_operator
 from mmattn.ops import mean_shift as mean_shift_operator
@@ -35,6 +37,7 @@ of_depthwise = pytest.importorskip('mmattn.ops.depthwise_conv.triton', exc_type=
 of_elsa = pytest.importorskip('mmattn.ops.elsa.triton', exc_type=ImportError)
 of_axial = pytest.importorskip('mmattn.ops.global_self_attention.triton', exc_type=ImportError)
 of_mean_shift = pytest.importorskip('mmattn.ops.mean_shift.triton', exc_type=ImportError)
+of_content = pytest.importorskip('mmattn.ops.global_self_attention.triton_content', exc_type=ImportError)
 of_neighbourhood = pytest.importorskip('mmattn.ops.neighbourhood.triton', exc_type=ImportError)
 of_windows = pytest.importorskip('mmattn.ops.window_attention.triton', exc_type=ImportError)
 DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -50,6 +53,7 @@ def several_programs(monkeypatch):
         (of_elsa, dict(MAP_BYTES=512, CHUNK=16)),
         (of_axial, dict(PROGRAMS=3)),
         (of_mean_shift, dict(TILES=((16, 16),) * 3)),
+        (of_content, dict(PIXELS=16, BLOCK=16)),
         (of_depthwise, dict(SIDE=4, CHANNELS=4, STEPS=2)),
         (of_norm, dict(CHANNELS=4, NUMBERS=16, PROGRAMS=8, PARTS=2)),
         (of_neighbourhood, dict(BLOCK_SIZE=128)),
@@ -61,6 +65,19 @@ def several_programs(monkeypatch):
 
 def depthwise(*arguments, **settings):
     return convolution(depthwise_conv, *arguments, **settings)
+
+
+def content(size, heads, k, v):
+    return content_attention, dict(query=(*size, heads, k), key=(*size, heads, k), value=(*size, heads, v))
+
+
+def axial_and_content(size, heads, k, v, L, dim):
+    shapes = axial(size, heads, k, v, L, dim)[1] | dict(context=(size[0], heads, k, v))
+
+    def call(query, value, table, context, backend=None):
+        return axial_attention(query, value, table, dim, backend=backend, context=context)
+
+    return call, shapes
 
 
 def slow(*values):
@@ -76,6 +93,8 @@ def slow(*values):
         (axial((1, 1, 18), 2, 3, 5, 9, 2, 'stretch'), HALF, False),
         (neighbourhood((1, 2, 9), 2, 6, 3), SINGLE, False),  # rows are continued
         (neighbourhood((1, 2, 9), 2, 6, 3), BFLOAT, False),
+        pytest.param(axial_and_content((2, 2, 17), 3, 17, 5, 4, 2), SINGLE, False, marks=interpreted),
+        pytest.param(content((2, 3, 7), 2, 4, 5), SINGLE, False, marks=interpreted),
         (depthwise((2, 9, 6), 5, 1, 3, skip=True, gelu=True), SINGLE, False),
         pytest.param(mean_shift(1, 2, 17, 33, 5), SINGLE, False, marks=interpreted),
         (projected(2, 2, 20, 16), BFLOAT, False),
@@ -106,6 +125,9 @@ def slow(*values):
         slow(axial((2, 5, 33), 3, 16, 16, 5, 2), HALF, False),
         slow(axial((1, 40, 3), 8, 32, 32, 33, 1), BFLOAT, False),
         slow(axial((1, 2, 4), 8, 64, 64, 9, 2), BFLOAT, False),
+        slow(axial_and_content((1, 17, 3), 8, 64, 64, 9, 1), BFLOAT, False),
+        slow(content((1, 2, 5), 2, 16, 16), HALF, False),
+        slow(content((2, 5, 9), 1, 33, 64), BFLOAT, False),
         slow(neighbourhood((1, 7, 5), 2, 4, 3, 2, ('beyond',)), SINGLE, False),
         slow(neighbourhood((2, 9, 12), 2, 16, 5, 1, BIAS), HALF, False),
         slow(neighbourhood((1, 7, 22), 1, 4, 7, 1, BIAS), HALF, False),  # 17 columns of queries attend to a tile
@@ -236,12 +258,52 @@ def test_layer_makes_tap_major_logits():
 
 
 @pytest.mark.usefixtures('triton_runs')
-def test_layer_takes_the_kernels():
-    """Content attention has no kernels of its own, and does not hinder a layer from taking those of axial attention."""
-    layer, x = GlobalSelfAttention(8, 2, stride=32).eval().to(DEVICE), torch.randn(1, 3, 4, 8, device=DEVICE)
-    expected = layer(x)
-    layer.backend = 'triton'
-    torch.testing.assert_close(layer(x), expected)
+@interpreted
+@pytest.mark.parametrize('settings', [{}, dict(softmax_queries=True), dict(row=False), dict(column=False)], ids=str)
+def test_global_self_attention_takes_the_kernels(settings):
+    """With them, results and gradients are the same: in training, where the backward pass computes keys and context
+    again, and in inference, where the columns' kernel applies the norm."""
+    first, found = GlobalSelfAttention(8, 2, stride=32, **settings), []
+    for parameter in first.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(2, 3, 4, 8)
+    for backend in (None, 'triton'):
+        layer = copy.deepcopy(first)
+        layer.backend = backend
+        out = layer.train()(x)
+        gradients = torch.autograd.grad(out.square().sum(), list(layer.parameters()))
+        with torch.no_grad():
+            found.append((out, *gradients, layer.eval()(x)))
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures('triton_runs')
+@interpreted
+def test_hooks_of_fused_layers(monkeypatch):
+    """In inference, query, key and value are one product, and the norm belongs to attention. Modules with hooks are
+    called."""
+    layer, x, called = GlobalSelfAttention(8, 2, stride=32).eval(), torch.randn(1, 3, 4, 8), []
+    parts = [layer.query, layer.key, layer.value, layer.bn]
+    with torch.no_grad():
+        expected = layer(x)
+        monkeypatch.setattr(gsa_layer, 'is_half', lambda x: True)
+        layer.backend = 'triton'
+        torch.testing.assert_close(layer(x), expected, atol=1e-4, rtol=1e-4)
+        for module in parts:
+            module.register_forward_hook(lambda module, *_: called.append(module))
+        torch.testing.assert_close(layer(x), expected, atol=1e-4, rtol=1e-4)
+    assert called == [layer.query, layer.value, layer.key, layer.bn]
+
+
+@pytest.mark.usefixtures('triton_runs')
+@interpreted
+def test_keys_in_another_layout():
+    """Keys of which pixels are neighbours in memory are read where they are."""
+    query, key, value = torch.randn(3, 1, 3, 4, 2, 5)
+    expected = content_attention(query, key, value, 'reference')
+    moved = key.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
+    assert moved.stride(-2) == 60 and moved.stride(2) == 1
+    torch.testing.assert_close(content_attention(query, moved, value, 'triton'), expected)
 
 
 @interpreted
@@ -391,7 +453,7 @@ def test_kernels_in_graphs():
 NORM = {'_statistics', '_forward', '_sums', '_input_gradient'}
 DEPTHWISE = {'_forward', '_gradient'}
 ELSA_KERNELS = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
-AXIAL = {'_forward', '_query_gradient', '_value_gradient', '_table_gradient'}
+GSA = {'_forward', '_query_gradient', '_value_gradient', '_table_gradient', '_sum_parts', '_merge', '_gradient'}
 MEAN_SHIFT = {'_mean_shift', '_queries_gradient', '_keys_gradient'}
 NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
 WINDOWS = {'_windows', '_windows_gradient', '_bias_gradient'}
@@ -401,6 +463,7 @@ SPILL = {
     '_sums',
     '_input_gradient',
     '_sum',
+    '_sum_parts',
     '_sum (reverse)',
     '_backward_keys',
     *MEAN_SHIFT,
@@ -425,16 +488,16 @@ MORE_SPILLS = {'_windows': {80: 256, 90: 128, 100: 1024}, '_windows_gradient': {
         ([f'{k} x {k} attention, products' for k in (7, 13)] + ['7 x 7 attention, products, no bias'], PRODUCTS),
         (['depth-wise, 3 x 3'], DEPTHWISE),
         (['norm and ReLU', 'norm, sum and ReLU'], NORM),
-        (['axial, 16 channels', 'axial, 32 channels', 'axial, 64 channels'], AXIAL),
+        (['GSA, 16 channels', 'GSA, 32 channels', 'GSA, 64 channels'], GSA),
         (['mean shift, 64 channels', 'mean shift, 32 channels'], MEAN_SHIFT),
         (['mean shift in windows', 'windows, 7 x 7', 'windows, 12 x 12'], WINDOWS),
     ],
-    ids='elsa-7 elsa-5-and-3 neighbourhood products depth-wise norm axial mean-shift windows'.split(),
+    ids='elsa-7 elsa-5-and-3 neighbourhood products depth-wise norm gsa mean-shift windows'.split(),
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
     """No kernel takes so many registers that few programs fit a multiprocessor. Only some spill, and only a few bytes:
     on an H100, this was faster than more registers. All kernels are compiled."""
-    if arch < 80 and kernels in (AXIAL, MEAN_SHIFT, PRODUCTS, WINDOWS):
+    if arch < 80 and kernels in (GSA, MEAN_SHIFT, PRODUCTS, WINDOWS):
         pytest.skip('kernels with products of matrices need tensor cores')
     dtypes = ('float32', 'bfloat16', 'float16')
     options = [f'--arch={arch}', *(f'--dtype={dtype}' for dtype in dtypes), *(f'--case={case}' for case in cases)]

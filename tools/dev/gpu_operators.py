@@ -40,6 +40,7 @@ MAPS = {
     'content': GSA,
     'axial, along columns': GSA,
     'axial, along rows': GSA,
+    'axial, along rows, and content': GSA,
     'depth-wise convolution': NAT,
     'depth-wise convolution, sum and GELU': ((128, 16, 32), (64, 32, 32), (32, 32, 32)),  # of Shunted-S
     'norm and ReLU': GSA,

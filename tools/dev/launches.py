@@ -190,6 +190,10 @@ class Launches(Operators):
         if func.namespace == 'mmattn':
             with self:
                 return OPDEFS[func._schema.name]._abstract_fn(*args, **(kwargs or {}))
+        with self:  # What such a function calls comes in one piece: a cast looks like a view then.
+            out = func.decompose(*args, **(kwargs or {}))
+        if out is not NotImplemented:
+            return out
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 

@@ -1,6 +1,6 @@
 """Compile the Triton kernels for GPUs that need not be here, and print what they take as a Markdown table.
 
-    python tools/dev/triton_report.py [--arch 90] [--dtype bfloat16] [--case 'axial, 16 channels'] [--json]
+    python tools/dev/triton_report.py [--arch 90] [--dtype bfloat16] [--case 'GSA, 16 channels'] [--json]
 
 Options may be repeated. Every launch of a forward and a backward pass is compiled instead of run. Registers and spills
 (stores and loads, in bytes) are per thread, shared memory (in bytes) is per program. Tried with Triton 3.6.
@@ -32,6 +32,7 @@ from mmattn.ops.batch_norm.triton import NormReLU  # noqa: E402
 from mmattn.ops.depthwise_conv.triton import depthwise_conv_triton  # noqa: E402
 from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
 from mmattn.ops.global_self_attention.triton import axial_attention_triton  # noqa: E402
+from mmattn.ops.global_self_attention.triton_content import content_context_triton  # noqa: E402
 from mmattn.ops.mean_shift.triton import projected_mean_shift_triton  # noqa: E402
 from mmattn.ops.neighbourhood.tensor_cores import neighbourhood_attention_products  # noqa: E402
 from mmattn.ops.neighbourhood.triton import neighbourhood_attention_triton  # noqa: E402
@@ -41,7 +42,7 @@ from mmattn.ops.window_attention.triton import window_attention_triton  # noqa: 
 ARCHS = (75, 80, 90, 100)
 DTYPES = ('float32', 'bfloat16', 'float16')
 #: channels of a head, sides of maps: GSA-R50 at 512 x 512
-AXIAL = ((16, 128), (32, 64), (64, 32))
+GSA = ((16, 128), (32, 64), (64, 32))
 
 
 def norm(dtype: torch.dtype, with_shortcut: bool) -> Tensor:
@@ -60,10 +61,15 @@ def elsa(dtype: torch.dtype, k: int, ghosts: str) -> Tensor:
     return elsa_attention_triton(logits, empty(dtype, 2, 50, 50, heads * d), mul, add)
 
 
-def axial(dtype: torch.dtype, channels: int, length: int) -> Tensor:
-    """GSA's attention along columns."""
-    query, value = (empty(dtype, 2, length, length, 8, channels) for _ in range(2))
-    return axial_attention_triton(query, value, empty(torch.float32, 2 * length - 1, channels), 1)
+def gsa(dtype: torch.dtype, channels: int, length: int) -> Tensor:
+    """GSA's attention along columns, with the norm of inference and without, along rows, and to the content."""
+    maps = empty(dtype, 2, length, length, 3, 8, channels)
+    query, key, value = maps.unbind(3)
+    table = empty(torch.float32, 2 * length - 1, channels)
+    with torch.no_grad():
+        axial_attention_triton(query, value, table, 1, norm=(*empty(torch.float32, 4, 8 * channels), 1e-5))
+    columns = axial_attention_triton(query, value, table, 1)
+    return axial_attention_triton(query, columns, table, 2, content_context_triton(key, value))
 
 
 def depthwise(dtype: torch.dtype, k: int) -> Tensor:
@@ -109,7 +115,7 @@ CASES |= {'7 x 7 attention, no bias': partial(neighbourhood, k=7, with_bias=Fals
 CASES |= {'norm and ReLU': partial(norm, with_shortcut=False), 'norm, sum and ReLU': partial(norm, with_shortcut=True)}
 CASES |= {'depth-wise, 3 x 3': partial(depthwise, k=3)}
 #: kernels with products of matrices: 16 bits, on GPUs with tensor cores for them
-PRODUCTS = {f'axial, {channels} channels': partial(axial, channels=channels, length=A) for channels, A in AXIAL}
+PRODUCTS = {f'GSA, {channels} channels': partial(gsa, channels=channels, length=A) for channels, A in GSA}
 PRODUCTS |= {f'mean shift, {channels} channels': partial(mean_shift, channels=channels) for channels in (64, 32)}
 PRODUCTS |= {
     f'{k} x {k} attention, products{note}': partial(neighbourhood, k=k, with_bias=not note, products=True)

@@ -11,6 +11,7 @@ the result is scaled back in the dtype of the given values.
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...arguments import check_choice
@@ -25,13 +26,13 @@ from ..backend import (
     without_autocast,
 )
 from ..tracing import is_exporting
-from .batched import axial_attention_batched, content_attention_batched, in_range
+from .batched import axial_attention_batched, content_context_batched, content_product, in_range
 from .cpp import axial_attention_cpp
 from .exported import axial_attention_exported
 from .reference import axial_attention_reference, check_lines, content_attention_reference
 from .table import fit_table
 
-__all__ = ['BEYOND', 'axial_attention', 'content_attention']
+__all__ = ['BEYOND', 'axial_attention', 'content_attention', 'content_context']
 
 #: what to do with pixels that are farther apart than the table of relative positions reaches
 BEYOND = ('mask', 'stretch')
@@ -46,8 +47,8 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
         query: (B, H, W, heads, k).
         key: (B, H, W, heads, k).
         value: (B, H, W, heads, v).
-        backend: 'reference' or 'batched'. None is 'batched'. 'exported', 'cpp' and 'triton' belong to axial attention;
-            here they are 'batched', too.
+        backend: 'reference', 'batched' or 'triton', see :func:`content_context`. None chooses the fastest that can
+            serve. 'exported' and 'cpp' belong to axial attention; here they are 'batched', too.
 
     Returns:
         (B, H, W, heads, v), of the dtype of ``value``.
@@ -61,8 +62,31 @@ def content_attention(query: Tensor, key: Tensor, value: Tensor, backend: str | 
             f'query and key must be (B, H, W, heads, k) and value (B, H, W, heads, v), not '
             f'{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}'
         )
-    function = named_backend(CONTENT_BACKENDS, 'batched' if backend is None else backend)
-    return function(query, key, value).to(value.dtype)
+    backend = ('triton' if uses_kernels(key, value) else 'batched') if backend is None else backend
+    return named_backend(CONTENT_BACKENDS, backend)(query, key, value).to(value.dtype)
+
+
+def content_context(key: Tensor, value: Tensor, backend: str | None = None) -> Tensor:
+    """What content attention multiplies queries with: for each channel of the keys, the mean of the values over all
+    pixels, whose weights are a softmax of that channel.
+
+    Args:
+        key: (B, H, W, heads, k).
+        value: (B, H, W, heads, v).
+        backend: 'batched', 'triton' (GPUs with tensor cores for bfloat16, 16 bits, at most 64 channels of a head), or
+            another of :func:`axial_attention`, which is 'batched' here. 'triton' has no second derivatives, and is not
+            for torch.func. None chooses the fastest that can serve.
+
+    Returns:
+        (B, heads, k, v), in float32 at least.
+
+    Raises:
+        ValueError: if the backend is unknown, or cannot run here.
+    """
+    check_maps(key=key, value=value)
+    backend = ('triton' if uses_kernels(key, value) else 'batched') if backend is None else backend
+    named_backend(CONTENT_BACKENDS, backend)
+    return _context_triton(key, value) if backend == 'triton' else content_context_batched(key, value)
 
 
 def axial_attention(
@@ -75,6 +99,8 @@ def axial_attention(
     *,
     key: Tensor | None = None,
     softmax: bool = False,
+    context: Tensor | None = None,
+    norm: tuple[Tensor, Tensor, Tensor, Tensor, float] | None = None,
 ) -> Tensor:
     r"""Attend along columns or rows by relative position (equations 2 and 5 to 7). For columns,
 
@@ -102,6 +128,10 @@ def axial_attention(
             and infinity reach up to 15 pixels farther than the table. None chooses the fastest that can serve.
         key: (B, H, W, heads, k) or None.
         softmax: of the products, over the pixels that are attended to.
+        context: of :func:`content_context`, or None. Its product with the queries, which is content attention, is added
+            (equation 8).
+        norm: mean, variance, weight and bias, (heads * v) each, and epsilon of a batch norm in inference, which is
+            applied to the result, or None. 'triton' has no gradients of these.
 
     Returns:
         (B, H, W, heads, v), of the dtype of ``value``. With keys or softmax, computed in float32 at least.
@@ -117,6 +147,7 @@ def axial_attention(
     positional = key is None and not softmax
     backend = fastest(query, value, positional) if backend is None else backend
     function = named_backend(AXIAL_BACKENDS, backend)
+    fused = backend == 'triton' and query.dtype != torch.float16  # it needs scales
     if not positional:
         if backend in POSITIONAL_BACKENDS:
             raise ValueError(f"backend '{backend}' has neither keys nor softmax along lines: choose backend 'batched'")
@@ -124,42 +155,80 @@ def axial_attention(
         key = None if key is None else key.to(exact)
         with without_autocast(query):
             out = function(query.to(exact), value.to(exact), table.to(exact), dim, beyond, key, softmax)
-        return out.to(value.dtype)
+    elif fused:
+        out = _triton(query, value, table, dim, beyond, context, norm)
+    else:
+        out = in_range(lambda query, value: function(query, value, table, dim, beyond), query, value)
+    if not fused and context is not None:
+        out = out + content_product(query, context)
+    if not fused and norm is not None:
+        mean, var, weight, bias, eps = norm
+        out = F.batch_norm(out.flatten(3).permute(0, 3, 1, 2), mean, var, weight, bias, eps=eps)
+        out = out.permute(0, 2, 3, 1).view_as(value)
+    return out.to(value.dtype)
 
-    def attend(query: Tensor, value: Tensor) -> Tensor:
-        return function(query, value, table, dim, beyond)
 
-    return in_range(attend, query, value).to(value.dtype)
+def uses_kernels(query: Tensor, value: Tensor) -> bool:
+    """Whether 'triton' is the fastest backend of content attention and of attention along lines by position."""
+    return triton_multiplies(query) and max(query.shape[-1], value.shape[-1]) <= MAX_WIDTH
 
 
 def fastest(query: Tensor, value: Tensor, positional: bool) -> str:
     """The backend that None stands for, of :func:`axial_attention`; positional: it has neither keys nor a softmax."""
     if positional and library.takes(query, value):
         return 'cpp'
-    if positional and triton_multiplies(query) and max(query.shape[-1], value.shape[-1]) <= MAX_WIDTH:
+    if positional and uses_kernels(query, value):
         return 'triton'
     return 'exported' if positional and is_exporting() else 'batched'
 
 
-def _triton(query: Tensor, value: Tensor, table: Tensor, dim: int, beyond: str) -> Tensor:
+def _triton(
+    query: Tensor,
+    value: Tensor,
+    table: Tensor,
+    dim: int,
+    beyond: str,
+    context: Tensor | None = None,
+    norm: tuple[Tensor, Tensor, Tensor, Tensor, float] | None = None,
+) -> Tensor:
     """``triton``, imported when it is needed: Triton is not everywhere."""
-    check_triton(query, products=True)
-    widths = query.shape[-1], value.shape[-1]
-    if max(widths) > MAX_WIDTH:
-        raise CannotServe(f"backend 'triton' takes at most {MAX_WIDTH} channels of a head, not {max(widths)}")
+    _check_kernels(query, value)
     from .triton import axial_attention_triton
 
     fitted = table if beyond == 'mask' else fit_table(table, query.shape[dim], beyond)
     with on_device(query):
-        return axial_attention_triton(query, value.to(query.dtype), fitted, dim)
+        return axial_attention_triton(query, value.to(query.dtype), fitted, dim, context, norm)
+
+
+def _context_triton(key: Tensor, value: Tensor) -> Tensor:
+    _check_kernels(key, value)
+    from .triton_content import content_context_triton
+
+    with on_device(key):
+        return content_context_triton(key, value)
+
+
+def _check_kernels(query: Tensor, value: Tensor) -> None:
+    check_triton(query, products=True)
+    width = max(query.shape[-1], value.shape[-1])
+    if width > MAX_WIDTH:
+        raise CannotServe(f"backend 'triton' takes at most {MAX_WIDTH} channels of a head, not {width}")
+
+
+def _content_batched(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return content_product(query, content_context_batched(key, value))
+
+
+def _content_triton(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return content_product(query, _context_triton(key, value))
 
 
 CONTENT_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': content_attention_reference,
-    'batched': content_attention_batched,
-    'exported': content_attention_batched,
-    'cpp': content_attention_batched,
-    'triton': content_attention_batched,
+    'batched': _content_batched,
+    'exported': _content_batched,
+    'cpp': _content_batched,
+    'triton': _content_triton,
 }
 AXIAL_BACKENDS: dict[str, Callable[..., Tensor]] = {
     'reference': axial_attention_reference,

@@ -17,19 +17,25 @@ MAX_SCORES = 2**20
 MAX_SCORES_GPU = 2**28
 
 
-def content_attention_batched(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The same as products of matrices per head, for half precision too: the softmax and the context, a mean over all
-    pixels, are computed in float32 at least. In float16 the weights of a large map would round to zero.
+def content_context_batched(key: Tensor, value: Tensor) -> Tensor:
+    """Means of the values over all pixels by the keys' softmax, (B, heads, k, v), in float32 at least. In float16 the
+    weights of a large map would round to zero.
 
-    Nothing is copied if B is 1, queries and values are contiguous, and keys are stored as (B, heads, k, H, W).
+    Nothing is copied if B is 1, values are contiguous, and keys are stored as (B, heads, k, H, W).
     """
-    H, W = query.shape[1:3]
-    query, value = (x.flatten(1, 2).transpose(1, 2) for x in (query, value))  # (B, heads, H * W, channels)
     key = key.permute(0, 3, 4, 1, 2).flatten(3)  # (B, heads, k, H * W)
     exact = torch.promote_types(key.dtype, torch.float32)
     with without_autocast(key):
-        context = key.to(exact).softmax(-1) @ value.to(exact)
-    return in_range(torch.matmul, query, context).transpose(1, 2).unflatten(1, (H, W))
+        return key.to(exact).softmax(-1) @ value.flatten(1, 2).transpose(1, 2).to(exact)
+
+
+def content_product(query: Tensor, context: Tensor) -> Tensor:
+    """What each query takes from the context, (B, H, W, heads, v), in the dtype of the query, or float32 for float16.
+
+    Nothing is copied if B is 1 and queries are contiguous.
+    """
+    by_head = query.flatten(1, 2).transpose(1, 2)  # (B, heads, H * W, k)
+    return in_range(torch.matmul, by_head, context).transpose(1, 2).unflatten(1, query.shape[1:3])
 
 
 def axial_attention_batched(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..gpu import launch, operators, product
 from ..library import rows_of
+from .triton_content import products
 
 #: lines and positions of a program, and positions that it works on at a time
 SIDE = tl.constexpr(16)
@@ -23,40 +24,78 @@ SIDE = tl.constexpr(16)
 PROGRAMS = 2048
 
 
-def axial_attention_triton(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
-    """``axial_attention_reference`` without keys and softmax. Pixels beyond the table do not attend to each other."""
-    return _operator(rows_of(query)[0], rows_of(value)[0], table, dim)
+def axial_attention_triton(
+    query: Tensor,
+    value: Tensor,
+    table: Tensor,
+    dim: int,
+    context: Tensor | None = None,
+    norm: tuple[Tensor, Tensor, Tensor, Tensor, float] | None = None,
+) -> Tensor:
+    """``axial_attention_reference`` without keys and softmax. Pixels beyond the table do not attend to each other.
+
+    Args:
+        context: (B, heads, k, v), whose product with the queries is added, or None.
+        norm: mean, variance, weight, bias, (heads * v) each, and epsilon of a batch norm in inference that is applied
+            to the result, or None. It has no gradients.
+    """
+    context = None if context is None else context.contiguous()
+    return _operator(rows_of(query)[0], rows_of(value)[0], table, context, *(norm or (None,) * 5), dim)[0]
 
 
-def _sum(query: Tensor, value: Tensor, table: Tensor, dim: int) -> Tensor:
+def _sum(
+    query: Tensor,
+    value: Tensor,
+    table: Tensor,
+    context: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float | None,
+    dim: int,
+) -> tuple[Tensor, Tensor]:
+    """The result, and the table in the dtype of the query."""
     out = torch.empty_like(value, memory_format=torch.contiguous_format)
+    table = table.to(query.dtype, copy=True, memory_format=torch.contiguous_format)
     constants, tiles = _constants(query, value, table, dim)
-    launch(_forward, tiles, query, value, table.to(query.dtype).contiguous(), out, **constants)
-    return out
+    launch(
+        _forward, tiles, query, value, table, context, mean, var, weight, bias, out,
+        0.0 if eps is None else eps, HAS_CONTEXT=context is not None, HAS_NORM=mean is not None, **constants,
+    )  # fmt: skip
+    return out, table
 
 
-def _gradients(grad: Tensor, query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, value and table."""
-    grad, of_table = grad.contiguous(), table.to(query.dtype).contiguous()
+def _gradients(
+    grad: Tensor, query: Tensor, value: Tensor, table: Tensor, context: Tensor | None, dim: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of query, value, table, in float32, and context. The table is in the dtype of the query."""
+    grad = grad.contiguous()
     grad_query, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, value))
     constants, tiles = _constants(query, value, table, dim)
-    launch(_query_gradient, tiles, value, of_table, grad, grad_query, **constants)
-    launch(_value_gradient, tiles, query, of_table, grad, grad_value, **constants)
+    has = dict(HAS_CONTEXT=context is not None)
+    launch(_query_gradient, tiles, value, table, context, grad, grad_query, **has, **constants)
+    launch(_value_gradient, tiles, query, table, grad, grad_value, **constants)
     diagonals = 2 * triton.cdiv(len(table) // 2, SIDE.value) + 1
     share = max(1, triton.cdiv(tiles[0] * diagonals, PROGRAMS))
     parts = triton.cdiv(tiles[0], share)
     sums = grad.new_empty(parts, SIDE.value, *table.shape, dtype=torch.float32)
     launch(_table_gradient, (parts, diagonals), query, value, grad, sums, share, **constants)
-    return grad_query, grad_value, sums.sum((0, 1)).to(table.dtype)
+    of_context = grad.new_empty(0) if context is None else products(query, grad)
+    return grad_query, grad_value, sums.sum((0, 1)), of_context
 
 
-def _setup(ctx, inputs: tuple, output: Tensor) -> None:
-    *tensors, ctx.dim = inputs
-    ctx.save_for_backward(*tensors)
+def _setup(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    query, value, table, context, *_, ctx.dim = inputs
+    ctx.save_for_backward(query, value, output[1], context)
+    ctx.set_materialize_grads(False)  # the second output has none
+    ctx.dtypes = table.dtype, None if context is None else context.dtype
 
 
-def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-    return *_gradient_operator(grad, *ctx.saved_tensors, ctx.dim), None
+def _differentiate(ctx, grad: Tensor, _) -> tuple[Tensor | None, ...]:
+    *of_maps, of_table, of_context = _gradient_operator(grad, *ctx.saved_tensors, ctx.dim)
+    table, context = ctx.dtypes
+    return *of_maps, of_table.to(table), None if context is None else of_context.to(context), *[None] * 6
 
 
 _operator, _gradient_operator = operators('axial', _sum, _setup, _differentiate, _gradients)
@@ -83,23 +122,23 @@ def _lines(tile, lines, others, heads, across, length):
 
 
 @triton.jit
-def _place(pixel, head, there, start, length, stride, along, WIDTH: tl.constexpr, D: tl.constexpr):
-    """Where positions from ``start`` on are, (lines, positions, channels), and which exist."""
+def _place(pixel, head, there, start, c, length, stride, along, WIDTH: tl.constexpr):
+    """Where channels c of positions from ``start`` on are, (lines, positions, channels), and which exist."""
     first = pixel * stride + head * WIDTH + tl.cast(start, tl.int64) * along * stride
-    t, c = tl.arange(0, SIDE)[:, None], tl.arange(0, D)[None, :]
+    t, c = tl.arange(0, SIDE)[:, None], c[None, :]
     inside = (start + t < length) & (c < WIDTH)
     return first[:, None, None] + (t * along * stride + c)[None, :, :], there[:, None, None] & inside[None, :, :]
 
 
 @triton.jit
-def _read(x, pixel, head, there, start, length, stride, along, WIDTH: tl.constexpr, D: tl.constexpr):
-    place, exist = _place(pixel, head, there, start, length, stride, along, WIDTH, D)
+def _read(x, pixel, head, there, start, c, length, stride, along, WIDTH: tl.constexpr):
+    place, exist = _place(pixel, head, there, start, c, length, stride, along, WIDTH)
     return tl.load(x + place, exist, 0.0)
 
 
 @triton.jit
-def _write(x, values, pixel, head, there, start, length, stride, along, WIDTH: tl.constexpr, D: tl.constexpr):
-    place, exist = _place(pixel, head, there, start, length, stride, along, WIDTH, D)
+def _write(x, values, pixel, head, there, start, c, length, stride, along, WIDTH: tl.constexpr):
+    place, exist = _place(pixel, head, there, start, c, length, stride, along, WIDTH)
     tl.store(x + place, values, exist)
 
 
@@ -113,37 +152,75 @@ def _slice(table, y, i, reach, K: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def _forward(
-    query, value, table, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
-    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
+def _times_context(
+    x, context, total, pixel, head, there, y, length, others, heads, stride, along,
+    WIDTH: tl.constexpr, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
-    y = tl.program_id(1) * SIDE
+    """Adds the product of maps x, some channels at a time, with the contexts of the lines' images and heads."""
+    number = pixel // (others * length) * heads + head
+    c = tl.arange(0, D)[None, :]
+    for start in range(0, WIDTH, SIDE):
+        some = start + tl.arange(0, SIDE)
+        if TRANSPOSED:
+            place, inside = c * V + some[:, None], (some < V)[:, None] & (c < K)
+        else:
+            place, inside = some[:, None] * V + c, (some < K)[:, None] & (c < V)
+        exist = there[:, None, None] & inside[None, :, :]
+        matrix = tl.load(context + number[:, None, None] * (K * V) + place[None, :, :], exist, 0.0)
+        part = _read(x, pixel, head, there, y, some, length, stride, along, WIDTH)
+        total = product(part, matrix.to(part.dtype), total)
+    return total
+
+
+@triton.jit
+def _forward(
+    query, value, table, context, mean, var, weight, bias, out, eps, q_stride, v_stride, along, across, lines, others,
+    heads, length, reach, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
+    HAS_CONTEXT: tl.constexpr, HAS_NORM: tl.constexpr,
+):  # fmt: skip
+    y, c = tl.program_id(1) * SIDE, tl.arange(0, D)
     pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
-    q = tl.permute(_read(query, pixel, head, there, y, length, q_stride, along, K, D), (1, 0, 2))
+    q = tl.permute(_read(query, pixel, head, there, y, c, length, q_stride, along, K), (1, 0, 2))
     total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    if HAS_CONTEXT:
+        total = _times_context(
+            query, context, total, pixel, head, there, y, length, others, heads, q_stride, along, K, K, V, D, False
+        )
     for i in range(tl.maximum(y - reach, 0) // SIDE * SIDE, tl.minimum(y + SIDE + reach, length), SIDE):
         r = _slice(table, y, i, reach, K, D)
         s = product(q, tl.permute(r, (0, 2, 1))).to(q.dtype)  # (y, lines, i)
-        v = _read(value, pixel, head, there, i, length, v_stride, along, V, D)
+        v = _read(value, pixel, head, there, i, c, length, v_stride, along, V)
         total = product(tl.permute(s, (1, 0, 2)), v, total)
-    _write(out, total, pixel, head, there, y, length, heads * V, along, V, D)
+    if HAS_NORM:
+        channel, inside = head[:, None] * V + c[None, :], there[:, None] & (c < V)[None, :]
+        scale = tl.load(weight + channel, inside, 0.0).to(tl.float32)
+        scale /= tl.sqrt(tl.load(var + channel, inside, 1.0).to(tl.float32) + eps)
+        offset = tl.load(bias + channel, inside, 0.0).to(tl.float32)
+        offset -= tl.load(mean + channel, inside, 0.0).to(tl.float32) * scale
+        total = total * scale[:, None, :] + offset[:, None, :]
+    _write(out, total, pixel, head, there, y, c, length, heads * V, along, V)
 
 
 @triton.jit
 def _query_gradient(
-    value, table, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
-    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
+    value, table, context, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
+    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, HAS_CONTEXT: tl.constexpr,
 ):  # fmt: skip
     """The sum of (dY[line, y] . V[line, i]) R[i - y] over i."""
-    y = tl.program_id(1) * SIDE
+    y, c = tl.program_id(1) * SIDE, tl.arange(0, D)
     pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
-    g = _read(grad, pixel, head, there, y, length, heads * V, along, V, D)
+    g = _read(grad, pixel, head, there, y, c, length, heads * V, along, V)
     total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    if HAS_CONTEXT:
+        total = _times_context(
+            grad, context, total, pixel, head, there, y, length, others, heads, heads * V, along, V, K, V, D, True
+        )
+        total = tl.permute(total, (1, 0, 2))
     for i in range(tl.maximum(y - reach, 0) // SIDE * SIDE, tl.minimum(y + SIDE + reach, length), SIDE):
-        v = _read(value, pixel, head, there, i, length, v_stride, along, V, D)
+        v = _read(value, pixel, head, there, i, c, length, v_stride, along, V)
         s = product(g, tl.permute(v, (0, 2, 1))).to(g.dtype)  # (lines, y, i)
         total = product(tl.permute(s, (1, 0, 2)), _slice(table, y, i, reach, K, D), total)
-    _write(out, tl.permute(total, (1, 0, 2)), pixel, head, there, y, length, heads * K, along, K, D)
+    _write(out, tl.permute(total, (1, 0, 2)), pixel, head, there, y, c, length, heads * K, along, K)
 
 
 @triton.jit
@@ -152,15 +229,15 @@ def _value_gradient(
     K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """The sum of (Q[line, y] . R[i - y]) dY[line, y] over y."""
-    i = tl.program_id(1) * SIDE
+    i, c = tl.program_id(1) * SIDE, tl.arange(0, D)
     pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
     total = tl.zeros((SIDE, SIDE, D), tl.float32)
     for y in range(tl.maximum(i - reach, 0) // SIDE * SIDE, tl.minimum(i + SIDE + reach, length), SIDE):
-        q = tl.permute(_read(query, pixel, head, there, y, length, q_stride, along, K, D), (1, 0, 2))
+        q = tl.permute(_read(query, pixel, head, there, y, c, length, q_stride, along, K), (1, 0, 2))
         s = product(q, tl.permute(_slice(table, y, i, reach, K, D), (0, 2, 1))).to(q.dtype)  # (y, lines, i)
-        g = _read(grad, pixel, head, there, y, length, heads * V, along, V, D)
+        g = _read(grad, pixel, head, there, y, c, length, heads * V, along, V)
         total = product(tl.permute(s, (1, 2, 0)), g, total)
-    _write(out, total, pixel, head, there, i, length, heads * V, along, V, D)
+    _write(out, total, pixel, head, there, i, c, length, heads * V, along, V)
 
 
 @triton.jit
@@ -172,17 +249,17 @@ def _table_gradient(
     i that are as far apart have the same i - y, so a program adds them up. For each place of y in its tile, no two
     programs of a part have the same i - y: sums are (parts, SIDE, 2 reach + 1, K)."""
     part, shift = tl.program_id(0), (tl.program_id(1) - tl.num_programs(1) // 2) * SIDE
-    pairs = tl.maximum(tl.cdiv(length, SIDE) - tl.abs(shift) // SIDE, 0)
+    pairs, c = tl.maximum(tl.cdiv(length, SIDE) - tl.abs(shift) // SIDE, 0), tl.arange(0, D)
     total = tl.zeros((SIDE, SIDE, D), tl.float32)
     for number in range(pairs * tl.minimum(share, tl.cdiv(lines, SIDE) - part * share)):
         y = number % pairs * SIDE + tl.maximum(-shift, 0)
         pixel, head, there = _lines(part * share + number // pairs, lines, others, heads, across, length)
-        g = _read(grad, pixel, head, there, y, length, heads * V, along, V, D)
-        v = _read(value, pixel, head, there, y + shift, length, v_stride, along, V, D)
+        g = _read(grad, pixel, head, there, y, c, length, heads * V, along, V)
+        v = _read(value, pixel, head, there, y + shift, c, length, v_stride, along, V)
         s = product(g, tl.permute(v, (0, 2, 1))).to(g.dtype)  # (lines, y, i)
-        q = tl.permute(_read(query, pixel, head, there, y, length, q_stride, along, K, D), (1, 0, 2))
+        q = tl.permute(_read(query, pixel, head, there, y, c, length, q_stride, along, K), (1, 0, 2))
         total = product(tl.permute(s, (1, 2, 0)), q, total)
-    t, c = tl.arange(0, SIDE), tl.arange(0, D)[None, None, :]
+    t, c = tl.arange(0, SIDE), c[None, None, :]
     row = shift + t[None, :] - t[:, None] + reach
     inside = (row >= 0) & (row <= 2 * reach)
     at = (part.to(tl.int64) * SIDE + t[:, None]) * (2 * reach + 1) + row

@@ -18,7 +18,7 @@ from nbconvert.filters import strip_ansi
 
 ROOT = Path(__file__).resolve().parents[3]
 PATTERNS = (
-    *('*.md', 'LICENSE', 'docs/**/*', 'configs/**/README.md', 'configs/**/*.py'),
+    *('*.md', 'LICENSE', 'docs/**/*', 'configs/**/README.md', 'configs/**/*.py', 'tests/**/*.md'),
     *('projects/**/*.md', 'projects/*/configs/**/*.py', 'projects/*/docs/images/*'),
 )
 KEPT = ROOT / 'work_dirs' / 'site_notebooks'

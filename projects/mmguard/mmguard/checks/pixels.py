@@ -82,9 +82,12 @@ def other_normalisation(cfg: Config, model: nn.Module) -> Iterator[str]:
     backbone = getattr(model, 'backbone', None)
     parts = backbone.modules() if isinstance(backbone, nn.Module) else ()
     noted = next((note for part in parts if isinstance(note := getattr(part, 'pretrained_cfg', None), dict)), {})
+    if not noted.get('mean') or getattr(backbone, 'in_channels', 3) != 3:
+        return
     start = cfg.model.get('backbone') or {}
-    given = start.get('pretrained') or any(is_pretrained(node) for _, node in nested(start.get('init_cfg'), 'init_cfg'))
-    if not given or not noted.get('mean') or getattr(backbone, 'in_channels', 3) != 3:
+    if not start.get('pretrained') and not any(
+        is_pretrained(node) for _, node in nested(start.get('init_cfg'), 'init_cfg')
+    ):
         return
     mean, std = ([round(255 * value, 3) for value in noted[key]] for key in ('mean', 'std'))
     pixels = pixels_of(cfg, model.data_preprocessor, 'train')

@@ -143,9 +143,13 @@ def in_two_processes(run, *arguments):
 
     def process(rank):
         os.environ.update(place, RANK=str(rank), LOCAL_RANK=str(rank))
-        distributed.init_process_group('gloo')
-        results.put((rank, run(rank, *arguments)))
-        distributed.destroy_process_group()
+        try:
+            distributed.init_process_group('gloo')
+            results.put((rank, run(rank, *arguments)))
+            distributed.destroy_process_group()
+        except BaseException:
+            results.put((rank, None))  # Otherwise the test would wait for ever.
+            raise
 
     processes = [context.Process(target=process, args=(rank,)) for rank in (0, 1)]
     for each in processes:

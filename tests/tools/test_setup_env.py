@@ -46,7 +46,7 @@ def test_python_of_an_environment_is_kept(tmp_path):
     (tmp_path / '.venv').mkdir()
     (tmp_path / '.venv' / 'pyvenv.cfg').write_text(f'home = {tmp_path}/bin\n')
     printed = subprocess.run(
-        ['make', '-n', '-f', ROOT / 'Makefile', 'setup'], cwd=tmp_path, capture_output=True, text=True
+        ['make', '-n', '-f', ROOT / 'Makefile', 'setup', 'STACK=onedl'], cwd=tmp_path, capture_output=True, text=True
     ).stdout
     assert f'{tmp_path}/bin/python3 tools/dev/setup_env.py' in printed
 

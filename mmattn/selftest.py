@@ -76,7 +76,7 @@ OPERATORS = {
         lambda B, H, W, n, d: [*[(B * (H * W // 49), n, 49, d)] * 4, (1, n, 49, 49)],
     ),
     'windows': Operator(
-        lambda x, table, pad, backend: window_attention(x, table, pad, 7, 3, backend=backend),
+        lambda x, table, pad, backend: window_attention(x, table, pad, 7, 2, backend=backend),
         WINDOW_ATTENTION,
         lambda B, H, W, n, d: [(B, H, W, 3, n * d), (169, n), (3 * n * d,)],
     ),

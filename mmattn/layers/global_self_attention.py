@@ -6,11 +6,10 @@ from torch import Tensor, nn
 
 from ..arguments import check_choice, check_flags, check_heads, check_odd, check_whole
 from ..ops.any_size import ceil_div
-from ..ops.backend import HALF, autocast_dtype
+from ..ops.backend import is_half
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention, content_context, uses_kernels
 from ..ops.recompute import recompute
 from ..ops.tokens import batch_normed
-from ..ops.tracing import is_exporting
 from .norm import BATCH_NORMS, batch_norm
 from .token_conv import TokenConv2d
 from .token_mixer import TOKEN_MIXERS
@@ -184,11 +183,6 @@ class PixelsLast(TokenConv2d, nn.Conv2d):
             return super().forward(x)
         out = self.weight.flatten(1) @ x.flatten(1, 2).mT
         return out.mT.unflatten(1, x.shape[1:3])
-
-
-def is_half(x: Tensor) -> bool:
-    """Whether layers of x compute in half precision on a GPU, and not for export."""
-    return x.is_cuda and autocast_dtype(x) in HALF and not is_exporting()
 
 
 def projections(layers: Sequence[nn.Module], x: Tensor) -> Sequence[Tensor]:

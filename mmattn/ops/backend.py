@@ -76,6 +76,11 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else x.dtype
 
 
+def is_half(x: Tensor) -> bool:
+    """Whether layers of ``x`` compute in half precision on a GPU, and not for export."""
+    return x.is_cuda and autocast_dtype(x) in HALF and not is_exporting()
+
+
 def on_device(x: Tensor) -> AbstractContextManager:
     """A context in which Triton launches its kernels on the GPU of ``x``, and not on the current one."""
     return torch.cuda.device(x.device) if x.is_cuda and not is_tracing() else nullcontext()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -45,8 +46,11 @@ def batch_norm_relu(
 
 
 def _reference(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, eps: float) -> Tensor:
-    x = F.batch_norm(x.permute(0, 3, 1, 2), None, None, weight, bias, True, 0.0, eps).permute(0, 2, 3, 1)
-    return F.relu(x if shortcut is None else x + shortcut)
+    # Rounded before ReLU, numbers near zero would change their sign, and so their gradients.
+    exact = torch.promote_types(x.dtype, torch.float32)
+    pixels, weight, bias = (each.to(exact) for each in (x.permute(0, 3, 1, 2), weight, bias))
+    out = F.batch_norm(pixels, None, None, weight, bias, True, 0.0, eps).permute(0, 2, 3, 1)
+    return F.relu(out if shortcut is None else out + shortcut).to(x.dtype)
 
 
 def _triton(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, eps: float) -> Tensor:

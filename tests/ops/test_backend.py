@@ -68,9 +68,12 @@ def test_selftest_finds_a_wrong_backend(monkeypatch, capsys, wrong, words):
     assert len(failed) == 1 and failed[0].startswith('| elsa | shifted | float32 |') and words in failed[0]
 
 
-def test_every_backend_passes():
+@pytest.mark.parametrize(
+    'sizes', [SIZES, pytest.param(selftest.SIZES, marks=pytest.mark.slow)], ids=['small', 'those of users']
+)
+def test_every_backend_passes(sizes):
     """Those that this machine can run. What a backend does not take is left out, and nothing else is."""
-    rows = list(selftest.check_backends(sizes=SIZES))
+    rows = list(selftest.check_backends(sizes=sizes))
     assert not [row for row in rows if not row.passed]
     compared = {(row.operator, row.backend) for row in rows}
     wanted = {(name, each) for name in selftest.OPERATORS for each in selftest.candidates(name)}

@@ -62,6 +62,8 @@ class TimmBackbone(Backbone):
         **arguments,
     ) -> None:
         check_whole('in_channels', in_channels)
+        if not isinstance(name, str):
+            raise InputError(f'name must be that of a model of timm, not {name!r}')
         release = timm_release(name)  # refuses unknown names
         given = dict(arguments, name=name, in_channels=in_channels)
         with torch.device('meta'):

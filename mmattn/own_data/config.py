@@ -120,7 +120,9 @@ def start(data: str | Path, head: str = 'mask-rcnn', backbone: str = 'nat-t', cl
     with refusing(f'{base} cannot be read'), mmseg_bases():
         cfg = Config.fromfile(base)
     lines = config_lines(cfg, base, head, name, folder, found)
-    files = {**found.files, (config := folder / f'{head}_{name}.py'): '\n'.join(lines) + '\n'}
+    # MMEngine would replace {{...}} in a name, also by variables of the environment.
+    text = '\n'.join(lines).replace('{{', '{\\x7b') + '\n'
+    files = {**found.files, (config := folder / f'{head}_{name}.py'): text}
     check_output(*files)
     for file, text in files.items():
         if file.exists() and file.read_text('utf-8') != text:

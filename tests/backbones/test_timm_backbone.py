@@ -117,6 +117,8 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, log):
 
 def test_names_and_arguments_that_timm_does_not_know():
     """mmattn.timm's names are no models of timm; weights come by init_cfg alone."""
+    with pytest.raises(InputError, match='name must be that of a model of timm, not 5'):
+        TimmBackbone(5)
     with pytest.raises(CheckpointError, match='has no model convnext_tin: did you mean'):
         TimmBackbone('convnext_tin')
     with pytest.raises(ValueError, match='set init_cfg'):

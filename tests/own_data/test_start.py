@@ -170,6 +170,14 @@ def test_classes(tmp_path):
     assert mmattn.start(tmp_path / 'maps', 'upernet', 'nat-m', 'abc').metainfo.classes == ['a', 'b', 'c']
 
 
+@pytest.mark.parametrize('name', ['{{ fileBasename }}', '{{$HOME:x}}', '{{_base_.model}}', "a'], __import__('os')#"])
+def test_names_are_no_code(name, tmp_path):
+    """MMEngine replaces such names in a config, and a config is code."""
+    KINDS['maps'][0](tmp_path)
+    classes = [name, 'road', 'tree', 'car']
+    assert mmattn.start(tmp_path, 'upernet', 'nat-t', classes).metainfo.classes == classes
+
+
 def test_lists_of_parts(tmp_path):
     """Names have spaces and dots, with folders and suffixes or without; a name in two lists is refused."""
     names = ['photos/a 1.x.jpg', 'photos/a 1.y.jpg', 'photos/b.jpg']

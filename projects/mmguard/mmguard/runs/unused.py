@@ -1,6 +1,8 @@
 """Parameters that no gradient reaches: one process leaves them untrained, several end in the second step."""
 
+import functools
 import re
+from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapper, OptimWrapperDict
@@ -31,16 +33,23 @@ class UnusedParameterHook(Hook):
     """
 
     def before_train(self, runner: Runner) -> None:
-        wrapper, looked = runner.optim_wrapper, set()
-
-        def look(optimizer: Optimizer, *_: object) -> None:
-            if id(optimizer) not in looked:
-                looked.add(id(optimizer))
-                _look(runner, optimizer)
-
+        wrapper = runner.optim_wrapper
         if isinstance(wrapper, OptimWrapper) and not isinstance(runner, FlexibleRunner):
             for each in wrapper.values() if isinstance(wrapper, OptimWrapperDict) else [wrapper]:
-                each.optimizer.register_step_pre_hook(look)
+                _look_before_first_step(runner, each.optimizer)
+
+
+def _look_before_first_step(runner: Runner, optimizer: Optimizer) -> None:
+    # Not by register_step_pre_hook: older releases of torch call no such hook once something was compiled.
+    step = optimizer.step
+
+    @functools.wraps(step)  # with the mark by which a schedule knows that it counts these steps
+    def first(*args: Any, **kwargs: Any) -> Any:
+        optimizer.step = step
+        _look(runner, optimizer)
+        return step(*args, **kwargs)
+
+    optimizer.step = first
 
 
 def _look(runner: Runner, optimizer: Optimizer) -> None:

@@ -142,6 +142,7 @@ def in_two_processes(run, *arguments):
     results = context.SimpleQueue()
 
     def process(rank):
+        torch.set_num_threads(1)  # OpenMP waits for ever for threads that a fork leaves behind
         os.environ.update(place, RANK=str(rank), LOCAL_RANK=str(rank))
         try:
             distributed.init_process_group('gloo')

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from torch import nn
@@ -29,7 +30,8 @@ class Idle(Model):
 
 
 def test_one_process_goes_on(tmp_path, capsys):
-    """The log names once what is not trained."""
+    """The log names once what is not trained, also after something was compiled."""
+    torch.compile(nn.Identity(), backend='eager')(torch.ones(1))
     build(tmp_path, model=Idle(), custom_hooks=[UnusedParameterHook()]).train()
     out = capsys.readouterr().out
     assert out.count('no gradient reaches idle.weight, idle.bias in the first step, so they are not trained') == 1

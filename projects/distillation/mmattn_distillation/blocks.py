@@ -48,7 +48,7 @@ class BlockDistiller(FeatureDistiller):
        losses of :class:`FeatureDistiller` and ``same_maps``. There, the paper tunes with the labels of its task.
 
     Of a ResNet, what is replaced is the 3 x 3 convolution of a block. Where a token mixer takes no prefix tokens, it
-    learns the map only.
+    learns the map only. If none does, the backbone has no class token and no registers, whatever the teacher has.
 
     Args:
         backbone: config of the grafted backbone. Its token mixers say which blocks are exchanged: those that differ
@@ -244,9 +244,11 @@ def changed_blocks(source: nn.Module, graft: nn.Module) -> list[str]:
     Modules differ if their types, their settings or the shapes of their parameters do. Dropout does not count.
 
     Raises:
-        InputError: if other modules differ.
+        InputError: if other modules differ. The prefix tokens may, if no token mixer of ``graft`` takes them.
     """
     old, new = _forms(source), _forms(graft)
+    if not any(getattr(module, 'takes_prefix', False) for module in graft.modules()):
+        old['prefix'] = new.get('prefix')
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     blocks, modules = attention_blocks(graft), dict(source.named_modules())
     changed = [name for name in blocks if any(f'{each}.'.startswith(f'{name}.attn.') for each in differing)]

@@ -93,7 +93,7 @@ def groups_of(config: dict, blocks: Sequence[str]) -> list[list[str]]:
     return [[name for name in blocks if place[name] == each] for each in dict.fromkeys(place.values())]
 
 
-def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, list] | None:
+def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, object] | None:
     """The argument of a backbone with the token mixers of ``graft`` in some blocks, and those of ``source`` elsewhere.
 
     Args:
@@ -101,7 +101,8 @@ def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, l
         blocks: names of blocks.
 
     Returns:
-        the argument ``attention``; None if the blocks of a class have no such argument.
+        the argument ``attention``, and where plain attention is left those of the prefix tokens that ``graft`` is
+        without; None if the blocks of a class have no such argument.
     """
     if not all(map(_takes_token_mixers, (source, graft))):
         return None
@@ -110,7 +111,15 @@ def settings_of(source: dict, graft: dict, blocks: Sequence[str]) -> dict[str, l
     arch = cls.resolve_arch(_value(graft, 'arch'))
     if issubclass(cls, ViTFrame):
         pairs = zip(*(each if isinstance(each, (list, tuple)) else [each] * arch['depth'] for each in (old, new)))
-        return dict(attention=[pair[f'blocks.{i}' in blocks] for i, pair in enumerate(pairs)])
+        settings = dict(attention=[pair[f'blocks.{i}' in blocks] for i, pair in enumerate(pairs)])
+        without = [] if len(blocks) == arch['depth'] else [key for key in ('class_token', 'registers') if key in graft]
+        if without:
+            with torch.device('meta'):
+                prefix = MODELS.build(source).prefix
+            registers = 0 if prefix.reg_token is None else prefix.reg_token.shape[1]
+            tokens = dict(class_token=prefix.cls_token is not None, registers=registers)
+            settings |= {key: tokens[key] for key in without}
+        return settings
     depths, token_mixers = arch['depths'], []
     both = (token_mixers_by_stage(each, depths, [cls.plain] * len(depths)) for each in (old, new))
     for i, pair in enumerate(zip(*both)):

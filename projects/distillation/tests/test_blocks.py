@@ -65,6 +65,7 @@ GRAFTS = {
     ),
     'one block of swin': (SWIN, dict(attention=[WINDOW, [NEAR, dict(WINDOW, block=1)], WINDOW]), ['layers.1.blocks.0']),
     'near vit': (VIT, dict(attention=[None, NEAR, None, NEAR]), ['blocks.1', 'blocks.3']),
+    'near vit, all': (VIT, dict(attention=NEAR, class_token=False, registers=0), [f'blocks.{i}' for i in range(4)]),
     'msf vit': (VIT, dict(attention=MSF), [f'blocks.{i}' for i in range(4)]),
     'shunted vit': (VIT, dict(attention=[None, None, SHUNTED, None]), ['blocks.2']),
     'nat': (

@@ -67,11 +67,12 @@ def test_steps_within(costs, budget, steps):
         (SWIN, dict(attention=[WINDOW, [NEAR, WINDOW], NEAR]), ['layers.1.blocks.0', 'layers.2.blocks.1']),
         (VIT, dict(attention=NEAR), ['blocks.0', 'blocks.2']),
         (VIT, dict(attention=[None, NEAR, None, NEAR]), ['blocks.3']),
+        (VIT, dict(attention=NEAR, class_token=False, registers=0), ['blocks.0', 'blocks.2']),
     ],
 )
 def test_settings_of_a_plan(source, changes, chosen):
     """A backbone with the settings of a plan has new token mixers in the chosen blocks and in no others: windows stay
-    shifted where they were."""
+    shifted where they were, and plain attention has its prefix tokens."""
     config = dict(source, **changes)
     settings = settings_of(source, config, chosen)
     assert graft(source, settings).blocks == chosen

@@ -3,6 +3,7 @@
 The log file of a run has all that is logged.
 """
 
+import filecmp
 import logging
 import os
 import re
@@ -107,8 +108,8 @@ def keep_all_characters(logger: logging.Logger) -> None:
 
 
 def say_what_is_unusual(tool: str) -> None:
-    """Print a line, in the first process of a run, if a tool and its packages are of two checkouts, if Python cannot
-    read names of files as UTF-8, or if it leaves out assertions.
+    """Print a line, in the first process of a run, if a tool and its packages differ from those of one checkout,
+    if Python cannot read names of files as UTF-8, or if it leaves out assertions.
 
     Args:
         tool: file of the tool.
@@ -121,9 +122,10 @@ def say_what_is_unusual(tool: str) -> None:
         imported = Path(sys.modules[package].__file__).resolve().parent
         checkouts = [path / place for path in Path(tool).resolve().parents]
         own = next((path for path in checkouts if (path / package / '__init__.py').is_file()), None)
-        if own not in (None, imported.parent):
+        if own not in (None, imported.parent) and differ(own / package, imported):
             print(
-                f'{tool} runs {package} of {imported}, not of its own checkout: PYTHONPATH={own} takes that one',
+                f'{tool} runs {package} of {imported}, which differs from that in {own}: install that one, or set '
+                f'PYTHONPATH={own}',
                 file=sys.stderr,
             )
     if sys.flags.optimize:
@@ -136,6 +138,12 @@ def say_what_is_unusual(tool: str) -> None:
             'reads them as UTF-8',
             file=sys.stderr,
         )
+
+
+def differ(package: Path, other: Path) -> bool:
+    """Whether a module of a package is missing or different in another copy of it."""
+    copies = ((file, other / file.relative_to(package)) for file in package.rglob('*.py'))
+    return any(not copy.is_file() or not filecmp.cmp(file, copy) for file, copy in copies)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """docs/own_data.md, followed word for word on toy data."""
 
+import hashlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from PIL import Image
 from torch.optim import SGD
 
 import mmattn
-from mmattn.backbones import ELSASwin
+from mmattn.backbones import NAT
 from mmguard.checks.config_types import nested
 from mmguard.checks.pixels import check_pixels
 from mmguard.runs.configs import enable_tta, load_config
@@ -34,7 +35,7 @@ COMMANDS = [block for kind, block in BLOCKS if kind == 'bash']
 #: class of the page -> label in the toy ADE20K
 CLASSES = {'kite': 150, 'donut': 144, 'book': 68}
 COLOURS = [(0, 0, 0), (128, 0, 0), (0, 128, 0), (0, 0, 128)]
-ARCH = dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), group_width=4)
+ARCH = dict(embed_dim=32, depths=(1, 1, 1, 1), num_heads=(1, 2, 4, 8), mlp_ratio=2, layer_scale=0)
 #: settings for a narrow backbone; with those below, small images and few steps
 SHORT = [
     *(f'model.backbone.arch.{key}={value}'.replace(' ', '') for key, value in dict(_delete_=True, **ARCH).items()),
@@ -96,8 +97,10 @@ def clone(tmp_path_factory):
             coloured[labels == number] = colour[::-1]
         cv2.imwrite(str(own / 'coloured' / file.name), coloured)
 
-    (root / 'checkpoints').mkdir()
-    torch.save(ELSASwin(ARCH).state_dict(), root / 'checkpoints' / 'elsa_swin_tiny.pth')
+    address = load_config(root / 'own' / 'detector.py').model.backbone.init_cfg.checkpoint
+    weights = root / 'torch/hub/checkpoints' / hashlib.sha256(address.encode()).hexdigest()[:16] / 'nat_tiny.pth'
+    weights.parent.mkdir(parents=True)  # as if they had been downloaded
+    torch.save(NAT(ARCH).state_dict(), weights)
     wrapper = root / 'bin' / 'python'
     wrapper.parent.mkdir()
     wrapper.write_text(
@@ -116,6 +119,7 @@ def clone(tmp_path_factory):
 def bash(command: str, clone: Path) -> str:
     """Run a block of the page. ``python`` is this Python, and the tools get the SHORT settings."""
     env = {**os.environ, 'PATH': f'{clone}/bin:{os.environ["PATH"]}', 'PYTHONPATH': PYTHONPATH, 'OMP_NUM_THREADS': '1'}
+    env['TORCH_HOME'] = f'{clone}/torch'
     done = subprocess.run(['bash', '-ec', command], cwd=clone, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f'{command}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}'
     return done.stdout
@@ -169,7 +173,7 @@ def test_other_channels(tmp_path, monkeypatch, capsys, name, channels, largest):
     tifffile = pytest.importorskip('tifffile') if channels == 4 else None
     random = np.random.default_rng(0)
     own, folder = tmp_path / 'data' / 'own', 'grey' if channels == 1 else 'bands'
-    for each in (tmp_path / 'own', tmp_path / 'checkpoints', own / folder, own / 'labels'):
+    for each in (tmp_path / 'own', own / folder, own / 'labels'):
         each.mkdir(parents=True)
     for file in 'abc':
         image = random.integers(largest // 2, largest, (96, 128, channels), np.uint16)
@@ -186,10 +190,12 @@ def test_other_channels(tmp_path, monkeypatch, capsys, name, channels, largest):
     values = capsys.readouterr().out.strip()
     base = str(ROOT / 'projects/lab/configs/toy' / 'elsa-swin-toy_upernet.py')
     segmentor = FILES['own/segmentor.py'].replace(', auxiliary_head=heads', '')
+    weights = "model = dict(backbone=dict(init_cfg=dict(_delete_=True, type='Pretrained', checkpoint='toy.pth')), "
+    segmentor = segmentor.replace('model = dict(', weights)
     (tmp_path / 'own' / 'segmentor.py').write_text(re.sub(r"'\.\./configs/.*'", repr(base), segmentor))
     (tmp_path / 'own' / 'c.py').write_text(re.sub(r'mean=.*?], std=.*?]', values, FILES[f'own/{name}.py']))
     node = load_config(base).model.backbone
-    torch.save(MODELS.build(dict(node, init_cfg=None)).state_dict(), 'checkpoints/elsa_swin_tiny.pth')
+    torch.save(MODELS.build(dict(node, init_cfg=None)).state_dict(), 'toy.pth')
     cfg = load_config('own/c.py')
     check_pixels(cfg)
     with DefaultScope.overwrite_default_scope('mmseg'):
@@ -244,9 +250,9 @@ def test_weights_of_the_path_on_a_cpu(tmp_path):
 def test_warm_up_is_a_share_of_the_steps(clone, monkeypatch, length):
     """It ends before the rate falls, whatever the number of images."""
     monkeypatch.chdir(clone)
-    longer = load_config('own/detector_longer.py').param_scheduler[0]
+    longer = load_config('own/detector_longer.py')
     rises = [
-        (longer, 36, 20),
+        (longer.param_scheduler[0], longer.train_cfg.max_epochs, 20),
         (load_config(ROOT / 'projects/lab/configs/toy/shunted-toy_in1k.py').param_scheduler[0], 8, 4),
     ]
     for rise, epochs, share in rises:

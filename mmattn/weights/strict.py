@@ -179,7 +179,8 @@ class StrictModule(BaseModule):
                 from that of the architecture, see :func:`~.first_pass.log_difference`.
             in_channels: 'zero', 'mean' or 'repeat' takes weights for images of another number of channels, most often
                 three. Filters of further channels are zero, the mean of the others, or theirs in turn, see
-                :func:`mmattn.weights.channels.fitted`. By default, such weights are refused.
+                :func:`mmattn.weights.channels.fitted`. By default, such weights are refused. If ``init_cfg`` has it,
+                it also holds for whole models, such as those of ``load_from``.
 
         Raises:
             CheckpointError: if the file cannot be read, or its tensors do not fit.
@@ -255,6 +256,9 @@ class StrictModule(BaseModule):
         given = plain_names(given, 'the state dict')
         odd = [f'{key} ({form})' for key, value in given.items() if (form := odd_form(value))]
         given = {key: value for key, value in given.items() if not odd_form(value)}
+        ways = (entry.get('in_channels') for entry in split_init_cfg(self.init_cfg)[1])
+        if (way := next(filter(None, ways), None)) and self._other_channels(given):
+            given = self._with_channels(given, False, way)
         own = self.state_dict()
         if part := lora_part(own, given):
             own, translation = part, Translation(given)
@@ -394,7 +398,7 @@ class StrictModule(BaseModule):
         for number in self._other_channels(given, warm_start).values():
             return (
                 f'they are for images of {number} channels, not {self.in_channels}: in_channels="zero", "mean" or '
-                '"repeat" beside the checkpoint in init_cfg fits them'
+                '"repeat" beside the checkpoint in init_cfg of the backbone fits them, also those of load_from'
             )
         for description, variant in _variants(type(self)):
             if _fits(variant, given):

@@ -47,6 +47,22 @@ def test_zeros_are_an_exact_start(case, tmp_path):
             torch.testing.assert_close(own, expected)
 
 
+def test_whole_models(tmp_path):
+    """in_channels in init_cfg also holds for a whole model, as load_from gives it. Without it, the error says so."""
+    case = CASES['NAT']
+    three, file = filled(case.build(case.small), tmp_path)
+    whole = nn.ModuleDict(dict(backbone=three, head=nn.Linear(2, 2)))
+    four = nn.ModuleDict(dict(backbone=case.build(case.small, in_channels=4), head=nn.Linear(2, 2))).eval()
+    with pytest.raises(CheckpointError, match='in init_cfg of the backbone fits them, also those of load_from'):
+        four.load_state_dict(whole.state_dict())
+    four.backbone.init_cfg = dict(type='Pretrained', checkpoint=file, in_channels='zero')
+    four.load_state_dict(whole.state_dict())
+    torch.testing.assert_close(four.head.weight, whole.head.weight)
+    x = torch.randn(1, 4, 64, 96)
+    with torch.no_grad():
+        torch.testing.assert_close(four.backbone(x), three(x[:, :3]))
+
+
 @pytest.mark.parametrize('name', TIMM)
 def test_zeros_for_models_of_timm(name, tmp_path):
     """So it is for all filters that timm calls first, and there are two in RepVGG."""

@@ -13,7 +13,7 @@ from ..errors import CheckpointError, InputError, near_misses, refusing
 from ..outputs import check_output, whole_file
 from ..packages import mmseg_bases
 from ..weights import check_source
-from .folder import Data, read_coco, read_folders, read_maps
+from .folder import OTHER_IMAGES, Data, read_coco, read_folders, read_maps
 
 READERS = dict(boxes=read_coco, maps=read_maps, folders=read_folders)
 #: images that a detector sees in its training, at least
@@ -112,10 +112,11 @@ def start(data: str | Path, head: str = 'mask-rcnn', backbone: str = 'nat-t', cl
     found = READERS[HEADS[head].needs](path, [*classes])
     if 'mask' in head and not found.masks:
         raise InputError(f'the annotations in {data} have no masks, which {head} learns: take faster-rcnn or retinanet')
-    other = 'docs/own_data.md has configs for images of 16 bits and of several bands'
-    with refusing(f'{found.example} cannot be read ({other})'), Image.open(found.example) as image:
+    with refusing(f'{found.example} cannot be read ({OTHER_IMAGES})'), Image.open(found.example) as image:
         if image.mode[0] in 'IF':
-            raise InputError(f'{found.example} has more than 8 bits: {other}')
+            raise InputError(f'{found.example} has more than 8 bits: {OTHER_IMAGES}')
+        if image.format == 'TIFF' and (bands := len(image.getbands())) > 3:
+            raise InputError(f'{found.example} has {bands} bands: {OTHER_IMAGES}')
     folder = path if path.is_dir() else path.parent
     with refusing(f'{base} cannot be read'), mmseg_bases():
         cfg = Config.fromfile(base)

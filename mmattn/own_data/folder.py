@@ -33,6 +33,11 @@ LOOKED_FOR = dict(
     maps='a folder of images, and a folder labels, annotations or masks with a PNG file of the same name for each',
     folders='a folder of images for each of at least two classes, such as train/CLASS/*.jpg and val/CLASS/*.jpg',
 )
+#: what to do with images that ``start`` writes no config for
+OTHER_IMAGES = (
+    'docs/own_data.md, "Grey images, 16 bits, more than three bands", has configs for images of 16 bits, of several '
+    'bands and of NumPy'
+)
 #: labels of maps without names are not more than this
 MOST_LABELS = 150
 PARTS = ('train', 'val', 'test')
@@ -71,7 +76,8 @@ def lacking(path: Path, needs: str) -> InputError:
             inside = file.relative_to(path).parent.parts[:2] if path.is_dir() else ()
             found[f'*{file.suffix}' + (f' in {"/".join(inside)}' if inside else '')] += 1
     there = ', '.join(f'{number} {name}' for name, number in found.most_common(6)) or 'nothing'
-    return InputError(f'{path} has {there}, and not what was looked for: {LOOKED_FOR[needs]}')
+    other = f'. {OTHER_IMAGES}' if any(name.startswith(('*.npy', '*.tiff')) for name in found) else ''
+    return InputError(f'{path} has {there}, and not what was looked for: {LOOKED_FOR[needs]}{other}')
 
 
 def lists_in(folder: Path, needs: str) -> dict[str, Path]:

@@ -234,6 +234,19 @@ def deep_images(folder: Path) -> None:
         Image.new('I;16', (64, 48), 900).save(folder / 'ab'[number % 2] / f'{number}.png')
 
 
+def four_bands(folder: Path) -> None:
+    label_maps(folder / 'images', folder / 'labels')
+    for file in [*(folder / 'images').iterdir()]:
+        Image.open(file).convert('RGBA').save(file.with_suffix('.tif'))
+        file.unlink()
+
+
+def arrays(folder: Path) -> None:
+    label_maps(folder / 'images', folder / 'labels')
+    for file in [*(folder / 'images').iterdir()]:
+        file.rename(file.with_suffix('.npy'))
+
+
 def many_photos(folder: Path) -> None:
     for number in range(3):
         image(folder / f'{number}.jpg')
@@ -265,6 +278,8 @@ REFUSALS = {
     'a baseline': (class_folders, ('classifier', 'deit-s'), "no config of classifier with 'deit-s'"),
     'token labels': (class_folders, ('classifier', 'volo-d1'), 'take another backbone'),
     '16 bits': (deep_images, ('classifier', 'nat-t'), 'png has more than 8 bits: docs/own_data.md'),
+    'four bands': (four_bands, ('upernet', 'nat-t'), 'tif has 4 bands: docs/own_data.md'),
+    'arrays': (arrays, ('upernet', 'nat-t'), r'\*.npy in images.*same name for each. docs/own_data.md'),
 }  # fmt: skip
 
 

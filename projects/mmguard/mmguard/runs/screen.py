@@ -26,7 +26,7 @@ LINES = re.compile(
             r'paramwise_options -- ',
             r'\n[\w.]+ - torch\.Size\(\[',  # how each parameter was initialised, in a run without a log file
             r'Exp name: ',
-            r'Loads checkpoint by mmguard backend from path: ',  # "Load checkpoint from ..." follows
+            r'Loads checkpoint by \w+ backend from path: ',  # "Load checkpoint from ..." follows
             r'Distributed training is not used, all SyncBatchNorm',
             r'Resumed iteration number is not divisible by',  # AccumulationHook says whether gradients are lost
             r'Using env variable `\w+` with value of ',
@@ -52,6 +52,7 @@ WARNINGS = (
     r'`(create_unbacked_symint|isinstance\(treespec, LeafSpec\))` is deprecated',  # torch's own, in exports
     r'``build_\w+`` would be deprecated soon',
     'The shape of value will convert from torch.Size',
+    r'This DataLoader will create \d+ worker processes in total',  # more than the machine has cores
     'To copy construct from a tensor, it is recommended to use',  # in MMDetection's test of several views
 )
 #: before the message of a line of MMEngine's log, whose level may be coloured

@@ -1,12 +1,15 @@
 """tools/dev/gpu_check.py with steps of its own kind: nothing here needs a GPU."""
 
+import json
 import os
+import subprocess
 import sys
 import time
 import zipfile
 from importlib.metadata import PackageNotFoundError
 
 import pytest
+import torch
 from mmengine.config import Config
 
 from tests import ROOT
@@ -17,6 +20,23 @@ gpu_check = load_tool('dev/gpu_check')
 gpu_operators = load_tool('dev/gpu_operators')
 gpu_bundle = load_tool('dev/gpu_bundle')
 
+#: compiles kernels, and runs them again with their files and a Triton of another build
+KERNELS = """
+import os, sys
+from pathlib import Path
+from unittest import mock
+import gpu_kernels, torch
+from mmattn.ops.batch_norm import triton as norm
+folder, call = Path(sys.argv[1]), lambda: gpu_kernels.operators([('norm and ReLU', (1, 4, 4, 1, 16))], torch.bfloat16)
+with gpu_kernels.kept(folder / 'kernels'):
+    call()
+for kernel in (norm._statistics, norm._forward, norm._sums, norm._input_gradient):
+    kernel.fn.device_caches.clear()
+os.environ['TRITON_CACHE_DIR'] = str(folder / 'other')
+with mock.patch('triton.runtime.cache.triton_key', lambda: 'of another build'):
+    gpu_kernels.use(folder / 'kernels')
+    call()
+"""
 #: waits for its turn, and writes that it begins and ends
 TURN = """
 touch $MMATTN_GPU_TURN.ready
@@ -139,6 +159,25 @@ def test_unpacking_a_bundle(tmp_path):
         packed.writestr('site/package.py', '')
     assert (gpu_bundle.unpack(file, tmp_path / 'folder', root) / 'site' / 'package.py').exists()
     assert (root / gpu_bundle.LIBRARY).read_text() == 'library'
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.__version__ < (2, 11), reason='tools/dev/launches.py needs torch 2.11')
+def test_kernels_compiled_ahead(tmp_path):
+    """Another build of the same Triton finds all kernels in its cache, and what a process takes from it is noted."""
+    env = {name: text for name, text in os.environ.items() if name != 'TRITON_INTERPRET'}
+    env |= dict(
+        PYTHONPATH=os.pathsep.join(map(str, (ROOT, ROOT / 'tools' / 'dev'))),
+        TRITON_CACHE_DIR=str(tmp_path / 'cache'),
+        TRITON_CACHE_MANAGER='gpu_kernels:CountingCache',
+        MMATTN_GPU_TURN=str(tmp_path / 'turn'),
+    )
+    subprocess.run([sys.executable, '-c', KERNELS, tmp_path], env=env, check=True)
+    noted = (tmp_path / 'turn.kernels').read_text().split()
+    names = ['_statistics', '_forward', '_sums', '_input_gradient']
+    assert noted[1::2] == names * 2 and noted[::2] == ['compiled'] * 4 + ['cached'] * 4
+    launchers = json.loads((tmp_path / 'kernels' / 'kernels.json').read_text())['launchers']
+    assert launchers and all('PyInit___triton_launcher' in source for source in launchers)
 
 
 def test_defaults():

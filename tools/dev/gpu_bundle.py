@@ -1,13 +1,14 @@
 """Collect what gpu_check.py needs on a machine with a GPU that has torch, and no network and no compiler.
 
-    python tools/dev/gpu_bundle.py work_dirs/gpu_bundle.zip [--photos FOLDER]
+    python tools/dev/gpu_bundle.py work_dirs/gpu_bundle.zip [--photos FOLDER] [--kernels FOLDER]
 
 in the project's environment. There, in a copy of this checkout:
 
     python3 tools/dev/gpu_check.py --bundle work_dirs/gpu_bundle.zip --out OUT
 
 The file has packages for CPython 3.12 on Linux with x86-64, but those in THERE, with the operators of MMCV from
-projects/mmcv_ops; mmattn's library for CPUs; made-up images; and photos: the images for validation in FOLDER/coco and
+projects/mmcv_ops; mmattn's library for CPUs; Triton's kernels, which gpu_kernels.py compiles, into work_dirs/triton if
+they are not there yet; made-up images; and photos: the images for validation in FOLDER/coco and
 FOLDER/ADEChallengeData2016. MMPretrain does not import beside transformers 5, so a package of that name hides it.
 """
 
@@ -39,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('file', type=Path)
     parser.add_argument('--photos', type=Path, metavar='FOLDER')
+    parser.add_argument('--kernels', type=Path, metavar='FOLDER', help='of gpu_kernels.py (default: it runs now)')
     args = parser.parse_args()
     args.file.parent.mkdir(parents=True, exist_ok=True)
     part = args.file.with_suffix('.part')
@@ -48,6 +50,10 @@ def main() -> None:
         (folder / 'site' / 'transformers').mkdir()
         (folder / 'site' / 'transformers' / '__init__.py').write_text(STUB, 'utf-8')
         shutil.copy(ROOT / LIBRARY, folder)
+        if args.kernels:
+            shutil.copytree(args.kernels, folder / 'kernels')
+        else:
+            subprocess.run([sys.executable, ROOT / 'tools/dev/gpu_kernels.py', folder / 'kernels'], check=True)
         make = [sys.executable, ROOT / 'projects/lab/tools/make_toy_data.py', folder / 'toy', '--train', '1']
         subprocess.run(make, check=True)
         if args.photos:

@@ -17,9 +17,11 @@ compiled   inference with torch.compile: all are compiled side by side, and time
 half       losses of 5 steps and results in float32, bfloat16 and float16
 whole      100 steps of Mask R-CNN and UperNet by tools/train.py --amp, in the sizes of the papers
 compiled   training, which takes longest to compile
+choices    gpu_choices.py: times of kernels with other registers, warps and stages
 operators  gpu_operators.py: time of each backend of each operator
 tests      the tests of operators and backbones on a GPU
 
+With a bundle, Triton's kernels are compiled ahead, and each step says how many it took and how many it compiled.
 Each step, and of most each model, is a process of its own with its own limit; a failure stops no other one. Processes
 that take turns import, build and compile side by side, and have the GPU one after the other. --out has results.md,
 written anew after each process, results.jsonl, a line for each figure as it comes, and steps.log, all that was printed.
@@ -40,6 +42,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -154,13 +157,18 @@ def main() -> None:
         paths = [ROOT, *ROOT.glob('projects/*'), ROOT / 'tools', ROOT / 'tools' / 'dev']
         # Models are compiled side by side, each in one process.
         environment = {'TORCHINDUCTOR_COMPILE_THREADS': '1', **os.environ}
+        environment['TRITON_CACHE_MANAGER'] = 'gpu_kernels:CountingCache'
         if args.device == 'cpu':  # where tests that need a GPU run, too
             environment.update(CUDA_VISIBLE_DEVICES='', MMATTN_TEST_GPU='cpu')
         if args.bundle:
             bundle = unpack(args.bundle, Path(folder, 'bundle'), ROOT)
             paths = [bundle / 'site', *paths]
+            environment['TRITON_CACHE_DIR'] = str(Path(folder, 'triton'))
             args.photos = args.photos or next(p for name in ('photos', 'toy') if (p := bundle / name).is_dir())
         environment['PYTHONPATH'] = os.pathsep.join(map(str, [*paths, os.environ.get('PYTHONPATH', '')]))
+        if args.bundle:
+            use = [sys.executable, ROOT / 'tools/dev/gpu_kernels.py', '--use', bundle / 'kernels']
+            subprocess.run(use, env=environment)  # Without kernels, the steps compile their own.
         if not args.photos:
             args.photos = Path(folder, 'toy')
             make = [sys.executable, ROOT / 'projects/lab/tools/make_toy_data.py', args.photos, '--train', '1']
@@ -202,6 +210,8 @@ def groups(args: argparse.Namespace) -> dict[str, Group]:
     if args.device == 'cpu':  # each takes a minute
         compiled, trained = compiled[-1:], trained[::3]
     tests = ['tests/ops/test_gpu.py', 'tests/ops/test_triton.py', 'tests/backbones/test_gpu.py']
+    device = ['--device', args.device]
+    interpreter = [*(['env', 'TRITON_INTERPRET=1'] if args.device == 'cpu' else ()), sys.executable]
     few = ['-k', 'half_precision and MSFSwin'] if args.device == 'cpu' else ['-n', '12']
     found = {
         'machine': Group([alone('machine', 60, Path(__file__), 'machine', *common)]),
@@ -211,7 +221,8 @@ def groups(args: argparse.Namespace) -> dict[str, Group]:
         'half': turns('half', [name for name in names if name in PEERS], 60, 0),
         'whole': turns('whole', trained, 60, 45),
         'compiled training': turns('compiled', [f'{name} training' for name in compiled], 180, 10),
-        'operators': Group([alone('operators', 240, ROOT / 'tools/dev/gpu_operators.py', '--device', args.device)]),
+        'choices': Group([Step('choices', [*interpreter, ROOT / 'tools/dev/gpu_choices.py', *device], 60 * patience)]),
+        'operators': Group([alone('operators', 240, ROOT / 'tools/dev/gpu_operators.py', *device)]),
         'tests': Group([alone('tests', 400, '-m', 'pytest', '-q', '-o', 'addopts=', *tests, *few)]),
     }
     if torch.cuda.device_count() > 1:
@@ -298,7 +309,17 @@ class Process:
             file.write(f'=== {title}\n{text}\n')
         tables = re.findall(r'^\|.*\n\|[-:| ]+\n(?:\|.*\n?)*', text, re.MULTILINE)
         shown = [] if result == 'passed' else ['```', *text.splitlines()[-20:], '```']
-        return '\n'.join([f'### {title}\n', *tables, *shown])
+        return '\n'.join([f'### {title}\n', *self.kernels(), *tables, *shown])
+
+    def kernels(self) -> list[str]:
+        """How many of Triton's kernels came from its cache, and which were compiled."""
+        file = Path(f'{self.turn}.kernels')
+        if not file.exists():
+            return []
+        noted = file.read_text('utf-8').splitlines()
+        new = Counter(line.removeprefix('compiled ') for line in noted if line.startswith('compiled '))
+        names = ', '.join(f'{count} {name}' for name, count in new.most_common(9))
+        return [f'{len(noted) - new.total()} kernels came from the cache, {new.total()} were compiled. {names}\n']
 
 
 @contextmanager
@@ -374,17 +395,21 @@ def machine(args: argparse.Namespace) -> None:
     size = 8192 if args.device == 'cuda' else 256
     x, w = torch.randn(2, size, size, device=args.device, dtype=torch.bfloat16)
     product = seconds(lambda: x @ w)
-    one, linear = torch.ones(1, device=args.device), torch.nn.Linear(64, 64, device=args.device)
-    rows = torch.randn(64, 64, device=args.device)
+    one, rows = torch.ones(1, device=args.device), torch.randn(64, 64, device=args.device)
 
     @torch.no_grad()
-    def step() -> None:
+    def step(linear: torch.nn.Linear) -> None:
         with torch.autocast(args.device, torch.bfloat16):
             linear(rows)
 
+    def linear(dtype: torch.dtype) -> float:
+        layer = torch.nn.Linear(64, 64, device=args.device, dtype=dtype)
+        return mean_seconds(functools.partial(step, layer), 200, args.device) * 1e6
+
     figures = {
         'us of an add_': mean_seconds(functools.partial(one.add_, 1), 2000, args.device) * 1e6,
-        'us of a linear layer under autocast': mean_seconds(step, 200, args.device) * 1e6,
+        'us of a linear layer under autocast': linear(torch.float32),
+        'us with weights in bfloat16': linear(torch.bfloat16),
         'GB/s of a copy': bandwidth(args.device, 2 * size**2 * 4) / 1e9,
         f'TFLOP/s of {size}^3': 2 * size**3 / product / 1e12,
     }

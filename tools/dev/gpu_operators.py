@@ -53,13 +53,21 @@ def main() -> None:
     parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda')
     device = parser.parse_args().device
     sizes = DRY_SIZES if device == 'cpu' else GPU_SIZES
-    failed = False
+    failed, means = False, {}
     for dtype in (torch.bfloat16, torch.float16, torch.float32) if device == 'cuda' else (torch.float32,):
         checked = selftest.printed(selftest.check_backends(device, [dtype], sizes))
         rows = {(r.operator, r.backend): dict(r._asdict(), dtype=str(dtype), passed=r.passed) for r in checked}
         measure(rows, dtype, device)
         print(f'\n{defaults(list(rows.values()))}', flush=True)
+        for row in rows.values():
+            if row.get('default') and row['passed']:
+                means.setdefault(row['operator'], {})[dtype] = statistics.geometric_mean(row['seconds'])
         failed |= any(not row['passed'] and row['backend'] != 'reference' for row in rows.values())
+    print(f'\n| operator, by default | float16 / bfloat16 | faster |\n|{"---|" * 3}')
+    for name, of in means.items():
+        if torch.float16 in of and torch.bfloat16 in of:
+            ratio = of[torch.float16] / of[torch.bfloat16]
+            print(f'| {name} | {ratio:.2f} | {"float16" if ratio < 1 else "bfloat16"} |')
     if failed:
         sys.exit('A backend FAILED: see the tables.')
 
@@ -98,14 +106,15 @@ def measure(rows: dict[tuple[str, str], dict], dtype: torch.dtype, device: str) 
                 print(place, backend, '|', cells, '|', flush=True)
                 if backend == 'triton' and row['passed']:
                     try:
-                        found = kernel_times(call, inputs, 5 if on_gpu else 1)
+                        times, others = kernel_times(call, inputs, 5 if on_gpu else 1)
+                        found = ', '.join([*(f'{name} {time:.0f}' for name, time in times), f'others {others:.0f}'])
                     except Exception as error:  # of the profiler; the times above count
                         found = f'FAILED, {describe(error)[:200]}'
                     kernels.append(f'{place} {found} |')
     print(f'\n| operator | map | dtype | microseconds of its Triton kernels |\n|{"---|" * 4}', *kernels, sep='\n')
 
 
-def kernel_times(attend: Callable, inputs: list[torch.Tensor], runs: int) -> str:
+def kernel_times(attend: Callable, inputs: list[torch.Tensor], runs: int) -> tuple[list[tuple[str, float]], float]:
     """Names and median microseconds of the Triton kernels of both passes, in their order, and the sum of all others."""
 
     def both() -> None:
@@ -123,8 +132,7 @@ def kernel_times(attend: Callable, inputs: list[torch.Tensor], runs: int) -> str
     others = sum(event.time_range.elapsed_us() for event in events if event not in ours) / runs
     count = len(ours) // runs
     times = [statistics.median(event.time_range.elapsed_us() for event in ours[i::count]) for i in range(count)]
-    names = [f'{event.name} {time:.0f}' for event, time in zip(ours, times)]
-    return ', '.join([*names, f'others {others:.0f}'])
+    return [(event.name, time) for event, time in zip(ours, times)], others
 
 
 def bandwidth(device: str, size: int) -> float:

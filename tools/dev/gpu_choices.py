@@ -1,0 +1,166 @@
+"""Time kernels on a GPU with other numbers of registers, warps, stages and rows than they have, and name the fastest.
+
+    python tools/dev/gpu_choices.py [--device cpu]
+
+The first setting of a kernel is its own. Results and gradients with the others must agree with its results. --device
+cpu goes through one for each kernel, without a figure, if TRITON_INTERPRET=1 is in the environment.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+from typing import NamedTuple
+from unittest import mock
+
+import torch
+from gpu_operators import DRY_SIZES, MAPS, kernel_times
+from triton import language as tl
+from triton.runtime import Autotuner, JITFunction
+
+from mmattn.errors import describe
+from mmattn.ops.batch_norm import triton as batch_norm
+from mmattn.ops.depthwise_conv import triton as depthwise_conv
+from mmattn.ops.global_self_attention import triton as axial
+from mmattn.ops.mean_shift import triton as mean_shift
+from mmattn.ops.neighbourhood import tensor_cores
+from mmattn.ops.window_attention import triton as windows
+from mmattn.selftest import OPERATORS, tolerance
+
+
+class Choice(NamedTuple):
+    operator: str  # of selftest.py
+    module: ModuleType
+    kernel: str  # '': all of the module
+    others: tuple[dict[str, int], ...]  # constants of the module and arguments of a launch in place of its own
+
+
+DTYPE = torch.bfloat16
+#: instead of 168 registers
+REGISTERS = dict(maxnreg=128), dict(maxnreg=255)
+#: SIDE is 16 lines and positions of a program; it has some times as many warps
+CHOICES = (
+    *(
+        Choice("windows of MSF's maps", windows, kernel, (*REGISTERS, dict(num_warps=8, maxnreg=128)))
+        for kernel in ('_windows_gradient', '_windows')
+    ),
+    *(
+        Choice('axial, along columns', axial, kernel, (dict(num_stages=1), dict(num_stages=3)))
+        for kernel in ('_forward', '_query_gradient', '_value_gradient', '_table_gradient')
+    ),
+    Choice('axial, along columns', axial, '', (dict(SIDE=32, times=2), dict(SIDE=32, times=4))),
+    Choice('neighbourhood', tensor_cores, '_forward', (dict(num_stages=3), dict(ROWS=4), dict(ROWS=1))),
+    Choice('neighbourhood', tensor_cores, '_gradient_of_queries', (dict(num_stages=3), dict(maxnreg=168))),
+    Choice('neighbourhood', tensor_cores, '_gradient_of_keys', (*REGISTERS, dict(ROWS=2), dict(num_stages=3))),
+    *(
+        Choice('norm, sum and ReLU', batch_norm, kernel, (dict(maxnreg=32), dict(maxnreg=128)))
+        for kernel in ('_statistics', '_forward', '_sums', '_input_gradient')
+    ),
+    Choice('mean shift of a projection', mean_shift, '_keys_gradient', REGISTERS),
+    Choice('depth-wise convolution, sum and GELU', depthwise_conv, '_gradient', (dict(num_warps=4), dict(maxnreg=255))),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda')
+    device = parser.parse_args().device
+    print(f'| operator | kernel | setting | microseconds of maps | its time / own | |\n|{"---|" * 6}')
+    good = [compare(choice, device) for choice in CHOICES]
+    if not all(good):
+        sys.exit('A setting FAILED: see the table.')
+
+
+def compare(choice: Choice, device: str) -> bool:
+    """Print the times of a kernel's settings. Returns whether none failed."""
+    wanted, own, rows = None, None, []
+    for setting in ({}, *choice.others[:: 1 if device == 'cuda' else 9]):
+        name = ', '.join(f'{key} {value}' for key, value in setting.items()) or 'its own'
+        try:
+            with launched_with(choice, setting):
+                times, results = zip(*(measured(choice, inputs) for inputs in inputs_of(choice, device)))
+            wanted, own = wanted or results, own or times
+            if not all(map(partial(agree, tolerance(DTYPE)), wanted, results)):
+                raise ValueError('its results are others')
+            ratio = statistics.geometric_mean(map(float.__truediv__, times, own)) if all(own) else math.nan
+            rows.append((name, ', '.join(f'{time:.0f}' for time in times), ratio, ''))
+        except Exception as error:  # Triton, its compilers and the driver raise many kinds.
+            rows.append((name, '', math.inf, f'FAILED, {describe(error)[:200]}'))
+    fastest = min(rows, key=lambda row: row[2])
+    for row in rows:
+        name, times, ratio, problem = row
+        cells = (
+            choice.operator,
+            choice.kernel or 'all',
+            name,
+            times,
+            f'{ratio:.2f}',
+            problem or 'fastest' * (row is fastest),
+        )
+        print('|', ' | '.join(map(str, cells)), '|', flush=True)
+    return not any(problem for *_, problem in rows)
+
+
+def inputs_of(choice: Choice, device: str) -> Iterator[list[torch.Tensor]]:
+    """Those of each map, which are the same each time."""
+    for side, *rest in MAPS[choice.operator] if device == 'cuda' else [DRY_SIZES[2:]]:
+        torch.manual_seed(0)
+        shapes = OPERATORS[choice.operator].shapes(16 if device == 'cuda' else 1, side, side, *rest)
+        yield [(torch.randn(shape, device=device) / 2).to(DTYPE).requires_grad_() for shape in shapes]
+
+
+def measured(choice: Choice, inputs: list[torch.Tensor]) -> tuple[float, list[torch.Tensor]]:
+    """Microseconds of the kernel, and results and gradients of its operator."""
+    call = partial(OPERATORS[choice.operator].compute, *inputs, backend='triton')
+    out = call()
+    results = [out.detach(), *torch.autograd.grad(out, inputs, torch.ones_like(out))]
+    times, _ = kernel_times(call, inputs, 5) if inputs[0].is_cuda else ([], 0)
+    return float(sum(time for name, time in times if choice.kernel in ('', name))), results
+
+
+def agree(most: float, wanted: list[torch.Tensor], results: list[torch.Tensor]) -> bool:
+    """Whether the differences are roundings."""
+    pairs = zip(wanted, results, strict=True)
+    return all(((b.float() - a.float()).norm() <= most * a.float().norm()).item() for a, b in pairs)
+
+
+@contextmanager
+def launched_with(choice: Choice, setting: dict[str, int]) -> Iterator[None]:
+    """Launches of the kernel have other arguments."""
+    name = next(name for name in ('launch', 'run') if hasattr(choice.module, name))
+    usual = getattr(choice.module, name)
+    constants = {key: tl.constexpr(value) for key, value in setting.items() if key == 'SIDE'}
+    arguments = {key: value for key, value in setting.items() if key not in ('SIDE', 'times')}
+
+    def launch(kernel: object, grid: tuple[int, ...], *args: object, **kwargs: object) -> None:
+        inner, options = kernel, {}
+        if isinstance(kernel, Autotuner):
+            inner, options = kernel.fn, kernel.configs[0].all_kwargs()
+        if setting and choice.kernel in ('', inner.__name__):
+            kernel, kwargs = inner, kwargs | options | arguments
+            if 'times' in setting:
+                kwargs['num_warps'] *= setting['times']
+        usual(kernel, grid, *args, **kwargs)
+
+    try:
+        with mock.patch.multiple(choice.module, **{name: launch}, **constants):
+            forget(choice.module, constants)
+            yield
+    finally:
+        forget(choice.module, constants)
+
+
+def forget(module: ModuleType, constants: dict[str, object]) -> None:
+    """What Triton knows of the functions of a module with other constants."""
+    for function in vars(module).values() if constants else ():
+        if isinstance(function, JITFunction):  # not if they are interpreted
+            function.hash = None
+            function.device_caches.clear()
+
+
+if __name__ == '__main__':
+    main()

@@ -158,7 +158,7 @@ def forget(module: ModuleType, constants: dict[str, object]) -> None:
     """What Triton knows of the functions of a module with other constants."""
     for function in vars(module).values() if constants else ():
         if isinstance(function, JITFunction):  # not if they are interpreted
-            function.hash = None
+            function.hash, function.used_global_vals = None, {}
             function.device_caches.clear()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from mmengine.config import Config
-from mmengine.dataset import pseudo_collate
+from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import DATASETS, MODELS, PARAM_SCHEDULERS, DefaultScope
 from PIL import Image
 from torch.optim import SGD
@@ -228,6 +228,16 @@ def test_one_size(clone, monkeypatch, kind, toy, on_cpu):
         }
         assert sizes == {200 * factor for factor in factors[split]}
     assert kind == 'detector' or cfg.model.module.data_preprocessor['size'] == (200, 200)
+
+
+def test_size_of_classifiers(clone, monkeypatch):
+    """The page's size is that of all images of a classifier, whose base has its crops inside of other steps."""
+    monkeypatch.chdir(clone)
+    cfg = load_config('own/classifier_size.py')
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        for split in ('train', 'val', 'test'):
+            steps = Compose(cfg[f'{split}_dataloader'].dataset.pipeline[1:])
+            assert steps(dict(img=np.zeros((300, 400, 3), np.uint8)))['inputs'].shape == (3, 128, 128)
 
 
 def test_weights_of_the_path_on_a_cpu(tmp_path):

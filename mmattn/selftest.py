@@ -25,8 +25,12 @@ from .ops.batch_norm import BACKENDS as BATCH_NORM
 from .ops.batch_norm import batch_norm_relu
 from .ops.depthwise_conv import BACKENDS as DEPTHWISE_CONV
 from .ops.depthwise_conv import depthwise_conv
+from .ops.gelu import BACKENDS as GELU
+from .ops.gelu import biased_gelu
 from .ops.grouped_conv import BACKENDS as GROUPED_CONV
 from .ops.grouped_conv import grouped_conv
+from .ops.layer_norm import BACKENDS as LAYER_NORM
+from .ops.layer_norm import sum_and_norm
 from .ops.window_attention import BACKENDS as WINDOW_ATTENTION
 from .ops.window_attention import window_attention
 
@@ -135,6 +139,12 @@ OPERATORS = {
     'norm, sum and ReLU': Operator(
         batch_norm_relu, BATCH_NORM, lambda B, H, W, n, d: [(B, H, W, n * d), *[(n * d,)] * 2, (B, H, W, n * d)]
     ),
+    'sum and layer norm': Operator(
+        lambda x, branch, *scale, backend: torch.stack(sum_and_norm(x, branch, *scale, backend=backend)),
+        LAYER_NORM,
+        lambda B, H, W, n, d: [*[(B, H, W, n * d)] * 2, *[(n * d,)] * 2],
+    ),
+    'bias and GELU': Operator(biased_gelu, GELU, lambda B, H, W, n, d: [(B, H, W, n * d), (n * d,)]),
 }
 DTYPES = torch.float32, torch.bfloat16, torch.float16
 #: B, H, W, heads and channels of a head

@@ -31,7 +31,8 @@ class Stem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, in_channels, H, W) -> (B, ceil(H / 8), ceil(W / 8), dim)."""
-        return self.proj(self.conv(pad_to_multiple(x, 8, (2, 3)))).permute(0, 2, 3, 1)
+        x = self.proj(self.conv(pad_to_multiple(x, 8, (2, 3))))
+        return x.permute(0, 2, 3, 1).contiguous()  # Sums keep a layout, and each norm would copy the map.
 
 
 class Downsample(nn.Module):

@@ -2,6 +2,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.backend import autocast_dtype, has_hooks
+from ..ops.layer_norm import kernels_serve, sum_and_norm
+from .token_conv import TokenConv2d
 from .token_mixer import mix, mix_with_prefix
 
 
@@ -18,6 +21,13 @@ class DropPath(nn.Module):
         if not self.training or not self.drop_prob:
             return x
         return x * F.dropout(x.new_ones(x.shape[0], *(1,) * (x.dim() - 1)), self.drop_prob)
+
+    def kept(self, x: Tensor, branches: int) -> list[Tensor | None]:
+        """For each branch, the images (B) of x that keep it: 1, others 0, in float32; or None, if all do."""
+        if not self.training or not self.drop_prob:
+            return [None] * branches
+        images = torch.empty(branches, x.shape[0], device=x.device)
+        return list(images.bernoulli_(1 - self.drop_prob))
 
 
 class LayerScale(nn.Module):
@@ -71,6 +81,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, prefix: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """x: (B, H, W, dim) -> (B, H, W, dim); with a prefix (B, P, dim), a pair of these shapes."""
+        if prefix is None and kernels_serve(x, self.norm1, self.norm2, self.drop_path):
+            return self._by_kernels(x)
         if prefix is None:
             x = x + self.drop_path(self.ls1(mix(self.attn, self.norm1(x))))
             return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
@@ -79,9 +91,30 @@ class Block(nn.Module):
         pixels = self.mlp(self.norm2(prefix).flatten(0, 1)[:, None, None])
         return self._sum(x, prefix, self.ls2(self.mlp(self.norm2(x))), self.ls2(pixels.view(prefix.shape)))
 
+    def _by_kernels(self, x: Tensor) -> Tensor:
+        """(B, H, W, dim) -> (B, H, W, dim), where each sum and the norm of it are one kernel."""
+        (first, second), rate = self.drop_path.kept(x, 2), self.drop_path.drop_prob
+        norm, dtype = self.norm1, _read_dtype(self.attn, x)
+        x, tokens = sum_and_norm(x, None, norm.weight, norm.bias, eps=norm.eps, dtype=dtype)
+        branch = self.ls1(mix(self.attn, tokens))
+        norm, dtype = self.norm2, _read_dtype(self.mlp, x)
+        x, tokens = sum_and_norm(x, branch, norm.weight, norm.bias, first, norm.eps, rate, dtype)
+        return sum_and_norm(x, self.ls2(self.mlp(tokens)), kept=second, rate=rate)[0]
+
     def _sum(self, x: Tensor, prefix: Tensor, branch: Tensor, of_prefix: Tensor | None) -> tuple[Tensor, Tensor]:
         """Residuals of a map and of a prefix. Stochastic depth drops both of an image, or none."""
         factor = self.drop_path(branch.new_ones(x.shape[0], 1, 1, 1))  # in evaluation, too: its hooks must fire
         if self.training and self.drop_path.drop_prob:
             branch, of_prefix = factor * branch, None if of_prefix is None else factor[:, 0] * of_prefix
         return x + branch, prefix if of_prefix is None else prefix + of_prefix
+
+
+def _read_dtype(module: nn.Module, x: Tensor) -> torch.dtype:
+    """The dtype in which a module may get its tokens without another result: autocast's, if nothing else than
+    the linear layer or convolution ``read_by`` reads them. Else, that of a norm's result."""
+    name = getattr(module, 'read_by', None)
+    layer = None if name is None else module.get_submodule(name)
+    rounds = type(layer) in (nn.Linear, TokenConv2d) and not has_hooks(layer) and not has_hooks(module)
+    if rounds or not torch.is_autocast_enabled():
+        return autocast_dtype(x)
+    return torch.promote_types(x.dtype, torch.float32)

@@ -41,6 +41,7 @@ class ELSA(nn.Module):
         ValueError: if an argument is wrong; the message names it.
     """
 
+    read_by = 'pre_proj'
     warm_start = elsa_from_plain
 
     def __init__(

@@ -1,8 +1,8 @@
 """Feed-forward layers of blocks, on (B, H, W, C) tokens."""
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.gelu import linear_gelu
 from ..ops.tokens import before_convolution, by_rows
 from .shunted import LocalEnhancement
 from .token_conv import DepthwiseConv2d
@@ -19,6 +19,7 @@ class MLP(nn.Module):
 
     #: rows above and below a row on which the hidden map depends
     halo = 0
+    read_by = 'fc1'
 
     def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class MLP(nn.Module):
 
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim)."""
-        return self.drop1(F.gelu(self.fc1(x)))
+        return self.drop1(linear_gelu(self.fc1, x))
 
     def project(self, hidden: Tensor) -> Tensor:
         """(B, H, W, hidden_dim) -> (B, H, W, dim)."""

@@ -65,6 +65,7 @@ class MeanShiftAttention(nn.Module):
     """
 
     takes_prefix = True
+    read_by = 'pre_proj'
     warm_start = mean_shift_from_plain
     changes_with_images = 'landmarks'  # which approximate what is exact without
 
@@ -283,6 +284,7 @@ class MeanShiftWindowAttention(Windows):
     Arguments, and errors: see :class:`mmattn.layers.window.Windows` and :class:`MeanShiftAttention`.
     """
 
+    read_by = 'attn.pre_proj'
     warm_start = mean_shift_window_from_swin
     rename_tensors = windows_of_elsa
 

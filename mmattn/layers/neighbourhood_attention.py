@@ -41,6 +41,7 @@ class NeighbourhoodAttention(nn.Module):
     warm_start = neighbourhood_from_plain
     #: the dilations of DiNAT's detectors are larger than those of the classifiers they start from
     changes_with_images = 'dilation'
+    read_by = 'qkv'
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class SelfAttention(nn.Module):
     """
 
     takes_prefix = True
+    read_by = 'qkv'
     rename_tensors = plain_before
 
     def __init__(

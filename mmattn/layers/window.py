@@ -128,6 +128,7 @@ class WindowAttention(Windows):
     """
 
     is_swin = True
+    read_by = 'qkv'
     warm_start = window_from_swin
     rename_tensors = windows_of_elsa
 

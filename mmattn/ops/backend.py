@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from numbers import Real
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .tracing import is_exporting, is_tracing, is_transforming
 
@@ -79,6 +79,12 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
 def is_half(x: Tensor) -> bool:
     """Whether layers of ``x`` compute in half precision on a GPU, and not for export."""
     return x.is_cuda and autocast_dtype(x) in HALF and not is_exporting()
+
+
+def has_hooks(module: nn.Module | None) -> bool:
+    """Whether a call of the module does more than its own work."""
+    hooks = '_forward_pre_hooks', '_forward_hooks', '_backward_pre_hooks', '_backward_hooks'
+    return any(getattr(module, name, None) for name in hooks)
 
 
 def on_device(x: Tensor) -> AbstractContextManager:

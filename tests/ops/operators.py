@@ -15,6 +15,8 @@ from mmattn.ops import (
     window_attention,
 )
 from mmattn.ops.batch_norm import batch_norm_relu
+from mmattn.ops.gelu import biased_gelu
+from mmattn.ops.layer_norm import sum_and_norm
 
 
 def attention(B, heads, N, M, d, biased=False):
@@ -52,6 +54,24 @@ def elsa(size, heads, d, k, dilation=1, ghosts=('ghost_mul', 'ghost_add')):
         return elsa_attention(logits, value, dilation=dilation, backend=backend, **dict(zip(ghosts, given)))
 
     return call, shapes | dict.fromkeys(ghosts, (heads * d, k, k))
+
+
+def gelu(size, C):
+    return biased_gelu, dict(x=(*size, C), bias=(C,))
+
+
+def layer_norm(size, C, summed=True, normed=True):
+    """The sum with a branch of which some images lose theirs, the norm of it, or both, one after the other."""
+    shapes = dict(x=(*size, C)) | (dict(branch=(*size, C)) if summed else {})
+    shapes |= dict(weight=(C,), bias=(C,)) if normed else {}
+
+    def call(x, *given, backend=None):
+        given = dict(zip(list(shapes)[1:], given))
+        kept = (torch.arange(len(x), device=x.device) % 2).float() if summed else None
+        both = sum_and_norm(x, **given, kept=kept, rate=0.2, backend=backend)
+        return torch.cat(both if normed else both[:1])
+
+    return call, shapes
 
 
 def mean_shift(B, heads, N, M, d, probe=True, biased=False):

@@ -24,6 +24,8 @@ from tests.ops.operators import (
     batch_norm,
     convolution,
     elsa,
+    gelu,
+    layer_norm,
     mean_shift,
     neighbourhood,
     projected,
@@ -33,6 +35,8 @@ from tests.ops.operators import (
 
 triton = pytest.importorskip('triton')
 of_norm = pytest.importorskip('mmattn.ops.batch_norm.triton', exc_type=ImportError)
+of_gelu = pytest.importorskip('mmattn.ops.gelu.triton', exc_type=ImportError)
+of_layer_norm = pytest.importorskip('mmattn.ops.layer_norm.triton', exc_type=ImportError)
 of_depthwise = pytest.importorskip('mmattn.ops.depthwise_conv.triton', exc_type=ImportError)
 of_elsa = pytest.importorskip('mmattn.ops.elsa.triton', exc_type=ImportError)
 of_axial = pytest.importorskip('mmattn.ops.global_self_attention.triton', exc_type=ImportError)
@@ -55,6 +59,8 @@ def several_programs(monkeypatch):
         (of_mean_shift, dict(TILES=((16, 16),) * 3)),
         (of_content, dict(PIXELS=16, BLOCK=16)),
         (of_depthwise, dict(SIDE=4, CHANNELS=4, STEPS=2)),
+        (of_gelu, dict(CHANNELS=4, NUMBERS=16, PROGRAMS=6)),
+        (of_layer_norm, dict(NUMBERS=32, PROGRAMS=3)),
         (of_norm, dict(CHANNELS=4, NUMBERS=16, PROGRAMS=8, PARTS=2)),
         (of_neighbourhood, dict(BLOCK_SIZE=128)),
         (of_windows, dict(FORWARD=2, BACKWARD=2, LOGITS=256)),
@@ -105,6 +111,14 @@ def slow(*values):
         (batch_norm((1, 5, 3), 3, 'shortcut'), BFLOAT, False),
         slow(batch_norm((2, 7, 9), 5, 'shortcut'), HALF, False),
         slow(batch_norm((1, 1, 2), 1), BFLOAT, False),
+        (gelu((2, 3, 5), 6), SINGLE, False),
+        (gelu((1, 5, 3), 5), BFLOAT, False),
+        slow(gelu((2, 7, 9), 4), HALF, False),
+        (layer_norm((2, 3, 5), 6), SINGLE, False),
+        (layer_norm((2, 5, 3), 8), BFLOAT, False),
+        (layer_norm((1, 4, 3), 5, summed=False), BFLOAT, False),
+        slow(layer_norm((3, 2, 3), 5, normed=False), BFLOAT, False),
+        slow(layer_norm((3, 7, 9), 33), HALF, False),
         pytest.param(windows((2, 4, 3), 1, 6, 3, 2, 4, padded=True), SINGLE, False, marks=interpreted),
         (windows((1, 4, 6), 1, 4, 5, 2, 3), BFLOAT, False),  # windows are worked on in parts
         slow(windows((1, 3, 8), 1, 8, 4, 3, 4, padded=True, shift_small_maps=False), HALF, False),
@@ -451,6 +465,7 @@ def test_kernels_in_graphs():
 
 
 NORM = {'_statistics', '_forward', '_sums', '_input_gradient'}
+LAYER_NORM = {'_forward', '_backward'}
 DEPTHWISE = {'_forward', '_gradient'}
 ELSA_KERNELS = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
 GSA = {'_forward', '_query_gradient', '_value_gradient', '_table_gradient', '_sum_parts', '_merge', '_gradient'}
@@ -488,11 +503,13 @@ MORE_SPILLS = {'_windows': {80: 256, 90: 128, 100: 1024}, '_windows_gradient': {
         ([f'{k} x {k} attention, products' for k in (7, 13)] + ['7 x 7 attention, products, no bias'], PRODUCTS),
         (['depth-wise, 3 x 3'], DEPTHWISE),
         (['norm and ReLU', 'norm, sum and ReLU'], NORM),
+        ([f'sum and norm, {C} channels' for C in (96, 512, 2048)], LAYER_NORM),
+        (['bias and GELU'], LAYER_NORM),
         (['GSA, 16 channels', 'GSA, 32 channels', 'GSA, 64 channels'], GSA),
         (['mean shift, 64 channels', 'mean shift, 32 channels'], MEAN_SHIFT),
         (['mean shift in windows', 'windows, 7 x 7', 'windows, 12 x 12'], WINDOWS),
     ],
-    ids='elsa-7 elsa-5-and-3 neighbourhood products depth-wise norm gsa mean-shift windows'.split(),
+    ids='elsa-7 elsa-5-and-3 neighbourhood products depth-wise norm layer-norm gelu gsa mean-shift windows'.split(),
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
     """No kernel takes so many registers that few programs fit a multiprocessor. Only some spill, and only a few bytes:

@@ -45,6 +45,8 @@ MAPS = {
     'depth-wise convolution, sum and GELU': ((128, 16, 32), (64, 32, 32), (32, 32, 32)),  # of Shunted-S
     'norm and ReLU': GSA,
     'norm, sum and ReLU': ((128, 8, 32), (64, 16, 32), (32, 32, 32)),  # of GSA-R50
+    'sum and layer norm': NAT,
+    'bias and GELU': NAT,
 }
 
 

@@ -31,8 +31,10 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from mmattn.ops.batch_norm.triton import NormReLU  # noqa: E402
 from mmattn.ops.depthwise_conv.triton import depthwise_conv_triton  # noqa: E402
 from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
+from mmattn.ops.gelu.triton import BiasedGELU  # noqa: E402
 from mmattn.ops.global_self_attention.triton import axial_attention_triton  # noqa: E402
 from mmattn.ops.global_self_attention.triton_content import content_context_triton  # noqa: E402
+from mmattn.ops.layer_norm.triton import SumAndNorm  # noqa: E402
 from mmattn.ops.mean_shift.triton import projected_mean_shift_triton  # noqa: E402
 from mmattn.ops.neighbourhood.tensor_cores import neighbourhood_attention_products  # noqa: E402
 from mmattn.ops.neighbourhood.triton import neighbourhood_attention_triton  # noqa: E402
@@ -51,6 +53,18 @@ def norm(dtype: torch.dtype, with_shortcut: bool) -> Tensor:
     batch_norm = torch.nn.BatchNorm2d(512)
     parameters = batch_norm.weight, batch_norm.bias
     return NormReLU(x, shortcut if with_shortcut else None, *parameters, batch_norm.eps, norm=batch_norm)(x)
+
+
+def layer_norm(dtype: torch.dtype, channels: int) -> Tensor:
+    """The sum with a branch, and the norm of it, of transformer blocks in mixed precision."""
+    x, kept = empty(torch.float32, 2, 50, 50, channels), torch.ones(2)
+    scale = empty(torch.float32, 2, channels)
+    return torch.cat(SumAndNorm.apply(x, empty(dtype, *x.shape), *scale, kept, 1e-5, 0.1, dtype))
+
+
+def gelu(dtype: torch.dtype) -> Tensor:
+    """The hidden map of an MLP."""
+    return BiasedGELU.apply(empty(dtype, 2, 50, 50, 384), empty(torch.float32, 384))
 
 
 def elsa(dtype: torch.dtype, k: int, ghosts: str) -> Tensor:
@@ -113,6 +127,8 @@ CASES = {
 CASES |= {'7 x 7 attention': partial(neighbourhood, k=7, with_bias=True)}
 CASES |= {'7 x 7 attention, no bias': partial(neighbourhood, k=7, with_bias=False)}
 CASES |= {'norm and ReLU': partial(norm, with_shortcut=False), 'norm, sum and ReLU': partial(norm, with_shortcut=True)}
+CASES |= {f'sum and norm, {C} channels': partial(layer_norm, channels=C) for C in (96, 512, 2048)}
+CASES |= {'bias and GELU': gelu}
 CASES |= {'depth-wise, 3 x 3': partial(depthwise, k=3)}
 #: kernels with products of matrices: 16 bits, on GPUs with tensor cores for them
 PRODUCTS = {f'GSA, {channels} channels': partial(gsa, channels=channels, length=A) for channels, A in GSA}

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..backend import check_maps, check_triton, named_backend, on_device, triton_takes
+from ..backend import check_maps, check_triton, has_hooks, named_backend, on_device, triton_takes
 from ..tracing import is_tracing
 
 
@@ -103,8 +103,7 @@ def _is_served(norm: nn.Module, x: Tensor, shortcut: Tensor | None, drop_path: n
         return False
     if drop_path is not None and drop_path.training and drop_path.drop_prob:
         return False
-    hooks = '_forward_pre_hooks', '_forward_hooks', '_backward_pre_hooks', '_backward_hooks'
-    if any(getattr(part, name, None) for part in (norm, drop_path) for name in hooks):
+    if has_hooks(norm) or has_hooks(drop_path):
         return False
     if norm.weight is None or norm.running_mean is None or norm.num_batches_tracked is None or norm.momentum is None:
         return False

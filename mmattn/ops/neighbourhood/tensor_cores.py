@@ -53,11 +53,12 @@ def _gradients(
     mean = torch.empty_like(lse)  # of the gradients of a query's weights
     of_maps = torch.empty_like(maps, memory_format=torch.contiguous_format)
     sums = lse.new_empty(*((1, 1) if bias is None else grid), 2 * k - 1, 2 * k - 1)  # of a program
+    of_bias = torch.empty_like(sums[0])
     given = maps, bias, grad, lse, mean, of_maps
     side = max(triton.next_power_of_2(2 * k - 1), 16)
     launch(_gradient_of_queries, grid, *given, out, sums, **constants, ROWS=2, SIDE=side)
-    launch(_gradient_of_keys, grid, *given, **constants, ROWS=4)
-    return of_maps, sums[0] if bias is None else sums.sum(0)
+    launch(_gradient_of_keys, grid, *given, sums, of_bias, **constants, ROWS=4)
+    return of_maps, of_bias
 
 
 def _setup(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -227,15 +228,30 @@ def _gradient_of_queries(
         tl.store(sums + number[:, None] * (2 * K - 1) + number[None, :], of_bias, known)
 
 
+@triton.jit
+def _add_sums(sums, of_bias, heads, SIZE: tl.constexpr):
+    """Adds the tables of all programs of a head. A program has 16 numbers of the table, or none, or 16 more."""
+    programs, head = tl.num_programs(0), tl.program_id(1)
+    for start in range(tl.program_id(0) * 16, SIZE, programs * 16):
+        number, total = start + tl.arange(0, 16), tl.zeros((64, 16), tl.float32)
+        for first in range(0, programs, 64):
+            program = (first + tl.arange(0, 64)).to(tl.int64)
+            there = (program < programs)[:, None] & (number < SIZE)[None, :]
+            total += tl.load(sums + ((program * heads + head) * SIZE)[:, None] + number[None, :], there, 0.0)
+        tl.store(of_bias + head * SIZE + number, tl.sum(total, 0), number < SIZE)
+
+
 # With 128 registers it would spill about 100 bytes, and with half as many rows a step it would have a third more
 # instructions.
 @partial(limited, registers=168, num_stages=2)
 @triton.jit
 def _gradient_of_keys(
-    maps, bias, grad, lse, mean, of_maps, H, W, dilation, heads, scale, stride,
+    maps, bias, grad, lse, mean, of_maps, sums, of_bias, H, W, dilation, heads, scale, stride,
     D: tl.constexpr, BLOCK_D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Of keys and values: the tile is of keys, and the loop goes through queries."""
+    """Of keys and values: the tile is of keys, and the loop goes through queries. Also of biases, from the sums."""
+    if HAS_BIAS:
+        _add_sums(sums, of_bias, heads, (2 * K - 1) * (2 * K - 1))
     head, c = tl.program_id(1), tl.arange(0, BLOCK_D)[None, :]
     first, h, w, top, left = _tile(H, W, dilation)
     ky, kx = _pixels(top, left, 64, 8)

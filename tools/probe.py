@@ -82,6 +82,9 @@ def main() -> None:
     kind, found = read(path, [args.kind] if args.kind else [*READERS])
     check_output(args.out / 'probe.md')
     configs = {spec: config_of(spec.partition('=')[0], kind) for spec in dict.fromkeys(args.backbones)}
+    for spec in configs:
+        if (checkpoint := spec.partition('=')[2]) not in ('', 'none'):
+            check_source(checkpoint, '')  # not after minutes with the backbones before it
     with TemporaryDirectory() as lists:
         parts = {
             part: samples(found, kind, path if path.is_dir() else path.parent, part, count, Path(lists))
@@ -141,7 +144,6 @@ def build(spec: str, cfg: Config) -> tuple[nn.Module, str]:
     start = node.get('init_cfg') or (cfg.get('pretrained') or {}).get('init_cfg')
     if checkpoint:
         start = None if checkpoint == 'none' else dict(type='Pretrained', checkpoint=checkpoint)
-        check_source(checkpoint, '') if start else None
     elif isinstance(start, dict) and isinstance(start.get('checkpoint'), str):
         try:
             check_source(start['checkpoint'], '')

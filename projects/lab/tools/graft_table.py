@@ -263,45 +263,51 @@ def time_all(args: argparse.Namespace, rows: Rows) -> None:
         changes = {'plain': {}, **{name: placed(ATTENTION[name], 'all') for name in args.attention}}
         models = {name: MODELS.build(dict(SOURCE, **each)).eval() for name, each in changes.items()}
         image = torch.randn(1, 3, *sides)
+        for model in models.values():  # not timed
+            model(image[..., :112, :112])
         found = {name: [] for name in models}
-        for number in range(-1, args.runs):  # The first is not timed.
+        for _ in range(args.runs):
             for name, model in models.items():
                 start = time.process_time()
                 model(image)
-                if number >= 0:
-                    found[name].append(round(time.process_time() - start, 4))
+                found[name].append(round(time.process_time() - start, 4))
         for name, seconds in found.items():
             rows.add(attention=name, image=list(sides), seconds=seconds)
 
 
 def print_scores(rows: Rows) -> None:
+    """For each number of steps: mIoU in a quarter, half and all blocks, and by how much maps differ from the plain."""
     done = sorted({(row['steps'], row['whole'], row['seed']) for row in rows if 'blocks' in row})
+    print(
+        f'\nplain attention: {rows.find(attention="plain")["miou"]:.2f}; below, in {", ".join(SHARES)} of the blocks\n'
+    )
     titles = [
-        f'{steps} steps' + f' + {whole}' * bool(whole) + f', seed {seed}' * bool(seed) for steps, whole, seed in done
+        f'{steps}{f" + {whole}" * bool(whole)} steps{f", seed {seed}" * bool(seed)}' for steps, whole, seed in done
     ]
-    print(f'\nplain attention: {rows.find(attention="plain")["miou"]:.2f}\n')
-    print(f'| attention | blocks | {" | ".join(titles)} | map differs by |')
-    print('|---|---|' + '---:|' * (len(titles) + 1))
+    print(f'| attention | {" | ".join(f"mIoU, {title} | map differs by, %" for title in titles)} |')
+    print('|---|' + '---:|---:|' * len(titles))
     for name in ATTENTION:
-        for share in SHARES:
-            keys = [
-                dict(attention=name, blocks=share, steps=steps, whole=whole, seed=seed) for steps, whole, seed in done
+        cells = []
+        for steps, whole, seed in done:
+            key = dict(attention=name, steps=steps, whole=whole, seed=seed)
+            found = [row for share in SHARES if (row := rows.find(**key, blocks=share))]
+            cells += [
+                ', '.join(f'{row[value]:.{digits}f}' for row in found)
+                for value, digits in (('miou', 2), ('differs', 1))
             ]
-            found = [rows.find(**key) for key in keys]
-            if any(found):
-                scores = ' | '.join(f'{row["miou"]:.2f}' if row else '' for row in found)
-                differs = ', '.join(f'{row["differs"]:.1f}' for row in found if row)
-                print(f'| {name} | {share} | {scores} | {differs} % |')
+        print(f'| {name} | {" | ".join(cells)} |')
 
 
 def print_times(rows: Rows) -> None:
     print(f'\n| attention | {" | ".join(f"{height} x {width}, s | of plain" for height, width in TIMED)} |')
     print('|---|' + '---:|---:|' * len(TIMED))
     for name in ['plain', *ATTENTION]:
-        found = [[rows.find(attention=each, image=list(sides)) for each in (name, 'plain')] for sides in TIMED]
-        if all(all(pair) for pair in found):
-            best = [[min(row['seconds']) for row in pair] for pair in found]
-            print(f'| {name} | {" | ".join(f"{own:.2f} | {own / plain:.2f}" for own, plain in best)} |')
+        cells = []
+        for sides in TIMED:
+            own, plain = (rows.find(attention=each, image=list(sides)) for each in (name, 'plain'))
+            best = [min(row['seconds']) for row in (own, plain) if row]
+            cells += [f'{best[0]:.2f}', f'{best[0] / best[1]:.2f}'] if own else ['', '']
+        print(f'| {name} | {" | ".join(cells)} |')
 
 
 if __name__ == '__main__':

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from .errors import describe
 from .ops import elsa, global_self_attention, mean_shift, neighbourhood, shunted
+from .ops.aggregated_attention import BACKENDS as AGGREGATED
+from .ops.aggregated_attention import aggregated_attention
 from .ops.attention import BACKENDS as ATTENTION
 from .ops.attention import attention
 from .ops.backend import CannotServe
@@ -104,6 +106,19 @@ OPERATORS = {
         lambda qkv, bias, backend: neighbourhood.neighbourhood_attention(qkv, None, None, bias, 7, 2, backend=backend),
         neighbourhood.BACKENDS,
         lambda B, H, W, n, d: [(B, H, W, 3, n, d), (n, 13, 13)],
+    ),
+    'neighbours and pooled tokens': Operator(
+        lambda q, k, v, pooled_k, pooled_v, bias, pooled_bias, added, backend: aggregated_attention(
+            q, k, v, pooled_k, pooled_v, bias, lambda rows: pooled_bias[:, rows], added, backend=backend
+        ),
+        AGGREGATED,
+        lambda B, H, W, n, d: [
+            *[(B, H, W, n, d)] * 3,
+            *[(B, H // 4 * (W // 4), n, d)] * 2,
+            (n, 9),
+            (n, H, W, H // 4 * (W // 4)),
+            (B, H, W, n, 9),
+        ],
     ),
     'content': Operator(
         global_self_attention.content_attention,

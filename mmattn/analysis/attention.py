@@ -258,6 +258,21 @@ def _reduced(layer: layers.SpatialReductionAttention, x: Tensor, row: int, colum
     return [Weights('', weights, cell=layer.reduction)]
 
 
+def _aggregated(layer: layers.AggregatedAttention, x: Tensor, row: int, column: int) -> list[Weights]:
+    """Neighbours, with the weights of the learnable tokens, which may be negative; then pooled tokens. Where r does not
+    divide a side of the map, the pools overlap, and the picture of a cell is one pixel off at most."""
+    q, k, v, pooled_k, pooled_v = layer.query_key_value(x)
+    near = _by_head(lambda value: layer.attend(q, k, value, pooled_k, pooled_v), v, layer.num_heads, row, column)
+    far = _by_head(lambda value: layer.attend(q, k, v, pooled_k, value), pooled_v, layer.num_heads, row, column)
+    return [Weights('neighbours', near), Weights('pooled', far, cell=layer.reduction)]
+
+
+def _cosine(layer: layers.CosineAttention, x: Tensor, row: int, column: int) -> list[Weights]:
+    q, k, v = layer.query_key_value(x)
+    attend = lambda value: layer.attend(q, k, value).view(x.shape)
+    return [Weights('', _by_head(attend, v, layer.num_heads, row, column))]
+
+
 def _openmmlab_windows(layer: nn.Module, x: Tensor, row: int, column: int) -> list[Weights]:
     """Of OpenMMLab's Swin Transformers: the input takes the place of the values, by queries and keys that are held."""
     msa, x = layer.w_msa, pad_to_multiple(x, layer.window_size, (1, 2))
@@ -291,6 +306,8 @@ READERS_OF_OTHERS = dict(
 )
 #: class of layers -> function of the layer, its input (1, H, W, C), and row and column of the query
 READERS: dict[type[nn.Module], Callable[[nn.Module, Tensor, int, int], list[Weights]]] = {
+    layers.AggregatedAttention: _aggregated,
+    layers.CosineAttention: _cosine,
     layers.ELSA: _projected,
     layers.DecoupledDynamicFilter: _filter,
     layers.DepthwiseConv: _filter,

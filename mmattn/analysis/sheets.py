@@ -11,6 +11,10 @@ from .attention import LayerAttention, Weights
 MAX_HEADS = 8  # of a layer, in a sheet
 #: layer -> how to read its pictures
 CAPTIONS = {
+    'AggregatedAttention': (
+        'AggregatedAttention: k x k neighbours and pooled tokens, in one softmax; learnable tokens can make weights of '
+        'neighbours negative.'
+    ),
     'ELSA': 'ELSA: k x k neighbours, mean over the channels of a head; the ghost head can make weights negative.',
     'GlobalSelfAttention': 'GlobalSelfAttention: content, then column and row of the query by relative position.',
     'MeanShiftAttention': "MeanShiftAttention: weights of the Gaussian kernel, or of the form's softmax.",

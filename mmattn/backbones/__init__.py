@@ -9,6 +9,7 @@ from .nat import NAT, DiNAT
 from .shunted import ShuntedTransformer
 from .swin import SwinFrame
 from .timm_backbone import TimmBackbone
+from .transnext import TransNeXt
 from .vit import ViTFrame
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     'ShuntedTransformer',
     'SwinFrame',
     'TimmBackbone',
+    'TransNeXt',
     'ViTFrame',
 ]

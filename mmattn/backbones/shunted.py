@@ -82,7 +82,7 @@ class ShuntedTransformer(Backbone):
             table 7's "Overlap".
         aggregation: 'shunted', 'convolution' or 'linear' (table 8), see :class:`mmattn.layers.ShuntedAttention`. Where
             r is 1, no tokens are merged, and the values are enhanced in any case; the paper does not say.
-        feed_forward: 'detail', 'conv' or 'plain' (table 9), see ``mmattn.layers.FEED_FORWARD``.
+        feed_forward: 'detail', 'conv' or 'plain' (table 9), or 'glu' of TransNeXt, see ``mmattn.layers.FEED_FORWARD``.
         attention: config of a token mixer in the place of shunted attention, see
             :func:`mmattn.layers.build_token_mixer`; or a list of one per stage, None where it is shunted attention.
         drop_rate: dropout of attention output and MLP.

@@ -13,7 +13,11 @@ from ..weights import CheckpointError, Translation, renamed, take_out
 
 #: PVTv2 in any of the layouts: the authors', timm's, OpenMMLab's
 PVT = r'(block\d\.\d+\.attn\.sr\.|stages\.\d\.blocks\.\d+\.mlp\.dwconv\.|layers\.\d\.1\.\d+\.attn\.attn\.in_proj)'
-LAYOUTS = {'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)', 'a Pyramid Vision Transformer': PVT}
+LAYOUTS = {
+    'a Shunted Transformer': r'block\d\.\d+\.attn\.(sr1|local_conv)',
+    'a TransNeXt': r'block\d\.\d+\.attn\.(query_embedding|temperature)',  # before PVTv2, whose names it has, too
+    'a Pyramid Vision Transformer': PVT,
+}
 SOURCE = 'a Pyramid Vision Transformer'
 RELEASES = {
     r'shunted|ckpt_[TSB]\b': (
@@ -48,12 +52,16 @@ def read(state_dict: dict[str, Tensor], model: nn.Module, warm_start: bool = Fal
     elif warm_start:
         raise CheckpointError('they are not in the layout of its authors, timm or OpenMMLab')
     tensors = {name.replace('.dwconv.dwconv.', '.dwconv.'): value for name, value in tensors.items()}
-    unbuilt = range(model.num_built + 1, model.num_stages + 1)
-    parts = (f'{part}{i}.' for i in unbuilt for part in ('patch_embed', 'block', 'norm'))
-    dropped = take_out(tensors, 'head.', *parts)
+    dropped = leave_out(tensors, model)
     if warm_start:
         dropped += _start_attention(tensors, model)
     return Translation(tensors, dropped)
+
+
+def leave_out(tensors: dict[str, Tensor], model: nn.Module) -> list[str]:
+    """Remove the classifier and the stages that are not built; returns the names."""
+    unbuilt = range(model.num_built + 1, model.num_stages + 1)
+    return take_out(tensors, 'head.', *(f'{part}{i}.' for i in unbuilt for part in ('patch_embed', 'block', 'norm')))
 
 
 def source_config(state_dict: dict[str, Tensor], model: nn.Module) -> dict:

@@ -1,11 +1,12 @@
 from .ablations.dynamic_filters import DecoupledDynamicFilter, DynamicDepthwiseConv
 from .ablations.ghost_head import GhostHeadAttention
 from .ablations.local_attention import LocalAttention
+from .aggregated_attention import AggregatedAttention, CosineAttention
 from .block import Block, DropPath
 from .class_attention import ClassAttention
 from .depthwise_conv import DepthwiseConv
 from .elsa import ELSA
-from .feed_forward import FEED_FORWARD, MLP, ConvMLP, DetailMLP
+from .feed_forward import FEED_FORWARD, MLP, ConvGLU, ConvMLP, DetailMLP
 from .global_self_attention import GlobalSelfAttention
 from .mean_shift import GroupedLinear, MeanShiftAttention, MeanShiftWindowAttention
 from .neighbourhood_attention import NeighbourhoodAttention
@@ -26,11 +27,14 @@ from .token_mixer import (
 from .window import WindowAttention
 
 __all__ = [
+    'AggregatedAttention',
     'Attention',
     'Block',
     'ClassAttention',
+    'ConvGLU',
     'ConvMLP',
     'Convolution',
+    'CosineAttention',
     'DecoupledDynamicFilter',
     'DepthwiseConv',
     'DetailMLP',

@@ -66,5 +66,26 @@ class ConvMLP(DetailMLP):
         self.dwconv = DepthwiseConv2d(hidden_dim)
 
 
-#: feed-forward layers of table 9. The tensors of 'conv' and 'detail' have the same names and shapes.
-FEED_FORWARD: dict[str, type[MLP]] = {'plain': MLP, 'conv': ConvMLP, 'detail': DetailMLP}
+class ConvGLU(MLP):
+    """Gated feed-forward layer of TransNeXt (section 3.2, "Convolutional GLU"): one half of the hidden map passes a
+    depth-wise convolution and GELU, and multiplies the other half. Each half has two thirds of ``hidden_dim`` channels,
+    so the layer costs about as much as a :class:`ConvMLP`. Arguments are the same."""
+
+    halo = 1
+
+    def __init__(self, dim: int, hidden_dim: int, drop: float = 0.0) -> None:
+        half = max(2 * hidden_dim // 3, 1)
+        super().__init__(dim, half, drop)
+        self.hidden_dim = 2 * half
+        self.fc1 = nn.Linear(dim, 2 * half)
+        self.dwconv = DepthwiseConv2d(half)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """The hidden map: (B, H, W, dim) -> (B, H, W, hidden_dim / 2)."""
+        gate, value = before_convolution(self.fc1, x).chunk(2, -1)
+        return self.drop1(self.dwconv(gate, gelu=True) * value)
+
+
+#: feed-forward layers: those of table 9, and 'glu' of TransNeXt.
+#: The tensors of 'conv' and 'detail' have the same names and shapes.
+FEED_FORWARD: dict[str, type[MLP]] = {'plain': MLP, 'conv': ConvMLP, 'detail': DetailMLP, 'glu': ConvGLU}

@@ -1,5 +1,6 @@
 """Operators: functions on tensors. Each has a reference, and ``backend`` names the path; None chooses the fastest."""
 
+from .aggregated_attention import aggregated_attention
 from .attention import attention, multi_head_attention
 from .elsa import elsa_attention, neighbourhood_sum
 from .global_self_attention import axial_attention, content_attention
@@ -9,6 +10,7 @@ from .shunted import shunted_attention
 from .window_attention import window_attention
 
 __all__ = [
+    'aggregated_attention',
     'attention',
     'axial_attention',
     'content_attention',

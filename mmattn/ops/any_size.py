@@ -99,6 +99,49 @@ def average_pool(x: Tensor) -> Tensor:
     return x / 4
 
 
+def pools(size: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The first and the last pixels (count) of the pools of an axis, as torch's adaptive pooling has them."""
+    pool = torch.arange(count, device=device)
+    return pool * size // count, (pool * size + size + count - 1) // count - 1
+
+
+def pooled_size(size: int, reduction: int) -> int:
+    """A side divided by ``reduction``, rounded down, but at least 1; a traced graph does not ask."""
+    return size // reduction if is_tracing() else max(size // reduction, 1)
+
+
+def distances(size: int, count: int, device: torch.device, known: bool = False) -> tuple[Tensor, Tensor]:
+    """The distances, in pixels, of the pixels of an axis from the centres of its pools.
+
+    Args:
+        known: whether sizes are numbers in a traced graph, too.
+
+    Returns:
+        all that there may be, (D), and the place of that of each pixel and pool among them, (size, count). They are one
+        pixel apart if all pools have the same length, or else half a pixel.
+    """
+    alike = (known or not is_tracing()) and size % count == 0
+    step, length = (2, size // count) if alike else (1, 1)
+    first, last = pools(size, count, device)
+    halves = 2 * torch.arange(size, device=device)[:, None] - (first + last)
+    furthest = 2 * size - length - 1
+    return torch.arange(-furthest, furthest + 1, step, device=device) / 2, (halves + furthest) // step
+
+
+def pool_to(x: Tensor, height: int, width: int) -> Tensor:
+    """Adaptive average pooling: (B, H, W, C) -> (B, height, width, C)."""
+    if not is_tracing() and not x.is_cuda:
+        return F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), (height, width)).permute(0, 2, 3, 1)
+    # ONNX has no adaptive pooling of any size, and its gradient on a GPU is not deterministic.
+    for dim, count in ((1, height), (2, width)):
+        size = x.shape[dim]
+        (first, last), place = pools(size, count, x.device), torch.arange(size, device=x.device)
+        inside = ((place >= first[:, None]) & (place <= last[:, None])).to(x.dtype)  # (count, size)
+        weights = inside / inside.sum(1, keepdim=True)
+        x = (weights @ x.flatten(2)).unflatten(2, x.shape[2:]) if dim == 1 else weights @ x
+    return x
+
+
 def fold(patches: Tensor, height: int, width: int) -> Tensor:
     """3 x 3 patches around every second pixel, (B, C * 9, places) -> their sum (B, height, width, C)."""
     if is_exporting():  # TensorRT has no Col2Im, which a fold becomes.

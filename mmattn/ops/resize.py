@@ -8,17 +8,17 @@ from .backend import without_autocast
 from .tracing import is_tracing
 
 
-def interpolated(table: Tensor, height: int, width: int) -> Tensor:
+def interpolated(table: Tensor, height: int, width: int, mode: str = 'bicubic') -> Tensor:
     """A table of positions (1, C, h, w) -> (1, C, height, width), with bicubic interpolation, as the releases of ELSA
-    and Swin have it."""
+    and Swin have it, or with mode 'bilinear', as that of TransNeXt has it."""
     if not is_tracing() and table.shape[2:] == (height, width):
         return table
     if not torch.are_deterministic_algorithms_enabled():
-        return F.interpolate(table, (height, width), mode='bicubic', align_corners=False)
+        return F.interpolate(table, (height, width), mode=mode, align_corners=False)
     # The gradient of F.interpolate is not deterministic on a GPU. That of a product with matrices is.
     ones = (torch.eye(length).to(table)[None, None] for length in table.shape[2:])
     rows, columns = (
-        F.interpolate(one, (size, len(one[0, 0])), mode='bicubic', align_corners=False)[0, 0]
+        F.interpolate(one, (size, len(one[0, 0])), mode=mode, align_corners=False)[0, 0]
         for one, size in zip(ones, (height, width))
     )
     with without_autocast(table):

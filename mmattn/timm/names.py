@@ -19,6 +19,7 @@ from ..backbones import (
     MSFViT,
     ShuntedTransformer,
     SwinFrame,
+    TransNeXt,
     ViTFrame,
 )
 from ..backbones.base import Backbone
@@ -68,6 +69,7 @@ FAMILIES = [
     Family(DiNAT, 'dinat_{}', 'backbone.patch_embed.proj.0', others=dict(large_384=LARGE_384)),
     Family(ShuntedTransformer, 'shunted_{}', 'backbone.patch_embed1.conv.0'),
     Family(SwinFrame, 'swin_frame_{}', crop_pct=0.9, arguments=SWIN),
+    Family(TransNeXt, 'transnext_{}', 'backbone.patch_embed1.proj'),
     Family(ViTFrame, 'vit_frame_{}', stride=16, interpolation='bilinear'),
 ]
 

@@ -15,6 +15,8 @@ from mmattn.backbones import SwinFrame
 from mmattn.errors import InputError
 from mmattn.layers import (
     ELSA,
+    AggregatedAttention,
+    CosineAttention,
     DecoupledDynamicFilter,
     DepthwiseConv,
     DynamicDepthwiseConv,
@@ -134,6 +136,7 @@ LAYERS = {
     'window': (lambda: WindowAttention(DIM, HEADS, window_size=4), plain),
     'shifted-window': (lambda: WindowAttention(DIM, HEADS, window_size=4, shift=1), plain),
     'plain': (lambda: SelfAttention(DIM, HEADS), plain),
+    'cosine': (lambda: CosineAttention(DIM, HEADS), plain),
     'neighbourhood': (lambda: NeighbourhoodAttention(DIM, HEADS, kernel_size=3), plain),
     'neighbourhood-small-map': (lambda: NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=3), plain),
     'neighbourhood-ghost': (lambda: NeighbourhoodAttention(DIM, HEADS, kernel_size=3, dilation=3, ghost_size=3), plain),
@@ -193,6 +196,23 @@ def test_weights_of_one_part(name):
             torch.testing.assert_close(weights.values.sum((1, 2)), torch.ones(HEADS).double())
         most = {'neighbourhood': 9, 'shifted-window': 16}.get(name, 9 if 'neighbours' in name else math.inf)
         assert (weights.values[0].abs() > 1e-30).sum() <= most
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)
+def test_aggregated(row, column):
+    """Neighbours and pooled tokens have weights, which give the output together. Those of the softmax sum to 1."""
+    layer, x = rough(AggregatedAttention(DIM, HEADS, 2)), tokens()
+    value, pooled = (layer.query_key_value(x)[i][0] for i in (2, 4))
+    near, far = READERS[AggregatedAttention](layer, x, row, column)
+    assert (near.part, far.part, near.cell, far.cell) == ('neighbours', 'pooled', 1, 2)
+    assert (near.values[0] != 0).sum() <= 9 and far.values.shape == (HEADS, 2, 3)
+    out = by_heads(near.values, value.flatten(2)) + by_heads(far.values, pooled.flatten(2))
+    torch.testing.assert_close(layer.proj(out), layer(x)[0, row, column])
+    layer.learnable_tokens.zero_()
+    layer.learnable_bias.zero_()
+    parts = READERS[AggregatedAttention](layer, x, row, column)
+    torch.testing.assert_close(sum(part.values.sum((1, 2)) for part in parts), torch.ones(HEADS).double())
 
 
 @pytest.mark.parametrize(('row', 'column'), QUERIES, ids=QUERY_IDS)

@@ -224,6 +224,23 @@ CASES = {
             ),
         ),
         Case(
+            'TransNeXt',
+            small=dict(
+                arch=dict(embed_dims=(8, 8, 16, 16), depths=(1, 1, 2, 1), num_heads=(2, 2, 4, 4)),
+                reductions=(4, 1, 2, 1),
+                mlp_ratios=(2, 2, 2, 2),
+            ),
+            trained=dict(arch=dict(embed_dims=(16, 32, 64, 128), depths=(1, 1, 1, 1), num_heads=(2, 2, 4, 4))),
+            arch=dict(embed_dims=[(12, 8, 16, 24)], depths=[(2, 1, 1, 1)], num_heads=[(4, 4, 2, 4)]),
+            others=dict(
+                reductions=[(8, 4, 2, 2)],
+                mlp_ratios=[(1, 2.5, 2, 1)],
+                pretrain_size=[1, 96],
+                img_size=[1, 64],
+                attention=[[None, WINDOW, dict(type='AggregatedAttention', kernel_size=5), None]],
+            ),
+        ),
+        Case(
             'MSFViT',
             small=dict(ALL, arch=BLOCKS),
             trained=dict(ALL, arch=BLOCKS, patch_size=8),

@@ -60,6 +60,8 @@ WRONG = {
     'aggregation': ['mean'],
     'block': [-1],
     'rel_pos_bias': [1],
+    'pretrain_size': [0],
+    ('AggregatedAttention', 'reduction'): [0],
     ('DecoupledDynamicFilter', 'kernel_size'): [1, 4],
     ('DecoupledDynamicFilter', 'reduction'): [0.05],
     ('DynamicDepthwiseConv', 'dim'): [3],

@@ -11,13 +11,15 @@ from tests.layers.test_shunted import tokens
 
 @pytest.mark.parametrize('form', FEED_FORWARD)
 def test_feed_forward_equals_its_equation(form):
-    """Table 9: linear layers alone, with a convolution between them, and with the sum of equation 3."""
+    """Table 9: linear layers alone, with a convolution between them, and with the sum of equation 3. 'glu': a gate."""
     layer = FEED_FORWARD[form](4, 8).double()
     x = torch.randn(2, 5, 3, 4, dtype=torch.float64)
-    hidden = layer.fc1(x)
+    hidden, value = layer.fc1(x), 1
+    if form == 'glu':
+        hidden, value = hidden.chunk(2, -1)
     if form != 'plain':
         hidden = tokens(layer.dwconv, hidden) + (hidden if form == 'detail' else 0)
-    torch.testing.assert_close(layer(x), layer.fc2(F.gelu(hidden)))
+    torch.testing.assert_close(layer(x), layer.fc2(F.gelu(hidden) * value))
 
 
 @given(
@@ -47,8 +49,8 @@ def test_hidden_maps_are_small(form, monkeypatch):
     layer.fc1.register_forward_hook(lambda layer, inputs, out: sizes.append(out.numel()))
     x = torch.randn(2, 12, 5, 4)
     layer(x)
-    assert sizes == [2 * 12 * 5 * 8]
+    assert sizes == [2 * 12 * 5 * layer.hidden_dim]
     sizes.clear()
     with torch.no_grad():
         layer(x)
-    assert len(sizes) == 2 * 3 and max(sizes) == 200 + 2 * layer.halo * 5 * 8
+    assert len(sizes) == 2 * 3 and max(sizes) == 200 + 2 * layer.halo * 5 * layer.hidden_dim

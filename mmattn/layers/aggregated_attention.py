@@ -1,0 +1,269 @@
+"""Attention of "TransNeXt: Robust Foveal Visual Perception for Vision Transformers"
+(https://arxiv.org/abs/2311.17132), on (B, H, W, C) tokens. The tensors are those of the release."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..arguments import check_heads, check_odd, check_rates, check_whole
+from ..ops.aggregated_attention import PooledBias, aggregated_attention, inside_map, table_of_pairs
+from ..ops.any_size import distances, pool_to, pooled_size
+from ..ops.attention import attention
+from ..ops.heads import join_heads
+from ..ops.resize import interpolated
+from .token_conv import TokenConv2d
+from .token_mixer import TOKEN_MIXERS
+
+#: hidden channels of the MLP that makes the bias by position
+HIDDEN = 512
+#: Queries and keys are divided by their norm, of at least this. The release has 1e-12. There, the gradient at a zero
+#: vector, of a constant image, is infinite in half precision.
+LEAST_NORM = 1e-6
+
+
+class CosineQueries(nn.Module):
+    """What the two attentions of TransNeXt have in common: length-scaled cosine attention with query embedding, and
+    a bias by position (section 3.1).
+
+    Queries and keys have norm 1. A learned vector of the head is added to the queries. They are multiplied by a learned
+    temperature of the head and by the logarithm of the number of keys, so that the softmax is alike for any number. An
+    MLP makes the bias from the distance of query and key on both axes, on a logarithmic scale on which the longest
+    distance in an image of ``pretrain_size`` is about 1.
+    """
+
+    #: detectors and segmentors are trained with another one than the classifiers they start from
+    changes_with_images = 'img_size'
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        reduction: int,
+        stride: int,
+        pretrain_size: int,
+        img_size: int | None,
+        attn_drop_rate: float,
+        drop_rate: float,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        check_whole('reduction', reduction)
+        check_whole('stride', stride)
+        check_whole('pretrain_size', pretrain_size)
+        if img_size is not None:
+            check_whole('img_size', img_size)
+        check_rates(attn_drop_rate=attn_drop_rate, drop_rate=drop_rate)
+        self.num_heads = num_heads
+        self.reduction = int(reduction)
+        #: side of the map of an image of ``pretrain_size``; positions have no scale on a single pixel
+        self.side = max(pretrain_size // stride, 2)
+        self.trained_side = None if img_size is None else max(img_size // stride, 1)
+        self.attn_drop_rate = attn_drop_rate
+        self.backend: str | None = None
+        self.settings = dict(pretrain_size=int(pretrain_size))
+        if img_size is not None:
+            self.settings['img_size'] = int(img_size)
+        self.temperature = nn.Parameter(torch.full((num_heads, 1, 1), math.log(math.expm1(1 / 0.24))))
+        width = dim // num_heads
+        self.query_embedding = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, 1, width), std=0.02))
+        self.cpb_fc1 = nn.Linear(2, HIDDEN)
+        self.cpb_fc2 = nn.Linear(HIDDEN, num_heads)
+        self.proj = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(drop_rate)
+
+    def scaled(self, query: Tensor, keys: Tensor | int) -> Tensor:
+        """Queries of norm 1, (B, H, W, heads, d), as they are multiplied with keys, whose number is given for all
+        pixels or each, (H, W, 1, 1)."""
+        length = (keys + query.new_zeros(())).log()
+        return (query + self.query_embedding[:, 0]) * F.softplus(self.temperature[:, 0]) * length
+
+    def pooled_bias(self, H: int, W: int, h: int, w: int) -> PooledBias:
+        """The bias of h x w pools for the pixels of a map of H x W, see :func:`mmattn.ops.aggregated_attention`.
+
+        It is that of a map of ``trained_side``, interpolated, if there is one; or its own.
+        """
+        side, sizes = self.trained_side, [(H, h), (W, w)]
+        if side is not None:
+            sizes = [(side, max(side // self.reduction, 1))] * 2
+        (rows, of_rows), (columns, of_columns) = (
+            distances(*pair, self.temperature.device, known=side is not None) for pair in sizes
+        )
+        table = self.by_distance(rows, columns)  # (heads, distances of rows, distances of columns)
+        # (heads, columns, H, h): interpolation of rows is independent of that of columns
+        by_row = table.transpose(1, 2)[:, :, of_rows]
+        if side is not None:
+            by_row = interpolated(by_row.flatten(0, 1)[None], H, h, 'bilinear')[0].unflatten(0, by_row.shape[:2])
+
+        def bias(some: slice) -> Tensor:
+            part = by_row[:, :, some].permute(0, 2, 3, 1)[..., of_columns]  # (heads, rows, h, W, w)
+            if side is not None:
+                part = interpolated(part.flatten(0, 2)[None], W, w, 'bilinear')[0].unflatten(0, part.shape[:3])
+            return part.permute(0, 1, 3, 2, 4).flatten(3)
+
+        return bias
+
+    def by_distance(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The bias at distances in pixels, (R) and (S) -> (heads, R, S)."""
+        rows, columns = (self.logarithmic(each) for each in (rows, columns))
+        found = table_of_pairs(self.mlp, rows, columns, HIDDEN, [self.cpb_fc1, self.cpb_fc2])
+        return found.permute(2, 0, 1)
+
+    def mlp(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """(R) and (S) -> (R, S, heads)."""
+        positions = torch.stack((rows[:, None].expand(-1, columns.shape[0]), columns.expand(rows.shape[0], -1)), -1)
+        return self.cpb_fc2(F.relu(self.cpb_fc1(positions)))
+
+    def logarithmic(self, distance: Tensor) -> Tensor:
+        """Distances in pixels on the scale of the MLP."""
+        dtype = self.temperature.dtype
+        distance = distance.to(torch.promote_types(dtype, torch.float32)) * (8 / (self.side - 1))
+        return (distance.sign() * torch.log2(distance.abs() + 1) / 3).to(dtype)
+
+
+@TOKEN_MIXERS.register_module()
+class CosineAttention(CosineQueries):
+    """Length-scaled cosine attention to all tokens (section 3.1): TransNeXt's last stage.
+
+    Args:
+        dim: channels C.
+        num_heads: attention heads; divides ``dim``.
+        stride: of the map, in pixels of the image.
+        pretrain_size: side of the images that the first weights were trained with, in pixels: the scale of positions.
+        img_size: side of images, in pixels. The bias by position is made for a map of such an image, and
+            interpolated for others, as the released detectors and segmentors were trained. None: the MLP makes it for
+            each size, as in the released classifiers; the authors call this extrapolation.
+        attn_drop_rate: dropout of attention weights.
+        drop_rate: dropout of the output.
+
+    Attributes:
+        backend: of :func:`mmattn.ops.attention`; None chooses the fastest.
+
+    Raises:
+        ValueError: if an argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        stride: int = 16,
+        pretrain_size: int = 224,
+        img_size: int | None = None,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__(dim, num_heads, 1, stride, pretrain_size, img_size, attn_drop_rate, drop_rate)
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        return self.drop(self.proj(self.attend(*self.query_key_value(x)).view(x.shape)))
+
+    def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x: (B, H, W, C) -> queries, keys and values, (B, H, W, heads, d)."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(3)
+        return self.scaled(of_norm_1(q), x.shape[1] * x.shape[2]), of_norm_1(k), v
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Three (B, H, W, heads, d) -> (B, H * W, C)."""
+        bias = self.pooled_bias(*query.shape[1:3], *query.shape[1:3])(slice(None)).flatten(1, 2)[None]
+        q, k, v, bias = (x.to(value.dtype) for x in (query, key, value, bias))
+        q, k, v = (x.flatten(1, 2).transpose(1, 2) for x in (q, k, v))
+        dropout_p = self.attn_drop_rate if self.training else 0.0
+        return join_heads(attention(q, k, v, bias, dropout_p, scale=1.0, backend=self.backend))
+
+
+@TOKEN_MIXERS.register_module()
+class AggregatedAttention(CosineQueries):
+    """Attention to the k x k neighbours of a pixel and to pooled tokens, in one softmax (section 3.1): the first three
+    stages of TransNeXt.
+
+    Both are by the cosine, as in :class:`CosineAttention`. Neighbours have a learned bias each, pooled tokens one by
+    position. Learnable tokens give the neighbours further weights, which depend on the query alone and are outside of
+    the softmax. A linear layer, GELU, average pooling and a norm make the pooled tokens. Both parts have the same
+    projection to keys and values.
+
+    The map is pooled to 1 / r of its sides, rounded down, but at least to one token.
+
+    Args:
+        dim: channels C.
+        num_heads: attention heads; divides ``dim``.
+        reduction: r. None: 32 / ``stride``, at least 2, the paper's r.
+        kernel_size: side k of the neighbourhood, odd.
+        stride, pretrain_size, img_size: see :class:`CosineAttention`.
+        attn_drop_rate: dropout of attention weights.
+        drop_rate: dropout of the output.
+
+    Attributes:
+        backend: of :func:`mmattn.ops.aggregated_attention`; None chooses the fastest.
+
+    Raises:
+        ValueError: if an argument is wrong; the message names it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        reduction: int | None = None,
+        *,
+        kernel_size: int = 3,
+        stride: int = 16,
+        pretrain_size: int = 224,
+        img_size: int | None = None,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+    ) -> None:
+        check_whole('stride', stride)
+        reduction = max(32 // stride, 2) if reduction is None else reduction
+        super().__init__(dim, num_heads, reduction, stride, pretrain_size, img_size, attn_drop_rate, drop_rate)
+        check_odd('kernel_size', kernel_size)
+        self.settings['reduction'] = self.reduction
+        taps, width = kernel_size**2, dim // num_heads
+        self.q = nn.Linear(dim, dim)
+        self.kv = nn.Linear(dim, 2 * dim)
+        self.sr = TokenConv2d(dim, dim, 1)
+        self.norm = nn.LayerNorm(dim)
+        self.relative_pos_bias_local = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, taps), std=0.0004))
+        self.learnable_tokens = nn.Parameter(nn.init.trunc_normal_(torch.zeros(num_heads, width, taps), std=0.02))
+        self.learnable_bias = nn.Parameter(torch.zeros(num_heads, 1, taps))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, H, W, C) -> (B, H, W, C)."""
+        return self.drop(self.proj(self.attend(*self.query_key_value(x)).flatten(3)))
+
+    def query_key_value(self, x: Tensor) -> tuple[Tensor, ...]:
+        """x: (B, H, W, C) -> queries, keys and values (B, H, W, heads, d), those of pools (B, h, w, heads, d)."""
+        h, w = (pooled_size(size, self.reduction) for size in x.shape[1:3])
+        pooled = self.norm(pool_to(F.gelu(self.sr(x)), h, w))
+        (k, v), (pooled_k, pooled_v) = (
+            self.kv(each).unflatten(-1, (2, self.num_heads, -1)).unbind(3) for each in (x, pooled)
+        )
+        q = self.q(x).unflatten(-1, (self.num_heads, -1))
+        return of_norm_1(q), of_norm_1(k), v, of_norm_1(pooled_k), pooled_v
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, pooled_key: Tensor, pooled_value: Tensor) -> Tensor:
+        """What :meth:`query_key_value` returns -> (B, H, W, heads, d)."""
+        (H, W), (h, w), taps = query.shape[1:3], pooled_key.shape[1:3], self.relative_pos_bias_local.shape[1]
+        near = inside_map(H, W, taps, query.device).sum(2)
+        added = torch.einsum('bhwnd,ndj->bhwnj', query, self.learnable_tokens.to(query.dtype))
+        return aggregated_attention(
+            self.scaled(query, (near + h * w)[..., None, None]),
+            key,
+            value,
+            pooled_key.flatten(1, 2),
+            pooled_value.flatten(1, 2),
+            self.relative_pos_bias_local,
+            self.pooled_bias(H, W, h, w),
+            added + self.learnable_bias[:, 0],
+            self.attn_drop_rate if self.training else 0.0,
+            self.backend,
+        )
+
+
+def of_norm_1(x: Tensor) -> Tensor:
+    """Vectors (..., d) divided by their norm, in float32 at least."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=LEAST_NORM)

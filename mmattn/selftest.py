@@ -28,7 +28,7 @@ from .ops.batch_norm import batch_norm_relu
 from .ops.depthwise_conv import BACKENDS as DEPTHWISE_CONV
 from .ops.depthwise_conv import depthwise_conv
 from .ops.gelu import BACKENDS as GELU
-from .ops.gelu import biased_gelu
+from .ops.gelu import gelu_linear
 from .ops.grouped_conv import BACKENDS as GROUPED_CONV
 from .ops.grouped_conv import grouped_conv
 from .ops.layer_norm import BACKENDS as LAYER_NORM
@@ -159,7 +159,9 @@ OPERATORS = {
         LAYER_NORM,
         lambda B, H, W, n, d: [*[(B, H, W, n * d)] * 2, *[(n * d,)] * 2],
     ),
-    'bias and GELU': Operator(biased_gelu, GELU, lambda B, H, W, n, d: [(B, H, W, n * d), (n * d,)]),
+    'GELU and linear layer': Operator(
+        gelu_linear, GELU, lambda B, H, W, n, d: [(B, H, W, n * d), (n * d,), (d, n * d), (d,)]
+    ),
 }
 DTYPES = torch.float32, torch.bfloat16, torch.float16
 #: B, H, W, heads and channels of a head

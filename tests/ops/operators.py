@@ -15,7 +15,7 @@ from mmattn.ops import (
     window_attention,
 )
 from mmattn.ops.batch_norm import batch_norm_relu
-from mmattn.ops.gelu import biased_gelu
+from mmattn.ops.gelu import gelu_linear
 from mmattn.ops.layer_norm import sum_and_norm
 
 
@@ -56,8 +56,8 @@ def elsa(size, heads, d, k, dilation=1, ghosts=('ghost_mul', 'ghost_add')):
     return call, shapes | dict.fromkeys(ghosts, (heads * d, k, k))
 
 
-def gelu(size, C):
-    return biased_gelu, dict(x=(*size, C), bias=(C,))
+def gelu(size, C, D):
+    return gelu_linear, dict(x=(*size, C), bias=(C,), weight=(D, C), offset=(D,))
 
 
 def layer_norm(size, C, summed=True, normed=True):

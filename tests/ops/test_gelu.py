@@ -1,12 +1,13 @@
-"""GELU after a linear layer: Triton kernels beside torch, and what stays with torch."""
+"""GELU between the layers of an MLP: Triton kernels beside torch, and what stays with torch."""
 
 import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from mmattn.layers import MLP
+from mmattn.layers.feed_forward import DetailMLP
 from mmattn.ops import gelu
 
 
@@ -21,36 +22,45 @@ def kernels(triton_runs, monkeypatch):
 
 
 @pytest.mark.parametrize('order', [1, 2], ids=['gradients', 'second derivatives'])
-def test_kernels_in_a_layer(kernels, monkeypatch, order):
-    """The result and all gradients are those of torch's operators."""
-    made, tokens, calls = nn.Linear(3, 6), torch.randn(2, 3, 5, 3), []
-    monkeypatch.setattr(kernels, '_parts', lambda x, parts=kernels._parts: calls.append(1) or parts(x))
+def test_kernels_in_an_mlp(kernels, monkeypatch, order):
+    """The result and all gradients are those of torch's operators, and the map after the GELU is not kept."""
+    made, tokens, kept = MLP(3, 6), torch.randn(2, 3, 5, 3), []
 
-    def run(function):
+    def run(serves):
+        monkeypatch.setattr(gelu, 'triton_takes', lambda x: serves)
         layer, x = copy.deepcopy(made), tokens.clone().requires_grad_()
-        out = function(layer, x)
-        inputs = [x, layer.weight, layer.bias]
+        hooks = lambda x: (kept.append(x.shape[-1] == 6 and x.numel() == 180), x)[1], lambda x: x
+        with torch.autograd.graph.saved_tensors_hooks(*hooks):
+            out = layer(x)
+        kept.append(None)
+        inputs = [x, *layer.parameters()]
         found = torch.autograd.grad(out.square().sum(), inputs, create_graph=order == 2)
-        return out, found if order == 1 else torch.autograd.grad(found[0].square().sum(), inputs)
+        return out, found if order == 1 else torch.autograd.grad(found[0].square().sum(), inputs[:-1])
 
-    torch.testing.assert_close(run(gelu.linear_gelu), run(lambda layer, x: F.gelu(layer(x))), rtol=1e-4, atol=1e-4)
-    assert len(calls) == 2
+    torch.testing.assert_close(run(True), run(False), rtol=1e-4, atol=1e-4)
+    assert [sum(kept[: kept.index(None)]), sum(filter(None, kept))] == [1, 3]
+
+
+def active_dropout(layer):
+    layer.drop1.p = 0.5
 
 
 @pytest.mark.parametrize(
     'change',
     [
-        lambda layer: layer.register_forward_hook(lambda *_: None),
-        lambda layer: setattr(layer, '__class__', type('Other', (nn.Linear,), {})),
-        lambda layer: layer.register_parameter('bias', None),
+        active_dropout,
+        lambda layer: layer.fc2.register_forward_hook(lambda *_: None),
+        lambda layer: layer.drop1.register_forward_hook(lambda *_: None),
+        lambda layer: setattr(layer.fc1, '__class__', type('Other', (nn.Linear,), {})),
+        lambda layer: layer.fc1.register_parameter('bias', None),
+        lambda layer: setattr(layer, '__class__', DetailMLP),
     ],
-    ids=['hook', 'other layer', 'no bias'],
+    ids=['dropout', 'hook', 'hook between', 'other layer', 'no bias', 'other hidden map'],
 )
-def test_what_stays_with_torch(kernels, monkeypatch, change):
-    """Whatever needs the module itself."""
-    layer, x, calls = nn.Linear(3, 5), torch.randn(1, 2, 3), []
-    monkeypatch.setattr(gelu, 'biased_gelu', lambda *_: calls.append(1))
-    gelu.linear_gelu(layer, x)
+@pytest.mark.usefixtures('kernels')
+def test_what_stays_with_torch(change):
+    """Whatever needs the modules themselves."""
+    layer, x = MLP(3, 5), torch.randn(1, 1, 2, 3)
+    assert layer.is_fused(x)
     change(layer)
-    torch.testing.assert_close(gelu.linear_gelu(layer, x), F.gelu(layer(x)))
-    assert calls == [1]
+    assert not layer.is_fused(x)

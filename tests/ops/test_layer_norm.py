@@ -89,8 +89,8 @@ def test_dtype_that_is_read(monkeypatch):
     monkeypatch.setattr(of_block, 'autocast_dtype', lambda x: torch.bfloat16)
     monkeypatch.setattr(torch, 'is_autocast_enabled', lambda *_: True)
     made, seen = block(), []
-    linear = MLP.hidden
-    monkeypatch.setattr(MLP, 'hidden', lambda self, x: seen.append(x.dtype) or linear(self, x.float()))
+    forward = MLP.forward
+    monkeypatch.setattr(MLP, 'forward', lambda self, x: seen.append(x.dtype) or forward(self, x.float()))
     made.attn.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].dtype))
     made(torch.randn(1, 2, 3, 6))
     made.mlp.fc1.register_forward_hook(lambda *_: None)

@@ -46,7 +46,7 @@ MAPS = {
     'norm and ReLU': GSA,
     'norm, sum and ReLU': ((128, 8, 32), (64, 16, 32), (32, 32, 32)),  # of GSA-R50
     'sum and layer norm': NAT,
-    'bias and GELU': NAT,
+    'GELU and linear layer': NAT,
 }
 
 

@@ -31,7 +31,7 @@ from triton.backends.nvidia.compiler import get_ptxas  # noqa: E402
 from mmattn.ops.batch_norm.triton import NormReLU  # noqa: E402
 from mmattn.ops.depthwise_conv.triton import depthwise_conv_triton  # noqa: E402
 from mmattn.ops.elsa.triton import elsa_attention_triton  # noqa: E402
-from mmattn.ops.gelu.triton import BiasedGELU  # noqa: E402
+from mmattn.ops.gelu.triton import GELULinear  # noqa: E402
 from mmattn.ops.global_self_attention.triton import axial_attention_triton  # noqa: E402
 from mmattn.ops.global_self_attention.triton_content import content_context_triton  # noqa: E402
 from mmattn.ops.layer_norm.triton import SumAndNorm  # noqa: E402
@@ -64,7 +64,8 @@ def layer_norm(dtype: torch.dtype, channels: int) -> Tensor:
 
 def gelu(dtype: torch.dtype) -> Tensor:
     """The hidden map of an MLP."""
-    return BiasedGELU.apply(empty(dtype, 2, 50, 50, 384), empty(torch.float32, 384))
+    parameters = empty(torch.float32, 384), empty(torch.float32, 96, 384), empty(torch.float32, 96)
+    return GELULinear.apply(empty(dtype, 2, 50, 50, 384), *parameters)
 
 
 def elsa(dtype: torch.dtype, k: int, ghosts: str) -> Tensor:
@@ -128,7 +129,7 @@ CASES |= {'7 x 7 attention': partial(neighbourhood, k=7, with_bias=True)}
 CASES |= {'7 x 7 attention, no bias': partial(neighbourhood, k=7, with_bias=False)}
 CASES |= {'norm and ReLU': partial(norm, with_shortcut=False), 'norm, sum and ReLU': partial(norm, with_shortcut=True)}
 CASES |= {f'sum and norm, {C} channels': partial(layer_norm, channels=C) for C in (96, 512, 2048)}
-CASES |= {'bias and GELU': gelu}
+CASES |= {'GELU and linear layer': gelu}
 CASES |= {'depth-wise, 3 x 3': partial(depthwise, k=3)}
 #: kernels with products of matrices: 16 bits, on GPUs with tensor cores for them
 PRODUCTS = {f'GSA, {channels} channels': partial(gsa, channels=channels, length=A) for channels, A in GSA}

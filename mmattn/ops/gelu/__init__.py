@@ -1,4 +1,4 @@
-"""GELU of a map plus a bias, as after the first layer of a transformer's MLP."""
+"""GELU between the two linear layers of a transformer's MLP."""
 
 from collections.abc import Callable
 
@@ -10,52 +10,53 @@ from ..backend import check_maps, check_triton, has_hooks, named_backend, on_dev
 from ..tracing import is_tracing
 
 
-def biased_gelu(x: Tensor, bias: Tensor, backend: str | None = None) -> Tensor:
-    """``gelu(x + bias)``.
+def gelu_linear(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor, backend: str | None = None) -> Tensor:
+    """``linear(gelu(x + bias), weight, offset)``.
 
     Args:
         x: (B, ..., C).
         bias: (C).
-        backend: 'reference' or 'triton' (GPUs, sums in float32). None chooses the fastest one that can serve.
+        weight: (D, C).
+        offset: (D).
+        backend: 'reference' or 'triton' (GPUs, sums in float32; the backward pass computes the GELU again). None
+            chooses the fastest one that can serve.
 
     Returns:
-        Like x.
+        (B, ..., D), of the dtype of x.
 
     Raises:
         ValueError: if shapes do not fit each other, or the backend is unknown or cannot run here.
     """
-    check_maps(x=x, bias=bias)
-    if bias.shape != x.shape[-1:]:
-        raise ValueError(f'bias must be (C), C the channels of x, {x.shape[-1]}, not {tuple(bias.shape)}')
+    check_maps(x=x, bias=bias, weight=weight, offset=offset)
+    if bias.shape != x.shape[-1:] or weight.dim() != 2 or weight.shape != (*offset.shape, *bias.shape):
+        given = ', '.join(str(tuple(each.shape)) for each in (x, bias, weight, offset))
+        raise ValueError(f'x must be (B, ..., C), bias (C), weight (D, C) and offset (D), not {given}')
     if backend is None:
         backend = 'triton' if triton_takes(x) and not is_tracing() else 'reference'
-    return named_backend(BACKENDS, backend)(x, bias)
+    return named_backend(BACKENDS, backend)(x, bias, weight, offset)
 
 
-def _reference(x: Tensor, bias: Tensor) -> Tensor:
+def _reference(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
     exact = torch.promote_types(x.dtype, torch.float32)
-    return F.gelu(x.to(exact) + bias.to(exact)).to(x.dtype)
+    taken = F.gelu(x.to(exact) + bias.to(exact)).to(x.dtype)
+    return F.linear(taken, weight.to(x.dtype), offset.to(x.dtype))
 
 
-def _triton(x: Tensor, bias: Tensor) -> Tensor:
+def _triton(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
     """triton.py, imported when it is needed: Triton is not everywhere."""
     check_triton(x)
-    from .triton import BiasedGELU
+    from .triton import GELULinear
 
     with on_device(x):
-        return BiasedGELU.apply(x.contiguous(), bias)
+        return GELULinear.apply(x.contiguous(), bias, weight, offset)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'triton': _triton}
 
 
-def linear_gelu(layer: nn.Module, x: Tensor) -> Tensor:
-    """``gelu(layer(x))``.
-
-    On a GPU, the kernels add the bias of a plain linear layer without hooks, in float32: autocast does not cast it, and
-    its gradient is summed in the pass over that of the map. In graphs, torch.compile fuses operators.
-    """
-    plain = type(layer) is nn.Linear and layer.bias is not None and not has_hooks(layer)
-    if not plain or is_tracing() or not triton_takes(x):
-        return F.gelu(layer(x))
-    return biased_gelu(F.linear(x, layer.weight), layer.bias)
+def kernels_serve(x: Tensor, *layers: nn.Module) -> bool:
+    """Whether kernels on a GPU do what is between two layers: plain linear ones with biases and without hooks, and not
+    in graphs, where torch.compile fuses operators."""
+    if is_tracing() or not triton_takes(x):
+        return False
+    return all(type(layer) is nn.Linear and layer.bias is not None and not has_hooks(layer) for layer in layers)

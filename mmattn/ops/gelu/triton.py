@@ -1,13 +1,16 @@
-"""GELU of a map plus a bias on a GPU, in one pass over the map each way.
+"""GELU between two linear layers on a GPU, in one pass over the hidden map each way.
 
-A program works on some channels of many pixels, tile by tile. Sums are in float32, whatever the dtype of the map. Each
-program stores its own for the bias, so that the order of additions is always the same. The backward pass keeps the map.
-torch.compile does not come here: it fuses such operators itself.
+The first bias is added in float32, so autocast does not cast it. The backward pass keeps the map before the bias. It
+computes the GELU again, which the gradient of the second layer's weight needs, in the pass for its gradient. A program
+works on some channels of many pixels, tile by tile. Sums are in float32, whatever the dtype of the map. Each program
+stores its own for the bias, so that the order of additions is always the same. torch.compile does not come here: it
+fuses such operators itself.
 """
 
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -18,36 +21,45 @@ from ..gpu import limited, run
 CHANNELS, NUMBERS, PROGRAMS = 64, 2048, 864
 
 
-class BiasedGELU(torch.autograd.Function):
-    """``biased_gelu`` of a contiguous x."""
+class GELULinear(torch.autograd.Function):
+    """``gelu_linear`` of a contiguous x."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, bias: Tensor) -> Tensor:
-        out, (grid, sizes) = torch.empty_like(x), _parts(x)
-        run(_forward, grid, x, bias, out, **sizes)
-        ctx.save_for_backward(x, bias)
-        return out
+    def forward(ctx, x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
+        taken, (grid, sizes) = torch.empty_like(x), _parts(x)
+        run(_forward, grid, x, bias, taken, **sizes)
+        cast = weight.to(x.dtype)
+        ctx.save_for_backward(x, bias, weight, cast, offset)
+        return F.linear(taken, cast, offset.to(x.dtype))
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         # create_graph=True: torch's operators have second derivatives
-        return (_differentiable if torch.is_grad_enabled() else _gradients)(grad, *ctx.saved_tensors)
+        function = _differentiable if torch.is_grad_enabled() else _gradients
+        return function(grad, *ctx.saved_tensors, *ctx.needs_input_grad[2:])
 
 
-def _gradients(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of x and bias."""
-    grad, of_x, (grid, sizes) = grad.contiguous(), torch.empty_like(x), _parts(x)
+def _gradients(
+    grad: Tensor, x: Tensor, bias: Tensor, weight: Tensor, cast: Tensor, offset: Tensor, *needed: bool
+) -> tuple[Tensor | None, ...]:
+    """Those of x, bias, weight and offset; of the last two if they are needed."""
+    rows, taken, of_x, (grid, sizes) = grad.flatten(0, -2), torch.empty_like(x), torch.empty_like(x), _parts(x)
     sums = x.new_empty(grid[0], x.shape[-1], dtype=torch.float32)
-    run(_backward, grid, x, bias, grad, of_x, sums, **sizes)
-    return of_x, sums.sum(0).to(bias.dtype)
+    run(_backward, grid, x, bias, rows @ cast, taken, of_x, sums, **sizes)
+    of_weight = (rows.t() @ taken.flatten(0, -2)).to(weight.dtype) if needed[0] else None
+    of_offset = rows.sum(0, dtype=offset.dtype) if needed[1] else None
+    return of_x, sums.sum(0).to(bias.dtype), of_weight, of_offset
 
 
-def _differentiable(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def _differentiable(
+    grad: Tensor, x: Tensor, bias: Tensor, weight: Tensor, cast: Tensor, offset: Tensor, *needed: bool
+) -> tuple[Tensor | None, ...]:
     """The same by torch, with derivatives."""
-    taken = x.float() + bias.float()
-    normal = 0.5 + 0.5 * torch.erf(taken * 0.5**0.5)
-    of_taken = grad * (normal + taken * 0.3989422804014327 * torch.exp(-0.5 * taken * taken))
-    return of_taken.to(x.dtype), of_taken.flatten(0, -2).sum(0).to(bias.dtype)
+    taken = F.gelu(x.float() + bias.float()).to(x.dtype)
+    out = F.linear(taken, weight.to(x.dtype), offset.to(x.dtype))
+    inputs = [each for each in (x, bias, weight, offset) if each.requires_grad]
+    found = dict(zip(map(id, inputs), torch.autograd.grad(out, inputs, grad, create_graph=True)))
+    return tuple(found.get(id(each)) for each in (x, bias, weight, offset))
 
 
 def _parts(x: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
@@ -74,10 +86,7 @@ def _normal(x):
     return 0.5 + 0.5 * tl.math.erf(x * 0.7071067811865476)
 
 
-_limited = partial(limited, registers=64, num_warps=8)
-
-
-@_limited
+@partial(limited, registers=64, num_warps=8)
 @triton.jit
 def _forward(x, bias, out, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -88,16 +97,18 @@ def _forward(x, bias, out, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.co
         tl.store(out + place, taken * _normal(taken), inside)
 
 
-@_limited
+@partial(limited, registers=80, num_warps=8)
 @triton.jit
-def _backward(x, bias, grad, of_x, sums, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _backward(x, bias, grad, out, of_x, sums, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     b, total = tl.load(bias + c, c < C, 0.0).to(tl.float32)[None, :], tl.zeros((ROWS, CHANNELS), tl.float32)
     for tile in range(tiles):
         place, inside = _tile(tile, pixels, C, tiles, ROWS, CHANNELS)
         taken = tl.load(x + place, inside, 0.0).to(tl.float32) + b
         g = tl.load(grad + place, inside, 0.0).to(tl.float32)
-        g *= _normal(taken) + taken * 0.3989422804014327 * tl.exp(-0.5 * taken * taken)
+        normal = _normal(taken)
+        tl.store(out + place, taken * normal, inside)
+        g *= normal + taken * 0.3989422804014327 * tl.exp(-0.5 * taken * taken)
         tl.store(of_x + place, g, inside)
         total += g
     tl.store(sums + tl.program_id(0) * C + c, tl.sum(total, 0), c < C)

@@ -10,6 +10,7 @@ from ..ops.backend import is_half
 from ..ops.global_self_attention import BEYOND, axial_attention, content_attention, content_context, uses_kernels
 from ..ops.recompute import recompute
 from ..ops.tokens import batch_normed
+from .casts import is_plain
 from .norm import BATCH_NORMS, batch_norm
 from .token_conv import TokenConv2d
 from .token_mixer import TOKEN_MIXERS
@@ -208,12 +209,6 @@ def statistics(norm: nn.Module | None) -> tuple[Tensor, Tensor, Tensor, Tensor, 
         return None
     tensors = norm.running_mean, norm.running_var, norm.weight, norm.bias
     return None if any(x is None for x in tensors) else (*tensors, norm.eps)
-
-
-def is_plain(module: nn.Module | None, *types: type[nn.Module]) -> bool:
-    """Whether a module is exactly of one of these types, and calls nothing but its own ``forward``."""
-    hooks = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
-    return type(module) in types and 'forward' not in vars(module) and not any(vars(module).get(name) for name in hooks)
 
 
 def table_length(stride: int, rel_pos_length: int | None) -> int:

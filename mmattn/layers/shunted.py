@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..arguments import check_choice, check_heads, check_rates, check_whole
 from ..ops import shunted_attention
 from ..ops.any_size import crop, repeat_to_multiple
+from .casts import cast_once
 from .ghost import ghost_head
 from .starts import shunted_from_plain, shunted_from_pvt
 from .token_conv import DepthwiseConv2d, PatchConv2d
@@ -141,12 +142,13 @@ class ShuntedAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        keys, values = zip(*self.keys_values(x))
+        own, x = cast_once(self, x)
+        keys, values = zip(*own.keys_values(x))
         dropout_p = self.attn_drop_rate if self.training else 0.0
-        x = shunted_attention(self.q(x), keys, values, self.num_heads, dropout_p, self.backend)
+        x = shunted_attention(own.q(x), keys, values, self.num_heads, dropout_p, self.backend)
         if self.ghost1 is not None:
             x = x + torch.cat([self.ghost_head(group, value, x.shape) for group, value in enumerate(values)], -1)
-        return self.drop(self.proj(x))
+        return self.drop(own.proj(x))
 
     def ghost_head(self, group: int, value: Tensor, shape: torch.Size) -> Tensor:
         """The ghost head of a group, counted from 0, on a map (B, H, W, C): from its values (B, h, w, C / groups)

@@ -3,6 +3,7 @@ from torch import Tensor, nn
 from ..arguments import check_heads, check_rates, check_whole
 from ..ops import multi_head_attention
 from ..ops.any_size import crop_to_multiple
+from .casts import cast_once
 from .token_conv import PatchConv2d
 from .token_mixer import TOKEN_MIXERS
 
@@ -60,7 +61,8 @@ class SpatialReductionAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
-        return self.drop(self.proj(self.attend(*self.query_key_value(x))))
+        own, x = cast_once(self, x)
+        return self.drop(own.proj(self.attend(*own.query_key_value(x))))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Query (B, H, W, C), key and value (B, h, w, C) -> (B, H, W, C)."""

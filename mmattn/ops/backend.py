@@ -87,6 +87,11 @@ def has_hooks(module: nn.Module | None) -> bool:
     return any(getattr(module, name, None) for name in hooks)
 
 
+def launches_casts(x: Tensor) -> bool:
+    """Whether autocast launches a kernel on a GPU for each tensor that it converts to half precision."""
+    return is_half(x) and not is_tracing()  # torch.compile fuses conversions
+
+
 def on_device(x: Tensor) -> AbstractContextManager:
     """A context in which Triton launches its kernels on the GPU of ``x``, and not on the current one."""
     return torch.cuda.device(x.device) if x.is_cuda and not is_tracing() else nullcontext()

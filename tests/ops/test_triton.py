@@ -58,7 +58,7 @@ def several_programs(monkeypatch):
         (of_axial, dict(PROGRAMS=3)),
         (of_mean_shift, dict(TILES=((16, 16),) * 3)),
         (of_content, dict(PIXELS=16, BLOCK=16)),
-        (of_depthwise, dict(SIDE=4, CHANNELS=4, STEPS=2)),
+        (of_depthwise, dict(SIDE=4, CHANNELS=4, STEPS=2, PARTS=2)),
         (of_gelu, dict(CHANNELS=4, NUMBERS=16, PROGRAMS=6)),
         (of_layer_norm, dict(NUMBERS=32, PROGRAMS=3)),
         (of_norm, dict(CHANNELS=4, NUMBERS=16, PROGRAMS=8, PARTS=2)),

@@ -36,7 +36,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch._library.custom_ops import OPDEFS  # noqa: E402
 from torch._library.triton import set_wrap_triton_enabled  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from mmattn.analysis.least_time import Operator, Operators  # noqa: E402
@@ -167,6 +167,7 @@ def counted() -> Iterator[Operators]:
             # For 16 bits, torch asks the driver for cuDNN, whose results are channels-last.
             'torch._C._select_conv_backend': lambda *_, **__: torch._C._ConvBackend.Cudnn,
             'torch._C._current_graph_task_id': lambda: 0,  # else each tensor would be computed again by itself
+            'mmattn.layers.casts.TENSORS': (FakeTensor,),
             'mmattn.ops.windows.shift_mask': partial(kept, windows.shift_mask),
             'mmattn.ops.neighbourhood.triton._relative': partial(kept, neighbourhood._relative),
             'triton.runtime.JITFunction.run': kernel,

@@ -17,8 +17,8 @@ from ..library import rows_of
 
 #: sides of a tile, in pixels, and its channels
 SIDE, CHANNELS = 8, 64
-#: tiles below each other that one program of the filters' gradient sums over
-STEPS = 8
+#: tiles below each other that one program of the filters' gradient sums over, and such sums that one adds up at a time
+STEPS, PARTS = 8, 32
 
 
 def depthwise_conv_triton(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool) -> Tensor:
@@ -27,7 +27,7 @@ def depthwise_conv_triton(x: Tensor, weight: Tensor, bias: Tensor | None, skip: 
 
 
 def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool) -> Tensor:
-    return _run(x, weight, bias, skip, gelu, flip=False)
+    return _run(x, weight, bias, skip, gelu)
 
 
 def _gradients(
@@ -39,12 +39,13 @@ def _gradients(
     taps = weight.shape[-1] ** 2
     before = torch.empty_like(grad) if gelu else grad  # gradient of what the GELU takes
     strips = x.shape[0] * triton.cdiv(W, SIDE) * triton.cdiv(H, SIDE * STEPS)
-    sums = grad.new_empty(strips, taps + 1, C, dtype=torch.float32)
+    parts = grad.new_empty(strips, taps + 1, C, dtype=torch.float32)
     launch(
-        _gradient, (strips, triton.cdiv(C, CHANNELS)), *(x, weight, bias, grad, before, sums), **_constants(x, weight),
+        _gradient, (strips, triton.cdiv(C, CHANNELS)), *(x, weight, bias, grad, before, parts), **_constants(x, weight),
         SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, STEPS=STEPS, ROWS=triton.next_power_of_2(taps + 1),
     )  # fmt: skip
-    return _run(before, weight, None, skip, gelu=False, flip=True), sums.sum(0)
+    sums = parts.new_empty(parts.shape[1:])
+    return _run(before, weight, None, skip, False, parts, sums), sums
 
 
 def _setup(ctx, inputs: tuple, output: Tensor) -> None:
@@ -62,13 +63,23 @@ def _differentiate(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
 _operator, _gradient_operator = operators('depthwise', _convolution, _setup, _differentiate, _gradients)
 
 
-def _run(x: Tensor, weight: Tensor, bias: Tensor | None, skip: bool, gelu: bool, flip: bool) -> Tensor:
-    """``flip``: with mirrored filters, which is the gradient of a convolution's input from that of its output."""
+def _run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    skip: bool,
+    gelu: bool,
+    parts: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> Tensor:
+    """With ``parts``, the filters are mirrored, which is the gradient of a convolution's input from that of its output,
+    and ``sums`` becomes the sum of the parts."""
     B, H, W, C = x.shape
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     grid = B * triton.cdiv(W, SIDE) * triton.cdiv(H, SIDE), triton.cdiv(C, CHANNELS)
-    settings = dict(SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, FLIP=flip)
-    launch(_forward, grid, x, weight, bias, out, **_constants(x, weight), **settings)
+    settings = dict(SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, FLIP=parts is not None, PARTS=PARTS)
+    count = 0 if parts is None else len(parts)
+    launch(_forward, grid, *(x, weight, bias, out, parts, sums, count), **_constants(x, weight), **settings)
     return out
 
 
@@ -130,8 +141,9 @@ def _normal(x):
 @partial(limited, num_warps=8)
 @triton.jit
 def _forward(
-    x, weight, bias, out, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
-    SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, FLIP: tl.constexpr,
+    x, weight, bias, out, parts, sums, count, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr,
+    CHANNELS: tl.constexpr, SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, FLIP: tl.constexpr,
+    PARTS: tl.constexpr,
 ):  # fmt: skip
     tile, across, down = tl.program_id(0), tl.cdiv(W, SIDE), tl.cdiv(H, SIDE)
     image, top, left = tile // across // down, tile // across % down * SIDE, tile % across * SIDE
@@ -140,12 +152,20 @@ def _forward(
     if GELU:
         total *= _normal(total)
     _write(out, total, image, top, left, c, H, W, C, SIDE)
+    if FLIP:
+        for row in range(tile, K * K + 1, tl.num_programs(0)):
+            summed = tl.zeros((PARTS, CHANNELS), tl.float32)
+            for first in range(0, count, PARTS):
+                part = first + tl.arange(0, PARTS)[:, None]
+                place = parts + (part * (K * K + 1) + row) * C + c[None, :]
+                summed += tl.load(place, (part < count) & (c < C)[None, :], 0.0)
+            tl.store(sums + row * C + c, tl.sum(summed, 0), c < C)
 
 
 @partial(limited, num_warps=8)
 @triton.jit
 def _gradient(
-    x, weight, bias, grad, before, sums, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    x, weight, bias, grad, before, parts, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
     SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Sums over a strip of tiles for each tap, and in the last row for the bias."""
@@ -165,4 +185,4 @@ def _gradient(
             for column in tl.static_range(K):
                 near = _read(x, image, top, left, row - K // 2, column - K // 2, c, stride, H, W, C, SIDE)
                 total += tl.where(number == row * K + column, tl.sum(g * near, 0)[None, :], 0.0)
-    tl.store(sums + (strip * (K * K + 1) + number) * C + c[None, :], total, (number <= K * K) & (c < C)[None, :])
+    tl.store(parts + (strip * (K * K + 1) + number) * C + c[None, :], total, (number <= K * K) & (c < C)[None, :])

@@ -7,7 +7,7 @@ All that the steps of gpu_check.py launch runs on fake tensors, as in launches.p
 of its launch: but those of compiled models, which torch.compile writes anew, and of tests. Triton finds a kernel by a
 key of its source, its arguments, their alignment and its options, and of Triton's own files, which differ between
 builds of one version for two versions of Python. So FOLDER has what the first part of the key is made of, and the
-second part is added there. Tried with Triton 3.6.
+second part is added there. Tried with Triton 3.6; CountingCache is for all.
 """
 
 import argparse
@@ -28,9 +28,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler.compiler import make_backend
-from triton.runtime.cache import FileCacheManager, get_cache_key, get_cache_manager
+from triton.runtime.cache import FileCacheManager
 
 if TYPE_CHECKING:
     import torch
@@ -82,6 +80,7 @@ def kept(folder: Path) -> Iterator[dict[str, dict]]:
     """Write all kernels that are compiled or found in the cache meanwhile, and C sources of their launchers."""
     from triton import knobs
     from triton.backends.nvidia.driver import make_launcher
+    from triton.runtime.cache import get_cache_key
 
     kernels: dict[str, dict] = {}
     launchers: dict[str, None] = {}
@@ -113,6 +112,10 @@ def kept(folder: Path) -> Iterator[dict[str, dict]]:
 def use(folder: Path) -> None:
     """Put kernels into Triton's cache, and compile their launchers, which are in C. Another version of Triton has other
     kernels, and compiles its own."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import make_backend
+    from triton.runtime.cache import get_cache_key, get_cache_manager
+
     found = json.loads((folder / 'kernels.json').read_text('utf-8'))
     if triton.__version__ != found['triton']:
         print(f'Kernels are for Triton {found["triton"]}, and here is {triton.__version__}: all are compiled here.')

@@ -211,7 +211,6 @@ def groups(args: argparse.Namespace) -> dict[str, Group]:
         compiled, trained = compiled[-1:], trained[::3]
     tests = ['tests/ops/test_gpu.py', 'tests/ops/test_triton.py', 'tests/backbones/test_gpu.py']
     device = ['--device', args.device]
-    interpreter = [*(['env', 'TRITON_INTERPRET=1'] if args.device == 'cpu' else ()), sys.executable]
     few = ['-k', 'half_precision and MSFSwin'] if args.device == 'cpu' else ['-n', '12']
     found = {
         'machine': Group([alone('machine', 60, Path(__file__), 'machine', *common)]),
@@ -221,7 +220,7 @@ def groups(args: argparse.Namespace) -> dict[str, Group]:
         'half': turns('half', [name for name in names if name in PEERS], 60, 0),
         'whole': turns('whole', trained, 60, 45),
         'compiled training': turns('compiled', [f'{name} training' for name in compiled], 180, 10),
-        'choices': Group([Step('choices', [*interpreter, ROOT / 'tools/dev/gpu_choices.py', *device], 60 * patience)]),
+        'choices': Group([alone('choices', 60, ROOT / 'tools/dev/gpu_choices.py', *device)]),
         'operators': Group([alone('operators', 240, ROOT / 'tools/dev/gpu_operators.py', *device)]),
         'tests': Group([alone('tests', 400, '-m', 'pytest', '-q', '-o', 'addopts=', *tests, *few)]),
     }

@@ -3,7 +3,7 @@
     python tools/dev/gpu_choices.py [--device cpu]
 
 The first setting of a kernel is its own. Results and gradients with the others must agree with its results. --device
-cpu goes through one for each kernel, without a figure, if TRITON_INTERPRET=1 is in the environment.
+cpu goes through all launches and computes nothing.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from unittest import mock
 
 import torch
 from gpu_operators import DRY_SIZES, MAPS, kernel_times
+from triton import knobs
 from triton import language as tl
 from triton.runtime import Autotuner, JITFunction
 
@@ -68,25 +69,39 @@ CHOICES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda')
-    device = parser.parse_args().device
+    if parser.parse_args().device == 'cpu':
+        rehearse()
+        return
     print(f'| operator | kernel | setting | microseconds of maps | its time / own | |\n|{"---|" * 6}')
-    good = [compare(choice, device) for choice in CHOICES]
+    good = [compare(choice) for choice in CHOICES]
     if not all(good):
         sys.exit('A setting FAILED: see the table.')
 
 
-def compare(choice: Choice, device: str) -> bool:
+def rehearse() -> None:
+    """Launches with all settings on a GPU that is not here, without compiling kernels."""
+    from gpu_kernels import operators
+
+    with mock.patch.object(knobs.runtime, 'jit_cache_hook', lambda **_: True):
+        for choice in CHOICES:
+            for setting in choice.others:
+                print(choice.operator, choice.kernel, setting, flush=True)
+                with launched_with(choice, setting):
+                    operators([(choice.operator, DRY_SIZES)], DTYPE)
+
+
+def compare(choice: Choice) -> bool:
     """Print the times of a kernel's settings. Returns whether none failed."""
     wanted, own, rows = None, None, []
-    for setting in ({}, *choice.others[:: 1 if device == 'cuda' else 9]):
+    for setting in ({}, *choice.others):
         name = ', '.join(f'{key} {value}' for key, value in setting.items()) or 'its own'
         try:
             with launched_with(choice, setting):
-                times, results = zip(*(measured(choice, inputs) for inputs in inputs_of(choice, device)))
+                times, results = zip(*(measured(choice, inputs) for inputs in inputs_of(choice)))
             wanted, own = wanted or results, own or times
             if not all(map(partial(agree, tolerance(DTYPE)), wanted, results)):
                 raise ValueError('its results are others')
-            ratio = statistics.geometric_mean(map(float.__truediv__, times, own)) if all(own) else math.nan
+            ratio = statistics.geometric_mean(map(float.__truediv__, times, own))
             rows.append((name, ', '.join(f'{time:.0f}' for time in times), ratio, ''))
         except Exception as error:  # Triton, its compilers and the driver raise many kinds.
             rows.append((name, '', math.inf, f'FAILED, {describe(error)[:200]}'))
@@ -105,12 +120,12 @@ def compare(choice: Choice, device: str) -> bool:
     return not any(problem for *_, problem in rows)
 
 
-def inputs_of(choice: Choice, device: str) -> Iterator[list[torch.Tensor]]:
+def inputs_of(choice: Choice) -> Iterator[list[torch.Tensor]]:
     """Those of each map, which are the same each time."""
-    for side, *rest in MAPS[choice.operator] if device == 'cuda' else [DRY_SIZES[2:]]:
+    for side, *rest in MAPS[choice.operator]:
         torch.manual_seed(0)
-        shapes = OPERATORS[choice.operator].shapes(16 if device == 'cuda' else 1, side, side, *rest)
-        yield [(torch.randn(shape, device=device) / 2).to(DTYPE).requires_grad_() for shape in shapes]
+        shapes = OPERATORS[choice.operator].shapes(16, side, side, *rest)
+        yield [(torch.randn(shape, device='cuda') / 2).to(DTYPE).requires_grad_() for shape in shapes]
 
 
 def measured(choice: Choice, inputs: list[torch.Tensor]) -> tuple[float, list[torch.Tensor]]:
@@ -118,7 +133,7 @@ def measured(choice: Choice, inputs: list[torch.Tensor]) -> tuple[float, list[to
     call = partial(OPERATORS[choice.operator].compute, *inputs, backend='triton')
     out = call()
     results = [out.detach(), *torch.autograd.grad(out, inputs, torch.ones_like(out))]
-    times, _ = kernel_times(call, inputs, 5) if inputs[0].is_cuda else ([], 0)
+    times, _ = kernel_times(call, inputs, 5)
     return float(sum(time for name, time in times if choice.kernel in ('', name))), results
 
 

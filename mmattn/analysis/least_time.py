@@ -120,7 +120,9 @@ class Operators(TorchDispatchMode):
         """Note a call that reads and writes the tensors in any nested tuples, lists and dicts."""
         read, written = ([x for x in tree_flatten(tensors)[0] if isinstance(x, Tensor)] for tensors in (read, written))
         half = any(x.is_floating_point() and x.element_size() == 2 for x in read)
-        self.found.append(Operator(name, multiply_adds, sum(map(_bytes, read + written)), half))
+        traffic = sum(map(_bytes, read + written))
+        if traffic:  # Of empty tensors, there is nothing to compute.
+            self.found.append(Operator(name, multiply_adds, traffic, half))
 
 
 def _bytes(x: Tensor) -> int:

@@ -119,24 +119,26 @@ class GlobalSelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, H, W, C) -> (B, H, W, C)."""
         query, value, key = self._projected(x)  # eq. 3
-        if value.dtype == torch.float16:  # under autocast: the result of attention may be too large for float16
-            value = value.to(self.value.weight.dtype)
         axial = key if self.content == 'axial' else None
-        fused = self.content != 'axial' and not self.axial_softmax and query.dtype != torch.float16
+        fused = self.content != 'axial' and not self.axial_softmax
         fused = fused and (uses_kernels(query, value) if self.backend is None else self.backend == 'triton')
+        # under autocast: the result of attention may be too large for float16
+        dtype = self.value.weight.dtype if value.dtype == torch.float16 else value.dtype
+        if not fused:
+            value = value.to(dtype)
         norm = statistics(self.bn) if fused else None
         context = None
         if fused and self.content and self.rel_row is not None and not self.softmax_queries:
             context = recompute(self._context, x, value, key, modules=[self.key], random=False)
         out = value
         if self.rel_col is not None:
-            out = self._along(1, query, axial, out, self.rel_col, norm=norm)
+            out = self._along(1, query, axial, out, self.rel_col, norm=norm, dtype=dtype)
         if self.bn is not None and norm is None:
             out = batch_normed(self.bn, out)
         if self.rel_row is not None:
-            out = self._along(2, query, axial, out, self.rel_row, context=context)
+            out = self._along(2, query, axial, out, self.rel_row, context=context, dtype=dtype)
         if self.content is True and context is None:
-            content = recompute(self._content, x, query, value, key, modules=[self.key], random=False)
+            content = recompute(self._content, x, query, value.to(dtype), key, modules=[self.key], random=False)
             out = content if out is value else content + out  # eq. 8
         out = out.flatten(-2)
         return out if self.proj is None else self.proj(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))

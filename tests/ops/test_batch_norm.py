@@ -60,6 +60,17 @@ def test_kernels_in_a_block(kernels, monkeypatch, how):
     assert len(calls) == (6 if how == 'recomputed' else 3)
 
 
+def test_half_precision_for_what_follows(kernels):
+    """Under autocast, a float32 map becomes one in half precision. Its gradient is float32."""
+    norm, image, found = nn.BatchNorm2d(6), torch.randn(2, 6, 7, 5).requires_grad_(), []
+    for dtype in (torch.float32, torch.bfloat16):
+        with torch.autocast('cpu', torch.bfloat16, enabled=dtype != torch.float32):
+            out = batch_norm.norm_then_relu(norm, image)(image)
+        assert out.dtype == dtype
+        found.append((out.float(), *torch.autograd.grad(out.float().square().sum(), image)))
+    torch.testing.assert_close(*found, atol=0.05, rtol=0.05)
+
+
 def test_second_derivatives(kernels):
     """Of training and of frozen statistics, as torch has them."""
     made, image = block(), torch.randn(2, 6, 4, 3)

@@ -211,6 +211,59 @@ def test_large_probes():
     assert torch.equal(mean_shift_attention(*tokens, tokens[0], backend='triton'), found[0][0])
 
 
+@pytest.mark.usefixtures('triton_runs', 'several_programs')
+@pytest.mark.parametrize('size, dtype', [(1e3, SINGLE), (1e3, HALF), (1e-4, SINGLE)], ids=str)
+def test_axial_kernels_and_the_range_of_float16(size, dtype):
+    """In float16, scores and results may be too large for it, and an image that is far smaller than another one in the
+    same tile of lines is as exact. The gradient of the table has the share of both."""
+    query, value, upstream = torch.randn(3, 2, 17, 2, 1, 4)
+    scales = torch.tensor([2.0**13, 2.0**-6]).view(2, 1, 1, 1, 1)  # A norm that follows has the inverse in gradients.
+    query, value, upstream = (scales * query).to(HALF), (size * value).to(dtype), upstream / scales / size
+    table, context = 8 * torch.randn(9, 4).to(HALF), 4 * size * torch.randn(2, 1, 4, 4)
+    found, expected = [], []
+    for results_of, backend, of in ((found, 'triton', SINGLE), (expected, 'reference', torch.float64)):
+        tensors = [query, value, table, context]
+        tensors = tensors if backend == 'triton' else [x.double() for x in tensors]
+
+        def call(query, value, table, context, backend, of=of):
+            return axial_attention(query, value, table, 1, backend=backend, context=context, dtype=of)
+
+        results_of += results(call, [x.to(DEVICE) for x in tensors], upstream.to(DEVICE), backend)
+    assert [x.dtype for x in found] == [SINGLE, HALF, dtype, HALF, SINGLE]
+    assert size < 1 or found[0].abs().max() > torch.finfo(HALF).max
+    for name, x, y in zip('result query value table context'.split(), found, expected):
+        for one, other in [(x, y)] if name == 'table' else zip(x, y):  # of each image
+            error = (one.double() - other).norm() / other.norm()
+            assert error < torch.finfo(HALF).eps, (name, error.item())
+
+
+@pytest.mark.usefixtures('triton_runs')
+@interpreted
+@pytest.mark.skipif(not hasattr(torch.amp, 'GradScaler'), reason='this torch has no float16 convolutions on the CPU')
+@pytest.mark.parametrize('settings', [{}, dict(softmax_queries=True)], ids=str)
+def test_global_self_attention_in_float16(settings):
+    """Under autocast, maps and gradients are near those of float64 and finite, although float16 would overflow between
+    columns and rows: the kernels give float32."""
+    layer = GlobalSelfAttention(8, 2, stride=32, project=False, **settings)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    torch.nn.init.normal_(layer.key.weight, std=1e-3)  # so that the softmax of the keys has a gradient
+    layer.backend, exact = 'triton', copy.deepcopy(layer).double()
+    exact.backend = 'reference'
+    x, found = 300 * torch.randn(2, 3, 4, 8), []
+    for each, image in ((layer, x), (exact, x.double())):
+        with torch.autocast('cpu', HALF, enabled=each is layer):
+            with torch.no_grad():
+                inference = each.eval()(image)
+            out = each.train()(image)
+        loss = (out / out.detach().square().mean().sqrt()).square().sum()  # through a norm, as in a network
+        gradients = torch.autograd.grad(loss, list(each.parameters()))
+        found.append([inference, out, *gradients])
+    assert found[0][0].dtype == SINGLE and found[0][0].abs().max() > torch.finfo(HALF).max
+    for one, other in zip(*found):
+        assert (one.double() - other).norm() <= 10 * torch.finfo(HALF).eps * other.norm()
+
+
 @pytest.mark.usefixtures('triton_runs')
 @pytest.mark.parametrize('of', ['elsa', 'neighbourhood'])
 def test_a_single_image_in_another_layout(of):
@@ -485,8 +538,12 @@ SPILL = {
     *PRODUCTS - {'_forward'},
 }
 MORE_REGISTERS = dict.fromkeys(('_keys_gradient', '_gradient_of_keys', '_windows', '_windows_gradient'), 168)
-#: by architecture, of a program that has all logits of a window, and their gradients and sums, in registers
-MORE_SPILLS = {'_windows': {80: 256, 90: 128, 100: 1024}, '_windows_gradient': {80: 2816, 90: 1536, 100: 3200}}
+#: by architecture, of a program that has all logits of a window, and their gradients and sums, in registers; and of
+#: GSA's gradients in float16 with 64 channels, which have 512 threads, so at most 128 registers
+MORE_SPILLS = dict.fromkeys(('_query_gradient', '_value_gradient', '_table_gradient'), {80: 128, 90: 64, 100: 64}) | {
+    '_windows': {80: 256, 90: 128, 100: 1024},
+    '_windows_gradient': {80: 2816, 90: 1536, 100: 3200},
+}
 
 
 @pytest.mark.slow

@@ -43,10 +43,14 @@ def build(name):
     return cls(**{cls.arch_argument: {**arch, 'depths': (2, 1, 1, 1)}}, out_indices=(0,), **attention)
 
 
-@pytest.mark.parametrize('name', BACKBONES)
-def test_launches(name):
-    """No backbone launches more than before."""
-    found = [tool.launches(build(name), (2, 3, 64, 64), training, torch.bfloat16) for training in (False, True)]
+@pytest.mark.parametrize(
+    'name, dtype',
+    [*((name, torch.bfloat16) for name in BACKBONES), ('GSAResNet', torch.float16)],
+    ids=[*BACKBONES, 'GSAResNet in float16'],
+)
+def test_launches(name, dtype):
+    """No backbone launches more than before. In float16, GSA needs scales, which are in its kernels."""
+    found = [tool.launches(build(name), (2, 3, 64, 64), training, dtype) for training in (False, True)]
     _, *most = BACKBONES[name]
     counts = [len(each) for each in found]
     assert all(map(int.__le__, counts, most)), f'{counts} launches: {[Counter(o.name for o in step) for step in found]}'

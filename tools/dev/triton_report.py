@@ -77,14 +77,15 @@ def elsa(dtype: torch.dtype, k: int, ghosts: str) -> Tensor:
 
 
 def gsa(dtype: torch.dtype, channels: int, length: int) -> Tensor:
-    """GSA's attention along columns, with the norm of inference and without, along rows, and to the content."""
+    """GSA's attention along columns, with the norm of inference and without, along rows, and to the content. Of float16
+    maps, results are float32, as under autocast."""
     maps = empty(dtype, 2, length, length, 3, 8, channels)
     query, key, value = maps.unbind(3)
     table = empty(torch.float32, 2 * length - 1, channels)
+    along = partial(axial_attention_triton, query, dtype=torch.float32 if dtype == torch.float16 else dtype)
     with torch.no_grad():
-        axial_attention_triton(query, value, table, 1, norm=(*empty(torch.float32, 4, 8 * channels), 1e-5))
-    columns = axial_attention_triton(query, value, table, 1)
-    return axial_attention_triton(query, columns, table, 2, content_context_triton(key, value))
+        along(value, table, 1, norm=(*empty(torch.float32, 4, 8 * channels), 1e-5))
+    return along(along(value, table, 1), table, 2, content_context_triton(key, value))
 
 
 def depthwise(dtype: torch.dtype, k: int) -> Tensor:

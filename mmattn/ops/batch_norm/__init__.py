@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..backend import check_maps, check_triton, has_hooks, named_backend, on_device, triton_takes
+from ..backend import autocast_dtype, check_maps, check_triton, has_hooks, named_backend, on_device, triton_takes
 from ..tracing import is_tracing
 
 
@@ -69,6 +69,7 @@ def norm_then_relu(
     norm: nn.Module, x: Tensor, shortcut: Tensor | None = None, drop_path: nn.Module | None = None
 ) -> Callable[[Tensor], Tensor]:
     """A function that gives ``relu(drop_path(norm(x)) + shortcut)`` of the map x (B, C, H, W), and may be called again.
+    Under autocast, a float32 map may become one in half precision, as the convolution that follows would make it.
 
     On a GPU, kernels serve a plain ``nn.BatchNorm2d`` with running statistics, which follow x once. Hooks, branches
     that are dropped, other norms and graphs, where torch.compile fuses them, stay with torch.
@@ -88,8 +89,9 @@ def norm_then_relu(
 
     tokens = lambda x: None if x is None else x.permute(0, 2, 3, 1)
     running = None if norm.training else (norm.running_mean, norm.running_var)
+    dtype = autocast_dtype(x) if shortcut is None else x.dtype
     with on_device(x):
-        function = NormReLU(tokens(x), tokens(shortcut), norm.weight, norm.bias, norm.eps, running, norm)
+        function = NormReLU(tokens(x), tokens(shortcut), norm.weight, norm.bias, norm.eps, running, norm, dtype)
 
     def by_kernels(x: Tensor) -> Tensor:
         with on_device(x):

@@ -36,16 +36,18 @@ class NormReLU:
         eps: added to the variance.
         running: mean and variance in place of those of x, or None.
         norm: whose running statistics follow those of x in the first call, as in torch; or None.
+        dtype: of the result; None: that of x.
     """
 
     def __init__(
         self, x: Tensor, shortcut: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
         running: tuple[Tensor, Tensor] | None = None, norm: nn.BatchNorm2d | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:  # fmt: skip
         self.arguments = shortcut, weight, bias, eps
         self.own = running is None
         self.statistics = running or x.new_empty(2, x.shape[-1], dtype=torch.float32).unbind()
-        self.parts, self.norm = None, norm
+        self.parts, self.norm, self.dtype = None, norm, dtype or x.dtype
         if self.own:
             rows, stride = rows_of(x.detach())
             grid, sizes = _parts(x)
@@ -54,16 +56,16 @@ class NormReLU:
 
     def __call__(self, x: Tensor) -> Tensor:
         parts, self.parts = self.parts, None
-        return _NormReLU.apply(x, *self.arguments, *self.statistics, self.own, parts, self.norm)
+        return _NormReLU.apply(x, *self.arguments, *self.statistics, self.own, parts, self.norm, self.dtype)
 
 
 class _NormReLU(torch.autograd.Function):
     """With ``parts``, what was found of the parts of x, it computes mean and variance; without, it reads them."""
 
     @staticmethod
-    def forward(ctx, x, shortcut, weight, bias, eps, mean, variance, own, parts, norm) -> Tensor:
+    def forward(ctx, x, shortcut, weight, bias, eps, mean, variance, own, parts, norm, dtype) -> Tensor:
         (rows, stride), added = rows_of(x), (None, 0) if shortcut is None else rows_of(shortcut)
-        out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+        out = torch.empty_like(rows, dtype=dtype, memory_format=torch.contiguous_format)
         follows = parts is not None and norm is not None
         running = [norm.running_mean, norm.running_var, norm.num_batches_tracked] if follows else []
         grid, sizes = _parts(x)
@@ -83,7 +85,7 @@ class _NormReLU(torch.autograd.Function):
         # create_graph=True: torch's operators have second derivatives
         function = _differentiable if torch.is_grad_enabled() else _gradients
         found = function(grad, *ctx.saved_tensors, ctx.eps, ctx.own)
-        return *found, *[None] * 6
+        return *found, *[None] * 7
 
 
 def _gradients(grad, x, weight, bias, mean, variance, out, eps: float, own: bool) -> tuple[Tensor | None, ...]:
@@ -91,7 +93,7 @@ def _gradients(grad, x, weight, bias, mean, variance, out, eps: float, own: bool
     (x, stride), grad = rows_of(x), grad.contiguous()
     grid, sizes = _parts(x)
     sizes['SHORTCUT'] = out is not None
-    of_shortcut, of_x = None if out is None else torch.empty_like(grad), torch.empty_like(grad)
+    of_shortcut, of_x = None if out is None else torch.empty_like(grad), torch.empty_like(grad, dtype=x.dtype)
     parts = x.new_empty(2, grid[0], x.shape[-1], dtype=torch.float32)
     of_bias, of_weight = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (bias, weight))
     tensors = x, weight, bias, mean, variance
@@ -106,7 +108,7 @@ def _differentiable(grad, x, weight, bias, mean, variance, out, eps: float, own:
     """The same by torch, with derivatives."""
     running = (None, None) if own else (mean, variance)
     before = F.batch_norm(x.permute(0, 3, 1, 2), *running, weight, bias, own, 0.0, eps).permute(0, 2, 3, 1)
-    grad = grad.masked_fill((before if out is None else out) <= 0, 0)
+    grad = grad.masked_fill((before if out is None else out) <= 0, 0).to(before.dtype)
     inputs = [each for each in (x, weight, bias) if each.requires_grad]
     found = dict(zip(map(id, inputs), torch.autograd.grad(before, inputs, grad, create_graph=True)))
     of_x, *others = (found.get(id(each)) for each in (x, weight, bias))

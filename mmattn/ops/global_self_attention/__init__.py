@@ -5,7 +5,7 @@ tests compare with. Maps are (B, H, W, heads, channels), tables (2L - 1, channel
 
 The result is a sum over pixels of products of projections, which no norm bounds. It may be too large for float16, whose
 largest number is 65504. So if queries are float16, queries and values are scaled to at most 1 before the products, and
-the result is scaled back in the dtype of the given values.
+the result is scaled back in the dtype of the given values, or in another one. 'triton' does so in its kernels.
 """
 
 from collections.abc import Callable
@@ -101,6 +101,7 @@ def axial_attention(
     softmax: bool = False,
     context: Tensor | None = None,
     norm: tuple[Tensor, Tensor, Tensor, Tensor, float] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     r"""Attend along columns or rows by relative position (equations 2 and 5 to 7). For columns,
 
@@ -132,9 +133,10 @@ def axial_attention(
             (equation 8).
         norm: mean, variance, weight and bias, (heads * v) each, and epsilon of a batch norm in inference, which is
             applied to the result, or None. 'triton' has no gradients of these.
+        dtype: of the result; None: that of ``value``.
 
     Returns:
-        (B, H, W, heads, v), of the dtype of ``value``. With keys or softmax, computed in float32 at least.
+        (B, H, W, heads, v). With keys or softmax, computed in float32 at least.
 
     Raises:
         ValueError: if shapes do not fit each other, or an argument is wrong; the message names it.
@@ -147,7 +149,7 @@ def axial_attention(
     positional = key is None and not softmax
     backend = fastest(query, value, positional) if backend is None else backend
     function = named_backend(AXIAL_BACKENDS, backend)
-    fused = backend == 'triton' and query.dtype != torch.float16  # it needs scales
+    dtype = dtype or value.dtype
     if not positional:
         if backend in POSITIONAL_BACKENDS:
             raise ValueError(f"backend '{backend}' has neither keys nor softmax along lines: choose backend 'batched'")
@@ -155,17 +157,17 @@ def axial_attention(
         key = None if key is None else key.to(exact)
         with without_autocast(query):
             out = function(query.to(exact), value.to(exact), table.to(exact), dim, beyond, key, softmax)
-    elif fused:
-        out = _triton(query, value, table, dim, beyond, context, norm)
+    elif backend == 'triton':
+        return _triton(query, value, table, dim, beyond, context, norm, dtype).to(dtype)
     else:
         out = in_range(lambda query, value: function(query, value, table, dim, beyond), query, value)
-    if not fused and context is not None:
+    if context is not None:
         out = out + content_product(query, context)
-    if not fused and norm is not None:
+    if norm is not None:
         mean, var, weight, bias, eps = norm
         out = F.batch_norm(out.flatten(3).permute(0, 3, 1, 2), mean, var, weight, bias, eps=eps)
         out = out.permute(0, 2, 3, 1).view_as(value)
-    return out.to(value.dtype)
+    return out.to(dtype)
 
 
 def uses_kernels(query: Tensor, value: Tensor) -> bool:
@@ -190,14 +192,17 @@ def _triton(
     beyond: str,
     context: Tensor | None = None,
     norm: tuple[Tensor, Tensor, Tensor, Tensor, float] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``triton``, imported when it is needed: Triton is not everywhere."""
     _check_kernels(query, value)
     from .triton import axial_attention_triton
 
     fitted = table if beyond == 'mask' else fit_table(table, query.shape[dim], beyond)
+    if query.dtype != torch.float16:
+        value, dtype = value.to(query.dtype), query.dtype
     with on_device(query):
-        return axial_attention_triton(query, value.to(query.dtype), fitted, dim, context, norm)
+        return axial_attention_triton(query, value, fitted, dim, context, norm, dtype)
 
 
 def _context_triton(key: Tensor, value: Tensor) -> Tensor:

@@ -7,6 +7,10 @@ for each position, for scores, which are then rounded to the dtype of the maps, 
 float32.
 
 Beyond the reach, scores are zero. Zero times NaN or infinity is NaN, so that these reach up to 15 positions further.
+
+Float16 has few exponents. There, what is multiplied is first divided by powers of two, which do not round it, and sums
+are multiplied by them. Each line of a tile has its own. Where a sum runs over tiles, it grows, and the sum so far is
+adapted, as in FlashAttention. So samples do not affect each other, and results may be float32, too large for float16.
 """
 
 import torch
@@ -22,6 +26,8 @@ from .triton_content import products
 SIDE = tl.constexpr(16)
 #: programs that sum over lines for the table's gradient
 PROGRAMS = 2048
+#: the least number that float16 is divided by
+LEAST = tl.constexpr(2.0**-100)
 
 
 def axial_attention_triton(
@@ -31,6 +37,7 @@ def axial_attention_triton(
     dim: int,
     context: Tensor | None = None,
     norm: tuple[Tensor, Tensor, Tensor, Tensor, float] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """``axial_attention_reference`` without keys and softmax. Pixels beyond the table do not attend to each other.
 
@@ -38,9 +45,11 @@ def axial_attention_triton(
         context: (B, heads, k, v), whose product with the queries is added, or None.
         norm: mean, variance, weight, bias, (heads * v) each, and epsilon of a batch norm in inference that is applied
             to the result, or None. It has no gradients.
+        dtype: of the result; None: that of the value.
     """
     context = None if context is None else context.contiguous()
-    return _operator(rows_of(query)[0], rows_of(value)[0], table, context, *(norm or (None,) * 5), dim)[0]
+    maps = rows_of(query)[0], rows_of(value)[0]
+    return _operator(*maps, table, context, *(norm or (None,) * 5), dim, dtype or value.dtype)[0]
 
 
 def _sum(
@@ -54,9 +63,10 @@ def _sum(
     bias: Tensor | None,
     eps: float | None,
     dim: int,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """The result, and the table in the dtype of the query."""
-    out = torch.empty_like(value, memory_format=torch.contiguous_format)
+    out = torch.empty_like(value, dtype=dtype, memory_format=torch.contiguous_format)
     table = table.to(query.dtype, copy=True, memory_format=torch.contiguous_format)
     constants, tiles = _constants(query, value, table, dim)
     launch(
@@ -86,7 +96,7 @@ def _gradients(
 
 
 def _setup(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    query, value, table, context, *_, ctx.dim = inputs
+    query, value, table, context, *_, ctx.dim, _ = inputs
     ctx.save_for_backward(query, value, output[1], context)
     ctx.set_materialize_grads(False)  # the second output has none
     ctx.dtypes = table.dtype, None if context is None else context.dtype
@@ -95,7 +105,7 @@ def _setup(ctx, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
 def _differentiate(ctx, grad: Tensor, _) -> tuple[Tensor | None, ...]:
     *of_maps, of_table, of_context = _gradient_operator(grad, *ctx.saved_tensors, ctx.dim)
     table, context = ctx.dtypes
-    return *of_maps, of_table.to(table), None if context is None else of_context.to(context), *[None] * 6
+    return *of_maps, of_table.to(table), None if context is None else of_context.to(context), *[None] * 7
 
 
 _operator, _gradient_operator = operators('axial', _sum, _setup, _differentiate, _gradients)
@@ -109,7 +119,9 @@ def _constants(query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[d
     lines, D = B * others * heads, max(16, triton.next_power_of_2(max(K, V)))
     constants = dict(q_stride=query.stride(2), v_stride=value.stride(2), along=along, across=across, lines=lines)
     constants.update(others=others, heads=heads, length=length, reach=len(table) // 2, K=K, V=V, D=D)
-    constants.update(num_warps=D // 4, num_stages=2 if D < 64 else 1)  # at most 128 registers
+    fits = query.dtype == torch.float16
+    warps = min(16, D // 2) if fits else D // 4  # at most 128 registers
+    constants.update(FITS=fits, num_warps=warps, num_stages=2 if warps < 16 else 1)
     return constants, (triton.cdiv(lines, SIDE.value), triton.cdiv(length, SIDE.value))
 
 
@@ -143,6 +155,23 @@ def _write(x, values, pixel, head, there, start, c, length, stride, along, WIDTH
 
 
 @triton.jit
+def _largest(x):
+    """The smallest powers of two that are not below the numbers of each line; 1 for infinity and NaN."""
+    top = tl.max(tl.max(tl.abs(x), 1), 1)  # over channels first, programs would spill registers
+    top = tl.where(top < float('inf'), tl.minimum(tl.maximum(top, LEAST), 1 / LEAST), 1.0)
+    return ((top.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _fit(x, top):
+    """Maps (lines, positions, channels) as float16, divided by ``top`` or more; that divisor, (lines); and what a sum
+    so far is multiplied by."""
+    x = x.to(tl.float32)
+    before, top = top, tl.maximum(_largest(x), top)
+    return (x * (1 / top)[:, None, None]).to(tl.float16), top, before / top
+
+
+@triton.jit
 def _slice(table, y, i, reach, K: tl.constexpr, D: tl.constexpr):
     """R[i - y] of positions from y and from i on, (y, i, channels), zero beyond the reach."""
     t, c = tl.arange(0, SIDE), tl.arange(0, D)[None, None, :]
@@ -154,7 +183,8 @@ def _slice(table, y, i, reach, K: tl.constexpr, D: tl.constexpr):
 @triton.jit
 def _times_context(
     x, context, total, pixel, head, there, y, length, others, heads, stride, along,
-    WIDTH: tl.constexpr, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, TRANSPOSED: tl.constexpr,
+    unit, top, WIDTH: tl.constexpr, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, TRANSPOSED: tl.constexpr,
+    FITS: tl.constexpr,
 ):  # fmt: skip
     """Adds the product of maps x, some channels at a time, with the contexts of the lines' images and heads."""
     number = pixel // (others * length) * heads + head
@@ -168,29 +198,44 @@ def _times_context(
         exist = there[:, None, None] & inside[None, :, :]
         matrix = tl.load(context + number[:, None, None] * (K * V) + place[None, :, :], exist, 0.0)
         part = _read(x, pixel, head, there, y, some, length, stride, along, WIDTH)
+        if FITS:
+            part = (part.to(tl.float32) * (1 / unit)[:, None, None]).to(tl.float16)
+            matrix, top, shrink = _fit(matrix, top)
+            total *= shrink[:, None, None]
         total = product(part, matrix.to(part.dtype), total)
-    return total
+    return total, top
 
 
 @triton.jit
 def _forward(
     query, value, table, context, mean, var, weight, bias, out, eps, q_stride, v_stride, along, across, lines, others,
     heads, length, reach, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
-    HAS_CONTEXT: tl.constexpr, HAS_NORM: tl.constexpr,
+    HAS_CONTEXT: tl.constexpr, HAS_NORM: tl.constexpr, FITS: tl.constexpr,
 ):  # fmt: skip
     y, c = tl.program_id(1) * SIDE, tl.arange(0, D)
     pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
-    q = tl.permute(_read(query, pixel, head, there, y, c, length, q_stride, along, K), (1, 0, 2))
+    q = _read(query, pixel, head, there, y, c, length, q_stride, along, K)
+    top = tl.full((SIDE,), LEAST, tl.float32)
+    unit = top
+    if FITS:
+        q, unit, _ = _fit(q, LEAST)
+    q = tl.permute(q, (1, 0, 2))
     total = tl.zeros((SIDE, SIDE, D), tl.float32)
     if HAS_CONTEXT:
-        total = _times_context(
-            query, context, total, pixel, head, there, y, length, others, heads, q_stride, along, K, K, V, D, False
-        )
+        total, top = _times_context(
+            query, context, total, pixel, head, there, y, length, others, heads, q_stride, along, unit, top,
+            K, K, V, D, False, FITS,
+        )  # fmt: skip
     for i in range(tl.maximum(y - reach, 0) // SIDE * SIDE, tl.minimum(y + SIDE + reach, length), SIDE):
         r = _slice(table, y, i, reach, K, D)
         s = product(q, tl.permute(r, (0, 2, 1))).to(q.dtype)  # (y, lines, i)
         v = _read(value, pixel, head, there, i, c, length, v_stride, along, V)
+        if FITS:
+            v, top, shrink = _fit(v, top)
+            total *= shrink[:, None, None]
         total = product(tl.permute(s, (1, 0, 2)), v, total)
+    if FITS:
+        total *= (unit * top)[:, None, None]
     if HAS_NORM:
         channel, inside = head[:, None] * V + c[None, :], there[:, None] & (c < V)[None, :]
         scale = tl.load(weight + channel, inside, 0.0).to(tl.float32)
@@ -204,61 +249,93 @@ def _forward(
 @triton.jit
 def _query_gradient(
     value, table, context, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
-    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, HAS_CONTEXT: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, HAS_CONTEXT: tl.constexpr, FITS: tl.constexpr,
 ):  # fmt: skip
     """The sum of (dY[line, y] . V[line, i]) R[i - y] over i."""
     y, c = tl.program_id(1) * SIDE, tl.arange(0, D)
     pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
     g = _read(grad, pixel, head, there, y, c, length, heads * V, along, V)
+    top = tl.full((SIDE,), LEAST, tl.float32)
+    unit = top
+    if FITS:
+        g, unit, _ = _fit(g, LEAST)
     total = tl.zeros((SIDE, SIDE, D), tl.float32)
     if HAS_CONTEXT:
-        total = _times_context(
-            grad, context, total, pixel, head, there, y, length, others, heads, heads * V, along, V, K, V, D, True
-        )
+        total, top = _times_context(
+            grad, context, total, pixel, head, there, y, length, others, heads, heads * V, along, unit, top,
+            V, K, V, D, True, FITS,
+        )  # fmt: skip
         total = tl.permute(total, (1, 0, 2))
     for i in range(tl.maximum(y - reach, 0) // SIDE * SIDE, tl.minimum(y + SIDE + reach, length), SIDE):
         v = _read(value, pixel, head, there, i, c, length, v_stride, along, V)
+        if FITS:
+            v, top, shrink = _fit(v, top)
+            total *= shrink[None, :, None]
         s = product(g, tl.permute(v, (0, 2, 1))).to(g.dtype)  # (lines, y, i)
         total = product(tl.permute(s, (1, 0, 2)), _slice(table, y, i, reach, K, D), total)
-    _write(out, tl.permute(total, (1, 0, 2)), pixel, head, there, y, c, length, heads * K, along, K)
+    total = tl.permute(total, (1, 0, 2))
+    if FITS:
+        total *= (unit * top)[:, None, None]
+    _write(out, total, pixel, head, there, y, c, length, heads * K, along, K)
 
 
 @triton.jit
 def _value_gradient(
     query, table, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
-    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, FITS: tl.constexpr,
 ):  # fmt: skip
     """The sum of (Q[line, y] . R[i - y]) dY[line, y] over y."""
     i, c = tl.program_id(1) * SIDE, tl.arange(0, D)
     pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
-    total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    total, top = tl.zeros((SIDE, SIDE, D), tl.float32), tl.full((SIDE,), LEAST, tl.float32)
     for y in range(tl.maximum(i - reach, 0) // SIDE * SIDE, tl.minimum(i + SIDE + reach, length), SIDE):
-        q = tl.permute(_read(query, pixel, head, there, y, c, length, q_stride, along, K), (1, 0, 2))
-        s = product(q, tl.permute(_slice(table, y, i, reach, K, D), (0, 2, 1))).to(q.dtype)  # (y, lines, i)
+        q = _read(query, pixel, head, there, y, c, length, q_stride, along, K)
+        if FITS:
+            q, unit, _ = _fit(q, LEAST)
+        r = tl.permute(_slice(table, y, i, reach, K, D), (0, 2, 1))
+        s = product(tl.permute(q, (1, 0, 2)), r).to(q.dtype)  # (y, lines, i)
         g = _read(grad, pixel, head, there, y, c, length, heads * V, along, V)
+        if FITS:
+            g, top, shrink = _fit(g * unit[:, None, None], top)
+            total *= shrink[:, None, None]
         total = product(tl.permute(s, (1, 2, 0)), g, total)
+    if FITS:
+        total *= top[:, None, None]
     _write(out, total, pixel, head, there, i, c, length, heads * V, along, V)
 
 
 @triton.jit
 def _table_gradient(
     query, value, grad, sums, share, q_stride, v_stride, along, across, lines, others, heads, length, reach,
-    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, FITS: tl.constexpr,
 ):  # fmt: skip
     """The sum of (dY[line, y] . V[line, i]) Q[line, y], of ``share`` tiles of lines. Pairs of tiles of positions y and
     i that are as far apart have the same i - y, so a program adds them up. For each place of y in its tile, no two
     programs of a part have the same i - y: sums are (parts, SIDE, 2 reach + 1, K)."""
     part, shift = tl.program_id(0), (tl.program_id(1) - tl.num_programs(1) // 2) * SIDE
     pairs, c = tl.maximum(tl.cdiv(length, SIDE) - tl.abs(shift) // SIDE, 0), tl.arange(0, D)
-    total = tl.zeros((SIDE, SIDE, D), tl.float32)
+    total, top = tl.zeros((SIDE, SIDE, D), tl.float32), LEAST
     for number in range(pairs * tl.minimum(share, tl.cdiv(lines, SIDE) - part * share)):
         y = number % pairs * SIDE + tl.maximum(-shift, 0)
         pixel, head, there = _lines(part * share + number // pairs, lines, others, heads, across, length)
         g = _read(grad, pixel, head, there, y, c, length, heads * V, along, V)
+        if FITS:
+            g, unit, _ = _fit(g, LEAST)
         v = _read(value, pixel, head, there, y + shift, c, length, v_stride, along, V)
-        s = product(g, tl.permute(v, (0, 2, 1))).to(g.dtype)  # (lines, y, i)
-        q = tl.permute(_read(query, pixel, head, there, y, c, length, q_stride, along, K), (1, 0, 2))
-        total = product(tl.permute(s, (1, 2, 0)), q, total)
+        if FITS:
+            v, of_v, _ = _fit(v, LEAST)
+            unit *= of_v
+        s = product(g, tl.permute(v, (0, 2, 1)))  # (lines, y, i)
+        q = _read(query, pixel, head, there, y, c, length, q_stride, along, K)
+        if FITS:
+            q, of_q, _ = _fit(q, LEAST)
+            s *= (unit * of_q)[:, None, None]
+            before, top = top, tl.maximum(top, tl.max(_largest(s), 0))  # the sum runs over lines
+            s *= 1 / top
+            total *= before / top
+        total = product(tl.permute(s.to(q.dtype), (1, 2, 0)), tl.permute(q, (1, 0, 2)), total)
+    if FITS:
+        total *= top
     t, c = tl.arange(0, SIDE), c[None, None, :]
     row = shift + t[None, :] - t[:, None] + reach
     inside = (row >= 0) & (row <= 2 * reach)

@@ -49,6 +49,7 @@ NAMES = {
     r'(^|_)msf-swin-': r'mmattn\.MSFSwin',
     r'(^|_)msf-vit-': r'mmattn\.MSFViT',
     r'(^|_)shunted-': r'mmattn\.ShuntedTransformer',
+    r'(^|_)transnext-': r'mmattn\.TransNeXt',
     r'(^|_)gsa-r': r'mmattn\.GSAResNet',
     r'^cascade-mask-rcnn_': 'CascadeRCNN',
     r'^mask-rcnn_': 'MaskRCNN',

@@ -27,10 +27,10 @@ SIZES = ((64, 96), (97, 131), (57, 64), (260, 75))
 #: you add one.
 OPERATORS = set(
     """
-    Abs Add And AveragePool BatchNormalization Cast Clip Concat Conv ConvTranspose Cos CumSum Div Einsum Equal
-    Expand Gather GatherND Gelu Gemm Greater GreaterOrEqual LayerNormalization Less MatMul Max MaxPool Min Mod Mul
-    Neg Not Pad Pow Range Reciprocal ReduceSum Relu Reshape Resize ScatterND Shape Sigmoid Sin Slice Softmax Split
-    Squeeze Sub Tile Transpose Unsqueeze Where
+    Abs Add And AveragePool BatchNormalization Cast Clip Concat ConstantOfShape Conv ConvTranspose Cos CumSum Div
+    Einsum Equal Expand Gather GatherND Gelu Gemm Greater GreaterOrEqual LayerNormalization Less LessOrEqual Log MatMul
+    Max MaxPool Min Mod Mul Neg Not Pad Pow Range Reciprocal ReduceL2 ReduceSum Relu Reshape Resize ScatterND Shape
+    Sigmoid Sign Sin Slice Softmax Split Squeeze Sub Tile Transpose Unsqueeze Where
     """.split()
 )
 

@@ -1,0 +1,9 @@
+backbone = dict(type='mmattn.TransNeXt', arch='tiny')
+in_channels = [72, 144, 288, 576]
+pretrained = dict(
+    backbone,
+    init_cfg=dict(
+        type='Pretrained',
+        checkpoint='https://huggingface.co/DaiShiResearch/transnext-tiny-224-1k/resolve/main/transnext_tiny_224_1k.pth',
+    ),
+)

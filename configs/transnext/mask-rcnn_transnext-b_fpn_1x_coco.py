@@ -1,0 +1,5 @@
+_base_ = ['./_base_/transnext-b.py', './_base_/decay.py', '../_base_/recipes/mask-rcnn_fpn_1x_coco.py']
+model = dict(
+    backbone=dict(_base_.pretrained, img_size=800, drop_path_rate=0.7), neck=dict(in_channels=_base_.in_channels)
+)
+optim_wrapper = dict(paramwise_cfg=dict(_base_.paramwise_cfg, _delete_=True))

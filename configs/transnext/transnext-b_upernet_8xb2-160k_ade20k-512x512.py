@@ -1,0 +1,6 @@
+_base_ = ['./_base_/transnext-b.py', './_base_/upernet.py']
+model = dict(
+    backbone=dict(_base_.pretrained, img_size=512, drop_path_rate=0.7),
+    decode_head=dict(in_channels=_base_.in_channels),
+    auxiliary_head=dict(in_channels=_base_.in_channels[2]),
+)

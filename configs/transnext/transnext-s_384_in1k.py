@@ -1,0 +1,3 @@
+_base_ = ['./_base_/transnext-s.py', './_base_/in1k_384.py']
+model = dict(backbone=dict(_base_.backbone, drop_path_rate=0.7), head=dict(in_channels=_base_.in_channels[-1]))
+load_from = _base_.pretrained.init_cfg.checkpoint

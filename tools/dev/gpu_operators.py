@@ -37,6 +37,7 @@ MAPS = {
     "windows of MSF's maps": SWIN,
     'shunted': NAT[1:],
     'neighbourhood': NAT,
+    'neighbours and pooled tokens': ((128, 3, 24), (64, 6, 24), (32, 12, 24)),  # of TransNeXt-T
     'content': GSA,
     'axial, along columns': GSA,
     'axial, along rows': GSA,

@@ -202,8 +202,10 @@ def release():
 def log():
     """A list of the messages that MMEngine's logger gets."""
     messages, logger = [], MMLogger.get_current_instance()
-    handler = logging.Handler()
+    handler, level = logging.Handler(), logger.level
     handler.emit = lambda record: messages.append(record.getMessage())
     logger.addHandler(handler)
+    logger.setLevel(logging.INFO)  # A run of another test may have left a higher one.
     yield messages
     logger.removeHandler(handler)
+    logger.setLevel(level)

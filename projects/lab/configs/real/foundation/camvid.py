@@ -39,13 +39,14 @@ rows = {
 model = dict(data_preprocessor=dict(size=(378, 504)), backbone=_base_.frozen, **fpn)
 # One view of each image, so that its maps are computed once. The label maps keep their 480 x 360 pixels, to which the
 # head's logits are resized.
-views = [
+train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=(504, 378)),
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
 ]
-train_dataloader = dict(dataset=dict(pipeline=views))
-val_dataloader = dict(dataset=dict(pipeline=views))
+test_pipeline = train_pipeline
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline))
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 train_cfg = dict(val_interval=500)

@@ -130,9 +130,10 @@ def distances(size: int, count: int, device: torch.device, known: bool = False) 
 
 def pool_to(x: Tensor, height: int, width: int) -> Tensor:
     """Adaptive average pooling: (B, H, W, C) -> (B, height, width, C)."""
-    if not is_tracing() and not x.is_cuda:
+    if not (is_tracing() or x.is_cuda or x.requires_grad):
         return F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), (height, width)).permute(0, 2, 3, 1)
-    # ONNX has no adaptive pooling of any size, and its gradient on a GPU is not deterministic.
+    # ONNX has no adaptive pooling of any size. Its gradient on a GPU is not deterministic. That on a CPU has a memory
+    # layout of its own, beside which the gradient of GELU is wrong in torch 2.1.
     for dim, count in ((1, height), (2, width)):
         size = x.shape[dim]
         (first, last), place = pools(size, count, x.device), torch.arange(size, device=x.device)

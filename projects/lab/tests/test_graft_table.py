@@ -9,6 +9,7 @@ import pytest
 import torch
 from mmengine.registry import MODELS
 
+from mmguard.errors import InputError
 from tests.tools.in_process import load_tool
 
 tool = load_tool('graft_table')
@@ -63,6 +64,9 @@ def test_scores(call, tmp_path):
     before = [file.stat().st_mtime_ns for file in sorted((tmp_path / 'out').iterdir())]
     assert printed.endswith(call(*arguments, *names))
     assert before == [file.stat().st_mtime_ns for file in sorted((tmp_path / 'out').iterdir())]
+    cv2.imwrite(str(tmp_path / 'testannot' / '3.png'), np.full((36, 48), 3, np.uint8))
+    with pytest.raises(InputError, match='of another checkpoint or other images'):
+        call(*arguments, *names)
 
 
 def test_places():

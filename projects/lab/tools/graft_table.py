@@ -123,8 +123,12 @@ def score_all(args: argparse.Namespace, rows: Rows) -> None:
     head.load_state_dict(torch.load(args.out / 'head.pth'))
     head.eval()
     maps = list(maps_of(source, tests))
-    if rows.find(attention='plain') is None:
-        rows.add(attention='plain', images=len(tests), **scored(head, maps, maps, labels))
+    plain = dict(images=len(tests), **scored(head, maps, maps, labels))
+    before = rows.find(attention='plain')
+    if before is None:
+        rows.add(attention='plain', **plain)
+    elif any(abs(one - other) > 0.1 for one, other in zip(before['ious'], plain['ious'])):  # less is rounding
+        raise InputError(f'{rows.file} is of another checkpoint or other images: name another folder in --out')
     for steps, whole in [*((steps, 0) for steps in args.steps), (max(args.steps), args.whole)]:
         for name in args.attention:
             key = dict(attention=name, steps=steps, whole=whole, seed=args.seed if steps else 0)

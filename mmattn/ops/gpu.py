@@ -7,9 +7,11 @@ from collections.abc import Callable
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from ..errors import describe
 from .derivatives import once, refuse
+from .tracing import is_tracing
 
 #: whether kernels run on the CPU, which Triton decides when it is imported
 INTERPRETED = tl.constexpr(os.environ.get('TRITON_INTERPRET') == '1')
@@ -33,7 +35,7 @@ def limited(kernel, registers: int = 128, num_warps: int = 4, **options: int):
 
 def launch(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
     """Run a kernel inside a function of :func:`operators`. Errors are those of :func:`run`."""
-    if hasattr(torch.library, 'triton_op') and os.environ.get('TRITON_INTERPRET') != '1':
+    if _is_seen() and os.environ.get('TRITON_INTERPRET') != '1':
         kernel = torch.library.wrap_triton(kernel)
     run(kernel, grid, *args, **kwargs)
 
@@ -58,9 +60,12 @@ def run(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
 def operators(
     name: str, forward: Callable, setup_context: Callable, backward: Callable, gradients: Callable
 ) -> tuple[Callable, Callable]:
-    """An operator torch.ops.mmattn.NAME whose kernels torch.compile sees and keeps, and the one of its gradients.
+    """An operator and the one of its gradients.
 
-    Before torch 2.6 they are functions that torch.compile does not look into.
+    Where something sees operators, such as torch.compile, fake tensors or a mode that counts operations, they are
+    torch.ops.mmattn.NAME and NAME_gradient, whose kernels torch.compile keeps. Else they are functions of autograd:
+    operators of torch that are written in Python take several times as long to call. Before torch 2.6, which has no
+    such operators, torch.compile does not look into the functions.
 
     Args:
         name: of the operator.
@@ -68,12 +73,32 @@ def operators(
         setup_context, backward: as those of a ``torch.autograd.Function``. The backward pass calls the second operator,
             which has no derivatives.
     """
-    if hasattr(torch.library, 'triton_op'):
-        operator = torch.library.triton_op(f'mmattn::{name}', forward, mutates_args=())
-        operator.register_autograd(backward, setup_context=setup_context)
-        of_gradients = torch.library.triton_op(f'mmattn::{name}_gradient', gradients, mutates_args=())
-        of_gradients.register_autograd(refuse)
-        return operator, of_gradients
-    parts = dict(forward=forward, setup_context=setup_context, backward=backward)
-    parts = {key: staticmethod(function) for key, function in parts.items()}
-    return type(name, (torch.autograd.Function,), parts).apply, once(gradients)
+
+    def run_forward(ctx, *args: object) -> Tensor | tuple[Tensor, ...]:
+        out = forward(*args)
+        setup_context(ctx, args, out)
+        return out
+
+    parts = dict(forward=staticmethod(run_forward), backward=staticmethod(backward))
+    function, refusing = type(name, (torch.autograd.Function,), parts).apply, once(gradients)
+    if not hasattr(torch.library, 'triton_op'):
+        return function, refusing
+    operator = torch.library.triton_op(f'mmattn::{name}', forward, mutates_args=())
+    operator.register_autograd(backward, setup_context=setup_context)
+    of_gradients = torch.library.triton_op(f'mmattn::{name}_gradient', gradients, mutates_args=())
+    of_gradients.register_autograd(refuse)
+
+    def call(*args: object) -> Tensor | tuple[Tensor, ...]:
+        return (operator if _is_seen() else function)(*args)
+
+    def call_gradients(*args: object) -> tuple[Tensor, ...]:
+        if _is_seen():
+            return of_gradients(*args)
+        return (refusing if torch.is_grad_enabled() else gradients)(*args)
+
+    return call, call_gradients
+
+
+def _is_seen() -> bool:
+    """Whether operators go through a tracer or a mode of torch."""
+    return hasattr(torch.library, 'triton_op') and (is_tracing() or torch._C._len_torch_dispatch_stack() > 0)

@@ -1,3 +1,5 @@
+from operator import attrgetter
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -113,7 +115,7 @@ def _read_dtype(module: nn.Module, x: Tensor) -> torch.dtype:
     """The dtype in which a module may get its tokens without another result: autocast's, if nothing else than
     the linear layer or convolution ``read_by`` reads them. Else, that of a norm's result."""
     name = getattr(module, 'read_by', None)
-    layer = None if name is None else module.get_submodule(name)
+    layer = None if name is None else attrgetter(name)(module)
     rounds = type(layer) in (nn.Linear, TokenConv2d) and not has_hooks(layer) and not has_hooks(module)
     if rounds or not torch.is_autocast_enabled():
         return autocast_dtype(x)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from importlib.util import find_spec
 from numbers import Real
 
@@ -46,15 +47,17 @@ def check_maps(dropout_p: float = 0.0, **maps: Tensor | None) -> None:
         ValueError: if they are not floating-point numbers on one device, are empty other than in the first dimension,
             or the rate is not in [0, 1].
     """
-    if not (isinstance(dropout_p, Real) and 0 <= dropout_p <= 1):
+    if not (dropout_p == 0 or isinstance(dropout_p, Real) and 0 <= dropout_p <= 1):
         raise ValueError(f'dropout_p must be a number from 0 to 1, not {dropout_p!r}')
     given = {name: x for name, x in maps.items() if x is not None}
+    tracing, devices = is_tracing(), set()
     for name, x in given.items():
         if x.dtype not in DTYPES:
             raise ValueError(f'{name} must be floating-point numbers of 16, 32 or 64 bits, not {x.dtype}')
-        if not is_tracing() and 0 in x.shape[1:]:
+        if not tracing and not x.numel() and 0 in x.shape[1:]:
             raise ValueError(f'{name} must have no empty dimension but the first, not {tuple(x.shape)}')
-    if len({x.device for x in given.values()}) > 1:
+        devices.add(x.device)
+    if len(devices) > 1:
         places = ', '.join(f'{name} on {x.device}' for name, x in given.items())
         raise ValueError(f'all tensors of an operator must be on one device; here are {places}')
 
@@ -83,8 +86,10 @@ def is_half(x: Tensor) -> bool:
 
 def has_hooks(module: nn.Module | None) -> bool:
     """Whether a call of the module does more than its own work."""
-    hooks = '_forward_pre_hooks', '_forward_hooks', '_backward_pre_hooks', '_backward_hooks'
-    return any(getattr(module, name, None) for name in hooks)
+    if module is None:
+        return False
+    before, after = module._forward_pre_hooks, module._forward_hooks
+    return bool(before or after or module._backward_pre_hooks or module._backward_hooks)
 
 
 def launches_casts(x: Tensor) -> bool:
@@ -94,7 +99,9 @@ def launches_casts(x: Tensor) -> bool:
 
 def on_device(x: Tensor) -> AbstractContextManager:
     """A context in which Triton launches its kernels on the GPU of ``x``, and not on the current one."""
-    return torch.cuda.device(x.device) if x.is_cuda and not is_tracing() else nullcontext()
+    if not x.is_cuda or is_tracing() or x.get_device() == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
 
 
 def triton_takes(x: Tensor) -> bool:
@@ -113,8 +120,15 @@ def triton_multiplies(x: Tensor, dtype: torch.dtype | None = None) -> bool:
 
 def _is_older(device: torch.device, capability: tuple[int, int]) -> bool:
     """Whether a GPU's compute capability is lower. Triton and torch.compile have code from 7.0 on."""
-    has_gpu = torch.cuda.is_available() and not torch.version.hip  # A fake tensor may be on a GPU that is not here.
-    return has_gpu and torch.cuda.get_device_capability(device) < capability
+    own = _capability(device)
+    return own is not None and own < capability
+
+
+@cache
+def _capability(device: torch.device) -> tuple[int, int] | None:
+    """None for other GPUs than NVIDIA's, and if the GPU is not here, but in fake tensors. The driver takes long."""
+    has_gpu = torch.cuda.is_available() and not torch.version.hip
+    return torch.cuda.get_device_capability(device) if has_gpu else None
 
 
 # torch.compile asks once, when it traces. torch.compiler.assume_constant_result sets this, too, and imports all of

@@ -3,11 +3,13 @@
 import inspect
 import os
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import describe
 from .derivatives import once, refuse
@@ -15,6 +17,20 @@ from .tracing import is_tracing
 
 #: whether kernels run on the CPU, which Triton decides when it is imported
 INTERPRETED = tl.constexpr(os.environ.get('TRITON_INTERPRET') == '1')
+#: Since Triton 3.3, a compiled kernel takes the arguments that its function has.
+KEEPS_LAUNCHES = not INTERPRETED.value and tuple(map(int, triton.__version__.split('.')[:2])) >= (3, 3)
+#: Compiled kernels by arguments, at most so many. Each is some hundred bytes, and images of other sizes have others.
+MOST_LAUNCHES = 20000
+LAUNCHES: dict[tuple, tuple[Callable, list[str]]] = {}
+
+
+# Those of Triton serve kernels, too, and take ten times as long.
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
 
 
 @triton.jit
@@ -35,19 +51,19 @@ def limited(kernel, registers: int = 128, num_warps: int = 4, **options: int):
 
 def launch(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
     """Run a kernel inside a function of :func:`operators`. Errors are those of :func:`run`."""
-    if _is_seen() and os.environ.get('TRITON_INTERPRET') != '1':
+    if _is_seen() and not INTERPRETED.value:
         kernel = torch.library.wrap_triton(kernel)
     run(kernel, grid, *args, **kwargs)
 
 
 def run(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
-    """Run a kernel where nothing is traced.
+    """Run a kernel where nothing is traced. ``args`` are its first arguments, ``kwargs`` the others and options.
 
     Raises:
         RuntimeError: if it cannot be compiled or launched here.
     """
     try:
-        kernel[grid](*args, **kwargs)
+        _run(kernel, grid, args, kwargs)
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # Triton, its compilers and the driver raise many kinds.
@@ -55,6 +71,30 @@ def run(kernel, grid: tuple[int, ...], *args, **kwargs) -> None:
             f"backend 'triton' failed with {describe(error)[:500]}: to go on without it, set MMATTN_TRITON=off in the "
             'environment, or choose another backend of the operator'
         ) from error
+
+
+def _run(kernel, grid: tuple[int, ...], args: tuple, kwargs: dict) -> None:
+    """``kernel[grid](*args, **kwargs)``. Triton looks up the compiled kernel at each call, by what it depends on; the
+    same arguments, other than places in memory, find it here in half of the time."""
+    if not KEEPS_LAUNCHES or torch._C._len_torch_dispatch_stack():
+        kernel[grid](*args, **kwargs)
+        return
+    key = [id(kernel), grid, torch.cuda.current_device()]
+    for x in args:
+        if isinstance(x, Tensor):
+            key += x.dtype, x.data_ptr() % 16
+        else:
+            key.append(x)
+    key = (*key, *kwargs.values())
+    if known := LAUNCHES.get(key):
+        start, names = known
+        start(*args, *[kwargs[name] for name in names])
+        return
+    compiled = kernel[grid](*args, **kwargs)
+    if len(LAUNCHES) == MOST_LAUNCHES:
+        LAUNCHES.clear()
+    if compiled is not None:
+        LAUNCHES[key] = compiled[(*grid, 1, 1)[:3]], kernel.arg_names[len(args) :]
 
 
 def operators(
@@ -80,7 +120,7 @@ def operators(
         return out
 
     parts = dict(forward=staticmethod(run_forward), backward=staticmethod(backward))
-    function, refusing = type(name, (torch.autograd.Function,), parts).apply, once(gradients)
+    function, refusing = partial(apply, type(name, (torch.autograd.Function,), parts)), once(gradients)
     if not hasattr(torch.library, 'triton_op'):
         return function, refusing
     operator = torch.library.triton_op(f'mmattn::{name}', forward, mutates_args=())
@@ -97,6 +137,23 @@ def operators(
         return (refusing if torch.is_grad_enabled() else gradients)(*args)
 
     return call, call_gradients
+
+
+def apply(function: type[torch.autograd.Function], *args: object) -> Tensor | tuple[Tensor | None, ...]:
+    """``function.apply``, without its time if no gradient is wanted."""
+    if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+        return function.apply(*args)
+    return function.forward(_Forgetful(), *args)
+
+
+class _Forgetful:
+    """The context of a forward pass without a backward pass."""
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        pass
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
 
 
 def _is_seen() -> bool:

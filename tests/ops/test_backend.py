@@ -99,6 +99,7 @@ def test_triton_serves_gpus_that_it_knows(monkeypatch, capability, off, served, 
     monkeypatch.setattr(backend, 'TRITON_IS_OFF', off)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
     monkeypatch.setattr(torch.cuda, 'get_device_capability', lambda device: capability)
+    monkeypatch.setattr(backend, '_capability', backend._capability.__wrapped__)
     x = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, device=torch.device('cuda'))
     assert (backend.triton_takes(x), backend.triton_multiplies(x)) == (served, multiplied)
     x.dtype = torch.float32
@@ -127,6 +128,41 @@ def test_a_kernel_that_fails(monkeypatch):
     with pytest.raises(RuntimeError, match="backend 'triton' failed with .*'sm_90a'.*set MMATTN_TRITON=off") as caught:
         gpu.launch({(1,): wrong_compiler}, (1,), torch.zeros(1))
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_launch_is_known_again(monkeypatch):
+    """Triton looks up a kernel once for the same arguments, wherever they are in memory, and again if anything differs
+    that may need another one."""
+    gpu = pytest.importorskip('mmattn.ops.gpu')
+    monkeypatch.setattr(gpu, 'KEEPS_LAUNCHES', True)
+    monkeypatch.setattr(gpu, 'LAUNCHES', {})
+    monkeypatch.setattr(torch.cuda, 'current_device', lambda: 0)
+    looked_up, started = [], []
+    compiled = {(2, 3, 1): lambda *args: started.append(args), (4, 1, 1): lambda *args: started.append(args)}
+
+    class Kernel:
+        arg_names = ('x', 'n', 'WIDTH')
+
+        def __getitem__(self, grid):
+            return lambda *args, **options: looked_up.append((grid, args, options)) or compiled
+
+    numbers = torch.zeros(64)
+    kernel, x = Kernel(), numbers[:8]
+    gpu.run(kernel, (2, 3), x, num_warps=4, WIDTH=8, n=5)
+    gpu.run(kernel, (2, 3), y := numbers[16:], num_warps=4, WIDTH=8, n=5)
+    assert len(looked_up) == 1 and len(started) == 1
+    assert started[0][0] is y and started[0][1:] == (5, 8)  # in the order of the kernel, without options
+    for grid, given, options in [
+        ((4,), x, dict(num_warps=4, WIDTH=8, n=5)),
+        ((2, 3), numbers[1:], dict(num_warps=4, WIDTH=8, n=5)),
+        ((2, 3), x.half(), dict(num_warps=4, WIDTH=8, n=5)),
+        ((2, 3), None, dict(num_warps=4, WIDTH=8, n=5)),
+        ((2, 3), x, dict(num_warps=8, WIDTH=8, n=5)),
+        ((2, 3), x, dict(num_warps=4, WIDTH=4, n=5)),
+        ((2, 3), x, dict(num_warps=4, WIDTH=8, n=6)),
+    ]:
+        gpu.run(kernel, grid, given, **options)
+    assert len(looked_up) == 8 and len(started) == 1
 
 
 def zeros(*shape):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.errors import InputError
 from mmattn.layers import ELSA, GlobalSelfAttention, MeanShiftAttention
@@ -484,6 +485,7 @@ def test_mean_shift_kernels_are_chosen(monkeypatch, d, biased, dropout_p, chosen
 
 GRAPHS = """
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton_report import no_device
@@ -584,3 +586,24 @@ def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
         few = (256 if arch < 90 else 128) if row['kernel'] in SPILL else 0
         few = MORE_SPILLS.get(row['kernel'], {}).get(arch, few)
         assert row['spills'] <= few and 0 < row['registers'] <= MORE_REGISTERS.get(row['kernel'], 128), row
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.library, 'triton_op'), reason='before torch 2.6, Triton has no operators of torch'
+)
+def test_modes_see_operators():
+    """Operators of torch cost time where nothing looks at them, and are needed where something does: a mode that counts
+    operations, or a tracer."""
+    seen = []
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    q = torch.randn(1, 1, 16, 16, device=DEVICE)
+    mean_shift_attention(q, q, q, None, backend='triton')
+    assert not seen
+    with Mode():
+        mean_shift_attention(q, q, q, None, backend='triton')
+    assert 'mmattn.mean_shift.default' in seen

@@ -24,6 +24,7 @@ from triton import language as tl
 from triton.runtime import Autotuner, JITFunction
 
 from mmattn.errors import describe
+from mmattn.ops import gpu
 from mmattn.ops.batch_norm import triton as batch_norm
 from mmattn.ops.depthwise_conv import triton as depthwise_conv
 from mmattn.ops.global_self_attention import triton as axial
@@ -170,7 +171,8 @@ def launched_with(choice: Choice, setting: dict[str, int]) -> Iterator[None]:
 
 
 def forget(module: ModuleType, constants: dict[str, object]) -> None:
-    """What Triton knows of the functions of a module with other constants."""
+    """What is known of the functions of a module with other constants."""
+    gpu.LAUNCHES.clear()
     for function in vars(module).values() if constants else ():
         if isinstance(function, JITFunction):  # not if they are interpreted
             function.hash, function.used_global_vals = None, {}

@@ -164,6 +164,7 @@ def counted() -> Iterator[Operators]:
             'torch.cuda.amp.common.amp_definitely_not_available': lambda: False,
             'torch.cuda.is_bf16_supported': lambda: True,
             'torch.cuda.device': nullcontext,
+            'torch.cuda.current_device': lambda: 0,
             # For 16 bits, torch asks the driver for cuDNN, whose results are channels-last.
             'torch._C._select_conv_backend': lambda *_, **__: torch._C._ConvBackend.Cudnn,
             'torch._C._current_graph_task_id': lambda: 0,  # else each tensor would be computed again by itself

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
-from ..gpu import limited, run
+from ..gpu import apply, cdiv, limited, next_power_of_2, run
 from ..library import rows_of
 
 #: channels of a tile, its numbers, and the programs for a map, at most or about. Programs of 64 registers all run at a
@@ -56,7 +56,7 @@ class NormReLU:
 
     def __call__(self, x: Tensor) -> Tensor:
         parts, self.parts = self.parts, None
-        return _NormReLU.apply(x, *self.arguments, *self.statistics, self.own, parts, self.norm, self.dtype)
+        return apply(_NormReLU, x, *self.arguments, *self.statistics, self.own, parts, self.norm, self.dtype)
 
 
 class _NormReLU(torch.autograd.Function):
@@ -118,12 +118,12 @@ def _differentiable(grad, x, weight, bias, mean, variance, out, eps: float, own:
 def _parts(x: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
     """The grid of a map (B, H, W, C): parts of its pixels, and of its channels; and arguments of all kernels."""
     C = x.shape[-1]
-    channels = min(CHANNELS, triton.next_power_of_2(C))
+    channels = min(CHANNELS, next_power_of_2(C))
     rows = max(1, NUMBERS // channels)
-    pixels, across = x.numel() // C, triton.cdiv(C, channels)
-    tiles = triton.cdiv(triton.cdiv(pixels, rows), max(1, PROGRAMS // across))  # of a program
+    pixels, across = x.numel() // C, cdiv(C, channels)
+    tiles = cdiv(cdiv(pixels, rows), max(1, PROGRAMS // across))  # of a program
     sizes = dict(pixels=pixels, C=C, tiles=tiles, ROWS=rows, CHANNELS=channels)
-    return (triton.cdiv(pixels, tiles * rows), across), sizes
+    return (cdiv(pixels, tiles * rows), across), sizes
 
 
 @triton.jit

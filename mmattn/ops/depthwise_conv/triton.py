@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import launch, limited, operators
+from ..gpu import cdiv, launch, limited, next_power_of_2, operators
 from ..library import rows_of
 
 #: sides of a tile, in pixels, and its channels
@@ -38,11 +38,11 @@ def _gradients(
     _, H, W, C = x.shape
     taps = weight.shape[-1] ** 2
     before = torch.empty_like(grad) if gelu else grad  # gradient of what the GELU takes
-    strips = x.shape[0] * triton.cdiv(W, SIDE) * triton.cdiv(H, SIDE * STEPS)
+    strips = x.shape[0] * cdiv(W, SIDE) * cdiv(H, SIDE * STEPS)
     parts = grad.new_empty(strips, taps + 1, C, dtype=torch.float32)
     launch(
-        _gradient, (strips, triton.cdiv(C, CHANNELS)), *(x, weight, bias, grad, before, parts), **_constants(x, weight),
-        SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, STEPS=STEPS, ROWS=triton.next_power_of_2(taps + 1),
+        _gradient, (strips, cdiv(C, CHANNELS)), *(x, weight, bias, grad, before, parts), **_constants(x, weight),
+        SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, STEPS=STEPS, ROWS=next_power_of_2(taps + 1),
     )  # fmt: skip
     sums = parts.new_empty(parts.shape[1:])
     return _run(before, weight, None, skip, False, parts, sums), sums
@@ -76,7 +76,7 @@ def _run(
     and ``sums`` becomes the sum of the parts."""
     B, H, W, C = x.shape
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    grid = B * triton.cdiv(W, SIDE) * triton.cdiv(H, SIDE), triton.cdiv(C, CHANNELS)
+    grid = B * cdiv(W, SIDE) * cdiv(H, SIDE), cdiv(C, CHANNELS)
     settings = dict(SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, FLIP=parts is not None, PARTS=PARTS)
     count = 0 if parts is None else len(parts)
     launch(_forward, grid, *(x, weight, bias, out, parts, sums, count), **_constants(x, weight), **settings)
@@ -86,7 +86,7 @@ def _run(
 def _constants(x: Tensor, weight: Tensor) -> dict[str, int]:
     """Arguments that both kernels have."""
     _, H, W, C = x.shape
-    channels = min(CHANNELS, triton.next_power_of_2(C))
+    channels = min(CHANNELS, next_power_of_2(C))
     return dict(stride=x.stride(2), H=H, W=W, C=C, K=weight.shape[-1], SIDE=SIDE, CHANNELS=channels)
 
 

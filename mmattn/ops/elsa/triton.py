@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import launch, limited, operators
+from ..gpu import cdiv, launch, limited, next_power_of_2, operators
 
 #: the part of a map that a program of the sum works on, in bytes
 MAP_BYTES = 4096
@@ -75,7 +75,7 @@ def _gradients(
     grad_logits = torch.empty_like(logits)
     rows, constants = _rows(value), _constants(logits, value, mul, dilation)
     launch(_logits_gradient, _grid(value, constants), logits, lse, rows, mul, grad, grad_logits, **constants)
-    chunks = triton.cdiv(rows.shape[0], CHUNK) if mul is not None or add is not None else 0
+    chunks = cdiv(rows.shape[0], CHUNK) if mul is not None or add is not None else 0
     sums = grad.new_empty(2, chunks, logits.shape[-1], rows.shape[1], dtype=torch.float32)
     if chunks:
         constants['BLOCK'] = min(constants['BLOCK'] // 2, CHUNK)  # its sums take more registers
@@ -118,14 +118,14 @@ def _rows(value: Tensor) -> Tensor:
 
 def _grid(value: Tensor, constants: dict) -> tuple[int, int]:
     B, H, W, heads, _ = value.shape
-    return B * triton.cdiv(H, constants['BLOCK'] // 8) * triton.cdiv(W, 8), heads
+    return B * cdiv(H, constants['BLOCK'] // 8) * cdiv(W, 8), heads
 
 
 def _constants(logits: Tensor, value: Tensor, mul: Tensor | None, dilation: int) -> dict:
     """Arguments that all kernels have."""
     _, H, W, heads, d = value.shape
     k, stride = math.isqrt(logits.shape[-1]), _rows(value).stride(0)
-    block_row, block_d = triton.next_power_of_2(k), triton.next_power_of_2(d)
+    block_row, block_d = next_power_of_2(k), next_power_of_2(d)
     block = BLOCK_BYTES // value.element_size() // (1 if mul is None else 2) // block_row // block_d
     return dict(
         **dict(zip(('stride_b', 'stride_y', 'stride_x', 'stride_h', 'stride_t'), logits.stride()), stride=stride),

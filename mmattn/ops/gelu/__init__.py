@@ -45,10 +45,11 @@ def _reference(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tenso
 def _triton(x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
     """triton.py, imported when it is needed: Triton is not everywhere."""
     check_triton(x)
+    from ..gpu import apply
     from .triton import GELULinear
 
     with on_device(x):
-        return GELULinear.apply(x.contiguous(), bias, weight, offset)
+        return apply(GELULinear, x.contiguous(), bias, weight, offset)
 
 
 BACKENDS: dict[str, Callable[..., Tensor]] = {'reference': _reference, 'triton': _triton}

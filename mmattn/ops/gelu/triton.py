@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import limited, run
+from ..gpu import cdiv, limited, next_power_of_2, run
 
 #: channels of a tile, its numbers, and the programs for a map, at most or about
 CHANNELS, NUMBERS, PROGRAMS = 64, 2048, 864
@@ -65,11 +65,11 @@ def _differentiable(
 def _parts(x: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
     """The grid of a map (B, ..., C): parts of its pixels, and of its channels; and arguments of both kernels."""
     C = x.shape[-1]
-    channels = min(CHANNELS, triton.next_power_of_2(C))
-    rows, pixels, across = max(1, NUMBERS // channels), x.numel() // C, triton.cdiv(C, channels)
-    tiles = max(1, triton.cdiv(triton.cdiv(pixels, rows), max(1, PROGRAMS // across)))  # of a program
+    channels = min(CHANNELS, next_power_of_2(C))
+    rows, pixels, across = max(1, NUMBERS // channels), x.numel() // C, cdiv(C, channels)
+    tiles = max(1, cdiv(cdiv(pixels, rows), max(1, PROGRAMS // across)))  # of a program
     sizes = dict(pixels=pixels, C=C, tiles=tiles, ROWS=rows, CHANNELS=channels)
-    return (triton.cdiv(pixels, tiles * rows), across), sizes
+    return (cdiv(pixels, tiles * rows), across), sizes
 
 
 @triton.jit

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import launch, operators, product
+from ..gpu import cdiv, launch, next_power_of_2, operators, product
 from ..library import rows_of
 from .triton_content import products
 
@@ -86,9 +86,9 @@ def _gradients(
     has = dict(HAS_CONTEXT=context is not None)
     launch(_query_gradient, tiles, value, table, context, grad, grad_query, **has, **constants)
     launch(_value_gradient, tiles, query, table, grad, grad_value, **constants)
-    diagonals = 2 * triton.cdiv(len(table) // 2, SIDE.value) + 1
-    share = max(1, triton.cdiv(tiles[0] * diagonals, PROGRAMS))
-    parts = triton.cdiv(tiles[0], share)
+    diagonals = 2 * cdiv(len(table) // 2, SIDE.value) + 1
+    share = max(1, cdiv(tiles[0] * diagonals, PROGRAMS))
+    parts = cdiv(tiles[0], share)
     sums = grad.new_empty(parts, SIDE.value, *table.shape, dtype=torch.float32)
     launch(_table_gradient, (parts, diagonals), query, value, grad, sums, share, **constants)
     of_context = grad.new_empty(0) if context is None else products(query, grad)
@@ -116,13 +116,13 @@ def _constants(query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[d
     B, _, W, heads, K = query.shape
     length, others, V = query.shape[dim], query.shape[3 - dim], value.shape[-1]
     along, across = (W, 1) if dim == 1 else (1, W)
-    lines, D = B * others * heads, max(16, triton.next_power_of_2(max(K, V)))
+    lines, D = B * others * heads, max(16, next_power_of_2(max(K, V)))
     constants = dict(q_stride=query.stride(2), v_stride=value.stride(2), along=along, across=across, lines=lines)
     constants.update(others=others, heads=heads, length=length, reach=len(table) // 2, K=K, V=V, D=D)
     fits = query.dtype == torch.float16
     warps = min(16, D // 2) if fits else D // 4  # at most 128 registers
     constants.update(FITS=fits, num_warps=warps, num_stages=2 if warps < 16 else 1)
-    return constants, (triton.cdiv(lines, SIDE.value), triton.cdiv(length, SIDE.value))
+    return constants, (cdiv(lines, SIDE.value), cdiv(length, SIDE.value))
 
 
 @triton.jit

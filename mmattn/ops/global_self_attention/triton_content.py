@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import launch, operators
+from ..gpu import cdiv, launch, next_power_of_2, operators
 from ..library import rows_of
 
 #: pixels that a program works on at a time
@@ -55,7 +55,7 @@ def _gradients(grad: Tensor, key: Tensor, value: Tensor, context: Tensor, lse: T
     grad_key, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (key, value))
     constants = _constants(key, value)
     constants['BLOCK'] = min(BLOCK, 2048 // constants['D'])  # more would spill
-    grid = (key.shape[0] * key.shape[3] * triton.cdiv(constants['pixels'], constants['BLOCK']),)
+    grid = (key.shape[0] * key.shape[3] * cdiv(constants['pixels'], constants['BLOCK']),)
     launch(_gradient, grid, key, value, context, lse, grad.contiguous(), grad_key, grad_value, **constants)
     return grad_key, grad_value
 
@@ -78,9 +78,9 @@ def _parts(a: Tensor, b: Tensor, softmax: bool) -> tuple[Tensor, Tensor, Tensor]
     Without softmax: products of ``a`` itself."""
     B, _, _, heads, K = a.shape
     constants = _constants(a, b)
-    parts = min(triton.cdiv(constants['pixels'], PIXELS), triton.cdiv(PROGRAMS, max(1, B * heads)))
-    share = triton.cdiv(triton.cdiv(constants['pixels'], parts), BLOCK) * BLOCK
-    parts = triton.cdiv(constants['pixels'], share)
+    parts = min(cdiv(constants['pixels'], PIXELS), cdiv(PROGRAMS, max(1, B * heads)))
+    share = cdiv(cdiv(constants['pixels'], parts), BLOCK) * BLOCK
+    parts = cdiv(constants['pixels'], share)
     top, total = (a.new_empty(B, parts, heads, K, dtype=torch.float32) for _ in range(2))
     sums = a.new_empty(B, parts, heads, K, b.shape[-1], dtype=torch.float32)
     launch(
@@ -91,7 +91,7 @@ def _parts(a: Tensor, b: Tensor, softmax: bool) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _block(K: int, V: int) -> int:
-    return max(16, triton.next_power_of_2(max(K, V)))
+    return max(16, next_power_of_2(max(K, V)))
 
 
 def _constants(a: Tensor, b: Tensor) -> dict[str, int]:

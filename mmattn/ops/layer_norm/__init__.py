@@ -80,10 +80,11 @@ def _triton(
     check_triton(x)
     if x.shape[-1] > WIDEST:
         raise ValueError(f"backend 'triton' takes at most {WIDEST} channels, not {x.shape[-1]}: choose 'reference'")
+    from ..gpu import apply
     from .triton import SumAndNorm
 
     with on_device(x):
-        return SumAndNorm.apply(x.contiguous(), branch, weight, bias, kept, eps, rate, dtype)
+        return apply(SumAndNorm, x.contiguous(), branch, weight, bias, kept, eps, rate, dtype)
 
 
 BACKENDS: dict[str, Callable[..., tuple[Tensor, Tensor | None]]] = {'reference': _reference, 'triton': _triton}

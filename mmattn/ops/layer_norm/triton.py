@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import limited, run
+from ..gpu import cdiv, limited, next_power_of_2, run
 
 #: numbers of a tile, and the programs for a map in the backward pass, at most or about
 NUMBERS, PROGRAMS = 2048, 432
@@ -60,8 +60,8 @@ def _gradients(
     of_x = torch.empty_like(total, dtype=dtype)
     of_branch = None if branch_dtype is None else torch.empty_like(total, dtype=branch_dtype)
     tiles, sizes = _sizes(total)
-    steps = triton.cdiv(tiles, PROGRAMS)
-    programs = triton.cdiv(tiles, steps)
+    steps = cdiv(tiles, PROGRAMS)
+    programs = cdiv(tiles, steps)
     parts = None if of_normed is None else total.new_empty(programs, 2, total.shape[-1], dtype=torch.float32)
     run(
         _backward, (programs,), of_total, of_normed, total, weight, kept, statistics, of_x, of_branch, parts, scale,
@@ -100,10 +100,10 @@ def _differentiable(
 def _sizes(x: Tensor) -> tuple[int, dict[str, int]]:
     """Tiles of a map, and arguments of both kernels."""
     C = x.shape[-1]
-    columns = triton.next_power_of_2(C)
+    columns = next_power_of_2(C)
     rows, pixels = max(1, NUMBERS // columns), x.numel() // C
     sizes = dict(pixels=pixels, size=max(1, pixels // max(1, len(x))), C=C, ROWS=rows, COLUMNS=columns)
-    return triton.cdiv(pixels, rows), sizes
+    return cdiv(pixels, rows), sizes
 
 
 @triton.jit

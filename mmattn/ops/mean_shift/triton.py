@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import launch, limited, operators, product
+from ..gpu import cdiv, launch, limited, next_power_of_2, operators, product
 from ..library import rows_of
 
 #: queries and keys of a tile: of the forward pass, and of the gradients of queries and of keys
@@ -116,12 +116,12 @@ def _constants(
     names = 'query_stride', 'key_stride', 'value_stride', 'probe_stride'
     strides = dict(zip(names, (0 if x is None else x.stride(1) for x in tokens)))
     numbers = dict(N=N, M=key.shape[1], heads=heads, scale=d**-0.5, D=d, HAS_PROBE=probe is not None)
-    return tokens, strides | numbers | dict(BLOCK_D=max(16, triton.next_power_of_2(d)), QUERIES=queries, KEYS=keys)
+    return tokens, strides | numbers | dict(BLOCK_D=max(16, next_power_of_2(d)), QUERIES=queries, KEYS=keys)
 
 
 def _grid(x: Tensor, block: int) -> tuple[int]:
     B, N, heads, _ = x.shape
-    return (triton.cdiv(N, block) * B * heads,)
+    return (cdiv(N, block) * B * heads,)
 
 
 @triton.jit

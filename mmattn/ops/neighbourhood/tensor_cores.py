@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import launch, limited, operators, product
+from ..gpu import cdiv, launch, limited, next_power_of_2, operators, product
 from ..library import rows_of
 from .cpp import continued
 
@@ -55,7 +55,7 @@ def _gradients(
     sums = lse.new_empty(*((1, 1) if bias is None else grid), 2 * k - 1, 2 * k - 1)  # of a program
     of_bias = torch.empty_like(sums[0])
     given = maps, bias, grad, lse, mean, of_maps
-    side = max(triton.next_power_of_2(2 * k - 1), 16)
+    side = max(next_power_of_2(2 * k - 1), 16)
     launch(_gradient_of_queries, grid, *given, out, sums, **constants, ROWS=2, SIDE=side)
     launch(_gradient_of_keys, grid, *given, sums, of_bias, **constants, ROWS=4)
     return of_maps, of_bias
@@ -78,7 +78,7 @@ _operator, _gradient_operator = operators('neighbourhood_products', _attention, 
 
 def _grid(maps: Tensor, dilation: int) -> tuple[int, int]:
     B, H, W, _, heads, _ = maps.shape
-    down, across = (triton.cdiv(triton.cdiv(size, dilation), 8) for size in (H, W))
+    down, across = (cdiv(cdiv(size, dilation), 8) for size in (H, W))
     return B * dilation * dilation * down * across, heads
 
 
@@ -86,7 +86,7 @@ def _constants(maps: Tensor, bias: Tensor | None, k: int, dilation: int) -> dict
     """Arguments that all kernels have."""
     _, H, W, _, heads, d = maps.shape
     numbers = dict(H=H, W=W, dilation=dilation, heads=heads, scale=d**-0.5, stride=maps.stride(2))
-    return numbers | dict(D=d, BLOCK_D=max(triton.next_power_of_2(d), 16), K=k, HAS_BIAS=bias is not None)
+    return numbers | dict(D=d, BLOCK_D=max(next_power_of_2(d), 16), K=k, HAS_BIAS=bias is not None)
 
 
 @triton.jit

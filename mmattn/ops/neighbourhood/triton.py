@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..derivatives import once
-from ..gpu import limited
+from ..gpu import cdiv, limited, next_power_of_2
 from ..tracing import is_plain, stream_of
 from .cpp import continued
 from .reference import beyond_of
@@ -118,7 +118,7 @@ def _constants(
     maps = [x.flatten(-2).reshape(-1, heads * d) for x in (query, key, value)]
     # The rows of a single image may be a view, in which channels are not neighbours.
     maps = [x if x.stride(1) == 1 else x.contiguous() for x in maps]
-    block_d = triton.next_power_of_2(d)
+    block_d = next_power_of_2(d)
     numbers = dict(H=H, W=W, KH=key.shape[1], KW=key.shape[2], heads=heads, dilation=dilation, scale=d**-0.5)
     numbers.update(zip(('query_stride', 'key_stride', 'value_stride'), (x.stride(0) for x in maps)))
     constants = dict(D=d, K=k, HAS_BIAS=bias is not None, BLOCK=max(BLOCK_SIZE // block_d, 8), BLOCK_D=block_d)
@@ -127,7 +127,7 @@ def _constants(
 
 def _grid(x: Tensor, constants: dict) -> tuple[int, int]:
     B, H, W, heads, _ = x.shape
-    return B * triton.cdiv(H, constants['BLOCK'] // 8) * triton.cdiv(W, 8), heads
+    return B * cdiv(H, constants['BLOCK'] // 8) * cdiv(W, 8), heads
 
 
 @triton.jit

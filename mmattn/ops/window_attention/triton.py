@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import launch, limited, operators, product
+from ..gpu import cdiv, launch, limited, next_power_of_2, operators, product
 from ..library import rows_of
 
 #: programs of a pass, if there are so many windows. Each of the backward pass writes sums for the table.
@@ -75,13 +75,13 @@ def _constants(
 ) -> tuple[tuple[int, int], dict[str, int]]:
     """The grid, heads and programs for each, and the arguments that both passes have."""
     B, H, W, parts, C = x.shape
-    heads, windows = table.shape[1], B * triton.cdiv(H, w) * triton.cdiv(W, w)
+    heads, windows = table.shape[1], B * cdiv(H, w) * cdiv(W, w)
     d, share = C // heads, 1 + windows * heads // programs
-    columns = max(16, triton.next_power_of_2(w * w))
-    return (heads, triton.cdiv(windows, share)), dict(
+    columns = max(16, next_power_of_2(w * w))
+    return (heads, cdiv(windows, share)), dict(
         **dict(stride=x.stride(2), windows=windows, share=share, H=H, W=W, heads=heads, shift=shift, scale=d**-0.5),
         **dict(D=d, WIN=w, PARTS=parts, GAUSS=gauss, SHIFTED=shift > 0, SMALL=small, PADDED=pad is not None),
-        **dict(ROWS=min(columns, LOGITS // columns), COLUMNS=columns, BLOCK_D=max(16, triton.next_power_of_2(d))),
+        **dict(ROWS=min(columns, LOGITS // columns), COLUMNS=columns, BLOCK_D=max(16, next_power_of_2(d))),
     )
 
 

@@ -235,10 +235,11 @@ def differences(
     results = []
     for where, to, path in (('cpu', torch.float64, 'reference'), (device, dtype, backend)):
         inputs = [x.to(where, to).requires_grad_() for x in exact]
-        out = compute(*inputs, backend=path)
-        # Rounded for both, because its sums over pixels nearly cancel.
-        upstream = torch.sin(torch.arange(out.numel(), dtype=torch.float64)).view(out.shape).to(dtype)
-        results.append([out, *torch.autograd.grad(out, inputs, upstream.to(out))])
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # else convolutions of float32 have 10 bits
+            out = compute(*inputs, backend=path)
+            # Rounded for both, because its sums over pixels nearly cancel.
+            upstream = torch.sin(torch.arange(out.numel(), dtype=torch.float64)).view(out.shape).to(dtype)
+            results.append([out, *torch.autograd.grad(out, inputs, upstream.to(out))])
     shares = [
         ((actual.double().cpu() - wanted).norm() / wanted.norm()).item()
         for wanted, actual in zip(*results, strict=True)

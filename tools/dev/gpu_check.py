@@ -4,7 +4,7 @@
     python tools/dev/gpu_check.py --bundle FILE       # on a machine with torch alone: FILE is of gpu_bundle.py
     python tools/dev/gpu_check.py --photos FOLDER     # trains on the images for validation in FOLDER/coco and
                                                       # FOLDER/ADEChallengeData2016, as COCO and ADE20K have them
-    python tools/dev/gpu_check.py --steps eager half --models gsa-r50 r50 --seconds 200    # a part of it
+    python tools/dev/gpu_check.py --steps eager 'half gsa-r50' --models gsa-r50 r50 --seconds 200    # a part of it
     python tools/dev/gpu_check.py --device cpu        # a dry run of a few models: small sizes, no figure has a meaning
 
 Steps, in this order:
@@ -139,7 +139,8 @@ def main() -> None:
         '--photos', type=Path, metavar='FOLDER', help='default: those of the bundle, else made-up images'
     )
     parser.add_argument('--models', nargs='+', choices=models(), help='these only (default: all; dry run: a few)')
-    parser.add_argument('--steps', nargs='+', metavar='NAME', help='these only')
+    parser.add_argument('--steps', nargs='+', metavar='NAME', help='these only, or those of some models')
+    parser.add_argument('--columns', nargs='+', choices=COLUMNS, default=COLUMNS, help='of eager and compiled models')
     parser.add_argument('--seconds', type=float, help='of all steps (default: 590; dry run: 3600)')
     parser.add_argument('--out', type=Path, default=ROOT / 'work_dirs' / 'gpu_check')
     args = parser.parse_args()
@@ -155,8 +156,7 @@ def main() -> None:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         paths = [ROOT, *ROOT.glob('projects/*'), ROOT / 'tools', ROOT / 'tools' / 'dev']
-        # Models are compiled side by side, each in one process.
-        environment = {'TORCHINDUCTOR_COMPILE_THREADS': '1', **os.environ}
+        environment = dict(os.environ)
         environment['TRITON_CACHE_MANAGER'] = 'gpu_kernels:CountingCache'
         if args.device == 'cpu':  # where tests that need a GPU run, too
             environment.update(CUDA_VISIBLE_DEVICES='', MMATTN_TEST_GPU='cpu')
@@ -175,10 +175,13 @@ def main() -> None:
             subprocess.run(make, env=environment, check=True)
         left = (args.seconds or (590 if args.device == 'cuda' else 3600)) - (time.monotonic() - started)
         found = groups(args)
-        if unknown := set(args.steps or ()) - found.keys():
+        names = {name: {name, *(step.name for step in group.steps)} for name, group in found.items()}
+        if unknown := set(args.steps or ()) - set().union(*names.values()):
             parser.error(f'--steps must be of {", ".join(map(repr, found))}, not {", ".join(sorted(unknown))}')
-        chosen = {name: group for name, group in found.items() if not args.steps or name in args.steps}
-        failed = run(chosen, args.out, left, environment)
+        if args.steps:
+            for name, group in found.items():
+                group.steps[:] = [step for step in group.steps if {name, step.name} & {*args.steps}]
+        failed = run(found, args.out, left, environment)
     if failed:
         sys.exit(f'Steps failed: see {args.out / "results.md"}')
 
@@ -194,6 +197,7 @@ def groups(args: argparse.Namespace) -> dict[str, Group]:
     patience = SIZES[args.device].patience
     common = ['--device', args.device, '--out', args.out]
     common += ['--photos', args.photos] if args.photos else []
+    common += ['--columns', *args.columns]
 
     def turns(part: str, of: Sequence[str], prepare: float, limit: float) -> Group:
         command = [sys.executable, Path(__file__), part, *common, '--model']
@@ -216,7 +220,7 @@ def groups(args: argparse.Namespace) -> dict[str, Group]:
         'machine': Group([alone('machine', 60, Path(__file__), 'machine', *common)]),
         'selftest': Group([selftest(dtype) for dtype in DTYPES[args.device == 'cpu' :]], 90 * patience),
         'eager': turns('eager', names, 60, 25),
-        'compiled inference': turns('compiled', [f'{name} inference' for name in compiled], 90, 10),
+        'compiled inference': turns('compiled', [f'{name} inference' for name in compiled], 150, 10),
         'half': turns('half', [name for name in names if name in PEERS], 60, 0),
         'whole': turns('whole', trained, 60, 45),
         'compiled training': turns('compiled', [f'{name} training' for name in compiled], 180, 10),
@@ -244,7 +248,9 @@ def run(groups: dict[str, Group], out: Path, seconds: float, environment: dict[s
                     sections += [f'### {step.name}: left out, no time is left' for step in steps]
                     write_results(out, sections)
                     continue
-                with started(steps, Path(folder), environment) as processes:
+                # of torch.compile, where steps prepare side by side
+                threads = {'TORCHINDUCTOR_COMPILE_THREADS': str(max(at_once // len(steps), 1))}
+                with started(steps, Path(folder), {**threads, **environment}) as processes:
                     limit = min(time.monotonic() + group.prepare, end)
                     while time.monotonic() < limit and not all(process.is_ready() for process in processes):
                         time.sleep(0.05)
@@ -497,7 +503,7 @@ def measure(args: argparse.Namespace) -> None:
         measures['graph ms'] = graph
     failed = 0
     for column, function in measures.items():
-        for step in steps:
+        for step in steps if column in args.columns else ():
             try:
                 function(column, step)
             except Exception:

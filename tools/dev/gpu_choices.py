@@ -63,7 +63,12 @@ CHOICES = (
         for kernel in ('_statistics', '_forward', '_sums', '_input_gradient')
     ),
     Choice('mean shift of a projection', mean_shift, '_keys_gradient', REGISTERS),
-    Choice('depth-wise convolution, sum and GELU', depthwise_conv, '_gradient', (dict(num_warps=4), dict(maxnreg=255))),
+    Choice(
+        'depth-wise convolution, sum and GELU',
+        depthwise_conv,
+        '_gradient',
+        (dict(CHANNELS=32, num_warps=4), dict(CHANNELS=32, num_warps=2), dict(CHANNELS=16, num_warps=1)),
+    ),
 )
 
 
@@ -149,8 +154,12 @@ def launched_with(choice: Choice, setting: dict[str, int]) -> Iterator[None]:
     """Launches of the kernel have other arguments."""
     name = next(name for name in ('launch', 'run') if hasattr(choice.module, name))
     usual = getattr(choice.module, name)
-    constants = {key: tl.constexpr(value) for key, value in setting.items() if key == 'SIDE'}
-    arguments = {key: value for key, value in setting.items() if key not in ('SIDE', 'times')}
+    constants = {
+        key: tl.constexpr(value) if isinstance(getattr(choice.module, key), tl.constexpr) else value
+        for key, value in setting.items()
+        if hasattr(choice.module, key)
+    }
+    arguments = {key: value for key, value in setting.items() if key not in (*constants, 'times')}
 
     def launch(kernel: object, grid: tuple[int, ...], *args: object, **kwargs: object) -> None:
         inner, options = kernel, {}

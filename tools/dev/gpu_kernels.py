@@ -1,6 +1,7 @@
 """Compile the Triton kernels that gpu_check.py launches, for a GPU that is not here, and use them where it is.
 
     python tools/dev/gpu_kernels.py FOLDER       # in the project's environment: compiles them, and writes FOLDER
+    python tools/dev/gpu_kernels.py FOLDER --only eager 'mask-rcnn gsa-r50'    # those of some steps
     python tools/dev/gpu_kernels.py --use FOLDER # there: puts them into Triton's cache, TRITON_CACHE_DIR
 
 All that the steps of gpu_check.py launch runs on fake tensors, as in launches.py, and each kernel is compiled in place
@@ -56,20 +57,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('folder', type=Path)
     parser.add_argument('--use', action='store_true')
+    parser.add_argument('--only', nargs='+', default=[''], metavar='NAME', help='what the names of steps begin with')
     args = parser.parse_args()
     if args.use:
         use(args.folder)
         return
-    compile_ahead(args.folder)
+    compile_ahead(args.folder, tuple(args.only))
 
 
-def compile_ahead(folder: Path) -> None:
+def compile_ahead(folder: Path, only: tuple[str, ...]) -> None:
     """Compile what is not in work_dirs/triton yet, and write the folder."""
     # apart from the usual cache: others need also what these kernels were compiled from
     os.environ.update(TRITON_CACHE_DIR=str(ROOT / 'work_dirs' / 'triton'), TRITON_STORE_BINARY_ONLY='1')
     sys.path.insert(0, str(ROOT / 'tools'))
     with kept(folder) as kernels:
         for name, call in launches_of_the_check():
+            if not name.startswith(only):
+                continue
             began, before = time.monotonic(), len(kernels)
             call()
             print(f'{name}: {len(kernels) - before} more kernels, {time.monotonic() - began:.1f} s', flush=True)

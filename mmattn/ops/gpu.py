@@ -41,6 +41,13 @@ def product(a, b, total=None):
     return tl.dot(a, b, total, input_precision='ieee')
 
 
+@triton.jit
+def as_float32(x):
+    """An argument that is a float of Python: launches pass it as float32, and torch.compile as float64, in which GPUs
+    are slow."""
+    return x if INTERPRETED else x.to(tl.float32)  # There, it is still one of Python.
+
+
 def limited(kernel, registers: int = 128, num_warps: int = 4, **options: int):
     """Sets the warps of a program and limits the registers of a thread, as was fastest on an H100; ``options`` are
     further ones of ``triton.Config``."""

@@ -519,6 +519,51 @@ def test_kernels_in_graphs():
     assert subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout == 'True False False\n'
 
 
+DOUBLES = """
+import json
+from functools import partial
+from types import SimpleNamespace
+import torch
+from triton._C.libtriton import ir
+from triton.runtime import JITFunction
+from triton_report import CASES, launched, layer_norm, norm
+
+def lower(kernel, key, signature, device, constants, options, attributes, warmup):
+    _, _, target, backend, _ = kernel.device_caches[device]
+    given = {name: 'fp64' if kind == 'fp32' else kind for name, kind in signature.items()}
+    text = ''
+    if given != signature:
+        context = ir.context()
+        ir.load_dialects(context)
+        backend.load_dialects(context)
+        functions = backend.get_codegen_implementation(options), backend.get_module_map()
+        module = kernel.ASTSource(kernel, given, constants, attributes).make_ir(target, options, *functions, context)
+        text = str(backend.make_ttir(module, {}, options, target.arch))
+    return SimpleNamespace(name=kernel.fn.__name__, lines=[line for line in text.splitlines() if 'f64' in line])
+
+JITFunction._do_compile = lower
+for name, case in CASES.items():
+    if getattr(case, 'func', None) not in (norm, layer_norm):  # torch.compile does not come to their kernels
+        for kernel, lowered in launched(90, partial(case, torch.bfloat16)):
+            print(json.dumps([name, kernel, *lowered.lines]))
+"""
+
+
+@pytest.mark.skipif(
+    tuple(map(int, triton.__version__.split('.')[:2])) < (3, 6), reason='tools/dev/triton_report.py needs Triton 3.6'
+)
+def test_kernels_compute_in_float32():
+    """torch.compile gives kernels float64 for floats of Python. They only convert these: else products of matrices do
+    not compile, and all is slow that comes from them."""
+    env = {name: text for name, text in os.environ.items() if name != 'TRITON_INTERPRET'}
+    env['PYTHONPATH'] = os.pathsep.join(map(str, (ROOT, ROOT / 'tools' / 'dev')))
+    command = [sys.executable, '-c', DOUBLES]
+    text = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
+    rows = [row for row in map(json.loads, text.splitlines()) if row[2:]]
+    assert rows and all('tt.func' in row[2] for row in rows)
+    assert not [row for row in rows if any('= arith.truncf %' not in line for line in row[3:])]
+
+
 NORM = {'_statistics', '_forward', '_sums', '_input_gradient'}
 LAYER_NORM = {'_forward', '_backward'}
 DEPTHWISE = {'_forward', '_gradient'}

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import cdiv, launch, next_power_of_2, operators, product
+from ..gpu import as_float32, cdiv, launch, next_power_of_2, operators, product
 from ..library import rows_of
 from .triton_content import products
 
@@ -239,7 +239,7 @@ def _forward(
     if HAS_NORM:
         channel, inside = head[:, None] * V + c[None, :], there[:, None] & (c < V)[None, :]
         scale = tl.load(weight + channel, inside, 0.0).to(tl.float32)
-        scale /= tl.sqrt(tl.load(var + channel, inside, 1.0).to(tl.float32) + eps)
+        scale /= tl.sqrt(tl.load(var + channel, inside, 1.0).to(tl.float32) + as_float32(eps))
         offset = tl.load(bias + channel, inside, 0.0).to(tl.float32)
         offset -= tl.load(mean + channel, inside, 0.0).to(tl.float32) * scale
         total = total * scale[:, None, :] + offset[:, None, :]

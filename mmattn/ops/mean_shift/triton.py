@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import cdiv, launch, limited, next_power_of_2, operators, product
+from ..gpu import as_float32, cdiv, launch, limited, next_power_of_2, operators, product
 from ..library import rows_of
 
 #: queries and keys of a tile: of the forward pass, and of the gradients of queries and of keys
@@ -176,7 +176,7 @@ def _mean_shift(
     image, head, i, number = _place(N, heads, QUERIES)
     key += image * M * key_stride + head * D
     value += image * M * value_stride + head * D
-    scale *= 1.4426950408889634  # exponentials of base 2 are fast
+    scale = as_float32(scale) * 1.4426950408889634  # exponentials of base 2 are fast
     q = _read(query + image * N * query_stride + head * D, i, N, query_stride, D, QUERIES, BLOCK_D)
     top = tl.full((QUERIES,), float('-inf'), tl.float32)
     weights = tl.zeros((QUERIES,), tl.float32)
@@ -210,6 +210,7 @@ def _queries_gradient(
 ):  # fmt: skip
     """Writes them to ``gradients``, from ``of_query`` and ``of_probe`` on. Also writes ``middle``, the
     means of the gradients of a query's weights, which the other kernel reads."""
+    scale = as_float32(scale)
     image, head, i, number = _place(N, heads, QUERIES)
     key += image * M * key_stride + head * D
     value += image * M * value_stride + head * D
@@ -243,6 +244,7 @@ def _keys_gradient(
     N, M, heads, query_stride, key_stride, value_stride, probe_stride, scale,
     D: tl.constexpr, HAS_PROBE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
+    scale = as_float32(scale)
     image, head, j, number = _place(M, heads, KEYS)
     query += image * N * query_stride + head * D
     grad += (image * N * heads + head) * D

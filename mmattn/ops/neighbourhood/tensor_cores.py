@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import cdiv, launch, limited, next_power_of_2, operators, product
+from ..gpu import as_float32, cdiv, launch, limited, next_power_of_2, operators, product
 from ..library import rows_of
 from .cpp import continued
 
@@ -149,6 +149,7 @@ def _forward(
     maps, bias, out, lse, H, W, dilation, heads, scale, stride,
     D: tl.constexpr, BLOCK_D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    scale = as_float32(scale)
     head, c = tl.program_id(1), tl.arange(0, BLOCK_D)[None, :]
     first, h, w, top, left = _tile(H, W, dilation)
     y, x = _pixels(top, left, 64, 8)
@@ -185,6 +186,7 @@ def _gradient_of_queries(
     SIDE: tl.constexpr,
 ):  # fmt: skip
     """Also means of the gradients of a query's weights, and sums of those of its logits by relative position."""
+    scale = as_float32(scale)
     head, c = tl.program_id(1), tl.arange(0, BLOCK_D)[None, :]
     first, h, w, top, left = _tile(H, W, dilation)
     y, x = _pixels(top, left, 64, 8)
@@ -250,6 +252,7 @@ def _gradient_of_keys(
     D: tl.constexpr, BLOCK_D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Of keys and values: the tile is of keys, and the loop goes through queries. Also of biases, from the sums."""
+    scale = as_float32(scale)
     if HAS_BIAS:
         _add_sums(sums, of_bias, heads, (2 * K - 1) * (2 * K - 1))
     head, c = tl.program_id(1), tl.arange(0, BLOCK_D)[None, :]

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..derivatives import once
-from ..gpu import cdiv, limited, next_power_of_2
+from ..gpu import as_float32, cdiv, limited, next_power_of_2
 from ..tracing import is_plain, stream_of
 from .cpp import continued
 from .reference import beyond_of
@@ -164,6 +164,7 @@ def _forward(
     query, key, value, bias, out, lse, H, W, KH, KW, heads, dilation, scale, query_stride, key_stride, value_stride,
     D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
+    scale = as_float32(scale)
     b, y, x, inside = _pixels(H, W, BLOCK)
     c, head = tl.arange(0, BLOCK_D)[None, :], tl.program_id(1)
     mask, of_head = inside[:, None] & (c < D), head * D + c
@@ -201,6 +202,7 @@ def _backward_queries(
     query_stride, key_stride, value_stride,
     D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
+    scale = as_float32(scale)
     b, y, x, inside = _pixels(H, W, BLOCK)
     c, head = tl.arange(0, BLOCK_D)[None, :], tl.program_id(1)
     mask, of_head = inside[:, None] & (c < D), head * D + c
@@ -237,6 +239,7 @@ def _backward_keys(
     query_stride, key_stride, value_stride,
     D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
+    scale = as_float32(scale)
     b, y, x, inside = _pixels(KH, KW, BLOCK)
     c, head = tl.arange(0, BLOCK_D)[None, :], tl.program_id(1)
     mask, of_head = inside[:, None] & (c < D), head * D + c

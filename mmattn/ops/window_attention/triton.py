@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import cdiv, launch, limited, next_power_of_2, operators, product
+from ..gpu import as_float32, cdiv, launch, limited, next_power_of_2, operators, product
 from ..library import rows_of
 
 #: programs of a pass, if there are so many windows. Each of the backward pass writes sums for the table.
@@ -139,6 +139,7 @@ def _windows(
     D: tl.constexpr, WIN: tl.constexpr, PARTS: tl.constexpr, GAUSS: tl.constexpr, SHIFTED: tl.constexpr,
     SMALL: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
+    scale = as_float32(scale)
     head, first, c = tl.program_id(0), tl.program_id(1) * share, tl.arange(0, BLOCK_D)
     place, part = head * D, heads * D
     whole = _bias(table, 0, head, heads, WIN, ROWS, COLUMNS)
@@ -163,6 +164,7 @@ def _windows_gradient(
     SMALL: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """sums: of the gradients of the logits over the windows of each program, for each head and pair of pixels."""
+    scale = as_float32(scale)
     head, first, c = tl.program_id(0), tl.program_id(1) * share, tl.arange(0, BLOCK_D)
     place, part = head * D, heads * D
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]

@@ -564,27 +564,31 @@ def test_kernels_compute_in_float32():
     assert not [row for row in rows if any('= arith.truncf %' not in line for line in row[3:])]
 
 
-NORM = {'_statistics', '_forward', '_sums', '_input_gradient'}
-LAYER_NORM = {'_forward', '_backward'}
-DEPTHWISE = {'_forward', '_gradient'}
-ELSA_KERNELS = {'_sum', '_sum (reverse)', '_logits_gradient', '_ghost_gradient'}
+NORM = {'_norm_statistics', '_norm_relu', '_norm_relu_sums', '_norm_relu_gradient'}
+LAYER_NORM = {'_sum_and_norm', '_sum_and_norm_gradient'}
+GELU = {'_gelu', '_gelu_gradient'}
+DEPTHWISE = {'_depthwise', '_depthwise_gradient'}
+ELSA_KERNELS = {'_elsa', '_elsa (reverse)', '_elsa_logits_gradient', '_elsa_ghost_gradient'}
 GSA = {'_forward', '_query_gradient', '_value_gradient', '_table_gradient', '_sum_parts', '_merge', '_gradient'}
-MEAN_SHIFT = {'_mean_shift', '_queries_gradient', '_keys_gradient'}
-NEIGHBOURHOOD = {'_forward', '_backward_queries', '_backward_keys'}
-WINDOWS = {'_windows', '_windows_gradient', '_bias_gradient'}
-PRODUCTS = {'_forward', '_gradient_of_queries', '_gradient_of_keys'}
+MEAN_SHIFT = {'_mean_shift', '_mean_shift_query_gradient', '_mean_shift_key_gradient'}
+NEIGHBOURHOOD = {'_neighbourhood', '_neighbourhood_query_gradient', '_neighbourhood_key_gradient'}
+WINDOWS = {'_windows', '_windows_gradient', '_windows_bias_gradient'}
+PRODUCTS = {'_products', '_products_query_gradient', '_products_key_gradient'}
 SPILL = {
     '_gradient',
-    '_sums',
-    '_input_gradient',
-    '_sum',
+    '_depthwise_gradient',
+    '_norm_relu_sums',
+    '_norm_relu_gradient',
+    '_elsa',
+    '_elsa (reverse)',
     '_sum_parts',
-    '_sum (reverse)',
-    '_backward_keys',
+    '_neighbourhood_key_gradient',
     *MEAN_SHIFT,
-    *PRODUCTS - {'_forward'},
+    *PRODUCTS - {'_products'},
 }
-MORE_REGISTERS = dict.fromkeys(('_keys_gradient', '_gradient_of_keys', '_windows', '_windows_gradient'), 168)
+MORE_REGISTERS = dict.fromkeys(
+    ('_mean_shift_key_gradient', '_products_key_gradient', '_windows', '_windows_gradient'), 168
+)
 #: by architecture, of a program that has all logits of a window, and their gradients and sums, in registers; and of
 #: GSA's gradients in float16 with 64 channels, which have 512 threads, so at most 128 registers
 MORE_SPILLS = dict.fromkeys(('_query_gradient', '_value_gradient', '_table_gradient'), {80: 128, 90: 64, 100: 64}) | {
@@ -608,7 +612,7 @@ MORE_SPILLS = dict.fromkeys(('_query_gradient', '_value_gradient', '_table_gradi
         (['depth-wise, 3 x 3'], DEPTHWISE),
         (['norm and ReLU', 'norm, sum and ReLU'], NORM),
         ([f'sum and norm, {C} channels' for C in (96, 512, 2048)], LAYER_NORM),
-        (['GELU and linear layer'], LAYER_NORM),
+        (['GELU and linear layer'], GELU),
         (['GSA, 16 channels', 'GSA, 32 channels', 'GSA, 64 channels'], GSA),
         (['mean shift, 64 channels', 'mean shift, 32 channels'], MEAN_SHIFT),
         (['mean shift in windows', 'windows, 7 x 7', 'windows, 12 x 12'], WINDOWS),

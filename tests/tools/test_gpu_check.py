@@ -30,7 +30,7 @@ from mmattn.ops.batch_norm import triton as norm
 folder, call = Path(sys.argv[1]), lambda: gpu_kernels.operators([('norm and ReLU', (1, 4, 4, 1, 16))], torch.bfloat16)
 with gpu_kernels.kept(folder / 'kernels'):
     call()
-for kernel in (norm._statistics, norm._forward, norm._sums, norm._input_gradient):
+for kernel in (norm._norm_statistics, norm._norm_relu, norm._norm_relu_sums, norm._norm_relu_gradient):
     kernel.fn.device_caches.clear()
 os.environ['TRITON_CACHE_DIR'] = str(folder / 'other')
 with mock.patch('triton.runtime.cache.triton_key', lambda: 'of another build'):
@@ -174,7 +174,7 @@ def test_kernels_compiled_ahead(tmp_path):
     )
     subprocess.run([sys.executable, '-c', KERNELS, tmp_path], env=env, check=True)
     noted = (tmp_path / 'turn.kernels').read_text().split()
-    names = ['_statistics', '_forward', '_sums', '_input_gradient']
+    names = ['_norm_statistics', '_norm_relu', '_norm_relu_sums', '_norm_relu_gradient']
     assert noted[1::2] == names * 2 and noted[::2] == ['compiled'] * 4 + ['cached'] * 4
     launchers = json.loads((tmp_path / 'kernels' / 'kernels.json').read_text())['launchers']
     assert launchers and all('PyInit___triton_launcher' in source for source in launchers)

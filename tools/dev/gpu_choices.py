@@ -55,18 +55,18 @@ CHOICES = (
         for kernel in ('_forward', '_query_gradient', '_value_gradient', '_table_gradient')
     ),
     Choice('axial, along columns', axial, '', (dict(SIDE=32, times=2), dict(SIDE=32, times=4))),
-    Choice('neighbourhood', tensor_cores, '_forward', (dict(num_stages=3), dict(ROWS=4), dict(ROWS=1))),
-    Choice('neighbourhood', tensor_cores, '_gradient_of_queries', (dict(num_stages=3), dict(maxnreg=168))),
-    Choice('neighbourhood', tensor_cores, '_gradient_of_keys', (*REGISTERS, dict(ROWS=2), dict(num_stages=3))),
+    Choice('neighbourhood', tensor_cores, '_products', (dict(num_stages=3), dict(ROWS=4), dict(ROWS=1))),
+    Choice('neighbourhood', tensor_cores, '_products_query_gradient', (dict(num_stages=3), dict(maxnreg=168))),
+    Choice('neighbourhood', tensor_cores, '_products_key_gradient', (*REGISTERS, dict(ROWS=2), dict(num_stages=3))),
     *(
         Choice('norm, sum and ReLU', batch_norm, kernel, (dict(maxnreg=32), dict(maxnreg=128)))
-        for kernel in ('_statistics', '_forward', '_sums', '_input_gradient')
+        for kernel in ('_norm_statistics', '_norm_relu', '_norm_relu_sums', '_norm_relu_gradient')
     ),
-    Choice('mean shift of a projection', mean_shift, '_keys_gradient', REGISTERS),
+    Choice('mean shift of a projection', mean_shift, '_mean_shift_key_gradient', REGISTERS),
     Choice(
         'depth-wise convolution, sum and GELU',
         depthwise_conv,
-        '_gradient',
+        '_depthwise_gradient',
         (dict(CHANNELS=32, num_warps=4), dict(CHANNELS=32, num_warps=2), dict(CHANNELS=16, num_warps=1)),
     ),
 )

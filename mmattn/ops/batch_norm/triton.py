@@ -52,7 +52,7 @@ class NormReLU:
             rows, stride = rows_of(x.detach())
             grid, sizes = _parts(x)
             self.parts = x.new_empty(2, grid[0], x.shape[-1], dtype=torch.float32)
-            run(_statistics, grid, rows, self.parts, stride, **sizes)
+            run(_norm_statistics, grid, rows, self.parts, stride, **sizes)
 
     def __call__(self, x: Tensor) -> Tensor:
         parts, self.parts = self.parts, None
@@ -70,7 +70,7 @@ class _NormReLU(torch.autograd.Function):
         running = [norm.running_mean, norm.running_var, norm.num_batches_tracked] if follows else []
         grid, sizes = _parts(x)
         run(
-            _forward, grid, *(rows, added[0], weight, bias, mean, variance, out, parts), *(running or [None] * 3),
+            _norm_relu, grid, *(rows, added[0], weight, bias, mean, variance, out, parts), *(running or [None] * 3),
             eps, float(norm.momentum) if follows else 0.0, stride, added[1], **sizes, SHORTCUT=shortcut is not None,
             OWN=parts is not None, FOLLOWS=follows, PARTS=PARTS,
         )  # fmt: skip
@@ -97,10 +97,10 @@ def _gradients(grad, x, weight, bias, mean, variance, out, eps: float, own: bool
     parts = x.new_empty(2, grid[0], x.shape[-1], dtype=torch.float32)
     of_bias, of_weight = (torch.empty_like(each, memory_format=torch.contiguous_format) for each in (bias, weight))
     tensors = x, weight, bias, mean, variance
-    run(_sums, grid, *tensors, grad, out, of_shortcut, parts, eps, stride, **sizes)
+    run(_norm_relu_sums, grid, *tensors, grad, out, of_shortcut, parts, eps, stride, **sizes)
     grad = grad if out is None else of_shortcut  # after ReLU
     results = of_x, of_weight, of_bias
-    run(_input_gradient, grid, *tensors, grad, parts, *results, eps, stride, **sizes, OWN=own, PARTS=PARTS)
+    run(_norm_relu_gradient, grid, *tensors, grad, parts, *results, eps, stride, **sizes, OWN=own, PARTS=PARTS)
     return of_x, of_shortcut, of_weight, of_bias
 
 
@@ -174,7 +174,7 @@ _limited = partial(limited, registers=64, num_warps=8)
 
 @_limited
 @triton.jit
-def _statistics(x, parts, stride, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _norm_statistics(x, parts, stride, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """Of each part, the sum and the sum of squared differences from its mean. Differences are first from the mean of
     its first tile, so that they lose no digits where the mean is far from zero."""
     first, count, c = _part(pixels, C, tiles, ROWS, CHANNELS)
@@ -194,7 +194,7 @@ def _statistics(x, parts, stride, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS
 
 @triton.jit
 def _merged(parts, pixels, size, c, C, PARTS: tl.constexpr):
-    """Mean and variance of channels, from what ``_statistics`` found of parts of ``size`` pixels."""
+    """Mean and variance of channels, from what ``_norm_statistics`` found of parts of ``size`` pixels."""
     number = tl.num_programs(0)
     mean = _sum(parts, number, c, C, PARTS) / pixels
     squares = tl.zeros((PARTS, c.shape[0]), tl.float32)
@@ -210,7 +210,7 @@ def _merged(parts, pixels, size, c, C, PARTS: tl.constexpr):
 
 @_limited
 @triton.jit
-def _forward(
+def _norm_relu(
     x, shortcut, weight, bias, mean, variance, out, parts, running_mean, running_variance, batches, eps, momentum,
     stride, shortcut_stride, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr,
     OWN: tl.constexpr, FOLLOWS: tl.constexpr, PARTS: tl.constexpr,
@@ -240,7 +240,7 @@ def _forward(
 
 @_limited
 @triton.jit
-def _sums(
+def _norm_relu_sums(
     x, weight, bias, mean, variance, grad, out, of_shortcut, parts, eps, stride, pixels, C, tiles, ROWS: tl.constexpr,
     CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr,
 ):  # fmt: skip
@@ -267,7 +267,7 @@ def _sums(
 
 @_limited
 @triton.jit
-def _input_gradient(
+def _norm_relu_gradient(
     x, weight, bias, mean, variance, grad, parts, of_x, of_weight, of_bias, eps, stride, pixels, C, tiles,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr, SHORTCUT: tl.constexpr, OWN: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip

@@ -41,8 +41,9 @@ def _gradients(
     strips = x.shape[0] * cdiv(W, SIDE) * cdiv(H, SIDE * STEPS)
     parts = grad.new_empty(strips, taps + 1, C, dtype=torch.float32)
     launch(
-        _gradient, (strips, cdiv(C, CHANNELS)), *(x, weight, bias, grad, before, parts), **_constants(x, weight),
-        SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, STEPS=STEPS, ROWS=next_power_of_2(taps + 1),
+        _depthwise_gradient, (strips, cdiv(C, CHANNELS)), x, weight, bias, grad, before, parts,
+        **_constants(x, weight), SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, STEPS=STEPS,
+        ROWS=next_power_of_2(taps + 1),
     )  # fmt: skip
     sums = parts.new_empty(parts.shape[1:])
     return _run(before, weight, None, skip, False, parts, sums), sums
@@ -79,7 +80,7 @@ def _run(
     grid = B * cdiv(W, SIDE) * cdiv(H, SIDE), cdiv(C, CHANNELS)
     settings = dict(SKIP=skip, GELU=gelu, HAS_BIAS=bias is not None, FLIP=parts is not None, PARTS=PARTS)
     count = 0 if parts is None else len(parts)
-    launch(_forward, grid, *(x, weight, bias, out, parts, sums, count), **_constants(x, weight), **settings)
+    launch(_depthwise, grid, *(x, weight, bias, out, parts, sums, count), **_constants(x, weight), **settings)
     return out
 
 
@@ -140,7 +141,7 @@ def _normal(x):
 
 @partial(limited, num_warps=8)
 @triton.jit
-def _forward(
+def _depthwise(
     x, weight, bias, out, parts, sums, count, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr,
     CHANNELS: tl.constexpr, SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, FLIP: tl.constexpr,
     PARTS: tl.constexpr,
@@ -164,7 +165,7 @@ def _forward(
 
 @partial(limited, num_warps=8)
 @triton.jit
-def _gradient(
+def _depthwise_gradient(
     x, weight, bias, grad, before, parts, stride, H, W, C, K: tl.constexpr, SIDE: tl.constexpr, CHANNELS: tl.constexpr,
     SKIP: tl.constexpr, GELU: tl.constexpr, HAS_BIAS: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip

@@ -74,14 +74,14 @@ def _gradients(
     grad_value = _weighted_sum(logits, lse, grad, mul, add, dilation, reverse=True)
     grad_logits = torch.empty_like(logits)
     rows, constants = _rows(value), _constants(logits, value, mul, dilation)
-    launch(_logits_gradient, _grid(value, constants), logits, lse, rows, mul, grad, grad_logits, **constants)
+    launch(_elsa_logits_gradient, _grid(value, constants), logits, lse, rows, mul, grad, grad_logits, **constants)
     chunks = cdiv(rows.shape[0], CHUNK) if mul is not None or add is not None else 0
     sums = grad.new_empty(2, chunks, logits.shape[-1], rows.shape[1], dtype=torch.float32)
     if chunks:
         constants['BLOCK'] = min(constants['BLOCK'] // 2, CHUNK)  # its sums take more registers
         constants.update(N=rows.shape[0], CHUNK=CHUNK)
         grid = (chunks * constants['K'], constants['heads'])
-        launch(_ghost_gradient, grid, logits, lse, rows, grad, sums[0], sums[1], **constants)
+        launch(_elsa_ghost_gradient, grid, logits, lse, rows, grad, sums[0], sums[1], **constants)
     return grad_logits, grad_value, sums.sum(1)
 
 
@@ -107,7 +107,7 @@ def _weighted_sum(
     out = torch.empty_like(value, memory_format=torch.contiguous_format)
     constants = _constants(logits, value, mul, dilation) | dict(HAS_ADD=add is not None, REVERSE=reverse)
     constants['BLOCK'] = max(MAP_BYTES // value.element_size() // constants['BLOCK_D'], 8)
-    launch(_sum, _grid(value, constants), logits, lse, _rows(value), mul, add, out, **constants)
+    launch(_elsa, _grid(value, constants), logits, lse, _rows(value), mul, add, out, **constants)
     return out
 
 
@@ -151,7 +151,7 @@ def _pixels(H, W, WIDE: tl.constexpr, BLOCK: tl.constexpr):
 
 @partial(limited, registers=64)
 @triton.jit
-def _sum(
+def _elsa(
     logits, lse, value, mul, add, out, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
     H, W, heads, dilation, D: tl.constexpr, K: tl.constexpr, HAS_MUL: tl.constexpr, WIDE: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_ROW: tl.constexpr, BLOCK_D: tl.constexpr, HAS_ADD: tl.constexpr, REVERSE: tl.constexpr,
@@ -197,7 +197,7 @@ def _sum(
 
 @limited
 @triton.jit
-def _logits_gradient(
+def _elsa_logits_gradient(
     logits, lse, value, mul, grad, grad_logits, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
     H, W, heads, dilation, D: tl.constexpr, K: tl.constexpr, HAS_MUL: tl.constexpr, WIDE: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_ROW: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -236,7 +236,7 @@ def _logits_gradient(
 
 @partial(limited, num_warps=2)
 @triton.jit
-def _ghost_gradient(
+def _elsa_ghost_gradient(
     logits, lse, value, grad, grad_mul, grad_add, stride, stride_b, stride_y, stride_x, stride_h, stride_t,
     H, W, heads, dilation, N, D: tl.constexpr, K: tl.constexpr, HAS_MUL: tl.constexpr, WIDE: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr, BLOCK_ROW: tl.constexpr, BLOCK_D: tl.constexpr,

@@ -27,7 +27,7 @@ class GELULinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, bias: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
         taken, (grid, sizes) = torch.empty_like(x), _parts(x)
-        run(_forward, grid, x, bias, taken, **sizes)
+        run(_gelu, grid, x, bias, taken, **sizes)
         cast = weight.to(x.dtype)
         ctx.save_for_backward(x, bias, weight, cast, offset)
         return F.linear(taken, cast, offset.to(x.dtype))
@@ -45,7 +45,7 @@ def _gradients(
     """Those of x, bias, weight and offset; of the last two if they are needed."""
     rows, taken, of_x, (grid, sizes) = grad.flatten(0, -2), torch.empty_like(x), torch.empty_like(x), _parts(x)
     sums = x.new_empty(grid[0], x.shape[-1], dtype=torch.float32)
-    run(_backward, grid, x, bias, rows @ cast, taken, of_x, sums, **sizes)
+    run(_gelu_gradient, grid, x, bias, rows @ cast, taken, of_x, sums, **sizes)
     of_weight = (rows.t() @ taken.flatten(0, -2)).to(weight.dtype) if needed[0] else None
     of_offset = rows.sum(0, dtype=offset.dtype) if needed[1] else None
     return of_x, sums.sum(0).to(bias.dtype), of_weight, of_offset
@@ -88,7 +88,7 @@ def _normal(x):
 
 @partial(limited, registers=64, num_warps=8)
 @triton.jit
-def _forward(x, bias, out, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _gelu(x, bias, out, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     b = tl.load(bias + c, c < C, 0.0).to(tl.float32)[None, :]
     for tile in range(tiles):
@@ -99,7 +99,7 @@ def _forward(x, bias, out, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.co
 
 @partial(limited, registers=80, num_warps=8)
 @triton.jit
-def _backward(x, bias, grad, out, of_x, sums, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _gelu_gradient(x, bias, grad, out, of_x, sums, pixels, C, tiles, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     b, total = tl.load(bias + c, c < C, 0.0).to(tl.float32)[None, :], tl.zeros((ROWS, CHANNELS), tl.float32)
     for tile in range(tiles):

@@ -37,8 +37,8 @@ class SumAndNorm(torch.autograd.Function):
         if branch is not None or weight is not None:
             tiles, sizes = _sizes(x)
             run(
-                _forward, (tiles,), x, branch, kept, weight, bias, total, normed, statistics, *ctx.numbers, **sizes,
-                BRANCH=branch is not None, KEPT=kept is not None, NORM=weight is not None,
+                _sum_and_norm, (tiles,), x, branch, kept, weight, bias, total, normed, statistics, *ctx.numbers,
+                **sizes, BRANCH=branch is not None, KEPT=kept is not None, NORM=weight is not None,
             )  # fmt: skip
         ctx.save_for_backward(total, weight, bias, kept, statistics)
         ctx.set_materialize_grads(False)
@@ -64,9 +64,9 @@ def _gradients(
     programs = cdiv(tiles, steps)
     parts = None if of_normed is None else total.new_empty(programs, 2, total.shape[-1], dtype=torch.float32)
     run(
-        _backward, (programs,), of_total, of_normed, total, weight, kept, statistics, of_x, of_branch, parts, scale,
-        steps, **sizes, TOTAL=of_total is not None, NORM=of_normed is not None, BRANCH=of_branch is not None,
-        KEPT=kept is not None,
+        _sum_and_norm_gradient, (programs,), of_total, of_normed, total, weight, kept, statistics, of_x, of_branch,
+        parts, scale, steps, **sizes, TOTAL=of_total is not None, NORM=of_normed is not None,
+        BRANCH=of_branch is not None, KEPT=kept is not None,
     )  # fmt: skip
     if parts is None:
         return of_x, of_branch, None, None
@@ -122,7 +122,7 @@ def _channels(x, C, COLUMNS: tl.constexpr):
 
 @partial(limited, registers=64, num_warps=8)
 @triton.jit
-def _forward(
+def _sum_and_norm(
     x, branch, kept, weight, bias, total, normed, statistics, eps, scale, pixels, size, C,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BRANCH: tl.constexpr, KEPT: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
@@ -147,7 +147,7 @@ def _forward(
 
 @partial(limited, num_warps=8)
 @triton.jit
-def _backward(
+def _sum_and_norm_gradient(
     of_total, of_normed, total, weight, kept, statistics, of_x, of_branch, parts, scale, steps, pixels, size, C,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOTAL: tl.constexpr, NORM: tl.constexpr, BRANCH: tl.constexpr,
     KEPT: tl.constexpr,

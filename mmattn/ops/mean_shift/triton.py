@@ -75,10 +75,10 @@ def _gradients(
     middle = torch.empty_like(lse)  # the mean of the gradients of a query's weights
     tokens, constants = _constants(*given, *TILES[1])
     grid, written = _grid(parts[0], constants['QUERIES']), (gradients, of_query, of_probe, parts[0].stride(1))
-    launch(_queries_gradient, grid, *tokens, mean, grad, lse, middle, *written, **constants)
+    launch(_mean_shift_query_gradient, grid, *tokens, mean, grad, lse, middle, *written, **constants)
     tokens, constants = _constants(*given, *TILES[2])
     grid, written = _grid(parts[1], constants['KEYS']), (gradients, of_key, of_value, parts[1].stride(1))
-    launch(_keys_gradient, grid, *tokens, grad, lse, middle, *written, **constants)
+    launch(_mean_shift_key_gradient, grid, *tokens, grad, lse, middle, *written, **constants)
     return gradients
 
 
@@ -203,7 +203,7 @@ def _mean_shift(
 
 @partial(limited, num_warps=8, num_stages=2)
 @triton.jit
-def _queries_gradient(
+def _mean_shift_query_gradient(
     query, key, value, probe, mean, grad, lse, middle, gradients, of_query, of_probe, grad_stride,
     N, M, heads, query_stride, key_stride, value_stride, probe_stride, scale,
     D: tl.constexpr, HAS_PROBE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -239,7 +239,7 @@ def _queries_gradient(
 # Two sums of 64 x 64 numbers are in the registers of 4 warps. With 128 of these, a thread would spill up to 264 bytes.
 @partial(limited, registers=168, num_stages=2)
 @triton.jit
-def _keys_gradient(
+def _mean_shift_key_gradient(
     query, key, value, probe, grad, lse, middle, gradients, of_key, of_value, grad_stride,
     N, M, heads, query_stride, key_stride, value_stride, probe_stride, scale,
     D: tl.constexpr, HAS_PROBE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK_D: tl.constexpr,

@@ -41,7 +41,7 @@ def _attention(maps: Tensor, bias: Tensor | None, k: int, dilation: int) -> tupl
     """The result, and the log-sum-exp of the logits in units of log 2."""
     B, H, W, _, heads, d = maps.shape
     out, lse = maps.new_empty(B, H, W, heads, d), maps.new_empty(B, H, W, heads, dtype=torch.float32)
-    launch(_forward, _grid(maps, dilation), maps, bias, out, lse, **_constants(maps, bias, k, dilation), ROWS=2)
+    launch(_products, _grid(maps, dilation), maps, bias, out, lse, **_constants(maps, bias, k, dilation), ROWS=2)
     return out, lse
 
 
@@ -56,8 +56,8 @@ def _gradients(
     of_bias = torch.empty_like(sums[0])
     given = maps, bias, grad, lse, mean, of_maps
     side = max(next_power_of_2(2 * k - 1), 16)
-    launch(_gradient_of_queries, grid, *given, out, sums, **constants, ROWS=2, SIDE=side)
-    launch(_gradient_of_keys, grid, *given, sums, of_bias, **constants, ROWS=4)
+    launch(_products_query_gradient, grid, *given, out, sums, **constants, ROWS=2, SIDE=side)
+    launch(_products_key_gradient, grid, *given, sums, of_bias, **constants, ROWS=4)
     return of_maps, of_bias
 
 
@@ -145,7 +145,7 @@ def _logits(query, key, y, x, ky, kx, h, w, bias, scale, K: tl.constexpr, HAS_BI
 
 @partial(limited, num_stages=2)
 @triton.jit
-def _forward(
+def _products(
     maps, bias, out, lse, H, W, dilation, heads, scale, stride,
     D: tl.constexpr, BLOCK_D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -180,7 +180,7 @@ def _forward(
 
 @partial(limited, num_stages=2)
 @triton.jit
-def _gradient_of_queries(
+def _products_query_gradient(
     maps, bias, grad, lse, mean, of_maps, out, sums, H, W, dilation, heads, scale, stride,
     D: tl.constexpr, BLOCK_D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr,
     SIDE: tl.constexpr,
@@ -247,7 +247,7 @@ def _add_sums(sums, of_bias, heads, SIZE: tl.constexpr):
 # instructions.
 @partial(limited, registers=168, num_stages=2)
 @triton.jit
-def _gradient_of_keys(
+def _products_key_gradient(
     maps, bias, grad, lse, mean, of_maps, sums, of_bias, H, W, dilation, heads, scale, stride,
     D: tl.constexpr, BLOCK_D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip

@@ -48,7 +48,7 @@ class _Attention(torch.autograd.Function):
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         lse = query.new_empty(B, H, W, heads, dtype=torch.float32)
         maps, constants = _constants(query, key, value, bias, *ctx.numbers)
-        _forward[_grid(query, constants)](*maps, out, lse, **constants)
+        _neighbourhood[_grid(query, constants)](*maps, out, lse, **constants)
         ctx.save_for_backward(query, key, value, bias, out, lse)
         return out
 
@@ -77,8 +77,10 @@ def _gradients(
         torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)
     )
     of_logits = grad.new_empty((0,) if bias is None else (B, heads, k, k, H, W), dtype=torch.float32)
-    _backward_queries[_grid(query, constants)](*maps, out, grad, lse, mean, of_query, of_logits, **constants)
-    _backward_keys[_grid(key, constants)](*maps, grad, lse, mean, of_key, of_value, **constants)
+    _neighbourhood_query_gradient[_grid(query, constants)](
+        *maps, out, grad, lse, mean, of_query, of_logits, **constants
+    )
+    _neighbourhood_key_gradient[_grid(key, constants)](*maps, grad, lse, mean, of_key, of_value, **constants)
     if bias is None:
         return of_query, of_key, of_value, None
     relative = partial(_kept_relative, stream_of(grad)) if is_plain(grad) else _relative
@@ -160,7 +162,7 @@ def _queries(pixel, size, queries, dilation, K: tl.constexpr):
 
 @limited
 @triton.jit
-def _forward(
+def _neighbourhood(
     query, key, value, bias, out, lse, H, W, KH, KW, heads, dilation, scale, query_stride, key_stride, value_stride,
     D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -197,7 +199,7 @@ def _forward(
 
 @partial(limited, registers=80)
 @triton.jit
-def _backward_queries(
+def _neighbourhood_query_gradient(
     query, key, value, bias, out, grad, lse, mean, of_query, of_logits, H, W, KH, KW, heads, dilation, scale,
     query_stride, key_stride, value_stride,
     D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -234,7 +236,7 @@ def _backward_queries(
 
 @partial(limited, registers=96)
 @triton.jit
-def _backward_keys(
+def _neighbourhood_key_gradient(
     query, key, value, bias, grad, lse, mean, of_key, of_value, H, W, KH, KW, heads, dilation, scale,
     query_stride, key_stride, value_stride,
     D: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,

@@ -51,7 +51,7 @@ def _gradients(
     backward = _gradient_by_size[columns == numbers['ROWS']]
     launch(backward, grid, x, table, pad, grad.contiguous(), of_x, sums, of_pad, **numbers)
     settings = dict(programs=programs, heads=heads, WIN=window_size, ROWS=max(1, 2048 // columns), COLUMNS=columns)
-    launch(_bias_gradient, (table.shape[0], heads), sums, of_table, **settings)
+    launch(_windows_bias_gradient, (table.shape[0], heads), sums, of_table, **settings)
     return of_x, of_table, of_pad if pad is None else of_pad.sum(0).flatten()
 
 
@@ -220,7 +220,9 @@ _gradient_by_size = {True: limited(_windows_gradient, registers=168), False: lim
 
 @limited
 @triton.jit
-def _bias_gradient(sums, of_table, programs, heads, WIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _windows_bias_gradient(
+    sums, of_table, programs, heads, WIN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     """The sum over all pairs of pixels of one relative position, and all programs."""
     position, head, i = tl.program_id(0), tl.program_id(1), tl.arange(0, COLUMNS)
     y, x = i // WIN - position // (2 * WIN - 1) + WIN - 1, i % WIN - position % (2 * WIN - 1) + WIN - 1

@@ -23,7 +23,7 @@ from ..layers import (
 from ..layers.global_self_attention import DEFAULT_SIDE
 from ..layers.token_mixer import mix
 from ..ops.any_size import average_pool, ceil_div, half_convolution, max_pool
-from ..ops.batch_norm import norm_then_relu
+from ..ops.batch_norm import convolution_of_relu, norm_then_relu
 from ..ops.recompute import recompute
 from . import gsa_resnet_weights
 from .base import Backbone
@@ -35,7 +35,8 @@ def after_relu(norm: nn.Module, layer: Callable[[Tensor], Tensor], x: Tensor) ->
 
     It computes norm and ReLU again, which takes little time, and no convolution, see :func:`recompute`.
     """
-
+    if torch.is_grad_enabled() and (out := convolution_of_relu(norm, layer, x)) is not None:
+        return out
     norm_relu = norm_then_relu(norm, x)
     # Another norm may exchange statistics between processes. nn.Identity, which MMCV's fuse_conv_bn sets, returns x
     # itself, which ReLU then changes.

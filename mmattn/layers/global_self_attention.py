@@ -129,7 +129,7 @@ class GlobalSelfAttention(nn.Module):
         norm = statistics(self.bn) if fused else None
         context = None
         if fused and self.content and self.rel_row is not None and not self.softmax_queries:
-            context = recompute(self._context, x, value, key, modules=[self.key], random=False)
+            context = content_context(self._split(self.key(x)) if key is None else key, value, self.backend)
         out = value
         if self.rel_col is not None:
             out = self._along(1, query, axial, out, self.rel_col, norm=norm, dtype=dtype)
@@ -144,10 +144,10 @@ class GlobalSelfAttention(nn.Module):
         return out if self.proj is None else self.proj(self.norm(out.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Query, value and, if it is axial or nothing is kept for a backward pass, key: (B, H, W, heads, C / heads)."""
+        """Query, value and, if it is axial or one product makes all three, key: (B, H, W, heads, C / heads)."""
         half = is_half(x)
         layers = [self.query, self.value]
-        if self.content == 'axial' or self.content and half and not torch.is_grad_enabled():
+        if self.content == 'axial' or self.content and half:
             layers.append(self.key)
         query, value, *keys = map(self._split, projections(layers, x) if half else (layer(x) for layer in layers))
         return query, value, keys[0] if keys else None
@@ -158,11 +158,6 @@ class GlobalSelfAttention(nn.Module):
         return axial_attention(
             query, value, table, dim, self.beyond, self.backend, key=key, softmax=self.axial_softmax, **others
         )
-
-    def _context(self, x: Tensor, value: Tensor, key: Tensor | None) -> Tensor:
-        """What content attention multiplies queries with. The backward pass computes it again, as it does in
-        ``_content``."""
-        return content_context(self._split(self.key(x)) if key is None else key, value, self.backend)
 
     def _content(self, x: Tensor, query: Tensor, value: Tensor, key: Tensor | None = None) -> Tensor:
         """Content attention. The backward pass computes it again, which is cheap; otherwise it would keep a map of keys

@@ -71,6 +71,24 @@ def test_half_precision_for_what_follows(kernels):
     torch.testing.assert_close(*found, atol=0.05, rtol=0.05)
 
 
+@pytest.mark.parametrize('trained', [True, False], ids=['trained', 'frozen'])
+def test_a_convolution_of_the_result(kernels, trained):
+    """Under autocast, as torch's modules, of which each keeps its input. Filters that are not trained have no gradient.
+    Hooks of a convolution are called."""
+    norm, conv, image = nn.BatchNorm2d(6), nn.Conv2d(6, 4, 3, 2, 1).requires_grad_(trained), torch.randn(2, 6, 7, 5)
+    found = []
+    for function in (batch_norm.convolution_of_relu, lambda norm, conv, x: conv(norm(x).relu())):
+        x, ours = image.clone().requires_grad_(), copy.deepcopy(conv)
+        with torch.autocast('cpu', torch.bfloat16):
+            out = function(copy.deepcopy(norm), ours, x)
+        out.float().square().sum().backward()
+        found.append((out, x.grad, ours.weight.grad, ours.bias.grad))
+    assert found[0][0].dtype == torch.bfloat16 and (found[0][2] is not None) == trained
+    torch.testing.assert_close(*found, atol=0.1, rtol=0.1)
+    conv.register_forward_hook(lambda *_: None)
+    assert batch_norm.convolution_of_relu(norm, conv, image) is None
+
+
 def test_second_derivatives(kernels):
     """Of training and of frozen statistics, as torch has them."""
     made, image = block(), torch.randn(2, 6, 4, 3)

@@ -1,6 +1,7 @@
 """Batch norm, the sum with a shortcut and ReLU, as in residual blocks."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,9 @@ from torch import Tensor, nn
 
 from ..backend import autocast_dtype, check_maps, check_triton, has_hooks, named_backend, on_device, triton_takes
 from ..tracing import is_tracing
+
+if TYPE_CHECKING:
+    from .triton import NormReLU
 
 
 def batch_norm_relu(
@@ -85,19 +89,34 @@ def norm_then_relu(
 
         return by_torch
 
+    with on_device(x):
+        function = _function(norm, x, shortcut)
+
+    def by_kernels(x: Tensor) -> Tensor:
+        with on_device(x):
+            return function(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    return by_kernels
+
+
+def convolution_of_relu(norm: nn.Module, conv: object, x: Tensor) -> Tensor | None:
+    """``conv(relu(norm(x)))`` of the map x (B, C, H, W), whose backward pass keeps x alone, by kernels on a GPU. They
+    serve what :func:`norm_then_relu` says, and plain convolutions without hooks; else, the result is None."""
+    is_plain = type(conv) is nn.Conv2d and conv.padding_mode == 'zeros' and not isinstance(conv.padding, str)
+    if not is_plain or has_hooks(conv) or not _is_served(norm, x, None, None):
+        return None
+    with on_device(x):
+        return _function(norm, x, None).then(conv, x.permute(0, 2, 3, 1))
+
+
+def _function(norm: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None) -> 'NormReLU':
+    """The kernels for maps (B, C, H, W)."""
     from .triton import NormReLU
 
     tokens = lambda x: None if x is None else x.permute(0, 2, 3, 1)
     running = None if norm.training else (norm.running_mean, norm.running_var)
     dtype = autocast_dtype(x) if shortcut is None else x.dtype
-    with on_device(x):
-        function = NormReLU(tokens(x), tokens(shortcut), norm.weight, norm.bias, norm.eps, running, norm, dtype)
-
-    def by_kernels(x: Tensor) -> Tensor:
-        with on_device(x):
-            return function(tokens(x)).permute(0, 3, 1, 2)
-
-    return by_kernels
+    return NormReLU(tokens(x), tokens(shortcut), norm.weight, norm.bias, norm.eps, running, norm, dtype)
 
 
 def _is_served(norm: nn.Module, x: Tensor, shortcut: Tensor | None, drop_path: nn.Module | None) -> bool:

@@ -58,24 +58,35 @@ class NormReLU:
         parts, self.parts = self.parts, None
         return apply(_NormReLU, x, *self.arguments, *self.statistics, self.own, parts, self.norm, self.dtype)
 
+    def then(self, conv: nn.Conv2d, x: Tensor) -> Tensor:
+        """A convolution of the result, to (B, C', H', W'). The backward pass keeps x, and computes the result again."""
+        parts, self.parts = self.parts, None
+        filters = conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, conv.groups
+        given = *self.arguments[1:], *self.statistics, self.own, parts, self.norm, self.dtype
+        return _NormReLUConvolution.apply(x, *given, *filters)
+
+
+def _result(x, shortcut, weight, bias, eps, mean, variance, parts, norm, dtype) -> Tensor:
+    """With ``parts``, what was found of the parts of x, it computes mean and variance; without, it reads them."""
+    (rows, stride), added = rows_of(x), (None, 0) if shortcut is None else rows_of(shortcut)
+    out = torch.empty_like(rows, dtype=dtype, memory_format=torch.contiguous_format)
+    follows = parts is not None and norm is not None
+    running = [norm.running_mean, norm.running_var, norm.num_batches_tracked] if follows else []
+    grid, sizes = _parts(x)
+    run(
+        _norm_relu, grid, *(rows, added[0], weight, bias, mean, variance, out, parts), *(running or [None] * 3),
+        eps, float(norm.momentum) if follows else 0.0, stride, added[1], **sizes, SHORTCUT=shortcut is not None,
+        OWN=parts is not None, FOLLOWS=follows, PARTS=PARTS,
+    )  # fmt: skip
+    for buffer in running:
+        increment_version(buffer)
+    return out
+
 
 class _NormReLU(torch.autograd.Function):
-    """With ``parts``, what was found of the parts of x, it computes mean and variance; without, it reads them."""
-
     @staticmethod
     def forward(ctx, x, shortcut, weight, bias, eps, mean, variance, own, parts, norm, dtype) -> Tensor:
-        (rows, stride), added = rows_of(x), (None, 0) if shortcut is None else rows_of(shortcut)
-        out = torch.empty_like(rows, dtype=dtype, memory_format=torch.contiguous_format)
-        follows = parts is not None and norm is not None
-        running = [norm.running_mean, norm.running_var, norm.num_batches_tracked] if follows else []
-        grid, sizes = _parts(x)
-        run(
-            _norm_relu, grid, *(rows, added[0], weight, bias, mean, variance, out, parts), *(running or [None] * 3),
-            eps, float(norm.momentum) if follows else 0.0, stride, added[1], **sizes, SHORTCUT=shortcut is not None,
-            OWN=parts is not None, FOLLOWS=follows, PARTS=PARTS,
-        )  # fmt: skip
-        for buffer in running:
-            increment_version(buffer)
+        out = _result(x, shortcut, weight, bias, eps, mean, variance, parts, norm, dtype)
         ctx.save_for_backward(x, weight, bias, mean, variance, None if shortcut is None else out)
         ctx.eps, ctx.own = eps, own
         return out
@@ -86,6 +97,58 @@ class _NormReLU(torch.autograd.Function):
         function = _differentiable if torch.is_grad_enabled() else _gradients
         found = function(grad, *ctx.saved_tensors, ctx.eps, ctx.own)
         return *found, *[None] * 7
+
+
+class _NormReLUConvolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, x, weight, bias, eps, mean, variance, own, parts, norm, dtype, filters, offset, *settings
+    ) -> Tensor:  # fmt: skip
+        out = _result(x, None, weight, bias, eps, mean, variance, parts, norm, dtype)
+        cast = filters.to(dtype)
+        ctx.save_for_backward(x, weight, bias, mean, variance, filters, cast, offset)
+        ctx.numbers, ctx.settings = (eps, own), settings
+        return F.conv2d(out.permute(0, 3, 1, 2), cast, None if offset is None else offset.to(dtype), *settings)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        function = _convolution_differentiable if torch.is_grad_enabled() else _convolution_gradients
+        needed = ctx.needs_input_grad[10:12]
+        of_x, of_weight, of_bias, *of_conv = function(grad, *ctx.saved_tensors, *ctx.numbers, ctx.settings, needed)
+        return of_x, of_weight, of_bias, *[None] * 7, *of_conv, *[None] * len(ctx.settings)
+
+
+def _convolution_gradients(
+    grad, x, weight, bias, mean, variance, filters, cast, offset, eps: float, own: bool, settings: tuple,
+    needed: tuple[bool, bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Those of x, weight, bias, and of filters and offset if they are needed."""
+    out = _result(x, None, weight, bias, eps, mean, variance, None, None, cast.dtype).permute(0, 3, 1, 2)
+    *stride_to_dilation, groups = settings
+    of_out, of_filters, of_offset = torch.ops.aten.convolution_backward(
+        grad, out, cast, None if offset is None else offset.shape, *stride_to_dilation, False, [0, 0], groups,
+        [True, *needed],
+    )  # fmt: skip
+    of_out = of_out.permute(0, 2, 3, 1)
+    of_x, _, of_weight, of_bias = _gradients(of_out, x, weight, bias, mean, variance, None, eps, own)
+    of_conv = (
+        found.to(of.dtype) if need else None
+        for found, of, need in zip((of_filters, of_offset), (filters, offset), needed)
+    )
+    return of_x, of_weight, of_bias, *of_conv
+
+
+def _convolution_differentiable(
+    grad, x, weight, bias, mean, variance, filters, cast, offset, eps: float, own: bool, settings: tuple,
+    needed: tuple[bool, bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """The same by torch, with derivatives."""
+    running = (None, None) if own else (mean, variance)
+    out = F.relu(F.batch_norm(x.permute(0, 3, 1, 2), *running, weight, bias, own, 0.0, eps)).to(cast.dtype)
+    out = F.conv2d(out, filters.to(cast.dtype), None if offset is None else offset.to(cast.dtype), *settings)
+    inputs = [each for each in (x, weight, bias, filters, offset) if each is not None and each.requires_grad]
+    found = dict(zip(map(id, inputs), torch.autograd.grad(out, inputs, grad, create_graph=True)))
+    return tuple(found.get(id(each)) for each in (x, weight, bias, filters, offset))
 
 
 def _gradients(grad, x, weight, bias, mean, variance, out, eps: float, own: bool) -> tuple[Tensor | None, ...]:

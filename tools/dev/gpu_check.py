@@ -13,11 +13,11 @@ machine    versions, whether OpenMMLab's packages import, microseconds of a laun
 selftest   python -m mmattn.selftest: every backend of every operator beside its reference
 eager      each backbone and its peer, in bfloat16, inference and training: time, peak memory, launches and the sum of
            their times, and time of a CUDA graph, which has no time of Python
+whole      100 steps of Mask R-CNN and UperNet by tools/train.py --amp, in the sizes of the papers
+choices    gpu_choices.py: times of kernels with other registers, warps and stages
 compiled   inference with torch.compile: all are compiled side by side, and timed one after the other
 half       losses of 5 steps and results in float32, bfloat16 and float16
-whole      100 steps of Mask R-CNN and UperNet by tools/train.py --amp, in the sizes of the papers
 compiled   training, which takes longest to compile
-choices    gpu_choices.py: times of kernels with other registers, warps and stages
 operators  gpu_operators.py: time of each backend of each operator
 tests      the tests of operators and backbones on a GPU
 
@@ -220,11 +220,11 @@ def groups(args: argparse.Namespace) -> dict[str, Group]:
         'machine': Group([alone('machine', 60, Path(__file__), 'machine', *common)]),
         'selftest': Group([selftest(dtype) for dtype in DTYPES[args.device == 'cpu' :]], 90 * patience),
         'eager': turns('eager', names, 60, 25),
+        'whole': turns('whole', trained, 60, 45),
+        'choices': Group([alone('choices', 60, ROOT / 'tools/dev/gpu_choices.py', *device)]),
         'compiled inference': turns('compiled', [f'{name} inference' for name in compiled], 150, 10),
         'half': turns('half', [name for name in names if name in PEERS], 60, 0),
-        'whole': turns('whole', trained, 60, 45),
         'compiled training': turns('compiled', [f'{name} training' for name in compiled], 180, 10),
-        'choices': Group([alone('choices', 60, ROOT / 'tools/dev/gpu_choices.py', *device)]),
         'operators': Group([alone('operators', 240, ROOT / 'tools/dev/gpu_operators.py', *device)]),
         'tests': Group([alone('tests', 400, '-m', 'pytest', '-q', '-o', 'addopts=', *tests, *few)]),
     }

@@ -46,6 +46,13 @@ DTYPE = torch.bfloat16
 REGISTERS = dict(maxnreg=128), dict(maxnreg=255)
 #: SIDE is 16 lines and positions of a program; it has some times as many warps
 CHOICES = (
+    Choice('axial, along columns', axial, '', (dict(SIDE=32, times=2), dict(SIDE=32, times=4))),
+    Choice(
+        'depth-wise convolution, sum and GELU',
+        depthwise_conv,
+        '_depthwise_gradient',
+        (dict(CHANNELS=32, num_warps=4), dict(CHANNELS=32, num_warps=2), dict(CHANNELS=16, num_warps=1)),
+    ),
     *(
         Choice("windows of MSF's maps", windows, kernel, (*REGISTERS, dict(num_warps=8, maxnreg=128)))
         for kernel in ('_windows_gradient', '_windows')
@@ -54,7 +61,6 @@ CHOICES = (
         Choice('axial, along columns', axial, kernel, (dict(num_stages=1), dict(num_stages=3)))
         for kernel in ('_forward', '_query_gradient', '_value_gradient', '_table_gradient')
     ),
-    Choice('axial, along columns', axial, '', (dict(SIDE=32, times=2), dict(SIDE=32, times=4))),
     Choice('neighbourhood', tensor_cores, '_products', (dict(num_stages=3), dict(ROWS=4), dict(ROWS=1))),
     Choice('neighbourhood', tensor_cores, '_products_query_gradient', (dict(num_stages=3), dict(maxnreg=168))),
     Choice('neighbourhood', tensor_cores, '_products_key_gradient', (*REGISTERS, dict(ROWS=2), dict(num_stages=3))),
@@ -63,12 +69,6 @@ CHOICES = (
         for kernel in ('_norm_statistics', '_norm_relu', '_norm_relu_sums', '_norm_relu_gradient')
     ),
     Choice('mean shift of a projection', mean_shift, '_mean_shift_key_gradient', REGISTERS),
-    Choice(
-        'depth-wise convolution, sum and GELU',
-        depthwise_conv,
-        '_depthwise_gradient',
-        (dict(CHANNELS=32, num_warps=4), dict(CHANNELS=32, num_warps=2), dict(CHANNELS=16, num_warps=1)),
-    ),
 )
 
 

@@ -569,7 +569,8 @@ LAYER_NORM = {'_sum_and_norm', '_sum_and_norm_gradient'}
 GELU = {'_gelu', '_gelu_gradient'}
 DEPTHWISE = {'_depthwise', '_depthwise_gradient'}
 ELSA_KERNELS = {'_elsa', '_elsa (reverse)', '_elsa_logits_gradient', '_elsa_ghost_gradient'}
-GSA = {'_forward', '_query_gradient', '_value_gradient', '_table_gradient', '_sum_parts', '_merge', '_gradient'}
+AXIAL_GRADIENTS = {'_axial_query_gradient', '_axial_value_gradient', '_axial_table_gradient'}
+GSA = {'_axial', *AXIAL_GRADIENTS, '_sum_parts', '_merge', '_gradient'}
 MEAN_SHIFT = {'_mean_shift', '_mean_shift_query_gradient', '_mean_shift_key_gradient'}
 NEIGHBOURHOOD = {'_neighbourhood', '_neighbourhood_query_gradient', '_neighbourhood_key_gradient'}
 WINDOWS = {'_windows', '_windows_gradient', '_windows_bias_gradient'}
@@ -591,7 +592,7 @@ MORE_REGISTERS = dict.fromkeys(
 )
 #: by architecture, of a program that has all logits of a window, and their gradients and sums, in registers; and of
 #: GSA's gradients in float16 with 64 channels, which have 512 threads, so at most 128 registers
-MORE_SPILLS = dict.fromkeys(('_query_gradient', '_value_gradient', '_table_gradient'), {80: 128, 90: 64, 100: 64}) | {
+MORE_SPILLS = dict.fromkeys(AXIAL_GRADIENTS, {80: 128, 90: 64, 100: 64}) | {
     '_windows': {80: 256, 90: 128, 100: 1024},
     '_windows_gradient': {80: 2816, 90: 1536, 100: 3200},
 }

@@ -59,7 +59,7 @@ CHOICES = (
     ),
     *(
         Choice('axial, along columns', axial, kernel, (dict(num_stages=1), dict(num_stages=3)))
-        for kernel in ('_forward', '_query_gradient', '_value_gradient', '_table_gradient')
+        for kernel in ('_axial', '_axial_query_gradient', '_axial_value_gradient', '_axial_table_gradient')
     ),
     Choice('neighbourhood', tensor_cores, '_products', (dict(num_stages=3), dict(ROWS=4), dict(ROWS=1))),
     Choice('neighbourhood', tensor_cores, '_products_query_gradient', (dict(num_stages=3), dict(maxnreg=168))),

@@ -13,6 +13,8 @@ are multiplied by them. Each line of a tile has its own. Where a sum runs over t
 adapted, as in FlashAttention. So samples do not affect each other, and results may be float32, too large for float16.
 """
 
+from math import prod
+
 import torch
 import triton
 import triton.language as tl
@@ -70,7 +72,7 @@ def _sum(
     table = table.to(query.dtype, copy=True, memory_format=torch.contiguous_format)
     constants, tiles = _constants(query, value, table, dim)
     launch(
-        _forward, tiles, query, value, table, context, mean, var, weight, bias, out,
+        _axial, (prod(tiles),), query, value, table, context, mean, var, weight, bias, out,
         0.0 if eps is None else eps, HAS_CONTEXT=context is not None, HAS_NORM=mean is not None, **constants,
     )  # fmt: skip
     return out, table
@@ -84,13 +86,13 @@ def _gradients(
     grad_query, grad_value = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, value))
     constants, tiles = _constants(query, value, table, dim)
     has = dict(HAS_CONTEXT=context is not None)
-    launch(_query_gradient, tiles, value, table, context, grad, grad_query, **has, **constants)
-    launch(_value_gradient, tiles, query, table, grad, grad_value, **constants)
+    launch(_axial_query_gradient, (prod(tiles),), value, table, context, grad, grad_query, **has, **constants)
+    launch(_axial_value_gradient, (prod(tiles),), query, table, grad, grad_value, **constants)
     diagonals = 2 * cdiv(len(table) // 2, SIDE.value) + 1
     share = max(1, cdiv(tiles[0] * diagonals, PROGRAMS))
     parts = cdiv(tiles[0], share)
     sums = grad.new_empty(parts, SIDE.value, *table.shape, dtype=torch.float32)
-    launch(_table_gradient, (parts, diagonals), query, value, grad, sums, share, **constants)
+    launch(_axial_table_gradient, (diagonals, parts), query, value, grad, sums, share, **constants)
     of_context = grad.new_empty(0) if context is None else products(query, grad)
     return grad_query, grad_value, sums.sum((0, 1)), of_context
 
@@ -123,6 +125,14 @@ def _constants(query: Tensor, value: Tensor, table: Tensor, dim: int) -> tuple[d
     warps = min(16, D // 2) if fits else D // 4  # at most 128 registers
     constants.update(FITS=fits, num_warps=warps, num_stages=2 if warps < 16 else 1)
     return constants, (cdiv(lines, SIDE.value), cdiv(length, SIDE.value))
+
+
+@triton.jit
+def _tiles(length):
+    """A program's tile of lines, and its first position. Programs of the same lines follow each other, and so read them
+    from the cache."""
+    along = tl.cdiv(length, SIDE)
+    return tl.program_id(0) // along, tl.program_id(0) % along * SIDE
 
 
 @triton.jit
@@ -207,13 +217,14 @@ def _times_context(
 
 
 @triton.jit
-def _forward(
+def _axial(
     query, value, table, context, mean, var, weight, bias, out, eps, q_stride, v_stride, along, across, lines, others,
     heads, length, reach, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr,
     HAS_CONTEXT: tl.constexpr, HAS_NORM: tl.constexpr, FITS: tl.constexpr,
 ):  # fmt: skip
-    y, c = tl.program_id(1) * SIDE, tl.arange(0, D)
-    pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
+    tile, y = _tiles(length)
+    c = tl.arange(0, D)
+    pixel, head, there = _lines(tile, lines, others, heads, across, length)
     q = _read(query, pixel, head, there, y, c, length, q_stride, along, K)
     top = tl.full((SIDE,), LEAST, tl.float32)
     unit = top
@@ -247,13 +258,14 @@ def _forward(
 
 
 @triton.jit
-def _query_gradient(
+def _axial_query_gradient(
     value, table, context, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
     K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, HAS_CONTEXT: tl.constexpr, FITS: tl.constexpr,
 ):  # fmt: skip
     """The sum of (dY[line, y] . V[line, i]) R[i - y] over i."""
-    y, c = tl.program_id(1) * SIDE, tl.arange(0, D)
-    pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
+    tile, y = _tiles(length)
+    c = tl.arange(0, D)
+    pixel, head, there = _lines(tile, lines, others, heads, across, length)
     g = _read(grad, pixel, head, there, y, c, length, heads * V, along, V)
     top = tl.full((SIDE,), LEAST, tl.float32)
     unit = top
@@ -280,13 +292,14 @@ def _query_gradient(
 
 
 @triton.jit
-def _value_gradient(
+def _axial_value_gradient(
     query, table, grad, out, q_stride, v_stride, along, across, lines, others, heads, length, reach,
     K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, FITS: tl.constexpr,
 ):  # fmt: skip
     """The sum of (Q[line, y] . R[i - y]) dY[line, y] over y."""
-    i, c = tl.program_id(1) * SIDE, tl.arange(0, D)
-    pixel, head, there = _lines(tl.program_id(0), lines, others, heads, across, length)
+    tile, i = _tiles(length)
+    c = tl.arange(0, D)
+    pixel, head, there = _lines(tile, lines, others, heads, across, length)
     total, top = tl.zeros((SIDE, SIDE, D), tl.float32), tl.full((SIDE,), LEAST, tl.float32)
     for y in range(tl.maximum(i - reach, 0) // SIDE * SIDE, tl.minimum(i + SIDE + reach, length), SIDE):
         q = _read(query, pixel, head, there, y, c, length, q_stride, along, K)
@@ -305,14 +318,14 @@ def _value_gradient(
 
 
 @triton.jit
-def _table_gradient(
+def _axial_table_gradient(
     query, value, grad, sums, share, q_stride, v_stride, along, across, lines, others, heads, length, reach,
     K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, FITS: tl.constexpr,
 ):  # fmt: skip
     """The sum of (dY[line, y] . V[line, i]) Q[line, y], of ``share`` tiles of lines. Pairs of tiles of positions y and
     i that are as far apart have the same i - y, so a program adds them up. For each place of y in its tile, no two
     programs of a part have the same i - y: sums are (parts, SIDE, 2 reach + 1, K)."""
-    part, shift = tl.program_id(0), (tl.program_id(1) - tl.num_programs(1) // 2) * SIDE
+    part, shift = tl.program_id(1), (tl.program_id(0) - tl.num_programs(0) // 2) * SIDE
     pairs, c = tl.maximum(tl.cdiv(length, SIDE) - tl.abs(shift) // SIDE, 0), tl.arange(0, D)
     total, top = tl.zeros((SIDE, SIDE, D), tl.float32), LEAST
     for number in range(pairs * tl.minimum(share, tl.cdiv(lines, SIDE) - part * share)):

@@ -20,6 +20,7 @@ from .errors import describe
 from .ops import elsa, global_self_attention, mean_shift, neighbourhood, shunted
 from .ops.aggregated_attention import BACKENDS as AGGREGATED
 from .ops.aggregated_attention import aggregated_attention
+from .ops.any_size import AVERAGE_POOL, average_pool
 from .ops.attention import BACKENDS as ATTENTION
 from .ops.attention import attention
 from .ops.backend import CannotServe
@@ -33,6 +34,8 @@ from .ops.grouped_conv import BACKENDS as GROUPED_CONV
 from .ops.grouped_conv import grouped_conv
 from .ops.layer_norm import BACKENDS as LAYER_NORM
 from .ops.layer_norm import sum_and_norm
+from .ops.transpose import BACKENDS as TRANSPOSE
+from .ops.transpose import transposed
 from .ops.window_attention import BACKENDS as WINDOW_ATTENTION
 from .ops.window_attention import window_attention
 
@@ -161,6 +164,12 @@ OPERATORS = {
     ),
     'GELU and linear layer': Operator(
         gelu_linear, GELU, lambda B, H, W, n, d: [(B, H, W, n * d), (n * d,), (d, n * d), (d,)]
+    ),
+    'transposed map': Operator(transposed, TRANSPOSE, lambda B, H, W, n, d: [(B, H * W, n * d)]),
+    'average pooling': Operator(
+        lambda x, backend: average_pool(x.permute(0, 3, 1, 2), backend),
+        AVERAGE_POOL,
+        lambda B, H, W, n, d: [(B, H, W, n * d)],
     ),
 }
 DTYPES = torch.float32, torch.bfloat16, torch.float16

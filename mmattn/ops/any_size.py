@@ -4,10 +4,13 @@ Sizes are written as ceil(H / m) * m, without H % m, because torch.compile and t
 decision depends on whether a map needs padding.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .backend import check_triton, has_hooks, named_backend, triton_takes
 from .tracing import is_exporting, is_tracing
 
 
@@ -69,9 +72,13 @@ def half_convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """A 1 x 1 convolution, without a stride of its own, at :func:`every_second_pixel`.
 
     With a stride, the backward pass of 1 x 1 convolutions in torch 2.11, over channels-last maps of few channels on the
-    CPU, writes outside its memory. An exported graph has no backward pass, so its convolution has the stride.
+    CPU, writes outside its memory. An exported graph has no backward pass, so its convolution has the stride. On a GPU,
+    the stride saves two copies, and a gradient whose zeros are in another layout.
     """
-    return F.conv2d(x, layer.weight, layer.bias, 2) if is_exporting() else layer(every_second_pixel(x))
+    strided = x.is_cuda and not is_tracing() and type(layer) is nn.Conv2d and not has_hooks(layer)
+    if strided or is_exporting():
+        return F.conv2d(x, layer.weight, layer.bias, 2)
+    return layer(every_second_pixel(x))
 
 
 def max_pool(x: Tensor) -> Tensor:
@@ -82,14 +89,24 @@ def max_pool(x: Tensor) -> Tensor:
     return F.max_pool2d(F.pad(pad_to_multiple(x, 2, (2, 3)), (1, 0, 1, 0)), 3, 2)
 
 
-def average_pool(x: Tensor) -> Tensor:
+def average_pool(x: Tensor, backend: str | None = None) -> Tensor:
     """2 x 2 average pooling; an odd last row or column is pooled alone.
 
-    (B, C, H, W) -> (B, C, ceil(H / 2), ceil(W / 2)). Unlike torch's pooling, which a GPU has to save launches, it does
-    not keep the map for the backward pass.
+    Args:
+        x: (B, C, H, W).
+        backend: 'reference', 'sums' (which do not keep the map for the backward pass) or 'triton' (GPUs, for
+            channels-last maps). None chooses the fastest one that can serve.
+
+    Returns:
+        (B, C, ceil(H / 2), ceil(W / 2)).
     """
-    if x.is_cuda and not is_tracing():  # see max_pool
-        return F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
+    if backend is None:
+        on_gpu = x.is_cuda and not is_tracing()  # see max_pool
+        backend = 'sums' if not on_gpu else 'triton' if triton_takes(x) else 'reference'
+    return named_backend(AVERAGE_POOL, backend)(x)
+
+
+def _pool_by_sums(x: Tensor) -> Tensor:
     x = repeat_to_multiple(x, 2, (2, 3))
     if is_exporting():
         return F.avg_pool2d(x, 2)
@@ -97,6 +114,21 @@ def average_pool(x: Tensor) -> Tensor:
         first, second = x.unflatten(dim, (-1, 2)).unbind(dim + 1)
         x = first + second
     return x / 4
+
+
+def _pool_by_triton(x: Tensor) -> Tensor:
+    """triton_maps.py, imported when it is needed: Triton is not everywhere."""
+    check_triton(x)
+    from .triton_maps import average_pool_triton
+
+    return average_pool_triton(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+AVERAGE_POOL: dict[str, Callable[[Tensor], Tensor]] = {
+    'reference': lambda x: F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False),
+    'sums': _pool_by_sums,
+    'triton': _pool_by_triton,
+}
 
 
 def pools(size: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:

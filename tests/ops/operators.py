@@ -14,9 +14,11 @@ from mmattn.ops import (
     shunted_attention,
     window_attention,
 )
+from mmattn.ops.any_size import average_pool
 from mmattn.ops.batch_norm import batch_norm_relu
 from mmattn.ops.gelu import gelu_linear
 from mmattn.ops.layer_norm import sum_and_norm
+from mmattn.ops.transpose import transposed
 
 
 def attention(B, heads, N, M, d, biased=False):
@@ -84,6 +86,15 @@ def mean_shift(B, heads, N, M, d, probe=True, biased=False):
         return mean_shift_attention(query, key, value, backend=backend, **given)
 
     return call, shapes
+
+
+def pooled(size, C):
+    """Pooled by average, and transposed in memory."""
+
+    def call(x, backend=None):
+        return transposed(average_pool(x.permute(0, 3, 1, 2), backend).flatten(2), backend)
+
+    return call, dict(x=(*size, C))
 
 
 def projected(B, heads, N, d, parts=4):

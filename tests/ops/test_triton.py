@@ -29,6 +29,7 @@ from tests.ops.operators import (
     layer_norm,
     mean_shift,
     neighbourhood,
+    pooled,
     projected,
     results,
     windows,
@@ -41,6 +42,7 @@ of_layer_norm = pytest.importorskip('mmattn.ops.layer_norm.triton', exc_type=Imp
 of_depthwise = pytest.importorskip('mmattn.ops.depthwise_conv.triton', exc_type=ImportError)
 of_elsa = pytest.importorskip('mmattn.ops.elsa.triton', exc_type=ImportError)
 of_axial = pytest.importorskip('mmattn.ops.global_self_attention.triton', exc_type=ImportError)
+of_maps = pytest.importorskip('mmattn.ops.triton_maps', exc_type=ImportError)
 of_mean_shift = pytest.importorskip('mmattn.ops.mean_shift.triton', exc_type=ImportError)
 of_content = pytest.importorskip('mmattn.ops.global_self_attention.triton_content', exc_type=ImportError)
 of_neighbourhood = pytest.importorskip('mmattn.ops.neighbourhood.triton', exc_type=ImportError)
@@ -57,8 +59,9 @@ def several_programs(monkeypatch):
     for module, values in (
         (of_elsa, dict(MAP_BYTES=512, CHUNK=16)),
         (of_axial, dict(PROGRAMS=3)),
+        (of_maps, dict(SIDE=4, CHANNELS=4, NUMBERS=8)),
         (of_mean_shift, dict(TILES=((16, 16),) * 3)),
-        (of_content, dict(PIXELS=16, BLOCK=16)),
+        (of_content, dict(PIXELS=32, BLOCK=16)),
         (of_depthwise, dict(SIDE=4, CHANNELS=4, STEPS=2, PARTS=2)),
         (of_gelu, dict(CHANNELS=4, NUMBERS=16, PROGRAMS=6)),
         (of_layer_norm, dict(NUMBERS=32, PROGRAMS=3)),
@@ -101,7 +104,7 @@ def slow(*values):
         (neighbourhood((1, 2, 9), 2, 6, 3), SINGLE, False),  # rows are continued
         (neighbourhood((1, 2, 9), 2, 6, 3), BFLOAT, False),
         pytest.param(axial_and_content((2, 2, 17), 3, 17, 5, 4, 2), SINGLE, False, marks=interpreted),
-        pytest.param(content((2, 3, 7), 2, 4, 5), SINGLE, False, marks=interpreted),
+        pytest.param(content((2, 5, 7), 2, 4, 5), SINGLE, False, marks=interpreted),
         (depthwise((1, 9, 6), 5, 1, 3, skip=True, gelu=True), SINGLE, False),
         pytest.param(mean_shift(1, 2, 17, 33, 5), SINGLE, False, marks=interpreted),
         (projected(2, 2, 20, 16), BFLOAT, False),
@@ -112,6 +115,9 @@ def slow(*values):
         (batch_norm((1, 5, 3), 3, 'shortcut'), BFLOAT, False),
         slow(batch_norm((2, 7, 9), 5, 'shortcut'), HALF, False),
         slow(batch_norm((1, 1, 2), 1), BFLOAT, False),
+        (pooled((2, 3, 6), 5), BFLOAT, False),
+        slow(pooled((1, 7, 5), 4), SINGLE, False),
+        slow(pooled((3, 1, 2), 9), HALF, False),
         (gelu((2, 3, 5), 6, 4), SINGLE, False),
         (gelu((1, 5, 3), 5, 3), BFLOAT, False),
         slow(gelu((2, 7, 9), 4, 5), HALF, False),
@@ -565,6 +571,7 @@ def test_kernels_compute_in_float32():
 
 
 NORM = {'_norm_statistics', '_norm_relu', '_norm_relu_sums', '_norm_relu_gradient'}
+MAPS = {'_pool', '_transpose'}
 LAYER_NORM = {'_sum_and_norm', '_sum_and_norm_gradient'}
 GELU = {'_gelu', '_gelu_gradient'}
 DEPTHWISE = {'_depthwise', '_depthwise_gradient'}
@@ -612,13 +619,14 @@ MORE_SPILLS = dict.fromkeys(AXIAL_GRADIENTS, {80: 128, 90: 64, 100: 64}) | {
         ([f'{k} x {k} attention, products' for k in (7, 13)] + ['7 x 7 attention, products, no bias'], PRODUCTS),
         (['depth-wise, 3 x 3'], DEPTHWISE),
         (['norm and ReLU', 'norm, sum and ReLU'], NORM),
+        (['pooled and transposed'], MAPS),
         ([f'sum and norm, {C} channels' for C in (96, 512, 2048)], LAYER_NORM),
         (['GELU and linear layer'], GELU),
         (['GSA, 16 channels', 'GSA, 32 channels', 'GSA, 64 channels'], GSA),
         (['mean shift, 64 channels', 'mean shift, 32 channels'], MEAN_SHIFT),
         (['mean shift in windows', 'windows, 7 x 7', 'windows, 12 x 12'], WINDOWS),
     ],
-    ids='elsa-7 elsa-5-and-3 neighbourhood products depth-wise norm layer-norm gelu gsa mean-shift windows'.split(),
+    ids='elsa-7 elsa-5-and-3 neighbourhood products depth-wise norm map layer-norm gelu gsa mean-shift windows'.split(),
 )
 def test_kernels_fit_a_gpu(tmp_path, arch, cases, kernels):
     """No kernel takes so many registers that few programs fit a multiprocessor. Only some spill, and only a few bytes:

@@ -39,6 +39,7 @@ from mmattn.ops.layer_norm.triton import SumAndNorm  # noqa: E402
 from mmattn.ops.mean_shift.triton import projected_mean_shift_triton  # noqa: E402
 from mmattn.ops.neighbourhood.tensor_cores import neighbourhood_attention_products  # noqa: E402
 from mmattn.ops.neighbourhood.triton import neighbourhood_attention_triton  # noqa: E402
+from mmattn.ops.triton_maps import average_pool_triton, transposed_triton  # noqa: E402
 from mmattn.ops.window_attention.triton import window_attention_triton  # noqa: E402
 
 #: compute capabilities: Turing, Ampere, Hopper, Blackwell
@@ -95,6 +96,11 @@ def depthwise(dtype: torch.dtype, k: int) -> Tensor:
     return depthwise_conv_triton(x, weight, bias, skip=True, gelu=True)
 
 
+def pooled_and_transposed(dtype: torch.dtype) -> Tensor:
+    """A map of GSA-R50."""
+    return transposed_triton(average_pool_triton(empty(dtype, 2, 50, 50, 512)).flatten(1, 2))
+
+
 def mean_shift(dtype: torch.dtype, channels: int) -> Tensor:
     """The attention of MSF-ViT."""
     return projected_mean_shift_triton(empty(dtype, 2, 1024, 4 * 6 * channels), 4, 6)
@@ -133,6 +139,7 @@ CASES |= {'norm and ReLU': partial(norm, with_shortcut=False), 'norm, sum and Re
 CASES |= {f'sum and norm, {C} channels': partial(layer_norm, channels=C) for C in (96, 512, 2048)}
 CASES |= {'GELU and linear layer': gelu}
 CASES |= {'depth-wise, 3 x 3': partial(depthwise, k=3)}
+CASES |= {'pooled and transposed': pooled_and_transposed}
 #: kernels with products of matrices: 16 bits, on GPUs with tensor cores for them
 PRODUCTS = {f'GSA, {channels} channels': partial(gsa, channels=channels, length=A) for channels, A in GSA}
 PRODUCTS |= {f'mean shift, {channels} channels': partial(mean_shift, channels=channels) for channels in (64, 32)}

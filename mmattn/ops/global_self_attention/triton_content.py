@@ -1,8 +1,9 @@
 """GSA's content attention on a GPU: the means of the values, whose weights are a softmax of the keys over all pixels.
 
-A program reads a part of the pixels once, for one head, with the running maximum of FlashAttention; a second kernel
-merges the parts. Products have the precision of TF32, that is the digits of float16 and the range of float32: weights
-of large maps would round to zero in float16.
+A program has a part of the pixels, for one head. It reads the keys for their maximum, and again, from the cache, for
+the sums: a running maximum would make its threads wait for each other at each step. A second kernel merges the parts.
+In bfloat16, weights are rounded to it, and their sum is that of the rounded ones. Other products have the precision of
+TF32, that is the digits of float16 and the range of float32: weights of large maps would round to zero in float16.
 """
 
 import torch
@@ -10,13 +11,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..gpu import cdiv, launch, next_power_of_2, operators
+from ..gpu import cdiv, launch, next_power_of_2, operators, product
 from ..library import rows_of
 
 #: pixels that a program works on at a time
 BLOCK = 64
-#: pixels of a part at least, and programs that are enough for a GPU
-PIXELS, PROGRAMS = 1024, 1024
+#: pixels of a part at least, programs that are enough for a GPU, and numbers of a tile that are merged at a time
+PIXELS, PROGRAMS, NUMBERS = 256, 2048, 4096
 
 
 def content_context_triton(key: Tensor, value: Tensor) -> Tensor:
@@ -45,8 +46,10 @@ def _context(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     if parts == 1:
         return sums.squeeze(1), top.squeeze(1)
     context, lse = sums.new_empty(B, heads, K, V), sums.new_empty(B, heads, K)
-    constants = dict(parts=parts, heads=heads, K=K, V=V, D=_block(K, V))
-    launch(_merge, (B * heads,), top, total, sums, context, lse, **constants)
+    D, PARTS = _block(K, V), next_power_of_2(parts)
+    ROWS = max(1, min(D, NUMBERS // (D * PARTS)))
+    constants = dict(parts=parts, heads=heads, K=K, V=V, D=D, ROWS=ROWS, PARTS=PARTS)
+    launch(_merge, (B * heads, cdiv(K, ROWS)), top, total, sums, context, lse, **constants)
     return context, lse
 
 
@@ -83,9 +86,12 @@ def _parts(a: Tensor, b: Tensor, softmax: bool) -> tuple[Tensor, Tensor, Tensor]
     parts = cdiv(constants['pixels'], share)
     top, total = (a.new_empty(B, parts, heads, K, dtype=torch.float32) for _ in range(2))
     sums = a.new_empty(B, parts, heads, K, b.shape[-1], dtype=torch.float32)
+    half = a.dtype == b.dtype == torch.bfloat16
+    if half:
+        constants['num_warps'] = constants['D'] // 8  # few: warps of a program wait for each other
     launch(
         _sum_parts, (B * parts * heads,), a, b, top, total, sums, parts, share, **constants,
-        SOFTMAX=softmax, WHOLE=bool(parts == 1),
+        SOFTMAX=softmax, WHOLE=bool(parts == 1), HALF=half,
     )  # fmt: skip
     return top, total, sums
 
@@ -106,10 +112,10 @@ def _constants(a: Tensor, b: Tensor) -> dict[str, int]:
 
 @triton.jit
 def _read(x, first, pixel, end, stride, channel_stride, WIDTH: tl.constexpr, D: tl.constexpr, other):
-    """(pixels, channels) in float32, ``other`` where there is none."""
+    """(pixels, channels), ``other`` where there is none."""
     c = tl.arange(0, D)[None, :]
     place = pixel.to(tl.int64)[:, None] * stride + c * channel_stride
-    return tl.load(x + first + place, (pixel < end)[:, None] & (c < WIDTH), other).to(tl.float32)
+    return tl.load(x + first + place, (pixel < end)[:, None] & (c < WIDTH), other)
 
 
 @triton.jit
@@ -122,29 +128,34 @@ def _read_matrix(x, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr):
 def _sum_parts(
     a, b, top, total, sums, parts, share, image_stride, pixel_stride, head_stride, channel_stride, b_stride,
     pixels, heads, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, SOFTMAX: tl.constexpr,
-    WHOLE: tl.constexpr,
+    WHOLE: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0).to(tl.int64)
     head, part, image = number % heads, number // heads % parts, number // heads // parts
     k, v = tl.arange(0, D), tl.arange(0, D)
-    largest = tl.full((D,), -1e30, tl.float32)
-    count = tl.zeros((D,), tl.float32)
-    acc = tl.zeros((D, D), tl.float32)
+    acc, largest, counts = tl.zeros((D, D), tl.float32), k, tl.zeros((BLOCK, D), tl.float32)
     of_a, of_b = image * image_stride + head * head_stride, image * pixels * b_stride + head * V
     end = tl.minimum((part + 1) * share, pixels)
+    if SOFTMAX:
+        tops = tl.full((BLOCK, D), -1e30, tl.float32)
+        for start in range(part * share, end, BLOCK):
+            pixel = start + tl.arange(0, BLOCK)
+            x = _read(a, of_a, pixel, end, pixel_stride, channel_stride, K, D, float('-inf'))
+            tops = tl.maximum(tops, x.to(tl.float32))
+        largest = tl.max(tops, 0)
     for start in range(part * share, end, BLOCK):
         pixel = start + tl.arange(0, BLOCK)
         x = _read(a, of_a, pixel, end, pixel_stride, channel_stride, K, D, float('-inf') if SOFTMAX else 0.0)
-        if SOFTMAX:
-            before = largest
-            largest = tl.maximum(before, tl.max(x, 0))
-            shrink = tl.exp(before - largest)
-            x = tl.exp(x - largest[None, :])
-            count = count * shrink + tl.sum(x, 0)
-            acc *= shrink[:, None]
         y = _read(b, of_b, pixel, end, b_stride, 1, V, D, 0.0)
-        acc = tl.dot(tl.trans(x), y, acc, input_precision='tf32')
+        if SOFTMAX:
+            x = tl.exp(x.to(tl.float32) - largest[None, :]).to(y.dtype if HALF else tl.float32)
+            counts += x.to(tl.float32)
+        if HALF:
+            acc = product(tl.trans(x), y, acc)
+        else:
+            acc = tl.dot(tl.trans(x.to(tl.float32)), y.to(tl.float32), acc, input_precision='tf32')
     if SOFTMAX:
+        count = tl.sum(counts, 0)
         if WHOLE:
             count = tl.where(k < K, count, 1.0)
             acc, largest = acc / count[:, None], largest + tl.log(count)
@@ -154,22 +165,25 @@ def _sum_parts(
 
 
 @triton.jit
-def _merge(top, total, sums, context, lse, parts, heads, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr):
-    number = tl.program_id(0).to(tl.int64)
-    first = number // heads * parts * heads + number % heads
-    k, v = tl.arange(0, D), tl.arange(0, D)[None, :]
-    largest = tl.full((D,), -1e30, tl.float32)
-    count = tl.zeros((D,), tl.float32)
-    acc = tl.zeros((D, D), tl.float32)
-    for part in range(parts):
-        at = first + part * heads
-        before, here = largest, tl.load(top + at * K + k, k < K, 0.0)
-        largest = tl.maximum(before, here)
-        shrink, factor = tl.exp(before - largest), tl.exp(here - largest)
-        count = count * shrink + tl.load(total + at * K + k, k < K, 1.0) * factor
-        acc = acc * shrink[:, None] + _read_matrix(sums + at * K * V, K, V, D) * factor[:, None]
-    tl.store(context + (number * K + k[:, None]) * V + v, acc / count[:, None], (k < K)[:, None] & (v < V))
-    tl.store(lse + number * K + k, largest + tl.log(count), k < K)
+def _merge(
+    top, total, sums, context, lse, parts, heads, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    """Some channels of the keys, of an image and a head."""
+    number, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
+    k, v = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)
+    at = ((number // heads * parts + part) * heads + number % heads)[:, None] * K + k[None, :]
+    inside = (part < parts)[:, None] & (k < K)[None, :]
+    tops = tl.load(top + at, inside, -1e30)
+    largest = tl.max(tops, 0)
+    factor = tl.exp(tops - largest[None, :])
+    count = tl.where(k < K, tl.sum(tl.load(total + at, inside, 0.0) * factor, 0), 1.0)
+    place = at[:, :, None] * V + v[None, None, :]
+    values = tl.load(sums + place, inside[:, :, None] & (v < V)[None, None, :], 0.0)
+    acc = tl.sum(values * factor[:, :, None], 0) / count[:, None]
+    row = number * K + k
+    tl.store(context + row[:, None] * V + v[None, :], acc, (k < K)[:, None] & (v < V)[None, :])
+    tl.store(lse + row, largest + tl.log(count), k < K)
 
 
 @triton.jit
@@ -185,9 +199,9 @@ def _gradient(
     g = _read_matrix(grad + here * K * V, K, V, D)
     common = tl.sum(g * _read_matrix(context + here * K * V, K, V, D), 1)
     of_key, of_value = image * image_stride + head * head_stride, image * pixels * b_stride + head * V
-    x = _read(key, of_key, pixel, pixels, pixel_stride, channel_stride, K, D, float('-inf'))
+    x = _read(key, of_key, pixel, pixels, pixel_stride, channel_stride, K, D, float('-inf')).to(tl.float32)
     w = tl.exp(x - tl.load(lse + here * K + c, c < K, 0.0)[None, :])
-    y = _read(value, of_value, pixel, pixels, b_stride, 1, V, D, 0.0)
+    y = _read(value, of_value, pixel, pixels, b_stride, 1, V, D, 0.0).to(tl.float32)
     of_weights = tl.dot(y, tl.trans(g), input_precision='tf32')
     rows, inside = ((image * pixels + pixel) * heads + head)[:, None], (pixel < pixels)[:, None]
     tl.store(grad_key + rows * K + c[None, :], w * (of_weights - common[None, :]), inside & (c < K)[None, :])

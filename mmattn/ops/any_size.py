@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .backend import check_triton, has_hooks, named_backend, triton_takes
+from .backend import check_maps, check_triton, has_hooks, named_backend, triton_takes
 from .tracing import is_exporting, is_tracing
 
 
@@ -99,7 +99,11 @@ def average_pool(x: Tensor, backend: str | None = None) -> Tensor:
 
     Returns:
         (B, C, ceil(H / 2), ceil(W / 2)).
+
+    Raises:
+        ValueError: if x is not of floating-point numbers, or the backend is unknown or cannot run here.
     """
+    check_maps(x=x)
     if backend is None:
         on_gpu = x.is_cuda and not is_tracing()  # see max_pool
         backend = 'sums' if not on_gpu else 'triton' if triton_takes(x) else 'reference'

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .backend import on_device
-from .gpu import cdiv, limited, next_power_of_2, run
+from .gpu import apply, cdiv, limited, next_power_of_2, run
 from .library import rows_of
 
 #: rows and columns of a tile that is transposed
@@ -22,12 +22,12 @@ CHANNELS, NUMBERS = 128, 2048
 
 def transposed_triton(x: Tensor) -> Tensor:
     """Matrices (B, M, N) of any strides -> (B, N, M), contiguous."""
-    return _Transposed.apply(x)
+    return apply(_Transposed, x)
 
 
 def average_pool_triton(x: Tensor) -> Tensor:
     """2 x 2 average pooling, an odd last row or column alone: (B, H, W, C) -> (B, ceil(H / 2), ceil(W / 2), C)."""
-    return _Pool.apply(x, x.shape[1], x.shape[2], False)
+    return apply(_Pool, x, x.shape[1], x.shape[2], False)
 
 
 class _Transposed(torch.autograd.Function):

@@ -577,19 +577,19 @@ GELU = {'_gelu', '_gelu_gradient'}
 DEPTHWISE = {'_depthwise', '_depthwise_gradient'}
 ELSA_KERNELS = {'_elsa', '_elsa (reverse)', '_elsa_logits_gradient', '_elsa_ghost_gradient'}
 AXIAL_GRADIENTS = {'_axial_query_gradient', '_axial_value_gradient', '_axial_table_gradient'}
-GSA = {'_axial', *AXIAL_GRADIENTS, '_sum_parts', '_merge', '_gradient'}
+GSA = {'_axial', *AXIAL_GRADIENTS, '_content_parts', '_content_merge', '_content_gradient'}
 MEAN_SHIFT = {'_mean_shift', '_mean_shift_query_gradient', '_mean_shift_key_gradient'}
 NEIGHBOURHOOD = {'_neighbourhood', '_neighbourhood_query_gradient', '_neighbourhood_key_gradient'}
 WINDOWS = {'_windows', '_windows_gradient', '_windows_bias_gradient'}
 PRODUCTS = {'_products', '_products_query_gradient', '_products_key_gradient'}
 SPILL = {
-    '_gradient',
+    '_content_gradient',
     '_depthwise_gradient',
     '_norm_relu_sums',
     '_norm_relu_gradient',
     '_elsa',
     '_elsa (reverse)',
-    '_sum_parts',
+    '_content_parts',
     '_neighbourhood_key_gradient',
     *MEAN_SHIFT,
     *PRODUCTS - {'_products'},

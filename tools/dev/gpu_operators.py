@@ -48,6 +48,8 @@ MAPS = {
     'norm, sum and ReLU': ((128, 8, 32), (64, 16, 32), (32, 32, 32)),  # of GSA-R50
     'sum and layer norm': NAT,
     'GELU and linear layer': NAT,
+    'transposed map': GSA,
+    'average pooling': GSA,
 }
 
 

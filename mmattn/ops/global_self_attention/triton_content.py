@@ -49,7 +49,7 @@ def _context(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     D, PARTS = _block(K, V), next_power_of_2(parts)
     ROWS = max(1, min(D, NUMBERS // (D * PARTS)))
     constants = dict(parts=parts, heads=heads, K=K, V=V, D=D, ROWS=ROWS, PARTS=PARTS)
-    launch(_merge, (B * heads, cdiv(K, ROWS)), top, total, sums, context, lse, **constants)
+    launch(_content_merge, (B * heads, cdiv(K, ROWS)), top, total, sums, context, lse, **constants)
     return context, lse
 
 
@@ -59,7 +59,7 @@ def _gradients(grad: Tensor, key: Tensor, value: Tensor, context: Tensor, lse: T
     constants = _constants(key, value)
     constants['BLOCK'] = min(BLOCK, 2048 // constants['D'])  # more would spill
     grid = (key.shape[0] * key.shape[3] * cdiv(constants['pixels'], constants['BLOCK']),)
-    launch(_gradient, grid, key, value, context, lse, grad.contiguous(), grad_key, grad_value, **constants)
+    launch(_content_gradient, grid, key, value, context, lse, grad.contiguous(), grad_key, grad_value, **constants)
     return grad_key, grad_value
 
 
@@ -90,7 +90,7 @@ def _parts(a: Tensor, b: Tensor, softmax: bool) -> tuple[Tensor, Tensor, Tensor]
     if half:
         constants['num_warps'] = constants['D'] // 8  # few: warps of a program wait for each other
     launch(
-        _sum_parts, (B * parts * heads,), a, b, top, total, sums, parts, share, **constants,
+        _content_parts, (B * parts * heads,), a, b, top, total, sums, parts, share, **constants,
         SOFTMAX=softmax, WHOLE=bool(parts == 1), HALF=half,
     )  # fmt: skip
     return top, total, sums
@@ -125,7 +125,7 @@ def _read_matrix(x, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def _sum_parts(
+def _content_parts(
     a, b, top, total, sums, parts, share, image_stride, pixel_stride, head_stride, channel_stride, b_stride,
     pixels, heads, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, SOFTMAX: tl.constexpr,
     WHOLE: tl.constexpr, HALF: tl.constexpr,
@@ -165,7 +165,7 @@ def _sum_parts(
 
 
 @triton.jit
-def _merge(
+def _content_merge(
     top, total, sums, context, lse, parts, heads, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -187,7 +187,7 @@ def _merge(
 
 
 @triton.jit
-def _gradient(
+def _content_gradient(
     key, value, context, lse, grad, grad_key, grad_value, image_stride, pixel_stride, head_stride, channel_stride,
     b_stride, pixels, heads, K: tl.constexpr, V: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

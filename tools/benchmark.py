@@ -470,8 +470,9 @@ def difference(name: str, graph: Callable, x: Tensor, args: argparse.Namespace) 
 def run(model: Callable, x: Tensor, step: str, args: argparse.Namespace) -> None:
     """One inference, or one forward and backward pass, which leaves gradients behind."""
     training = step == 'training'
-    if isinstance(model, nn.Module):  # not a graph of ONNX
-        model.train(training)
+    if isinstance(model, nn.Module) and (training or model.training):  # not a graph of ONNX
+        if model.training != training:  # which is no part of a step
+            model.train(training)
         model.zero_grad(set_to_none=True)
     half = torch.autocast(x.device.type, getattr(torch, args.dtype)) if args.dtype != 'float32' else nullcontext()
     with torch.set_grad_enabled(training):

@@ -240,8 +240,8 @@ class Backbone(StrictModule):
                     module.eval()
         frozen = [module.eval() for modules in self.stage_modules()[: self.frozen_stages + 1] for module in modules]
         parameters = {parameter for module in frozen for parameter in module.parameters() if parameter.requires_grad}
-        # Names, because to_empty() and others replace parameters.
-        self._frozen_parameters += [name for name, parameter in self.named_parameters() if parameter in parameters]
+        if parameters:  # Names, because to_empty() and others replace parameters.
+            self._frozen_parameters += [name for name, parameter in self.named_parameters() if parameter in parameters]
         for parameter in parameters:
             parameter.requires_grad_(False)
         return self

@@ -12,7 +12,7 @@ Steps, in this order:
 machine    versions, whether OpenMMLab's packages import, microseconds of a launch, bandwidth, speed of a product
 selftest   python -m mmattn.selftest: every backend of every operator beside its reference
 eager      each backbone and its peer, in bfloat16, inference and training: time, peak memory, launches and the sum of
-           their times, and time of a CUDA graph, which has no time of Python
+           their times, functions of Python that take most time, and time of a CUDA graph, which has no such time
 whole      100 steps of Mask R-CNN and UperNet by tools/train.py --amp, in the sizes of the papers
 choices    gpu_choices.py: times of kernels with other registers, warps and stages
 compiled   inference with torch.compile: all are compiled side by side, and timed one after the other
@@ -28,11 +28,13 @@ written anew after each process, results.jsonl, a line for each figure as it com
 """
 
 import argparse
+import cProfile
 import functools
 import json
 import math
 import os
 import platform
+import pstats
 import re
 import shutil
 import signal
@@ -487,7 +489,21 @@ def measure(args: argparse.Namespace) -> None:
         found = benchmark.operator_times(model, x, step, options)
         total = sum(microseconds for *_, microseconds in found)
         top = [(kernel[:100], count, round(microseconds)) for kernel, count, microseconds in found[:12]]
-        keep(step, {column: total / 1e3, 'kernels': sum(count for _, count, _ in found)}, top=top)
+        keep(step, {column: total / 1e3, 'kernels': sum(count for _, count, _ in found)}, top=top, host=host(step))
+
+    def host(step: str) -> list[tuple[str, int, int]]:
+        """The functions of Python that take most time: calls and microseconds of a step."""
+        profile, repeats = cProfile.Profile(), 5
+        profile.runcall(mean_seconds, steps[step], repeats - 1, args.device)
+        found = sorted(pstats.Stats(profile).stats.items(), key=lambda item: -item[1][2])
+        return [
+            (
+                f'{Path(file).parent.name}/{Path(file).name}:{line} {function}',
+                calls // repeats,
+                round(1e6 * own / repeats),
+            )
+            for (file, line, function), (_, calls, own, *_) in found[:20]
+        ]
 
     def graph(column: str, step: str) -> None:
         if args.device == 'cuda':
